@@ -4,7 +4,7 @@
 # make network namespaces and taps; nothing outside of it is theirs.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo unshare --user --map-root-user --)
 PYTEST := $(AS_ROOT) $(CURDIR)/.venv/bin/pytest tests
-PYTHON := tests scripts/test scripts/nightly scripts/fuzz scripts/modules scripts/prose scripts/sources bench bench/run bench/instructions bench/soak bench/reliability bench/control-plane bench/agent-load bench/calibrated bench/observe-cpu bench/kernel-rates bench/kernel-scale bench/kernel-vhost bench/nic-control bench/nic-cost bench/nic-counters
+PYTHON := tests scripts/test scripts/nightly scripts/fuzz scripts/modules scripts/prose scripts/sources bench bench/run
 BINARY := target/release/tidegate
 
 # What is built is run, tested and packaged from here, wherever cargo puts other projects.
@@ -57,20 +57,8 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck, cargo-deny; no warnings
 	.venv/bin/ruff check --config tests/pyproject.toml $(PYTHON)
 	.venv/bin/ruff format --config tests/pyproject.toml --check $(PYTHON)
 	cd tests && ../.venv/bin/mypy . ../scripts/test
-	cd tests && ../.venv/bin/mypy ../bench && ../.venv/bin/mypy ../bench/run && ../.venv/bin/mypy ../bench/instructions
-	cd tests && ../.venv/bin/mypy ../bench/soak && ../.venv/bin/mypy ../bench/reliability
-	cd tests && ../.venv/bin/mypy ../bench/control-plane
-	cd tests && ../.venv/bin/mypy ../bench/agent-load
-	cd tests && ../.venv/bin/mypy ../bench/calibrated
-	cd tests && ../.venv/bin/mypy ../bench/observe-cpu
-	cd tests && ../.venv/bin/mypy ../bench/kernel-rates
-	cd tests && ../.venv/bin/mypy ../bench/kernel-scale
-	cd tests && ../.venv/bin/mypy ../bench/kernel-vhost
-	cd tests && ../.venv/bin/mypy ../bench/nic-control
-	cd tests && ../.venv/bin/mypy ../bench/nic-cost
-	cd tests && ../.venv/bin/mypy ../bench/nic-counters
-	cd tests && ../.venv/bin/mypy ../scripts/fuzz && ../.venv/bin/mypy ../scripts/nightly
-	cd tests && ../.venv/bin/mypy ../scripts/modules && ../.venv/bin/mypy ../scripts/prose
+	cd tests && ../.venv/bin/mypy ../bench ../bench/run
+	cd tests && ../.venv/bin/mypy ../scripts/fuzz && ../.venv/bin/mypy ../scripts/nightly && ../.venv/bin/mypy ../scripts/modules && ../.venv/bin/mypy ../scripts/prose
 	shellcheck -x scripts/setup scripts/deb scripts/deny scripts/earlier scripts/guest .ci/run packaging/postinst packaging/prerm packaging/postrm
 	shellcheck -s dash tests/lab/init.sh
 	@scripts/deny
@@ -91,17 +79,17 @@ bench-quick: build ## the same in two minutes, rough: target/bench/quick/results
 
 instructions: ## the hot path's instructions a frame beside the stored ones; ARGS=--update stores them
 	@scripts/setup build test
-	bench/instructions $(ARGS)
+	bench/run --scene instructions $(ARGS)
 
 # Hours; also fractions.
 HOURS := 1
 
 soak: build ## hours of churn, HOURS=n (1): are memory, descriptors, threads and rates as before?
 	@scripts/setup test
-	$(AS_ROOT) bench/soak --hours $(HOURS) $(ARGS)
+	$(AS_ROOT) bench/run --scene soak --hours $(HOURS) $(ARGS)
 
 reliability: ## docs/reliability.md from target/reliability; ARGS=--measure measures first: all (hours), or parts
-	bench/reliability $(ARGS)
+	bench/run --scene reliability $(ARGS)
 
 fuzz: ## each fuzz target for SECONDS=60, with a nightly compiler; target/fuzz/results.json
 	@scripts/setup fuzz

@@ -51,7 +51,7 @@ int main(int argc, char **argv)
 		if (turn % 64 == 0 && poll(&input, 1, 0) > 0)
 			break;
 		next += period;
-		/* Late: no burst of pauses to catch up. */
+		/* If late, skip the missed pauses. */
 		if (next < until)
 			next = until;
 		struct timespec at = {next / 1000000000, next % 1000000000};

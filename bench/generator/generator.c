@@ -75,7 +75,7 @@ struct run {
 	uint64_t size, ms, warm_ms, window_ms, flows, macs, rewrite, rate, both, verify, pid, tid;
 };
 
-/* One guest: what it sends, and what it has received. */
+/* One guest: its frames to send, and its counts of received ones. */
 struct guest {
 	uint16_t port;
 	struct rte_ether_addr mac;
@@ -101,7 +101,7 @@ struct mark {
 static struct guest guests[2];
 static struct mark marks[WINDOWS + 1];
 static uint64_t hz;
-/* What a frame has at each offset behind its headers. */
+/* The payload byte at each offset behind the headers. */
 static uint8_t pattern[MAX_SIZE];
 /* Which run a frame was built for; in mbuf.hash.usr, which no driver touches when sending. */
 static uint32_t generation;
@@ -279,7 +279,7 @@ static inline uint16_t receive_some(struct guest *g, const struct run *r)
 	}
 	g->received += count;
 	g->bytes += bytes;
-	/* Without mergeable buffers each is one mbuf, held by nobody else. */
+	/* Without mergeable buffers each frame is one mbuf, held by no other owner. */
 	rte_mempool_put_bulk(g->rx, (void **)frames, count);
 	return count;
 }
@@ -310,7 +310,7 @@ static void announce(const struct run *r, uint32_t first, uint32_t count)
 	}
 }
 
-/* ---- what the scheduler did ---- */
+/* ---- time of the scheduler ---- */
 
 struct schedstat {
 	uint64_t ran, wait;
@@ -350,7 +350,7 @@ static double us(uint64_t tsc)
 
 /* ---- a run ---- */
 
-/* Receive until nothing came for 5 ms: what is on its way belongs to the run that sent it. */
+/* Receive until no frame came for 5 ms: frames on their way belong to the run that sent them. */
 static void drain(const struct run *r)
 {
 	for (uint64_t until = rte_rdtsc() + hz / 200; rte_rdtsc() < until;) {

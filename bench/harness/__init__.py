@@ -1,1 +1,1 @@
-"""The harness: what a measurement is, how it is taken, and how it is told."""
+"""The harness: it defines measurements, takes them, and writes their pages."""

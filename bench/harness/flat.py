@@ -1,4 +1,4 @@
-"""Whether what a process holds stays flat over cycles that end where they began. Pure.
+"""Whether memory, descriptors and threads of a process stay the same over equal cycles. Pure.
 
 samples (one a cycle, at rest) -> per process and quantity -> findings: what grew, by how much, since when
 """
@@ -8,34 +8,34 @@ from dataclasses import dataclass
 from statistics import median
 
 SETTLE = 2
-"""Samples of a process at its start that are not compared: it is still making what it keeps."""
+"""The first samples of a process, which are not compared: it still allocates what it keeps."""
 RSS_SLACK = 2 << 20
 RSS_SHARE = 0.02
-"""Memory may grow by this, and this share of itself: allocators keep what they have room for."""
+"""Memory may grow by this, and this share of itself: allocators keep freed memory."""
 DISK_SLACK = 64 << 10
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What one process, or a folder, held at the end of a cycle."""
+    """Memory, descriptors and threads of one process, or size of a folder, at the end of a cycle."""
 
     cycle: int
     process: str
     """`agent`, `switch`, or a folder's name."""
     life: int
-    """Which of the processes of this name: killed ones are followed by others."""
+    """Number of the process among those of this name: a new one follows a killed one."""
     rss: int
     """Bytes."""
     fds: int
     """Descriptors; entries of a folder."""
     threads: int
     kind: str = ""
-    """What it has to hold, where that is not always the same."""
+    """Samples are compared only with those of the same kind; empty if the process has one kind."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was not flat."""
+    """A quantity that did not stay the same."""
 
     process: str
     what: str
@@ -71,7 +71,7 @@ def rss_growth(samples: Sequence[Sample], process: str) -> int:
 
 
 def judge(samples: Sequence[Sample]) -> list[Finding]:
-    """Everything that is not flat; empty where all is."""
+    """Every quantity that did not stay the same."""
     findings: list[Finding] = []
     counts: dict[tuple[str, str, str], int] = {}
     for (process, _), life in lives(samples).items():

@@ -18,24 +18,24 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from . import stages
+from . import report, stages
 
 FEW, MANY = 2_560, 10_240
-"""Frames of the two runs of which the difference is taken: start-up is in both."""
+"""Frames of the two runs; their difference is counted, without the start-up that both have."""
 FEATURES = ("--features", "tidegate-switch/test-clock")
 BUILD = ("cargo", "build", "--release", "--locked", "--example", "hot_path", *FEATURES)
-"""No crate is named: with the features of all for dependencies, what `cargo build` made serves here too."""
+"""No crate is named: with the features of the whole workspace, cargo reuses the builds of `cargo build`."""
 PORTS = {"64B-ports-2": 2, "64B-ports-256": 256}
-"""Each sends 32 frames at a time; in the cases named so with `-single`, one."""
+"""Number of ports by case; each sends 32 frames at a time, in the case with `-single` behind its name one."""
 AT_A_TIME = 32
 
 
 class Failed(Exception):
-    """Nothing could be counted, and why."""
+    """Nothing could be counted; the message says why."""
 
 
 def build(root: Path) -> Path:
-    """Build the benchmark; its program."""
+    """Build the benchmark; returns its program."""
     done = subprocess.run(
         [*BUILD, "--message-format=json"], cwd=root, stdout=subprocess.PIPE, text=True, check=False
     )
@@ -83,7 +83,7 @@ def own(lines: Iterable[str], program: str) -> int:
 
 @dataclass(frozen=True)
 class Profile:
-    """What callgrind saw of one run."""
+    """The callgrind profile of one run."""
 
     lines: list[str]
     frames: int
@@ -143,7 +143,7 @@ def stages_per_frame(program: Path, case: str) -> dict[str, float]:
 
 
 def judge(stored: dict[str, float], seen: dict[str, float], margin: float) -> list[str]:
-    """What is wrong with `seen`: cases above what is stored by more than `margin` (a share), or unknown."""
+    """Sentences: cases of `seen` above their stored count by more than the share `margin`, or not stored."""
     wrong = [f"{case}: not in the file" for case in seen if case not in stored]
     wrong += [
         f"{case}: in the file, but the benchmark has no such case" for case in stored if case not in seen
@@ -159,17 +159,17 @@ def judge(stored: dict[str, float], seen: dict[str, float], margin: float) -> li
 
 
 def table(stored: dict[str, float], seen: dict[str, float]) -> str:
-    """The counts beside the stored ones."""
-    rows = [f"{'case':32} {'stored':>8} {'now':>8} {'change':>8}"]
+    """The counts beside the stored ones, in Markdown."""
+    rows = []
     for case, now in seen.items():
         then = stored.get(case)
         before, change = (f"{then:.1f}", f"{now / then - 1:+.1%}") if then else ("-", "-")
-        rows.append(f"{case:32} {before:>8} {now:8.1f} {change:>8}")
-    return "\n".join(rows)
+        rows.append((case, before, f"{now:.1f}", change))
+    return report.table(("case", "stored", "now", "change"), rows)
 
 
 def by_port(seen: dict[str, float]) -> list[str]:
-    """What a loop costs for each port that has frames, and for each frame; nothing without the cases.
+    """Cost of a loop for each port that has frames, and for each frame; empty without those cases.
 
     A frame costs `frame + port / at a time`, and its part of the loop itself, which is small where
     the loop has many frames.

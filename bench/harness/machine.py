@@ -1,4 +1,4 @@
-"""The machine under all of it: which cores, how far apart, hugepages, what a process used.
+"""The machine: its cores and their distance, hugepages, CPU time and threads of a process.
 
 ```text
  sched_getaffinity ─▶ generator_cpu, switch_cpu
@@ -26,7 +26,7 @@ AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
 
 
 def build(program: str) -> Path:
-    """A program of `bench/generator`, compiled where it is older than its source."""
+    """A program of `bench/generator`, compiled if it is older than its source."""
     done = subprocess.run(
         ["make", "--no-print-directory", "-C", GENERATOR, f"OUT={BUILT}", BUILT / program],
         capture_output=True,
@@ -39,14 +39,26 @@ def build(program: str) -> Path:
 
 
 class Machine:
-    """The cores of a run. The last two this process may use: interrupts prefer the first."""
+    """The cores of a run: the last two that this process may use, because interrupts prefer the first."""
 
     def __init__(self) -> None:
-        cpus = sorted(os.sched_getaffinity(0))
-        if len(cpus) < 2:
+        self.cpus = tuple(sorted(os.sched_getaffinity(0)))
+
+    @cached_property
+    def _last_two(self) -> tuple[int, int]:
+        if len(self.cpus) < 2:
             raise Missing("two CPUs are needed: one for the generator, one for the switch")
-        self.cpus = tuple(cpus)
-        self.generator_cpu, self.switch_cpu = cpus[-2:]
+        return self.cpus[-2], self.cpus[-1]
+
+    @property
+    def generator_cpu(self) -> int:
+        """The last but one; `Missing` on a machine with one CPU."""
+        return self._last_two[0]
+
+    @property
+    def switch_cpu(self) -> int:
+        """The last; `Missing` on a machine with one CPU."""
+        return self._last_two[1]
 
     @cached_property
     def _pingpong(self) -> Path:
@@ -62,8 +74,8 @@ class Machine:
         )
         return float(done.stdout)
 
-    def describe(self) -> Json:
-        """What the figures were measured on."""
+    def describe(self, *, distance: bool = True) -> Json:
+        """What the figures were measured on; with `distance` also how far apart the last two CPUs are."""
         cpu = "unknown"
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -81,14 +93,16 @@ class Machine:
             "memory [GiB]": memory,
             "system": release.get("PRETTY_NAME", "").strip('"'),
             "kernel": platform.release(),
-            "ping-pong [ns]": round(self.ping_pong_ns(), 1),
-            "near below [ns]": NEAR_BELOW_NS,
-        }
+        } | (
+            {"ping-pong [ns]": round(self.ping_pong_ns(), 1), "near below [ns]": NEAR_BELOW_NS}
+            if distance
+            else {}
+        )
 
 
 @contextmanager
 def hugepages(count: int) -> Iterator[int]:
-    """At least `count` hugepages of 2 MB; afterwards as many as before. Yields how many there are."""
+    """At least `count` hugepages of 2 MB; afterwards as many as before. Yields their number."""
     before = int(HUGEPAGES.read_text())
     try:
         if before < count:
@@ -109,7 +123,7 @@ def hugepages(count: int) -> Iterator[int]:
 def without_autogroup() -> Iterator[None]:
     """Let nice values count among all processes; with autogroups they count within a session alone.
 
-    Nothing where the kernel has none, or the right to it is missing.
+    Without autogroups in the kernel, or without the right to switch them off, nothing changes.
     """
     try:
         before = AUTOGROUP.read_text()
@@ -124,7 +138,7 @@ def without_autogroup() -> Iterator[None]:
 
 
 def enough_descriptors(count: int = 65536) -> None:
-    """As many as the unit of the switch allows, for a thousand ports; without the right to it, as before."""
+    """Raise the limit of descriptors to that of the switch's unit; without the right to, leave it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < count:
         with suppress(ValueError, OSError):
@@ -135,6 +149,12 @@ def process_cpu_s(pid: int) -> float:
     """CPU time of a whole process, user and kernel, in seconds (all threads, dead ones as well)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def stolen_ticks() -> tuple[int, int]:
+    """CPU time that the host of this machine took away since boot, and all CPU time, in ticks."""
+    words = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return words[7], sum(words)
 
 
 def threads(pid: int) -> dict[int, str]:

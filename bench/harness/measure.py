@@ -18,7 +18,7 @@ from .model import Contender, Machine, Sample, Window, samples
 def interleave(
     machine: Machine | None, contenders: Sequence[Contender], cases: Sequence[str], rounds: int
 ) -> list[Window]:
-    """One window of every contender for every case and round. `machine` takes the ping-pong; none without."""
+    """One window of every contender for every case and round. `machine`, if any, measures the ping-pong."""
     windows: list[Window] = []
     for turn in range(rounds):
         order = contenders if turn % 2 == 0 else list(reversed(contenders))
@@ -74,7 +74,7 @@ def _quotient(over: float, under: float) -> float:
 def against_first(
     windows: Sequence[Window], contender: str, first: str, case: str, value: str
 ) -> tuple[Sample, ...]:
-    """The same contender in two cases, `case` / `first`, one per round: what growing costs."""
+    """The same contender in two cases, `case` / `first`, one per round: the cost of growing."""
     renamed = [
         dataclasses.replace(w, contender=w.case, case="")
         for w in windows

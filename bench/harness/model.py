@@ -9,10 +9,11 @@
 ```
 
 A figure keeps every sample. A sample taken while the machine took a core away
-carries the reason in `disturbed`; what is `filterable` (throughput) is told twice,
+carries the reason in `disturbed`; what is `filterable` (throughput) is reported twice,
 with and without such samples. Delays and worst cases are never filtered.
 """
 
+import argparse
 import math
 import statistics
 import time
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
 Json = dict[str, Any]
+OptionGroup = argparse._ArgumentGroup
+"""What `ArgumentParser.add_argument_group` returns."""
 
 NEAR_BELOW_NS = 100.0
 """A cache line that takes less from one core to the other and back came by a shared cache."""
@@ -34,11 +37,11 @@ class Sample:
 
     value: float
     disturbed: str = ""
-    """What the machine did to this window, such as `core taken away 3.1 ms`; empty where nothing was seen."""
+    """How the machine disturbed this window, such as `core taken away 3.1 ms`; empty if it did not."""
     distance: str = ""
-    """`near`, `far`, `mixed`: whether the two cores shared a cache; empty where it was not measured."""
+    """`near`, `far`, `mixed`: whether the two cores shared a cache; empty if it was not measured."""
     kept: float | None = None
-    """The value over those parts of the window that nothing disturbed, where the window has parts."""
+    """The value over the undisturbed parts of the window, if the window has parts."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Self | None:
-        """The spread of `values`; `None` where there are none."""
+        """The spread of `values`; `None` if there are none."""
         all_values = list(values)
         if not all_values:
             return None
@@ -60,7 +63,7 @@ class Spread:
 
 
 def undisturbed(samples: Iterable[Sample], distance: str | None = None) -> list[float]:
-    """Values of what nothing disturbed: windows, and parts of windows; of one distance, or of all."""
+    """Values of undisturbed windows and parts of windows, at one distance of the cores or at all."""
     return [
         sample.value if sample.kept is None else sample.kept
         for sample in samples
@@ -73,15 +76,15 @@ class Figure:
     """One measured quantity of one contender."""
 
     name: str
-    """What, such as `64 B, split rings`. Figures of one name stand in one row of a table."""
+    """The quantity, such as `64 B, split rings`. Figures of one name stand in one row of a table."""
     contender: str
-    """Of whom: `tidegate`, `testpmd io`, `OVS-DPDK learning`, `kernel HTB`, ..."""
+    """The measured program: `tidegate`, `testpmd io`, `OVS-DPDK learning`, `kernel HTB`, ..."""
     unit: str
     """Such as `Mpps`, `Gbit/s`, `us`, `ns`, `%`, `x`; empty for a count."""
     samples: tuple[Sample, ...]
-    """One per window; empty where it could not be measured (then `note` says why)."""
+    """One per window; empty if it could not be measured (then `note` says why)."""
     filterable: bool = False
-    """Throughput only: may be told without its disturbed windows as well."""
+    """Throughput only: it is also reported without its disturbed windows."""
     note: str = ""
 
     @property
@@ -91,7 +94,7 @@ class Figure:
 
     @property
     def filtered(self) -> Spread | None:
-        """Of what nothing disturbed; of all where it is not filterable."""
+        """Of undisturbed samples; of all samples if it is not filterable."""
         return Spread.of(undisturbed(self.samples)) if self.filterable else self.raw
 
     def at(self, distance: str) -> Spread | None:
@@ -108,16 +111,16 @@ class Target:
     measure: str
     """Such as `64 B against testpmd io, split rings`."""
     asked: str
-    """As a reader reads it, such as `at least 1.0x (aim 1.3x)`."""
+    """The text in the table, such as `at least 1.0x (aim 1.3x)`."""
     unit: str
     limit: float
     better: Literal["more", "less"]
     """`more`: at least the limit. `less`: at most."""
     samples: tuple[Sample, ...]
-    """Of a ratio: one per pair of neighbouring windows. Empty where it could not be measured."""
+    """Of a ratio: one per pair of neighbouring windows. Empty if it could not be measured."""
     filterable: bool = False
     invalid: str = ""
-    """Why the comparison decides nothing, such as `the generator is the limit`; empty where it is valid."""
+    """Why the comparison decides nothing, such as `the generator is the limit`; empty if it is valid."""
     note: str = ""
 
     @property
@@ -127,7 +130,7 @@ class Target:
 
     @property
     def filtered(self) -> Spread | None:
-        """Of what nothing disturbed; of all where it is not filterable."""
+        """Of undisturbed samples; of all samples if it is not filterable."""
         return Spread.of(undisturbed(self.samples)) if self.filterable else self.raw
 
     @property
@@ -171,14 +174,14 @@ class Window:
 
     contender: str
     case: str
-    """What was measured, such as `64 B, split rings`."""
+    """The case, such as `64 B, split rings`."""
     number: int
     """Position in the order in which the windows were taken; neighbours are compared."""
     values: dict[str, float]
-    """What was measured, by name. `NAME kept` beside `NAME`: see `Sample.kept`."""
+    """Measured values by name. `NAME kept` beside `NAME`: see `Sample.kept`."""
     disturbed: str = ""
     ping_pong_ns: tuple[float, float] = (0.0, 0.0)
-    """Cache line from one core to the other and back, before and after; 0 where it was not measured."""
+    """Cache line from one core to the other and back, before and after; 0 if it was not measured."""
 
     @property
     def distance(self) -> str:
@@ -195,17 +198,21 @@ class Window:
 
 @dataclass
 class Result:
-    """What a scene found."""
+    """The result of a scene."""
 
     figures: list[Figure] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Sentences for the reader (Markdown): what was left out, what limits, what explains a shortfall."""
+    """Sentences for the reader (Markdown): cases left out, limits, reasons of a shortfall."""
     windows: list[Window] = field(default_factory=list)
-    """The raw material, for results.json; may stay empty where the samples say all."""
+    """The raw material, for results.json; may stay empty if the samples have everything."""
     tables: list[str] = field(default_factory=list)
-    """Markdown, in place of the list of figures: where several of them make one row."""
+    """Markdown, in place of the list of figures: for rows of several figures."""
+    failures: list[str] = field(default_factory=list)
+    """Sentences: which demands of the scene did not hold. They go to stderr, and `bench/run` exits with 1."""
+    data: Json = field(default_factory=dict)
+    """The raw results of a scene that has no figures, for results.json."""
 
 
 class Machine(Protocol):
@@ -213,7 +220,7 @@ class Machine(Protocol):
 
     @property
     def cpus(self) -> tuple[int, ...]:
-        """All that may be used."""
+        """All CPUs that this process may use."""
 
     @property
     def generator_cpu(self) -> int:
@@ -229,27 +236,27 @@ class Machine(Protocol):
 
 @dataclass(frozen=True)
 class Choice:
-    """Something that a scene can be asked for part of, as in `bench/run --scene NAME --rate 5mbit,20mbit`."""
+    """An option that selects a part of a scene, as in `bench/run --scene NAME --rate 5mbit,20mbit`."""
 
     name: str
-    """Of the option."""
+    """The option, without `--`."""
     about: str
     values: tuple[str, ...]
-    """All that there are."""
+    """All allowed values."""
     normally: tuple[str, ...]
-    """Without the option."""
+    """The values without the option."""
     quick: tuple[str, ...]
-    """Without the option, in a quick run."""
+    """The values without the option, in a quick run."""
 
     def wrong(self, asked: Sequence[str]) -> str:
-        """What is wrong with values that were asked for; empty where nothing is."""
+        """What is wrong with the values `asked`; empty if they are valid."""
         unknown = [value for value in asked if value not in self.values]
         return f"--{self.name}: no '{unknown[0]}'; there are: {' '.join(self.values)}" if unknown else ""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a scene is given."""
+    """The input of a scene."""
 
     quick: bool
     """All scenes together within two minutes: one round, short windows, the ends of each range."""
@@ -261,11 +268,11 @@ class Context:
     """The release binary."""
     machine: Machine
     cleanup: ExitStack
-    """Closed after the scene, however it ends (also by ctrl-C). Whatever is started is entered here."""
+    """Closed after the scene, also after ctrl-C. A scene enters every process that it starts."""
     say: Callable[[str], None]
     """One line of progress, on standard error."""
     times: int = 1
-    """How many times as often as usual to repeat: for a longer run."""
+    """Factor of the number of rounds, for a longer run."""
     only: str = ""
     """Only cases whose names contain this; scenes of many cases ask `wants`."""
 
@@ -273,12 +280,14 @@ class Context:
     """Values by the name of each of the scene's `choices`."""
 
     keep: Callable[[Result], None] = lambda _: None
-    """Takes what was measured until now: what DIR has meanwhile, and what a run that is cut short has."""
+    """Takes the result so far: results.json has it meanwhile, and after an interrupted run."""
     end: float = math.inf
-    """When no further window is to be begun, by the monotonic clock; for scenes that ask `is_late`."""
+    """No window begins after this moment of the monotonic clock; for scenes that ask `is_late`."""
+    options: argparse.Namespace = field(default_factory=argparse.Namespace)
+    """The command line, with the scene's own options (`Scene.add_options`)."""
 
     def is_late(self) -> bool:
-        """Whether no further window is to be begun."""
+        """Whether it is too late to begin another window."""
         return time.monotonic() >= self.end
 
     def chosen(self, name: str) -> tuple[str, ...]:
@@ -290,7 +299,7 @@ class Context:
         return self.only in case
 
     def rounds(self, full: int) -> int:
-        """How often to repeat: `full`, or as many times as often as asked for; in a quick run 1."""
+        """Number of rounds: `full` times `--times`; in a quick run 1."""
         return 1 if self.quick else full * self.times
 
     def seconds(self, full: float) -> float:
@@ -307,7 +316,7 @@ class Scene:
     title: str
     """Heading on the page."""
     about: str
-    """What flows from where to where and what is counted; Markdown, a paragraph."""
+    """The traffic, its path and the counted quantity; Markdown, a paragraph."""
     order: int
     """Position on the page."""
     run: Callable[[Context], Result]
@@ -317,9 +326,17 @@ class Scene:
     """It calls `Context.keep` after each window, and asks `Context.is_late` before."""
     choices: tuple[Choice, ...] = ()
     """What `Context.chosen` can be asked for."""
+    default: bool = True
+    """A run that names no scene includes it, and so does docs/performance.md. Other scenes run alone."""
+    add_options: Callable[[OptionGroup], None] | None = None
+    """Declares the scene's own options, which `Context.options` then has; only where `default` is false."""
+    writes_page: bool = False
+    """With `--page` the scene itself writes a page of docs/; only where `default` is false."""
+    programs: tuple[str, ...] = ("tidegate",)
+    """The programs of target/release that have to exist."""
 
     def chosen(self, asked: Mapping[str, str], *, quick: bool) -> dict[str, tuple[str, ...]]:
-        """Each choice's values: of `asked`, comma-separated, by name; the usual ones where it has none."""
+        """Each choice's values: of `asked`, comma-separated, by name; the usual values if it has none."""
         return {
             choice.name: tuple(asked[choice.name].split(","))
             if asked.get(choice.name)
@@ -330,17 +347,21 @@ class Scene:
         }
 
 
+class Misused(Exception):
+    """Raised by a scene before it measures: what is wrong with its options. `bench/run` exits with 2."""
+
+
 class Missing(Exception):
     """Raised by a scene or contender whose program is not installed: a row that says so, not a failure."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One of those measured side by side (`harness.measure.interleave`)."""
+    """One program or setting of those measured side by side (`harness.measure.interleave`)."""
 
     name: str
     measure: Callable[[str], Json]
-    """Takes one window of a case. Returns its values by name; `disturbed` (str) among them where it was."""
+    """Takes one window of a case. Returns its values by name, with `disturbed` (str) if it was disturbed."""
     wake: Callable[[], None] = lambda: None
     """Called before its window; others rest meanwhile."""
     rest: Callable[[], None] = lambda: None

@@ -109,7 +109,7 @@ PASTED = re.compile(r"(<!-- table (\S+) (`\S+`) -->\n).*?(<!-- end of table -->)
 
 
 def pasted(text: str, scenes: list[Json]) -> str:
-    """A page with the tables of `scenes` in its places for them; a place for another table stays as it is."""
+    """The page with the tables of `scenes` in their places; a place for another table stays as it is."""
 
     def table(place: re.Match[str]) -> str:
         of_scene = (scene.get("tables", []) for scene in scenes if scene["scene"] == place[2])

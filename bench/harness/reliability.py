@@ -51,25 +51,25 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "fuzz": ("make fuzz SECONDS=1800",),
     "neighbours": (_test("neighbours", "neighbours", "--release"),),
     "beside": (f"target/release/tidegate-bench hostile --report {PARTS}/beside.json",),
-    "control-plane": ("bench/control-plane",),
+    "control-plane": ("bench/run --scene control_plane",),
     "soak": ("make soak HOURS=1",),
 }
-"""What measures a part, for a shell."""
+"""The shell commands that measure a part."""
 VERDICTS = {"kept": "kept", "missed": "**missed**", "info": ""}
 KEYS: dict[str, type] = {"name": str, "command": str, "date": str, "commit": str, "rows": list, "notes": list}
 ROW = ("measure", "asked", "seen", "verdict")
 COSTS = "costs "
-"""How the result of a lie begins; the rest is what it costs the front end that tells it."""
+"""The result of a lie begins so; the rest is its cost for the lying front end."""
 WORDS = 20
-"""A result of more words stands below its table."""
+"""A result of more words than this stands below its table."""
 
 
 class Wrong(Exception):
-    """A file is not what it should be: which one, what, and what was expected."""
+    """A file is wrong; the message names the file, its content, and the expected content."""
 
 
 def check(document: object, where: str) -> Part:
-    """A part as it should be, or `Wrong`."""
+    """`document` as a valid part; raises `Wrong` if it is not valid."""
     if not isinstance(document, dict) or set(document) != set(KEYS):
         got = sorted(document) if isinstance(document, dict) else type(document).__name__
         raise Wrong(f"{where}: expected an object with {', '.join(KEYS)}, got {got}")
@@ -94,7 +94,7 @@ def check(document: object, where: str) -> Part:
 
 
 def collect(folder: Path, stored: Path) -> dict[str, Part]:
-    """The parts by name: the new ones in `folder`, and of the others those in `stored`."""
+    """The parts by name: from `folder`; parts that are not there, from `stored`."""
     parts: dict[str, Part] = {}
     if stored.exists():
         for document in json.loads(stored.read_text())["parts"]:
@@ -120,7 +120,7 @@ def _cell(text: str) -> str:
 
 
 def _halves(measure: str) -> tuple[str, str]:
-    """What a row is of, and its column: `frames sent` and `split rings` of `frames sent, split rings`."""
+    """Subject and column of a row: `frames sent` and `split rings` of `frames sent, split rings`."""
     if found := re.fullmatch(r"(.+), ((?:split|packed)(?: rings)?)", measure):
         return found[1], found[2]
     if found := re.fullmatch(r"(.+?) beside (.+)", measure):
@@ -129,12 +129,12 @@ def _halves(measure: str) -> tuple[str, str]:
 
 
 def _verdict(verdicts: Sequence[str]) -> str:
-    """Of several rows: missed if one was missed, kept if one was asked for anything."""
+    """Of several rows: missed if one was missed, kept if one had a demand."""
     return next((VERDICTS[one] for one in ("missed", "kept") if one in verdicts), "")
 
 
 def _table(rows: Sequence[Row]) -> list[str]:
-    """Rows of one thing with several columns are one row; columns that stay empty are left out."""
+    """A Markdown table. Rows of one subject are one row with several columns; empty columns are left out."""
     columns = list(dict.fromkeys(_halves(row["measure"])[1] for row in rows))
     of: dict[str, list[Row]] = {}
     for row in rows:
@@ -187,7 +187,7 @@ def _section(title: str, part: Part) -> list[str]:
 
 
 def _after(row: Row) -> str:
-    """What was asked, and the verdict, of a row that is too long for a table."""
+    """Demand and verdict of a row that is too long for a table."""
     asked = f" (asked: {_cell(row['asked'])})" if row["asked"] else ""
     verdict = VERDICTS[row["verdict"]]
     return asked + (f": {verdict}" if verdict else "")
@@ -201,9 +201,9 @@ def page(parts: Mapping[str, Part]) -> str:
         "Faults that tests caused in the switch, the agent and their guests, and the results. The command",
         "above a table printed its figures; a figure that falls short says **missed**.",
         "",
-        "`bench/reliability --measure` measures all parts in about four hours, or the parts that it names.",
-        "It writes this page and [its data](reliability/results.json). A part that is not measured again",
-        "keeps its figures and their date.",
+        "`bench/run --scene reliability --measure` measures all parts in about four hours, or the parts that",
+        "it names. It writes this page and [its data](reliability/results.json). A part that is not measured",
+        "again keeps its figures and their date.",
         "",
         "| part | measured | as asked | missed |",
         "|---|---|---|---|",
@@ -222,5 +222,6 @@ def page(parts: Mapping[str, Part]) -> str:
         if part:
             lines += _section(title, part)
         else:
-            lines += [f"## {title}", "", f"Not measured. `bench/reliability --measure {name}` does.", ""]
+            command = f"bench/run --scene reliability --measure {name}"
+            lines += [f"## {title}", "", f"Not measured. `{command}` measures it.", ""]
     return "\n".join(lines).rstrip() + "\n"

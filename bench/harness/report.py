@@ -8,6 +8,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .model import Figure, Json, Result, Scene, Spread, Target
@@ -51,6 +52,8 @@ def scene_document(scene: Scene, command: str, result: Result, error: str, secon
         "plots": [_plain(plot) for plot in result.plots],
         "tables": result.tables,
         "notes": result.notes,
+        "failures": result.failures,
+        "data": result.data,
         "windows": [_plain(window) for window in result.windows],
     }
 
@@ -77,8 +80,18 @@ def row(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table, its columns padded so that it is readable in a terminal, too."""
+    lines = [list(head), *(list(cells) for cells in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        row([cell.ljust(width) for cell, width in zip(line, widths, strict=True)]) for line in lines
+    )
+
+
 def figures_table(figures: list[Json]) -> str:
-    """The figures of one scene: raw and, where it differs in kind, filtered; near and far where known."""
+    """The figures of one scene: raw; if filterable, filtered too; near and far if known."""
     filterable = any(f["filterable"] for f in figures)
     distances = [d for d in ("near", "far") if any(f[d] for f in figures)]
     distances = distances if len(distances) > 1 else []
@@ -105,7 +118,7 @@ def figures_table(figures: list[Json]) -> str:
 
 
 def figures(scene: Json) -> str:
-    """Of one scene: its own tables, or the list of its figures."""
+    """The tables of one scene: its own ones, or the list of its figures."""
     # Results that were stored by an earlier harness have no `tables`.
     return "\n\n".join(scene.get("tables") or [figures_table(scene["figures"])])
 
@@ -138,7 +151,7 @@ def has_figures(scene: Json) -> bool:
 
 
 def unended(scene: Json) -> str:
-    """What to say before the reason why a scene did not come to its end."""
+    """The words before the reason why a scene did not end."""
     return "Cut short" if has_figures(scene) else "Not measured"
 
 

@@ -1,4 +1,4 @@
-"""What a soak looks at and what comes of it: processes, folders, the steady traffic, the report."""
+"""The observations of a soak: processes, folders, the steady traffic, and the report of them."""
 
 import json
 import os
@@ -11,11 +11,11 @@ from typing import Any
 from .flat import SETTLE, Sample, judge, rss_growth
 
 LOW, HIGH = 0.9, 1.05
-"""What the steady traffic may be of its contract's rate, over the undisturbed seconds of the run."""
+"""Allowed rates of the steady traffic, as shares of its contract's rate, in undisturbed seconds."""
 
 
 def held(cycle: int, name: str, life: int, pid: int, kind: str = "") -> Sample:
-    """What a process holds right now."""
+    """Memory, descriptors and threads of a process now."""
     status = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
     )
@@ -25,19 +25,19 @@ def held(cycle: int, name: str, life: int, pid: int, kind: str = "") -> Sample:
 
 
 def folder(cycle: int, name: str, path: Path) -> Sample:
-    """What a folder holds right now; it has no threads."""
+    """Files and bytes of a folder now; it has no threads."""
     files = [p for p in path.rglob("*") if p.is_file()]
     return Sample(cycle, name, 0, sum(p.stat().st_size for p in files), len(files), 0)
 
 
 @dataclass
 class Steady:
-    """The traffic between the permanent ports, line by line as `tidegate-bench numbered` says it."""
+    """The traffic between the permanent ports, line by line as `tidegate-bench numbered` prints it."""
 
     limit: float
     """The contract, bit/s."""
     disturbed: float = 0.0
-    """Seconds of the run's clock until which the traffic may suffer: the switch was killed."""
+    """Seconds of the run's clock until which traffic may be missing, because the switch was killed."""
     seconds: float = 0.0
     bits: float = 0.0
     quiet: float = 0.0
@@ -71,13 +71,13 @@ class Soak:
     began: float
     cycles: int = 0
     counts: dict[str, int] = field(default_factory=dict)
-    """What was done, and how often."""
+    """Number of steps, by kind."""
     samples: list[Sample] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    """What went wrong besides growth."""
+    """Failed steps, as sentences."""
 
     def did(self, what: str) -> None:
-        """Counts something done."""
+        """Counts a step that succeeded."""
         self.counts[what] = self.counts.get(what, 0) + 1
 
 
@@ -90,7 +90,7 @@ def _row(measure: str, asked: str, seen: str, kept: bool | None) -> Row:
 
 
 def rows(soak: Soak, hours: float) -> list[Row]:
-    """The table: what was asked, what was seen."""
+    """The table: each demand, and its figure."""
     findings = judge(soak.samples)
     table = [
         _row("soaked", "", f"{hours:.2f} h, {soak.cycles} cycles", None),
@@ -176,7 +176,7 @@ def commit(root: Path) -> str:
 
 
 def write(path: Path, document: dict[str, Any]) -> None:
-    """Whole or not at all."""
+    """Write a JSON file; a reader sees the old one or the whole new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(path.name + ".new")
     new.write_text(json.dumps(document, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Where the instructions of a frame go: a callgrind profile by stage of the hot path.
+"""Instructions of a frame by stage of the hot path, from a callgrind profile.
 
 ```text
  profile: address, Ir ─▶ addr2line -i: the functions it was inlined from ─▶ stage ─▶ Ir a frame
@@ -36,7 +36,7 @@ STAGES: dict[str, frozenset[str]] = {
 """By the names of functions of crates/switch, without generics."""
 REST = "the loop, for a batch"
 MODULE = re.compile(r"tidegate_switch::((?:[a-z_0-9]+::)+)")
-"""Of a function that was not inlined: what no stage names is told by its module."""
+"""The module of a function that was not inlined, for functions that no stage names."""
 
 
 def by_address(lines: Iterable[str], program: str) -> Counter[int]:
@@ -85,7 +85,7 @@ def chains(program: Path, addresses: list[int]) -> dict[int, list[str]]:
 
 
 def stage(chain: list[str]) -> str:
-    """The stage of an instruction; the module that it is in where no stage names it."""
+    """The stage of an instruction; its module if no stage names it."""
     names = {re.sub(r"<.*", "", function.rsplit("::", 1)[-1]) for function in chain}
     if named := next((stage for stage, functions in STAGES.items() if functions & names), ""):
         return named

@@ -21,28 +21,28 @@ from .machine import build
 from .model import Json
 
 PART_MS = 10
-"""Length of a part of a run: what is left out is whole parts."""
+"""Length of a part of a run; disturbed parts are left out as a whole."""
 TAKEN_US = 100.0
 """A part is disturbed when the generator's loop stood still for so long, or when its thread or the switch's
 was runnable and waited for a core for so long."""
 ENOUGH = 0.3
-"""A run of which less is undisturbed is disturbed as a whole."""
+"""A run with a smaller undisturbed share than this is disturbed as a whole."""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one run of the generator saw."""
+    """The counts of one run of the generator."""
 
     parts: list[Json]
     """PART_MS each: us, sent, received, bytes, gap_us, own_wait_us, switch_ran_us, switch_wait_us."""
     wrong: int
-    """Frames that were not as sent; only with verify=1."""
+    """Frames that arrived changed; only with verify=1."""
     out_of_order: int
     ring_full: float = 0.0
     """Share of guest A's turns in which its ring had no room: it waited for the switch."""
 
     def values(self, *, braked: bool = False) -> Json:
-        """Mpps, Gbit/s and what was lost, over all parts and (`kept`) over the undisturbed ones.
+        """Mpps, Gbit/s and lost frames, over all parts and (`kept`) over the undisturbed ones.
 
         `braked`: the switch is kept from its core on purpose, so that its waiting says nothing.
         """
@@ -75,7 +75,7 @@ def _rates(parts: list[Json]) -> Json:
 
 @contextmanager
 def brake(cpu: int) -> Iterator[Callable[[], float]]:
-    """Takes a tenth of a CPU while it is open; what it yields tells, once, the share that it really took."""
+    """Takes a tenth of a CPU while it is open; yields a function that returns, once, the share taken."""
     period_us, burn_us = 200, 20
     with subprocess.Popen(
         ["setpriv", "--pdeathsig", "KILL", build("brake"), str(cpu), str(period_us), str(burn_us)],
@@ -131,7 +131,7 @@ class Generator:
         self.process.wait_for("both ports", lambda: '{"ready": true}' in self.process.output(), 30)
 
     def functions(self) -> list[str]:
-        """The driver's functions in use, by port and direction: they tell what the switch accepted."""
+        """The driver's functions in use, by port and direction: they depend on the accepted features."""
         found = re.findall(r"using ([^\n]*?) path on port (\d)", self.process.output())
         return [f"{function} ({'AB'[int(port)]})" for function, port in found]
 

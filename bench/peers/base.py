@@ -33,7 +33,7 @@ def need(program: str, package: str) -> None:
 
 
 def run(*command: str | Path) -> str:
-    """A command that must succeed; what it printed."""
+    """The output of a command that must succeed."""
     done = subprocess.run([*command], capture_output=True, text=True, timeout=30, check=False)
     if done.returncode != 0:
         raise RuntimeError(
@@ -60,16 +60,16 @@ class Peer(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """End it, and take away whatever it made."""
+        """End it, and remove everything that it made."""
 
     def connected(self) -> None:  # noqa: B027 - most need not wait
-        """Called when the front end is there: wait until frames can flow."""
+        """Called when the front end runs: wait until frames can flow."""
 
     def bridge_behind_b(self, on: bool) -> None:  # noqa: B027 - a learning switch needs nothing
         """Called with True before guest B uses many addresses, with False afterwards."""
 
     def thread_named(self, *prefixes: str) -> int:
-        """The one thread whose name begins with one of `prefixes`, once it is there."""
+        """The one thread whose name begins with one of `prefixes`, once it exists."""
 
         def found() -> list[int]:
             return [tid for tid, name in threads(self.process.pid).items() if name.startswith(prefixes)]
@@ -78,7 +78,7 @@ class Peer(ABC):
         return found()[0]
 
     def pause(self) -> None:
-        """Stop it where it stands."""
+        """Pause it (SIGSTOP)."""
         os.kill(self.process.pid, signal.SIGSTOP)
 
     def resume(self) -> None:

@@ -1,4 +1,4 @@
-"""Tidegate under load from `tidegate-bench`: what no generator with a few fast ports can send.
+"""Tidegate under load from `tidegate-bench`: traffic that no generator with a few fast ports can send.
 
 ```text
  contracts ─▶ tidegate apply --prune ─▶ switch (switch_cpu) ══ sockets ══ tidegate-bench (generator_cpu)
@@ -18,7 +18,7 @@ from harness.model import Context, Json, Missing
 from lab.host import Host, vhost_user_vnic
 
 PRIORITY = -20
-"""Nice value of the worker and the generator: whatever else runs on the machine yields to both."""
+"""Nice value of the worker and the generator: all other programs on the machine yield to both."""
 DISTURBED = 0.005
 """Part of a window that may be taken away from generator or worker before the window counts as disturbed."""
 TIMEOUT_S = 120.0
@@ -36,7 +36,7 @@ def vnics(folder: Path, count: int, *lines: str) -> str:
 
 
 def disturbed(window: Mapping[str, float]) -> str:
-    """What the machine took away in a window of `tidegate-bench`; empty where it was little."""
+    """The CPU time taken away in a window of `tidegate-bench`; empty if it was little."""
     enough = DISTURBED * window["seconds"] * 1e9
     names = {
         "taken_ns": "generator's core taken away",
@@ -83,12 +83,12 @@ class Synthetic:
         self.host.cli("apply", "--prune", "-f", self.contracts)
 
     def workers(self) -> list[Json]:
-        """What the switch says of each of its workers."""
+        """The switch's figures of each of its workers."""
         workers: list[Json] = json.loads(self.host.get("/v1/host"))["workers"]
         return workers
 
     def run(self, *arguments: str | float, timeout: float = TIMEOUT_S) -> Json:
-        """`tidegate-bench ARGUMENTS` on the contracts in force; what it measured."""
+        """Run `tidegate-bench ARGUMENTS` on the contracts in force; returns its JSON."""
         command: Iterable[str | Path] = [
             *("setpriv", "--pdeathsig", "KILL", "nice", "-n", str(PRIORITY)),
             *(self.binary, "--json", "--contracts", self.contracts),

@@ -1,4 +1,4 @@
-"""DPDK's testpmd, io mode, between two `net_vhost` ports: what DPDK's vhost costs, and nothing else."""
+"""DPDK's testpmd, io mode, between two `net_vhost` ports: the cost of DPDK's vhost alone."""
 
 from pathlib import Path
 

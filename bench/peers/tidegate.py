@@ -56,10 +56,10 @@ class Tidegate(Peer):
         return self.thread_named("worker")
 
     def pause(self) -> None:
-        """Nothing: an idle switch sleeps, and one that stands still would be given up by its agent."""
+        """Does nothing: an idle switch sleeps, and the agent would give up a paused one."""
 
     def resume(self) -> None:
-        """Nothing, likewise."""
+        """Does nothing, for the same reason."""
 
     def bridge_behind_b(self, on: bool) -> None:
         """Whether guest B is a bridge with many addresses behind it."""

@@ -37,7 +37,7 @@ PATIENCE_S = 30.0
 
 @dataclass(frozen=True)
 class Case:
-    """What goes on beside voice."""
+    """The traffic beside voice."""
 
     rate: str
     """`rx.max` of the sink."""

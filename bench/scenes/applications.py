@@ -1,4 +1,4 @@
-"""Applications that measure round trips, beside bulk traffic: what people run to find out.
+"""Common applications that measure round trips, beside bulk traffic.
 
 ```text
  sockperf │ irtt │ ddsperf │ voice ─┐                                   ┌─ its server
@@ -43,7 +43,7 @@ TERMS = {IDLE: CONTRACT, FIFO_BULK: FIFO, CONTRACT_BULK: CONTRACT}
 
 @dataclass(frozen=True)
 class Application:
-    """One of them: what runs at both ends, and what its output says."""
+    """One application: its programs at both ends, and the parser of its output."""
 
     name: str
     program: str
@@ -110,7 +110,7 @@ APPLICATIONS = (
 
 
 class Stage:
-    """The scene, and what was measured on it."""
+    """The namespaces, and the results measured in them."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

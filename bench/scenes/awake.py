@@ -1,4 +1,4 @@
-"""What it costs to wait awake for real-time frames, and what it gains: CPU time against delay.
+"""Waiting awake for real-time frames: its cost in CPU time, and its gain in delay.
 
 ```text
  voice ─ 1,000 frames/s ─┐

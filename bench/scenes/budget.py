@@ -1,4 +1,4 @@
-"""What a frame costs on one core, by case and by stage: examples/hot_path, without a second core.
+"""The cost of a frame on one core, by case and by stage: examples/hot_path, without a second core.
 
 ```text
  examples/hot_path ─▶ ns a frame, each case ─▶ differences: what a contract, what a deadline adds

@@ -1,4 +1,4 @@
-"""What limits, guarantees and deadlines cost a frame that is never held up by them."""
+"""The cost of limits, guarantees and deadlines for a frame that they never delay."""
 
 from functools import partial
 from pathlib import Path

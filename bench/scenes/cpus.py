@@ -50,7 +50,7 @@ NAMED = {"p99.9": "application to application p99.9", "bulk": "everything receiv
 
 
 def busy(cpus: set[int], fabric: Tidegate, cleanup: ExitStack) -> None:
-    """An ordinary program that never sleeps on each of these."""
+    """Runs an ordinary program that never sleeps on each of these CPUs."""
     for cpu in cpus:
         command = ("taskset", "-c", str(cpu), "sh", "-c", "while :; do :; done")
         cleanup.enter_context(Process(command, fabric.folder / f"busy-{cpu}.log"))

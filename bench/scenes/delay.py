@@ -103,7 +103,7 @@ class Frame:
         return self.stamped - self.sent
 
     def parts(self) -> dict[str, int]:
-        """What the time went into; `sender woke` comes before the delay, the others add up to it."""
+        """The parts of the delay by name; `sender woke` comes before the delay, the others add up to it."""
         # The receiver's stamp may come before the send call returns: the frame overtook it.
         returned = min(self.returned, self.stamped)
         return {
@@ -162,7 +162,7 @@ def hear(fabric: Fabric, seconds: float, cpus: str = "") -> Heard:
         str(files["heard"]),
         cpus=cpus,
     )
-    # Until after the last frame: who ends meanwhile disturbs.
+    # Until after the last frame: a program that ends earlier disturbs the others.
     clocks = [fabric.act("sink", "timer", str(cpu), str(seconds + 0.7), str(file)) for cpu, file in timers]
     before = Cpus.now()
     first = edge(fabric.stacks["sink"], EDGE_S)
@@ -194,7 +194,7 @@ def hear(fabric: Fabric, seconds: float, cpus: str = "") -> Heard:
 
 
 def values(heard: Heard, cpu: int | None = None) -> Json:
-    """The figures of one window, us; `cpu` is that of voice and the worker, where they have one."""
+    """The figures of one window, us; `cpu` is the CPU of voice and the worker, if they have one."""
     delays = [frame.delay / 1e3 for frame in heard.frames]
     near = [away for away in heard.away if cpu in (None, away.cpu)]
     timer = [late / 1e3 for away in near for late in away.lates]
@@ -217,7 +217,7 @@ def values(heard: Heard, cpu: int | None = None) -> Json:
         own = [frame.parts()[part] / 1e3 for frame in heard.frames]
         result[f"{part} p50"] = percentile(own, 0.5)
         result[f"{part} p99.9"] = percentile(own, 0.999)
-    # The frames that make the tail, and what of them took longest.
+    # The frames of the tail, and the part of each that took longest.
     for share in (0.99, 0.999):
         limit = percentile(delays, share) * 1e3
         tail = [frame for frame in heard.frames if frame.delay >= limit]
@@ -272,7 +272,7 @@ class Contenders:
         return [Contender(name, partial(self.under, fabric, terms, name)) for name, fabric, terms in rows]
 
     def place_worker(self, fabric: Tidegate, cpu: int | None) -> None:
-        """Keeps the switch's worker to a CPU; with none it is where the switch itself put it."""
+        """Keeps the switch's worker to a CPU; without one, the switch chooses."""
         for thread, called in threads(fabric.host.switch.pid).items():
             if not called.startswith("worker"):
                 continue
@@ -322,7 +322,7 @@ class Contenders:
 
 @dataclass(frozen=True)
 class Inside:
-    """What a switch says of voice, and the time of its workers, at one moment."""
+    """A switch's counters of voice, and the time of its workers, at one moment."""
 
     at: float
     stats: Json
@@ -330,7 +330,7 @@ class Inside:
 
     @classmethod
     def of(cls, fabric: Fabric) -> "Inside | None":
-        """Nothing where there is no switch."""
+        """Empty without a switch."""
         if not isinstance(fabric, Tidegate):
             return None
         stats = fabric.stats("voice")
@@ -347,14 +347,14 @@ class Inside:
 
 
 def gained(before: Json, after: Json) -> dict[int, int]:
-    """What a delay histogram gained: frames by delay, ns."""
+    """The frames that a delay histogram gained, by delay, ns."""
     old = {int(ns): int(count) for ns, count in before["delay"]["buckets"]}
     new = {int(ns): int(count) for ns, count in after["delay"]["buckets"]}
     return {ns: count - old.get(ns, 0) for ns, count in new.items() if count > old.get(ns, 0)}
 
 
 def inner(buckets: dict[int, int]) -> Json:
-    """Percentiles of what the switch itself says a frame took, us."""
+    """Percentiles of a frame's time in the switch, as the switch measures it, us."""
     total, seen, found = sum(buckets.values()), 0, {}
     marks = [
         ("inside p50", 0.5),

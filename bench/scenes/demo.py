@@ -1,4 +1,4 @@
-"""The demo's scene, repeated: voice against bulk traffic, a plain FIFO and then contracts."""
+"""The demo, repeated: voice against bulk traffic, a plain FIFO and then contracts."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from harness.model import Context, Figure, Json, Result, Sample, Scene, Target
 
 ROUNDS = 10
-"""The tail differs from run to run: what is told is the median, and the worst."""
+"""The tail differs from run to run: the table has the median and the worst of all runs."""
 PHASES = {"fifo": "FIFO", "edf": "contracts"}
 QUANTILES = {"p50": "p50", "p99": "p99", "p999": "p99.9", "max": "worst"}
 DELAYS = {
@@ -49,7 +49,7 @@ def figures(runs: Sequence[Json]) -> list[Figure]:
 
 
 def targets(runs: Sequence[Json]) -> list[Target]:
-    """What is asked of the tail, one sample a run."""
+    """The targets of the tail, one sample a run."""
 
     def samples(value: Callable[[Json], float]) -> tuple[Sample, ...]:
         return tuple(Sample(value(one)) for one in runs)

@@ -1,4 +1,4 @@
-"""Who gets how much of one egress that all want: equals, weights, minima."""
+"""Shares of one egress that all senders fill: equal ones, weights, minima."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def run(context: Context) -> Result:
         # A second, also in a quick run: shorter ones count too few frames to tell 1 %.
         report = load.run("fairness", "--to", "to", "--windows", context.rounds(10), "--window", 1, *frames)
         windows = report["windows"]
-        # What lasts is what was promised: all windows together, their range beside it.
+        # The promise is of the long run: all windows together, with their range beside it.
         found[case] = (Sample(float(report[value])),)
         units = {"jain": "", "weight_error_percent": "%", "least_of_minimum": ""}
         by_second = tuple(Sample(float(window[value]), disturbed(window)) for window in windows)

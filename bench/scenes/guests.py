@@ -24,11 +24,11 @@ from scenes.delay import CONTRACT, FIFO, RATE, WORKER_PRIORITY, gained, inner
 GUESTS, BULK = ("voice", "sink"), ("bulk1", "bulk2")
 NAMES = (*GUESTS, *BULK)
 PORTS = {"voice": 5201, "bulk1": 5202, "bulk2": 5203}
-"""Of the servers in the sink, by who sends."""
+"""Ports of the servers in the sink, by sender."""
 ROUNDS = 5
 CASE = "from guest to guest"
 GUEST_RATE = "300mbit"
-"""Of the sink: less than a guest takes on a busy machine. What waits for its buffers waits in no queue."""
+"""Of the sink: below a guest's rate on a busy machine. No queue holds frames that wait for its buffers."""
 CONTRACTS, FIFOS, ALONE = "contracts", "FIFO", "contracts, no bulk"
 ROWS = {
     "inside p50": "us",

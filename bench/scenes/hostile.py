@@ -1,4 +1,4 @@
-"""What neighbours have beside front ends that do harm with what they share."""
+"""Goodput and delay of neighbours beside hostile front ends on the same worker."""
 
 import json
 import signal
@@ -7,7 +7,7 @@ import subprocess
 from harness.model import Context, Figure, Json, Missing, Result, Sample, Scene
 
 SECONDS = 5.0
-"""Length of an attack, and of each look at the neighbours alone, before and after it."""
+"""Length of an attack, and of each measurement of the neighbours alone before and after it."""
 ROUNDS = 3
 
 

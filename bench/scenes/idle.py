@@ -1,4 +1,4 @@
-"""An idle switch with many ports: what it costs, and how soon it is back.
+"""An idle switch with many ports: its CPU time, and the delay of the first frame.
 
 ```text
  63 taps ─┐
@@ -65,7 +65,7 @@ def idle(tidegate: Tidegate, seconds: float) -> tuple[float, float]:
 
 
 def keep_awake(fabric: Fabric, cleanup: ExitStack) -> None:
-    """A loop on each CPU that runs where nothing else does (SCHED_IDLE): none of them halts."""
+    """Runs an endless loop at SCHED_IDLE on each CPU, so that no CPU halts."""
     loop = "import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
     for cpu in sorted(os.sched_getaffinity(0)):
         command = ["taskset", "-c", str(cpu), sys.executable, "-E", "-S", "-c", loop]
@@ -82,7 +82,7 @@ def first_frames(fabric: Fabric, count: int, case: str) -> Json:
 
 
 def ends(case: str) -> tuple[str, str]:
-    """The CPUs of sender and receiver; none where each may run anywhere."""
+    """The CPUs of sender and receiver; empty if each may run anywhere."""
     cpus = [str(cpu) for cpu in sorted(os.sched_getaffinity(0))]
     return (cpus[0], cpus[-1]) if case == APART else ("", "")
 

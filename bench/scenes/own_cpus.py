@@ -42,11 +42,11 @@ ROWS = {
 }
 NAMED = {"p99.9": "application to application p99.9", "bulk": "everything received"}
 PINGS = 12
-"""The agent sees twice a second whether real-time frames flow."""
+"""Pings before a window: the agent checks twice a second whether real-time frames flow."""
 
 
 def under(context: Context, fabric: Tidegate, what: str, case: str) -> Json:
-    """One window, with an agent that keeps this off."""
+    """One window, with an agent of `--own-cpus what`."""
     fabric.host.agent.stop()
     fabric.host.agent_options = ("--own-cpus", what)
     fabric.host.start_agent()

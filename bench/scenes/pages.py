@@ -1,4 +1,4 @@
-"""Web pages beside uploads of the same vNIC, as a person sees them.
+"""Web pages beside uploads of the same vNIC, as a user sees them.
 
 ```text
  a ─ 8 uploads ───────┐                          ┌─▶ b
@@ -34,7 +34,7 @@ UNITS = {"p50": "s", "p90": "s", "max": "s", "pages": ""}
 
 
 class Stage:
-    """Taps of this `tidegate`, and of another where one is named; times of the pages by contender."""
+    """Taps of this `tidegate`, and of the one that TIDEGATE_BEFORE names; times of the pages by contender."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -54,7 +54,7 @@ class Stage:
         return tap
 
     def window(self, name: str, case: str) -> Json:
-        """Pages for a while, beside uploads but for the contender that has none."""
+        """Loads pages for a while, beside uploads unless the contender has none."""
         del case
         tap = self.taps[name]
         tap.limit(Load(1, 1), RATE, [FIFO] if name == FIFO else [])
@@ -75,7 +75,7 @@ class Stage:
 
 
 def drawn(pages: dict[str, list[float]]) -> Plot:
-    """A line for each contender: how many of its pages were there after so many seconds."""
+    """A line for each contender: the share of its pages loaded within a number of seconds."""
     series = tuple(plot.cdf(name, times) for name, times in pages.items())
     title = f"Web pages beside {UPLOADS} uploads, {RATE.replace('mbit', ' Mbit/s')} each way"
     return Plot("pages", title, "seconds until a page is there", "share of pages", series, log_x=True)

@@ -1,4 +1,4 @@
-"""How long a ping takes beside a vNIC's own traffic at its limit, wherever its frames wait.
+"""How long a ping takes beside a vNIC's own traffic at its limit, for each place where its frames can wait.
 
 ```text
  --attach, --rate, --flows  or  --part ─▶ cases: rate x load ─▶ places in turns, N rounds
@@ -62,7 +62,7 @@ class Stage:
 
 
 def told(windows: Sequence[Window], left_out: Sequence[str]) -> Result:
-    """What the windows say."""
+    """The result of the windows."""
     rates = [rate for rate in RATES if any(window.case.startswith(f"{rate}, ") for window in windows)]
     result = Result(windows=list(windows), notes=list(left_out))
     for rate in rates:
@@ -80,7 +80,7 @@ def planned(context: Context, parts: Sequence[Part]) -> Iterator[tuple[Part, int
 
 
 def measured(context: Context, stage: Stage, parts: Sequence[Part]) -> Result:
-    """All windows, each kept as soon as it is there."""
+    """All windows, each kept as soon as it is measured."""
     windows: list[Window] = []
     left_out: list[str] = []
     rounds: dict[tuple[int, int], float] = {}

@@ -21,7 +21,7 @@ SIZES = {"64": "64 B", "1518": "1518 B", MIX: "64 to 1518 B mixed", "super": "64
 DIRECTIONS = ("tx", "rx")
 QUICK = (("1518", "733mbit"), ("super", "733mbit"))
 OF_UNSHAPED = 1 / 1.5
-"""Rates above this part of what goes without a limit are left out."""
+"""Rates above this share of the unlimited rate are left out."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Point:
 
     @property
     def undisturbed(self) -> float | None:
-        """Of the seconds in which the host took no core away, together, %; `None` where there were none."""
+        """Of the seconds in which the host took no core away, together, %; `None` if there were none."""
         good = [window for window in self.report["windows"] if not disturbed(window)]
         seconds = sum(window["seconds"] for window in good)
         if not seconds:
@@ -50,7 +50,7 @@ class Point:
 
     @property
     def frames_over(self) -> float:
-        """Frames beyond rate and burst in the worst interval, of which it is certain."""
+        """Frames that were certainly beyond rate and burst in the worst interval."""
         return float(self.report["over_certain_bytes"] / self.report["wire_bytes"])
 
     @property
@@ -69,7 +69,7 @@ def _contracts(load: Synthetic, direction: str, rate: str, size: str) -> str:
 
 
 def _unshaped(load: Synthetic, size: str) -> float:
-    """Bits per second that go without a limit."""
+    """Bits per second without a limit."""
     load.apply(_contracts(load, "tx", "400gbit", size))
     report = load.run(
         "rates", "--from", "a", "--to", "b", "--frame", size, "--seconds", "1", "--warm-up", "0.3"

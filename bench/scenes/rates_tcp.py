@@ -1,4 +1,4 @@
-"""Set rates under TCP, both directions, and what other shapers make of the same flow.
+"""Set rates under TCP, both directions, and the rates of other shapers for the same flow.
 
 ```text
  a ─eth0─ Tidegate (tx.max of a │ rx.max of b) ─eth0─ b
@@ -56,7 +56,7 @@ def burst(rate: int) -> int:
 
 
 class Shaper:
-    """One contender: how its limit is set, on what it stands, and what came of it."""
+    """One contender: the way its limit is set, its fabric, and its results."""
 
     def __init__(self, name: str, fabric: Fabric, limit: Callable[[str, int], None]) -> None:
         self.name = name
@@ -133,7 +133,7 @@ class Checked:
         return self.fabric.host.show("b").rx_bytes, counters.interface(self.fabric.stacks["b"])
 
     def compare(self) -> None:
-        """What both counted since the last call."""
+        """The bytes that both counted since the last call."""
         now = self._now()
         counted = counters.tcp_wire_bytes(self._before[1], now[1])
         self.differences.append(100 * ((now[0] - self._before[0]) / counted - 1))

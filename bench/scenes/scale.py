@@ -14,20 +14,20 @@ SHORT = "256 ports, rings of 16"
 TEN = "10 contracts"
 MACS, MANY_MACS = "10 addresses", "4,100 addresses"
 DESCRIPTORS, OTHERS = 39, 634
-"""What the switch sets aside for a vhost-user port of one queue pair, and for what is no port."""
+"""Descriptors that the switch reserves for a vhost-user port of one queue pair, and for the rest."""
 Case = tuple[int, str, tuple[str, ...]]
-"""Contracts, what each says besides, and what the generator is told."""
+"""Cases: number of contracts, further lines of each, and the generator's options."""
 Claim = tuple[str, str, str, float, str]
-"""Measure, the two cases that are compared, the limit, and what is asked, in words."""
+"""Measure, the two compared cases, the limit, and the demand in words."""
 
 
 def most_contracts() -> int:
-    """1,000; fewer only where this machine allows the switch too few descriptors."""
+    """1,000; fewer only if this machine allows the switch too few descriptors."""
     return min(1000, (resource.getrlimit(resource.RLIMIT_NOFILE)[1] - OTHERS) // DESCRIPTORS)
 
 
 def cases_and_claims(most: int) -> tuple[dict[str, Case], list[Claim]]:
-    """What is measured with `most` contracts, and what is compared."""
+    """The cases with `most` contracts, and their comparisons."""
     defined, connected = f"{most:,} contracts", f"{most:,} contracts, all connected"
     cases: dict[str, Case] = {
         FEW: (2, "", ()),

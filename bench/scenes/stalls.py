@@ -1,4 +1,4 @@
-"""Pairs on one worker and on several: what they carry, what that costs, and what a stall leaves behind.
+"""Pairs on one worker and on several: their throughput, its cost, and the losses after a stall.
 
 ```text
  guests p0000, p0001, ... ─▶ the switch gives their ports to its workers in turn: port n to worker n mod W
@@ -83,12 +83,12 @@ def cases(machine: Machine, *, quick: bool) -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Cpus:
-    """Who runs where."""
+    """The CPUs of workers and generator."""
 
     workers: str
     """As in `--cpus` of the switch."""
     sink: int | None
-    """The receivers' thread; none where it has to share the senders'."""
+    """The receivers' thread; `None` if it shares the CPU of the senders."""
 
 
 def placed(machine: Machine, workers: int) -> Cpus:
@@ -122,7 +122,7 @@ class Switch:
         return {vnic["name"]: vnic["stats"]["tx"]["dropped"] for vnic in vnics_now if vnic.get("stats")}
 
     def measure(self, case: Case) -> Json:
-        """One round of one load; what the generator saw, and what the switch says of it."""
+        """One round of one load; the figures of the generator and of the switch."""
         before = self.dropped()
         sink = ("--sink-cpu", self.cpus.sink) if self.cpus.sink is not None else ()
         packed = ("--packed",) if case.packed else ()
@@ -149,7 +149,7 @@ def mpps(part: Json) -> float:
 
 
 def lost(parts: list[Json]) -> float:
-    """Of what was sent, what did not arrive, %."""
+    """Frames that did not arrive, as a share of the sent ones, %."""
     sent = sum(int(part["sent"]) for part in parts)
     return 100.0 * (sent - sum(int(part["received"]) for part in parts)) / max(sent, 1)
 
@@ -160,7 +160,7 @@ def median(rounds: list[Json], part: str) -> float:
 
 
 def told(rounds: list[Json]) -> str:
-    """What else is to be known of a load, in words."""
+    """Further facts of a load, as a sentence."""
     reasons = sorted({reason for seen in rounds for reason in seen["dropped"]})
     dropped = ", ".join(
         f"{reason} {sum(seen['dropped'].get(reason, 0) for seen in rounds):,}" for reason in reasons
@@ -183,7 +183,7 @@ def told(rounds: list[Json]) -> str:
 
 
 def figures(case: Case, rounds: list[Json]) -> list[Figure]:
-    """Throughput before a stall, and what it cost."""
+    """Throughput before a stall, and its cost in CPU time."""
     taken = {"taken_ns": "generator's core taken away", "switch_taken_ns": "switch's core taken away"}
 
     def disturbed(seen: Json) -> str:
@@ -201,7 +201,7 @@ def figures(case: Case, rounds: list[Json]) -> list[Figure]:
 
 
 def targets(seen: dict[Case, list[Json]]) -> list[Target]:
-    """What stalls leave behind, and what it costs that sender and receiver are on different workers."""
+    """Losses after stalls, and the cost of sender and receiver on different workers."""
     kept = min(((median(r, "after") / max(median(r, "before"), 1e-9)), case.name) for case, r in seen.items())
     most = max((lost([one["after"] for one in rounds]), case.name) for case, rounds in seen.items())
     found = [

@@ -1,4 +1,4 @@
-"""Tap to tap TCP against the kernel's bridge: what a core carries.
+"""TCP from tap to tap beside the kernel's bridge: the throughput of a core.
 
 ```text
  namespace a ─eth0─ tap ─ Tidegate ─ tap ─eth0─ namespace b     one or four TCP connections,
@@ -21,7 +21,7 @@ DISTURBED = 0.02
 
 
 def window(fabric: Fabric, seconds: float, case: str) -> Json:
-    """One window: Gbit/s, CPUs kept busy, and one by the other."""
+    """One window: Gbit/s, CPUs kept busy, and Gbit/s per busy CPU."""
     flow = bulk.measure(fabric, "a", "b", warm_up=min(1.0, seconds), seconds=seconds, connections=CASES[case])
     rate = flow.bits_per_second / 1e9
     values: Json = {"rate": rate, "cores": flow.busy_cpus, "per_core": rate / flow.busy_cpus}
@@ -78,7 +78,7 @@ def run(context: Context) -> Result:
 
 
 def figures(windows: list[Window], case: str, contenders: list[str]) -> list[Figure]:
-    """Throughput, CPUs used, and one per other."""
+    """Throughput, CPUs used, and throughput per CPU."""
     return [
         Figure(f"TCP, {case}: {name}", contender, unit, samples(windows, contender, case, value), True)
         for name, unit, value in (

@@ -44,7 +44,7 @@ DRIVER = "vectorized=1,mrg_rxbuf=0,in_order=1"
 PAGES = 900
 """Hugepages (2 MB): OVS 384 MB and its mbufs, testpmd 256 MB, four generators of 96 MB."""
 LIMITED_BELOW = 0.75
-"""Of the share that the brake took, at least so much has to be lost; otherwise the generator is the limit."""
+"""The switch has to lose at least this part of the brake's share; otherwise the generator is the limit."""
 ENOUGH_TO_TELL = 3
 """Fewer windows than this, and what was lost is noise: then A's ring has to have been OFTEN_FULL."""
 OFTEN_FULL = 0.5
@@ -52,7 +52,7 @@ OFTEN_FULL = 0.5
 
 @dataclass(frozen=True)
 class Case:
-    """What the generator is asked for."""
+    """The generator's options for a case."""
 
     name: str
     options: dict[str, int]
@@ -109,7 +109,7 @@ class Side:
         return free | {"lost per share taken": (1 - speeds[1] / speeds[0]) / taken if speeds[0] else 0.0}
 
     def verify(self, name: str) -> str:
-        """Whether every frame arrives as it was sent, in order; what is wrong, or empty."""
+        """What is wrong with the received frames; empty if all arrive unchanged and in order."""
         assert self.generator is not None
         self.peer.resume()
         for size in (64, 1518):
@@ -125,7 +125,7 @@ class Side:
 
 
 def start(context: Context, result: Result) -> dict[str, tuple[Side, Callable[[], None]]]:
-    """Every contender's switch and how it is woken, by name. Who is not installed becomes a note."""
+    """Every contender's switch and how it is woken, by name. A missing program becomes a note."""
     machine, folder = context.machine, context.folder
     found: dict[str, tuple[Side, Callable[[], None]]] = {}
 
@@ -157,7 +157,7 @@ def start(context: Context, result: Result) -> dict[str, tuple[Side, Callable[[]
 
 
 def limited(windows: list[Window], contender: str, case: str) -> tuple[float | None, float]:
-    """What tells whose limit was measured.
+    """Figures that show whether the switch or the generator was the limit.
 
     What was lost for each share of its core that was taken (1 where the switch is the limit; `None` where
     there are too few windows to tell), and how often guest A's ring was full.
@@ -177,7 +177,7 @@ def generator_limits(windows: list[Window], contender: str, case: str) -> bool:
 
 
 def figures(windows: list[Window], case: str, title: str, unit: str) -> list[Figure]:
-    """Throughput of everyone in one case."""
+    """Throughput of all contenders in one case."""
     made = []
     for name in dict.fromkeys(w.contender for w in windows if w.case == case):
         lost, full = limited(windows, name, case)
@@ -207,7 +207,7 @@ def against(
 
 
 def keeps(windows: list[Window], cases: list[Case], measure: str, limit: float) -> Target:
-    """Ours in the last case against ours in the first: what growing costs, in per cent."""
+    """Ours in the last case against ours in the first: the cost of growing, in per cent."""
     first, last = cases[0].name, cases[-1].name
 
     def per_cent(ratio: float) -> float:

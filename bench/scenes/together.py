@@ -1,4 +1,4 @@
-"""Pairs that are apart at first: what the switch makes of that.
+"""Pairs whose ports start on different workers: how the switch moves them together.
 
 ```text
  guests p0000, p0001, ... ─▶ ports in turn to two workers: the two of each pair are apart
@@ -26,7 +26,7 @@ PAIRS = (1, 2, 4)
 SIZES = (64, 1518, 9014)
 ROUND_S = 0.5
 FIRST = 2
-"""Rounds that are over before the switch has looked often enough to move anything."""
+"""Rounds that end before the switch has counted long enough to move a port."""
 LAST = 6
 SETTLED = 16
 """Rounds before those, in which ports move."""
@@ -36,7 +36,7 @@ PAUSED = re.compile(r"paused_us=(\d+)")
 
 
 def rounds_of(context: Context, pairs: int, size: int) -> tuple[list[Json], list[int | None], list[float]]:
-    """All rounds of one load on a switch of its own, each port's worker at the end, what moves took (us)."""
+    """All rounds of one load on a switch of its own, each port's last worker, the times of moves (us)."""
     with ExitStack() as cleanup:
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="together-")))
         cpus = stalls.placed(context.machine, 2)

@@ -27,7 +27,7 @@ ALL, ABOVE = "wake-ups of the worker", f"of those above {LATE * 1e6:.0f} us"
 
 @contextmanager
 def tracing(cpu: int, thread: int, into: list[str]) -> Iterator[None]:
-    """What happens on a CPU, and each waking of a thread, as lines of the kernel's trace."""
+    """The events of a CPU, and each wake-up of a thread, as lines of the kernel's trace."""
     instance = TRACEFS / "instances" / f"tidegate-{os.getpid()}"
     try:
         instance.mkdir()
@@ -74,7 +74,7 @@ def tasks(seen: Sequence[Wakeup]) -> str:
 
 
 def told(seen: Sequence[Wakeup]) -> str:
-    """The longest of them, and what it went into."""
+    """The longest wake-up, and the parts of its time."""
     longest = max(seen, key=lambda wakeup: wakeup.took)
     spent = sorted(longest.spent.items(), key=lambda part: -part[1])
     parts = ", ".join(f"{what} {took * 1e6:.0f} us" for what, took in spent)

@@ -1,4 +1,4 @@
-"""What a vNIC keeps of its worker beside ports that want all of it."""
+"""A vNIC's share of its worker beside ports that want all of it."""
 
 import json
 import signal
@@ -99,7 +99,7 @@ def _of_rounds(reports: list[Json], key: str) -> tuple[Sample, ...]:
 
 
 def figures(case: Case, reports: list[Json]) -> list[Figure]:
-    """What was kept, what a frame took, and how much later frames came."""
+    """Kept goodput, time of a frame, and delay."""
     last = reports[-1]
     alone, beside, window = last["alone"], last["beside"], last["rounds"][-1]
     goodput = (
@@ -128,7 +128,7 @@ def figures(case: Case, reports: list[Json]) -> list[Figure]:
 
 
 def targets(seen: dict[Case, list[Json]]) -> list[Target]:
-    """For each crowd, what is asked."""
+    """The targets of each crowd."""
     found = []
     for case, reports in seen.items():
         kept = _of_rounds(reports, "kept")

@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import cast
 
 import pytest
 
 from harness import page, report
-from harness.model import Choice, Context, Json, Machine, Missing, Result, Scene, Window
+from harness.model import Choice, Context, Json, Machine, Missing, Misused, Result, Scene, Window
 from lab.initramfs import ROOT
 from lab.process import Process
 from scenes import pages, queues
@@ -277,11 +277,17 @@ def test_a_window_that_fails_does_not_cost_the_others(tmp_path: Path) -> None:
         queues.measured(late, Pretended(late, 1), [part])
 
 
-def test_a_run_that_is_cut_short_keeps_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
-    """The document of an interrupted scene has what the scene kept, and was written meanwhile."""
+def load_bench_run() -> ModuleType:
+    """The program `bench/run`, as a module."""
     loader = SourceFileLoader("bench_run", str(ROOT / "bench/run"))
     bench_run = module_from_spec(cast(ModuleSpec, spec_from_loader("bench_run", loader)))
     loader.exec_module(bench_run)
+    return bench_run
+
+
+def test_a_run_that_is_cut_short_keeps_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+    """The document of an interrupted scene has what the scene kept, and was written meanwhile."""
+    bench_run = load_bench_run()
 
     def run(here: Context) -> Result:
         here.keep(Result(tables=["| kept |"]))
@@ -301,6 +307,46 @@ def test_a_run_that_is_cut_short_keeps_what_it_has(capsys: pytest.CaptureFixture
     whole = Scene("y", "Y", "", 0, run)
     wanted.scene = ["y"]
     assert bench_run.misused(wanted, [whole]) == "--minutes: scene y is measured as a whole"
+
+
+def test_a_scene_with_options_of_its_own_runs_alone() -> None:
+    """Neither beside others nor with options of the default set; a run that names no scene leaves it out."""
+    bench_run = load_bench_run()
+    default = Scene("x", "X", "", 0, lambda _: Result())
+    alone = Scene("y", "Y", "", 1, lambda _: Result(), default=False)
+    scenes = [default, alone]
+    wanted = SimpleNamespace(quick=False, times=1, only="", minutes=None, scene=None, page=False)
+    assert bench_run.chosen(scenes, wanted) == [default]
+    wanted.scene = ["y"]
+    assert bench_run.chosen(scenes, wanted) == [alone]
+    assert bench_run.misused(wanted, scenes) == ""
+    wanted.page = True
+    assert bench_run.misused(wanted, scenes) == "--page: scene y has no page"
+    wanted.quick = True
+    assert "own options" in bench_run.misused(wanted, scenes)
+    wanted.scene = ["x", "y"]
+    assert bench_run.misused(wanted, scenes) == "scene y runs alone: it has options of its own"
+
+
+def test_demands_that_did_not_hold_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard error and in the document; a wrong option is no failure of the scene."""
+    bench_run = load_bench_run()
+    wanted = SimpleNamespace(quick=False, times=1, only="", minutes=None, scene=["y"])
+
+    def fall_short(_: Context) -> Result:
+        return Result(failures=["too slow"], data={"rows": [1]})
+
+    def refuse(_: Context) -> Result:
+        raise Misused("no")
+
+    short = Scene("y", "Y", "", 1, fall_short, default=False)
+    document, _ = bench_run.measure(short, cast(Machine, None), wanted, lambda _: None)
+    assert (document["failures"], document["data"], document["error"]) == (["too slow"], {"rows": [1]}, "")
+    assert "bench/run: y: too slow" in capsys.readouterr().err
+    with pytest.raises(Misused):
+        bench_run.measure(
+            Scene("y", "Y", "", 1, refuse, default=False), cast(Machine, None), wanted, lambda _: None
+        )
 
 
 def test_a_page_is_loaded_over_loopback(tmp_path: Path) -> None:

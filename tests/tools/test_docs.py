@@ -236,19 +236,37 @@ def wrong_make(words: list[str]) -> str:
     return f"the Makefile has no {', '.join(missing)}" if missing else ""
 
 
+@cache
+def bench_options(*scenes: str) -> frozenset[str]:
+    """The options that `bench/run` lists for these scenes; none where it refuses them."""
+    named = [word for scene in scenes for word in ("--scene", scene)]
+    command = [str(ROOT / "bench/run"), *named, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)", done.stdout, re.MULTILINE)
+    return frozenset(listed) if done.returncode == 0 else frozenset()
+
+
 def wrong_script(script: str, words: list[str]) -> str:
-    """What is wrong with `bench/NAME WORDS`: no such program, flag or scene."""
+    """What is wrong with `bench/run WORDS` or `scripts/NAME WORDS`: no such program, flag or scene."""
     file = ROOT / script
     if not file.is_file():
         return "no such program"
-    text = file.read_text()
-    files = [ROOT / f"bench/scenes/{scene}.py" for option, scene in pairwise(words) if option == "--scene"]
-    missing = [file.stem for file in files if not file.exists()]
-    # A scene's choices are options, too.
-    choices = "".join(file.read_text() for file in files if file.exists())
-    options = [w for w in words if w.startswith("--")]
-    missing += [w for w in options if f'"{w}"' not in text and f'"{w[2:]}",' not in choices]
+    options = {word.split("=")[0] for word in words if word.startswith("--")}
+    if script != "bench/run":
+        return f"{script} takes no options" if options else ""
+    scenes = [scene for option, scene in pairwise(words) if option == "--scene"]
+    missing = [scene for scene in scenes if not (ROOT / f"bench/scenes/{scene}.py").exists()]
+    missing += sorted(options - bench_options(*scenes))
     return f"it has no {', '.join(missing)}" if missing else ""
+
+
+def test_unknown_options_of_a_promise_are_found() -> None:
+    """A flag of another scene, a misspelt flag and a misspelt scene are wrong; a scene's own flag is not."""
+    assert wrong_script("bench/run", ["--scene", "kernel_rates", "--rates", "8", "--only", "tx"]) == ""
+    assert "--rates" in wrong_script("bench/run", ["--scene", "nic_control", "--rates", "8"])
+    assert "--rate_" in wrong_script("bench/run", ["--scene", "queues", "--rate_", "8"])
+    assert "nic_contrl" in wrong_script("bench/run", ["--scene", "nic_contrl"])
+    assert wrong_script("bench/run --scene agent_load", []) == "no such program"
 
 
 @pytest.mark.parametrize("words", promised_commands(), ids=" ".join)

@@ -75,5 +75,6 @@ def test_the_hot_path_takes_no_more_instructions() -> None:
     """As stored in bench/instructions.json."""
     if not shutil.which("valgrind"):
         pytest.skip("valgrind is missing: scripts/setup test")
-    done = subprocess.run([str(ROOT / "bench/instructions")], capture_output=True, text=True, check=False)
+    command = [str(ROOT / "bench/run"), "--scene", "instructions"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""What loads a vNIC, as a shell script, and what the script prints, as figures. Pure.
+"""The load of a vNIC as a shell script, and its output as figures. Pure.
 
 ```text
  Load(up=8, down=0) ── script ──▶ at the vNIC:  iperf3, up  ════▶ peer
@@ -19,7 +19,7 @@ from scenes.stacks.figures import percentile
 
 UP_PORT, DOWN_PORT, PING_PORT = 5201, 5202, 2112
 WARM_UP = 3
-"""Seconds of load before the first probe: the queue is there."""
+"""Seconds of load before the first probe: the queue has built up."""
 TAIL = 0.3
 """Seconds of load after the last probe, at least."""
 PROBES = 100
@@ -48,7 +48,7 @@ class Load:
 
     @classmethod
     def of(cls, name: str) -> "Load":
-        """Raises `ValueError` where `name` is none."""
+        """The load called `name`; raises `ValueError` if there is none."""
         if name == "idle":
             return cls()
         found = re.fullmatch(r"([1-9][0-9]*)(up|down|both)", name)
@@ -110,7 +110,7 @@ def script(
 
 
 def timeout(seconds: float) -> float:
-    """Within which the script has ended."""
+    """Seconds within which the script ends."""
     return WARM_UP + seconds + 2 * PATIENCE + 10
 
 
@@ -128,7 +128,7 @@ def sparse(report: Json, load: Load, rate: float) -> Json:
 
 
 def sections(text: str) -> dict[str, str]:
-    """What stands under each heading; what stands before the first under an empty one."""
+    """The text under each heading; the text before the first heading has the key `""`."""
     found: dict[str, list[str]] = {"": []}
     current = found[""]
     for line in text.splitlines():
@@ -180,13 +180,13 @@ def received(text: str) -> list[float]:
 
 
 def jain(rates: Sequence[float]) -> float:
-    """Jain's index: 1 where all have the same, 1/n where one has everything."""
+    """Jain's index: 1 if all have the same, 1/n if one has everything."""
     squares = sum(rate * rate for rate in rates)
     return sum(rates) ** 2 / (len(rates) * squares) if squares else 0.0
 
 
 def values(text: str, load: Load, rate: float) -> Json:
-    """The figures of one window: of the ping, ms; goodput, as a share of what TCP can have of the limit."""
+    """The figures of one window: of the ping, ms; goodput, as a share of the limit's most for TCP."""
     parts = sections(text)
     if "ping" not in parts:
         raise ValueError(f"the window printed no probes:\n{text[-400:]}")
@@ -203,7 +203,7 @@ def values(text: str, load: Load, rate: float) -> Json:
 
 
 def told(value: float) -> str:
-    """Three digits; of what never came, the sign of infinity."""
+    """Three digits; for a probe that never came, the sign of infinity."""
     if math.isinf(value):
         return "∞"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

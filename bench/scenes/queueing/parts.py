@@ -1,4 +1,4 @@
-"""What is measured together, in the order in which it is measured.
+"""Groups of windows, in the order of measurement.
 
 ```text
  --part all ─▶ limit ─▶ variants ─▶ fast ─▶ synthetic ─▶ slow ─▶ rates ─▶ fifo

@@ -44,22 +44,22 @@ def terms(load: Load, rate: str, more: Sequence[str] = ()) -> list[str]:
 
 
 class Place(ABC):
-    """One of them, up and running."""
+    """A place that is running."""
 
     most = float("inf")
-    """bit/s: what is faster is not measured here."""
+    """bit/s: faster limits are not measured here."""
 
     @abstractmethod
     def __init__(self, folder: Path, cleanup: ExitStack) -> None:
-        """Everything is made in `folder`, which is not there yet, and ends with `cleanup`."""
+        """Everything is made in `folder`, which does not exist yet, and ends with `cleanup`."""
 
     @abstractmethod
     def limit(self, load: Load, rate: str, more: Sequence[str]) -> None:
-        """Limits what this load loads. `more` are further lines of the contract."""
+        """Limits the loaded directions. `more` are further lines of the contract."""
 
     @abstractmethod
     def run(self, command: str, timeout: float) -> str:
-        """A shell command where the VM is; what it printed."""
+        """Runs a shell command at the VM's end; its output."""
 
     folder: str
     """A folder that such commands may write to."""

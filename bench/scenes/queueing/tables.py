@@ -1,4 +1,4 @@
-"""What came of the windows, as tables: one of each rate, a row for each place, a column for each load. Pure.
+"""The windows as tables: one for each rate, a row for each place, a column for each load. Pure.
 
 ```text
  windows ─▶ per place and load: p50 / p99 / worst (p99 as a multiple of cake's)
@@ -84,15 +84,15 @@ class Row:
         return WAYS[self.name].asked
 
     def goodput(self) -> Cell | None:
-        """Where it is least."""
+        """The load with the smallest goodput."""
         return min(self.loaded, key=lambda cell: statistics.median(cell.goodputs), default=None)
 
     def lost(self) -> Cell:
-        """Where most pings are lost."""
+        """The load with the most lost pings."""
         return max(self.cells.values(), key=lambda cell: max(cell.all("lost")))
 
     def jain(self) -> Cell | None:
-        """Where it is least."""
+        """The load with the smallest index."""
         return min(self.loaded, key=lambda cell: min(cell.all("jain")), default=None)
 
     def text(self, loads: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Who is compared: each place, and what is special there."""
+"""The contenders: each place, and its special settings."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from scenes.queueing.places import KERNEL_PLACE, InGuest, Kernel, Place, Synthet
 
 @dataclass(frozen=True)
 class Way:
-    """One contender: a place, and what is special there."""
+    """One contender: a place, and its special settings."""
 
     place: type[Place]
     """Contenders of one place share it."""

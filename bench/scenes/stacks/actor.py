@@ -37,7 +37,7 @@ FRAME = 200
 """Bytes of a frame of voice, Ethernet header included."""
 PAYLOAD = FRAME - 14 - 20 - 8
 PRIORITY = 3
-"""SCHED_FIFO priority of what is measured: above the switch's worker, as in `tidegate demo`."""
+"""SCHED_FIFO priority of the measured threads: above the switch's worker, as in `tidegate demo`."""
 SO_TIMESTAMPNS = 35
 CHUNK = 256 * 1024
 TUNSETIFF, TUNSETOFFLOAD, TUNSETVNETHDRSZ = 0x400454CA, 0x400454D0, 0x400454D8
@@ -45,7 +45,7 @@ CLONE_NEWNET = 0x40000000
 
 
 def ready() -> None:
-    """Says that others may begin."""
+    """Prints `ready`: the other programs may begin."""
     print("ready", flush=True)
 
 
@@ -56,13 +56,13 @@ def realtime(priority: int = PRIORITY) -> None:
     libc.prctl(29, 1)
     gc.disable()
     sys.setswitchinterval(1)
-    # Without the right to, the figures are what they are; all contenders get the same.
+    # Without the right to it, all contenders run as ordinary threads.
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
 
 
 def save(path: str, values: "array.array[int]") -> None:
-    """Writes what was measured, with no more priority: an interpreter that ends takes 5 to 10 ms of a CPU."""
+    """Writes the values, as an ordinary thread: an interpreter that ends takes 5 to 10 ms of a CPU."""
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     with open(path, "wb") as file:
@@ -70,7 +70,7 @@ def save(path: str, values: "array.array[int]") -> None:
 
 
 def bulk(address: str, port: str, connections: str) -> None:
-    """As many bytes as TCP takes."""
+    """Sends as many bytes as TCP takes."""
     chunk = bytes(CHUNK)
 
     def send(stream: socket.socket) -> None:
@@ -186,7 +186,7 @@ def timer(cpu: str, seconds: str, path: str) -> None:
 
 
 def echo(address: str, port: str) -> None:
-    """Returns what comes."""
+    """Sends every datagram back."""
     ear = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     ear.bind((address, int(port)))
     gc.disable()
@@ -268,7 +268,7 @@ def tap_ping(name: str, mac: str, peer: str, count: str, gap: str, path: str) ->
 
 
 def pump(*namespaces: str) -> None:
-    """Frames from each tap to the other, super-frames whole: the least that a switch of taps has to do."""
+    """Frames from each tap to the other, super-frames whole: the least work of a switch of taps."""
     libc = ctypes.CDLL(None, use_errno=True)
     taps = []
     for path in namespaces:

@@ -1,4 +1,4 @@
-"""TCP between two namespaces, as fast as it is let, and what it cost."""
+"""TCP between two namespaces as fast as possible, and its cost in CPU time."""
 
 import time
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ PORT = 5001
 
 @dataclass(frozen=True)
 class Flow:
-    """What one window of a flow showed."""
+    """The figures of one window of a flow."""
 
     bits_per_second: float
     """Of Ethernet frames, at the receiver's interface."""

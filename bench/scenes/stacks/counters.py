@@ -1,4 +1,4 @@
-"""What the kernel counts: bytes of interfaces, time of threads and of CPUs."""
+"""The kernel's counters: bytes of interfaces, time of threads and of CPUs."""
 
 import os
 import time

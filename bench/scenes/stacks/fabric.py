@@ -1,4 +1,4 @@
-"""What connects the namespaces: Tidegate or the kernel's bridge. Each gives every namespace an `eth0`.
+"""The connection of the namespaces: Tidegate or the kernel's bridge. Each gives every namespace an `eth0`.
 
 A `Fabric` has namespaces by name, with addresses 10.9.0.1, 10.9.0.2, ... in the order given.
 """
@@ -39,7 +39,7 @@ class Fabric:
         return f"52:54:00:09:00:{list(self.stacks).index(name) + 1:02x}"
 
     def settle(self) -> None:
-        """Gives every `eth0` its address, and everybody everybody's MAC: no ARP in a measurement."""
+        """Gives every `eth0` its address, and every namespace all MACs: no ARP in a measurement."""
         for name, stack in self.stacks.items():
             stack.address("eth0", f"{self.address(name)}/24")
         for name, stack in self.stacks.items():
@@ -57,7 +57,7 @@ class Fabric:
         return process
 
     def echo(self, name: str) -> tuple[str, ...]:
-        """Words of the actor that returns what comes to a namespace."""
+        """Words of the actor that returns every datagram to its sender."""
         return ("echo", self.address(name), str(ECHO_PORT))
 
     def ping(self, name: str, peer: str) -> tuple[str, ...]:
@@ -66,13 +66,13 @@ class Fabric:
         return ("ping", self.address(peer), str(ECHO_PORT))
 
     def file(self) -> Path:
-        """A new file for what an actor measures."""
+        """A new file for the values of an actor."""
         self._files += 1
         return self.folder / f"measured-{self._files}"
 
 
 def load(path: Path) -> "array.array[int]":
-    """What an actor measured; the file is removed."""
+    """The values of an actor; the file is removed."""
     values: array.array[int] = array.array("q")
     values.frombytes(path.read_bytes())
     path.unlink()

@@ -1,4 +1,4 @@
-"""What programs that measure round trips print, as figures. Pure.
+"""Parsers of the output of programs that measure round trips. Pure.
 
 Each returns microseconds: `p50`, `p99`, `p99.9`, `max`, of round trips, and how many were `lost`.
 """

@@ -1,4 +1,4 @@
-"""Late wake-ups of one thread in the kernel's trace, each with what its CPU did meanwhile. Pure.
+"""Late wake-ups of one thread in the kernel's trace, each with the work of its CPU meanwhile. Pure.
 
 ```text
  waking ──────────────── 1.3 ms ───────────────── switched in
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 LATE = 200e-6
-"""A wake-up that takes longer than this is told, s."""
+"""A wake-up that takes longer than this is listed, s."""
 IDLE, OWN = "idle CPU woken late", "interrupt"
 UNKNOWN = "unknown"
 LINE = re.compile(r"^.*\[\d+\].*?\s(?P<at>\d+\.\d+): (?P<event>\w+): (?P<rest>.*)$")
@@ -26,7 +26,7 @@ class Wakeup:
     """When the thread was to run, s of the trace's clock."""
     ran: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
-    """What its CPU did until then, s."""
+    """The work of its CPU until then, s by name."""
 
     @property
     def took(self) -> float:
@@ -35,7 +35,7 @@ class Wakeup:
 
     @property
     def cause(self) -> str:
-        """What took most of it."""
+        """The work that took most of it."""
         return max(self.spent, key=lambda what: self.spent[what], default=UNKNOWN)
 
 

@@ -1,4 +1,4 @@
-//! Time, the CPU, and what was taken away of it.
+//! Time, the CPU, and the CPU time that others took.
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
@@ -14,10 +14,10 @@ pub fn now() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Keeps this thread on one CPU.
+/// Pins this thread to one CPU.
 ///
 /// # Errors
-/// There is no such CPU, or it may not be used.
+/// The CPU does not exist, or this process may not use it.
 pub fn pin(cpu: usize) -> io::Result<()> {
     let no =
         || io::Error::new(io::ErrorKind::InvalidInput, format!("CPU {cpu} is beyond {}", CpuSet::MAX_CPU));
@@ -29,21 +29,21 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Moves this thread, and those it will start, off these CPUs: what they do is not to take the time of who is measured
-/// there. On a machine without other CPUs it stays.
+/// Moves this thread, and the threads it will start, off these CPUs, where others are measured. On a machine without
+/// other CPUs it stays.
 pub fn keep_off(cpus: &[usize]) {
     let mut set = CpuSet::new();
     (0..CpuSet::MAX_CPU).filter(|cpu| !cpus.contains(cpu)).for_each(|cpu| set.set(cpu));
-    // The kernel takes the CPUs that there are, and refuses where none is left.
+    // The kernel ignores CPUs that do not exist, and refuses a set that is empty then.
     let _ = sched_setaffinity(None, &set);
 }
 
-/// How long threads were ready and did not run, and how long they ran, as their schedstat says.
+/// The time for which threads were ready but did not run, and the time for which they ran, from their schedstat.
 #[derive(Debug)]
 pub struct Taken(Vec<(PathBuf, File)>);
 
 impl Taken {
-    /// Of the thread that calls.
+    /// Of the calling thread.
     ///
     /// # Errors
     /// The kernel keeps no schedstat.
@@ -62,7 +62,7 @@ impl Taken {
         let mut files = Vec::new();
         for task in fs::read_dir(&tasks).map_err(|error| at(&tasks, error))? {
             let task = task?.path();
-            // One that cannot be read ended meanwhile.
+            // A thread whose file cannot be read has ended.
             if fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.starts_with(name)) {
                 let path = task.join("schedstat");
                 let file = open(&path)?;
@@ -77,11 +77,11 @@ impl Taken {
     }
 
     /// Of no thread: always 0.
-    pub fn nobody() -> Self {
+    pub fn none() -> Self {
         Self(Vec::new())
     }
 
-    /// Nanoseconds since the threads began.
+    /// Nanoseconds for which the threads were ready but did not run, since they began.
     ///
     /// # Errors
     /// A thread ended, or its file is not as documented (Documentation/scheduler/sched-stats.rst in the
@@ -135,7 +135,7 @@ mod tests {
             }
         };
         std::thread::Builder::new().name(NAME.to_owned()).spawn(counts).unwrap().join().unwrap();
-        assert_eq!((Taken::nobody().read().unwrap(), Taken::nobody().ran().unwrap()), (0, 0));
+        assert_eq!((Taken::none().read().unwrap(), Taken::none().ran().unwrap()), (0, 0));
         let error = Taken::of(std::process::id(), "no such thread").unwrap_err();
         assert!(error.to_string().contains("no such thread"), "{error}");
     }

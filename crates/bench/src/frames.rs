@@ -21,9 +21,9 @@ const GSO_TCPV4: u8 = 1;
 /// What a generator sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// UDP frames of so many bytes, without FCS.
+    /// UDP frames of this many bytes, without FCS.
     Frame(usize),
-    /// TCP super-frames of [`SEGMENTS`] times [`SEGMENT`] bytes, to be cut by whom they reach.
+    /// TCP super-frames of [`SEGMENTS`] times [`SEGMENT`] bytes, to be cut by the receiver, if at all.
     Super,
 }
 
@@ -59,7 +59,7 @@ impl Size {
         }
     }
 
-    /// Bytes of a buffer for such frames: 2 KiB, as Linux gives, and more only for longer ones.
+    /// Bytes of a buffer for such frames: 2 KiB, as Linux gives; more for longer frames.
     pub fn buffer(self) -> u32 {
         ((VNET_HDR + self.bytes()) as u32).next_multiple_of(64).max(2048)
     }
@@ -107,7 +107,7 @@ impl Size {
             // No UDP checksum (RFC 768).
             frame.extend([0, 0]);
         }
-        // No zeros: those would look like a page that was never written.
+        // No zeros: they would look like a page that was never written.
         frame.resize(len, 0x5a);
         [&vnet[..], &frame].concat()
     }

@@ -19,8 +19,8 @@ use tidegate_frontend::memory::SharedMemory;
 const OFFLOADS: u64 = 1 << 0 | 1 << 1 | 1 << 7 | 1 << 11;
 /// Offset of num_buffers in a virtio_net_hdr (virtio 1.2, 5.1.6).
 const NUM_BUFFERS: u64 = 10;
-/// Completed frames are made available again from so many on: what is shown at once is looked at
-/// at once. Less than an eighth of a ring never waits.
+/// Completed frames are made available again once there are this many, but at most an eighth of a ring: the switch
+/// looks at each batch once.
 const BATCH: u16 = 32;
 
 /// VIRTQ_DESC_F_WRITE.
@@ -29,13 +29,13 @@ const WRITE: u16 = 2;
 const RECEIVE: usize = 0;
 const TRANSMIT: usize = 1;
 
-/// Why a guest is not there.
+/// Why a guest cannot connect.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
-    /// Its contract does not say where it is connected.
+    /// Its contract names no socket.
     #[error(transparent)]
     Scene(#[from] SceneError),
-    /// The switch did not take it.
+    /// The switch refused it.
     #[error("vnic.{name} at {socket}: {source} (is the switch running, with this contract in force?)")]
     Connect {
         /// Which vNIC.
@@ -45,7 +45,7 @@ pub enum GuestError {
         /// What happened.
         source: FrontEndError,
     },
-    /// Without an offload frames would be cut, and something else measured.
+    /// An offload is missing: frames would be cut, and the measurement would be another one.
     #[error("vnic.{name}: the switch offers features {has:#x}, of which {wanted:#x} are needed")]
     Features {
         /// Which vNIC.
@@ -73,7 +73,7 @@ impl From<u16> for Rings {
     }
 }
 
-/// What a guest received.
+/// Frames and bytes that a guest received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Frames, a super-frame being one.
@@ -82,12 +82,12 @@ pub struct Received {
     pub bytes: u64,
 }
 
-/// How often and how a ring was looked at.
+/// The state of a ring at the guest's looks at it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Looks {
-    /// Times there was something to take.
+    /// Looks that found frames to take.
     pub count: u64,
-    /// Times that was more than three quarters of the ring: then the switch may have waited for frames, or for
+    /// Looks that found more than three quarters of the ring to take: the switch may have waited for frames, or for
     /// buffers.
     pub late: u64,
 }
@@ -127,7 +127,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Whether its memory is in pages of 2 MB: where the kernel has enough reserved.
+    /// Whether its memory is in pages of 2 MB; it is if the kernel has reserved enough of them.
     pub fn has_huge_pages(&self) -> bool {
         self.memory.is_huge()
     }
@@ -135,7 +135,7 @@ impl Guest {
     /// Connects with such `rings`, for frames of `size` and with receive buffers of `buffer` bytes.
     ///
     /// # Errors
-    /// The switch does not take it, or not with the features that `rings` and `size` need.
+    /// The switch refuses it, or lacks features that `rings` and `size` need.
     pub fn connect(
         vnic: &Vnic,
         rings: impl Into<Rings>,
@@ -199,7 +199,7 @@ impl Guest {
         self.frames = chains(&self.memory, self.front.ring(TRANSMIT));
     }
 
-    /// Shows the switch all that was loaded.
+    /// Makes all loaded frames available to the switch.
     pub fn start(&mut self) {
         self.front.flush(0);
     }
@@ -209,7 +209,7 @@ impl Guest {
         completed(self.front.ring(TRANSMIT), self.ring) == self.ring
     }
 
-    /// Sends again what the switch gave back.
+    /// Sends the frames again that the switch gave back.
     #[inline]
     pub fn refill(&mut self) {
         let ring = self.front.ring(TRANSMIT);
@@ -221,12 +221,12 @@ impl Guest {
         self.sent += u64::from(taken);
         self.looks.note(taken, self.ring);
         if ring.publish() {
-            // A full counter means it is signalled already.
+            // A full counter means that the switch is signalled already.
             let _ = self.front.kick(TRANSMIT);
         }
     }
 
-    /// Counts what was received and gives the buffers back. Returns how many frames.
+    /// Counts the received frames and gives the buffers back. Returns the number of frames.
     #[inline]
     pub fn drain(&mut self) -> u64 {
         if self.merged {
@@ -290,7 +290,7 @@ impl Guest {
     }
 
     /// Copies frame `number` of the ones loaded, `len` bytes with its virtio_net_hdr, to receive buffers of
-    /// `to`, from number `buffer` on: what the switch does, and nothing else. Returns the number after
+    /// `to`, from number `buffer` on: the copy alone of the switch's work. Returns the number after
     /// the last one it filled.
     ///
     /// # Panics
@@ -334,7 +334,7 @@ fn chains(memory: &SharedMemory, queue: &DriverQueue) -> Vec<Buffer> {
 fn completed(queue: &DriverQueue, most: u16) -> u16 {
     match queue {
         DriverQueue::Split(queue) => queue.completed(),
-        // Costs a look at each: enough to know whether it is worth to go through them.
+        // Each costs a look; `most` is enough to decide whether to go through them.
         DriverQueue::Packed(queue) => queue.completed(most),
     }
 }

@@ -9,24 +9,24 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest wait for a socket to be there.
+/// Longest wait for a socket to exist.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Lines of the agent's log that an error shows.
 const LINES: usize = 8;
 
-/// A guest's place: its name, its MAC and further lines of its contract (TOML).
+/// A vNIC: its name, its MAC and further lines of its contract (TOML).
 pub type Vnic<'a> = (&'a str, [u8; 6], &'a str);
 
-/// What a vNIC took of its worker's time.
+/// The time of its worker that a vNIC used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Frames that it sent.
     pub frames: u64,
-    /// Time that it was charged, ns.
+    /// Time that the worker charged to it, ns.
     pub ns: u64,
 }
 
-/// Both processes; killed when dropped.
+/// An agent and a switch; killed when dropped.
 #[derive(Debug)]
 pub struct Host {
     tidegate: PathBuf,
@@ -37,10 +37,11 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts both, with these vNICs in one segment, and a worker on each of `cpus`; one that is not pinned without any.
+    /// Starts both, with these vNICs in one segment, and a worker on each of `cpus`; if `cpus` is empty, one worker that is
+    /// not pinned.
     ///
     /// # Errors
-    /// A program that is not there, or does not come up.
+    /// The program is missing, or does not come up within 10 s.
     pub fn start(tidegate: &Path, cpus: &[usize], vnics: &[Vnic<'_>]) -> io::Result<Self> {
         let folder = std::env::temp_dir().join(format!("tidegate-bench-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("etc"))?;
@@ -71,7 +72,7 @@ impl Host {
         Ok(host)
     }
 
-    /// Where a guest connects.
+    /// The socket to which the guest of `vnic` connects.
     pub fn socket(&self, vnic: &str) -> PathBuf {
         self.folder.join(format!("{vnic}.sock"))
     }
@@ -95,7 +96,7 @@ impl Host {
         arguments
     }
 
-    /// kill -9 of the switch; returns when nothing of it runs any more.
+    /// kill -9 of the switch; returns after its end.
     ///
     /// # Errors
     /// The system refused.
@@ -107,10 +108,10 @@ impl Host {
         Ok(())
     }
 
-    /// Starts a switch that takes the place of the running one, and waits for that one's end.
+    /// Starts a switch that takes the place of the running one, and waits for the end of the old one.
     ///
     /// # Errors
-    /// It does not take its place.
+    /// The new switch ends, or the old one is still running after 10 s.
     pub fn replace(&mut self) -> io::Result<()> {
         let mut arguments = self.switch_arguments();
         arguments.push("--replace".into());
@@ -129,10 +130,10 @@ impl Host {
         Ok(())
     }
 
-    /// What the switch dropped of what the guests sent, by reason, as it counts it: from the agent's API.
+    /// Frames from the guests that the switch dropped, by reason: its own count, from the agent's API.
     ///
     /// # Errors
-    /// The agent does not answer, or something else.
+    /// The agent does not answer, or its answer is no list of vNICs.
     pub fn dropped(&self) -> io::Result<BTreeMap<String, u64>> {
         let vnics = self.vnics()?;
         dropped(&vnics).ok_or_else(|| io::Error::other(format!("the agent's API answered: {vnics}")))
@@ -156,7 +157,7 @@ impl Host {
         self.switch.as_ref().map_or(0, Child::id)
     }
 
-    /// What each vNIC's frames took of its worker's time so far: from the agent's API.
+    /// The time of its worker that each vNIC used so far: from the agent's API.
     ///
     /// # Errors
     /// As [`dropped`](Self::dropped).
@@ -173,8 +174,8 @@ impl Host {
         command.spawn().map_err(|error| io::Error::other(format!("cannot start {tidegate}: {error}")))
     }
 
-    /// As [`spawn`](Self::spawn), in a network namespace of its own where that may be had: a namespace has one agent. An agent
-    /// that may have none cannot change interfaces, and is in no other's way.
+    /// As [`spawn`](Self::spawn), in a network namespace of its own if this process may make one: a namespace has one agent.
+    /// Without that right the agent cannot change interfaces, so it disturbs no other agent.
     fn spawn_apart(&self, name: &str, arguments: &[String]) -> io::Result<Child> {
         let apart = || {
             // SAFETY: neither descriptors nor directories are unshared.
@@ -201,7 +202,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         for child in [&mut self.agent, &mut self.switch].into_iter().flatten() {
-            // Both fail only where it is gone already.
+            // Both fail only if the process has ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -211,13 +212,13 @@ impl Drop for Host {
     }
 }
 
-/// What is in an answer of the API.
+/// The body of an answer of the API.
 fn body_of(answer: &str) -> Option<serde_json::Value> {
     let (_, body) = answer.split_once("\r\n\r\n")?;
     serde_json::from_str(body).ok()
 }
 
-/// Every vNIC's `stats.work`, by its name; a vNIC without a worker took nothing.
+/// Every vNIC's `stats.work`, by its name; a vNIC without a worker used no time.
 fn work(vnics: &serde_json::Value) -> Option<BTreeMap<String, Work>> {
     let of = |vnic: &serde_json::Value| {
         let name = vnic.get("name")?.as_str()?.to_owned();

@@ -1,4 +1,4 @@
-//! Guests that send and receive as fast as they are let, and what came of it.
+//! Guests that send and receive as fast as the switch lets them, and the counts of each window.
 
 use crate::clock::{self, Taken};
 use crate::guest::{Guest, Looks, Received};
@@ -20,7 +20,7 @@ pub struct Plan {
 /// What happened in one window.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Window {
-    /// CLOCK_MONOTONIC at its begin, ns: to look up what else happened then.
+    /// CLOCK_MONOTONIC at its begin, ns: to compare with other logs.
     pub start_ns: u64,
     /// Its length.
     pub seconds: f64,
@@ -30,7 +30,7 @@ pub struct Window {
     pub bytes: u64,
     /// How long the generator was ready to run and did not, ns (schedstat).
     pub taken_ns: u64,
-    /// How long the switch's workers were, ns; 0 where the caller did not say which process that is.
+    /// How long the switch's workers were ready to run and did not, ns; 0 if the caller did not name the switch's process.
     pub switch_taken_ns: u64,
     /// Longest time between two looks at the rings, ns.
     pub longest_gap_ns: u64,
@@ -50,13 +50,13 @@ impl Watch {
     /// Watches this thread, and the workers of the switch whose process id is `switch`.
     ///
     /// # Errors
-    /// There is no such switch.
+    /// The process does not exist, or has no worker.
     pub fn new(switch: Option<u32>) -> io::Result<Self> {
-        let switch = switch.map_or_else(|| Ok(Taken::nobody()), |pid| Taken::of(pid, "worker"))?;
+        let switch = switch.map_or_else(|| Ok(Taken::none()), |pid| Taken::of(pid, "worker"))?;
         Ok(Self { generator: Taken::here()?, switch })
     }
 
-    /// What was taken so far from the generator and from the switch, ns.
+    /// CPU time that others took so far from the generator, and from the switch, ns.
     ///
     /// # Errors
     /// The switch ended.
@@ -73,7 +73,7 @@ impl Watch {
     }
 }
 
-/// A time in which all goes on alike.
+/// A time in which every guest behaves in the same way.
 #[derive(Clone, Copy, Debug)]
 pub struct Phase {
     /// Its end, CLOCK_MONOTONIC, ns.
@@ -82,16 +82,16 @@ pub struct Phase {
     pub stalled: Option<usize>,
 }
 
-/// What guests did so far.
+/// The counts of all guests at one moment.
 #[derive(Clone, Debug)]
 pub struct Counts {
-    /// When that was, CLOCK_MONOTONIC, ns.
+    /// The moment, CLOCK_MONOTONIC, ns.
     pub at: u64,
-    /// Each of them.
+    /// The counts of each guest.
     pub guests: Vec<Count>,
 }
 
-/// What one guest did so far.
+/// The counts of one guest.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count {
     /// Frames that the switch gave back: sent or dropped.
@@ -172,7 +172,7 @@ impl Load {
         while self.turn().0 < end {}
     }
 
-    /// Receives what is still on its way, without sending: until nothing came to anybody for `quiet`.
+    /// Receives the frames still on their way, without sending, until no guest received a frame for `quiet`.
     pub fn settle(&mut self, quiet: Duration) {
         let mut last = clock::now();
         loop {
@@ -186,7 +186,7 @@ impl Load {
         }
     }
 
-    /// All that was received so far.
+    /// All frames and bytes received so far.
     pub fn received(&self) -> Received {
         self.receivers.iter().fold(Received::default(), |sum, &receiver| {
             let got = self.guests[receiver].received;
@@ -241,7 +241,7 @@ impl Load {
     }
 }
 
-/// The middle of `values`, or of its two middle ones their mean; 0 without any.
+/// The median of `values`; 0 if there are none.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

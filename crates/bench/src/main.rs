@@ -1,5 +1,4 @@
-//! `tidegate-bench`: a load generator made of synthetic vhost-user guests, for
-//! what generators with a few fast ports cannot do.
+//! `tidegate-bench`: a load generator of synthetic vhost-user guests, for hundreds of ports and exact rates.
 //!
 //! ```text
 //!  contracts (TOML) ──▶ scene ──▶ guests on their sockets ══rings══ tidegate switch, another process
@@ -11,14 +10,14 @@
 //! force with `tidegate apply`. Frames are built once and go round; nothing is
 //! allocated and nothing is asked of the kernel per frame.
 //!
-//! - [`scene`]: which guests there are
-//! - [`frames`]: what they send
+//! - [`scene`]: the guests
+//! - [`frames`]: the frames that they send
 //! - [`guest`], [`load`]: sending, receiving, counting
-//! - [`shares`]: what the counts say of fairness; pure
+//! - [`shares`]: how fair the counts are; pure
 //! - [`neighbours`]: honest guests, measured beside others
 //! - [`host`]: an agent and a switch of our own
 //! - [`kills`]: the guests of the measurement that kills
-//! - [`reliability`]: the file that docs/reliability.md is made of
+//! - [`reliability`]: a results file for docs/reliability.md
 //! - [`nic`]: the loop of the NIC place, simulated, on a switch, and its cost
 //! - [`commands`]: one file per measurement
 //! - [`clock`]: time, and the CPU

@@ -1,4 +1,4 @@
-//! What measurements share: their windows, options of several of them, and how each reports.
+//! Shared by the measurements: their windows, common options, and reports.
 
 use crate::load::Plan;
 use serde::Serialize;

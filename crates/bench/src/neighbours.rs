@@ -1,4 +1,4 @@
-//! Two pairs of honest guests on one thread: one as fast as it may, one that asks how long a frame takes.
+//! Two pairs of honest guests on one thread: one sends as fast as it may, the other measures how long a frame takes.
 //!
 //! ```text
 //!  bulk ── 1514 B, as fast as it goes ──▶ sink      goodput
@@ -17,7 +17,7 @@ use std::time::Duration;
 use tidegate_contract::{Attach, Mac, Vnic};
 use tidegate_frontend::front_end::{FrontEnd, Options};
 
-/// Where a voice frame says when it was due.
+/// Offset of the moment at which a voice frame was due.
 const STAMP: usize = VNET_HDR + UDP_HEADERS;
 /// Bytes of a voice frame.
 const VOICE: usize = 200;
@@ -25,34 +25,34 @@ const VOICE: usize = 200;
 const BULK: usize = 1514;
 /// Entries of bulk's and sink's virtqueues.
 const RING: u16 = 1024;
-/// How often it is asked whether a CPU was taken away, ns.
+/// Between two checks whether a CPU was taken away, ns.
 const PART: u64 = 2_000_000;
-/// What may be taken away in a part, ns ...
+/// CPU time that may be taken away in a part that still counts as undisturbed, ns ...
 const TAKEN: u64 = 10_000;
-/// ... and how long the guests' thread may not look at the rings, ns.
+/// ... and the longest time for which the guests' thread may not look at the rings, ns.
 const GAP: u64 = 50_000;
-/// So long after its end a measurement waits for frames on their way, in pauses between two of them.
+/// How long after its end a measurement waits for frames on their way, in pauses between two voice frames.
 const PATIENCE: u64 = 2000;
 
-/// What they had for a while.
+/// Goodput and delays of one window.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Seen {
     /// What the sink received, Mbit/s.
     pub bulk_mbit: f64,
-    /// The voice's delays, us.
+    /// The median of the voice's delays, us.
     pub voice_p50_us: f64,
-    /// Those of one frame in a thousand, at least.
+    /// The 99.9th percentile.
     pub voice_p999_us: f64,
     /// The longest.
     pub voice_worst_us: f64,
     /// Voice frames that did not arrive within 10 ms.
     pub late: u64,
-    /// Voice frames that did not arrive at all: each counts as one that took the whole time.
+    /// Voice frames that did not arrive at all: each counts as one that took the whole window.
     pub lost: u64,
 }
 
 impl Seen {
-    /// In the middle of both; the worst of both.
+    /// The mean of both; of the worst delay, and of late and lost frames, the larger figure.
     pub fn mean(&self, other: &Self) -> Self {
         let middle = |of: fn(&Self) -> f64| median([of(self), of(other)]);
         Self {
@@ -66,7 +66,7 @@ impl Seen {
     }
 }
 
-/// What came of one measurement, or of several together.
+/// The counts of one window, or of several together.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
     /// Bulk frames that the sink received.
@@ -82,7 +82,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Adds what came of another one.
+    /// Adds the counts of another window.
     pub fn join(&mut self, other: Self) {
         self.frames += other.frames;
         self.length += other.length;
@@ -114,7 +114,7 @@ impl Window {
         self.frames as f64 / (self.length.max(1) as f64 / 1e9)
     }
 
-    /// In figures.
+    /// The figures of these counts.
     pub fn seen(&self) -> Seen {
         let mut delays: Vec<u64> = self.delays.iter().map(|(_, delay)| *delay).collect();
         delays.resize((delays.len() + self.lost as usize).max(1), self.length);
@@ -167,7 +167,7 @@ impl Neighbours {
         Ok(Self { bulk: from, sink: to, voice, ear, frame, every, pause: 0, watch: None })
     }
 
-    /// From now on bulk sends so many frames a second, a ring of them at a time; as many as it may where 0.
+    /// From now on bulk sends so many frames a second, a ring of them at a time; 0: as many as the switch takes.
     pub fn pace(&mut self, rate: f64) {
         self.pause = if rate > 0.0 { (f64::from(RING) / rate * 1e9) as u64 } else { 0 };
     }
@@ -176,7 +176,7 @@ impl Neighbours {
     /// process id is `switch`.
     ///
     /// # Errors
-    /// There is no such switch.
+    /// The process does not exist, or has no worker.
     pub fn watch(&mut self, switch: u32) -> Outcome<()> {
         self.watch = Some(Watch::new(Some(switch))?);
         Ok(())
@@ -195,7 +195,7 @@ impl Neighbours {
         let (mut due, mut received, mut now) = (start, Vec::new(), start);
         let mut refill = start;
         let mut parts = Parts::new(self.watch.as_ref(), start);
-        // Those that are on their way at the end, or found no room yet, are waited for, but not for ever.
+        // Wait, for `PATIENCE`, for frames that are on their way at the end or that found no room yet.
         let under_way =
             |due, arrived: &Vec<_>| due < end || ((due - start) / self.every) as usize > arrived.len();
         while now < end || (under_way(due, &delays) && now < end + self.every * PATIENCE) {
@@ -232,10 +232,10 @@ impl Neighbours {
     }
 }
 
-/// When a CPU was taken away.
+/// Finds the parts of a window in which a CPU was taken away.
 struct Parts<'a> {
     watch: Option<&'a Watch>,
-    /// What was taken away before this part, ns.
+    /// CPU time taken away before this part, from the guests' thread and from the workers, ns.
     before: (u64, u64),
     /// When the part began, and when the rings were looked at last.
     start: u64,
@@ -251,7 +251,7 @@ impl<'a> Parts<'a> {
         Self { watch, before, start, last: start, gap: 0, taken: Vec::new() }
     }
 
-    /// The rings were looked at.
+    /// Notes that the rings were looked at.
     #[inline]
     fn note(&mut self, now: u64) {
         self.gap = self.gap.max(now - self.last);
@@ -262,10 +262,10 @@ impl<'a> Parts<'a> {
     }
 
     fn end(&mut self, now: u64) {
-        // A switch that ended takes the measurement with it anyway.
+        // If the switch ended, the measurement fails elsewhere.
         let taken = self.watch.and_then(|watch| watch.read().ok()).unwrap_or(self.before);
         let most = (taken.0 - self.before.0).max(taken.1 - self.before.1);
-        // The kernel does not know what the hypervisor takes: then nothing was looked at.
+        // The kernel does not count the time that the hypervisor takes; a gap between two looks shows it.
         if self.watch.is_some() && (most > TAKEN || self.gap > GAP) {
             self.taken.push((self.start, now));
         }
@@ -274,12 +274,12 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The value below which a part `q` of `sorted` is; that of nothing is 0.
+/// The quantile `q` (0 to 1) of `sorted`; 0 if it is empty.
 pub fn quantile<T: Copy + Default>(sorted: &[T], q: f64) -> T {
     sorted.get((sorted.len().saturating_sub(1) as f64 * q) as usize).copied().unwrap_or_default()
 }
 
-/// What a guest has to know of a vNIC.
+/// The contract of a vNIC on the vhost-user socket `path`.
 pub fn vnic(name: &str, mac: Mac, path: &Path) -> Vnic {
     let toml = format!(
         "[vnic.{name}]\nattach = {{ vhost-user = \"{}\" }}\nmac = \"{mac}\"\nsegment = 1\n",

@@ -1,4 +1,4 @@
-//! One part of docs/reliability.md, as `bench/reliability` takes it.
+//! The results of one part of docs/reliability.md, as `bench/run --scene reliability` takes it.
 //!
 //! ```text
 //!  a measurement ─▶ rows ─▶ target/reliability/NAME.json ◀─ rows of the same part, measured otherwise
@@ -15,7 +15,7 @@ use std::process::Command;
 pub enum Verdict {
     /// As asked.
     Kept,
-    /// Short of it.
+    /// Short of what was asked.
     Missed,
     /// Nothing was asked.
     Info,
@@ -42,11 +42,10 @@ pub struct Part {
 }
 
 impl Part {
-    /// Without rows; measured now, with the checkout that is the current folder. `command` is what measures
-    /// it again.
+    /// Without rows; with the date of now, and the commit of the current folder. `command` measures the part again.
     ///
     /// # Errors
-    /// There is no date(1).
+    /// date(1) does not run.
     pub fn new(name: &str, command: &str) -> io::Result<Self> {
         let date = said("date", &["-u", "+%FT%TZ"]).ok_or_else(|| io::Error::other("date -u failed"))?;
         let commit = said("git", &["rev-parse", "--short=12", "HEAD"]).map_or("unknown".into(), |commit| {
@@ -67,10 +66,10 @@ impl Part {
         self.notes.push(note.into());
     }
 
-    /// Writes it whole. Rows that are in the file and are `others` stay, before the new ones.
+    /// Writes the whole file. Rows of the old file for which `others` is true stay, before the new rows.
     ///
     /// # Errors
-    /// The file cannot be written, or is none of these.
+    /// The file cannot be written, or the old file is no such results file.
     pub fn write(mut self, path: &Path, others: impl Fn(&str) -> bool) -> io::Result<()> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         match std::fs::read(path) {
@@ -92,7 +91,7 @@ impl Part {
     }
 }
 
-/// What a program prints, if it ends well.
+/// The output of a program; an error if the program fails.
 fn said(program: &str, arguments: &[&str]) -> Option<String> {
     let output =
         Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;

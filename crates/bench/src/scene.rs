@@ -1,9 +1,9 @@
-//! Which guests there are: the contracts the switch was given, read from the same file.
+//! The guests: the contracts that the switch was given, read from the same file.
 
 use std::path::{Path, PathBuf};
 use tidegate_contract::{Attach, SocketMode, Vnic};
 
-/// Why there is no scene.
+/// Why no scene can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SceneError {
     /// The file could not be read.
@@ -14,7 +14,7 @@ pub enum SceneError {
         /// What happened.
         source: std::io::Error,
     },
-    /// It holds something else than contracts.
+    /// The file does not hold contracts.
     #[error("{0}")]
     Contracts(String),
     /// A vNIC without a socket to connect to.
@@ -25,9 +25,9 @@ pub enum SceneError {
     Unknown {
         /// Which file.
         path: PathBuf,
-        /// What was looked for.
+        /// The name that was looked for.
         name: String,
-        /// The names that there are.
+        /// The names in the file.
         known: String,
     },
     /// Fewer vNICs than asked for.
@@ -35,12 +35,12 @@ pub enum SceneError {
     TooFew {
         /// Which file.
         path: PathBuf,
-        /// How many are there.
+        /// How many the file has.
         has: usize,
         /// How many are wanted.
         wanted: usize,
     },
-    /// What is to be measured is not in the contract.
+    /// The contract lacks the key that is to be measured.
     #[error("vnic.{name} has no {key}: without it there is nothing to compare with")]
     NoKey {
         /// Which vNIC.
@@ -54,7 +54,7 @@ pub enum SceneError {
 #[derive(Debug)]
 pub struct Scene {
     path: PathBuf,
-    /// What is defined there.
+    /// The vNICs that the file defines.
     pub vnics: Vec<Vnic>,
 }
 
@@ -62,7 +62,7 @@ impl Scene {
     /// Reads the contracts in `path`.
     ///
     /// # Errors
-    /// The file cannot be read, or is not what `tidegate apply` takes.
+    /// The file cannot be read, or `tidegate apply` would refuse it.
     pub fn read(path: &Path) -> Result<Self, SceneError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| SceneError::Read { path: path.to_owned(), source })?;
@@ -102,7 +102,7 @@ impl Scene {
 /// The socket a guest on `vnic` connects to.
 ///
 /// # Errors
-/// It is no vhost-user port, or one where the front end listens.
+/// It is no vhost-user port, or the front end listens at its socket.
 pub fn socket(vnic: &Vnic) -> Result<&Path, SceneError> {
     match &vnic.attach {
         Attach::VhostUser { path, mode: SocketMode::Server, .. } => Ok(path),

@@ -1,4 +1,4 @@
-//! How fairly something was shared; pure.
+//! Measures of fairness; pure.
 
 /// Jain's index of `shares` (Jain, Chiu, Hawe, 1984): 1 where all are equal, 1/n where one has
 /// everything. 1 for none, and where all are 0.
@@ -8,7 +8,7 @@ pub fn jain(shares: &[f64]) -> f64 {
     if squares == 0.0 { 1.0 } else { sum * sum / (shares.len() as f64 * squares) }
 }
 
-/// The largest relative difference between what each got and its part of the whole by weight.
+/// The largest relative difference between a sender's amount and its share of the total by weight.
 pub fn weight_error(got: &[f64], weights: &[f64]) -> f64 {
     let (sum, weight): (f64, f64) = (got.iter().sum(), weights.iter().sum());
     let error = |(got, own): (&f64, &f64)| (got / (sum * own / weight) - 1.0).abs();

@@ -1,5 +1,18 @@
-//! A guest without a virtual machine: a vhost-user front end with its own
-//! memory and the driver's side of the virtqueues, for tests and benchmarks.
+//! A guest without a virtual machine: a vhost-user front end with its own memory and the driver's side of the virtqueues, for
+//! tests and benchmarks.
+//!
+//! ```text
+//!  test ── frames ──▶ FrontEnd ── driver ── descriptors, frames ──▶ SharedMemory ◀──▶ switch
+//!       ◀─ frames ──    │                                                              ▲
+//!                       └── vhost-user: memory, vrings, kick and call descriptors ─────┘
+//!  attack ── malformed messages, shrunk memory, blocked descriptors ───────────────────┘
+//! ```
+//!
+//! - [`front_end`]: the connection, and frames in both directions
+//! - [`driver`]: the driver's side of split and packed virtqueues
+//! - [`memory`]: the guest's memory, shared with the back end
+//! - [`attack`]: hostile front ends
+//! - `queue`: a virtqueue with its descriptors
 
 pub mod attack;
 pub mod driver;

@@ -14,21 +14,21 @@ use tracing::Level;
 const SUBJECT: Rate = Rate { burst: 5, pause: Duration::from_secs(10) };
 /// Of one kind in all.
 const KIND: Rate = Rate { burst: 100, pause: Duration::from_secs(1) };
-/// How long it takes until it is told how many lines were suppressed.
-const TOLD_AFTER: Duration = Duration::from_secs(10);
+/// Delay of the line that reports the number of suppressed lines.
+const REPORT_AFTER: Duration = Duration::from_secs(10);
 /// Most subjects that are remembered.
 const SUBJECTS: usize = 4096;
-/// Most lines at once that tell of suppressed ones.
-const TOLD_AT_ONCE: usize = 16;
-/// Bytes kept of a line, to tell what it was that was suppressed.
+/// Most reports of suppressed lines at once.
+const REPORTS_AT_ONCE: usize = 16;
+/// Bytes of the line that a report quotes.
 const EXCERPT: usize = 200;
 
-/// What lines are alike.
+/// Lines with the same key share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The place in the source, hashed.
     pub kind: u64,
-    /// What it is about, hashed; `None` where it is about nothing in particular.
+    /// Its subject, hashed; `None` if it has none.
     pub subject: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ pub enum Verdict {
     Write,
     /// It is not.
     Suppress {
-        /// Nothing waits to be told of yet: [`Limit::due`] changes by it.
+        /// It is the first suppressed line since the last report: [`Limit::due`] changes.
         first: bool,
     },
 }
@@ -61,7 +61,7 @@ struct Rate {
     pause: Duration,
 }
 
-/// What lines are paid from.
+/// A token bucket of lines.
 struct Bucket {
     /// At most `burst` times `pause`.
     saved: Duration,
@@ -92,10 +92,10 @@ impl Bucket {
     }
 }
 
-/// What there was of one key.
+/// The account of one key.
 struct Entry {
     bucket: Bucket,
-    /// Suppressed lines that no line of the log tells of yet.
+    /// Suppressed lines that are not reported yet.
     suppressed: u64,
     level: Level,
     excerpt: String,
@@ -107,7 +107,7 @@ pub struct Limit {
     /// Of each kind, under no subject; of each kind and subject.
     entries: HashMap<Key, Entry>,
     kinds: HashMap<u64, Bucket>,
-    /// When suppressed lines are to be told of.
+    /// When the report of suppressed lines is due.
     due: Option<Instant>,
 }
 
@@ -129,11 +129,11 @@ impl Limit {
         }
         entry.suppressed += 1;
         let first = self.due.is_none();
-        self.due.get_or_insert(now + TOLD_AFTER);
+        self.due.get_or_insert(now + REPORT_AFTER);
         Verdict::Suppress { first }
     }
 
-    /// Notes what a line said.
+    /// Notes the text of a written line, for reports.
     pub fn wrote(&mut self, key: Key, level: Level, body: &str) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.level = level;
@@ -142,7 +142,7 @@ impl Limit {
         }
     }
 
-    /// When [`overdue`](Self::overdue) has something to say.
+    /// When [`overdue`](Self::overdue) has reports.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
@@ -162,7 +162,7 @@ impl Limit {
             })
             .collect();
         told.sort_by(|a, b| b.lines.cmp(&a.lines).then_with(|| a.excerpt.cmp(&b.excerpt)));
-        let rest: Vec<Suppressed> = told.split_off(told.len().min(TOLD_AT_ONCE));
+        let rest: Vec<Suppressed> = told.split_off(told.len().min(REPORTS_AT_ONCE));
         if !rest.is_empty() {
             let lines = rest.iter().map(|one| one.lines).sum();
             let excerpt = format!("lines about {} other subjects", rest.len());
@@ -236,10 +236,10 @@ mod tests {
         assert_eq!(written, 100 + 49);
         assert!(limit.entries.len() <= SUBJECTS + 1, "{}", limit.entries.len());
         let told = limit.overdue(start + 100 * SECOND);
-        assert_eq!(told.len(), TOLD_AT_ONCE + 1);
+        assert_eq!(told.len(), REPORTS_AT_ONCE + 1);
         assert_eq!(told.iter().map(|one| one.lines).sum::<u64>(), 50_000 - written);
-        assert!(told[TOLD_AT_ONCE].excerpt.contains("other subjects"), "{told:?}");
-        // All of that is forgotten when somebody needs the room.
+        assert!(told[REPORTS_AT_ONCE].excerpt.contains("other subjects"), "{told:?}");
+        // All accounts are forgotten when a new one needs the room.
         limit.ask(about(u64::MAX), start + 1000 * SECOND);
         assert_eq!(limit.entries.len(), 1);
     }
@@ -250,6 +250,6 @@ mod tests {
         limit.ask(about(1), now);
         limit.wrote(about(1), Level::WARN, &"ä".repeat(EXCERPT));
         assert_eq!((0..9).filter(|_| limit.ask(about(1), now) == Verdict::Write).count(), 4);
-        assert_eq!(limit.overdue(now + TOLD_AFTER)[0].excerpt, "ä".repeat(EXCERPT / 2));
+        assert_eq!(limit.overdue(now + REPORT_AFTER)[0].excerpt, "ä".repeat(EXCERPT / 2));
     }
 }

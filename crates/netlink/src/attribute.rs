@@ -7,7 +7,7 @@ use netlink_packet_core::{DefaultNla, Emitable, NlasIterator};
 pub struct Attributes(pub Vec<u8>);
 
 impl Attributes {
-    /// One with these bytes.
+    /// An attribute with these bytes.
     pub fn put(&mut self, kind: u16, value: &[u8]) {
         let attribute = DefaultNla::new(kind, value.to_vec());
         let start = self.0.len();
@@ -25,12 +25,12 @@ impl Attributes {
         self.put(kind, &value.to_ne_bytes());
     }
 
-    /// A string, with a 0 at its end.
+    /// A string, with a terminating 0.
     pub fn put_str(&mut self, kind: u16, value: &str) {
         self.put(kind, &[value.as_bytes(), &[0]].concat());
     }
 
-    /// One whose value is attributes.
+    /// An attribute whose value is the attributes that `fill` puts.
     pub fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         let mut inner = Self::default();
         fill(&mut inner);
@@ -52,7 +52,7 @@ pub fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     read(bytes).find(|(k, _)| *k == kind).map(|(_, value)| value)
 }
 
-/// A string, without the 0 at its end.
+/// A string, up to its terminating 0.
 pub fn string(value: &[u8]) -> String {
     let end = value.iter().position(|b| *b == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into_owned()

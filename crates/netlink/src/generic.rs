@@ -61,7 +61,7 @@ impl Generic {
         self.socket.get(self.family, &body, |_, body| each(body.get(HEADER..)?))
     }
 
-    /// Asks for all there is.
+    /// Asks for all objects of a kind.
     ///
     /// # Errors
     /// As [`Socket::dump`].

@@ -1,4 +1,4 @@
-//! One conversation with the kernel: a request, then its acknowledgement or what was dumped.
+//! A netlink socket: a request, then its acknowledgement or the answers.
 
 use crate::attribute;
 use netlink_packet_core::NetlinkBuffer;
@@ -15,7 +15,7 @@ const NLMSG_DONE: u16 = 3;
 
 const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_ACK: u16 = 0x4;
-/// Some older kernels say what was asked for only to who asks for an echo (`qdisc_notify`, net/sched/sch_api.c).
+/// Some older kernels answer a request only if it asks for an echo (`qdisc_notify`, net/sched/sch_api.c).
 const NLM_F_ECHO: u16 = 0x8;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLM_F_DUMP: u16 = 0x300;
@@ -27,32 +27,32 @@ const MESSAGE: u16 = 1;
 /// Of a message: length, type, flags, sequence number, port.
 const HEADER: usize = 16;
 
-/// The kernel answers at once; this is for one that lost an answer for want of memory.
+/// Timeout of an answer. The kernel answers at once, unless it lost the answer for want of memory.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A dump comes in pieces as large as who reads has room for, up to 32 KiB, and the kernel begins each by going through
-/// all it has said before (`netlink_dump`, net/netlink/af_netlink.c). One NIC with many virtual functions is longer, some
-/// 300 bytes for each.
+/// Size of the receive buffer, bytes. The kernel sends a dump in parts that fit the buffer, up to 32 KiB, and begins each
+/// part by walking over all earlier ones (`netlink_dump`, net/netlink/af_netlink.c). The message of one NIC is longer: about
+/// 300 bytes for each virtual function.
 const BUFFER: usize = 512 * 1024;
 /// Of `recv`: tells the whole length (sys/socket.h).
 const MSG_TRUNC: i32 = 0x20;
 
-/// For how long a dump is begun anew that a change interrupted, and the longest pause before that.
+/// For how long an interrupted dump is repeated, and the longest pause before a repetition.
 const CHANGING: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Why a request failed.
+/// A failed request.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    /// The kernel refused; nothing was changed.
+    /// The kernel refused the request; nothing was changed.
     #[error("the kernel refused: {}{}", .error, .words.as_ref().map(|w| format!(" ({w})")).unwrap_or_default())]
     Refused {
         /// Its error number.
         error: io::Error,
-        /// What it says besides.
+        /// The text of the kernel (extended acknowledgement), if it sent one.
         words: Option<String>,
     },
-    /// The conversation broke off; whether anything was changed is not known.
+    /// The socket failed; the request may have been done or not.
     #[error("cannot talk to the kernel (netlink): {0}")]
     Broken(#[from] io::Error),
 }
@@ -78,7 +78,7 @@ impl Socket {
     /// Opens one for links and traffic control, rtnetlink(7).
     ///
     /// # Errors
-    /// The operating system said no.
+    /// The socket cannot be opened.
     pub fn route() -> io::Result<Self> {
         Self::open(NETLINK_ROUTE)
     }
@@ -86,7 +86,7 @@ impl Socket {
     /// Opens one for [`crate::generic`].
     ///
     /// # Errors
-    /// The operating system said no.
+    /// The socket cannot be opened.
     pub fn generic() -> io::Result<Self> {
         Self::open(NETLINK_GENERIC)
     }
@@ -94,7 +94,7 @@ impl Socket {
     /// Opens one for [`crate::netfilter`].
     ///
     /// # Errors
-    /// The operating system said no.
+    /// The socket cannot be opened.
     pub fn netfilter() -> io::Result<Self> {
         Self::open(NETLINK_NETFILTER)
     }
@@ -119,7 +119,7 @@ impl Socket {
         self.receive(|_, _| ()).map(drop)
     }
 
-    /// Asks for one thing; `each` gets type and body of what is said of it, which may be nothing.
+    /// Asks for one object; `each` gets type and body of each answer, of which there may be none.
     ///
     /// # Errors
     /// As [`Socket::change`].
@@ -135,7 +135,7 @@ impl Socket {
         Ok(found)
     }
 
-    /// Asks for all there is; `each` gets type and body of every message.
+    /// Asks for all objects of a kind; `each` gets type and body of every message.
     ///
     /// # Errors
     /// As [`Socket::change`].

@@ -97,7 +97,7 @@ impl Entry {
     pub fn rename(&self, file: Inode, to: &Self) -> io::Result<()> {
         let is_it = |at: io::Result<At>| match at?.inode() == Some(file) {
             true => Ok(()),
-            false => Err(io::Error::other("somebody replaced it while it was made")),
+            false => Err(io::Error::other("another program replaced it while it was made")),
         };
         is_it(self.look())?;
         renameat_with(&self.folder, &self.name, &to.folder, &to.name, RenameFlags::NOREPLACE)?;
@@ -116,7 +116,7 @@ impl Entry {
         let there = file.metadata()?;
         let kind = there.file_type();
         Ok(if kind.is_socket() && there.nlink() > 1 {
-            // A hard link to somebody else's: what would be done to it would be done to that.
+            // It may be a hard link to a socket of another user: a change of owner or mode would change that socket.
             At::Other("a socket with several names")
         } else if kind.is_socket() {
             At::Socket(SocketFile { inode: Inode::of(&there), file })
@@ -153,7 +153,7 @@ impl Entry {
             // could give away.
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => match self.look()? {
                 At::Socket(file) if file.owner()? == rustix::process::geteuid().as_raw() => Ok(file),
-                _ => Err(io::Error::other("somebody replaced it while it was made")),
+                _ => Err(io::Error::other("another program replaced it while it was made")),
             },
             file => file,
         }

@@ -20,7 +20,7 @@ pub enum NamespaceError {
         "network namespace {} does not exist: make it first (ip netns add, or a running container)", .0.display()
     )]
     Missing(PathBuf),
-    /// In words: what is there is no network namespace, or is not to be used.
+    /// The file at the path is no network namespace, or is not to be used; in words.
     #[error("{0}")]
     Other(String),
 }

@@ -12,18 +12,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use tidegate_contract::SocketOwner;
 use tidegate_durable::cut;
 
-/// What we know of an earlier socket of ours at a path.
+/// The record of an earlier socket of ours at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Earlier {
-    /// Nothing: whatever is there is somebody else's.
+    /// None: a file there belongs to another program.
     None,
-    /// We were about to make one and may have died over it.
+    /// The agent was about to make one, and may have died before it knew the file.
     Intended,
-    /// We made this one.
+    /// The agent made this file.
     Made(Inode),
 }
 
-/// Makes a listening socket. Owner and mode are set before it listens, so nobody connects who may not.
+/// Makes a listening socket. Owner and mode are set before it listens, so no user connects who may not.
 ///
 /// A socket of ours that is left there is replaced; anything else is left alone and an error.
 pub fn listen_at(entry: &Entry, owner: &SocketOwner, earlier: Earlier) -> Result<(OwnedFd, Inode), String> {
@@ -116,7 +116,7 @@ fn ours(entry: &Entry, earlier: Earlier) -> Result<Option<SocketFile>, String> {
     })
 }
 
-/// The socket that stands there, where somebody listens at it.
+/// The socket at this path, if a process listens at it.
 pub fn listened_at(entry: &Entry) -> Option<Inode> {
     match entry.look() {
         Ok(At::Socket(there)) if is_live(&there) => Some(there.inode),
@@ -132,7 +132,7 @@ pub fn stop_listening(socket: impl AsFd) {
     }
 }
 
-/// Whether somebody listens at it.
+/// Whether a process listens at it.
 fn is_live(socket: &SocketFile) -> bool {
     match call(socket) {
         Ok(stream) => {
@@ -152,7 +152,7 @@ pub fn set_owner(entry: &Entry, socket: Inode, owner: &SocketOwner) -> Result<()
     let shown = entry.path().display();
     match entry.look() {
         Ok(At::Socket(there)) if there.inode == socket => give(entry, &there, owner),
-        Ok(_) => Err(format!("{shown} is no socket of ours: somebody replaced it")),
+        Ok(_) => Err(format!("{shown} is no socket of ours: another program replaced it")),
         Err(e) => Err(format!("cannot look at {shown}: {e}")),
     }
 }
@@ -179,15 +179,15 @@ pub fn remove(entry: &Entry, earlier: Earlier) {
     }
 }
 
-/// What came of dialling.
+/// The result of a dial.
 #[derive(Debug)]
 pub enum Dialled {
-    /// A front end took the call.
+    /// The front end accepted the connection.
     Connected(OwnedFd),
-    /// One listens and has calls waiting.
+    /// A front end listens, and its backlog is full.
     Busy,
-    /// Nobody does, and why.
-    Nobody(String),
+    /// No front end listens; the reason, for a message.
+    NotListening(String),
 }
 
 /// Connects to a front end that listens, without waiting.
@@ -195,19 +195,21 @@ pub fn dial(entry: &Entry) -> Dialled {
     let shown = entry.path().display();
     let there = match entry.look() {
         Ok(At::Socket(there)) => there,
-        Ok(At::Nothing) => return Dialled::Nobody(format!("waiting for the front end to make {shown}")),
-        Ok(At::Other(what)) => {
-            return Dialled::Nobody(format!("{shown} is {what}, no socket of a front end"));
+        Ok(At::Nothing) => {
+            return Dialled::NotListening(format!("waiting for the front end to make {shown}"));
         }
-        Err(e) => return Dialled::Nobody(format!("cannot look at {shown}: {e}")),
+        Ok(At::Other(what)) => {
+            return Dialled::NotListening(format!("{shown} is {what}, no socket of a front end"));
+        }
+        Err(e) => return Dialled::NotListening(format!("cannot look at {shown}: {e}")),
     };
     match call(&there) {
         Ok(socket) => Dialled::Connected(socket),
         Err(rustix::io::Errno::AGAIN) => Dialled::Busy,
         Err(rustix::io::Errno::CONNREFUSED) => {
-            Dialled::Nobody(format!("waiting for the front end to listen at {shown}"))
+            Dialled::NotListening(format!("waiting for the front end to listen at {shown}"))
         }
-        Err(e) => Dialled::Nobody(format!("cannot connect to {shown}: {e}")),
+        Err(e) => Dialled::NotListening(format!("cannot connect to {shown}: {e}")),
     }
 }
 
@@ -325,14 +327,14 @@ mod tests {
     fn dialling_says_what_it_waits_for() {
         let (_dir, path) = at("a.sock");
         let entry = entry(&path);
-        assert!(matches!(dial(&entry), Dialled::Nobody(why) if why.contains("to make")));
+        assert!(matches!(dial(&entry), Dialled::NotListening(why) if why.contains("to make")));
         let listener = UnixListener::bind(&path).unwrap();
         assert!(matches!(dial(&entry), Dialled::Connected(_)));
         drop(listener);
-        assert!(matches!(dial(&entry), Dialled::Nobody(why) if why.contains("to listen")));
+        assert!(matches!(dial(&entry), Dialled::NotListening(why) if why.contains("to listen")));
         fs::remove_file(&path).unwrap();
         fs::write(&path, "").unwrap();
-        assert!(matches!(dial(&entry), Dialled::Nobody(why) if why.contains("a regular file")));
+        assert!(matches!(dial(&entry), Dialled::NotListening(why) if why.contains("a regular file")));
     }
 
     #[test]
@@ -353,7 +355,9 @@ mod tests {
                     fs::hard_link(other, &path).unwrap();
                 }
                 assert!(
-                    set_owner(&entry(&path), inode, &owner).unwrap_err().contains("somebody replaced it")
+                    set_owner(&entry(&path), inode, &owner)
+                        .unwrap_err()
+                        .contains("another program replaced it")
                 );
                 assert_eq!(mode(other), 0o600);
             }

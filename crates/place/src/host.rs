@@ -71,7 +71,7 @@ pub fn agree<'a>(claims: impl IntoIterator<Item = (&'a str, &'a Claim)>) -> Vec<
 }
 
 fn conflict(resource: &Resource, claims: &[(&str, &Claim)]) -> Option<String> {
-    let says = |(place, claim): &(&str, &Claim)| {
+    let describe = |(place, claim): &(&str, &Claim)| {
         let vnic = claim.vnic.as_ref().map_or_else(String::new, |vnic| format!(" (vNIC {vnic})"));
         format!("place {place} for {}{vnic}", claim.purpose)
     };
@@ -80,8 +80,8 @@ fn conflict(resource: &Resource, claims: &[(&str, &Claim)]) -> Option<String> {
     {
         return Some(format!(
             "{resource} is needed twice: by {}, which shares it with no other place, and by {}",
-            says(owner),
-            says(other)
+            describe(owner),
+            describe(other)
         ));
     }
     let Resource::Budget { size, .. } = resource else { return None };
@@ -89,7 +89,7 @@ fn conflict(resource: &Resource, claims: &[(&str, &Claim)]) -> Option<String> {
     let sum: u64 = claims.iter().map(amount).fold(0, u64::saturating_add);
     (sum > *size).then(|| {
         let all: Vec<String> =
-            claims.iter().map(|claim| format!("{} by {}", amount(claim), says(claim))).collect();
+            claims.iter().map(|claim| format!("{} by {}", amount(claim), describe(claim))).collect();
         format!("{resource}: the host has {size}, and {sum} are needed: {}", all.join(", "))
     })
 }

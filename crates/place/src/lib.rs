@@ -12,6 +12,21 @@
 //!  claims of all places ─▶ host::agree ─▶ conflicts: refused before any place acts
 //! ```
 //!
+//! # Adding a place
+//!
+//! 1. `crates/places/NAME`: a crate; its `lib.rs` opens with the picture of its flow. `tidegate_testkit::toy_place` is an example.
+//! 2. A type of [`Action`]; [`ContractChange`] suffices for most.
+//! 3. `impl Place`: `capabilities` claims its attachments, `plan` is pure and uses [`difference`].
+//! 4. A `tidegate_durable::Journal` for facts that a successor needs, with `cut::point()` after each step that leaves something.
+//! 5. An attachment, and keys of its own, in `crates/contract`: the parser, the checks, `docs/reference/contract.md`.
+//! 6. Evidence in terms of `tidegate_evidence`; new figures go there.
+//! 7. Messages to the kernel go to `crates/netlink`, eBPF programs beside the Rust file that loads them.
+//! 8. Commands of its own: a file in `crates/tidegate/src/commands`.
+//! 9. One line in `crates/tidegate/src/places.rs` installs it. The agent does not change.
+//! 10. The property tests of the reconciler run against it; `tests/NAME` tests it on a host.
+//!
+//! # Files
+//!
 //! - `place`: the trait
 //! - `action`: one change at a place
 //! - `wanted`, `observed`: the two sides that a plan compares

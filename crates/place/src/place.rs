@@ -5,7 +5,7 @@ use crate::{Action, Observed, PlaceError, Refusal, Wanted};
 use std::os::fd::OwnedFd;
 use tidegate_contract::{Attach, Vnic};
 
-/// One place.
+/// One place. Each of the three places needs every method: a method that most places would leave empty does not belong here.
 pub trait Place: Send + 'static {
     /// The changes that it can make.
     type Action: Action;
@@ -18,13 +18,13 @@ pub trait Place: Send + 'static {
     /// The promises that it can keep for an attachment; `None` if the attachment is another place's.
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities>;
 
-    /// Facts about a contract here that a reader of a plan should know, such as how its limits are kept.
+    /// Remarks on one contract for a reader of a plan, such as how its limits are enforced.
     fn notes(&self, vnic: &Vnic) -> Vec<String>;
 
     /// The actions that turn `observed` into `wanted`. Pure: the same question gets the same answer.
     ///
     /// # Errors
-    /// Every reason for which `wanted` cannot be had here.
+    /// Every reason for which this place cannot enforce `wanted`.
     fn plan(
         &self,
         wanted: &Wanted<'_>,
@@ -32,7 +32,7 @@ pub trait Place: Send + 'static {
         facts: &Self::Facts,
     ) -> Result<Plan<Self::Action>, Vec<Refusal>>;
 
-    /// Writes to disk what a successor has to know if this process dies during `actions`. Called before the first of them.
+    /// Writes the facts to disk that a successor needs if this process dies during `actions`. Called before the first action.
     ///
     /// # Errors
     /// It cannot be written; nothing was touched.
@@ -44,7 +44,7 @@ pub trait Place: Send + 'static {
     /// It was not done.
     fn apply(&mut self, action: &Self::Action) -> Result<(), PlaceError>;
 
-    /// These contracts are in force, and saved: the way back to the contracts before them is not needed any more.
+    /// Ends the change: these contracts are in force, and the agent saved them. Data for undoing it can go.
     fn accept(&mut self, contracts: &[Vnic]);
 
     /// The state in force, the evidence, and obstacles to the vNICs that are `coming`.
@@ -53,7 +53,7 @@ pub trait Place: Send + 'static {
     /// The place does not answer.
     fn observe(&mut self, coming: &[Vnic]) -> Result<(Observed, Self::Facts), PlaceError>;
 
-    /// The contracts that it was last given, from its own record: they are recovered from here if the agent's file is lost.
+    /// The contracts in its own record, from which the agent recovers them if its own file is lost.
     fn recorded(&self) -> Vec<Vnic>;
 }
 

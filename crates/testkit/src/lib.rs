@@ -11,7 +11,7 @@
 //! - `contract`: made-up contracts
 //! - `fake_switch`: the switch's side of the control socket, without a data plane
 //! - `toy_place`: a place in less than 150 lines
-//! - `simulation`: the control loop of a NIC, simulated
+//! - `simulation`: a simulated NIC under its control loop
 //! - `skip`: tests that a machine cannot run
 //! - `namespace`: namespaces that a test has for itself
 

@@ -1,7 +1,7 @@
-//! `tidegate-bench fairness`: who gets how much of one egress that all want.
+//! `tidegate-bench fairness`: each sender's share of one egress that all senders fill.
 //!
-//! Every vNIC but the receiver sends as much as it may. What each gets is counted at
-//! the receiver, by a number in the frame.
+//! Every vNIC but the receiver sends as much as it may. The receiver counts each sender's frames, by a number in the
+//! frame.
 
 use crate::clock;
 use crate::frames::Size;
@@ -45,7 +45,7 @@ pub struct Report {
     bits_per_second: f64,
 }
 
-/// One sender's part of it.
+/// One sender's share.
 #[derive(Debug, Serialize)]
 struct Sender {
     name: String,
@@ -168,7 +168,7 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     })
 }
 
-/// Runs for `time` and counts frames by flow. Returns the seconds it was and the longest gap, ns.
+/// Runs for `time` and counts frames by flow. Returns the seconds it took and the longest gap, ns.
 fn count(load: &mut Load, time: Duration, frames: &mut [u64]) -> Outcome<(f64, u64)> {
     let start = clock::now();
     let end = start + time.as_nanos() as u64;
@@ -191,7 +191,7 @@ fn count(load: &mut Load, time: Duration, frames: &mut [u64]) -> Outcome<(f64, u
     Ok(((last - start) as f64 / 1e9, longest))
 }
 
-/// How fair it was.
+/// Jain's index and the largest differences from fair shares.
 struct Shares {
     jain: f64,
     weight_error_percent: f64,

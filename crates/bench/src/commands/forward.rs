@@ -12,16 +12,16 @@ use tidegate_contract::Mac;
 
 /// Entries of a silent guest's virtqueues.
 const IDLE_RING: u16 = 64;
-/// How long the switch may take to learn the addresses behind the ports.
+/// Longest wait until the switch has learned the addresses behind the ports.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long nothing may arrive until all addresses were learned.
+/// The switch has learned all addresses if no frame arrives for this time.
 const QUIET: Duration = Duration::from_millis(20);
 
 /// Arguments of `forward`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Who sends to whom
+    /// Which port sends to which
     #[arg(long, value_enum, default_value_t = Pattern::Pairs)]
     pattern: Pattern,
     /// Ports that take part, the first of the file; all where absent
@@ -46,7 +46,7 @@ pub struct Args {
     windows: Windows,
 }
 
-/// Who sends to whom.
+/// Which port sends to which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
@@ -59,7 +59,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// For each of `ports` ports, to whom it sends.
+    /// The receiver of each of `ports` ports.
     fn targets(self, ports: usize) -> Vec<Vec<usize>> {
         let to = |port: usize| match self {
             Self::Pairs if port.is_multiple_of(2) && port + 1 < ports => vec![port + 1],
@@ -134,7 +134,7 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     let rings = Rings { size: args.ring, packed: args.packed };
     let connect = |vnic| Guest::connect(vnic, rings, args.frame, args.frame.buffer());
     let guests = vnics.iter().map(connect).collect::<Result<Vec<_>, _>>()?;
-    // Kept until all is measured: a guest that is dropped disconnects.
+    // Kept until the end: a guest that is dropped disconnects.
     let silent = |vnic| Guest::connect(vnic, IDLE_RING, args.frame, args.frame.buffer());
     let idle = idle.iter().map(silent).collect::<Result<Vec<_>, _>>()?;
     let mut load = Load { guests, senders, receivers };
@@ -176,7 +176,7 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
 struct Addresses(Vec<Vec<Mac>>);
 
 impl Addresses {
-    /// `macs` in all, evenly spread; the vNICs' own without.
+    /// `macs` in total, evenly spread; the vNICs' own MACs if absent.
     fn new(load: &Load, macs: Option<usize>, ring: u16) -> Outcome<Self> {
         let ports = load.guests.len();
         let own = |guest: &Guest| vec![guest.mac()];
@@ -194,7 +194,7 @@ impl Addresses {
             .into());
         }
         let mac = |port: usize, n: usize| {
-            // Locally administered (IEEE 802), and not in an order a table could live off.
+            // Locally administered (IEEE 802), and in no order that could favour a table.
             let spread = (n as u16).wrapping_mul(40_503).to_be_bytes();
             let port = (port as u16).to_be_bytes();
             Mac([0x0a, spread[1], port[0], port[1], spread[0], spread[1]])

@@ -1,10 +1,10 @@
-//! What honest neighbours have beside front ends that mean harm, as a share of what they have alone.
+//! Goodput and delay of honest neighbours beside hostile front ends, as a share of the figures without them.
 //!
 //! ```text
 //!  bulk ══ as fast as it goes ══▶ sink        goodput
 //!  voice ─ a frame each ms, deadline ─▶ ear   delay: p99.9, worst      one worker has all of them
 //!  hostile ◀─ nothing, then one attack after the other
-//!  visitor: connects and leaves meanwhile     may others still come?
+//!  visitor: connects and leaves meanwhile     can new front ends still connect?
 //! ```
 
 use crate::clock;
@@ -59,26 +59,26 @@ pub struct Report {
 #[derive(Debug, Serialize)]
 struct Beside {
     attack: &'static str,
-    /// Things that the attacker did.
+    /// Steps that the attacker took.
     steps: u64,
-    /// Why the attack was no attack: this machine did not let it.
+    /// Why this machine did not allow the attack; `None` if it did.
     failed: Option<String>,
     alone: Seen,
     beside: Seen,
-    /// Bulk frames received, of those alone.
+    /// Bulk frames received, as a share of those without an attack.
     goodput: f64,
-    /// The voice's p99.9, in times of that alone.
+    /// The voice's p99.9, as a multiple of that without an attack.
     p999: f64,
-    /// Others that came meanwhile, and those of them who were served.
+    /// Front ends that connected meanwhile, and how many of them the switch served.
     visits: u64,
     served: u64,
     /// The longest of those visits, ms.
     longest_visit_ms: f64,
-    /// What the agent says of the port that attacked.
+    /// The agent's statement on the attacking port.
     last_error: String,
 }
 
-/// Attacks and looks. `cpu` is where this thread was pinned to: it is the neighbours'.
+/// Attacks and measures. `cpu` is the CPU of this thread, which drives the neighbours.
 ///
 /// # Errors
 /// The processes cannot be started, or an honest guest cannot connect.
@@ -86,7 +86,7 @@ pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("tidegate"));
     let tidegate = args.tidegate.clone().map_or_else(beside, Ok)?;
     let mut attacks = Vec::new();
-    // Nothing first: as far from 1 as that is, so far is every other share by chance.
+    // The first case is no attack: its distance from 1 is the noise of every other share.
     for attack in [None].into_iter().chain(Attack::ALL.map(Some)) {
         if name(attack).contains(&args.only) {
             attacks.push(one(attack, &tidegate, args, cpu)?);
@@ -109,14 +109,14 @@ fn name(attack: Option<Attack>) -> &'static str {
     attack.map_or("nothing", Attack::name)
 }
 
-/// One attack on a switch of its own, from other CPUs than the neighbours' and the worker's.
+/// One attack on a switch of its own, on other CPUs than those of the neighbours and the worker.
 fn one(attack: Option<Attack>, tidegate: &Path, args: &Args, cpu: Option<usize>) -> Outcome<Beside> {
     let taken: &[usize] = &cpu.into_iter().chain(args.switch_cpu).collect::<Vec<_>>();
     let promised = "tx = { max = \"10mbit\", burst = \"4kB\" }\ndeadline = \"1ms\"\nto = [\"ear\"]";
     let lines = ["", "", promised, "rx = { max = \"1gbit\" }", "", ""];
     let vnics: Vec<_> =
         NAMES.iter().zip(lines).enumerate().map(|(n, (name, l))| (*name, mac(n), l)).collect();
-    // The switch and the agent are not to inherit the neighbours' CPU.
+    // The switch and the agent must not inherit the neighbours' CPU.
     clock::keep_off(taken);
     let host = Host::start(tidegate, args.switch_cpu.as_slice(), &vnics)?;
     if let Some(cpu) = cpu {
@@ -173,7 +173,7 @@ fn one(attack: Option<Attack>, tidegate: &Path, args: &Args, cpu: Option<usize>)
     })
 }
 
-/// Front ends that come, start and leave, until `stop`: how long each took, ms; `None` where it was refused.
+/// Front ends that connect, start and leave, until `stop`: how long each took, ms; `None` if the switch refused it.
 fn visit(host: &Host, stop: &AtomicBool) -> Vec<Option<f64>> {
     let mut visits = Vec::new();
     while !stop.load(Ordering::Relaxed) {

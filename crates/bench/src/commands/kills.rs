@@ -1,10 +1,10 @@
-//! How traffic goes on when the switch is killed, again and again.
+//! Traffic while the switch is killed again and again.
 //!
 //! ```text
 //!  this process: two guests, frames with numbers both ways, as fast as the rings take them
 //!                    ║ rings
 //!  tidegate switch ◀─╨─ kill -9 at random times, a new one at once
-//!  tidegate agent       stays: it keeps the descriptors, guests never connect again
+//!  tidegate agent       keeps running and keeps the descriptors: guests never connect again
 //! ```
 
 use crate::host::Host;
@@ -18,10 +18,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longest wait for a ring to move: one that has not moved by then is stuck.
+/// Longest wait for a ring to move; a ring that has not moved by then is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Traffic is to be there again within this time of a start, ms.
+/// Traffic has to flow again within this time of a start, ms.
 const WITHIN_MS: f64 = 200.0;
 
 /// Arguments of `kills`.
@@ -56,28 +56,28 @@ pub struct Args {
     report: Option<PathBuf>,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Serialize)]
 pub struct Report {
     layout: &'static str,
     what: &'static str,
     asked: u32,
     kills: u32,
-    /// Kills within 20 ms of a start: maybe before anything moved.
+    /// Kills within 20 ms of a start: maybe before a frame moved.
     early_kills: u32,
     /// Rings that had not moved for [`PATIENCE`] after a start.
     stuck_rings: u32,
-    /// Kills after which there were any.
+    /// Kills after which a ring was stuck.
     stuck_at: u32,
-    /// Times a guest had to connect again, because of those.
+    /// How often a guest had to connect again because of a stuck ring.
     reconnections: u32,
     sent: u64,
     received: u64,
     /// Sent, given back by the switch and never received.
     lost: u64,
-    /// What the switch dropped and counted, by reason. Counters go on in the next process.
+    /// Frames that the switch counted as dropped, by reason. The next process goes on counting.
     dropped: BTreeMap<String, u64>,
-    /// What is neither counted nor lost for a full receiver, that is by what was done to the switch.
+    /// `lost` without the frames dropped for a full receiver: lost by the kills or upgrades.
     lost_by_it: u64,
     /// Received more than once.
     duplicated: u64,
@@ -85,7 +85,7 @@ pub struct Report {
     reordered: u64,
     /// Buffers that the switch had taken and not given back at the end.
     buffers_leaked: u64,
-    /// From the start of the new process to frames that it carried, both ways, ms.
+    /// From the start of the new process until it has carried frames both ways, ms.
     traffic_again_ms: Spread,
     /// The longest time without a frame at either guest around each change, ms.
     silence_ms: Spread,
@@ -94,7 +94,7 @@ pub struct Report {
     rate_after: f64,
 }
 
-/// Of a number of times.
+/// Median, 90th percentile and worst of several times.
 #[derive(Debug, Default, Serialize)]
 pub struct Spread {
     median: f64,
@@ -116,7 +116,7 @@ impl Spread {
     }
 }
 
-/// Kills and looks.
+/// Kills and measures.
 ///
 /// # Errors
 /// The processes cannot be started, or a guest cannot connect.
@@ -208,7 +208,7 @@ fn measure(args: &Args) -> Outcome<Report> {
     })
 }
 
-/// Of what was dropped, that for a receiver that had no buffers, which has nothing to do with who switches.
+/// Dropped frames whose receiver had no buffers: these are no fault of the kill.
 fn full(dropped: &BTreeMap<String, u64>) -> u64 {
     ["ring_share", "queue_full", "no_buffers", "worker_behind", "held_too_long"]
         .iter()
@@ -311,7 +311,7 @@ impl Report {
     }
 }
 
-/// xorshift64*: numbers that repeat.
+/// xorshift64*: pseudo-random numbers, the same for the same seed.
 struct Random(u64);
 
 impl Random {

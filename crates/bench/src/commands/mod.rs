@@ -30,7 +30,7 @@ pub struct Cli {
     /// CPU to run on; not pinned where absent. The switch has to be on another one
     #[arg(long, global = true, value_name = "N")]
     pub cpu: Option<usize>,
-    /// Process of the switch: how long others held its CPU is told with every window
+    /// Process of the switch: with it, every window says how long others held the switch's CPU
     #[arg(long, global = true, value_name = "PID")]
     pub switch_pid: Option<u32>,
     /// Print JSON instead of a table
@@ -54,15 +54,15 @@ pub enum Command {
     Rates(rates::Args),
     /// Probes of a sparse flow beside flows that fill the same vNIC's limit
     Sparse(sparse::Args),
-    /// Who gets how much of one egress that all want
+    /// Each sender's share of one egress that all senders fill
     Fairness(fairness::Args),
     /// Numbered frames from one vNIC to another, over deaths of the switch: a line of JSON a second
     Numbered(numbered::Args),
     /// How traffic goes on when the switch is killed again and again; starts an agent and a switch itself
     Kills(kills::Args),
-    /// What neighbours have beside front ends that mean harm; starts an agent and a switch itself
+    /// Goodput and delay of neighbours beside hostile front ends; starts an agent and a switch itself
     Hostile(hostile::Args),
-    /// What a vNIC keeps of its worker beside ports that want all of it; starts an agent and a switch itself
+    /// A vNIC's share of its worker beside ports that want all of it; starts an agent and a switch itself
     WorkerShare(worker_share::Args),
     /// First frames after silence, between guests that sleep; starts an agent and a switch itself
     Wake(wake::Args),
@@ -70,7 +70,7 @@ pub enum Command {
     Nic(nic::Args),
 }
 
-/// Does what is asked; returns what is to be printed.
+/// Runs the command; returns the text to print.
 pub fn run(cli: &Cli) -> Outcome<String> {
     if let Some(cpu) = cli.cpu {
         clock::pin(cpu).map_err(|error| format!("--cpu {cpu}: {error}"))?;

@@ -1,4 +1,4 @@
-//! `tidegate-bench nic`: the loop that shares a NIC's link out, simulated, at work on a switch, and what it costs.
+//! `tidegate-bench nic`: the loop that shares a NIC's link out, simulated and at work on a switch, and its cost.
 
 use crate::measurement::Outcome;
 use crate::nic::{cost, govern, lending, original};
@@ -25,7 +25,7 @@ enum Command {
     Cost(cost::Args),
 }
 
-/// Does what is asked; returns what is to be printed.
+/// Runs the command; returns the text to print.
 pub fn run(json: bool, args: &Args) -> Outcome<String> {
     match &args.command {
         Command::Simulate(args) => {

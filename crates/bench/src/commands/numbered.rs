@@ -1,5 +1,5 @@
-//! Numbered frames from one vNIC to another, for as long as it takes: what arrives, what is lost, what comes
-//! twice. Guests whose switch dies connect again, as QEMU's do.
+//! Numbered frames from one vNIC to another, until stopped: how many arrive, are lost, and come twice. Guests whose
+//! switch dies connect again, as QEMU's do.
 //!
 //! ```text
 //!  number ─▶ frame ─▶ transmit ring ══ switch ══▶ receive ring ─▶ number ─▶ Arrivals ─▶ a line of JSON a second
@@ -50,14 +50,14 @@ pub struct Line {
     pub sent: u64,
     /// Bytes received of frames that came for the first time, without FCS.
     pub bytes: u64,
-    /// What arrived.
+    /// Arrivals, losses and duplicates.
     #[serde(flatten)]
     pub arrivals: Arrivals,
-    /// Times one of the two guests connected again.
+    /// How often one of the two guests connected again.
     pub reconnects: u64,
 }
 
-/// What became of numbers that were sent in order. Numbers more than [`WINDOW`] behind the latest one count
+/// The arrivals of numbers that were sent in order. Numbers more than [`WINDOW`] behind the latest one count
 /// as seen before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Arrivals {
@@ -71,7 +71,7 @@ pub struct Arrivals {
     pub late: u64,
 }
 
-/// As many frames as are ever under way.
+/// More frames than are ever under way.
 const WINDOW: u64 = 1 << 16;
 
 struct Numbers {
@@ -89,7 +89,7 @@ impl Numbers {
     fn arrived(&mut self, number: u64) -> bool {
         let slot = (number % WINDOW) as usize;
         if number >= self.next {
-            // What is skipped is lost until it comes.
+            // Skipped numbers count as lost until they come.
             for skipped in self.next.max((number + 1).saturating_sub(WINDOW))..number {
                 self.seen[(skipped % WINDOW) as usize] = false;
             }
@@ -126,7 +126,7 @@ impl Guest {
         Ok(Self { front, connected: true, again: 0 })
     }
 
-    /// Whether it is connected; tries again where it is not. `true` in the second place where that worked.
+    /// Whether it is connected; tries again if not. The second value is `true` if it has just connected again.
     fn alive(&mut self, now: u64) -> (bool, bool) {
         if self.connected {
             let ended = self.front.stream().is_ok_and(|stream| {
@@ -147,7 +147,7 @@ impl Guest {
 /// Sends and counts; prints a line every second.
 ///
 /// # Errors
-/// A vNIC is not there, or its switch does not take it at the start.
+/// A vNIC is missing from the contracts, or the switch refuses it at the start.
 pub fn run(scene: &Scene, args: &Args) -> Outcome<String> {
     let (from, to) = (scene.vnic(&args.from)?, scene.vnic(&args.to)?);
     let (mut sender, mut receiver) = (Guest::connect(from)?, Guest::connect(to)?);

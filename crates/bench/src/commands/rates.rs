@@ -21,7 +21,7 @@ use std::time::Duration;
 use tidegate_contract::testing::envelope::Envelope;
 use tidegate_contract::{Bytes, Rate, Vnic};
 
-/// Whose limit is measured.
+/// The limit that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Limit {
@@ -40,7 +40,7 @@ pub struct Args {
     /// vNIC that receives
     #[arg(long, value_name = "NAME")]
     to: String,
-    /// Whose limit is measured
+    /// Which limit is measured
     #[arg(long, value_enum, default_value_t = Limit::Tx)]
     limit: Limit,
     /// Bytes of a frame without FCS, 42 to 9014, or `super` for 64 KB TCP super-frames; several are taken in
@@ -50,7 +50,7 @@ pub struct Args {
     /// Entries of each virtqueue
     #[arg(long, value_name = "N", default_value = "256", value_parser = ring)]
     ring: u16,
-    /// Traffic before the rate is measured, s: the burst has to be gone
+    /// Traffic before the rate is measured, s: it has to use up the burst
     #[arg(long, value_name = "S", default_value = "1", value_parser = crate::measurement::seconds)]
     warm_up: Duration,
     /// How long to measure, s
@@ -71,8 +71,8 @@ pub struct Report {
     seconds: f64,
     bits_per_second: f64,
     error_percent: f64,
-    /// Bytes beyond rate and burst in the worst interval, the first burst included: as seen, and
-    /// what is certain of it. Below 0 the burst was never used up.
+    /// Bytes beyond rate and burst in the worst interval, the first burst included: the most possible, and the part that
+    /// is certain. Below 0 the burst was never used up.
     over_seen_bytes: f64,
     over_certain_bytes: f64,
     /// The same from the end of the warm-up on.
@@ -262,8 +262,8 @@ impl Arrivals {
         self.last = now;
     }
 
-    /// Bytes after the last arrival that `before` knows of, and the nanoseconds from that one to the
-    /// last; (0, 0) if there was none since.
+    /// Bytes after the last arrival that `before` includes, and the nanoseconds from that arrival to the last one;
+    /// (0, 0) if no frame has arrived since.
     fn since(&self, before: &Self) -> (u64, u64) {
         let from = if before.first.is_some() { before.last } else { self.first.unwrap_or(self.last) };
         (self.bytes - before.bytes, self.last - from)

@@ -7,8 +7,8 @@
 //!                          `spare` descriptors are left free by the flows
 //! ```
 //!
-//! The flows never react: they are always ready to send, whatever is dropped or marked. Where they leave no
-//! descriptor free, a probe waits for one in the guest, and that counts.
+//! The flows never react to drops or marks: they are always ready to send. If they leave no descriptor free, a probe
+//! waits for one in the guest, and that time counts.
 
 use crate::clock;
 use crate::frames::{SEGMENT, Size, TCP_HEADERS, UDP_HEADERS, VNET_HDR};
@@ -27,9 +27,9 @@ const GAP: u64 = 10_000_000;
 const PROBE: usize = 60;
 /// The flow of the probes: above all others.
 const SPARSE: u16 = u16::MAX;
-/// Where a frame's source port is, which says its flow.
+/// Offset of a frame's source port, which is the number of its flow.
 const FLOW: usize = VNET_HDR + 34;
-/// Where a probe's number is.
+/// Offset of a probe's number.
 const NUMBER: usize = VNET_HDR + UDP_HEADERS;
 /// How long probes may still come after the last one was due, ns.
 const PATIENCE: u64 = 3_000_000_000;
@@ -119,7 +119,7 @@ impl Probes {
         self.took.push(None);
     }
 
-    /// The first arrival counts; a number that was never sent is none of ours.
+    /// The first arrival counts; a number that was never sent is ignored.
     fn arrived(&mut self, number: u64, now: u64) {
         let at = usize::try_from(number).unwrap_or(usize::MAX);
         if let (Some(due), Some(took @ None)) = (self.due.get(at), self.took.get_mut(at)) {
@@ -135,7 +135,7 @@ impl Probes {
         self.took.iter().filter(|took| took.is_none()).count()
     }
 
-    /// Times of those that came, in order.
+    /// Times of the probes that came, sorted.
     fn sorted(&self) -> Vec<u64> {
         let mut sorted: Vec<u64> = self.took.iter().flatten().copied().collect();
         sorted.sort_unstable();
@@ -143,13 +143,13 @@ impl Probes {
     }
 }
 
-/// The smallest of `sorted` that at least `share` of all do not exceed; 0 of none.
+/// The smallest value that at least `share` of the values in `sorted` do not exceed; 0 if `sorted` is empty.
 fn percentile(sorted: &[u64], share: f64) -> u64 {
     let rank = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied().unwrap_or(0)
 }
 
-/// Of a received frame, header first: its flow, and the bytes of payload; `None` of what is not IPv4.
+/// Flow and payload bytes of a received frame, which begins with its header; `None` if it is not IPv4.
 fn payload_of(frame: &[u8]) -> Option<(u16, usize)> {
     if frame.get(VNET_HDR + 12..VNET_HDR + 14)? != [8, 0] {
         return None;
@@ -171,7 +171,7 @@ struct Run {
 }
 
 impl Run {
-    /// Fills the ring with the flows in turn, but for what is to stay free; receives a batch.
+    /// Fills the ring with the flows in turn, except the spare descriptors; receives a batch.
     fn turn(&mut self) -> u64 {
         let room = self.most.saturating_sub(self.sender.in_flight(0));
         if !self.frames.is_empty() && room > 0 {
@@ -209,7 +209,7 @@ impl Run {
 /// Measures.
 ///
 /// # Errors
-/// There are no such vNICs, the switch does not take them, or no probe came.
+/// The contracts lack a vNIC, the switch refuses one, or no probe came.
 pub fn run(scene: &Scene, args: &Args) -> Outcome<Report> {
     let (from, to) = (scene.vnic(&args.from)?, scene.vnic(&args.to)?);
     let merged = args.frame == Size::Super;
@@ -242,7 +242,7 @@ pub fn run(scene: &Scene, args: &Args) -> Outcome<Report> {
         if now >= due {
             let number = run.probes.due.len() as u64;
             probe[NUMBER..NUMBER + 8].copy_from_slice(&number.to_be_bytes());
-            // What was completed since is free again.
+            // Descriptors completed since then are free again.
             run.sender.in_flight(0);
             if run.sender.send(0, &probe) {
                 run.probes.sent(due);

@@ -8,8 +8,8 @@
 //!  receivers: thread on --sink-cpu      ┘ without --sink-cpu
 //! ```
 //!
-//! What a stall costs while it lasts is its receiver's own affair. What is measured is what the others have
-//! of it, and what it leaves behind: throughput and losses before, during and after it.
+//! The stalling receiver's own losses do not count. Measured are the other pairs, and the time after the stall:
+//! throughput and losses before, during and after it.
 
 use crate::clock::{self, Taken};
 use crate::frames::Size;
@@ -21,7 +21,7 @@ use serde::Serialize;
 use std::io;
 use std::time::Duration;
 
-/// After a stall the switch has so long to be as it was before.
+/// Time that the switch has after a stall to recover.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Traffic before the first round.
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -32,8 +32,8 @@ pub struct Args {
     /// Pairs of ports
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     pairs: u16,
-    /// A port sends to the one that comes so many after it in the file. The switch gives ports to its W workers in
-    /// turn: 1 is a port of another worker, W one of the same
+    /// A port sends to the port this many places after it in the file. The switch assigns ports to its W workers in
+    /// turn: 1 is a port of another worker, W a port of the same one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     stride: u16,
     /// Bytes of a frame without FCS, 42 to 9014
@@ -74,10 +74,10 @@ pub struct Report {
     during_frames_per_second: f64,
     soon_frames_per_second: f64,
     after_frames_per_second: f64,
-    /// Frames received for each second of CPU time of the switch's workers; 0 where the caller did not say which
-    /// process that is.
+    /// Frames received for each second of CPU time of the switch's workers; 0 if the caller did not name
+    /// the switch's process.
     frames_per_cpu_second: f64,
-    /// Of all frames sent before stalls, and from 100 ms after them on, those that did not arrive.
+    /// Frames that did not arrive, of those sent before stalls and from 100 ms after them on, %.
     before_lost_percent: f64,
     after_lost_percent: f64,
 }
@@ -123,7 +123,7 @@ impl Part {
     }
 }
 
-/// Of all that was sent, what did not arrive, %.
+/// Frames that did not arrive, as a share of the sent ones, %.
 fn lost(parts: impl Iterator<Item = Part>) -> f64 {
     let (sent, lost) = parts.fold((0, 0), |sum, part| (sum.0 + part.sent, sum.1 + part.lost()));
     lost as f64 / (sent as f64).max(1.0) * 100.0

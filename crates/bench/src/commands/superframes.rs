@@ -6,9 +6,8 @@
 //!  guest A's frames ──memcpy──▶ guest B's buffers    the next, on the switch's CPU
 //! ```
 //!
-//! Both walk the same memory in the same order, beside a core that polls, and in
-//! neither does anybody write a payload or look at one. What the switch does more is all that it does
-//! besides copying.
+//! Both walk the same memory in the same order, beside a core that polls, and no program writes or reads a payload.
+//! The difference is the switch's work besides copying.
 
 use crate::clock;
 use crate::frames::{SEGMENTS, Size, VNET_HDR};
@@ -22,7 +21,7 @@ use std::time::Duration;
 
 /// Bytes of the sender's buffers.
 const BUFFER: u32 = 65_536;
-/// How long nothing may arrive before memcpy begins.
+/// memcpy begins when no frame has arrived for this time.
 const QUIET: Duration = Duration::from_millis(20);
 /// Copies between two looks at the clock.
 const COPIES: usize = 16;
@@ -163,15 +162,15 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch, cpu: Option<usize>) -> Out
     })
 }
 
-/// Does `what` while the generator's core polls, as it does while the switch copies: two cores
-/// may share more than either knows.
+/// Runs `what` while the generator's core polls, as it does while the switch copies: two cores may share caches and
+/// execution units.
 fn beside_a_busy_core<T>(cpu: Option<usize>, what: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         if let Some(cpu) = cpu {
             let done = &done;
             scope.spawn(move || {
-                // Where it cannot be pinned, it is busy all the same.
+                // If it cannot be pinned, it polls all the same.
                 let _ = clock::pin(cpu);
                 while !done.load(Ordering::Relaxed) {}
             });

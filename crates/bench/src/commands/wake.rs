@@ -1,4 +1,4 @@
-//! Single frames after silence, from guest to guest and back: both sleep until they are called.
+//! Single frames after silence, from guest to guest and back: both sleep until an interrupt wakes them.
 //!
 //! ```text
 //!  a: sleep, frame, kick ─▶ worker wakes up ─▶ call ─▶ b wakes up: the frame back, kick ─▶ ... ─▶ call ─▶ a wakes up
@@ -25,7 +25,7 @@ const FIRST: u16 = 5;
 const NAMES: [&str; 2] = ["a", "b"];
 /// Bytes of a frame, without FCS.
 const FRAME: usize = 60;
-/// Where a frame's number is.
+/// Offset of a frame's number.
 const NUMBER: usize = VNET_HDR + UDP_HEADERS;
 
 /// Arguments of `wake`.
@@ -48,12 +48,12 @@ pub struct Args {
     worker_cpu: Option<usize>,
 }
 
-/// What the round trips took.
+/// The times of the round trips.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Of those that came back, in order, ns.
+    /// Of the frames that came back, sorted, ns.
     pub trips: Vec<u64>,
-    /// How many did not within a second.
+    /// How many did not come back within a second.
     pub lost: usize,
 }
 
@@ -79,7 +79,7 @@ impl Report {
 /// Starts an agent and a switch, and sends single frames.
 ///
 /// # Errors
-/// They do not come up, or do not take the guests.
+/// They do not come up, or refuse the guests.
 pub fn run(args: &Args) -> Outcome<Report> {
     let macs = [Mac([0x52, 0x54, 0, 0x09, 2, 1]), Mac([0x52, 0x54, 0, 0x09, 2, 2])];
     let vnics = [0, 1].map(|guest: usize| (NAMES[guest], macs[guest].0, ""));
@@ -142,7 +142,7 @@ fn ask(guest: &mut FrontEnd, mut frame: Vec<u8>, args: &Args) -> Outcome<Report>
     Ok(report)
 }
 
-/// The number in a frame; what else comes, such as announcements, has none.
+/// The number in a frame; other frames, such as announcements, have none.
 fn number(frame: &[u8]) -> Option<u64> {
     let bytes = frame.get(NUMBER..NUMBER + 8)?;
     // 0x0800: IPv4.

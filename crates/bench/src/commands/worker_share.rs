@@ -1,4 +1,4 @@
-//! `tidegate-bench worker-share`: what a vNIC keeps of its worker beside ports that want all of it.
+//! `tidegate-bench worker-share`: a vNIC's share of its worker beside ports that want all of it.
 //!
 //! ```text
 //!  bulk, sink, voice, ear: weight w ┐                  ┌──────────────── a round ────────────────┐
@@ -7,11 +7,11 @@
 //! ```
 //!
 //! A vNIC of weight w beside n hostile ones of weight 1 has a share of w / (w + n) of what it had alone. Ports that feed tiny
-//! buffers have no frames without one that sends to them: then it is w / (w + n + 1).
+//! buffers need one more port that sends to them: then the share is w / (w + n + 1).
 //!
-//! The guests of this program touch a frame's bytes once. Alone at full speed those stay in the worker's cache; at the pace
-//! that is left beside others, what else runs on the machine evicts them. What a frame takes alone at that pace tells the
-//! two apart: what the hostile ports make dearer, and what is dearer because it comes less often.
+//! The guests of this program touch a frame's bytes once. Alone at full speed these bytes stay in the worker's cache; at
+//! the slower pace beside others, other programs evict them. The cost of a frame alone at that slower pace separates the
+//! two causes: the hostile ports, and the slower pace.
 
 use crate::clock;
 use crate::frames::Size;
@@ -73,7 +73,7 @@ pub struct Args {
     switch_cpu: Option<usize>,
 }
 
-/// What hostile ports do.
+/// The harm that hostile ports do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Load {
@@ -99,16 +99,16 @@ pub struct Report {
     beside: Voice,
 }
 
-/// How long the voice's frames took.
+/// Delays of the voice's frames.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Voice {
-    /// Of those that were under way while no CPU was taken away, us.
+    /// Of the frames that were under way while no CPU was taken away, us.
     p50_us: f64,
     p99_us: f64,
     p999_us: f64,
-    /// Which part of all these were.
+    /// The share of these frames among all.
     undisturbed: f64,
-    /// Of all, us.
+    /// Of all frames, us.
     p999_of_all_us: f64,
     /// Frames that did not arrive.
     lost: u64,
@@ -125,7 +125,7 @@ pub struct Round {
     kept: f64,
     /// The same of the worker's time.
     time: f64,
-    /// The voice's p99.9, in times of that alone: of the frames that were under way while no CPU was taken away ...
+    /// The voice's p99.9, as a multiple of that alone: of the frames that were under way while no CPU was taken away ...
     p999: f64,
     /// ... and of all.
     p999_of_all: f64,
@@ -179,7 +179,7 @@ fn mac(n: usize) -> [u8; 6] {
     [0x52, 0x54, 0, 0, 2, n as u8]
 }
 
-/// Measures. `cpu` is where this thread was pinned to: it is the honest guests'.
+/// Measures. `cpu` is the CPU of this thread, which drives the honest guests.
 ///
 /// # Errors
 /// The processes cannot be started, or a guest cannot connect.
@@ -193,7 +193,7 @@ pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
     let weight = format!("weight = {}", args.weight);
     let lines = |n: usize| if n < HONEST.len() { weight.as_str() } else { "" };
     let vnics: Vec<_> = names.iter().enumerate().map(|(n, name)| (*name, mac(n), lines(n))).collect();
-    // The switch and the agent are not to inherit the honest guests' CPU.
+    // The switch and the agent must not inherit the honest guests' CPU.
     clock::keep_off(&taken);
     let host = Host::start(&tidegate, args.switch_cpu.as_slice(), &vnics)?;
     if let Some(cpu) = cpu {
@@ -252,7 +252,7 @@ struct Look {
     window: Window,
     /// Bulk's part of the time that the worker charged.
     time: f64,
-    /// What a frame of bulk took of that, ns.
+    /// Time of the worker charged to one bulk frame, ns.
     frame_ns: f64,
 }
 
@@ -273,7 +273,7 @@ impl Voice {
     }
 }
 
-/// A switch, its honest guests, and who may do harm.
+/// A switch, its honest guests, and its hostile ports.
 struct Scene<'a> {
     args: &'a Args,
     host: &'a Host,
@@ -314,7 +314,7 @@ impl Scene<'_> {
             while steps.load(Ordering::Relaxed) == 0 && !crowd.is_finished() && started.elapsed() < PREPARED {
                 self.honest.measure(SETTLED);
             }
-            // What the queues held before is gone.
+            // The queues are empty of earlier frames.
             self.honest.measure(SETTLED);
             let (start, before) = (Instant::now(), steps.load(Ordering::Relaxed));
             let look = self.look();

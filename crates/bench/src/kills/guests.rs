@@ -25,7 +25,7 @@ pub struct Counts {
     rounds: u64,
 }
 
-/// What was received in the end.
+/// The final counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct End {
     /// Frames that the switch gave back as sent.
@@ -40,11 +40,11 @@ pub struct End {
     pub leaked: u64,
 }
 
-/// What the thread shows.
+/// Counts that the guests' thread publishes.
 #[derive(Default)]
 struct Board {
     counts: RwLock<Counts>,
-    /// The longest time between two rounds in which either guest received, ns, since it was last asked.
+    /// The longest time between two rounds in which either guest received, ns, since [`Guests::longest_silence`] was called last.
     silence: AtomicU64,
 }
 
@@ -64,7 +64,7 @@ impl Guests {
     /// Connects both and begins to send.
     ///
     /// # Errors
-    /// The switch does not take them.
+    /// The switch refuses them.
     pub fn connect(host: &Host, ring: u16, frame: usize, packed: bool) -> Result<Self, FrontEndError> {
         let guest = |me: usize| {
             let defaults = Options::default();
@@ -84,12 +84,12 @@ impl Guests {
         Ok(Self { board, orders, thread: Some(thread) })
     }
 
-    /// What moved so far.
+    /// Frames that moved so far.
     pub fn counts(&self) -> Counts {
         *self.board.counts.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What moved so far, when all that a switch before has left in the rings was taken.
+    /// Frames that moved so far, after the guests took everything that a former switch left in the rings.
     pub fn settled(&self) -> Counts {
         let rounds = self.counts().rounds;
         loop {
@@ -101,7 +101,7 @@ impl Guests {
         }
     }
 
-    /// When something held of the counts; `None` where it did not within the time.
+    /// The moment at which `done` held of the counts; `None` if it did not within `time`.
     pub fn wait_for(&self, done: impl Fn(&Counts) -> bool, time: Duration) -> Option<Instant> {
         let end = Instant::now() + time;
         loop {
@@ -116,7 +116,7 @@ impl Guests {
         }
     }
 
-    /// Frames received per second, by both, over some time.
+    /// Frames that both guests received per second, over `time`.
     pub fn rate(&self, time: Duration) -> f64 {
         let received = |counts: Counts| counts.each[1] + counts.each[3];
         let (before, began) = (received(self.counts()), Instant::now());
@@ -124,23 +124,23 @@ impl Guests {
         (received(self.counts()) - before) as f64 / began.elapsed().as_secs_f64()
     }
 
-    /// The longest time without a frame since this was last asked, ns.
+    /// The longest time without a received frame since the last call, ns.
     pub fn longest_silence(&self) -> u64 {
         self.board.silence.swap(0, Ordering::Relaxed)
     }
 
-    /// Connects both again; how many.
+    /// Connects both again; returns the number of connections made.
     ///
     /// # Errors
-    /// The switch does not take them.
+    /// The switch refuses them.
     pub fn reconnect(&self) -> Result<u32, FrontEndError> {
         self.ask(Order::Reconnect)
     }
 
-    /// Sends no more, waits until all arrived that will, and counts.
+    /// Stops sending, waits until no more frames arrive, and counts.
     ///
     /// # Errors
-    /// The switch is not there any more.
+    /// The switch has ended.
     pub fn finish(self, patience: Duration) -> Result<End, FrontEndError> {
         self.ask(|reply| Order::Finish(patience, reply))
     }
@@ -191,11 +191,11 @@ impl Guest {
         self.front.flush(0);
     }
 
-    /// Takes all that was received; whether there was anything.
+    /// Takes all received frames; returns whether there was one.
     fn receive(&mut self, frame: &mut Vec<u8>) -> bool {
         let mut any = false;
         while self.front.receive_into(0, frame) {
-            // What the switch announces itself has no number.
+            // The switch's own announcements have no number.
             let Some(Ok(number)) = frame.get(NUMBER..NUMBER + 8).map(<[u8; 8]>::try_from) else { continue };
             if frame.len() != self.template.len() {
                 continue;
@@ -219,7 +219,7 @@ struct Numbers {
     duplicated: u64,
     reordered: u64,
     highest: u64,
-    /// A bit for each.
+    /// One bit for each number.
     seen: Vec<u64>,
 }
 
@@ -259,7 +259,7 @@ fn work(mut guests: [Guest; 2], board: &Board, orders: &Receiver<Order>) {
         let each = [a.sent(), a.numbers.received, b.sent(), b.numbers.received];
         *board.counts.write().unwrap_or_else(PoisonError::into_inner) = Counts { each, rounds };
         if !all {
-            // Leaves the CPU to the worker, on a host with few.
+            // Leave the CPU to the worker, on a host with few CPUs.
             std::thread::yield_now();
         }
         match orders.try_recv() {
@@ -280,7 +280,7 @@ fn work(mut guests: [Guest; 2], board: &Board, orders: &Receiver<Order>) {
 fn finish(guests: &mut [Guest; 2], patience: Duration) -> Result<End, FrontEndError> {
     let mut frame = Vec::new();
     let (end, mut last) = (Instant::now() + patience, Instant::now());
-    // All was given back, and nothing has come for a while.
+    // The switch gave all frames back, and none has arrived for a while.
     while Instant::now() < end {
         let busy = guests.iter_mut().any(|guest| guest.front.in_flight(0) > 0);
         if guests.iter_mut().fold(false, |any, guest| guest.receive(&mut frame) | any) || busy {
@@ -298,7 +298,7 @@ fn finish(guests: &mut [Guest; 2], patience: Duration) -> Result<End, FrontEndEr
         sum.reordered += guest.numbers.reordered;
         sum.leaked += guest.front.in_flight(0) as u64;
         for queue in 0..2 {
-            // The same connection still answers, and what was taken was given back.
+            // The same connection still answers, and the switch gave back every buffer that it took.
             let taken = guest.front.stop_queue(queue)?;
             let given = guest.front.ring(queue).base();
             sum.leaked += u64::from(taken != given);

@@ -1,4 +1,4 @@
-//! What [`kills`](crate::commands::kills) is made of, beside [`host`](crate::host).
+//! The guests of the command [`kills`](crate::commands::kills).
 //!
 //! ```text
 //!  guests: two, on a thread of their own

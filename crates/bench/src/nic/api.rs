@@ -1,4 +1,4 @@
-//! As much of the agent's HTTP API as a loop needs: counters, and `tx.max`.
+//! The part of the agent's HTTP API that a loop needs: counters, and `tx.max`.
 
 use serde::Deserialize;
 use serde_json::json;
@@ -32,10 +32,10 @@ struct Direction {
 }
 
 impl Api {
-    /// Wire bytes that these vNICs sent since they are there; `None` for one that has no counters now.
+    /// Wire bytes that each of these vNICs has sent since it exists; `None` for a vNIC without counters now.
     ///
     /// # Errors
-    /// The agent does not answer, or something else.
+    /// The agent does not answer, or its answer is no list of vNICs.
     pub fn sent(&self, names: &[String]) -> io::Result<Vec<Option<u64>>> {
         let vnics: Vec<Vnic> = serde_json::from_str(&self.ask("GET", "/v1/vnics", "")?)?;
         let of = |name: &String| {

@@ -1,4 +1,4 @@
-//! CPU time of one step of the loop: a third of the functions idle, a third with what they want, a third that want more.
+//! CPU time of one step of the loop: a third of the functions is idle, a third has what it wants, a third wants more.
 
 use crate::measurement::Outcome;
 use rustix::time::{ClockId, clock_gettime};
@@ -105,7 +105,7 @@ fn row(functions: u16, steps: u32) -> Outcome<Row> {
         }
         for (index, standing) in controller.standings().enumerate() {
             let limit = standing.limit.map_or(0, Rate::bits);
-            // Who is idle and who wants more changes four times a second, some at a time.
+            // Which functions are idle and which want more changes four times a second, for some at a time.
             let wanted = match (index as u32 + step / 25) % 3 {
                 0 => 0,
                 1 => fair * 500_000 + u64::from(step * 7919 % 100) * fair * 1000,

@@ -28,7 +28,7 @@ pub struct Args {
     /// Shortest period, s
     #[arg(long, value_name = "S", default_value = "0.1", value_parser = crate::measurement::seconds)]
     period: Duration,
-    /// One part in so many of the time may be spent on reading and setting
+    /// The loop may spend one part in this many of the time on reading and setting
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     spare: u32,
 }
@@ -38,7 +38,7 @@ fn promise(text: &str) -> Result<(String, Rate), String> {
     Ok((name.to_owned(), rate.parse().map_err(|error| format!("{error}"))?))
 }
 
-/// What was done.
+/// What the loop did.
 #[derive(Debug, Serialize)]
 pub struct Report {
     turns: usize,
@@ -121,7 +121,7 @@ pub fn run(args: &Args) -> Outcome<Report> {
     while begin.elapsed() < args.seconds {
         let turn = Instant::now();
         let sent = api.sent(&names)?;
-        // When the agent read them is between asking and the answer.
+        // The agent read the counters between our question and its answer.
         let read = turn + turn.elapsed() / 2;
         reads.push(milliseconds(turn));
         let usage: Vec<Option<Usage>> = sent

@@ -1,4 +1,4 @@
-//! What lending a minimum that is not used costs its owner, and what it gives the others. Simulated: A sends TCP always, B
+//! What lending an unused minimum costs its owner, and what it gives the others. Simulated: A sends TCP always, B
 //! UDP at its minimum, half of the link, in bursts.
 
 use crate::measurement::Outcome;
@@ -16,7 +16,7 @@ pub struct Args {
     seconds: Duration,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Serialize)]
 pub struct Report {
     rows: Vec<Row>,
@@ -24,14 +24,14 @@ pub struct Report {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    /// B sends for so long and is silent for so long, seconds.
+    /// How long B sends, and then is silent, seconds.
     burst: f64,
     lending: &'static str,
     /// The loop's period, ms.
     period_ms: u64,
-    /// What B got of what it asked for, which was promised.
+    /// B's delivered share of its demand, all of which was promised.
     b_got: f64,
-    /// What was used of the link.
+    /// The used share of the link.
     used: f64,
 }
 

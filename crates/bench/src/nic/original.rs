@@ -17,7 +17,7 @@ pub struct Args {
     /// What the link carries
     #[arg(long, value_name = "RATE", default_value = "800mbit")]
     capacity: Rate,
-    /// What is promised to each, by the loop; B's limit, without it
+    /// Minimum that the loop promises to each; B's limit without the loop
     #[arg(long, value_name = "RATE", default_value = "400mbit")]
     half: Rate,
     /// Steps of the loop a second
@@ -28,7 +28,7 @@ pub struct Args {
     rtt: u64,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Length of a bucket, seconds.

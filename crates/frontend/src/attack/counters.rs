@@ -53,7 +53,7 @@ pub(super) fn call_waiters(target: &Target<'_>, count: usize) -> io::Result<()> 
     let mut kept = None;
     let mut failed = None;
     let mut guest: Option<FrontEnd> = None;
-    target.again(|| {
+    target.repeat(|| {
         let front = match &mut guest {
             Some(guest) => {
                 guest.attach(target.dial()?)?;
@@ -109,7 +109,7 @@ fn pass_kicks(
 ) -> io::Result<()> {
     let mut failed = None;
     let mut guest: Option<(FrontEnd, Waiters)> = None;
-    target.again(|| {
+    target.repeat(|| {
         let front = match &mut guest {
             Some((front, _)) => {
                 front.attach(target.dial()?)?;
@@ -149,7 +149,7 @@ fn pass_kicks(
 
 /// Two threads kick a queue that has nothing.
 pub(super) fn kick_flood(target: &Target<'_>) -> io::Result<()> {
-    target.again(|| {
+    target.repeat(|| {
         let front = target.connect(Options::default())?;
         let kick = front.kick_event(TRANSMIT).try_clone_to_owned()?;
         std::thread::scope(|scope| {

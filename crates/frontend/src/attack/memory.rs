@@ -37,7 +37,7 @@ pub fn punch_holes_unseen(target: &Target<'_>, bytes: u64) -> io::Result<()> {
 /// Punches holes into a file with `behind` bytes of pages behind its end.
 fn punch(target: &Target<'_>, bytes: u64, behind: u64) -> io::Result<()> {
     let options = Options { memory_size: bytes, ..Options::default() };
-    target.again(|| {
+    target.repeat(|| {
         let mut front = target.connect(options.clone())?;
         let memory = Arc::clone(front.memory());
         if behind > 0 {
@@ -90,7 +90,7 @@ pub(super) fn sparse_regions(target: &Target<'_>) -> io::Result<()> {
     const MOST: usize = 31;
     let file = sparse_file(LARGEST)?;
     let (mut sizes, mut next) = (Vec::new(), LARGEST);
-    target.again(|| {
+    target.repeat(|| {
         let mut front = target.connect(Options::default())?;
         let wanted: Vec<u64> = sizes.iter().copied().chain((next >= SMALLEST).then_some(next)).collect();
         if let Err(refused) = share_sparse(&mut front, file.as_fd(), &wanted) {

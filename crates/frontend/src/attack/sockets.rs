@@ -109,7 +109,7 @@ pub fn send_with(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_
 /// Passes such sockets as memory, and leaves their last descriptors to the switch.
 pub(super) fn lingering(target: &Target<'_>) -> io::Result<()> {
     let mut kept = Vec::new();
-    target.again(|| {
+    target.repeat(|| {
         let stream = target.dial()?;
         let mut socket = Lingering::new(Duration::from_secs(3600))?;
         socket.pass(&stream, FrontendReq::SET_MEM_TABLE, &one_page())?;
@@ -124,7 +124,7 @@ pub(super) fn lingering(target: &Target<'_>) -> io::Result<()> {
 
 /// Connects, negotiates, shares memory, starts rings, leaves.
 pub(super) fn storm(target: &Target<'_>) -> io::Result<()> {
-    target.again(|| {
+    target.repeat(|| {
         drop(target.connect(Options::default())?);
         target.step();
         Ok::<(), FrontEndError>(())

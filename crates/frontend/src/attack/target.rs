@@ -42,8 +42,8 @@ impl Target<'_> {
         self.steps.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Does `once` again and again. What the switch refuses is tried again after a pause.
-    pub(super) fn again(&self, mut once: impl FnMut() -> Result<(), FrontEndError>) {
+    /// Calls `once` until the attack is over, with a pause after each refusal by the switch.
+    pub(super) fn repeat(&self, mut once: impl FnMut() -> Result<(), FrontEndError>) {
         while !self.is_over() {
             if once().is_err() {
                 std::thread::sleep(REFUSED_PAUSE);

@@ -21,17 +21,17 @@ const EVENTS_ENABLE: u16 = 0;
 const EVENTS_DISABLE: u16 = 1;
 const EVENTS_AT_PLACE: u16 = 2;
 
-/// Where a queue begins: the first place, wrap counter 1.
+/// Where a queue begins: slot 0, wrap counter 1.
 pub const FIRST: u16 = 0x8000;
 
-/// A place in the ring, and the wrap counter there.
+/// A position in the ring: descriptor slot and wrap counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct RingPosition {
     slot: u16,
     wrap: bool,
 }
 
-impl Place {
+impl RingPosition {
     fn from_bits(bits: u16) -> Self {
         Self { slot: bits & 0x7fff, wrap: bits & 0x8000 != 0 }
     }
@@ -71,8 +71,8 @@ pub struct PackedDriver {
     /// Indirect tables, one for each buffer id; none without the feature.
     tables: u64,
     /// Where the next chain goes, and where the next used descriptor comes.
-    avail: Place,
-    used: Place,
+    avail: RingPosition,
+    used: RingPosition,
     /// Places neither taken by a chain nor by what the device has not given back.
     free: u16,
     /// Buffer ids not in use.
@@ -94,7 +94,7 @@ impl PackedDriver {
     /// If no ring has that size or that place, or the memory is full.
     pub fn starting_at(memory: &Arc<SharedMemory>, size: u16, features: DriverFeatures, base: u16) -> Self {
         assert!((1..=0x8000).contains(&size), "a packed ring of {size} entries");
-        let start = Place::from_bits(base);
+        let start = RingPosition::from_bits(base);
         assert!(start.slot < size, "place {} in a ring of {size} entries", start.slot);
         let entries = u64::from(size);
         let desc = memory.alloc(16 * entries, 64);
@@ -119,7 +119,7 @@ impl PackedDriver {
         };
         // As if everything before had come back: used in the last round.
         for slot in 0..size {
-            let round = Place { slot, wrap: if slot < start.slot { start.wrap } else { !start.wrap } };
+            let round = RingPosition { slot, wrap: if slot < start.slot { start.wrap } else { !start.wrap } };
             queue.memory.word(queue.flags_addr(slot)).store(round.used().to_le(), Ordering::Relaxed);
         }
         queue
@@ -227,7 +227,7 @@ impl PackedDriver {
         match event(2) & 3 {
             EVENTS_DISABLE => false,
             EVENTS_AT_PLACE if self.features.event_idx => {
-                let place = Place::from_bits(event(0));
+                let place = RingPosition::from_bits(event(0));
                 let new = self.avail.slot;
                 let at = if place.wrap == self.avail.wrap { 0 } else { self.size };
                 new.wrapping_sub(place.slot.wrapping_sub(at)).wrapping_sub(1) < added
@@ -356,7 +356,7 @@ impl PackedDriver {
     }
 
     #[inline]
-    fn is_used(&self, place: Place) -> bool {
+    fn is_used(&self, place: RingPosition) -> bool {
         let flags = u16::from_le(self.memory.word(self.flags_addr(place.slot)).load(Ordering::Acquire));
         flags & (AVAIL | USED) == place.used()
     }
@@ -395,7 +395,7 @@ mod tests {
 
     /// Completes at a place as a device would, without its checks.
     fn complete(memory: &SharedMemory, queue: &PackedDriver, place: u16, id: u16, len: u32) {
-        let place = Place::from_bits(place);
+        let place = RingPosition::from_bits(place);
         let flags = place.used() | if len > 0 { WRITE } else { 0 };
         queue.write_raw_desc(queue.desc_addr(), place.slot, 0, len, flags, id);
         assert_eq!(memory.bytes(queue.flags_addr(place.slot), 2), flags.to_le_bytes());

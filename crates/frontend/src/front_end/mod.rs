@@ -81,12 +81,12 @@ impl<T> Step<T> for vhost::Result<T> {
 }
 
 /// One connection's socket: the protocol, and the bytes.
-struct Link {
+struct BackEndSocket {
     protocol: Frontend,
     stream: UnixStream,
 }
 
-impl Link {
+impl BackEndSocket {
     /// Sends a message of 32-bit words that wants no reply.
     fn send_raw(&self, request: FrontendReq, payload: &[u32]) -> io::Result<()> {
         let header = [u32::from(request), 1, 4 * payload.len() as u32];
@@ -101,7 +101,7 @@ pub struct FrontEnd {
     options: Options,
     path: Option<PathBuf>,
     memory: Arc<SharedMemory>,
-    link: Option<Link>,
+    link: Option<BackEndSocket>,
     features: u64,
     protocol_features: VhostUserProtocolFeatures,
     /// What the back end said of its in-flight region, and the region.
@@ -179,7 +179,8 @@ impl FrontEnd {
     /// As there.
     pub fn attach(&mut self, stream: UnixStream) -> Result<()> {
         let vrings = u64::from(self.options.queue_pairs) * 2;
-        self.link = Some(Link { protocol: Frontend::from_stream(stream.try_clone()?, vrings), stream });
+        self.link =
+            Some(BackEndSocket { protocol: Frontend::from_stream(stream.try_clone()?, vrings), stream });
         self.negotiate(vrings)?;
         if self.protocol_features.contains(VhostUserProtocolFeatures::INFLIGHT_SHMFD) {
             self.share_inflight()?;

@@ -21,12 +21,16 @@
 //! Rates count wire bytes, every segment of a super-frame with its headers.
 //!
 //! - [`KernelPlace`]: the place, as the agent knows it
+//! - [`handle`]: names of qdiscs and classes
+//! - [`limit`]: a rate and a burst as the kernel rounds them
 //! - [`tc`]: qdiscs, classes, filters, VLANs: from limits to requests
 //! - [`ebpf`]: the programs, each `.bpf.c` beside the Rust file that loads it
 //! - [`foreign`]: objects of other software, taken over and restored
 
 pub mod ebpf;
 pub mod foreign;
+pub mod handle;
+pub mod limit;
 mod place;
 pub mod tc;
 

@@ -3,7 +3,7 @@
 //! What a class sent is compared with its rate over intervals in which it always had something to send: those that its queue would have
 //! outlasted. So a busy machine, whose sender stands still for a while, makes a test longer and not fail. That it sent no more than rate,
 //! burst and a frame holds in every interval, busy or not. That the kernel's counters are wire bytes is a test of its own. Exact figures are
-//! `bench/kernel-rates`.
+//! `bench/run --scene kernel_rates`.
 
 mod netns;
 

@@ -174,7 +174,7 @@ impl SwitchPlace {
                 if port.connection == Connection::Waiting =>
             {
                 made.filter(|made| self.is_gone(path, made.socket))
-                    .map(|_| format!("socket {} is gone or was replaced by somebody", path.display()))
+                    .map(|_| format!("socket {} is gone, or another program replaced it", path.display()))
             }
             _ => None,
         };

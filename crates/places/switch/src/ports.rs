@@ -164,7 +164,7 @@ impl SwitchPlace {
         let dialled = match self.paths.sockets.entry(path) {
             Ok(entry) => socket::dial(&entry),
             Err(e @ PathError::Outside { .. }) => return Err(PlaceError::Failed(e.to_string())),
-            Err(e) => Dialled::Nobody(e.to_string()),
+            Err(e) => Dialled::NotListening(e.to_string()),
         };
         match dialled {
             Dialled::Connected(stream) => {
@@ -177,7 +177,7 @@ impl SwitchPlace {
             }
             other => {
                 let why = match other {
-                    Dialled::Nobody(why) => why,
+                    Dialled::NotListening(why) => why,
                     _ => format!("the front end at {} is busy", path.display()),
                 };
                 if !self.session_has(&vnic.name)? {

@@ -21,7 +21,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The file at its socket path, as far as this agent made it.
+    /// The file at its socket path; `None` if this agent did not make it.
     pub fn earlier(&self) -> Earlier {
         self.socket.map_or(Earlier::Intended, Earlier::Made)
     }

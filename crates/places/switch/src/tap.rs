@@ -63,7 +63,7 @@ pub fn broken(queue: &OwnedFd, name: &str) -> Option<String> {
     let mut request = request(name);
     match ioctl(queue, libc::TUNGETIFF, std::ptr::from_mut(&mut request).cast()) {
         Err(e) if e.raw_os_error() == Some(libc::EBADFD) => {
-            Some(format!("interface {name} is gone: somebody deleted it"))
+            Some(format!("interface {name} is gone: another program deleted it"))
         }
         _ => None,
     }
@@ -112,7 +112,7 @@ fn open_queue(name: &str, first: bool, several: bool) -> io::Result<OwnedFd> {
 
 fn set(name: &str, mac: Mac, mtu: u16) -> Result<(), String> {
     let error = |what: &str, e: io::Error| match e.raw_os_error() {
-        Some(libc::ENODEV) => format!("interface {name} is gone: somebody deleted it"),
+        Some(libc::ENODEV) => format!("interface {name} is gone: another program deleted it"),
         _ => format!("cannot {what} of interface {name}: {e}"),
     };
     let socket = datagram().map_err(|e| error("set the address", e))?;

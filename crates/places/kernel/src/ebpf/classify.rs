@@ -10,8 +10,7 @@
 //! No process has to hold the map: it goes with the filter, and is found by the filter's name ([`crate::tc::owner`]), so another
 //! agent reads in it what this one wrote.
 
-use crate::tc::handle::Handle;
-use crate::tc::owner;
+use crate::handle::{Handle, MAJOR};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -127,7 +126,7 @@ impl Classes {
         let entries = self.map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY);
         let entries = entries.map_err(failed("read the map of an eBPF classifier"))?;
         let number = |bytes: &[u8]| bytes.first_chunk().copied().map(u32::from_ne_bytes);
-        let class = |minor: u32| Some(Handle::new(owner::MAJOR, minor.try_into().ok()?));
+        let class = |minor: u32| Some(Handle::new(MAJOR, minor.try_into().ok()?));
         Ok(entries.filter_map(|(from, value)| Some((number(&from)?, class(number(&value)?)?))).collect())
     }
 
@@ -173,14 +172,13 @@ mod tests {
         let classes = classifier.classes().unwrap();
         assert_eq!(classes.read().unwrap(), BTreeMap::new());
         // Some of them share a bucket.
-        let all: BTreeMap<u32, Handle> =
-            (1..=5000).map(|n| (n * 3, Handle::new(owner::MAJOR, n as u16))).collect();
+        let all: BTreeMap<u32, Handle> = (1..=5000).map(|n| (n * 3, Handle::new(MAJOR, n as u16))).collect();
         for (from, to) in &all {
             classes.set(*from, *to).unwrap();
         }
         let again = Classes::open(classes.number()).unwrap();
         assert_eq!(again.read().unwrap(), all);
-        again.set(3, Handle::new(owner::MAJOR, 9)).unwrap();
+        again.set(3, Handle::new(MAJOR, 9)).unwrap();
         again.remove(6).unwrap();
         assert!(again.remove(6).is_err(), "it had none any more");
         let read = classes.read().unwrap();

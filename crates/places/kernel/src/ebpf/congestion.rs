@@ -10,7 +10,7 @@
 //! frame is going to wait. Frames of connections that have no ECN are left as they are.
 
 use crate::ebpf::program::{Program, ProgramError, Source};
-use crate::tc::limit::Limit;
+use crate::limit::Limit;
 use libbpf_rs::MapFlags;
 use std::os::fd::BorrowedFd;
 

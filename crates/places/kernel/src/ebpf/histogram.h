@@ -1,4 +1,4 @@
-/* Histograms as those of the host switch: log-linear, 32 buckets per power of two up to 2^35 ns. */
+/* Histograms with the buckets of the host switch: log-linear, 32 buckets per power of two up to 2^35 ns. */
 #pragma once
 
 #include <linux/types.h>

@@ -1,4 +1,4 @@
-/* What the programs use of the kernel's structures. Offsets are those of the running kernel: its BTF
+/* The kernel's structures that the programs use. Offsets come from the running kernel: its BTF
  * is asked when a program is loaded (CO-RE), so a member that moves is no change here.
  */
 #pragma once

@@ -25,7 +25,7 @@ const SOURCE: Source =
 /// What becomes of marks in what a VM sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marks {
-    /// Those of real-time traffic are cleared.
+    /// Clears the marks of real-time traffic.
     Clear,
     /// Everything is marked as real-time.
     Set {

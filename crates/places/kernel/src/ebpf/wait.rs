@@ -9,9 +9,6 @@
 //! The programs run for as long as the [`Meter`] lives. A host that measures no queue pays for two comparisons per
 //! frame.
 
-use crate::tc::handle::Handle;
-use crate::tc::network::Setting;
-use crate::tc::owner;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use std::fmt;
 
@@ -55,32 +52,6 @@ pub enum Came {
     Stamped,
     /// It is not: super-frames are cut, and their parts have addresses of their own.
     Unknown,
-}
-
-impl Came {
-    /// To the queue below a class of a device.
-    pub fn to(link: &crate::tc::Netdev, class: Handle) -> Self {
-        let Some(leaf) = link.leaf(class) else { return Self::Address };
-        let cutter = owner::cutter(class);
-        let (queue, is_cut) = match link.leaf(owner::below(cutter)) {
-            Some(below) if leaf.handle == cutter => (below, true),
-            _ => (leaf, false),
-        };
-        match queue.setting {
-            Setting::FqCodel { .. } => Self::FqCodel,
-            Setting::Cake { .. } => Self::Cake,
-            Setting::Bfifo { .. } if link.congestion_map(owner::ROOT_QDISC).is_some() => Self::Stamped,
-            _ if is_cut => Self::Unknown,
-            _ => Self::Address,
-        }
-    }
-
-    /// To a device whose classes' queues are not all alike.
-    pub fn of(link: &crate::tc::Netdev) -> Self {
-        let mut all = link.classes.iter().map(|class| class.id).filter(|id| link.leaf(*id).is_some());
-        let first = all.next().map(|class| Self::to(link, class)).unwrap_or_default();
-        if all.all(|class| Self::to(link, class) == first) { first } else { Self::Unknown }
-    }
 }
 
 /// How long frames waited in a queue since it was watched.

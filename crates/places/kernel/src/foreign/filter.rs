@@ -3,7 +3,7 @@
 //! A policer comes in two forms (`tcf_exts_dump`, net/sched/cls_api.c): as one of a list of actions, and in an attribute of
 //! its own, without a kind, as `tc` of libvirt's `<bandwidth>` asks for it. What it is told is the same in both.
 
-use super::rewrite;
+use super::rewrite::rewrite;
 use crate::tc::netlink::attribute::{Attributes, find, read, string, u32_at};
 use crate::tc::netlink::constants::*;
 

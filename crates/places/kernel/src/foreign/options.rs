@@ -1,7 +1,8 @@
 //! What the kernel has to be told so that it says again what it said.
 
 use super::filter::{self, FilterKind};
-use super::{Layer, Object, rewrite};
+use super::rewrite::rewrite;
+use super::{Layer, Object};
 use crate::tc::netlink::attribute::u32_at;
 use crate::tc::netlink::constants::{
     TCA_CODEL_CE_THRESHOLD, TCA_CODEL_INTERVAL, TCA_CODEL_TARGET, TCA_FQ_CODEL_CE_THRESHOLD,

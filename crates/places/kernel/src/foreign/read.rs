@@ -3,7 +3,8 @@
 use super::restore::in_order;
 use super::settings::settings_of;
 use super::{Layer, Object, TakenOver};
-use crate::tc::handle::Handle;
+use crate::handle::Handle;
+use crate::tc::kernel::Kernel;
 use crate::tc::netlink::attribute::{find, u32_at};
 use crate::tc::netlink::constants::*;
 use crate::tc::netlink::{Socket, TrafficControl, header, traffic_control};
@@ -14,11 +15,17 @@ use crate::tc::shaping::Ends;
 const BESIDE: [(u16, &str); 3] =
     [(8, "a size table"), (13, "an ingress block that it shares"), (14, "an egress block that it shares")];
 
-/// What others made at these ends of a device.
-///
-/// # Errors
-/// The kernel does not answer, or there is something that cannot be remembered; the text names it.
-pub fn read(socket: &mut Socket, index: u32, ends: Ends) -> Result<TakenOver, String> {
+impl Kernel {
+    /// The foreign objects at these ends of a device, to be remembered.
+    ///
+    /// # Errors
+    /// The kernel does not answer, or an object cannot be remembered; the text names it.
+    pub fn foreign(&mut self, index: u32, ends: Ends) -> Result<TakenOver, String> {
+        read(&mut self.socket, index, ends)
+    }
+}
+
+fn read(socket: &mut Socket, index: u32, ends: Ends) -> Result<TakenOver, String> {
     let mut dump = |kind, parent, layer, is_one: fn(&TrafficControl<'_>) -> bool| {
         let found = socket.dump(kind, &header(index, Handle::default(), parent, 0).0, |_, body| {
             let message = traffic_control(body).filter(|m| m.index == index && is_one(m))?;
@@ -56,18 +63,18 @@ pub(super) fn sort_out(index: u32, ends: Ends, found: Vec<Object>) -> Result<Tak
     // What has no number of its own the kernel made by itself.
     let found = found.into_iter().filter(|o| o.layer != Layer::Qdisc || o.handle.major() != 0);
     let (ingress, egress): (Vec<_>, Vec<_>) = found.partition(is_at_ingress);
-    let mut theirs = TakenOver { index, ..TakenOver::default() };
+    let mut taken_over = TakenOver { index, ..TakenOver::default() };
     if ends.egress && egress.iter().any(is_others_root) {
-        theirs.egress = settled(egress)?;
+        taken_over.egress = settled(egress)?;
     }
     if ends.ingress {
         let ingress = settled(ingress)?;
         // A qdisc without filters does nothing, and stays.
         if ingress.iter().any(|o| o.layer == Layer::Filter) {
-            theirs.ingress = ingress;
+            taken_over.ingress = ingress;
         }
     }
-    Ok(theirs)
+    Ok(taken_over)
 }
 
 fn is_others_root(object: &Object) -> bool {

@@ -11,13 +11,13 @@ use crate::tc::shaping::Ends;
 ///
 /// # Errors
 /// It cannot be made again as it is; the text says what of it and why.
-pub fn rehearse(theirs: &TakenOver, name: &str) -> Result<(), String> {
-    let (theirs, name) = (theirs.clone(), name.to_owned());
+pub fn rehearse(taken_over: &TakenOver, name: &str) -> Result<(), String> {
+    let (taken_over, name) = (taken_over.clone(), name.to_owned());
     in_namespace(move || {
         let mut kernel = Kernel::open().map_err(|e| format!("cannot talk to the kernel (netlink): {e}"))?;
         let network = kernel.observe().map_err(|e| e.to_string())?;
         let (index, lo) = network.by_name("lo").ok_or("a new network namespace has no loopback")?;
-        let here = TakenOver { index, ..theirs.clone() };
+        let here = TakenOver { index, ..taken_over.clone() };
         for step in here.restore(&Netdev { name: name.clone(), ..lo.clone() }, Ends::BOTH) {
             kernel.apply(&step).map_err(|e| e.to_string())?;
         }

@@ -1,7 +1,8 @@
 //! From what is remembered to steps. Pure.
 
+use super::options::options_for;
 use super::{Layer, Object, TakenOver};
-use crate::tc::handle::Handle;
+use crate::handle::Handle;
 use crate::tc::network::Netdev;
 use crate::tc::shaping::Ends;
 use crate::tc::step::{Device, Step};
@@ -11,7 +12,10 @@ impl TakenOver {
     /// is there still, as after a take-over that was cut short.
     pub fn restore(&self, link: &Netdev, ends: Ends) -> Vec<Step> {
         let device = Device::Netdev { index: self.index, name: link.name.clone() };
-        let make = |object: &Object| Step::Restore { device: device.clone(), object: object.clone() };
+        let make = |object: &Object| {
+            let object = Object { options: options_for(object), ..object.clone() };
+            Step::Restore { device: device.clone(), object }
+        };
         let mut steps = Vec::new();
         if ends.egress && link.root().is_none() {
             steps.extend(self.egress.iter().map(make));
@@ -95,15 +99,15 @@ mod tests {
         let filter =
             |handle| Object { info: 0x0001_0300, ..object(Layer::Filter, Handle(handle), Handle::INGRESS) };
         let ingress = object(Layer::Qdisc, Handle::INGRESS_QDISC, Handle::CLSACT);
-        let theirs = TakenOver {
+        let taken_over = TakenOver {
             index: 7,
             egress: tree(),
             ingress: vec![ingress, filter(0x800), filter(0x801)],
             ..TakenOver::default()
         };
         let mut link = Netdev { name: "tap1".into(), ..Netdev::default() };
-        assert_eq!(theirs.restore(&link, Ends::BOTH).len(), 8);
-        assert_eq!(theirs.restore(&link, Ends { egress: true, ingress: false }).len(), 5);
+        assert_eq!(taken_over.restore(&link, Ends::BOTH).len(), 8);
+        assert_eq!(taken_over.restore(&link, Ends { egress: true, ingress: false }).len(), 5);
         link.qdiscs = vec![
             Qdisc { handle: Handle::new(9, 0), parent: Handle::ROOT, setting: Setting::Other("tbf".into()) },
             Qdisc { handle: Handle::INGRESS_QDISC, parent: Handle::CLSACT, setting: Setting::Clsact },
@@ -117,7 +121,7 @@ mod tests {
             chain: 0,
             rule: Rule::Other,
         }];
-        let steps: Vec<_> = theirs.restore(&link, Ends::BOTH).iter().map(ToString::to_string).collect();
+        let steps: Vec<_> = taken_over.restore(&link, Ends::BOTH).iter().map(ToString::to_string).collect();
         assert_eq!(steps, ["make the x filter of preference 1 at ingress of tap1 again, as it was"]);
     }
 }

@@ -54,7 +54,7 @@ pub fn settings_of(mut object: Object) -> Result<Option<Object>, String> {
 }
 
 fn htb(options: &[u8]) -> Vec<u8> {
-    super::rewrite(options, |kind, value| {
+    super::rewrite::rewrite(options, |kind, value| {
         let mut value = value.to_vec();
         if kind == TCA_HTB_INIT && value.len() >= HTB_PASSED.end {
             value[HTB_PASSED].fill(0);
@@ -70,8 +70,8 @@ fn htb(options: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::foreign::options_for;
-    use crate::tc::handle::Handle;
+    use crate::foreign::options::options_for;
+    use crate::handle::Handle;
     use crate::tc::netlink::attribute::{Attributes, read};
     use proptest::prelude::*;
 

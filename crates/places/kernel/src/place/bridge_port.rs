@@ -1,7 +1,9 @@
 //! The VLANs that a bridge port had before a contract's segment, remembered before they go, and given back.
 
+use super::netdev::netdev as netdev_of;
 use super::record::Entry;
-use super::{ATTEMPTS, Beside, KernelPlace, observe, shape, step_failed};
+use super::shape;
+use super::state::{ATTEMPTS, Beside, KernelPlace, step_failed};
 use crate::foreign::BridgePort as Port;
 use crate::tc::{Network, Plan};
 use tidegate_place::PlaceError;
@@ -11,7 +13,7 @@ impl KernelPlace {
     pub(super) fn remember_ports(&mut self, network: &Network, plan: &Plan) -> Result<(), PlaceError> {
         let mut new = Vec::new();
         for entry in self.record.iter_mut().filter(|entry| shape::segment(&entry.vnic).is_some()) {
-            let name = observe::netdev(&entry.vnic).map(|netdev| self.devices.name(netdev));
+            let name = netdev_of(&entry.vnic).map(|netdev| self.devices.name(netdev));
             let there = name.and_then(|name| network.by_name(name));
             let Some((index, link)) = there.filter(|(index, _)| network.is_about(*index)) else { continue };
             let refused = plan.refusals.iter().any(|r| r.netdev == link.name);
@@ -62,8 +64,7 @@ impl KernelPlace {
     /// Whether a contract puts the port of this device into a segment.
     fn in_segment(&self, index: u32, name: &str) -> bool {
         let is_here = |entry: &&Entry| {
-            observe::netdev(&entry.vnic)
-                .is_some_and(|netdev| netdev == name || self.devices.is_of(netdev, index))
+            netdev_of(&entry.vnic).is_some_and(|netdev| netdev == name || self.devices.is_of(netdev, index))
         };
         self.record.iter().filter(is_here).any(|entry| shape::segment(&entry.vnic).is_some())
     }

@@ -2,7 +2,7 @@
 //!
 //! As with waits, measuring is no part of the promise: where it cannot be had, the vNIC says why.
 
-use super::observe::netdev;
+use super::netdev::netdev;
 use crate::ebpf::deadline::DeadlineError;
 use crate::ebpf::{DeadlineMeter, Delays, Loss, MissSeen, Part, Promise};
 use crate::tc::Network;

@@ -10,8 +10,8 @@
 //! The kernel gives an interface index to one device only, until the next start of the machine. What was remembered over a
 //! start of the agent is believed of devices that bear our marks.
 
-use super::observe::netdev;
-use super::record::Entry;
+use super::netdev::netdev;
+use super::record::{Entry, Record};
 use super::shape::{self, Senders};
 use crate::tc::{Network, Shaping, Ways};
 use std::borrow::Cow;
@@ -28,7 +28,7 @@ pub struct Devices {
     recalled: bool,
 }
 
-/// Somebody gave a device of a contract another name.
+/// A device of a contract has another name than at the last look.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Renamed {
     /// The contract's.
@@ -162,11 +162,16 @@ impl fmt::Display for Renamed {
     }
 }
 
+/// The contracts on record, each attached to its device by the name that this has now.
+pub fn placed<'a>(record: &'a Record, devices: &Devices) -> Vec<Cow<'a, Vnic>> {
+    record.iter().map(|entry| devices.placed(&entry.vnic)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handle::Handle;
     use crate::tc::Netdev;
-    use crate::tc::handle::Handle;
     use crate::tc::network::{Qdisc, Setting};
     use crate::tc::owner;
 

@@ -1,7 +1,7 @@
 //! What there is to do, and whom it concerns: a plan that should be empty, entry by netdev. Pure.
 
 use crate::ebpf::Classes;
-use crate::tc::handle::Handle;
+use crate::handle::Handle;
 use crate::tc::network::Counters;
 use crate::tc::owner;
 use crate::tc::{Device, Netdev, Network, Plan, Shaping, Step};
@@ -79,7 +79,7 @@ impl<'a> Drift<'a> {
         Self { plan, senders: plan.steps.iter().map(sender).collect() }
     }
 
-    /// What there is to do for a netdev that should be shaped already.
+    /// The next step for a netdev whose contract is in force, in words; `None` if it needs none.
     pub fn of(&self, shaping: &Shaping, index: u32, seen: &Seen<'_>) -> Option<String> {
         let refused =
             self.plan.refusals.iter().find(|r| r.netdev == shaping.netdev).map(|r| r.reason.clone());
@@ -87,13 +87,13 @@ impl<'a> Drift<'a> {
         refused.or_else(|| Some(format!("its netdev is not as it should be, so: {}", step()?.0)))
     }
 
-    /// What there is to do that concerns no netdev.
-    pub fn of_nobody(&self, owned: &[Shaping], seen: &Seen<'_>) -> Option<String> {
+    /// The next step that concerns no netdev with a contract, in words; `None` if there is none.
+    pub fn of_no_netdev(&self, owned: &[Shaping], seen: &Seen<'_>) -> Option<String> {
         let indexed: Vec<_> = owned.iter().filter_map(|s| Some((s, seen.link(s)?.0))).collect();
-        let nobodys = |(step, sender): &(&Step, Option<u32>)| {
+        let of_none = |(step, sender): &(&Step, Option<u32>)| {
             !indexed.iter().any(|(s, index)| concerns(step, *sender, s, *index, seen))
         };
-        Some(format!("something is left over, so: {}", self.steps().find(nobodys)?.0))
+        Some(format!("something is left over, so: {}", self.steps().find(of_none)?.0))
     }
 
     fn steps(&self) -> impl Iterator<Item = (&Step, Option<u32>)> {
@@ -171,16 +171,16 @@ mod tests {
         let drift = Drift::new(&plan, network);
         let of =
             |n: usize| seen.link(&shapings[n]).and_then(|(index, _)| drift.of(&shapings[n], index, &seen));
-        [of(0), of(1), drift.of_nobody(&shapings, &seen)]
+        [of(0), of(1), drift.of_no_netdev(&shapings, &seen)]
     }
 
     #[test]
     fn a_receiver_that_starts_anew_is_no_drift_of_its_senders() {
         let network = Network { netdevs: [(1, tap("a")), (2, tap("b"))].into(), ..Network::default() };
-        let [a, b, nobody] = entry(&network);
+        let [a, b, leftover] = entry(&network);
         assert_eq!(a, None);
         assert!(b.is_some_and(|what| what.contains("set qdisc htb at root of b")));
-        assert_eq!(nobody, None);
+        assert_eq!(leftover, None);
     }
 
     #[test]
@@ -201,9 +201,9 @@ mod tests {
             class(owner::REST_CLASS, owner::ROOT_CLASS, HtbClass::rest(limit)),
         ];
         let network = Network { netdevs: [(1, tap("a")), (2, b)].into(), ..Network::default() };
-        let [a, b, nobody] = entry(&network);
+        let [a, b, leftover] = entry(&network);
         assert!(a.is_some_and(|what| what.contains("set class 7464:2 of b")));
         assert!(b.is_some_and(|what| what.contains("classify what goes to b")), "the way to all of them");
-        assert_eq!(nobody, None);
+        assert_eq!(leftover, None);
     }
 }

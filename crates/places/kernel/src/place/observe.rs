@@ -1,21 +1,23 @@
 //! What is in force: what the kernel has, beside what this place was entry.
 
+use super::devices::placed;
 use super::drift::{Drift, Seen};
 use super::in_the_way::{InTheWay, InTheWayOf};
-use super::settle::placed;
+use super::netdev::netdev;
 use super::shape::Senders;
+use super::state::{Beside, KernelPlace};
 use super::unknown::unknown;
-use super::{Beside, KernelPlace, deadlines, shape};
+use super::{deadlines, shape};
 use crate::ebpf::mark::Dropped;
 use crate::ebpf::{Came, Marked, Policed, Queue};
 use crate::foreign::{BridgePort as Port, TakenOver};
-use crate::tc::handle::Handle;
+use crate::handle::Handle;
 use crate::tc::network::{Counters, Rule};
 use crate::tc::owner;
 use crate::tc::{Netdev, NetdevRefusal, Network, Shaping, Ways, no_shares_at, refusals};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
-use tidegate_contract::{Attach, Vnic};
+use tidegate_contract::Vnic;
 use tidegate_evidence::Connection;
 use tidegate_evidence::NetdevDrop;
 use tidegate_evidence::{DropReason, Traffic, VnicStats};
@@ -72,7 +74,7 @@ impl KernelPlace {
                     if differs.is_none() {
                         self.shaped.insert(vnic.name.clone(), index);
                     } else if self.shaped.get(&vnic.name) != Some(&index) {
-                        // A VM that has just started, not somebody who changed something.
+                        // The device of a VM that has just started, not a change by another program.
                         there.connection = Connection::Connected;
                     }
                     there.broken = differs;
@@ -131,10 +133,10 @@ impl KernelPlace {
             tracing::warn!("{note}");
         }
         self.gone_past = gone_past;
-        let left = drift.of_nobody(&shapings, &seen);
+        let left = drift.of_no_netdev(&shapings, &seen);
         self.left_over = left.is_some();
         if let Some(left) = left {
-            // Of a VM that ended where there is one, else put there by somebody.
+            // The leftover is most likely of a VM that ended; if none did, another program made it.
             let whose = observed.vnics.values().find(|o| o.connection == Connection::Disconnected);
             let whose = whose.or(observed.vnics.values().next()).map(|o| o.vnic.name.clone());
             let whose = whose.and_then(|name| observed.vnics.get_mut(&name));
@@ -379,13 +381,5 @@ fn traffic(counters: Option<Counters>, full: DropReason) -> Traffic {
         marked,
         flows_now: flows.unwrap_or_default(),
         ..Traffic::default()
-    }
-}
-
-/// The netdev of a contract.
-pub(super) fn netdev(vnic: &Vnic) -> Option<&str> {
-    match &vnic.attach {
-        Attach::Netdev { name } => Some(name),
-        _ => None,
     }
 }

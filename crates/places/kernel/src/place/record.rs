@@ -179,8 +179,8 @@ impl Record {
 mod tests {
     use super::*;
     use crate::foreign::{Layer, Object};
+    use crate::handle::Handle;
     use crate::tc::Vlans;
-    use crate::tc::handle::Handle;
     use tidegate_testkit::contract::netdev;
 
     fn entry(name: &str, owned: Ways, theirs: bool) -> Entry {

@@ -1,11 +1,11 @@
 //! Brings the kernel to what the record says.
 
-use super::devices::Devices;
-use super::record::{Entry, Record};
+use super::devices::placed;
+use super::netdev::netdev as netdev_of;
+use super::record::Entry;
 use super::shape::Senders;
-use super::{ATTEMPTS, Beside, KernelPlace, observe, step_failed};
+use super::state::{ATTEMPTS, Beside, KernelPlace, step_failed};
 use crate::tc::{Device, Kernel, Network, Shaping, Step, Ways};
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use tidegate_contract::Vnic;
 use tidegate_place::PlaceError;
@@ -41,7 +41,7 @@ impl KernelPlace {
         };
         // With the last contract all that is ours goes.
         let near = about.filter(|_| !self.record.is_empty()).map(|vnic| self.near(vnic, former));
-        let netdev = about.and_then(observe::netdev).filter(|_| new.is_some());
+        let netdev = about.and_then(netdev_of).filter(|_| new.is_some());
         let expected = new.and_then(|(vnic, _)| self.coming.get(&vnic.name).copied());
         // A device of that name that is gone has left its leaf.
         let mut known: BTreeSet<u32> = about
@@ -55,8 +55,7 @@ impl KernelPlace {
         for _ in 0..ATTEMPTS {
             let network = self.look_near(near.as_ref(), &mut known, beside)?;
             let is_seen = |entry: &&Entry| {
-                let is_near =
-                    |near: &Near| observe::netdev(&entry.vnic).is_some_and(|n| near.netdevs.contains(n));
+                let is_near = |near: &Near| netdev_of(&entry.vnic).is_some_and(|n| near.netdevs.contains(n));
                 network.near.is_none() || near.as_ref().is_none_or(is_near)
             };
             let placed = placed(&self.record, &self.devices);
@@ -108,7 +107,7 @@ impl KernelPlace {
         let sends = |v: &&Vnic| v.to.iter().any(|to| concerned.iter().any(|c| c.name == *to));
         let senders = self.record.iter().map(|entry| &entry.vnic).filter(sends);
         let netdevs =
-            |vnics: Vec<&Vnic>| vnics.into_iter().filter_map(observe::netdev).map(str::to_owned).collect();
+            |vnics: Vec<&Vnic>| vnics.into_iter().filter_map(netdev_of).map(str::to_owned).collect();
         Near { netdevs: netdevs(concerned.clone()), senders: netdevs(senders.collect()) }
     }
 
@@ -147,23 +146,18 @@ impl KernelPlace {
 
     /// Finds the devices of all contracts again; whether any was renamed.
     pub(super) fn follow(&mut self, network: &Network) -> bool {
-        let recorded = self.record.iter().filter_map(|t| Some((observe::netdev(&t.vnic)?, &t.devices[..])));
+        let recorded = self.record.iter().filter_map(|t| Some((netdev_of(&t.vnic)?, &t.devices[..])));
         self.devices.recall(recorded, network);
         // Also of contracts that go with this change: they may come back.
-        let netdevs = self.record.with_former().filter_map(observe::netdev).collect();
+        let netdevs = self.record.with_former().filter_map(netdev_of).collect();
         let renamed = self.devices.look(&netdevs, network);
         for renamed in &renamed {
             tracing::warn!("{renamed}");
         }
         for entry in self.record.iter_mut() {
-            let Some(netdev) = observe::netdev(&entry.vnic) else { continue };
+            let Some(netdev) = netdev_of(&entry.vnic) else { continue };
             entry.devices = self.devices.all(netdev).map(|(index, _)| index).collect();
         }
         !renamed.is_empty()
     }
-}
-
-/// The contracts on record, each attached to its device by the name that this has now.
-pub fn placed<'a>(record: &'a Record, devices: &Devices) -> Vec<Cow<'a, Vnic>> {
-    record.iter().map(|entry| devices.placed(&entry.vnic)).collect()
 }

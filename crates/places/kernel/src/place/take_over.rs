@@ -1,7 +1,9 @@
-//! What others made at the ends of a netdev: taken over, and given back when no contract limits that end any more.
+//! Foreign objects at the ends of a netdev: taken over, and restored when no contract limits that end any more.
 
-use super::settle::placed;
-use super::{Beside, KernelPlace, observe, shape, step_failed};
+use super::devices::placed;
+use super::netdev::netdev;
+use super::shape;
+use super::state::{Beside, KernelPlace, step_failed};
 use crate::foreign::{TakenOver, rehearse};
 use crate::tc::{Ends, Network, Shaping, Ways};
 use tidegate_contract::Vnic;
@@ -9,7 +11,7 @@ use tidegate_place::Adopt;
 use tidegate_place::PlaceError;
 
 impl KernelPlace {
-    /// What a contract takes over. Unless that is to be done anyway, all of it can be given back.
+    /// The foreign objects that a contract takes over. Unless `adopt` is [`Adopt::Anyway`], all of them can be restored.
     pub(super) fn find_foreign(
         &mut self,
         vnic: &Vnic,
@@ -21,9 +23,9 @@ impl KernelPlace {
         let all: Vec<&Vnic> = placed.iter().map(AsRef::as_ref).collect();
         let shaping = shape::shaping(&self.devices.placed(vnic), owned, &all);
         let shaping = shaping.map_err(|why| PlaceError::Failed(why.join("; ")))?;
-        let theirs = self.foreign_at(&shaping, &network).map_err(PlaceError::Failed)?;
-        if !theirs.lost.is_empty() {
-            let (name, why) = (&shaping.netdev, &theirs.lost);
+        let foreign = self.foreign_at(&shaping, &network).map_err(PlaceError::Failed)?;
+        if !foreign.lost.is_empty() {
+            let (name, why) = (&shaping.netdev, &foreign.lost);
             if adopt != Adopt::Anyway {
                 return Err(PlaceError::Failed(format!("interface {name} cannot be taken over: {why}")));
             }
@@ -32,51 +34,50 @@ impl KernelPlace {
                 "what others made on interface {name} is taken over, and is not put back when the contract goes: {why}"
             );
         }
-        Ok(theirs)
+        Ok(foreign)
     }
 
-    /// What others made where a shaping has no hold yet: what can be made again, and why the rest cannot.
+    /// The foreign objects at the ends that a shaping does not own yet, with the reasons why some cannot be restored.
     pub(super) fn foreign_at(&mut self, shaping: &Shaping, network: &Network) -> Result<TakenOver, String> {
         let name = &shaping.netdev;
         let (index, link) = network.by_name(name).ok_or_else(|| format!("interface {name} is not there"))?;
         let new = shaping.uses(link.kind.as_deref()).unwrap_or_default();
         let new = new.without(shaping.owned.ends(link.kind.as_deref()).unwrap_or_default());
         let kernel = self.kernel().map_err(|e| e.to_string())?;
-        let mut theirs = TakenOver { index, ..TakenOver::default() };
+        let mut foreign = TakenOver { index, ..TakenOver::default() };
         for end in new.each() {
             let found = kernel.foreign(index, end).and_then(|found| rehearse(&found, name).map(|()| found));
             match found {
-                Ok(found) => theirs.add(&found, end),
-                Err(why) => theirs.lose(end, &why),
+                Ok(found) => foreign.add(&found, end),
+                Err(why) => foreign.lose(end, &why),
             }
         }
-        Ok(theirs)
+        Ok(foreign)
     }
 
-    /// Makes again what others had at the ends of a netdev that no contract limits any more; which ends those are.
-    pub(super) fn restore_foreign(&mut self, theirs: &TakenOver) -> Result<Ends, PlaceError> {
-        if theirs.is_empty() {
+    /// Restores the foreign objects at the ends of a netdev that no contract limits any more; returns these ends.
+    pub(super) fn restore_foreign(&mut self, foreign: &TakenOver) -> Result<Ends, PlaceError> {
+        if foreign.is_empty() {
             return Ok(Ends::default());
         }
         let network = self.network(Beside::default())?;
         // What was on a netdev that is gone went with it.
-        let Some(link) = network.netdevs.get(&theirs.index) else { return Ok(Ends::BOTH) };
+        let Some(link) = network.netdevs.get(&foreign.index) else { return Ok(Ends::BOTH) };
         let is_here = |vnic: &Vnic| {
-            observe::netdev(vnic)
-                .is_some_and(|name| name == link.name || self.devices.is_of(name, theirs.index))
+            netdev(vnic).is_some_and(|name| name == link.name || self.devices.is_of(name, foreign.index))
         };
         let here = self.record.iter().filter(|entry| is_here(&entry.vnic));
         let limited = here.map(|entry| shape::limited(&entry.vnic)).fold(Ways::NONE, Ways::or);
         let free = Ends::BOTH.without(limited.ends(link.kind.as_deref()).unwrap_or_default());
         let kernel = self.kernel()?;
-        for step in theirs.restore(link, free) {
+        for step in foreign.restore(link, free) {
             tracing::info!(%step, "giving back");
             kernel.apply(&step).map_err(step_failed)?;
         }
         Ok(free)
     }
 
-    /// What was given back is not remembered any more.
+    /// Removes restored objects from the record.
     pub(super) fn forget_restored(&mut self, name: &str, given: Ends) {
         if let Some(entry) = self.record.get_mut(name) {
             entry.taken_over.remove(given);

@@ -1,6 +1,6 @@
 //! The classes of limits and shares: what HTB is told (`struct tc_htb_opt`, linux/pkt_sched.h).
 
-use crate::tc::limit::Limit;
+use crate::limit::Limit;
 use crate::tc::shaping::Share;
 
 /// How much a class sends in one turn beside others, bytes: a super-frame.

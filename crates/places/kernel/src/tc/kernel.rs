@@ -1,12 +1,11 @@
-//! The kernel of a network namespace: look at it, and change it step by step.
+//! The kernel of a network namespace: observes it, and changes it step by step.
 
 use crate::ebpf::classify::{Classes, Classifier, ClassifyError};
 use crate::ebpf::congestion::{CongestionMarker, Marked, VirtualQueue};
 use crate::ebpf::mark::{Dropped, Marker, Marks};
 use crate::ebpf::police::{Bucket, Policed, Policer};
-use crate::foreign::{self, TakenOver};
+use crate::handle::Handle;
 use crate::tc::foreign_programs;
-use crate::tc::handle::Handle;
 use crate::tc::netlink::attribute::Attributes;
 use crate::tc::netlink::constants::{
     IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS, RTM_GETLINK, RTM_GETQDISC, RTM_GETTCLASS, RTM_GETTFILTER,
@@ -16,26 +15,27 @@ use crate::tc::netlink::{
 };
 use crate::tc::network::{Class, Netdev, Network, Qdisc, Rule};
 use crate::tc::nftables::IngressChains;
+use crate::tc::object::Layer;
 use crate::tc::owner;
 use crate::tc::plan::{Plan, plan};
-use crate::tc::shaping::{Ends, Shaping};
+use crate::tc::shaping::Shaping;
 use crate::tc::step::{Device, Step};
 use crate::tc::vlan::Vlans;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Why a step failed. It was not done; those before it were.
+/// The failure of a step. It was not done; the steps before it were.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {step}: {why}")]
 pub struct StepError {
-    /// What was to be done.
+    /// The step, in words.
     pub step: String,
     /// What is wrong, and what to do.
     pub why: String,
 }
 
-/// Why the network could not be read.
+/// A failed observation.
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
     /// The kernel does not answer.
@@ -49,7 +49,7 @@ pub enum ObserveError {
 /// The kernel, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Kernel {
-    socket: Socket,
+    pub(crate) socket: Socket,
     /// Interface index of our IFB, as last seen.
     ifb: Option<u32>,
     /// The map of the classifier of each device that has one, by interface index, as last seen.
@@ -139,8 +139,8 @@ impl Kernel {
         Ok(network)
     }
 
-    /// As [`Self::observe`], of some interfaces, and what is on our IFB for them and for devices with the indices `before`,
-    /// which may be gone: what a change of few netdevs needs to know, in few requests, however many there are. Of others,
+    /// As [`Self::observe`], for the interfaces `names` and the devices with the indices `before`, which may be gone, with their
+    /// objects on our IFB. The number of requests does not grow with the number of other devices. Of others,
     /// `beside`, of bridges, and of those of `before` that have another name by now only that they are there is asked. Where no other device is on the IFB all of it is looked at, since it may go with
     /// the last one.
     ///
@@ -247,7 +247,7 @@ impl Kernel {
     fn read_classes(&mut self, index: u32, link: &mut Netdev) -> Result<(), NetlinkError> {
         if link.root_is_ours() {
             let class = |_, body: &[u8]| Some(netlink::traffic_control(body)?.class());
-            // Those of the root only: the flows of a queue below are classes, too.
+            // Classes of the root only: the kernel lists the flows of a queue below as classes, too.
             let found = self.socket.dump(RTM_GETTCLASS, &on(index, owner::ROOT_QDISC), class);
             link.classes = unless_gone(found)?;
         }
@@ -361,7 +361,9 @@ impl Kernel {
     }
 
     fn classes_of(&self, index: u32) -> Result<&Classes, String> {
-        self.classifiers.get(&index).ok_or_else(|| "its classifier is gone: somebody deleted it".into())
+        self.classifiers
+            .get(&index)
+            .ok_or_else(|| "its classifier is gone: another program deleted it".into())
     }
 
     /// Observes, and does what leads to `wanted`; what was done.
@@ -378,14 +380,6 @@ impl Kernel {
         let plan = plan(wanted, &network);
         self.apply_all(&plan.steps)?;
         Ok(plan)
-    }
-
-    /// What others made at these ends of a device, to be remembered.
-    ///
-    /// # Errors
-    /// The kernel does not answer, or there is something that cannot be remembered; the text names it.
-    pub fn foreign(&mut self, index: u32, ends: Ends) -> Result<TakenOver, String> {
-        foreign::read(&mut self.socket, index, ends)
     }
 }
 
@@ -452,7 +446,9 @@ impl Names for KernelNames<'_> {
 /// The interface index of a device; `ifb` is that of our IFB.
 fn index_of(ifb: Option<u32>, device: &Device) -> Result<u32, String> {
     match device {
-        Device::Ifb => ifb.ok_or_else(|| format!("interface {} is gone: somebody deleted it", owner::IFB)),
+        Device::Ifb => {
+            ifb.ok_or_else(|| format!("interface {} is gone: another program deleted it", owner::IFB))
+        }
         Device::Netdev { index, .. } => Ok(*index),
     }
 }
@@ -490,7 +486,7 @@ fn unless_gone<T: Default>(found: Result<T, NetlinkError>) -> Result<T, NetlinkE
 }
 
 fn is_filter_again(step: &Step) -> bool {
-    matches!(step, Step::Restore { object, .. } if object.layer == foreign::Layer::Filter)
+    matches!(step, Step::Restore { object, .. } if object.layer == Layer::Filter)
 }
 
 const EPERM: i32 = 1;
@@ -503,7 +499,7 @@ fn explain(error: &NetlinkError) -> String {
     let hint = match error.errno() {
         Some(EPERM) => "; it needs CAP_NET_ADMIN",
         Some(ENODEV) => "; the device is gone",
-        Some(EEXIST) => "; somebody made one since this was looked at",
+        Some(EEXIST) => "; another program made one after our last observation",
         _ => "",
     };
     format!("{error}{hint}")

@@ -1,26 +1,26 @@
-//! What was observed: the netdevs of a network namespace, and the qdiscs, classes and filters on them.
+//! The observed state: the netdevs of a network namespace, with their qdiscs, classes and filters.
 
 use crate::ebpf::congestion::VirtualQueue;
 use crate::ebpf::mark::Marks;
 use crate::ebpf::police::Bucket;
+use crate::handle::Handle;
 use crate::tc::class::HtbClass;
 use crate::tc::foreign_programs::ForeignProgram;
-use crate::tc::handle::Handle;
-use crate::tc::nftables::IngressChain;
+use crate::tc::ingress_chain::IngressChain;
 use crate::tc::owner::{self, Cookie, Program};
-use crate::tc::queueing::Host;
+pub use crate::tc::qdisc::{Qdisc, Setting};
 use crate::tc::vlan::Vlans;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the plan needs to know of a network namespace.
+/// The part of a network namespace that the plan needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
     /// By interface index.
     pub netdevs: BTreeMap<u32, Netdev>,
-    /// Where not all was looked at: the devices, also gone ones, that this is about. Of others only our IFB is here,
-    /// and of what is on it only what is theirs.
+    /// Set if only some devices were observed: their indices, gone ones too. Beside them only our IFB is here, with the
+    /// objects that belong to these devices.
     pub near: Option<BTreeSet<u32>>,
-    /// Others' rules of nftables at ingresses, where they were asked for.
+    /// Foreign nftables rules at ingresses; empty if they were not read.
     pub ingress_chains: Vec<IngressChain>,
 }
 
@@ -31,109 +31,37 @@ pub struct Netdev {
     pub name: String,
     /// Kind of a virtual device, such as `tun`, `veth`, `ifb`; physical ones have none.
     pub kind: Option<String>,
-    /// What `ip link set group` sets; 0 where it was not set.
+    /// Device group (`ip link set group`), 0 by default.
     pub group: u32,
     /// Whether it is the loopback, which reaches no VM.
     pub loopback: bool,
     /// Whether it is administratively up.
     pub up: bool,
-    /// The longest packet that it carries, bytes without the Ethernet header; 0 where it was not said.
+    /// MTU, bytes without the Ethernet header; 0 if the kernel did not report it.
     pub mtu: u32,
-    /// Its qdiscs, but what the kernel makes by itself below others.
+    /// Its qdiscs, without those that the kernel makes by itself below others.
     pub qdiscs: Vec<Qdisc>,
     /// The classes of a root qdisc of ours.
     pub classes: Vec<Class>,
-    /// The filters at its ingress, and those of a root qdisc of ours.
+    /// The filters at its ingress, and the filters of a root qdisc of ours.
     pub filters: Vec<Filter>,
-    /// Interface index of what it is a port of: a bridge, a bond.
+    /// Interface index of the bridge or bond that it is a port of.
     pub master: Option<u32>,
-    /// Of a Linux bridge: what it does with VLANs.
+    /// VLAN settings, if it is a Linux bridge.
     pub bridge: Option<Bridge>,
-    /// As a port of a Linux bridge: its VLANs, where they were asked for.
+    /// VLANs of its bridge port; `None` if it is none, or they were not read.
     pub vlans: Option<Vlans>,
-    /// Others' programs that get what it receives before the filters at its ingress; those of tcx where filters are ours.
+    /// Foreign eBPF programs that get its received frames before the filters at its ingress; tcx programs only if a filter is ours.
     pub foreign_programs: Vec<ForeignProgram>,
 }
 
-/// What a Linux bridge does with VLANs.
+/// The VLAN settings of a Linux bridge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bridge {
-    /// Whether ports have only what is of their VLANs (`vlan_filtering`).
+    /// Whether ports pass frames of their own VLANs only (`vlan_filtering`).
     pub filters: bool,
-    /// The VLAN of a port that has just come (`vlan_default_pvid`).
+    /// The VLAN of a new port (`vlan_default_pvid`).
     pub default_pvid: Option<u16>,
-}
-
-/// A qdisc.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Qdisc {
-    /// Major 0 where the kernel made it by itself.
-    pub handle: Handle,
-    /// Root, clsact, a class, or what cuts below one.
-    pub parent: Handle,
-    /// What it is.
-    pub setting: Setting,
-}
-
-/// Kind of a qdisc, with what the plan cares for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Setting {
-    /// `htb`.
-    Htb {
-        /// Minor of the class for what no filter takes; 0 passes it on without any limit.
-        default: u32,
-    },
-    /// `bfifo`.
-    Bfifo {
-        /// Most bytes that wait.
-        limit: u32,
-    },
-    /// `tbf` that limits nothing: its rate is one that no device has, and says what it cuts.
-    Cut {
-        /// The largest super-frame that is not cut, bytes on the wire; of other frames, a larger one is dropped.
-        largest: u32,
-    },
-    /// `fq_codel`, with ECN and what else it has by itself.
-    FqCodel {
-        /// CoDel's target, units of 1,024 ns.
-        target: u32,
-        /// Its interval, the same.
-        interval: u32,
-        /// Most bytes of memory.
-        memory: u32,
-    },
-    /// `cake` without a rate, best effort only.
-    Cake {
-        /// Target, us.
-        target: u32,
-        /// Interval, us.
-        interval: u32,
-        /// Most bytes of memory.
-        memory: u32,
-        /// Fairness between these hosts first.
-        hosts: Option<Host>,
-        /// Whether super-frames are cut.
-        split: bool,
-    },
-    /// `clsact`.
-    Clsact,
-    /// Any other kind.
-    Other(String),
-}
-
-impl Setting {
-    /// As `tc` names it.
-    pub fn kind(&self) -> &str {
-        match self {
-            Self::Htb { .. } => "htb",
-            Self::Bfifo { .. } => "bfifo",
-            Self::Cut { .. } => "tbf",
-            Self::FqCodel { .. } => "fq_codel",
-            Self::Cake { .. } => "cake",
-            Self::Clsact => "clsact",
-            Self::Other(kind) => kind,
-        }
-    }
 }
 
 /// A class.
@@ -141,24 +69,24 @@ impl Setting {
 pub struct Class {
     /// Its name.
     pub id: Handle,
-    /// The class it is part of; [`Handle::ROOT`] where it is of none.
+    /// The class above; [`Handle::ROOT`] if there is none.
     pub parent: Handle,
-    /// What HTB was told; `None` for a class of another kind.
+    /// HTB parameters; `None` for a class of another kind.
     pub htb: Option<HtbClass>,
     /// What it counted.
     pub counters: Counters,
 }
 
-/// What a class counted since it was made.
+/// The counters of a class since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Wire bytes sent.
     pub bytes: u64,
     /// Frames sent; each segment of a super-frame is one.
     pub packets: u64,
-    /// Frames dropped where they waited, for room or by CoDel; a super-frame that is not cut is one.
+    /// Frames dropped from the queue, because it was full or by CoDel; an uncut super-frame counts once.
     pub drops: u64,
-    /// Of these, for room.
+    /// Of `drops`: because the queue was full.
     pub full: u64,
     /// Frames that CoDel marked (CE) instead.
     pub marked: u64,
@@ -174,21 +102,21 @@ pub struct Counters {
 pub struct Filter {
     /// [`Handle::INGRESS`], or a qdisc.
     pub parent: Handle,
-    /// Lower ones are asked first.
+    /// The kernel tries lower preferences first.
     pub preference: u16,
     /// Ethernet protocol; 3 is all of them (`ETH_P_ALL`).
     pub protocol: u16,
     /// Such as `u32`.
     pub kind: String,
-    /// Its number among those of its preference.
+    /// Its number among the filters of its preference.
     pub handle: u32,
-    /// Every frame is asked by those of chain 0; by those of another only where one of these leads there (`goto chain`).
+    /// Every frame passes the filters of chain 0, and another chain only if a filter leads there (`goto chain`).
     pub chain: u32,
     /// What it does.
     pub rule: Rule,
 }
 
-/// What a filter does, where it is one that we make.
+/// The action of a filter of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// Everything goes to the egress of another device.
@@ -225,7 +153,7 @@ pub enum Rule {
         /// Our mark.
         cookie: Cookie,
     },
-    /// What came in by a device goes to its class.
+    /// Frames from a device go to its class.
     Classify {
         /// The eBPF program, whose map says to which.
         program: Program,

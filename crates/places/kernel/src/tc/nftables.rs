@@ -9,10 +9,10 @@
 //!                          └─ redirect ─▶ IFB ────────────────────────▲
 //! ```
 
+use crate::tc::ingress_chain::{Devices, IngressChain};
 use crate::tc::netlink::attribute::{Attributes, find, read, string};
 use crate::tc::network::{Netdev, Network};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use tidegate_netlink::netfilter::{Message, Netfilter};
 use tidegate_netlink::{NetlinkError, attribute};
@@ -52,61 +52,6 @@ const NF_DROP: u32 = 0;
 /// What a kernel without nftables says to its messages.
 const EINVAL: i32 = 22;
 
-/// A chain at the ingress of devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IngressChain {
-    /// `netdev` or `inet`.
-    pub family: &'static str,
-    /// The table that it is in.
-    pub table: String,
-    /// Its name there.
-    pub name: String,
-    /// The devices.
-    pub devices: Vec<Devices>,
-    /// The handles of its rules, in their order.
-    pub rules: Vec<u64>,
-    /// Whether what no rule decides is dropped.
-    pub drops: bool,
-}
-
-/// Devices that a chain names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Devices {
-    /// One.
-    Named(String),
-    /// All whose names begin so, from Linux 6.16 on.
-    Beginning(String),
-}
-
-impl Devices {
-    fn has(&self, name: &str) -> bool {
-        match self {
-            Self::Named(named) => named == name,
-            Self::Beginning(prefix) => name.starts_with(prefix),
-        }
-    }
-}
-
-impl IngressChain {
-    /// Whether it decides anything about what a device receives.
-    pub fn decides(&self, device: &str) -> bool {
-        (self.drops || !self.rules.is_empty()) && self.devices.iter().any(|devices| devices.has(device))
-    }
-}
-
-impl fmt::Display for IngressChain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { family, table, name, rules, .. } = self;
-        let rules: Vec<_> = rules.iter().map(u64::to_string).collect();
-        match &rules[..] {
-            [] => write!(f, "the policy drop")?,
-            [rule] => write!(f, "rule {rule}")?,
-            rules => write!(f, "rules {}", rules.join(", "))?,
-        }
-        write!(f, " of chain {name} in table {family} {table} (nft -a list chain {family} {table} {name})")
-    }
-}
-
 /// The chains of a namespace, read anew where they changed.
 #[derive(Debug, Default)]
 pub struct IngressChains {
@@ -123,7 +68,7 @@ impl IngressChains {
         &self.chains
     }
 
-    /// Reads those of this network.
+    /// Reads the chains for the devices of this network.
     ///
     /// # Errors
     /// The kernel does not answer, or does not let us ask: `CAP_NET_ADMIN`.

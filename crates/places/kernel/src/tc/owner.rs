@@ -14,10 +14,8 @@
 use crate::ebpf::congestion::VirtualQueue;
 use crate::ebpf::mark::Marks;
 use crate::ebpf::police::Bucket;
-use crate::tc::handle::Handle;
-
-/// Major of our qdiscs: the bytes "td", as in the stamp of the uplink.
-pub const MAJOR: u16 = 0x7464;
+use crate::handle::Handle;
+pub use crate::handle::MAJOR;
 
 /// Our root qdisc.
 pub const ROOT_QDISC: Handle = Handle::new(MAJOR, 0);

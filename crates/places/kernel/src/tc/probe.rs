@@ -10,9 +10,9 @@
 
 use crate::ebpf::mark::Marks;
 use crate::ebpf::police::Bucket;
-use crate::tc::handle::Handle;
+use crate::handle::Handle;
+use crate::limit::Limit;
 use crate::tc::kernel::Kernel;
-use crate::tc::limit::Limit;
 use crate::tc::network::{Network, Setting};
 use crate::tc::plan::settle_link;
 use crate::tc::queueing::{Flows, Host, Qdiscs};

@@ -14,8 +14,9 @@
 //! a ping behind them waits, whatever is below the class. So super-frames are cut before they wait.
 
 use crate::ebpf::congestion::VirtualQueue;
-use crate::tc::limit::Limit;
-use crate::tc::network::Setting;
+use crate::limit::Limit;
+pub use crate::tc::qdisc::Host;
+use crate::tc::qdisc::Setting;
 
 /// The qdiscs for short queues that the running kernel has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,16 +44,6 @@ pub struct Flows {
     pub frame: u32,
     /// What the kernel has. Where it has nothing, all wait in one queue, as without flows.
     pub kernel: Qdiscs,
-}
-
-/// Which address of a frame says of which host it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Host {
-    /// Source addresses: what a VM sends.
-    #[default]
-    Source,
-    /// Destination addresses: what it receives.
-    Destination,
 }
 
 /// What is below a class.

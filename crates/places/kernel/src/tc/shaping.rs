@@ -1,8 +1,8 @@
-//! What is wanted of one netdev.
+//! The wanted state of one netdev.
 
 use crate::ebpf::mark::Marks;
 use crate::ebpf::police::Bucket;
-use crate::tc::limit::Limit;
+use crate::limit::Limit;
 use crate::tc::queueing::{Flows, Host, Waiting};
 use serde::{Deserialize, Serialize};
 
@@ -11,55 +11,55 @@ use serde::{Deserialize, Serialize};
 pub struct Shaping {
     /// Interface name.
     pub netdev: String,
-    /// Of what the VM sends: more waits.
+    /// Limit of the frames that the VM sends; frames above it wait.
     pub tx: Option<Limit>,
-    /// Of what the VM sends: more is dropped. Beside `tx` it has no meaning.
+    /// Limit of the frames that the VM sends; frames above it are dropped. Ignored if `tx` is set.
     pub tx_police: Option<Bucket>,
-    /// Priority marks of what the VM sends; `None` leaves them as they are. On a macvtap they are out of reach.
+    /// Priority marks of the frames that the VM sends; `None` leaves them unchanged. A macvtap cannot set them.
     pub marks: Option<Marks>,
-    /// What the VM sends goes before what others send.
+    /// Frames that the VM sends go before those of other VMs.
     pub realtime: bool,
-    /// Others have a share for what it sends.
+    /// A receiver has a share for the frames that this VM sends.
     pub promises: bool,
-    /// Of what the VM receives.
+    /// Limit of the frames that the VM receives.
     pub rx: Option<Limit>,
-    /// Who gets what of `rx`. Without `rx` it has no meaning.
+    /// The shares of `rx` by sender. Ignored without `rx`.
     pub rx_shares: Vec<Share>,
-    /// How what waits for a limit waits, but for what has a deadline; `None` is in one queue for all.
+    /// Queueing by flow of frames without a deadline; `None` is one queue for all.
     pub flows: Option<Flows>,
-    /// What the VM receives waits in one queue for all, whatever `flows` says.
+    /// Received frames wait in one queue for all, also if `flows` is set.
     pub rx_in_order: bool,
     /// The VLAN that its bridge port is an access port of, 1 to [`LAST`](crate::tc::vlan::LAST); `None` leaves the port as it is.
     pub segment: Option<u16>,
-    /// What was in force before, or is taken over: what others put in its place is replaced. Otherwise others' qdiscs,
-    /// filters and VLANs are left alone, and the shaping is refused.
+    /// The parts in force before, or taken over: foreign objects in their place are replaced. Foreign qdiscs, filters and VLANs
+    /// elsewhere are left alone, and the shaping is refused.
     pub owned: Ways,
 }
 
-/// What one sender gets of what a VM receives, beside others.
+/// One sender's share of the rate at which a VM receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The sender's netdev.
     pub from: String,
-    /// What it gets whatever others send; nothing but its part of what is left otherwise.
+    /// Guaranteed rate; `None` guarantees none, and the sender gets only its part of the rest.
     pub guaranteed: Option<Limit>,
-    /// 0 goes first, [`Share::LAST`] is for all without a deadline.
+    /// 0 goes first; [`Share::LAST`] is for senders without a deadline.
     pub priority: u8,
-    /// Its part of what is left, 1 to 1000; everybody who has no share counts 1 together.
+    /// Its weight in the rest, 1 to 1000; all senders without a share together have weight 1.
     pub weight: u32,
 }
 
 impl Share {
-    /// Priority of those that have no deadline.
+    /// Priority of senders without a deadline.
     pub const LAST: u8 = tidegate_contract::admission::LEVELS;
 }
 
-/// What of a netdev a contract may have: the two directions of its VM, and the VLANs of its bridge port.
+/// The parts of a netdev that a contract may set: the two directions of its VM, and the VLANs of its bridge port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ways {
-    /// What it sends.
+    /// Frames that the VM sends.
     pub tx: bool,
-    /// What it receives.
+    /// Frames that the VM receives.
     pub rx: bool,
     /// Its VLANs.
     #[serde(default)]
@@ -72,12 +72,12 @@ impl Ways {
     /// Both directions, and the VLANs.
     pub const BOTH: Self = Self { tx: true, rx: true, segment: true };
 
-    /// Those of either.
+    /// The ways that either has.
     pub fn or(self, other: Self) -> Self {
         Self { tx: self.tx || other.tx, rx: self.rx || other.rx, segment: self.segment || other.segment }
     }
 
-    /// As a device of this kind sees them; `None` where no VM can be behind one.
+    /// The ends of a device of this kind; `None` if no VM can be behind such a device.
     pub fn ends(self, kind: Option<&str>) -> Option<Ends> {
         by_end(kind, self.tx, self.rx).map(|(egress, ingress)| Ends { egress, ingress })
     }
@@ -101,9 +101,9 @@ fn by_end<T>(kind: Option<&str>, tx: T, rx: T) -> Option<(T, T)> {
 /// The two ends of a device, by its own view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
-    /// What the host sends into it: its root qdisc.
+    /// Its root qdisc: frames that the host sends into it.
     pub egress: bool,
-    /// What the host receives from it: its ingress qdisc.
+    /// Its ingress qdisc: frames that the host receives from it.
     pub ingress: bool,
 }
 
@@ -118,21 +118,28 @@ impl Ends {
         each.into_iter().filter(move |end| *end != none)
     }
 
-    /// Those that are not among the others.
+    /// The ends that `other` does not have.
     pub fn without(self, other: Self) -> Self {
         Self { egress: self.egress && !other.egress, ingress: self.ingress && !other.ingress }
     }
 }
 
-/// Why a netdev cannot be shaped. Nothing of it is touched.
+/// A refusal to shape a netdev. The netdev stays as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetdevRefusal {
     /// Interface name.
     pub netdev: String,
-    /// What is wrong, and what to do.
+    /// The obstacle, and what to do.
     pub reason: String,
     /// The foreign object there, if it is the only obstacle: it can be taken over.
     pub foreign: Option<String>,
+}
+
+impl NetdevRefusal {
+    /// A refusal that no take-over ends.
+    pub fn new(netdev: &str, reason: String) -> Self {
+        Self { netdev: netdev.to_owned(), reason, foreign: None }
+    }
 }
 
 /// The limits of one device, by the device's own view.

@@ -3,10 +3,10 @@
 use crate::ebpf::congestion::VirtualQueue;
 use crate::ebpf::mark::Marks;
 use crate::ebpf::police::Bucket;
-use crate::foreign::Object;
+use crate::handle::Handle;
 use crate::tc::class::HtbClass;
-use crate::tc::handle::Handle;
-use crate::tc::network::{Filter, Setting};
+use crate::tc::network::{Filter, Netdev, Setting};
+use crate::tc::object::Object;
 use crate::tc::owner;
 use crate::tc::vlan::Vlans;
 use std::fmt;
@@ -23,6 +23,13 @@ pub enum Device {
         /// For messages.
         name: String,
     },
+}
+
+impl Device {
+    /// An observed netdev.
+    pub fn of(index: u32, netdev: &Netdev) -> Self {
+        Self::Netdev { index, name: netdev.name.clone() }
+    }
 }
 
 /// One request: the kernel does it wholly or not at all.

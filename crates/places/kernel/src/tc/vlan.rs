@@ -39,7 +39,7 @@ pub struct Range {
 pub struct Vlans(Vec<Range>);
 
 impl Vlans {
-    /// Those of an access port.
+    /// The VLANs of an access port.
     pub fn access(vid: u16) -> Self {
         [(vid, Member::ACCESS)].into_iter().collect()
     }

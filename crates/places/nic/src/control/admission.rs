@@ -50,7 +50,7 @@ pub enum TermsError {
 }
 
 impl TermsError {
-    /// The function whose own terms are wrong; `None` where it is those of a segment, or of all together.
+    /// The function whose own terms are wrong; `None` if the terms of a segment, or of all functions together, are.
     pub fn function(&self) -> Option<u16> {
         match self {
             Self::Twice { id }

@@ -238,7 +238,7 @@ impl Controller {
         }
     }
 
-    /// Somebody else has set a member's limit to this.
+    /// Another program set a member's limit to this.
     pub fn found(&mut self, id: u16, limit: Rate) {
         let units = self.link.units(limit).max(1);
         if let Some(state) = self.states.iter_mut().find(|s| s.member.id == id) {
@@ -348,7 +348,7 @@ impl Controller {
         }
     }
 
-    /// A limit near its goal is not worth setting, unless a promise or somebody else's limit depends on it.
+    /// Leaves a limit near its goal unchanged, unless a promise or another member's limit depends on it.
     fn keep_what_is_near(&mut self, capacity: f64) {
         for (state, claim) in self.states.iter_mut().zip(&mut self.claims) {
             // From here on the claim's limit is its goal.

@@ -59,7 +59,7 @@ pub fn share(capacity: f64, lending: Lending, probe: f64, claims: &mut [Claim], 
     fill(capacity, claims, tenants, promised);
     for tenant in tenants {
         let rooms = || tenant.members.iter().map(|&i| (claims[i].wanted - claims[i].limit, claims[i].weight));
-        let missing = (tenant.min - together(claims, tenant)).min(left(capacity, claims));
+        let missing = (tenant.min - together(claims, tenant)).min(unclaimed(capacity, claims));
         let level = level(missing, rooms);
         for &index in &tenant.members {
             let claim = &mut claims[index];
@@ -78,12 +78,12 @@ pub fn share(capacity: f64, lending: Lending, probe: f64, claims: &mut [Claim], 
     fill(capacity, claims, tenants, |claim| (claim.max, claim.weight));
 }
 
-/// What no member has yet.
-pub fn left(capacity: f64, claims: &[Claim]) -> f64 {
+/// The part of `capacity` that no limit takes, in the unit of the limits.
+pub fn unclaimed(capacity: f64, claims: &[Claim]) -> f64 {
     capacity - claims.iter().map(|claim| claim.limit).sum::<f64>()
 }
 
-/// What a tenant's members have.
+/// The sum of the limits of a tenant's members.
 pub fn together(claims: &[Claim], tenant: &Aggregate) -> f64 {
     tenant.members.iter().map(|&i| claims[i].limit).sum()
 }
@@ -104,7 +104,7 @@ fn fill(capacity: f64, claims: &mut [Claim], tenants: &[Aggregate], goal: impl F
             claim.room = up_to(claim.room, claim.pace, level);
         }
     }
-    let level = level(left(capacity, claims), || claims.iter().map(|claim| (claim.room, claim.pace)));
+    let level = level(unclaimed(capacity, claims), || claims.iter().map(|claim| (claim.room, claim.pace)));
     for claim in claims.iter_mut() {
         claim.limit += up_to(claim.room, claim.pace, level);
     }
@@ -211,7 +211,7 @@ mod tests {
                 prop_assert!(claim.fair >= claim.min.min(wanted[i]) - 1e-9);
                 prop_assert!(claim.limit >= claim.fair);
             }
-            prop_assert!(left(capacity, &claims) >= -1e-6);
+            prop_assert!(unclaimed(capacity, &claims) >= -1e-6);
             for tenant in &tenants {
                 prop_assert!(together(&claims, tenant) <= tenant.max + 1e-6);
             }

@@ -1,4 +1,4 @@
-//! Groups of VFs that share a rate, such as all those of a tenant: devlink rate nodes.
+//! Groups of VFs that share a rate, such as all VFs of a tenant: devlink rate nodes.
 //!
 //! ```text
 //!  Group ──▶ nodes made, with their rates ─▶ VFs put into them, or out ─▶ higher rates ─▶ nodes deleted

@@ -153,7 +153,7 @@ impl Step {
 }
 
 impl fmt::Display for Step {
-    /// As somebody who knows `ip link` and `devlink` would say it.
+    /// In the terms of `ip link` and `devlink`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pf = &self.pf;
         let (bus, address) = &self.device;

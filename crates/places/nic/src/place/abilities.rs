@@ -1,14 +1,15 @@
-//! What a NIC takes, in words.
+//! The abilities of a NIC, in words.
 
 use crate::device::{Abilities, Ability};
 
-/// Whether all of it is known.
+/// Whether every ability is known: had or lacking.
 pub fn is_complete(abilities: &Abilities) -> bool {
     settings(abilities).iter().all(|(_, ability)| matches!(ability, Ability::Has | Ability::Lacks(_)))
 }
 
-/// For a reader of a plan: what it takes; what it does not, and why; what could not be asked for; what counts.
-pub fn told(abilities: &Abilities) -> Vec<String> {
+/// The abilities for a reader of a plan, a line each: settings that the NIC takes, those that it lacks with the reason, those
+/// that could not be probed, and the source of counters.
+pub fn describe(abilities: &Abilities) -> Vec<String> {
     let settings = settings(abilities);
     let of = |which: fn(&Ability) -> Option<Option<&str>>| {
         let named = settings.iter().filter_map(|(what, ability)| Some((*what, which(ability)?)));
@@ -25,9 +26,9 @@ pub fn told(abilities: &Abilities) -> Vec<String> {
         Ability::Lacks(why) | Ability::Unknown(why) => Some(format!("{source}: {why}")),
         Ability::Has => None,
     };
-    let nobody: Vec<String> = abilities.statistics.iter().filter_map(why).collect();
+    let uncounted: Vec<String> = abilities.statistics.iter().filter_map(why).collect();
     let line = |what: &str, all: &[String]| (!all.is_empty()).then(|| format!("{what}: {}", all.join(", ")));
-    let counted = line("counts by", &counts).or_else(|| line("counts nothing", &nobody));
+    let counted = line("counts by", &counts).or_else(|| line("counts nothing", &uncounted));
     [line("takes", &has), line("does not take", &lacks), line("could not be asked for", &unknown), counted]
         .into_iter()
         .flatten()
@@ -63,11 +64,11 @@ mod tests {
             "does not take: minimum (Invalid argument)",
             "counts by: registers",
         ];
-        assert_eq!(told(&abilities), expected);
+        assert_eq!(describe(&abilities), expected);
         abilities.max_rate = Ability::Unknown("there is no link".into());
         abilities.statistics.truncate(1);
         assert!(!is_complete(&abilities));
-        let lines = told(&abilities);
+        let lines = describe(&abilities);
         assert_eq!(
             lines[2..],
             ["could not be asked for: limit (there is no link)", "counts nothing: VF statistics: all zero"]

@@ -47,7 +47,7 @@ pub struct Shared {
     changed: Condvar,
 }
 
-/// The loops, standing still while somebody holds them.
+/// The loops; they stand still while the lock is held.
 #[derive(Debug, Default)]
 pub struct Loops {
     all: BTreeMap<String, Loop>,
@@ -132,7 +132,7 @@ impl Loops {
     /// Why it cannot; one that runs goes on as it did.
     pub fn set(&mut self, name: &str, task: Option<Task>) -> Result<(), String> {
         match task {
-            Some(task) => self.told(name, task),
+            Some(task) => self.set_task(name, task),
             None => {
                 self.all.remove(name);
                 Ok(())
@@ -145,7 +145,7 @@ impl Loops {
         self.all.retain(|pf, _| is_there(pf));
     }
 
-    /// A NIC is so now, and these limits were set by somebody else than its loop.
+    /// Enters the observed state of a NIC, and limits that its loop did not set.
     pub fn saw(&mut self, pf: &Pf, set: impl Iterator<Item = (u16, Option<Rate>)>) {
         let Some(one) = self.all.get_mut(&pf.name) else { return };
         one.task.pf = pf.clone();
@@ -157,7 +157,7 @@ impl Loops {
         }
     }
 
-    fn told(&mut self, name: &str, task: Task) -> Result<(), String> {
+    fn set_task(&mut self, name: &str, task: Task) -> Result<(), String> {
         let words = |refused: Vec<crate::control::TermsError>| {
             refused.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
         };

@@ -153,7 +153,7 @@ impl Place for NicPlace {
 
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {
         let Attach::Vf { pf, .. } = attach else { return None };
-        let known = self.known.borrow().get(pf).map(|known| abilities::told(&known.abilities));
+        let known = self.known.borrow().get(pf).map(|known| abilities::describe(&known.abilities));
         let notes = known.unwrap_or_default().into_iter().map(|line| format!("{pf} {line}")).collect();
         Some(Capabilities { deadline: false, min: true, uplink: true, notes })
     }

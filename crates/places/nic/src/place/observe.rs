@@ -155,7 +155,7 @@ impl NicPlace {
             }
             let first = vnics.first().is_some_and(|first| first.name == vnic.name);
             let mut steps = plan.steps.iter();
-            let step = steps.find(|step| concerns(step, vnic) || (first && is_nobodys(step, vnics)));
+            let step = steps.find(|step| concerns(step, vnic) || (first && concerns_none(step, vnics)));
             // Before the settings are known, it is not known what its loop would have set.
             let step = step.filter(|_| self.settings.is_some());
             there.broken = step.map(|step| format!("its function is not as it should be, so: {step}"));
@@ -203,7 +203,7 @@ impl NicPlace {
     }
 }
 
-/// Whether what a vNIC may send is another while a step is not done.
+/// Whether the vNIC has other limits until the step is done.
 fn concerns(step: &Step, vnic: &Vnic) -> bool {
     match &step.set {
         Set::NewNode { node }
@@ -216,8 +216,8 @@ fn concerns(step: &Step, vnic: &Vnic) -> bool {
     }
 }
 
-/// Whether it is left over from somebody who is gone.
-fn is_nobodys(step: &Step, vnics: &[&Vnic]) -> bool {
+/// Whether the step concerns no vNIC: it removes a leftover of a contract that ended.
+fn concerns_none(step: &Step, vnics: &[&Vnic]) -> bool {
     !vnics.iter().any(|vnic| concerns(step, vnic))
 }
 

@@ -55,10 +55,10 @@ pub fn terms(vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Option<Terms> {
         Control::On => true,
         Control::Auto => vnics.iter().any(|v| needs_loop(v, nic, link).is_some()),
     };
-    runs.then(|| told(vnics, nic, link)).flatten()
+    runs.then(|| terms_of(vnics, nic, link)).flatten()
 }
 
-/// The groups of functions whose aggregates the NIC keeps: those of a segment, named after it.
+/// The groups of functions whose aggregates the NIC enforces: one per segment, named after it.
 pub fn groups(vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Vec<Group> {
     let group = |(segment, aggregate): (&Segment, &Aggregate)| {
         let members = vnics.iter().filter(|v| v.segment == *segment).filter_map(|v| Some(address(v)?.1));
@@ -83,7 +83,7 @@ pub fn refusals(pf: &str, vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Vec<
             return refusals;
         }
     }
-    let Some(terms) = told(vnics, nic, link) else { return vec![] };
+    let Some(terms) = terms_of(vnics, nic, link) else { return vec![] };
     let promising = |v: &&&Vnic| v.tx.min.is_some();
     let named = |id: u16| vnics.iter().find(|v| address(v).is_some_and(|(_, index)| index == id));
     let of = |refusal: crate::control::TermsError| {
@@ -117,7 +117,7 @@ pub fn carried(capacity: Rate, speed: Option<Rate>) -> Rate {
     counted.map_or(capacity, |counted| capacity.min(counted))
 }
 
-fn told(vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Option<Terms> {
+fn terms_of(vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Option<Terms> {
     let member = |vnic: &&Vnic| {
         let (_, id) = address(vnic)?;
         Some(Member { id, max: vnic.tx.max, min: vnic.tx.min, weight: vnic.weight, segment: vnic.segment })
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(mbits(mbit(800).map(|said| carried(said, mbit(100)))), Some(98));
         assert_eq!(mbits(mbit(800).map(|said| carried(said, None))), Some(800));
         let (a, b) = (promised("a", 0, 300), vf("b", 2, "eth1", 1));
-        let told = told(&[&a, &b], &Nic::default(), &gigabit()).expect("the capacity is known");
+        let told = terms_of(&[&a, &b], &Nic::default(), &gigabit()).expect("the capacity is known");
         assert_eq!(told.promised(), 301_000_000, "a limit is at least a unit");
     }
 

@@ -39,7 +39,7 @@ use tidegate_evidence::Evidence;
 use tidegate_evidence::OwnCpus as View;
 use tidegate_paths::Roots;
 
-/// How often it is looked whether somebody else changed a setting, and what failed is tried again.
+/// Interval of rechecks: changes by other programs are found, failed writes are tried again.
 const LOOK: Duration = Duration::from_secs(10);
 /// What is wanted is brought about no more often, however often the switch says something else: it costs system calls for
 /// each queue, and a write to disk.
@@ -168,7 +168,7 @@ impl OwnCpus {
                 Step::Leave => {
                     set.remove(setting);
                     trouble.push(format!(
-                        "{setting}: somebody else sets it again and again, and it is left to them"
+                        "{setting}: another program changes it again after each repair; the agent leaves it as it is"
                     ));
                 }
             }

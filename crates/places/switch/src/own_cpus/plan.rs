@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// How often a setting that somebody else changes is set again before it is left to them.
+/// Repairs of a setting that another program changes; after these the agent leaves it.
 pub const REPAIRS: u32 = 3;
 
 /// One file of sysfs.
@@ -92,22 +92,22 @@ pub fn wanted(situation: &Situation, off: KeepOff) -> BTreeMap<Setting, String> 
 
 /// A setting of ours, on record before it is touched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
-    /// Which one of that name: the interface's index, 0 of a CPU.
+pub struct SavedSetting {
+    /// Interface index, which tells interfaces of one name apart; 0 for a setting of a CPU.
     pub index: u32,
-    /// What it was.
+    /// The value before the agent changed it.
     pub before: String,
-    /// What it was set to, or is about to be.
+    /// The value that the agent sets.
     pub ours: String,
-    /// What it was set to before that, and is still where the agent died in between.
+    /// The value that the agent set before; still in force if the agent died between record and write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earlier: Option<String>,
-    /// How often it was set again since it was first wanted.
+    /// Repairs since it was first wanted.
     #[serde(default)]
     pub repairs: u32,
 }
 
-impl Kept {
+impl SavedSetting {
     /// Whether a value is one that the agent wrote.
     fn wrote(&self, value: &str) -> bool {
         self.ours == value || self.earlier.as_deref() == Some(value)
@@ -117,7 +117,7 @@ impl Kept {
 /// A setting as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// As in [`Kept::index`].
+    /// As in [`SavedSetting::index`].
     pub index: u32,
     /// Its value.
     pub value: String,
@@ -129,17 +129,17 @@ pub enum Step {
     /// It is as it shall be.
     Nothing,
     /// This goes on record, then its `ours` into the file.
-    Set(Kept),
+    Set(SavedSetting),
     /// This value goes into the file, then the setting off the record.
     PutBack(String),
     /// It goes off the record.
     Forget,
-    /// Somebody else changes it again and again: it is left to them.
+    /// Another program changes it after each repair: the agent leaves it.
     Leave,
 }
 
 /// The step for one setting; `found` is `None` where there is no such file any more.
-pub fn step(wanted: Option<&str>, kept: Option<&Kept>, found: Option<&Found>) -> Step {
+pub fn step(wanted: Option<&str>, kept: Option<&SavedSetting>, found: Option<&Found>) -> Step {
     let Some(found) = found else {
         return if kept.is_some() { Step::Forget } else { Step::Nothing };
     };
@@ -154,7 +154,7 @@ pub fn step(wanted: Option<&str>, kept: Option<&Kept>, found: Option<&Found>) ->
         (None, Some(_)) => Step::Forget,
         (Some(wanted), None) => {
             let (before, ours) = (found.value.clone(), wanted.to_owned());
-            Step::Set(Kept { index: found.index, before, ours, earlier: None, repairs: 0 })
+            Step::Set(SavedSetting { index: found.index, before, ours, earlier: None, repairs: 0 })
         }
         (Some(wanted), Some(kept)) => {
             if found.value == kept.ours && kept.ours == wanted {
@@ -162,12 +162,12 @@ pub fn step(wanted: Option<&str>, kept: Option<&Kept>, found: Option<&Found>) ->
             }
             let (ours, kept) = (wanted.to_owned(), kept.clone());
             if kept.wrote(&found.value) {
-                return Step::Set(Kept { ours, earlier: Some(found.value.clone()), ..kept });
+                return Step::Set(SavedSetting { ours, earlier: Some(found.value.clone()), ..kept });
             }
             if kept.repairs >= REPAIRS {
                 return Step::Leave;
             }
-            Step::Set(Kept { ours, earlier: None, repairs: kept.repairs + 1, ..kept })
+            Step::Set(SavedSetting { ours, earlier: None, repairs: kept.repairs + 1, ..kept })
         }
     }
 }
@@ -236,7 +236,7 @@ mod tests {
     #[derive(Debug)]
     struct World {
         found: Found,
-        kept: Option<Kept>,
+        kept: Option<SavedSetting>,
         wanted: Option<&'static str>,
         /// What the file was given by others, whatever we did.
         theirs: String,
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn what_is_gone_is_forgotten() {
-        let kept = Kept { index: 1, before: "0".into(), ours: "e".into(), earlier: None, repairs: 0 };
+        let kept = SavedSetting { index: 1, before: "0".into(), ours: "e".into(), earlier: None, repairs: 0 };
         for wanted in [None, Some("e")] {
             assert_eq!(step(wanted, Some(&kept), None), Step::Forget);
             assert_eq!(step(wanted, None, None), Step::Nothing);

@@ -4,13 +4,13 @@
 //!  enter: on disk before the file is touched ─▶ set ─▶ restored ─▶ strike, saved with the next save
 //! ```
 
-use super::plan::{Kept, Setting};
+use super::plan::{SavedSetting, Setting};
 use std::path::Path;
 use tidegate_durable::{DurableError, Journal};
 
 /// Entries by setting.
 #[derive(Debug)]
-pub struct Record(Journal<Setting, Kept>);
+pub struct Record(Journal<Setting, SavedSetting>);
 
 impl Record {
     /// Reads the record in the state folder. The second value describes damage.
@@ -23,7 +23,7 @@ impl Record {
     }
 
     /// The entry of a setting.
-    pub fn get(&self, setting: &Setting) -> Option<&Kept> {
+    pub fn get(&self, setting: &Setting) -> Option<&SavedSetting> {
         self.0.get(setting)
     }
 
@@ -41,12 +41,12 @@ impl Record {
     ///
     /// # Errors
     /// It cannot be saved; the record is unchanged.
-    pub fn enter(&mut self, coming: Vec<(Setting, Kept)>) -> Result<(), DurableError> {
+    pub fn enter(&mut self, coming: Vec<(Setting, SavedSetting)>) -> Result<(), DurableError> {
         self.0.change(|all| all.extend(coming))
     }
 
     /// Sets or removes an entry; [`Record::save`] writes it.
-    pub fn set(&mut self, setting: &Setting, kept: Option<Kept>) {
+    pub fn set(&mut self, setting: &Setting, kept: Option<SavedSetting>) {
         self.0.set(setting.clone(), kept);
     }
 

@@ -33,7 +33,7 @@ fn messages(recorded: &str) -> Vec<(Layer, Vec<u8>)> {
     lines.map(message).collect()
 }
 
-fn theirs(recorded: &str) -> TakenOver {
+fn taken_over(recorded: &str) -> TakenOver {
     let objects = messages(recorded).into_iter().map(|(layer, body)| {
         object(&traffic_control(&body).expect("a message"), layer).expect("all of it can be remembered")
     });
@@ -107,7 +107,7 @@ fn sfq(mut options: Vec<u8>) -> Vec<u8> {
 
 /// Times in units of 1024 ns.
 fn fq_codel(options: &[u8]) -> Vec<u8> {
-    foreign::rewrite(options, |kind, value| {
+    foreign::rewrite::rewrite(options, |kind, value| {
         let time = u32_at(value, 0).filter(|_| [TCA_CODEL_TARGET, TCA_CODEL_INTERVAL].contains(&kind));
         let kept = |us: u32| (u64::from(us) * 1000 / 1024 * 1024 / 1000) as u32;
         Some(time.map_or_else(|| value.to_vec(), |us| kept(us).to_ne_bytes().to_vec()))
@@ -142,11 +142,11 @@ fn policed(options: &[u8], actions: u16) -> Result<Vec<u8>, &'static str> {
         failed = failed.and(said.as_ref().map(drop).map_err(|e| *e));
         said.unwrap_or_default()
     };
-    let said = foreign::rewrite(options, |kind, value| {
+    let said = foreign::rewrite::rewrite(options, |kind, value| {
         let list = |value: &[u8], tried: &mut dyn FnMut(&[u8]) -> Vec<u8>| {
-            foreign::rewrite(value, |_, action| {
+            foreign::rewrite::rewrite(value, |_, action| {
                 let is_police = find(action, TCA_ACT_KIND).is_some_and(|kind| string(kind) == "police");
-                Some(foreign::rewrite(action, |attribute, value| {
+                Some(foreign::rewrite::rewrite(action, |attribute, value| {
                     let options = is_police && attribute == TCA_ACT_OPTIONS;
                     Some(if options { tried(value) } else { value.to_vec() })
                 }))
@@ -162,19 +162,19 @@ fn policed(options: &[u8], actions: u16) -> Result<Vec<u8>, &'static str> {
 }
 
 /// Makes it again on a device that has nothing; what is there then.
-fn made_again(theirs: &TakenOver) -> TakenOver {
-    let steps = theirs.restore(&Netdev { name: "vnet0".into(), ..Netdev::default() }, Ends::BOTH);
+fn made_again(taken_over: &TakenOver) -> TakenOver {
+    let steps = taken_over.restore(&Netdev { name: "vnet0".into(), ..Netdev::default() }, Ends::BOTH);
     let said = steps.iter().map(|step| {
         let Step::Restore { object, .. } = step else { panic!("{step}") };
         let request = request(step, &mut Numbers).expect("it has a number").expect("a request");
         let mut said = kernel_says(object.layer, &request.body).unwrap_or_else(|why| panic!("{step}: {why}"));
         // Of a class right below its qdisc, it says that it hangs on the root.
         if said.layer == Layer::Class && said.parent.minor() == 0 {
-            said.parent = crate::tc::handle::Handle::ROOT;
+            said.parent = crate::handle::Handle::ROOT;
         }
         said
     });
-    sort_out(theirs.index, Ends::BOTH, said.collect()).expect("it lasts")
+    sort_out(taken_over.index, Ends::BOTH, said.collect()).expect("it lasts")
 }
 
 fn shown(objects: &[Object]) -> Vec<String> {
@@ -183,9 +183,9 @@ fn shown(objects: &[Object]) -> Vec<String> {
 
 #[test]
 fn what_libvirt_made_comes_back() {
-    let theirs = theirs(LIBVIRT);
+    let taken_over = taken_over(LIBVIRT);
     assert_eq!(
-        shown(&theirs.egress),
+        shown(&taken_over.egress),
         [
             "qdisc htb 1: at root",
             "class 1:1 of htb",
@@ -194,18 +194,18 @@ fn what_libvirt_made_comes_back() {
         ]
     );
     assert_eq!(
-        shown(&theirs.ingress),
+        shown(&taken_over.ingress),
         ["qdisc ingress ffff: at clsact", "the u32 filter of preference 49152 at ffff:"]
     );
-    let policer = theirs.ingress[1].options.as_deref().and_then(|options| find(options, TCA_U32_POLICE));
+    let policer = taken_over.ingress[1].options.as_deref().and_then(|options| find(options, TCA_U32_POLICE));
     assert_eq!(find(policer.expect("a policer of the old form"), TCA_POLICE_TM), None, "its times are gone");
-    assert_eq!(made_again(&theirs), theirs);
+    assert_eq!(made_again(&taken_over), taken_over);
 }
 
 #[test]
 fn other_policers_and_queues_come_back() {
-    let theirs = theirs(POLICERS);
-    assert_eq!(shown(&theirs.egress)[2], "qdisc fq_codel 2: at 1:1");
-    assert_eq!(theirs.ingress.iter().map(|o| o.chain).collect::<Vec<_>>(), [None, None, None, Some(5)]);
-    assert_eq!(made_again(&theirs), theirs);
+    let taken_over = taken_over(POLICERS);
+    assert_eq!(shown(&taken_over.egress)[2], "qdisc fq_codel 2: at 1:1");
+    assert_eq!(taken_over.ingress.iter().map(|o| o.chain).collect::<Vec<_>>(), [None, None, None, Some(5)]);
+    assert_eq!(made_again(&taken_over), taken_over);
 }

@@ -14,7 +14,7 @@ pub fn port_header(index: u32) -> Attributes {
     Attributes(bytes)
 }
 
-/// Asks for all bridge ports with their VLANs, as ranges: one by one, those of a trunk might not fit into a message.
+/// Asks for all bridge ports with their VLANs, as ranges: a list of all VLANs of a trunk may not fit into a message.
 pub fn ports() -> Vec<u8> {
     let mut body = port_header(0);
     body.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_BRVLAN_COMPRESSED);

@@ -4,7 +4,7 @@
 //! (`u32_walk`, net/sched/cls_u32.c). So filters of the same preference in two chains are said twice, once for each. Where one of
 //! them is ours, its table tells them apart: ours is in chain 0, and so is what is in the same table.
 
-use crate::tc::handle::Handle;
+use crate::handle::Handle;
 use crate::tc::network::Filter;
 
 /// Leaves of each filter that was said in several chains the one that it is in, where a filter of ours tells.

@@ -1,10 +1,10 @@
-//! What a message says. What is not understood is somebody else's, never an error.
+//! From messages to the observed state. An object that is not understood is a foreign object, never an error.
 
 use super::attribute::{find, read, string, u16_at, u32_at, u64_at};
 use super::constants::*;
+use crate::handle::Handle;
 use crate::tc::class::HtbClass;
 use crate::tc::foreign_programs::ForeignProgram;
-use crate::tc::handle::Handle;
 use crate::tc::network::{Bridge, Class, Counters, Filter, Netdev, Qdisc, Rule, Setting};
 use crate::tc::owner::{self, Cookie};
 use crate::tc::queueing::{Host, codel_units};
@@ -58,7 +58,7 @@ fn bridge(data: &[u8]) -> Bridge {
 pub struct TrafficControl<'a> {
     /// Interface index.
     pub index: u32,
-    /// Its name; of a filter, its number among those of its preference.
+    /// Its handle; of a filter, its number among the filters of its preference.
     pub handle: Handle,
     pub(crate) parent: Handle,
     pub(crate) info: u32,
@@ -283,7 +283,7 @@ fn redirect_rule(options: &[u8]) -> Option<Rule> {
     let cookie = Cookie::parse(find(action, TCA_ACT_COOKIE)?)?;
     let mirred = find(find(action, TCA_ACT_OPTIONS)?, TCA_MIRRED_PARMS);
     let to = mirred.filter(|m| u32_at(m, 20) == Some(TCA_EGRESS_REDIR)).and_then(|m| u32_at(m, 24));
-    // Ours, but changed by somebody: to be made anew.
+    // Ours, but changed by another program: it has to be made anew.
     Some(Rule::Redirect { to: to.unwrap_or(0), cookie })
 }
 

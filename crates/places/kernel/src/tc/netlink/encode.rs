@@ -7,10 +7,10 @@ use super::link_header;
 use crate::ebpf::congestion::VirtualQueue;
 use crate::ebpf::mark::Marks;
 use crate::ebpf::police::Bucket;
-use crate::foreign::{self, Layer};
+use crate::handle::Handle;
 use crate::tc::class::HtbClass;
-use crate::tc::handle::Handle;
 use crate::tc::network::{ANY_PROTOCOL, Filter, Setting};
+use crate::tc::object::Layer;
 use crate::tc::owner;
 use crate::tc::queueing::{Host, codel_micros};
 use crate::tc::step::{Device, Step};
@@ -33,9 +33,9 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-/// What a request names that only the kernel knows.
+/// Numbers in a request that only the kernel knows.
 pub trait Names {
-    /// Why there is no such thing.
+    /// The reason why a number is not known.
     type Error;
 
     /// The interface index of a device, which for our IFB may be new.
@@ -74,7 +74,7 @@ pub trait Names {
     ) -> Result<(u32, u32), Self::Error>;
 }
 
-/// What to send for a step; nothing for one that changes a map.
+/// The request of a step; `None` for a step that changes a map.
 ///
 /// # Errors
 /// What `names` says.
@@ -190,8 +190,8 @@ pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Option<Request>, 
             };
             let mut body = header(names.index(device)?, object.handle, object.parent, object.info);
             body.put_str(TCA_KIND, &object.kind);
-            if let Some(options) = foreign::options_for(object) {
-                body.put(TCA_OPTIONS, &options);
+            if let Some(options) = &object.options {
+                body.put(TCA_OPTIONS, options);
             }
             if let Some(chain) = object.chain {
                 body.put_u32(TCA_CHAIN, chain);

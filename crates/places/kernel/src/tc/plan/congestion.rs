@@ -2,7 +2,7 @@
 
 use super::filters;
 use crate::ebpf::congestion::VirtualQueue;
-use crate::tc::handle::Handle;
+use crate::handle::Handle;
 use crate::tc::network::{ANY_PROTOCOL, Filter, Netdev, Rule};
 use crate::tc::owner::{self, Cookie};
 use crate::tc::step::{Device, Step};

@@ -3,8 +3,9 @@
 //!
 //! Which netdev class `7464:m` and its queue are for is what the map of the classifier says.
 
-use super::{Leaf, filters, set_leaf};
-use crate::tc::handle::Handle;
+use super::filters;
+use super::leaf::{Leaf, set_leaf};
+use crate::handle::Handle;
 use crate::tc::network::{Class, Netdev, Network, Qdisc};
 use crate::tc::owner;
 use crate::tc::step::{Device, Step};
@@ -30,7 +31,7 @@ pub struct Leaves<'a> {
 }
 
 impl<'a> Leaves<'a> {
-    /// Those of our IFB, for netdevs that are `kept`.
+    /// The leaves of our IFB; those of netdevs for which `kept` is false go.
     pub fn of_ifb(network: &'a Network, kept: impl Fn(u32) -> bool) -> Self {
         let link = network.ifb().map(|(_, link)| link);
         Self::read(Device::Ifb, link, owner::FIRST_LEAF..=owner::LAST_LEAF, kept, |from| {
@@ -38,7 +39,7 @@ impl<'a> Leaves<'a> {
         })
     }
 
-    /// Those of a netdev's egress, for senders that are `kept`.
+    /// The leaves of a netdev's egress; those of senders for which `kept` is false go.
     pub fn of_egress(device: Device, link: Option<&'a Netdev>, kept: impl Fn(u32) -> bool) -> Self {
         Self::read(device, link, owner::FIRST_SHARE..=owner::LAST_LEAF, kept, |_| true)
     }
@@ -81,7 +82,7 @@ impl<'a> Leaves<'a> {
         self.minors.get(&index).copied()
     }
 
-    /// All that was on the device is gone.
+    /// Starts from an empty device: its root qdisc is made anew.
     pub fn forget(&mut self) {
         self.link = None;
         self.classes.clear();
@@ -91,7 +92,7 @@ impl<'a> Leaves<'a> {
         self.astray.clear();
     }
 
-    /// Takes away what belongs to no netdev that is kept.
+    /// Deletes the filters, map entries and classes that belong to no kept netdev.
     pub fn drop_others(&self, steps: &mut Vec<Step>) {
         let Some(link) = self.link.filter(|l| l.root_is_ours()) else { return };
         let classifier = link.classifier();
@@ -112,7 +113,7 @@ impl<'a> Leaves<'a> {
         }
     }
 
-    /// Class and queue of one netdev, and the way there.
+    /// Sets the class, queue and map entry of one netdev.
     pub fn set(
         &mut self,
         steps: &mut Vec<Step>,

@@ -3,9 +3,9 @@
 //! It decides nothing else, so where tx is not limited what others filter there goes on beside it. Its preference it needs for itself:
 //! a filter with a lower one may end the search before it.
 
-use super::{filters, refusal};
+use super::filters;
 use crate::ebpf::mark::Marks;
-use crate::tc::handle::Handle;
+use crate::handle::Handle;
 use crate::tc::network::{ANY_PROTOCOL, Filter, Netdev, Rule};
 use crate::tc::owner::{self, Cookie};
 use crate::tc::shaping::{NetdevRefusal, Sides};
@@ -15,7 +15,7 @@ use crate::tc::step::{Device, Step};
 pub fn refuse(link: &Netdev, wanted: Option<Marks>, sides: Sides, owned: bool) -> Result<(), NetdevRefusal> {
     let name = &link.name;
     if sides.marks.is_none() && matches!(wanted, Some(Marks::Set { .. })) {
-        return Err(refusal(
+        return Err(NetdevRefusal::new(
             name,
             format!(
                 "interface {name} is a macvtap: what its VM sends comes in by no device of this host, so it cannot be \
@@ -24,7 +24,7 @@ pub fn refuse(link: &Netdev, wanted: Option<Marks>, sides: Sides, owned: bool) -
         ));
     }
     match link.others_at_ingress().find(|f| is_in_the_way(f)) {
-        Some(Filter { kind, preference, .. }) if sides.marks.is_some() && !owned => Err(refusal(
+        Some(Filter { kind, preference, .. }) if sides.marks.is_some() && !owned => Err(NetdevRefusal::new(
             name,
             format!(
                 "interface {name} has a {kind} filter of preference {preference} at its ingress, which somebody else \

@@ -14,6 +14,7 @@
 mod congestion;
 mod filters;
 mod foreign;
+mod leaf;
 mod leaves;
 mod marks;
 #[cfg(test)]
@@ -26,40 +27,40 @@ mod tests;
 mod vlan;
 
 use crate::ebpf::police::Bucket;
+use crate::handle::Handle;
 use crate::tc::class::HtbClass;
-use crate::tc::handle::Handle;
-use crate::tc::network::{ANY_PROTOCOL, Class, Filter, Netdev, Network, Qdisc, Rule, Setting};
+use crate::tc::network::{ANY_PROTOCOL, Filter, Netdev, Network, Rule, Setting};
 use crate::tc::owner::{self, Cookie};
-use crate::tc::queueing::Waiting;
 use crate::tc::shaping::{Ends, NetdevRefusal, Shaping, Sides};
 use crate::tc::step::{Device, Step};
+use leaf::{Leaf, has_root, root};
 use leaves::Leaves;
 use std::collections::{BTreeMap, BTreeSet};
 pub(crate) use vlan::lead;
 
-/// What to do.
+/// The steps from the observed state to the wanted one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// In this order.
+    /// In their order.
     pub steps: Vec<Step>,
-    /// What cannot be had.
+    /// The netdevs that are not shaped, with the reason.
     pub refusals: Vec<NetdevRefusal>,
 }
 
-/// One device that is there and may be touched.
+/// An existing device that may be changed.
 struct Target<'a> {
     sides: Sides<'a>,
     segment: Option<u16>,
     owned: Ends,
 }
 
-/// Why those of `wanted` that are refused are, as [`plan`] says it, without one.
+/// The refusals of [`plan`], without planning steps.
 pub fn refusals(wanted: &[Shaping], network: &Network) -> Vec<NetdevRefusal> {
     let names = network.names();
     wanted.iter().filter_map(|shaping| target(shaping, &names, network).err()).collect()
 }
 
-/// What to do so that each netdev of `wanted`, and no other, is shaped.
+/// The steps that shape each netdev of `wanted`, and no other.
 pub fn plan(wanted: &[Shaping], network: &Network) -> Plan {
     let mut targets = BTreeMap::new();
     let mut left_alone = BTreeSet::new();
@@ -103,7 +104,7 @@ fn lead_to(
     for (index, link) in network.netdevs.iter().filter(|(index, _)| touched(index)) {
         let sides = targets.get(index).map(|t| t.sides).unwrap_or_default();
         if Some(*index) != ifb.map(|(i, _)| i) {
-            take_away(&mut plan.steps, &device(*index, link), link, sides);
+            take_away(&mut plan.steps, &Device::of(*index, link), link, sides);
         }
     }
     let mut leaves = Leaves::of_ifb(network, shaped);
@@ -121,14 +122,14 @@ fn lead_to(
 
     for (index, target) in targets {
         let link = &network.netdevs[index];
-        let device = device(*index, link);
+        let device = Device::of(*index, link);
         let known = leaves.minor(*index).is_some() || target.owned.ingress;
         if let Some(limit) = target.sides.ingress {
             let class = HtbClass::sender(limit, target.sides.realtime);
             let waiting = target.sides.waiting_at_ingress(limit, link.mtu);
             let leaf = Leaf { class, parent: Handle::ROOT, waiting };
             if let Err(reason) = leaves.set(&mut plan.steps, *index, &device, &leaf) {
-                plan.refusals.push(refusal(&link.name, reason));
+                plan.refusals.push(NetdevRefusal::new(&link.name, reason));
                 continue;
             }
         }
@@ -141,7 +142,7 @@ fn lead_to(
             let waiting = target.sides.waiting_at_egress(limit, link.mtu);
             let made =
                 shares::set(&mut plan.steps, &device, link, limit, &waiting, target.sides.shares, network);
-            plan.refusals.extend(made.err().map(|reason| refusal(&link.name, reason)));
+            plan.refusals.extend(made.err().map(|reason| NetdevRefusal::new(&link.name, reason)));
         }
         if let Some(segment) = target.segment {
             vlan::set(&mut plan.steps, &device, link, segment);
@@ -159,7 +160,7 @@ fn target<'a>(
     network: &Network,
 ) -> Result<(u32, Target<'a>), NetdevRefusal> {
     let name = &shaping.netdev;
-    let no = |reason| refusal(name, reason);
+    let no = |reason| NetdevRefusal::new(name, reason);
     let (index, link) = *names.get(name.as_str()).ok_or_else(|| {
         no(format!(
             "interface {name} does not exist in this network namespace; start its VM, or correct the name"
@@ -218,14 +219,6 @@ pub fn no_shares_at(name: &str) -> String {
     )
 }
 
-fn refusal(netdev: &str, reason: String) -> NetdevRefusal {
-    NetdevRefusal { netdev: netdev.to_owned(), reason, foreign: None }
-}
-
-fn device(index: u32, link: &Netdev) -> Device {
-    Device::Netdev { index, name: link.name.clone() }
-}
-
 /// What is ours and not wanted any more.
 fn take_away(steps: &mut Vec<Step>, device: &Device, link: &Netdev, sides: Sides<'_>) {
     let goes = |f: &Filter| {
@@ -260,74 +253,6 @@ fn set_ifb(steps: &mut Vec<Step>, ifb: Option<&Netdev>, leaves: &mut Leaves<'_>)
     leaves.set_classifier(steps);
     if !ifb.is_some_and(|link| link.up) {
         steps.push(Step::RaiseIfb);
-    }
-}
-
-fn has_root(link: &Netdev, setting: &Setting) -> bool {
-    link.root_is_ours() && link.root().is_some_and(|q| q.setting == *setting)
-}
-
-fn root(device: Device, setting: Setting, replace: bool) -> Step {
-    Step::SetQdisc { device, parent: Handle::ROOT, handle: owner::ROOT_QDISC, setting, replace }
-}
-
-/// A class with what waits for it.
-struct Leaf {
-    class: HtbClass,
-    parent: Handle,
-    waiting: Waiting,
-}
-
-/// A class with its queue; `known`, and the qdisc at a parent, may be there already.
-fn set_leaf<'a>(
-    steps: &mut Vec<Step>,
-    device: &Device,
-    known: Option<&Class>,
-    qdisc: impl Fn(Handle) -> Option<&'a Qdisc>,
-    id: Handle,
-    leaf: &Leaf,
-) {
-    set_class(steps, device, known, id, leaf.parent, leaf.class);
-    let there = |parent| qdisc(parent).filter(|_| known.is_some());
-    let set = |parent, handle, setting: &Setting| {
-        let (device, setting) = (device.clone(), setting.clone());
-        Step::SetQdisc { device, parent, handle, setting, replace: true }
-    };
-    let Waiting { cut, queue, .. } = &leaf.waiting;
-    let (parent, kept) = match cut {
-        None => (id, there(id)),
-        Some(cut) => {
-            let handle = owner::cutter(id);
-            let named = there(id).filter(|q| q.handle == handle);
-            let changed = named.filter(|q| q.setting.kind() == cut.kind());
-            if named.is_some() && changed.is_none() {
-                // Somebody gave its name to a qdisc of another kind, which the kernel does not make it of.
-                steps.push(Step::DeleteQdisc { device: device.clone(), parent: id, handle });
-            }
-            if changed.is_none_or(|q| q.setting != *cut) {
-                steps.push(set(id, handle, cut));
-            }
-            let below = owner::below(handle);
-            // A cutter that is made anew has none.
-            (below, changed.and_then(|_| there(below)))
-        }
-    };
-    if kept.is_none_or(|q| q.setting != *queue) {
-        steps.push(set(parent, Handle::default(), queue));
-    }
-}
-
-/// A class; `known` may be there already.
-fn set_class(
-    steps: &mut Vec<Step>,
-    device: &Device,
-    known: Option<&Class>,
-    id: Handle,
-    parent: Handle,
-    class: HtbClass,
-) {
-    if known.is_none_or(|known| (known.parent, known.htb) != (parent, Some(class))) {
-        steps.push(Step::SetClass { device: device.clone(), id, parent, class });
     }
 }
 
@@ -422,7 +347,7 @@ fn set_clsact(steps: &mut Vec<Step>, device: &Device, link: &Netdev, known: bool
             true
         }
         (Some(_), Some(cookie)) => cookie.made_clsact,
-        // Ended between making it and the filter, or somebody deleted the filter.
+        // Ended between making it and the filter, or another program deleted the filter.
         (Some(q), None) => known && empty && q.setting == Setting::Clsact,
     }
 }

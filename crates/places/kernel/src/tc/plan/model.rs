@@ -1,7 +1,7 @@
 //! What steps change of the kernel: slow, and obviously like it.
 
+use crate::handle::Handle;
 use crate::tc::class::HtbClass;
-use crate::tc::handle::Handle;
 use crate::tc::network::*;
 use crate::tc::owner;
 use crate::tc::step::{Device, Step};

@@ -10,11 +10,12 @@
 //!
 //! From one to the other all of it is made anew: HTB cannot change its default class, and frames that wait are lost.
 
+use super::congestion;
+use super::leaf::{Leaf, has_root, root, set_class, set_leaf};
 use super::leaves::Leaves;
-use super::{Leaf, congestion, device, has_root, root, set_class, set_leaf};
+use crate::handle::Handle;
+use crate::limit::Limit;
 use crate::tc::class::HtbClass;
-use crate::tc::handle::Handle;
-use crate::tc::limit::Limit;
 use crate::tc::network::{Class, Netdev, Network, Setting};
 use crate::tc::owner::{self, Cookie};
 use crate::tc::queueing::Waiting;
@@ -52,7 +53,7 @@ pub fn set(
     let in_order = Waiting::fifo(limit);
     leaves.set_classifier(steps);
     for (index, share) in senders {
-        let from = device(index, &network.netdevs[&index]);
+        let from = Device::of(index, &network.netdevs[&index]);
         // What has a deadline goes first, and in its order.
         let waiting = if share.priority < Share::LAST { &in_order } else { waiting };
         leaves.set(steps, index, &from, &part(HtbClass::share(share, limit), waiting))?;

@@ -3,9 +3,9 @@
 use super::{Plan, model, plan};
 use crate::ebpf::mark::Marks;
 use crate::ebpf::police::Bucket;
+use crate::handle::Handle;
+use crate::limit::Limit;
 use crate::tc::class::HtbClass;
-use crate::tc::handle::Handle;
-use crate::tc::limit::Limit;
 use crate::tc::network::*;
 use crate::tc::owner;
 use crate::tc::queueing::{Flows, Host, Qdiscs, Waiting};

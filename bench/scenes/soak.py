@@ -1,7 +1,4 @@
-#!/usr/bin/env python3
-"""Runs agent and switch for hours while everything around them comes and goes. Do they stay the same?
-
-    bench/soak [--hours N] [--seed N] [--out FILE]
+"""Runs agent and switch for hours while ports, limits, captures and processes come and go. Is all as before?
 
 Two permanent ports carry numbered traffic. Each cycle makes vhost-user ports and taps, moves frames
 over them, changes limits, moves a port to another segment, captures, kills front ends in mid-traffic, now
@@ -9,45 +6,41 @@ and then the agent or the switch, and takes all of it away again. At rest, memor
 are compared.
 """
 
-import argparse
 import contextlib
 import json
 import os
 import random
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests")]
+from harness import soaked
+from harness.flat import SETTLE, Sample, judge
+from harness.model import Context, Missing, Misused, OptionGroup, Result, Scene
+from lab.host import Host, tap_vnic, vhost_user_vnic
+from lab.namespaces import Stack, can_make_namespaces
+from lab.process import Process, wait_for
 
-from harness import soaked  # noqa: E402
-from harness.flat import SETTLE, Sample, judge  # noqa: E402
-from lab.host import Host, tap_vnic, vhost_user_vnic  # noqa: E402
-from lab.namespaces import Stack, can_make_namespaces  # noqa: E402
-from lab.process import Process, wait_for  # noqa: E402
-
-BENCH = ROOT / "target/release/tidegate-bench"
-OUT = ROOT / "target/reliability/soak.json"
+REPORT = "target/reliability/soak.json"
 LIMIT = 10
 """Contract of the permanent sender, Mbit/s: little, so that a soak can run beside other work."""
 CHURN = 4
 """vhost-user ports that come and go."""
 AGENT_EVERY, SWITCH_EVERY = 20, 30
 """Cycles between two kills: each process lives long enough to grow, if it does."""
-EXIT_CODES = """exit codes:
-  0    all that was asked was kept
-  1    something was not, or it could not run
-  2    wrong usage
-  130  interrupted; what was seen until then is written
-"""
+LEAST = 5
+"""Cycles of the shortest run: enough to compare."""
+
+
+def add_options(group: OptionGroup) -> None:
+    """Declare this scene's options."""
+    group.add_argument("--hours", type=float, default=1.0, metavar="N", help="how long, such as 0.05; 1")
+    group.add_argument("--seed", type=int, default=1, metavar="N", help="of the random choices; 1")
+    group.add_argument("--report", type=Path, metavar="FILE", help=f"where the result goes; {REPORT}")
 
 
 def mac(number: int) -> str:
@@ -56,12 +49,15 @@ def mac(number: int) -> str:
 
 
 class World:
-    """Agent, switch, and what is around them."""
+    """Agent, switch, and everything around them."""
 
-    def __init__(self, folder: Path, cleanup: ExitStack, seed: int) -> None:
+    def __init__(self, context: Context, folder: Path) -> None:
+        cleanup = context.cleanup
         self.folder = folder
+        self.say = context.say
+        self.bench = context.tidegate.with_name("tidegate-bench")
         self.temporary = Path(tempfile.gettempdir())
-        self.random = random.Random(seed)
+        self.random = random.Random(context.options.seed)
         self.lives = {"agent": 0, "switch": 0}
         # One that took a running switch over holds no listening sockets before the next switch comes.
         self.agent_holds = "sockets"
@@ -82,12 +78,12 @@ class World:
         log = self.folder / f"{sender}-{receiver}.log"
         log.unlink(missing_ok=True)
         words: list[str | Path] = ["--contracts", contracts, "numbered", "--from", sender, "--to", receiver]
-        process = Process([BENCH, *words], log)
+        process = Process([self.bench, *words], log)
         process.wait_for("traffic", lambda: '"received"' in process.output())
         return process
 
     def follow(self) -> None:
-        """Read what the steady traffic has said since the last time."""
+        """Read the lines of the steady traffic since the last call."""
         with self.steady.log.open() as log:
             log.seek(self.read)
             for line in log:
@@ -99,17 +95,17 @@ class World:
             raise RuntimeError(f"the steady traffic ended:\n{self.steady.output()[-2000:]}")
 
     def attempt(self, what: str, step: Callable[[], object]) -> None:
-        """One step of churn: counted; where it fails, noted, and the soak goes on."""
+        """One step of churn: counted if it succeeds, noted if it fails; the soak goes on."""
         try:
             step()
             self.soak.did(what)
         except (RuntimeError, TimeoutError, OSError, subprocess.TimeoutExpired) as error:
             text = f"cycle {self.soak.cycles}: {what}: {' '.join(str(error).split())[:400]}"
             self.soak.failures.append(text)
-            say(f"  failed: {text}")
+            self.say(f"failed: {text}")
 
     def cycle(self) -> None:
-        """Everything comes, changes and goes once."""
+        """Make all ports, change them, and remove them once."""
         number, soak = self.soak.cycles, self.soak
         names = [f"c{n}" for n in range(CHURN)]
         more = "".join(
@@ -154,7 +150,7 @@ class World:
             self.host.cli("vnic", "set", "c2", f"segment={segment}")
 
     def capture(self) -> None:
-        """The steady traffic, recorded for a moment; every other one ends by a kill."""
+        """Capture the steady traffic for a moment; a kill ends about half of the captures."""
         args = ["capture", "p0", "--write", self.folder / "capture.pcapng", "--count", 200]
         words = [str(a) for a in args]
         if self.random.random() < 0.5:
@@ -173,14 +169,14 @@ class World:
         return self.host.switch.args[3]
 
     def kill_agent(self) -> None:
-        """As a crash; a new one takes over."""
+        """Kill the agent, as a crash does; a new one takes over."""
         self.host.kill_agent()
         self.lives["agent"] += 1
         self.agent_holds = "no sockets"
         self.host.start_agent()
 
     def kill_switch(self) -> None:
-        """As a crash; everything connects again."""
+        """Kill the switch, as a crash does; every front end connects again."""
         self.soak.steady.disturbed = 1e12
         self.host.switch.kill()
         self.lives["switch"] += 1
@@ -191,7 +187,7 @@ class World:
         self.soak.steady.disturbed = self.soak.steady.last["seconds"] + 5
 
     def die(self, traffic: Process) -> None:
-        """A pair of front ends dies under load; its ports are free again."""
+        """Kill a pair of front ends under load; wait until its ports are free again."""
         time.sleep(0.3)
         traffic.kill()
         wait_for(
@@ -200,12 +196,12 @@ class World:
         )
 
     def rest(self, cycle: int) -> None:
-        """Wait until nothing is left of the cycle, and look."""
+        """Wait until all traces of the cycle are gone, and take the samples."""
         settled = [self.look(cycle)]
 
         def still() -> bool:
             settled.append(self.look(cycle))
-            # Descriptors that are closed by others may take a moment.
+            # Other processes may take a moment to close descriptors.
             return all(self.usual(s) in {None, (s.fds, s.threads)} for s in settled[-1])
 
         time.sleep(1)
@@ -215,13 +211,13 @@ class World:
         self.follow()
 
     def usual(self, sample: Sample) -> tuple[int, int] | None:
-        """Descriptors and threads as they were at rest when it was first looked, with as much to hold."""
+        """Descriptors and threads of the first counted sample of its process and kind; `None` without one."""
         like = (s for s in self.soak.samples if s.process == sample.process and s.kind == sample.kind)
         first = next((s for s in like if s.cycle >= SETTLE), None)
         return (first.fds, first.threads) if first else None
 
     def look(self, cycle: int) -> list[Sample]:
-        """Everything as it is now."""
+        """The samples of both processes and both folders now."""
         host = self.host
         return [
             soaked.held(cycle, "agent", self.lives["agent"], host.agent.pid, self.agent_holds),
@@ -231,97 +227,85 @@ class World:
         ]
 
 
-def say(text: str) -> None:
-    """One line of progress."""
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+def run(context: Context) -> Result:
+    """Soak, and write the result; also if the run is interrupted."""
+    hours = context.options.hours
+    if not 0 < hours <= 1000:
+        raise Misused("--hours must be above 0, at most 1000")
+    if not can_make_namespaces():
+        raise Missing("no right to make network namespaces: run it as root, or as `make soak`")
+    # Before it can change under the run.
+    tested = soaked.commit(context.root)
+    # The files that the processes leave behind in /tmp are alone there.
+    temporary = context.folder / "tmp"
+    temporary.mkdir()
+    os.environ["TMPDIR"] = str(temporary)
+    context.cleanup.callback(setattr, tempfile, "tempdir", tempfile.tempdir)
+    tempfile.tempdir = str(temporary)
+    world = World(context, context.folder)
+    context.say(f"soaking for {hours:g} h in {context.folder}")
+    interrupted = False
+    try:
+        cycles(world, hours)
+    except KeyboardInterrupt:
+        interrupted = True
+    result = written(context, world, tested)
+    if interrupted:
+        context.keep(result)
+        raise KeyboardInterrupt
+    return result
 
 
-def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="bench/soak", description=__doc__, epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("--hours", type=float, default=1.0, metavar="N", help="how long, such as 0.05")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of what is drawn by lot")
-    parser.add_argument("--out", type=Path, default=OUT, metavar="FILE", help="where the result goes")
-    return parser.parse_args()
-
-
-def interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends a run as ctrl-C does: with everything undone."""
-    raise KeyboardInterrupt
-
-
-def run(world: World, hours: float) -> int:
-    """Cycles until the time is over; the exit status."""
+def cycles(world: World, hours: float) -> None:
+    """Cycles until the time is over."""
     soak = world.soak
     end = soak.began + hours * 3600
-    # Enough to compare, however short the run.
-    least = 5
-    try:
-        while time.monotonic() < end or soak.cycles < least:
-            world.cycle()
-            done = (time.monotonic() - soak.began) / 3600
-            resident = ", ".join(f"{s.process} {s.rss >> 10} KiB {s.fds} fds" for s in soak.samples[-4:-2])
-            say(
-                f"cycle {soak.cycles}, {done:.2f} of {hours:g} h: {resident}; "
-                f"steady {soak.steady.ratio:.3f}; {len(judge(soak.samples))} grew; "
-                f"{len(soak.failures)} steps failed"
-            )
-    except KeyboardInterrupt:
-        say("interrupted")
-        return 130
-    return 0
-
-
-def main() -> int:
-    """Soak and print; the exit status."""
-    wanted = arguments()
-    if not 0 < wanted.hours <= 1000:
-        print("bench/soak: --hours must be above 0, at most 1000", file=sys.stderr)
-        return 2
-    if not BENCH.exists():
-        print(f"bench/soak: {BENCH} is missing: make build", file=sys.stderr)
-        return 1
-    if not can_make_namespaces():
-        print(
-            "bench/soak: may not make network namespaces: run it as root, or as `make soak`", file=sys.stderr
+    while time.monotonic() < end or soak.cycles < LEAST:
+        world.cycle()
+        done = (time.monotonic() - soak.began) / 3600
+        resident = ", ".join(f"{s.process} {s.rss >> 10} KiB {s.fds} fds" for s in soak.samples[-4:-2])
+        world.say(
+            f"cycle {soak.cycles}, {done:.2f} of {hours:g} h: {resident}; "
+            f"steady {soak.steady.ratio:.3f}; {len(judge(soak.samples))} grew; "
+            f"{len(soak.failures)} steps failed"
         )
-        return 1
-    signal.signal(signal.SIGTERM, interrupt)
-    # Before it can change under the run.
-    tested = soaked.commit(ROOT)
-    with ExitStack() as cleanup:
-        folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
-        # What the processes leave behind in /tmp is theirs alone there.
-        temporary = folder / "tmp"
-        temporary.mkdir()
-        os.environ["TMPDIR"] = str(temporary)
-        tempfile.tempdir = str(temporary)
-        world = World(folder, cleanup, wanted.seed)
-        say(f"soaking for {wanted.hours:g} h in {folder}")
-        status = run(world, wanted.hours)
-        hours = (time.monotonic() - world.soak.began) / 3600
-    table = soaked.rows(world.soak, hours)
-    print(soaked.markdown(table))
-    findings = judge(world.soak.samples)
+
+
+def written(context: Context, world: World, tested: str) -> Result:
+    """Write the result for scene reliability, and the samples beside it."""
+    file = context.options.report or context.root / REPORT
+    rows = soaked.rows(world.soak, (time.monotonic() - world.soak.began) / 3600)
     notes = ["Two permanent vhost-user ports, four more and two taps that come and go."]
-    notes += [f"Not flat: {finding}." for finding in findings]
+    notes += [f"Not flat: {finding}." for finding in judge(world.soak.samples)]
     document = {
         "name": "soak",
-        "command": f"make soak HOURS={wanted.hours:g}",
+        "command": f"make soak HOURS={context.options.hours:g}",
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": tested if "TIDEGATE_BIN" not in os.environ else "unknown",
-        "rows": table,
+        "rows": rows,
         "notes": notes,
     }
-    soaked.write(wanted.out, document)
+    soaked.write(file, document)
     samples = [vars(sample) for sample in world.soak.samples]
-    soaked.write(wanted.out.with_name("soak-samples.json"), {"samples": samples})
-    missed = any(row["verdict"] == "missed" for row in table)
-    return status or int(missed)
+    soaked.write(file.with_name("soak-samples.json"), {"samples": samples})
+    return Result(
+        tables=[soaked.markdown(rows)],
+        notes=notes,
+        failures=[f"{row['measure']}: {row['seen']}" for row in rows if row["verdict"] == "missed"],
+    )
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+SCENE = Scene(
+    name="soak",
+    title="Hours of churn",
+    about=(
+        "Ports, limits, segments, captures and killed processes come and go for hours beside steady traffic; "
+        "memory, descriptors, threads and the steady rate have to stay as they are. "
+        f"Writes {REPORT} for scene reliability."
+    ),
+    order=970,
+    run=run,
+    default=False,
+    add_options=add_options,
+    programs=("tidegate", "tidegate-bench"),
+)

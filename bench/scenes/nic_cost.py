@@ -1,28 +1,21 @@
-#!/usr/bin/env python3
-"""Measures what the NIC place costs by the number of VFs: processor time of its loop and of looks.
-
-bench/nic-cost [--counts 64,256] [--seconds 20] [--period 100ms] [--json]
+"""The cost of the NIC place by the number of VFs: CPU time of its loop and of its periodic looks.
 
 A simulated NIC (netdevsim, switchdev mode: each VF has a representor with counters) in an emulated machine,
 one vNIC per VF, the loop always on. Emulation is slow: how much slower is measured beside it, by the same
-program here and there. Needs `cargo build --release` and `scripts/setup test`.
+program here and there. Needs `scripts/setup test`.
 """
 
-import argparse
-import json
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import TypedDict
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-
-from lab.guest import Guest  # noqa: E402
-from lab.guest_agent import GuestAgent  # noqa: E402
-from lab.netdevsim import Netdevsim, netdevsim_guest  # noqa: E402
+from harness.model import Context, OptionGroup, Result, Scene
+from harness.options import numbers
+from harness.report import table
+from lab.guest import Guest
+from lab.guest_agent import GuestAgent
+from lab.netdevsim import Netdevsim, netdevsim_guest
 
 # A tick of /proc/PID/stat.
 TICK_MS = 10
@@ -38,7 +31,7 @@ print(time.process_time() - begin)
 
 
 class Row(TypedDict):
-    """One number of VFs; processor time in ms per second."""
+    """One number of VFs; CPU time in ms per second."""
 
     vfs: int
     apply_s: float
@@ -61,7 +54,7 @@ def contracts(nic: Netdevsim, count: int, period: str) -> str:
 
 
 def threads(guest: Guest) -> dict[str, int]:
-    """Processor time of the agent's threads so far, by name, ms."""
+    """CPU time of the agent's threads so far, by name, ms."""
     text = guest.run("cat /proc/$(pgrep -o -f 'api.sock -v [a]gent')/task/*/stat")
     times: dict[str, int] = {}
     for line in text.splitlines():
@@ -72,7 +65,7 @@ def threads(guest: Guest) -> dict[str, int]:
 
 
 def in_force(agent: GuestAgent) -> int:
-    """How many vNICs are; counted in the guest, since the whole list is too long for its way out."""
+    """Number of vNICs in force; counted in the guest: the list is too long for the control port."""
     return int(agent.try_run("--json vnic ls | grep -c '\"in force\"'").stdout or 0)
 
 
@@ -110,36 +103,54 @@ def measure(guest: Guest, number: int, count: int, seconds: int, period: str) ->
     )
 
 
-def main() -> None:
-    """Prints a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--counts", default="64,256")
-    parser.add_argument("--seconds", type=int, default=20)
-    parser.add_argument("--period", default="100ms")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    counts = [int(count) for count in options.counts.split(",")]
-    with tempfile.TemporaryDirectory() as folder, netdevsim_guest(Path(folder) / "guest") as guest:
+def add_options(group: OptionGroup) -> None:
+    """Declare this scene's options."""
+    group.add_argument("--counts", type=numbers, default=[64, 256], metavar="N,N,...", help="VFs; 64,256")
+    group.add_argument("--seconds", type=int, default=20, metavar="N", help="of watching; 20")
+    group.add_argument("--period", default="100ms", help="of the loop; 100ms")
+
+
+def run(context: Context) -> Result:
+    """Each number of VFs, in one emulated machine."""
+    options = context.options
+    with netdevsim_guest(context.folder / "guest") as guest:
         here = float(subprocess.check_output([sys.executable, "-c", CALIBRATION]))
         there = float(guest.run(f"python3 -c '{CALIBRATION}'", timeout=120))
         rows = [
-            measure(guest, n + 1, count, options.seconds, options.period) for n, count in enumerate(counts)
+            measure(guest, n + 1, count, options.seconds, options.period)
+            for n, count in enumerate(options.counts)
         ]
+    lines = [
+        (
+            str(row["vfs"]),
+            f"{row['period_ms']:.0f} ms",
+            f"{row['loop_ms']:.1f} ms/s",
+            f"{row['loop_ms'] * 1000 / row['vfs']:.0f} us/s",
+            f"{row['looks_ms']:.1f} ms/s",
+            f"{row['apply_s']:.1f} s",
+        )
+        for row in rows
+    ]
     slower = there / here
-    if options.json:
-        print(json.dumps({"slower": slower, "rows": rows}, indent=2))
-        return
-    print(
-        f"the emulated machine is {slower:.1f} times slower (the same program: {there:.2f} s, {here:.2f} s)"
+    note = (
+        f"The emulated machine is {slower:.1f} times slower (the same program: {there:.2f} s, {here:.2f} s)."
     )
-    print("VFs  period  loop        loop/VF     looks       apply of all")
-    for row in rows:
-        per_vf = row["loop_ms"] * 1000 / row["vfs"]
-        figures = f"{row['loop_ms']:5.1f} ms/s  {per_vf:5.0f} us/s  {row['looks_ms']:5.1f} ms/s"
-        print(f"{row['vfs']:3}  {row['period_ms']:3.0f} ms  {figures}  {row['apply_s']:.1f} s")
+    return Result(
+        tables=[table(("VFs", "period", "loop", "loop/VF", "looks", "apply of all"), lines)],
+        notes=[note],
+        data={"slower": slower, "rows": rows},
+    )
 
 
-if __name__ == "__main__":
-    main()
+SCENE = Scene(
+    name="nic_cost",
+    title="The NIC place by the number of VFs",
+    about=(
+        "CPU time of the NIC place's loop and looks by the number of VFs (netdevsim in an emulated machine), "
+        "and how much slower that machine is."
+    ),
+    order=952,
+    run=run,
+    default=False,
+    add_options=add_options,
+)

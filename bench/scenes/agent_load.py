@@ -1,22 +1,16 @@
-#!/usr/bin/env python3
-"""How long the agent's API keeps an honest client waiting while others are slow, how long planning takes, and
-what an agent costs while nothing happens.
-
-bench/agent-load [--binary FILE] [--slow N] [--vnics N,N,...] [--idle N]
+"""The agent under load: waits of an honest client, time of planning, and the cost of an idle agent.
 
 Slow clients say half a request, announce a body that never comes, or ask for much and read none of it. One
 that is disconnected comes back after 0.1 s. As root, they are another user's than the honest one, and then
 the same user's; otherwise the latter only.
 """
 
-import argparse
 import json
 import os
 import resource
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -25,20 +19,23 @@ from contextlib import contextmanager, suppress
 from multiprocessing import Process
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from harness import options
+from harness.model import Context, OptionGroup, Result, Scene
+from harness.report import table
+
 STRANGER = 4242
 """The user of the slow clients."""
 QUESTIONS = 20
-"""Asked by the honest client, one after the other, half a second apart."""
+"""Requests of the honest client, one after the other, half a second apart."""
 PATIENCE = 120.0
-"""No further question is asked after this, seconds."""
+"""The honest client sends no request after this, seconds."""
 KINDS = ("half a head", "no body", "reads nothing")
 SETTLED = 5
-"""From when contracts are in force until an agent counts as idle, seconds."""
+"""An agent counts as idle this many seconds after its contracts are in force."""
 IDLE = 20
-"""For how long that is measured, seconds."""
+"""How long an idle agent is measured, seconds."""
 MUCH = 1000
-"""vNICs in a plan whose answer is more than a socket holds."""
+"""vNICs of a plan whose answer is longer than a socket's buffer."""
 
 
 def ask(api: Path, method: str, path: str, body: bytes = b"") -> bytes:
@@ -58,7 +55,7 @@ def took(api: Path, method: str, path: str, body: bytes = b"") -> float:
     """Seconds until a request was answered with 200."""
     began = time.monotonic()
     while not (answer := ask(api, method, path, body)).startswith(b"HTTP/1.1 200"):
-        # It was told that the agent is busy: an honest client tries again.
+        # The agent answered that it is busy: an honest client tries again.
         assert answer[:12] in (b"", b"HTTP/1.1 503"), answer[:200]
         time.sleep(0.01)
     return time.monotonic() - began
@@ -112,7 +109,7 @@ def agent_process(binary: Path) -> Iterator[tuple[Path, int]]:
 
 
 def be_slow(api: Path, count: int, user: int | None) -> None:
-    """`count` slow clients, until the process is ended: of each kind a third."""
+    """Run `count` slow clients, a third of each kind, until the process is ended."""
     if user is not None:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -131,7 +128,7 @@ def be_slow(api: Path, count: int, user: int | None) -> None:
 
 
 def one_slow(api: Path, kind: str, words: bytes) -> None:
-    """One of them, for ever."""
+    """One slow client, without an end."""
     while True:
         with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
             client.connect(str(api))
@@ -143,7 +140,7 @@ def one_slow(api: Path, kind: str, words: bytes) -> None:
                 client.sendall(b"x")
             while client.recv(4096):
                 pass
-        # Told to go at once, it does not come a thousand times a second: it is slow, not many.
+        # If disconnected at once, it does not come back a thousand times a second: it is slow, not many.
         time.sleep(0.1)
 
 
@@ -156,13 +153,13 @@ def waits(api: Path) -> list[float]:
     return seen
 
 
-def slow_clients(binary: Path, count: int) -> None:
+def slow_clients(context: Context, binary: Path) -> str:
     """The honest client's waits: alone, beside another user's slow clients, and beside its own user's."""
-    print(f"{count} slow clients; an honest one waits for GET /v1/host, ms", flush=True)
-    print(f"{'slow clients of':24}  {'median':>8}  {'worst':>8}", flush=True)
-    users = {"nobody": -1, "another user": STRANGER, "the same user": None}
+    count = context.options.slow
+    users = {"none": -1, "another user": STRANGER, "the same user": None}
     if os.geteuid() != 0:
         del users["another user"]
+    rows = []
     for name, user in users.items():
         with agent(binary) as api:
             slow = Process(target=be_slow, args=(api, count, user))
@@ -170,14 +167,16 @@ def slow_clients(binary: Path, count: int) -> None:
                 slow.start()
                 time.sleep(2)
             seen = waits(api)
-            print(f"{name:24}  {statistics.median(seen) * 1e3:8.1f}  {max(seen) * 1e3:8.1f}", flush=True)
+            rows.append((name, f"{statistics.median(seen) * 1e3:.1f}", f"{max(seen) * 1e3:.1f}"))
+            context.say(f"slow clients of {name}: median {rows[-1][1]} ms, worst {rows[-1][2]} ms")
             if user != -1:
                 slow.kill()
                 slow.join()
+    return table((f"GET /v1/host, {count} slow clients of", "median [ms]", "worst [ms]"), rows)
 
 
 def contracts(count: int, promising: bool) -> bytes:
-    """So many contracts on netdevs; with `promising` each promises something to the next."""
+    """`count` contracts on netdevs; with `promising`, each has a minimum towards the next."""
     text = []
     for n in range(count):
         mac = ":".join(f"{byte:02x}" for byte in (2, *n.to_bytes(4, "big"), 1))
@@ -187,11 +186,10 @@ def contracts(count: int, promising: bool) -> bytes:
     return "".join(text).encode()
 
 
-def planning(binary: Path, counts: list[int]) -> None:
+def planning(context: Context, binary: Path) -> str:
     """How long `POST /v1/plan` takes, and how long readers wait meanwhile."""
-    print("\nPOST /v1/plan: contracts on netdevs, s; GET /v1/host meanwhile, ms", flush=True)
-    print(f"{'vNICs':>6}  {'plain':>8}  {'with min':>8}  {'us a vNIC':>10}  {'reader':>8}", flush=True)
-    for count in counts:
+    rows: list[tuple[str, ...]] = []
+    for count in context.options.vnics:
         with agent(binary) as api:
             plain, promising = (contracts(count, promising) for promising in (False, True))
             began = time.monotonic()
@@ -199,7 +197,7 @@ def planning(binary: Path, counts: list[int]) -> None:
             bound = [why for why in answer.get("refusals", [answer]) if "a host keeps at most" in str(why)]
             if bound or "error" in answer:
                 why = bound[0] if bound else answer["error"]
-                print(f"{count:>6}  {time.monotonic() - began:8.2f}  {why}", flush=True)
+                rows.append((str(count), f"{time.monotonic() - began:.2f}", str(why), "", ""))
                 continue
             seconds = [took(api, "POST", "/v1/plan", text) for text in (plain, promising)]
             planner = Process(target=took, args=(api, "POST", "/v1/plan", plain))
@@ -208,11 +206,17 @@ def planning(binary: Path, counts: list[int]) -> None:
             while planner.is_alive():
                 reader.append(took(api, "GET", "/v1/host"))
             planner.join()
-            print(
-                f"{count:>6}  {seconds[0]:8.2f}  {seconds[1]:8.2f}  {seconds[0] / count * 1e6:10.1f}"
-                f"  {max(reader) * 1e3:8.1f}",
-                flush=True,
-            )
+            per_vnic, worst = f"{seconds[0] / count * 1e6:.1f}", f"{max(reader) * 1e3:.1f}"
+            rows.append((str(count), f"{seconds[0]:.2f}", f"{seconds[1]:.2f}", per_vnic, worst))
+            context.say(f"POST /v1/plan, {count} vNICs: {seconds[0]:.2f} s")
+    head = (
+        "POST /v1/plan, vNICs",
+        "plain [s]",
+        "with min [s]",
+        "us a vNIC",
+        "GET /v1/host meanwhile, worst [ms]",
+    )
+    return table(head, rows)
 
 
 def spent(process: int) -> tuple[float, int]:
@@ -223,13 +227,15 @@ def spent(process: int) -> tuple[float, int]:
     return ticks / os.sysconf("SC_CLK_TCK"), int(status.partition("VmRSS:")[2].split()[0])
 
 
-def idle(binary: Path, count: int) -> None:
-    """What an agent costs that has so many vNICs at the switch, none of which has a VM."""
-    # The switch keeps room for what each vNIC's front end may share.
+def idle(context: Context, binary: Path) -> list[str]:
+    """Sentences: the cost of an agent with `--idle` vNICs at the switch, none of which has a VM."""
+    count = context.options.idle
+    said = []
+    # The switch keeps descriptors for the memory that each vNIC's front end may share.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if count > (most := hard // 50):
-        print(f"\nidle: there are {hard} descriptors (ulimit -Hn), so {most} vNICs in place of {count}")
+        said.append(f"idle: there are {hard} descriptors (ulimit -Hn), so {most} vNICs in place of {count}")
         count = most
     with agent_process(binary) as (api, process):
         text = []
@@ -244,30 +250,55 @@ def idle(binary: Path, count: int) -> None:
         time.sleep(IDLE)
         after, memory = spent(process)
         share = (after - before) / IDLE * 100
-        print(f"\n{count} idle vNICs, for {IDLE} s: {share:.1f} % of a CPU, memory {memory / 1e3:.0f} MB")
+        said.append(f"{count} idle vNICs, for {IDLE} s: {share:.1f} % of a CPU, memory {memory / 1e3:.0f} MB")
         windows = ("/v1/vnics?last=1m",) if b"last" in ask(api, "GET", "/openapi.json") else ()
         for path in ("/v1/vnics", *windows):
             seen = [took(api, "GET", path) for _ in range(QUESTIONS)]
             median, worst = statistics.median(seen) * 1e3, max(seen) * 1e3
-            print(f"GET {path}: median {median:.0f} ms, worst {worst:.0f} ms", flush=True)
+            said.append(f"{count} idle vNICs, GET {path}: median {median:.0f} ms, worst {worst:.0f} ms")
+    return said
 
 
-def main() -> None:
-    """All of it."""
-    parser = argparse.ArgumentParser(prog="bench/agent-load", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--binary", type=Path, default=ROOT / "target/release/tidegate", metavar="FILE")
-    parser.add_argument("--slow", type=int, default=300, metavar="N", help="slow clients; 0 leaves that out")
-    parser.add_argument("--vnics", default="1000,2000,4000,8000", metavar="N,N", help="contracts to plan")
-    parser.add_argument("--idle", type=int, default=1000, metavar="N", help="idle vNICs; 0 leaves that out")
-    wanted = parser.parse_args()
-    if not wanted.binary.exists():
-        sys.exit(f"bench/agent-load: {wanted.binary} is missing: cargo build --release -p tidegate")
-    if wanted.slow:
-        slow_clients(wanted.binary, wanted.slow)
-    planning(wanted.binary, [int(count) for count in wanted.vnics.split(",") if count])
-    if wanted.idle:
-        idle(wanted.binary, wanted.idle)
+def add_options(group: OptionGroup) -> None:
+    """Declare this scene's options."""
+    options.add_binary(group)
+    group.add_argument(
+        "--slow", type=int, default=300, metavar="N", help="slow clients; 300; 0 leaves them out"
+    )
+    group.add_argument(
+        "--vnics",
+        type=options.numbers,
+        default=[1000, 2000, 4000, 8000],
+        metavar="N,N,...",
+        help="contracts to plan; 1000,2000,4000,8000; '' leaves them out",
+    )
+    group.add_argument(
+        "--idle", type=int, default=1000, metavar="N", help="idle vNICs; 1000; 0 leaves them out"
+    )
 
 
-if __name__ == "__main__":
-    main()
+def run(context: Context) -> Result:
+    """All three parts, except those that are left out."""
+    binary = options.binary(context)
+    result = Result()
+    if context.options.slow:
+        result.tables.append(slow_clients(context, binary))
+    if context.options.vnics:
+        result.tables.append(planning(context, binary))
+    if context.options.idle:
+        result.notes += idle(context, binary)
+    return result
+
+
+SCENE = Scene(
+    name="agent_load",
+    title="The agent under load",
+    about=(
+        "How long the agent's API keeps an honest client waiting while others are slow, how long planning "
+        "takes, and what an agent costs while nothing happens."
+    ),
+    order=930,
+    run=run,
+    default=False,
+    add_options=add_options,
+)

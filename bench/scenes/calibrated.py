@@ -1,39 +1,36 @@
-#!/usr/bin/env python3
 """How often the host-latency that `tidegate calibrate` proposes does not hold afterwards.
 
-bench/calibrated [--binary FILE] [--rounds N] [--seconds N]
-
-Each round starts the demo's scene anew (voice among two bulk TCP senders), calibrates under that
-load, and then watches as long: how many loops of its workers took longer than each value it said, and how
+Each round starts the demo's traffic anew (voice among two bulk TCP senders), calibrates under that
+load, and then watches as long: how many loops of the workers took longer than each value it said, and how
 many frames of voice were later than that inside the switch. Beside the proposal stand the values that are to
 cover 99 % and 99.9 % of wake-ups and loops.
 """
 
-import argparse
 import json
 import re
 import signal
-import socket
 import statistics
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from http.client import HTTPConnection
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from harness.api import get
+from harness.model import Context, OptionGroup, Result, Scene
+from harness.options import add_binary, binary
+from harness.report import table
+
 START = 60.0
-"""Longest wait for the scene, seconds."""
+"""Longest wait for the demo's traffic, seconds."""
 Row = tuple[str, int, int, int, int, int]
+HEAD = ("round", "covers", "host-latency", "loops", "longer", "frames", "later")
 
 
 @contextmanager
 def scene(binary: Path) -> Iterator[Path]:
-    """The demo's scene with its traffic, under contract; the socket of its API."""
+    """The demo's traffic under contracts; yields the socket of its API."""
     command: list[str | Path] = [binary, "demo", "--serve", "--seconds", "1"]
     demo = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
@@ -44,7 +41,7 @@ def scene(binary: Path) -> Iterator[Path]:
 
 
 def started(demo: "subprocess.Popen[str]") -> Path:
-    """Waits until the scene goes on by itself."""
+    """Waits until the demo's traffic runs without end; returns the socket of its API."""
     end = time.monotonic() + START
     assert demo.stderr is not None
     while time.monotonic() < end:
@@ -55,31 +52,21 @@ def started(demo: "subprocess.Popen[str]") -> Path:
     raise TimeoutError("the demo does not go on")
 
 
-def ask(api: Path, path: str) -> dict[str, Any]:
-    """`GET path`."""
-    connection = HTTPConnection("tidegate", timeout=10)
-    with closing(connection), socket.socket(socket.AF_UNIX) as connected:
-        connected.connect(str(api))
-        connection.sock = connected
-        connection.request("GET", path)
-        return dict(json.loads(connection.getresponse().read()))
-
-
 def counted(api: Path) -> tuple[dict[int, int], dict[int, int]]:
     """Loops of the workers, and frames of voice, by how long they took, ns."""
     loops: Counter[int] = Counter()
-    for worker in ask(api, "/v1/host")["workers"]:
+    for worker in get(api, "/v1/host")["workers"]:
         loops.update(dict(worker["loop_time"]["buckets"]))
-    return loops, dict(ask(api, "/v1/vnics/voice")["stats"]["delay"]["buckets"])
+    return loops, dict(get(api, "/v1/vnics/voice")["stats"]["delay"]["buckets"])
 
 
 def gained(before: dict[int, int], after: dict[int, int]) -> dict[int, int]:
-    """What was added."""
+    """The counts of `after` without those of `before`."""
     return {ns: count - before.get(ns, 0) for ns, count in after.items()}
 
 
 def above(histogram: dict[int, int], ns: int) -> int:
-    """How many took longer; a bucket is 3 % wide."""
+    """Number of entries above `ns`; a bucket is 3 % wide."""
     return sum(count for end, count in histogram.items() if end > ns * 33 // 32)
 
 
@@ -114,32 +101,13 @@ def measure(binary: Path, seconds: int) -> list[Row]:
     ]
 
 
-def main() -> int:
-    """Measure, print; the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--binary", type=Path, default=ROOT / "target/release/tidegate")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=10)
-    options = parser.parse_args()
-    rounds = []
-    print("round  covers  host-latency       loops  longer  frames  later", flush=True)
-    for number in range(1, options.rounds + 1):
-        rounds.append(measure(options.binary, options.seconds))
-        for covers, ns, loops, longer, frames, later in rounds[-1]:
-            value = f"{number:>5}  {covers:6}  {ns / 1e3:9.0f} us"
-            print(f"{value}  {loops:>10}  {longer:>6}  {frames:>6}  {later:>5}", flush=True)
-    print("\nmedian (worst) of the rounds")
-    for found in zip(*rounds, strict=True):
-        values, long_loops, late_frames = (
-            [row[1] for row in found],
-            [row[3] for row in found],
-            [row[5] for row in found],
-        )
-        print(
-            f"{found[0][0]:6}  {median_worst(values, 1e3)} us; loops longer: {median_worst(long_loops)}, "
-            f"frames later: {median_worst(late_frames)}"
-        )
-    return 0
+def add_options(group: OptionGroup) -> None:
+    """Declare this scene's options."""
+    add_binary(group)
+    group.add_argument("--rounds", type=int, default=5, metavar="N", help="5")
+    group.add_argument(
+        "--seconds", type=int, default=10, metavar="N", help="of calibration, and then of watching; 10"
+    )
 
 
 def median_worst(values: list[int], unit: float = 1) -> str:
@@ -147,5 +115,38 @@ def median_worst(values: list[int], unit: float = 1) -> str:
     return f"{statistics.median(values) / unit:.0f} ({max(values) / unit:.0f})"
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def run(context: Context) -> Result:
+    """Measure each round; medians and worst values of all."""
+    program = binary(context)
+    rounds: list[list[Row]] = []
+    lines = []
+    for number in range(1, context.options.rounds + 1):
+        rounds.append(measure(program, context.options.seconds))
+        for covers, ns, *counts in rounds[-1]:
+            lines.append([str(number), covers, f"{ns / 1e3:.0f} us", *map(str, counts)])
+            context.say(", ".join(f"{name} {cell}" for name, cell in zip(HEAD, lines[-1], strict=True)))
+    summary = [
+        (
+            found[0][0],
+            f"{median_worst([row[1] for row in found], 1e3)} us",
+            median_worst([row[3] for row in found]),
+            median_worst([row[5] for row in found]),
+        )
+        for found in zip(*rounds, strict=True)
+    ]
+    head = ("covers", "host-latency, median (worst)", "loops longer", "frames later")
+    return Result(tables=[table(HEAD, lines), table(head, summary)], data={"rounds": rounds})
+
+
+SCENE = Scene(
+    name="calibrated",
+    title="Whether a calibrated host-latency holds",
+    about=(
+        "How often the `host-latency` that `tidegate calibrate` proposes does not hold afterwards, beside "
+        "the demo's traffic: loops of the workers that took longer, and frames of voice that were later."
+    ),
+    order=910,
+    run=run,
+    default=False,
+    add_options=add_options,
+)

@@ -1,26 +1,29 @@
-#!/usr/bin/env python3
-"""What it costs to observe the CPUs of the switch's workers: how often eBPF programs run, and how long.
+"""The cost of observing the CPUs of the switch's workers: how often eBPF programs run, and how long.
 
-bench/observe-cpu [--binary FILE] [--seconds N] [--runs N]
-
-As root. Runs the demo (voice beside bulk TCP, which switches tasks all the time) and reads the kernel's own
+Runs the demo (voice beside bulk TCP, which switches tasks all the time) and reads the kernel's own
 statistics of the agent's eBPF programs (sysctl kernel.bpf_stats_enabled, put back afterwards). The share is
 of one CPU, all CPUs' time together.
 """
 
-import argparse
 import os
 import re
-import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from harness.model import Context, Figure, Missing, OptionGroup, Result, Sample, Scene
+from harness.options import add_binary, binary
+
 ENABLED = Path("/proc/sys/kernel/bpf_stats_enabled")
+
+
+def add_options(group: OptionGroup) -> None:
+    """Declare this scene's options."""
+    add_binary(group)
+    group.add_argument("--seconds", type=float, default=3, metavar="N", help="of a run; 3")
+    group.add_argument("--runs", type=int, default=5, metavar="N", help="5")
 
 
 @contextmanager
@@ -50,7 +53,7 @@ def agents(parent: int) -> list[int]:
 
 
 def programs(agent: int) -> dict[int, tuple[int, int]]:
-    """Of each eBPF program that a process holds: nanoseconds and runs."""
+    """Nanoseconds and runs of each eBPF program that a process holds, by program id."""
     found = {}
     for entry in Path(f"/proc/{agent}/fdinfo").iterdir():
         with suppress(OSError):
@@ -71,7 +74,7 @@ def measure(binary: Path, seconds: float) -> tuple[float, float, float]:
         limit = time.monotonic() + 20
         while not (found := [a for a in agents(demo.pid) if programs(a)]):
             if time.monotonic() > limit or demo.poll() is not None:
-                sys.exit("the demo's agent runs no eBPF program: is this root, with a kernel that has BTF?")
+                raise Missing("the demo's agent runs no eBPF program: it needs root, and a kernel with BTF")
             time.sleep(0.2)
         time.sleep(2)
         began, before = time.monotonic(), programs(found[0])
@@ -85,29 +88,31 @@ def measure(binary: Path, seconds: float) -> tuple[float, float, float]:
     return ns / 1e9 / took, runs / took, ns / max(runs, 1)
 
 
-def main() -> None:
-    """Prints the median and the worst of the runs."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--binary", type=Path, default=ROOT / "target/release/tidegate")
-    parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--runs", type=int, default=5)
-    arguments = parser.parse_args()
+def run(context: Context) -> Result:
+    """Run the demo `--runs` times."""
     if os.geteuid() != 0:
-        sys.exit("eBPF programs need root")
+        raise Missing("eBPF programs need root")
+    program = binary(context)
     with counted():
-        runs = [measure(arguments.binary, arguments.seconds) for _ in range(arguments.runs)]
-    for what, unit, values in zip(
-        ("of one CPU", "runs a second", "a run"),
-        ("%", "", "ns"),
-        zip(*runs, strict=True),
-        strict=True,
-    ):
-        scale = 100 if unit == "%" else 1
-        median, worst = statistics.median(values) * scale, max(values) * scale
-        print(f"{what:15} {median:12,.2f} {unit:2} (worst {worst:,.2f})")
+        runs = [measure(program, context.options.seconds) for _ in range(context.options.runs)]
+    rows = (("share of one CPU", "%", 100), ("runs a second", "", 1), ("time of a run", "ns", 1))
+    return Result(
+        figures=[
+            Figure(name, "eBPF programs", unit, tuple(Sample(value * scale) for value in values))
+            for (name, unit, scale), values in zip(rows, zip(*runs, strict=True), strict=True)
+        ]
+    )
 
 
-if __name__ == "__main__":
-    main()
+SCENE = Scene(
+    name="observe_cpu",
+    title="Cost of observing the workers' CPUs",
+    about=(
+        "How often the agent's eBPF programs run while the demo runs, and how long, by the kernel's own "
+        "statistics (kernel.bpf_stats_enabled). As root."
+    ),
+    order=920,
+    run=run,
+    default=False,
+    add_options=add_options,
+)

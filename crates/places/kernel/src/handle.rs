@@ -3,6 +3,9 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// Major of our qdiscs: the bytes "td", as in the stamp of the uplink.
+pub const MAJOR: u16 = 0x7464;
+
 /// A qdisc is `major:0`, a class of it `major:minor`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Handle(pub u32);

@@ -1,0 +1,1 @@
+"""Programs that the scenes of the kernel place run in network namespaces."""

@@ -1,0 +1,1 @@
+"""Programs that the scenes of the NIC place run in network namespaces."""
