@@ -1,4 +1,4 @@
-//! Brings the kernel to what the record says.
+//! Brings the kernel to the state of the record.
 
 use super::devices::placed;
 use super::netdev::netdev as netdev_of;
@@ -10,24 +10,24 @@ use std::collections::BTreeSet;
 use tidegate_contract::Vnic;
 use tidegate_place::PlaceError;
 
-/// The netdevs that a change is about, by their names in contracts.
+/// The netdevs that a change concerns, by their names in contracts.
 #[derive(Clone, Debug)]
 struct Near {
-    /// Its own, and those it promises something to.
+    /// The netdev of the contract, and those of the vNICs in its `to`.
     netdevs: BTreeSet<String>,
-    /// Those that have a share of what one of these receives.
+    /// The senders with a share of the `rx.max` of one of these.
     senders: BTreeSet<String>,
 }
 
 impl KernelPlace {
-    /// Brings the kernel to what the record says: the netdev of one contract, so that others that come and go are of no
-    /// concern to it and their number not of its cost, or all of it. Where `about` is new, others' qdiscs are in its way
-    /// but for what is `owned`.
+    /// Brings the kernel to the state of the record: for the netdev of the contract `about`, at a cost that does not depend on
+    /// the number of other netdevs, or for all netdevs. `owned` is set if `about` is new: foreign qdiscs outside of `owned`
+    /// refuse it.
     pub(super) fn settle(&mut self, about: Option<&Vnic>, owned: Option<Ways>) -> Result<(), PlaceError> {
         self.settle_from(None, about, owned)
     }
 
-    /// The same, where the contract was `former` just now: a change that is taken back leads from what the kernel has.
+    /// As [`Self::settle`]; `former` is the contract that the kernel may still have.
     pub(super) fn settle_from(
         &mut self,
         former: Option<&Vnic>,
@@ -39,7 +39,7 @@ impl KernelPlace {
             Some((vnic, owned)) if vnic.name == entry.vnic.name => owned,
             _ => entry.owned,
         };
-        // With the last contract all that is ours goes.
+        // The last contract takes all our objects with it.
         let near = about.filter(|_| !self.record.is_empty()).map(|vnic| self.near(vnic, former));
         let netdev = about.and_then(netdev_of).filter(|_| new.is_some());
         let expected = new.and_then(|(vnic, _)| self.coming.get(&vnic.name).copied());
@@ -73,7 +73,7 @@ impl KernelPlace {
                 )));
             }
             let plan = self.plan_here(&mut wanted, &network);
-            // One that is not there is shaped when it is.
+            // A netdev that does not exist is shaped once it does.
             let refusal = plan.refusals.iter().find(|r| there.is_some_and(|(name, _)| r.netdev == name));
             if let Some(refusal) = refusal {
                 return Err(PlaceError::Failed(refusal.reason.clone()));
@@ -99,7 +99,7 @@ impl KernelPlace {
         Err(failed.map_or_else(|| PlaceError::Failed("nothing was tried".into()), step_failed))
     }
 
-    /// The netdevs that a change of one contract is about.
+    /// The netdevs that a change of one contract concerns.
     fn near(&self, about: &Vnic, former: Option<&Vnic>) -> Near {
         let versions = || self.record.versions(&about.name).chain([about]).chain(former);
         let promised = versions().flat_map(|v| &v.to).flat_map(|to| self.record.versions(to));
@@ -144,7 +144,7 @@ impl KernelPlace {
         Err(PlaceError::Failed("interfaces are renamed faster than they can be looked at".into()))
     }
 
-    /// Finds the devices of all contracts again; whether any was renamed.
+    /// Updates the devices of all contracts; returns whether one was renamed.
     pub(super) fn follow(&mut self, network: &Network) -> bool {
         let recorded = self.record.iter().filter_map(|t| Some((netdev_of(&t.vnic)?, &t.devices[..])));
         self.devices.recall(recorded, network);

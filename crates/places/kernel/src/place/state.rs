@@ -106,7 +106,7 @@ impl KernelPlace {
                 opened.map_err(|e| PlaceError::Unreachable(format!("cannot talk to the kernel: {e}")))?;
             self.kernel = Some(opened);
         }
-        self.kernel.as_mut().ok_or_else(|| PlaceError::Unreachable("the kernel is not spoken to".into()))
+        self.kernel.as_mut().ok_or_else(|| PlaceError::Unreachable("the netlink socket is not open".into()))
     }
 
     /// The whole network, with `beside`.
@@ -128,7 +128,7 @@ impl KernelPlace {
             let unread = beside.rules.then(|| kernel.read_ingress_rules(&mut network).err()).flatten();
             Ok((network, unread))
         });
-        // A firewall that changes all the time is no reason to keep no limits: what was read last is believed.
+        // A firewall that changes all the time must not end the limits: the rules of the last successful read hold.
         let network = network.map(|(network, unread)| {
             let why = unread.map(|e| format!("others' rules at ingresses (nftables) cannot be read: {e}"));
             if let Some(why) = why.as_ref().filter(|why| self.unread.as_ref() != Some(why)) {
@@ -139,14 +139,14 @@ impl KernelPlace {
             }
             network
         });
-        // A conversation that broke off is begun anew.
+        // The next call opens a new socket.
         network.map_err(|e| {
             self.kernel = None;
             PlaceError::Unreachable(e.to_string())
         })
     }
 
-    /// What the running kernel lacks. Where it cannot be tried, doing it says what is wrong.
+    /// The features that the running kernel lacks; `None` if the probe failed: then the first step that needs one fails.
     pub fn missing(&self) -> Option<&Missing> {
         let probe = || crate::tc::probe().inspect_err(|why| tracing::warn!("{why}")).ok();
         self.missing.get_or_init(probe).as_ref()
