@@ -62,6 +62,7 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck, cargo-deny; no warnings
 	shellcheck -x scripts/setup scripts/deb scripts/deny scripts/earlier scripts/guest .ci/run packaging/postinst packaging/prerm packaging/postrm
 	shellcheck -s dash tests/lab/init.sh
 	@scripts/deny
+	scripts/modules --check
 	scripts/prose --check
 
 fmt: ## format Rust and Python
