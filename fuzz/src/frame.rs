@@ -8,7 +8,7 @@ use tidegate_switch::frame::offload::check;
 use tidegate_switch::frame::plain::{look, source_ip};
 use tidegate_switch::frame::policy::receiver::Receiver;
 use tidegate_switch::frame::{
-    FRAME_MAX, HEADER_MAX, Headers, Held, Offload, Payload, Policy, Segmenter, Span, Verdict, VnetHdr,
+    FRAME_MAX, HEADER_MAX, Headers, LinkLocals, Offload, Payload, Policy, Segmenter, Span, Verdict, VnetHdr,
     clear_realtime_marks, finish_checksum, parse, receiver_hdr, segments, wire_bytes,
 };
 
@@ -52,7 +52,7 @@ pub fn run(data: &[u8]) {
     let frame = &frame[..frame.len().min(FRAME_MAX)];
     let head = &frame[..frame.len().min(HEADER_MAX)];
 
-    let mut held = Held::default();
+    let mut held = LinkLocals::default();
     assert!(held.insert(HELD));
     let parsed = parse(head, frame.len());
     if let Some(plain) = look(&frame[..frame.len().min(128)], frame.len()) {

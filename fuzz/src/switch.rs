@@ -14,8 +14,8 @@ use tidegate_contract::{Host, Vnic};
 use tidegate_place_switch::check_inherited;
 use tidegate_service::foreign::{Budget, Foreign};
 use tidegate_switch::capacity::VNICS;
-use tidegate_switch::control::keep::Notes;
-use tidegate_switch::control::told::Told;
+use tidegate_switch::control::handover::Handover;
+use tidegate_switch::control::notes::Notes;
 use tidegate_switch::control::{Client, PortStatus, SwitchError};
 use tidegate_switch::stats::layout::{Layout, VnicSlot, WorkerSlot};
 use tidegate_switch::stats::{Reader, Region};
@@ -121,7 +121,7 @@ fn notes(mut bytes: Bytes<'_>) {
         }
     }
     drop(theirs);
-    let (mut notes, mut told, budget) = (Notes::over(ours), Told::default(), Budget::new(64));
+    let (mut notes, mut told, budget) = (Notes::over(ours), Handover::default(), Budget::new(64));
     while let Ok(Some((note, descriptors))) = notes.next() {
         let foreign = descriptors.into_iter().map(|fd| Foreign::new(fd, &budget)).collect();
         let _ = told.note(note, foreign);

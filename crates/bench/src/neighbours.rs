@@ -22,7 +22,7 @@ const STAMP: usize = VNET_HDR + UDP_HEADERS;
 /// Bytes of a voice frame.
 const VOICE: usize = 200;
 /// Bytes of a bulk frame.
-const BULK: usize = 1514;
+const BULK: usize = tidegate_contract::frame::FRAME as usize;
 /// Entries of bulk's and sink's virtqueues.
 const RING: u16 = 1024;
 /// Between two checks whether a CPU was taken away, ns.

@@ -15,6 +15,7 @@
 //! - [`vnic`]: the contract itself
 //! - [`queueing`]: in which order frames wait for a rate
 //! - [`host`]: what the host declares about itself
+//! - [`frame`]: sizes of frames and super-frames
 //! - [`error`]: what is wrong with a contract, and where
 //! - [`check`]: the rules, of one contract and between contracts
 //! - [`mod@parse`]: TOML to contracts, with errors that point at the line
@@ -26,6 +27,7 @@ pub mod admission;
 pub mod check;
 mod document;
 pub mod error;
+pub mod frame;
 pub mod host;
 pub mod parse;
 pub mod queueing;
@@ -38,17 +40,17 @@ pub mod vnic;
 pub mod write;
 
 pub use address::{Mac, Prefix, Segment, SharedAddress};
-pub use admission::{Admission, Refusal, admit};
+pub use admission::{Admission, NotAdmissible, admit};
 
 pub use check::{Problem, check_set, merge};
 pub use document::Document;
 pub use error::{Error, Errors, Located};
+pub use frame::SUPER_FRAME;
 pub use host::{Aggregate, Control, Host, Nic};
 pub use parse::parse;
 pub use queueing::{FlowQueueing, Queueing};
 pub use units::{Bytes, Nanos, Rate};
 pub use vnic::{
-    Allowed, Attach, Discipline, LinkState, Method, Rx, SUPER_FRAME, SocketMode, SocketOwner, Tx, UPLINK,
-    VfOptions, Vnic,
+    Allowed, Attach, Discipline, LinkState, Method, Rx, SocketMode, SocketOwner, Tx, UPLINK, VfOptions, Vnic,
 };
 pub use write::set_key;

@@ -1,5 +1,6 @@
 //! The contract of one vNIC. Directions are the VM's: tx is what it sends.
 
+use crate::frame::{SUPER_FRAME, TAGGED_ETHERNET};
 use crate::{Bytes, Mac, Nanos, Prefix, Queueing, Rate, Segment, SharedAddress};
 use serde::{Deserialize, Serialize};
 use std::{ops::Not, path::PathBuf};
@@ -217,12 +218,6 @@ pub struct Allowed {
 /// The name that stands for the uplink in [`Vnic::to`].
 pub const UPLINK: &str = "uplink";
 
-/// Largest super-frame a guest hands over in one piece: 64 KiB.
-pub const SUPER_FRAME: u64 = 65_536;
-
-/// Ethernet header (14 bytes) and one VLAN tag (4 bytes), around an IP packet of `mtu` bytes.
-const L2_HEADERS: u64 = 18;
-
 impl Vnic {
     /// Whether it has a deadline: its frames then go first, earliest deadline
     /// before others, and are held to the envelope `tx.max`, `tx.burst`.
@@ -232,7 +227,7 @@ impl Vnic {
 
     /// Largest Ethernet frame on the wire, bytes without FCS: `mtu`, header and VLAN tag.
     pub fn largest_frame(&self) -> u64 {
-        u64::from(self.mtu) + L2_HEADERS
+        u64::from(self.mtu) + TAGGED_ETHERNET
     }
 
     /// Whether frames of a segment may reach it: those of its own; on a kernel device in segment 0, which is kept apart

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! One table for all workers, without locks. It is asked only when a vNIC uses an address for the
-//! first time: what a port holds it knows itself ([`Held`](crate::frame::Held)), at most
+//! first time: what a port holds it knows itself ([`LinkLocals`](crate::frame::LinkLocals)), at most
 //! [`MOST`] addresses. So 1,024 ports fill a quarter of the table at most, and no guest can fill it for others.
 //!
 //! An entry is one word, so that it is taken by one compare-and-swap: the port beside 47 bits of a

@@ -14,8 +14,8 @@ use tidegate_switch::control::Client;
 use tidegate_switch::server::ports::Connect;
 use tidegate_switch::server::{Switch, replace};
 use tidegate_switch::stats::Reader;
-use tidegate_switch::vhost_user::kept::{Descriptors, Kept};
 use tidegate_switch::vhost_user::listener::Restored;
+use tidegate_switch::vhost_user::saved::{Descriptors, SavedConnection};
 
 #[test]
 fn what_a_front_end_says_is_told() {
@@ -257,7 +257,7 @@ fn what_was_kept_is_checked_as_messages_are() {
     let mut known = Known::default();
     known.wait(&mut notes, |known| known.connections.contains_key("a"));
     let (good, _) = known.connections.remove("a").unwrap();
-    type Change = fn(&mut Kept);
+    type Change = fn(&mut SavedConnection);
     let wrong: [(Change, &str); 6] = [
         (|kept| kept.features = Some(1 << 60), "not offered"),
         (|kept| kept.regions[0].size <<= 8, "ends at byte"),

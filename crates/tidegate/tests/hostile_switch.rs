@@ -28,8 +28,8 @@ use tidegate_contract::{Attach, Nanos, SocketMode, SocketOwner};
 use tidegate_evidence::Quarantine;
 use tidegate_service::scm::{self, SCM_MAX};
 use tidegate_switch::control::channel::send;
-use tidegate_switch::control::keep::{self, Note, What};
 use tidegate_switch::control::message::{Hello, PROTOCOL, Reply, Request};
+use tidegate_switch::control::notes::{self, Note, What};
 use tidegate_switch::stats::Region;
 use tidegate_switch::stats::layout::Layout;
 use tidegate_testkit::fake_switch::open_descriptors;
@@ -232,7 +232,7 @@ fn too_many_descriptors_are_over_when_they_are_let_go_of() {
     let tell = |keeper: &OwnedFd, vnic: String, what: What, count: usize| {
         let all = vec![null.as_fd(); count];
         let note = Note { vnic, what };
-        until("there is room for a note", || keep::send(keeper, &note, &all).ok());
+        until("there is room for a note", || notes::send(keeper, &note, &all).ok());
     };
     let most = getrlimit(Resource::Nofile).current.unwrap() as usize / 2;
     let vnics = most / 250 + 1;
@@ -261,7 +261,7 @@ fn too_many_descriptors_are_over_when_they_are_let_go_of() {
     tell(&next, "a".into(), What::Tap, 100);
     until("its descriptors are kept", || (descriptors() >= before + 100).then_some(()));
     assert!(
-        keep::send(&dead, &Note { vnic: "a".into(), what: What::Gone }, &[]).is_err(),
+        notes::send(&dead, &Note { vnic: "a".into(), what: What::Gone }, &[]).is_err(),
         "it is read still"
     );
 
@@ -320,7 +320,7 @@ fn descriptors_without_end_stop_no_query() {
                 _ => What::Listener,
             };
             let note = Note { vnic: format!("v{}", sent / 3), what };
-            match keep::send(&socket, &note, &vec![null.as_fd(); SCM_MAX]) {
+            match notes::send(&socket, &note, &vec![null.as_fd(); SCM_MAX]) {
                 Ok(()) => sent += 1,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::yield_now(),
                 Err(_) => break,
@@ -652,7 +652,7 @@ fn descriptors_that_take_long_to_close_keep_nobody_waiting() {
         let (socket, peer) = made.lock().unwrap().recv().unwrap();
         peers.lock().unwrap().push(peer);
         let note = Note { vnic: "a".into(), what: What::Listener };
-        keep::send(&kept, &note, &[socket.as_fd()]).unwrap();
+        notes::send(&kept, &note, &[socket.as_fd()]).unwrap();
     }
     for rate in ["7mbit", "8mbit"] {
         queries(&agent);

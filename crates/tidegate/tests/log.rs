@@ -24,7 +24,7 @@ use tidegate_contract::Vnic;
 use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::{FrontEnd, Options};
 use tidegate_service::scm;
-use tidegate_switch::control::{Client, Link};
+use tidegate_switch::control::{Attachment, Client};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tidegate");
 
@@ -116,7 +116,7 @@ impl Switch {
             .vnics
             .remove(0);
         let listener = UnixListener::bind(self.socket(name)).unwrap();
-        self.client().unwrap().set_port(&vnic.value, Link::Listener(listener.as_fd())).unwrap();
+        self.client().unwrap().set_port(&vnic.value, Attachment::Listener(listener.as_fd())).unwrap();
         vnic.value
     }
 

@@ -5,7 +5,7 @@ use crate::guest::limits::SoftLimits;
 use crate::store::Contracts;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use tidegate_contract::vnic::UPLINK;
-use tidegate_contract::{Admission, Attach, Document, Host, Refusal, Vnic, admit};
+use tidegate_contract::{Admission, Attach, Document, Host, NotAdmissible, Vnic, admit};
 use tidegate_place::Installed;
 
 /// Most vNICs of one host, at all places together.
@@ -90,7 +90,7 @@ pub fn check(
         Ok(admission) => admission,
         Err(refused) => {
             // A capacity for the uplink would not help those that no place can promise anything there.
-            let would_help = |r: &&Refusal| {
+            let would_help = |r: &&NotAdmissible| {
                 r.egress() != UPLINK || !r.vnics().iter().all(|v| no_uplink.contains(v.as_str()))
             };
             refusals.extend(refused.iter().filter(would_help).map(ToString::to_string));

@@ -37,7 +37,7 @@ const OTHER: &str = "other";
 /// Bytes of a receive buffer of a port that feeds tiny ones: a header, and little more.
 const TINY: u32 = 64;
 /// Bytes of the frames that fill them.
-const FILLING: usize = 1514;
+const FILLING: usize = tidegate_contract::frame::FRAME as usize;
 /// Entries of the hostile ports' virtqueues.
 const RING: u16 = 1024;
 /// Traffic before the first window.

@@ -45,8 +45,9 @@ mod simulation;
 mod tests;
 
 pub use priority::{LEVELS, priorities};
-pub use refusal::{Fit, Refusal, Relation};
+pub use refusal::{Fit, NotAdmissible, Relation};
 
+use crate::frame::SUPER_FRAME_IPV4;
 use crate::{Attach, Bytes, Discipline, Host, Nanos, Rate, Segment, UPLINK, Vnic};
 use egress::{Egress, Order, Source};
 use serde::{Deserialize, Serialize};
@@ -63,9 +64,6 @@ pub struct Admission {
     /// One per egress that promises lead to, by name.
     pub egresses: Vec<EgressSummary>,
 }
-
-/// The largest super-frame: the largest IP packet, with Ethernet and VLAN header.
-const SUPER_FRAME: u64 = 65_535 + 18;
 
 /// How late a real-time vNIC's frames can be at one egress, and why.
 ///
@@ -167,7 +165,7 @@ impl fmt::Display for DelayBound {
 ///
 /// # Errors
 /// Every egress that cannot keep what leads to it, with the numbers.
-pub fn admit(host: &Host, vnics: &[Vnic]) -> Result<Admission, Vec<Refusal>> {
+pub fn admit(host: &Host, vnics: &[Vnic]) -> Result<Admission, Vec<NotAdmissible>> {
     let by_nic = |v: &&Vnic| matches!(v.attach, Attach::Vf { .. });
     let promising = |v: &&Vnic| (v.is_realtime() || v.tx.min.is_some()) && !by_nic(v);
     let mut egresses = BTreeMap::<&str, Vec<&Vnic>>::new();
@@ -249,21 +247,21 @@ fn egress(
     host: &Host,
     neighbours: &Neighbours<'_>,
     senders: &[&Vnic],
-) -> Result<Egress, Box<Refusal>> {
+) -> Result<Egress, Box<NotAdmissible>> {
     let names = || senders.iter().map(|v| v.name.clone()).collect::<Vec<_>>();
     let receiver = neighbours.by_name.get(name).copied();
     let (capacity, key) = match receiver {
         None if name == UPLINK => (host.uplink, "host.uplink".to_owned()),
         None => {
-            return Err(Box::new(Refusal::UnknownEgress { egress: name.into(), vnics: names() }));
+            return Err(Box::new(NotAdmissible::UnknownEgress { egress: name.into(), vnics: names() }));
         }
         Some(receiver) if receiver.rx.discipline == Discipline::Fifo => {
-            return Err(Box::new(Refusal::Fifo { egress: name.into(), vnics: names() }));
+            return Err(Box::new(NotAdmissible::Fifo { egress: name.into(), vnics: names() }));
         }
         Some(receiver) => (receiver.rx.max, format!("vnic.{name}.rx.max")),
     };
     let Some(capacity) = capacity else {
-        return Err(Box::new(Refusal::NoCapacity { egress: name.into(), vnics: names(), key }));
+        return Err(Box::new(NotAdmissible::NoCapacity { egress: name.into(), vnics: names(), key }));
     };
     let source = |v: &&&Vnic| {
         Some(Source {
@@ -279,12 +277,12 @@ fn egress(
     let sources: Vec<Source> = realtime.iter().filter_map(source).collect();
     if sources.len() < realtime.len() {
         let without = realtime.iter().filter(|v| source(v).is_none()).map(|v| v.name.clone());
-        return Err(Box::new(Refusal::NoEnvelope { egress: name.into(), vnics: without.collect() }));
+        return Err(Box::new(NotAdmissible::NoEnvelope { egress: name.into(), vnics: without.collect() }));
     }
     let minima = senders.iter().filter(|v| !v.is_realtime());
     let by_kernel = receiver.is_some_and(|r| matches!(r.attach, Attach::Netdev { .. }));
     let (order, blocking) = if by_kernel {
-        (Order::Priority, SUPER_FRAME)
+        (Order::Priority, SUPER_FRAME_IPV4)
     } else {
         (Order::Edf, neighbours.largest_frame(receiver))
     };

@@ -22,7 +22,7 @@ const LONGEST_DEADLINE: u64 = 10_000_000_000;
     missing_docs,
     reason = "each variant's text names its fields; egress, vnics and fits have their methods"
 )]
-pub enum Refusal {
+pub enum NotAdmissible {
     /// `egress` is neither a vNIC nor the uplink.
     UnknownEgress { egress: String, vnics: Vec<String> },
     /// The capacity of `egress` is not known: `key` sets it.
@@ -70,7 +70,7 @@ pub enum Relation {
     AtLeast,
 }
 
-impl Refusal {
+impl NotAdmissible {
     /// The egress that refuses.
     pub fn egress(&self) -> &str {
         match self {
@@ -104,7 +104,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for NotAdmissible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (named, more) = self.vnics().split_at(self.vnics().len().min(NAMED_VNICS));
         write!(f, "egress {} refuses {}", self.egress(), named.join(", "))?;
@@ -146,7 +146,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for NotAdmissible {}
 
 impl fmt::Display for Fit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -159,7 +159,7 @@ impl fmt::Display for Fit {
 }
 
 /// What `egress` cannot keep; empty where everything fits.
-pub(super) fn refusals(egress: &Egress) -> Vec<Refusal> {
+pub(super) fn refusals(egress: &Egress) -> Vec<NotAdmissible> {
     let realtime: u128 = egress.sources.iter().map(|s| u128::from(s.rate)).sum();
     let mut refusals = Vec::new();
     if egress.promised() > u128::from(egress.capacity) {
@@ -172,7 +172,7 @@ pub(super) fn refusals(egress: &Egress) -> Vec<Refusal> {
     refusals
 }
 
-fn rate(egress: &Egress) -> Refusal {
+fn rate(egress: &Egress) -> NotAdmissible {
     let capacity = u128::from(egress.capacity);
     let needed_bits = egress.promised();
     let realtime = egress.sources.iter().map(|s| (&s.name, "tx.max", s.rate, s.smallest_rate));
@@ -187,7 +187,7 @@ fn rate(egress: &Egress) -> Refusal {
         fits.extend(at_most_rate(format!("vnic.{name}.{key}"), left, smallest));
     }
     fits.extend(capacity_fit(egress));
-    Refusal::Rate {
+    NotAdmissible::Rate {
         egress: egress.name.clone(),
         vnics,
         needed_bits: u64::try_from(needed_bits).unwrap_or(u64::MAX),
@@ -196,7 +196,7 @@ fn rate(egress: &Egress) -> Refusal {
     }
 }
 
-fn deadline(egress: &Egress) -> Option<Refusal> {
+fn deadline(egress: &Egress) -> Option<NotAdmissible> {
     let worst = egress.points().into_iter().filter(|p| p.slack < 0).min_by_key(|p| p.slack)?;
     let due: Vec<usize> =
         (0..egress.sources.len()).filter(|i| egress.sources[*i].deadline <= worst.t).collect();
@@ -212,7 +212,7 @@ fn deadline(egress: &Egress) -> Option<Refusal> {
         fits.extend(source_fits(egress, i));
     }
     fits.extend(capacity_fit(egress));
-    Some(Refusal::Deadline {
+    Some(NotAdmissible::Deadline {
         egress: egress.name.clone(),
         vnics,
         t: Nanos::new(worst.t),

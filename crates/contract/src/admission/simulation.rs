@@ -6,7 +6,7 @@ use proptest::{collection::vec, prelude::*};
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// Largest frame, bytes; also what blocks.
-const LARGEST: u64 = 1518;
+const LARGEST: u64 = crate::frame::TAGGED_FRAME;
 
 struct Arrival {
     at: u64,

@@ -200,7 +200,7 @@ fn results_pass_through_json() {
     let json = serde_json::to_value(&refused).expect("serialises");
     assert_eq!(json[0]["reason"], "rate");
     assert_eq!(json[1]["t"], "260us");
-    assert_eq!(serde_json::from_value::<Vec<Refusal>>(json).expect("parses"), refused);
+    assert_eq!(serde_json::from_value::<Vec<NotAdmissible>>(json).expect("parses"), refused);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn every_egress_is_judged() {
     rt.to = vec!["sink".into(), "uplink".into(), "gone".into()];
     let vnics = [rt, sink("1mbit")];
     let refused = admit(&Host::default(), &vnics).expect_err("refused");
-    let egresses: Vec<&str> = refused.iter().map(Refusal::egress).collect();
+    let egresses: Vec<&str> = refused.iter().map(NotAdmissible::egress).collect();
     assert_eq!(egresses, ["gone", "sink", "uplink"]);
 }
 
@@ -306,7 +306,7 @@ proptest! {
     #[test]
     fn what_is_suggested_fits_and_is_the_limit(egress in any_egress()) {
         for refusal in refusal::refusals(&egress) {
-            let alone = matches!(refusal, Refusal::Deadline { .. }) || egress.fits_in_time();
+            let alone = matches!(refusal, NotAdmissible::Deadline { .. }) || egress.fits_in_time();
             for fit in refusal.fits() {
                 let (changed, beyond) = applied(&egress, fit);
                 if alone {

@@ -14,7 +14,7 @@ use tidegate_place_kernel::ebpf::Bucket;
 use tidegate_place_kernel::tc::{Kernel, Limit, Shaping};
 
 /// An Ethernet frame of 1500 bytes of IP, with a VLAN tag.
-const FRAME: u64 = 1518;
+const FRAME: u64 = tidegate_contract::frame::TAGGED_FRAME;
 
 fn burst() -> Result<Option<Bytes>, Box<dyn Error>> {
     Ok(std::env::var("BURST").ok().map(|b| b.parse()).transpose()?)

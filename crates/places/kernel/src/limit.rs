@@ -13,16 +13,13 @@
 //! at the rate, so a burst that is short *in time* makes HTB slow: its usual one of 1,600 bytes lasts 13 us at
 //! 1 Gbit/s. The default of a contract lasts at least 1 ms. `ceil` has a bucket of its own, and both count.
 
-use tidegate_contract::{Bytes, Rate};
+use tidegate_contract::{Bytes, Rate, SUPER_FRAME};
 
 /// Length of a tick, in which netlink states bursts, ns (`PSCHED_SHIFT`, net/pkt_sched.h).
 const TICK_SHIFT: u32 = 6;
 
 /// HTB forgets what a class owes above this, ns (`mbuffer`, net/sched/sch_htb.c).
 const LONGEST_DEBT: u64 = 60_000_000_000;
-
-/// Largest super-frame, bytes.
-const SUPER_FRAME: u64 = 65_536;
 
 /// How far the kernel may be from a rate, as its reciprocal: 1 %.
 const TOLERANCE: u128 = 100;
@@ -183,7 +180,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const FRAME: u64 = 1518;
+    const FRAME: u64 = tidegate_contract::frame::TAGGED_FRAME;
 
     fn rate(bits: u64) -> Rate {
         Rate::from_bits(bits).expect("a rate")

@@ -16,7 +16,7 @@ use tidegate_place_kernel::tc::{Kernel, Shaping, Ways};
 const RATE: f64 = 20e6;
 const BURST: u64 = 65_536;
 /// By how much one super-frame may be over, bytes.
-const SUPER_FRAME: u64 = 68_000;
+const SUPER_FRAME: u64 = tidegate_contract::frame::SUPER_FRAME_ON_WIRE;
 
 fn policing(netdev: &str, mbit: u64) -> Shaping {
     let bucket = Bucket { rate: mbit * 125_000, burst: BURST };

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 const TAKEN: u64 = 2;
 
 /// The longest frame: 64 KiB in segments, on the wire.
-const SUPER_FRAME: f64 = 68_000.0;
+const SUPER_FRAME: f64 = tidegate_contract::frame::SUPER_FRAME_ON_WIRE as f64;
 
 /// A look at the counters that took longer than this says too little of when.
 const SHARP: Duration = Duration::from_millis(1);

@@ -11,7 +11,7 @@ use std::path::Path;
 use tidegate_contract::{Attach, SocketMode, Vnic};
 use tidegate_paths::Entry;
 use tidegate_paths::socket;
-use tidegate_switch::control::told::Connected;
+use tidegate_switch::control::handover::Connected;
 
 impl SwitchPlace {
     /// Whether the connection that an earlier switch left leads to a front end that connected to the vNIC's socket, or

@@ -17,7 +17,7 @@ use tidegate_paths::PathError;
 use tidegate_paths::socket::{self, Dialled, Earlier};
 use tidegate_place::PlaceError;
 use tidegate_service::foreign::Foreign;
-use tidegate_switch::control::{Link, SwitchError};
+use tidegate_switch::control::{Attachment, SwitchError};
 
 impl SwitchPlace {
     pub(crate) fn create(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
@@ -72,7 +72,7 @@ impl SwitchPlace {
                         (Foreign::new(fd, &self.switch.budget), inode)
                     }
                 };
-                let given = self.connect_port(vnic, Some(fd.as_fd()), Link::Listener(fd.as_fd()));
+                let given = self.connect_port(vnic, Some(fd.as_fd()), Attachment::Listener(fd.as_fd()));
                 match given {
                     Err(e @ SwitchError::Refused(_)) if fresh => {
                         socket::remove(&entry, Earlier::Made(inode));
@@ -111,7 +111,7 @@ impl SwitchPlace {
                         tap::create(vnic, interface, netns).map_err(PlaceError::Failed)?
                     }
                 };
-                let given = self.switch.ask(|s| s.client.set_port(vnic, Link::Tap(&queues)));
+                let given = self.switch.ask(|s| s.client.set_port(vnic, Attachment::Tap(&queues)));
                 if given.is_ok() || !fresh {
                     // Kept even where it was refused: the interface may carry addresses by now.
                     self.duplicates.insert(name.clone(), Duplicate::Tap(queues));
@@ -131,13 +131,13 @@ impl SwitchPlace {
         &mut self,
         vnic: &Vnic,
         listener: Option<BorrowedFd<'_>>,
-        link: Link<'_>,
+        link: Attachment<'_>,
     ) -> Result<(), SwitchError> {
         let left = self.switch.predecessor.connections.remove(&vnic.name);
         let Some(left) = left.filter(|left| self.is_connection_of(left, vnic)) else {
             return self.switch.ask(|s| s.client.set_port(vnic, link));
         };
-        let restored = Link::Restored { listener, kept: &left.kept, descriptors: &left.descriptors };
+        let restored = Attachment::Restored { listener, kept: &left.kept, descriptors: &left.descriptors };
         let given = self.switch.ask(|s| s.client.set_port(vnic, restored));
         match given {
             Err(SwitchError::Refused(why)) => {
@@ -157,7 +157,7 @@ impl SwitchPlace {
         if self.switch.predecessor.connections.contains_key(&vnic.name) && !self.session_has(&vnic.name)? {
             // A connection that has ended, should the other one be refused.
             let (ended, _) = socket_pair()?;
-            self.connect_port(vnic, None, Link::Stream(ended.as_fd())).map_err(switch_failed)?;
+            self.connect_port(vnic, None, Attachment::Stream(ended.as_fd())).map_err(switch_failed)?;
             self.waiting.remove(&vnic.name);
             return Ok(());
         }
@@ -170,7 +170,7 @@ impl SwitchPlace {
             Dialled::Connected(stream) => {
                 let stream = Foreign::new(stream, &self.switch.budget);
                 self.switch
-                    .ask(|s| s.client.set_port(vnic, Link::Stream(stream.as_fd())))
+                    .ask(|s| s.client.set_port(vnic, Attachment::Stream(stream.as_fd())))
                     .map_err(switch_failed)?;
                 self.waiting.remove(&vnic.name);
                 tracing::info!(vnic = vnic.name, "connected to the front end");
@@ -184,7 +184,7 @@ impl SwitchPlace {
                     // A connection that has ended: the port is there, and says that it is disconnected.
                     let (ended, _) = socket_pair()?;
                     self.switch
-                        .ask(|s| s.client.set_port(vnic, Link::Stream(ended.as_fd())))
+                        .ask(|s| s.client.set_port(vnic, Attachment::Stream(ended.as_fd())))
                         .map_err(switch_failed)?;
                 }
                 if self.waiting.insert(vnic.name.clone(), why.clone()).is_none() {
@@ -200,9 +200,9 @@ impl SwitchPlace {
     }
 
     pub(crate) fn change(&mut self, from: &Vnic, to: &Vnic) -> Result<(), PlaceError> {
-        self.switch.ask(|s| s.client.set_port(to, Link::Keep)).map_err(switch_failed)?;
+        self.switch.ask(|s| s.client.set_port(to, Attachment::Keep)).map_err(switch_failed)?;
         if let Err(why) = self.adjust(from, to) {
-            self.switch.ask(|s| s.client.set_port(from, Link::Keep)).map_err(switch_failed)?;
+            self.switch.ask(|s| s.client.set_port(from, Attachment::Keep)).map_err(switch_failed)?;
             if let Err(e) = self.adjust(to, from) {
                 tracing::warn!(vnic = to.name, error = e, "cannot undo the change of the attachment");
             }

@@ -114,7 +114,7 @@ fn ioctl(fd: impl AsFd, code: libc::c_ulong, argument: *mut libc::c_void) -> io:
 
 /// Verifies everything that a switch reported, for vNICs at paths of their names.
 #[cfg(feature = "fuzzing")]
-pub fn check_inherited(told: tidegate_switch::control::told::Told) {
+pub fn check_inherited(told: tidegate_switch::control::handover::Handover) {
     let entry = |name: &str| Entry::trusted(&Path::new("/run").join(name)).expect("/run exists");
     for (name, connected) in &told.connections {
         if let Some(stream) = connected.as_ref().and_then(|c| c.descriptors.get(&c.kept.stream)) {

@@ -13,7 +13,7 @@ use tidegate_paths::Paths;
 use tidegate_place::Installed;
 use tidegate_place_switch::{Options, SwitchPlace};
 use tidegate_service::foreign::Budget;
-use tidegate_switch::control::{Client, Link};
+use tidegate_switch::control::{Attachment, Client};
 use tidegate_testkit::contract::vnic;
 use tidegate_testkit::fake_switch::FakeSwitch;
 
@@ -50,7 +50,7 @@ impl World for SwitchWorld {
         let listener = UnixListener::bind(world.path("made99")).unwrap();
         let mut client = Client::connect(&world.path("switch.sock")).unwrap();
         client.hello().unwrap();
-        client.set_port(&world.other(7), Link::Listener(listener.as_fd())).unwrap();
+        client.set_port(&world.other(7), Attachment::Listener(listener.as_fd())).unwrap();
         world
     }
 

@@ -10,9 +10,9 @@
 
 use super::answer::{self, Answer, Expected};
 use super::message::{Hello, LinkKind, PortStatus, Reply, Request, Retired};
-use super::{channel, clip, keep};
+use super::{channel, clip, notes};
 use crate::stats::Reader;
-use crate::vhost_user::kept::{Kept, Number};
+use crate::vhost_user::saved::{Number, SavedConnection};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::net::{RecvFlags, recv};
@@ -47,7 +47,7 @@ pub struct Client {
 
 /// What a port is connected with.
 #[derive(Debug)]
-pub enum Link<'a> {
+pub enum Attachment<'a> {
     /// What it has already.
     Keep,
     /// A listening vhost-user socket.
@@ -61,7 +61,7 @@ pub enum Link<'a> {
         /// A listening socket, where the switch is the server.
         listener: Option<BorrowedFd<'a>>,
         /// What the front end has said.
-        kept: &'a Kept,
+        kept: &'a SavedConnection,
         /// The descriptors of it.
         descriptors: &'a HashMap<Number, Foreign>,
     },
@@ -158,13 +158,13 @@ impl Client {
     }
 
     /// Makes or changes a port.
-    pub fn set_port(&mut self, vnic: &Vnic, link: Link<'_>) -> Result<(), SwitchError> {
+    pub fn set_port(&mut self, vnic: &Vnic, link: Attachment<'_>) -> Result<(), SwitchError> {
         let (kind, descriptors): (_, Vec<BorrowedFd<'_>>) = match &link {
-            Link::Keep => (LinkKind::Keep, vec![]),
-            Link::Listener(fd) => (LinkKind::Listener, vec![*fd]),
-            Link::Stream(fd) => (LinkKind::Stream, vec![*fd]),
-            Link::Tap(queues) => (LinkKind::Tap, queues.iter().map(AsFd::as_fd).collect()),
-            Link::Restored { listener, kept, descriptors } => {
+            Attachment::Keep => (LinkKind::Keep, vec![]),
+            Attachment::Listener(fd) => (LinkKind::Listener, vec![*fd]),
+            Attachment::Stream(fd) => (LinkKind::Stream, vec![*fd]),
+            Attachment::Tap(queues) => (LinkKind::Tap, queues.iter().map(AsFd::as_fd).collect()),
+            Attachment::Restored { listener, kept, descriptors } => {
                 let kind = LinkKind::Restored {
                     listener: listener.is_some(),
                     kept: Box::new((*kept).clone()),
@@ -191,8 +191,8 @@ impl Client {
 
     /// Where the switch tells, from now on, what it takes to go on in its place. It ends when this switch is
     /// gone.
-    pub fn keep(&mut self) -> Result<keep::Notes, SwitchError> {
-        let (notes, theirs) = keep::pair().map_err(|e| self.broken(format!("cannot make a socket: {e}")))?;
+    pub fn keep(&mut self) -> Result<notes::Notes, SwitchError> {
+        let (notes, theirs) = notes::pair().map_err(|e| self.broken(format!("cannot make a socket: {e}")))?;
         self.done(&Request::Keep, &[theirs.as_fd()])?;
         Ok(notes)
     }

@@ -1,6 +1,6 @@
 //! Requests and replies.
 
-use crate::vhost_user::kept::{Kept, Number};
+use crate::vhost_user::saved::{Number, SavedConnection};
 use crate::worker::handover::Levels;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub enum Request {
     /// All ports with their contracts in force.
     Ports,
     /// Tells, from now on, what it takes for another process to go on in this one's place, as
-    /// [notes](super::keep) into the request's descriptor, a `SOCK_SEQPACKET` socket.
+    /// [notes](super::notes) into the request's descriptor, a `SOCK_SEQPACKET` socket.
     Keep,
     /// Ends traffic, with nothing in flight, and tells what is left: for a process that goes on with it. The
     /// next request of this connection is [`Release`](Self::Release); whatever else comes, and its end, takes
@@ -71,7 +71,7 @@ pub enum LinkKind {
         /// We are the server.
         listener: bool,
         /// What the front end has said.
-        kept: Box<Kept>,
+        kept: Box<SavedConnection>,
         /// The numbers, in `kept`, of the descriptors.
         numbers: Vec<Number>,
     },

@@ -11,8 +11,8 @@
 //! - [`channel`]: bytes and descriptors on the socket
 //! - [`client`]: the agent's side
 //! - `answer`: what the agent takes for an answer
-//! - [`keep`]: what the switch tells unasked, for the time after it
-//! - [`told`]: all of that, as it is kept
+//! - [`notes`]: what the switch tells unasked, for the time after it
+//! - [`handover`]: all of that, as it is kept
 //!
 //! A switch may be in somebody else's hands: it has read what guests wrote. So what it says is bounded here, on the
 //! agent's side, in bytes, entries, descriptors and time, and checked; statistics are mapped only where they can never
@@ -21,11 +21,11 @@
 mod answer;
 pub mod channel;
 pub mod client;
-pub mod keep;
+pub mod handover;
 pub mod message;
-pub mod told;
+pub mod notes;
 
-pub use client::{Client, Link, SwitchError};
+pub use client::{Attachment, Client, SwitchError};
 pub use message::{Hello, PortStatus};
 
 /// `text`, cut to whole characters within `room` bytes.

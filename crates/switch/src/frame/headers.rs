@@ -14,7 +14,7 @@ use tidegate_contract::Mac;
 /// Most bytes of a frame that are copied and decided on.
 pub const HEADER_MAX: usize = 192;
 /// Longest frame: the largest IPv6 packet behind a tagged Ethernet header.
-pub const FRAME_MAX: usize = 18 + 40 + 65_535;
+pub const FRAME_MAX: usize = tidegate_contract::frame::FRAME_MAX as usize;
 
 /// EtherType of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;

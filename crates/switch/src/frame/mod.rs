@@ -55,7 +55,7 @@ pub use headers::{FRAME_MAX, HEADER_MAX, Headers, L3, L4};
 pub use offload::{Malformed, Offload, receiver_hdr, segments, wire_bytes};
 pub use parse::{ParseError, parse};
 pub use payload::{Payload, Span};
-pub use policy::link_local::Held;
+pub use policy::link_local::LinkLocals;
 pub use policy::{Policy, Reason, Verdict};
 pub use segment::{SegmentPart, Segmenter};
 pub use vnet_hdr::VnetHdr;

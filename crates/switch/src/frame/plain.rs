@@ -95,7 +95,7 @@ pub fn source_ip(head: &[u8]) -> Option<IpAddr> {
 mod tests {
     use super::*;
     use crate::frame::offload::{Offload, check, receiver_hdr};
-    use crate::frame::policy::link_local::Held;
+    use crate::frame::policy::link_local::LinkLocals;
     use crate::frame::policy::tests::a_policy;
     use crate::frame::testing;
     use crate::frame::{HEADER_MAX, L4, Verdict, parse};
@@ -109,8 +109,8 @@ mod tests {
         assert_eq!((headers.dst, headers.src, headers.dscp), (plain.dst, plain.src, plain.dscp));
         assert_eq!((headers.vlan, headers.source_ip(head)), (None, source_ip(head)));
         for policy in [a_policy(false), a_policy(true)] {
-            let passes = policy.check(head, &headers, &Held::default()) == Verdict::Pass;
-            let plainly = policy.passes_plain(head, plain.src, &Held::default());
+            let passes = policy.check(head, &headers, &LinkLocals::default()) == Verdict::Pass;
+            let plainly = policy.passes_plain(head, plain.src, &LinkLocals::default());
             // Without prefixes nothing is left to ask.
             assert!(
                 if policy.holds_addresses() { !plainly || passes } else { plainly == passes },
@@ -199,7 +199,7 @@ mod tests {
             let frame = spec.build();
             assert!(agrees(&frame, frame.len()), "{spec:?}");
             for policy in [a_policy(false), a_policy(true)] {
-                assert!(policy.passes_plain(&frame, testing::SRC, &Held::default()), "{spec:?}");
+                assert!(policy.passes_plain(&frame, testing::SRC, &LinkLocals::default()), "{spec:?}");
             }
         }
         let mut to_all = Frame::udp4(3).build();

@@ -4,14 +4,13 @@ use crate::capacity::VNICS;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::Policy;
 use crate::sched::{EgressConfig, EgressKind, FlowConfig, SourceConfig, hold_limit};
+use tidegate_contract::frame::SUPER_FRAME_ON_WIRE;
 use tidegate_contract::{Bytes, Discipline, Host, Queueing, Rate, Vnic};
 
 /// Most frames of one source that wait for one egress.
 const SOURCE_FRAMES: u32 = 256;
 /// Most bytes that wait for one egress, where its contract says nothing.
 const QUEUE: u64 = 8 << 20;
-/// A super-frame with all its headers, about.
-const SUPER_FRAME: u64 = 68_000;
 
 /// A set of ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +84,7 @@ impl PortInfo {
             segment,
             deadline: vnic.deadline.map(|d| d.get()),
             min: vnic.tx.min,
-            min_burst: vnic.tx.burst.map_or(SUPER_FRAME, |b| b.get().max(SUPER_FRAME)),
+            min_burst: vnic.tx.burst.map_or(SUPER_FRAME_ON_WIRE, |b| b.get().max(SUPER_FRAME_ON_WIRE)),
             weight: vnic.weight,
             to: Box::new(to),
             learns: vnic.allowed.any_mac,
@@ -122,7 +121,7 @@ impl PortInfo {
 /// least two super-frames so that a sender of super-frames never runs dry.
 fn source_bytes(rate: Option<Rate>) -> u64 {
     let at_rate = rate.map_or(u64::MAX, |r| r.bits() / 8 * 4 / 1000);
-    at_rate.clamp(2 * SUPER_FRAME, 1 << 20)
+    at_rate.clamp(2 * SUPER_FRAME_ON_WIRE, 1 << 20)
 }
 
 /// A port's own part of its contract. In memory as written here: what each frame is decided by comes last, beside the rest

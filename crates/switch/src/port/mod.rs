@@ -26,7 +26,7 @@ pub use waiting::{Room, RoomConfig};
 
 use crate::capacity::VNICS;
 use crate::fdb::{PortIndex, SegmentIndex};
-use crate::frame::Held;
+use crate::frame::LinkLocals;
 use crate::link::{Link, Pending};
 use crate::sched::{Scheduler, TokenBucket};
 use crate::slots::{Frame, FrameRef, NEVER, NOWHERE};
@@ -104,7 +104,7 @@ pub struct Port {
     /// The cap on copies of flooded frames.
     pub flood: TokenBucket,
     /// Link-local addresses that it may use.
-    pub held: Held,
+    pub held: LinkLocals,
 }
 
 /// The receiving half. In memory as written here: what a frame that goes directly needs comes first.
@@ -169,7 +169,7 @@ impl Port {
             gaps: Gaps::default(),
             relieving: NEVER,
             looked_back: 0,
-            held: Held::default(),
+            held: LinkLocals::default(),
             throttled_since: NEVER,
             behind_since: NEVER,
             room_since: NEVER,

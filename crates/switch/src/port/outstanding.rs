@@ -20,7 +20,7 @@ pub const LONGEST: u64 = 10_000_000;
 
 /// A frame that a link holds, or a part of one.
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
+pub struct HeldFrame {
     /// The frame, as it waited.
     pub queued: Queued<FrameRef>,
     /// Who sent it.
@@ -34,7 +34,7 @@ pub struct Held {
     posted: u64,
 }
 
-impl Held {
+impl HeldFrame {
     /// Bytes of what is held.
     fn bytes(&self) -> u64 {
         self.part.map_or(self.queued.bytes, |(_, bytes)| bytes).into()
@@ -44,7 +44,7 @@ impl Held {
 /// Frames that a link holds, in the order in which they were posted.
 #[derive(Debug)]
 pub struct Outstanding {
-    frames: VecDeque<Held>,
+    frames: VecDeque<HeldFrame>,
     /// Of these, on the wire.
     bytes: u64,
     depth: usize,
@@ -67,17 +67,17 @@ impl Outstanding {
         self.frames.len() < self.depth && self.bytes + u64::from(bytes) <= most
     }
 
-    /// A frame was posted at `now`, which has stood without room since `blocked_since`; or a [part](Held::part) of it.
+    /// A frame was posted at `now`, which has stood without room since `blocked_since`; or a [part](HeldFrame::part) of it.
     pub fn push(&mut self, queued: Queued<FrameRef>, part: Option<(u32, u32)>, blocked_since: u64, now: u64) {
         debug_assert!(self.frames.len() < self.depth, "a link holds no more than it says");
         let source = queued.frame.get().source;
-        let held = Held { queued, source, part, blocked_since: blocked_since.min(now), posted: now };
+        let held = HeldFrame { queued, source, part, blocked_since: blocked_since.min(now), posted: now };
         self.bytes += held.bytes();
         self.frames.push_back(held);
     }
 
     /// The oldest of them ended.
-    pub fn pop(&mut self) -> Option<Held> {
+    pub fn pop(&mut self) -> Option<HeldFrame> {
         let held = self.frames.pop_front()?;
         self.bytes -= held.bytes();
         Some(held)

@@ -53,7 +53,7 @@ mod tests {
     use tidegate_contract::{Admission, Host, Nanos, UPLINK, Vnic, admit};
 
     /// Bytes of the largest frame of an MTU of 1500 bytes: L.
-    const LARGEST: u32 = 1518;
+    const LARGEST: u32 = tidegate_contract::frame::TAGGED_FRAME as u32;
 
     fn host(host_latency: u64) -> Host {
         Host { uplink: Some(rate(LINK)), host_latency: Nanos::new(host_latency), ..Host::default() }

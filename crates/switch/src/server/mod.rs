@@ -16,7 +16,7 @@
 //! - [`pace`]: how much of the workers' time a front end's messages may take
 //! - [`moving`]: ports go to other workers
 //! - [`placement`], [`placer`]: which go where
-//! - [`keep`]: what it takes for another process to go on in this one's place
+//! - [`notes`]: what it takes for another process to go on in this one's place
 //! - [`session`]: one connection of an agent
 //! - [`descriptors`]: how many there are for ports
 //! - [`retire`], [`replace`]: both ends of a live upgrade
@@ -28,10 +28,10 @@
 mod busy_poll;
 pub mod cpus;
 pub mod descriptors;
-pub mod keep;
 pub mod link;
 mod liveness;
 pub mod moving;
+pub mod notes;
 pub mod pace;
 pub mod placement;
 pub mod placer;
@@ -151,7 +151,7 @@ pub struct Switch {
     /// Locked while a port moves, and while every frame of a port is looked for.
     pub moving: Mutex<()>,
     /// Those who keep what it takes to go on without this process.
-    pub subscribers: Arc<keep::Subscribers>,
+    pub subscribers: Arc<notes::Subscribers>,
     /// The control socket, for the process that takes our place.
     pub control: OnceLock<OwnedFd>,
     /// What the service manager is told as long as all threads turn, where it wants to know.

@@ -5,15 +5,15 @@
 
 use super::Switch;
 use super::descriptors;
-use super::keep::PortKeeper;
 use super::link::PortLink;
+use super::notes::PortKeeper;
 use super::pace::Pace;
 use super::shares;
 use super::table::{End, Entry, Memory, Table, macs};
 use crate::capacity::VNICS;
 use crate::clock::clock;
-use crate::control::keep::{Note, What};
 use crate::control::message::Retired;
+use crate::control::notes::{Note, What};
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::link::Link;
 use crate::port::capture;

@@ -14,11 +14,11 @@ use super::Switch;
 use super::ports::Connect;
 use crate::clock::clock;
 use crate::control::client::{Client, SwitchError};
-use crate::control::keep::Notes;
+use crate::control::handover::{Connected, Handover};
 use crate::control::message::{PortStatus, Retired};
-use crate::control::told::{Connected, Told};
-use crate::vhost_user::kept::Descriptors;
+use crate::control::notes::Notes;
 use crate::vhost_user::listener::{Busy, Gate, Restored};
+use crate::vhost_user::saved::Descriptors;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -105,13 +105,13 @@ pub fn find(path: &Path, manager: bool) -> Result<Client, ReplaceError> {
 
 /// What the running switch has told. It may be in somebody else's hands.
 struct Heard {
-    told: Told,
+    told: Handover,
     budget: Arc<Budget>,
 }
 
 impl Heard {
     fn nothing() -> Self {
-        Self { told: Told::default(), budget: Budget::half_of_all() }
+        Self { told: Handover::default(), budget: Budget::half_of_all() }
     }
 
     /// Whether all that there is to tell of a vNIC with a front end, or a tap, was told.

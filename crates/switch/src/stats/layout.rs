@@ -3,7 +3,7 @@
 
 use super::shared_histogram::SharedHistogram;
 use crate::capacity::{VNICS, WORKERS};
-use crate::frame::Held;
+use crate::frame::LinkLocals;
 use crate::frame::policy::link_local::MOST;
 use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -332,7 +332,7 @@ impl VnicSlot {
     }
 
     /// Writes down the link-local addresses that a vNIC holds.
-    pub fn set_link_local(&self, held: &Held) {
+    pub fn set_link_local(&self, held: &LinkLocals) {
         let none = std::iter::repeat(Ipv6Addr::UNSPECIFIED);
         for ([high, low], ip) in self.link_local.iter().zip(held.iter().chain(none)) {
             high.set((ip.to_bits() >> 64) as u64);

@@ -2,7 +2,7 @@
 
 use super::layout::{Layout, MAGIC, NAME, VERSION, VnicSlot};
 use super::reader::Reader;
-use crate::frame::Held;
+use crate::frame::LinkLocals;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::collections::BTreeMap;
@@ -135,5 +135,5 @@ fn clear(slot: &VnicSlot) {
     slot.misses_seen.set(0);
     slot.miss_log.iter().for_each(|m| m.number.set(0));
     slot.messages.set(0);
-    slot.set_link_local(&Held::default());
+    slot.set_link_local(&LinkLocals::default());
 }

@@ -9,8 +9,8 @@
 //! may take long, but ends.
 
 use super::errands::Errands;
-use super::kept::Passed;
 use super::request::Kind;
+use super::saved::Passed;
 use super::wire::{Header, Message};
 use crate::eventfd;
 use crate::virtio::backing;

@@ -1,6 +1,6 @@
 //! How a connection ends.
 
-use super::connection::Refused;
+use super::connection::Rejection;
 use std::time::Duration;
 
 /// How often a message that has begun is looked for again.
@@ -13,7 +13,7 @@ pub enum End {
     /// The front end left, as it may.
     Closed,
     /// The front end is thrown out for this.
-    Wrong(Refused),
+    Wrong(Rejection),
     /// Its guest runs on at the front end that waited.
     Migrated,
     /// The process that served it before goes on.

@@ -9,7 +9,7 @@
 
 use super::door;
 use super::features;
-use super::reply::{Refused, Reply};
+use super::reply::{Rejection, Reply};
 use super::request::{self, Request};
 use super::service::Service;
 use super::wire::{self, Header, Message};
@@ -24,14 +24,14 @@ pub trait Obeys {
     ///
     /// # Errors
     /// It is not.
-    fn allows(&self, header: &Header) -> Result<(), Refused>;
+    fn allows(&self, header: &Header) -> Result<(), Rejection>;
     /// The front end may ask for acknowledgements.
     fn acknowledges(&self) -> bool;
     /// Does what a message asks; `None` where that is all.
     ///
     /// # Errors
     /// Why it is refused.
-    fn obey(&mut self, request: Request) -> Result<Option<Reply>, Refused>;
+    fn obey(&mut self, request: Request) -> Result<Option<Reply>, Rejection>;
 }
 
 /// Regions a memory table may have; also the most descriptors one message can carry.
@@ -46,9 +46,9 @@ pub fn exchange(
     service: &Service,
     header: Header,
     to: &mut dyn Obeys,
-) -> Result<(), Refused> {
+) -> Result<(), Rejection> {
     let (message, taken) = wire::take(stream, header);
-    let done = taken.map_err(Refused::from).and_then(|()| answer(stream, service, header, &message, to));
+    let done = taken.map_err(Rejection::from).and_then(|()| answer(stream, service, header, &message, to));
     let Message { descriptors, strays, .. } = message;
     // Each by itself: so they are counted by what waits to be closed. Until then there are fewer for others.
     for descriptor in descriptors.into_iter().chain(strays) {
@@ -65,7 +65,7 @@ fn answer(
     header: Header,
     message: &Message,
     to: &mut dyn Obeys,
-) -> Result<(), Refused> {
+) -> Result<(), Rejection> {
     let obeyed = obey(service, header, message, to);
     let is_acknowledged = header.need_reply && !header.form.is_answered && to.acknowledges();
     let replied = match &obeyed {
@@ -89,7 +89,7 @@ fn obey(
     header: Header,
     message: &Message,
     to: &mut dyn Obeys,
-) -> Result<Option<Reply>, Refused> {
+) -> Result<Option<Reply>, Rejection> {
     door::look(header, message, &service.errands)?;
     to.allows(&header)?;
     to.obey(request::decode(header.code, &message.payload, &message.descriptors)?)

@@ -13,12 +13,12 @@
 //! What an heir may have here is bounded: two counters for each queue, which nobody signals while it waits; so many
 //! messages; and little time, where it says nothing at all or wants the port while another uses it.
 
-use super::connection::{Refused, Reply, exceeded, no_queue};
+use super::connection::{Rejection, Reply, exceeded, no_queue};
 use super::exchange::{self, Obeys};
 use super::features;
-use super::kept::{Kept, KeptVring, Number, Numbered, Passed};
 use super::listener::PortConfig;
 use super::request::Request;
+use super::saved::{Number, Numbered, Passed, SavedConnection, SavedVring};
 use super::service::Service;
 use super::session::{End, PARTIAL_POLL};
 use super::wire::{self, Glance, Header, Parted};
@@ -75,7 +75,7 @@ struct Vring {
 /// What a connection begins with that has been spoken on before.
 pub struct Beginning {
     /// What was said.
-    pub kept: Kept,
+    pub kept: SavedConnection,
     /// The descriptors of it.
     pub descriptors: HashMap<Number, Passed>,
     /// What they are charged to until they are charged anew.
@@ -155,7 +155,7 @@ impl Heir {
                 self.next = Next::Partial(since);
                 if now > since + self.stalled {
                     let reason = format!("stalled in the middle of a message for {:?}", self.stalled);
-                    return Err(End::Wrong(Refused { kind: ThrownOut::Stalled, reason }));
+                    return Err(End::Wrong(Rejection { kind: ThrownOut::Stalled, reason }));
                 }
                 Ok(())
             }
@@ -190,13 +190,13 @@ impl Heir {
                 number
             })
         };
-        let vrings = self.begun.vrings.into_iter().map(|Vring { call, err, enabled }| KeptVring {
+        let vrings = self.begun.vrings.into_iter().map(|Vring { call, err, enabled }| SavedVring {
             call: number(call),
             err: number(err),
             enabled,
-            ..KeptVring::default()
+            ..SavedVring::default()
         });
-        let kept = Kept {
+        let kept = SavedConnection {
             // Not among the descriptors: it is this one.
             stream: 0,
             features: None,
@@ -217,7 +217,7 @@ impl Heir {
     }
 }
 
-fn wrong<T>(reason: impl Into<Refused>) -> Result<T, End> {
+fn wrong<T>(reason: impl Into<Rejection>) -> Result<T, End> {
     Err(End::Wrong(reason.into()))
 }
 
@@ -254,7 +254,7 @@ impl Waiting<'_> {
         queue: u8,
         event: Option<Passed>,
         place: impl FnOnce(&mut Vring) -> &mut Option<Numbered>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), Rejection> {
         let charged = event.map(|event| Numbered::charged(event, &self.service.account)).transpose();
         let counter = charged.map_err(|why| exceeded(message, why))?;
         let before = std::mem::replace(place(self.vring(message, queue.into())?), counter);
@@ -264,7 +264,7 @@ impl Waiting<'_> {
         Ok(())
     }
 
-    fn vring(&mut self, message: &str, index: u32) -> Result<&mut Vring, Refused> {
+    fn vring(&mut self, message: &str, index: u32) -> Result<&mut Vring, Rejection> {
         let queues = self.begun.vrings.len();
         let vring = self.begun.vrings.get_mut(index as usize);
         vring.ok_or_else(|| no_queue(message, index, queues as u16 / 2).into())
@@ -272,7 +272,7 @@ impl Waiting<'_> {
 }
 
 impl Obeys for Waiting<'_> {
-    fn allows(&self, header: &Header) -> Result<(), Refused> {
+    fn allows(&self, header: &Header) -> Result<(), Rejection> {
         Ok(exchange::belongs(header, self.begun.protocol_features)?)
     }
 
@@ -280,7 +280,7 @@ impl Obeys for Waiting<'_> {
         exchange::has(self.begun.protocol_features, VhostUserProtocolFeatures::REPLY_ACK)
     }
 
-    fn obey(&mut self, request: Request) -> Result<Option<Reply>, Refused> {
+    fn obey(&mut self, request: Request) -> Result<Option<Reply>, Rejection> {
         let queue_pairs = self.begun.vrings.len() as u16 / 2;
         if let Some(reply) = exchange::about_port(&request, queue_pairs, self.has_deadline) {
             return Ok(Some(reply));

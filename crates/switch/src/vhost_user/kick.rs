@@ -16,8 +16,8 @@
 //! epolls that the file is in (`reverse_path_check`), and holds the lock of the outer epoll. For 300,000 epolls that takes
 //! 11.5 ms, even while no thread signals the eventfd. So the inner epoll is empty when it is added to the worker's.
 
-use super::kept::Numbered;
 use super::notifier::{SLOW, cpu_time, slow};
+use super::saved::Numbered;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -13,14 +13,14 @@
 
 use super::conduct::Conduct;
 pub use super::config::PortConfig;
-use super::connection::{Connection, Refused};
+use super::connection::{Connection, Rejection};
 use super::entrance::Entrance;
 use super::errands::Errands;
 pub use super::gate::{Busy, Gate};
 use super::heir::{Beginning, Heir};
-use super::kept::{Descriptors, Kept};
 use super::mailbox::{FROZEN, Mailbox, wait};
 use super::notifier::{Notifier, Report};
+use super::saved::{Descriptors, SavedConnection};
 use super::service::{Service, Shared};
 use super::session::{End, Session};
 use super::status::{ConnectionStatus, State};
@@ -60,7 +60,7 @@ pub struct Restored {
     /// Where we are the server.
     pub listener: Option<OwnedFd>,
     /// What the front end has said.
-    pub kept: Kept,
+    pub kept: SavedConnection,
     /// The descriptors of it.
     pub descriptors: Descriptors,
     /// What the queues wait for; nothing without.
@@ -434,7 +434,7 @@ impl Port {
                     Begun::Here => Ok(true),
                     Begun::Waiting(beginning) => session.restore(beginning, None),
                     Begun::Elsewhere(beginning, gate) => {
-                        session.restore(beginning, gate).map_err(|Refused { reason, .. }| {
+                        session.restore(beginning, gate).map_err(|Rejection { reason, .. }| {
                             format!("its connection could not go on in this process: {reason}").into()
                         })
                     }
@@ -458,7 +458,7 @@ impl Port {
             End::Closed => ("the front end closed the connection", None),
             End::Migrated => ("its guest runs on at the front end that waited", None),
             End::NotOurs => ("the process that served it before goes on", None),
-            End::Wrong(Refused { kind, reason }) => (reason.as_str(), Some(*kind)),
+            End::Wrong(Rejection { kind, reason }) => (reason.as_str(), Some(*kind)),
         };
         match blame {
             Some(_) => {

@@ -9,7 +9,7 @@
 //! Either of the two begins it, and then everything is noted, used rings too: a page too many is
 //! sent again, no more.
 
-use super::kept::{KeptLog, Numbered};
+use super::saved::{KeptLog, Numbered};
 use crate::quota::Charge;
 use crate::virtio::log::LogError;
 use crate::virtio::{DirtyLog, GuestMemory, LogArea};

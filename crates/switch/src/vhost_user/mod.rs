@@ -23,7 +23,7 @@
 //! - [`conduct`]: what a port's objects did to others, and its quarantine
 //! - [`service`]: these, for one port
 //! - [`config`]: what its thread needs to know about it
-//! - [`kept`]: what a front end has said, for another process to keep
+//! - [`saved`]: what a front end has said, for another process to keep
 //! - [`features`]: the feature bits, offered and named
 //! - [`status`]: what is known about the connection, for others to read
 
@@ -38,7 +38,6 @@ pub mod exchange;
 pub mod features;
 mod gate;
 pub mod heir;
-pub mod kept;
 pub mod kick;
 pub mod listener;
 mod logging;
@@ -46,6 +45,7 @@ mod mailbox;
 pub mod notifier;
 mod reply;
 mod request;
+pub mod saved;
 pub mod service;
 pub mod session;
 mod shared;
@@ -57,9 +57,9 @@ mod wire;
 use crate::moved::Outcome;
 use crate::virtio::memory::GuestMemory;
 use crate::virtio::{DirtyLog, QueueInflight};
-use kept::{Kept, Numbered};
 use kick::Kick;
 use notifier::Call;
+use saved::{Numbered, SavedConnection};
 use std::sync::Arc;
 use tidegate_contract::Mac;
 
@@ -147,7 +147,7 @@ pub trait Keeper: Send {
     /// knows: after a crash it would wait for an answer.
     fn listening(&mut self);
     /// What it has said by now; the last message was answered.
-    fn said(&mut self, kept: Kept, descriptors: Vec<Numbered>);
+    fn said(&mut self, kept: SavedConnection, descriptors: Vec<Numbered>);
     /// Somebody else keeps from now on, or what could not be passed on is to be tried again.
     fn renew(&mut self);
     /// Something could not be passed on.
@@ -161,7 +161,7 @@ pub struct NoKeeper;
 
 impl Keeper for NoKeeper {
     fn listening(&mut self) {}
-    fn said(&mut self, _: Kept, _: Vec<Numbered>) {}
+    fn said(&mut self, _: SavedConnection, _: Vec<Numbered>) {}
     fn renew(&mut self) {}
     fn is_behind(&self) -> bool {
         false

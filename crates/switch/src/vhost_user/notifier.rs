@@ -18,7 +18,7 @@
 //! is no other thread's work. A port whose counters turn out cheap again goes back to direct ones, after a time that doubles.
 
 use super::conduct::{Event, LONG, Object};
-use super::kept::Numbered;
+use super::saved::Numbered;
 use crate::clock::clock;
 use crate::eventfd;
 use rustix::time::{ClockId, clock_gettime};

@@ -1,20 +1,20 @@
 //! What a request of a front end comes to: a reply, or the reason for which the front end is thrown out.
 
-use super::kept::Numbered;
+use super::saved::Numbered;
 use crate::quota::Exceeded;
 use crate::stats::ThrownOut;
 use vhost::vhost_user::message::VhostUserMsgValidator;
 
 /// Why a front end is thrown out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct Rejection {
     /// What it is counted as.
     pub kind: ThrownOut,
     /// What it sent or did, and what was expected.
     pub reason: String,
 }
 
-impl<T: Into<String>> From<T> for Refused {
+impl<T: Into<String>> From<T> for Rejection {
     /// For a message.
     fn from(reason: T) -> Self {
         Self { kind: ThrownOut::Message, reason: reason.into() }
@@ -22,15 +22,15 @@ impl<T: Into<String>> From<T> for Refused {
 }
 
 /// Of a message that is refused, the reason; it ends the connection.
-pub(super) type Result<T> = std::result::Result<T, Refused>;
+pub(super) type Result<T> = std::result::Result<T, Rejection>;
 
-pub(super) fn refuse<T>(reason: impl Into<Refused>) -> Result<T> {
+pub(super) fn refuse<T>(reason: impl Into<Rejection>) -> Result<T> {
     Err(reason.into())
 }
 
 /// Of a message that wants more than the port may have.
-pub(crate) fn exceeded(message: &str, exceeded: Exceeded) -> Refused {
-    Refused { kind: ThrownOut::Quota, reason: format!("{message}: {exceeded}") }
+pub(crate) fn exceeded(message: &str, exceeded: Exceeded) -> Rejection {
+    Rejection { kind: ThrownOut::Quota, reason: format!("{message}: {exceeded}") }
 }
 
 /// What a message is answered with, beyond an acknowledgement.

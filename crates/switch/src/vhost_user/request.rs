@@ -9,7 +9,7 @@
 //! its [`Request`].
 
 use super::NOT_SHARED;
-use super::kept::Passed;
+use super::saved::Passed;
 use tidegate_contract::Mac;
 use vhost::vhost_user::VhostUserProtocolFeatures as Feature;
 use vhost::vhost_user::message::{

@@ -8,10 +8,10 @@
 
 use super::conduct::{Conduct, Event};
 use super::errands::Errands;
-use super::kept::Numbered;
 use super::listener::PortConfig;
 use super::mailbox::Mailbox;
 use super::notifier::Report;
+use super::saved::Numbered;
 use crate::quota::Account;
 use crate::stats::ThrownOut;
 use crate::virtio::backing;

@@ -7,14 +7,14 @@
 //! ```
 
 use super::Keeper;
-use super::connection::{Connection, Refused};
+use super::connection::{Connection, Rejection};
 pub use super::end::{End, PARTIAL_POLL};
 use super::entrance::Entrance;
 use super::exchange::exchange;
 use super::heir::Beginning;
-use super::kept::Numbered;
 use super::listener::{Gate, PortConfig};
 use super::mailbox::{FROZEN, Mailbox, wait};
+use super::saved::Numbered;
 use super::service::Service;
 use super::status::ConnectionStatus;
 use super::wire::{self, Glance};
@@ -64,7 +64,7 @@ impl<'s, 'c> Session<'s, 'c> {
     ///
     /// # Errors
     /// What was kept does not hold.
-    pub fn restore(&mut self, beginning: Beginning, gate: Option<Gate>) -> Result<bool, Refused> {
+    pub fn restore(&mut self, beginning: Beginning, gate: Option<Gate>) -> Result<bool, Rejection> {
         let Beginning { kept, descriptors, charged } = beginning;
         let restored = self.connection.restore_memory(&kept, &descriptors).and_then(|()| {
             let starting = gate.map(|Gate { mapping, opened }| {
@@ -122,7 +122,7 @@ impl<'s, 'c> Session<'s, 'c> {
                 return End::Stopped;
             }
             if let Some((kind, reason)) = mail.throw_out {
-                return End::Wrong(Refused { kind, reason });
+                return End::Wrong(Rejection { kind, reason });
             }
             if mail.renew || self.keeper.is_behind() {
                 self.keeper.renew();
@@ -170,7 +170,7 @@ impl<'s, 'c> Session<'s, 'c> {
                             "stalled in the middle of a message, or of reading its reply, for {:?}",
                             config.message_timeout
                         );
-                        return End::Wrong(Refused { kind: ThrownOut::Stalled, reason });
+                        return End::Wrong(Rejection { kind: ThrownOut::Stalled, reason });
                     }
                 }
                 Err(reason) => return End::Wrong(reason.into()),

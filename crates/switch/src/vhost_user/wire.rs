@@ -14,8 +14,8 @@
 //! carry. Each byte can be such a piece. So a message with more descriptors than it may have is not read on: the other
 //! descriptors stay queued.
 
-use super::kept::Passed;
 use super::request::{self, Form};
+use super::saved::Passed;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionread;
 use rustix::net::{RecvFlags, SendFlags};

@@ -10,7 +10,7 @@
 use super::Worker;
 use crate::claims::Named;
 use crate::fdb::PortIndex;
-use crate::frame::Held;
+use crate::frame::LinkLocals;
 use crate::frame::policy::link_local::mac_of;
 use crate::port::Port;
 use std::net::Ipv6Addr;
@@ -63,7 +63,7 @@ impl Worker {
 
     fn give_up(&self, port: &mut Port, which: impl Fn(&Self, &Port, Ipv6Addr) -> bool) {
         let mut held = std::mem::take(&mut port.held);
-        if held == Held::default() {
+        if held == LinkLocals::default() {
             return;
         }
         held.retain(|ip| {
@@ -81,7 +81,7 @@ impl Worker {
     /// down.
     pub fn forget_addresses(&mut self, index: PortIndex) {
         let Some(port) = &mut self.ports[index as usize] else { return };
-        for ip in std::mem::take::<Held>(&mut port.held).iter() {
+        for ip in std::mem::take::<LinkLocals>(&mut port.held).iter() {
             self.claims.release(port.segment, ip, port.index);
         }
     }

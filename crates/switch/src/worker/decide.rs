@@ -19,7 +19,7 @@ use crate::frame::offload::check;
 use crate::frame::plain::{Plain, look};
 use crate::frame::policy::shared::Taking;
 use crate::frame::{
-    Headers, Held, Offload, Verdict, VnetHdr, clear_realtime_marks, parse, segments, wire_bytes,
+    Headers, LinkLocals, Offload, Verdict, VnetHdr, clear_realtime_marks, parse, segments, wire_bytes,
 };
 use crate::port::{Port, PortContract};
 use std::net::Ipv6Addr;
@@ -30,7 +30,7 @@ use tidegate_evidence::DropReason;
 #[derive(Clone, Copy)]
 pub(super) struct Sender<'a> {
     contract: &'a PortContract,
-    held: &'a Held,
+    held: &'a LinkLocals,
 }
 
 /// What is decided on a frame that may be sent.
@@ -46,7 +46,7 @@ pub(super) struct Decision {
 
 /// Why a frame is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum NotSent {
     /// It is dropped.
     Dropped(DropReason),
     /// Its sender has to hold this address first. Then it is decided on again.
@@ -76,19 +76,19 @@ impl<'a> Sender<'a> {
     /// # Errors
     /// Why it is not sent; `head` is as it was then.
     #[inline(always)]
-    pub(super) fn decide(&self, head: &mut [u8], len: usize, vnet: &VnetHdr) -> Result<Decision, Refused> {
-        let malformed = Refused::Dropped(DropReason::Malformed);
+    pub(super) fn decide(&self, head: &mut [u8], len: usize, vnet: &VnetHdr) -> Result<Decision, NotSent> {
+        let malformed = NotSent::Dropped(DropReason::Malformed);
         let mut headers = parse(head, len).map_err(|_| malformed)?;
         let offload = check(vnet, &headers, head.len(), len).map_err(|_| malformed)?;
         let longest = offload.gso_size().map_or(len, |size| usize::from(headers.len) + usize::from(size));
         if longest > self.contract.frame_max as usize {
-            return Err(Refused::Dropped(DropReason::TooLong));
+            return Err(NotSent::Dropped(DropReason::TooLong));
         }
         match self.contract.policy.check(head, &headers, self.held) {
             Verdict::Pass => {}
-            Verdict::Drop(reason) => return Err(Refused::Dropped(reason.into())),
-            Verdict::Claim(ip) => return Err(Refused::Claim(ip)),
-            Verdict::Take(taking) => return Err(Refused::Take(taking)),
+            Verdict::Drop(reason) => return Err(NotSent::Dropped(reason.into())),
+            Verdict::Claim(ip) => return Err(NotSent::Claim(ip)),
+            Verdict::Take(taking) => return Err(NotSent::Take(taking)),
         }
         if is_realtime(headers.dscp) && self.contract.deadline.is_none() {
             clear_realtime_marks(head, &mut headers);
@@ -185,7 +185,7 @@ mod tests {
 
     /// The short form says what the long one says, or nothing, and does to the head what that does; whether it did.
     fn agrees(contract: &PortContract, frame: &[u8]) -> bool {
-        let held = Held::default();
+        let held = LinkLocals::default();
         let sender = Sender { contract, held: &held };
         let mut short = frame[..frame.len().min(HEAD)].to_vec();
         let mut long = frame[..frame.len().min(HEADER_MAX)].to_vec();
@@ -226,7 +226,7 @@ mod tests {
         ) {
             frame.truncate(HEADER_MAX);
             let before = frame.clone();
-            let held = Held::default();
+            let held = LinkLocals::default();
             let vnet = VnetHdr::read(&vnet).unwrap();
             let len = frame.len();
             let contract = contract(keys);

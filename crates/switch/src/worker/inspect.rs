@@ -8,7 +8,7 @@
 //! ```
 
 use super::Worker;
-use super::decide::{Refused, Sender};
+use super::decide::{NotSent, Sender};
 use crate::fdb::NotLearned;
 use crate::port::Port;
 use crate::slots::Frame;
@@ -26,11 +26,11 @@ impl Worker {
             let head = &mut frame.bytes[..head_len];
             match Sender::of(port).decide(head, frame.len as usize, &frame.vnet) {
                 Ok(decision) => break decision,
-                Err(Refused::Dropped(reason)) => return Err(reason),
-                Err(Refused::Claim(ip)) if self.claim(port, ip) => {}
-                Err(Refused::Claim(_)) => return Err(DropReason::LinkLocal),
-                Err(Refused::Take(taking)) if self.take_shared(port, taking) => {}
-                Err(Refused::Take(_)) => return Err(DropReason::Shared),
+                Err(NotSent::Dropped(reason)) => return Err(reason),
+                Err(NotSent::Claim(ip)) if self.claim(port, ip) => {}
+                Err(NotSent::Claim(_)) => return Err(DropReason::LinkLocal),
+                Err(NotSent::Take(taking)) if self.take_shared(port, taking) => {}
+                Err(NotSent::Take(_)) => return Err(DropReason::Shared),
             }
         };
         frame.segment = port.segment;

@@ -106,8 +106,8 @@ mod tests {
     use crate::clock::test_clock;
     use crate::link::{Link, Scratch, Taken};
     use crate::slots::Arrival;
-    use crate::vhost_user::kept::Numbered;
     use crate::vhost_user::kick::Kick;
+    use crate::vhost_user::saved::Numbered;
     use crate::worker::testing;
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};

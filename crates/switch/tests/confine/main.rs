@@ -32,7 +32,7 @@ use tidegate_frontend::attack::counters::Waiters;
 use tidegate_frontend::attack::sockets::{message, one_page, send_with};
 use tidegate_frontend::front_end::{FrontEnd, Options};
 use tidegate_switch::confine::{self, violation};
-use tidegate_switch::control::{Client, Link};
+use tidegate_switch::control::{Attachment, Client};
 use tidegate_switch::server;
 use vhost::vhost_user::message::FrontendReq;
 
@@ -257,7 +257,7 @@ impl Suspect {
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
         let vnic = contract(&vnic(name, n, ""));
-        client.set_port(&vnic, Link::Listener(listener.as_fd())).unwrap();
+        client.set_port(&vnic, Attachment::Listener(listener.as_fd())).unwrap();
         let front = FrontEnd::connect(&path, Options::default()).unwrap();
         let end = Instant::now() + harness::PATIENCE;
         let up = |client: &mut Client| {
@@ -527,7 +527,7 @@ fn objects_are_told_apart() {
     let mut client = suspect.client();
     let path = suspect.dir.path().join("hostile.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    client.set_port(&contract(&vnic("hostile", 3, "")), Link::Listener(listener.as_fd())).unwrap();
+    client.set_port(&contract(&vnic("hostile", 3, "")), Attachment::Listener(listener.as_fd())).unwrap();
     let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
     let counter = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     let waiters = Waiters::on(&counter, 300_000).unwrap();

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_switch::control::Client;
-use tidegate_switch::control::keep::{Notes, What};
+use tidegate_switch::control::notes::{Notes, What};
 use tidegate_switch::server::ports::Connect;
 use tidegate_switch::server::{Switch, replace, session};
-use tidegate_switch::vhost_user::kept::{Descriptors, Kept};
 use tidegate_switch::vhost_user::listener::Restored;
+use tidegate_switch::vhost_user::saved::{Descriptors, SavedConnection};
 
 /// Lets a switch of this process be asked at a control socket.
 pub fn control(host: &TestSwitch) -> PathBuf {
@@ -39,7 +39,7 @@ pub fn until(mut done: impl FnMut() -> bool) {
 /// What a subscriber knows of connections.
 #[derive(Default)]
 pub struct Known {
-    pub connections: BTreeMap<String, (Kept, u64)>,
+    pub connections: BTreeMap<String, (SavedConnection, u64)>,
     pub descriptors: Descriptors,
     pub gone: usize,
 }

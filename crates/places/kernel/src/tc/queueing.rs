@@ -65,13 +65,10 @@ const LONGEST: u64 = 1_000_000;
 const SHORT: u64 = 8_000_000;
 
 /// What a frame has without a tag, bytes.
-const ETHERNET: u32 = 14;
+const ETHERNET: u32 = tidegate_contract::frame::ETHERNET as u32;
 
 /// What a frame has beside the MTU of its device: an Ethernet header and two VLAN tags, bytes.
 const HEADERS: u32 = 22;
-
-/// The largest super-frame, bytes; a cut above it would find none.
-const SUPER_FRAME: u64 = 65_536;
 
 /// A flow's CoDel needs room for what comes in four intervals. Of the host's memory the frames that wait take at least and at
 /// most so much, bytes; frames beyond that are dropped from the longest flow.

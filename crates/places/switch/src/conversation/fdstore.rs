@@ -16,8 +16,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tidegate_service::foreign::{self, Budget, Foreign};
-use tidegate_switch::control::keep::{Note, Notes};
-use tidegate_switch::control::told::{Connected, Told};
+use tidegate_switch::control::handover::{Connected, Handover};
+use tidegate_switch::control::notes::{Note, Notes};
 use tidegate_switch::control::{Client, SwitchError};
 use tidegate_switch::stats::Reader;
 
@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// What one switch has told.
 #[derive(Debug, Default)]
 struct Table {
-    told: Told,
+    told: Handover,
     /// The thread has ended, and the switch with it.
     over: bool,
     /// The agent does not want it any more.
@@ -115,7 +115,7 @@ impl FdStore {
                 // Two processes on the same rings would be worse than front ends that connect again.
                 tracing::error!("the switch before this one has not ended: its connections are left to it");
                 // Its thread may be long in ending, and what it has told would count until then.
-                (table.told, table.abandoned) = (Told::default(), true);
+                (table.told, table.abandoned) = (Handover::default(), true);
                 predecessor.connections.clear();
                 predecessor.statistics = None;
                 return;

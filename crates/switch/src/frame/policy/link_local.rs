@@ -11,12 +11,12 @@ pub const MOST: usize = 4;
 
 /// The link-local addresses that a vNIC holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct LinkLocals {
     /// 0, the unspecified address, where there is none.
     addresses: [u128; MOST],
 }
 
-impl Held {
+impl LinkLocals {
     /// Whether `ip`, a link-local address, is one of them.
     #[inline]
     pub fn contains(&self, ip: Ipv6Addr) -> bool {
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn as_many_are_held_as_there_is_room() {
-        let mut held = Held::default();
+        let mut held = LinkLocals::default();
         let all: Vec<_> = (1..=4).map(|n| ip(&format!("fe80::{n}"))).collect();
         assert!(all.iter().all(|ip| held.insert(*ip)) && held.is_full());
         assert!(!held.insert(ip("fe80::5")) && !held.contains(ip("fe80::5")));

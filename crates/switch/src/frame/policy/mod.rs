@@ -38,7 +38,7 @@ pub mod receiver;
 pub(super) mod tests;
 
 use crate::frame::headers::{ETHERTYPE_VLAN, Headers, L3, get, is_of_link};
-use link_local::Held;
+use link_local::LinkLocals;
 use message::{Message, message, plain_v4_is_other, plain_v6_is_other};
 use prefixes::{Prefixes, Use};
 use shared::Shared;
@@ -119,7 +119,7 @@ impl Policy {
 
     /// Whether the vNIC, which holds these link-local addresses, may send the frame that begins with `head`.
     #[inline(always)]
-    pub fn check(&self, head: &[u8], headers: &Headers, held: &Held) -> Verdict {
+    pub fn check(&self, head: &[u8], headers: &Headers, held: &LinkLocals) -> Verdict {
         let verdict = self.check_own(head, headers, held);
         match &self.shared {
             Some(shared) if !matches!(verdict, Verdict::Drop(_)) => {
@@ -134,7 +134,7 @@ impl Policy {
 
     /// The same, if all shared addresses that its contract names were its own.
     #[inline(always)]
-    fn check_own(&self, head: &[u8], headers: &Headers, held: &Held) -> Verdict {
+    fn check_own(&self, head: &[u8], headers: &Headers, held: &LinkLocals) -> Verdict {
         if !self.owns_mac(headers.src) {
             return Verdict::Drop(Reason::SourceMac);
         }
@@ -156,12 +156,12 @@ impl Policy {
     /// Whether a [plain](super::plain) frame surely passes: [`check`](Self::check) says so too. Where it
     /// may pass or not, that is to be asked.
     #[inline(always)]
-    pub fn passes_plain(&self, head: &[u8], src: Mac, held: &Held) -> bool {
+    pub fn passes_plain(&self, head: &[u8], src: Mac, held: &LinkLocals) -> bool {
         self.owns_mac(src) && (!self.looks_closer || self.may_send_plain(head, src, held))
     }
 
     #[inline(never)]
-    fn may_send_plain(&self, head: &[u8], src: Mac, held: &Held) -> bool {
+    fn may_send_plain(&self, head: &[u8], src: Mac, held: &LinkLocals) -> bool {
         match &self.shared {
             None => self.is_within_prefixes(head, held),
             Some(shared) => self.may_send_plain_beside(shared, head, src, held),
@@ -169,14 +169,14 @@ impl Policy {
     }
 
     #[inline(never)]
-    fn may_send_plain_beside(&self, shared: &Shared, head: &[u8], src: Mac, held: &Held) -> bool {
+    fn may_send_plain_beside(&self, shared: &Shared, head: &[u8], src: Mac, held: &LinkLocals) -> bool {
         let checks_ip = !self.prefixes.is_empty();
         shared.passes_plain(src, super::plain::source_ip(head).filter(|_| checks_ip))
             && (!checks_ip || self.is_within_prefixes(head, held))
     }
 
     #[inline(always)]
-    fn is_within_prefixes(&self, head: &[u8], held: &Held) -> bool {
+    fn is_within_prefixes(&self, head: &[u8], held: &LinkLocals) -> bool {
         if let Some(ip) = head.first_chunk::<38>()
             && ip[14] >> 4 == 4
         {
@@ -186,7 +186,7 @@ impl Policy {
         self.may_send_plain_v6(head, held)
     }
 
-    fn may_send_plain_v6(&self, head: &[u8], held: &Held) -> bool {
+    fn may_send_plain_v6(&self, head: &[u8], held: &LinkLocals) -> bool {
         let Some(ip) = head.first_chunk::<58>() else { return false };
         let Some(IpAddr::V6(source)) = super::plain::source_ip(ip) else { return false };
         plain_v6_is_other(ip) && self.prefixes.source_v6(source, held) == Use::Yes
@@ -199,7 +199,7 @@ impl Policy {
         vid == 0 || self.vlans.get(usize::from(vid / 64)).is_some_and(|w| w >> (vid % 64) & 1 == 1)
     }
 
-    /// Whether link-local addresses are to be [held](Held) before they are used.
+    /// Whether link-local addresses are to be [held](LinkLocals) before they are used.
     pub fn holds_addresses(&self) -> bool {
         !self.prefixes.is_empty()
     }
@@ -218,14 +218,14 @@ impl Policy {
     fn v4(&self, head: &[u8], headers: &Headers) -> Verdict {
         match headers.source_ip(head) {
             Some(IpAddr::V4(source)) if self.prefixes.contain_v4(source) => {
-                self.may_say(head, headers, &Held::default())
+                self.may_say(head, headers, &LinkLocals::default())
             }
             _ => Verdict::Drop(Reason::SourcePrefix),
         }
     }
 
     #[inline(never)]
-    fn v6(&self, head: &[u8], headers: &Headers, held: &Held) -> Verdict {
+    fn v6(&self, head: &[u8], headers: &Headers, held: &LinkLocals) -> Verdict {
         let Some(IpAddr::V6(source)) = headers.source_ip(head) else {
             return Verdict::Drop(Reason::SourcePrefix);
         };
@@ -239,7 +239,7 @@ impl Policy {
     }
 
     /// Whether it may send a datagram of this kind, wherever from.
-    fn may_say(&self, head: &[u8], headers: &Headers, held: &Held) -> Verdict {
+    fn may_say(&self, head: &[u8], headers: &Headers, held: &LinkLocals) -> Verdict {
         match message(head, headers) {
             Message::OfRouter if !self.router => Verdict::Drop(Reason::Router),
             Message::OfDhcpServer if !self.dhcp_server => Verdict::Drop(Reason::DhcpServer),

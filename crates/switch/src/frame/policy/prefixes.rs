@@ -1,6 +1,6 @@
 //! `allowed.prefixes`, as numbers: a lookup is two instructions for each.
 
-use super::link_local::Held;
+use super::link_local::LinkLocals;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tidegate_contract::Prefix;
 
@@ -65,13 +65,13 @@ impl Prefixes {
     /// Whether an IPv6 address may be a source: `::` may, which hosts use before they have another
     /// (duplicate address detection).
     #[inline]
-    pub fn source_v6(&self, ip: Ipv6Addr, held: &Held) -> Use {
+    pub fn source_v6(&self, ip: Ipv6Addr, held: &LinkLocals) -> Use {
         if ip.is_unspecified() { Use::Yes } else { self.own_v6(ip, held) }
     }
 
     /// Whether an IPv6 address may be called one's own.
     #[inline]
-    pub fn own_v6(&self, ip: Ipv6Addr, held: &Held) -> Use {
+    pub fn own_v6(&self, ip: Ipv6Addr, held: &LinkLocals) -> Use {
         let within = |nets: &[Net6]| nets.iter().any(|(net, mask)| ip.to_bits() & mask == *net);
         match ip.is_unicast_link_local() {
             true if held.contains(ip) || within(&self.named) => Use::Yes,
@@ -119,7 +119,7 @@ mod tests {
             let list = Prefixes::new(&[p]);
             let contain = |ip| match ip {
                 IpAddr::V4(ip) => list.contain_v4(ip),
-                IpAddr::V6(ip) => list.own_v6(ip, &Held::default()) != Use::No,
+                IpAddr::V6(ip) => list.own_v6(ip, &LinkLocals::default()) != Use::No,
             };
             prop_assert!(contain(addr));
             prop_assert_eq!(contain(other), p.contains(other) || contain_anyway(other));
@@ -137,7 +137,7 @@ mod tests {
     fn what_names_a_link_local_address() {
         let list = |prefix: &str| Prefixes::new(&[prefix.parse().unwrap()]);
         let ip: Ipv6Addr = "fe80::1:5".parse().unwrap();
-        let mut held = Held::default();
+        let mut held = LinkLocals::default();
         for (prefix, named) in [
             ("fe80::1:5/128", true),
             ("fe80::1:0/112", true),

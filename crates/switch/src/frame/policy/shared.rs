@@ -199,7 +199,7 @@ fn announces(head: &[u8], headers: &Headers) -> Announces {
 mod tests {
     use super::super::tests::of_contract;
     use super::*;
-    use crate::frame::policy::Held;
+    use crate::frame::policy::LinkLocals;
     use crate::frame::testing::SRC;
     use crate::frame::{HEADER_MAX, parse};
     use proptest::prelude::*;
@@ -354,8 +354,8 @@ mod tests {
         let frame = spec.build();
         let head = &frame[..frame.len().min(HEADER_MAX)];
         let headers = parse(head, frame.len()).expect("well formed");
-        let verdict = policy.check(head, &headers, &Held::default());
-        if policy.passes_plain(head, headers.src, &Held::default())
+        let verdict = policy.check(head, &headers, &LinkLocals::default());
+        if policy.passes_plain(head, headers.src, &LinkLocals::default())
             && crate::frame::plain::look(head, frame.len()).is_some()
         {
             assert_eq!(verdict, Verdict::Pass, "{spec:?}");
@@ -382,7 +382,7 @@ mod tests {
         let (mut policy, _) = of_contract("prefixes = [\"10.0.0.0/8\"]");
         let says = |policy: &crate::frame::Policy, body: Body| {
             let frame = Spec { from: SRC, to: ALL, body }.build();
-            policy.check(&frame, &parse(&frame, frame.len()).expect("well formed"), &Held::default())
+            policy.check(&frame, &parse(&frame, frame.len()).expect("well formed"), &LinkLocals::default())
         };
         let claims = || Body::Arp { sender: SRC, ip: 1, gratuitous: true };
         assert_eq!(says(&policy, claims()), Verdict::Pass, "nothing is shared");

@@ -47,8 +47,8 @@ pub fn of_contract(allowed: &str) -> (Policy, Allowed) {
     (Policy::from(&vnic), vnic.allowed)
 }
 
-pub fn holding(addresses: &[Ipv6Addr]) -> Held {
-    let mut held = Held::default();
+pub fn holding(addresses: &[Ipv6Addr]) -> LinkLocals {
+    let mut held = LinkLocals::default();
     assert!(addresses.iter().all(|ip| held.insert(*ip)));
     held
 }

@@ -62,7 +62,7 @@ pub struct Tx {
 pub struct Rx {
     files: Box<[Arc<OwnedFd>]>,
     /// What a writer has of its frames.
-    held: writer::Held,
+    held: writer::WriterFrames,
 }
 
 /// Both halves of a tap.
@@ -80,5 +80,5 @@ pub(super) fn halves(files: Vec<OwnedFd>, port: PortIndex, worker: u16, now: u64
         now,
         spill: vec![0; FRAME_MAX + VnetHdr::LEN].into_boxed_slice(),
     };
-    (tx, Rx { files, held: writer::Held::default() })
+    (tx, Rx { files, held: writer::WriterFrames::default() })
 }

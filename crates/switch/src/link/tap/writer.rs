@@ -35,7 +35,7 @@ const ALONE: u64 = 1_000_000_000;
 const REFUSED_MOST: u32 = 8;
 /// What of a tap's frames is with a writer: its link's end.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct WriterFrames {
     progress: Arc<Progress>,
     /// Frames that were given to a writer.
     posted: u64,
@@ -49,7 +49,7 @@ pub(super) struct Held {
     refused: u32,
 }
 
-impl Held {
+impl WriterFrames {
     /// Whether a writer has a frame, or had one whose end was not told.
     pub(super) fn any(&self) -> bool {
         self.told < self.posted || self.under_way() > 0
@@ -70,7 +70,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for WriterFrames {
     /// Nothing is written for a port that is gone.
     fn drop(&mut self) {
         self.progress.given_up.store(self.posted, Ordering::Relaxed);

@@ -231,7 +231,8 @@ mod tests {
         }
     }
 
-    const LAW: Law = Law { target: 5_000_000, interval: 100_000_000, frame: 1514 };
+    const LAW: Law =
+        Law { target: 5_000_000, interval: 100_000_000, frame: tidegate_contract::frame::FRAME as u32 };
 
     fn law() -> impl Strategy<Value = Law> {
         let any = (100_000..100_000_000u64, 2..40u64, 0..3000u32).prop_map(|(target, times, frame)| Law {

@@ -52,10 +52,10 @@ use rounds::{Flow, Host, Rounds};
 use tidegate_contract::{FlowQueueing, Rate};
 pub(super) use turn::Turn;
 pub use verdict::Verdict;
-use ways::{Index, NONE, Place, Ways};
+use ways::{Index, Lookup, NONE, Ways};
 
 /// Largest frame of an ordinary link, bytes.
-const FRAME: u32 = 1514;
+const FRAME: u32 = tidegate_contract::frame::FRAME as u32;
 /// Least quantum, bytes, and how many quanta a second of the rate has otherwise: as cake has them.
 const QUANTUM: u32 = 300;
 const QUANTA: u64 = 4096;
@@ -208,18 +208,18 @@ impl<T: Copy> Flows<T> {
         let is_idle = |index| flows[usize::from(index)].is_idle;
         let is_shared = |index| flows[usize::from(index)].shared > 0;
         match self.flow_ways.place(key.flow, next, is_idle, is_shared) {
-            Place::Known(index) => index,
-            Place::Shared(index) => {
+            Lookup::Known(index) => index,
+            Lookup::Shared(index) => {
                 let flow = &mut flows[usize::from(index)];
                 // With the frame that comes.
                 flow.shared = flow.list.frames + 1;
                 index
             }
-            Place::Reused(index) => {
+            Lookup::Reused(index) => {
                 flows[usize::from(index)] = Flow::new(key);
                 index
             }
-            Place::New => {
+            Lookup::New => {
                 flows.push(Flow::new(key));
                 self.longest.reserve(next);
                 next
@@ -236,8 +236,8 @@ impl<T: Copy> Flows<T> {
             let next = hosts.len() as Index;
             let is_idle = |index| hosts[usize::from(index)].flows == 0;
             match self.host_ways.place(key, next, is_idle, |_| false) {
-                Place::Known(host) | Place::Shared(host) | Place::Reused(host) => host,
-                Place::New => {
+                Lookup::Known(host) | Lookup::Shared(host) | Lookup::Reused(host) => host,
+                Lookup::New => {
                     hosts.push(Host::NEW);
                     next
                 }

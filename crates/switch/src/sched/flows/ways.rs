@@ -39,7 +39,7 @@ pub(super) struct Ways {
 
 /// Where a key was placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Lookup {
     /// It was there.
     Known(Index),
     /// It shares that of another.
@@ -64,11 +64,11 @@ impl Ways {
         next: Index,
         is_idle: impl Fn(Index) -> bool,
         is_shared: impl Fn(Index) -> bool,
-    ) -> Place {
+    ) -> Lookup {
         let mask = self.sets.len() - 1;
         let set = &self.sets[key as usize & mask];
         match set.iter().find(|way| way.index != NONE && way.key == key) {
-            Some(way) => Place::Known(way.index),
+            Some(way) => Lookup::Known(way.index),
             None => self.place_new(key, next, is_idle, is_shared),
         }
     }
@@ -79,26 +79,26 @@ impl Ways {
         next: Index,
         is_idle: impl Fn(Index) -> bool,
         is_shared: impl Fn(Index) -> bool,
-    ) -> Place {
+    ) -> Lookup {
         loop {
             let sets = self.sets.len();
             let set = &mut self.sets[key as usize & (sets - 1)];
             // The one that it shares, where it has to.
             let shared = set[(key >> 24) as usize % WAYS].index;
             if shared != NONE && is_shared(shared) {
-                return Place::Shared(shared);
+                return Lookup::Shared(shared);
             }
             // A new entry first: an idle one still knows what CoDel told its flow.
             if let Some(way) = set.iter_mut().find(|way| way.index == NONE) {
                 *way = Way { key, index: next };
-                return Place::New;
+                return Lookup::New;
             }
             if let Some(way) = set.iter_mut().find(|way| is_idle(way.index)) {
                 way.key = key;
-                return Place::Reused(way.index);
+                return Lookup::Reused(way.index);
             }
             if sets * WAYS >= MOST {
-                return Place::Shared(shared);
+                return Lookup::Shared(shared);
             }
             self.double();
         }
@@ -129,8 +129,8 @@ mod tests {
         let (mut ways, mut entries) = (Ways::new(), 0);
         (0..keys).map(move |_| {
             let place = ways.place(random(), entries, |_| false, |_| false);
-            entries += Index::from(place == Place::New);
-            place != Place::New
+            entries += Index::from(place == Lookup::New);
+            place != Lookup::New
         })
     }
 
@@ -160,18 +160,18 @@ mod tests {
             let mut entries = 0;
             for key in keys {
                 match ways.place(key, entries, |_| false, |_| false) {
-                    Place::Known(index) | Place::Shared(index) => {
+                    Lookup::Known(index) | Lookup::Shared(index) => {
                         prop_assert!(index < entries);
                         shared += usize::from(!known.contains_key(&key));
                         if let Some(was) = known.get(&key) {
                             prop_assert_eq!(index, *was);
                         }
                     }
-                    Place::New => {
+                    Lookup::New => {
                         prop_assert_eq!(known.insert(key, entries), None);
                         entries += 1;
                     }
-                    Place::Reused(_) => prop_assert!(false, "nothing is idle"),
+                    Lookup::Reused(_) => prop_assert!(false, "nothing is idle"),
                 }
             }
             prop_assert!(usize::from(entries) <= MOST && ways.sets.len() * WAYS <= MOST);
@@ -184,7 +184,7 @@ mod tests {
             let mut ways = Ways::new();
             let mut entries = 0;
             for key in keys {
-                entries += Index::from(ways.place(key, entries, |_| true, |_| false) == Place::New);
+                entries += Index::from(ways.place(key, entries, |_| true, |_| false) == Lookup::New);
             }
             prop_assert!(usize::from(entries) <= SETS * WAYS);
         }

@@ -2,11 +2,11 @@
 
 use super::super::conduct::{Event, LONG, Object};
 use super::super::door;
-use super::super::kept::{Numbered, Passed};
 use super::super::kick::Kick;
 use super::super::notifier::{self, Call, Report};
+use super::super::saved::{Numbered, Passed};
 use super::vrings::Vring;
-use super::{Connection, Refused, Result, refuse};
+use super::{Connection, Rejection, Result, refuse};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
 use std::time::Duration;
@@ -119,6 +119,6 @@ impl Connection<'_> {
 }
 
 /// What the system refused, for which message.
-fn system<E: std::fmt::Display>(message: &str) -> impl Fn(E) -> Refused {
+fn system<E: std::fmt::Display>(message: &str) -> impl Fn(E) -> Rejection {
     move |error| format!("{message}: {error}").into()
 }

@@ -1,6 +1,6 @@
 //! The region that says what queues have in flight (vhost-user, "Inflight I/O tracking").
 
-use super::super::kept::Passed;
+use super::super::saved::Passed;
 use super::{Connection, Reply, Result, refuse};
 use crate::virtio::{Inflight, MAX_ENTRIES, QueueInflight};
 use std::os::fd::{AsFd, OwnedFd};

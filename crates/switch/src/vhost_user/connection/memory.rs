@@ -1,6 +1,6 @@
 //! The guest's memory, and the log of what was written to it.
 
-use super::super::kept::{Numbered, Passed};
+use super::super::saved::{Numbered, Passed};
 use super::super::service::Shared;
 use super::super::used_bytes;
 use super::vrings::Vring;

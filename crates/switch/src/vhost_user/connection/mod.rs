@@ -26,13 +26,13 @@ mod vrings;
 
 use super::PortControl;
 use super::exchange::{self, Obeys};
-use super::kept::{Numbered, Passed};
 use super::logging::Logging;
 use super::notifier::Notifier;
 pub(super) use super::reply::exceeded;
-pub use super::reply::{Refused, Reply};
+pub use super::reply::{Rejection, Reply};
 use super::reply::{Result, refuse};
 use super::request::Request;
+use super::saved::{Numbered, Passed};
 use super::service::Service;
 use super::status::{ConnectionStatus, State};
 use super::wire::Header;

@@ -1,9 +1,9 @@
 //! What a front end has said, for the process after this one, and from the one before.
 
 use super::super::features::VHOST_F_LOG_ALL;
-use super::super::kept::{Kept, KeptRegion, KeptVring, Number, Numbered, Passed};
 use super::super::kick::Kick;
 use super::super::notifier::Call;
+use super::super::saved::{Number, Numbered, Passed, SavedConnection, SavedRegion, SavedVring};
 use super::{Connection, Result, refuse};
 use crate::vhost_user::exchange::MAX_MEM_SLOTS;
 use std::collections::HashMap;
@@ -14,14 +14,14 @@ type Descriptors = HashMap<Number, Passed>;
 
 impl Connection<'_> {
     /// Everything the front end has said on `stream`, and the descriptors that came with it.
-    pub fn kept(&self, stream: &Numbered) -> (Kept, Vec<Numbered>) {
+    pub fn kept(&self, stream: &Numbered) -> (SavedConnection, Vec<Numbered>) {
         let mut descriptors = vec![stream.clone()];
         descriptors.extend(self.regions.iter().map(|region| region.fd.clone()));
         let mut number = |fd: Option<&Numbered>| -> Option<Number> {
             descriptors.extend(fd.cloned());
             fd.map(Numbered::number)
         };
-        let vrings = self.vrings.iter().map(|vring| KeptVring {
+        let vrings = self.vrings.iter().map(|vring| SavedVring {
             size: vring.size,
             addresses: vring.addresses.map(|at| (at.desc, at.avail, at.used)),
             base: vring.base,
@@ -32,7 +32,7 @@ impl Connection<'_> {
             enabled: vring.enabled,
             running: vring.running,
         });
-        let regions = self.regions.iter().map(|region| KeptRegion {
+        let regions = self.regions.iter().map(|region| SavedRegion {
             guest_addr: region.guest_addr,
             user_addr: region.user_addr,
             size: region.size,
@@ -41,7 +41,7 @@ impl Connection<'_> {
         });
         let log = self.logging.kept();
         let logs = if self.logging.all { VHOST_F_LOG_ALL } else { 0 };
-        let kept = Kept {
+        let kept = SavedConnection {
             stream: stream.number(),
             features: self.features.map(|features| features | logs),
             protocol_features: self.protocol_features,
@@ -61,7 +61,7 @@ impl Connection<'_> {
     ///
     /// # Errors
     /// What does not hold; the front end has to be asked again, by closing the connection.
-    pub fn restore_memory(&mut self, kept: &Kept, descriptors: &Descriptors) -> Result<()> {
+    pub fn restore_memory(&mut self, kept: &SavedConnection, descriptors: &Descriptors) -> Result<()> {
         let (has, was) = (self.vrings.len(), kept.vrings.len());
         if has != was {
             return refuse(format!("the port has {has} queues, and had {was}"));
@@ -78,7 +78,7 @@ impl Connection<'_> {
         }
         if !kept.regions.is_empty() {
             let regions =
-                kept.regions.iter().map(|KeptRegion { guest_addr, user_addr, size, mmap_offset, file }| {
+                kept.regions.iter().map(|SavedRegion { guest_addr, user_addr, size, mmap_offset, file }| {
                     let region = VhostUserMemoryRegion::new(*guest_addr, *size, *user_addr, *mmap_offset);
                     Ok((region, find(descriptors, *file)?))
                 });
@@ -112,7 +112,7 @@ impl Connection<'_> {
     ///
     /// # Errors
     /// As there.
-    pub fn restore_queues(&mut self, kept: &Kept, descriptors: &Descriptors) -> Result<()> {
+    pub fn restore_queues(&mut self, kept: &SavedConnection, descriptors: &Descriptors) -> Result<()> {
         for (index, vring) in (0..).zip(&kept.vrings).filter(|(_, vring)| vring.running) {
             self.set_vring_kick(index, find_some(descriptors, vring.kick)?)?;
             if let Some(call) = &self.vrings[usize::from(index)].call {

@@ -1,8 +1,8 @@
 //! Virtqueues: what is said of them, until they start and after.
 
-use super::super::kept::{Numbered, Passed};
 use super::super::kick::Kick;
 use super::super::notifier::Call;
+use super::super::saved::{Numbered, Passed};
 use super::super::{NOT_SHARED, VringSetup, shared, used_bytes};
 use super::{Connection, Result, refuse};
 use crate::virtio::{MAX_ENTRIES, Queue};

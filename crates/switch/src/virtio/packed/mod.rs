@@ -26,9 +26,9 @@
 //! Methods are those of [`Queue`](super::Queue), which says what they are for.
 
 mod flags;
-mod left;
 mod parts;
-mod place;
+mod position;
+mod resume;
 mod start;
 
 use super::inflight::Record;
@@ -42,7 +42,7 @@ use super::{Chain, QueueInflight, RingError, RingPart, Single};
 use crate::prefetch;
 use flags::{DESC_AVAIL, DESC_USED, PER_LINE};
 use parts::{EVENTS_AT_PLACE, EVENTS_DISABLE, EVENTS_ENABLE, Parts};
-use place::Place;
+use position::Position;
 pub(super) use start::FIRST_BASE;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -82,13 +82,13 @@ pub(super) struct PackedQueue<O> {
     parts: Parts,
     pub(super) order: O,
     /// Next place to pop.
-    avail: Place,
+    avail: Position,
     /// Places from there that were seen to be available; none if no chain is pending.
     looked: u16,
     /// Chains that start in them, at least one place each.
     pub(super) pending: u16,
     /// Place of the next used descriptor that the driver is shown.
-    used: Place,
+    used: Position,
     /// Places from there that are given back.
     unpublished: u16,
     /// Places from there to `avail`: in flight.
@@ -324,7 +324,7 @@ impl<O: Journal> PackedQueue<O> {
             self.parts.use_slots(after, records, singles);
             // Release: the driver looks no further than the first. The others of the batch, and what was
             // written to buffers, come before.
-            self.parts.use_slot(used.slot(), place::used_half(first, used), Ordering::Release);
+            self.parts.use_slot(used.slot(), position::used_half(first, used), Ordering::Release);
             self.inflight.commit(end.0, 0);
         }
         self.order.show();
@@ -354,7 +354,7 @@ impl<O: Journal> PackedQueue<O> {
     }
 
     /// The first place that `available` has not seen.
-    fn unseen(&self) -> Place {
+    fn unseen(&self) -> Position {
         self.avail.forward(self.looked, self.parts.size)
     }
 
@@ -449,9 +449,9 @@ impl<O: Journal> PackedQueue<O> {
         Err(RingError::Loop { head, most })
     }
 
-    /// Whether the driver made the descriptor at `place` available in this round (2.8.1).
+    /// Whether the driver made the descriptor at `position` available in this round (2.8.1).
     #[inline]
-    fn is_available(&self, place: Place) -> bool {
+    fn is_available(&self, place: Position) -> bool {
         place.is_available(self.parts.flags(place.slot()))
     }
 }

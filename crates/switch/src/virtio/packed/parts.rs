@@ -1,6 +1,6 @@
 //! The memory of a packed virtqueue: descriptor ring and event suppression structures.
 
-use super::place::{Place, used_half};
+use super::position::{Position, used_half};
 use super::{
     DESC_AVAIL, DESC_BYTES, DESC_NEXT, DESC_USED, GuestMemory, PER_LINE, QueueInflight, RingError,
     RingLayout, RingPart, locate,
@@ -60,10 +60,10 @@ impl Parts {
         (u64::from_le(self.second_half(slot).load(Ordering::Acquire)) >> 48) as u16
     }
 
-    /// How many of the `n` descriptors from `place` on, none behind the end of the ring, are chains of
+    /// How many of the `n` descriptors from `position` on, none behind the end of the ring, are chains of
     /// one that the driver made available in this round.
     #[inline]
-    pub(super) fn singles(&self, place: Place, n: u16) -> u16 {
+    pub(super) fn singles(&self, place: Position, n: u16) -> u16 {
         let slot = place.slot();
         let mask = u64::from(DESC_AVAIL | DESC_USED | DESC_NEXT) << 48;
         let alone = u64::from(place.available_flags()) << 48;
@@ -93,15 +93,15 @@ impl Parts {
         stored();
     }
 
-    /// Writes used descriptors from `place` on, in no order that a driver could see; returns the place
+    /// Writes used descriptors from `position` on, in no order that a driver could see; returns the place
     /// after them. `singles`: each takes one place.
     #[inline]
     pub(super) fn use_slots(
         &self,
-        mut place: Place,
+        mut place: Position,
         mut records: impl ExactSizeIterator<Item = u64>,
         singles: bool,
-    ) -> Place {
+    ) -> Position {
         while singles && records.len() > 0 {
             // Up to the end of the ring the round is the same.
             let here = records.len().min(usize::from(self.size - place.slot())) as u16;
@@ -120,7 +120,7 @@ impl Parts {
     /// Writes one used descriptor for all chains from `used` to `end`, of which the last has buffer `id`;
     /// what is between there and `avail` stays in flight.
     #[inline]
-    pub(super) fn show_batch(&self, inflight: &QueueInflight, id: u16, [used, end, avail]: [Place; 3]) {
+    pub(super) fn show_batch(&self, inflight: &QueueInflight, id: u16, [used, end, avail]: [Position; 3]) {
         inflight.commit_all(used.0, end.0, avail.0);
         let half = used_half(Record { id, places: 0, len: 0 }.pack(), used);
         // Release: the driver looks no further than here.
@@ -129,14 +129,14 @@ impl Parts {
     }
 
     /// Gives all from `used` to `avail` back, unsent, and shows it; returns how many chains that is.
-    pub(super) fn give_all_back(&self, inflight: &QueueInflight, used: Place, avail: Place) -> u16 {
+    pub(super) fn give_all_back(&self, inflight: &QueueInflight, used: Position, avail: Position) -> u16 {
         let places = avail.since(used, self.size).unwrap_or(0);
         if places == 0 {
             inflight.commit_all(used.0, used.0, avail.0);
             return 0;
         }
         // They are the driver's own words still: only the first is written, at the end.
-        let half = |place: Place| u64::from_le(self.second_half(place.slot()).load(Ordering::Acquire));
+        let half = |place: Position| u64::from_le(self.second_half(place.slot()).load(Ordering::Acquire));
         let ends = |i: &u16| half(used.forward(*i, self.size)) >> 48 & u64::from(DESC_NEXT) == 0;
         let chains = (0..places).filter(ends).count().max(1);
         let id = (half(avail.back(1, self.size)) >> 32) as u16;
@@ -146,14 +146,14 @@ impl Parts {
 
     /// Whether the driver asked to be told of the last `passed` places before `used`.
     #[inline]
-    pub(super) fn wants_interrupt(&self, event_idx: bool, used: Place, passed: u16) -> bool {
+    pub(super) fn wants_interrupt(&self, event_idx: bool, used: Position, passed: u16) -> bool {
         // SAFETY: mapped and aligned to 4 as long as the memory is held.
         let event = unsafe { AtomicU32::from_ptr(self.driver) }.load(Ordering::Relaxed);
         let event = u32::from_le(event);
         match (event >> 16) as u16 & 3 {
             EVENTS_DISABLE => false,
             EVENTS_AT_PLACE if event_idx => {
-                let place = Place(event as u16);
+                let place = Position(event as u16);
                 // Both in places since the beginning of this round.
                 let at = match place.wrap() == used.wrap() {
                     true => place.slot(),

@@ -1,7 +1,7 @@
 //! Taking a packed queue into service, at a base or where a predecessor was killed.
 
-use super::left::Left;
-use super::{Journal, MAX_SIZE, PackedQueue, Parts, Place};
+use super::resume::Resume;
+use super::{Journal, MAX_SIZE, PackedQueue, Parts, Position};
 use crate::virtio::inflight::Snapshot;
 use crate::virtio::layout::{Features, RingLayout};
 use crate::virtio::order::Counts;
@@ -32,7 +32,7 @@ impl<O: Journal> PackedQueue<O> {
         let parts = Parts::translate(&memory, &layout)?;
         let inflight = inflight.unwrap_or_else(|| QueueInflight::private(size));
         let (kind, transmit) = (features.kind(), inflight.is_transmit());
-        let first = Place(FIRST_BASE as u16);
+        let first = Position(FIRST_BASE as u16);
         let mut queue = Self {
             parts,
             order: O::new(size, Counts::at(0), transmit),
@@ -57,8 +57,8 @@ impl<O: Journal> PackedQueue<O> {
             .map_err(RingError::Inflight)?;
             return Ok(queue);
         }
-        let avail = Place(base as u16);
-        let used = if base >> 16 == 0 { avail } else { Place((base >> 16) as u16) };
+        let avail = Position(base as u16);
+        let used = if base >> 16 == 0 { avail } else { Position((base >> 16) as u16) };
         let taken = avail.since(used, size).filter(|_| avail.slot() < size && used.slot() < size);
         let taken = taken.ok_or(RingError::PackedBase { base, size })?;
         (queue.avail, queue.used) = (avail, used);
@@ -85,7 +85,7 @@ impl<O: Journal> PackedQueue<O> {
     /// Of a transmit queue in order: goes on where a predecessor was killed; all that it had in flight
     /// comes back.
     fn recover_range(&mut self, left: &Snapshot) -> Result<(), &'static str> {
-        let [mut used, end, avail] = [left.commit.0, left.commit.1, left.commit.2].map(Place);
+        let [mut used, end, avail] = [left.commit.0, left.commit.1, left.commit.2].map(Position);
         let size = self.parts.size;
         if [used, end, avail].iter().any(|place| place.slot() >= size) {
             return Err("a place that it does not have");
@@ -107,8 +107,8 @@ impl<O: Journal> PackedQueue<O> {
     /// Goes on where a predecessor was killed.
     fn recover(&mut self, left: &Snapshot) -> Result<(), &'static str> {
         let (size, transmit) = (self.parts.size, self.inflight.is_transmit());
-        let left = Left::of(left, size, transmit, |slot| self.parts.flags(slot))?;
-        let Left { used, unshown, shown, in_flight, lost } = left;
+        let left = Resume::of(left, size, transmit, |slot| self.parts.flags(slot))?;
+        let Resume { used, unshown, shown, in_flight, lost } = left;
         // A kill may have come between the completion and this.
         unshown.iter().chain(&shown).for_each(|record| self.inflight.unmark(record.id));
         self.used = used;

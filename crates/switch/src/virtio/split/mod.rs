@@ -12,8 +12,8 @@
 //! Indices count modulo 2^16 and the size divides 2^16, so that an index masked is a slot.
 //! Methods are those of [`Queue`](super::Queue), which says what they are for.
 
-mod left;
 mod parts;
+mod resume;
 mod start;
 
 use super::inflight::Record;

@@ -1,7 +1,7 @@
 //! Taking a split queue into service, at a base or where a predecessor was killed.
 
-use super::left::Left;
 use super::parts::Parts;
+use super::resume::Resume;
 use super::{Order, SplitQueue};
 use crate::virtio::layout::{Features, RingLayout};
 use crate::virtio::order::Counts;
@@ -45,7 +45,7 @@ impl<O: Order> SplitQueue<O> {
                 recovered = Some(popped.wrapping_sub(used));
             }
             Some(left) => {
-                let left = Left::of(&left, used, size, transmit).map_err(RingError::Inflight)?;
+                let left = Resume::of(&left, used, size, transmit).map_err(RingError::Inflight)?;
                 if let Some(head) = left.last {
                     inflight.unmark(head);
                 }

@@ -21,10 +21,10 @@
 //!
 //! The model tries every order of these steps.
 
+mod exchange;
 mod lull;
 #[cfg(test)]
 mod model;
-mod place;
 
 use super::Worker;
 use crate::capacity::VNICS;
@@ -33,8 +33,8 @@ use crate::port::Lent;
 use crate::port::{Port, PortSet};
 use crate::sched::EgressKind;
 use crate::slots::{Frame, NEVER, Owner};
+use exchange::Exchange;
 pub use lull::Lull;
-use place::Place;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Where the receiving half of an own port is.
@@ -53,7 +53,7 @@ pub struct Lending(Box<[PortPlace]>);
 /// One port's.
 #[repr(align(64))]
 struct PortPlace {
-    half: Place<Lent>,
+    half: Exchange<Lent>,
     /// One of the next three.
     state: AtomicU8,
 }
@@ -67,7 +67,7 @@ const OPEN: u8 = 2;
 
 impl Default for Lending {
     fn default() -> Self {
-        let place = || PortPlace { half: Place::empty(), state: AtomicU8::new(CLOSED) };
+        let place = || PortPlace { half: Exchange::empty(), state: AtomicU8::new(CLOSED) };
         Self((0..VNICS).map(|_| place()).collect())
     }
 }

@@ -20,7 +20,7 @@ use super::{Worker, budget, sleep};
 use crate::fdb::PortIndex;
 use crate::link::Completed;
 use crate::port::Port;
-use crate::port::outstanding::Held;
+use crate::port::outstanding::HeldFrame;
 use tidegate_evidence::DropReason;
 
 impl Worker {
@@ -74,7 +74,7 @@ impl Worker {
     }
 
     /// What became of what a link held.
-    fn conclude_held(&mut self, port: &mut Port, held: &Held, dropped: Option<DropReason>) {
+    fn conclude_held(&mut self, port: &mut Port, held: &HeldFrame, dropped: Option<DropReason>) {
         if let Some(part) = held.part {
             return note_part(port, part, dropped);
         }

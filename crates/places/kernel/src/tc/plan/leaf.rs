@@ -39,7 +39,15 @@ pub fn set_leaf<'a>(
     };
     let Waiting { cut, queue, .. } = &leaf.waiting;
     let (parent, kept) = match cut {
-        None => (id, there(id)),
+        None => match there(id) {
+            // Another program gave our cutter's handle to a queue. The kernel changes a qdisc into one of its own kind in
+            // place, with its handle: what is there would be taken for a cutter without a queue.
+            Some(q) if q.handle == owner::cutter(id) && q.setting.kind() == queue.kind() => {
+                steps.push(Step::DeleteQdisc { device: device.clone(), parent: id, handle: q.handle });
+                (id, None)
+            }
+            found => (id, found),
+        },
         Some(cut) => {
             let handle = owner::cutter(id);
             let named = there(id).filter(|q| q.handle == handle);

@@ -4,9 +4,9 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Such a place: empty while a thread has the thing, or where there is none.
-pub(super) struct Place<T: Send>(AtomicPtr<T>);
+pub(super) struct Exchange<T: Send>(AtomicPtr<T>);
 
-impl<T: Send> Place<T> {
+impl<T: Send> Exchange<T> {
     pub(super) fn empty() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
@@ -29,7 +29,7 @@ impl<T: Send> Place<T> {
     }
 }
 
-impl<T: Send> Drop for Place<T> {
+impl<T: Send> Drop for Exchange<T> {
     fn drop(&mut self) {
         self.take();
     }
@@ -43,7 +43,7 @@ mod tests {
     #[test]
     fn one_thread_has_it_at_a_time() {
         let rounds: u64 = if cfg!(miri) { 50 } else { 20_000 };
-        let place = Place::empty();
+        let place = Exchange::empty();
         place.put(Box::new(0u64));
         std::thread::scope(|scope| {
             for _ in 0..3 {

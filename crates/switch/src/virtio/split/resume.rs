@@ -4,7 +4,7 @@ use crate::virtio::inflight::Snapshot;
 
 /// Where a predecessor left a queue.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct Resume {
     /// Used entries up to here are written.
     pub next_used: u16,
     /// The chain completed last, which may still be marked.
@@ -16,7 +16,7 @@ pub struct Left {
     pub next_avail: u16,
 }
 
-impl Left {
+impl Resume {
     /// From what the region says and `used`, the ring's used index.
     pub fn of(left: &Snapshot, used: u16, size: u16, transmit: bool) -> Result<Self, &'static str> {
         let (next_used, last, _) = left.commit;

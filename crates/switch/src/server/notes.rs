@@ -9,10 +9,10 @@
 //! The port's thread waits [`PATIENCE`] for a subscriber that does not keep up,
 //! and not at all the next time; the workers never do.
 
-use crate::control::keep::{self, Note, What};
+use crate::control::notes::{self, Note, What};
 use crate::stats::layout::VnicSlot;
 use crate::vhost_user::Keeper;
-use crate::vhost_user::kept::{Kept, Number, Numbered};
+use crate::vhost_user::saved::{Number, Numbered, SavedConnection};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -63,7 +63,7 @@ impl Subscribers {
 impl Subscriber {
     fn send(&mut self, note: &Note, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         loop {
-            match keep::send(&self.socket, note, descriptors) {
+            match notes::send(&self.socket, note, descriptors) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && !self.slow => {
                     let timeout = Timespec::try_from(PATIENCE).expect("a short time");
                     let ready = poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&timeout));
@@ -84,7 +84,7 @@ pub struct PortKeeper {
     slot: &'static VnicSlot,
     subscribers: Arc<Subscribers>,
     /// What the front end has said by now.
-    last: Option<(Kept, Vec<Numbered>)>,
+    last: Option<(SavedConnection, Vec<Numbered>)>,
     /// The descriptors that each subscriber has.
     sent: HashMap<u64, HashSet<Number>>,
     behind: bool,
@@ -133,7 +133,7 @@ fn tell(
     subscriber: &mut Subscriber,
     sent: &mut HashSet<Number>,
     vnic: &str,
-    last: Option<&(Kept, Vec<Numbered>)>,
+    last: Option<&(SavedConnection, Vec<Numbered>)>,
     messages: u64,
 ) -> io::Result<()> {
     let note = |what| Note { vnic: vnic.into(), what };
@@ -157,7 +157,7 @@ impl Keeper for PortKeeper {
         self.slot.messages.set(self.slot.messages.get() | 1);
     }
 
-    fn said(&mut self, kept: Kept, descriptors: Vec<Numbered>) {
+    fn said(&mut self, kept: SavedConnection, descriptors: Vec<Numbered>) {
         self.last = Some((kept, descriptors));
         let messages = self.slot.messages.get().next_multiple_of(2);
         self.tell(messages);

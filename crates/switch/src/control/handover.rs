@@ -5,9 +5,9 @@
 //!                            └ more than a switch can have: an error, and what was known of that vNIC is forgotten
 //! ```
 
-use super::keep::{Note, What};
+use super::notes::{Note, What};
 use crate::capacity::VNICS;
-use crate::vhost_user::kept::{Kept, Number};
+use crate::vhost_user::saved::{Number, SavedConnection};
 use std::collections::{BTreeMap, HashMap};
 use tidegate_contract::Vnic;
 use tidegate_service::foreign::Foreign;
@@ -22,7 +22,7 @@ const QUEUES: usize = 256;
 #[derive(Debug)]
 pub struct Connected {
     /// What it has said.
-    pub kept: Kept,
+    pub kept: SavedConnection,
     /// All descriptors of it.
     pub descriptors: HashMap<Number, Foreign>,
     /// For how many messages that holds.
@@ -31,7 +31,7 @@ pub struct Connected {
 
 /// What one switch has told.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Handover {
     /// Connections of vNICs; `None` where there is none, or it is not known.
     pub connections: BTreeMap<String, Option<Connected>>,
     /// Listening sockets and taps.
@@ -70,7 +70,7 @@ pub enum Nonsense {
     },
 }
 
-impl Told {
+impl Handover {
     /// Takes in a note. What is not needed any more is closed elsewhere.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn said(stream: Number) -> What {
-        let kept = Kept {
+        let kept = SavedConnection {
             stream,
             features: None,
             protocol_features: 0,
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_its_latest_word_and_what_that_needs() {
-        let (mut told, budget) = (Told::default(), Budget::new(100));
+        let (mut told, budget) = (Handover::default(), Budget::new(100));
         told.note(note("a", What::Descriptors(vec![1, 2])), files(2, &budget)).unwrap();
         told.note(note("a", said(1)), vec![]).unwrap();
         let connected = told.connections["a"].as_ref().unwrap();
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn without_its_descriptors_a_note_says_that_those_before_are_over() {
-        let (mut told, budget) = (Told::default(), Budget::new(100));
+        let (mut told, budget) = (Handover::default(), Budget::new(100));
         for vnic in ["a", "b"] {
             told.note(note(vnic, What::Descriptors(vec![1])), files(1, &budget)).unwrap();
             told.note(note(vnic, said(1)), vec![]).unwrap();
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn more_than_a_switch_can_have_is_not_taken() {
-        let (mut told, budget) = (Told::default(), Budget::new(10_000));
+        let (mut told, budget) = (Handover::default(), Budget::new(10_000));
         assert_eq!(told.note(note("../x", What::Gone), vec![]), Err(Nonsense::Name));
         for number in 0..VNICS {
             told.note(note(&format!("v{number}"), What::Gone), vec![]).unwrap();

@@ -5,14 +5,14 @@
 //!     └ the descriptor there says whether the driver saw the journal
 //! ```
 
-use super::place::Place;
+use super::position::Position;
 use crate::virtio::inflight::{Record, Snapshot};
 
 /// A consistent state, made from what a region says.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Left {
+pub(super) struct Resume {
     /// Next place for a used descriptor that the driver has not seen.
-    pub(super) used: Place,
+    pub(super) used: Position,
     /// Completed, and not shown: from `used` on.
     pub(super) unshown: Vec<Record>,
     /// Completed and shown, all told not to be in flight any more perhaps.
@@ -24,7 +24,7 @@ pub(super) struct Left {
     pub(super) lost: u16,
 }
 
-impl Left {
+impl Resume {
     /// From what the region says; `flags` are those of the descriptor in a slot.
     pub(super) fn of(
         left: &Snapshot,
@@ -32,7 +32,7 @@ impl Left {
         transmit: bool,
         flags: impl FnOnce(u16) -> u16,
     ) -> Result<Self, &'static str> {
-        let (place, count) = (Place(left.commit.0), left.commit.1);
+        let (place, count) = (Position(left.commit.0), left.commit.1);
         if place.slot() >= size {
             return Err("a place that it does not have");
         }

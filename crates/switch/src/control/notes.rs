@@ -12,7 +12,7 @@
 //! in the statistics region: a connection kept at another count than that is not the
 //! one the front end knows.
 
-use crate::vhost_user::kept::{Kept, Number};
+use crate::vhost_user::saved::{Number, SavedConnection};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair, sockopt};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -42,7 +42,7 @@ pub enum What {
         /// [`messages`](crate::stats::layout::VnicSlot::messages) for which it holds.
         messages: u64,
         /// The connection.
-        kept: Box<Kept>,
+        kept: Box<SavedConnection>,
     },
     /// Its connection is over.
     Gone,
@@ -138,7 +138,7 @@ impl Notes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vhost_user::kept::{KeptLog, KeptRegion, KeptVring};
+    use crate::vhost_user::saved::{KeptLog, SavedRegion, SavedVring};
 
     #[test]
     fn what_was_sent_survives_the_sender() {
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn the_largest_connection_fits_and_a_slow_receiver_is_told_of() {
         let number = Some(u64::MAX);
-        let vring = KeptVring {
+        let vring = SavedVring {
             size: Some(u16::MAX),
             addresses: Some((u64::MAX, u64::MAX, u64::MAX)),
             base: Some(u32::MAX),
@@ -172,8 +172,8 @@ mod tests {
             running: true,
         };
         let all = u64::MAX;
-        let region = KeptRegion { guest_addr: all, user_addr: all, size: all, mmap_offset: all, file: all };
-        let kept = Kept {
+        let region = SavedRegion { guest_addr: all, user_addr: all, size: all, mmap_offset: all, file: all };
+        let kept = SavedConnection {
             stream: all,
             features: number,
             protocol_features: all,

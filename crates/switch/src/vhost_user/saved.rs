@@ -79,7 +79,7 @@ pub type Descriptors = HashMap<Number, OwnedFd>;
 
 /// What one front end has said, from its first message to its last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct SavedConnection {
     /// The connection itself.
     pub stream: Number,
     /// SET_FEATURES, with the protocol features' own bit and LOG_ALL.
@@ -87,11 +87,11 @@ pub struct Kept {
     /// SET_PROTOCOL_FEATURES.
     pub protocol_features: u64,
     /// The memory table.
-    pub regions: Vec<KeptRegion>,
+    pub regions: Vec<SavedRegion>,
     /// Something of the guest's was found in it.
     pub memory_is_alive: bool,
     /// Every queue, in the protocol's order.
-    pub vrings: Vec<KeptVring>,
+    pub vrings: Vec<SavedVring>,
     /// The in-flight region, once there is one.
     pub inflight: Option<Number>,
     /// SET_LOG_BASE, once a migration began.
@@ -111,7 +111,7 @@ pub struct KeptLog {
 
 /// One region of the memory table, as [`RegionSpec`](crate::virtio::memory::RegionSpec).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptRegion {
+pub struct SavedRegion {
     /// Guest physical address.
     pub guest_addr: u64,
     /// The front end's own address.
@@ -126,7 +126,7 @@ pub struct KeptRegion {
 
 /// One queue: what the front end has said of it so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptVring {
+pub struct SavedVring {
     /// SET_VRING_NUM.
     pub size: Option<u16>,
     /// SET_VRING_ADDR: descriptors, available, used.
@@ -150,7 +150,7 @@ pub struct KeptVring {
 /// Most memory regions and queues that a connection has, here or in a release to come.
 const MOST: (usize, usize) = (64, 256);
 
-impl Kept {
+impl SavedConnection {
     /// Whether a connection can have so many memory regions and queues.
     pub fn is_possible(&self) -> bool {
         self.regions.len() <= MOST.0 && self.vrings.len() <= MOST.1

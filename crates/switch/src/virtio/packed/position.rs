@@ -7,9 +7,9 @@ use crate::virtio::walker::DESC_WRITE;
 /// as event structures and vhost-user write it. One number, not two: what was stored a moment ago
 /// in pieces is slow to load as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place(pub(super) u16);
+pub(super) struct Position(pub(super) u16);
 
-impl Place {
+impl Position {
     const WRAP: u16 = 1 << 15;
 
     /// Below the size.
@@ -72,10 +72,10 @@ impl Place {
     }
 }
 
-/// Length, id and flags of the used descriptor at `place`, for a packed
+/// Length, id and flags of the used descriptor at `position`, for a packed
 /// [`Record`](crate::virtio::inflight::Record).
 #[inline]
-pub(super) fn used_half(record: u64, place: Place) -> u64 {
+pub(super) fn used_half(record: u64, place: Position) -> u64 {
     // A length counts only with this flag (2.8.4).
     let flags = if record as u32 > 0 { place.used_flags() | DESC_WRITE } else { place.used_flags() };
     record & (u64::MAX >> 16) | u64::from(flags) << 48
