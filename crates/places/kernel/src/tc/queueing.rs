@@ -17,6 +17,7 @@ use crate::ebpf::congestion::VirtualQueue;
 use crate::limit::Limit;
 pub use crate::tc::qdisc::Host;
 use crate::tc::qdisc::Setting;
+use tidegate_contract::SUPER_FRAME;
 
 /// The qdiscs for short queues that the running kernel has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
