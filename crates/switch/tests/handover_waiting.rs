@@ -93,7 +93,7 @@ impl Scene {
         }
     }
 
-    /// What is there, sent to the end.
+    /// The frames that wait, sent to the end.
     fn finish(&mut self) {
         let end = Instant::now() + PATIENCE;
         while self.a.front.in_flight(0) > 0 || !self.neighbour.is_complete() {

@@ -25,7 +25,7 @@ const UNTHROTTLED: u64 = 800_000_000;
 struct Account {
     /// What it gains in a second, ns.
     share: u64,
-    /// What is there, ns; negative where a loop took more.
+    /// The budget left, ns; negative where a loop took more.
     left: i64,
     /// What it gained besides, in parts of which [`SECOND`] are 1 ns: in a loop of less than a microsecond a small share
     /// gains less than that.

@@ -14,7 +14,7 @@
 //! - [`choice`]: which worker gets which CPU. Pure
 //! - [`load`]: how much of each CPU others use
 //! - [`list`]: CPU lists as the kernel and the command line write them. Pure
-//! - [`host`]: what is there to choose from
+//! - [`host`]: the CPUs of the host, to choose from
 //! - [`keeper`]: the thread that has it so
 
 pub mod choice;
