@@ -141,7 +141,7 @@ def test_tap_taken_or_nowhere(base: Host, tmp_path: Path) -> None:
 
 
 def test_tap_that_goes_away(base: Host, tmp_path: Path) -> None:
-    """A tap deleted by somebody else is put back; the switch and the other ports do not suffer."""
+    """A tap deleted by another program is put back; the switch and the other ports do not suffer."""
     need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
     with Stack(tmp_path / "stack") as stack:
         base.apply(tap_vnic("t", stack.path, MAC))

@@ -107,7 +107,7 @@ def test_without_a_switch(host: Host) -> None:
     """The place is away, its contracts wait, their deadlines are not promised; then all is well again."""
     envelope = 'tx = { max = "10mbit", burst = "4kB" }'
     cam = contract(host, "cam", envelope, 'deadline = "2s"', 'to = ["sink"]')
-    # On a busy machine a loop takes longer than any budget that somebody would choose.
+    # On a busy machine a loop takes longer than any sensible budget.
     host.apply('[host]\nhost-latency = "1s"\n' + cam + contract(host, "sink", 'rx = { max = "100mbit" }'))
     assert status(host, 0)["deadlines"] == {"promised": 1, "suspended": 0}
     host.switch.kill()

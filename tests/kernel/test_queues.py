@@ -90,7 +90,7 @@ def test_without_ecn_nothing_is_marked(kernel: Kernel) -> None:
 
 
 def test_what_marks_is_put_back_and_goes(kernel: Kernel) -> None:
-    """Filters that somebody deletes are there again, and none is left when the limit goes."""
+    """Filters that another program deletes are there again, and none is left when the limit goes."""
     kernel.limit(Load(), RATE, ())
     places = {f"{NETDEV} ingress": "congestion", f"{NETDEV} parent 7464:": "congestion"}
     shown = {place: kernel.outer.run(f"tc filter show dev {place}") for place in places}

@@ -6,7 +6,7 @@
          ──▶ nested             a VM that owns a VF, in a guest
          ──▶ namespaces.Stack   a Linux TCP/IP stack of its own (user + network namespace)
          ──▶ libvirt.Libvirt        a libvirtd with its own configuration, state and network
-         ──▶ testpmd.Testpmd    DPDK's virtio driver as somebody else's front end
+         ──▶ testpmd.Testpmd    DPDK's virtio driver as another program's front end
 
 Everything a test starts is a `process.Process`: its output is kept in a file,
 which the failure message quotes, and it ends with the test.

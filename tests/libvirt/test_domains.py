@@ -474,7 +474,7 @@ def test_the_pages_metadata(lab: Lab) -> None:
 
 
 def test_others_files_are_left_alone(tmp_path: Path) -> None:
-    """A hook of somebody else is not overwritten, not removed."""
+    """A hook of another program is not overwritten, not removed."""
     path = tmp_path / "qemu.d" / "tidegate"
     assert "is installed" in install(tmp_path, Path("/run/tidegate/api.sock"))
     assert path.stat().st_mode & 0o777 == 0o755

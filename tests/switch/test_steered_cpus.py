@@ -122,7 +122,7 @@ def test_taps_are_steered_off_a_workers_cpu_while_a_deadline_is_in_force(tmp_pat
         threads = [int(task.name) for task in agent.iterdir()]
         assert all(it.cpu not in os.sched_getaffinity(thread) for thread in threads)
 
-        # Somebody else writes; the next agent puts it right.
+        # Another program writes; the next agent puts it right.
         it.set_by_others("voice")
         it.host.kill_agent()
         it.host.start_agent()

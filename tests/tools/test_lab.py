@@ -83,7 +83,7 @@ def test_two_stacks_on_a_veth(tmp_path: Path) -> None:
 @pytest.mark.lab
 @pytest.mark.abreast
 def test_guests_on_a_vhost_user_back_end(tmp_path: Path) -> None:
-    """Two guests exchange data through somebody else's vhost-user back end, from shared memory."""
+    """Two guests exchange data through another program's vhost-user back end, from shared memory."""
     need_commands("dpdk-testpmd")
     a_sock, b_sock = tmp_path / "a.sock", tmp_path / "b.sock"
     with (

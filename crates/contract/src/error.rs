@@ -68,7 +68,7 @@ fn shown(line: &str) -> String {
     visible(&line.replace('\t', "    ")).into_owned()
 }
 
-/// What it quotes, somebody else has written: a terminal and a log are shown nothing of it that acts or hides.
+/// It quotes text that a user wrote: characters that act on a terminal or hide are written out.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&visible(&self.file))?;

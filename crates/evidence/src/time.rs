@@ -3,7 +3,7 @@
 use rustix::time::{ClockId, clock_gettime};
 
 /// A moment of CLOCK_MONOTONIC in ns since the epoch, as the clock is set now: what is shown as so long ago stays
-/// right when somebody sets it.
+/// right after the clock is set.
 pub fn time_of_day(moment: u64) -> u64 {
     let now = |clock| {
         let time = clock_gettime(clock);

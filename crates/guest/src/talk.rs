@@ -78,7 +78,7 @@ fn open(port: &Path) -> Result<File, Trouble> {
     }
 }
 
-/// Another one each time: an answer that came too late for somebody before is told from ours.
+/// A new tag for each request: it tells an answer to us from a late answer to an earlier program.
 fn tag(number: usize) -> Tag {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // 5 + 7 + 2 digits at most.
@@ -90,7 +90,7 @@ fn tag(number: usize) -> Tag {
 fn answer(port: &mut (impl Read + Write), request: &Request) -> io::Result<Result<Vec<Limits>, Trouble>> {
     let (mut lines, mut vnics) = (Lines::new(REPLY), Vec::new());
     let mut buffer = [0; 512];
-    // An empty line first ends whatever somebody before left unfinished.
+    // An empty line first ends the unfinished line of an earlier program.
     let text = format!("\n{request}\n");
     port.write_all(text.as_bytes())?;
     loop {

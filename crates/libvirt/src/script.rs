@@ -4,7 +4,7 @@ use std::path::Path;
 
 /// Its name in a `qemu.d` folder.
 pub const NAME: &str = "tidegate";
-/// What the second line of ours begins with; a file without it is somebody else's.
+/// The beginning of the second line of our hook; a file without it is another program's.
 const MARK: &str = "# Made by `tidegate libvirt install-hook`";
 
 /// What the hook is told beside what libvirt tells it.

@@ -184,8 +184,8 @@ impl SocketFile {
     /// # Errors
     /// There is none, or EPERM without CAP_NET_ADMIN.
     pub fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
-        // SAFETY: the request takes no argument; what it returns is an error or a new descriptor, which is nobody
-        // else's.
+        // SAFETY: the request takes no argument; what it returns is an error or a new descriptor, which no other
+        // code owns.
         let file = unsafe {
             match libc::ioctl(socket.as_raw_fd(), SIOCUNIXFILE as _) {
                 -1 => return Err(io::Error::last_os_error()),
@@ -250,7 +250,7 @@ mod tests {
         let expected =
             ["nothing", "a socket", "a regular file", "a directory", "a symbolic link", "a special file"];
         assert_eq!(names.map(what), expected);
-        // A second name for somebody's socket is not taken for a socket of ours.
+        // A second name of another program's socket is not taken for a socket of ours.
         std::fs::hard_link(path("socket"), path("other")).unwrap();
         assert_eq!(["socket", "other"].map(what), ["a socket with several names"; 2]);
     }

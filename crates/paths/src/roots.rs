@@ -137,7 +137,7 @@ impl Roots {
         self.below(path).err().map(|e| e.to_string())
     }
 
-    /// Why somebody could put another folder in the place of a root, besides root and this agent's user; `None` where
+    /// Why a user other than root and the agent's could put another folder in the place of a root; `None` where
     /// no user can. Files below a root may belong to any user.
     pub fn exposed(&self) -> Option<String> {
         self.folders.iter().find_map(|folder| {

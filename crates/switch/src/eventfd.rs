@@ -1,7 +1,7 @@
 //! Adding to an event counter that a front end gave us, without ever waiting for it.
 //!
 //! ```text
-//!  write(2):      counter full ── O_NONBLOCK? ── no: waits until somebody reads ✗
+//!  write(2):      counter full ── O_NONBLOCK? ── no: waits until it is read ✗
 //!                                     └─ a flag of the open file, which the front end has as well
 //!  io_submit(2):  an empty read of /dev/null, done at once ── its completion adds 1, full or not ✓
 //! ```
@@ -224,7 +224,7 @@ mod tests {
         use std::os::fd::FromRawFd;
         let own = |fd: i32| {
             assert!(fd >= 0, "{}", io::Error::last_os_error());
-            // SAFETY: just made, and owned by nobody else.
+            // SAFETY: just made, and not owned elsewhere.
             unsafe { OwnedFd::from_raw_fd(fd) }
         };
         // SAFETY: plain calls; the mask is empty and live.

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const GIB: u64 = 1 << 30;
 
-/// Guest memory that one front end may share, bytes, unless somebody says otherwise.
+/// Guest memory that one front end may share, bytes, without `--guest-memory`.
 pub const PORT_MEMORY: u64 = 1024 * GIB;
 /// Of that, bytes that are there for each of 1024 ports: 32 TiB of the 128 TiB of a process (x86-64).
 const OWN_MEMORY: u64 = 32 * GIB;

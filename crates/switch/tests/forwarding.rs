@@ -139,7 +139,7 @@ fn a_tagged_broadcast_goes_to_its_vlan_and_nothing_is_lost_elsewhere() {
     frame.splice(12..12, [0x81, 0x00, 0, 10]);
     a.send(&frame);
     assert_eq!(b.receive(), frame);
-    // To somebody who is not there to see: the tag of a single receiver does count.
+    // To a receiver that cannot be seen: the tag of a single receiver does count.
     let mut direct = frame.clone();
     direct[..6].copy_from_slice(&c.mac());
     a.send(&direct);

@@ -1,5 +1,5 @@
 //! A member of the API group against the agent's rights: contracts lead into a folder that is swapped, again and
-//! again, for a symbolic link to somebody else's.
+//! again, for a symbolic link to another program's.
 //!
 //! ```text
 //!  vm/yard ◀─ exchanged, as fast as it goes ─▶ vm/link ─▶ vault: a.sock of root's
@@ -97,7 +97,7 @@ impl Scene {
 }
 
 /// Applies contracts while their folder is swapped for a link to the vault; `owners` has owner and mode of their
-/// socket. With `live` somebody listens at root's socket, else it looks like one that an agent left behind.
+/// socket. With `live` another program listens at root's socket, else it looks like one that an agent left behind.
 fn attack(live: bool, owners: &[(&str, &str)]) {
     if !may_chown() {
         return;
@@ -245,7 +245,7 @@ fn what_was_accepted_before_stays_in_force() {
     assert_eq!(agent.vnic("new")["state"], "in force");
 }
 
-/// A folder below a root becomes a link to a folder of somebody else, in which there is no such file; and stays one.
+/// A folder below a root becomes a link to a folder of another program, in which there is no such file; and stays one.
 #[test]
 fn a_setting_is_forgotten_only_where_its_namespace_is_gone() {
     let lab = Lab::new();

@@ -1,7 +1,7 @@
-//! A switch that somebody has taken over: what it can do to the agent, which is root.
+//! A switch that an intruder has taken over: what it can do to the agent, which is root.
 //!
 //! ```text
-//!  switch in somebody else's hands ── answers, notes, descriptors, statistics ──▶ agent ◀── six queries, in time
+//!  switch that an intruder controls ── answers, notes, descriptors, statistics ──▶ agent ◀── six queries, in time
 //! ```
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "these are the program's own rules")]
@@ -470,7 +470,7 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
 fn a_port_that_lies_about_its_socket_moves_no_file() {
     let lab = Lab::new();
     let (switch, agent) = scene(&lab);
-    // Somebody else's socket, which the agent may remove: it is root. And one that it may make.
+    // Another program's socket, which the agent may remove: it is root. And one that it may make.
     let (victim, nowhere) = (lab.path("victim.sock"), lab.path("nowhere.sock"));
     let _listener = UnixListener::bind(&victim).unwrap();
     let (before, own) = (identity(&victim), identity(&lab.path("a.sock")));

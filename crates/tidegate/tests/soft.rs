@@ -147,7 +147,7 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
         metrics.contains("vnic_contract_bits_per_second{vnic=\"a\",direction=\"tx\",kind=\"max\"} 800000000")
     );
 
-    // What somebody changes in the switch is put right to what is in force, not to what is written.
+    // What another program changes in the switch is put right to what is in force, not to what is written.
     switch.state().ports.get_mut("a").unwrap().vnic.tx.max = Some("800mbit".parse().unwrap());
     let in_switch = || switch.state().ports["a"].vnic.tx.max;
     until("put right", || (in_switch() == "200mbit".parse().ok()).then_some(()));

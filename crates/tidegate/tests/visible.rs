@@ -156,7 +156,7 @@ fn status() -> String {
     )
 }
 
-/// Nothing acts or hides, and no line is one that somebody else has written.
+/// Nothing acts or hides, and no line is one that another program has written.
 #[track_caller]
 fn assert_visible(what: &str, output: &Output) {
     for (stream, bytes) in [("standard output", &output.stdout), ("standard error", &output.stderr)] {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A terminal obeys control characters: a name with an escape sequence in it can clear the screen, or type. A newline
-//! makes a line that somebody else seems to have written. Characters that turn the direction of text around, or show
+//! makes a line that another program seems to have written. Characters that turn the direction of text around, or show
 //! nothing at all, make one name look like another. So each of them is written as `\n` or `\u{1b}`.
 //!
 //! Every way out of the project's programs passes here once: the log ([`visible`], in `tidegate-log`), what the command

@@ -202,7 +202,7 @@ pub struct Patient {
 }
 
 impl Patient {
-    /// Ready where it has to go: somebody else needs its place, or it was waited for long enough.
+    /// Ready when the client has to go: another client needs its place, or its time is over.
     fn over(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         if self.has_to_go(context) {
             Poll::Ready(io::ErrorKind::TimedOut.into())

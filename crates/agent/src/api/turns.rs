@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub struct Turns(Arc<Mutex<BTreeMap<u32, Weak<Semaphore>>>>);
 
 impl Turns {
-    /// The turn of `user`, once those of its clients that came before have had theirs. Over when it is dropped.
+    /// The turn of `user`, after the user's clients that asked earlier. Over when it is dropped.
     pub async fn take(&self, user: u32) -> Option<OwnedSemaphorePermit> {
         let turn = {
             let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);

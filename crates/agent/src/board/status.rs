@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use tidegate_contract::Nanos;
 use tidegate_evidence::{WorkerStats, total};
 
-/// So many differences put right in [`RECENT`] are no accident: somebody else changes them again and again.
+/// So many differences put right in [`RECENT`] are no accident: another program keeps changing them.
 const OFTEN: u64 = 3;
 
 type Vnics = BTreeMap<String, VnicView>;

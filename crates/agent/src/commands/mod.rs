@@ -115,7 +115,7 @@ pub enum ApplyError {
     /// No such vNIC.
     #[error("there is no vNIC {0:?}")]
     NoVnic(String),
-    /// Somebody else owns it.
+    /// The contract has another owner.
     #[error(transparent)]
     Owned(#[from] Owned),
     /// A place cannot keep it, or it does not fit.

@@ -53,7 +53,7 @@ impl SoftLimits {
         Ok(())
     }
 
-    /// What is left of them under `contracts`: those of vNICs that are there and have a guest, none over its hard
+    /// The limits under `contracts`: of vNICs that exist and have a guest, none over its hard
     /// limit.
     pub fn under(&self, contracts: &Contracts) -> Self {
         let left = contracts.vnics().filter_map(|(_, v)| Some((v.value.name.clone(), self.of(&v.value)?)));
@@ -65,7 +65,7 @@ impl SoftLimits {
         Self(self.0.iter().filter(|(name, _)| !drop(name)).map(|(n, s)| (n.clone(), *s)).collect())
     }
 
-    /// Those of these that `others` lacks.
+    /// The limits that `others` lacks.
     pub fn lost_in<'a>(&'a self, others: &'a Self) -> impl Iterator<Item = (&'a str, Rate)> {
         self.0.iter().filter(|(name, _)| !others.0.contains_key(*name)).map(|(n, s)| (n.as_str(), *s))
     }

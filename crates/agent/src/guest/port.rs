@@ -285,7 +285,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
-        // Nobody receives: each change is answered at once.
+        // Without a receiver each change is answered at once.
         let (host, _) = host();
         let served = tokio::spawn(serve(path, host));
         let (began, mut changes, mut connections) = (Instant::now(), 0, 0);

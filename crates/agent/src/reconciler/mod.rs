@@ -217,7 +217,7 @@ impl Reconciler {
         }
     }
 
-    /// What is in force is on disk again where somebody removed it.
+    /// Writes the contracts in force to disk again if their file was removed.
     fn keep_saved(&mut self) {
         // What was damaged stays as the last start found it, until something is accepted.
         if self.state.exists()

@@ -188,7 +188,7 @@ fn own_cpus<'a>(mut places: impl Iterator<Item = &'a OwnCpus>) -> OwnCpus {
 }
 
 impl Reconciler {
-    /// What this process's log does not tell, and those of places that have one.
+    /// Lines that the logs of this process, and of places with a log of their own, did not write.
     fn logs(&self) -> BTreeMap<String, LogStats> {
         let tidegate_log::Counts { lost, suppressed } = tidegate_log::counts();
         let ours = ("agent".to_owned(), LogStats { lost, suppressed });

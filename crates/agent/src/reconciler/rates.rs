@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tidegate_evidence::Evidence;
 
 const WINDOW: Duration = Duration::from_secs(1);
-/// Samples are at least this far apart, however often somebody looks.
+/// Least time between two samples, however often clients ask.
 const APART: Duration = Duration::from_millis(50);
 
 /// Samples of the counters of one place's vNICs over a little more than the last second.

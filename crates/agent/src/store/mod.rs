@@ -22,7 +22,7 @@ use tidegate_contract::{Document, Errors, Host, Located, Vnic, merge};
 pub enum Owner {
     /// A file in the configuration folder.
     File(PathBuf),
-    /// A program that speaks for somebody through the API, such as `libvirt:web1`.
+    /// A program that acts for a user or a domain through the API, such as `libvirt:web1`.
     Program(String),
     /// The API.
     Api,
@@ -65,14 +65,14 @@ impl fmt::Display for Owner {
 pub struct Contracts {
     /// What each file says, or said when it was last good.
     pub files: BTreeMap<PathBuf, Document>,
-    /// What programs said, each for somebody.
+    /// Contracts of programs, by owner.
     #[serde(default)]
     pub programs: BTreeMap<String, Document>,
     /// What came through the API.
     pub api: Document,
 }
 
-/// A change to what belongs to somebody else.
+/// A change to a contract of another owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owned {
     /// `vNIC plc1` or `[host]`.
@@ -142,7 +142,7 @@ impl Contracts {
         self.vnics().find(|(_, v)| v.value.name == name).map(|(owner, _)| owner)
     }
 
-    /// Where it belongs to somebody else.
+    /// An error if the contract has another owner.
     fn refuse_others(&self, name: &str, owner: &Owner) -> Result<(), Owned> {
         match self.owner_of(name) {
             Some(other) if other != *owner => Err(Owned { what: format!("vNIC {name}"), owner: other }),

@@ -12,7 +12,7 @@ pub struct ApplyQuery {
     /// File name of the text, for messages.
     #[serde(default)]
     pub origin: Option<String>,
-    /// Whose contracts these are: of a program that speaks for somebody, such as `libvirt:web1`; the API's where
+    /// The owner of these contracts: a program that acts for a user or a domain, such as `libvirt:web1`; the API's where
     /// absent. Only their owner changes or removes them.
     #[serde(default)]
     pub owner: Option<String>,

@@ -68,7 +68,7 @@ pub enum AttentionKind {
     SuspendedDeadline,
     /// Worker loops took longer than `host-latency` recently, while delay bounds were promised.
     HostLatency,
-    /// Somebody else changes what is kept, again and again.
+    /// Another program keeps changing what a place has set.
     Drift,
 }
 
@@ -144,7 +144,7 @@ pub struct HostLatency {
     pub loops: u64,
     /// Those longer than H.
     pub loops_over_budget: u64,
-    /// Those of them that were seen recently.
+    /// How many of these loops were recent.
     pub recently_over_budget: u64,
     /// The longest since the switch was started, ns.
     pub longest_loop_ns: u64,

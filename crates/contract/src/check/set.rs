@@ -56,7 +56,7 @@ pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
             ports.take(path.as_path(), vnic);
         }
     }
-    // Several vNICs of one VM name one guest's socket; whoever connects to a port is its front end.
+    // Several vNICs of one VM name one guest's socket; any process that connects to a port is its front end.
     for vnic in vnics {
         let Some(guest) = &vnic.value.guest else { continue };
         if let Some(other) = ports.0.get(guest.as_path()).filter(|o| o.value.name != vnic.value.name) {

@@ -537,7 +537,7 @@ proptest::proptest! {
     }
 }
 
-/// A text of a few kB must not become one of many MB, nor take long: whoever may write contracts may write any.
+/// A text of a few kB must not become one of many MB, nor take long: a user who may write contracts may write any text.
 #[test]
 fn errors_without_end_are_counted() {
     let list = |item: &str, count: usize| vec![item; count].join(",");

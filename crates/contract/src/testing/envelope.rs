@@ -88,7 +88,7 @@ mod tests {
     fn a_late_look_is_not_certain() {
         let mut envelope = Envelope::new(8_000_000_000);
         envelope.observe(0, 100, 100);
-        // Nobody looked for 1000 ns, in which 1000 bytes conformed.
+        // No look for 1000 ns, in which 1000 bytes conformed.
         envelope.observe(100, 1100, 1000);
         assert_eq!(envelope.excess(), (1000.0, 0.0));
     }

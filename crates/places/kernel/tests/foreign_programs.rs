@@ -22,7 +22,7 @@ fn load(kind: bpf_prog_type, verdict: i32) -> OwnedFd {
     // SAFETY: two instructions and a string with a 0 at its end, which the call reads.
     let fd = unsafe { bpf_prog_load(kind, null(), c"GPL".as_ptr(), program.as_ptr(), length, null_mut()) };
     assert!(fd >= 0, "bpf_prog_load: {fd}");
-    // SAFETY: just opened, and nobody else's.
+    // SAFETY: just opened, and not owned elsewhere.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 

@@ -121,7 +121,7 @@ fn super_frames_above_the_burst_are_counted_and_drift_is_put_right() {
             assert_eq!(kernel.settle(&owned(65_536)).unwrap().steps, [], "{damage}");
             assert_eq!(dropped(), 0, "{damage}");
         }
-        // Somebody else's in its place, and in the place of what shapes.
+        // Another program's in its place, and in the place of what shapes.
         for preference in [owner::MARK_PREFERENCE, owner::PREFERENCE] {
             tc(&format!("filter del dev vnet1 ingress pref {preference}"));
             tc(&format!(

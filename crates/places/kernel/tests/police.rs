@@ -132,7 +132,7 @@ fn a_change_goes_on_counting_and_removal_leaves_nothing() {
         assert!(network.by_name(owner::IFB).is_none(), "nothing waits any more");
         assert_eq!(network.by_name("vnet3").unwrap().1.filters_at(Handle::INGRESS).count(), 1);
 
-        // Somebody deletes it, and what they put in its place.
+        // Another program deletes it, and what they put in its place.
         tc("filter del dev vnet3 ingress");
         let owned = Shaping { owned: Ways::BOTH, ..policing("vnet3", 40) };
         let mut kernel = Kernel::open().unwrap();

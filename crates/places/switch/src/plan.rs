@@ -378,7 +378,7 @@ mod tests {
             let host = Host::default();
             let mut before = observed(Some(host_with(0)), old.into_iter().map(there).collect());
             for (there, ours) in before.observed.vnics.values_mut().zip(ours) {
-                // Where it must be made anew there is no way back to what was somebody else's.
+                // Where it must be made anew there is no way back to what another program had made.
                 let same = set.iter().any(|v| {
                     v.name == there.vnic.name && same_attachment(&v.attach, &there.vnic.attach) && v.queues == there.vnic.queues
                 });

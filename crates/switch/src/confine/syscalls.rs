@@ -34,7 +34,7 @@ pub const ALWAYS: &[Call] = calls![
     // Frames, kicks, captures, logs.
     SYS_read, SYS_write, SYS_io_submit, SYS_io_getevents, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_close,
     SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_ppoll,
-    // Sockets that somebody else made: front ends, the agent. Who is asked is decided there.
+    // Sockets that other processes made: front ends, the agent. The peer was chosen by these.
     SYS_accept4, SYS_recvmsg, SYS_sendmsg, SYS_recvfrom, SYS_shutdown,
     // Descriptors that are memory or a counter, and nothing outside of this process.
     SYS_eventfd2, SYS_memfd_create, SYS_ftruncate, SYS_fstat, SYS_fstatfs, SYS_dup3,

@@ -28,7 +28,7 @@ const SHORT: usize = 16 << 10;
 const TEXT: usize = 1000;
 /// Longest release of a switch, bytes.
 const VERSION: usize = 64;
-/// Most threads that take answers in: those of clients that are in use, and those that did not come back.
+/// Most threads that take answers in: of clients in use, and blocked ones.
 const THREADS: usize = 128;
 
 /// What was asked.

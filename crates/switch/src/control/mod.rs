@@ -14,7 +14,7 @@
 //! - [`notes`]: what the switch tells unasked, for the time after it
 //! - [`handover`]: all of that, as it is kept
 //!
-//! A switch may be in somebody else's hands: it has read what guests wrote. So what it says is bounded here, on the
+//! An intruder may control a switch: it reads what guests write. So what it says is bounded here, on the
 //! agent's side, in bytes, entries, descriptors and time, and checked; statistics are mapped only where they can never
 //! fault ([`Reader::open`](crate::stats::Reader::open)).
 

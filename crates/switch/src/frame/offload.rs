@@ -4,7 +4,7 @@
 //! ```text
 //!  VnetHdr (a guest's word) ─┐
 //!                            ├─▶ check ─▶ Offload ─▶ wire_bytes, segments
-//!  Headers (what is there) ──┘              └──────▶ receiver_hdr: the VnetHdr that is delivered
+//!  Headers (as parsed) ──────┘              └──────▶ receiver_hdr: the VnetHdr that is delivered
 //! ```
 //!
 //! Virtio 1.2, 5.1.6.2 says what a driver may ask.

@@ -14,7 +14,7 @@ pub struct Lent {
     pub(crate) tokens: Option<TokenBucket>,
     pub(crate) segment: SegmentIndex,
     pub(crate) stats: &'static VnicSlot,
-    /// Who sent last, and when; no time where nobody did.
+    /// The port that sent last, and when, ns; 0 before the first frame.
     pub(crate) last: (PortIndex, u64),
     /// Another worker than the owner has used it.
     pub(crate) by_others: bool,

@@ -62,7 +62,7 @@ pub struct Port {
     pub talk: Talk,
     /// Since when it waits for tokens; [`NEVER`] while it does not.
     pub throttled_since: u64,
-    /// Where copies go while somebody captures.
+    /// Where copies go during a capture.
     pub capture: Option<Box<CaptureTap>>,
     /// Where it counts.
     pub stats: &'static VnicSlot,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! They have left the scheduler: no deadline, hold time or relief takes them back. Each keeps its slot and its
-//! sender's memory until its fate is settled, so whoever waits for a sender's frames waits for these too.
+//! sender's memory until its fate is settled, so a thread that waits for a sender's frames waits for these too.
 
 use crate::fdb::PortIndex;
 use crate::sched::Queued;

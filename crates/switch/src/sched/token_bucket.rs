@@ -313,7 +313,7 @@ mod tests {
     }
 
     proptest! {
-        /// Batches that are shown late: whoever sees them sees no interval of more than burst, one
+        /// Batches that are shown late: an observer sees no interval of more than burst, one
         /// frame and what fell in.
         #[test]
         fn what_is_shown_later_is_no_burst_beyond_the_burst(

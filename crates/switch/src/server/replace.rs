@@ -90,7 +90,7 @@ pub enum ReplaceError {
 /// Connects to the running switch, which listens at `path`. `manager`: the service manager can be told who takes over.
 ///
 /// # Errors
-/// There is none, or somebody else would start it again.
+/// No switch runs, or a service manager would start it again.
 pub fn find(path: &Path, manager: bool) -> Result<Client, ReplaceError> {
     let mut client = Client::connect(path)?;
     let pid = client.hello()?.0.pid;
@@ -103,7 +103,7 @@ pub fn find(path: &Path, manager: bool) -> Result<Client, ReplaceError> {
     }
 }
 
-/// What the running switch has told. It may be in somebody else's hands.
+/// What the running switch has said. An intruder may control that switch.
 struct Heard {
     told: Handover,
     budget: Arc<Budget>,

@@ -133,7 +133,7 @@ pub(super) fn inherited_socket() -> Option<UnixListener> {
     if pid != std::process::id() || count == 0 {
         return None;
     }
-    // SAFETY: the service manager opened descriptor 3 for this process and nobody else uses it.
+    // SAFETY: the service manager opened descriptor 3 for this process, and no other code uses it.
     Some(unsafe { OwnedFd::from_raw_fd(3) }.into())
 }
 

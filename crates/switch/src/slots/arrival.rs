@@ -1,4 +1,4 @@
-//! When a frame arrived, as far as polls can tell: an interval.
+//! When a frame arrived: the interval between two polls.
 //!
 //! ```text
 //!  poll: nothing      (falls asleep ──── wakes)      poll: a frame

@@ -361,7 +361,7 @@ fn frames(slots: Range<u16>, source: PortIndex, worker: u16) -> Box<[UnsafeCell<
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // Memory that somebody still points to is leaked rather than freed under them.
+        // Memory with pointers to it is leaked rather than freed.
         if self.in_flight() > 0 {
             let in_flight = self.in_flight();
             std::mem::forget(std::mem::take(&mut self.frames));

@@ -1,8 +1,8 @@
 //! Where front ends come in while the port is a server: one is served, one may wait, all others are turned away.
 //!
 //! ```text
-//!  listening socket ─▶ accept ─┬─ nobody is served ─▶ session
-//!                              ├─ nobody waits ─────▶ heir ─ the one before is gone ─▶ session
+//!  listening socket ─▶ accept ─┬─ none is served ───▶ session
+//!                              ├─ none waits ───────▶ heir ─ the one before is gone ─▶ session
 //!                              └─ else ─────────────▶ closed, counted
 //! ```
 //!

@@ -10,7 +10,7 @@
 //! said. The first that asks for the port is not even read: what it says, and the descriptors that come with it, stay with the
 //! kernel, which holds its sender to account for them.
 //!
-//! What an heir may have here is bounded: two counters for each queue, which nobody signals while it waits; so many
+//! What an heir may have here is bounded: two counters for each queue, which no thread signals while it waits; so many
 //! messages; and little time, where it says nothing at all or wants the port while another uses it.
 
 use super::connection::{Rejection, Reply, exceeded, no_queue};

@@ -33,7 +33,7 @@ pub struct Kick {
 }
 
 impl Kick {
-    /// What `event` will be listened to by: to be put where somebody waits for it, then to [`hear`](Self::hear).
+    /// What `event` will be listened to by: to be put where a thread waits for it, then to [`hear`](Self::hear).
     ///
     /// # Errors
     /// There are no descriptors left.

@@ -117,7 +117,7 @@ impl PortThread {
         Self::spawn_kept(config, end, control, status, Box::new(NoKeeper))
     }
 
-    /// As [`spawn`](Self::spawn), with somebody who keeps what front ends say.
+    /// As [`spawn`](Self::spawn), with a keeper of what front ends say.
     ///
     /// # Errors
     /// As there.
@@ -233,7 +233,7 @@ impl PortThread {
         &self.errands
     }
 
-    /// Somebody else keeps what the front end says, or again.
+    /// Passes what the front end has said to the keeper again: it is another one, or asks for it.
     pub fn renew(&self) {
         self.mailbox.post(|inbox| inbox.renew = true);
     }

@@ -27,7 +27,7 @@ pub struct Inbox {
     pub throw_out: Option<(ThrownOut, String)>,
     /// The next front end, in client mode.
     pub stream: Option<OwnedFd>,
-    /// Somebody else keeps what the front end says.
+    /// Another keeper wants what the front end has said.
     pub renew: bool,
     /// Move the port to this worker, and say how that went.
     pub move_to: Option<(usize, SyncSender<Outcome>)>,

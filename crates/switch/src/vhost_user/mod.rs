@@ -148,7 +148,7 @@ pub trait Keeper: Send {
     fn listening(&mut self);
     /// What it has said by now; the last message was answered.
     fn said(&mut self, kept: SavedConnection, descriptors: Vec<Numbered>);
-    /// Somebody else keeps from now on, or what could not be passed on is to be tried again.
+    /// Passes everything to the keeper again: it is another one, or a note could not be passed on.
     fn renew(&mut self);
     /// Something could not be passed on.
     fn is_behind(&self) -> bool;

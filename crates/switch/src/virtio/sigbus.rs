@@ -211,7 +211,7 @@ mod tests {
         let before = lost();
         ftruncate(cut.fd(), 4 << 12).unwrap();
         assert!(!a.is_lost());
-        // SAFETY: translated addresses of mapped memory; races with nobody.
+        // SAFETY: translated addresses of mapped memory; no other thread uses them.
         unsafe {
             assert_eq!(byte(&a, (4 << 12) - 1).read_volatile(), 7);
             assert_eq!(byte(&a, 8 << 12).read_volatile(), 0);

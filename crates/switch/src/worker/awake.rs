@@ -154,7 +154,7 @@ mod tests {
             }
         }
 
-        /// Whoever waits awake under throttling leaves the kernel no reason to stop it, if its work does not.
+        /// A worker that waits awake under throttling gives the kernel no reason to stop it, if its work does not.
         #[test]
         fn waiting_never_runs_into_throttling(steps in prop::collection::vec((1u64..300_000, any::<bool>()), 1..20_000)) {
             let mut awake = Awake::new(SECOND, true, 0);

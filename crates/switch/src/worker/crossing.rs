@@ -274,7 +274,7 @@ mod tests {
                 expected += u64::from(sent as u8);
                 sent += 1;
                 assert!(here.send(Crossing::Frame { egress: 2, frame: lent }));
-                // The owner's alone, whoever reads the rest.
+                // Only the owner writes this field; others read the rest.
                 lent.get().shares.set(1);
             }
             while let Some(fate) = here.settled() {

@@ -26,7 +26,7 @@ use std::net::Ipv6Addr;
 use tidegate_contract::Mac;
 use tidegate_evidence::DropReason;
 
-/// Who sends, as far as it matters.
+/// The facts about the sender that a decision needs.
 #[derive(Clone, Copy)]
 pub(super) struct Sender<'a> {
     contract: &'a PortContract,

@@ -1,4 +1,4 @@
-//! The long loops of a worker, so that whoever asks why a frame was late learns which loop held it up, and with what.
+//! The long loops of a worker: `tidegate why` names the loop that held a late frame up, and its longest part.
 //!
 //! ```text
 //!  end of a part of the loop ─▶ Longest: the longest single part so far

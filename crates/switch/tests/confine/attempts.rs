@@ -1,4 +1,4 @@
-//! What a switch that somebody else runs would try: one system call each.
+//! What a switch that an intruder controls would try: one system call each.
 
 use std::ffi::{CString, c_char};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -47,7 +47,7 @@ impl Held {
             // SAFETY: a call without pointers.
             let fd = unsafe { libc::socket(family, kind, 0) };
             assert!(fd >= 0);
-            // SAFETY: a descriptor just made, owned by nobody else.
+            // SAFETY: a descriptor just made, not owned elsewhere.
             unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) }
         };
         let inet = |port: u16| libc::sockaddr_in {

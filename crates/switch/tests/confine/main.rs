@@ -1,4 +1,4 @@
-//! A switch that somebody else runs: what it cannot do any more.
+//! A switch that an intruder controls: what it cannot do any more.
 //!
 //! ```text
 //!  this test ──frames, control socket──▶ a switch in a process of its own, confined as the real one
@@ -78,7 +78,7 @@ fn main() {
     std::process::exit(i32::from(failed > 0));
 }
 
-/// The process under test: a switch, and somebody who has taken it over.
+/// The process under test: a switch, and an intruder.
 fn be_switch(role: &str) {
     let mut words = std::env::args().skip(1);
     let mut word = || words.next().unwrap();
@@ -292,7 +292,7 @@ impl Drop for Suspect {
 
 /// Listens at this process's abstract address, where it is not taken by another suspect's.
 fn abstract_listener() -> OwnedFd {
-    // SAFETY: plain calls with valid arguments; the descriptor is new and owned by nobody else.
+    // SAFETY: plain calls with valid arguments; the descriptor is new and not owned elsewhere.
     unsafe {
         let fd = OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0));
         let address = abstract_address(std::process::id());

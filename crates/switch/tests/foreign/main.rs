@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - [`counters`]: of events
-//! - [`memory`]: holes, disks, file systems of somebody's process
+//! - [`memory`]: holes, disks, file systems of another process
 //! - [`closing`]: what takes long to close: the port, its removal, an upgrade
 //! - [`quotas`]: more than there is for one
 //! - [`pulse`]: the neighbours

@@ -99,7 +99,7 @@ pub fn packet_socket(name: &str) -> File {
     let all = (libc::ETH_P_ALL as u16).to_be();
     // SAFETY: a plain call.
     let raw = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, i32::from(all)) });
-    // SAFETY: just opened, and owned by nobody else.
+    // SAFETY: just opened, and not owned elsewhere.
     let socket = unsafe { File::from_raw_fd(raw) };
     let one: i32 = 1;
     // SAFETY: the option is one int, read during the call.

@@ -14,7 +14,7 @@ pub fn info(measure: String, seen: String) -> Value {
     json!({ "measure": measure, "asked": "", "seen": seen, "verdict": "info" })
 }
 
-/// Writes the part `name`, which the test of the same or another name measures, if somebody asked for it.
+/// Writes the part `name`, which the test of the same or another name measures, if TIDEGATE_REPORT asks for it.
 pub fn write(name: &str, test: &str, rows: &[Value], notes: &[&str]) {
     let Some(path) = std::env::var_os("TIDEGATE_REPORT") else { return };
     let said = |program: &str, args: &[&str]| {

@@ -66,7 +66,7 @@ fn no_eventfd(scene: &mut Scene, make: fn() -> OwnedFd) -> Kept {
 /// A descriptor that was just made.
 fn made(fd: i32) -> OwnedFd {
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: just made, and owned by nobody else.
+    // SAFETY: just made, and not owned elsewhere.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 

@@ -65,13 +65,13 @@ pub enum Answer {
 /// One tenant's figures of one window; what its role does not count is zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Voice: frames sent in the window. Sink: those of them that came, each once.
+    /// Voice: frames sent in the window. Sink: frames that arrived, each counted once.
     pub frames: u64,
     /// Sink: one-way delay from application to application, (ns, frames).
     pub delays: Vec<(u64, u64)>,
     /// Sink: the longest of them, ns, exactly.
     pub longest: u64,
-    /// Sink: those of them that took longer than their deadline.
+    /// Sink: frames that took longer than their deadline.
     pub late: u64,
     /// Sink: when the first of the late ones were under way, up to [`LATE`] of them.
     pub late_spans: Vec<Window>,

@@ -211,7 +211,7 @@ impl Scene {
         Workers::of(self.switch.id())
     }
 
-    /// The latest misses since `from`, certain and possible, as far as they are remembered; newest first. Their times are
+    /// The latest misses since `from`, certain and possible, of those in memory; newest first. Their times are
     /// of CLOCK_MONOTONIC.
     async fn misses(&self, from: u64) -> Result<Vec<Miss>, SceneError> {
         let why = self.client.get::<WhyView>("/v1/vnics/voice/why").await;

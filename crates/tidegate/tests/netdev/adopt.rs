@@ -1,4 +1,4 @@
-//! What somebody else made is taken over where that is said, remembered, and as it was when the contract goes.
+//! What another program made is taken over where that is said, remembered, and as it was when the contract goes.
 
 use super::common::{Lab, RunningAgent, until};
 use super::{LIMITS, contract, in_namespace, is_shaped, run};

@@ -1,4 +1,4 @@
-//! Somebody changes what we made: it is put right within a second, with a line in the log, and counted.
+//! Another program changes what we made: it is put right within a second, with a line in the log, and counted.
 
 use super::common::{Lab, until};
 use super::{LIMITS, contract, in_namespace, is_shaped, run};

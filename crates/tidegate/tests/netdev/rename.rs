@@ -1,4 +1,4 @@
-//! Somebody renames a netdev: its limits stay on it, and the vNIC says so; another one of the name is limited as well.
+//! Another program renames a netdev: its limits stay on it, and the vNIC says so; another one of the name is limited as well.
 
 use super::common::{Lab, RunningAgent, until};
 use super::{LIMITS, contract, in_namespace, nothing_is_wrong, run};

@@ -84,7 +84,7 @@ fn frames_pass_within_a_segment_only() {
         let [web, db, other] = [1, 2, 3].map(guest);
         until("they reach each other", || (reaches(&web, 2) && reaches(&web, 3)).then_some(()));
 
-        // Somebody gave a port VLANs: named, then taken over.
+        // Another program gave a port VLANs: named, then taken over.
         run("bridge vlan add dev vnet2 vid 7 pvid untagged");
         run("bridge vlan add dev vnet2 vid 10-12");
         let before = vlans("vnet2");
@@ -108,7 +108,7 @@ fn frames_pass_within_a_segment_only() {
         assert!(reaches(&web, 2) && reaches(&db, 1));
         assert!(!reaches(&web, 3) && !reaches(&other, 2));
 
-        // Somebody changes what keeps it; a port that comes to a bridge begins as every other.
+        // Another program changes what keeps it; a port that comes to a bridge begins as every other.
         run("ip link add br1 type bridge vlan_filtering 1");
         for (damage, port, vlan) in [
             ("bridge vlan del dev vnet1 vid 42", "vnet1", 42),

@@ -25,7 +25,7 @@ struct frame {
 	struct promise promise;
 };
 
-/* One that ends where nobody looks goes when its address is used again. Not an LRU hash: that lost frames under way
+/* One that ends where no program looks goes when its address is used again. Not an LRU hash: that lost frames under way
  * (Linux 6.18, some of 40 in one run of ten of the test), long before it was full. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -78,7 +78,7 @@ static __always_inline void start(const struct sk_buff *skb, __u64 now)
 	bpf_map_update_elem(&frames, &address, &frame, BPF_ANY);
 }
 
-/* The frame that is at a receiver's netdev. Another frame may have got the address of one that nobody saw end: it came
+/* The frame that is at a receiver's netdev. Another frame may have got the address of one whose end no program saw: it came
  * in by another device. */
 static __always_inline struct frame *find_at(__u32 ifindex, const struct sk_buff *skb)
 {

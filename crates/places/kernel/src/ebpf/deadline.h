@@ -44,7 +44,7 @@ struct miss {
 };
 
 /* What became of the frames under one promise. Each processor has its own, so each value has one writer at a time: `late`,
- * `delivered` and the histogram whoever sees frames arrive, `lost` and `dropped` whoever sees them dropped. */
+ * `delivered` and the histogram the program that sees frames arrive, `lost` and `dropped` the one that sees them dropped. */
 struct delays {
 	/* ns; what is later is a miss. */
 	__u64 deadline;

@@ -1,5 +1,5 @@
-//! Which devices a contract is about: the one with the name that it says, and those that had this name until somebody
-//! renamed them. Pure.
+//! The devices of a contract: the one with the name in the contract, and devices that had this name before a rename.
+//! Pure.
 //!
 //! ```text
 //!  contract: netdev = "vnet3" ─┬─ interface 7, called vnet3       its device

@@ -27,7 +27,7 @@ enum Event {
 
 const WIDTH: u32 = 20;
 const RANGE: u64 = 1 << WIDTH;
-/// The most in an interval: a quarter of the range, as somebody does who looks often enough.
+/// The most in an interval: a quarter of the range, for a caller that looks often enough.
 const RATE: u64 = 1_000_000_000;
 
 /// An interval in which a NIC of this speed may count so many bytes.

@@ -217,7 +217,7 @@ mod tests {
     }
 
     prop_compose! {
-        /// With nodes of ours and one of somebody else.
+        /// With nodes of ours and one of another program.
         fn pf()(
             rates in prop::collection::btree_map(name(), (0..5_u64, 0..5_u64), 0..3),
             parents in prop::collection::vec(any::<prop::sample::Index>(), 4),

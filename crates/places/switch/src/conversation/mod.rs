@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    /// It answers whoever looks for it, and is gone when the reconciler comes.
+    /// It answers one question, and is gone when the reconciler asks.
     #[test]
     fn a_switch_that_is_found_and_never_reached_is_looked_for_less_often() {
         let folder = tempfile::tempdir().unwrap();
@@ -299,7 +299,7 @@ mod tests {
                     answered.fetch_add(1, Ordering::SeqCst);
                     let _ = send(&stream, &Reply::Hello(hello), &[region.file().as_fd()]);
                 }
-                // Its next question finds nobody.
+                // Its next question finds no switch.
                 std::thread::sleep(Duration::from_millis(5));
                 if std::fs::remove_file(&at).is_err() {
                     return;

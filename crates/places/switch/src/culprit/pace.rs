@@ -87,7 +87,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the switch says, and whoever sets deadlines.
+        /// For any statistics of the switch, and any deadlines.
         #[test]
         fn loads_are_far_apart(looks in prop::collection::vec((0_u64..5_000, 0_u32..3, any::<bool>()), 0..200)) {
             let (mut pace, begin) = (Pace::default(), Instant::now());

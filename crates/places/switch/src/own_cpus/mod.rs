@@ -4,7 +4,7 @@
 //! ```text
 //!  workers' CPUs, contracts, taps ─▶ plan: wanted ─▶ step by step ─▶ Files ─▶ sysfs of each namespace
 //!  CPUs that are online ─────────────┘                  │  ▲
-//!                                          Record, on disk  └─ what is there: drift
+//!                                          Record, on disk  └─ the value now: drift
 //! ```
 //!
 //! - `cpus`: sets of CPUs, as text (pure)
@@ -341,7 +341,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut there = There { refused: [tap(0)].into(), ..there() };
         let mut own = agent(folder.path());
-        // However often it is tried, it is no contest with somebody else.
+        // However often it is tried, the other program's value stays.
         for _ in 0..10 {
             let view = look(&mut own, &mut there, &situation());
             assert_eq!((view.queues, view.steered), (2, 1));
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!((view.steered, view.awake), (1, vec![]));
         let missing = view.missing.unwrap();
         assert!(missing.contains("(and 1 more); ") && missing.ends_with(LOST_TO_HALTS), "{missing}");
-        // What nobody wants need not be there.
+        // A setting that is not wanted may be missing.
         assert_eq!(look(&mut own, &mut there, &Situation::default()).missing, None);
     }
 

@@ -1,7 +1,7 @@
 //! From what is wanted, on record and found to what is done with one setting. Pure.
 //!
 //! ```text
-//!  the file has       │ our value         the value before us       a value of somebody else
+//!  the file has       │ our value         the value before us       a value of another program
 //!  ───────────────────┼────────────────────────────────────────────────────────────────────────────────────────────
 //!  we want it         │ we do nothing     we note that, and set it  we set it again, three times; then we leave it
 //!  we do not any more │ we put it back    we forget it              we forget it: the value is theirs now
@@ -214,7 +214,7 @@ mod tests {
     enum Event {
         /// What is wanted changes.
         Want(Option<&'static str>),
-        /// Somebody else writes.
+        /// Another program writes.
         Other(&'static str),
         /// The interface goes, and comes anew.
         Anew,
@@ -304,14 +304,14 @@ mod tests {
             world.wanted = None;
             while world.look(2) != Step::Nothing {}
             prop_assert_eq!(&world.kept, &None);
-            // What somebody wrote over ours and we wrote over again is lost: the file has what it had before us.
+            // A value that another program wrote over ours, and we over that, is lost: the file has what it had before us.
             if !world.over_ours {
                 prop_assert_eq!(&world.found.value, &world.theirs);
             }
             prop_assert!(!["d", "e"].contains(&world.found.value.as_str()), "ours is left");
         }
 
-        /// However often somebody else writes, it is not written for ever.
+        /// However often another program writes, the agent stops writing.
         #[test]
         fn a_contest_ends(others in 0_u32..20) {
             let mut kept = None;

@@ -95,7 +95,7 @@ impl Files for Sysfs<'_> {
     }
 }
 
-/// The CPUs of the machine, as far as they can be read.
+/// The CPUs of the machine; files that cannot be read count as empty.
 pub fn machine() -> Machine {
     let list = |name: &str| {
         let text = std::fs::read_to_string(Path::new("/sys/devices/system/cpu").join(name));

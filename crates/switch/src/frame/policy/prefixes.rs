@@ -83,7 +83,7 @@ impl Prefixes {
     }
 }
 
-/// Those of `prefixes` that name link-local addresses.
+/// The link-local prefixes among `prefixes`.
 pub fn named(prefixes: &[Prefix]) -> impl Iterator<Item = Net6> + '_ {
     prefixes.iter().filter_map(|prefix| match prefix.addr() {
         IpAddr::V6(net) if net.is_unicast_link_local() && prefix.len() > LINK => {

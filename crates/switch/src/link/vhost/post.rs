@@ -251,7 +251,7 @@ impl Buffers<'_> {
         self.ring.queue.complete_all(writer.used());
     }
 
-    /// The segments of a super-frame, one after the other, as far as there are buffers.
+    /// The segments of a super-frame, one after the other, until no buffers are left.
     fn segments(&mut self, frame: &Frame, scratch: &mut Scratch) -> Posted {
         let (Some(mut measure), Some(mut segmenter)) = (segmenter(frame), segmenter(frame)) else {
             return Posted::Dropped(DropReason::Malformed);

@@ -26,7 +26,7 @@ impl Host {
     pub fn look() -> Result<Self, Errno> {
         let first = sched_getaffinity(None)?;
         let cores = cores(Path::new("/sys/devices/system/cpu"), &numbers(&first));
-        // Who started us may have left out CPUs that the cpuset has: that is to stay so. Where nobody did, CPUs that come
+        // Our parent may have left out CPUs of the cpuset: they stay out. If it left out none, CPUs that come
         // later are ours, too.
         let all = everything();
         let whole = sched_setaffinity(None, &all)
@@ -90,7 +90,7 @@ pub fn numbers(set: &CpuSet) -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
-/// By CPU the first thread of its core, as far as `folder` (sysfs) tells.
+/// By CPU the first thread of its core, where `folder` (sysfs) has it.
 fn cores(folder: &Path, cpus: &[usize]) -> Cores {
     let core = |cpu: &usize| {
         let file = folder.join(format!("cpu{cpu}/topology/thread_siblings_list"));

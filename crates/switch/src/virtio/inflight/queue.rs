@@ -7,7 +7,7 @@
 //!   places:  u16 × entries                              tx, by buffer id: 0, or places in the ring
 //! ```
 //!
-//! A split ring needs no journal: its used ring is one, as the driver looks only as far as the used
+//! A split ring needs no journal: its used ring is one, as the driver looks up to the used
 //! index says. A transmit queue in order needs neither journal nor places: what is in flight lies
 //! between two places of the ring, and the commit says which.
 

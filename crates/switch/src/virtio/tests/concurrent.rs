@@ -25,7 +25,7 @@ impl Bell {
     }
 }
 
-/// Nobody sleeps this long unless forgotten, on however slow a machine.
+/// A thread that sleeps this long was forgotten, also on a slow machine.
 fn sleep(bell: &Receiver<()>, who: &str) {
     assert!(bell.recv_timeout(Duration::from_secs(120)).is_ok(), "the {who} was not woken");
 }

@@ -220,7 +220,7 @@ fn a_restarted_device_owes_an_interrupt_and_goes_on_where_the_ring_is() {
     );
     let mut chain = Chain::new();
     guest.driver.disable_interrupts();
-    assert!(guest.device.publish(), "whoever was before us may have been killed before the interrupt");
+    assert!(guest.device.publish(), "the device before us may have been killed before the interrupt");
     assert!(!guest.device.publish(), "once");
     for round in 0..6u32 {
         let head = guest.driver.add(&[Buffer::writable(GUEST_ADDR, 16)]).unwrap();

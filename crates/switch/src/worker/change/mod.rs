@@ -154,7 +154,7 @@ impl Worker {
         }
     }
 
-    /// Whether somebody captures a port's frames.
+    /// Whether a port's frames are captured.
     pub fn is_captured(&mut self, index: PortIndex) -> bool {
         self.ports[index as usize].as_ref().is_some_and(|port| port.capture.is_some())
     }

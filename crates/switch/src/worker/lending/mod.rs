@@ -79,13 +79,13 @@ impl Lending {
         self.0[usize::from(port)].state.load(Ordering::Relaxed) != CLOSED
     }
 
-    /// An own port, which nobody else takes, is to be lent soon, or is not.
+    /// Whether an own port, which no other worker takes, is to be lent soon.
     fn offer(&self, port: PortIndex, soon: bool) {
         let state = if soon { SOON } else { CLOSED };
         self.0[usize::from(port)].state.store(state, Ordering::Relaxed);
     }
 
-    /// By its owner: whoever has it puts it back, and nobody else takes it any more.
+    /// By its owner: the worker that has it puts it back, and no other worker takes it any more.
     #[inline]
     pub(super) fn close(&self, port: PortIndex) {
         let state = &self.0[usize::from(port)].state;
@@ -94,7 +94,7 @@ impl Lending {
         }
     }
 
-    /// Takes what a port lends, for a batch; `None` where somebody has it, or it is not lent.
+    /// Takes what a port lends, for a batch; `None` where a worker has it, or it is not lent.
     #[inline]
     pub(super) fn take(&self, port: PortIndex) -> Option<Box<Lent>> {
         let place = &self.0[usize::from(port)];
@@ -110,7 +110,7 @@ impl Lending {
         self.0[usize::from(port)].half.put(half);
     }
 
-    /// What an own port lends, for a batch of the owner. Where nobody else has used it since the last one, the port has
+    /// What an own port lends, for a batch of the owner. Where no other worker has used it since the last one, the port has
     /// it again.
     #[inline(never)]
     pub(super) fn reach(&self, port: &mut Port) -> Reach {
@@ -137,7 +137,7 @@ impl Lending {
         place.state.store(OPEN, Ordering::Release);
     }
 
-    /// Takes back what a port lends. `false` where somebody has it: then it is closed, and can be taken back when the
+    /// Takes back what a port lends. `false` where a worker has it: then it is closed, and can be taken back when the
     /// batch is over.
     #[inline]
     pub(super) fn take_back(&self, port: &mut Port) -> bool {

@@ -1,5 +1,5 @@
 //! The protocol by which a receiving half is lent, without a worker: every order in which three workers can take their steps
-//! is tried, and in each of them no frame is lost, doubled or overtaken, none is queued for ever, nobody writes into memory
+//! is tried, and in each of them no frame is lost, doubled or overtaken, none is queued for ever, no worker writes into memory
 //! that was taken away, and what crossing frames asked for is lent in the end.
 //!
 //! ```text
@@ -247,7 +247,7 @@ impl Model {
         }
     }
 
-    /// Closed first, so that nobody else takes it; then it is the owner's, or will be after a batch.
+    /// Closed first, so that no other worker takes it; then it is the owner's, or will be after a batch.
     fn take_back(next: &mut State) -> Result<(), String> {
         next.open = false;
         if std::mem::take(&mut next.there) {

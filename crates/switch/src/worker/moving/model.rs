@@ -79,7 +79,7 @@ enum Fault {
 struct State {
     /// Where each worker thinks that the port is.
     thinks: [usize; WORKERS],
-    /// Who has it; nobody while it is handed over.
+    /// The worker that has it; `None` while it is handed over.
     at: Option<usize>,
     /// What waits to be received by it. Goes with it.
     queue: VecDeque<Frame>,

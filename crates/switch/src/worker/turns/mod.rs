@@ -242,7 +242,7 @@ impl Turns {
         self.accounts[usize::from(port)].costly && !self.is_due(port)
     }
 
-    /// Whether that [is so](Self::holds), as far as frames are only counted.
+    /// Whether that [is so](Self::holds), by the counts of frames alone.
     #[inline]
     pub(super) fn is_held(&self, port: PortIndex) -> bool {
         let account = &self.accounts[usize::from(port)];

@@ -33,7 +33,7 @@ use tidegate_evidence::DropReason;
 const YIELDS: u32 = 64;
 
 impl Worker {
-    /// Takes frames of a queue whose port has frames that wait, so that those of a flow that has little to send do not wait
+    /// Takes frames of a queue whose port has frames that wait, so that a flow with little to send does not wait
     /// behind the others: as many as a turn may, and as have slots.
     pub(super) fn look_ahead(&mut self, port: &mut Port, queue: usize, budget: &mut i64) -> Turn {
         let mut turn = Turn::default();

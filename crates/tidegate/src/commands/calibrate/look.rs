@@ -35,7 +35,7 @@ pub struct Machine {
     pub own: BTreeSet<usize>,
     /// Those that the scheduler gives no work by itself.
     pub isolated: BTreeSet<usize>,
-    /// The switch's workers, as far as their threads can be seen.
+    /// The switch's workers whose threads can be seen.
     pub workers: Vec<Worker>,
     /// The driver of idle states.
     pub idle_driver: Option<String>,
@@ -274,7 +274,7 @@ fn states(cpu: usize) -> Vec<IdleState> {
     numbered(&folder, "state", STATES).into_iter().filter_map(state).collect()
 }
 
-/// What of the kernel is for debugging, as far as it says so.
+/// Debugging features that the kernel's configuration names.
 fn debugging() -> Vec<String> {
     let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
     let config = read(format!("/boot/config-{}", release.trim())).unwrap_or_default();

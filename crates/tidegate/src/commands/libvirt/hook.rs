@@ -110,7 +110,7 @@ fn read(xml: &str, domain: &str) -> Result<Translation, Failure> {
     Ok(Translation { domain: domain.into(), ..translation })
 }
 
-/// Says it where somebody may see it: libvirt drops what a hook says that does not fail.
+/// Writes `message` to the system log: libvirt drops the output of a hook that does not fail.
 fn warn(message: &str) {
     exit::say(&format!("tidegate: {message}"));
     // 28 is a warning of a daemon (RFC 3164, 4.1.1). A host without a log has nowhere else.

@@ -30,7 +30,7 @@ pub struct RemoveArgs {
     hooks_dir: PathBuf,
 }
 
-/// Writes the file that libvirt runs, unless somebody else's is there.
+/// Writes the file that libvirt runs, unless another program's is there.
 pub fn run(args: &Args, api: &Path) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|e| Failure::failed(format!("cannot tell where this program is: {e}")))?;

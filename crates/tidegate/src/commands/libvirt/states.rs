@@ -53,7 +53,7 @@ impl Folder {
         Ok(states)
     }
 
-    /// The domains that run; those of a folder that cannot be read are not known.
+    /// The domains that run; without the domains of folders that cannot be read.
     pub fn running(&self) -> io::Result<BTreeSet<String>> {
         Ok(self.states()?.into_keys().collect())
     }

@@ -161,7 +161,7 @@ fn policed(options: &[u8], actions: u16) -> Result<Vec<u8>, &'static str> {
     failed.map(|()| said)
 }
 
-/// Makes it again on a device that has nothing; what is there then.
+/// Makes it again on an empty device; the objects of the device then.
 fn made_again(taken_over: &TakenOver) -> TakenOver {
     let steps = taken_over.restore(&Netdev { name: "vnet0".into(), ..Netdev::default() }, Ends::BOTH);
     let said = steps.iter().map(|step| {

@@ -41,7 +41,7 @@ pub fn set_leaf<'a>(
     let (parent, kept) = match cut {
         None => match there(id) {
             // Another program gave our cutter's handle to a queue. The kernel changes a qdisc into one of its own kind in
-            // place, with its handle: what is there would be taken for a cutter without a queue.
+            // place, with its handle, and the queue would be taken for a cutter without a queue.
             Some(q) if q.handle == owner::cutter(id) && q.setting.kind() == queue.kind() => {
                 steps.push(Step::DeleteQdisc { device: device.clone(), parent: id, handle: q.handle });
                 (id, None)

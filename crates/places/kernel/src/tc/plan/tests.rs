@@ -498,7 +498,7 @@ fn flows_wait_in_a_queue_of_their_own() {
     let kept = |mbit, host| Waiting::new(limit(mbit), Some(flows(ALL)), host, 0);
     assert_eq!(waits_for(ifb, leaf), kept(20, Host::Source));
     assert_eq!(waits_for(&network.netdevs[&1], owner::ROOT_CLASS), kept(50, Host::Destination));
-    // Another rate changes what is there, and loses nothing that waits.
+    // Another rate changes the class in place, and loses no waiting frame.
     let faster = [Shaping { tx: Some(limit(30)), ..wanted[0].clone() }];
     let made = plan(&faster, &network);
     assert_eq!(

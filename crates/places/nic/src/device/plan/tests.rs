@@ -183,7 +183,7 @@ proptest! {
             prop_assert!(least + above >= wanted && above < MBIT, "guarantee {least} for {wanted}");
             prop_assert!(least.saturating_sub(wanted) < MBIT, "guarantee {least} for {wanted}");
         }
-        // Whom nobody named stays as it was.
+        // A VF that was not named stays as it was.
         for (index, vf) in pf.vfs.iter().filter(|(index, _)| wanted.iter().all(|f| f.index != **index)) {
             prop_assert_eq!(&last.vfs[index], vf);
         }
