@@ -12,7 +12,7 @@ LIMIT = Limit(rate=80e6, burst=64_000)
 
 
 class Clock:
-    """Time that passes while another program sleeps, and a sender of so many bytes a second, second by second."""
+    """Time that passes while another program sleeps, and a sender with a speed for each second."""
 
     def __init__(self, speeds: Iterator[float]) -> None:
         self._speeds = speeds

@@ -138,7 +138,7 @@ impl Notes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vhost_user::saved::{KeptLog, SavedRegion, SavedVring};
+    use crate::vhost_user::saved::{SavedLog, SavedRegion, SavedVring};
 
     #[test]
     fn what_was_sent_survives_the_sender() {
@@ -181,7 +181,7 @@ mod tests {
             memory_is_alive: true,
             vrings: vec![vring; 256],
             inflight: number,
-            log: Some(KeptLog { file: all, size: all, offset: all }),
+            log: Some(SavedLog { file: all, size: all, offset: all }),
         };
         let (mut notes, theirs) = pair().unwrap();
         let said = What::Said { messages: all, kept: Box::new(kept) };

@@ -9,7 +9,7 @@
 //! Either of the two begins it, and then everything is noted, used rings too: a page too many is
 //! sent again, no more.
 
-use super::saved::{KeptLog, Numbered};
+use super::saved::{Numbered, SavedLog};
 use crate::quota::Charge;
 use crate::virtio::log::LogError;
 use crate::virtio::{DirtyLog, GuestMemory, LogArea};
@@ -70,9 +70,9 @@ impl Logging {
     }
 
     /// What another process needs, and the descriptor.
-    pub fn kept(&self) -> Option<(KeptLog, Numbered)> {
+    pub fn kept(&self) -> Option<(SavedLog, Numbered)> {
         self.base.as_ref().map(|Base { file, size, offset, .. }| {
-            (KeptLog { file: file.number(), size: *size, offset: *offset }, file.clone())
+            (SavedLog { file: file.number(), size: *size, offset: *offset }, file.clone())
         })
     }
 }

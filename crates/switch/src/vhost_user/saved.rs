@@ -1,9 +1,9 @@
 //! What a front end has said, in a form that another process can keep.
 //!
 //! ```text
-//!  Connection ─ Connection::kept ─▶ Kept + descriptors ─▶ kept by the agent
-//!                                                              │ the switch is gone
-//!  Connection ◀─ Connection::restore ── Kept + descriptors ◀───┘
+//!  Connection ─ Connection::kept ─▶ SavedConnection + descriptors ─▶ kept by the agent
+//!                                                                       │ the switch is gone
+//!  Connection ◀─ Connection::restore ─ SavedConnection + descriptors ◀──┘
 //! ```
 //!
 //! Descriptors have numbers, so that each is sent once although what was said
@@ -95,12 +95,12 @@ pub struct SavedConnection {
     /// The in-flight region, once there is one.
     pub inflight: Option<Number>,
     /// SET_LOG_BASE, once a migration began.
-    pub log: Option<KeptLog>,
+    pub log: Option<SavedLog>,
 }
 
 /// The dirty log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptLog {
+pub struct SavedLog {
     /// Its file.
     pub file: Number,
     /// Bytes.
