@@ -492,5 +492,5 @@ def test_others_files_are_left_alone(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 1
-        assert "somebody else's" in done.stderr
+        assert "another program's" in done.stderr
     assert path.read_text() == "#!/bin/sh\n# mine\n"

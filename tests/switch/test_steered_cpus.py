@@ -127,7 +127,7 @@ def test_taps_are_steered_off_a_workers_cpu_while_a_deadline_is_in_force(tmp_pat
         it.host.kill_agent()
         it.host.start_agent()
         it.wait_for(it.away)
-        assert "drift: somebody changed it" in it.host.agent.output()
+        assert "drift: another program changed it" in it.host.agent.output()
 
         # The agent is not there when the deadline goes.
         it.host.kill_agent()

@@ -85,8 +85,8 @@ impl Lock {
             Err(e) => return Err(io(e.into())),
         }
         // Only for the message above: a full disk must not keep an agent from what is saved already.
-        let told = file.set_len(0).and_then(|()| file.rewind());
-        if let Err(error) = told.and_then(|()| writeln!(file, "{}", std::process::id())) {
+        let rewound = file.set_len(0).and_then(|()| file.rewind());
+        if let Err(error) = rewound.and_then(|()| writeln!(file, "{}", std::process::id())) {
             tracing::warn!(dir = %dir.display(), %error, "cannot write the pid into the lock file");
         }
         Ok(Self { _file: file })

@@ -86,7 +86,7 @@ pub struct Case {
     /// The place's process dies with the agent.
     pub restart: bool,
     /// The point at which the first successor dies.
-    pub again: Option<u32>,
+    pub second_death: Option<u32>,
 }
 
 fn document() -> impl Strategy<Value = Vec<Choice>> {
@@ -108,8 +108,9 @@ fn document() -> impl Strategy<Value = Vec<Choice>> {
 
 fn case() -> impl Strategy<Value = Case> {
     let adopts = prop::option::of(1u64..3);
-    (document(), document(), adopts, prop::bool::weighted(0.3), prop::option::of(0u32..30))
-        .prop_map(|(old, new, adopts, restart, again)| Case { old, new, adopts, restart, again })
+    (document(), document(), adopts, prop::bool::weighted(0.3), prop::option::of(0u32..30)).prop_map(
+        |(old, new, adopts, restart, second_death)| Case { old, new, adopts, restart, second_death },
+    )
 }
 
 type Set = BTreeMap<String, Vnic>;
@@ -207,7 +208,7 @@ pub fn dies<W: World>(case: &Case, at: u32) -> bool {
     assert!(accepted_now == old || accepted_now == new, "half of it was accepted: {accepted_now:#?}");
     assert!(!survived || accepted_now == new, "applied, and not on disk");
 
-    if let Some(again) = case.again {
+    if let Some(again) = case.second_death {
         let _ = dies_at(again, || agent(&world));
         world.bury();
     }

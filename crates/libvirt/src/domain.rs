@@ -33,7 +33,7 @@ const LIMIT_PORT: &str = "org.tidegate.limit.0";
 pub(crate) struct Interface<'a> {
     pub node: Node<'a, 'a>,
     pub mac: Mac,
-    pub link: Link<'a>,
+    pub link: Backend<'a>,
     /// Of a type that libvirt itself limits.
     pub bandwidth: Option<Bandwidth<'a>>,
     /// Largest IP packet, bytes, where it is said.
@@ -44,7 +44,7 @@ pub(crate) struct Interface<'a> {
 
 /// What an interface is connected by.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Link<'a> {
+pub(crate) enum Backend<'a> {
     /// A tap or macvtap; its name is known while the domain runs.
     Netdev(Option<&'a str>),
     /// A vhost-user socket; who listens is told from our side.
@@ -105,15 +105,15 @@ fn interface<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Interface<'a>
     };
     let target = child_attribute(node, "target", "dev");
     let link = match kind {
-        "bridge" | "network" | "ethernet" | "direct" => Link::Netdev(target),
+        "bridge" | "network" | "ethernet" | "direct" => Backend::Netdev(target),
         "vhostuser" => match socket(source, node) {
             Ok(link) => link,
             Err(e) => {
                 errors.push(e);
-                Link::Other(kind)
+                Backend::Other(kind)
             }
         },
-        other => Link::Other(other),
+        other => Backend::Other(other),
     };
     // What a port group gives to a network's interface stands inside <actual>.
     let said = child(actual, "bandwidth").or(child(node, "bandwidth"));
@@ -141,7 +141,7 @@ fn limit_socket<'a>(channel: Node<'a, 'a>) -> Option<&'a str> {
 }
 
 /// The socket of an interface of type vhostuser. Its `mode` is QEMU's side: where QEMU is the client, we listen.
-fn socket<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Link<'a>, Error> {
+fn socket<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Backend<'a>, Error> {
     let said = child(node, "source");
     let attribute = |name| said.and_then(|s| s.attribute(name));
     let Some(path) = attribute("path") else {
@@ -160,5 +160,5 @@ fn socket<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Link<'a>, Error>
             return Err(source.at(said.unwrap_or(node), "source", message));
         }
     };
-    Ok(Link::VhostUser { path: path.into(), mode })
+    Ok(Backend::VhostUser { path: path.into(), mode })
 }

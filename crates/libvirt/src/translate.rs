@@ -8,7 +8,7 @@
 //!
 //! All or nothing: where one thing cannot be had as it is written, no contract of the domain is made.
 
-use crate::domain::{Domain, Interface, Link, read};
+use crate::domain::{Backend, Domain, Interface, read};
 use crate::metadata::{Asked, NAMESPACE};
 use crate::xml::Source;
 use tidegate_contract::{
@@ -117,21 +117,23 @@ fn contract(
 ) -> Result<Option<Contract>, Vec<Error>> {
     let mac = interface.mac;
     let (attach, attached) = match (&interface.link, asked) {
-        (Link::Other(kind), Some(asked)) => {
+        (Backend::Other(kind), Some(asked)) => {
             let message = format!(
                 "{mac} is an interface of type {kind}, for which no contract can be kept; possible are bridge, network, \
                  ethernet, direct (a limit on its tap) and vhostuser (a port of the switch)"
             );
             return Err(vec![source.at(asked.node, "metadata", message)]);
         }
-        (Link::Other(kind), None) => {
+        (Backend::Other(kind), None) => {
             if interface.bandwidth.is_some() {
                 notes.push(format!("{mac}: the <bandwidth> of an interface of type {kind} stays libvirt's"));
             }
             return Ok(None);
         }
-        (Link::Netdev(name), _) => (Attach::Netdev { name: name.unwrap_or(NOT_YET).into() }, name.is_some()),
-        (Link::VhostUser { path, mode }, _) => {
+        (Backend::Netdev(name), _) => {
+            (Attach::Netdev { name: name.unwrap_or(NOT_YET).into() }, name.is_some())
+        }
+        (Backend::VhostUser { path, mode }, _) => {
             (Attach::VhostUser { path: path.clone(), mode: *mode, owner: SocketOwner::default() }, true)
         }
     };
@@ -164,7 +166,7 @@ fn contract(
             ));
             return Ok(None);
         }
-        (None, Some(_)) if matches!(interface.link, Link::VhostUser { .. }) => {
+        (None, Some(_)) if matches!(interface.link, Backend::VhostUser { .. }) => {
             notes.push(format!(
                 "{mac}: the <bandwidth> of a vhostuser interface is kept by no program; a port of the switch needs a contract in the \
                  metadata, with its segment"
@@ -194,7 +196,7 @@ fn contract(
         let errors = errors.into_iter();
         errors.map(|e| place(e.key.strip_prefix(&prefix).unwrap_or_default(), e.message)).collect::<Vec<_>>()
     })?;
-    let limited_by_libvirt = interface.bandwidth.is_some() && matches!(interface.link, Link::Netdev(_));
+    let limited_by_libvirt = interface.bandwidth.is_some() && matches!(interface.link, Backend::Netdev(_));
     Ok(Some(Contract { vnic, attached, limited_by_libvirt, from }))
 }
 
@@ -205,7 +207,7 @@ fn own_keys(interface: &Interface<'_>) -> Vec<(String, String)> {
         keys.push(("mtu".to_owned(), mtu.to_owned()));
     }
     // A tap has the queues it was made with, whatever a contract says.
-    if let (Some(queues), Link::VhostUser { .. }) = (interface.queues, &interface.link) {
+    if let (Some(queues), Backend::VhostUser { .. }) = (interface.queues, &interface.link) {
         keys.push(("queues".to_owned(), queues.to_owned()));
     }
     keys
@@ -232,7 +234,8 @@ fn said(
         keys.retain(|(own, _)| own != key.name());
         keys.push((key.name().to_owned(), key.value().to_owned()));
     }
-    if matches!(interface.link, Link::VhostUser { .. }) && asked.keys.iter().all(|k| k.name() != "segment") {
+    if matches!(interface.link, Backend::VhostUser { .. }) && asked.keys.iter().all(|k| k.name() != "segment")
+    {
         let message = "a port of the switch is in one segment, and frames never cross segments: write which, such as segment=\"42\"";
         errors.push(source.at(asked.node, "segment", message));
     }

@@ -111,7 +111,7 @@ fn ours(entry: &Entry, earlier: Earlier) -> Result<Option<SocketFile>, String> {
         )
     } else {
         format!(
-            "{shown} exists already, a socket that another program left behind: remove it if nobody needs it (rm {shown})"
+            "{shown} exists already, a socket that another program left behind: remove it if no program needs it (rm {shown})"
         )
     })
 }

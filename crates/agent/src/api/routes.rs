@@ -222,7 +222,7 @@ fn last_of(query: Result<Query<LastQuery>, QueryRejection>) -> Result<Option<Las
 #[utoipa::path(patch, path = "/v1/vnics/{name}", params(("name" = String, Path, description = "vNIC")),
     request_body = SetBody,
     responses((status = 200, body = VnicChange), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
-        (status = 409, description = "owned by somebody else, or not possible", body = ErrorBody),
+        (status = 409, description = "owned by another program, or not possible", body = ErrorBody),
         (status = 422, description = "cannot be kept", body = ErrorBody), (status = 503, body = ErrorBody),
         (status = 507, description = "cannot be saved", body = ErrorBody)))]
 async fn set(
@@ -242,7 +242,7 @@ async fn set(
 #[utoipa::path(delete, path = "/v1/vnics/{name}", params(("name" = String, Path, description = "vNIC")),
     responses((status = 200, body = VnicChange), (status = 400, description = "others need it", body = ErrorBody),
         (status = 404, body = ErrorBody),
-        (status = 409, description = "owned by somebody else, or not possible", body = ErrorBody),
+        (status = 409, description = "owned by another program, or not possible", body = ErrorBody),
         (status = 422, description = "what remains cannot be kept", body = ErrorBody),
         (status = 503, body = ErrorBody), (status = 507, description = "cannot be saved", body = ErrorBody)))]
 async fn remove(State(api): State<Api>, Path(name): Path<String>) -> Result<Response, ApiError> {
@@ -263,7 +263,7 @@ async fn plan(
 /// Bring a text of contracts into force: its vNICs are made or changed, others stay
 #[utoipa::path(post, path = "/v1/apply", params(ApplyQuery), request_body(content = String, content_type = "application/toml"),
     responses((status = 200, body = PlanView), (status = 400, body = ErrorBody),
-        (status = 409, description = "owned by somebody else, or not possible", body = ErrorBody),
+        (status = 409, description = "owned by another program, or not possible", body = ErrorBody),
         (status = 422, description = "cannot be kept", body = ErrorBody), (status = 503, body = ErrorBody),
         (status = 507, description = "cannot be saved", body = ErrorBody)))]
 async fn apply(

@@ -39,8 +39,8 @@ mod tests {
         assert!(soon(1).await.is_err(), "two of one user");
         let other = soon(2).await.unwrap();
         drop(first);
-        let again = soon(1).await.unwrap();
-        drop((other, again));
+        let second = soon(1).await.unwrap();
+        drop((other, second));
         assert!(soon(3).await.is_ok());
         assert_eq!(turns.0.lock().unwrap().len(), 1, "users that are gone are forgotten");
     }

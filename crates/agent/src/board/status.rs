@@ -88,8 +88,8 @@ fn has_deadline(view: &VnicView) -> bool {
 fn places_away(host: &HostView, vnics: &Vnics) -> Vec<Attention> {
     let away = host.places.iter().filter_map(|place| Some((place, place.reason.as_ref()?)));
     let concerned = away.map(|(place, reason)| {
-        let theirs = |v: &&VnicView| v.place == place.name && v.state != State::Refused;
-        (place, reason, vnics.values().filter(theirs).count())
+        let of_place = |v: &&VnicView| v.place == place.name && v.state != State::Refused;
+        (place, reason, vnics.values().filter(of_place).count())
     });
     let attention = concerned.filter(|(.., n)| *n > 0).map(|(place, reason, n)| Attention {
         kind: AttentionKind::PlaceAway,
@@ -108,7 +108,7 @@ fn denied_calls(host: &HostView) -> Vec<Attention> {
         kind: AttentionKind::DeniedCall,
         about: vec!["switch".into()],
         what: format!(
-            "{} system calls were denied to the switch since it was started: a bug, or somebody else runs it",
+            "{} system calls were denied to the switch since it was started: a bug, or an intruder controls it",
             host.denied_calls
         ),
         next: "journalctl -u tidegate-switch --grep 'denied system call'".into(),
@@ -196,8 +196,8 @@ fn drift(recent: Recent) -> Vec<Attention> {
         kind: AttentionKind::Drift,
         about: vec![],
         what: format!(
-            "{} differences between contract and place were put right in the last {} minutes: somebody else changes \
-             what is kept here, again and again",
+            "{} differences between contract and place were put right in the last {} minutes: another program keeps \
+             changing what a place has set",
             recent.drift_repaired,
             RECENT.as_secs() / 60
         ),

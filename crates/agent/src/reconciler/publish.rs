@@ -193,9 +193,9 @@ impl Reconciler {
         let tidegate_log::Counts { lost, suppressed } = tidegate_log::counts();
         let ours = ("agent".to_owned(), LogStats { lost, suppressed });
         let seen = self.places.iter().zip(&self.seen);
-        let theirs =
+        let of_places =
             seen.filter_map(|(p, s)| Some((p.name().to_owned(), s.as_ref().ok()?.observed.evidence.log?)));
-        std::iter::once(ours).chain(theirs).collect()
+        std::iter::once(ours).chain(of_places).collect()
     }
 }
 

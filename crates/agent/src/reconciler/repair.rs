@@ -288,7 +288,7 @@ mod tests {
             let there = self.0.lock().unwrap();
             let mut observed = Observed::nothing("a test");
             for (name, vnic) in &there.vnics {
-                let broken = there.broken.contains(name).then(|| "somebody changed it".to_owned());
+                let broken = there.broken.contains(name).then(|| "another program changed it".to_owned());
                 let seen = ObservedVnic { broken, ..ObservedVnic::of(vnic, Connection::Up) };
                 observed.vnics.insert(name.clone(), seen);
             }

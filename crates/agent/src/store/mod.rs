@@ -189,8 +189,8 @@ impl Contracts {
             }
         }
         if let Some(host) = document.host {
-            let theirs = self.documents().find_map(|(other, d)| Some((other, d.host.as_ref()?)));
-            match theirs.filter(|(other, _)| other != owner) {
+            let of_other = self.documents().find_map(|(other, d)| Some((other, d.host.as_ref()?)));
+            match of_other.filter(|(other, _)| other != owner) {
                 Some((_, h)) if h.value == host.value => {}
                 Some((other, _)) => return Err(Owned { what: "[host]".into(), owner: other }),
                 None => self.document(owner).host = Some(host),

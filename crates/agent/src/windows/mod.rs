@@ -28,11 +28,11 @@ use tidegate_place::Observed;
 /// The histories of all vNICs, of each place. The reconciler writes, the API reads; the lock is held for one vNIC, or for
 /// one place's samples, and never while anything is waited for.
 #[derive(Clone, Debug, Default)]
-pub struct Windows(Arc<Mutex<HashMap<&'static str, Place>>>);
+pub struct Windows(Arc<Mutex<HashMap<&'static str, PlaceHistories>>>);
 
 /// One place.
 #[derive(Debug, Default)]
-struct Place {
+struct PlaceHistories {
     /// It was looked at.
     looked: bool,
     vnics: HashMap<String, History>,

@@ -128,7 +128,7 @@ fn an_apply_that_dies_while_a_path_changes_hands_is_wholly_done_or_not_at_all() 
         new: vec![choice(1, 1, 3, 2), choice(0, 2, 1, 3)],
         adopts: None,
         restart: false,
-        again: None,
+        second_death: None,
     };
     let deaths = deaths::<SwitchWorld>(&case);
     assert!(deaths > 10, "few points: {deaths}");
@@ -147,7 +147,7 @@ fn there_are_many_points() {
         new: vec![choice(0, 0, 1, 1), choice(2, 2, 0, 1)],
         adopts: Some(2),
         restart: false,
-        again: None,
+        second_death: None,
     };
     let points = deaths::<SwitchWorld>(&case);
     assert!(points >= 40, "{points} points");

@@ -163,7 +163,7 @@ pub fn tell() -> bool {
         tracing::error!(
             call,
             "denied system call {call} ({name}) to thread {thread}, violation {number}: \
-             a bug, or somebody else runs this switch"
+             a bug, or an intruder controls this switch"
         );
     }
     count > told

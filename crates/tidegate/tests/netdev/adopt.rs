@@ -108,7 +108,7 @@ fn each_direction_is_taken_over_and_given_back_by_itself() {
         let (status, answer) = set(&agent, "rx.max", "50mbit");
         assert_eq!(status, 422, "{answer}");
         assert!(
-            answer.to_string().contains("has qdisc htb 1: at its root, which somebody else made"),
+            answer.to_string().contains("has qdisc htb 1: at its root, which another program made"),
             "{answer}"
         );
         adopt(&agent, &contract("web", 1, "vnet3", LIMITS));

@@ -161,7 +161,7 @@ fn what_cannot_be_kept_is_refused_and_nothing_is_touched() {
         run("tc qdisc add dev vnet3 root handle 1: tbf rate 1mbit burst 10kb latency 50ms");
         refused(
             &contract("web", 1, "vnet3", LIMITS),
-            "has qdisc tbf 1: at its root, which somebody else made",
+            "has qdisc tbf 1: at its root, which another program made",
         );
         assert!(run("tc qdisc show dev vnet3").contains("tbf 1: root"));
     });

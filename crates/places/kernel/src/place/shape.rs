@@ -213,7 +213,7 @@ pub fn note_of_earlier(link: &Netdev) -> Option<String> {
     let name = &link.name;
     (!programs.is_empty()).then(|| {
         format!(
-            "what {name} receives goes to somebody else's first, and what that takes is not counted: {}",
+            "what {name} receives passes another program's filter first, and what that takes is not counted: {}",
             programs.join(", ")
         )
     })

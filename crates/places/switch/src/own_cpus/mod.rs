@@ -184,7 +184,7 @@ impl OwnCpus {
         for (setting, before, kept) in coming {
             cut::point();
             if kept.repairs > 0 {
-                tracing::warn!(%setting, "drift: somebody changed it; set to {} again", kept.ours);
+                tracing::warn!(%setting, "drift: another program changed it; set to {} again", kept.ours);
             }
             if let Err(why) = files.write(&setting, &kept.ours) {
                 trouble.push(why);

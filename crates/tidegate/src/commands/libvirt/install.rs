@@ -94,7 +94,7 @@ fn ours(path: &Path) -> Result<Option<String>, Failure> {
         }
     }
     Err(Failure::failed(format!(
-        "{} is somebody else's and is left as it is; move it out of the way, or choose another --hooks-dir",
+        "{} is another program's and is left as it is; move it out of the way, or choose another --hooks-dir",
         format::path(path)
     )))
 }

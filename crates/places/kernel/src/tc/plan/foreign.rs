@@ -43,7 +43,7 @@ pub fn refuse(link: &Netdev, ends: Ends, vlans: &Vlans) -> Result<(), NetdevRefu
     Err(NetdevRefusal {
         netdev: name.clone(),
         reason: format!(
-            "interface {name} has {what}, which somebody else made{libvirt}; remove it first ({})",
+            "interface {name} has {what}, which another program made{libvirt}; remove it first ({})",
             how.join("; ")
         ),
         foreign: Some(what),

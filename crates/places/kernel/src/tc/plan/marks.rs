@@ -27,7 +27,7 @@ pub fn refuse(link: &Netdev, wanted: Option<Marks>, sides: Sides, owned: bool) -
         Some(Filter { kind, preference, .. }) if sides.marks.is_some() && !owned => Err(NetdevRefusal::new(
             name,
             format!(
-                "interface {name} has a {kind} filter of preference {preference} at its ingress, which somebody else \
+                "interface {name} has a {kind} filter of preference {preference} at its ingress, which another program \
                      made, where marks of real-time traffic have to be looked at first; give it another preference, from \
                      {} on",
                 owner::PREFERENCE

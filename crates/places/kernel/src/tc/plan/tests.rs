@@ -305,7 +305,7 @@ fn what_others_made_is_named_and_left_alone() {
     assert_eq!(
         made.refusals[0].reason,
         "interface tap1 has qdisc htb 1: at its root and a u32 filter of preference 49152 at its ingress, which \
-         somebody else made (libvirt does for <bandwidth>); remove it first (tc qdisc del dev tap1 root; tc filter del dev \
+         another program made (libvirt does for <bandwidth>); remove it first (tc qdisc del dev tap1 root; tc filter del dev \
          tap1 ingress pref 49152)"
     );
     run(&mut network, &made);

@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(refused.steps, []);
         assert_eq!(
             refused.refusals[0].reason,
-            "interface tap3 has VLAN 7 (PVID, untagged), 10-11 on its bridge port, which somebody else made; remove it \
+            "interface tap3 has VLAN 7 (PVID, untagged), 10-11 on its bridge port, which another program made; remove it \
              first (bridge vlan del dev tap3 vid 7; bridge vlan del dev tap3 vid 10-11)"
         );
         assert!(refused.refusals[0].foreign.is_some());
