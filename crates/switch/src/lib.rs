@@ -32,6 +32,7 @@
 //! - [`server`]: the process: workers, ports, the control socket
 
 pub mod capacity;
+pub mod capture;
 pub mod claims;
 pub mod clock;
 pub mod confine;

@@ -12,7 +12,7 @@
 //! - [`waiting`]: frames that wait for the limit, by flow
 //! - [`contract`]: a contract, compiled
 
-pub mod capture;
+pub mod capture_tap;
 pub mod contract;
 pub mod gaps;
 mod lent;
@@ -31,7 +31,7 @@ use crate::link::{Link, Pending};
 use crate::sched::{Scheduler, TokenBucket};
 use crate::slots::{Frame, FrameRef, NEVER, NOWHERE};
 use crate::stats::layout::VnicSlot;
-use capture::CaptureTap;
+use capture_tap::CaptureTap;
 use gaps::Gaps;
 pub use lent::Lent;
 use std::cell::Cell;

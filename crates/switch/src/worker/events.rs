@@ -162,8 +162,9 @@ mod tests {
     #[test]
     fn nothing_that_a_worker_runs_logs() {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        let mut folders: Vec<_> =
-            ["worker", "port", "virtio", "sched", "frame", "fdb"].map(|name| source.join(name)).into();
+        let mut folders: Vec<_> = ["worker", "port", "slots", "virtio", "sched", "frame", "fdb"]
+            .map(|name| source.join(name))
+            .into();
         let mut files = Vec::new();
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).unwrap() {

@@ -139,7 +139,7 @@ impl Worker {
         frame.start(&arrival, started);
         frame.deadline = NEVER;
         if let Some(capture) = &mut port.capture {
-            capture.record(frame, crate::port::capture::Direction::FromVm);
+            capture.record(frame, crate::port::capture_tap::Direction::FromVm);
         }
         match self.destination(port, frame) {
             Some(To::Port(egress)) => {

@@ -8,7 +8,7 @@ use crate::fdb::PortIndex;
 use crate::link::delivery::wire_frames_left;
 use crate::link::scratch::staged;
 use crate::link::{Delivery, Posted};
-use crate::port::capture::Direction;
+use crate::port::capture_tap::Direction;
 use crate::port::{Egress, Port};
 use crate::sched::{Backlog, Head, Queued, Tier};
 use crate::slots::{Frame, FrameRef, NEVER};

@@ -11,7 +11,7 @@ use super::crossing::Fate;
 use super::events::Event;
 use super::turns::Party;
 use crate::fdb::{PortIndex, SegmentIndex};
-use crate::port::capture::CaptureTap;
+use crate::port::capture_tap::CaptureTap;
 use crate::port::{Port, PortContract, PortInfo};
 use crate::sched::Queued;
 use crate::slots::FrameRef;

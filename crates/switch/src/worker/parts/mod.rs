@@ -16,7 +16,7 @@ mod tests;
 use super::Worker;
 use crate::link::Delivery;
 use crate::link::delivery::on_wire;
-use crate::port::capture::Direction;
+use crate::port::capture_tap::Direction;
 use crate::port::{Egress, Port};
 use crate::sched::{Backlog, Queued};
 use crate::slots::{FrameRef, NEVER};

@@ -5,16 +5,15 @@
 //!                        └ full: counted, not waited for
 //! ```
 
-use crate::slots::Frame;
+use crate::port::capture_tap::{CaptureTap, HEADER};
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
-use rtrb::{Consumer, Producer, RingBuffer};
+use rtrb::{Consumer, RingBuffer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::time::{ClockId, clock_gettime};
 use std::borrow::Cow;
 use std::fs::File;
 use std::io;
@@ -27,80 +26,6 @@ use tidegate_service::housekeeping;
 const RING: usize = 8 << 20;
 /// How often the writing thread looks.
 const POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
-/// time (8), captured length (4), original length (4), direction (1)
-const HEADER: usize = 17;
-
-/// Which way a frame went, in the VM's view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// The VM sent it (tx).
-    FromVm,
-    /// The VM received it (rx).
-    ToVm,
-}
-
-/// The worker's end.
-pub struct CaptureTap {
-    ring: Producer<u8>,
-    snaplen: usize,
-    lost: Arc<AtomicU64>,
-}
-
-impl CaptureTap {
-    /// The reader is gone.
-    pub fn is_over(&self) -> bool {
-        self.ring.is_abandoned()
-    }
-
-    /// Copies a frame, or counts it as lost where the ring is full.
-    pub fn record(&mut self, frame: &Frame, direction: Direction) {
-        let captured = (frame.len as usize).min(self.snaplen);
-        let Ok(mut chunk) = self.ring.write_chunk(HEADER + captured) else {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
-        let wall = clock_gettime(ClockId::Realtime);
-        let mut header = [0; HEADER];
-        let time = wall.tv_sec as u64 * 1_000_000_000 + wall.tv_nsec as u64;
-        header[..8].copy_from_slice(&time.to_ne_bytes());
-        header[8..12].copy_from_slice(&(captured as u32).to_ne_bytes());
-        header[12..16].copy_from_slice(&frame.len.to_ne_bytes());
-        header[16] = u8::from(direction == Direction::ToVm);
-
-        let (first, second) = chunk.as_mut_slices();
-        let mut out = Scatter { parts: [first, second] };
-        out.put(header.as_ptr(), HEADER);
-        let head = captured.min(frame.head_len as usize);
-        out.put(frame.bytes.as_ptr(), head);
-        let mut left = captured - head;
-        for span in frame.payload() {
-            let here = left.min(span.len as usize);
-            out.put(span.ptr, here);
-            left -= here;
-        }
-        chunk.commit_all();
-    }
-}
-
-/// Two slices, filled one after the other.
-struct Scatter<'a> {
-    parts: [&'a mut [u8]; 2],
-}
-
-impl Scatter<'_> {
-    fn put(&mut self, mut from: *const u8, mut len: usize) {
-        for part in &mut self.parts {
-            let here = len.min(part.len());
-            // SAFETY: `from` is a frame's own bytes or a span of the source's memory, which is mapped
-            // while the frame is in our hands; `here` fits the destination.
-            unsafe { std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), here) };
-            *part = &mut std::mem::take(part)[here..];
-            from = from.wrapping_add(here);
-            len -= here;
-        }
-    }
-}
-
 /// A capture under way: its end is told by `finished`.
 pub fn start(
     name: &str,
