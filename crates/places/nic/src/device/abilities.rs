@@ -3,16 +3,16 @@
 use super::source::Source;
 use serde::Serialize;
 
-/// What a NIC takes of one kind of request.
+/// Whether a NIC accepts one kind of request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "is", content = "why")]
 pub enum Ability {
-    /// It does.
+    /// The NIC accepts it.
     Has,
-    /// It does not, and will not; the kernel's words.
+    /// The NIC refuses it for good; the kernel's words.
     Lacks(String),
-    /// It could not be asked, or what it answered may be about the moment only; why. It is tried where it is wanted, and
-    /// worth asking again.
+    /// Unknown, with the reason: the NIC could not be asked, or its answer may be temporary. A contract tries the request, and
+    /// the next probe asks again.
     Unknown(String),
 }
 
@@ -23,7 +23,7 @@ impl Default for Ability {
 }
 
 impl Ability {
-    /// Why not, where that is known.
+    /// The kernel's words, if the NIC refuses for good.
     pub fn lacks(&self) -> Option<&str> {
         match self {
             Self::Lacks(why) => Some(why),
@@ -32,7 +32,7 @@ impl Ability {
     }
 }
 
-/// What a NIC takes.
+/// The abilities of a NIC.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Abilities {
     /// A hard limit for a VF, by `IFLA_VF_RATE` or, in switchdev mode, its devlink leaf.

@@ -4,13 +4,13 @@ use crate::device::vf::{LinkState, Vf};
 use serde::{Deserialize, Serialize};
 use tidegate_contract::{Mac, Rate};
 
-/// What is wanted of one VF. What is `None` stays as it is, but for rates.
+/// The wanted settings of one VF. A setting that is `None` stays, except rates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Function {
     /// Number of the VF on its PF.
     pub index: u16,
-    /// Its address; all zero leaves it to the VM.
+    /// MAC address; all zero: the VM chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
     /// VLAN, 1 to 4094; 0 for none.
@@ -28,17 +28,17 @@ pub struct Function {
     /// Link state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_state: Option<LinkState>,
-    /// Hard limit of what it sends; `None` is no limit.
+    /// Hard limit of the frames it sends; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tx_max: Option<Rate>,
-    /// Guaranteed rate of what it sends; `None` is none.
+    /// Guaranteed rate of the frames it sends; `None`: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tx_min: Option<Rate>,
 }
 
 impl Function {
-    /// What `self` would change, as it is: to be recorded before, and wanted again when the contract goes. What `self` leaves
-    /// alone, the record leaves alone, too.
+    /// The present values of the settings that `self` changes: recorded before, and restored when the contract ends. A setting
+    /// that `self` does not change is not recorded.
     pub fn before(&self, vf: &Vf) -> Self {
         Self {
             index: self.index,

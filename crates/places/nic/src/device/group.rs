@@ -14,38 +14,38 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_contract::Rate;
 
-/// How names of our nodes begin.
+/// Prefix of the names of our nodes.
 pub const PREFIX: &str = "tidegate-";
 
-/// 1 Mbit/s, what drivers count in, in devlink's bytes.
+/// 1 Mbit/s, the unit of drivers, in bytes per second as devlink counts.
 const MBIT_BYTES: u64 = MBIT / 8;
 
 /// VFs that share a rate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
-    /// Its name; that of the node has [`PREFIX`] before it.
+    /// Name of the group; the node's name is [`PREFIX`] and this.
     pub name: String,
-    /// The most that all of them send together; `None` is no limit. Rounded down to whole Mbit/s.
+    /// Limit of all its VFs together, rounded down to whole Mbit/s; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tx_max: Option<Rate>,
-    /// What they are guaranteed together; `None` is nothing. Rounded up.
+    /// Guarantee of all its VFs together, rounded up to whole Mbit/s; `None`: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tx_min: Option<Rate>,
     /// Its VFs.
     pub vfs: BTreeSet<u16>,
 }
 
-/// What to do for groups.
+/// The steps for groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupPlan {
-    /// In this order. Groups that are refused stay as they are.
+    /// Steps, in order. Refused groups stay as they are.
     pub steps: Vec<Step>,
-    /// Groups that cannot be had, and why.
+    /// Refused groups, with the reason.
     pub refusals: Vec<(String, String)>,
 }
 
-/// What to do so that there are these groups and no others of ours. Nothing to do is an empty plan.
+/// The steps after which exactly these groups of ours exist; empty if they exist already.
 pub fn plan_groups(wanted: &[Group], pf: &Pf, abilities: &Abilities) -> GroupPlan {
     let mut plan = GroupPlan::default();
     let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
@@ -119,7 +119,7 @@ fn lower(found: &Node, wanted: &Node) -> (u64, u64) {
     (found.share.min(wanted.share), max)
 }
 
-/// The node of a group; else why it cannot be had.
+/// The node of a group, or the reason for which the NIC cannot have it.
 fn accept(group: &Group, pf: &Pf, abilities: &Abilities) -> Result<Node, String> {
     if let Some(why) = abilities.node.lacks() {
         return Err(format!("{} cannot group VFs ({why}); in switchdev mode some NICs can", pf.name));

@@ -11,7 +11,7 @@ use tidegate_netlink::link::{RTM_GETLINK, RTM_SETLINK, named};
 use tidegate_netlink::vf::{self, VfLink};
 use tidegate_netlink::{Generic, NetlinkError, Socket, devlink, ethtool};
 
-/// Why a NIC could not be read.
+/// A NIC could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum NicError {
     /// The kernel does not answer.
@@ -19,15 +19,15 @@ pub enum NicError {
     Netlink(#[from] NetlinkError),
 }
 
-/// Why a step failed. It was not done; those before it were.
+/// A step failed and changed nothing; the steps before it were done.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {step}: {why}{hint}")]
 pub struct StepError {
-    /// What was to be done.
+    /// The step, in words.
     pub step: String,
-    /// What is wrong; of a driver, the kernel's words.
+    /// The cause; of a driver, the kernel's words.
     pub why: String,
-    /// What that may mean here, and what to do.
+    /// Likely meaning, and what to do.
     pub hint: &'static str,
     /// The kernel's error number, where it refused.
     pub errno: Option<i32>,
@@ -47,7 +47,7 @@ impl Nic {
     /// need root.
     ///
     /// # Errors
-    /// The operating system said no.
+    /// The operating system refuses a socket.
     pub fn open() -> Result<Self, NicError> {
         Ok(Self {
             route: Socket::route().map_err(NetlinkError::from)?,
@@ -108,7 +108,7 @@ impl Nic {
         Ok(unless_lacking(said)?.flatten().unwrap_or_default())
     }
 
-    /// Who switches; where it is the host, representors, leaves and nodes.
+    /// Reads the eswitch mode; in switchdev mode also representors, leaves and nodes.
     fn switchdev(&mut self, pf: &mut Pf, switch: Option<&[u8]>) -> Result<(), NetlinkError> {
         let Some(devlink) = &mut self.devlink else { return Ok(()) };
         let device = (pf.bus.clone(), pf.address.clone());
@@ -183,7 +183,7 @@ impl Nic {
         })
     }
 
-    /// What every link of the namespace counted, by interface index.
+    /// Counters of every link of the namespace, by interface index.
     pub(crate) fn link_statistics(
         &mut self,
     ) -> Result<BTreeMap<u32, crate::device::vf::Statistics>, NetlinkError> {
@@ -198,7 +198,7 @@ const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
 
-/// A device that went while it was looked at has nothing.
+/// `None` for a device that disappeared during the look.
 fn unless_gone<T: Default>(found: Result<T, NetlinkError>) -> Result<T, NetlinkError> {
     match found {
         Err(e) if e.errno() == Some(ENODEV) => Ok(T::default()),
@@ -206,7 +206,7 @@ fn unless_gone<T: Default>(found: Result<T, NetlinkError>) -> Result<T, NetlinkE
     }
 }
 
-/// A driver that has no such thing, or a device that went, says nothing.
+/// `None` for a driver without the feature, or a device that disappeared.
 fn unless_lacking<T>(said: Result<T, NetlinkError>) -> Result<Option<T>, NetlinkError> {
     match said {
         Err(e) if matches!(e.errno(), Some(EOPNOTSUPP | ENODEV | EINVAL)) => Ok(None),

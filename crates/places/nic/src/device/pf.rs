@@ -14,17 +14,17 @@ pub struct Pf {
     pub index: u32,
     /// Administratively up.
     pub up: bool,
-    /// There is a link partner. Most drivers take no rate without.
+    /// A link partner exists. Most drivers refuse rates without one.
     pub carrier: bool,
-    /// Link speed; `None` without a link, or where the driver does not say. Above 400 Gbit/s it is said as that.
+    /// Link speed, at most 400 Gbit/s; `None` without a link, or if the driver does not report it.
     pub speed: Option<Rate>,
-    /// The fastest that the NIC can do, whatever the link is at now; `None` where the driver does not say.
+    /// Highest speed of the NIC, whatever the present link speed; `None` if the driver does not report it.
     pub top_speed: Option<Rate>,
-    /// The most VFs that the NIC can have; `None` where the driver does not say.
+    /// Most VFs of the NIC; `None` if the driver does not report it.
     pub total_vfs: Option<u16>,
-    /// How many there are.
+    /// Number of VFs.
     pub num_vfs: u16,
-    /// Name of the driver, for messages: nothing is decided by it.
+    /// Name of the driver, for messages only.
     pub driver: String,
     /// Bus and address of the device, such as `pci` and `0000:03:00.0`: its devlink handle.
     pub bus: String,
@@ -32,9 +32,9 @@ pub struct Pf {
     pub address: String,
     /// PCI vendor and device, where it is one.
     pub pci_id: Option<(u16, u16)>,
-    /// Who switches between the VFs.
+    /// Whether the NIC or the host switches between the VFs.
     pub mode: Mode,
-    /// VFs that are there, by number.
+    /// Present VFs, by number.
     pub vfs: BTreeMap<u16, Vf>,
     /// devlink rate nodes, which group VFs, by name.
     pub nodes: BTreeMap<String, Node>,

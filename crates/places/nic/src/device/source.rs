@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// Where a figure is from.
+/// The source of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
-    /// What the PF's driver says of its VFs (`IFLA_VF_STATS`), 64 bits.
+    /// Statistics of VFs by the PF's driver (`IFLA_VF_STATS`), 64 bits.
     VfStatistics,
     /// Registers of the NIC, read by mapping a file of the PF, 32 or 36 bits.
     Registers,

@@ -5,7 +5,7 @@ use crate::device::vf::{LinkState, MBIT, Vf};
 use std::fmt;
 use tidegate_contract::{Mac, Rate};
 
-/// One request to a NIC. Each sets one thing, so that it is known what was done where a driver refuses the next.
+/// One request to a NIC. Each sets one thing: if a driver refuses a step, all steps before it are known to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The PF's netdev, for messages.
@@ -14,11 +14,11 @@ pub struct Step {
     pub index: u32,
     /// Its devlink handle: bus and address.
     pub device: (String, String),
-    /// What is set.
+    /// The setting.
     pub set: Set,
 }
 
-/// What a step sets.
+/// The setting of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "fields are named as in the kernel's interface")]
 pub enum Set {
@@ -70,7 +70,7 @@ impl Step {
         }
     }
 
-    /// The PF as it is after this step, from what it was before: what a look would show.
+    /// Applies this step to `pf`, as a look would show it.
     pub fn done(&self, pf: &mut Pf) {
         match &self.set {
             Set::NewNode { node } => drop(pf.nodes.insert(node.clone(), Node::default())),
@@ -116,7 +116,7 @@ impl Step {
         }
     }
 
-    /// What takes it back, given the PF as it was before; `None` where there was nothing that could be put back, such as a
+    /// The step that undoes it, given the PF before; `None` if the former setting is unknown, such as a
     /// setting that the driver does not show.
     pub fn inverse(&self, before: &Pf) -> Option<Self> {
         let vf = self.vf().and_then(|vf| before.vfs.get(&vf));

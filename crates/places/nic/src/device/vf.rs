@@ -7,27 +7,27 @@ pub use tidegate_netlink::vf::{LinkState, Statistics};
 /// A virtual function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vf {
-    /// Address that the host gave it; `None` where it gave none (all zero) and the VM chooses.
+    /// MAC address that the host set; `None` if the host set none (all zero) and the VM chooses.
     pub mac: Option<Mac>,
     /// VLAN that the NIC puts its frames into, 1 to 4094; 0 for none.
     pub vlan: u16,
     /// Priority in the VLAN tag, 0 to 7.
     pub qos: u8,
-    /// Whether the NIC drops what it sends with another source address; `None` where the driver does not say.
+    /// Whether the NIC drops frames from it with another source address; `None` if the driver does not report it.
     pub spoofchk: Option<bool>,
-    /// Whether it may ask for privileges, such as receiving everything; `None` where the driver does not say.
+    /// Whether it may ask for privileges, such as promiscuous mode; `None` if the driver does not report it.
     pub trust: Option<bool>,
-    /// What its driver in the VM is told of the link. Drivers that cannot set it say `Auto`.
+    /// The link state that its driver in the VM sees. Drivers that cannot set it report `Auto`.
     pub link_state: LinkState,
-    /// Hard limit of what it sends; `None` without. Whole Mbit/s.
+    /// Hard limit of the frames it sends, whole Mbit/s; `None`: no limit.
     pub tx_max: Option<Rate>,
-    /// Rate that it is guaranteed; `None` without. Whole Mbit/s.
+    /// Guaranteed rate, whole Mbit/s; `None`: none.
     pub tx_min: Option<Rate>,
     /// PCI address of the VF itself, where it is a PCI function.
     pub address: Option<String>,
-    /// What the driver counts for it; `None` where it has no such thing.
+    /// Counters of the driver; `None` if the driver has none.
     pub statistics: Option<Statistics>,
-    /// Its other end in switchdev mode.
+    /// Its representor in switchdev mode.
     pub representor: Option<Representor>,
     /// Its devlink rate object.
     pub leaf: Option<Leaf>,
@@ -47,9 +47,9 @@ pub struct Representor {
 pub struct Leaf {
     /// devlink's number of its port.
     pub port: u32,
-    /// Guaranteed (`tx_share`), bytes per second; 0 is nothing.
+    /// Guaranteed rate (`tx_share`), bytes per second; 0: none.
     pub share: u64,
-    /// Most (`tx_max`), bytes per second; 0 is no limit.
+    /// Limit (`tx_max`), bytes per second; 0: none.
     pub max: u64,
     /// The node that it is part of.
     pub parent: Option<String>,
@@ -76,12 +76,12 @@ impl From<VfInfo> for Vf {
 }
 
 impl Vf {
-    /// The hard limit in force, by whichever way the NIC has it.
+    /// The hard limit in force, by `IFLA_VF_RATE` or by devlink.
     pub fn limit(&self) -> Option<Rate> {
         self.leaf.as_ref().map_or(self.tx_max, |leaf| rate_of_bytes(leaf.max))
     }
 
-    /// The guaranteed rate in force, by whichever way the NIC has it.
+    /// The guaranteed rate in force, by `IFLA_VF_RATE` or by devlink.
     pub fn guarantee(&self) -> Option<Rate> {
         self.leaf.as_ref().map_or(self.tx_min, |leaf| rate_of_bytes(leaf.share))
     }
@@ -93,10 +93,10 @@ impl Vf {
     }
 }
 
-/// Bits per second, what a NIC counts in.
+/// A rate in the unit of NICs, whole Mbit/s.
 pub(crate) const MBIT: u64 = 1_000_000;
 
-/// devlink's bytes per second; `None` for 0, which is no limit. What is more than a contract can name is said as that.
+/// devlink's bytes per second as a rate; `None` for 0, which is no limit. Capped at the highest rate of a contract.
 fn rate_of_bytes(bytes: u64) -> Option<Rate> {
     Rate::from_bits(bytes.saturating_mul(8).min(Rate::MAX.bits()))
 }

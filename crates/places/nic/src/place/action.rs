@@ -3,17 +3,17 @@
 use tidegate_contract::Host;
 use tidegate_place::{Action, ContractChange, Effect};
 
-/// One change.
+/// One change of the NIC place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "short-lived, a handful at a time")]
 pub enum NicAction {
     /// The change of one contract.
     Contract(ContractChange),
-    /// `[host.nic.NAME]` of all NICs.
+    /// The settings `[host.nic.NAME]` of all NICs.
     SetHost {
-        /// In force, if known.
+        /// The settings in force, if known.
         from: Option<Host>,
-        /// Wanted.
+        /// The wanted settings.
         to: Host,
     },
 }

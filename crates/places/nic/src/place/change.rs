@@ -17,7 +17,7 @@ use tidegate_contract::{Rate, Vnic};
 use tidegate_place::PlaceError;
 
 impl NicPlace {
-    /// Enters a contract and brings its NIC to what the record says then. Where that fails, all is as before.
+    /// Enters a contract into the record and applies the record to its NIC. On failure both are as before.
     pub(super) fn tell(&mut self, former: Option<&Vnic>, vnic: &Vnic) -> Result<(), PlaceError> {
         let Some((pf, _)) = address(vnic) else { return Ok(()) };
         let shared = self.engine.shared();
@@ -36,7 +36,7 @@ impl NicPlace {
         Err(error)
     }
 
-    /// Strikes a contract out: its function is as it was before.
+    /// Removes a contract from the record, and restores the former settings of its function.
     pub(super) fn forget(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
         let Some((pf, _)) = address(vnic) else { return Ok(()) };
         let shared = self.engine.shared();
@@ -55,7 +55,7 @@ impl NicPlace {
         given.map(drop)
     }
 
-    /// All NICs, under other settings.
+    /// Applies other settings to all NICs.
     pub(super) fn settle_all(&mut self) -> Result<(), PlaceError> {
         let shared = self.engine.shared();
         let mut loops = shared.hold();
@@ -64,7 +64,7 @@ impl NicPlace {
         pfs.into_iter().try_for_each(|pf| self.settle(pf, None, &mut loops))
     }
 
-    /// What a function was before its first contract is on disk before it is touched, also where no plan came before.
+    /// Writes the former settings of a function to disk before its first contract touches it, also without a plan before.
     fn remember(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
         if self.record.before(&vnic.attach).is_some() {
             return Ok(());
@@ -113,8 +113,8 @@ impl NicPlace {
         Ok(plan.pending.is_empty())
     }
 
-    /// Brings all functions of a NIC to what the record says. What is refused, fails or is pending for others is no
-    /// concern of the change `about` one.
+    /// Applies the record to all functions of a NIC. Refusals, failures and pending steps of other functions do not fail
+    /// the change of the function `about`.
     fn settle(&mut self, pf: &str, about: Option<&Vnic>, loops: &mut Loops) -> Result<(), PlaceError> {
         let held: Vec<Vnic> = self.contracts();
         let held: Vec<&Vnic> =
@@ -139,7 +139,7 @@ impl NicPlace {
         done
     }
 
-    /// A NIC as the last look showed it, with what was done since: changes follow a look at once.
+    /// A NIC as of the last look, with the steps since: changes follow a look at once.
     fn just_seen(&mut self, pf: &str) -> Result<Option<Seen>, PlaceError> {
         match self.seen.remove(pf).filter(|seen| seen.at.elapsed() < FRESH) {
             Some(seen) => Ok(Some(seen)),

@@ -18,7 +18,7 @@ impl Conversation {
         Ok((nic, meter))
     }
 
-    /// A question.
+    /// Asks the NICs' drivers one question; on an error the next question opens a new conversation.
     pub fn ask<T>(
         &mut self,
         question: impl FnOnce(&mut Nic) -> Result<T, NicError>,
@@ -38,8 +38,8 @@ impl Conversation {
         PlaceError::Unreachable(format!("cannot talk to NICs' drivers: {error}"))
     }
 
-    /// All of them; `pf` is then as they leave it. Where one fails that is `about` this function or about a group, what
-    /// was done is taken back; where another's does, it is tried again soon.
+    /// Does all steps, and keeps `pf` up to date. If a step of the function `about`, or of a group, fails, the steps that
+    /// were done are undone; a failed step of another function is tried again soon.
     pub fn apply(&mut self, steps: &[Step], pf: &mut Pf, about: Option<u16>) -> Result<(), PlaceError> {
         let (nic, _) = self.open().map_err(|e| PlaceError::Unreachable(e.to_string()))?;
         let before = pf.clone();

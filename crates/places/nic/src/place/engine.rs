@@ -18,36 +18,36 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tidegate_contract::Rate;
 
-/// What one loop is to do.
+/// The task of one loop.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// What it shares out, among whom.
+    /// The capacity that the loop divides, and the functions that share it.
     pub terms: Terms,
-    /// The shortest period.
+    /// Shortest period of the loop.
     pub period: Duration,
-    /// The NIC as last seen.
+    /// The NIC as of the last look.
     pub pf: Pf,
-    /// What it takes.
+    /// The abilities of the NIC.
     pub abilities: Abilities,
-    /// It keeps minima by itself, beside the limits.
+    /// Whether the NIC enforces minima by itself, beside the limits.
     pub keeps_min: bool,
 }
 
-/// All loops, and the thread that runs them while there is one.
+/// All loops, and the thread that runs them.
 #[derive(Debug, Default)]
 pub struct Engine {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the loops' thread and the threads that look at NICs share.
+/// Shared by the loops' thread and the threads that observe NICs.
 #[derive(Debug, Default)]
 pub struct Shared {
     loops: Mutex<Loops>,
     changed: Condvar,
 }
 
-/// The loops; they stand still while the lock is held.
+/// The loops; they pause while the lock is held.
 #[derive(Debug, Default)]
 pub struct Loops {
     all: BTreeMap<String, Loop>,
@@ -60,9 +60,9 @@ struct Loop {
     controller: Controller,
     pace: Pace,
     due: Instant,
-    /// What was read last, by function.
+    /// The last reading, by function.
     read: BTreeMap<u16, Reading>,
-    /// Why the last turn did nothing, or not all.
+    /// The reason for which the last turn did nothing, or only a part.
     trouble: Option<String>,
 }
 
@@ -74,12 +74,12 @@ struct Reading {
 }
 
 impl Engine {
-    /// For holding the loops.
+    /// A handle to pause the loops.
     pub fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
     }
 
-    /// Its thread runs, where there is a loop, and takes notice of what was changed.
+    /// Starts the thread if a loop exists, and wakes it for changed tasks.
     pub fn start(&mut self) {
         if self.thread.is_none() && !self.shared.hold().all.is_empty() {
             let shared = self.shared();
@@ -106,30 +106,30 @@ impl Drop for Engine {
 }
 
 impl Loops {
-    /// Whether one runs for this NIC.
+    /// Whether a loop runs for this NIC.
     pub fn runs(&self, pf: &str) -> bool {
         self.all.contains_key(pf)
     }
 
-    /// The limit that was set last for a function; `None` where there was none yet.
+    /// The limit that the loop set last for a function; `None` before the first.
     pub fn limit(&self, pf: &str, function: u16) -> Option<Rate> {
         self.standing(pf, function)?.limit
     }
 
-    /// How a function stands.
+    /// The state of a function in its loop.
     pub fn standing(&self, pf: &str, function: u16) -> Option<Standing> {
         self.all.get(pf)?.controller.standings().find(|s| s.id == function)
     }
 
-    /// How often the loop of a NIC looks, and why its last turn did nothing, or not all.
+    /// The period of a NIC's loop, and the reason for which its last turn did nothing, or only a part.
     pub fn pace(&self, pf: &str) -> Option<(Duration, Option<&str>)> {
         self.all.get(pf).map(|l| (l.pace.period(), l.trouble.as_deref()))
     }
 
-    /// The loop of this NIC runs from now on as it is told, or not at all.
+    /// Starts, changes or (with `None`) ends the loop of a NIC.
     ///
     /// # Errors
-    /// Why it cannot; one that runs goes on as it did.
+    /// The task is not possible; a loop that runs keeps its task.
     pub fn set(&mut self, name: &str, task: Option<Task>) -> Result<(), String> {
         match task {
             Some(task) => self.set_task(name, task),
@@ -140,7 +140,7 @@ impl Loops {
         }
     }
 
-    /// Only loops of these NICs go on.
+    /// Ends the loops of all other NICs.
     pub fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
         self.all.retain(|pf, _| is_there(pf));
     }
@@ -181,7 +181,7 @@ impl Loops {
 }
 
 impl Shared {
-    /// The loops, which stand still until the guard goes.
+    /// The loops, which pause until the guard is dropped.
     pub fn hold(&self) -> MutexGuard<'_, Loops> {
         self.loops.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -253,7 +253,7 @@ impl Loop {
         trouble.map_or(Ok(()), Err)
     }
 
-    /// What each member sent since the last look; what others on this link sent makes it the narrower.
+    /// Bytes that each member sent since the last reading. The traffic of other functions lowers the link's capacity.
     fn usage(&mut self, nic: &mut Nic, meter: &mut Meter) -> Result<Vec<Option<Usage>>, String> {
         let counted = meter.read(nic, &self.task.pf).map_err(|e| e.to_string())?;
         let at = Instant::now();
@@ -278,7 +278,7 @@ impl Loop {
         Ok(members.iter().map(|m| used.get(&m.id).copied()).collect())
     }
 
-    /// Sets a limit, and nothing else.
+    /// Sets the limit of one function.
     fn set_limit(&mut self, nic: &mut Nic, function: u16, limit: Rate) -> Result<(), String> {
         let Task { terms, pf, abilities, keeps_min, .. } = &mut self.task;
         let min = terms.members.iter().find(|m| m.id == function).and_then(|m| m.min);

@@ -15,15 +15,15 @@ pub fn address(vnic: &Vnic) -> Option<(&str, u16)> {
     }
 }
 
-/// Whether two contracts are about one function: what is told of it may differ.
+/// Whether two contracts name the same function; their settings may differ.
 pub fn same(a: &Attach, b: &Attach) -> bool {
     matches!((a, b), (Attach::Vf { pf: p, index: i, .. }, Attach::Vf { pf: q, index: j, .. }) if p == q && i == j)
 }
 
-/// What a NIC is told; `None` where the attachment is no function.
+/// The settings of a contract's function; `None` if the attachment is no function.
 ///
 /// # Errors
-/// Everything of the contract that no NIC keeps.
+/// Every key of the contract that no NIC can enforce.
 pub fn function(vnic: &Vnic) -> Result<Option<Function>, Vec<String>> {
     let Attach::Vf { index, options, .. } = &vnic.attach else { return Ok(None) };
     let refused = refused(vnic, options.qos);
@@ -47,7 +47,7 @@ pub fn function(vnic: &Vnic) -> Result<Option<Function>, Vec<String>> {
     }))
 }
 
-/// What a reader of a plan should know of a contract with a limit.
+/// Notes for a reader of a plan, of a contract with a limit.
 pub fn how_what_exceeds_its_limit_waits(vnic: &Vnic) -> Option<String> {
     let what = "what exceeds tx.max waits in its NIC, which does not tell flows apart: a long one holds up the others";
     vnic.tx.max.map(|_| what.into())

@@ -52,31 +52,31 @@ use tidegate_contract::{Attach, Nic as Settings, Rate, Vnic};
 use tidegate_durable::DurableError;
 use tidegate_place::{Capabilities, ContractChange, Observed, Place, PlaceError, Plan, Refusal, Wanted};
 
-/// A NIC that could not be asked for all of its abilities is asked again after so long.
+/// Pause before a NIC with unknown abilities is probed again.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
-/// What a look showed is no more to be relied on after this.
+/// Age at which a look is out of date.
 const FRESH: Duration = Duration::from_millis(500);
 
 /// The NICs of the agent's network namespace.
 pub struct NicPlace {
     conversation: Conversation,
     record: Record,
-    /// `[host.nic.NAME]`, in force; `None` until it was told, and no loop runs before.
+    /// The settings `[host.nic.NAME]` in force; `None` until the agent sends them: no loop runs before.
     settings: Option<BTreeMap<String, Settings>>,
-    /// What is known of each NIC.
+    /// Abilities and speeds of each NIC.
     known: RefCell<BTreeMap<String, Known>>,
-    /// What the functions are that get a contract with the change that was planned last, by vNIC.
+    /// Present settings of functions that get a contract by the last plan, by vNIC.
     coming: BTreeMap<String, Function>,
-    /// As the last look showed them.
+    /// The NICs as of the last look.
     seen: BTreeMap<String, Seen>,
     engine: Engine,
-    /// Loops that cannot run, and why.
+    /// Loops that cannot run, with the reason.
     refused_loops: BTreeMap<String, String>,
 }
 
 impl NicPlace {
-    /// What it was told is kept in `state`. The second value is what was damaged.
+    /// A place with its record in the folder `state`. The second value describes damage of the record.
     pub fn new(state: &Path) -> Result<(Self, Option<String>), DurableError> {
         let (record, damage) = Record::load(state)?;
         let place = Self {
@@ -97,7 +97,7 @@ impl NicPlace {
         self.record.vnics().cloned().collect()
     }
 
-    /// What a NIC takes, asked once, and again where something could not be asked; and the fastest that its link was seen.
+    /// The abilities of a NIC, probed once and again while any is unknown, and the highest speed that its link had.
     fn known(&mut self, pf: &Pf) -> Result<(Abilities, Option<Rate>), PlaceError> {
         let before = self.known.borrow().get(&pf.name).filter(|known| known.is_of(pf)).cloned();
         let fastest = before.as_ref().and_then(|known| known.fastest).max(pf.top_speed).max(pf.speed);
@@ -116,20 +116,20 @@ impl NicPlace {
         Ok(answer)
     }
 
-    /// `[host.nic.NAME]` of a NIC.
+    /// The settings `[host.nic.NAME]` of a NIC.
     fn settings_of(&self, name: &str) -> Settings {
         self.settings.as_ref().and_then(|all| all.get(name)).cloned().unwrap_or_default()
     }
 }
 
-/// What is known of a NIC.
+/// Facts about a NIC that a look does not repeat.
 #[derive(Clone, Debug)]
 struct Known {
-    /// Device, driver, interface and mode: another one takes something else.
+    /// Device, driver, interface and mode: others have other abilities.
     identity: (String, String, u32, Mode),
     asked: Instant,
     abilities: Abilities,
-    /// The fastest that its link was seen.
+    /// The highest speed that its link had.
     fastest: Option<Rate>,
 }
 

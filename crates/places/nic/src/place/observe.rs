@@ -50,7 +50,7 @@ impl NicPlace {
         Ok((observed, links))
     }
 
-    /// A NIC as it is, what it takes, and what its link carries; `None` where there is no such NIC.
+    /// The present state of a NIC, its abilities, and its link; `None` if no such NIC exists.
     pub(super) fn see(&mut self, name: &str) -> Result<Option<Seen>, PlaceError> {
         let Some(pf) = self.conversation.ask(|nic| nic.observe(name))? else { return Ok(None) };
         let (abilities, speed) = self.known(&pf)?;
@@ -63,7 +63,7 @@ impl NicPlace {
         Ok(Some(Seen { pf, abilities, link, at: Instant::now() }))
     }
 
-    /// Its loop runs as these contracts need it. Before the settings are known none does.
+    /// Starts, changes or ends the NIC's loop for these contracts. No loop runs before the settings are known.
     pub(super) fn set_loop(&mut self, vnics: &[&Vnic], seen: &Seen, loops: &mut Loops) {
         let name = &seen.pf.name;
         let settings = self.settings_of(name);
@@ -81,8 +81,8 @@ impl NicPlace {
         }
     }
 
-    /// What there is to do on a NIC, limits being as the loop set them where one runs. What a contract asks that no NIC keeps
-    /// was refused before it came here.
+    /// The steps that a NIC needs, with the limits of the loop where one runs. Keys that no NIC can enforce
+    /// were refused before.
     pub(super) fn wishes(settings: &Settings, vnics: &[&Vnic], seen: &Seen, loops: &Loops) -> Plan {
         let pf = &seen.pf;
         let runs = loops.runs(&pf.name);
@@ -170,7 +170,7 @@ impl NicPlace {
         Ok(())
     }
 
-    /// What a person should know of the loop that sets a function's limit.
+    /// Notes about the loop that sets a function's limit.
     fn notes_of_loop(&self, vnic: &Vnic, name: &str, loops: &Loops, strangers: Option<&str>) -> Vec<String> {
         if let Some(why) = self.refused_loops.get(name) {
             return vec![format!("the loop of {name} does not run: {why}")];
@@ -188,7 +188,7 @@ impl NicPlace {
         notes
     }
 
-    /// Why what is coming cannot be had; what its function is now, is noted.
+    /// The obstacle to a contract that is coming; notes the present settings of its function.
     fn obstacle(&mut self, vnic: &Vnic, name: &str, seen: Option<&Seen>) -> Option<String> {
         let Some(seen) = seen else { return Some(no_nic(name)) };
         // What is wrong with the contract itself, the plan says.
@@ -203,7 +203,7 @@ impl NicPlace {
     }
 }
 
-/// Whether the vNIC has other limits until the step is done.
+/// Whether the vNIC has wrong limits until the step is done.
 fn concerns(step: &Step, vnic: &Vnic) -> bool {
     match &step.set {
         Set::NewNode { node }
@@ -221,7 +221,7 @@ fn concerns_none(step: &Step, vnics: &[&Vnic]) -> bool {
     !vnics.iter().any(|vnic| concerns(step, vnic))
 }
 
-/// The limit of a function before its loop has set one: the one it has, if that is not too much; or what it is promised.
+/// The limit of a function before its loop sets one: its present limit if that is low enough, else its promise.
 fn at_first(vnic: &Vnic, there: Option<Rate>) -> Rate {
     let least = Rate::from_bits(1_000_000).unwrap_or(Rate::MAX);
     let most = vnic.tx.max.unwrap_or(Rate::MAX);
@@ -248,7 +248,7 @@ fn no_nic(name: &str) -> String {
     )
 }
 
-/// What a function counted, with what is in doubt about it.
+/// Enters the counters of a function, with notes about doubts.
 fn enter(vnic: &Vnic, counted: &Counted, observed: &mut Observed, there: &mut ObservedVnic) {
     let (stats, figures) = statistics::of(vnic, counted);
     if let Some((stats, unknown)) = stats {
@@ -259,7 +259,7 @@ fn enter(vnic: &Vnic, counted: &Counted, observed: &mut Observed, there: &mut Ob
     there.notes.extend(statistics::doubts(counted));
 }
 
-/// What cannot be put on disk.
+/// The problem that the record cannot be written.
 fn cannot_note(error: tidegate_durable::DurableError) -> String {
     format!("no change can be made: {error}")
 }

@@ -4,11 +4,11 @@ use super::shared_link::SharedLink;
 use crate::device::{Abilities, Pf};
 use std::time::Instant;
 
-/// One NIC, as seen.
+/// One NIC.
 pub(crate) struct Seen {
     pub pf: Pf,
     pub abilities: Abilities,
     pub link: SharedLink,
-    /// When.
+    /// Time of the look.
     pub at: Instant,
 }

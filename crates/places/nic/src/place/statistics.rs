@@ -7,8 +7,8 @@ use tidegate_evidence::NicDrop;
 use tidegate_evidence::{Figure, Quantity, Unknown};
 use tidegate_evidence::{Traffic, VnicStats};
 
-/// The counters, where any of them is known, with what is not counted among them; and each figure with its source, also
-/// those that are not counted.
+/// The counters, if any is known, with the reasons for unknown ones; and every figure with its source, also
+/// unknown figures.
 pub fn of(vnic: &Vnic, counted: &Counted) -> (Option<(VnicStats, Unknown)>, Vec<Figure>) {
     let uncounted = counted.unknown.clone().unwrap_or_else(|| "not counted".into());
     let figure = |name: String, figure: Option<counters::Figure>| Figure {
@@ -48,7 +48,7 @@ pub fn of(vnic: &Vnic, counted: &Counted) -> (Option<(VnicStats, Unknown)>, Vec<
     (Some((stats, unknown)), figures)
 }
 
-/// What a reader of figures should know.
+/// Notes for a reader of the figures.
 pub fn doubts(counted: &Counted) -> Vec<String> {
     let mut notes = Vec::new();
     let doubts = counted.doubts;

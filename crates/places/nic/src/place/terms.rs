@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_contract::{Aggregate, Control, Nic, Rate, Segment, Vnic};
 use tidegate_place::Refusal;
 
-/// What is told to the loop of one NIC.
+/// The input of one NIC's loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// What it shares out.
+    /// The link that the loop divides.
     pub link: LinkTerms,
-    /// Among whom.
+    /// The functions that share it.
     pub members: Vec<Member>,
     /// The aggregates of their segments.
     pub tenants: Vec<Tenant>,
@@ -33,7 +33,7 @@ pub fn by_nic<'a>(vnics: impl IntoIterator<Item = &'a Vnic>) -> BTreeMap<&'a str
     all
 }
 
-/// Why a contract needs the loop, in words; `None` where it does not.
+/// The reason for which a contract needs the loop; `None` if it needs none.
 pub fn needs_loop(vnic: &Vnic, nic: &Nic, link: &SharedLink) -> Option<String> {
     let aggregate = nic.segment.get(&vnic.segment).filter(|a| a.max.is_some() || a.min.is_some());
     let aggregate = aggregate.filter(|_| !link.groups);
@@ -48,7 +48,7 @@ pub fn needs_loop(vnic: &Vnic, nic: &Nic, link: &SharedLink) -> Option<String> {
     }
 }
 
-/// What the loop of a NIC is told; `None` where none is to run, or the link's capacity is not known.
+/// The input of a NIC's loop; `None` if no loop is needed, or the link's capacity is unknown.
 pub fn terms(vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Option<Terms> {
     let runs = match nic.control {
         Control::Off => false,
@@ -69,7 +69,7 @@ pub fn groups(vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Vec<Group> {
     if link.groups { nic.segment.iter().filter_map(group).collect() } else { Vec::new() }
 }
 
-/// Everything of what is promised that does not fit.
+/// Every promise that does not fit.
 pub fn refusals(pf: &str, vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Vec<Refusal> {
     if nic.control == Control::Off {
         let needs = vnics.iter().filter_map(|v| Some((v, needs_loop(v, nic, link)?)));
@@ -96,14 +96,14 @@ pub fn refusals(pf: &str, vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Vec<
 }
 
 impl Terms {
-    /// What is promised to all members together, bit/s; a limit is at least a unit.
+    /// Sum of the promises to all members, bit/s; a limit is at least one unit.
     pub fn promised(&self) -> u64 {
         let unit = self.link.unit;
         self.members.iter().map(|m| m.min.unwrap_or(unit).max(unit).bits()).sum()
     }
 }
 
-/// What functions may send together, in the bytes that are counted.
+/// Limit of all functions together, bit/s of counted bytes.
 fn capacity(nic: &Nic, link: &SharedLink) -> Option<Rate> {
     match nic.capacity {
         Some(said) => Some(carried(said, link.speed)),
@@ -111,7 +111,7 @@ fn capacity(nic: &Nic, link: &SharedLink) -> Option<Rate> {
     }
 }
 
-/// What of this a link of this speed carries, in the bytes that are counted.
+/// Capacity of a link of this speed, bit/s of counted bytes.
 pub fn carried(capacity: Rate, speed: Option<Rate>) -> Rate {
     let counted = speed.and_then(|speed| Rate::from_bits(speed.bits() / 100 * COUNTED_PERCENT));
     counted.map_or(capacity, |counted| capacity.min(counted))
@@ -139,7 +139,7 @@ mod tests {
         Rate::from_bits(n * 1_000_000)
     }
 
-    /// A NIC of 1 Gbit/s that knows maxima only.
+    /// A NIC of 1 Gbit/s that enforces maxima only.
     fn gigabit() -> SharedLink {
         SharedLink { speed: mbit(1000), lacks_min: Some("Invalid argument".into()), groups: false }
     }
