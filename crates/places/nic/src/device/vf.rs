@@ -93,7 +93,7 @@ impl Vf {
     }
 }
 
-/// A rate in the unit of NICs, whole Mbit/s.
+/// 1 Mbit/s in bit/s: the unit in which NICs count.
 pub(crate) const MBIT: u64 = 1_000_000;
 
 /// devlink's bytes per second as a rate; `None` for 0, which is no limit. Capped at the highest rate of a contract.
