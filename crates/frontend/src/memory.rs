@@ -66,7 +66,7 @@ impl SharedMemory {
         Ok(Self { fd, start: start.cast(), size, huge, guest_addr, allocated: AtomicU64::new(0) })
     }
 
-    /// Allocates all of it now, as QEMU's `prealloc=on` does.
+    /// Allocates every page now, as QEMU's `prealloc=on` does.
     ///
     /// # Errors
     /// When the kernel has not that much memory.

@@ -59,7 +59,7 @@ impl Queue {
         self.free.pop()
     }
 
-    /// Takes back what the device completed.
+    /// Reclaims buffers that the device completed.
     pub fn reap_all(&mut self) {
         while let Some(used) = self.ring.reap() {
             self.free.push(self.buffer_of[usize::from(used.head)]);
@@ -91,7 +91,7 @@ impl Queue {
         self.add(buffer, &chain)
     }
 
-    /// Shows the device what was added, and kicks it if it asked for that.
+    /// Publishes added buffers, and kicks the device if it asked for kicks.
     #[inline]
     pub fn show(&mut self) {
         if self.ring.publish() {

@@ -47,7 +47,7 @@ impl Generic {
         self.socket.change(self.family, 0, &self.message(command, attributes))
     }
 
-    /// Asks for one thing; `each` gets the attributes of what is said of it.
+    /// Asks for one object; `each` gets the attributes of the answer.
     ///
     /// # Errors
     /// As [`Socket::get`].

@@ -50,7 +50,7 @@ impl Netfilter {
         self.socket.get(self.kind(command), &body, |_, body| each(message(body)?))
     }
 
-    /// Asks for all there is; 0 is every family.
+    /// Asks for all objects; family 0 stands for every family.
     ///
     /// # Errors
     /// As [`Socket::dump`].

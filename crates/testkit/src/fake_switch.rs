@@ -47,9 +47,9 @@ pub struct State {
     pub refuse_tx: Option<tidegate_contract::Rate>,
     /// The statistics.
     pub region: Option<Region>,
-    /// Who is told what it takes to go on without this switch.
+    /// The socket for notes with which another switch can go on.
     pub keepers: Vec<OwnedFd>,
-    /// What an attacker with this switch does instead of answering.
+    /// An attacker's behaviour in place of answers.
     pub lie: Option<Lie>,
     /// Connections that it has accepted since it was made.
     pub accepted: u64,
@@ -78,7 +78,7 @@ impl FakeSwitch {
     /// Starts one that listens at `path`.
     ///
     /// # Panics
-    /// It cannot listen there.
+    /// The socket cannot be made.
     pub fn start(path: &Path) -> Self {
         let mut switch =
             Self { path: path.into(), state: Arc::new(Mutex::new(State::default())), running: None };
@@ -137,7 +137,7 @@ impl FakeSwitch {
         assert!(!self.state.is_poisoned(), "a thread of the fake switch panicked while it answered");
     }
 
-    /// Kills it and starts it again: every connection and port is gone.
+    /// Kills and restarts the switch: every connection and port is gone.
     pub fn restart(&mut self) {
         self.kill();
         self.run();
@@ -164,12 +164,12 @@ impl FakeSwitch {
         state.hang_up();
     }
 
-    /// It is as it was.
+    /// Ends the attack.
     pub fn given_back(&self) {
         self.taken_over(|_, _, _| false);
     }
 
-    /// What was done since the last question.
+    /// Changes since the last call.
     pub fn log(&self) -> Vec<String> {
         std::mem::take(&mut self.state().log)
     }

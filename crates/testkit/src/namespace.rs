@@ -33,7 +33,7 @@ impl Kind<'_> {
         command
     }
 
-    /// Why there are none to be had; `None` where there are.
+    /// The reason for which the machine gives no namespaces; `None` if it does.
     fn missing(&self) -> Option<String> {
         let probe = self.command().args(self.probe).output().expect("unshare (util-linux)");
         let why = String::from_utf8_lossy(&probe.stderr);
@@ -78,7 +78,7 @@ pub fn in_namespace(name: &str, kind: Kind<'_>, body: impl FnOnce()) {
 /// Gives the calling thread, and threads and processes that it starts, a network namespace of its own.
 ///
 /// # Errors
-/// It has no right to (CAP_SYS_ADMIN).
+/// The thread lacks CAP_SYS_ADMIN.
 pub fn own_network() -> io::Result<()> {
     // SAFETY: neither descriptors nor directories are unshared.
     Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?)

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io::Write;
 
-/// Says why a test does not run. The test then returns.
+/// Prints the reason for which a test does not run. The test then returns.
 ///
 /// # Panics
 /// In CI.

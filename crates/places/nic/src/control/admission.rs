@@ -35,7 +35,7 @@ pub enum TermsError {
          other"
     )]
     TenantMinAboveMax { segment: Segment, min: Rate, max: Rate, unit: Rate },
-    /// What is promised to the functions of a segment is more than the segment may send.
+    /// The promises to the functions of a segment exceed the segment's maximum.
     #[error(
         "segment {segment}: its {members} VFs are promised {needed} together (at least {unit} each), above its max \
          {max}; lower tx.min or raise the segment's max"

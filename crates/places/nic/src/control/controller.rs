@@ -31,29 +31,29 @@ const NEAR_ENOUGH: f64 = 0.25;
 pub struct Change {
     /// Whose.
     pub id: u16,
-    /// What is in force; `None` where that is not known.
+    /// The limit in force; `None` if unknown.
     pub from: Option<Rate>,
-    /// What to set: a whole number of the link's units, at least one.
+    /// The limit to set: a whole number of the link's units, at least one.
     pub to: Rate,
 }
 
-/// Why a member's limit is what it is.
+/// The reason for a member's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitReason {
-    /// Its counter said nothing yet, or not for long: it counts as one that wants all.
+    /// No recent sample: the controller assumes that the member wants the whole link.
     Unmeasured,
-    /// It sends little or nothing; what it does not use is lent.
+    /// The member sends little or nothing; the rest of its minimum is lent to others.
     Idle,
-    /// It has what it wants.
+    /// The member has all that it uses.
     Content,
-    /// It wants more, and is at its hard limit.
+    /// The member wants more, and is at its hard limit.
     Max,
-    /// It wants more, and its segment is at its maximum.
+    /// The member wants more, and its segment is at its maximum.
     Segment,
-    /// It wants more, and has its fair share of what there is.
+    /// The member wants more, and has its fair share of the link.
     Share,
-    /// It wants more, and gets more every period.
+    /// The member wants more, and its limit rises each period.
     Growing,
 }
 
@@ -76,9 +76,9 @@ impl fmt::Display for LimitReason {
 pub struct Standing {
     /// Whose.
     pub id: u16,
-    /// Its limit, as last given out; `None` before the first step, and where it is not known what is in force.
+    /// The limit of the last step; `None` before the first step, and while the limit in force is unknown.
     pub limit: Option<Rate>,
-    /// What it used in its last sample; `None` where there was none, or nothing was used.
+    /// Use in the last sample; `None` without a sample or without use.
     pub used: Option<Rate>,
     /// Why.
     pub held: LimitReason,
@@ -86,7 +86,7 @@ pub struct Standing {
     pub missed: u64,
 }
 
-/// What was done since the controller is there.
+/// Counts since the controller was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Steps.
@@ -157,7 +157,7 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Other members, terms, tenants, or another link; what is known of those that stay is kept.
+    /// Changes members, terms, tenants or the link; members that stay keep their state.
     ///
     /// The limit of one that goes is no longer counted: it has to be set to something else, or the function to be
     /// silent, before the next step's limits are set.
@@ -230,7 +230,7 @@ impl Controller {
         self.give_out()
     }
 
-    /// A limit given out by the last step was not taken: what was in force before still is.
+    /// A limit of the last step could not be set: the limit before is still in force.
     pub fn not_set(&mut self, id: u16) {
         if let Some(state) = self.states.iter_mut().find(|s| s.member.id == id) {
             state.limit = state.before;
@@ -246,7 +246,7 @@ impl Controller {
         }
     }
 
-    /// What is in force for a member is not known any more: the next step sets its limit again, whatever it is.
+    /// The limit in force of a member is unknown from now on: the next step sets it again.
     pub fn forget(&mut self, id: u16) {
         if let Some(state) = self.states.iter_mut().find(|s| s.member.id == id) {
             state.limit = None;
@@ -264,12 +264,12 @@ impl Controller {
         })
     }
 
-    /// What was done so far.
+    /// Counts so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// The link, as it is believed to be.
+    /// The link that the controller divides.
     pub fn link(&self) -> &LinkTerms {
         &self.link
     }
@@ -294,7 +294,7 @@ impl Controller {
         }
     }
 
-    /// What a member that uses little gets, in units.
+    /// Limit of a member that uses little, in units.
     fn probe(&self) -> f64 {
         let capacity = self.link.units(self.link.capacity) as f64;
         let all = PROBES * capacity / self.states.len().max(1) as f64;
@@ -323,7 +323,7 @@ impl Controller {
         }
     }
 
-    /// Whole units: rounded down, and what that leaves to those who want it.
+    /// Whole units: rounded down; the remainder goes to members that want more.
     fn round(&mut self, capacity: f64) {
         let mut left = capacity;
         for (state, claim) in self.states.iter_mut().zip(&mut self.claims) {

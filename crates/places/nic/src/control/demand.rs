@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-/// From this share of its limit on, a function wants more.
+/// Share of its limit from which a function counts as wanting more.
 pub const PRESSED: f64 = 0.95;
 /// One that wants more goes on to, while it uses this share: a TCP sender that backs off is not content.
 pub const PRESSED_STILL: f64 = 0.9;
@@ -26,7 +26,7 @@ const WINDOW: (f64, Duration) = (3.0, Duration::from_millis(150));
 /// So many samples missed in a row, and nothing is known any more.
 const FORGOTTEN: u32 = 10;
 
-/// What was used of late.
+/// Recent use.
 #[derive(Clone, Debug, Default)]
 pub struct Demand {
     known: bool,
@@ -61,7 +61,7 @@ impl Demand {
         self.now.pressed |= most >= share * limit;
     }
 
-    /// No sample, or one that is not to be believed: what was known holds on for a while.
+    /// No sample, or a sample that is not trusted: the last state holds for a while.
     pub fn miss(&mut self) {
         self.missed += 1;
         if self.missed >= FORGOTTEN {
@@ -84,7 +84,7 @@ impl Demand {
         self.now.peak.max(self.before.peak)
     }
 
-    /// What to give it if there is as much, where `limit` is in force and `min` promised.
+    /// The limit that it should have, capacity permitting, with `limit` in force and `min` promised.
     pub fn wanted(&self, limit: f64, min: f64) -> f64 {
         if !self.known {
             f64::INFINITY

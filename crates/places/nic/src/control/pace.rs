@@ -34,7 +34,7 @@ impl Pace {
         Self { spare: spare.max(1), ..self }
     }
 
-    /// Takes what a turn took, reading and setting; returns the period to keep from now on.
+    /// Enters the time that a turn took for reading and setting; returns the new period.
     pub fn spent(&mut self, cost: Duration) -> Duration {
         self.mean = self.mean - self.mean / MEMORY + cost / MEMORY;
         let wanted = (self.mean * self.spare).clamp(self.shortest, LONGEST);
@@ -50,7 +50,7 @@ impl Pace {
         self.period
     }
 
-    /// Whether even the longest period is too short for what this NIC takes.
+    /// Whether even the longest period is too short for this NIC.
     pub fn too_slow(&self) -> bool {
         self.mean * self.spare > LONGEST
     }

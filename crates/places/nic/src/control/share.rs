@@ -10,26 +10,26 @@
 
 use super::terms::Lending;
 
-/// What one member claims, and what it gets.
+/// Claim and limit of one member.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Claim {
-    /// What it would have if it were alone; at least nothing.
+    /// The rate that it would use alone.
     pub wanted: f64,
-    /// What it is promised.
+    /// Its minimum.
     pub min: f64,
-    /// What it may have at most; at least 1.
+    /// Its maximum; at least 1.
     pub max: f64,
     /// How fast it grows; above 0.
     pub weight: f64,
     /// Index of its tenant, where that has an aggregate.
     pub tenant: Option<usize>,
-    /// What it gets because it was promised; part of `limit`.
+    /// Part of `limit` that meets its minimum.
     pub guaranteed: f64,
-    /// What it gets because it wants it; part of `limit`, with what was promised.
+    /// Part of `limit` that it uses, its minimum included.
     pub fair: f64,
-    /// What it gets.
+    /// Its limit.
     pub limit: f64,
-    /// What it may still get in the present [`fill`].
+    /// Room left in the present [`fill`].
     pub room: f64,
     /// How fast, in the present [`fill`].
     pub pace: f64,
@@ -38,15 +38,15 @@ pub struct Claim {
 /// A tenant's aggregate.
 #[derive(Clone, Debug, Default)]
 pub struct Aggregate {
-    /// What its members are promised together.
+    /// Sum of the minima of its members.
     pub min: f64,
-    /// What they may have together at most; infinite where there is none.
+    /// Maximum of all members together; infinite without an aggregate.
     pub max: f64,
     /// Its members, as indices of claims.
     pub members: Vec<usize>,
 }
 
-/// Shares `capacity` out. `probe` is what each member gets, when there is as much, to show that it wants more.
+/// Divides `capacity`. `probe` is the extra that each member gets, capacity permitting, to show that it wants more.
 pub fn share(capacity: f64, lending: Lending, probe: f64, claims: &mut [Claim], tenants: &[Aggregate]) {
     for claim in claims.iter_mut() {
         claim.limit = 1.0;

@@ -6,7 +6,7 @@ use tidegate_contract::{Bytes, Rate, Segment};
 /// The link that all functions of a NIC share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkTerms {
-    /// What the functions may send together, in the bytes that the counters count.
+    /// Capacity of the functions together, in bytes as the counters count them.
     ///
     /// Less than the link's speed: of 1 Gbit/s, frames of 1514 bytes without FCS fill 984 Mbit/s.
     pub capacity: Rate,
@@ -14,17 +14,17 @@ pub struct LinkTerms {
     pub unit: Rate,
     /// The most that is counted at once: a frame, 1518 bytes, or 64 KiB where super-frames are counted whole.
     pub frame: Bytes,
-    /// What becomes of a minimum that is not used.
+    /// Whether an unused minimum is lent.
     pub lending: Lending,
 }
 
-/// What becomes of a minimum while its owner does not use it.
+/// Whether a minimum is lent while its owner does not use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lending {
-    /// Others use it; its owner has it back within a few periods.
+    /// Lent: others use it, and its owner has it back within a few periods.
     #[default]
     Lend,
-    /// It is not lent; its owner has it at once.
+    /// Not lent: its owner has it at once.
     Reserve,
 }
 
@@ -58,7 +58,7 @@ impl LinkTerms {
     }
 }
 
-/// One function that sends through the link, and what it is promised there.
+/// One function that sends through the link, and its promises there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     /// Index of the function on its NIC.
@@ -67,7 +67,7 @@ pub struct Member {
     pub max: Option<Rate>,
     /// What it gets when it wants it; rounded up to the link's unit, but to no more than `max` is rounded to.
     pub min: Option<Rate>,
-    /// Share of what is left once minima are met: 1 to 1000.
+    /// Weight in dividing the capacity above all minima: 1 to 1000.
     pub weight: u32,
     /// Its tenant network.
     pub segment: Segment,
@@ -84,7 +84,7 @@ pub struct Tenant {
     pub min: Option<Rate>,
 }
 
-/// What a function sent between two looks at its counter.
+/// Bytes that a function sent between two readings of its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes from the first look to the second.

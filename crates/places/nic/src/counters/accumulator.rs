@@ -22,7 +22,7 @@ const SMALLEST: u64 = 60;
 /// Length of FCS.
 const FCS: u64 = 4;
 
-/// What is counted, from the VM's side.
+/// The counters of a VF, in the VM's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is what it says")]
 pub enum Count {
@@ -50,7 +50,7 @@ impl Count {
     ];
 }
 
-/// A counter, as it is.
+/// One reading of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Value {
     /// Now.
@@ -139,7 +139,7 @@ impl Most {
     }
 }
 
-/// What a VF counted since its first reading.
+/// Totals of a VF since its first reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accumulator {
     last: Option<Reading>,
@@ -180,7 +180,7 @@ impl Accumulator {
         })
     }
 
-    /// What is not certain.
+    /// Doubts about the totals.
     pub fn doubts(&self) -> Doubts {
         self.doubts
     }

@@ -24,7 +24,7 @@ pub struct Traffic {
     pub dropped: Option<Figure>,
 }
 
-/// What is not certain about totals.
+/// Doubts about totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Doubts {
     /// Intervals so long that a counter may have wrapped unseen: totals may be too low by multiples of its range.
@@ -34,15 +34,15 @@ pub struct Doubts {
     pub resets: u64,
 }
 
-/// What was counted for one VF.
+/// Totals of one VF.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counted {
-    /// What the VM sent.
+    /// Sent by the VM.
     pub tx: Traffic,
-    /// What the VM received.
+    /// Received by the VM.
     pub rx: Traffic,
-    /// What is not certain about it.
+    /// Doubts about both.
     pub doubts: Doubts,
-    /// Why nothing is known, where that is so.
+    /// The reason, if nothing is known.
     pub unknown: Option<String>,
 }

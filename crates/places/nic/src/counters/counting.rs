@@ -18,20 +18,20 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tidegate_netlink::NetlinkError;
 
-/// How late a NIC may bring its counters up to date, so that one interval shows what came in another.
+/// Greatest delay of a NIC's counters: frames of one interval may be counted in the next.
 const LATE: Duration = Duration::from_millis(100);
 
 type Readings = BTreeMap<u16, Reading>;
 
-/// What a look took.
+/// The readings of one look.
 struct Taken {
     source: Source,
     readings: Readings,
-    /// Why it is not believed.
+    /// The reason, if the readings are not trusted.
     unknown: Option<String>,
 }
 
-/// What the VFs of a PF counted so far.
+/// Totals of the VFs of a PF, and their source.
 #[derive(Debug, Default)]
 pub struct Counting {
     /// The source that is believed.
@@ -55,7 +55,7 @@ impl Counting {
         Ok(self.account(pf, &taken, most))
     }
 
-    /// Adds readings to what was counted.
+    /// Adds readings to the totals.
     fn account(&mut self, pf: &Pf, taken: &Taken, most: Option<Most>) -> BTreeMap<u16, Counted> {
         let Taken { source, readings, unknown } = taken;
         self.vfs.retain(|vf, _| pf.vfs.contains_key(vf));
@@ -76,7 +76,7 @@ impl Counting {
         pf.vfs.keys().map(|vf| (*vf, counted(vf))).collect()
     }
 
-    /// Readings of the source that is believed, or else those of the driver with the reason why they are not.
+    /// Readings of the trusted source; without one, readings of the driver, with the reason for which it is not trusted.
     fn take(&mut self, nic: &mut Nic, pf: &Pf) -> Result<Taken, NetlinkError> {
         let believed = |source, readings| Ok(Taken { source, readings, unknown: None });
         match self.source {
@@ -120,7 +120,7 @@ impl Counting {
     }
 }
 
-/// What each source is good for.
+/// Whether each source counts.
 pub fn sources(nic: &mut Nic, pf: &Pf) -> Vec<(Source, Ability)> {
     let statistics = match driver(nic, pf) {
         Err(e) => Ability::Unknown(e.to_string()),
@@ -156,7 +156,7 @@ fn driver(nic: &mut Nic, pf: &Pf) -> Result<Readings, NetlinkError> {
     Ok(statistics.map(|(vf, statistics)| (vf, of_function(&statistics))).collect())
 }
 
-/// Why registers cannot be read is for people.
+/// Readings of registers; the error is for people.
 fn registers(pf: &Pf) -> Result<Readings, String> {
     let id = pf.pci_id.ok_or("not a PCI device")?;
     let layout = Layout::of(id).ok_or_else(|| {
@@ -200,7 +200,7 @@ fn of_function(s: &Statistics) -> Reading {
     reading(&values)
 }
 
-/// What a representor receives, the VM sent.
+/// A representor receives the frames that the VM sends.
 fn of_representor(s: &Statistics) -> Reading {
     let values = [
         (Count::TxFrames, s.rx_packets),

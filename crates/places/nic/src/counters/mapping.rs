@@ -28,7 +28,7 @@ impl Registers {
         Ok(Self { start, length })
     }
 
-    /// The register at an offset; `None` where there is none.
+    /// The register at an offset; `None` beyond the mapping.
     pub fn read(&self, offset: u32) -> Option<u32> {
         let offset = usize::try_from(offset).ok()?;
         if !offset.is_multiple_of(4) || offset.checked_add(4)? > self.length {

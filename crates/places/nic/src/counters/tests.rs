@@ -16,7 +16,7 @@ struct Counters {
     octets: u64,
 }
 
-/// What happens between two looks.
+/// Events between two looks.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// Frames of so many bytes without FCS.
