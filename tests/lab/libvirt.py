@@ -5,6 +5,7 @@ Libvirt(folder) ── mount and network namespace ─┬─ libvirtd, its hooks
 libvirt.virsh("create", ...)      Host(..., agent_wrapper=libvirt.enter_network) keeps its taps
 """
 
+import json
 import os
 import re
 import signal
@@ -179,6 +180,11 @@ class Libvirt:
             *("migrate", "--live", domain, f"qemu+unix:///system?socket={socket}"),
             *("--migrateuri", f"unix://{to.folder}/migration.sock"),
         )
+
+    def counted(self, netdev: str, direction: str) -> int:
+        """Bytes that a netdev of the domains' network counted; `direction`: the host's `rx` or `tx`."""
+        (link,) = json.loads(self.run("ip", "--json", "--statistics", "link", "show", netdev))
+        return int(link["stats64"][direction]["bytes"])
 
     def shaping(self, netdev: str) -> str:
         """What tc shows of a netdev, without its name, counters, and the numbers that the kernel chose."""
