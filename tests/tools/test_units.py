@@ -212,8 +212,9 @@ def test_the_agent_has_no_right_without_need(machine: Installed) -> None:
 
 
 def drop_in(heading: str) -> str:
-    """The one that docs/operations.md shows below a heading."""
-    page = (ROOT / "docs/operations.md").read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    """The one that docs/operations shows below a heading."""
+    pages = "".join(page.read_text() for page in sorted((ROOT / "docs/operations").glob("*.md")))
+    page = pages.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     (found,) = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
     return str(found)
 
