@@ -1,9 +1,9 @@
-//! A place where one thing lies that several threads take and put back: at most one of them has it.
+//! A place for one object that several threads take and put back: at most one of them has it.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Such a place: empty while a thread has the thing, or where there is none.
+/// The place: empty while a thread has the object.
 pub(super) struct Exchange<T: Send>(AtomicPtr<T>);
 
 impl<T: Send> Exchange<T> {
@@ -11,17 +11,17 @@ impl<T: Send> Exchange<T> {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// Takes the thing, where it is there. Never waits.
+    /// Takes the object if it is here. Never waits.
     #[inline]
     pub(super) fn take(&self) -> Option<Box<T>> {
-        // Acquire: what the thread did with it that put it here comes before.
+        // Acquire: the work of the thread that put the object here comes before.
         let thing = self.0.swap(null_mut(), Ordering::Acquire);
-        // SAFETY: what is not null comes from the `Box` that `put` was given, and no other thread gets it: it was
-        // swapped for null.
+        // SAFETY: a non-null pointer comes from the `Box` given to `put`, and the swap for null keeps every
+        // other thread from it.
         (!thing.is_null()).then(|| unsafe { Box::from_raw(thing) })
     }
 
-    /// Puts the thing here. Where there is one already, that one leaks.
+    /// Puts the object here. An object that is already here leaks.
     #[inline]
     pub(super) fn put(&self, thing: Box<T>) {
         debug_assert!(self.0.load(Ordering::Relaxed).is_null(), "there is one thing only");
@@ -39,7 +39,7 @@ impl<T: Send> Drop for Exchange<T> {
 mod tests {
     use super::*;
 
-    /// What `make miri` looks at.
+    /// For `make miri`.
     #[test]
     fn one_thread_has_it_at_a_time() {
         let rounds: u64 = if cfg!(miri) { 50 } else { 20_000 };

@@ -1,5 +1,4 @@
-//! A sender whose frames wait in its own ring, because they are to go directly to another worker's port and cannot yet.
-//! Pure.
+//! A sender whose frames wait in its own ring until they can go directly to another worker's port. Pure.
 //!
 //! ```text
 //!  lent, and frames are under way ─┐               ┌ fewer frames ahead ─▶ PATIENCE begins anew
@@ -8,41 +7,42 @@
 //!                                                  └ PATIENCE or LONGEST is over ─▶ in vain: crosses, no lull for APART
 //! ```
 //!
-//! A sender whose ring is never empty has always frames under way, so its frames would cross for ever if it did not stop.
-//! How long they need depends on all frames before them in the [ring](super::super::crossing) between the workers: those of
-//! other ports, too. So what is waited for is progress.
+//! A sender whose ring is never empty always has frames under way; without a pause its frames would cross
+//! for ever. The length of the pause depends on all frames before them in the
+//! [ring](super::super::crossing) between the workers, those of other ports included. So a lull waits for
+//! progress.
 
 use crate::fdb::PortIndex;
 use crate::slots::NEVER;
 use crate::worker::crossing::Sent;
 
-/// Longest without progress, ns: some loops of the other worker.
+/// Longest time without progress (ns): some loops of the other worker.
 const PATIENCE: u64 = 100_000;
-/// Longest in all, ns: a full ring between workers, and 4 MB behind it, are delivered in less.
+/// Longest lull (ns): a full ring between workers, and 4 MB behind it, are delivered in less.
 const LONGEST: u64 = 5_000_000;
-/// After a lull in vain there is none for so long, ns.
+/// Time without a lull after one in vain (ns).
 const APART: u64 = 1_000_000;
-/// Lulls take one part in so many of a port's time, as frames to others wait behind ...
+/// Lulls take at most one part in this many of a port's time, since frames to other ports wait behind ...
 const SHARE: u64 = 10;
-/// ... but two of the longest are possible at once: SHARE times their length, ns.
+/// ... but two of the longest may follow each other: SHARE times their length (ns).
 const BURST: u64 = 2 * LONGEST * SHARE;
 
 /// The lulls of one port.
 #[derive(Clone, Copy)]
 pub struct Lull {
-    /// Whose receiver is waited for, and the worker that it is at.
+    /// The receiver, and its worker.
     to: PortIndex,
     worker: u16,
-    /// When the lull began, [`NEVER`] while there is none, and when it ends without progress, ns.
+    /// Beginning of the lull, [`NEVER`] without one, and its end without progress (ns).
     since: u64,
     until: u64,
-    /// The fewest frames that were ahead in it.
+    /// Fewest frames ahead during the lull.
     ahead: u64,
-    /// What had been sent to the other worker when it began.
+    /// Frames sent to the other worker before the lull.
     sent: Sent,
-    /// None begins before this, ns.
+    /// Earliest beginning of the next lull (ns).
     again: u64,
-    /// When the share of the time that they took is over, ns.
+    /// End of the time over which the past lulls' share is spread (ns).
     paid: u64,
 }
 
@@ -54,7 +54,7 @@ impl Default for Lull {
 }
 
 impl Lull {
-    /// Frames go directly.
+    /// Notes that frames go directly.
     #[inline]
     pub fn finish(&mut self, now: u64) {
         if self.since != NEVER {
@@ -62,9 +62,10 @@ impl Lull {
         }
     }
 
-    /// What had been sent to `worker`, which `to` is at, before a lull for `to`: before one that begins now, `sent`.
+    /// Returns what had been sent to `worker`, where `to` is, before a lull for `to`; `sent` if a lull
+    /// begins now.
     ///
-    /// A lull ends where `to` has moved meanwhile: what was sent to one worker says nothing of another's ring.
+    /// A lull ends if `to` has moved: progress of one worker's ring says nothing of another's.
     pub fn before(&mut self, to: PortIndex, worker: u16, sent: Sent, now: u64) -> Sent {
         if self.since != NEVER && self.to == to && self.worker != worker {
             self.end(now);
@@ -78,9 +79,9 @@ impl Lull {
         self.sent
     }
 
-    /// Whether frames to `to`, which cannot go directly, wait in the sender's ring. `sent` is what had been sent to the other
-    /// worker [before](Self::before), `ahead` how many frames are still to be taken there or to arrive, and `is_offered`
-    /// whether the receiver is lent, to whomever, or will be when its queue is empty.
+    /// Whether frames to `to`, which cannot go directly now, wait in the sender's ring. `sent` comes from
+    /// [`before`](Self::before); `ahead` frames are still to be taken there or to arrive; `is_offered`: the
+    /// receiver is lent to a worker, or will be when its queue is empty.
     pub fn waits(&mut self, to: PortIndex, is_offered: bool, sent: Sent, ahead: u64, now: u64) -> bool {
         if self.since == NEVER {
             let begins = is_offered && now >= self.again && self.paid <= now.saturating_add(BURST);
@@ -91,11 +92,11 @@ impl Lull {
             return begins;
         }
         if to == self.to && ahead == 0 && !is_offered {
-            // It was taken back for more than to serve its queue: nothing says that it is lent again.
+            // The owner took it back for another reason than its queue, and may not lend it any more.
             self.end(now);
             return false;
         }
-        // Where no own frames are ahead, those of others are: the owner says so.
+        // Without own frames ahead, other ports' frames are: the owner decides.
         if to == self.to && (ahead < self.ahead || (ahead == 0 && is_offered)) {
             (self.ahead, self.until) = (ahead, now + PATIENCE);
         }
@@ -176,7 +177,7 @@ mod tests {
     }
 
     proptest! {
-        /// However frames come and go, what is for others is not kept waiting for more than a part of the time.
+        /// Whatever frames come and go, frames to other ports wait for a bounded part of the time.
         #[test]
         fn lulls_take_a_part_of_the_time(
             looks in prop::collection::vec((0u8..4, prop::sample::select(vec![7u16, 8]), 0u64..9, 1u64..9), 1..4000),
@@ -193,7 +194,7 @@ mod tests {
                 }
                 now += steps * STEP;
             }
-            // The last one may begin where nothing is left, and a look may come late.
+            // The last lull may begin at the very end of the share, and a look may be late.
             prop_assert!(lulled <= (now - START + BURST) / SHARE + LONGEST + 9 * STEP, "{} of {}", lulled, now - START);
         }
     }

@@ -1,4 +1,5 @@
-//! Receiving halves that workers lend each other: frames between vNICs of different workers go directly, too.
+//! Receiving halves that workers lend each other, so that frames between vNICs of different workers go
+//! directly, too.
 //!
 //! ```text
 //!  owner ── lend ──▶ place, open ── take ──▶ a worker with a batch for it: copies, charges, calls the driver
@@ -6,18 +7,19 @@
 //!    └── take back ───┘   └────── put back ──────┘
 //! ```
 //!
-//! What is lent is what the [direct way](super::direct) needs of a receiver: its rings, its tokens, its counters. It is
-//! one box that changes hands, so one worker at a time has it, for a batch: one atomic swap to take it, one store to put it
-//! back. No worker waits for another one: a frame that finds the place closed is sent by [crossing](super::crossing).
+//! A worker lends what the [direct way](super::direct) needs of a receiver: rings, tokens, counters. It is
+//! one box, so one worker at a time has it, for a batch: one atomic swap takes it, one store puts it back.
+//! No worker waits for another one: a frame that finds the place closed goes by
+//! [crossing](super::crossing).
 //!
-//! - *Lent* is what other workers' frames asked for by crossing, and what was taken back to serve a queue, where no source
-//!   has a deadline and nothing has to see each frame (captures, dirty logs, watched memory): at the end of the first loop
-//!   after which nothing waits there.
-//! - *Taken back* before the owner uses it otherwise: to serve what was queued there, to change its rings or memory, to move
-//!   or remove it. The place is closed first, so the owner waits for one batch of each worker at most; until then
-//!   frames stay queued, and calls of other threads are [put off](Worker::when_back).
-//! - *Order*: a source's frames go directly only while none of its frames, nor of their copies, is crossing or queued.
-//!   While the place is open, or is to be soon, they wait for that in the sender's ring: a [lull](lull).
+//! - *Lent*: a half that other workers' frames asked for by crossing, or that served its queue. Only if no
+//!   source has a deadline and nothing has to see each frame (captures, dirty logs, watched memory); at the
+//!   end of the first loop after which its queue is empty.
+//! - *Taken back* before the owner uses it otherwise: to serve its queue, to change its rings or memory, to
+//!   move or remove it. The owner closes the place first, so it waits for one batch of each worker at most;
+//!   until then frames stay queued, and calls of other threads are [put off](Worker::when_back).
+//! - *Order*: a source's frames go directly only while none of its frames or their copies is crossing or
+//!   queued. While the place is open, or will be soon, they wait in the sender's ring: a [lull](lull).
 //!
 //! The model tries every order of these steps.
 
@@ -39,9 +41,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Where the receiving half of an own port is.
 pub(super) enum Reach {
-    /// With the port.
+    /// The port has it.
     Home,
-    /// It is lent; here it is.
+    /// It is lent, and no worker has it now.
     Lent(Box<Lent>),
     /// Another worker has it.
     Away,
@@ -50,19 +52,19 @@ pub(super) enum Reach {
 /// The places of all ports.
 pub struct Lending(Box<[PortPlace]>);
 
-/// One port's.
+/// The place of one port.
 #[repr(align(64))]
 struct PortPlace {
     half: Exchange<Lent>,
-    /// One of the next three.
+    /// `CLOSED`, `SOON` or `OPEN`.
     state: AtomicU8,
 }
 
-/// What lies there is its owner's.
+/// Only the owner may take the half.
 const CLOSED: u8 = 0;
-/// So it is, until the queue of the port is empty: those who send do well to wait for that.
+/// The same, and it opens when the port's queue is empty: senders should wait.
 const SOON: u8 = 1;
-/// It may be taken by others than its owner.
+/// Any worker may take the half.
 const OPEN: u8 = 2;
 
 impl Default for Lending {
@@ -73,19 +75,19 @@ impl Default for Lending {
 }
 
 impl Lending {
-    /// Whether a port's receiving half is lent, to whomever, or will be once its queue is empty.
+    /// Whether a port's receiving half is lent to a worker, or will be once its queue is empty.
     #[inline]
     pub(super) fn is_offered(&self, port: PortIndex) -> bool {
         self.0[usize::from(port)].state.load(Ordering::Relaxed) != CLOSED
     }
 
-    /// Whether an own port, which no other worker takes, is to be lent soon.
+    /// Announces that an own port, which no other worker can take now, is lent soon or not.
     fn offer(&self, port: PortIndex, soon: bool) {
         let state = if soon { SOON } else { CLOSED };
         self.0[usize::from(port)].state.store(state, Ordering::Relaxed);
     }
 
-    /// By its owner: the worker that has it puts it back, and no other worker takes it any more.
+    /// Closes the place; by its owner. The worker that has the half puts it back, and no other takes it.
     #[inline]
     pub(super) fn close(&self, port: PortIndex) {
         let state = &self.0[usize::from(port)].state;
@@ -94,15 +96,15 @@ impl Lending {
         }
     }
 
-    /// Takes what a port lends, for a batch; `None` where a worker has it, or it is not lent.
+    /// Takes a port's half for a batch; `None` while another worker has it, or if it is not lent.
     #[inline]
     pub(super) fn take(&self, port: PortIndex) -> Option<Box<Lent>> {
         let place = &self.0[usize::from(port)];
-        // One that is closed is its owner's.
+        // A closed half is its owner's.
         (place.state.load(Ordering::Relaxed) == OPEN).then(|| place.half.take())?
     }
 
-    /// Shows the driver what was put into its rings, and puts it back.
+    /// Shows the driver the new ring entries, and puts the half back.
     #[inline]
     pub(super) fn put_back(&self, port: PortIndex, mut half: Box<Lent>, by_owner: bool) {
         half.flush();
@@ -110,8 +112,8 @@ impl Lending {
         self.0[usize::from(port)].half.put(half);
     }
 
-    /// What an own port lends, for a batch of the owner. Where no other worker has used it since the last one, the port has
-    /// it again.
+    /// Takes an own port's lent half for a batch of the owner. The port has it again if no other worker has
+    /// used it since the last batch.
     #[inline(never)]
     pub(super) fn reach(&self, port: &mut Port) -> Reach {
         match self.take(port.index) {
@@ -126,7 +128,7 @@ impl Lending {
         Reach::Home
     }
 
-    /// Lends the receiving half of a port that has it.
+    /// Lends the receiving half that the port has.
     fn lend(&self, port: &mut Port) {
         let Some(mut half) = port.egress.lendable.take() else { return };
         std::mem::swap(&mut half.rx, &mut port.link.rx);
@@ -137,8 +139,8 @@ impl Lending {
         place.state.store(OPEN, Ordering::Release);
     }
 
-    /// Takes back what a port lends. `false` where a worker has it: then it is closed, and can be taken back when the
-    /// batch is over.
+    /// Takes back a lent half. `false` while a worker has it: the place is then closed, and the owner tries
+    /// after that batch.
     #[inline]
     pub(super) fn take_back(&self, port: &mut Port) -> bool {
         port.egress.lendable.is_some() || self.end(port)
@@ -153,7 +155,7 @@ impl Lending {
         true
     }
 
-    /// What a port lent is the port's again.
+    /// Gives a half back to its port.
     pub(super) fn bring_home(&self, port: &mut Port, mut half: Box<Lent>) {
         self.close(port.index);
         std::mem::swap(&mut half.rx, &mut port.link.rx);
@@ -171,7 +173,8 @@ impl Lending {
 }
 
 impl Worker {
-    /// A frame came by crossing for an own port that could go directly: its receiving half is lent when this loop ends.
+    /// Notes a crossing frame for an own port that it could have reached directly: the half is lent when
+    /// this loop ends.
     #[inline]
     pub(super) fn ask_to_lend(&mut self, egress: PortIndex, frame: &Frame) {
         if matches!(frame.owner, Owner::Ring { .. }) && frame.offload.gso_size().is_none() {
@@ -179,8 +182,8 @@ impl Worker {
         }
     }
 
-    /// Takes back what a port lends, to serve its queue: it is lent again when that is empty. `false` while another worker
-    /// has it.
+    /// Takes back a lent half to serve its queue; it is lent again when that is empty. `false` while
+    /// another worker has it.
     #[inline]
     pub(super) fn take_back_to_serve(&mut self, port: &mut Port) -> bool {
         if port.egress.lendable.is_some() {
@@ -192,7 +195,8 @@ impl Worker {
         is_home
     }
 
-    /// Lends what was asked for, where nothing is in the way. What waits there is waited for, as is a worker that has it.
+    /// Lends the halves that frames asked for, where nothing prevents it. Others wait until their queue is
+    /// empty or the worker that has the half puts it back.
     pub(super) fn lend_asked(&mut self) {
         for index in std::mem::replace(&mut self.asked, PortSet::EMPTY).iter() {
             let Some(mut port) = self.ports[usize::from(index)].take() else { continue };
@@ -213,7 +217,7 @@ impl Worker {
         }
     }
 
-    /// Whether a port in front of which nothing waits may be lent.
+    /// Whether a port with an empty queue may be lent.
     fn may_lend(&self, port: &Port) -> bool {
         let is_seen = port.capture.is_some() || self.watch.covers(port.index);
         let changes = port.pauses > 0 || port.broken || self.is_arriving(port.index);
@@ -221,19 +225,19 @@ impl Worker {
         !(is_seen || changes || is_wire || self.promised.contains(port.index)) && port.link.rx.is_plain()
     }
 
-    /// Takes back what an own port lends. `false` while another worker has it.
+    /// Takes back an own port's half. `false` while another worker has it.
     pub(super) fn take_back(&mut self, index: PortIndex) -> bool {
         self.ports[usize::from(index)].as_mut().is_none_or(|port| self.lending.take_back(port))
     }
 
-    /// Takes stock of the ports that deadlines hold towards: nothing of them is lent from now on.
+    /// Finds the ports with promised deadlines: none of them is lent from now on.
     pub(super) fn note_promised(&mut self) {
         self.promised = PortSet::EMPTY;
         for info in self.infos.iter().flatten().filter(|info| info.deadline.is_some()) {
             info.to.iter().for_each(|port| self.promised.insert(port));
         }
         for index in self.promised.clone().iter() {
-            // What a worker has is back after its batch, and not lent again.
+            // A half that another worker has comes back after its batch, and stays.
             self.take_back(index);
         }
     }

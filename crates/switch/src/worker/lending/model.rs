@@ -1,16 +1,16 @@
-//! The protocol by which a receiving half is lent, without a worker: every order in which three workers can take their steps
-//! is tried, and in each of them no frame is lost, doubled or overtaken, none is queued for ever, no worker writes into memory
-//! that was taken away, and what crossing frames asked for is lent in the end.
+//! The protocol of lending a receiving half, without a worker. The model tries every order of three
+//! workers' steps. In none is a frame lost, doubled, overtaken or queued for ever, no worker writes into
+//! memory that was taken away, and every half that a crossing frame asks for is lent in the end.
 //!
 //! ```text
 //!  state ─▶ every step that some worker can take now ─▶ states ─▶ ... ─▶ no step is left: did everything arrive?
 //! ```
 //!
-//! A step is one access to what workers share, with what its worker does alone before and after it.
+//! A step is one access to shared state, with its worker's own actions before and after it.
 
 use std::collections::{HashSet, VecDeque};
 
-/// The first one owns the receiver. Each has a source that sends to it.
+/// The first worker owns the receiver. Each worker has a source that sends to it.
 const WORKERS: usize = 3;
 const OWNER: usize = 0;
 /// Frames of each source.
@@ -22,17 +22,17 @@ struct Frame {
     number: u8,
 }
 
-/// What a worker is in the middle of.
+/// The state of a worker between two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Doing {
     Nothing,
-    /// It saw the place open, and will look into it.
+    /// It saw the place open, and will take the half.
     Reaches,
-    /// It has the half, and so many frames may still go in its batch.
+    /// It has the half; its batch may send this many more frames.
     Has(u8),
 }
 
-/// What the protocol does not do, to see that the test finds out.
+/// A rule that is left out, to see that the model finds out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
@@ -42,14 +42,14 @@ enum Fault {
     ServedWhileLent,
     /// Memory is taken away while the half is lent.
     TakenAwayWhileLent,
-    /// What is asked for is forgotten where a queue, or another worker, is in the way.
+    /// A request is forgotten while a queue or another worker is in the way.
     ForgottenWhileItWaits,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     doing: [Doing; WORKERS],
-    /// The place: whether the half lies there, and whether others may take it.
+    /// The place: whether the half is in it, and whether other workers may take it.
     there: bool,
     open: bool,
     /// The owner has the half.
@@ -58,13 +58,13 @@ struct State {
     /// A frame came from another worker's ring.
     crossed: bool,
     queue: VecDeque<Frame>,
-    /// Under way to the owner, and fates under way back.
+    /// Frames under way to the owner, and fates under way back.
     rings: [VecDeque<Frame>; WORKERS],
     fates: [u8; WORKERS],
     in_flight: [u8; WORKERS],
     sent: [u8; WORKERS],
     received: [u8; WORKERS],
-    /// Memory is to be taken away so many times, and the port is paused for that.
+    /// Removals of memory still to come, and whether the port is paused for one.
     removals: u8,
     paused: bool,
 }
@@ -73,7 +73,7 @@ struct Model {
     fault: Fault,
 }
 
-/// What a step does, or what goes wrong in it.
+/// A step's change, or its error.
 type Change<'a> = &'a dyn Fn(&mut State) -> Result<(), String>;
 
 impl Model {
@@ -96,7 +96,7 @@ impl Model {
         }
     }
 
-    /// Tries all orders; how many states there are.
+    /// Tries all orders; returns the number of states.
     fn explore(&self, removals: u8) -> Result<usize, String> {
         let start = Self::start(removals);
         let mut seen = HashSet::from([start.clone()]);
@@ -104,7 +104,7 @@ impl Model {
         while let Some(state) = left.pop() {
             let steps = self.steps(&state);
             let is_done = state.received == [FRAMES; WORKERS] && state.in_flight == [0; WORKERS];
-            // What was taken away to be changed is not lent before another frame asks.
+            // A half that was taken back for a change is not lent before another frame asks.
             let is_lent = state.open || !state.crossed || removals > 0;
             if steps.is_empty() && !(is_done && is_lent) {
                 return Err(format!("it ends with {state:?}"));
@@ -137,7 +137,7 @@ impl Model {
                             Ok(())
                         });
                     } else {
-                        // It may wait for a while; how long is of no account here.
+                        // It may wait for a while; the model ignores how long.
                         step(&|next| self.send_otherwise(next, worker));
                     }
                 }
@@ -210,7 +210,7 @@ impl Model {
                 });
             }
         }
-        // Otherwise it is tried again when that is over.
+        // Otherwise the owner tries when that is over.
         let is_in_the_way = !state.queue.is_empty() || !(state.home || state.open || state.there);
         if state.asked && (!is_in_the_way || self.fault == Fault::ForgottenWhileItWaits) {
             step(&|next| {
@@ -247,7 +247,8 @@ impl Model {
         }
     }
 
-    /// Closed first, so that no other worker takes it; then it is the owner's, or will be after a batch.
+    /// Closes the place first, so that no other worker takes the half; the owner gets it now or after a
+    /// batch.
     fn take_back(next: &mut State) -> Result<(), String> {
         next.open = false;
         if std::mem::take(&mut next.there) {
@@ -261,7 +262,7 @@ impl Model {
         Frame { source: worker, number: next.sent[worker] }
     }
 
-    /// A frame that cannot go directly: by crossing, or where the receiver is the own one, at once or by its queue.
+    /// Sends a frame that cannot go directly: by crossing, or at the owner at once or by its queue.
     fn send_otherwise(&self, next: &mut State, worker: usize) -> Result<(), String> {
         let frame = Self::take(next, worker);
         if worker == OWNER && next.home && next.queue.is_empty() {

@@ -1,4 +1,4 @@
-//! A port on its way: at the worker that it leaves, and at the one that it comes to.
+//! A port on its way: at its old worker, and at its new one.
 
 use crate::fdb::PortIndex;
 use crate::moved::Outcome;
@@ -16,9 +16,9 @@ pub struct Move<W> {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) workers: Arc<[Handle<W>]>,
-    /// Workers that have yet to be told.
+    /// Workers that do not know of the move yet.
     pub(super) untold: AtomicUsize,
-    /// When it was left alone, and when it was expected first, ns.
+    /// When the old worker stopped taking its frames, and when the new worker first expected it (ns).
     pub(super) left: AtomicU64,
     pub(super) expected: AtomicU64,
     pub(super) done: SyncSender<Outcome>,
@@ -27,19 +27,20 @@ pub struct Move<W> {
 /// A port that is about to leave.
 pub struct Leaving<W> {
     pub(super) course: Arc<Move<W>>,
-    /// What its driver kicks the new worker by.
+    /// Kicks by which its driver will wake the new worker.
     pub(super) kicks: Vec<(u16, Kick)>,
-    /// What was sent to each other worker when it was left alone.
+    /// Frames sent to each other worker before it stopped.
     pub(super) sent: Vec<Option<Sent>>,
-    /// When it stays after all, because others have not taken that; `None` once they have.
+    /// When it stays after all, because other workers have not taken those frames (ns); `None` once they
+    /// have.
     pub(super) until: Option<u64>,
 }
 
-/// A port that is about to arrive, or that has arrived with frames under way to it.
+/// A port that is about to arrive, or has arrived with frames still under way to it.
 pub struct Arrival {
     pub(super) port: PortIndex,
     pub(super) is_here: bool,
     pub(super) frames: UnderWay,
-    /// Of frames that it sent.
+    /// Fates of frames that it sent.
     pub(super) fates: Vec<Fate>,
 }

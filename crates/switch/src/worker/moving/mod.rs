@@ -8,16 +8,15 @@
 //!  sent them
 //! ```
 //!
-//! Each arrow is a call from worker to worker that goes before all others, so no thread but workers delays it. With two
-//! workers the third step is left out. Frames keep their order, none is lost, and no worker has to wait for another one:
+//! Each arrow is a call from worker to worker that precedes all others, so no other thread delays it. Two
+//! workers skip the third step. Frames keep their order, none is lost, and no worker waits for another one:
 //!
-//! - *From the port*: nothing is taken from it until the others have taken what it sent them by the old worker. What
-//!   comes back is settled where the port is: a worker that gets a fate of its frames later sends it to the port's new
-//!   worker ([`settle`](super::settle)).
-//! - *To the port*: the new worker learns it first, so frames of workers that learn it later wait there. What
-//!   was sent to the old worker before is in its rings when it hands the port over, and goes along, in front of what
-//!   waits.
-//! - All of that is taken in within the budget of a loop, as what comes from other workers is.
+//! - *From the port*: the old worker takes nothing from it until the others have taken its earlier frames.
+//!   Fates are settled at the port: a worker that gets a fate later sends it to the port's new worker
+//!   ([`settle`](super::settle)).
+//! - *To the port*: the new worker knows first, so frames of workers that know later wait there. Earlier
+//!   frames are in the old worker's rings at the hand-over, and go along, in front of the waiting ones.
+//! - The new worker takes all of them in within the budget of a loop, like other workers' frames.
 //!
 //! The model tries every order of these steps.
 
@@ -47,18 +46,18 @@ use tidegate_evidence::DropReason;
 type Move = leaving::Move<Worker>;
 
 impl Move {
-    /// All know where it goes: the old worker gives it away.
+    /// All workers know its new worker: the old worker hands it over.
     fn all_told(self: &Arc<Self>) {
         let course = self.clone();
         self.workers[self.from].call_first(move |worker| worker.hand_over(&course));
     }
 }
 
-/// Begins to move a port from worker `from` to worker `to`; `kicks` are what the queues' drivers kick the new worker by.
-/// It stays where the other workers have not taken within `patience` ns what it sent them.
+/// Begins to move a port from worker `from` to worker `to`; its drivers kick the new worker by `kicks`. The
+/// port stays if the other workers do not take its earlier frames within `patience` ns.
 ///
-/// The caller lets no other thread change the port or its place meanwhile, and no other port move. Before, all workers have
-/// [settled](Worker::is_settled).
+/// The caller keeps other threads from changing the port or its place meanwhile, and other ports from
+/// moving. All workers have [settled](Worker::is_settled) before.
 pub fn begin(
     workers: &Arc<[WorkerHandle]>,
     port: PortIndex,
@@ -82,7 +81,7 @@ pub fn begin(
 }
 
 impl Worker {
-    /// Whether everything is over that began with the last move of a port.
+    /// Whether the last move is complete at this worker.
     pub fn is_settled(&self) -> bool {
         let kept = |(peer, _): &(super::crossing::Peer, _)| peer.keeps_any();
         self.leaving.is_none() && self.arrival.is_none() && !self.peers.iter().flatten().any(kept)
@@ -97,7 +96,7 @@ impl Worker {
             Some(Box::new(Leaving { course, kicks, sent, until: Some(now.saturating_add(patience)) }));
     }
 
-    /// Goes on as soon as the others have taken what the port sent them. `true` while that is waited for.
+    /// Continues once the others have taken the port's earlier frames. `true` while it waits for them.
     #[cold]
     pub(super) fn try_to_leave(&mut self) -> bool {
         let Some(leaving) = &mut self.leaving else { return false };
@@ -177,12 +176,12 @@ impl Worker {
         let left = course.left.load(Ordering::Relaxed);
         port.pauses -= 1;
         self.put_in(port);
-        // What it sent while no worker looked arrived after it was left.
+        // Frames that the VM sent while no worker looked arrived after `left`.
         self.wake_port(index, left, left);
-        // No worker saw whether its memory was lost on the way.
+        // No worker checked its memory on the way.
         self.memory_lost();
         for (queue, kick) in kicks {
-            // What it had before is held by its thread still.
+            // Its thread still holds the old kick.
             drop(self.set_kick(index, queue, Some(kick)));
         }
         self.touched.insert(index);
@@ -205,7 +204,7 @@ impl Worker {
         let _ = course.done.send(Ok(moved));
     }
 
-    /// Takes in, while `budget` lasts, frames that were under way to a port when it came. `true` where there were any.
+    /// Takes in, within `budget`, frames that were under way when the port came. `true` if there were any.
     #[cold]
     pub(super) fn take_in_arrived(&mut self, budget: &mut i64) -> bool {
         let Some(mut arrival) = self.arrival.take_if(|arrival| arrival.is_here) else { return false };
@@ -221,7 +220,7 @@ impl Worker {
         true
     }
 
-    /// Keeps a frame to a port that is about to arrive, or behind others that came before it.
+    /// Sets a frame aside for a port that is about to arrive, or behind others that came before it.
     #[cold]
     pub(super) fn set_aside(&mut self, egress: PortIndex, frame: FrameRef) -> bool {
         let Some(arrival) = &mut self.arrival else { return false };
@@ -236,13 +235,13 @@ impl Worker {
         true
     }
 
-    /// Whether frames to a port that came before are not queued yet.
+    /// Whether frames that preceded a port are not queued yet.
     #[inline]
     pub(super) fn is_arriving(&self, egress: PortIndex) -> bool {
         self.arrival.as_ref().is_some_and(|arrival| arrival.port == egress)
     }
 
-    /// Keeps the fate of a frame whose source is about to arrive; `false` where it is not.
+    /// Keeps the fate of a frame whose source is about to arrive; `false` for other sources.
     #[cold]
     pub(super) fn keep_fate(&mut self, fate: Fate) -> bool {
         let source = fate.frame.get().source;
@@ -250,7 +249,7 @@ impl Worker {
         arrival.map(|arrival| arrival.fates.push(fate)).is_some()
     }
 
-    /// Drops frames that were set aside: those that `which` says, of an egress and a frame.
+    /// Drops the set-aside frames (egress, frame) that `which` selects.
     pub(super) fn drop_set_aside(
         &mut self,
         reason: DropReason,
@@ -270,12 +269,12 @@ impl Worker {
         self.arrival = Some(arrival);
     }
 
-    /// Passes a request on to the worker that the egress is at now.
+    /// Passes a request on to the egress's present worker.
     pub(super) fn pass_on(&mut self, egress: PortIndex, crossing: Crossing) {
         let Some(info) = &self.infos[egress as usize] else { return };
         let worker = usize::from(info.worker);
         let Some(Some((peer, _))) = self.peers.get_mut(worker) else { return };
-        // One that finds no room is made again.
+        // A request that finds no room is repeated.
         peer.send(crossing);
         self.to_ring |= 1 << worker;
     }

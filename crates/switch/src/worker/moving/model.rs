@@ -1,23 +1,22 @@
-//! The protocol by which a port moves, without a worker: every order in which three workers can take their steps is
-//! tried, and in each of them no frame is lost, doubled or overtaken, and no frame comes back to a worker that does not
-//! have its source.
+//! The protocol of moving a port, without a worker. The model tries every order of three workers' steps. In
+//! none is a frame lost, doubled or overtaken, and no frame comes back to a worker without its source.
 //!
 //! ```text
 //!  state ─▶ every step that some worker can take now ─▶ states ─▶ ... ─▶ no step is left: is everything where it belongs?
 //! ```
 //!
-//! A step is one part of a worker's loop: one call, one frame or fate from another worker, one frame from a guest, one
-//! frame to a receiver. Real loops take these steps in one order of their own; here any order is allowed.
+//! A step is one part of a worker's loop: one call, one frame or fate from another worker, one frame from a
+//! guest, one frame to a receiver. Real loops take these steps in a fixed order; the model allows any.
 
 use std::collections::{HashSet, VecDeque};
 
 const WORKERS: usize = 3;
 /// Frames of each flow.
 const FRAMES: u8 = 2;
-/// The other ends of the flows: a vNIC at each worker, which stays there.
+/// The other ends of the flows: one vNIC at each worker, which stays.
 const STAYS: [usize; WORKERS] = [0, 1, 2];
 
-/// What goes from one vNIC to another, in order.
+/// Frames from one vNIC to another, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Flow {
     /// To the port that moves, from the vNIC at this worker.
@@ -32,22 +31,22 @@ struct Frame {
     number: u8,
 }
 
-/// What a worker is asked to do between two loops.
+/// A request to a worker, between two loops.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Call {
-    /// Take nothing from the port any more; when others have taken what it sent them, it goes to this worker.
+    /// Take nothing from the port; hand it to this worker when others have taken its earlier frames.
     Pause { to: usize },
-    /// The port will be here.
+    /// The port will come here.
     Expect { from: usize },
-    /// The port will be at this worker.
+    /// The port will be at worker `to`.
     Tell { from: usize, to: usize },
     /// Give the port to this worker.
     HandOver { to: usize },
-    /// Here it is, with the frames that were under way to it.
+    /// The port, with the frames that were under way to it.
     Arrive { under_way: Vec<Frame> },
 }
 
-/// A worker that waits for the port, or takes in what was under way to it.
+/// A worker that waits for the port, or takes in frames that were under way to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Arrival {
     here: bool,
@@ -55,21 +54,21 @@ struct Arrival {
     fates: Vec<Frame>,
 }
 
-/// What the protocol does not do, to see that the test finds out.
+/// A rule that is left out, to see that the model finds out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
-    /// What the port has sent to other workers is not waited for.
+    /// Frames that the port has sent to other workers are not waited for.
     SentIsNotWaitedFor,
-    /// The worker that the port goes to learns it together with the others.
+    /// The new worker learns of the move together with the others.
     TheNewWorkerIsNotFirst,
-    /// The third worker learns it whenever it comes to it.
+    /// The third worker may learn of the move late.
     OthersAreNotWaitedFor,
-    /// Frames that other workers have sent to the old place stay in their rings, and are forwarded from there.
+    /// Frames that other workers have sent to the old worker stay in their rings, and are forwarded.
     UnderWayIsForwarded,
-    /// The new worker has no place for frames that come before the port.
+    /// The new worker cannot set aside frames that precede the port.
     NoPlaceBefore,
-    /// What was under way is queued behind frames that come later.
+    /// Frames under way are queued behind later ones.
     UnderWayIsNotFirst,
     /// Fates are settled where the frames were taken.
     FatesStay,
@@ -77,15 +76,15 @@ enum Fault {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
-    /// Where each worker thinks that the port is.
+    /// Where each worker believes the port to be.
     thinks: [usize; WORKERS],
-    /// The worker that has it; `None` while it is handed over.
+    /// The port's worker; `None` during the hand-over.
     at: Option<usize>,
-    /// What waits to be received by it. Goes with it.
+    /// Frames queued for the port. They move with it.
     queue: VecDeque<Frame>,
-    /// Nothing is taken from it: it is about to go to this worker, or on its way there.
+    /// The new worker of a paused port, before or during the move.
     paused: Option<usize>,
-    /// Its frames that did not come back. Goes with it.
+    /// Frames of the port without a fate yet. They move with it.
     in_flight: u8,
     arrivals: [Option<Arrival>; WORKERS],
     /// Frames under way, from worker to worker.
@@ -93,11 +92,11 @@ struct State {
     /// Fates under way.
     fates: [[VecDeque<Frame>; WORKERS]; WORKERS],
     calls: [VecDeque<Call>; WORKERS],
-    /// Workers that have yet to be told.
+    /// Workers that do not know of the move yet.
     untold: usize,
-    /// Where it goes next.
+    /// The next workers.
     moves: Vec<usize>,
-    /// By flow: sent, and received.
+    /// Frames sent and received, by flow.
     sent: Vec<u8>,
     received: Vec<u8>,
 }
@@ -107,7 +106,7 @@ struct Model {
     fault: Fault,
 }
 
-/// A step, or what went wrong in it.
+/// A step's result, or its error.
 type Next = Result<State, String>;
 
 impl Model {
@@ -129,7 +128,7 @@ impl Model {
         }
     }
 
-    /// Tries all orders; how many states there are.
+    /// Tries all orders; returns the number of states.
     fn explore(&self, moves: &[usize]) -> Result<usize, String> {
         let start = self.start(moves);
         let mut seen = HashSet::from([start.clone()]);
@@ -155,7 +154,8 @@ impl Model {
             let mut next = state.clone();
             steps.push(change(&mut next).map(|()| next));
         };
-        // The control thread: one move after the other, and none to a worker that has not taken the last one in.
+        // The control thread: one move after the other, none to a worker that has not taken the last one
+        // in.
         let is_moving = state.calls.iter().any(|calls| !calls.is_empty())
             || state.arrivals.iter().any(Option::is_some)
             || state.paused.is_some();
@@ -219,7 +219,7 @@ impl Model {
         steps
     }
 
-    /// The worker that has a flow's source.
+    /// Returns the worker that has a flow's source.
     fn source(&self, state: &State, flow: usize) -> Option<usize> {
         match self.flows[flow] {
             Flow::To(worker) => Some(STAYS[worker]),
@@ -227,7 +227,7 @@ impl Model {
         }
     }
 
-    /// Whether something that the port has sent is on its way from its worker to another one.
+    /// Whether frames of the port are on their way from its worker to another one.
     fn has_sent(&self, state: &State, from: usize) -> bool {
         state.rings[from].iter().flatten().any(|frame| matches!(frame.flow, Flow::From(_)))
     }
@@ -248,7 +248,7 @@ impl Model {
             Call::Tell { from, to } => {
                 state.thinks[worker] = to;
                 state.untold -= 1;
-                // Who learns it last says so to the worker that has the port.
+                // The worker that learns it last tells the worker that has the port.
                 if state.untold == 0 && self.fault != Fault::OthersAreNotWaitedFor {
                     state.calls[from].push_back(Call::HandOver { to });
                 }
@@ -295,7 +295,7 @@ impl Model {
         }
     }
 
-    /// Takes in one frame that was under way when the port came; without one the port has arrived.
+    /// Takes in one frame that was under way; without one the port has arrived.
     fn take_in(&self, state: &mut State, worker: usize) {
         let frame = state.arrivals[worker].as_mut().and_then(|arrival| arrival.frames.pop_front());
         match frame {
@@ -328,7 +328,7 @@ impl Model {
         }
     }
 
-    /// A frame that a guest of this worker, or another worker, has sent.
+    /// Queues a frame that a guest of this worker, or another worker, has sent.
     fn queue(&self, state: &mut State, worker: usize, frame: Frame) -> Result<(), String> {
         if let Flow::From(to) = frame.flow {
             assert_eq!(STAYS[to], worker);
@@ -395,7 +395,7 @@ impl Model {
     }
 }
 
-/// What is received by the port and what it sends, at the worker that it leaves, at the one it goes to, and at the third.
+/// Flows to and from the port, at its old worker, its new one, and the third.
 const LOADS: [&[Flow]; 6] = [
     &[Flow::To(0), Flow::To(1)],
     &[Flow::To(1), Flow::To(2)],

@@ -24,7 +24,7 @@ impl Scene {
         begin(&self.handles, port, (from, to), Vec::new(), 10_000_000)
     }
 
-    /// Turns until a move is over.
+    /// Runs turns until a move is over.
     fn finish(&mut self, outcome: &Receiver<Outcome>) -> Outcome {
         loop {
             for worker in &mut self.workers {
@@ -56,7 +56,7 @@ fn a_quiet_port_is_polled_where_it_arrives() {
     assert_eq!([from, to, other].map(|worker| worker.infos[0].as_ref().unwrap().worker), [1; 3]);
 }
 
-/// What the others have not taken would be overtaken by what it sends from its new place.
+/// Its frames from the new worker would overtake frames that the others have not taken.
 #[test]
 fn a_port_stays_whose_frames_others_do_not_take() {
     let mut scene = Scene::new(2);
@@ -79,7 +79,7 @@ fn a_port_stays_whose_frames_others_do_not_take() {
     slots.give(fate.frame);
 }
 
-/// More is under way than a loop takes in; what comes later stays behind it.
+/// More is under way than a loop takes in; later frames stay behind.
 #[test]
 fn what_was_under_way_is_taken_in_first_and_within_the_budget() {
     const FRAMES: u32 = 60;
@@ -92,7 +92,7 @@ fn what_was_under_way_is_taken_in_first_and_within_the_budget() {
         (frame.len, frame.wire_bytes) = (number, 9000);
         reference
     };
-    // Half of them are sent to the old worker, which does not come to them, the others to the new one.
+    // Half of them go to the old worker, which does not reach them, the others to the new one.
     for number in 0..FRAMES / 2 {
         let frame = frame(&mut slots, number);
         scene.workers[2].route(0, &[frame]);

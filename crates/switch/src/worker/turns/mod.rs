@@ -1,4 +1,4 @@
-//! How a worker's time is divided among its ports: by weight, as an egress divides bytes. Pure.
+//! Divides a worker's time among its ports by weight, as an egress divides bytes. Pure.
 //!
 //! ```text
 //!              ┌ time left ─▶ a turn, of so many frames ─▶ charged the time that it took ─┐
@@ -8,23 +8,23 @@
 //!                                   └─ a loop in which no port with time left took frames ◀┘
 //! ```
 //!
-//! Deficit round robin (Shreedhar, Varghese, SIGCOMM 1995) over nanoseconds that were measured, not bytes: bytes say
-//! little of what a frame costs, which is 20 times as much in descriptors of a byte each, and 200 times as much to
-//! 200 receivers.
+//! Deficit round robin (Shreedhar, Varghese, SIGCOMM 1995) over measured nanoseconds, not bytes: bytes say
+//! little of a frame's cost. A frame in descriptors of one byte costs 20 times as much, a frame to 200
+//! receivers 200 times.
 //!
-//! - In a round each port has the time of its **quantum**, which is proportional to its weight. A turn ends when its
-//!   frames are sent, not when the quantum is used up; what it took beyond is missing in the rounds that follow.
-//! - A round ends when no port that has time left takes frames. So time that some ports do not need goes to the
-//!   others, and a worker never idles while frames wait.
-//! - What a port does not use of its quantum is lost: idling saves up a quantum at most.
-//! - A turn is to take [`SLICE`]: one that took longer halves the frames of the port's next turn. And no best-effort
-//!   port's turn begins later in a loop than [`LOOP`]: the first that came too late begins the next loop. So a loop is
-//!   short whatever ports send.
-//! - Real-time ports go first although they have no time left, for [half](REALTIME) of the worker's time in all.
-//!   Beyond that they wait for their turns as others do.
+//! - In a round each port may use its **quantum**, which is proportional to its weight. A turn ends when
+//!   its frames are sent, not when the quantum is used up; the following rounds are shorter by the excess.
+//! - A round ends when no port with time left takes frames. So ports share unused time, and a worker never
+//!   idles while frames wait.
+//! - Idling saves up one quantum at most.
+//! - A turn should take [`SLICE`]: a longer one halves the frames of the port's next turn. No best-effort
+//!   port's turn begins later in a loop than [`LOOP`]: the first port after that begins the next loop. So a
+//!   loop is short, whatever ports send.
+//! - Real-time ports without time left go first for [half](REALTIME) of the worker's time. Beyond that they
+//!   wait for their turns.
 //!
-//! While two ports have frames, what they took, each divided by its weight, differs by at most the quantum of both
-//! and their longest turns divided by their weights.
+//! While two ports have frames, their times, each divided by its port's weight, differ by at most the
+//! quantum of both and their longest turns divided by their weights.
 
 #[cfg(test)]
 mod tests;
@@ -32,52 +32,52 @@ mod tests;
 use crate::capacity::{VNICS, WORKERS};
 use crate::fdb::PortIndex;
 
-/// The quantum of the heaviest port, ns: some ten turns of small frames.
+/// Quantum of the heaviest port (ns): about ten turns of small frames.
 const QUANTUM: i64 = 32_000;
-/// What a turn is to take at most, ns: that of 32 frames of 1518 B that go directly takes about so long.
+/// Aim for the length of a turn (ns): about 32 frames of 1518 B that go directly.
 const SLICE: i64 = 10_000;
-/// No turn of a best-effort port begins later in a loop, ns.
+/// Latest beginning of a best-effort port's turn in a loop (ns).
 const LOOP: u64 = 20_000;
-/// Longest time that is charged at once, ns. What takes longer is no work of a turn: the worker lost its CPU, or waits
-/// for a page of a guest's memory, which is [watched](super::watch) for.
+/// Longest time that is charged at once (ns). In a longer time the worker lost its CPU or waited for a page
+/// of guest memory, which is [watched](super::watch) for.
 const LONGEST: i64 = 200_000;
-/// What a port owes at most, ns.
+/// Largest debt of a port (ns).
 const DEBT: i64 = 10_000_000;
-/// Real-time ports go first for one part in so many of the worker's time ...
+/// Real-time ports go first for one part in this many of the worker's time ...
 const REALTIME: i64 = 2;
-/// ... and at most for so long at once, ns.
+/// ... and for at most this long at once (ns).
 const REALTIME_BURST: i64 = 256_000;
-/// What it takes to see that a port has no frames, ns: the turn after that is not charged for it.
+/// Cost of finding a port without frames (ns). The next turn is not charged for it.
 const LOOK: i64 = 30;
-/// Buffers are costly where they take more than one part in so many of what frames take.
+/// Buffers are costly if they take more than one part in this many of the frames' time.
 const COSTLY: i64 = 4;
-/// Accounts: of ports, by their indices, then of other workers.
+/// Number of accounts: ports by their indices, then other workers.
 const ACCOUNTS: usize = VNICS + WORKERS;
-/// Most frames that are taken from a queue in a turn.
+/// Most frames of a queue in one turn.
 pub(super) const BATCH: usize = 32;
 
 /// A port's account of time.
 #[derive(Clone, Copy, Debug)]
 struct Account {
-    /// Of its quantum in this round, ns; negative where it took more.
+    /// Unused quantum of this round (ns); negative after an excess.
     left: i64,
     /// The round of `left`.
     round: u64,
-    /// What it has in a round, ns.
+    /// Time in each round (ns).
     quantum: i64,
-    /// Frames that its next turn may take from each queue.
+    /// Frames that the next turn may take from each queue.
     batch: u8,
     realtime: bool,
-    /// What was last delivered to it took long for its own buffers.
+    /// The port's own buffers made the last delivery to it slow.
     costly: bool,
 }
 
 impl Account {
-    /// It is its turn at once.
+    /// An account whose turn comes at once.
     const NEW: Self =
         Self { left: 1, round: 0, quantum: 1, batch: BATCH as u8, realtime: false, costly: false };
 
-    /// What is left of its quantum in `round`, ns.
+    /// Returns the unused quantum in `round` (ns).
     #[inline]
     fn left_in(&self, round: u64) -> i64 {
         let rounds = (round - self.round).min(1 << 32) as i64;
@@ -85,7 +85,7 @@ impl Account {
     }
 }
 
-/// A port among which time is divided.
+/// A port that shares the time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Party {
     pub(super) port: PortIndex,
@@ -93,34 +93,34 @@ pub(super) struct Party {
     pub(super) realtime: bool,
 }
 
-/// Whose turn it is on one worker.
+/// The turns of one worker.
 pub(super) struct Turns {
     accounts: Box<[Account; ACCOUNTS]>,
-    /// The weight of the heaviest port.
+    /// Weight of the heaviest port.
     heaviest: u32,
     round: u64,
-    /// A port had time left after it took frames in this loop, or was not reached.
+    /// A port had time left after it took frames in this loop, or the loop did not reach it.
     goes_on: bool,
-    /// Rounds until the first port that waits has time left; [`u64::MAX`] where none waits.
+    /// Rounds until the first waiting port has time; [`u64::MAX`] if no port waits.
     rounds: u64,
-    /// For how long real-time ports go first, ns.
+    /// Time for which real-time ports may still go first (ns).
     realtime: i64,
-    /// When the loop began, ns.
+    /// Beginning of the loop (ns).
     began: u64,
-    /// Up to when time was charged, ns.
+    /// End of the time that is charged (ns).
     charged: u64,
-    /// What was charged in this loop, ns.
+    /// Time charged in this loop (ns).
     sum: i64,
-    /// What was no port's doing in this loop, ns.
+    /// Time in this loop that no port caused (ns).
     others: u64,
     /// Ports that took frames in this loop.
     takers: Vec<PortIndex>,
-    /// What it took to look at ports without frames since then, ns.
+    /// Time for ports without frames since `charged` (ns).
     looks: i64,
 }
 
 impl Turns {
-    /// The first round, of no port.
+    /// Returns the first round, without ports.
     pub(super) fn new(now: u64) -> Self {
         Self {
             accounts: Box::new([Account::NEW; ACCOUNTS]),
@@ -138,13 +138,13 @@ impl Turns {
         }
     }
 
-    /// The account of what comes from another worker, in the place of a port's index.
+    /// The account of another worker's frames, as the index of a port.
     pub(super) fn of_worker(id: usize) -> PortIndex {
         (VNICS + id) as PortIndex
     }
 
-    /// Divides the time among these ports from now on, and among other workers by what comes from them; other ports lose
-    /// their accounts. `heaviest` is the weight of the heaviest port of all workers.
+    /// Divides the time among these ports and other workers from now on; other ports lose their accounts.
+    /// `heaviest` is the weight of the heaviest port of all workers.
     pub(super) fn divide(&mut self, parties: impl Iterator<Item = Party>, heaviest: u32) {
         let mut before = std::mem::replace(&mut *self.accounts, [Account::NEW; ACCOUNTS]);
         let was = i64::from(std::mem::replace(&mut self.heaviest, heaviest.max(1)));
@@ -164,14 +164,14 @@ impl Turns {
         }
     }
 
-    /// What comes from [another worker](Self::of_worker) is of ports of this weight together.
+    /// Sets the weight of [another worker's](Self::of_worker) ports together.
     pub(super) fn set_weight(&mut self, worker: PortIndex, weight: u32) {
         let quantum = (QUANTUM * i64::from(weight) / i64::from(self.heaviest)).max(1);
         let account = self.renew(worker);
         self.accounts[usize::from(worker)] = Account { left: account.left.min(quantum), quantum, ..account };
     }
 
-    /// A loop begins.
+    /// Begins a loop.
     #[inline]
     pub(super) fn begin(&mut self, now: u64) {
         if !self.goes_on {
@@ -185,8 +185,8 @@ impl Turns {
         self.pass(now);
     }
 
-    /// A loop ends. What it took besides is charged to the ports that took frames, in equal parts: otherwise one that
-    /// sends a frame for each loop would cost the others more than itself.
+    /// Ends a loop. The ports that took frames share the loop's own time equally: otherwise a port with one
+    /// frame for each loop would cost others more than itself.
     #[inline]
     pub(super) fn finish(&mut self, now: u64) {
         let ports = self.takers.len() as i64;
@@ -203,8 +203,8 @@ impl Turns {
         self.takers.clear();
     }
 
-    /// What happened until `now` was no own port's doing, and makes no turn or loop of theirs longer: calls of other threads,
-    /// frames of other workers. Returns how long that took, ns.
+    /// Excludes the time until `now` from all turns and the loop: calls of other threads, frames of other
+    /// workers. Returns that time (ns).
     #[inline]
     pub(super) fn leave_out(&mut self, now: u64) -> i64 {
         let took = now.saturating_sub(self.charged);
@@ -213,19 +213,19 @@ impl Turns {
         (took as i64).min(LONGEST)
     }
 
-    /// The time that was not charged yet at `now`, ns.
+    /// Returns the uncharged time at `now` (ns).
     #[inline]
     pub(super) fn elapsed(&self, now: u64) -> u64 {
         now.saturating_sub(self.charged)
     }
 
-    /// From `now` on time is charged anew. The ports that took frames share what passed since it was charged last.
+    /// Charges from `now` on. The ports that took frames share the time before.
     #[inline]
     pub(super) fn pass(&mut self, now: u64) {
         (self.charged, self.looks) = (now, 0);
     }
 
-    /// Whether it is a port's turn; if not, it waits for a round to come.
+    /// Whether it is the port's turn; if not, the port waits for a later round.
     #[inline]
     pub(super) fn is_due(&mut self, port: PortIndex) -> bool {
         let account = self.renew(port);
@@ -236,43 +236,43 @@ impl Turns {
         false
     }
 
-    /// Whether a port is to have no more delivered to its costly buffers in this round.
+    /// Whether no more frames may go into the port's costly buffers in this round.
     #[inline]
     pub(super) fn holds(&mut self, port: PortIndex) -> bool {
         self.accounts[usize::from(port)].costly && !self.is_due(port)
     }
 
-    /// Whether that [is so](Self::holds), by the counts of frames alone.
+    /// The same as [`holds`](Self::holds), without noting that the port waits.
     #[inline]
     pub(super) fn is_held(&self, port: PortIndex) -> bool {
         let account = &self.accounts[usize::from(port)];
         account.costly && account.left_in(self.round) <= 0
     }
 
-    /// Frames that a port's turn may take from each queue.
+    /// Returns the frames that the port's turn may take from each queue.
     #[inline]
     pub(super) fn batch(&self, port: PortIndex) -> usize {
         usize::from(self.accounts[usize::from(port)].batch)
     }
 
-    /// Whether a loop has taken so long that best-effort ports are to wait for the next one.
+    /// Whether best-effort ports have to wait for the next loop.
     #[inline]
     pub(super) fn is_long(&self) -> bool {
         self.charged.saturating_sub(self.began).saturating_sub(self.others) >= LOOP
     }
 
-    /// A port that was due had no frames.
+    /// Notes that a due port had no frames.
     #[inline]
     pub(super) fn look(&mut self) {
         self.looks += LOOK;
     }
 
-    /// There was no budget or time left in this loop for these ports.
+    /// Notes that the loop had no budget or time for these ports.
     pub(super) fn break_off(&mut self, ports: &[PortIndex]) {
         self.goes_on |= ports.iter().any(|port| self.is_due(*port));
     }
 
-    /// A port's turn ends in which it took frames; returns the time that it is charged, ns.
+    /// Ends a turn in which the port took frames; returns its charged time (ns).
     #[inline]
     pub(super) fn end(&mut self, port: PortIndex, now: u64) -> i64 {
         let took = self.lap(now);
@@ -289,24 +289,24 @@ impl Turns {
         took
     }
 
-    /// Frames were taken in that came from [another worker](Self::of_worker), for so long, ns.
+    /// Charges [another worker](Self::of_worker) for `ns` of taking in its frames.
     pub(super) fn took_in(&mut self, worker: PortIndex, ns: i64) {
         self.charge(worker, ns);
         self.takers.push(worker);
     }
 
-    /// The time since it was charged last, ns, without that of looking for frames.
+    /// Returns the uncharged time (ns) without the time for ports without frames.
     #[inline]
     pub(super) fn lap(&mut self, now: u64) -> i64 {
         let took = (now.saturating_sub(self.charged) as i64).clamp(0, LONGEST);
-        // Half of it at least was the work: where a port is in the cache, a look takes less.
+        // At least half of the time was work: for a port in the cache, a look takes less than `LOOK`.
         let took = (took - self.looks).max(took / 2);
         self.pass(now);
         self.sum += took;
         took
     }
 
-    /// Charges `ns` to a port, for what is done because of it.
+    /// Charges `ns` to a port.
     #[inline]
     pub(super) fn charge(&mut self, port: PortIndex, ns: i64) {
         let mut account = self.renew(port);
@@ -320,15 +320,15 @@ impl Turns {
         }
     }
 
-    /// Charges a sender for frames that were delivered from a queue. While a port with time left has such, the round
-    /// goes on: what waits in queues is to leave before other ports' frames come on top.
+    /// Charges a sender for frames that were delivered from a queue. The round continues while a port with
+    /// time left has such frames: queued frames leave before other ports add more.
     #[inline]
     pub(super) fn charge_delivery(&mut self, port: PortIndex, ns: i64) {
         self.charge(port, ns);
         self.goes_on |= self.accounts[usize::from(port)].left > 0;
     }
 
-    /// Charges a receiver for what its buffers took beyond the frames in them, which took `frames` ns.
+    /// Charges a receiver for its buffers' time beyond the frames' own `frames` ns.
     #[inline]
     pub(super) fn charge_buffers(&mut self, port: PortIndex, buffers: i64, frames: i64) {
         let costly = buffers > frames / COSTLY;
@@ -339,7 +339,7 @@ impl Turns {
         self.goes_on |= costly && self.accounts[usize::from(port)].left > 0;
     }
 
-    /// Gives a port what it has in the rounds since it was last looked at.
+    /// Adds the port's quanta of the rounds since the last look.
     #[inline]
     fn renew(&mut self, port: PortIndex) -> Account {
         let account = &mut self.accounts[usize::from(port)];
@@ -350,7 +350,7 @@ impl Turns {
         *account
     }
 
-    /// A port waits for the round in which it has time left.
+    /// Notes that a port waits for the round in which it has time.
     #[inline]
     fn note_waiting(&mut self, account: Account) {
         let rounds = (-account.left / account.quantum + 1) as u64;

@@ -1,19 +1,19 @@
-//! The rule against its exact model, and a worker that does nothing but take frames in.
+//! The rule against its exact model, and a worker that only takes frames in.
 
 use super::*;
 use crate::worker::budget;
 use proptest::prelude::*;
 
-/// What a port sends.
+/// Frames of one port.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     weight: u32,
-    /// What a frame takes, ns, and its bytes.
+    /// Time of a frame (ns), and its bytes.
     cost: i64,
     bytes: u32,
-    /// One frame in so many ns; as many as are taken where 0.
+    /// Time between two frames (ns); 0 if frames never run out.
     every: i64,
-    /// No more in a loop.
+    /// Most frames in a loop.
     most: i64,
 }
 
@@ -23,7 +23,7 @@ impl Load {
     }
 }
 
-/// What a loop takes besides, ns.
+/// Time of a loop besides frames (ns).
 const OVERHEAD: i64 = 300;
 
 struct Sender {
@@ -31,12 +31,12 @@ struct Sender {
     load: Load,
     waiting: i64,
     due: i64,
-    /// Time that its frames took, with its part of what loops took besides, and the longest turn, ns.
+    /// Time of its frames and its part of the loops' own time, and the longest turn (ns).
     used: i64,
     longest: i64,
 }
 
-/// A worker that does nothing but take frames in: in turns, and within its budget of bytes.
+/// A worker that only takes frames in: in turns, and within its budget of bytes.
 struct Simulation {
     turns: Turns,
     senders: Vec<Sender>,
@@ -48,7 +48,7 @@ impl Simulation {
         Self::with_realtime(loads, 0)
     }
 
-    /// The first so many are real-time.
+    /// The first `realtime` ports are real-time.
     fn with_realtime(loads: &[Load], realtime: PortIndex) -> Self {
         let mut turns = Turns::new(0);
         let ports = (0..).zip(loads);
@@ -67,7 +67,7 @@ impl Simulation {
         Self { turns, senders: ports.map(sender).collect(), now: 0 }
     }
 
-    /// One loop; whether frames were taken.
+    /// Runs one loop; whether frames were taken.
     fn turn(&mut self) -> bool {
         self.turns.begin(self.now as u64);
         self.now += OVERHEAD;
@@ -124,7 +124,7 @@ impl Simulation {
         }
     }
 
-    /// The time that went to ports of this weight and cost, ns.
+    /// Returns the time of ports of this weight and cost (ns).
     fn used(&self, load: Load) -> i64 {
         let same = |sender: &&Sender| (sender.load.weight, sender.load.cost) == (load.weight, load.cost);
         self.senders.iter().filter(same).map(|sender| sender.used).sum()
@@ -137,8 +137,8 @@ fn endless() -> impl Strategy<Value = Load> {
 }
 
 proptest! {
-    /// The exact model: in `n` rounds a port with frames is given `n` quanta and has used what it was given, up
-    /// to what may be left of one and to what one turn took beyond.
+    /// The exact model: in `n` rounds a port with frames gets `n` quanta and uses them, up to the rest of
+    /// one and the excess of one turn.
     #[test]
     fn ports_with_frames_have_time_by_weight(loads in prop::collection::vec(endless(), 1..8), loops in 1usize..4_000) {
         let mut simulation = Simulation::new(&loads);
@@ -153,7 +153,7 @@ proptest! {
         }
     }
 
-    /// A loop without frames, though there are some, is followed by one with frames.
+    /// A loop without frames is followed by one with frames, if frames wait.
     #[test]
     fn no_worker_idles_while_frames_wait(loads in prop::collection::vec(endless(), 1..8), owed in 0i64..DEBT) {
         let mut simulation = Simulation::new(&loads);
@@ -163,7 +163,7 @@ proptest! {
         prop_assert!(took.iter().filter(|took| !**took).count() <= 1_000 / 3);
     }
 
-    /// A port that needs less than its share has what it needs; one that needs more has its share.
+    /// A port below its share gets all it needs; one above gets its share.
     #[test]
     fn a_victim_keeps_its_share(
         weight in prop::sample::select(vec![1u32, 9]), others in prop::sample::select(vec![1usize, 4]),
@@ -171,7 +171,7 @@ proptest! {
     ) {
         let hostile = Load { most, ..Load::endless(1, 60 * dear, 60) };
         let cost = 60 + i64::from(bytes) / 16;
-        // It needs a tenth of its share, to four times that.
+        // It needs between a tenth of its share and four times that.
         let share = f64::from(weight) / f64::from(weight + others as u32);
         let need = share * part as f64 / 10.0;
         let victim = Load { every: ((cost as f64 / need) as i64).max(1), ..Load::endless(weight, cost, bytes) };
@@ -185,7 +185,7 @@ proptest! {
         prop_assert!(has >= 0.9 * need.min(share), "has {has:.3}, needs {need:.3}, share {share:.3}");
     }
 
-    /// However long it sent nothing: it is a quantum and a turn ahead at most.
+    /// After any silence a port is ahead by one quantum and one turn at most.
     #[test]
     fn idling_saves_nothing_up(idle in 0i64..50_000_000, cost in 30i64..3_000) {
         let late = Load { every: i64::MAX / 2, ..Load::endless(1, cost, 60) };
@@ -203,7 +203,7 @@ proptest! {
     }
 }
 
-/// What a loop takes is bounded by time, whatever a frame takes.
+/// A loop is bounded in time, whatever a frame costs.
 #[test]
 fn a_turn_becomes_as_short_as_a_slice() {
     for cost in [50, 500, 2_000, 50_000] {
