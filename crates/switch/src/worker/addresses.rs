@@ -1,11 +1,11 @@
-//! Which link-local addresses own ports use.
+//! The link-local addresses that own ports use.
 //!
 //! ```text
 //!  frame ─▶ decide ─▶ Refused::Claim ─▶ room? another's by contract or MAC? claimed? ─▶ held from now on
 //! ```
 //!
-//! Every change of what a port holds happens here, on the worker that owns it. It is written down in the
-//! statistics region too, where the next process finds it.
+//! Only the worker that owns a port changes the port's addresses, here. It also writes them to the
+//! statistics region for the next process.
 
 use super::Worker;
 use crate::claims::Named;
@@ -17,7 +17,7 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 impl Worker {
-    /// A port uses a link-local address for the first time: from now on it holds it. `false` where it may not.
+    /// Claims a link-local address at its first use by a port. `false` if the port may not have it.
     #[inline(never)]
     pub(super) fn claim(&self, port: &mut Port, ip: Ipv6Addr) -> bool {
         let claimed = !port.held.is_full()
@@ -30,14 +30,16 @@ impl Worker {
         claimed
     }
 
-    /// Whether contracts say that it is not this port's: one names it, or it is made from the MAC of another.
+    /// Whether the address belongs to another port: a contract names it, or it is made from another port's
+    /// MAC.
     fn is_anothers(&self, port: &Port, ip: Ipv6Addr) -> bool {
         let owner = || mac_of(ip).and_then(|mac| self.fdb.pinned(port.segment, mac));
         self.named.get(usize::from(port.segment.0)).is_some_and(|named| named.contain(ip))
             || owner().is_some_and(|owner| owner != port.index.into())
     }
 
-    /// The link-local addresses that contracts name, by segment. Own ports give up what is another's now.
+    /// Sets the link-local addresses that contracts name, by segment. Own ports release addresses that now
+    /// belong to others.
     pub fn set_named(&mut self, named: Arc<[Named]>) {
         self.named = named;
         for index in self.owned.clone() {
@@ -45,7 +47,7 @@ impl Worker {
         }
     }
 
-    /// An own port gives up what it may not hold any more.
+    /// Releases an own port's addresses that belong to others now.
     pub(super) fn review_addresses(&mut self, index: PortIndex) {
         let Some(mut port) = self.ports[index as usize].take() else { return };
         if port.contract.policy.holds_addresses() {
@@ -56,7 +58,7 @@ impl Worker {
         self.ports[index as usize] = Some(port);
     }
 
-    /// A port gives up all that it holds.
+    /// Releases all addresses of a port.
     pub(super) fn release_addresses(&self, port: &mut Port) {
         self.give_up(port, |_, _, _| true);
     }
@@ -77,8 +79,7 @@ impl Worker {
         port.stats.set_link_local(&port.held);
     }
 
-    /// An own port forgets what it holds, until it is [restored](Self::restore_addresses) from what is written
-    /// down.
+    /// Forgets an own port's addresses until [`restore_addresses`](Self::restore_addresses).
     pub fn forget_addresses(&mut self, index: PortIndex) {
         let Some(port) = &mut self.ports[index as usize] else { return };
         for ip in std::mem::take::<LinkLocals>(&mut port.held).iter() {
@@ -86,7 +87,8 @@ impl Worker {
         }
     }
 
-    /// An own port holds again what is written down of it, without what is another's by now.
+    /// Restores an own port's addresses from the statistics region, without those that belong to others
+    /// now.
     pub fn restore_addresses(&mut self, index: PortIndex) {
         let Some(mut port) = self.ports[index as usize].take() else { return };
         let written: Vec<Ipv6Addr> = port.stats.link_local().collect();

@@ -1,15 +1,15 @@
-//! Where a worker's thread runs.
+//! CPUs of a worker's thread.
 
 use super::Worker;
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 impl Worker {
-    /// Runs on these CPUs alone; `own` is the only one of them, where it is the worker's own. To be called on the worker's thread,
-    /// which may be waited for by its new CPU: some 10 us.
+    /// Restricts the thread to these CPUs; `own` is the single one if it is the worker's own. Called on the
+    /// worker's thread, which may wait some 10 us for its new CPU.
     ///
     /// # Errors
-    /// None of them may be used.
+    /// The thread may use none of them.
     pub fn run_on(&mut self, cpus: &CpuSet, own: Option<usize>) -> Result<(), Errno> {
         self.stats.cpu.set(0);
         sched_setaffinity(None, cpus)?;

@@ -1,4 +1,4 @@
-//! For how much of the time a worker may wait awake. Pure.
+//! How much of its time a worker may wait awake. Pure.
 //!
 //! ```text
 //!  busy-poll of the contracts ──▶ waiting: time awake with nothing to do ─┐
@@ -6,31 +6,32 @@
 //!  SCHED_FIFO under throttling ─▶ running: all time but sleep ────────────┘
 //! ```
 //!
-//! Each is an account of time, as a token bucket is of bytes: it gains its share of what passes, up to that of
-//! [`SPAN`], and loses what is used. In any time T so at most `share * (T + SPAN)` is used, and what one loop takes.
+//! Each is an account of time, as a token bucket is of bytes: it gains a share of the passing time, up to
+//! that of [`SPAN`], and pays for used time. In any time T it pays at most `share * (T + SPAN)` and one
+//! loop.
 //!
-//! One that was used up opens again when it is half full: then it lasts for whole gaps between frames, and not for the
-//! beginning of each.
+//! A used-up account opens again when half full, so that it lasts for whole gaps between frames, not for
+//! the beginning of each.
 
-/// Saved up at most: what falls in during so many ns.
+/// Time whose share can be saved up (ns).
 const SPAN: u64 = 100_000_000;
 /// A second, ns.
 const SECOND: u64 = 1_000_000_000;
-/// Share of a second in which a worker runs under SCHED_FIFO, ns, where the kernel throttles it: by default at
-/// 950 ms, whereupon it stands still for the rest.
+/// Share of a second for a worker under SCHED_FIFO (ns), if the kernel throttles it: by default at 950 ms,
+/// and then for the rest of the second.
 const UNTHROTTLED: u64 = 800_000_000;
 
 /// An account of time.
 #[derive(Clone, Copy, Debug)]
 struct Account {
-    /// What it gains in a second, ns.
+    /// Gain per second (ns).
     share: u64,
-    /// The budget left, ns; negative where a loop took more.
+    /// Balance (ns); negative after a loop that took more.
     left: i64,
-    /// What it gained besides, in parts of which [`SECOND`] are 1 ns: in a loop of less than a microsecond a small share
-    /// gains less than that.
+    /// Fraction of the gain, in units of 1 ns / [`SECOND`]: a small share gains less than 1 ns in a short
+    /// loop.
     rest: u64,
-    /// It was not used up since it was half full.
+    /// The account was not used up since it was half full.
     open: bool,
 }
 
@@ -39,12 +40,12 @@ impl Account {
         Self { share: share.min(SECOND), left: 0, rest: 0, open: false }
     }
 
-    /// The most it can hold, ns.
+    /// Returns the largest balance (ns).
     fn most(&self) -> i64 {
         (u128::from(self.share) * u128::from(SPAN) / u128::from(SECOND)) as i64
     }
 
-    /// So many ns pass, used or not.
+    /// Adds `elapsed` ns, used or not.
     #[inline]
     fn pass(&mut self, elapsed: u64, used: bool) {
         let elapsed = elapsed.min(SECOND);
@@ -61,42 +62,43 @@ impl Account {
     }
 }
 
-/// What of a worker's time is left for waiting awake.
+/// A worker's budget for waiting awake.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Awake {
-    /// Up to when it is right, ns.
+    /// Time of the balances (ns).
     at: u64,
     waiting: Account,
-    /// None where the kernel lets it run without end.
+    /// `None` if the kernel does not limit running time.
     running: Option<Account>,
 }
 
 impl Awake {
-    /// A worker that may wait awake for `share` ns of each second; `throttled` where the kernel stops it if it runs
-    /// for too much of a second.
+    /// Returns the budget of a worker that may wait awake for `share` ns of each second; `throttled`: the
+    /// kernel stops it after too much running time.
     pub(super) fn new(share: u64, throttled: bool, now: u64) -> Self {
         Self { at: now, waiting: Account::new(share), running: throttled.then(|| Account::new(UNTHROTTLED)) }
     }
 
-    /// It may wait awake now.
+    /// Whether it may wait awake now.
     #[inline]
     pub(super) fn may_wait(&self) -> bool {
         self.waiting.open && self.running.is_none_or(|running| running.open)
     }
 
-    /// It waited awake until `now`, ns, for a real-time frame or not. Returns how long, ns.
+    /// Notes idle time until `now` (ns), spent waiting for a real-time frame or not. Returns its length
+    /// (ns).
     #[inline]
     pub(super) fn idled(&mut self, now: u64, waited: bool) -> u64 {
         self.pass(now, waited, true)
     }
 
-    /// It worked until `now`, ns.
+    /// Notes work until `now` (ns).
     #[inline]
     pub(super) fn worked(&mut self, now: u64) {
         self.pass(now, false, true);
     }
 
-    /// It slept until `now`, ns.
+    /// Notes sleep until `now` (ns).
     #[inline]
     pub(super) fn slept(&mut self, now: u64) {
         self.pass(now, false, false);
@@ -120,7 +122,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A worker that waits awake whenever it may: in no stretch of time more than its share.
+        /// A worker that waits awake whenever it may never exceeds its share, over any time.
         #[test]
         fn never_more_than_its_share(
             share in 0..=SECOND, throttled in any::<bool>(),
@@ -154,14 +156,15 @@ mod tests {
             }
         }
 
-        /// A worker that waits awake under throttling gives the kernel no reason to stop it, if its work does not.
+        /// A worker that waits awake under throttling gives the kernel no reason to stop it, unless its
+        /// work does.
         #[test]
         fn waiting_never_runs_into_throttling(steps in prop::collection::vec((1u64..300_000, any::<bool>()), 1..20_000)) {
             let mut awake = Awake::new(SECOND, true, 0);
             let (mut now, mut ran) = (0u64, 0u64);
             for (length, works) in steps {
                 now += length;
-                // Work is half of the time at most.
+                // Work takes at most half of the time.
                 let works = works && ran * 2 < now;
                 let runs = works || awake.may_wait();
                 ran += if runs { length } else { 0 };
@@ -176,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is gained does not depend on how often it is looked at.
+        /// The gain does not depend on how often it is added.
         #[test]
         fn short_passes_gain_what_a_long_one_does(share in 0..=SECOND, steps in prop::collection::vec(1u64..2_000, 1..5_000)) {
             let (mut often, mut once) = (Account::new(share), Account::new(share));
@@ -186,7 +189,7 @@ mod tests {
         }
     }
 
-    /// A worker that finds nothing to do, and does not sleep, has loops of less than a microsecond.
+    /// A worker without work that does not sleep has loops below a microsecond.
     #[test]
     fn a_small_share_is_gained_while_the_worker_spins() {
         let mut awake = Awake::new(SECOND / 1000, false, 0);

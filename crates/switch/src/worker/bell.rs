@@ -20,28 +20,29 @@ impl Bell {
         })
     }
 
-    /// Wakes the worker if it sleeps. Whatever it is to find must be stored before.
+    /// Wakes the worker if it sleeps. The caller has stored the worker's new work before.
     #[inline]
     pub fn ring(&self) {
-        // Pairs with the fence in `about_to_sleep`: either it sees our work, or we see it asleep.
+        // Pairs with the fence in `about_to_sleep`: either the worker sees the new work, or this thread
+        // sees it asleep.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::AcqRel) {
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
 
-    /// The worker announces that it will sleep; it must look for work once more afterwards.
+    /// Announces sleep; the worker must look for work once more afterwards.
     pub fn about_to_sleep(&self) {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// The worker is awake.
+    /// Announces that the worker is awake.
     pub fn awake(&self) {
         self.asleep.store(false, Ordering::Relaxed);
     }
 
-    /// It was heard: not readable until it is rung again.
+    /// Clears the bell: not readable until the next ring.
     pub fn heard(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.event, &mut count);

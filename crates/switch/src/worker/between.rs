@@ -15,22 +15,22 @@ use crate::clock::clock;
 
 /// Cost of best effort after which the clock is read.
 pub(super) const CHECK: i64 = super::budget::QUANTUM / 4;
-/// Real-time frames are looked for in each such part of H.
+/// Real-time frames are looked for after each such part of H.
 const SHARE: u64 = 8;
 
-/// When real-time frames are to be looked for again.
+/// When to look for real-time frames.
 #[derive(Default)]
 pub(super) struct Between {
-    /// Cost of what was delivered since the clock was read.
+    /// Cost of deliveries since the last reading of the clock.
     unchecked: i64,
-    /// When they were looked for last, ns.
+    /// Last look (ns).
     looked: u64,
-    /// They are to be looked for before best effort goes on.
+    /// A look is due before best effort continues.
     due: bool,
 }
 
 impl Between {
-    /// A loop begins, which looks for them first.
+    /// Begins a loop, which looks for real-time frames first.
     #[inline]
     pub(super) fn begin(&mut self, now: u64) {
         *self = Self { unchecked: 0, looked: now, due: false };
@@ -38,13 +38,13 @@ impl Between {
 }
 
 impl Worker {
-    /// Whether any real-time frame can come.
+    /// Whether real-time frames can come at all.
     #[inline]
     pub(super) fn expects_realtime(&self) -> bool {
         self.realtime > 0 || self.peers.len() > 1
     }
 
-    /// Best effort of this cost was delivered; `true` where real-time frames are to be looked for before more is.
+    /// Notes delivered best effort of this cost; `true` if a look for real-time frames is due.
     #[inline]
     pub(super) fn is_interrupted(&mut self, cost: i64) -> bool {
         self.between.unchecked += cost;
@@ -57,8 +57,8 @@ impl Worker {
         self.between.due
     }
 
-    /// Looks for real-time frames where they are due, and delivers them; `true` where that was so. No port may be taken out
-    /// of its place meanwhile.
+    /// Looks for real-time frames if due, and delivers them; `true` if it looked. All ports have to be in
+    /// their places.
     pub(super) fn look_between(&mut self) -> bool {
         if !self.between.due {
             return false;
@@ -107,11 +107,11 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     const START: u64 = 1_000_000_000_000;
-    /// Frames of 64 kB that wait.
+    /// Waiting frames of 64 kB.
     const BACKLOG: u64 = 12;
-    /// What it takes to deliver each, ns.
+    /// Time to deliver each (ns).
     const FRAME: u64 = 100_000;
-    /// H, ns: real-time frames are looked for after each second of them.
+    /// H (ns): a look is due after each second frame.
     const HOST_LATENCY: u64 = 1_000_000;
     const VOICE: PortIndex = 0;
     const EAR: PortIndex = 1;
@@ -123,10 +123,10 @@ mod tests {
         voice: OwnedFd,
         ear: &'static VnicSlot,
         sink: &'static VnicSlot,
-        /// The real-time frame comes after so many of the backlog.
+        /// The real-time frame comes after this many of the backlog.
         comes_after: u64,
         came: Cell<bool>,
-        /// How many of the backlog had been delivered when it was.
+        /// Backlog frames delivered before it.
         heard_after: Cell<Option<u64>>,
     }
 
@@ -134,7 +134,7 @@ mod tests {
         static SCENE: RefCell<Option<Scene>> = const { RefCell::new(None) };
     }
 
-    /// Goes on by each frame that is delivered.
+    /// Advances with each delivered frame.
     fn time() -> u64 {
         SCENE.with_borrow(|scene| {
             let Some(scene) = scene else { return START };
@@ -149,17 +149,18 @@ mod tests {
         })
     }
 
-    /// What came of one turn of best effort.
+    /// Result of one turn of best effort.
     struct Outcome {
         heard_after: Option<u64>,
-        /// Slots of the backlog's frames, in the order in which they left.
+        /// Slots of the backlog's frames, in their order of leaving.
         left: Vec<u16>,
         dropped: usize,
-        /// Frames that `SINK` and `EAR` were given.
+        /// Frames that `SINK` and `EAR` got.
         given: [usize; 2],
     }
 
-    /// Best effort's turn in a loop that has a budget for all that waits; meanwhile a real-time frame comes.
+    /// Runs best effort's turn in a loop whose budget covers all waiting frames, while a real-time frame
+    /// comes.
     fn deliver(comes_after: u64) -> Outcome {
         test_clock::set_time(START);
         let (mut worker, _handle) = testing::worker();

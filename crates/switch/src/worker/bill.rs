@@ -1,4 +1,4 @@
-//! What a delivery took, and whom it is charged to.
+//! The cost of deliveries, and the ports that pay.
 //!
 //! ```text
 //!                    ┌ of their bytes ──▶ the senders, each by what its frames cost
@@ -6,8 +6,8 @@
 //!  egress's turn     └ of the chains beyond one a frame ──▶ the receiver, whose buffers are small
 //! ```
 //!
-//! The clock is read once for each egress that was served, not for each frame. The time is divided as the
-//! [budget](super::budget) says that its frames cost.
+//! The clock is read once for each served egress, not for each frame. Its time is divided by the frames'
+//! costs in the [budget](super::budget).
 
 use super::Worker;
 use super::turns::Turns;
@@ -15,11 +15,11 @@ use crate::clock::clock;
 use crate::fdb::PortIndex;
 use crate::port::Port;
 
-/// What one egress's turn cost, as bytes that are copied.
+/// The cost of one egress's turn, in copied bytes.
 pub(super) struct Bill {
-    /// Runs of frames of one source.
+    /// Runs of frames with the same source.
     runs: Vec<Run>,
-    /// Chains beyond one a frame, and those that were looked through in vain.
+    /// Chains beyond one per frame, and chains looked through in vain.
     pub(super) buffers: i64,
 }
 
@@ -31,13 +31,14 @@ struct Run {
 
 impl Default for Bill {
     fn default() -> Self {
-        // More frames than a turn has: nothing is allocated later.
+        // More frames than a turn has, so nothing is allocated later.
         Self { runs: Vec::with_capacity(1024), buffers: 0 }
     }
 }
 
 impl Bill {
-    /// Frames of `source` were delivered, or dropped; none where one was completed that was counted as delivered before.
+    /// Adds delivered or dropped frames of `source`; 0 frames for a completion that was counted at its
+    /// delivery.
     #[inline]
     pub(super) fn add(&mut self, source: PortIndex, frames: u64, cost: i64) {
         match self.runs.last_mut().filter(|run| run.source == source) {
@@ -67,7 +68,7 @@ impl Worker {
                 port.stats.work.deliver.add(time(cost) as u64);
                 port.stats.work.delivered.add(frames);
             } else if let Some(info) = &self.infos[usize::from(source)] {
-                // Its counters are another worker's to write.
+                // Its counters belong to another worker.
                 self.turns.charge_delivery(Turns::of_worker(info.worker.into()), time(cost));
             }
         }

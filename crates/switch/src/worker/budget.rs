@@ -1,4 +1,4 @@
-//! How much a worker takes in, and sends on, in one loop. Pure.
+//! How much a worker takes in and sends on in one loop. Pure.
 //!
 //! ```text
 //!  W: what waits and could leave now ─▶ intake = QUANTUM - W, at least half of it
@@ -8,57 +8,57 @@
 //!  egress = QUANTUM, and what intake took beyond its budget ──────┴▶ sent on
 //! ```
 //!
-//! A frame that is queued costs intake at least what it costs egress. So a loop takes in no more than it
-//! sends on, for every size of frames and number of ports:
+//! A queued frame costs intake at least as much as egress. So a loop takes in no more than it sends on, for
+//! all frame sizes and port numbers:
 //!
-//! - where W is at most half a quantum, all of it leaves, with all that the loop took in;
-//! - where W is more, a loop leaves at least half a quantum less of it, and takes in at least as much.
+//! - if W is at most half a quantum, all of it leaves, with all frames of the loop;
+//! - if W is more, a loop reduces it by at least half a quantum, and takes in at least as much.
 //!
-//! What a receiver that stalled had left behind is gone after `2 W / QUANTUM` loops, and frames go the
-//! direct way again. With a fixed number of frames for intake and of bytes for egress it never went.
+//! The backlog of a stalled receiver is gone after `2 W / QUANTUM` loops, and frames go directly again.
+//! With a fixed number of frames for intake and of bytes for egress it never went away.
 //!
-//! W counts neither a receiver without buffers nor an egress without tokens: a receiver that does not take its
-//! frames holds up no other port's.
+//! W leaves out receivers without buffers and egresses without tokens, so a receiver that takes no frames
+//! holds up no other port.
 
 pub(super) use crate::port::talk::DIRECT;
 use crate::sched::Backlog;
 
-/// Cost of the best-effort frames of one loop, as bytes that are copied: a real-time frame that arrives
-/// meanwhile waits for them.
+/// Cost of one loop's best-effort frames, in copied bytes: a real-time frame that arrives during the loop
+/// waits for them.
 pub(super) const QUANTUM: i64 = 64 << 10;
-/// What a frame costs besides its bytes where it goes through a queue.
+/// Cost of a queued frame besides its bytes.
 const QUEUED: i64 = 1024;
-/// What each of its descriptors costs but the first, at a sender and at a receiver, where a chain may have one more for the
+/// Cost of each descriptor after the first, at sender and receiver, whose chain may have one more for the
 /// header: a guest of tiny buffers makes many.
 const PIECE: i64 = 128;
 
-/// What frames of one port with a deadline may cost in a loop that are dropped: no contract bounds their rate, as
-/// it does that of frames that are sent.
+/// Largest cost of dropped frames of one port with a deadline in a loop: no contract bounds their rate,
+/// unlike that of sent frames.
 pub(crate) const DROPPED: i64 = QUANTUM / 8;
 
-/// What a frame of `bytes` that is queued costs.
+/// Returns the cost of a queued frame of `bytes`.
 #[inline]
 pub(super) fn queued(bytes: u32) -> i64 {
     i64::from(bytes) + QUEUED
 }
 
-/// What frames that are queued cost.
+/// Returns the cost of queued frames.
 #[inline]
 pub(super) fn all_queued(all: Backlog) -> i64 {
     let bytes = i64::try_from(all.bytes).unwrap_or(i64::MAX);
     bytes.saturating_add(i64::from(all.frames) * QUEUED)
 }
 
-/// What it costs to see that a link completed a frame.
+/// Cost of finding a completed frame at a link.
 pub(super) const COMPLETED: i64 = DIRECT;
 
-/// What it costs besides that a frame is in so many descriptors, or fills so many chains.
+/// Returns the extra cost of a frame in `pieces` descriptors or chains.
 #[inline]
 pub(super) fn scattered(pieces: usize) -> i64 {
     pieces.saturating_sub(1) as i64 * PIECE
 }
 
-/// What an egress costs whose receiver has buffers, and that may send `tokens` bytes now.
+/// Returns the cost of an egress whose receiver has buffers, and which may send `tokens` bytes now.
 pub(super) fn waiting(backlog: Backlog, tokens: i64) -> i64 {
     let bytes = i64::try_from(backlog.bytes).unwrap_or(i64::MAX);
     let all = all_queued(backlog);
@@ -70,13 +70,13 @@ pub(super) fn waiting(backlog: Backlog, tokens: i64) -> i64 {
     }
 }
 
-/// What a loop may take in where `waiting` could leave now.
+/// Returns a loop's intake if `waiting` could leave now.
 #[inline]
 pub(super) fn intake(waiting: i64) -> i64 {
     QUANTUM.saturating_sub(waiting).max(QUANTUM / 2)
 }
 
-/// What a loop may send on where `left` is left of its [`intake`]; negative is what it took beyond.
+/// Returns a loop's egress if `left` of its [`intake`] is unused; negative after an excess.
 #[inline]
 pub(super) fn egress(left: i64) -> i64 {
     QUANTUM + (-left).max(0)
@@ -88,7 +88,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
-    /// Egresses with what waits for each, and whether its receiver takes frames now.
+    /// Egresses: the waiting frames, and whether the receiver takes frames now.
     #[derive(Default)]
     struct Model {
         egresses: Vec<(VecDeque<u32>, bool)>,
@@ -104,7 +104,7 @@ mod tests {
             all.sum()
         }
 
-        /// One loop in which there is always more to take in.
+        /// Runs one loop with an endless supply.
         fn turn(&mut self, mut next: impl FnMut() -> (usize, u32, bool)) {
             let mut left = intake(self.waiting());
             while left > 0 {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes in whatever order, to receivers that stall and go on.
+        /// For any order of frames, to receivers that stall and continue.
         #[test]
         fn a_loop_takes_in_no_more_than_it_sends_on(
             ports in 1usize..9,
@@ -146,7 +146,7 @@ mod tests {
             model.egresses.resize_with(ports, || (VecDeque::new(), true));
             let mut next = frames.iter().cycle().map(|(to, bytes, direct)| (to % ports, *bytes, *direct));
             for stall in stalls {
-                // Numbers beyond the ports: no state changes.
+                // A number beyond the ports changes no state.
                 if let Some((queue, open)) = model.egresses.get_mut(stall) {
                     *open = !*open;
                     queue.truncate(500);
@@ -168,7 +168,7 @@ mod tests {
             prop_assert!((0..=all).contains(&now));
             prop_assert!(tokens > 0 || now == 0);
             if let Ok(tokens) = u64::try_from(tokens) && tokens < backlog.bytes {
-                // So many frames may leave; what it says is at most one frame off.
+                // As many frames as may leave; the result is off by one frame at most.
                 let leave = i64::try_from(tokens / each).unwrap();
                 prop_assert!((now - leave * queued(each as u32)).abs() <= queued(each as u32));
             }

@@ -5,10 +5,10 @@
 //!  worker A ◀──fates─── worker B      (A completes the descriptor, counts)
 //! ```
 //!
-//! Single-producer single-consumer rings for each ordered pair of workers. Real-time frames have a ring
-//! of their own, which is always emptied: none waits behind best effort. Best effort is taken out of its
-//! ring as the [budget](super::budget) of a loop allows; while the ring is full, the sender's frames wait
-//! in their own ring or pool.
+//! One single-producer single-consumer ring for each ordered pair of workers. Real-time frames have a ring
+//! of their own, which is always emptied: none waits behind best effort. Best effort leaves its ring within
+//! the [budget](super::budget) of a loop; while that ring is full, frames wait in the sender's own ring or
+//! pool.
 
 use super::under_way::UnderWay;
 use crate::fdb::PortIndex;
@@ -17,16 +17,16 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use std::collections::VecDeque;
 use tidegate_evidence::DropReason;
 
-/// Best-effort frames that may be on their way to one worker: some loops' worth.
+/// Best-effort frames under way to one worker: some loops' worth.
 const FRAMES: usize = 1024;
-/// Real-time frames, and requests, that may be. A full ring drops.
+/// Real-time frames and requests under way to one worker. A full ring drops.
 const URGENT: usize = 4096;
-/// Most that one ring holds, and that was taken out of it before its turn.
+/// Most frames in one ring and taken out of it before their turn.
 pub(super) const MOST: usize = 2 * if FRAMES > URGENT { FRAMES } else { URGENT };
-/// Fates that may be on their way back: more than a worker's ports usually have in flight.
+/// Fates under way back: more than a worker's ports usually have in flight.
 const FATES: usize = 1 << 14;
 
-/// What one worker tells the one that owns an egress.
+/// A message from one worker to the owner of an egress.
 #[derive(Clone, Copy, Debug)]
 pub enum Crossing {
     /// Deliver this.
@@ -36,37 +36,37 @@ pub enum Crossing {
         /// The frame.
         frame: FrameRef,
     },
-    /// The source has half its ring in flight and most of it waits there: make room.
+    /// Make room: the source has half its ring in flight, mostly here.
     Relieve {
-        /// At this port.
+        /// The egress.
         egress: PortIndex,
-        /// Of this source.
+        /// The source.
         source: PortIndex,
-        /// Its oldest frame, which holds others back; otherwise its newest.
+        /// Drop its oldest frame, which holds others back; otherwise its newest.
         oldest: bool,
     },
 }
 
-/// What became of a frame.
+/// How a frame ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Fate {
     /// The frame.
     pub frame: FrameRef,
     /// Where it was sent.
     pub egress: PortIndex,
-    /// When it was delivered or dropped (Tr), ns.
+    /// Tr: its delivery or drop (ns).
     pub at: u64,
-    /// Why it was dropped, if it was.
+    /// The reason of a drop.
     pub dropped: Option<DropReason>,
-    /// When it was queued at the egress, ns.
+    /// When the egress queued it (ns).
     pub queued: u64,
-    /// How long it stood first, without receive buffers, ns.
+    /// Time at the head without receive buffers (ns).
     pub buffers: u64,
-    /// Whose frame left right before it, while it waited.
+    /// Port whose frame left right before it, while it waited.
     pub behind: Option<PortIndex>,
 }
 
-/// How many crossings were sent to another worker.
+/// Number of crossings sent to another worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     urgent: u64,
@@ -81,17 +81,17 @@ pub struct Peer {
     frames_in: Consumer<Crossing>,
     fates_out: Producer<Fate>,
     fates_in: Consumer<Fate>,
-    /// Fates that did not fit: never lost, only late.
+    /// Fates that did not fit the ring: late, never lost.
     fates_waiting: VecDeque<Fate>,
-    /// What was sent into both rings.
+    /// Crossings sent into both rings.
     sent: Sent,
-    /// What came out of both rings [before its turn](Self::part).
+    /// Crossings taken out of both rings [before their turn](Self::part).
     urgent_kept: VecDeque<Crossing>,
     frames_kept: VecDeque<Crossing>,
 }
 
 impl Peer {
-    /// Both ends of a pair of workers.
+    /// Returns both ends of a pair of workers.
     pub fn pair() -> (Self, Self) {
         let (urgent_ab, urgent_from_a) = RingBuffer::new(URGENT);
         let (urgent_ba, urgent_from_b) = RingBuffer::new(URGENT);
@@ -117,7 +117,7 @@ impl Peer {
         )
     }
 
-    /// Sends; `false` where the ring is full.
+    /// Sends; `false` if the ring is full.
     #[inline]
     pub fn send(&mut self, crossing: Crossing) -> bool {
         let (ring, sent) = match crossing {
@@ -131,19 +131,19 @@ impl Peer {
         fits
     }
 
-    /// How much was sent by now.
+    /// Returns the number of crossings sent so far.
     pub fn sent(&self) -> Sent {
         self.sent
     }
 
-    /// How many best-effort frames of those that were `sent` to the other worker, and to none besides, it has not taken out
-    /// of its ring.
+    /// Returns how many of the best-effort frames in `sent` the other worker has not taken out of its ring.
+    /// `sent` counts frames to this worker only.
     pub fn left(&self, sent: Sent) -> u64 {
         let in_ring = (self.frames_out.buffer().capacity() - self.frames_out.slots()) as u64;
         in_ring.saturating_sub(self.sent.frames - sent.frames)
     }
 
-    /// Whether the other worker has taken what was `sent` out of its rings.
+    /// Whether the other worker has taken all crossings of `sent` out of its rings.
     pub fn has_taken(&self, sent: Sent) -> bool {
         let taken =
             |ring: &Producer<Crossing>, sent: u64| sent - (ring.buffer().capacity() - ring.slots()) as u64;
@@ -151,7 +151,7 @@ impl Peer {
             && taken(&self.frames_out, self.sent.frames) >= sent.frames
     }
 
-    /// Takes the frames to a port out of both rings. The others keep their turn.
+    /// Takes the frames to a port out of both rings. Others keep their turn.
     pub fn part(&mut self, egress: PortIndex, under_way: &mut UnderWay) {
         let UnderWay { urgent, others } = under_way;
         let rings = [
@@ -171,7 +171,7 @@ impl Peer {
         }
     }
 
-    /// Whether anything that was taken out of its ring before its turn waits for that.
+    /// Whether crossings wait that were taken out of their ring before their turn.
     pub fn keeps_any(&self) -> bool {
         !self.urgent_kept.is_empty() || !self.frames_kept.is_empty()
     }
@@ -182,7 +182,7 @@ impl Peer {
         !self.frames_out.is_full()
     }
 
-    /// A real-time frame, or a request, that the other worker sent.
+    /// Takes a real-time frame or a request of the other worker.
     #[inline]
     pub fn receive_urgent(&mut self) -> Option<Crossing> {
         self.urgent_kept.pop_front().or_else(|| self.urgent_in.pop().ok())
@@ -194,7 +194,7 @@ impl Peer {
         !self.frames_kept.is_empty() || !self.frames_in.is_empty()
     }
 
-    /// A best-effort frame that the other worker sent.
+    /// Takes a best-effort frame of the other worker.
     #[inline]
     pub fn receive(&mut self) -> Option<Crossing> {
         self.frames_kept.pop_front().or_else(|| self.frames_in.pop().ok())
@@ -208,13 +208,13 @@ impl Peer {
         }
     }
 
-    /// The fate of a frame sent to the other worker.
+    /// Takes the fate of a frame sent to the other worker.
     #[inline]
     pub fn settled(&mut self) -> Option<Fate> {
         self.fates_in.pop().ok()
     }
 
-    /// Sends fates that did not fit before; `true` where some did now.
+    /// Sends fates that did not fit before; `true` if some fit now.
     pub fn retry(&mut self) -> bool {
         let before = self.fates_waiting.len();
         while let Some(fate) = self.fates_waiting.front() {
@@ -240,7 +240,7 @@ mod tests {
 
     const LENT: u16 = 6;
 
-    /// What `make miri` looks at: a frame is one worker's, then the other's, then the first one's again.
+    /// For `make miri`: a frame goes from one worker to the other and back.
     #[test]
     fn a_frame_crosses_and_comes_back_once() {
         let frames: u32 = if cfg!(miri) { 100 } else { 20_000 };

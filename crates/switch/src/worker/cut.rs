@@ -1,11 +1,13 @@
-//! Super-frames that leave in parts: each as long as a burst, or a short time at the rate, allows, and with tokens of its own.
+//! Super-frames that leave in parts: each as long as a burst, or a short time at the rate, with tokens of
+//! its own.
 //!
 //! ```text
 //!  super-frame │ sent │ part │ left ............ │      whole segments: a segment is never cut
 //!                        └─▶ piece: a frame of its own, whose payload stays where it is
 //! ```
 //!
-//! Of real-time frames a part is a burst; of frames that [wait by flow](super::waiting), a millisecond of the rate.
+//! A part of a real-time frame is a burst; of a frame that [waits by flow](super::waiting), a millisecond
+//! of the rate.
 
 use super::Worker;
 use super::send::{count_sent, note_tokens};
@@ -14,11 +16,11 @@ use crate::link::Pending;
 use crate::port::Port;
 use crate::slots::{Frame, FrameRef, NOWHERE, Owner, body_spans, slice_spans};
 
-/// What came of sending a piece.
+/// Result of sending a piece.
 pub(super) enum Piece {
     Last,
     More,
-    /// Tokens are there at this time.
+    /// Tokens are available at this time (ns).
     At(u64),
     NoSlot,
 }
@@ -26,9 +28,9 @@ pub(super) enum Piece {
 /// A part of a frame: all of it, or whole segments of a super-frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Where its payload begins, bytes from the end of the super-frame's headers.
+    /// Start of its payload, bytes from the end of the super-frame's headers.
     pub(super) from: u32,
-    /// Bytes of its payload.
+    /// Payload (bytes).
     pub(super) payload: u32,
     pub(super) segments: u32,
     /// Bytes on the wire: each segment with its headers.
@@ -36,8 +38,8 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// The next part of a frame of which `left` bytes on the wire are left: as many segments as `most` bytes hold, one at
-    /// least. A frame that is no super-frame is one part.
+    /// Returns the next part of a frame with `left` bytes on the wire: as many segments as fit `most`
+    /// bytes, at least one. A frame that is no super-frame is one part.
     pub(super) fn next(frame: &Frame, left: u32, most: u32) -> Self {
         let header = u32::from(frame.headers.len);
         let body = frame.len.saturating_sub(header);
@@ -52,20 +54,20 @@ impl Part {
         Self { from, payload, segments, wire: header * segments + payload }
     }
 
-    /// Whether nothing of the frame is left after it.
+    /// Whether it is the last part of the frame.
     pub(super) fn is_last(&self, frame: &Frame) -> bool {
         self.from + self.payload >= frame.len.saturating_sub(u32::from(frame.headers.len))
     }
 }
 
-/// Bytes on the wire that are left of a frame of whose payload `sent` bytes, whole segments, were sent.
+/// Returns the remaining bytes on the wire after `sent` payload bytes, whole segments.
 pub(super) fn left(frame: &Frame, sent: u32) -> u32 {
     let segments = frame.offload.gso_size().map_or(0, |size| sent / u32::from(size).max(1));
     frame.wire_bytes.saturating_sub(segments * u32::from(frame.headers.len) + sent)
 }
 
-/// Makes `piece` that part of a super-frame, which gets a share more. `false` where the frame is none: the piece is to be
-/// given back.
+/// Makes `piece` this part of a super-frame, which gains a share. `false` if the frame is none: the caller
+/// gives the piece back.
 pub(super) fn cut(whole: FrameRef, part: Part, piece: FrameRef) -> bool {
     let of = whole.get();
     let body = of.len.saturating_sub(u32::from(of.headers.len));
@@ -107,7 +109,7 @@ impl Worker {
         };
         let Some(piece) = port.link.tx.slot_for_piece(whole) else { return Piece::NoSlot };
         if pending.sent == 0 {
-            // It stands for "not yet cut to the end".
+            // This share stands for "not yet cut to the end".
             whole.shares.set(1);
             // No receiver is asked to drop a part of it.
             pending.frame.get_mut().egress = NOWHERE;

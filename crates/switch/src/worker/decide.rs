@@ -1,4 +1,4 @@
-//! What is decided on a frame, by its copied head: once, for both ways. Pure: what it says is carried out elsewhere.
+//! Decides on a frame by its copied head: once, for both ways. Pure: the caller carries the decision out.
 //!
 //! ```text
 //!  head, length, virtio header ──┐         ┌▶ Decision: headers, offload, size on the wire; marks cleared in the head
@@ -8,8 +8,8 @@
 //!  destination MAC, FDB ─ destination ─▶ To: a port, members of the segment; None: back to its sender
 //! ```
 //!
-//! Nearly all frames are [plain](crate::frame::plain), and [`decide_plain`](Sender::decide_plain) knows them in a tenth of
-//! the instructions: where it says anything, it says what `decide` says.
+//! Nearly all frames are [plain](crate::frame::plain), and [`decide_plain`](Sender::decide_plain) decides
+//! on them in a tenth of the instructions: its answer, if any, is that of `decide`.
 
 use super::flood::Audience;
 use crate::fdb::{Fdb, PortIndex, SegmentIndex};
@@ -33,13 +33,13 @@ pub(super) struct Sender<'a> {
     held: &'a LinkLocals,
 }
 
-/// What is decided on a frame that may be sent.
+/// The decision on a frame that may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Decision {
     pub(super) headers: Headers,
-    /// What it asks for, checked.
+    /// Its checked request.
     pub(super) offload: Offload,
-    /// Frames that it becomes on a wire, and their bytes.
+    /// Number and bytes of its frames on a wire.
     pub(super) wire_frames: u32,
     pub(super) wire_bytes: u32,
 }
@@ -49,13 +49,13 @@ pub(super) struct Decision {
 pub(super) enum NotSent {
     /// It is dropped.
     Dropped(DropReason),
-    /// Its sender has to hold this address first. Then it is decided on again.
+    /// The sender has to claim this address first; then the decision is repeated.
     Claim(Ipv6Addr),
-    /// Its sender has to take these shared addresses first. Then it is decided on again.
+    /// The sender has to take these shared addresses first; then the decision is repeated.
     Take(Taking),
 }
 
-/// Where a frame goes.
+/// A frame's destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum To {
     /// To this port.
@@ -70,11 +70,11 @@ impl<'a> Sender<'a> {
         Self { contract: &port.contract, held: &port.held }
     }
 
-    /// Decides on a frame of `len` bytes. Real-time marks that it may not have are cleared in `head`, its copied first
+    /// Decides on a frame of `len` bytes. Clears forbidden real-time marks in `head`, its copied first
     /// bytes.
     ///
     /// # Errors
-    /// Why it is not sent; `head` is as it was then.
+    /// The frame is not sent; `head` is unchanged.
     #[inline(always)]
     pub(super) fn decide(&self, head: &mut [u8], len: usize, vnet: &VnetHdr) -> Result<Decision, NotSent> {
         let malformed = NotSent::Dropped(DropReason::Malformed);
@@ -100,8 +100,8 @@ impl<'a> Sender<'a> {
         Ok(Decision { headers, offload, wire_frames, wire_bytes })
     }
 
-    /// As [`decide`](Self::decide), of a plain frame that asks for nothing: it is one frame on the wire, as long as it is.
-    /// `None` says nothing about the frame, and leaves `head` as it was.
+    /// Like [`decide`](Self::decide), for a plain frame without requests: one frame on the wire, of its own
+    /// length. `None` decides nothing, and leaves `head` unchanged.
     #[inline(always)]
     pub(super) fn decide_plain(&self, head: &mut [u8], len: usize) -> Option<Plain> {
         let plain = look(head, len)?;
@@ -117,7 +117,7 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// No vNIC without a deadline sends real-time marks.
+/// Clears real-time marks of a vNIC without a deadline.
 #[inline(never)]
 fn clear_marks(head: &mut [u8], len: usize) {
     if let Ok(mut headers) = parse(head, len) {
@@ -125,7 +125,7 @@ fn clear_marks(head: &mut [u8], len: usize) {
     }
 }
 
-/// Where a frame of port `from` to `dst` goes; `None`: back to its sender.
+/// Returns the destination of a frame from port `from` to `dst`; `None`: it would return to its sender.
 #[inline]
 pub(super) fn destination(fdb: &Fdb, segment: SegmentIndex, from: PortIndex, dst: Mac) -> Option<To> {
     if dst.is_group() {
@@ -164,7 +164,7 @@ mod tests {
     use proptest::prelude::*;
     use tidegate_contract::{Host, Vnic};
 
-    /// A contract for frames of [`testing`], with these further lines.
+    /// Returns a contract for frames of [`testing`] with further lines.
     fn contract(keys: &str) -> PortContract {
         let text = format!(
             "[vnic.v0]\nattach = {{ vhost-user = \"/tmp/v0\" }}\nmac = \"{}\"\nsegment = 7\n{keys}\n",
@@ -183,7 +183,7 @@ mod tests {
         "tx = { max = \"1gbit\", burst = \"4kB\" }\ndeadline = \"40us\"\nto = [\"v1\"]",
     ];
 
-    /// The short form says what the long one says, or nothing, and does to the head what that does; whether it did.
+    /// Whether the short form decides; its decision and head must agree with the long form's.
     fn agrees(contract: &PortContract, frame: &[u8]) -> bool {
         let held = LinkLocals::default();
         let sender = Sender { contract, held: &held };
@@ -219,7 +219,7 @@ mod tests {
             agrees(&contract(keys), &frame);
         }
 
-        /// A frame that is refused goes nowhere, and nothing was done to it.
+        /// A refused frame is unchanged.
         #[test]
         fn what_is_refused_is_left_as_it_was(
             keys in any_contract(), mut frame in hostile(), vnet in any::<[u8; VnetHdr::LEN]>(),

@@ -1,4 +1,4 @@
-//! Into an egress's scheduler, and what waits there.
+//! Puts frames into an egress's scheduler, and makes room there.
 
 use super::send::lost;
 use super::serve::fate;
@@ -9,7 +9,7 @@ use crate::sched::{Full, Head, Queued, Scheduler};
 use crate::slots::{Frame, FrameRef, NEVER};
 use tidegate_evidence::DropReason;
 
-/// Most frames of other flows that are dropped for one that comes: a super-frame of tiny segments is not to cost a loop.
+/// Most frames of other flows dropped for a new one: a super-frame of tiny segments must not cost a loop.
 const EVICTED: u32 = 8;
 
 impl Worker {
@@ -35,7 +35,7 @@ impl Worker {
         let Port { segment, contract, egress: queue, stats, .. } = &mut **port;
         let refused = |frame: &Frame| match frame.headers.vid() {
             Some(vid) if !contract.policy.may_receive_tagged(vid) => Some(DropReason::Vlan),
-            // The port moved, or is another by now, since the frame was sent here.
+            // The port moved, or another has its index, since the frame was sent.
             _ if frame.segment != *segment => Some(DropReason::NoReceiver),
             _ => None,
         };
@@ -73,7 +73,7 @@ impl Worker {
                 room.is_none().then(|| full(queue, now))
             });
             if let Some(dropped) = room {
-                // The longest flow's, and not the one that came: that is tried again.
+                // A frame of the longest flow, not the new one, which is tried again.
                 let why = Some(DropReason::FlowCap);
                 stats.rx.dropped[DropReason::FlowCap as usize].add(1);
                 self.fates.push(fate(egress, queue.last, queue.blocked_since, &dropped, now, why));
@@ -87,9 +87,8 @@ impl Worker {
         }
     }
 
-    /// Makes room for sources with half their ring in flight: drops their newest frame, or the oldest
-    /// that holds others back, where the receiver is what it waits for. Where it waits for this
-    /// worker, it is on its way.
+    /// Makes room for sources with half their ring in flight: drops their newest frame, or the oldest that
+    /// holds others back, if it waits for the receiver. A frame that waits for this worker leaves soon.
     pub(super) fn relieve(&mut self) -> bool {
         let before = self.fates.len();
         let mut relief = std::mem::take(&mut self.relief);
@@ -97,7 +96,7 @@ impl Worker {
             let now = self.now;
             let Some(port) = &mut self.ports[egress as usize] else { continue };
             if oldest && port.egress.outstanding.has_any_of(source) {
-                // Its link holds that one.
+                // The link holds that frame.
                 continue;
             }
             let drop = |s: &mut Scheduler<_>| if oldest { s.drop_head(source) } else { s.drop_tail(source) };
@@ -111,19 +110,19 @@ impl Worker {
         before != self.fates.len()
     }
 
-    /// Whether so many bytes of a super-frame would be dropped for want of room at an own egress that has not come to
-    /// its turn: a worker that copies as fast as it can lets it wait in the sender's ring instead.
+    /// Whether an own egress that waits for its turn would drop so many bytes of a super-frame for lack of
+    /// room: they wait in the sender's ring instead.
     pub(super) fn is_behind(&mut self, source: PortIndex, egress: PortIndex, bytes: u32) -> bool {
         let now = self.now;
         let Some(port) = &mut self.ports[egress as usize] else { return false };
         let room = port.egress.scheduler.accepts(source, u64::from(bytes));
-        // What an empty queue does not take has no turn to wait for.
+        // An empty queue without room has no turn to wait for.
         !matches!(room, Ok(()) | Err(Full::NoSource))
             && port.egress.blocked_since == NEVER
             && matches!(port.egress.scheduler.head(now), Head::Ready { .. })
     }
 
-    /// What waits at own egresses and could leave now, as cost; not counted further than matters.
+    /// Returns the cost of frames that could leave own egresses now; counts no further than matters.
     pub(super) fn waiting(&self) -> i64 {
         let mut waiting = 0;
         for index in &self.active {
@@ -140,8 +139,8 @@ impl Worker {
     }
 }
 
-/// What the queue of an egress waits for that has no room for a frame. A frame that may leave now
-/// says nothing about a queue at its rate, one is always about to; a rate that goes unused does.
+/// Returns the cause of a full queue. A frame that may leave now does not exclude the rate as cause, since
+/// at its rate one is always about to leave; an unused rate does.
 fn full(egress: &mut Egress, now: u64) -> DropReason {
     match egress.scheduler.head(now) {
         _ if egress.blocked_since != NEVER => DropReason::NoBuffers,
@@ -150,7 +149,7 @@ fn full(egress: &mut Egress, now: u64) -> DropReason {
     }
 }
 
-/// Whether it is the receiver or its rate that an egress waits for, not this worker.
+/// Whether an egress waits for its receiver or its rate, not for this worker.
 fn is_stuck(egress: &mut Egress, now: u64) -> bool {
     egress.blocked_since != NEVER || matches!(egress.scheduler.head(now), Head::WaitUntil(_))
 }
@@ -195,7 +194,7 @@ mod tests {
         let (mut worker, _handle) = testing::worker();
         (0..2).for_each(|index| testing::add_port(&mut worker, index));
         let mut slots = Slots::new(2, 0, 0);
-        // A link may bring frames of many segments: the frame's counts, not its port's.
+        // A link may bring frames of many segments: the frame's segment counts, not its port's.
         for (segment, dropped) in [(0, None), (5, Some(DropReason::NoReceiver))] {
             let frame = slots.take().unwrap();
             frame.get_mut().segment = SegmentIndex(segment);

@@ -1,4 +1,4 @@
-//! What a worker has to say, for another thread to put in words: no worker logs.
+//! Notes of a worker for the thread that logs: no worker logs itself.
 //!
 //! ```text
 //!  worker ── note: a few bytes, without waiting ──▶ ring of ROOM ──▶ server::teller ──▶ tracing
@@ -13,9 +13,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use tidegate_contract::SharedAddress;
 
-/// Events of one worker that may wait to be told.
+/// Events of one worker that may wait.
 pub const ROOM: usize = 1024;
-/// Events of one port in one second: what a front end does over and over leaves room for what others do.
+/// Events of one port in one second: a busy front end leaves room for others.
 const PER_PORT: u8 = 8;
 const SECOND: u64 = 1_000_000_000;
 
@@ -24,32 +24,32 @@ const SECOND: u64 = 1_000_000_000;
 pub enum Event {
     /// The worker has no real-time priority.
     NotRealTime {
-        /// The priority it is meant to have.
+        /// The intended priority.
         priority: u8,
-        /// What the kernel said.
+        /// The kernel's error.
         error: Errno,
     },
-    /// A tap cannot be listened to.
+    /// The worker cannot watch a tap.
     TapNotPolled {
         /// Its port.
         port: PortIndex,
-        /// What the kernel said.
+        /// The kernel's error.
         error: Errno,
     },
-    /// A queue starts with frames that a process before this one took and did not deliver.
+    /// A queue starts with frames that an earlier process took and did not deliver.
     FramesLost {
         /// Its port.
         port: PortIndex,
         /// The queue.
         queue: u16,
-        /// How many.
+        /// Number of frames.
         frames: u16,
     },
-    /// A port has an address from now on that several may have.
+    /// A port takes an address that several may have.
     AddressTaken {
         /// The port.
         port: PortIndex,
-        /// The one that had it.
+        /// The port that had it.
         from: Option<PortIndex>,
         /// The address.
         address: SharedAddress,
@@ -67,17 +67,17 @@ impl Event {
     }
 }
 
-/// Wakes the thread that tells.
+/// Wakes the thread that logs.
 #[derive(Debug, Default)]
 pub struct Ear(OnceLock<Thread>);
 
 impl Ear {
-    /// The calling thread is the one that tells.
+    /// Makes the calling thread the one that logs.
     pub fn listen(&self) {
         let _ = self.0.set(std::thread::current());
     }
 
-    /// It is to look. Makes a system call only where it sleeps; safe in a signal handler.
+    /// Wakes that thread. Makes a system call only if it sleeps; safe in a signal handler.
     pub fn wake(&self) {
         if let Some(thread) = self.0.get() {
             thread.unpark();
@@ -89,20 +89,20 @@ impl Ear {
 pub struct Events {
     ring: Producer<Event>,
     ear: Arc<Ear>,
-    /// Events of each port since the begin of this second.
+    /// Events of each port in this second.
     noted: Box<[u8; VNICS]>,
-    /// When it began, ns.
+    /// Beginning of that second (ns).
     second: u64,
 }
 
 impl Events {
-    /// Both ends; `ear` is woken by each event.
+    /// Returns both ends; each event wakes `ear`.
     pub fn new(ear: Arc<Ear>) -> (Self, Consumer<Event>) {
         let (ring, told) = RingBuffer::new(ROOM);
         (Self { ring, ear, noted: Box::new([0; VNICS]), second: 0 }, told)
     }
 
-    /// Passes an event on that happened at `now` ns; `false` where there are too many.
+    /// Passes on an event of `now` (ns); `false` if there are too many.
     #[cold]
     pub fn note(&mut self, event: Event, now: u64) -> bool {
         if now.saturating_sub(self.second) >= SECOND {
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!((told.slots(), worker.stats.events_lost.get()), (7, 92));
     }
 
-    /// What workers run does not log: a reader of the log that stops would stop every frame.
+    /// A reader of the log that stops would stop every frame.
     #[test]
     fn nothing_that_a_worker_runs_logs() {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -1,4 +1,4 @@
-//! What became of the frames of one loop, until it is settled.
+//! How the frames of one loop ended, until they are settled.
 //!
 //! ```text
 //!  begin(fate) ─▶ add, add, add ─▶ runs    │ ring a     │ ring a │ ring b │     one fate each
@@ -20,54 +20,54 @@ pub(super) struct Fates {
     home: Option<Home>,
 }
 
-/// Where frames are given back that can be given back together: a transmit ring, or the pool of a tap.
+/// The place to give frames back together: a transmit ring, or the pool of a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Home {
     pub(super) source: PortIndex,
     queue: u16,
 }
 
-/// Frames that have one fate, up to those of the next run.
+/// Frames with one fate, up to those of the next run.
 struct Run {
-    /// Of all of them.
+    /// The home of all of them.
     home: Option<Home>,
     /// Number of the first.
     from: usize,
-    /// That of the first.
+    /// The fate of the first.
     fate: Fate,
 }
 
 impl Fates {
-    /// For so many frames: more are allocated for.
+    /// Returns room for this many frames; more are allocated for.
     pub(super) fn with_capacity(frames: usize) -> Self {
         Self { runs: Vec::with_capacity(frames), frames: Vec::with_capacity(frames), home: None }
     }
 
-    /// How many frames there are.
+    /// Returns the number of frames.
     pub(super) fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// The last `count` frames.
+    /// Returns the last `count` frames.
     pub(super) fn last(&self, count: usize) -> &[FrameRef] {
         &self.frames[self.frames.len() - count..]
     }
 
-    /// What became of one frame.
+    /// Adds the fate of one frame.
     pub(super) fn push(&mut self, fate: Fate) {
         self.begin(fate);
         self.frames.push(fate.frame);
     }
 
-    /// What became of the frames that are [added](Self::add) next: of the first of them, `fate.frame`, and of the others but
-    /// for what is told of frames with a deadline only.
+    /// Begins a run: `fate` holds for its first frame, and for the [added](Self::add) ones except for what
+    /// concerns deadlines.
     #[inline]
     pub(super) fn begin(&mut self, fate: Fate) {
         self.home = home(fate.frame.get());
         self.runs.push(Run { home: self.home, from: self.frames.len(), fate });
     }
 
-    /// A frame of the run that [began](Self::begin) last.
+    /// Adds a frame to the run that [began](Self::begin) last.
     #[inline]
     pub(super) fn add(&mut self, frame: FrameRef) {
         if home(frame.get()) != self.home
@@ -78,7 +78,7 @@ impl Fates {
         self.frames.push(frame);
     }
 
-    /// All of them, those in a row together that have one home.
+    /// Returns consecutive runs of one home together.
     pub(super) fn groups(&self) -> impl Iterator<Item = Group<'_>> {
         let mut rest = &self.runs[..];
         std::iter::from_fn(move || {
@@ -90,13 +90,13 @@ impl Fates {
         })
     }
 
-    /// Forgets all, and keeps the memory.
+    /// Forgets all fates, and keeps the memory.
     pub(super) fn clear(&mut self) {
         self.runs.clear();
         self.frames.clear();
     }
 
-    /// Takes all out, frame by frame.
+    /// Takes all fates out, frame by frame.
     #[cfg(test)]
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Fate> + use<> {
         let all: Vec<_> = self.groups().flat_map(|group| group.fates().collect::<Vec<_>>()).collect();
@@ -105,7 +105,7 @@ impl Fates {
     }
 }
 
-/// Runs in a row whose frames have one home, or none.
+/// Consecutive runs with one home, or none.
 pub(super) struct Group<'a> {
     pub(super) home: Option<Home>,
     runs: &'a [Run],
@@ -113,7 +113,7 @@ pub(super) struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// Frames with the fate that they have.
+    /// Returns frames with their fate.
     #[inline]
     pub(super) fn runs(&self) -> impl Iterator<Item = (&'a Fate, &'a [FrameRef])> + use<'a> {
         let (mut runs, mut frames) = (self.runs, self.frames);
@@ -127,13 +127,13 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// The fate of each frame.
+    /// Returns the fate of each frame.
     pub(super) fn fates(&self) -> impl Iterator<Item = Fate> + use<'a> {
         self.runs().flat_map(|(fate, frames)| frames.iter().map(|frame| Fate { frame: *frame, ..*fate }))
     }
 }
 
-/// The home of a frame; none of a flooded copy, and of a piece, whose memory is the whole's.
+/// Returns the home of a frame; `None` for a flooded copy, and for a piece, whose memory is the whole's.
 #[inline]
 fn home(frame: &Frame) -> Option<Home> {
     match frame.owner {

@@ -13,8 +13,8 @@ use tidegate_evidence::DropReason;
 
 /// Flooded frames in flight per worker.
 const COPIES: u16 = 256;
-/// Longest frame that is flooded: a large MTU's, but no super-frame: the switch does not segment
-/// those, and drops them.
+/// Longest flooded frame: a large MTU's, but no super-frame, since the switch does not segment those for
+/// several receivers.
 pub const FLOOD_MAX: usize = 9_216;
 
 /// Members of a segment that a frame is for.
@@ -22,16 +22,16 @@ pub const FLOOD_MAX: usize = 9_216;
 pub(super) enum Audience {
     /// All: broadcast and multicast.
     All,
-    /// Those behind which addresses are learned: unknown unicast.
+    /// Members that learn addresses: unknown unicast.
     Learning,
-    /// Those that asked for frames for the link itself.
+    /// Members that receive frames for the link itself.
     Control,
 }
 
 /// The pool of copies.
 pub struct FloodPool {
     slots: Slots,
-    /// As many as slots: each slot in use has one.
+    /// One for each slot: each slot in use has one.
     buffers: Buffers,
     /// Copies in flight of each source.
     held: Box<[u16; VNICS]>,
@@ -41,7 +41,7 @@ pub struct FloodPool {
 const ANNOUNCEMENT: usize = 60;
 
 impl FloodPool {
-    /// An empty pool of `worker`.
+    /// Returns an empty pool of `worker`.
     pub fn new(worker: u16) -> Self {
         Self {
             slots: Slots::new(COPIES, 0, worker),
@@ -50,8 +50,8 @@ impl FloodPool {
         }
     }
 
-    /// A slot with a buffer, for a source that holds fewer than are free: so however many receivers take
-    /// nothing, there is one for the source that floods next.
+    /// Takes a slot with a buffer for a source that holds fewer than are free: so the next source that
+    /// floods finds one, even if receivers take nothing.
     fn take(&mut self, source: PortIndex, receivers: u16) -> Option<(FrameRef, BufferIndex)> {
         let held = &mut self.held[source as usize];
         if usize::from(*held) >= self.slots.available() {
@@ -63,8 +63,8 @@ impl FloodPool {
         Some((reference, buffer))
     }
 
-    /// Copies `frame` for `receivers` receivers; `None` where the
-    /// source holds its part of the pool or the frame is too long.
+    /// Copies `frame` for `receivers` receivers; `None` if the source holds its part of the pool or the
+    /// frame is too long.
     pub fn copy(&mut self, frame: &Frame, receivers: u16) -> Option<FrameRef> {
         let tail = (frame.len as usize).checked_sub(frame.head_len as usize)?;
         if tail > FLOOD_MAX || receivers == 0 {
@@ -75,8 +75,8 @@ impl FloodPool {
         let copy = reference.get_mut();
         let mut at = 0;
         for span in frame.payload() {
-            // SAFETY: the source's memory is mapped while its frame is in our hands, and the
-            // lengths of the spans add up to `tail`, which fits.
+            // SAFETY: the source's memory stays mapped while this worker holds its frame, and the spans'
+            // lengths add up to `tail`, which fits.
             unsafe {
                 std::ptr::copy_nonoverlapping(span.ptr, memory.ptr.wrapping_add(at), span.len as usize);
             }
@@ -101,7 +101,7 @@ impl FloodPool {
         Some(reference)
     }
 
-    /// One receiver is done with a copy.
+    /// Notes that one receiver is done with a copy.
     pub fn settle(&mut self, reference: FrameRef, buffer: BufferIndex) {
         if self.buffers.release(buffer) {
             self.held[reference.get().source as usize] -= 1;
@@ -109,13 +109,13 @@ impl FloodPool {
         }
     }
 
-    /// Copies in flight of what `source` sent.
+    /// Returns the copies in flight of `source`.
     #[inline]
     pub fn of(&self, source: PortIndex) -> u16 {
         self.held[usize::from(source)]
     }
 
-    /// Copies in flight.
+    /// Returns the copies in flight.
     pub fn in_flight(&self) -> usize {
         self.slots.in_flight()
     }
@@ -124,7 +124,8 @@ impl FloodPool {
 impl Worker {
     /// Sends a copy of `frame` to members of its segment.
     pub(super) fn flood_frame(&mut self, port: &mut Port, frame: &Frame, audience: Audience) {
-        // Before its receivers are looked for, in all of the segment: there is one at least, or it goes nowhere.
+        // Checked before the receivers are found in the whole segment: the frame has one at least, or goes
+        // nowhere.
         if port.flood.conforms_at(self.now, frame.wire_bytes.into()) > self.now {
             port.count_tx_drop(DropReason::FloodCap);
             return;
@@ -147,13 +148,13 @@ impl Worker {
         self.spread(port.index, audience, copy);
     }
 
-    /// Tells the segment where a port's addresses live now (RARP, as QEMU does
-    /// after migration): bridges behind other ports learn it.
+    /// Announces a port's addresses to the segment (RARP, as QEMU does after migration), so that bridges
+    /// behind other ports learn them.
     pub fn announce(&mut self, index: PortIndex, macs: &[Mac]) {
         let Some(mut port) = self.ports[index as usize].take() else { return };
         for mac in macs {
             let receivers = self.receivers(index, port.segment, Audience::Learning).count() as u16;
-            // A front end may ask for one after the other.
+            // A front end may ask repeatedly.
             let bytes = ANNOUNCEMENT as u64 * u64::from(receivers);
             if port.flood.conforms_at(self.now, bytes) > self.now {
                 port.count_tx_drop(DropReason::FloodCap);
@@ -200,7 +201,7 @@ impl Worker {
 }
 
 impl FloodPool {
-    /// A RARP request from `mac` for itself (RFC 903), padded to 60 bytes.
+    /// Returns a RARP request from `mac` for itself (RFC 903), padded to 60 bytes.
     fn announcement(
         &mut self,
         source: PortIndex,
@@ -237,7 +238,7 @@ mod tests {
     use super::*;
     use crate::worker::testing;
 
-    /// To look for receivers takes a step for each member of the segment.
+    /// Finding receivers takes a step for each member of the segment.
     #[test]
     fn receivers_are_not_looked_for_without_budget() {
         let (mut worker, _handle) = testing::worker();

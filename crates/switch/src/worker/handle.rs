@@ -1,5 +1,5 @@
-//! How other threads reach a worker: they send it a closure and wait until it
-//! ran, between two loops. So the thread that asks knows that the worker has obeyed.
+//! How other threads reach a worker: they send a closure and wait until it ran, between two loops. Then the
+//! change is in force.
 
 pub use super::bell::Bell;
 pub use super::inbox::Inbox;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
-/// What another thread has a worker of type `W` do, between two loops.
+/// A request of another thread to a worker of type `W`, run between two loops.
 pub type Call<W> = Box<dyn FnOnce(&mut W) + Send>;
 
 /// A running worker of type `W`, as other threads see it.
@@ -29,7 +29,7 @@ impl<W> Clone for Handle<W> {
     }
 }
 
-/// A connected pair.
+/// Returns a connected pair.
 pub fn mailbox<W>() -> std::io::Result<(Handle<W>, Inbox<Call<W>>)> {
     let ((first, first_in), (calls, calls_in)) = (channel(), channel());
     let bell = Arc::new(Bell::new()?);
@@ -52,7 +52,7 @@ impl<W: 'static> Handle<W> {
         answer.recv().expect("the worker runs as long as the process")
     }
 
-    /// Asks the worker whether it turns. It answers between two loops; until then the result is empty.
+    /// Asks whether the worker turns. It answers between two loops; the result is empty until then.
     ///
     /// # Panics
     /// As [`call`](Self::call).
@@ -65,7 +65,7 @@ impl<W: 'static> Handle<W> {
         answer
     }
 
-    /// Runs `call` on the worker before all other calls, and does not wait for that.
+    /// Runs `call` before all other calls, without waiting.
     ///
     /// # Panics
     /// As [`call`](Self::call).

@@ -1,4 +1,4 @@
-//! A frame that was taken: decided on, its sender's address learned.
+//! Decides on a taken frame, and learns its sender's address.
 //!
 //! ```text
 //!  head ─▶ decide ─┬▶ address claimed? ─▶ again
@@ -16,13 +16,13 @@ use tidegate_contract::Mac;
 use tidegate_evidence::DropReason;
 
 impl Worker {
-    /// Decides on a frame by its copied head: whether it may be sent.
+    /// Decides on a frame by its copied head.
     #[inline(always)]
     pub(super) fn inspect(&mut self, port: &mut Port, frame: &mut Frame) -> Result<(), DropReason> {
         let head_len = frame.head_len as usize;
         let decision = loop {
-            // Ends: a claim adds to what is held, and what is taken was not the port's before; another port takes it away
-            // seldom.
+            // Terminates: a claim adds to the held addresses, and a taken address was not the port's
+            // before; another port takes it away seldom.
             let head = &mut frame.bytes[..head_len];
             match Sender::of(port).decide(head, frame.len as usize, &frame.vnet) {
                 Ok(decision) => break decision,
@@ -40,13 +40,13 @@ impl Worker {
         frame.wire_bytes = decision.wire_bytes;
         let Some(info) = &self.infos[port.index as usize] else { return Err(DropReason::NoReceiver) };
         if info.learns && !self.learn(port, decision.headers.src) {
-            // Another vNIC's own address, sent from behind a bridge: spoofed.
+            // Another vNIC's own address, from behind a bridge: spoofed.
             return Err(DropReason::SourceMac);
         }
         Ok(())
     }
 
-    /// Learns that an address is behind a port; `false` where it is another vNIC's own.
+    /// Learns that an address is behind a port; `false` if it is another vNIC's own.
     #[inline]
     pub(super) fn learn(&self, port: &Port, src: Mac) -> bool {
         let seconds = (self.now / 1_000_000_000) as u32;

@@ -1,4 +1,5 @@
-//! The long loops of a worker: `tidegate why` names the loop that held a late frame up, and its longest part.
+//! The long loops of a worker: `tidegate why` names the loop that delayed a late frame, and its longest
+//! part.
 //!
 //! ```text
 //!  end of a part of the loop ─▶ Longest: the longest single part so far
@@ -9,9 +10,9 @@
 //!                                               └─▶ shared memory: those that ended since then
 //! ```
 //!
-//! Under bulk traffic long loops follow one another, and a reader that comes once a second would find the latest only. So
-//! the worker shows those in which a frame waited that missed its deadline, and no others. A loop that is short, and in
-//! which no frame was late, pays for four comparisons.
+//! Under bulk traffic long loops follow one another, and a reader that comes once a second would find only
+//! the latest. So the worker publishes those in which a frame waited that missed its deadline. A short loop
+//! without a late frame pays four comparisons.
 
 use super::{Worker, budget};
 use crate::fdb::PortIndex;
@@ -19,22 +20,22 @@ use crate::slots::NEVER;
 use crate::stats::LoopPart;
 use crate::stats::layout::{LONG_LOOPS, NOBODY, WorkerSlot};
 
-/// Shorter loops are not remembered, ns.
+/// Shorter loops are not remembered (ns).
 pub(crate) const LONG: u64 = 50_000;
-/// Shorter parts of a loop are not noted, ns.
+/// Shorter parts of a loop are not noted (ns).
 const PART: u64 = 10_000;
-/// Long loops remembered: at least 3.2 ms of them without a gap.
+/// Remembered long loops: at least 3.2 ms of them in a row.
 const RECENT: usize = 64;
 
 /// A part of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Longest {
     part: LoopPart,
-    /// Whose traffic, or [`NOBODY`].
+    /// Port whose traffic it was, or [`NOBODY`].
     port: u64,
-    /// How long it took, ns.
+    /// Length (ns).
     took: u64,
-    /// Bytes that were delivered in it, where they were counted.
+    /// Bytes delivered in it, if they were counted.
     bytes: u64,
 }
 
@@ -42,23 +43,23 @@ impl Longest {
     const NONE: Self = Self { part: LoopPart::Other, port: NOBODY, took: 0, bytes: 0 };
 }
 
-/// A loop that took long.
+/// A long loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Loop {
-    /// When it ended, and how long it took, ns.
+    /// Its end and length (ns).
     at: u64,
     took: u64,
     longest: Longest,
 }
 
-/// What a worker remembers of its loops.
+/// A worker's memory of its loops.
 pub(super) struct Loops {
     longest: Longest,
-    /// Since when a frame had waited that was late in this loop; [`NEVER`] where none was.
+    /// Beginning of the wait of a frame that was late in this loop; [`NEVER`] without one.
     late: u64,
-    /// The latest long loops, the one numbered n at `n % RECENT`.
+    /// The latest long loops; number n is at `n % RECENT`.
     recent: [Loop; RECENT],
-    /// How many there were, and up to which of them all that are to be shown have been.
+    /// Number of long loops, and number up to which all due ones were published.
     seen: usize,
     shown: usize,
 }
@@ -71,7 +72,7 @@ impl Default for Loops {
 }
 
 impl Loops {
-    /// A part of the loop took so long, ns.
+    /// Notes a part of the loop of `took` ns.
     #[inline]
     pub(super) fn part(&mut self, part: LoopPart, port: Option<PortIndex>, took: u64) {
         if took >= PART && took > self.longest.took {
@@ -84,7 +85,7 @@ impl Loops {
         self.longest = Longest { part, port: port.map_or(NOBODY, u64::from), took, bytes: 0 };
     }
 
-    /// The part that took so long, and was just noted, delivered so many bytes.
+    /// Adds the delivered bytes to the part that was just noted.
     #[inline]
     pub(super) fn delivered(&mut self, took: u64, bytes: impl FnOnce() -> u64) {
         if took >= PART && took == self.longest.took {
@@ -92,13 +93,13 @@ impl Loops {
         }
     }
 
-    /// A frame was late in this loop that had waited since then.
+    /// Notes a frame of this loop that was late, and had waited since `since` (ns).
     #[cold]
     pub(super) fn late(&mut self, since: u64) {
         self.late = self.late.min(since);
     }
 
-    /// A loop ends.
+    /// Ends a loop.
     #[inline]
     pub(super) fn end(&mut self, at: u64, took: u64, shown: &WorkerSlot) {
         if took >= LONG {
@@ -107,7 +108,7 @@ impl Loops {
         if self.late != NEVER {
             self.show(shown);
         }
-        // What a short loop was made of is of no interest, nor of the next one.
+        // Parts of a short loop do not matter, nor to the next one.
         self.longest.took = 0;
     }
 
@@ -118,7 +119,7 @@ impl Loops {
         self.seen += 1;
     }
 
-    /// Shows the loops in which a late frame waited, each once, oldest first.
+    /// Publishes the loops in which a late frame waited, each once, oldest first.
     #[cold]
     fn show(&mut self, to: &WorkerSlot) {
         let since = std::mem::replace(&mut self.late, NEVER);
@@ -144,7 +145,7 @@ impl Loops {
 }
 
 impl Worker {
-    /// An egress's turn ends, which delivered `frames` that [cost](budget) so much.
+    /// Notes an egress's turn that delivered `frames` of this [cost](budget).
     #[inline]
     pub(super) fn note_delivery(&mut self, to: PortIndex, took: u64, frames: u64, cost: i64) {
         self.loops.part(LoopPart::Egress, Some(to), took);
@@ -184,7 +185,7 @@ mod tests {
         let [one] = &shown(&region)[..] else { panic!("the one in which it waited") };
         assert_eq!((one.began, one.ended, one.share), (150_000, 600_000, 400_000));
         assert_eq!((one.part, one.port.as_deref(), one.bytes), (LoopPart::Egress, Some("web"), 65_000));
-        // Parts are of one loop alone, and each loop is shown once.
+        // Parts belong to one loop, and each loop is published once.
         loops.late(0);
         loops.end(700_000, 55_000, slot);
         let all = shown(&region);
@@ -192,7 +193,7 @@ mod tests {
     }
 
     proptest! {
-        /// Shown is each long loop that ended after a late frame began to wait, where it is not too long ago, once; and no
+        /// Published is each remembered long loop that ended after a late frame began to wait, once; and no
         /// other.
         #[test]
         fn what_is_shown_is_what_held_frames_up(
@@ -213,7 +214,7 @@ mod tests {
                     tested.late(now - waited);
                     let recent = long.iter().rev().take(RECENT).rev();
                     expected.extend(recent.filter(|at| **at > now - waited));
-                    // Those that were not, are not later on.
+                    // Loops that were not published stay so.
                     long.clear();
                 }
                 tested.end(now, took, slot);

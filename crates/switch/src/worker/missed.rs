@@ -1,4 +1,4 @@
-//! Deadlines that were missed: for certain or possibly, and what for.
+//! Missed deadlines: certain or possible, and their causes.
 //!
 //! ```text
 //!  the clock started    at the earliest ──── at the latest           Tr
@@ -15,31 +15,31 @@ use crate::stats::layout::{NOBODY, VnicSlot};
 use tidegate_evidence::MISSES;
 use tidegate_evidence::{DropReason, MissCause};
 
-/// Of frames that are late only by the worker's sleep, the longest in so many ns is remembered, so that those that are
-/// late for certain are not driven out.
+/// Of frames that are late only by the worker's sleep, one in this time (ns) is remembered, the longest:
+/// they must not drive out certain misses.
 const SLEEPERS: u64 = 1_000_000_000;
 
 /// Tr - Ts of one frame, as an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DelayOf {
-    /// Tr: when it was delivered or dropped, ns.
+    /// Tr: its delivery or drop (ns).
     pub(super) at: u64,
-    /// Ts at the earliest while the worker was awake, ns.
+    /// Earliest Ts while the worker was awake (ns).
     pub(super) started: u64,
-    /// Ts at the latest, ns.
+    /// Latest Ts (ns).
     pub(super) started_by: u64,
-    /// How much before `started` it can have been while the worker slept, ns.
+    /// Time before `started` in which the worker slept and the frame may have come (ns).
     pub(super) slept: u64,
 }
 
-/// How sure it is that a deadline was missed.
+/// How certain a miss is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Certainty {
-    /// Also by the least delay.
+    /// Late also by the least delay.
     Certain,
-    /// By the most delay.
+    /// Late by the most delay.
     Possible,
-    /// Only if the wake-up of the worker took that long.
+    /// Late only if the wake-up of the worker took that long.
     Asleep,
 }
 
@@ -48,25 +48,25 @@ impl DelayOf {
         Self { at, started: frame.started, started_by: frame.started_by, slept: frame.slept }
     }
 
-    /// The most that it can have been while the worker was awake, ns.
+    /// Returns the most delay while the worker was awake (ns).
     #[inline]
     pub(super) fn most(&self) -> u64 {
         self.at.saturating_sub(self.started)
     }
 
-    /// The least that it can have been, ns.
+    /// Returns the least delay (ns).
     #[inline]
     pub(super) fn least(&self) -> u64 {
         self.at.saturating_sub(self.started_by)
     }
 
-    /// The most that it can have been, also asleep, ns.
+    /// Returns the most delay, sleep included (ns).
     #[inline]
     fn longest(&self) -> u64 {
         self.most().saturating_add(self.slept)
     }
 
-    /// How sure it is that it took longer than `deadline` ns; `None` where it did not for certain.
+    /// Returns how certain a miss of `deadline` ns is; `None` if it was certainly met.
     #[inline]
     pub(super) fn certainty(&self, deadline: u64) -> Option<Certainty> {
         if self.longest() <= deadline {
@@ -80,7 +80,7 @@ impl DelayOf {
     }
 }
 
-/// Where the time went: each part of Tr - Ts has one owner.
+/// The parts of Tr - Ts: each has one cause.
 struct Waits {
     worker: u64,
     queue: u64,
@@ -93,7 +93,7 @@ impl Waits {
         let after = fate.at.saturating_sub(fate.queued.max(frame.started));
         let buffers = fate.buffers.min(after);
         let rest = after - buffers;
-        // A frame that was behind no other and had buffers waited for the worker alone.
+        // A frame behind no other, with buffers, waited for the worker alone.
         match fate.behind {
             Some(_) => Self { worker: before, queue: rest, buffers },
             None => Self { worker: before + rest, queue: 0, buffers },
@@ -116,8 +116,8 @@ impl Waits {
     }
 }
 
-/// Notes a frame with a deadline if that was missed, at the port that sent it, which `worker` owns. `true` where it was missed
-/// for certain, or possibly while the worker was awake.
+/// Notes a frame's missed deadline at its sender's port, which `worker` owns. `true` for a certain miss, or
+/// a possible one while the worker was awake.
 #[inline]
 pub(super) fn note(port: &Port, frame: &Frame, fate: &Fate, worker: u16) -> bool {
     let delay = DelayOf::of(frame, fate.at);
@@ -142,7 +142,7 @@ pub(super) fn note(port: &Port, frame: &Frame, fate: &Fate, worker: u16) -> bool
     certainty != Certainty::Asleep
 }
 
-/// A deadline that was missed, and why.
+/// A missed deadline, and its cause.
 pub(super) struct Miss {
     egress: PortIndex,
     cause: MissCause,
@@ -155,14 +155,14 @@ pub(super) struct Miss {
 }
 
 impl Miss {
-    /// Of a frame that waited for nothing but its worker.
+    /// Returns the miss of a frame that waited only for its worker.
     pub(super) fn of_worker(egress: PortIndex, delay: DelayOf, deadline: u64, tokens: u64) -> Self {
         let waits = Waits { worker: delay.most(), queue: 0, buffers: 0 };
         let cause = MissCause::Worker;
         Self { egress, cause, dropped: None, behind: None, delay, deadline, tokens, waits }
     }
 
-    /// Counts and remembers it at the port that sent it, which `worker` owns.
+    /// Counts and remembers the miss at its sender's port, which `worker` owns.
     #[cold]
     pub(super) fn record(&self, port: &Port, certainty: Certainty, worker: u16) {
         let stats = port.stats;
@@ -187,7 +187,7 @@ impl Miss {
         let number = stats.misses_seen.get() + 1;
         let record = &stats.miss_log[(number - 1) as usize % MISSES];
         record.number.set(0);
-        // Not the time of day, which may jump: readers make that of it.
+        // Not the time of day, which may jump: readers compute that.
         record.at.set(self.delay.at);
         record.egress.set(u64::from(self.egress));
         record.cause.set(self.cause as u64);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever in its interval a frame came: what is certain is true, and what is true is possible.
+        /// For any arrival in its interval: certain misses are true, and true misses are at least possible.
         #[test]
         fn a_certain_miss_is_one_and_none_is_left_out(
             slept in 0..1_000u64, unsure in 0..1_000u64, least in 0..1_000u64, deadline in 0..2_000u64,

@@ -9,45 +9,45 @@
 //!            └── nothing to do: arm notifications, sleep ────────┘
 //! ```
 //!
-//! - `budget`: how much of it all in one loop
+//! - `budget`: how much work one loop takes in and sends on
 //! - `loops`: the loops in which frames were late
-//! - `turns`: whose turn it is, by what each port takes of the worker's time
-//! - `bill`: what a delivery took, and whom it is charged to
+//! - `turns`: divides the worker's time among ports
+//! - `bill`: what a delivery cost, and which ports pay
 //! - `ingress`: from links to egresses, under the senders' contracts
 //!   - `decide`: whether a frame may be sent, and where it goes
 //!   - `direct`: frames of one buffer, by the batch: from ring to ring, or to their egress
 //!   - `inspect`, `send`: the others, one by one, to their egress
 //!   - `cut`: super-frames in parts
 //!   - `waiting`: frames of a port above its limit, by flow
-//! - [`egress`]: into the scheduler, and what waits there
+//! - [`egress`]: puts frames into the scheduler; room there
 //! - `serve`: from the scheduler to the receiver
 //!   - `flow_turns`: of flow queues, part by part
 //!   - `parts`: super-frames whose receivers have too few buffers
-//!   - `outstanding`: what links complete later
+//!   - `outstanding`: frames that links complete later
 //!   - `between`: real-time frames in the middle of a loop
 //! - [`addresses`]: link-local addresses that own ports use
 //! - `shared`: addresses that own ports take from others
 //! - [`flood`]: copies for broadcast, multicast and announcements
-//! - `peers`: frames of other workers, whose time is divided too
-//! - `fates`: what became of frames; [`settle`]: back at their source
-//! - `missed`: deadlines that were missed
+//! - `peers`: frames of other workers, which share the time too
+//! - `fates`: how frames ended; [`settle`]: back at their source
+//! - `missed`: missed deadlines
 //! - [`crossing`]: rings between workers
 //! - [`lending`]: receivers of other workers, for the direct way
 //! - [`moving`]: a port goes to another worker
 //! - `relief`: room in a ring of which half is in flight
-//! - [`quiet`]: ports that have nothing to send cost nothing
+//! - [`quiet`]: idle ports, which cost nothing
 //! - `affinity`: which CPUs its thread runs on
 //! - [`sleep`]: notifications and sleep
-//!   - [`gaps`](crate::port::gaps): when the next real-time frame is to be expected
+//!   - [`gaps`](crate::port::gaps): when the next real-time frame is expected
 //!   - `precise`: timers to the nanosecond
-//!   - `awake`: for how much of the time to wait for it awake
-//! - [`talk`]: whom ports send how much to
-//! - [`trouble`]: what is wrong with ports
-//! - [`watch`]: whose memory holds the worker up
+//!   - `awake`: how much of the time may be spent waiting awake
+//! - [`talk`]: how much ports send to each other
+//! - [`trouble`]: faults of ports
+//! - [`watch`]: ports whose memory holds the worker up
 //! - [`handover`]: an end with nothing in flight
 //! - [`handle`]: how other threads reach a worker
-//! - [`change`]: what they ask of it
-//! - [`events`]: what it has to say, for another thread to put in words
+//! - [`change`]: what they change
+//! - [`events`]: notes for the thread that logs
 
 mod addresses;
 mod affinity;
@@ -136,35 +136,35 @@ use trouble::Troubles;
 use turns::Turns;
 use watch::Watch;
 
-/// Urgent crossings handled per loop and peer: a worker that others flood comes to its own ports too.
+/// Urgent crossings per loop and peer: a worker that others flood still serves its own ports.
 const CROSSINGS: usize = 256;
 
-/// Calls answered per loop, so that front ends that never stop asking do not stop the frames.
+/// Calls per loop: front ends that keep asking do not stop the frames.
 const CALLS: usize = 4;
 
-/// What another thread has a worker do, between two loops.
+/// A request of another thread, run between two loops.
 type Call = handle::Call<Worker>;
 
 /// A running worker, as other threads see it.
 pub type WorkerHandle = handle::Handle<Worker>;
 
-/// A worker's ends towards the others, by their number; none at its own.
+/// A worker's ends towards the others, by their number; `None` at its own.
 pub type Peers = Vec<Option<(Peer, Arc<Bell>)>>;
 
 /// One worker's state.
 pub struct Worker {
     id: u16,
     inbox: Inbox<Call>,
-    /// Ports it owns, by index.
+    /// Own ports, by index.
     ports: Vec<Option<Box<Port>>>,
-    /// Indices of those.
+    /// Indices of own ports.
     owned: Vec<PortIndex>,
-    /// Those that are polled, in this order: real-time ones first. The others are quiet: they have nothing to send, and
-    /// a kick or a descriptor tells when they do.
+    /// Polled ports in their order, real-time ones first. The others are quiet: they have nothing to send,
+    /// and a kick or a descriptor announces new frames.
     polled: Vec<PortIndex>,
-    /// How many of the polled ones are real-time.
+    /// Number of real-time ports among the polled ones.
     realtime: usize,
-    /// Ports whose drivers are to be shown what was completed.
+    /// Ports whose drivers have to see completions.
     touched: PortSet,
     /// All ports of the switch.
     infos: Vec<Option<PortInfo>>,
@@ -174,75 +174,76 @@ pub struct Worker {
     claims: Arc<Claims>,
     /// Receiving halves of all workers' ports.
     lending: Arc<Lending>,
-    /// Own ports that other workers' frames came for, which could go directly.
+    /// Own ports to which other workers' frames came that could have gone directly.
     asked: PortSet,
-    /// By the index of an own port.
+    /// By the index of own ports.
     lulls: Box<[Lull]>,
-    /// Ports that deadlines hold towards.
+    /// Ports towards which deadlines are promised.
     promised: PortSet,
-    /// Calls that wait for what a port lends.
+    /// Calls that wait until a port's lent half is back.
     put_off: Vec<(PortIndex, Call)>,
     /// Link-local addresses that contracts name, by segment.
     named: Arc<[Named]>,
-    /// The other workers; none at its own place.
+    /// The other workers; `None` at its own place.
     peers: Peers,
-    /// Peers that were sent something in this loop.
+    /// Peers that got something in this loop.
     to_ring: u64,
-    /// The peers' frames are taken in before those of own ports: in every other loop.
+    /// Frames of peers come before those of own ports: in every other loop.
     peers_first: bool,
-    /// Whose turn it is.
+    /// How the time is divided.
     turns: Turns,
-    /// Whose frames come from other workers.
+    /// Ports whose frames come from other workers.
     senders: Senders,
-    /// Between real-time frames of other workers.
+    /// Gaps between real-time frames of other workers.
     crossing_gaps: Gaps,
-    /// When real-time frames are looked for in the middle of a loop.
+    /// When to look for real-time frames in the middle of a loop.
     between: Between,
-    /// What the egress that is served has delivered.
+    /// Deliveries of the egress that is being served.
     bill: Bill,
     /// Egresses with work.
     active: Vec<PortIndex>,
-    /// Egress and source: half the source's ring is in flight, and most of it waits there.
+    /// Egress and source: half the source's ring is in flight, mostly at this egress; whether the oldest
+    /// frame is to go.
     relief: Vec<(PortIndex, PortIndex, bool)>,
     flood: FloodPool,
-    /// A port that is about to go to another worker.
+    /// A port that is about to move to another worker.
     leaving: Option<Box<moving::Leaving<Worker>>>,
-    /// A port that comes from another one, with what was under way to it.
+    /// A port that comes from another worker, with frames under way to it.
     arrival: Option<Box<moving::Arrival>>,
     /// Fates of this loop, not yet settled.
     fates: Fates,
     scratch: Scratch,
-    /// None while it is in use.
+    /// `None` while it is in use.
     batch: Option<Box<direct::Batch>>,
     sleeper: Sleeper,
-    /// Where it is told what is wrong with ports.
+    /// Receives faults of ports.
     troubles: Troubles,
     watch: Watch,
     /// Its long loops.
     loops: Loops,
-    /// What another thread puts in words.
+    /// Notes for the thread that logs.
     events: Events,
     stats: &'static WorkerSlot,
-    /// For how long it was busy since [it was asked](Self::work_done), ns.
+    /// Busy time since the last [`work_done`](Self::work_done) (ns).
     busy: u64,
     /// H: loops longer than this are counted.
     host_latency: u64,
-    /// The time, read once a loop and after whatever took long.
+    /// The time (ns), read once a loop and after each long part.
     now: u64,
-    /// The earliest time at which something is due.
+    /// The earliest time at which something is due (ns).
     wake: u64,
-    /// When something is looked at again although it may not have changed; no frame waits for that.
+    /// Next periodic recheck (ns); no frame waits for it.
     poll: u64,
-    /// When quiet ports' kicks were last looked for.
+    /// Last look for quiet ports' kicks (ns).
     looked: u64,
-    /// How long they are not looked for after that, ns.
+    /// Pause after that look (ns).
     pause: u64,
-    /// The count of lost guest memory up to which it was looked which port lost it.
+    /// `sigbus::lost()` at our last check; a higher value means a port lost memory.
     lost: u64,
 }
 
 impl Worker {
-    /// A worker without ports. `peers` has one entry per worker, none at `id`.
+    /// Returns a worker without ports. `peers` has one entry per worker, `None` at `id`.
     #[allow(clippy::too_many_arguments, reason = "each is a way to another party")]
     pub fn new(
         id: u16,
@@ -306,7 +307,7 @@ impl Worker {
         })
     }
 
-    /// Works for ever.
+    /// Runs loop after loop; never returns.
     pub fn run(mut self) -> ! {
         sleep::sharpen_timers();
         loop {
@@ -314,14 +315,14 @@ impl Worker {
         }
     }
 
-    /// One loop; [`run`](Self::run) makes one after the other.
+    /// Runs one loop.
     #[inline(never)]
     pub fn turn(&mut self) {
         let worked = self.work();
         self.rest(worked);
     }
 
-    /// Everything there is to do now; `true` where there was anything.
+    /// Does all work that is possible now; `true` if there was any.
     #[inline]
     fn work(&mut self) -> bool {
         let started = clock();
@@ -352,7 +353,7 @@ impl Worker {
         let mut intake = budget::intake(self.waiting());
         worked |= self.take_in(&mut intake);
         if !self.active.is_empty() {
-            // What is charged to an egress is charged when it leaves.
+            // An egress pays when its frames leave.
             self.now = clock();
             self.turns.pass(self.now);
         }
@@ -383,7 +384,7 @@ impl Worker {
         worked
     }
 
-    /// Best-effort frames, while `budget` lasts: of own ports and of other workers, each first in turn.
+    /// Takes in best-effort frames within `budget`: of own ports and of other workers, each first in turn.
     fn take_in(&mut self, budget: &mut i64) -> bool {
         if self.peers.len() < 2 {
             return self.ingress(budget);
@@ -399,7 +400,7 @@ impl Worker {
         arrived | before | worked | after
     }
 
-    /// Real-time frames and requests of the other workers.
+    /// Takes in real-time frames and requests of other workers.
     fn urgent_crossings(&mut self) -> bool {
         let mut worked = false;
         for id in 0..self.peers.len() {
@@ -429,7 +430,7 @@ impl Worker {
         }
     }
 
-    /// What became of the frames that other workers were sent.
+    /// Settles frames that other workers have finished.
     fn fates_of_peers(&mut self) -> bool {
         let mut worked = false;
         for id in 0..self.peers.len() {
@@ -446,8 +447,8 @@ impl Worker {
         worked
     }
 
-    /// Shows drivers what was completed, then says to the token buckets when that was: a worker can
-    /// be kept from its CPU between charging and showing, while tokens fall in.
+    /// Shows completions to drivers, then tells the token buckets that time: the worker can lose its CPU
+    /// between charging and showing, while tokens fall in.
     fn flush(&mut self) {
         let touched = std::mem::replace(&mut self.touched, PortSet::EMPTY);
         for index in touched.iter() {
@@ -476,7 +477,7 @@ impl Worker {
         }
     }
 
-    /// Has another thread put in words what happened.
+    /// Notes an event for the thread that logs.
     #[cold]
     pub fn note(&mut self, event: Event) {
         if !self.events.note(event, self.now) {
@@ -484,7 +485,7 @@ impl Worker {
         }
     }
 
-    /// Something is due at `at`.
+    /// Notes that work is due at `at` (ns).
     #[inline]
     fn wake_at(&mut self, at: u64) {
         self.wake = self.wake.min(at);

@@ -1,4 +1,4 @@
-//! Frames that links hold: until they are completed, and for a bounded time.
+//! Frames that links hold until they complete them, for a bounded time.
 //!
 //! ```text
 //!  egress's turn ─▶ completed? ─┬─ yes ─▶ fate: delivered, dropped ──▶ the next
@@ -7,8 +7,8 @@
 //!  receiver goes, switch retires ─▶ what was completed by then ─▶ cancel ─▶ fates: dropped
 //! ```
 //!
-//! A port that moves takes them along: they are in its egress, and its link. A source that goes waits for its
-//! frames to come back, for LONGEST and one loop at most.
+//! They move with a port, in its egress and its link. A source that goes waits for its frames, for LONGEST
+//! and one loop at most.
 
 #[cfg(test)]
 mod scene;
@@ -24,7 +24,7 @@ use crate::port::outstanding::HeldFrame;
 use tidegate_evidence::DropReason;
 
 impl Worker {
-    /// Ends what the link of an egress has completed, or held for too long; `true` where there was any.
+    /// Ends frames that an egress's link has completed, or held for too long; `true` if there was any.
     #[inline(never)]
     pub(super) fn complete(&mut self, port: &mut Port) -> bool {
         let mut worked = false;
@@ -43,7 +43,7 @@ impl Worker {
         worked
     }
 
-    /// Drops what the link of an own port holds, but for what it has completed.
+    /// Drops frames that an own port's link holds, except completed ones.
     pub(super) fn cancel_at(&mut self, index: PortIndex, reason: DropReason) {
         let holds = |port: &Port| !port.egress.outstanding.is_empty();
         if !self.ports[usize::from(index)].as_deref().is_some_and(holds) {
@@ -55,7 +55,7 @@ impl Worker {
         self.ports[usize::from(index)] = Some(port);
     }
 
-    /// Ends the oldest frame that a link holds, if it was completed; returns its source.
+    /// Ends the oldest frame of a link if it was completed; returns its source.
     fn end_oldest(&mut self, port: &mut Port) -> Option<PortIndex> {
         if port.broken || port.egress.outstanding.is_empty() {
             return None;
@@ -73,7 +73,7 @@ impl Worker {
         Some(held.source)
     }
 
-    /// What became of what a link held.
+    /// Concludes a frame that a link held.
     fn conclude_held(&mut self, port: &mut Port, held: &HeldFrame, dropped: Option<DropReason>) {
         if let Some(part) = held.part {
             return note_part(port, part, dropped);
@@ -82,7 +82,7 @@ impl Worker {
         self.conclude(port, &held.queued, held.blocked_since, dropped);
     }
 
-    /// Drops what a link holds.
+    /// Drops all frames that a link holds.
     fn cancel(&mut self, port: &mut Port, reason: DropReason) {
         port.link.rx.cancel();
         while let Some(held) = port.egress.outstanding.pop() {

@@ -13,25 +13,25 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tidegate_contract::{Mac, SUPER_FRAME};
 
-/// What a loop takes, ns.
+/// Length of a loop (ns).
 const LOOP: u64 = 20_000;
-/// Ports with a lower index send, the others receive.
+/// Ports with a lower index send; the others receive.
 pub(super) const SENDERS: PortIndex = 2;
 /// The address of all ports.
 pub(super) const EVERYONE: [u8; 6] = [0xff; 6];
 /// Ethernet, IPv4 and UDP.
 const HEADERS: usize = 42;
 
-/// What is at the other end of a port.
+/// The other end of a port.
 struct End {
-    /// The worker that has it.
+    /// The port's worker.
     worker: usize,
-    /// What a sender sends into.
+    /// A sender's end.
     socket: OwnedFd,
-    /// What becomes of a receiver's frames.
+    /// How a receiver completes frames.
     course: Arc<Mutex<Course>>,
     stats: &'static VnicSlot,
-    /// Td of what it sends, ns.
+    /// Td of its frames (ns).
     deadline: Option<u64>,
 }
 
@@ -40,18 +40,19 @@ pub(super) struct Scene {
     handles: Arc<[WorkerHandle]>,
     ends: Vec<Option<End>>,
     pub(super) now: u64,
-    /// Frames that were sent.
+    /// Sent frames.
     numbers: u32,
-    /// Frames of ports that were removed: sent, delivered by the receivers' count, and dropped.
+    /// Frames of removed ports: sent, delivered by the receivers' count, and dropped.
     before: [u64; 3],
     /// Frames that arrived, by the links.
     arrived: u64,
-    /// A frame was sent to all: one has two fates.
+    /// A frame was sent to all: it has two fates.
     flooded: bool,
 }
 
 impl Scene {
-    /// Two senders and two receivers, each on the next of `workers`; what the second one sends has a deadline of `deadline` ns.
+    /// Returns two senders and two receivers, each on the next of `workers`; the second sender's frames
+    /// have a deadline of `deadline` ns.
     pub(super) fn new(workers: usize, deadline: Option<u64>) -> Self {
         let now = 1_000_000_000;
         testing::set_time(now);
@@ -86,7 +87,7 @@ impl Scene {
         self.ends[usize::from(port)] = Some(End { worker, socket, course, stats, deadline });
     }
 
-    /// What is to become of a receiver's frames.
+    /// Returns how a receiver completes frames.
     pub(super) fn course(&self, port: PortIndex) -> Option<MutexGuard<'_, Course>> {
         self.ends[usize::from(port)].as_ref().map(|end| end.course.lock().unwrap())
     }
@@ -95,13 +96,13 @@ impl Scene {
         self.ends[usize::from(port)].as_ref().expect("it is there").stats
     }
 
-    /// The worker that has a port.
+    /// Returns the worker of a port.
     pub(super) fn at(&mut self, port: PortIndex) -> &mut Worker {
         let end = self.ends[usize::from(port)].as_ref().expect("it is there");
         &mut self.workers[end.worker]
     }
 
-    /// Sends a frame of `bytes`, all of which tell its number.
+    /// Sends a frame of `bytes`, all of which hold its number.
     pub(super) fn send(&mut self, from: PortIndex, to: [u8; 6], bytes: usize) {
         let Some(end) = &self.ends[usize::from(from)] else { return };
         self.flooded |= to == EVERYONE;
@@ -120,7 +121,7 @@ impl Scene {
         self.at(from).look();
     }
 
-    /// One loop of each worker.
+    /// Runs one loop of each worker.
     pub(super) fn turn(&mut self) {
         for worker in &mut self.workers {
             self.now += LOOP;
@@ -134,7 +135,7 @@ impl Scene {
         testing::set_time(self.now);
     }
 
-    /// Takes a port's memory away, as the server does: in time.
+    /// Quiets a port within bounded time, as the server does.
     pub(super) fn quiet(&mut self, port: PortIndex) {
         self.at(port).pause(port);
         self.workers.iter_mut().for_each(|worker| worker.drop_source(port));
@@ -154,15 +155,15 @@ impl Scene {
         let mac = Mac([0x52, 0x54, 0, 0, 0, port as u8]);
         self.workers[0].fdb.unpin(SegmentIndex(0), mac, port);
         self.workers.iter_mut().for_each(|worker| worker.set_info(port, None));
-        // Its slots say if one of them is not back.
+        // Its slots report frames that are not back.
         drop(self.at(port).remove_port(port));
-        // What other workers had of it comes back.
+        // Other workers' references to its frames come back.
         (0..3).for_each(|_| self.turn());
         self.count(port);
         self.ends[usize::from(port)] = None;
     }
 
-    /// Adds what a port has counted to what is known of those that are gone.
+    /// Adds a port's counters to those of removed ports.
     fn count(&mut self, port: PortIndex) {
         let Some(end) = &self.ends[usize::from(port)] else { return };
         let stats = end.stats;
@@ -209,8 +210,8 @@ impl Scene {
         }
     }
 
-    /// The end of a switch whose place another process takes, and that goes on after all. What is in flight has
-    /// `patience` ns to arrive; whether some was dropped after that.
+    /// Retires the switch, which then continues after all. Frames in flight have `patience` ns to arrive;
+    /// returns whether some were dropped after that.
     pub(super) fn retire(&mut self, patience: u64) -> bool {
         self.workers.iter_mut().for_each(Worker::pause_all);
         let end = self.now + patience;
@@ -234,7 +235,7 @@ impl Scene {
         !is_drained
     }
 
-    /// Lets everything end; then each frame has come to one end, and no slot and no buffer is in use.
+    /// Ends everything; then each frame has one fate, and no slot or buffer is in use.
     pub(super) fn finish(mut self) {
         for port in SENDERS..4 {
             if let Some(mut course) = self.course(port) {
@@ -259,7 +260,7 @@ impl Scene {
         }
     }
 
-    /// Td of what a port that is there, or was, sends.
+    /// Returns Td of a present or former port.
     pub(super) fn deadline_of(&self, port: PortIndex) -> Option<u64> {
         self.ends[usize::from(port)].as_ref().and_then(|end| end.deadline)
     }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tidegate_contract::Rate;
 use tidegate_evidence::DropReason;
 
-/// For a frame to a port.
+/// Returns the address of a port.
 fn to(port: PortIndex) -> [u8; 6] {
     [0x52, 0x54, 0, 0, 0, port as u8]
 }
@@ -34,7 +34,7 @@ fn a_frame_is_its_links_until_it_is_completed() {
     scene.finish();
 }
 
-/// More bytes would stand before a frame with a deadline than a loop delivers.
+/// Further bytes would precede a frame with a deadline by more than a loop delivers.
 #[test]
 fn a_link_holds_as_many_bytes_as_a_loop_delivers() {
     for (bytes, frames, most) in [(9000, 30, 7), (100, 60, DEPTH)] {
@@ -68,7 +68,7 @@ fn what_a_link_never_completes_is_cancelled_in_time() {
     assert_eq!(dropped(&scene, 0, DropReason::HeldTooLong), (5, 0));
     assert_eq!(dropped(&scene, 2, DropReason::HeldTooLong), (0, 5));
     assert_eq!(scene.course(2).unwrap().cancelled, 5);
-    // Its link takes frames again.
+    // The link takes frames again.
     scene.course(2).unwrap().polls = 0;
     scene.send(0, to(2), 200);
     (0..5).for_each(|_| scene.turn());
@@ -91,7 +91,7 @@ fn a_broken_link_gives_up_what_it_holds() {
     scene.finish();
 }
 
-/// A copy lies in the worker's memory, not in its source's: no port has it in flight.
+/// A copy is in the worker's memory, not its source's: no port has it in flight.
 #[test]
 fn a_worker_is_drained_when_links_hold_no_copies() {
     let mut scene = Scene::new(1, None);
@@ -109,7 +109,7 @@ fn a_worker_is_drained_when_links_hold_no_copies() {
     assert_eq!(dropped(&scene, 3, DropReason::SenderReset), (0, 1));
 }
 
-/// Its worker's own memory would have the next frame before the first is completed.
+/// The worker's own memory would hold the next frame before the first is completed.
 #[test]
 fn what_a_link_holds_of_a_watched_port_lies_in_that_ports_memory() {
     let mut scene = Scene::new(1, None);
@@ -124,7 +124,7 @@ fn what_a_link_holds_of_a_watched_port_lies_in_that_ports_memory() {
     scene.finish();
 }
 
-/// Another frame of that source, in its place, would make no room.
+/// Dropping another frame of that source would make no room.
 #[test]
 fn relief_does_not_drop_behind_a_frame_that_a_link_holds() {
     let mut scene = Scene::new(1, None);
@@ -153,14 +153,14 @@ enum Op {
     Flood,
     Turn(usize),
     Wait(u64),
-    /// How many polls a receiver's link takes for a frame.
+    /// Polls of a receiver's link per frame.
     Pace(PortIndex, usize),
     Fail(PortIndex),
     Break(PortIndex),
-    /// It has no buffers, or has some again.
+    /// A receiver loses or gets buffers.
     Fill(PortIndex, bool),
     Move(PortIndex, usize),
-    /// A port goes, and another comes on this worker.
+    /// A port goes, and another comes at this worker.
     Replace(PortIndex, usize),
     Segment(PortIndex),
     Retire,
@@ -190,8 +190,8 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// Whatever happens to links, their receivers and their sources, in any order: each frame is delivered once, in order and
-    /// from its own memory, or dropped once, and every slot comes back; all of that in bounded time.
+    /// For any events of links, receivers and sources: each frame is delivered once, in order and from its
+    /// own memory, or dropped once, and every slot comes back; all in bounded time.
     #[test]
     fn every_frame_has_one_fate(
         workers in 1usize..4,
