@@ -1,4 +1,4 @@
-//! What a worker does so that another process can go on in its place.
+//! Prepares a worker's ports for another process that takes over.
 //!
 //! ```text
 //!  pause_all ─▶ loops: what is in flight is delivered ─▶ is_drained ─▶ put_back: what waits for tokens
@@ -13,20 +13,20 @@ use crate::sched::TokenBucket;
 use serde::{Deserialize, Serialize};
 use tidegate_evidence::DropReason;
 
-/// Tokens of one port, bytes; negative is debt.
+/// Tokens of one port (bytes); negative is debt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Levels {
-    /// Of its `tx.max`.
+    /// Of `tx.max`.
     pub tx: Option<i64>,
-    /// Of its `rx.max`.
+    /// Of `rx.max`.
     pub rx: Option<i64>,
     /// For copies of flooded frames.
     pub flood: i64,
 }
 
 impl Worker {
-    /// Stops taking frames from all own ports. What waits by flow goes back where it can, and otherwise leaves as tokens
-    /// come.
+    /// Stops taking frames from all own ports. Frames that wait by flow go back to their rings, or leave as
+    /// tokens come.
     pub fn pause_all(&mut self) {
         for index in self.owned.clone() {
             self.pause(index);
@@ -34,7 +34,7 @@ impl Worker {
         }
     }
 
-    /// Drops what waits by flow at own ports; `true` where there was any.
+    /// Drops own ports' frames that wait by flow; `true` if there were any.
     pub fn drop_all_waiting(&mut self) -> bool {
         let mut any = false;
         for index in &self.owned {
@@ -45,15 +45,15 @@ impl Worker {
         any
     }
 
-    /// Takes [`pause_all`](Self::pause_all) back.
+    /// Reverts [`pause_all`](Self::pause_all).
     pub fn resume_all(&mut self) {
         for index in self.owned.clone() {
             self.resume(index);
         }
     }
 
-    /// Whether all frames that own ports sent have arrived or been dropped, but for those that wait for tokens, and no own
-    /// link holds a frame.
+    /// Whether all frames of own ports have arrived or been dropped, except those that wait for tokens, and
+    /// no own link holds a frame.
     pub fn is_drained(&self) -> bool {
         let in_flight = |port: &Port| {
             port.link.tx.in_flight() > port.link.tx.waiting() || !port.egress.outstanding.is_empty()
@@ -61,7 +61,7 @@ impl Worker {
         !self.owned.iter().filter_map(|index| self.ports[*index as usize].as_deref()).any(in_flight)
     }
 
-    /// Puts the frames that wait for tokens back into their rings: the process that goes on finds them there.
+    /// Puts frames that wait for tokens back into their rings, where the next process finds them.
     pub fn put_back_pending(&mut self) {
         for index in &self.owned {
             if let Some(port) = &mut self.ports[*index as usize] {
@@ -70,14 +70,14 @@ impl Worker {
         }
     }
 
-    /// Drops what own ports still have in flight; `true` when nothing is left. Other workers have to
+    /// Drops own ports' frames in flight; `true` when none remain. Other workers have to
     /// [drop](Worker::drop_source) theirs before.
     pub fn is_all_quiet(&mut self) -> bool {
         let owned = self.owned.clone();
         owned.into_iter().all(|index| self.is_quiet(index))
     }
 
-    /// Drops everything that waits for own ports, and what their links hold.
+    /// Drops all frames to own ports, those that their links hold included.
     pub fn drop_all(&mut self) {
         for index in self.owned.clone() {
             self.cancel_at(index, DropReason::SenderReset);
@@ -89,7 +89,7 @@ impl Worker {
         }
     }
 
-    /// The tokens of own ports.
+    /// Returns the tokens of own ports.
     pub fn levels(&mut self) -> Vec<(PortIndex, Levels)> {
         let now = clock();
         let of = |port: &Port| Levels {
@@ -101,7 +101,7 @@ impl Worker {
         ports.map(|port| (port.index, of(port))).collect()
     }
 
-    /// Gives an own port the tokens that it had in another process.
+    /// Sets an own port's tokens to those it had in another process.
     pub fn set_levels(&mut self, index: PortIndex, levels: Levels) {
         let now = clock();
         let Some(port) = &mut self.ports[index as usize] else { return };

@@ -1,4 +1,4 @@
-//! The calls that other threads send a worker.
+//! The calls of other threads to a worker.
 
 use super::bell::Bell;
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use std::sync::mpsc::Receiver;
 
 /// The worker's end; `C` is a call.
 pub struct Inbox<C> {
-    /// Calls that go before others.
+    /// Calls that precede the others.
     pub(super) first: Receiver<C>,
     pub(super) calls: Receiver<C>,
     pub(super) bell: Arc<Bell>,
@@ -16,13 +16,13 @@ pub struct Inbox<C> {
 }
 
 impl<C> Inbox<C> {
-    /// The next call, if there is one. Costs one load where there is none.
+    /// Takes the next call. Costs one load if there is none.
     #[inline]
     pub fn next(&self) -> Option<C> {
         if !self.bell.called.load(Ordering::Relaxed) {
             return None;
         }
-        // A read-modify-write: a call sent before it is seen below, one sent after sets the flag again.
+        // A read-modify-write: an earlier call is seen below, a later one sets the flag again.
         self.bell.called.swap(false, Ordering::AcqRel);
         let call = self.first.try_recv().or_else(|_| self.calls.try_recv()).ok();
         if call.is_some() {
@@ -36,12 +36,12 @@ impl<C> Inbox<C> {
         !self.bell.called.load(Ordering::Acquire)
     }
 
-    /// The worker's own bell.
+    /// Returns the worker's own bell.
     pub fn bell(&self) -> &Arc<Bell> {
         &self.bell
     }
 
-    /// What the worker sleeps in.
+    /// Returns the epoll in which the worker sleeps.
     pub fn epoll(&self) -> &Arc<OwnedFd> {
         &self.epoll
     }

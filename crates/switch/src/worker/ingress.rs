@@ -1,4 +1,4 @@
-//! From links to egresses, under the senders' contracts: which port's frames, and how many of them.
+//! From links to egresses, under the senders' contracts: the ports' turns, and their frames.
 //!
 //! ```text
 //!  link ─ poll ─┬▶ by the batch: decide ─▶ directly, or to their egress, here or at a peer
@@ -17,42 +17,42 @@ use crate::port::Port;
 use crate::stats::LoopPart;
 use tidegate_evidence::DropReason;
 
-/// What came of taking a frame.
+/// Result of taking a frame.
 pub(super) enum Next {
     /// It may be sent.
     Frame(Pending),
     /// It was dropped, and counted.
     Dropped,
     Nothing,
-    /// As many are in flight as may be.
+    /// The port has as many frames in flight as it may.
     Full,
 }
 
-/// What came of looking at a port.
+/// Result of a port's visit.
 #[derive(Default)]
 pub(super) struct Visit {
-    /// There was something to do, or will be when it is due.
+    /// There was work, or will be when it is due.
     pub(super) worked: bool,
-    /// It became quiet.
+    /// The port became quiet.
     quiet: bool,
 }
 
-/// What came of a queue's turn.
+/// Result of a queue's turn.
 #[derive(Default)]
 pub(super) struct Turn {
-    /// There was something to do.
+    /// There was work.
     pub(super) worked: bool,
     /// A frame waits for tokens.
     pub(super) throttled: bool,
 }
 
 impl Worker {
-    /// Takes frames from own ports, real-time ones first, while `budget` lasts; real-time ones even then.
-    /// `true` where there were any.
+    /// Takes frames from own ports within `budget`, real-time ones first and beyond it. `true` if there
+    /// were any.
     pub(super) fn ingress(&mut self, budget: &mut i64) -> bool {
         let mut worked = false;
         let mut quiet = false;
-        // Who came too late for this loop's budget comes first in the next.
+        // A port that comes too late for this loop's budget is first in the next.
         let mut late = None;
         for i in 0..self.polled.len() {
             if i >= self.realtime && (*budget <= 0 || self.turns.is_long()) {
@@ -75,7 +75,7 @@ impl Worker {
         worked
     }
 
-    /// Takes frames from the port at this place of those that are polled, if it is its turn. Not named by `turn`: the
+    /// Takes frames from the polled port at this place, if it is its turn. The name avoids `turn`: the
     /// instructions of [`Worker::turn`] are counted by that name.
     #[inline]
     pub(super) fn visit_port(&mut self, place: usize, budget: &mut i64) -> Visit {
@@ -128,7 +128,7 @@ impl Worker {
         all.worked
     }
 
-    /// One transmit queue, while `budget` lasts; that of a port with a deadline while `drops` does.
+    /// Takes frames of one transmit queue within `budget`; of a port with a deadline within `drops`.
     fn ingress_queue(&mut self, port: &mut Port, queue: usize, budget: &mut i64, drops: &mut i64) -> Turn {
         if port.link.tx.is_crowded(queue) {
             self.let_through(port, queue);
@@ -176,7 +176,7 @@ impl Worker {
                     return Turn { worked: true, throttled: false };
                 }
             };
-            // Before it is sent: after that it may be settled, and its slot another's.
+            // Read before sending: afterwards the frame may be settled, and its slot another's.
             let cost = budget::queued(pending.frame.get().wire_bytes);
             let throttled = match self.try_send(port, pending) {
                 Sent::Yes => {
@@ -207,7 +207,7 @@ impl Worker {
         Turn { worked, throttled: false }
     }
 
-    /// The next frame that may be sent; its descriptors are charged to `budget`.
+    /// Takes the next frame that may be sent; charges its descriptors to `budget`.
     pub(super) fn next(&mut self, port: &mut Port, queue: usize, budget: &mut i64) -> Next {
         match port.link.tx.take(queue, &mut self.scratch, port.waits()) {
             Taken::New(pending, descriptors) => {
@@ -236,7 +236,7 @@ impl Worker {
         }
     }
 
-    /// While a frame waits: takes those behind it that could be lost otherwise. `true` where there were any.
+    /// While a frame waits, takes those behind it that could be lost otherwise. `true` if there were any.
     pub(super) fn absorb(&mut self, port: &mut Port, budget: &mut i64) -> bool {
         if *budget <= 0 && port.contract.deadline.is_none() {
             return false;

@@ -1,4 +1,4 @@
-//! Best-effort frames that come from other workers: their time is divided as that of own ports is.
+//! Best-effort frames from other workers: they share the time as own ports do.
 //!
 //! ```text
 //!                    ┌ it has time left ─▶ its next frame, to its egress ─▶ delivered
@@ -6,10 +6,10 @@
 //!                    └ none left ─▶ its ring waits for the next round
 //! ```
 //!
-//! A worker has an account for each other worker, not for each of that one's ports: a ring between workers is first in,
-//! first out, and a frame that waits for its port's turn would hold up those of others behind it. The account has the
-//! weights of all ports together whose frames came lately. What each of them has of that follows from its turns
-//! where it sends.
+//! A worker has one account for each other worker, not for each of its ports: a ring between workers is
+//! first in, first out, and a frame that waits for its port's turn would delay others. The account has the
+//! weights of all ports whose frames came lately. Their shares of it follow from their turns at their own
+//! worker.
 
 use super::turns::Turns;
 use super::{Worker, budget};
@@ -20,20 +20,20 @@ use crate::port::PortSet;
 use crate::stats::LoopPart;
 use crate::worker::crossing::Crossing;
 
-/// A port counts for as long after its last frame, to twice that, ns.
+/// A port counts for this long after its last frame, to twice that (ns).
 const LATELY: u64 = 5_000_000;
 
 /// The ports of one other worker whose frames came lately.
 struct Lately {
-    /// Since when `now` is noted, ns.
+    /// Beginning of `now` (ns).
     since: u64,
     now: PortSet,
     before: PortSet,
-    /// Of all of both.
+    /// Weight of both together.
     weight: u32,
 }
 
-/// Those of all other workers.
+/// The recent ports of all other workers.
 pub(super) struct Senders(Vec<Lately>);
 
 impl Default for Senders {
@@ -44,7 +44,7 @@ impl Default for Senders {
 }
 
 impl Lately {
-    /// Notes that a frame of `source` came at `at`; `true` where the weight of all is another by that.
+    /// Notes a frame of `source` at `at`; `true` if the total weight changed.
     #[inline]
     fn note(&mut self, source: PortIndex, at: u64, weight_of: impl Fn(PortIndex) -> u32) -> bool {
         if self.now.contains(source) && at.saturating_sub(self.since) < LATELY {
@@ -61,7 +61,7 @@ impl Lately {
 }
 
 impl Worker {
-    /// Best-effort frames of the other workers that have time left, one of each in turn.
+    /// Takes in best-effort frames of other workers with time left, one of each in turn.
     pub(super) fn crossings(&mut self, budget: &mut i64) -> bool {
         let mut worked = false;
         let mut frames = [0u16; WORKERS];
@@ -72,7 +72,7 @@ impl Worker {
                 if !peer.has_frames() {
                     continue;
                 }
-                // Not idle: what there is no budget or time for waits for a loop, or for a round.
+                // Not idle: frames without budget or time wait for a loop, or for a round.
                 worked = true;
                 if *budget <= 0 || !self.turns.is_due(Turns::of_worker(id)) {
                     continue;
@@ -103,7 +103,7 @@ impl Worker {
         worked
     }
 
-    /// The account of a worker has the weight of its ports whose frames come here.
+    /// Sets a worker's weight to that of its ports whose frames come here.
     fn note_sender(&mut self, id: usize, source: PortIndex) {
         let infos = &self.infos;
         let weight_of = |port: PortIndex| infos[usize::from(port)].as_ref().map_or(0, |info| info.weight);

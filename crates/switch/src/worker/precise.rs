@@ -1,7 +1,7 @@
-//! Waiting for events until a time to the nanosecond.
+//! Waits for events until a time to the nanosecond.
 //!
-//! `epoll_pwait` counts milliseconds, and rounds up: a timer of 100 us ends after 1 ms. `epoll_pwait2` (Linux 5.11) does not;
-//! rustix calls it only where it is told at build time that no older kernel is meant.
+//! `epoll_pwait` counts milliseconds, and rounds up: a timer of 100 us ends after 1 ms. `epoll_pwait2`
+//! (Linux 5.11) does not; rustix calls it only if built for kernels that have it.
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event};
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Waits as [`epoll::wait`] does, at most for `timeout`; on an older kernel to the millisecond.
+/// Waits like [`epoll::wait`], at most for `timeout`; on an older kernel to the millisecond.
 ///
 /// # Errors
 /// A signal came.
@@ -18,8 +18,8 @@ pub(super) fn wait<'a>(
     events: &'a mut [MaybeUninit<Event>],
     timeout: &Timespec,
 ) -> rustix::io::Result<&'a mut [Event]> {
-    // SAFETY: the kernel writes at most so many events, which rustix lays out as it does (it passes them on as they are),
-    // and reads the timeout; no signal mask is given.
+    // SAFETY: the kernel writes at most so many events, which rustix lays out alike (it passes them on as
+    // they are), and reads the timeout; there is no signal mask.
     let count = unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,
@@ -55,7 +55,7 @@ mod tests {
         Timespec { tv_sec: 0, tv_nsec: WAIT }
     }
 
-    /// Of many waits of 50 us one at least is over before it were a millisecond.
+    /// At least one of many waits of 50 us ends within a millisecond.
     #[test]
     fn it_is_not_rounded_up_to_milliseconds() {
         let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();

@@ -1,11 +1,11 @@
-//! Calls that change a port which another worker has borrowed: put off until it is back.
+//! Calls that change a port whose half another worker has: put off until it is back.
 
 use super::{Call, Worker, WorkerHandle};
 use crate::fdb::PortIndex;
 use std::sync::mpsc::sync_channel;
 
 impl Worker {
-    /// Does what another thread asks of an own port, as soon as nothing of the port is lent.
+    /// Runs another thread's call for an own port as soon as nothing of the port is lent.
     pub fn when_back(&mut self, index: PortIndex, call: Call) {
         if self.take_back(index) {
             call(self);
@@ -14,7 +14,7 @@ impl Worker {
         }
     }
 
-    /// Tries again what was put off. `true` where there was anything: it is not left to a sleep.
+    /// Retries put-off calls. `true` if there were any: the worker must not sleep.
     #[cold]
     pub(super) fn put_off_calls(&mut self) -> bool {
         for (index, call) in std::mem::take(&mut self.put_off) {
@@ -25,7 +25,8 @@ impl Worker {
 }
 
 impl WorkerHandle {
-    /// As [`call`](Self::call), for what `call` changes of a port, as soon as nothing of the port is [lent](super::lending).
+    /// Like [`call`](Self::call), for a change of a port: runs as soon as nothing of the port is
+    /// [lent](super::lending).
     ///
     /// # Panics
     /// As [`call`](Self::call).

@@ -10,8 +10,8 @@
 //!            or while there is work by a look now and then
 //! ```
 //!
-//! Nor do they cost the frame anything that wakes the worker: it goes over those ports alone that have frames.
-//! Real-time ports and rings without a kick are always polled.
+//! Nor do they cost the frame that wakes the worker anything: it visits only ports with frames. Real-time
+//! ports and rings without a kick are always polled.
 
 use super::Worker;
 use crate::clock::clock;
@@ -19,16 +19,16 @@ use crate::fdb::PortIndex;
 use crate::port::Port;
 use crate::slots::NEVER;
 
-/// Loops without a frame after which a port is quiet: longer than the pauses of a busy sender.
+/// Loops without a frame before a port is quiet: longer than the pauses of a busy sender.
 const IDLE_LOOPS: u16 = 1024;
-/// How often a busy worker looks for kicks, ns. That is a system call, of some 300 ns, and as much for each driver that
-/// kicked.
+/// Pause of a busy worker between looks for kicks (ns). A look is a system call of some 300 ns, and as much
+/// for each driver that kicked.
 const LOOK: u64 = 50_000;
-/// Looking takes at most one part in so many of its time.
+/// Looks take at most one part in this many of the worker's time.
 const LOOKS: u64 = 16;
 
 impl Worker {
-    /// Notes whether a polled port had anything to send; `true` where it became quiet by that.
+    /// Notes whether a polled port had anything to send; `true` if it became quiet.
     pub(super) fn note_idle(&self, port: &mut Port, active: bool) -> bool {
         if active {
             port.idle_loops = 0;
@@ -53,8 +53,8 @@ impl Worker {
         true
     }
 
-    /// Polls a quiet port again, if it is one. What it sent arrived at `since` or later; the worker slept after that,
-    /// until `woke`, where that is later.
+    /// Polls a quiet port again. Its frames arrived at `since` or later; the worker slept after that until
+    /// `woke`, if that is later.
     pub(super) fn wake_port(&mut self, index: PortIndex, since: u64, woke: u64) {
         let Some(port) = &mut self.ports[index as usize] else { return };
         if !std::mem::take(&mut port.quiet) {
@@ -66,7 +66,7 @@ impl Worker {
         self.polled.push(index);
     }
 
-    /// While there is work: looks for kicks, now and then.
+    /// Looks for kicks now and then while there is work.
     pub(super) fn look_for_kicks(&mut self) {
         let quiet = self.polled.len() < self.owned.len();
         if quiet && self.now.saturating_sub(self.looked) >= LOOK.max(self.pause) {
@@ -80,8 +80,7 @@ impl Worker {
         self.wait(Some(0), self.looked);
     }
 
-    /// A look was made, at which these drivers' kicks were heard: it is charged to them, and where it took long, the
-    /// next one comes later.
+    /// Charges a look to the drivers whose kicks were heard; after a long look the next one comes later.
     pub(super) fn charge_kicks(&mut self, kickers: &[PortIndex]) {
         self.pause = 0;
         if kickers.is_empty() {
@@ -147,7 +146,7 @@ mod tests {
         test_clock::set_time(3_000);
         worker.look();
         assert_eq!(worker.polled, [3]);
-        // It came after the look that did not show it.
+        // The frame came after the look that did not show it.
         let tx = &mut worker.ports[3].as_mut().unwrap().link.tx;
         assert!(tx.poll(0, 3_000).unwrap());
         let Taken::New(pending, 1) = tx.take(0, &mut worker.scratch, false) else { panic!("no frame") };
@@ -160,7 +159,8 @@ mod tests {
         assert!(worker.polled.is_empty(), "{:?}", worker.polled);
     }
 
-    /// That one queue of a tap is empty says nothing of another one; and what ends a sleep came at any time in it.
+    /// An empty queue of a tap says nothing of another one; the end of a sleep does not tell when its frame
+    /// came.
     #[test]
     fn a_frame_of_a_tap_came_since_its_own_queue_was_seen_empty() {
         let pair = || {
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(came(&mut link, 9_500), Some(arrival));
     }
 
-    /// The kicks of a guest put off the next look for kicks, not that for taps' frames.
+    /// Kicks of a guest delay the next look for kicks, not that for taps' frames.
     #[test]
     fn kicks_do_not_put_off_taps() {
         let (mut worker, _handle) = testing::worker();

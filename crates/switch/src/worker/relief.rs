@@ -1,4 +1,4 @@
-//! Room in a sender's ring: half of it is in flight, and a frame of it that waits is to be dropped.
+//! Makes room in a sender's ring: half of it is in flight, and one of its waiting frames is dropped.
 //!
 //! ```text
 //!  ring, half in flight ─▶ ask ─┬─▶ relief: this worker's egresses, this loop
@@ -11,19 +11,19 @@ use crate::fdb::PortIndex;
 use crate::port::Port;
 use crate::slots::{NEVER, NOWHERE};
 
-/// After how long a frame is asked again to be dropped where none came back, ns: here, nothing was to be
-/// dropped; another worker may not have come to it.
+/// Pause before another request (ns) if no frame came back: there was nothing to drop here, or another
+/// worker may not have reached it.
 const ASK_AGAIN: u64 = 200_000;
 const ASK_PEER_AGAIN: u64 = 10_000_000;
 
 impl Worker {
-    /// Half the ring is in flight: a frame at the fullest egress is to make room.
+    /// Half the ring is in flight: asks the fullest egress to drop a frame.
     pub(super) fn ask_relief(&mut self, port: &mut Port) {
         self.ask(port, port.longest_egress(), false);
     }
 
-    /// Half the ring is in flight, and the driver relies on order: if its oldest frame holds back
-    /// what is done, that frame is to make room. Not if it has a deadline.
+    /// Half the ring is in flight, and the driver relies on order: if the oldest frame holds completed ones
+    /// back, asks to drop it. Not if it has a deadline.
     #[cold]
     pub(super) fn let_through(&mut self, port: &mut Port, queue: usize) {
         if self.was_asked(port) || self.now < port.looked_back {
@@ -31,23 +31,23 @@ impl Worker {
         }
         let Some(oldest) = port.link.tx.holds_back(queue) else { return };
         let frame = oldest.get();
-        // One that waits to be sent, or of which a part does, waits for no receiver. One that was sent in parts waits for the
-        // receiver of the last.
+        // A frame that waits to be sent, as a whole or in part, waits for no receiver. One sent in parts
+        // waits for the receiver of the last.
         if ![NOWHERE, port.index].contains(&frame.egress) && !frame.is_realtime() {
             self.ask(port, frame.egress, true);
         } else {
-            // Not looked for in every loop, whatever is settled meanwhile: that takes a look at each slot.
+            // Not in every loop: the look visits each slot.
             port.looked_back = self.now + ASK_AGAIN;
         }
     }
 
-    /// Whether a frame of it was to be dropped a moment ago.
+    /// Whether a request was made a moment ago.
     fn was_asked(&self, port: &Port) -> bool {
         port.relieving != NEVER && self.now < port.relieving
     }
 
-    /// Asks the worker that owns `egress` to drop a frame: once until one comes back, or another
-    /// worker would drop one for each of our loops.
+    /// Asks the owner of `egress` to drop a frame: once until one comes back, or another worker would drop
+    /// one for each of our loops.
     fn ask(&mut self, port: &mut Port, egress: PortIndex, oldest: bool) {
         if self.was_asked(port) {
             return;

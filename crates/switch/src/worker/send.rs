@@ -1,4 +1,4 @@
-//! A frame that may be sent, to where it goes.
+//! Sends a permitted frame to its destination.
 //!
 //! ```text
 //!  frame ─▶ room at the worker of its egress? ─▶ tokens? ─▶ egress, here or at a peer
@@ -19,31 +19,31 @@ use crate::slots::Arrival;
 use crate::slots::{Frame, FrameRef, NEVER};
 use tidegate_evidence::DropReason;
 
-/// Longest that a port waits for a worker that is behind, ns: as long as a frame may be held by a
-/// receiver. After that it drops what that worker has no room for, and goes on.
+/// Longest wait of a port for a busy worker (ns): as long as a receiver may hold a frame. After that the
+/// port drops frames without room there, and continues.
 const BEHIND: u64 = 10_000_000;
 
-/// What came of one attempt to send.
+/// Result of one attempt to send.
 pub(super) enum Sent {
     Yes,
-    /// Tokens are there at this time.
+    /// Tokens are available at this time (ns).
     At(u64),
     /// No slot for the next piece.
     NoSlot,
-    /// The worker of its egress has no room for it yet.
+    /// The egress's worker has no room yet.
     Behind,
-    /// It waits by flow.
+    /// The frame waits by flow.
     Waits,
 }
 
 impl Worker {
-    /// Where a frame goes, by what is known now; `None` back to its sender. Looked up when it is sent:
-    /// while it waited for tokens its receiver's place may have become another's.
+    /// Returns a frame's present destination; `None` if that is its sender. Looked up at sending: its
+    /// receiver's index may have become another's during the wait for tokens.
     fn destination(&self, port: &Port, frame: &Frame) -> Option<To> {
         decide::destination(&self.fdb, frame.segment, port.index, frame.headers.dst)
     }
 
-    /// Sends a frame, or puts it back where it waits for tokens.
+    /// Sends a frame, or puts it back to wait for tokens.
     pub(super) fn try_send(&mut self, port: &mut Port, mut pending: Pending) -> Sent {
         let reference = pending.frame;
         let frame = reference.get();
@@ -53,7 +53,7 @@ impl Worker {
             return Sent::Waits;
         }
         let cut = match port.contract.cut_to {
-            // What was begun in pieces ends in pieces, whatever the contract says by now.
+            // A frame begun in pieces ends in pieces, whatever the contract says now.
             limit if pending.sent > 0 => Some(limit.unwrap_or(whole)),
             limit => limit.filter(|burst| whole > *burst && frame.offload.gso_size().is_some()),
         };
@@ -85,13 +85,14 @@ impl Worker {
         }
     }
 
-    /// A frame waits for tokens, which are there at `at`.
+    /// Lets a frame wait for tokens, available at `at` (ns).
     fn without_tokens(&self, port: &mut Port, pending: Pending, at: u64) -> Sent {
         let left = left(pending.frame.get(), pending.sent);
         if port.wait(pending, left, self.now) { Sent::Waits } else { Sent::At(at) }
     }
 
-    /// Whether `bytes` of a frame are to wait, in its ring or pool, for a worker that has [no room](Self::lacks_room) for them.
+    /// Whether `bytes` of a frame wait, in its ring or pool, for a worker that [lacks
+    /// room](Self::lacks_room).
     #[inline(always)]
     pub(super) fn must_wait(&mut self, port: &mut Port, frame: &Frame, bytes: u32) -> bool {
         if !self.lacks_room(port, frame, bytes) {
@@ -101,8 +102,8 @@ impl Worker {
         self.goes_on_waiting(port)
     }
 
-    /// Whether the worker to which `bytes` of a frame go has no room for them: this one for those of a super-frame, another
-    /// one for any.
+    /// Whether the worker of the egress has no room for `bytes` of a frame: this worker for a
+    /// super-frame's, another one for any.
     #[inline(always)]
     pub(super) fn lacks_room(&mut self, port: &Port, frame: &Frame, bytes: u32) -> bool {
         let super_frame = frame.offload.gso_size().is_some();
@@ -120,13 +121,13 @@ impl Worker {
         }
     }
 
-    /// Whether a port that has a frame for a worker without room is to wait: not for too long.
+    /// Whether a port with a frame for a worker without room still waits: only for a bounded time.
     pub(super) fn goes_on_waiting(&self, port: &mut Port) -> bool {
         port.behind_since = port.behind_since.min(self.now);
         self.now - port.behind_since < BEHIND
     }
 
-    /// Hands a conforming frame to its egress, which is returned if it goes to one alone.
+    /// Hands a conforming frame to its egress; returns the egress if it is a single one.
     pub(super) fn dispatch(
         &mut self,
         port: &mut Port,
@@ -159,7 +160,7 @@ impl Worker {
         None
     }
 
-    /// Frames of `bytes` together, which started, leave their sender for an egress.
+    /// Hands started frames of `bytes` together from their sender to an egress.
     #[inline]
     pub(super) fn hand_on(&mut self, port: &mut Port, frames: &[FrameRef], egress: PortIndex, bytes: u64) {
         port.talk.note(egress, bytes, frames.len() as u64);
@@ -167,7 +168,7 @@ impl Worker {
         self.route(egress, frames);
     }
 
-    /// To the worker that owns the egress.
+    /// Passes frames to the worker of the egress.
     pub(super) fn route(&mut self, egress: PortIndex, frames: &[FrameRef]) {
         let Some(info) = &self.infos[egress as usize] else {
             return frames.iter().for_each(|frame| self.drop_frame(*frame, egress, DropReason::ReceiverDown));
@@ -189,13 +190,13 @@ impl Worker {
         }
     }
 
-    /// Drops a frame that did not reach an egress.
+    /// Drops a frame before it reached an egress.
     pub(super) fn drop_frame(&mut self, frame: FrameRef, egress: PortIndex, reason: DropReason) {
         self.fates.push(lost(frame, egress, reason, self.now));
     }
 }
 
-/// The fate of a frame that did not reach an egress.
+/// Returns the fate of a frame that did not reach an egress.
 pub(super) fn lost(frame: FrameRef, egress: PortIndex, reason: DropReason, now: u64) -> Fate {
     Fate { frame, egress, at: now, dropped: Some(reason), queued: now, buffers: 0, behind: None }
 }

@@ -14,12 +14,12 @@ use crate::sched::{Backlog, Head, Queued, Tier};
 use crate::slots::{Frame, FrameRef, NEVER};
 use tidegate_evidence::DropReason;
 
-/// Real-time frames delivered to one receiver per loop.
+/// Real-time frames to one receiver per loop.
 const REALTIME: usize = 64;
 
 impl Worker {
-    /// Serves all egresses with work, while `budget` lasts: each has an equal part of it first, so that the queue of one
-    /// does not keep another's frames waiting; `true` where anything moved.
+    /// Serves all egresses with work within `budget`: each first gets an equal part, so that no queue
+    /// delays another's frames; `true` if any frame moved.
     pub(super) fn egress(&mut self, mut budget: i64) -> bool {
         let mut worked = false;
         if self.active.len() > 1 {
@@ -33,10 +33,10 @@ impl Worker {
     /// Serves all egresses with work, each up to `part` of `budget`.
     fn serve_all(&mut self, budget: &mut i64, part: i64) -> bool {
         let mut worked = false;
-        // Who came too late for this loop's budget comes first in the next.
+        // An egress that comes too late for this loop's budget is first in the next.
         let mut late = None;
         let mut i = 0;
-        // The egress that was interrupted, and what is left of its part.
+        // The interrupted egress, and the rest of its part.
         let mut rest = None;
         while i < self.active.len() {
             let index = self.active[i];
@@ -45,7 +45,7 @@ impl Worker {
                 continue;
             };
             if !self.take_back_to_serve(&mut port) {
-                // It is back after a batch of another worker.
+                // Another worker's batch has the half; it comes back.
                 self.ports[index as usize] = Some(port);
                 worked = true;
                 i += 1;
@@ -86,15 +86,16 @@ impl Worker {
         worked
     }
 
-    /// Delivers to a port whose buffers took its time only what has a deadline. Not idle: the rest is due in a round to come.
+    /// Delivers only frames with deadlines to a port whose buffers used up its time. Not idle: the rest is
+    /// due in a later round.
     fn hold_back(&mut self, port: &mut Port) -> bool {
         self.serve(port, &mut 0);
         self.expire(port);
         true
     }
 
-    /// Delivers what may go now. Only what cannot go on is looked at for frames held too long:
-    /// what a late worker or a raised limit left behind is on its way.
+    /// Delivers frames that may go now. Looks for frames held too long only if the egress cannot continue:
+    /// after a late worker or a raised limit frames leave soon.
     pub(super) fn serve(&mut self, port: &mut Port, budget: &mut i64) -> bool {
         self.scratch.waiting = port.egress.scheduler.backlog_total().frames as usize;
         if port.contract.egress.flows.is_some() {
@@ -156,7 +157,8 @@ impl Worker {
         }
     }
 
-    /// Delivers the first frame, and those that [leave with it](Self::post_run), or drops the first; `None` where it stays first.
+    /// Delivers the first frame and those that [leave with it](Self::post_run), or drops the first; `None`
+    /// if it stays first.
     #[inline]
     fn deliver_run(
         &mut self,
@@ -174,8 +176,8 @@ impl Worker {
         }
     }
 
-    /// Writes the first frame, and those that leave behind it at the same time, at most `most`, while `budget` lasts. All of
-    /// them have a deadline, or none. Returns how many, and [what came of the next](crate::link::Rx::post_run).
+    /// Writes the first frame and up to `most` that leave with it, within `budget`. All have a deadline, or
+    /// none has. Returns their number, and [the next one's result](crate::link::Rx::post_run).
     pub(super) fn post_run(
         &mut self,
         port: &mut Port,
@@ -187,17 +189,17 @@ impl Worker {
         let frame = head.frame.get();
         let tried = tried(port, head);
         if !port.may_post(frame) || tried.is_some() && tried == self.chains_waiting(frame, port) {
-            // A thousand tiny buffers that are too few are not to be looked through in every loop.
+            // A thousand tiny buffers that do not suffice must not be read in every loop.
             return (0, Some(Posted::NoBuffers));
         }
         let is_watched = self.watch.covers(frame.source) || self.watch.covers(port.index);
         if is_watched || head.bytes != frame.wire_bytes {
-            // Alone: by way of our own memory, or the rest of a super-frame.
+            // Alone: by way of the worker's own memory, or the rest of a super-frame.
             return (0, None);
         }
         let is_realtime = frame.is_realtime();
         let run = port.egress.scheduler.run(self.now).take(most).map_while(|queued| {
-            // What is left of a frame whose flow was queued may stand anywhere.
+            // The rest of a frame whose flow was queued may be anywhere in the queue.
             let is_whole = queued.bytes == queued.frame.get().wire_bytes;
             let goes = budget > 0 && is_whole && is_realtime == (queued.deadline != NEVER);
             budget -= budget::queued(queued.bytes);
@@ -206,8 +208,8 @@ impl Worker {
         port.link.rx.post_run(frame, run, &self.scratch)
     }
 
-    /// Delivers what is to be of the first frame, or drops that, of which `outcome` is known if it was tried; `None` where it
-    /// stays first.
+    /// Delivers the due part of the first frame, or drops it, after the first attempt's `outcome`, if any;
+    /// `None` if it stays first.
     pub(super) fn deliver_head(
         &mut self,
         port: &mut Port,
@@ -262,7 +264,7 @@ impl Worker {
         if let Some(reason) = dropped
             && port.egress.scheduler.is_of_flows(self.now)
         {
-            // What is not delivered takes nothing of the rate.
+            // An undelivered part does not count against the rate.
             let gone = self.drop_part(port, queued, u32::MAX, reason);
             port.egress.blocked_since = NEVER;
             return Some(gone);
@@ -270,7 +272,7 @@ impl Worker {
         Some(self.end(port, queued, 1, dropped))
     }
 
-    /// The first `frames` of a run, of which `head` is the first, leave their egress.
+    /// Ends the first `frames` of a run, of which `head` is the first, at their egress.
     #[inline]
     pub(super) fn end(
         &mut self,
@@ -284,17 +286,17 @@ impl Worker {
         let Port { index, contract, stats, egress, .. } = port;
         let Egress { scheduler, blocked_since, rate_until, last, outstanding, .. } = egress;
         let is_realtime = head.frame.get().is_realtime();
-        // What passes best effort that the link holds did not wait for it.
+        // A frame that passes best effort in the link did not wait for it.
         let passes = is_realtime && !outstanding.is_empty();
         let since = if passes { NEVER } else { std::mem::replace(blocked_since, NEVER) };
         self.fates.begin(fate(*index, *last, since, head, self.now, dropped));
         let mut gone = Gone::default();
         let has_rate = contract.egress.rate.is_some();
-        // Those behind the head were queued later.
+        // The frames behind the head were queued later.
         let none_waited = waited_for_rate(head, *rate_until, self.now) == 0;
         scheduler.take_run(self.now, frames, |queued| {
             if is_realtime && gone.frames > 0 {
-                // What it waited for is told of each that has a deadline.
+                // Each frame with a deadline gets its cause of waiting.
                 let last = (head.frame.get().source, self.now);
                 self.fates.begin(fate(*index, last, NEVER, &queued, self.now, dropped));
             }
@@ -311,7 +313,7 @@ impl Worker {
         Backlog { frames, bytes: gone.bytes }
     }
 
-    /// What became of a frame that its link held: counted at its receiver, and on its way back to its source.
+    /// Concludes a frame that its link held: counts it at its receiver, and sends it back to its source.
     pub(super) fn conclude(
         &mut self,
         port: &mut Port,
@@ -330,7 +332,7 @@ impl Worker {
         }
     }
 
-    /// Counts frames at their receiver, of which `first` is the first, and whose fates were the last that are known.
+    /// Counts frames at their receiver; `first` is the first, and their fates are the latest ones.
     pub(super) fn count(
         &mut self,
         port: &mut Port,
@@ -359,7 +361,7 @@ impl Worker {
         }
     }
 
-    /// Frames are timed once a loop; those with a deadline deserve the exact time.
+    /// The time is read once a loop; frames with a deadline get the exact time.
     #[inline]
     pub(super) fn note_time(&mut self, frame: &Frame) {
         if frame.is_realtime() {
@@ -367,8 +369,8 @@ impl Worker {
         }
     }
 
-    /// How many [chains wait](crate::link::Rx::room) where a frame would go: of a watched port, a page of its ring may
-    /// be what is waited for.
+    /// Returns how many [chains wait](crate::link::Rx::room) for a frame; a watched port's ring may be the
+    /// page that is waited for.
     pub(super) fn chains_waiting(&mut self, frame: &Frame, port: &mut Port) -> Option<u16> {
         let began = self.watch.begin(port.index);
         let chains = port.link.rx.room(frame);
@@ -376,11 +378,11 @@ impl Worker {
         chains
     }
 
-    /// Delivers by way of our own memory, so that what waits for a page waits for one port's.
+    /// Delivers by way of the worker's own memory, so that a wait for a page concerns one port.
     #[cold]
     fn deliver_watched(&mut self, frame: &Frame, what: Delivery, port: &mut Port) -> Posted {
         if port.link.rx.lends_memory() {
-            // Our own memory has the next frame before the link is done with this one.
+            // The worker's own memory would hold the next frame before the link is done with this one.
             let began = self.watch.begin(frame.source);
             let outcome = port.link.rx.post(frame, what, &mut self.scratch);
             self.watch.end(frame.source, began);
@@ -396,7 +398,7 @@ impl Worker {
         outcome
     }
 
-    /// Drops what was held as long as it may be.
+    /// Drops frames held too long.
     fn expire(&mut self, port: &mut Port) -> bool {
         let now = self.now;
         let (index, stats) = (port.index, port.stats);
@@ -413,7 +415,7 @@ impl Worker {
     }
 }
 
-/// Frames that left, and what they were on the wire.
+/// Frames that left, and their size on the wire.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Gone {
     frames: u64,
@@ -430,20 +432,21 @@ impl Gone {
     }
 }
 
-/// How many chains there were when the first frame of an egress found too few, if it did.
+/// Returns how many chains there were when an egress's first frame found too few, if it did.
 #[inline]
 fn tried(port: &Port, head: &Queued<FrameRef>) -> Option<u16> {
     let (frame, enqueued, chains) = port.egress.starved?;
     ((frame, enqueued) == (head.frame, head.enqueued)).then_some(chains)
 }
 
-/// How long a frame that leaves at `now` waited for the rate of its egress, which last kept one waiting until `rate_until`.
+/// Returns how long a frame that leaves at `now` waited for its egress's rate, which last delayed one until
+/// `rate_until`.
 #[inline]
 pub(super) fn waited_for_rate(queued: &Queued<FrameRef>, rate_until: u64, now: u64) -> u64 {
     rate_until.min(now).saturating_sub(queued.enqueued)
 }
 
-/// What became of a frame, with what its egress knows of its waiting.
+/// Returns a frame's fate, with its waiting times at the egress.
 pub(super) fn fate(
     egress: PortIndex,
     (source, left): (PortIndex, u64),
@@ -478,8 +481,8 @@ mod tests {
         (0..4).for_each(|index| testing::add_port(&mut worker, index));
         let mut slots = Slots::new(64, 0, 0);
         let mut served = [0; 4];
-        // Two receivers of super-frames use a loop's budget up and empty their queues by that; the
-        // third has a queue as well.
+        // Two receivers of super-frames use up a loop's budget and empty their queues; the third has a
+        // queue as well.
         for _ in 0..12 {
             for egress in [1, 2, 3] {
                 if egress != 2 || served[2] == 0 {

@@ -1,5 +1,5 @@
-//! What became of a frame, back at the worker that owns its source: the
-//! descriptor returns to the guest, the delay is recorded, a miss gets its cause.
+//! Settles frames at the worker of their source: the descriptor returns to the guest, the delay is
+//! recorded, a miss gets its cause.
 
 use super::crossing::Fate;
 use super::fates::{Group, Home};
@@ -10,7 +10,7 @@ use crate::slots::{Frame, FrameRef, NEVER, Owner};
 use tidegate_evidence::DropReason;
 
 impl Worker {
-    /// Settles everything that ended in this loop; `true` where anything did.
+    /// Settles all frames that ended in this loop; `true` if there were any.
     pub(super) fn settle(&mut self) -> bool {
         let mut fates = std::mem::take(&mut self.fates);
         for group in fates.groups() {
@@ -27,13 +27,14 @@ impl Worker {
             }
         }
         let worked = fates.len() > 0;
-        // Its memory is kept, so that settling allocates nothing.
+        // Keeps the memory, so that settling allocates nothing.
         fates.clear();
         self.fates = fates;
         worked
     }
 
-    /// Settles frames that are given back together; `false` where they cannot be, or their source is not here.
+    /// Settles frames that are given back together; `false` if that is impossible, or their source is
+    /// elsewhere.
     fn settle_group(&mut self, group: &Group) -> bool {
         let Some(Home { source, .. }) = group.home else { return false };
         let Some(port) = self.ports[source as usize].as_mut() else { return false };
@@ -58,8 +59,8 @@ impl Worker {
         true
     }
 
-    /// Settles a frame whose source is here, or tells which worker does. A source may have moved since: then the
-    /// worker that it left passes the fate on.
+    /// Settles a frame whose source is here, or returns the worker that does. A source may have moved: its
+    /// old worker passes the fate on.
     fn settle_here(&mut self, fate: &mut Fate) -> Option<usize> {
         let frame = fate.frame.get();
         if let Owner::Buffer { buffer } = frame.owner {
@@ -81,11 +82,11 @@ impl Worker {
         None
     }
 
-    /// A flooded copy: counted where its source is, then given back to the pool of the worker that made it, where it
-    /// may outlive its port.
+    /// Settles a flooded copy: counted at its source, then given back to the pool of the worker that made
+    /// it, which may outlive the source's port.
     fn settle_copy(&mut self, fate: &mut Fate, buffer: BufferIndex) -> Option<usize> {
         let frame = fate.frame.get();
-        // A port outside the VLAN is not meant: nothing is lost where it gets no copy.
+        // A port outside the VLAN is no addressee: nothing is lost if it gets no copy.
         let dropped = fate.dropped.take().filter(|why| *why != DropReason::Vlan);
         if let Some(reason) = dropped {
             if let Some(port) = &self.ports[frame.source as usize] {
@@ -102,7 +103,7 @@ impl Worker {
         None
     }
 
-    /// The worker of a frame's source, which is not here.
+    /// Returns the worker of a frame's source, which is elsewhere.
     #[inline(never)]
     fn settle_elsewhere(&mut self, fate: &Fate) -> Option<usize> {
         let frame = fate.frame.get();
@@ -116,8 +117,8 @@ impl Worker {
     }
 }
 
-/// Accounts for so many frames that started together; for one that has a deadline, and says whether it missed that. `worker`
-/// owns their port.
+/// Accounts for `frames` that started together, or one with a deadline; returns whether it missed that.
+/// `worker` owns their port.
 #[inline]
 #[must_use]
 fn account(port: &Port, frame: &Frame, fate: &Fate, frames: u64, worker: u16) -> bool {

@@ -1,4 +1,4 @@
-//! Own ports take addresses that vNICs share.
+//! Takes shared addresses for own ports.
 //!
 //! ```text
 //!  frame ─▶ decide ─▶ Refused::Take ─▶ Holder: free, or announced and not too often? ─▶ FDB, event ─▶ decided on again
@@ -11,7 +11,8 @@ use crate::holder::Taken;
 use crate::port::Port;
 
 impl Worker {
-    /// A port takes shared addresses, all of which a frame of it uses; `false` where it does not have all of them then.
+    /// Takes the shared addresses that a frame of the port uses; `false` if the port does not have all of
+    /// them then.
     #[inline(never)]
     pub(super) fn take_shared(&mut self, port: &Port, taking: Taking) -> bool {
         for (number, announces) in taking.iter() {

@@ -24,22 +24,21 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// How long a worker spins after the last work, ns: as long as waking costs.
+/// Time without work before a worker stops spinning (ns): as long as waking costs.
 const SPIN: u64 = 30_000;
-/// Sleeping for less is not worth the system call, ns.
+/// A shorter sleep is not worth the system call (ns).
 const NAP: u64 = 15_000;
-/// Most that a timer is taken to be late, ns: what comes later was not the timer, but the CPU that was
-/// taken away.
+/// Largest lateness of a timer (ns): beyond that the worker had lost its CPU.
 const LATEST: u64 = 1_000_000;
-/// How long before a real-time frame is expected a worker is awake, ns. At least as long as waking takes: what woke it
-/// was seen so much later than it came, and the next one is expected as much too late.
+/// A worker is awake this long before a real-time frame is expected (ns). At least the time of a wake-up: a
+/// frame that woke the worker was seen that much late, and so the next one is expected too late.
 const LEAD: RangeInclusive<u64> = 60_000..=250_000;
-/// How often a timer is tried that was too late before, ns.
+/// Pause before a late timer is tried again (ns).
 const TRIAL: u64 = 4_000_000_000;
-/// How often a receiver without buffers is looked at even if it does not kick, ns.
+/// Pause between looks at a receiver without buffers that does not kick (ns).
 pub(super) const BLOCKED_POLL: u64 = 200_000;
 
-/// Events heard at once.
+/// Events per look.
 const EVENTS: usize = 64;
 const BELL: u64 = u64::MAX;
 const LINKS: u64 = u64::MAX - 1;
@@ -49,31 +48,31 @@ pub struct Sleeper {
     epoll: Arc<OwnedFd>,
     bell: Arc<Bell>,
     last_work: u64,
-    /// How late timers end, ns: the worst of late. A CPU that was halted may take half a millisecond,
-    /// in which a rate whose burst is smaller is lost.
+    /// Lateness of timers (ns), the worst of the recent ones. A halted CPU may take half a millisecond, in
+    /// which a rate with a smaller burst is lost.
     late: u64,
-    /// When a timer was used last.
+    /// Last use of a timer (ns).
     timed: u64,
-    /// The epoll of links' descriptors, in the other one: drivers' kicks do not put them off.
+    /// The epoll of links' descriptors, within the other one: drivers' kicks do not delay them.
     links: OwnedFd,
-    /// How many there are: they are polled by system call even while there is work.
+    /// Number of links' descriptors: they need a system call even while there is work.
     descriptors: usize,
-    /// When that was done last: those that were not readable had no frames then.
+    /// Last look at them (ns): those that were not readable had no frames then.
     heard: u64,
-    /// The last time at which all kicks before it were heard.
+    /// All kicks before this time were heard (ns).
     kicks_heard: u64,
     /// The end of the last sleep.
     woke: u64,
-    /// For how much of the time it may wait awake.
+    /// The budget for waiting awake.
     awake: Awake,
-    /// The last loop found nothing to do, and no sleep came after it.
+    /// The last loop had no work, and no sleep followed it.
     idles: bool,
-    /// It waits for a real-time frame.
+    /// The worker waits for a real-time frame.
     waits: bool,
 }
 
 impl Sleeper {
-    /// Listens for the bell. Others listen for kicks by the same epoll
+    /// Listens for the bell. Other threads add kicks to the same epoll
     /// ([`WorkerHandle::listen`](super::WorkerHandle::listen)).
     pub fn new(bell: &Arc<Bell>, epoll: &Arc<OwnedFd>) -> std::io::Result<Self> {
         epoll::add(epoll, bell.event(), EventData::new_u64(BELL), EventFlags::IN)?;
@@ -96,7 +95,7 @@ impl Sleeper {
         })
     }
 
-    /// Listens for a link's frames by a descriptor of it.
+    /// Watches a link's descriptor for frames.
     ///
     /// # Errors
     /// The kernel does not allow it.
@@ -111,18 +110,18 @@ impl Sleeper {
         epoll::add(&self.links, file, data, EventFlags::IN | EventFlags::ET)
     }
 
-    /// Stops listening by a descriptor.
+    /// Stops watching a descriptor.
     pub fn remove_descriptor(&mut self, file: impl AsFd) {
         let _ = epoll::delete(&self.links, file);
         self.descriptors -= 1;
     }
 
-    /// How long before something is due a timer is to end, ns.
+    /// Returns how long before a due time a timer must end (ns).
     fn margin(&self, now: u64) -> u64 {
         if now.saturating_sub(self.timed) < TRIAL { self.late } else { 0 }
     }
 
-    /// Learns from a timer that ended at `now`, so many ns later than it was to.
+    /// Learns from a timer that ended at `now`, `late` ns too late.
     fn timer_was_late(&mut self, late: u64, now: u64) {
         self.late = late.max(self.margin(now) * 63 / 64).min(LATEST);
         self.timed = now;
@@ -130,23 +129,23 @@ impl Sleeper {
 }
 
 impl Worker {
-    /// For how long of each second the worker may wait awake for real-time frames, ns; `throttled` where the kernel
-    /// stops it if it runs for too much of one.
+    /// Sets how much of each second the worker may wait awake for real-time frames (ns); `throttled`: the
+    /// kernel stops it after too much running time.
     pub fn set_busy_poll(&mut self, ns: u64, throttled: bool) {
         self.sleeper.awake = Awake::new(ns, throttled, clock());
     }
 
-    /// The thread that writes best effort into taps for it.
+    /// Sets the thread that writes best effort into taps.
     pub fn set_hand(&mut self, hand: Hand) {
         self.scratch.hand = Some(hand);
     }
 
-    /// Whether that thread does so, or the worker itself.
+    /// Sets whether that thread writes, or the worker itself.
     pub fn set_hands_over(&mut self, hands_over: bool) {
         self.scratch.hands_over = hands_over && self.scratch.hand.is_some();
     }
 
-    /// Accounts for the time awake with nothing to do, which ends now or goes on.
+    /// Accounts for idle time awake, which ends now or continues.
     #[inline]
     pub(super) fn idled(&mut self, now: u64) {
         if self.sleeper.idles {
@@ -154,7 +153,7 @@ impl Worker {
         }
     }
 
-    /// When to be awake for the next real-time frame: at `now`, later, or [`NEVER`].
+    /// Returns when to be awake for the next real-time frame: `now`, later, or [`NEVER`] (ns).
     fn awaited(&self, now: u64) -> u64 {
         if !self.sleeper.awake.may_wait() {
             return NEVER;
@@ -165,7 +164,7 @@ impl Worker {
         gaps::awaited(all, now, self.sleeper.margin(now).clamp(*LEAD.start(), *LEAD.end())).unwrap_or(NEVER)
     }
 
-    /// After a loop: spins on, or sleeps until something is due or arrives.
+    /// After a loop: keeps spinning, or sleeps until work is due or arrives.
     pub(super) fn rest(&mut self, worked: bool) {
         if worked {
             self.sleeper.idles = false;
@@ -183,11 +182,11 @@ impl Worker {
         self.idled(now);
         let awaited = self.awaited(now);
         self.sleeper.waits = awaited == now;
-        // A link with a descriptor wakes us as soon as it has a frame, and cannot be polled without a system
-        // call: where there are only such, spinning would only use up the CPU that its senders need.
+        // A link with a descriptor wakes the worker with its first frame, and polling it takes a system
+        // call: with such links only, spinning would take CPU time from their senders.
         let may_spin = self.sleeper.descriptors < self.owned.len();
         let quiet = !may_spin || now.saturating_sub(self.sleeper.last_work) >= SPIN;
-        // What is due is not to be late: the rest is spun.
+        // Sleep ends before the due time; the worker spins for the rest.
         let margin = if may_spin { self.sleeper.margin(now) } else { 0 };
         let due = if self.wake == NEVER { NEVER } else { self.wake.saturating_sub(margin) };
         let timer = due.min(self.poll).min(awaited);
@@ -226,13 +225,13 @@ impl Worker {
         self.stats.sleeps.add(1);
         self.stats.asleep.add(woke.saturating_sub(now));
         self.now = woke;
-        // Arming showed that nothing had come.
+        // Arming showed that no frame had come.
         for_each_port(&mut self.ports, &self.polled, |port| port.link.tx.woke(now, woke));
         self.disarm();
         self.took(woke, clock());
     }
 
-    /// Which links have frames, of those with descriptors, without waiting. One that has none was seen empty now.
+    /// Finds without waiting which links with descriptors have frames. The others were empty now.
     pub(super) fn poll_descriptors(&mut self) {
         if self.sleeper.descriptors == 0 {
             return;
@@ -243,7 +242,7 @@ impl Worker {
         }
     }
 
-    /// Waits up to `timeout` ns, for ever with `None`, from `now` on. Returns how many events there were.
+    /// Waits up to `timeout` ns, for ever with `None`, from `now` on. Returns the number of events.
     pub(super) fn wait(&mut self, timeout: Option<u64>, now: u64) -> usize {
         let mut events = [MaybeUninit::<Event>::uninit(); EVENTS];
         let (mut kickers, mut kicks) = ([0; EVENTS], 0);
@@ -290,8 +289,8 @@ impl Worker {
         count
     }
 
-    /// Hears at `now`, or later, which links have frames, by their descriptors: they came since all were heard last.
-    /// Whether all were heard.
+    /// Finds at `now`, or later, which links have frames: these came since the last complete look. Whether
+    /// this look was complete.
     fn hear_links(&mut self, now: u64) -> bool {
         let mut events = [MaybeUninit::<Event>::uninit(); EVENTS];
         let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -315,7 +314,7 @@ impl Worker {
         all
     }
 
-    /// Asks all drivers for kicks; `true` where there is something to do after all.
+    /// Asks all drivers for kicks; `true` if there is work after all.
     fn arm(&mut self) -> bool {
         let mut work = false;
         for index in &self.polled {
@@ -336,7 +335,7 @@ impl Worker {
         work
     }
 
-    /// Tells all drivers that kicks are not needed.
+    /// Tells all drivers not to kick.
     fn disarm(&mut self) {
         let watch = &mut self.watch;
         for_each_port(&mut self.ports, &self.polled, |port| {
@@ -351,12 +350,12 @@ impl Worker {
         });
     }
 
-    /// When all kicks were heard last: what quiet ports send came after that.
+    /// Returns when all kicks were last heard: quiet ports' frames came after that (ns).
     pub(super) fn kicks_heard(&self) -> u64 {
         self.sleeper.kicks_heard
     }
 
-    /// The end of the last sleep.
+    /// Returns the end of the last sleep (ns).
     pub(super) fn last_woke(&self) -> u64 {
         self.sleeper.woke
     }
@@ -370,7 +369,7 @@ fn for_each_port(ports: &mut [Option<Box<Port>>], indices: &[PortIndex], mut vis
     }
 }
 
-/// Timers of this thread end when they are due, not up to 50 us later.
+/// Lets timers of this thread end when due, not up to 50 us later.
 pub(super) fn sharpen_timers() {
     // SAFETY: PR_SET_TIMERSLACK takes one number and changes this thread only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64) };
@@ -385,14 +384,15 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
-    /// Whether the next frame is there within 5 s: it is taken.
+    /// Takes the next frame; whether it comes within 5 s.
     fn arrives(end: &OwnedFd) -> bool {
         let patience = Timespec { tv_sec: 5, tv_nsec: 0 };
         poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&patience)) == Ok(1)
             && rustix::io::read(end, &mut [0; 2048]).is_ok()
     }
 
-    /// A frame finds the worker at work, on its way to sleep, or asleep: pauses of all lengths between two frames.
+    /// A frame finds the worker at work, on its way to sleep, or asleep: pauses of all lengths between two
+    /// frames.
     fn no_frame_is_slept_over(spins: bool, keys: &str) {
         let (mut worker, handle) = testing::worker();
         worker.set_busy_poll(500_000_000, false);
@@ -442,7 +442,7 @@ mod tests {
         no_frame_is_slept_over(false, REALTIME);
     }
 
-    /// A worker whose only source sent a frame each millisecond, the last one at 100 ms.
+    /// Returns a worker whose only source sent a frame each millisecond, the last one at 100 ms.
     fn after_a_stream(budget: u64) -> (Worker, WorkerHandle, OwnedFd) {
         test_clock::set_time(0);
         let (mut worker, handle) = testing::worker();
@@ -453,7 +453,7 @@ mod tests {
         (worker, handle, end)
     }
 
-    /// Whether it sleeps where there is nothing to do at `now`, ns; for 50 us, if it does.
+    /// Whether it sleeps without work at `now` (ns); then for 50 us.
     fn sleeps(worker: &mut Worker, now: u64) -> bool {
         test_clock::set_time(now);
         let before = worker.stats.sleeps.get();
@@ -481,7 +481,7 @@ mod tests {
         let (mut worker, _handle, _end) = after_a_stream(250_000_000);
         test_clock::set_time(100_800_000);
         (worker.now, worker.wake, worker.poll) = (100_800_000, NEVER, NEVER);
-        // Without a timer it would sleep until a frame comes, and none does.
+        // Without a timer it would sleep for ever: no frame comes.
         worker.rest(false);
         assert_eq!(worker.stats.sleeps.get(), 1);
     }
@@ -494,17 +494,17 @@ mod tests {
         assert_eq!(sleeper.margin(10), 0, "nothing is known yet");
         sleeper.timer_was_late(500_000, 20);
         assert_eq!(sleeper.margin(30), 500_000);
-        // One that is in time says little of the next.
+        // One timer in time says little of the next.
         sleeper.timer_was_late(50_000, 40);
         assert!((480_000..500_000).contains(&sleeper.margin(50)));
         for at in 0..300 {
             sleeper.timer_was_late(50_000, 60 + at);
         }
         assert_eq!(sleeper.margin(400), 50_000, "forgotten");
-        // It was not the timer.
+        // The timer did not cause this.
         sleeper.timer_was_late(80_000_000, 500);
         assert_eq!(sleeper.margin(600), LATEST);
-        // Where all is due earlier than that, it is tried again at some time.
+        // If all work is due before that, the timer is tried again at some time.
         assert_eq!(sleeper.margin(500 + TRIAL), 0);
     }
 }

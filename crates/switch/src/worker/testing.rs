@@ -18,18 +18,18 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tidegate_contract::{Host, Vnic};
 
-/// A worker that is alone, and how to reach it.
+/// Returns a worker that is alone, and its handle.
 pub fn worker() -> (Worker, WorkerHandle) {
     let (worker, handle, _) = worker_and_events();
     (worker, handle)
 }
 
-/// The same, with what it has to say.
+/// The same, with its events.
 pub fn worker_and_events() -> (Worker, WorkerHandle, Consumer<Event>) {
     all(1).remove(0)
 }
 
-/// Workers that send each other frames, and how to reach them.
+/// Returns workers that know each other, and their handles.
 pub fn workers(count: usize) -> Vec<(Worker, WorkerHandle)> {
     all(count).into_iter().map(|(worker, handle, _)| (worker, handle)).collect()
 }
@@ -55,33 +55,33 @@ fn all(count: usize) -> Vec<(Worker, WorkerHandle, Consumer<Event>)> {
     workers.zip(handles).map(|((worker, told), handle)| (worker, handle, told)).collect()
 }
 
-/// A frame from the vNIC of port `from` to that of port `to`, as a tap's descriptor has it.
+/// Returns a frame from the vNIC of port `from` to that of port `to`, as a tap's descriptor has it.
 pub fn tap_frame(from: PortIndex, to: PortIndex) -> Vec<u8> {
     let mac = |index: PortIndex| [0x52, 0x54, 0, 0, 0, index as u8];
-    // A virtio header that asks for nothing, and an EtherType for local experiments (IEEE 802).
+    // A virtio header without requests, and an EtherType for local experiments (IEEE 802).
     [&[0; VnetHdr::LEN][..], &mac(to), &mac(from), &[0x88, 0xb5], &[0; 46]].concat()
 }
 
-/// Gives it a vhost-user port, with no front end and no limits.
+/// Adds a vhost-user port without front end and limits.
 pub fn add_port(worker: &mut Worker, index: PortIndex) {
     let info = add_port_with(worker, index, "");
     worker.set_info(index, Some(info));
 }
 
-/// Gives it a vhost-user port whose contract has further `keys`, with no front end; returns what all
-/// workers are to know of it.
+/// Adds a vhost-user port with further contract `keys`, without front end; returns what all workers know of
+/// it.
 pub fn add_port_with(worker: &mut Worker, index: PortIndex, keys: &str) -> PortInfo {
     let stats = &Region::create().unwrap().layout().vnics[usize::from(index)];
     add_link(worker, index, keys, Link::vhost_user(), stats)
 }
 
-/// Gives it a tap without limits; returned is the other end of its descriptor, where a read takes a frame that the tap
-/// was given and a write is a frame of the kernel's, virtio header included.
+/// Adds a tap without limits; returns the other end of its descriptor: a read takes a frame that the tap
+/// got, a write is a frame of the kernel's, virtio header included.
 pub fn add_tap(worker: &mut Worker, index: PortIndex) -> OwnedFd {
     add_tap_with(worker, index, "")
 }
 
-/// The same, with further `keys` in its contract.
+/// The same, with further contract `keys`.
 pub fn add_tap_with(worker: &mut Worker, index: PortIndex, keys: &str) -> OwnedFd {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (theirs, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -92,7 +92,7 @@ pub fn add_tap_with(worker: &mut Worker, index: PortIndex, keys: &str) -> OwnedF
     theirs
 }
 
-/// Gives it a port with this link that counts there.
+/// Adds a port with this link, which counts there.
 pub fn add_link(
     worker: &mut Worker,
     index: PortIndex,

@@ -1,4 +1,4 @@
-//! How long frames waited for the limit of their sender, and of their receiver, is counted.
+//! How waits for the sender's and the receiver's limit are counted.
 
 use super::Worker;
 use super::testing::{self, add_tap_with, tap_frame};
@@ -13,7 +13,8 @@ const FRAMES: usize = 40;
 const START: u64 = 1_000_000_000_000;
 const MS: u64 = 1_000_000;
 
-/// Two taps whose contracts have these keys; the first sends the second frames all at once. Returns the worker.
+/// Sends frames all at once from the first of two taps with these contract keys to the second. Returns the
+/// worker.
 fn sent(keys: [&str; 2]) -> (Worker, [OwnedFd; 2]) {
     testing::set_time(START);
     let (mut worker, _handle) = testing::worker();

@@ -1,4 +1,4 @@
-//! What a worker finds wrong with ports, and whom it tells.
+//! Faults of ports that a worker finds and reports.
 
 use super::Worker;
 use crate::fdb::PortIndex;
@@ -7,35 +7,35 @@ use crate::vhost_user::conduct;
 use crate::virtio::sigbus;
 use std::sync::mpsc::Sender;
 
-/// What a worker finds wrong with a port.
+/// A fault of a port.
 #[derive(Debug)]
 pub enum Trouble {
-    /// Its link broke: why.
+    /// Its link broke, with the reason.
     Broken(String),
     /// An object of its front end held the worker up.
     Held {
-        /// For how long.
+        /// The event and its length.
         event: conduct::Event,
-        /// Since when, ns: an event of before a port was made is of another port of its index.
+        /// Its beginning (ns): an event before a port was made belongs to an earlier port of its index.
         began: u64,
     },
-    /// The worker was held up by some port's memory, whosever it is.
+    /// Some port's memory held the worker up; it is unknown which.
     HeldUp {
-        /// By that of none of the ports that are watched.
+        /// None of the watched ports' memory did.
         by_another: bool,
     },
 }
 
-/// From workers to the thread that takes care of ports.
+/// From workers to the thread that handles faults.
 pub type Troubles = Sender<(PortIndex, Trouble)>;
 
 impl Worker {
-    /// Whether the link of an own port is broken now.
+    /// Whether the link of an own port is broken.
     pub fn is_broken(&self, index: PortIndex) -> bool {
         self.ports[index as usize].as_ref().is_some_and(|port| port.broken)
     }
 
-    /// The link of a port is broken: nothing is taken from it until it is made anew.
+    /// Breaks a port's link: nothing is taken from it until it is made anew.
     pub(super) fn fault(&mut self, port: &mut Port, mut reason: &str) {
         if std::mem::replace(&mut port.broken, true) {
             return;
@@ -43,13 +43,13 @@ impl Worker {
         port.link.rx.shut();
         self.lending.close(port.index);
         if port.link.is_lost() {
-            // What a ring says that is zeros now is no lie of the driver.
+            // A ring that reads as zeros now is not the driver's lie.
             reason = sigbus::REASON;
         }
         let _ = self.troubles.send((port.index, Trouble::Broken(reason.to_owned())));
     }
 
-    /// Guest memory was lost: the own ports it belongs to are broken. `true` where there is one.
+    /// Breaks own ports that lost guest memory. `true` if there are any.
     #[cold]
     pub(super) fn memory_lost(&mut self) -> bool {
         self.lost = sigbus::lost();

@@ -1,5 +1,5 @@
-//! Whose memory holds the worker up: a front end that punches a hole into a file keeps a thread that touches
-//! a page there waiting until it is done, for seconds if the hole is large.
+//! Finds the port whose memory holds the worker up: a front end that punches a hole into a file delays a
+//! thread that touches a page there until it is done, for seconds if the hole is large.
 //!
 //! ```text
 //!  a long loop ─▶ did this thread sleep in a page fault? ─ no: the host, or another thread, had the CPU
@@ -13,10 +13,10 @@
 //!                 └─ it slept there ─▶ the port's account of time ─ used up ─▶ Trouble::Held
 //! ```
 //!
-//! An ordinary loop pays one comparison for this, and a worker that goes to sleep one question to the kernel. What is
-//! watched takes the queued way and is copied twice, and so is touched in parts that belong to one port each;
-//! all others go on as ever. Guests whose memory is there in full are not watched, unless a file that looks so
-//! has been made to.
+//! An ordinary loop pays one comparison for this, and a worker that goes to sleep one question to the
+//! kernel. A watched port's frames go the queued way and are copied twice, so that each part touches memory
+//! of one port; other ports are not affected. Guests whose memory is complete are not watched, unless a
+//! file is made to look so.
 
 use super::Worker;
 use super::trouble::{Trouble, Troubles};
@@ -25,30 +25,30 @@ use crate::fdb::PortIndex;
 use crate::port::PortSet;
 use crate::vhost_user::conduct::{Event, LONG, Object};
 
-/// Loops longer than this are looked into, ns: a question to the kernel is nothing beside that.
+/// Loops longer than this are examined (ns): a question to the kernel is negligible then.
 const LOOK: u64 = 200_000;
-/// Parts of a loop longer than this are, where they are timed by themselves, ns.
+/// Timed parts of a loop longer than this are examined (ns).
 const PART: u64 = 50_000;
-/// What loops have to have lost, and how much time must have passed, until the warden is asked, ns.
+/// Lost time of loops, and pause, before the warden is asked (ns).
 const ASK: u64 = 1_000_000;
 const ASK_AGAIN: u64 = 100_000_000;
-/// How long ports are watched, ns: as long as events of one count together.
+/// Duration of a watch (ns): as long as events of one count together.
 const WATCHED: u64 = 10_000_000_000;
-/// Time that a port's memory may have taken, ns; when it is used up, that is an event ...
+/// Time that a port's memory may take (ns); using it up is an event ...
 const HELD: u64 = 2 * LONG;
-/// ... and comes back after this part of time.
+/// ... and one part in this many of the passing time comes back.
 const SHARE: u64 = 50;
-/// Longest payload: a super-frame's, and some.
+/// Longest payload (bytes): a super-frame's, and some.
 const PAYLOAD: usize = 128 << 10;
 
-/// What the kernel says of this thread (getrusage(2)).
+/// The kernel's counters of this thread (getrusage(2)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Usage {
     /// Page faults, of either kind.
     faults: i64,
-    /// Times it gave the CPU up: it slept.
+    /// Voluntary context switches: it slept.
     sleeps: i64,
-    /// Blocks that were read from a disk for it.
+    /// Blocks read from a disk for it.
     blocks: i64,
 }
 
@@ -67,7 +67,7 @@ impl Usage {
 /// A sleep in a page fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wait {
-    /// Something was read from a disk: of memory that is on none, the host had swapped it out.
+    /// Something was read from a disk: the host had swapped out memory that is on none.
     disk: bool,
 }
 
@@ -79,27 +79,27 @@ struct Account {
     at: u64,
 }
 
-/// What a worker watches.
+/// A worker's watch over ports' memory.
 pub(super) struct Watch {
-    /// When it was last looked.
+    /// Counters at the last look.
     base: Usage,
-    /// The worker has slept of its own will since.
+    /// The worker has slept voluntarily since.
     slept: bool,
-    /// A sleep of this loop that was in none of its timed parts.
+    /// A sleep of this loop outside its timed parts.
     stray: Option<Wait>,
-    /// Time that loops lost in page faults of whose memory nothing is known, ns.
+    /// Time of loops in page faults of unknown memory (ns).
     unexplained: u64,
     /// Some of it while ports were watched.
     by_another: bool,
-    /// When the warden was asked last.
+    /// Last question to the warden (ns).
     asked: u64,
     on: bool,
     ports: PortSet,
-    /// Of those, the ones whose memory is on a disk.
+    /// Watched ports whose memory is on a disk.
     disks: PortSet,
     until: u64,
     accounts: Vec<Account>,
-    /// Where payload is copied by way of.
+    /// Own memory for copying payload.
     buffer: Box<[u8]>,
     troubles: Troubles,
 }
@@ -123,13 +123,14 @@ impl Watch {
         }
     }
 
-    /// When a part of the loop that touches this port's memory begins, if it is to be timed.
+    /// Begins a part of the loop that touches this port's memory; returns its time if the part is to be
+    /// timed.
     #[inline]
     pub fn begin(&mut self, port: PortIndex) -> Option<u64> {
         self.covers(port).then(|| self.start_part())
     }
 
-    /// What the thread slept before is not of the port of this part.
+    /// The thread's earlier sleep does not count for this part's port.
     #[cold]
     fn start_part(&mut self) -> u64 {
         self.stray = self.look().or(self.stray);
@@ -142,7 +143,7 @@ impl Watch {
         self.on && self.ports.contains(port)
     }
 
-    /// Such a part ends.
+    /// Ends such a part.
     #[inline]
     pub fn end(&mut self, port: PortIndex, began: Option<u64>) {
         if let Some(began) = began {
@@ -153,14 +154,14 @@ impl Watch {
         }
     }
 
-    /// The worker will sleep of its own will.
+    /// Announces a voluntary sleep.
     #[inline]
     pub fn about_to_sleep(&mut self) {
         self.base = Usage::now();
         self.slept = true;
     }
 
-    /// Whether the thread slept in a page fault since it was last looked.
+    /// Whether the thread slept in a page fault since the last look.
     fn look(&mut self) -> Option<Wait> {
         let now = Usage::now();
         let wait = waited(self.base, now, self.slept);
@@ -186,13 +187,13 @@ impl Watch {
         }
     }
 
-    /// A loop took so long, of which no part was timed.
+    /// Examines a loop of `took` ns without timed parts.
     #[cold]
     fn look_into(&mut self, took: u64) {
         let stray = self.stray.take();
         let Some(wait) = self.look().or(stray) else { return };
         let now = clock();
-        // What the host swapped out is no hole that was overlooked. No port may be watched: no file had a hole.
+        // Swapped-out memory is no overlooked hole. Perhaps no port is watched: no file had a hole.
         self.by_another |= now <= self.until && !wait.disk;
         self.unexplained += took;
         if self.unexplained >= ASK && now.saturating_sub(self.asked) >= ASK_AGAIN {
@@ -215,7 +216,7 @@ impl Watch {
         self.until = clock() + WATCHED;
     }
 
-    /// A loop begins: ends where its time has come.
+    /// Begins a loop: ends an expired watch.
     #[inline]
     pub fn expire(&mut self, now: u64) {
         if self.on {
@@ -224,21 +225,21 @@ impl Watch {
         }
     }
 
-    /// A port is gone: the next one of its index owes nothing.
+    /// Forgets a removed port: the next one of its index owes nothing.
     pub fn forget(&mut self, port: PortIndex) {
         self.accounts.retain(|account| account.port != port);
         self.ports.remove(port);
         self.disks.remove(port);
     }
 
-    /// Our own memory, for payload.
+    /// Returns own memory for payload.
     pub fn buffer(&mut self) -> &mut [u8] {
         &mut self.buffer
     }
 }
 
 impl Account {
-    /// Takes time at `now`; how much was used up where that is an event.
+    /// Takes `took` ns at `now`; returns the used time if that is an event.
     fn take(&mut self, took: u64, now: u64) -> Option<u64> {
         let earned = now.saturating_sub(self.at) / SHARE;
         self.used = self.used.saturating_sub(earned) + took;
@@ -247,7 +248,7 @@ impl Account {
     }
 }
 
-/// Whether a thread slept in a page fault between both, where it also `slept` once of its own will.
+/// Whether a thread slept in a page fault between both counts, if it `slept` voluntarily once.
 fn waited(before: Usage, after: Usage, slept: bool) -> Option<Wait> {
     let sleeps = after.sleeps - before.sleeps - i64::from(slept);
     let faults = after.faults - before.faults;
@@ -255,12 +256,12 @@ fn waited(before: Usage, after: Usage, slept: bool) -> Option<Wait> {
 }
 
 impl Worker {
-    /// Watches these ports for a while, of which some have their memory on a disk.
+    /// Watches these ports for a while; `disks` have their memory on a disk.
     pub fn watch(&mut self, ports: PortSet, disks: PortSet) {
         self.watch.start(ports, disks);
     }
 
-    /// Makes a change that a front end asked for: what its memory holds up meanwhile is its own.
+    /// Makes a front end's change: holdups by its memory count for that port.
     pub fn on_behalf<T>(&mut self, port: PortIndex, change: impl FnOnce(&mut Self) -> T) -> T {
         self.watch.look();
         let began = clock();
@@ -269,7 +270,7 @@ impl Worker {
         result
     }
 
-    /// Something took from `began` to `now`.
+    /// Notes that something took from `began` to `now`.
     #[inline]
     pub(super) fn took(&mut self, began: u64, now: u64) {
         let took = now.saturating_sub(began);
@@ -281,7 +282,7 @@ impl Worker {
 
 #[cfg(test)]
 impl Watch {
-    /// Watches a port that has used so much time, ns.
+    /// Watches a port that has used so much time (ns).
     pub fn owe(&mut self, port: PortIndex, used: u64) {
         self.on = true;
         self.ports.insert(port);
@@ -289,7 +290,7 @@ impl Watch {
         self.accounts.push(Account { port, used, at: 0 });
     }
 
-    /// What of that it still owes, ns.
+    /// Returns the used time that a port still owes (ns).
     pub fn owed(&self, port: PortIndex) -> u64 {
         self.accounts.iter().filter(|account| account.port == port).map(|account| account.used).sum()
     }
@@ -337,7 +338,7 @@ mod tests {
         assert!((1..1000).all(|n| account.take(1_000_000, n * 50_000_000).is_none()));
     }
 
-    /// A thread that is kept from its CPU, and one that touches new pages, is not held up.
+    /// A thread that lost its CPU, or touches new pages, is not held up.
     #[test]
     fn neither_a_busy_cpu_nor_new_pages_hold_anybody_up() {
         let (mut watch, troubled) = watch();
@@ -359,7 +360,7 @@ mod tests {
         assert!(watch.accounts.is_empty(), "{:?}", watch.accounts);
     }
 
-    /// A watch of port 3 whose thread slept in a page fault a moment ago.
+    /// Returns a watch of port 3 whose thread slept in a page fault a moment ago.
     fn after_a_sleep() -> (Watch, Receiver<(PortIndex, Trouble)>) {
         let (mut watch, troubled) = watch();
         watch.on = true;
@@ -382,7 +383,7 @@ mod tests {
         spin();
         watch.end(3, began);
         assert!(watch.accounts.is_empty(), "{:?}", watch.accounts);
-        // It is of a port that is not watched.
+        // The page is of a port that is not watched.
         watch.look_into(2 * ASK);
         assert!(matches!(troubled.try_recv(), Ok((_, Trouble::HeldUp { by_another: true }))));
         watch.asked = 0;
@@ -431,7 +432,7 @@ mod tests {
                     watch.look_into(clock() - began);
                 }
                 match troubled.try_recv() {
-                    // No port is watched first: no file seems to have a hole.
+                    // At first no port is watched: no file seems to have a hole.
                     Ok((_, Trouble::HeldUp { by_another })) => {
                         assert!(by_another || !suspected);
                         suspected = true;

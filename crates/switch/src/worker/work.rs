@@ -1,19 +1,19 @@
-//! What a worker did: for how long it was busy, and who sent whom how much.
+//! A worker's work: its busy time, and how much ports sent to each other.
 
 use super::Worker;
 use crate::port::talk::Said;
 
-/// What a worker did since it was last asked.
+/// A worker's work since the last question.
 #[derive(Debug, Default)]
 pub struct Work {
-    /// For how long it was busy, ns.
+    /// Busy time (ns).
     pub busy: u64,
-    /// What its ports sent.
+    /// Its ports' traffic.
     pub said: Vec<Said>,
 }
 
 impl Worker {
-    /// What it did since this was last asked; `said` has room for all ports.
+    /// Returns the work since the last call; `said` has room for all ports.
     pub fn work_done(&mut self, mut said: Vec<Said>) -> Work {
         for index in &self.owned {
             if let Some(port) = &mut self.ports[*index as usize] {

@@ -1,4 +1,4 @@
-//! Best effort into taps by a worker's writer, which these tests run when they like.
+//! Best effort into taps by a worker's writer, which these tests run at will.
 
 use super::{Worker, budget, testing};
 use crate::clock::test_clock;
@@ -12,7 +12,7 @@ use tidegate_evidence::DropReason;
 
 const START: u64 = 1_000_000_000_000;
 const VOICE: PortIndex = 0;
-/// A tap that is sent to.
+/// A tap that receives.
 const SINK: PortIndex = 1;
 /// Another one.
 const OTHER: PortIndex = 2;
@@ -24,7 +24,7 @@ struct Scene {
     ends: [OwnedFd; 2],
     slots: Slots,
     realtime: Slots,
-    /// What frames came to: whose, number, why dropped.
+    /// Fates: source, number, reason of a drop.
     fates: Vec<(PortIndex, u32, Option<DropReason>)>,
 }
 
@@ -63,7 +63,7 @@ impl Scene {
         self.worker.enqueue(SINK, &[slot]);
     }
 
-    /// The egresses' turn.
+    /// Runs the egresses' turn.
     fn turn(&mut self) {
         self.worker.now = test_clock::time().unwrap();
         self.worker.egress(64 * budget::QUANTUM);
@@ -82,11 +82,11 @@ impl Scene {
         assert_eq!((0..frames).take_while(|_| writer.write_one()).count(), frames, "it has so many");
     }
 
-    /// The numbers of what came out of a tap.
+    /// Returns the numbers of frames that came out of a tap.
     fn came(&self, egress: PortIndex) -> Vec<u32> {
         let mut frame = [0; 2048];
         let end = &self.ends[usize::from(egress - SINK)];
-        // Nothing is read where the other end is closed.
+        // Nothing is read if the other end is closed.
         let next =
             || read(end, &mut frame).is_ok_and(|len| len > 0).then(|| frame[12..16].try_into().unwrap());
         std::iter::from_fn(next).map(u32::from_be_bytes).collect()
@@ -94,7 +94,7 @@ impl Scene {
 }
 
 impl Drop for Scene {
-    /// Gives back what is on its way.
+    /// Gives back frames under way.
     fn drop(&mut self) {
         for index in [SINK, OTHER] {
             self.worker.clear_egress(index);
@@ -157,7 +157,7 @@ fn what_is_given_up_is_not_written() {
     (0..4).for_each(|number| scene.queue(SINK, number, 1_000));
     scene.turn();
     scene.write(1);
-    // The writer does not come to the others for as long as a link may hold a frame.
+    // The writer does not reach the others for as long as a link may hold a frame.
     test_clock::set_time(START + crate::port::outstanding::LONGEST);
     scene.turn();
     let late = Some(DropReason::HeldTooLong);
@@ -200,7 +200,7 @@ fn no_tap_takes_all_buffers() {
     assert_eq!((first, second, jobs), (8, 8, 16));
 }
 
-/// A stack that takes long has a part of the writer's time, and neither that of other taps nor the worker's.
+/// A slow stack uses its part of the writer's time, not other taps' or the worker's.
 #[test]
 fn a_tap_that_takes_long_does_not_keep_the_writer() {
     let mut scene = Scene::new();
@@ -216,7 +216,7 @@ fn a_tap_that_takes_long_does_not_keep_the_writer() {
     scene.turn();
     scene.write(1);
     assert_eq!(scene.came(SINK), [1], "one at a time");
-    // What was given up says nothing of how long a write takes.
+    // Given-up frames say nothing of the length of a write.
     scene.queue(OTHER, 11, 60);
     scene.turn();
     scene.worker.cancel_at(OTHER, DropReason::ReceiverDown);

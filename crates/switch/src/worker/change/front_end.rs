@@ -1,7 +1,8 @@
-//! What a front end changes of its port: features, memory, rings and their notifications, the log of a migration.
+//! A front end's changes of its port: features, memory, rings and their notifications, the log of a
+//! migration.
 //!
-//! What it replaces is returned, for the caller to give up: to unmap memory takes long, and so may the last close of a
-//! descriptor.
+//! Replaced objects are returned for the caller to give up: unmapping memory and a descriptor's last close
+//! may take long.
 
 use crate::fdb::PortIndex;
 use crate::link::vhost::{Control, Gone, Ring};
@@ -13,19 +14,19 @@ use crate::worker::Worker;
 use crate::worker::events::Event;
 use std::sync::Arc;
 
-/// What a queue's driver tells us by, and what we tell it by.
+/// Kick and call of a queue.
 pub type Notifications = (Option<Kick>, Option<Call>);
 
 impl Worker {
-    /// Negotiated virtio features.
+    /// Sets the negotiated virtio features.
     pub fn set_features(&mut self, index: PortIndex, features: u64) {
         if let Some(mut vhost) = self.vhost(index) {
             vhost.set_features(features);
         }
     }
 
-    /// A new memory table for a quiet port; its rings go on in it. The old one is returned: to
-    /// unmap it takes long.
+    /// Sets a new memory table of a quiet port, which its rings then use. Returns the old one: unmapping
+    /// takes long.
     pub fn set_memory(
         &mut self,
         index: PortIndex,
@@ -34,13 +35,12 @@ impl Worker {
         self.vhost(index).map_or(Ok(None), |mut vhost| vhost.set_memory(memory))
     }
 
-    /// Begins or ends noting which pages of a guest are written. The log before is returned: to
-    /// unmap it takes long.
+    /// Begins or ends the log of written guest pages. Returns the former log: unmapping takes long.
     pub fn set_log(&mut self, index: PortIndex, log: Option<DirtyLog>) -> Option<DirtyLog> {
         self.vhost(index)?.set_log(log)
     }
 
-    /// Where else a queue's used ring is in the log.
+    /// Sets where the log also has a queue's used ring.
     pub fn set_used_log(&mut self, index: PortIndex, queue: u16, log: Option<u64>) {
         if let Some(ring) = self.ring(index, queue) {
             ring.written.used_log = log;
@@ -58,7 +58,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes a queue of a quiet port out of service; returns where it stopped, and its notifications, for the
+    /// Takes a quiet port's queue out of service; returns where it stopped, and its notifications, for the
     /// caller to give up.
     pub fn stop_queue(&mut self, index: PortIndex, queue: u16) -> Option<(u32, Notifications)> {
         let Ring { queue, kick, call, .. } = self.vhost(index)?.stop(queue)?;
@@ -75,18 +75,18 @@ impl Worker {
         }
     }
 
-    /// Replaces what tells a queue's driver. What did before is returned, for the caller to give up.
+    /// Replaces a queue's call. Returns the former one for the caller to give up.
     pub fn set_call(&mut self, index: PortIndex, queue: u16, call: Option<Call>) -> Option<Call> {
         std::mem::replace(&mut self.ring(index, queue)?.call, call)
     }
 
-    /// Replaces what a queue's driver tells us by. What it did before is returned, for the caller to give up.
+    /// Replaces a queue's kick. Returns the former one for the caller to give up.
     pub fn set_kick(&mut self, index: PortIndex, queue: u16, kick: Option<Kick>) -> Option<Kick> {
         std::mem::replace(&mut self.ring(index, queue)?.kick, kick)
     }
 
-    /// The front end went away: a quiet port gives up rings and memory. Returned, for the caller to listen to
-    /// its kicks no more, and to unmap: that takes tens of milliseconds for each gigabyte.
+    /// Takes rings and memory from a quiet port whose front end went away. Returns them for the caller to
+    /// stop listening to its kicks and to unmap: tens of milliseconds for each gigabyte.
     #[must_use = "a worker has no time to unmap memory"]
     pub fn disconnect(&mut self, index: PortIndex) -> Option<Gone> {
         self.clear_egress(index);
@@ -98,13 +98,13 @@ impl Worker {
         Some(gone)
     }
 
-    /// The link of a port that is to be changed, and therefore polled again.
+    /// Returns the link of a port that will change, which is polled again.
     fn vhost(&mut self, index: PortIndex) -> Option<Control<'_>> {
         self.wake_port(index, self.kicks_heard(), self.last_woke());
         self.ports[index as usize].as_mut()?.link.vhost()
     }
 
-    /// One of its rings.
+    /// Returns one of its rings.
     fn ring(&mut self, index: PortIndex, queue: u16) -> Option<&mut Ring> {
         self.vhost(index)?.ring(queue)
     }

@@ -1,7 +1,8 @@
-//! What other threads ask of a worker, between two of its loops: its ports, their contracts, and what it knows of others.
+//! Changes by other threads, between two loops of a worker: its ports, their contracts, and its knowledge
+//! of others.
 //!
-//! - [`front_end`]: what a front end changes of its port
-//! - [`quiesce`]: a port that comes to rest, so that its memory can be taken away
+//! - [`front_end`]: a front end's changes of its port
+//! - [`quiesce`]: brings a port to rest, so that its memory can be taken away
 
 pub mod front_end;
 pub mod quiesce;
@@ -23,18 +24,18 @@ impl Worker {
         self.host_latency = ns;
     }
 
-    /// Takes a port.
+    /// Adds a port.
     pub fn add_port(&mut self, port: Box<Port>) {
         let index = port.index;
         self.put_in(port);
         self.restore_addresses(index);
     }
 
-    /// Gives a quiet port up: what waits for it is dropped, and no worker sends to it any more.
-    /// Returned, for the caller to free.
+    /// Removes a quiet port: frames to it are dropped, and no worker sends to it any more. Returned for the
+    /// caller to free.
     #[must_use = "a worker has no time to free memory"]
     pub fn remove_port(&mut self, index: PortIndex) -> Option<Box<Port>> {
-        // The next port of this index is not to get what was sent to this one.
+        // The next port of this index must not get earlier frames.
         self.all_crossings();
         self.clear_egress(index);
         self.settle();
@@ -45,7 +46,7 @@ impl Worker {
         Some(port)
     }
 
-    /// A port is this worker's from now on, as it is.
+    /// Takes over a port as it is.
     pub(in crate::worker) fn put_in(&mut self, port: Box<Port>) {
         let (index, mut refused) = (port.index, None);
         for (queue, descriptor) in port.link.tx.descriptors().enumerate() {
@@ -70,7 +71,7 @@ impl Worker {
         self.divide_time();
     }
 
-    /// A port is not this worker's any more.
+    /// Gives up a port.
     pub(in crate::worker) fn take_out(&mut self, index: PortIndex) -> Option<Box<Port>> {
         let port = self.ports[index as usize].take()?;
         self.owned.retain(|own| *own != index);
@@ -80,14 +81,14 @@ impl Worker {
             self.realtime -= usize::from(place < self.realtime);
         }
         self.touched.remove(index);
-        // One that comes back did not wait meanwhile.
+        // A port that comes back did not wait meanwhile.
         self.lulls[index as usize].finish(self.now);
         self.divide_time();
         port.link.tx.descriptors().for_each(|descriptor| self.sleeper.remove_descriptor(descriptor));
         Some(port)
     }
 
-    /// A new contract for an own port.
+    /// Sets an own port's new contract.
     pub fn set_contract(&mut self, index: PortIndex, contract: PortContract) {
         let now = self.now;
         let Some(port) = &mut self.ports[index as usize] else { return };
@@ -108,7 +109,7 @@ impl Worker {
         self.review_addresses(index);
     }
 
-    /// What is known of any port of the switch; `None` forgets it.
+    /// Sets what is known of any port of the switch; `None` forgets it.
     pub fn set_info(&mut self, index: PortIndex, info: Option<PortInfo>) {
         let now = self.now;
         for own in &self.owned {
@@ -138,12 +139,12 @@ impl Worker {
         self.settle();
     }
 
-    /// Who is in which segment.
+    /// Sets the members of segments.
     pub fn set_members(&mut self, members: Vec<Vec<PortIndex>>) {
         self.members = members;
     }
 
-    /// Moves a quiet port to another segment; what waits for it is dropped.
+    /// Moves a quiet port to another segment; drops frames to it.
     pub fn set_segment(&mut self, index: PortIndex, segment: SegmentIndex) {
         self.clear_egress(index);
         self.settle();
@@ -166,14 +167,14 @@ impl Worker {
         }
     }
 
-    /// Ends a capture whose reader is gone; the index may be another port's by now.
+    /// Ends a capture without a reader; the index may be another port's by now.
     pub fn end_capture(&mut self, index: PortIndex) {
         if let Some(port) = &mut self.ports[index as usize] {
             port.capture.take_if(|capture| capture.is_over());
         }
     }
 
-    /// Real-time ports are polled first.
+    /// Orders the polled ports, real-time ones first.
     fn order_owned(&mut self) {
         let ports = &self.ports;
         let best_effort = |index: &PortIndex| {
@@ -195,7 +196,7 @@ impl Worker {
         }
     }
 
-    /// Own ports share the worker's time.
+    /// Divides the worker's time among own ports.
     fn divide_time(&mut self) {
         let ports = &self.ports;
         let party = |index: &PortIndex| {
@@ -217,7 +218,7 @@ impl Worker {
     }
 }
 
-/// The fate of a frame dropped by a change.
+/// Returns the fate of a frame dropped by a change.
 fn gone(egress: PortIndex, queued: &Queued<FrameRef>, at: u64, reason: DropReason) -> Fate {
     Fate {
         frame: queued.frame,

@@ -1,12 +1,13 @@
-//! A port that comes to rest, so that its memory can be taken away.
+//! Brings a port to rest, so that its memory can be taken away.
 //!
-//! Three steps, in this order, so that no worker ever follows a reference into memory that is gone:
+//! Three steps, in this order, so that no worker follows a reference into memory that is gone:
 //!
-//! 1. the owner stops taking frames from it ([`Worker::pause`]); those that wait by flow leave, or go back ([`Worker::drain`]);
+//! 1. the owner stops taking frames from it ([`Worker::pause`]); frames that wait by flow leave, or go back
+//!    ([`Worker::drain`]);
 //! 2. every worker drops its frames ([`Worker::drop_source`]);
 //! 3. the owner has them all back ([`Worker::is_quiet`]).
 //!
-//! What waits for a receiver that goes is dropped by [`Worker::clear_egress`].
+//! [`Worker::clear_egress`] drops frames to a receiver that goes.
 
 use super::gone;
 use crate::fdb::PortIndex;
@@ -25,7 +26,7 @@ impl Worker {
         }
     }
 
-    /// Takes back one [`pause`](Self::pause).
+    /// Reverts one [`pause`](Self::pause).
     pub fn resume(&mut self, index: PortIndex) {
         let now = self.now;
         self.unpause(index);
@@ -34,7 +35,7 @@ impl Worker {
         }
     }
 
-    /// Takes back one [`pause`](Self::pause): what waited meanwhile counts as waiting for this worker.
+    /// Reverts one [`pause`](Self::pause): frames that came meanwhile count as waiting for this worker.
     pub(in crate::worker) fn unpause(&mut self, index: PortIndex) {
         if let Some(port) = &mut self.ports[index as usize] {
             port.pauses -= 1;
@@ -42,8 +43,8 @@ impl Worker {
         }
     }
 
-    /// Frames of a paused port that wait by flow go back into their rings. Those behind which others were taken out cannot:
-    /// they leave as tokens come. Whether there are any left.
+    /// Puts a paused port's frames that wait by flow back into their rings. Those that later ones have
+    /// overtaken leave as tokens come. Whether any remain.
     pub fn drain(&mut self, index: PortIndex) -> bool {
         let now = self.now;
         let Some(port) = &mut self.ports[index as usize] else { return false };
@@ -54,8 +55,8 @@ impl Worker {
         port.draining
     }
 
-    /// Drops everything that `source` sent and that waits at own egresses. What their links hold comes back by itself,
-    /// within [`LONGEST`](crate::port::outstanding::LONGEST).
+    /// Drops all frames of `source` that wait at own egresses. Frames that links hold come back within
+    /// [`LONGEST`](crate::port::outstanding::LONGEST).
     pub fn drop_source(&mut self, source: PortIndex) {
         self.all_crossings();
         let now = self.now;
@@ -71,7 +72,7 @@ impl Worker {
         self.ring_peers();
     }
 
-    /// Whether all frames of a paused port came back; those that wait for tokens are dropped.
+    /// Whether all frames of a paused port came back; drops those that wait for tokens.
     pub fn is_quiet(&mut self, index: PortIndex) -> bool {
         self.fates_of_peers();
         self.settle();
@@ -88,7 +89,7 @@ impl Worker {
         quiet
     }
 
-    /// Drops everything that waits for an own port, and what its link holds.
+    /// Drops all frames to an own port, those in its link included.
     pub fn clear_egress(&mut self, index: PortIndex) {
         let now = self.now;
         self.cancel_at(index, DropReason::ReceiverDown);
@@ -101,7 +102,7 @@ impl Worker {
         port.egress.blocked_since = NEVER;
     }
 
-    /// Takes in what other workers sent before this call.
+    /// Takes in frames that other workers sent before this call.
     pub(super) fn all_crossings(&mut self) {
         for id in 0..self.peers.len() {
             for receive in [Peer::receive_urgent, Peer::receive] {
@@ -116,7 +117,7 @@ impl Worker {
     }
 }
 
-/// Drops the frames of a port that wait for tokens, one of each ring.
+/// Drops a port's frames that wait for tokens, one of each ring.
 fn drop_pending(port: &mut Port) {
     while let Some(pending) = port.link.tx.take_pending() {
         port.count_tx_drop(DropReason::SenderReset);

@@ -11,54 +11,54 @@ use crate::virtio::Single;
 use crate::worker::decide::Decision;
 use crate::worker::turns::BATCH;
 
-/// The queue of a receiver that has one.
+/// The queue of a receiver with a single one.
 pub(super) const ONLY: u16 = u16::MAX;
-/// In place of a number of one of a batch's [halves](Batch::halves): the receiver is this worker's, and has it.
+/// Instead of a number of the batch's [halves](Batch::halves): this worker's own receiver.
 pub(super) const HOME: u8 = u8::MAX;
-/// Receiving queues that the frames of one batch may go to.
+/// Most receiving queues of one batch.
 const GROUPS: usize = 8;
 
-/// One frame of a batch, decided on.
+/// A frame of a batch, decided on.
 #[derive(Clone, Copy)]
 pub(super) struct Sent {
     pub(super) egress: PortIndex,
-    /// Of one that goes directly: its receiving queue, and which of the batch's frames there it is.
+    /// For a direct frame: its receiving queue, and its place among the batch's frames there.
     pub(super) group: u8,
     pub(super) rank: u8,
-    /// It is not plain: of one that is queued, what was [seen](Batch::seen) of it is kept.
+    /// Not plain: for a queued frame, its [decision](Batch::seen) is kept.
     pub(super) seen: bool,
     pub(super) len: u32,
-    /// Ts, ns, of one that goes directly.
+    /// Ts of a direct frame (ns).
     pub(super) started: u64,
-    /// The virtio header to deliver directly.
+    /// The virtio header of a direct frame.
     pub(super) vnet: [u8; VnetHdr::LEN],
 }
 
-/// What was decided on a frame that is not plain, and what it asks for.
+/// The decision on a frame that is not plain, and its request.
 #[derive(Clone, Copy)]
 pub(super) struct Seen {
     pub(super) decision: Decision,
     pub(super) vnet: VnetHdr,
 }
 
-/// What a batch has for one receiving queue.
+/// A batch's state for one receiving queue.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
     pub(super) egress: PortIndex,
     pub(super) queue: u16,
-    /// A VLAN of which the receiver takes frames; 0 where no frame was tagged.
+    /// A VLAN whose frames the receiver takes; 0 if no frame was tagged.
     pub(super) vid: u16,
-    /// Which of the batch's halves it is of, or [`HOME`].
+    /// The number of the batch's half, or [`HOME`].
     pub(super) half: u8,
     pub(super) receiver: Receiver,
-    /// Td of what is sent there, ns.
+    /// Td of frames to it (ns).
     pub(super) deadline: Option<u64>,
-    /// Bytes the egress may carry now.
+    /// Bytes that the egress may carry now.
     pub(super) tokens: i64,
     pub(super) frames: u8,
     pub(super) bytes: u64,
     pub(super) longest: u32,
-    /// Where its buffers are among the batch's, and how many were there.
+    /// Its first buffer among the batch's, and their number.
     pub(super) first: u8,
     pub(super) buffers: u8,
 }
@@ -70,35 +70,35 @@ pub(in crate::worker) struct Batch {
     pub(super) heads: [Head; BATCH],
     pub(super) frames: [Sent; BATCH],
     pub(super) seen: [Seen; BATCH],
-    /// How many of its first frames may go directly.
+    /// How many of the first frames may go directly.
     pub(super) direct: usize,
-    /// Those that are queued together.
+    /// Frames that are queued together.
     pub(super) queued: Vec<FrameRef>,
     pub(super) groups: [Group; GROUPS],
     pub(super) group_count: usize,
-    /// Receiving halves that were lent, and are this batch's until it is over.
+    /// Lent receiving halves that the batch has until its end.
     pub(super) halves: Vec<(PortIndex, Box<Lent>)>,
-    /// The first frame that is left is for a port of another worker, or for one that is lent.
+    /// The first remaining frame is for a port of another worker, or for a lent one.
     pub(super) crosses: bool,
-    /// The first frame that was not decided on waits for frames before it, which are at another worker.
+    /// The first undecided frame waits for earlier ones, which are at another worker.
     pub(super) waits: bool,
-    /// All its frames started at the same time.
+    /// All frames started at the same time.
     pub(super) together: bool,
     pub(super) came: Came,
 }
 
-/// When a batch's frames arrived.
+/// Arrival of a batch's frames.
 pub(super) struct Came {
-    /// The first. The others count as no later, at the earliest.
+    /// The first frame's. The others count as no later, at the earliest.
     pub(super) first: Arrival,
     /// One poll was the first to show all of them.
     pub(super) together: bool,
-    /// By when each was seen, ns, where it was not one poll.
+    /// When each was first seen (ns), if not by one poll.
     pub(super) latest: [u64; BATCH],
 }
 
 impl Came {
-    /// When frame number `frame` arrived.
+    /// Returns when frame number `frame` arrived.
     #[inline]
     pub(super) fn of(&self, frame: usize) -> Arrival {
         let latest = if self.together { self.first.latest } else { self.latest[frame] };
@@ -111,7 +111,7 @@ impl Came {
 pub(super) struct Head(pub(super) [u8; HEAD]);
 
 impl Batch {
-    /// Bytes of the first `count` frames, all of which go directly.
+    /// Returns the bytes of the first `count` frames, all direct.
     pub(super) fn bytes(&self, count: usize) -> u64 {
         let groups = &self.groups[..self.group_count];
         if groups.iter().map(|group| usize::from(group.frames)).sum::<usize>() == count {
@@ -120,8 +120,9 @@ impl Batch {
         self.frames[..count].iter().map(|frame| u64::from(frame.len)).sum()
     }
 
-    /// Where the frames that are queued end: of `decided` ones, from `first` on, which does not go directly. One that could
-    /// go directly but for room or tokens is looked at alone if it is for a lent half, or if nothing of it was kept.
+    /// Returns the end of the queued frames among `decided` ones, from `first` on, which does not go
+    /// directly. A frame that lacks only room or tokens is looked at alone if it is for a lent half, or has
+    /// no kept decision.
     pub(super) fn queued_end(&mut self, first: usize, decided: usize) -> usize {
         for (i, frame) in (first..).zip(&self.frames[first..self.direct.max(first)]) {
             let is_lent = self.groups[usize::from(frame.group)].half != HOME;
@@ -133,7 +134,7 @@ impl Batch {
         decided
     }
 
-    /// Which of its halves a port's is.
+    /// Returns the number of a port's half.
     pub(super) fn half_of(&self, port: PortIndex) -> Option<u8> {
         self.halves.iter().position(|(of, _)| *of == port).map(|place| place as u8)
     }

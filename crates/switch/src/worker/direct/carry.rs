@@ -1,4 +1,4 @@
-//! The frames of a batch, into their buffers, and the accounts of both ends.
+//! Copies a batch's frames into their buffers, and updates the accounts of both ends.
 
 use super::batch::{Batch, Came, Group, HOME, Sent};
 use super::note_tokens;
@@ -11,7 +11,8 @@ use crate::worker::Worker;
 use crate::worker::missed::{Certainty, DelayOf, Miss};
 
 impl Worker {
-    /// Copies the batch's first `count` frames into their buffers, and accounts for them; returns their bytes.
+    /// Copies the batch's first `count` frames into their buffers, and accounts for them; returns their
+    /// bytes.
     pub(super) fn carry(
         &mut self,
         port: &mut Port,
@@ -31,9 +32,9 @@ impl Worker {
             let of_group = |frame: &&Sent| frame.group == number;
             for (i, frame) in frames.iter().enumerate().filter(|(_, frame)| of_group(frame)) {
                 let buffer = &buffers[usize::from(frame.rank)];
-                // SAFETY: both buffers were translated in memory that stays mapped while this
-                // worker has the rings it belongs to: `header_len + len` bytes in the sender's, and the
-                // receiver's has room for its header and `len` bytes.
+                // SAFETY: both buffers were translated in memory that stays mapped while this worker has
+                // their rings: `header_len + len` bytes in the sender's; the receiver's has room for its
+                // header and `len` bytes.
                 unsafe {
                     let from = tx[i].ptr.wrapping_add(header_len);
                     write(buffer.ptr, receiver_header, &frame.vnet, &heads[i].0, from, frame.len as usize);
@@ -90,7 +91,7 @@ impl Worker {
         total
     }
 
-    /// What was sent under a deadline, just now.
+    /// Accounts for frames just sent under a deadline.
     fn account_deadlines(&mut self, port: &Port, frames: &[Sent], groups: &[Group], came: &Came) {
         for (i, frame) in frames.iter().enumerate() {
             let group = &groups[usize::from(frame.group)];

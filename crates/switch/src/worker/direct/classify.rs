@@ -1,4 +1,4 @@
-//! The frames of a batch, decided on by their copied heads: how many of them there are, and which may go directly.
+//! Decides on a batch's frames by their copied heads, and which may go directly.
 
 use super::batch::{Batch, Group, ONLY, Seen, Sent};
 use crate::fdb::PortIndex;
@@ -14,12 +14,12 @@ use crate::worker::decide::Sender;
 use std::ops::Range;
 use tidegate_contract::Mac;
 
-/// Shortest frame taken: Ethernet and a whole IPv4 header, and long enough to be copied in two halves.
+/// Shortest frame (bytes): Ethernet and a whole IPv4 header, and long enough to be copied in two halves.
 const SHORTEST: usize = 34;
 
 impl Worker {
-    /// Decides on the first frames of the batch, up to one that is to be looked at alone; returns how many. The first
-    /// `batch.direct` of them may go directly.
+    /// Decides on the first frames of the batch, up to one that must be looked at alone; returns their
+    /// number. The first `batch.direct` of them may go directly.
     #[inline(never)]
     pub(super) fn classify(
         &mut self,
@@ -88,7 +88,8 @@ impl Worker {
         end
     }
 
-    /// Decides on a frame that is not plain: whether it goes directly; `None` where it is to be looked at alone.
+    /// Decides on a frame that is not plain: whether it goes directly; `None` if it must be looked at
+    /// alone.
     #[inline(never)]
     fn join_closely(
         &mut self,
@@ -124,24 +125,25 @@ impl Worker {
         Some(false)
     }
 
-    /// Whether a frame that does not go directly is for another worker's port: it crosses alone. Others are queued.
+    /// Whether a frame that does not go directly is for another worker's port: it crosses alone. Others are
+    /// queued.
     #[inline(always)]
     fn crosses(&self, batch: &mut Batch, egress: PortIndex) -> bool {
         batch.crosses = self.infos[egress as usize].as_ref().is_none_or(|info| info.worker != self.id);
         batch.crosses
     }
 
-    /// Which port a frame goes to. `None` for what is flooded or dropped, which is for who looks at it alone.
+    /// Returns a frame's port. `None` for flooded and dropped frames, which are looked at alone.
     #[inline(always)]
     fn receiver(&self, port: &Port, dst: Mac, src: Mac, learns: bool) -> Option<PortIndex> {
         let egress = self.fdb.lookup(port.segment, dst)?;
-        // No address is learned from a frame that is dropped in the end. One to its own source would go where that
-        // was seen before.
+        // A frame that is dropped teaches no address. One to its own source would go to the address's
+        // former place.
         let is_dropped = egress == port.index || (learns && (src == dst || !self.learn(port, src)));
         (!is_dropped).then_some(egress)
     }
 
-    /// The group in which a frame goes directly, if nothing is in the way of it.
+    /// Returns the group in which a frame goes directly, if nothing prevents it.
     #[inline(always)]
     fn group_of(
         &mut self,
@@ -161,7 +163,7 @@ impl Worker {
 }
 
 impl Batch {
-    /// Frame `i` goes directly, in this group.
+    /// Puts frame `i` into this group.
     #[inline(always)]
     fn join(&mut self, i: usize, group: usize, frame: Sent) {
         let to = &mut self.groups[group];
@@ -174,13 +176,13 @@ impl Batch {
 
 const DIRECTLY: Sent = Sent { egress: 0, group: 0, rank: 0, seen: false, len: 0, started: 0, vnet: COMPLETE };
 
-/// A frame that does not go directly.
+/// Returns a frame that does not go directly.
 #[inline]
 fn queued(egress: PortIndex, len: usize, seen: bool) -> Sent {
     Sent { egress, len: len as u32, seen, ..DIRECTLY }
 }
 
-/// Copies the first bytes of frame `i`, as long as there is `budget` for it; its length, and what it asks for.
+/// Copies the first bytes of frame `i`, if `budget` suffices; returns its length and request.
 #[inline(always)]
 fn copy_head(
     port: &Port,
@@ -198,13 +200,13 @@ fn copy_head(
         return None;
     }
     *budget -= len as i64 + DIRECT;
-    // SAFETY: the ring translated the buffer, `header_len + len` bytes long, in the guest's
-    // memory, which stays mapped while this worker runs its loop; read once.
+    // SAFETY: the ring translated the buffer, `header_len + len` bytes, in guest memory that stays mapped
+    // while this worker runs its loop; read once.
     let asked = unsafe { read(single.ptr, header_len, &mut batch.heads[i].0, len.min(HEAD)) };
     Some((len, asked))
 }
 
-/// Decides on frame `i` in few instructions, if it is plain and asks for nothing.
+/// Decides on frame `i` in few instructions, if it is plain and without requests.
 #[inline(always)]
 fn plainly(
     sender: &Sender<'_>,
@@ -220,8 +222,8 @@ fn plainly(
     }
 }
 
-/// As [`plainly`], of a frame that is plain but leaves its own checksum to others; with the virtio header to deliver where
-/// the receiver takes it so.
+/// Like [`plainly`], for a plain frame that leaves its checksum to the switch; with the virtio header to
+/// deliver if the receiver takes it so.
 #[inline(always)]
 fn plain_but_for_its_checksum(
     sender: &Sender<'_>,
@@ -235,8 +237,8 @@ fn plain_but_for_its_checksum(
     Some((sender.decide_plain(head, len)?, vnet))
 }
 
-/// Decides on a frame that is not plain, as one with a tag, if its first bytes decide on it. Neither on one to
-/// many, which is copied first, nor on a super-frame.
+/// Decides on a frame that is not plain, such as a tagged one, if its first bytes suffice. Not on a flooded
+/// frame, which is copied first, nor on a super-frame.
 #[inline(always)]
 fn look_closely(
     sender: &Sender<'_>,
@@ -252,7 +254,7 @@ fn look_closely(
     (whole && decision.offload.gso_size().is_none()).then_some(Seen { decision, vnet })
 }
 
-/// As [`look_closely`], at frame `i`, which is queued; `false` where that says nothing.
+/// Like [`look_closely`], for frame `i`, which is queued; `false` if that decides nothing.
 #[inline(never)]
 fn keep_seen(
     sender: &Sender<'_>,
@@ -265,7 +267,7 @@ fn keep_seen(
     seen.map(|seen| batch.seen[i] = seen).is_some()
 }
 
-/// The virtio header to deliver where the receiver takes the frame as it is.
+/// Returns the virtio header to deliver if the receiver takes the frame as it is.
 #[inline]
 fn as_it_is(Seen { decision, vnet }: &Seen, receiver: &Receiver) -> Option<[u8; VnetHdr::LEN]> {
     let mut deliver = COMPLETE;

@@ -1,4 +1,4 @@
-//! Frames that lie in one buffer each, a batch at a time: decided on once, then sent one of two ways.
+//! Frames that lie in one buffer each, a batch at a time: decided on once, then sent on one of two ways.
 //!
 //! ```text
 //!                                             ┌ room and tokens, nothing waits ─▶ directly: rx rings
@@ -7,17 +7,17 @@
 //!     └── put back: looked at alone, or waits ◀── no slot, no tokens, another worker's ──┘
 //! ```
 //!
-//! What is taken so is to one receiver, has the headers of TCP or UDP over IP, and asks for no more than a checksum. The
-//! first frames of a batch that meet no contention go **directly**, from ring to ring: nothing waits at their egress, it
-//! has tokens, the receiver a buffer that they fit into, and takes them as they are. All others to ports of this worker
-//! are **queued** with what was decided on them: no byte that it was decided by is read again.
+//! A batch takes frames to one receiver, with TCP or UDP over IP, that ask for a checksum at most. Its
+//! first frames without contention go **directly**, from ring to ring: nothing waits at their egress, it
+//! has tokens, and the receiver has a fitting buffer and takes them as they are. All others to ports of
+//! this worker are **queued** with the decision on them: the bytes decided on are not read again.
 //!
-//! Frames to another worker's port go directly where [its receiving half is lent](super::lending); otherwise they wait for
-//! that in the sender's ring, or cross alone. Frames to a tap or to a guest that migrates are queued, as are those to
-//! ports that are watched. Of ports that are watched themselves, or captured, frames are looked at alone.
+//! Frames to another worker's port go directly if [its receiving half is lent](super::lending); otherwise
+//! they wait for that in the sender's ring, or cross alone. Frames to a tap, to a guest that migrates, or
+//! to a watched port are queued. Frames of a watched or captured port are looked at alone.
 //!
-//! - `batch`: the memory of one
-//! - `classify`: by the copied heads, how many are decided on, and which may go directly
+//! - `batch`: a batch's memory
+//! - `classify`: decides by the copied heads, and which frames may go directly
 //! - `room`: receiving queues and their buffers
 //! - `carry`: into the buffers, and the accounts
 //! - `queue`: the others, to their egress
@@ -37,18 +37,18 @@ use super::turns::BATCH;
 use crate::clock::clock;
 use crate::port::Port;
 
-/// What came of a batch.
+/// Result of a batch.
 pub(super) struct Outcome {
-    /// How many frames were sent, directly or to their egress.
+    /// Frames sent, directly or to their egress.
     pub(super) frames: usize,
-    /// The next one waits, where it is, for those before it that are at another worker.
+    /// The next frame waits in its ring for earlier ones that are at another worker.
     pub(super) waits: bool,
-    /// Another batch can be tried in this turn, behind the next one.
+    /// Another batch can follow in this turn, behind the next frame.
     pub(super) again: bool,
 }
 
 impl Worker {
-    /// Sends what can go by the batch of one transmit queue, at most `most` frames, while `budget` lasts.
+    /// Sends up to `most` frames of one transmit queue as a batch, within `budget`.
     pub(super) fn send_batch(
         &mut self,
         port: &mut Port,
@@ -90,11 +90,11 @@ impl Worker {
         if let Some(tx) = port.link.tx.rings().and_then(|rings| rings.queue(pair)) {
             tx.ring.queue.put_back(&batch.tx[sent..popped]);
             tx.direct = if sent > 0 || popped == 0 || batch.waits { BATCH as u8 } else { tx.direct / 2 };
-            // Where frames are of another kind, one is looked at in vain, once a turn.
+            // With frames of another kind one look per turn is in vain.
             again &= tx.direct > 1;
         }
         if !batch.halves.is_empty() {
-            // What came meanwhile would end it, one frame after the others by crossing.
+            // A later frame would end the wait: one frame after another would cross.
             batch.waits |= direct > 0 && sent == popped;
             self.put_halves_back(&mut batch);
         }
@@ -103,7 +103,7 @@ impl Worker {
         Outcome { frames: sent, waits, again }
     }
 
-    /// How many of the batch's first frames go directly: those that may, and for which there are buffers and tokens.
+    /// Returns how many of the first frames go directly: they may, and have buffers and tokens.
     #[inline]
     fn find_direct(&mut self, port: &mut Port, batch: &mut Batch) -> usize {
         let wanted = batch.direct;
@@ -115,7 +115,7 @@ impl Worker {
         let (count, together) = conform(port, &mut batch.frames[..room], total, arrival, self.now);
         batch.together = together;
         if count < wanted {
-            // What waits for tokens waits for nothing else.
+            // A frame that waits for tokens waits for nothing else.
             batch.waits = room < wanted && count == room && self.waits_for_room(port, batch, room);
             self.give_back_buffers(batch, count);
         }
@@ -123,15 +123,15 @@ impl Worker {
     }
 }
 
-/// Notes how long frames that are sent, of which the first is number `from` of its batch, waited for the limit of their
-/// sender, if that has one; `together`: they started at the same time.
+/// Notes how long sent frames, the first with number `from` of its batch, waited for their sender's limit,
+/// if any; `together`: they started at the same time.
 #[inline]
 fn note_tokens(port: &Port, frames: &[Sent], came: &Came, from: usize, together: bool) {
     if port.shaper.is_none() {
         return;
     }
     let (Some(first), Some(last)) = (frames.first(), frames.last()) else { return };
-    // Frames start in order: where the last did not wait, none did.
+    // Frames start in order: if the last did not wait, none did.
     if together && came.together || last.started <= came.first.latest {
         return port.stats.note_token_wait_tx(came.first.waited(first.started), frames.len() as u64);
     }
@@ -140,8 +140,8 @@ fn note_tokens(port: &Port, frames: &[Sent], came: &Came, from: usize, together:
     }
 }
 
-/// Charges frames of `total` bytes, which arrived at `arrival`, to the sender's contract, and says when each started;
-/// returns how many conform by `now`, and whether they started together.
+/// Charges frames of `total` bytes, which arrived at `arrival`, to the sender's contract, and sets each
+/// start; returns how many conform by `now`, and whether they started together.
 fn conform(port: &mut Port, frames: &mut [Sent], total: u64, arrival: u64, now: u64) -> (usize, bool) {
     let Some(first) = frames.first().map(|first| u64::from(first.len)) else { return (0, true) };
     let Some(shaper) = &mut port.shaper else {
@@ -150,7 +150,7 @@ fn conform(port: &mut Port, frames: &mut [Sent], total: u64, arrival: u64, now: 
     };
     let from = arrival.max(port.last_started);
     if from <= now && i64::try_from(total).is_ok_and(|total| shaper.available(from) >= total) {
-        // They all conform at once, so they can be charged at once: as `Port::conform` does each.
+        // All conform at once, so one charge suffices: `Port::conform` does the same for each.
         if port.contract.deadline.is_some() {
             shaper.charge(from, total);
         } else {

@@ -1,4 +1,4 @@
-//! Frames of a batch that do not go directly: each to its egress, with what was decided on it.
+//! Queues frames of a batch that do not go directly, with the decisions on them.
 
 use super::batch::{Batch, Seen, Sent};
 use super::{conform, note_tokens};
@@ -12,8 +12,8 @@ use std::ops::Range;
 use tidegate_contract::Mac;
 
 impl Worker {
-    /// Queues `frames` of the batch, whose egresses are this worker's, while there are slots, tokens and `budget`; returns
-    /// up to which of the batch's frames.
+    /// Queues `frames` of the batch for this worker's egresses while there are slots, tokens and `budget`;
+    /// returns the end of those queued.
     #[inline(never)]
     pub(super) fn queue(
         &mut self,
@@ -56,7 +56,7 @@ impl Worker {
         next
     }
 
-    /// Gives frames to one egress a slot each.
+    /// Gives each frame to one egress a slot.
     #[inline]
     fn take_slots(
         &self,
@@ -86,7 +86,8 @@ impl Worker {
     }
 }
 
-/// How many of the first frames go to one egress, at most `most` and while there is `budget`, and their bytes.
+/// Returns how many of the first frames go to one egress, at most `most` and within `budget`, and their
+/// bytes.
 #[inline]
 fn run(frames: &[Sent], most: usize, mut budget: i64) -> (usize, u64) {
     let Some(egress) = frames.first().map(|first| first.egress) else { return (0, 0) };
@@ -102,13 +103,13 @@ fn run(frames: &[Sent], most: usize, mut budget: i64) -> (usize, u64) {
     (count, bytes)
 }
 
-/// The slots of a transmit queue.
+/// Returns the slots of a transmit queue.
 #[inline]
 fn slots(port: &mut Port, pair: usize) -> Option<&mut Slots> {
     Some(&mut port.link.tx.rings()?.queue(pair)?.slots)
 }
 
-/// What was decided on a frame, and where it lies: its head was read once, the rest is not read yet.
+/// Fills in a frame's decision and place: its head was read once, the rest not yet.
 #[inline]
 fn fill(frame: &mut Frame, sent: &Sent, seen: &Seen, head: &[u8; HEAD], from: *mut u8) {
     if sent.seen {
@@ -125,7 +126,7 @@ fn fill(frame: &mut Frame, sent: &Sent, seen: &Seen, head: &[u8; HEAD], from: *m
     let rest = sent.len - head_len as u32;
     (frame.len, frame.wire_bytes, frame.wire_frames) = (sent.len, sent.len, 1);
     frame.head_len = head_len as u16;
-    // All of it: a copy of constant length is a few moves.
+    // Copies all of it: a constant length takes a few moves.
     frame.bytes[..HEAD].copy_from_slice(head);
     frame.span_count = u16::from(rest > 0);
     frame.spans[0] = Span { ptr: from.wrapping_add(head_len), len: rest };

@@ -1,4 +1,4 @@
-//! Where a batch goes: receiving queues in front of which nothing waits, and their buffers.
+//! Receiving queues of a batch, in front of which nothing waits, and their buffers.
 
 use super::batch::{Batch, Group, HOME, ONLY, Sent};
 use crate::fdb::PortIndex;
@@ -12,12 +12,13 @@ use crate::worker::Worker;
 use crate::worker::lending::Reach;
 use tidegate_contract::Discipline;
 
-/// Longest that a port waits for buffers of another worker's receiver, ns: twice as long as a driver takes for a ring of
-/// small frames.
+/// Longest wait of a port for buffers of another worker's receiver (ns): twice as long as a driver takes
+/// for a ring of small frames.
 const ROOM: u64 = 50_000;
 
 impl Worker {
-    /// The group of a frame to `egress`, where nothing is in the way of frames; a new one if need be.
+    /// Returns the group of a frame to `egress`, a new one if need be; `None` if frames cannot go directly
+    /// there.
     #[inline(never)]
     pub(super) fn group(
         &mut self,
@@ -60,7 +61,7 @@ impl Worker {
             half,
             receiver: rings.receiver,
             deadline,
-            // Real-time frames do not wait for the egress rate, but where it is that of a plain FIFO.
+            // Real-time frames do not wait for the egress rate, except for a plain FIFO's.
             tokens: if deadline.is_some() && !is_fifo { i64::MAX } else { tokens },
             frames: 0,
             bytes: 0,
@@ -72,8 +73,8 @@ impl Worker {
         Some(new)
     }
 
-    /// Which of the batch's halves the receiving half of `egress` is, or [`HOME`]; `None` where something is in the way of
-    /// frames, or it is in use.
+    /// Returns the batch's half for `egress`, or [`HOME`]; `None` if frames cannot go there directly, or
+    /// the half is in use.
     fn reach(&mut self, port: &Port, batch: &mut Batch, egress: PortIndex, vid: Option<u16>) -> Option<u8> {
         if self.watch.covers(egress) || self.is_arriving(egress) {
             return None;
@@ -103,7 +104,7 @@ impl Worker {
                 None => self.borrow(port, batch, egress)?,
             },
         };
-        // No more than there are groups: nothing is allocated.
+        // No more halves than groups, so nothing is allocated.
         if batch.halves.len() == batch.halves.capacity() {
             self.lending.put_back(egress, half, self.ports[egress as usize].is_some());
             return None;
@@ -112,8 +113,8 @@ impl Worker {
         Some(batch.halves.len() as u8 - 1)
     }
 
-    /// What another worker's port lends. Frames before this one that took the other way have to arrive first: that is
-    /// waited for once the receiver was lent, until it is again.
+    /// Takes the half that another worker's port lends. Earlier frames that went the other way have to
+    /// arrive first: the sender waits for that once the receiver was lent, until it is lent again.
     #[inline(never)]
     fn borrow(&mut self, port: &Port, batch: &mut Batch, egress: PortIndex) -> Option<Box<Lent>> {
         let [from, to] = [port.index, egress].map(|port| self.infos[port as usize].as_ref());
@@ -142,8 +143,9 @@ impl Worker {
         None
     }
 
-    /// Whether the batch's frames from `first` on wait in the sender's ring for the buffers of another worker's receiver:
-    /// to be queued there costs more than a driver takes to give some. One that does not is for its owner to deal with.
+    /// Whether the batch's frames from `first` on wait in the sender's ring for buffers of another worker's
+    /// receiver: queueing them there costs more than the driver's time. A receiver without buffers for
+    /// longer is its owner's affair.
     #[inline(never)]
     pub(super) fn waits_for_room(&self, port: &mut Port, batch: &Batch, first: usize) -> bool {
         let group = &batch.groups[usize::from(batch.frames[first].group)];
@@ -161,7 +163,7 @@ impl Worker {
         waits
     }
 
-    /// Gives back what the batch had of lent halves.
+    /// Puts the batch's lent halves back.
     #[inline(never)]
     pub(super) fn put_halves_back(&mut self, batch: &mut Batch) {
         for (egress, half) in batch.halves.drain(..) {
@@ -170,8 +172,7 @@ impl Worker {
         }
     }
 
-    /// Takes receive buffers for the batch; returns how many of its frames have one that they fit
-    /// into, and tokens of their egress.
+    /// Takes receive buffers for the batch; returns how many of its frames have a fitting one, and tokens.
     pub(super) fn find_room(&mut self, batch: &mut Batch, count: usize) -> usize {
         let mut first = 0;
         let mut room = true;
@@ -204,7 +205,7 @@ impl Worker {
         count
     }
 
-    /// Puts back the receive buffers that the batch's first `count` frames do not use.
+    /// Puts back receive buffers that the batch's first `count` frames do not use.
     pub(super) fn give_back_buffers(&mut self, batch: &mut Batch, count: usize) {
         let Batch { groups, group_count, halves, rx, frames, .. } = batch;
         for (number, group) in groups[..*group_count].iter().enumerate() {
@@ -223,7 +224,7 @@ impl Worker {
     }
 }
 
-/// The receiving queue of a group.
+/// Returns the receiving queue of a group.
 #[inline]
 pub(super) fn rx_ring<'a>(
     ports: &'a mut [Option<Box<Port>>],

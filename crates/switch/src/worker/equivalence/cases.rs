@@ -1,4 +1,4 @@
-//! What is compared: contracts, frames, buffers, and when they come.
+//! The cases that are compared: contracts, frames, buffers, and times.
 
 use super::guests::{Asks, Body, Layout, RX_RING, Room, Sent, Source, To};
 use super::{FEATURES, GUESTS, Setup, Step};
@@ -6,7 +6,7 @@ use crate::frame::testing::{Frame, frame_up_to, hostile};
 use crate::frame::vnet_hdr::{DATA_VALID, NEEDS_CSUM, VnetHdr};
 use proptest::prelude::*;
 
-/// Contracts without a limit that several senders could meet at.
+/// Contracts without a limit at which several senders could meet.
 const OPEN: [&str; 6] = [
     "",
     "allowed = { prefixes = [\"10.1.0.0/16\", \"fd01:2::/32\"], vlans = [10] }",
@@ -31,7 +31,7 @@ fn body() -> impl Strategy<Value = Body> {
     let usual = (len.prop_flat_map(frame_up_to), vlan, any::<bool>()).prop_map(|(mut frame, vlan, short)| {
         frame.vlan = vlan;
         if short {
-            // Without what makes the direct way give up.
+            // Without options and extensions, which end the direct way.
             (frame.ip_options, frame.extensions) = (0, vec![]);
         }
         Body::Good(frame)
@@ -56,14 +56,14 @@ fn sent(several: bool) -> impl Strategy<Value = Sent> {
         1 => (0..GUESTS).prop_map(Source::Guest),
         1 => (0u8..3).prop_map(Source::Other)
     ];
-    // A super-frame fills several buffers, of which only the first says who sent it.
+    // A super-frame fills several buffers, of which only the first names its sender.
     let super_frames = u32::from(!several);
     let asks = prop_oneof![
         12 => Just(Asks::Nothing),
         4 => Just(Asks::Checksum),
         super_frames => (60u16..600).prop_map(Asks::Segments),
         1 => any::<[u8; VnetHdr::LEN]>().prop_map(|mut bytes| {
-            // Mostly what means nothing, or that the checksum is right.
+            // Mostly bits without meaning, or a checked checksum.
             bytes[0] &= NEEDS_CSUM | DATA_VALID;
             bytes[1] = if bytes[1] < 250 { 0 } else { bytes[1] & 3 };
             Asks::Anything(bytes)
@@ -85,7 +85,7 @@ fn sent(several: bool) -> impl Strategy<Value = Sent> {
     })
 }
 
-/// Frames of which a whole batch can go the fast way, some of them too long or not quite.
+/// Frames of which a whole batch can go directly, some of them too long or nearly so.
 fn plain() -> impl Strategy<Value = Sent> {
     let frame = prop_oneof![
         9 => Just(Frame::udp4(22)),
@@ -120,7 +120,7 @@ pub(super) fn setup(limited: bool) -> impl Strategy<Value = Setup> {
     let queues = || prop_oneof![4 => Just(1usize), 1 => Just(2)];
     (of_all, [feature(), feature(), feature()], [queues(), queues(), queues()]).prop_map(
         |((a, b, c), features, queues)| {
-            // A deadline needs a limit where it leads.
+            // A deadline needs a limit at its receiver.
             let b = if a.contains("deadline") && !b.contains("rx") { "rx = { max = \"10gbit\" }" } else { b };
             Setup { contracts: [a, b, c], features, queues }
         },
@@ -132,7 +132,7 @@ pub(super) fn one_sender() -> impl Strategy<Value = Vec<Step>> {
         6 => Just(Room::Whole(2048)),
         1 => Just(Room::Whole(300)),
         1 => Just(Room::Whole(90)),
-        // As long as most frames with their header, and not quite.
+        // As long as most frames with their header, or nearly.
         1 => (73u32..77).prop_map(Room::Whole),
         1 => Just(Room::HeaderApart(1600))
     ];

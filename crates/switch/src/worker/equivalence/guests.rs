@@ -1,4 +1,4 @@
-//! The guests of the comparison: the frames they send, the buffers they give, what comes back.
+//! The guests of the comparison: frames, buffers, completions.
 
 use crate::frame::testing::{Frame, arp};
 use crate::frame::vnet_hdr::{GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VnetHdr};
@@ -12,10 +12,10 @@ use tidegate_contract::Mac;
 use tidegate_frontend::driver::{Buffer, DriverFeatures, DriverQueue};
 use tidegate_frontend::memory::SharedMemory;
 
-/// Half of it may be in flight: more than the frames of a test, so that no path has to make room.
+/// Half of it may be in flight: more than a test's frames, so that no path has to make room.
 pub(in crate::worker) const TX_RING: u16 = 1024;
 pub(in crate::worker) const RX_RING: u16 = 128;
-/// What is in a receive buffer before anything is received.
+/// Bytes of a receive buffer before anything is received.
 pub(in crate::worker) const BLANK: u8 = 0xa5;
 
 pub(in crate::worker) const CSUM: u64 = 1 << 1;
@@ -58,7 +58,7 @@ pub(in crate::worker) enum To {
     /// The link itself.
     Link,
     Nobody,
-    /// One behind another guest, known once it has sent.
+    /// An address behind another guest, known once it has sent.
     Other(u8),
 }
 
@@ -67,11 +67,11 @@ pub(in crate::worker) enum Source {
     Itself,
     /// Another contract's address.
     Guest(usize),
-    /// One behind the sender.
+    /// An address behind the sender.
     Other(u8),
 }
 
-/// What a virtio header asks for.
+/// The request in a virtio header.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::worker) enum Asks {
     Nothing,
@@ -80,14 +80,14 @@ pub(in crate::worker) enum Asks {
     Anything([u8; VnetHdr::LEN]),
 }
 
-/// How a frame lies in memory.
+/// A frame's place in memory.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::worker) enum Layout {
     Whole,
     HeaderApart,
     CutAt(usize),
     Table,
-    /// Only the first bytes are there.
+    /// Only the first bytes exist.
     Only(usize),
 }
 
@@ -100,7 +100,7 @@ pub(in crate::worker) fn behind(last: u8) -> Mac {
 }
 
 impl Sent {
-    /// The virtio header and the frame.
+    /// Returns the virtio header and the frame.
     pub(in crate::worker) fn bytes(&self, sender: usize, header_len: usize) -> Vec<u8> {
         let mut vnet = [0; VnetHdr::LEN];
         let mut checksum = |at: u16, offset: u16| {
@@ -154,13 +154,13 @@ impl Sent {
     }
 }
 
-/// One buffer that came back.
+/// A buffer that came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::worker) struct Received {
     pub(in crate::worker) queue: usize,
     pub(in crate::worker) head: u16,
     pub(in crate::worker) len: u32,
-    /// All of the buffer, also what nothing was to be written into.
+    /// All bytes of the buffer, unwritten ones included.
     pub(in crate::worker) bytes: Vec<u8>,
 }
 

@@ -1,5 +1,5 @@
-//! The direct way does what the queued way does, and two workers do what one does: the same frames through two switches,
-//! of which one has one worker and no direct way, at times that the test sets.
+//! The direct way does what the queued way does, and two workers do what one does: the same frames go
+//! through two switches, one with a single worker without the direct way, at times that the test sets.
 //!
 //! ```text
 //!              ┌▶ guests ─▶ one worker, or two ─────────▶ guests ─┐ received, completed,
@@ -7,9 +7,9 @@
 //!              └▶ guests ─▶ worker without a direct way ▶ guests ─┘ equal after every step
 //! ```
 //!
-//! Compared where both have done all that they can at that time; how soon one gets there is its own
-//! affair. Where several senders meet at one receiver, whose frame comes first is, too, and so is whose flow's, where flows are
-//! queued: here they are not.
+//! Compared when both have done all work of that time; how soon is not compared. With several senders to
+//! one receiver, neither is the order between senders or, if flows are queued, between flows: here they are
+//! not.
 
 mod cases;
 pub(super) mod guests;
@@ -30,7 +30,8 @@ use proptest::prelude::*;
 use tidegate_contract::{Host, Vnic};
 
 const GUESTS: usize = 3;
-/// Loops after which nothing is left to do at that time: 16 were seen, where frames cross, queue, and go directly again.
+/// Loops after which no work remains at that time: 16 were seen, with frames that cross, queue, and go
+/// directly again.
 const LOOPS: usize = 24;
 const START: u64 = 1_000_000_000_000;
 const FEATURES: [u64; 8] = [
@@ -44,7 +45,7 @@ const FEATURES: [u64; 8] = [
     0,
 ];
 
-/// How a case is set up: of each guest its contract, features, and number of receive queues.
+/// A case: each guest's contract, features, and number of receive queues.
 #[derive(Clone, Debug)]
 struct Setup {
     contracts: [&'static str; GUESTS],
@@ -54,7 +55,7 @@ struct Setup {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Frames that arrive some time, ns, after the last poll.
+    /// Frames that arrive some time (ns) after the last poll.
     Send {
         from: usize,
         after: u64,
@@ -69,14 +70,14 @@ enum Step {
     Wait(u64),
 }
 
-/// One of the switches that are compared.
+/// A switch of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// One worker that queues every frame.
     Queued,
     /// One worker.
     One,
-    /// Two, which have every other guest.
+    /// Two workers, with every other guest each.
     Two,
 }
 
@@ -165,7 +166,7 @@ impl Switch {
         }
     }
 
-    /// Everything that is counted.
+    /// Returns all counters.
     fn account(&self) -> Vec<(String, u64)> {
         let mut account = Vec::new();
         for (index, stats) in self.stats.iter().enumerate() {
@@ -207,16 +208,17 @@ impl Switch {
         account
     }
 
-    /// What each guest received, in the order of each of its queues; where several send, in order of each sender.
+    /// Returns each guest's received frames, in the order of each of its queues; of several senders, in
+    /// each one's order.
     fn received(&self, alone: bool) -> Vec<Vec<Received>> {
         let mut received: Vec<Vec<Received>> =
             self.guests.iter().map(|guest| guest.received.clone()).collect();
-        // In which of two queues a frame is seen first depends on how many loops the frames took.
+        // Which of two queues has a frame first depends on the number of loops.
         received.iter_mut().for_each(|list| list.sort_by_key(|r| r.queue));
         if !alone {
             for (guest, list) in self.guests.iter().zip(&mut received) {
                 let header = guest.header_len();
-                // Which buffer of the same kind it was depends on who came first.
+                // Which of equal buffers is used depends on the order of senders.
                 list.iter_mut().for_each(|r| r.head = 0);
                 list.sort_by_key(|r| (r.queue, r.bytes.get(header + 6..header + 12).map(<[u8]>::to_vec)));
             }
@@ -225,12 +227,12 @@ impl Switch {
     }
 }
 
-/// Runs a case through two switches, one of them of that kind; `alone`: only one guest sends.
+/// Runs a case through two switches, one of this kind; `alone`: only one guest sends.
 fn compare(kind: Kind, setup: &Setup, steps: &[Step], alone: bool) -> Result<(), TestCaseError> {
     let mut switches = [kind, Kind::Queued].map(|kind| Switch::new(setup, kind));
     let result = run(&mut switches, steps, alone);
     if result.is_err() {
-        // What is still in flight is not what this is about.
+        // Frames still in flight do not matter here.
         std::mem::forget(switches);
     }
     result
@@ -238,8 +240,8 @@ fn compare(kind: Kind, setup: &Setup, steps: &[Step], alone: bool) -> Result<(),
 
 fn run(switches: &mut [Switch; 2], steps: &[Step], alone: bool) -> Result<(), TestCaseError> {
     let mut now = START + 1_000_000;
-    // In the end everything is received or dropped, and every buffer back. A small burst lets a frame or
-    // two through at a time.
+    // At the end every frame is received or dropped, and every buffer back. A small burst passes one or two
+    // frames at a time.
     let end = [0, 1, 2].map(|to| Step::Give { to, count: RX_RING, layout: Room::Whole(2048) });
     let end: Vec<Step> = end.into_iter().chain([Step::Wait(40_000_000)]).collect();
     let rounds = std::iter::repeat_n(&end, 400).flatten();
@@ -270,19 +272,19 @@ fn run(switches: &mut [Switch; 2], steps: &[Step], alone: bool) -> Result<(), Te
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// Whatever is in the way: limits, missing and small buffers, what is not allowed.
+    /// With any obstacles: limits, missing and small buffers, forbidden frames.
     #[test]
     fn one_sender_is_served_alike(setup in setup(true), steps in one_sender()) {
         compare(Kind::One, &setup, &steps, true)?;
     }
 
-    /// Nothing is in the way of frames that may be sent.
+    /// No obstacle delays permitted frames.
     #[test]
     fn many_senders_are_served_alike(setup in setup(false), steps in all_send()) {
         compare(Kind::One, &setup, &steps, false)?;
     }
 
-    /// The same by two workers. Who has a deadline goes by a ring of its own between them.
+    /// The same for two workers. Frames with a deadline have a ring of their own between them.
     #[test]
     fn many_senders_are_served_alike_by_two(mut setup in setup(false), steps in all_send()) {
         for contract in setup.contracts.iter_mut().filter(|contract| contract.contains("deadline")) {
@@ -313,7 +315,7 @@ fn only_one_of_the_two_sends_directly() {
     }
 }
 
-/// The address moves to the sender before it is looked up.
+/// The address moves to the sender before the lookup.
 #[test]
 fn a_frame_to_its_own_source_goes_nowhere() {
     let bridge = "allowed = { macs = \"any\" }";
@@ -358,7 +360,7 @@ fn a_deadline_does_not_pass_the_rate_of_a_fifo() {
     compare(Kind::One, &setup, &steps, true).unwrap();
 }
 
-/// A plain frame of the first guest to the second one.
+/// Returns a plain frame of the first guest to the second one.
 fn plain_frame() -> Sent {
     let (body, to, from) = (Body::Good(Frame::udp4(22)), To::Guest(1), Source::Itself);
     Sent { body, to, from, asks: Asks::Nothing, layout: Layout::Whole }
@@ -379,7 +381,8 @@ fn between_workers_only_the_first_frames_are_queued() {
     drop(other);
 }
 
-/// Frames that a lent receiver does not take as they are cross in one turn: none waits until the one before it has arrived.
+/// Frames that a lent receiver does not take as they are cross in one turn: none waits for the arrival of
+/// the one before.
 #[test]
 fn frames_that_another_workers_receiver_does_not_take_cross_together() {
     let features = [FEATURES[0], FEATURES[2], FEATURES[0]];
@@ -394,8 +397,8 @@ fn frames_that_another_workers_receiver_does_not_take_cross_together() {
     compare(Kind::Two, &setup, &steps, false).unwrap();
 }
 
-/// Frames to a port of the sender's worker, which has too few buffers, and to one of another worker, in one ring: each
-/// arrives once, in order, whether it went directly, was queued by the batch, or crossed.
+/// Frames to a port of the sender's worker with too few buffers, and to one of another worker, in one ring:
+/// each arrives once, in order, whether it went directly, was queued by the batch, or crossed.
 #[test]
 fn frames_to_ports_of_both_workers_keep_their_order() {
     let setup = Setup { contracts: [""; GUESTS], features: [FEATURES[0]; GUESTS], queues: [1; GUESTS] };
@@ -420,7 +423,7 @@ fn frames_to_ports_of_both_workers_keep_their_order() {
     }
 }
 
-/// One whose ring is never empty stops for long enough.
+/// A sender whose ring is never empty stops for long enough.
 #[test]
 fn a_sender_that_never_stops_goes_directly_soon() {
     let setup = Setup { contracts: [""; GUESTS], features: [FEATURES[0]; GUESTS], queues: [1; GUESTS] };

@@ -1,4 +1,5 @@
-//! Every frame that comes to an egress has one fate, whatever its receiver says to it, and whatever changes while it waits.
+//! Every frame at an egress has one fate, whatever its receiver answers, and whatever changes while it
+//! waits.
 //!
 //! ```text
 //!  tap 0: best effort ─┐           ┌ contract: flows, fifo, another rate, none
@@ -19,11 +20,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use tidegate_contract::Mac;
 
-/// Who receives.
+/// The receiver.
 const TO: PortIndex = 1;
 const PORTS: PortIndex = 3;
 const EVERYONE: [u8; 6] = [0xff; 6];
-/// Of the receiver.
+/// The receiver's contracts.
 const CONTRACTS: [&str; 6] = [
     RATE,
     "queueing = \"fifo\"\nrx = { max = \"20mbit\", burst = \"3kB\" }",
@@ -35,7 +36,7 @@ const CONTRACTS: [&str; 6] = [
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// So many frames of a flow with so many segments, to all or to the receiver.
+    /// This many frames of a flow with this many segments, to all or to the receiver.
     Send {
         from: PortIndex,
         flow: u16,
@@ -44,12 +45,12 @@ enum Step {
         ect: bool,
         to_all: bool,
     },
-    /// What the receiver says to the next.
+    /// The receiver's next answers.
     Answers(Vec<Answer>),
     Contract(usize),
-    /// A sender has a deadline from now on, or none.
+    /// A sender gets a deadline, or loses it.
     Deadline(PortIndex, bool),
-    /// Another port takes the place of one.
+    /// Another port takes a port's place.
     Replace(PortIndex),
     /// The receiver moves to another segment, or back.
     Segment(u16),
@@ -87,7 +88,7 @@ struct Rig {
     course: Arc<Mutex<Course>>,
     segment: SegmentIndex,
     now: u64,
-    /// Frames have several addressees: of these one that arrives is not counted at its sender.
+    /// Frames have several addressees: an arrival at one of these is not counted at the sender.
     flooded: bool,
 }
 
@@ -190,12 +191,12 @@ impl Rig {
         self.worker.fdb.unpin(SegmentIndex(0), Mac([0x52, 0x54, 0, 0, 0, port as u8]), port);
         self.worker.set_info(port, None);
         self.check(port);
-        // Its slots say if one of them is not back, or is back twice.
+        // Its slots report a frame that is not back, or back twice.
         drop(self.worker.remove_port(port));
         self.taps[usize::from(port)] = None;
     }
 
-    /// Of a port that has no frame in flight.
+    /// Checks a port without frames in flight.
     fn check(&self, port: PortIndex) {
         let port = self.worker.ports[usize::from(port)].as_ref().unwrap();
         assert_eq!(port.link.tx.in_flight(), 0);
@@ -232,7 +233,7 @@ proptest! {
     }
 }
 
-/// What waited with a deadline waits by flow, as its vNIC has none any more.
+/// Frames that waited with a deadline wait by flow once their vNIC has none.
 #[test]
 fn a_deadline_that_goes_while_frames_wait_for_buffers() {
     for answer in [Answer::Done, Answer::Later, Answer::Dropped] {

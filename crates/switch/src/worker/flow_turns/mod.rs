@@ -24,8 +24,8 @@ use crate::slots::{FrameRef, NEVER};
 use tidegate_evidence::DropReason;
 
 impl Worker {
-    /// Delivers the next frames of a flow's turn while `budget` lasts, or the next part of the first, at most `most` bytes as
-    /// counted on the wire, or drops a segment of it; `None` where it stays first.
+    /// Delivers the next frames of a flow's turn within `budget`, or the next part of the first, at most
+    /// `most` bytes on the wire, or drops a segment of it; `None` if it stays first.
     #[inline(never)]
     pub(super) fn deliver_by_flow(
         &mut self,
@@ -59,7 +59,7 @@ impl Worker {
         gone
     }
 
-    /// A part that is not the last of its frame was posted; `is_held`: its link completes it later.
+    /// Notes a posted part that is not the last of its frame; `is_held`: its link completes it later.
     #[inline(never)]
     pub(super) fn end_turn(
         &mut self,
@@ -85,8 +85,8 @@ impl Worker {
         Backlog { frames: 1, bytes: bytes.into() }
     }
 
-    /// Takes memory of flow queues out that [is not used](crate::sched::Scheduler::take_unused) any more, for the caller to free: as much as
-    /// `unused` has room for. Not from a worker.
+    /// Takes [unused](crate::sched::Scheduler::take_unused) memory of flow queues out for the caller to
+    /// free, up to the room in `unused`. Not from a worker.
     pub fn take_unused(&mut self, mut unused: Vec<Box<Flows<FrameRef>>>) -> Vec<Box<Flows<FrameRef>>> {
         for own in &self.owned {
             if let Some(port) = &mut self.ports[usize::from(*own)] {
@@ -96,13 +96,13 @@ impl Worker {
         unused
     }
 
-    /// Drops the next segment of the first frame, or all of one that is no super-frame: its flow is to send less.
+    /// Drops the next segment of the first frame, or all of a plain one: its flow should send less.
     fn drop_segment(&mut self, port: &mut Port, queued: &Queued<FrameRef>) -> Backlog {
         let (_, bytes) = Delivery::next(queued.frame.get(), queued.bytes, 0);
         self.drop_part(port, queued, bytes, DropReason::Codel)
     }
 
-    /// Drops so many bytes of the first frame, or what is left of it, of a source whose flows are queued.
+    /// Drops so many bytes of the first frame, or its rest, for a source whose flows are queued.
     pub(super) fn drop_part(
         &mut self,
         port: &mut Port,

@@ -28,7 +28,7 @@ struct Rig {
     taps: [OwnedFd; 2],
     now: u64,
     got: Vec<Got>,
-    /// Where another thread writes best effort: how often it comes to that, in steps of the time.
+    /// Another thread writes best effort: its pause, in steps of the time.
     writer: Option<(Writer, u64)>,
 }
 
@@ -49,13 +49,14 @@ pub(super) fn contract(keys: &str) -> PortContract {
     PortContract::new(&vnic, &Host::default())
 }
 
-/// A TCP frame of the vNIC of port `from` as its tap gives it, a super-frame where its payload is longer than a segment's.
+/// Returns a TCP frame of the vNIC of port `from` as its tap gives it, a super-frame if its payload exceeds
+/// a segment.
 pub(super) fn sent(spec: &Frame, from: u8, to: [u8; 6]) -> Vec<u8> {
     let mut frame = spec.build();
     frame[..6].copy_from_slice(&to);
     frame[6..12].copy_from_slice(&[0x52, 0x54, 0, 0, 0, from]);
     let headers = parse(&frame[..frame.len().min(192)], frame.len()).unwrap();
-    // The sum of the pseudo header, as a sender leaves it that asks for the checksum.
+    // The pseudo header's sum, as a sender leaves it that asks for the checksum.
     let (l3, l4) = (usize::from(headers.l3_offset), usize::from(headers.l4_offset));
     let mut pseudo = frame[if spec.v6 { l3 + 8..l3 + 40 } else { l3 + 12..l3 + 20 }].to_vec();
     pseudo.extend(((frame.len() - l4) as u32 + 6).to_be_bytes());
@@ -90,7 +91,7 @@ impl Rig {
         Self { worker, taps, now: START, got: vec![], writer: None }
     }
 
-    /// A writer writes what is sent, each time that so many steps have passed.
+    /// Lets a writer write, once in so many steps.
     fn writes_every(mut self, steps: u64) -> Self {
         let (writer, hand) = Writer::new();
         self.worker.set_hand(hand(0, std::thread::current()));
@@ -111,14 +112,14 @@ impl Rig {
         self.worker.ports[1].as_ref().unwrap().egress.scheduler.backlog_total().frames
     }
 
-    /// Sends a frame of a flow, with so much payload, in segments where that is more than one has.
+    /// Sends a frame of a flow with `payload` bytes, in segments if necessary.
     fn send(&mut self, flow: u16, seq: u32, payload: usize, spec: &Frame) {
         let spec = Frame { ports: [flow, 80], seq, payload: vec![7; payload], ..spec.clone() };
         rustix::io::write(&self.taps[0], &sent(&spec, 0, [0x52, 0x54, 0, 0, 0, 1])).unwrap();
         self.worker.look();
     }
 
-    /// Lets the time pass in steps, and notes what is received.
+    /// Passes `time` in steps, and notes received frames.
     fn work(&mut self, time: u64) {
         let end = self.now + time;
         while self.now < end {
@@ -153,7 +154,7 @@ impl Rig {
             let mut whole = frame.to_vec();
             whole[..6].copy_from_slice(&DST.0);
             whole[6..12].copy_from_slice(&SRC.0);
-            // All lengths and checksums are right, whatever was cut and marked.
+            // All lengths and checksums are right after cutting and marking.
             let parts = dissect(&whole, bytes[0] & NEEDS_CSUM != 0);
             let headers = parse(&frame[..frame.len().min(192)], frame.len()).unwrap();
             let (l3, l4) = (usize::from(headers.l3_offset), usize::from(headers.l4_offset));
@@ -163,7 +164,7 @@ impl Rig {
         }
     }
 
-    /// What was received of a flow, put together: every byte once and in order.
+    /// Joins a flow's received bytes: each once and in order.
     fn stream(&self, flow: u16, from: u32) -> usize {
         let mut next = from;
         for got in self.got.iter().filter(|got| got.flow == flow) {
@@ -187,7 +188,7 @@ fn a_sparse_flow_does_not_wait_behind_super_frames() {
         rig.send(3, n, 1, &Frame::tcp4(0));
         rig.work(8 * MS);
         let at = rig.got.iter().find(|got| got.flow == 3 && got.seq == n).map(|got| got.at - sent);
-        // The part that was on its way: three flows' parts are a segment each, 0.42 ms.
+        // The part that was leaving: three flows' parts are a segment each, 0.42 ms.
         assert!(at.is_some_and(|wait| wait <= 2 * MS), "{at:?}");
     }
     rig.work(80 * MS);
@@ -200,7 +201,7 @@ fn a_sparse_flow_does_not_wait_behind_super_frames() {
     assert_eq!((rx.frames.get(), rx.wire_frames.get()), (9, 125));
     assert_eq!(rx.wire_bytes.get() as usize, 60 * (SIZE + HEADERS) + 60 * (SIZE + HEADERS + 20) + 5 * 55);
     assert_eq!((rx.flows_now.get(), rx.flows_most.get()), (0, 3));
-    // Both streams took their time, and neither more than the other.
+    // Both streams take equal time.
     let upto = |flow| {
         rig.got
             .iter()
@@ -212,7 +213,7 @@ fn a_sparse_flow_does_not_wait_behind_super_frames() {
     assert!(rig.got.iter().all(|got| got.payload <= 2 * SIZE), "parts of a millisecond");
 }
 
-/// A flow that sends twice the rate for two seconds, and a frame of another each 20 ms.
+/// A flow sends twice the rate for two seconds, another a frame each 20 ms.
 fn overloaded(mut rig: Rig, spec: &Frame) -> Rig {
     for tick in 0..500u32 {
         rig.send(1, tick * 20 * SIZE as u32, 20 * SIZE, spec);
@@ -247,7 +248,7 @@ fn a_flow_that_does_not_is_dropped_by_the_segment() {
     assert_eq!(rig.stats(1).rx.marked.get(), 0);
     assert!(rig.dropped(DropReason::Codel) > 10);
     assert_eq!(rig.stream(2, 0), 100);
-    // What the rate lets pass has passed: segments were dropped, and no whole super-frames for them.
+    // The rate was used: single segments were dropped, no whole super-frames.
     let bytes = rig.stats(1).rx.wire_bytes.get();
     assert!(bytes > 4_850_000 && bytes < 2_500 * 2_100 + 3_000, "{bytes}");
 }
@@ -339,7 +340,7 @@ fn another_thread_writes_marks_too() {
     }
 }
 
-/// The writer does not come to it for longer than a link may hold a frame.
+/// The writer does not reach it for longer than a link may hold a frame.
 #[test]
 fn parts_that_another_thread_does_not_write_are_dropped_once() {
     let mut rig = Rig::new(RATE).writes_every(u64::MAX);
@@ -373,7 +374,7 @@ fn what_had_a_deadline_when_it_came_is_delivered_once() {
     }
     rig.worker.ingress(&mut i64::from(1 << 20));
     assert!(rig.waits() > 0, "frames wait for the receiver's rate");
-    // Their sender's deadline goes while they wait: they wait by flow from now on.
+    // Their sender loses its deadline while they wait: they wait by flow from now on.
     rig.worker.set_info(0, Some(without));
     rig.work(20 * MS);
     assert_eq!((rig.stream(1, 0), rig.waits()), (6 * SIZE, 0));

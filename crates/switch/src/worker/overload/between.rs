@@ -1,4 +1,4 @@
-//! How soon frames between two workers go directly, where rings are always full: at the begin, and after a stall.
+//! How soon frames between two workers go directly with full rings: at the beginning, and after a stall.
 //!
 //! ```text
 //!  senders of worker 0 ─┬─ cross ──▶ worker 1 ─┬▶ receivers
@@ -8,19 +8,19 @@
 
 use super::*;
 
-/// What a loop of the senders' worker takes, ns.
+/// Length of a loop of the senders' worker (ns).
 const LOOP: u64 = 10_000;
-/// Longest that frames cross at the begin, and after a stall, until they go directly, ns.
+/// Longest time that frames cross at the beginning, and after a stall (ns).
 const SOON: u64 = 6_000_000;
 
-/// Who is how fast, in loops of the senders' worker.
+/// Speeds, in loops of the senders' worker.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     /// The receivers' worker has one loop in so many.
     owner: u64,
-    /// A driver looks at its rings once in so many; where that is seldom, there are no buffers for a while.
+    /// A driver looks at its rings once in so many; a slow one leaves no buffers for a while.
     drivers: u64,
-    /// So many senders send to one receiver.
+    /// Senders per receiver.
     senders: usize,
 }
 
@@ -32,8 +32,8 @@ struct Between {
     crossing: Vec<Crossing>,
 }
 
-/// Of one sender, since the last [look](Between::look): in how many loops one after the other it had frames under way to the
-/// other worker, now and at most.
+/// One sender since the last [look](Between::look): loops in a row with frames under way to the other
+/// worker, now and at most.
 #[derive(Clone, Copy, Default)]
 struct Crossing {
     loops: u64,
@@ -52,12 +52,12 @@ impl Between {
         between
     }
 
-    /// The port that a sender sends to.
+    /// Returns the port that a sender sends to.
     fn receiver(&self, pair: usize) -> usize {
         2 * (pair - pair % self.pace.senders) + 1
     }
 
-    /// Loops for so many ns; `stalled` takes nothing meanwhile.
+    /// Runs loops for so many ns; `stalled` takes nothing meanwhile.
     fn run(&mut self, ns: u64, stalled: Option<usize>) {
         for _ in 0..ns / LOOP {
             self.loops += 1;
@@ -88,8 +88,8 @@ impl Between {
         }
     }
 
-    /// For how long the frames of one sender crossed at most since the last look, ns: of those to `stalled`, and of the
-    /// others.
+    /// Returns how long one sender's frames crossed at most since the last look (ns): those to `stalled`,
+    /// and the others.
     fn look(&mut self, stalled: usize) -> [u64; 2] {
         let mut longest = [0; 2];
         for pair in 0..self.crossing.len() {
@@ -134,7 +134,7 @@ proptest! {
     }
 }
 
-/// The ring between the workers holds frames of all of them, of which each came too late.
+/// The ring between the workers holds frames of all of them, each of which came too late.
 #[test]
 fn eight_pairs_are_lent_soon_by_a_slower_worker() {
     for (size, pairs) in [(1518, 8), (4096, 4), (64, 8)] {

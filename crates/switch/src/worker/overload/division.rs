@@ -1,5 +1,5 @@
-//! Guests that cost a worker more time than their bytes say, beside one that does not: it keeps its share by weight of
-//! the frames that it sent alone.
+//! Guests that cost a worker more time than their bytes say, beside a victim that does not: it keeps its
+//! share by weight of the frames that it sent alone.
 //!
 //! ```text
 //!  victim ═ 64 B, directly ══════════▶ its peer
@@ -18,14 +18,14 @@ use std::cell::{Cell, RefCell};
 use tidegate_contract::Bytes;
 
 const START: u64 = 1_000_000_000_000;
-/// What a loop takes besides its frames, ns.
+/// Time of a loop besides its frames (ns).
 const LOOP: u64 = 200;
-/// What the victim's frame takes, ns.
+/// Time of the victim's frame (ns).
 const FRAME: u64 = 60;
-/// How long frames are counted, ns.
+/// Length of a count (ns).
 const TIME: u64 = 5_000_000;
 
-/// What each frame of a port takes, ns.
+/// Time of each frame of a port (ns).
 #[derive(Clone, Copy, Default)]
 struct Costs {
     sent: u64,
@@ -35,7 +35,7 @@ struct Costs {
 
 thread_local! {
     static COSTS: RefCell<Vec<(&'static VnicSlot, Costs)>> = const { RefCell::new(Vec::new()) };
-    /// What loops took besides.
+    /// Time of loops besides frames (ns).
     static LOOPS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -47,10 +47,10 @@ fn time() -> u64 {
     START + LOOPS.get() + COSTS.with_borrow(|costs| costs.iter().map(port).sum::<u64>())
 }
 
-/// What hostile guests do.
+/// A hostile guest's frames.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Deed {
-    /// Frames of 64 pieces for another's source address.
+    /// Frames of 64 pieces with another's source address.
     Scattered,
     /// Buffers of 64 bytes for frames of 1518.
     TinyBuffers,
@@ -66,7 +66,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// The victim, port 0, sends to port 1, and each hostile port to the one after it.
+    /// The victim, port 0, sends to port 1, and each hostile port to the next one.
     fn new(deed: Deed, weight: u32, pairs: usize) -> Self {
         COSTS.set(Vec::new());
         LOOPS.set(0);
@@ -86,7 +86,7 @@ impl Scene {
             guest.connect(&mut worker, index);
             guests.push(guest);
             let port = worker.ports[usize::from(index)].as_mut().unwrap();
-            // Floods are to be bounded by time alone.
+            // Only time bounds floods here.
             port.flood = TokenBucket::new("100gbit".parse().unwrap(), Bytes::new(1 << 40));
             let costs = match (deed, index) {
                 (_, 0) => Costs { sent: FRAME, ..Costs::default() },
@@ -120,7 +120,7 @@ impl Scene {
         self.worker.work();
     }
 
-    /// Frames that the victim sends in a while.
+    /// Returns the victim's frames in a while.
     fn victim(&mut self) -> u64 {
         let run = |scene: &mut Self, ns: u64| {
             let until = time() + ns;
@@ -133,7 +133,7 @@ impl Scene {
         run(self, TIME) - before
     }
 
-    /// Lets go of what is in flight.
+    /// Ends all frames in flight.
     fn end(mut self) {
         while self.guests.iter_mut().any(Guest::is_sending) || !self.worker.active.is_empty() {
             self.guests.iter_mut().for_each(Guest::receive);
@@ -155,7 +155,7 @@ fn a_victim_keeps_its_share_of_the_time() {
             let mut scene = Scene::new(deed, weight, ports);
             let has = scene.victim();
             scene.end();
-            // Of a pair with tiny buffers, both ports cost the worker time.
+            // Both ports of a pair with tiny buffers cost the worker time.
             let hostile = if deed == Deed::TinyBuffers { 2 * ports } else { ports };
             let share = f64::from(weight) / (f64::from(weight) + hostile as f64);
             let kept = has as f64 / (had as f64 * share);
@@ -165,7 +165,7 @@ fn a_victim_keeps_its_share_of_the_time() {
     assert!(all.iter().all(|(.., kept)| *kept >= 0.9), "{all:?}");
 }
 
-/// What a front end has a worker do is charged to no port whose frames come after it, and makes no turn of it shorter.
+/// A front end's request is charged to no port whose frames follow it, and shortens none of its turns.
 #[test]
 fn a_call_is_no_part_of_a_turn() {
     let mut scene = Scene::new(Deed::Flood, 1, 0);
@@ -182,7 +182,7 @@ fn a_call_is_no_part_of_a_turn() {
     scene.end();
 }
 
-/// What it takes to read a receiver's descriptors is the receiver's, also where one chain has them all, and where they are
+/// Reading a receiver's descriptors is charged to the receiver, also if one chain has them all, or is
 /// refused.
 #[test]
 fn descriptors_are_charged_to_their_receiver() {
@@ -200,8 +200,8 @@ fn descriptors_are_charged_to_their_receiver() {
     }
 }
 
-/// A worker with the victim and its peer, and one with hostile ports that send to ports of the first one, where each frame
-/// takes as long as 30 of the victim's.
+/// A worker with the victim and its peer, and one with hostile ports that send to the first one's, each
+/// frame as costly as 30 of the victim's.
 struct TwoWorkers {
     workers: Vec<Worker>,
     guests: Vec<Guest>,
@@ -231,12 +231,12 @@ impl TwoWorkers {
             COSTS.with_borrow_mut(|all| all.push((stats, costs)));
         }
         workers.iter_mut().for_each(|worker| worker.set_members(vec![(0..guests.len() as u16).collect()]));
-        // What goes directly is the other one's work.
+        // Direct frames would be the other worker's cost.
         workers[1].batch = None;
         Self { workers, guests }
     }
 
-    /// Hostile senders are elsewhere.
+    /// Returns the worker of a port: hostile senders are elsewhere.
     fn worker_of(index: u16) -> usize {
         usize::from(index > 1 && index.is_multiple_of(2))
     }
@@ -252,7 +252,7 @@ impl TwoWorkers {
                     }
                 }
                 LOOPS.set(LOOPS.get() + LOOP);
-                // The other one has a CPU of its own.
+                // The other worker has a CPU of its own.
                 for worker in &mut scene.workers {
                     worker.work();
                 }
@@ -276,7 +276,7 @@ impl TwoWorkers {
     }
 }
 
-/// What comes from another worker has the weight of the ports that sent it, not half of the time.
+/// Another worker's frames have the weight of their ports, not half of the time.
 #[test]
 fn a_victim_keeps_its_share_beside_frames_of_another_worker() {
     let mut all = Vec::new();

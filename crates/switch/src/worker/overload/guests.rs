@@ -1,4 +1,4 @@
-//! Guests that send and receive without end, from the same buffers again and again.
+//! Guests that send and receive without end, from the same buffers.
 
 use super::super::Worker;
 use crate::fdb::PortIndex;
@@ -15,7 +15,7 @@ const V1: u64 = 1 << 32;
 const PACKED: u64 = 1 << 34;
 const VNET_HDR: u32 = 12;
 
-/// What a guest's rings look like, and what it sends.
+/// A guest's rings and frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     /// Bytes of a frame.
@@ -31,13 +31,13 @@ pub(super) struct Guest {
     tx: DriverQueue,
     rx: DriverQueue,
     frame: u64,
-    /// The buffer under each head that is in flight.
+    /// The buffer of each head in flight.
     given: Vec<u64>,
     free: Vec<u64>,
     pub(super) received: u64,
-    /// Bytes of each buffer that it receives into.
+    /// Bytes of each receive buffer.
     pub(super) buffer: u32,
-    /// In so many descriptors, all but the last of a byte each.
+    /// Descriptors of each; all but the last have one byte.
     pub(super) pieces: u32,
 }
 
@@ -95,7 +95,7 @@ impl Guest {
         }
     }
 
-    /// Hands rings and memory to a port of `worker`.
+    /// Connects rings and memory to a port of `worker`.
     pub(super) fn connect(&mut self, worker: &mut Worker, port: PortIndex) {
         let fd = self.memory.fd().as_fd().try_clone_to_owned().unwrap();
         let (user_addr, size) = (self.memory.user_addr(), self.memory.size());
@@ -128,13 +128,13 @@ impl Guest {
         let _ = self.tx.publish();
     }
 
-    /// What it sends goes to this port from now on.
+    /// Sends to this port from now on.
     pub(super) fn send_to(&mut self, to: PortIndex) {
         self.memory.write(self.frame + u64::from(VNET_HDR) + 5, &[to as u8]);
     }
 
-    /// Fills the transmit ring with frames that are dropped, for another's source address, each in buffers of such
-    /// lengths.
+    /// Fills the transmit ring with frames that are dropped, with another's source address, in buffers of
+    /// these lengths.
     pub(super) fn send_spoofed(&mut self, lengths: &[u32]) {
         assert_eq!(lengths.iter().sum::<u32>(), self.shape.size + VNET_HDR);
         self.memory.write(self.frame + u64::from(VNET_HDR) + 6, &[0x52, 0x54, 0, 0, 0, 0xee]);
@@ -156,13 +156,13 @@ impl Guest {
         self.send();
     }
 
-    /// Whether frames of it are in its ring or on their way.
+    /// Whether its frames are in its ring or under way.
     pub(super) fn is_sending(&mut self) -> bool {
         while self.tx.reap().is_some() {}
         self.tx.free() < self.tx.size()
     }
 
-    /// Takes what came, and gives all buffers back.
+    /// Takes received frames, and gives all buffers back.
     pub(super) fn receive(&mut self) {
         while let Some(used) = self.rx.reap() {
             self.received += 1;

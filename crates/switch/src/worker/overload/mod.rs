@@ -1,5 +1,5 @@
-//! More than a worker can carry, and receivers that stall: what waits for the worker itself drains, and
-//! frames are lost only to a receiver that takes none.
+//! More than a worker can carry, and receivers that stall: the worker's own backlog drains, and only a
+//! receiver that takes nothing loses frames.
 //!
 //! ```text
 //!  senders, rings always full ─▶ workers ─▶ receivers, of which one gives no buffers for a while
@@ -18,17 +18,17 @@ use proptest::prelude::*;
 use tidegate_evidence::DropReason;
 
 const START: u64 = 1_000_000_000_000;
-/// What a loop takes, ns: the clock of the test goes on by this.
+/// Length of a loop (ns): the test's clock advances by this.
 const LOOP: u64 = 20_000;
-/// Loops that a receiver stalls for.
+/// Loops of a receiver's stall.
 const STALL: usize = 250;
 
-/// Pairs of guests, each of which sends as fast as it may to the next.
+/// Pairs of guests; each sends as fast as it may to the next.
 #[derive(Clone, Debug)]
 struct Scene {
     pairs: usize,
     shape: Shape,
-    /// Ports are spread over so many workers: with two, sender and receiver are on different ones.
+    /// Number of workers: with two, sender and receiver are on different ones.
     workers: usize,
 }
 
@@ -55,7 +55,7 @@ impl Switch {
         Self { workers, guests, now: START }
     }
 
-    /// One loop of each worker in which all send; `stalled` takes nothing meanwhile.
+    /// Runs one loop of each worker in which all send; `stalled` takes nothing meanwhile.
     fn turn(&mut self, stalled: Option<usize>) {
         self.guests.iter_mut().step_by(2).for_each(Guest::send);
         self.turn_on(stalled);
@@ -74,7 +74,7 @@ impl Switch {
         }
     }
 
-    /// Turns until all that was sent has come back.
+    /// Runs loops until all sent frames have come back.
     fn end(&mut self) {
         while self.guests.iter_mut().any(Guest::is_sending) {
             self.turn_on(None);
@@ -85,7 +85,7 @@ impl Switch {
         self.workers.iter().flat_map(|worker| worker.ports.iter().flatten()).map(Box::as_ref)
     }
 
-    /// The cost of all that waits in the switch.
+    /// Returns the cost of all frames that wait in the switch.
     fn waiting(&self) -> i64 {
         self.ports().map(|port| budget::waiting(port.egress.scheduler.backlog_total(), i64::MAX)).sum()
     }
@@ -113,14 +113,14 @@ fn scene() -> impl Strategy<Value = Scene> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// The collapse that lasted: what one stall had queued never left again, although all receivers had
-    /// buffers, and each loop took in more than it sent on.
+    /// The lasting collapse: frames queued by one stall never left, although all receivers had buffers,
+    /// since each loop took in more than it sent on.
     #[test]
     fn what_a_stall_queued_drains_and_the_queue_stays_empty(scene in scene()) {
         let mut switch = Switch::new(&scene);
         let result = stall_and_go_on(&mut switch);
         if result.is_err() {
-            // What is in flight is not what failed.
+            // Frames in flight do not matter after a failure.
             std::mem::forget(switch);
         } else {
             switch.end();
@@ -137,7 +137,7 @@ fn stall_and_go_on(switch: &mut Switch) -> Result<(), TestCaseError> {
     for _ in 0..STALL {
         switch.turn(Some(1));
     }
-    // The loop after that finds the buffers; each one sends on at least half a quantum of what waits.
+    // The next loop finds the buffers; each one sends on at least half a quantum of the backlog.
     switch.turn(None);
     let loops = switch.waiting() / (QUANTUM / 2) + 1;
     for _ in 0..loops {
@@ -166,7 +166,7 @@ fn pair() -> Switch {
     Switch::new(&Scene { pairs: 1, shape, workers: 1 })
 }
 
-/// To drop a frame of 64 descriptors takes many times what one of a single descriptor takes; empty ones too.
+/// Dropping a frame of 64 descriptors, empty ones too, costs many times that of a single descriptor.
 #[test]
 fn a_loop_drops_fewer_frames_where_they_are_scattered() {
     let (mut tiny, mut empty) = ([1; 64], [0; 64]);
@@ -185,7 +185,7 @@ fn a_loop_drops_fewer_frames_where_they_are_scattered() {
     }
 }
 
-/// What it sends is bounded by its contract, and what is dropped is not.
+/// A contract bounds its sent frames, not the dropped ones.
 #[test]
 fn a_port_with_a_deadline_has_few_frames_dropped_in_a_loop() {
     let mut switch = pair();

@@ -7,8 +7,9 @@
 //!      └────── buffers; others may have their turn before ◀─┘
 //! ```
 //!
-//! The rest stays where it is in its queue, so order, deadlines, relief, moves and removals treat it as any frame that waits.
-//! Its sender gets its memory back, and is told one fate, when the last of it has gone or was dropped.
+//! The rest stays at its place in the queue, so order, deadlines, relief, moves and removals treat it as
+//! any waiting frame. Its sender gets its memory back, with one fate, when the last part has left or was
+//! dropped.
 
 #[cfg(test)]
 mod tests;
@@ -22,15 +23,15 @@ use crate::sched::{Backlog, Queued};
 use crate::slots::{FrameRef, NEVER};
 use tidegate_evidence::DropReason;
 
-/// How long a receiver that takes super-frames in parts may give no buffer, ns: as long as one without buffers keeps a frame
-/// waiting.
+/// Longest time without buffers of a receiver that takes super-frames in parts (ns): as long as one without
+/// buffers delays a frame.
 const NO_BUFFER: u64 = 10_000_000;
-/// The longest that frames wait for a receiver that takes super-frames in parts, ns.
+/// Longest wait of frames for a receiver that takes super-frames in parts (ns).
 const IN_ALL: u64 = 40_000_000;
 
 impl Worker {
-    /// The first segments of what waits of a super-frame have left, with `payload` bytes after their headers; the others found
-    /// too few buffers.
+    /// Notes that the first segments of a waiting super-frame left, with `payload` bytes after their
+    /// headers; the others found too few buffers.
     #[inline(never)]
     pub(super) fn end_part(&mut self, port: &mut Port, queued: &Queued<FrameRef>, payload: u32) -> Backlog {
         let frame = queued.frame.get();
@@ -50,7 +51,7 @@ impl Worker {
         Backlog { frames: 1, bytes: bytes.into() }
     }
 
-    /// The rest of a super-frame was delivered.
+    /// Notes that the rest of a super-frame was delivered.
     #[inline(never)]
     pub(super) fn note_rest(&mut self, port: &mut Port, queued: &Queued<FrameRef>) {
         if self.now.saturating_sub(port.egress.part_at) < NO_BUFFER {
@@ -69,7 +70,7 @@ pub(super) fn note_part(port: &Port, (frames, bytes): (u32, u32), dropped: Optio
     port.stats.rx.wire_bytes.add(bytes.into());
 }
 
-/// Copies a part that was delivered into the capture of its receiver, where that is captured.
+/// Copies a delivered part into its receiver's capture, if any.
 pub(super) fn record_part(port: &mut Port, queued: &Queued<FrameRef>, what: Delivery) {
     if let Some(capture) = &mut port.capture
         && let Some(part) = what.cut(queued.frame.get())
@@ -78,8 +79,8 @@ pub(super) fn record_part(port: &mut Port, queued: &Queued<FrameRef>, what: Deli
     }
 }
 
-/// How long a frame without a deadline may have waited at an egress that takes nothing at `now`; `hold` where it takes frames
-/// whole.
+/// Returns how long a frame without a deadline may wait at an egress that takes nothing at `now`; `hold` if
+/// it takes frames whole.
 pub(super) fn longest_wait(egress: &Egress, now: u64, hold: u64) -> u64 {
     if now.saturating_sub(egress.part_at) < NO_BUFFER { hold.max(IN_ALL) } else { hold }
 }

@@ -1,4 +1,5 @@
-//! Super-frames to a receiver that gives few buffers, beside an exact model of what it receives and when the rest is dropped.
+//! Super-frames to a receiver with few buffers, beside an exact model of what it receives and when the rest
+//! is dropped.
 
 use crate::fdb::SegmentIndex;
 use crate::frame::HEADER_MAX;
@@ -23,9 +24,9 @@ const MS: u64 = 1_000_000;
 const SIZE: usize = 1000;
 /// Headers of a segment: Ethernet, IPv4, TCP.
 const HEADERS: usize = 54;
-/// Loops after which nothing is left to do at that time.
+/// Loops after which no work remains at that time.
 const LOOPS: usize = 12;
-/// Who receives; the others send.
+/// The receiver; the others send.
 const TO: usize = 1;
 const VOICE: &str = "tx = { max = \"1gbit\", burst = \"4kB\" }\ndeadline = \"5ms\"\nto = [\"v1\"]";
 
@@ -34,14 +35,14 @@ thread_local! {
     static REGION: Region = Region::create().unwrap();
 }
 
-/// Guest 0 sends, guest 1 receives, guest 2 sends what has a deadline.
+/// Guest 0 sends, guest 1 receives, guest 2 sends with a deadline.
 struct Rig {
     worker: Worker,
     guests: Vec<Guest>,
     stats: Vec<&'static VnicSlot>,
     now: u64,
-    /// What was received: of each buffer, the number of its frame, where its payload begins, and its end; and whether its
-    /// sender said that this is the last.
+    /// Received buffers: the frame's number, where its payload begins and ends; and whether the sender
+    /// marked it as the last.
     got: Vec<Segment>,
 }
 
@@ -89,7 +90,7 @@ impl Rig {
         Self { worker, guests, stats: all_stats, now: START, got: vec![] }
     }
 
-    /// Sends a frame with so many segments; a single one is no super-frame.
+    /// Sends a frame with this many segments; a single one is no super-frame.
     fn send(&mut self, from: usize, number: u8, segments: usize) {
         let payload = segments * SIZE - usize::from(number) % SIZE;
         let seq = u32::from(number) << 20;
@@ -107,7 +108,7 @@ impl Rig {
         self.guests[TO].give(buffers, Room::Whole(bytes));
     }
 
-    /// Lets the time pass, and the worker do all that it can then.
+    /// Passes time, and lets the worker do all its work.
     fn work(&mut self, after: u64) {
         self.now += after;
         testing::set_time(self.now);
@@ -138,7 +139,8 @@ impl Rig {
         }
     }
 
-    /// Of the receiver: frames, frames on the wire, bytes on the wire, and dropped frames by reason.
+    /// Returns the receiver's counters: frames, frames on the wire, bytes on the wire, and dropped frames
+    /// by reason.
     fn counted(&self, reason: DropReason) -> [u64; 4] {
         let rx = &self.stats[TO].rx;
         let dropped = rx.dropped[reason as usize].get();
@@ -147,7 +149,7 @@ impl Rig {
         [rx.frames.get(), rx.wire_frames.get(), rx.wire_bytes.get(), dropped]
     }
 
-    /// All that was received of one frame's payload, from its beginning on.
+    /// Returns a frame's received payload, from its beginning on.
     fn bytes_of(&self, number: u8) -> usize {
         self.got.iter().filter(|segment| segment.frame == number).fold(0, |at, segment| {
             assert_eq!(segment.from, at, "in order, nothing twice: {:?}", self.got);
@@ -162,13 +164,13 @@ impl Drop for Rig {
     }
 }
 
-/// What a receiver is to receive of one sender.
+/// A receiver's expected frames of one sender.
 #[derive(Default)]
 struct Model {
-    /// Number, segments, those that went, and since when it waits.
+    /// Number, segments, those that left, and the beginning of the wait.
     queue: VecDeque<(u8, usize, usize, u64)>,
     buffers: usize,
-    /// When a part left, ns.
+    /// When a part left (ns).
     part_at: u64,
     got: Vec<Segment>,
     counted: [u64; 4],
@@ -226,13 +228,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whenever buffers come: the segments that are received, in order, when the rest is dropped, and what is counted.
+    /// Whenever buffers come: which segments are received, in order, when the rest is dropped, and the
+    /// counters.
     #[test]
     fn segments_are_delivered_as_buffers_come(steps in steps(), merges: bool) {
         let mut rig = Rig::new(V1 | CSUM | if merges { MERGEABLE } else { 0 });
         let mut model = Model::default();
         let mut number = 0;
-        // In the end every frame has left, or was dropped.
+        // At the end every frame has left or was dropped.
         for step in steps.into_iter().chain([Step::Wait(11 * MS), Step::Wait(40 * MS)]) {
             let mut after = 1000;
             match step {
@@ -311,7 +314,7 @@ fn real_time_frames_pass_between_segments() {
     assert_eq!(rig.counted(DropReason::Late), [2, 11, (10 * SIZE - 1 + SIZE - 2 + 11 * HEADERS) as u64, 0]);
 }
 
-/// What became of the rest of a frame of which three segments left, when this was done to its ports.
+/// Checks the fate of a frame's rest, of which three segments left, after this change to its ports.
 fn dropped_by(what: impl FnOnce(&mut Worker), reason: DropReason) {
     let mut rig = Rig::new(V1 | CSUM);
     rig.give(3, 2048);
@@ -326,7 +329,7 @@ fn dropped_by(what: impl FnOnce(&mut Worker), reason: DropReason) {
     assert_eq!((tx.frames.get(), tx.dropped[reason as usize].get()), (1, 1));
     assert_eq!((rig.stats[TO].rx.frames.get(), rig.stats[TO].rx.wire_frames.get()), (0, 3));
     assert_eq!(rig.guests[0].completed, 1, "its sender has its buffer back, once");
-    // The next one is delivered from its beginning.
+    // The next frame is delivered from its beginning.
     rig.give(1, 2048);
     rig.send(0, 2, 1);
     rig.work(1000);

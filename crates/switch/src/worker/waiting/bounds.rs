@@ -1,4 +1,4 @@
-//! What a guest can make a worker do at once, counted in steps.
+//! How much work a guest can cause at once, in steps.
 
 use super::super::budget::{QUANTUM, queued};
 use super::scene::{Kind, MS, SEGMENT, SENDER, Scene};
@@ -49,7 +49,7 @@ fn rings_that_are_stopped_one_after_the_other_wait_for_tokens_once() {
     assert_eq!(waited.count(), 1);
 }
 
-/// A flow of frames of 60 bytes fills most of a tap's room.
+/// Fills most of a tap's room with a flow of 60-byte frames.
 fn fill(scene: &mut Scene) {
     for _ in 0..6 {
         assert!(scene.send(BULK, 60_000));

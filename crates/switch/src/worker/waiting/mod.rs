@@ -7,8 +7,8 @@
 //!                                                            dropped ◀─────┘ Drop: one segment
 //! ```
 //!
-//! A flow whose frame cannot leave, for its receiver's worker or for a slot, lets the others go first. A port of which nothing
-//! waits and that has tokens does nothing of this: its frames go as without a limit.
+//! A flow whose frame cannot leave, for its receiver's worker or for a slot, lets the others go first. A
+//! port with tokens and without waiting frames does none of this: its frames go as without a limit.
 
 #[cfg(test)]
 mod bounds;
@@ -29,19 +29,19 @@ use crate::sched::flows::Verdict;
 use crate::slots::{FrameRef, NEVER, NOWHERE};
 use tidegate_evidence::DropReason;
 
-/// So often in a turn a flow that cannot leave lets the others go first.
+/// How often in a turn a flow that cannot leave lets the others go first.
 const YIELDS: u32 = 64;
 
 impl Worker {
-    /// Takes frames of a queue whose port has frames that wait, so that a flow with little to send does not wait
-    /// behind the others: as many as a turn may, and as have slots.
+    /// Takes frames of a queue whose port has waiting frames, so that a sparse flow does not wait behind
+    /// the others: as many as a turn may, and as have slots.
     pub(super) fn look_ahead(&mut self, port: &mut Port, queue: usize, budget: &mut i64) -> Turn {
         let mut turn = Turn::default();
         if port.draining || port.waiting.as_ref().is_none_or(|room| room.is_closing()) {
             return turn;
         }
         if port.link.tx.is_crowded(queue) {
-            // A driver that relies on order sees nothing of what is done behind the oldest: half a ring is enough.
+            // A driver that relies on order sees no completion behind the oldest: half a ring is enough.
             self.let_through(port, queue);
             return turn;
         }
@@ -78,9 +78,9 @@ impl Worker {
         turn
     }
 
-    /// No slot is left to look ahead by. Where frames that wait here have them, tokens make room; otherwise receivers hold
-    /// frames, and one of those is to go. What could be lost meanwhile without being counted is taken. `true` where there was
-    /// any.
+    /// Continues without a free slot. If waiting frames have the slots, tokens make room; otherwise
+    /// receivers hold frames, and one of those is dropped. Takes frames that could otherwise be lost
+    /// uncounted. `true` if there were any.
     fn do_without_room(&mut self, port: &mut Port, budget: &mut i64) -> bool {
         if has_most_slots(port) {
             return false;
@@ -89,7 +89,7 @@ impl Worker {
         self.absorb(port, budget)
     }
 
-    /// Sends what has tokens of what waits at a port, while `budget` lasts.
+    /// Sends a port's waiting frames that have tokens, within `budget`.
     pub(super) fn serve_waiting(&mut self, port: &mut Port, budget: &mut i64) -> Turn {
         let mut turn = Turn::default();
         let (mut left, mut yields) = (self.turns.batch(port.index), 0);
@@ -124,7 +124,7 @@ impl Worker {
             let Some(room) = &mut port.waiting else { break };
             let verdict = room.judge(self.now, || ect(frame.head(), &frame.headers));
             if verdict != Verdict::Pass {
-                // As little as may be: one segment.
+                // The least part: one segment.
                 part = Part::next(frame, head.bytes, 0);
             }
             if verdict == Verdict::Drop {
@@ -171,7 +171,7 @@ impl Worker {
             let egress = self.send_part(port, pending, part, slot, (started, verdict == Verdict::Mark));
             if !is_whole {
                 if is_last {
-                    // Where it is held up, if it is.
+                    // Its egress, if it is held up.
                     reference.get_mut().egress = egress.unwrap_or(NOWHERE);
                 }
                 end_part(port, reference, !is_last);
@@ -189,7 +189,8 @@ impl Worker {
         turn
     }
 
-    /// Sends a part of a frame, in a slot of its own unless it is all of it; returns its egress, if it is one alone.
+    /// Sends a part of a frame, in a slot of its own unless it is the whole; returns its egress, if it is a
+    /// single one.
     fn send_part(
         &mut self,
         port: &mut Port,
@@ -209,14 +210,14 @@ impl Worker {
             }
         }
         if marked {
-            // In the part's own headers: what is left of the frame is not marked.
+            // Marks the part's own headers, not the rest of the frame.
             let frame = slot.get_mut();
             let head_len = usize::from(frame.head_len);
             if set_ce(&mut frame.bytes[..head_len], &frame.headers) {
                 port.stats.tx.marked.add(1);
             }
         }
-        // One that had a deadline when it was begun was counted then, all of it.
+        // A frame that had a deadline at its beginning was counted then, as a whole.
         if pending.sent == 0 {
             let stats = &port.stats.tx;
             stats.frames.add(u64::from(!is_begun));
@@ -224,14 +225,14 @@ impl Worker {
             stats.wire_bytes.add(u64::from(part.wire));
         }
         if slot != whole {
-            // Counted, whatever becomes of this part and of those after it.
+            // Counted, whatever becomes of this part and the later ones.
             whole.get_mut().egress = port.index;
         }
         self.dispatch(port, slot, pending.arrival, started)
     }
 }
 
-/// The flow whose turn it is lets the others go first; `false` where all did.
+/// Lets other flows go before the one whose turn it is; `false` if all did.
 fn let_others_go(port: &mut Port, yields: &mut u32, budget: &mut i64) -> bool {
     let Some(room) = &mut port.waiting else { return false };
     room.yield_turn();
@@ -240,13 +241,13 @@ fn let_others_go(port: &mut Port, yields: &mut u32, budget: &mut i64) -> bool {
     *yields < room.active().min(YIELDS)
 }
 
-/// A frame leaves in parts from now on: it stays until the last of them is settled.
+/// Begins a frame in parts: it stays until the last part is settled.
 fn begin(whole: FrameRef) {
     let shares = &whole.get().shares;
     shares.set(shares.get().max(1));
 }
 
-/// A part of a frame that was not sent whole left the room; something is `left`.
+/// Notes that a part of a frame left the room; `is_left`: more remains.
 fn end_part(port: &mut Port, whole: FrameRef, is_left: bool) {
     if is_left {
         begin(whole);
@@ -255,15 +256,15 @@ fn end_part(port: &mut Port, whole: FrameRef, is_left: bool) {
     }
 }
 
-/// Whether half of the frames in flight, or more, wait here, and not for receivers.
+/// Whether at least half of the frames in flight wait here, not for receivers.
 fn has_most_slots(port: &Port) -> bool {
     let waiting = port.waiting.as_ref().map_or(0, |room| room.backlog().frames as usize);
     2 * waiting >= port.link.tx.in_flight()
 }
 
-/// Where frames wait in own memory: drops frames of the longest flows while the port `lacks` room. A super-frame may take the
-/// room of a thousand small ones: where `budget` ends before, the rest is for the next turn, which takes nothing before.
-/// `true` where any was dropped.
+/// Drops frames of the longest flows in own memory while the port `lacks` room. A super-frame may need the
+/// room of a thousand small ones: beyond `budget`, the next turn continues before it takes frames. `true`
+/// if any was dropped.
 fn make_room(port: &mut Port, budget: &mut i64, lacks: impl Fn(&Port) -> bool) -> bool {
     let mut dropped = false;
     while *budget > 0 && port.link.tx.holds_frames() && lacks(port) && drop_longest(port) {
@@ -278,7 +279,7 @@ fn is_over_full(port: &Port) -> bool {
     port.waiting.as_ref().is_some_and(|room| room.is_over_full())
 }
 
-/// Drops the oldest frame of the flow of which most waits, for room; `false` where nothing waits.
+/// Drops the oldest frame of the longest flow; `false` if nothing waits.
 fn drop_longest(port: &mut Port) -> bool {
     let dropped = port.waiting.as_mut().and_then(|room| room.drop_longest());
     let Some(queued) = dropped else { return false };

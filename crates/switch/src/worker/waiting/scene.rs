@@ -1,4 +1,5 @@
-//! A sender above its limit, behind a ring or a tap, and a receiver that takes all, on a worker whose time the test sets.
+//! A sender above its limit, behind a ring or a tap, and a receiver that takes all, on a worker whose time
+//! the test sets.
 
 use super::super::Worker;
 use super::super::testing::{self, add_link, add_tap, set_time};
@@ -36,7 +37,7 @@ const ELSEWHERE: u16 = 4;
 /// Flows from this one on go there.
 pub(super) const TO_ELSEWHERE: u16 = 48;
 const START: u64 = 1_000_000_000_000;
-/// Loops after which nothing is left to do at that time.
+/// Loops after which no work remains at that time.
 const LOOPS: usize = 300;
 const V1: u64 = 1 << 32;
 const PACKED: u64 = 1 << 34;
@@ -55,13 +56,13 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Whether frames wait in the ring where those before them fill half of it.
+    /// Whether frames wait in the ring if earlier ones fill half of it.
     pub(super) fn is_in_order(self) -> bool {
         matches!(self, Self::Ring { in_order: true, .. })
     }
 }
 
-/// A segment, or several of them in one frame, that arrived.
+/// An arrived segment, or several of them in one frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Got {
     pub(super) flow: u16,
@@ -90,7 +91,7 @@ pub(super) struct Scene {
     pub(super) now: u64,
     pub(super) got: Vec<Got>,
     pub(super) stats: &'static VnicSlot,
-    /// Segments that were sent, and the frames that they were in.
+    /// Segments that were sent, and their frames.
     pub(super) sent: usize,
     pub(super) frames: u64,
     /// Whether senders understand marks.
@@ -102,20 +103,20 @@ pub(super) struct Scene {
     other: OwnedFd,
     /// The first receiver takes nothing.
     pub(super) stalled: bool,
-    /// The worker looks again and again whether another one has room, or a receiver.
+    /// The worker polls for another one's room or a receiver.
     pub(super) never_done: bool,
-    /// Of each flow, the bytes that were sent, and up to where they arrived.
+    /// For each flow, the sent bytes, and the end of those that arrived.
     flows: Vec<(u32, u32)>,
 }
 
 impl Scene {
-    /// A sender whose contract has these keys.
+    /// Returns a sender whose contract has these keys.
     pub(super) fn new(kind: Kind, keys: &str) -> Self {
         set_time(START);
         Self::of_worker(testing::worker().0, kind, keys)
     }
 
-    /// The same beside another worker, which does nothing.
+    /// The same beside another, idle worker.
     pub(super) fn beside(kind: Kind, keys: &str) -> (Self, Worker) {
         set_time(START);
         let mut workers = testing::workers(2);
@@ -177,7 +178,7 @@ impl Scene {
         scene
     }
 
-    /// The same, with so many rings, which are split.
+    /// The same with this many split rings.
     pub(super) fn with_rings(size: u16, keys: &str, rings: u16) -> Self {
         let kind = Kind::Ring { size, packed: false, in_order: false };
         let mut scene = Self::new(kind, &format!("queues = {rings}\n{keys}"));
@@ -195,8 +196,8 @@ impl Scene {
         start(&mut self.worker, memory, ring, 0, *base);
     }
 
-    /// A frame of a flow with so many bytes of payload, a super-frame where they are more than a segment's. Whether there was
-    /// room for it.
+    /// Sends a frame of a flow with this payload (bytes), a super-frame if it exceeds a segment. Whether
+    /// there was room.
     pub(super) fn send(&mut self, flow: u16, payload: usize) -> bool {
         self.send_by(0, flow, payload)
     }
@@ -248,7 +249,7 @@ impl Scene {
         sent
     }
 
-    /// Time passes, and the worker does all that it can by then.
+    /// Passes time, and lets the worker do all its work.
     pub(super) fn pass(&mut self, ns: u64) {
         self.now += ns;
         set_time(self.now);
@@ -264,12 +265,12 @@ impl Scene {
         assert!(self.stalled || self.never_done, "it is never done");
     }
 
-    /// So long, with a look at every `step`.
+    /// The same, with a look at every `step`.
     pub(super) fn pass_in_steps(&mut self, ns: u64, step: u64) {
         (0..ns / step).for_each(|_| self.pass(step));
     }
 
-    /// Passes time until nothing is under way.
+    /// Passes time until no frame is under way.
     pub(super) fn finish(&mut self) {
         for _ in 0..4000 {
             self.pass(10 * MS);
@@ -280,7 +281,7 @@ impl Scene {
         assert_eq!((self.in_flight(), self.unreturned()), (0, 0), "all came back");
     }
 
-    /// However much waits, half a ring at most was sent and is not back.
+    /// Checks that at most half a ring was sent and is not back.
     fn check_slots(&mut self) {
         let End::Ring { ring, .. } = &self.end else { return };
         if !self.further.is_empty() {
@@ -291,7 +292,7 @@ impl Scene {
         let Some(queue) = port.link.tx.rings().and_then(|rings| rings.queue(0)) else { return };
         let (slots, waiting) = (&queue.slots, port.waiting.as_ref().map_or(0, |room| room.backlog().frames));
         assert_eq!(slots.waiting(), waiting as usize);
-        // A frame whose last part was sent is not back before its parts.
+        // A frame whose last part was sent comes back after its parts.
         let sent = slots.in_flight() - slots.waiting() - slots.pieces();
         assert!(slots.pieces() <= size / 2 && sent <= size / 2 + slots.pieces(), "{sent} of {size} are sent");
         assert!(slots.in_flight() - slots.pieces() <= size);
@@ -329,7 +330,7 @@ impl Scene {
         self.further.iter_mut().for_each(|ring| while ring.reap().is_some() {});
     }
 
-    /// All frames come back, before a change. Whether any waited for tokens meanwhile.
+    /// Gets all frames back, before a change. Whether any waited for tokens meanwhile.
     fn quiet(&mut self) -> bool {
         self.worker.pause(SENDER);
         let waited = self.worker.drain(SENDER);
@@ -346,7 +347,7 @@ impl Scene {
         waited
     }
 
-    /// As a front end that asks where a ring stands. Whether frames waited for tokens meanwhile.
+    /// Acts as a front end that asks where a ring stands. Whether frames waited for tokens meanwhile.
     pub(super) fn stop(&mut self, ring: u16) -> bool {
         let waited = self.quiet();
         self.worker.stop_queue(SENDER, 2 * ring + 1);
@@ -354,7 +355,7 @@ impl Scene {
         waited
     }
 
-    /// As a front end that asks where the ring stands, and starts it again there; as the next process does.
+    /// Acts as a front end that stops and restarts the ring, as the next process does.
     pub(super) fn stop_and_start(&mut self) {
         self.quiet();
         if let Some((stopped, _)) = self.worker.stop_queue(SENDER, 1)
@@ -368,12 +369,12 @@ impl Scene {
         self.worker.resume(SENDER);
     }
 
-    /// Other keys in the sender's contract.
+    /// Sets other keys in the sender's contract.
     pub(super) fn change(&mut self, keys: &str) {
         self.change_of(SENDER, keys);
     }
 
-    /// Other keys in a contract.
+    /// Sets other keys in a contract.
     pub(super) fn change_of(&mut self, port: u16, keys: &str) {
         self.worker.set_contract(port, PortContract::new(&vnic(port, keys), &Host::default()));
     }
@@ -386,7 +387,7 @@ impl Scene {
         self.port().link.tx.in_flight()
     }
 
-    /// Buffers that the guest has not back.
+    /// Returns the number of buffers that the guest has not back.
     pub(super) fn unreturned(&self) -> u16 {
         match &self.end {
             End::Tap(_) => 0,
@@ -398,7 +399,7 @@ impl Scene {
         self.stats.tx.dropped[reason as usize].get() as usize
     }
 
-    /// Why frames were dropped, and how many.
+    /// Returns dropped frames by reason.
     pub(super) fn drops(&self) -> Vec<(&'static str, usize)> {
         let all = DropReason::ALL.iter().map(|reason| (reason.label(), self.dropped(*reason)));
         all.filter(|(_, count)| *count > 0).collect()
@@ -408,12 +409,12 @@ impl Scene {
         self.drops().iter().map(|(_, count)| count).sum()
     }
 
-    /// Segments that arrived.
+    /// Returns the number of arrived segments.
     pub(super) fn segments(&self) -> usize {
         self.got.iter().map(Got::segments).sum()
     }
 
-    /// Bytes on the wire that arrived since `at`.
+    /// Returns the bytes on the wire that arrived since `at`.
     pub(super) fn wire_since(&self, at: u64) -> u64 {
         self.got.iter().filter(|got| got.at > at).map(Got::wire).sum()
     }

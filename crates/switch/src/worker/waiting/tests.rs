@@ -1,4 +1,4 @@
-//! Order, counts and slots whatever happens, and how long a frame of a flow with little to send waits.
+//! Order, counters and slots after any events, and the waits of a sparse flow.
 
 use super::scene::{Got, HEADERS, Kind, MS, RECEIVER, SEGMENT, Scene, TO_ELSEWHERE, TO_OTHER};
 use crate::slots::Slots;
@@ -20,13 +20,13 @@ fn kinds() -> Vec<Kind> {
     rings.into_iter().map(ring).chain([Kind::Tap]).collect()
 }
 
-/// How long a segment takes at a rate, ns.
+/// Returns the time of a segment at a rate (ns).
 fn segment_ns(mbit: u32) -> u64 {
     (SEGMENT + HEADERS) as u64 * 8_000 / u64::from(mbit)
 }
 
-/// A flow keeps 16 super-frames under way, or sends one a millisecond; another sends a small frame now and then. How long each of
-/// those waited, ns, that did not for more than a millisecond.
+/// A flow keeps 16 super-frames under way, or sends one a millisecond; another sends a small frame now and
+/// then. Returns how long each of the latter waited (ns), if it exceeded a millisecond.
 fn flood(scene: &mut Scene, ms: u64, payload: usize) -> Vec<u64> {
     let mut waits = Vec::new();
     for _ in 0..ms {
@@ -48,7 +48,8 @@ fn a_small_frame_waits_for_one_part_at_most() {
         let waits = flood(&mut scene, 40, 60_000);
         // The burst is gone; a part that is just leaving, its own tokens, and a look.
         let most = segment_ns(mbit).max(MS) + segment_ns(mbit) / 10 + MS / 10;
-        // In the millisecond after it was sent. In order, they overtake by half a ring while a super-frame is sent.
+        // In the millisecond after its sending. In order, they overtake by half a ring while a super-frame
+        // is sent.
         let seen = if mbit == 5 { 10 } else { 36 };
         assert!(waits.len() >= seen, "{kind:?}, {mbit} Mbit/s: {} of 40 seen", waits.len());
         let worst = waits.iter().max().copied().unwrap_or(u64::MAX);
@@ -127,8 +128,8 @@ fn all_of_a_ring_waits_unless_its_driver_relies_on_order_or_it_is_very_long() {
     }
 }
 
-/// A flow keeps all of a ring but `spare` entries full of super-frames; another sends a small frame now and then. How long
-/// those took.
+/// A flow keeps all of a ring but `spare` entries full of super-frames; another sends a small frame now and
+/// then. Returns how long the latter took.
 fn flood_all_but(scene: &mut Scene, size: u16, spare: u16, ms: u64, sparse: u16) -> Vec<Option<u64>> {
     let mut took = Vec::new();
     for _ in 0..ms {
@@ -192,7 +193,7 @@ fn a_flow_to_a_worker_without_room_holds_up_no_other() {
     // 20 Mbit/s carry 13 full segments in 8 ms, and the burst.
     assert!(got(TO_OTHER) >= 39 && got(BULK) >= 10, "{} and {}", got(TO_OTHER), got(BULK));
     assert_eq!(scene.all_dropped(), 0, "{:?}", scene.drops());
-    // When nothing else is to be sent, frames of a worker that stays behind are dropped.
+    // When nothing else is to be sent, frames to a busy worker are dropped.
     scene.finish();
     assert!(scene.dropped(DropReason::WorkerBehind) > 0);
     let peer = &mut behind.peers[0].as_mut().unwrap().0;
@@ -241,10 +242,10 @@ fn a_stopped_ring_has_its_frames_back() {
         scene.stop_and_start();
         let dropped = scene.dropped(DropReason::SenderReset);
         if overtaken {
-            // What the small frame passed cannot go back, and 10 ms are not enough for it.
+            // Frames that the small one passed cannot go back, and 10 ms do not suffice for them.
             assert!((1..=waiting).contains(&dropped), "{kind:?}: {dropped} of {waiting}");
         } else {
-            // The one of which a part was sent.
+            // The frame of which a part was sent.
             assert!(dropped <= 1, "{kind:?}: {dropped} of {waiting}");
         }
         scene.finish();
@@ -304,7 +305,7 @@ fn an_upgrade_waits_for_tokens_and_drops_what_has_none() {
         scene.pass_in_steps(10 * MS, MS / 2);
         let had_some = scene.worker.drop_all_waiting();
         let dropped = scene.dropped(DropReason::SenderReset);
-        // One of which a part was sent cannot go back in any case.
+        // A frame of which a part was sent cannot go back in any case.
         assert!(had_some && (dropped > 5) == overtaken, "{dropped} dropped");
         scene.pass(MS);
         assert!(scene.worker.is_drained());
@@ -364,8 +365,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// The scene checks that each byte arrives once at most, and in its flow's order. Here: nothing is lost without being
-    /// counted, and all comes back.
+    /// The scene checks that each byte arrives at most once, in its flow's order. Here: no loss is
+    /// uncounted, and all slots come back.
     #[test]
     fn each_segment_arrives_or_is_counted_and_every_slot_comes_back(
         kind in prop::sample::select(kinds()), ecn in 0u8..3, steps in steps(),
@@ -401,7 +402,7 @@ proptest! {
         prop_assert!(frames <= scene.frames, "{} of {} frames", frames, scene.frames);
         prop_assert!((arrived..=scene.sent).contains(&segments), "{} of {} segments", segments, scene.sent);
         if exact && !had_deadline {
-            // Of one with a deadline all is counted when it is begun.
+            // A frame with a deadline is counted as a whole at its beginning.
             prop_assert_eq!((segments, tx.wire_bytes.get()), (arrived, scene.wire_since(0)));
         }
         if all == 0 {
