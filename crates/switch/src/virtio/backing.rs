@@ -1,4 +1,4 @@
-//! What can be a guest's memory, told by what its file is on.
+//! Decides whether a file can be guest memory, by its file system.
 //!
 //! ```text
 //!  memfd, tmpfs, hugetlbfs ──▶ memory: a page is there, or the kernel makes one at once
@@ -7,15 +7,15 @@
 //!  sockets, pipes, devices ──▶ refused
 //! ```
 //!
-//! The first question, [`is_memory`], is never passed on to a file system. All others are, and the process that
-//! serves it may take as long as it likes to answer: a [thread](crate::vhost_user::errands) asks them that no worker waits for.
+//! The kernel itself answers [`is_memory`]. All other questions go to the file system, whose process may
+//! answer as late as it likes: a [thread](crate::vhost_user::errands) asks them for which no worker waits.
 
 use rustix::fs::{FileType, Stat, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
 use std::fmt;
 use std::os::fd::AsFd;
 
-/// File systems of linux/magic.h that are on a disk of this machine, and in no process.
+/// File systems of linux/magic.h on a disk of this machine, not served by a process.
 const DISKS: [(u32, &str); 6] = [
     (0x0000_ef53, "ext4"),
     (0x5846_5342, "xfs"),
@@ -25,10 +25,11 @@ const DISKS: [(u32, &str); 6] = [
     (0x2fc1_2fc1, "zfs"),
 ];
 
-/// Those of what is no file: sockets, pipes, event counters and their like, devices and folders of tmpfs.
+/// Types of objects that are no files: sockets, pipes, event counters and their like, devices and folders
+/// of tmpfs.
 const NO_FILES: [u32; 4] = [0x534f_434b, 0x5049_5045, 0x0904_1934, 0x0102_1994];
 
-/// Some of those that are refused, for people.
+/// Some refused file systems, for messages.
 const OTHERS: [(u32, &str); 8] = [
     (0x6573_5546, "FUSE"),
     (0x0000_6969, "NFS"),
@@ -40,7 +41,7 @@ const OTHERS: [(u32, &str); 8] = [
     (0x5345_434d, "secretmem"),
 ];
 
-/// What a file that can be memory is on.
+/// The file system of a file that can be memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// Memory: tmpfs, a memfd, hugetlbfs.
@@ -52,11 +53,11 @@ pub enum Backing {
 /// Why a file cannot be memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// A socket, a pipe, a device, a folder.
+    /// It is a socket, a pipe, a device or a folder.
     NotAFile,
-    /// On a file system of this type (linux/magic.h).
+    /// It is on a file system of this type (linux/magic.h).
     FileSystem(u32),
-    /// The kernel does not say.
+    /// The kernel does not answer.
     System(Errno),
 }
 
@@ -77,17 +78,17 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// Whether `file` is on tmpfs or hugetlbfs, as memfds are. Answered by the kernel itself, at once, whatever it is:
-/// only these know seals (memfd_get_seals()).
+/// Whether `file` is on tmpfs or hugetlbfs, as memfds are. The kernel itself answers, at once: only these
+/// know seals (memfd_get_seals()).
 pub fn is_memory(file: impl AsFd) -> bool {
     fcntl_get_seals(file).is_ok()
 }
 
-/// What `file` is on. Where it is not [memory](is_memory), its file system is asked, which may take as long as it
-/// likes.
+/// Returns the file system of `file`. If it is not [memory](is_memory), this asks the file system, which
+/// may take as long as it likes.
 ///
 /// # Errors
-/// It cannot be memory.
+/// The file cannot be memory.
 pub fn look(file: impl AsFd) -> Result<Backing, Unfit> {
     let backing = match is_memory(&file) {
         true => Backing::Memory,
@@ -108,11 +109,11 @@ pub fn look(file: impl AsFd) -> Result<Backing, Unfit> {
     }
 }
 
-/// Whether a file has all of its pages, by its blocks: those beyond what is mapped of it too, since pages there
-/// would make up for holes. To seek for a hole would wait for a thread that is punching one.
+/// Whether a file has all of its pages, by its number of blocks, also beyond the mapped part: pages there
+/// could make up for holes. Seeking for a hole would wait for a thread that is punching one.
 ///
-/// A file with pages behind its end, which a front end can allocate, may look whole and be not. Nothing is lost
-/// by that but time: if memory keeps on holding a worker up, [all ports are watched](crate::worker).
+/// A file with pages behind its end, which a front end can allocate, may look whole and have holes. That
+/// costs only time: if memory keeps holding a worker up, [all ports are watched](crate::worker).
 pub fn is_whole(stat: &Stat) -> bool {
     let bytes = (stat.st_blocks as u64).saturating_mul(512);
     bytes >= stat.st_size as u64
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_file_on_a_disk_is_one() {
-        // Where programs are, as a rule.
+        // Programs are usually on a disk.
         let here = File::open(std::env::current_exe().unwrap()).unwrap();
         let kind = fstatfs(&here).unwrap().f_type as u32;
         match DISKS.iter().find(|(magic, _)| *magic == kind) {

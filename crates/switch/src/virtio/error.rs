@@ -30,10 +30,10 @@ impl fmt::Display for RingPart {
     }
 }
 
-/// What is wrong with a virtqueue. All but [`TooManySpans`](Self::TooManySpans) are fatal:
-/// the driver broke virtio 1.2, 2.7 or 2.8, and nothing it says afterwards can be relied on.
+/// A fault of a virtqueue. All but [`TooManySpans`](Self::TooManySpans) are fatal: the driver broke virtio
+/// 1.2, 2.7 or 2.8, and nothing it says afterwards can be relied on.
 ///
-/// Chains are named by the place of their first descriptor in the ring.
+/// A chain is named by the place of its first descriptor in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
     /// The size of a split ring is no power of two, zero or too large.
@@ -88,7 +88,7 @@ pub enum RingError {
         /// Ring size.
         size: u16,
     },
-    /// What a predecessor left in flight does not fit the ring.
+    /// The in-flight record of a predecessor does not match the ring.
     #[error("what was in flight when the last process ended does not fit the ring: {0}")]
     Inflight(&'static str),
     /// More entries are available than the driver can have.
@@ -111,7 +111,7 @@ pub enum RingError {
         /// Ring size.
         size: u16,
     },
-    /// A descriptor that was available is not any more.
+    /// A descriptor that was available is no longer.
     #[error("chain {head}: its descriptor was made available and taken back")]
     TakenBack {
         /// First descriptor of the chain.
@@ -127,7 +127,7 @@ pub enum RingError {
         /// Ring size.
         size: u16,
     },
-    /// A buffer id that another chain has, which the device has not given back.
+    /// A buffer id of another chain, which the device has not given back.
     #[error("chain {head}: buffer id {id} is in flight already")]
     BufferIdInFlight {
         /// First descriptor of the chain.

@@ -1,9 +1,9 @@
-//! What both layouts of a virtqueue have in common before the first descriptor is read: what was
-//! negotiated, where the parts are, when the other side wants to be told.
+//! Common to both layouts of a virtqueue before the first descriptor is read: negotiated features, places
+//! of the parts, and when the other side wants a notification.
 
 use super::{GuestMemory, RingError, RingPart};
 
-/// Which rings a queue has, and what its driver relies on.
+/// The kind of a queue's rings, and whether its driver relies on order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::virtio) struct Kind {
     /// VIRTIO_F_RING_PACKED.
@@ -37,7 +37,7 @@ impl Features {
     }
 }
 
-/// Size of a virtqueue and where its parts are, in the front end's (user) addresses.
+/// Size of a virtqueue and addresses of its parts, in the front end's (user) addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
     /// Entries: 1 to 32768; of a split ring a power of two.
@@ -50,7 +50,7 @@ pub struct RingLayout {
     pub used: u64,
 }
 
-/// Where a part of a virtqueue is in this process: wholly in one region, and aligned.
+/// Returns the address of a part in this process: wholly in one region, and aligned.
 pub(super) fn locate(
     memory: &GuestMemory,
     part: RingPart,
@@ -59,7 +59,7 @@ pub(super) fn locate(
     align: u64,
 ) -> Result<*mut u8, RingError> {
     let ptr = memory.translate_user(addr, len).ok_or(RingError::PartUnmapped { part, addr, len })?;
-    // A front end's page offsets need not be ours, so both addresses are looked at.
+    // A front end's page offsets need not be ours, so both addresses are checked.
     if !addr.is_multiple_of(align) || !ptr.addr().is_multiple_of(align as usize) {
         return Err(RingError::PartUnaligned { part, addr, align });
     }

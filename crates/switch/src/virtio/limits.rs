@@ -12,6 +12,6 @@ pub const MAX_SPANS: usize = 64;
 /// buffers are 19 pages, which is 1.2 MiB where pages are 64 KiB.
 pub const MAX_CHAIN_BYTES: u32 = 2 << 20;
 
-/// Most descriptors one chain may have, the empty ones too: half of them hold as many buffers as
-/// are taken, and a worker must not walk through thousands that hold nothing.
+/// Most descriptors of one chain, empty ones included: half of them can hold as many buffers as are taken,
+/// and a worker must not walk through thousands of empty ones.
 pub(crate) const MAX_DESCRIPTORS: u16 = 2 * MAX_SPANS as u16;

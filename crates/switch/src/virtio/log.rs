@@ -1,4 +1,4 @@
-//! The dirty log: which of a guest's pages we wrote while it migrates (vhost-user, "Migration").
+//! The dirty log: the guest pages that the switch wrote during a migration (vhost-user, "Migration").
 //!
 //! ```text
 //!  write ─▶ guest memory      page n of guest physical memory: bit n % 8 of byte n / 8
@@ -22,7 +22,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Bytes that one bit stands for, whatever the pages of guest and host are.
+/// Bytes of one bit, whatever the page sizes of guest and host.
 pub const PAGE: u64 = 4096;
 
 /// Why a log cannot be used.
@@ -39,8 +39,8 @@ pub enum LogError {
     /// Not something whose length can be known.
     #[error("the log is not a file; give a memfd")]
     NotAFile,
-    /// On another file system. Huge pages cannot be replaced one by one where they go missing, and a file
-    /// system of the front end's own keeps a thread that writes waiting.
+    /// On another file system. Huge pages that go missing cannot be replaced one by one, and a file system
+    /// of the front end's own delays a thread that writes.
     #[error(
         "the log is not in plain shared memory but on a file system of type {0:#x}; give a memfd without huge pages"
     )]
@@ -77,9 +77,9 @@ pub struct LogArea {
     /// First byte of the log in the mapping.
     before: usize,
     size: u64,
-    /// None while it is unmapped.
+    /// `None` while it is unmapped.
     watch: Option<Watch>,
-    /// Given back when it is unmapped.
+    /// Returned when it is unmapped.
     _charge: Option<Charge>,
 }
 
@@ -90,7 +90,7 @@ unsafe impl Send for LogArea {}
 unsafe impl Sync for LogArea {}
 
 impl LogArea {
-    /// Maps `size` bytes at `offset` of `fd` (SET_LOG_BASE). The descriptor is not needed any more then.
+    /// Maps `size` bytes at `offset` of `fd` (SET_LOG_BASE). The descriptor may be closed afterwards.
     ///
     /// # Errors
     /// What a front end can get wrong, see [`LogError`].
@@ -123,8 +123,8 @@ impl LogArea {
         // A core dump has no use for it.
         // SAFETY: our own mapping, made above.
         let _ = unsafe { madvise(start, mapped, Advice::LinuxDontDump) };
-        // A worker is not to wait for the kernel to map a page of it; pages that are not there yet are not
-        // made, or a front end could have us fill the machine's memory. QEMU clears its log first.
+        // Maps existing pages now, so that no worker waits for the kernel. Missing pages are not made, or a
+        // front end could fill the machine's memory. QEMU clears its log first.
         if stat.st_blocks as u64 * 512 >= end {
             // SAFETY: as above; populating changes no byte of it.
             let _ = unsafe { madvise(start, mapped, Advice::LinuxPopulateWrite) };
@@ -132,7 +132,7 @@ impl LogArea {
         Ok(area)
     }
 
-    /// Keeps what was taken of its port's [account](crate::quota::Account) for it, until it is unmapped.
+    /// Holds a charge to its port's [account](crate::quota::Account) until it is unmapped.
     #[must_use]
     pub fn charged(mut self, charge: Charge) -> Self {
         self._charge = Some(charge);
@@ -167,7 +167,7 @@ impl Drop for LogArea {
     }
 }
 
-/// A log and the memory it is about.
+/// A log and its memory.
 #[derive(Clone, Debug)]
 pub struct DirtyLog {
     area: Arc<LogArea>,
@@ -175,7 +175,7 @@ pub struct DirtyLog {
 }
 
 impl DirtyLog {
-    /// A log with a bit for every page of the memory.
+    /// Returns a log with a bit for every page of the memory.
     ///
     /// # Errors
     /// [`LogError::TooSmall`].
@@ -195,13 +195,12 @@ impl DirtyLog {
         if memory > log { Err(LogError::TooSmall { log, memory }) } else { Ok(()) }
     }
 
-    /// Whether a part of it was taken away since: what was written there is not known any more, and
-    /// the port is to be disconnected.
+    /// Whether a part of the log was lost: its bits are unknown, and the port is to be disconnected.
     pub fn is_lost(&self) -> bool {
         self.area.watch.as_ref().is_some_and(Watch::is_lost)
     }
 
-    /// The same log for another memory table.
+    /// Returns the same log for another memory table.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -209,14 +208,14 @@ impl DirtyLog {
         Self::new(self.area.clone(), memory)
     }
 
-    /// `len` bytes at `ptr`, in one region of the guest's memory as it is mapped here, were written.
+    /// Marks `len` written bytes at `ptr`, in one region of the guest's memory as it is mapped here.
     pub fn mark(&self, ptr: *const u8, len: u64) {
         if let Some(first) = self.memory.guest_addr(ptr) {
             self.mark_guest(first, len);
         }
     }
 
-    /// `len` bytes at a guest address were written.
+    /// Marks `len` written bytes at a guest address.
     pub fn mark_guest(&self, first: u64, len: u64) {
         if len > 0 {
             let last = first.saturating_add(len - 1);
@@ -224,7 +223,7 @@ impl DirtyLog {
         }
     }
 
-    /// The first `len` bytes of a chain's buffers were written.
+    /// Marks the first `len` bytes of a chain's buffers.
     pub fn mark_chain(&self, chain: &Chain, len: u32) {
         let mut left = len;
         for span in chain.spans() {
@@ -234,7 +233,7 @@ impl DirtyLog {
         }
     }
 
-    /// `len` bytes at an address of the front end were written.
+    /// Marks `len` written bytes at an address of the front end.
     pub fn mark_user(&self, addr: u64, len: u64) {
         if let Some(ptr) = self.memory.translate_user(addr, len) {
             self.mark(ptr, len);
@@ -279,7 +278,7 @@ mod tests {
     }
 
     proptest! {
-        /// Exactly the pages of what was written.
+        /// Exactly the written pages are marked.
         #[test]
         fn a_write_is_marked_and_nothing_else(
             writes in prop::collection::vec((any::<bool>(), 0u64..16 * PAGE, 1u64..3 * PAGE, any::<bool>()), 1..20),
@@ -306,7 +305,7 @@ mod tests {
         }
     }
 
-    /// A frame may end anywhere in its buffers, and they may lie in any region.
+    /// A frame may end anywhere in its buffers, which may be in any regions.
     #[test]
     fn of_a_chain_what_was_written_is_marked() {
         let memory = memory();
@@ -357,7 +356,7 @@ mod tests {
 
     #[test]
     fn a_log_that_is_not_plain_memory_is_refused_and_one_without_pages_is_not_filled() {
-        // There need not be any huge pages for that.
+        // The machine may have no huge pages.
         match memfd_create("log", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) {
             Ok(huge) => {
                 ftruncate(&huge, 2 << 20).unwrap();

@@ -8,11 +8,10 @@
 //!   this process     mmap of its file   mmap of its file
 //! ```
 //!
-//! A file may be cut short after it was mapped, and touching the lost pages then raises SIGBUS.
-//! A guest cannot do that; a front end can, unless the file is sealed (F_SEAL_SHRINK, QEMU's
-//! default for memory-backend-memfd). What can be checked is checked when mapping; what is lost
-//! later costs the port its connection ([`sigbus`](super::sigbus)). What can be memory at all:
-//! [`backing`].
+//! A file may be cut short after it was mapped, and touching the lost pages then raises SIGBUS. A guest
+//! cannot do that; a front end can, unless the file is sealed (F_SEAL_SHRINK, QEMU's default for
+//! memory-backend-memfd). Mapping checks all it can; a later loss costs the port its connection
+//! ([`sigbus`](super::sigbus)). [`backing`] decides which files can be memory.
 
 use super::Span;
 use super::backing::{self, Backing, Unfit};
@@ -79,7 +78,7 @@ pub enum MapError {
         /// Length of the file.
         file: u64,
     },
-    /// More regions of all ports than a switch can have ports with.
+    /// All ports together have too many regions.
     #[error("memory region {0}: too many regions are mapped in this process")]
     TooManyMapped(usize),
     /// The kernel refused.
@@ -124,15 +123,15 @@ impl Region {
 struct Mapping {
     start: *mut c_void,
     len: usize,
-    /// None before it is complete, and while it is unmapped.
+    /// `None` before it is complete, and while it is unmapped.
     watch: Option<Watch>,
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.watch = None;
-        // SAFETY: exactly what mmap returned, owned by this value alone; users of the pointers
-        // hold the GuestMemory, or answer for not using them any more (see `Span`).
+        // SAFETY: exactly what mmap returned, owned by this value alone; users of the pointers hold the
+        // GuestMemory, or have stopped using them (see `Span`).
         let _ = unsafe { munmap(self.start, self.len) };
     }
 }
@@ -145,10 +144,10 @@ pub struct GuestMemory {
     /// Front end's address of each of `regions`.
     user_addrs: Vec<u64>,
     preallocated: bool,
-    /// Something of it is on a disk, by this file system.
+    /// File system of the disk that holds some of it.
     disk: Option<&'static str>,
     mappings: Vec<Mapping>,
-    /// Given back when it is unmapped.
+    /// Returned when it is unmapped.
     _charge: Option<Charge>,
 }
 
@@ -159,14 +158,14 @@ unsafe impl Send for GuestMemory {}
 unsafe impl Sync for GuestMemory {}
 
 impl GuestMemory {
-    /// Maps a memory table. The descriptors are not needed any more then.
+    /// Maps a memory table. The descriptors may be closed afterwards.
     ///
-    /// Memory whose every page is there already is also entered into this process's page
-    /// tables, so that no worker ever waits for a page fault in it. A file that is not
-    /// [memory](backing::is_memory) is asked what it is on, which may take as long as its file system likes.
+    /// If every page exists already, all are also entered into this process's page tables, so that no
+    /// worker waits for a page fault. For a file that is not [memory](backing::is_memory) this asks the
+    /// file system, which may take as long as it likes.
     ///
     /// # Errors
-    /// What a front end can get wrong, see [`MapError`]. Nothing stays mapped then.
+    /// A fault of the front end, see [`MapError`]. Nothing stays mapped then.
     pub fn map<F: AsFd>(specs: impl AsRef<[RegionSpec<F>]>) -> Result<Self, MapError> {
         let specs = specs.as_ref();
         check_table(specs)?;
@@ -207,7 +206,7 @@ impl GuestMemory {
             memory.user_addrs.push(spec.user_addr);
             memory.mappings.push(mapping);
         }
-        // What is on a disk may be written back and forgotten at any time.
+        // Pages on a disk may be written back and dropped at any time.
         memory.preallocated = memory.disk.is_none() && all_whole;
         if memory.preallocated {
             memory.populate();
@@ -215,14 +214,14 @@ impl GuestMemory {
         Ok(memory)
     }
 
-    /// Where `len` bytes at guest physical address `gpa` are in this process; `None` unless
+    /// Returns the address of `len` bytes at guest physical address `gpa` in this process; `None` unless
     /// all of them are in one region.
     #[inline]
     pub fn translate(&self, gpa: u64, len: u64) -> Option<*mut u8> {
         self.region(gpa)?.translate(gpa, len)
     }
 
-    /// The region that contains `gpa`. Callers with locality keep it and ask it first.
+    /// Returns the region that contains `gpa`. Callers with locality keep it and ask it first.
     #[inline]
     pub(super) fn region(&self, gpa: u64) -> Option<&Region> {
         self.regions.iter().find(|region| gpa.wrapping_sub(region.guest_addr) < region.size)
@@ -236,7 +235,7 @@ impl GuestMemory {
         })
     }
 
-    /// The guest physical address of a byte as it is mapped in this process.
+    /// Returns the guest physical address of a byte as it is mapped in this process.
     pub fn guest_addr(&self, ptr: *const u8) -> Option<u64> {
         self.regions.iter().find_map(|region| {
             let offset = ptr.addr().checked_sub(region.host.addr())? as u64;
@@ -244,7 +243,7 @@ impl GuestMemory {
         })
     }
 
-    /// The first guest physical address after the last region.
+    /// Returns the first guest physical address after the last region.
     pub fn end(&self) -> u64 {
         self.regions.last().map_or(0, |region| region.guest_addr + region.size)
     }
@@ -274,32 +273,31 @@ impl GuestMemory {
         Ok(true)
     }
 
-    /// Whether [every page](backing::is_whole) of its files was there when the table was mapped. If not, the thread that touches a
-    /// page first waits for the kernel to make it: perhaps a worker, and all its ports with it.
+    /// Whether [every page](backing::is_whole) of its files existed when the table was mapped. If not, the
+    /// thread that touches a page first waits for the kernel: perhaps a worker, and all its ports with it.
     pub fn preallocated(&self) -> bool {
         self.preallocated
     }
 
-    /// The file system of the disk that some of it is on, where it is: a thread that touches a page may wait for
-    /// the disk.
+    /// Returns the file system of the disk that holds some of it, if any: a thread that touches a page may
+    /// wait for the disk.
     pub fn disk(&self) -> Option<&'static str> {
         self.disk
     }
 
-    /// Keeps what was taken of its port's [account](crate::quota::Account) for it, until it is unmapped.
+    /// Holds a charge to its port's [account](crate::quota::Account) until it is unmapped.
     #[must_use]
     pub fn charged(self, charge: Charge) -> Self {
         Self { _charge: Some(charge), ..self }
     }
 
-    /// Whether a part of it was taken away since, and replaced by zeros: the port is to be
-    /// disconnected.
+    /// Whether a part of it was lost, and replaced by zeros: the port is to be disconnected.
     pub fn is_lost(&self) -> bool {
         self.mappings.iter().any(|mapping| mapping.watch.as_ref().is_some_and(Watch::is_lost))
     }
 
-    /// Enters all pages into our page tables. Best effort: kernels before 5.14 cannot. Piece by piece: the
-    /// process's address space is locked meanwhile, which a worker's fault would wait for.
+    /// Enters all pages into this process's page tables. Best effort: kernels before 5.14 cannot. Piece by
+    /// piece: a worker's fault would wait for the lock of the address space.
     fn populate(&self) {
         const PIECE: usize = 64 << 20;
         for mapping in &self.mappings {
@@ -312,7 +310,7 @@ impl GuestMemory {
     }
 }
 
-/// What can be said of a table before its files are looked at.
+/// Checks a table before its files.
 fn check_table<F>(specs: &[RegionSpec<F>]) -> Result<(), MapError> {
     if specs.is_empty() {
         return Err(MapError::NoRegions);
@@ -352,7 +350,7 @@ fn map_region<F: AsFd>(i: usize, spec: &RegionSpec<F>) -> Result<(Mapping, *mut 
         .map_err(|errno| system(i, "mmap", errno))?;
     let mut mapping = Mapping { start, len, watch: None };
     mapping.watch = Some(Watch::new(start, len, page as usize).ok_or(MapError::TooManyMapped(i))?);
-    // A guest's memory has no place in a core dump of ours; not worth failing for.
+    // A guest's memory has no place in our core dump; a failure does not matter.
     // SAFETY: our own mapping, made above; no byte of it changes.
     let _ = unsafe { madvise(start, len, Advice::LinuxDontDump) };
     let host = start.cast::<u8>().wrapping_add(before as usize);

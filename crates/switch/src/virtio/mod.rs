@@ -13,23 +13,22 @@
 //!   pop, complete ──stores──▶ inflight ──▶ after a kill, the next process's Queue
 //! ```
 //!
-//! Both layouts count chains and have the same methods. They differ in where a chain is found and
-//! given back (`split`, `packed`). Each holds one component that knows the chains taken, and when those
-//! that are done may go back: in any order, or in that of the pops (`order`). Descriptors are checked by
-//! one walker.
+//! Both layouts count chains and have the same methods. They differ in where a chain is found and given
+//! back (`split`, `packed`). Each holds one component that knows the taken chains, and when completed ones
+//! may go back: in any order, or in that of the pops (`order`). One walker checks descriptors.
 //!
-//! A queue may be killed at any instruction: what it has in flight is in a region that outlives the
-//! process ([`Inflight`]), and the queue that follows completes or takes up again what it finds there.
+//! A queue may be killed at any instruction: its in-flight chains are recorded in a region that outlives
+//! the process ([`Inflight`]), and the next queue completes them or takes them up again.
 //!
 //! The guest is hostile until proven otherwise, and never proven otherwise:
 //!
 //! - Only [`memory`] makes pointers out of addresses, and only inside a mapped region.
-//! - What is read from the rings is read once into a local copy, then checked, then used.
-//! - Memory that is taken away under our hands is replaced by zeros ([`sigbus`]).
-//! - A lie of the driver is a [`RingError`] naming it; its port loses the connection,
-//!   the process loses nothing.
+//! - Ring contents are read once into a local copy, then checked, then used.
+//! - Lost memory is replaced by zeros ([`sigbus`]).
+//! - A lie of the driver is a [`RingError`] that names it; its port loses the connection, the process loses
+//!   nothing.
 //!
-//! Payload may change under our hands at any time; code that decides on bytes copies them first.
+//! Payload may change at any time; code that decides on bytes copies them first.
 
 pub mod backing;
 mod error;

@@ -1,4 +1,4 @@
-//! A virtqueue of either layout, its chains given back in any order or as they were popped.
+//! A virtqueue of either layout, with its chains given back in any order or in that of the pops.
 //!
 //! ```text
 //!                                             ┌─ AnyOrder ─┐
@@ -8,8 +8,8 @@
 //!                                             └─── ById ────┘
 //! ```
 //!
-//! Everything counts chains, whatever their descriptors take in the ring. One thread at a time may
-//! call a queue: the worker that owns its port.
+//! All counts are of chains, whatever their descriptors take in the ring. One thread at a time may call a
+//! queue: the worker that owns its port.
 
 use super::order::{AnyOrder, ById, InOrder, Order};
 use super::packed::{FIRST_BASE, PackedQueue};
@@ -49,10 +49,10 @@ impl Queue {
         if packed { FIRST_BASE } else { 0 }
     }
 
-    /// Takes a queue into service. `base` is where to go on, as vhost-user's
-    /// VHOST_USER_SET_VRING_BASE says it ("Vring state"):
+    /// Takes a queue into service. `base` is where to continue, as in VHOST_USER_SET_VRING_BASE
+    /// (vhost-user, "Vring state"):
     ///
-    /// - of a split ring, the first available index to be read; the used index goes on where the ring
+    /// - of a split ring, the first available index to be read; the used index continues where the ring
     ///   says;
     /// - of a packed ring, in bits 0 to 14 the next available place, in bit 15 its wrap counter, in bits
     ///   16 to 31 the same for the next used one. Front ends that know only the first, DPDK's for one,
@@ -79,10 +79,10 @@ impl Queue {
     /// - chains of a receive queue that were in flight are available again;
     /// - whatever was completed is shown.
     ///
-    /// The driver may be owed an interrupt then: [`recovered`](Self::recovered).
+    /// The driver may lack an interrupt then: [`recovered`](Self::recovered).
     ///
     /// # Errors
-    /// As for `new`; [`RingError::Inflight`] if what is in flight and the ring cannot both be true.
+    /// As for `new`; [`RingError::Inflight`] if the in-flight record and the ring contradict each other.
     pub fn with_inflight(
         memory: Arc<GuestMemory>,
         layout: RingLayout,
@@ -100,16 +100,16 @@ impl Queue {
         }))
     }
 
-    /// How many chains a predecessor left in flight and this queue completed unsent; `None` if it
-    /// recovered nothing. If it did, [`publish`](Self::publish) and call the driver, completions
-    /// or not.
+    /// Returns how many chains a predecessor left in flight and this queue completed unsent; `None` if it
+    /// recovered nothing. After a recovery, [`publish`](Self::publish) and call the driver, with or without
+    /// completions.
     pub fn recovered(&self) -> Option<u16> {
         any!(&self.0, ring => ring.recovered)
     }
 
-    /// Takes the queue out of service, in order: what is completed is published, nothing is in
-    /// flight. Returns the [`base`](Self::base), where it goes on; the in-flight region says the
-    /// same from here on. A queue that is only dropped is recovered by the next one.
+    /// Takes the queue out of service in order: completions are published, nothing is in flight. Returns
+    /// the [`base`](Self::base) to continue from; the in-flight region records it too. A queue that is only
+    /// dropped is recovered by the next one.
     pub fn retire(self) -> u32 {
         any!(self.0, ring => {
             debug_assert_eq!(ring.order.counts().unshown(), 0, "retired with completions unpublished");
@@ -141,15 +141,14 @@ impl Queue {
         any!(&self.0, ring => ring.order.counts().in_flight())
     }
 
-    /// What the driver calls the chain in flight that [`complete`](Self::complete) wants so.
+    /// Returns the driver's number of the chain in flight with this token of [`complete`](Self::complete).
     #[cfg(test)]
     pub(super) fn head_of(&self, token: u16) -> u16 {
         any!(&self.0, ring => ring.order.id_of(token))
     }
 
-    /// With VIRTIO_F_IN_ORDER: the oldest chain in flight, as [`complete`](Self::complete) wants it,
-    /// and how many are completed behind it, which the driver gets back only after it. `None` where
-    /// chains go back in any order.
+    /// With VIRTIO_F_IN_ORDER: returns the token of the oldest chain in flight, and how many completed ones
+    /// behind it the driver gets back only after it. `None` if chains go back in any order.
     pub fn held_back(&self) -> Option<(u16, u16)> {
         any!(&self.0, ring => ring.order.held_back())
     }
@@ -190,7 +189,7 @@ impl Queue {
         any!(&mut self.0, ring => ring.pop_singles::<WRITE>(out))
     }
 
-    /// Puts what [`pop_singles`](Self::pop_singles) popped last back, or the last of it.
+    /// Puts back the chains of the last [`pop_singles`](Self::pop_singles), or the last of them.
     #[inline]
     pub fn put_back(&mut self, last: &[Single]) {
         any!(&mut self.0, ring => ring.put_back(last));
@@ -220,8 +219,8 @@ impl Queue {
         any!(&mut self.0, ring => ring.complete_all(done));
     }
 
-    /// Gives what [`pop_singles`](Self::pop_singles) popped in one call back, or the first of it:
-    /// nothing was written to it.
+    /// Gives back the chains of one call of [`pop_singles`](Self::pop_singles), or the first of them:
+    /// nothing was written to them.
     #[inline]
     pub fn complete_singles(&mut self, done: &[Single]) {
         let Some(first) = done.first() else { return };
@@ -230,8 +229,8 @@ impl Queue {
         });
     }
 
-    /// Shows the driver what was completed; returns whether it wants an interrupt. Once per batch,
-    /// not per chain: it is a full fence.
+    /// Shows the driver all completions; returns whether it wants an interrupt. Once per batch, not per
+    /// chain: it is a full fence.
     ///
     /// The first call always returns `true`, completions or not: a device that served the ring
     /// before us may have been killed between a completion and its interrupt.
@@ -241,7 +240,7 @@ impl Queue {
         any!(&mut self.0, ring => {
             let due = std::mem::take(&mut ring.interrupt_due);
             let Some(since) = ring.show() else { return due };
-            // The driver asks for an interrupt, then looks at what we show; we show it, then look
+            // The driver asks for an interrupt, then looks at our completions; we show them, then look
             // whether it asked. Without the fence both could miss the other.
             fence(Ordering::SeqCst);
             due || ring.wants_interrupt(since)
@@ -271,14 +270,14 @@ impl Queue {
         any!(&self.0, ring => ring.order.counts().popped)
     }
 
-    /// Where the ring stands, as [`new`](Self::new) takes it (vhost-user,
+    /// Returns where the ring stands, as [`new`](Self::new) takes it (vhost-user,
     /// VHOST_USER_GET_VRING_BASE).
     pub fn base(&self) -> u32 {
         any!(&self.0, ring => ring.base())
     }
 
-    /// Goes on in a new memory table, at the same user addresses. Spans popped before lead into
-    /// the old one, which the caller keeps until they are dropped.
+    /// Continues in a new memory table, at the same user addresses. Spans popped before point into the old
+    /// one, which the caller keeps until they are dropped.
     ///
     /// # Errors
     /// [`RingError::PartUnmapped`] or [`RingError::PartUnaligned`]; the queue then still works

@@ -1,4 +1,4 @@
-//! Guest memory that its front end takes away while we use it costs that port, not the process.
+//! Guest memory that its front end takes away during use costs the front end's port, not the process.
 //!
 //! ```text
 //!  front end: ftruncate(memfd)            worker: load, store, copy ──▶ SIGBUS at an address
@@ -11,13 +11,12 @@
 //!  lost() ──▶ the workers, once a loop ──▶ the port is broken, its connection ends
 //! ```
 //!
-//! A page that broken hardware took away (BUS_MCEERR_AR) ends the same way, as does a huge page
-//! that the pool cannot give.
+//! A page lost to broken hardware (BUS_MCEERR_AR) ends the same way, as does a huge page that the pool
+//! lacks.
 //!
-//! The table is process-wide, as the signal is. Entries are made and removed under a lock; the
-//! handler only loads from it. An access is the proof that its mapping is there: a thread that touches
-//! guest memory holds it mapped until that is done, so the entry that a fault is looked up by
-//! cannot be removed meanwhile.
+//! The table is process-wide, as the signal is. A lock guards making and removing entries; the handler only
+//! loads. A thread that touches guest memory keeps its mapping until then, so the entry of a fault cannot
+//! be removed meanwhile.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::ffi::{c_int, c_void};
@@ -25,16 +24,16 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Mappings watched at once: of every port of a switch the largest table and a dirty log, twice, while
-/// a new one takes the place of an old one. No front end can use up what another one needs.
+/// Watched mappings: for every port of a switch the largest table and a dirty log, twice, while a new one
+/// replaces an old one. No front end can use up another one's.
 const ENTRIES: usize = crate::capacity::VNICS * (crate::quota::MAX_REGIONS + 1) * 2;
 
-/// Why a port whose memory was lost is thrown out.
+/// Why a port whose memory was lost is disconnected.
 pub const REASON: &str =
     "guest memory was taken away while it was in use (its file was truncated, or a page of it is broken)";
 
 struct Entry {
-    /// Address of the first byte; 0 where the entry is free.
+    /// Address of the first byte; 0 if the entry is free.
     start: AtomicUsize,
     len: AtomicUsize,
     /// Size of its pages, a power of two.
@@ -54,17 +53,17 @@ static TABLE: [Entry; ENTRIES] = [const {
 /// No entry from here on was ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Held while entries are made and removed.
+/// Held during changes of entries.
 static CHANGING: Mutex<()> = Mutex::new(());
 
 /// Faults caught so far.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// What was done about SIGBUS before.
+/// The former action for SIGBUS.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// How often guest memory was found lost in this process. When it changes, some port's
-/// [`GuestMemory::is_lost`](super::GuestMemory::is_lost).
+/// Returns how often this process found guest memory lost. After a change, some port's
+/// [`GuestMemory::is_lost`](super::GuestMemory::is_lost) is true.
 #[inline]
 pub fn lost() -> u64 {
     LOST.load(Ordering::Acquire)
@@ -75,8 +74,8 @@ pub fn lost() -> u64 {
 pub(super) struct Watch(usize);
 
 impl Watch {
-    /// Watches `len` bytes at `start`, whole pages of `page` bytes; `None` if the table is full.
-    /// To be dropped before they are unmapped.
+    /// Watches `len` bytes at `start`, whole pages of `page` bytes; `None` if the table is full. Drop it
+    /// before unmapping.
     pub(super) fn new(start: *const c_void, len: usize, page: usize) -> Option<Self> {
         let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
         let index = TABLE.iter().position(|entry| entry.start.load(Ordering::Relaxed) == 0)?;
@@ -102,7 +101,7 @@ impl Drop for Watch {
     }
 }
 
-/// Catches SIGBUS in guest memory from now on, in this process. Once is enough.
+/// Catches SIGBUS in guest memory from now on, in this process. Once suffices.
 ///
 /// # Errors
 /// The kernel refused.
@@ -116,7 +115,7 @@ pub fn install() -> io::Result<()> {
     // SAFETY: all zeros is an action without mask or flags; the rest is set before it is used.
     let (mut action, mut before): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
-    // On the alternate stack, so that a stack overflow is still told as one.
+    // On the alternate stack, so that a stack overflow is still reported as one.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     // SAFETY: both are valid; the handler calls nothing that is not async-signal-safe.
     if unsafe { libc::sigaction(libc::SIGBUS, &action, &mut before) } != 0 {
@@ -134,10 +133,10 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *m
     if by_fault && replace(at) {
         return;
     }
-    // What handled it before expects the access to be repeated; who sends the signal wants us to end.
+    // The former handler expects the access to be repeated; a sender of the signal wants us to end.
     let before = BEFORE.get().filter(|_| by_fault).copied();
     // SAFETY: an action that was valid before, or the default one, which is all zeros. Returning then
-    // repeats the access, or delivers what is raised again; where that cannot be, the process ends here.
+    // repeats the access, or delivers the raised signal; if neither is possible, the process ends here.
     unsafe {
         let before = before.unwrap_or_else(|| std::mem::zeroed());
         if libc::sigaction(libc::SIGBUS, &before, std::ptr::null_mut()) != 0 {
@@ -149,8 +148,8 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, _context: *m
     }
 }
 
-/// Puts zeros where the watched mapping that contains `at` is lost, from that page on: what was
-/// truncated is not mapped any more, so this takes no time. `false` if it is in none.
+/// Replaces the watched mapping that contains `at` by zeros, from that page on: truncated pages are not
+/// mapped any more, so this takes no time. `false` if no mapping contains it.
 fn replace(at: usize) -> bool {
     for entry in &TABLE[..USED.load(Ordering::Acquire)] {
         let start = entry.start.load(Ordering::Acquire);
@@ -175,8 +174,8 @@ fn zeros(start: usize, len: usize) -> bool {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     let start = std::ptr::with_exposed_provenance_mut(start);
-    // SAFETY: inside a watched mapping, which is there while a thread accesses it; code that reads or
-    // writes there expects any bytes at any time.
+    // SAFETY: inside a watched mapping, which exists while a thread accesses it; code that reads or writes
+    // there expects any bytes at any time.
     unsafe { mmap_anonymous(start, len, protection, flags) }.is_ok()
 }
 
@@ -260,7 +259,7 @@ mod tests {
         const HOW: &str = "TIDEGATE_TEST_SIGBUS";
         install().unwrap();
         match std::env::var(HOW).as_deref() {
-            // This very test in a process of its own, which it ends.
+            // This test in a process of its own, which it ends.
             Ok("touch") => {
                 let cut = SharedMemory::new(0, SIZE as usize).unwrap();
                 ftruncate(cut.fd(), 0).unwrap();

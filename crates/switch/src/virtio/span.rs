@@ -4,8 +4,8 @@ use super::RingError;
 pub use super::limits::{MAX_CHAIN_BYTES, MAX_SPANS};
 use super::walker::MAX_DESCRIPTORS;
 
-/// A piece of guest memory: valid as long as the [`GuestMemory`](super::GuestMemory) it was
-/// translated by is mapped. The guest may change the bytes at any time.
+/// A piece of guest memory: valid while the [`GuestMemory`](super::GuestMemory) that translated it is
+/// mapped. The guest may change the bytes at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Span {
@@ -27,7 +27,7 @@ pub struct Single {
     pub ptr: *mut u8,
     /// Length in bytes, not 0.
     pub len: u32,
-    /// What `complete` wants back.
+    /// The token for `complete`.
     pub head: u16,
 }
 
@@ -47,8 +47,8 @@ unsafe impl Send for Single {}
 
 /// The buffers of one descriptor chain, in order (virtio 1.2, 2.7.4 and 2.8.5).
 ///
-/// About 1 KiB: made once and filled again and again. What most chains need of it, all but the
-/// fourth buffer and later, is in the first cache line.
+/// About 1 KiB: made once and reused. Most chains need only the first cache line: all but the fourth buffer
+/// and later.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub struct Chain {
@@ -59,8 +59,8 @@ pub struct Chain {
     spans: [Span; MAX_SPANS],
 }
 
-// SAFETY: the pointers lead into shared mappings, which no thread owns; code that dereferences
-// them answers for the mapping being there (see `Span`).
+// SAFETY: the pointers lead into shared mappings, which no thread owns; code that dereferences them
+// guarantees the mapping (see `Span`).
 unsafe impl Send for Chain {}
 
 impl Default for Chain {
@@ -75,8 +75,8 @@ impl Chain {
         Self { bytes: 0, head: 0, count: 0, descriptors: 0, spans: [Span::EMPTY; MAX_SPANS] }
     }
 
-    /// Index of the chain's first descriptor or, in a packed ring, its buffer id or, with
-    /// VIRTIO_F_IN_ORDER, its number: what [`Queue::complete`](super::Queue::complete) wants back.
+    /// Returns the token for [`Queue::complete`](super::Queue::complete): index of the first descriptor or,
+    /// in a packed ring, buffer id or, with VIRTIO_F_IN_ORDER, number of the chain.
     #[inline]
     pub fn head(&self) -> u16 {
         self.head
@@ -94,7 +94,8 @@ impl Chain {
         self.bytes
     }
 
-    /// Descriptors that were read for it, empty ones too; of a chain that could not be taken, those of the longest.
+    /// Returns the number of descriptors read for it, empty ones too; of a chain that could not be taken,
+    /// those of the longest.
     #[inline]
     pub fn descriptors(&self) -> usize {
         usize::from(self.descriptors)

@@ -1,4 +1,4 @@
-//! From descriptors to buffers: the one place that believes a driver's descriptors, after checks.
+//! From descriptors to buffers: the only code that uses a driver's descriptors, after checks.
 //!
 //! ```text
 //!   ring ──▶ descriptor ──links──▶ descriptor ──links──▶ ...      at most `most` of them
@@ -7,7 +7,7 @@
 //!            direction, length, translation  ──▶ Chain: spans
 //! ```
 //!
-//! A layout says only how a descriptor is read and which one follows it ([`Links`]).
+//! A layout defines only how a descriptor is read and which one follows it ([`Links`]).
 
 pub(super) use super::limits::MAX_DESCRIPTORS;
 use super::memory::{GuestMemory, Region};
@@ -15,7 +15,7 @@ use super::{Chain, RingError, Span};
 use crate::prefetch::{self, LINE};
 use std::sync::Arc;
 
-/// Descriptor flag: the chain goes on (virtio 1.2, 2.7.5 and 2.8.6).
+/// Descriptor flag: the chain continues (virtio 1.2, 2.7.5 and 2.8.6).
 pub(super) const DESC_NEXT: u16 = 1;
 /// Descriptor flag: the device writes this buffer; without it, it reads.
 pub(super) const DESC_WRITE: u16 = 2;
@@ -23,10 +23,10 @@ pub(super) const DESC_WRITE: u16 = 2;
 pub(super) const DESC_INDIRECT: u16 = 4;
 /// Bytes of a descriptor.
 pub(super) const DESC_BYTES: u32 = 16;
-/// The flags by which a chain of one buffer is told from others ...
+/// The flags that distinguish a chain of one buffer ...
 pub(super) const SINGLE_MASK: u16 = DESC_NEXT | DESC_WRITE | DESC_INDIRECT;
 
-/// ... and what they are then, `WRITE`: in a receive queue.
+/// ... and their values, `WRITE`: in a receive queue.
 #[inline]
 pub(super) const fn single<const WRITE: bool>() -> u16 {
     if WRITE { DESC_WRITE } else { 0 }
@@ -39,9 +39,9 @@ pub(super) fn longest_chain(size: u16) -> u16 {
     size.min(MAX_DESCRIPTORS)
 }
 
-/// How the descriptors of a layout look, and lead to each other.
+/// How descriptors of a layout are laid out and linked.
 pub(super) trait Links {
-    /// Takes the second half of a descriptor apart.
+    /// Parses the second half of a descriptor.
     fn parse(addr: u64, rest: u64) -> Descriptor;
 
     /// Whether an entry of an indirect table may not be INDIRECT; if not, the flag means nothing
@@ -53,7 +53,7 @@ pub(super) trait Links {
     fn next(table: &Table, index: u16, desc: Descriptor) -> Result<Option<u16>, u16>;
 }
 
-/// Descriptors side by side: the ring's, or an indirect table.
+/// Descriptors in a row: the ring's, or an indirect table.
 #[derive(Clone, Copy)]
 pub(super) struct Table {
     start: *mut u8,
@@ -90,7 +90,7 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    /// Reads each byte once: the driver may change it between two looks.
+    /// Reads each byte once: the driver may change it between two reads.
     ///
     /// # Safety
     /// 16 bytes at `ptr` are mapped.
@@ -101,7 +101,7 @@ impl Descriptor {
             // SAFETY: mapped by contract, aligned as just seen.
             unsafe { [words.read_volatile(), words.add(1).read_volatile()] }
         } else {
-            // Only an indirect table can be here; nothing in the standard aligns it.
+            // Only an indirect table can be here; the standard does not align it.
             // SAFETY: mapped by contract; bytes need no alignment.
             let byte = |i: usize| unsafe { ptr.add(i).read_volatile() };
             [0, 8].map(|at| u64::from_ne_bytes(std::array::from_fn(|i| byte(at + i))))
@@ -124,7 +124,7 @@ pub(super) struct End {
 #[derive(Debug)]
 pub(super) struct Walker {
     indirect: bool,
-    /// Region of the last buffer; the next one is mostly in it as well.
+    /// Region of the last buffer; mostly also of the next one.
     region: Region,
     memory: Arc<GuestMemory>,
 }
@@ -141,8 +141,8 @@ impl Walker {
         self.memory = memory;
     }
 
-    /// Where the buffer of a chain of [one descriptor](single) is, which is being fetched into the cache;
-    /// `None` for what is wrong.
+    /// Returns the address of the buffer of a chain of [one descriptor](single), and prefetches it; `None`
+    /// if anything is wrong.
     #[inline]
     pub(super) fn buffer<const WRITE: bool>(&mut self, addr: u64, len: u32) -> Option<*mut u8> {
         let ptr = self.translate(addr, len).filter(|_| len != 0)?;
@@ -152,9 +152,9 @@ impl Walker {
         Some(ptr)
     }
 
-    /// Collects the buffers of the chain that starts at descriptor `first` of the ring and has at
-    /// most `most` of them. `chain` is empty, its head is what errors are to name. Always inlined: a
-    /// super-frame fills many chains, and each of the four rings calls it.
+    /// Collects the buffers of the chain that starts at descriptor `first` of the ring and has at most
+    /// `most` of them. `chain` is empty; errors name its head. Always inlined: a super-frame fills many
+    /// chains, and each of the four rings calls it.
     #[inline(always)]
     pub(super) fn walk<L: Links, const WRITE: bool>(
         &mut self,
@@ -202,8 +202,8 @@ impl Walker {
         Err(RingError::Loop { head, most })
     }
 
-    /// Checks and translates the table an indirect descriptor refers to. It may end a chain of
-    /// plain ones (2.7.5.3.2); WRITE in it means nothing.
+    /// Checks and translates the table of an indirect descriptor. It may end a chain of plain ones
+    /// (2.7.5.3.2); its WRITE flag means nothing.
     fn indirect_table(&mut self, head: u16, desc: Descriptor) -> Result<Table, RingError> {
         let Descriptor { addr, len, flags, .. } = desc;
         if !self.indirect {

@@ -12,15 +12,14 @@ use super::{Chain, Span};
 
 /// Writes bytes one after the other into the buffers of one or several writable chains.
 ///
-/// What does not fit is not written: callers see to capacity first, and learn it from the
-/// returned lengths.
+/// Bytes without room are not written: callers check the capacity first, and the returned lengths tell.
 #[derive(Debug)]
 pub struct SpanWriter<'a> {
     chains: &'a [Chain],
     /// Chain and span being filled.
     chain: usize,
     span: usize,
-    /// What is left of that span.
+    /// The rest of that span.
     rest: Span,
     written: u32,
 }
@@ -66,7 +65,7 @@ impl<'a> SpanWriter<'a> {
         total
     }
 
-    /// Head of each chain and the bytes written into it: what the used ring wants.
+    /// Returns the head of each chain and the bytes written into it: the used ring's values.
     pub fn used(&self) -> impl Iterator<Item = (u16, u32)> {
         let mut left = self.written;
         self.chains.iter().map(move |chain| {
@@ -80,8 +79,8 @@ impl<'a> SpanWriter<'a> {
     /// `len` bytes at `from` are readable.
     #[inline]
     unsafe fn write_raw(&mut self, from: *const u8, len: usize) -> usize {
-        // Mostly it fits the span; and where `len` is a constant, as for a header, the copy is
-        // a few moves instead of a call.
+        // It mostly fits the span; with a constant `len`, as for a header, the copy is a few moves instead
+        // of a call.
         if self.rest.len == 0 {
             self.next_span();
         }
@@ -104,10 +103,10 @@ impl<'a> SpanWriter<'a> {
                 break;
             }
             let piece = left.min(self.rest.len as usize);
-            // `copy`, not `copy_nonoverlapping`: a guest may well send from the very buffer it
-            // receives into, and the two cost the same. It gets what it asked for, within its memory.
-            // SAFETY: readable by contract; `rest` is inside a span of a chain, writable by the
-            // contract of `new`.
+            // `copy`, not `copy_nonoverlapping`: a guest may send from the buffer it receives into, and the
+            // two cost the same. It gets the result within its own memory.
+            // SAFETY: readable by contract; `rest` is inside a span of a chain, writable by the contract of
+            // `new`.
             unsafe { std::ptr::copy(from, self.rest.ptr, piece) };
             from = from.wrapping_add(piece);
             left -= piece;

@@ -8,11 +8,11 @@ thread_local! {
     static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// What flies through the stack instead of a panic.
+/// The payload of the unwinding, instead of a panic.
 struct Cut;
 
-/// Runs `operation` until `stores` stores to surviving memory have happened; `None` if it was cut
-/// there. A value that was cut must not be used again, as that of a killed process cannot be.
+/// Runs `operation` until `stores` stores to surviving memory have happened; `None` if it was cut there. A
+/// cut value must not be used any more, like that of a killed process.
 pub fn after<T>(stores: u32, operation: impl FnOnce() -> T) -> Option<T> {
     LEFT.set(Some(stores));
     let result = match stores {
@@ -27,7 +27,7 @@ pub fn after<T>(stores: u32, operation: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// A store to surviving memory has happened.
+/// Counts a store to surviving memory.
 pub fn stored() {
     if let Some(left) = LEFT.get() {
         LEFT.set(Some(left - 1));

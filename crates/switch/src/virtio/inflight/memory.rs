@@ -1,15 +1,15 @@
-//! The memory that keeps what is in flight, shared with the front end.
+//! The memory of the in-flight records, shared with the front end.
 
 use rustix::mm::munmap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Where a region is.
+/// The place of a region.
 #[derive(Debug)]
 pub(super) enum Memory {
     /// Shared with others.
     Mapped { start: *mut c_void, len: usize },
-    /// This process's own: of a queue that no later process recovers.
+    /// Of this process only: for a queue that no later process recovers.
     Private(Box<[std::cell::UnsafeCell<u64>]>),
 }
 

@@ -1,4 +1,4 @@
-//! What the virtqueues of a port have in flight, in memory that outlives the process.
+//! A port's chains in flight, recorded in memory that outlives the process.
 //!
 //! ```text
 //!               ┌── memfd, one for a port; the agent or the front end holds it as well ──┐
@@ -13,13 +13,13 @@
 //!                                                   rx in flight: available again
 //! ```
 //!
-//! A killed thread stops between two instructions: every store before has happened, none after.
-//! So what counts is the order in which the compiler emits the stores, and that is what the
-//! release stores here are for: none of them moves before a store that precedes it in the program.
+//! A killed thread stops between two instructions: every store before has happened, none after. So the
+//! order counts in which the compiler emits the stores: release stores keep a store from moving before one
+//! that precedes it in the program.
 //!
-//! A queue reads the region only when it starts, once, and believes nothing of it: a front end may
-//! have given us the region (vhost-user, VHOST_USER_SET_INFLIGHT_FD) and write to it at any time.
-//! What it writes can only harm its own rings.
+//! A queue reads the region only once, when it starts, and trusts none of it: a front end may have given us
+//! the region (vhost-user, VHOST_USER_SET_INFLIGHT_FD) and write to it at any time. That can only harm its
+//! own rings.
 //!
 //! The format is ours: the standard's (vhost-user, "Inflight I/O tracking") is a suggestion, and
 //! would cost more; see docs/decisions/inflight.md.
@@ -53,21 +53,21 @@ pub const MAX_ENTRIES: u16 = 1 << 15;
 /// Most queues of a port: a kick message has 8 bits for them, so 128 pairs.
 const MAX_QUEUES: u16 = 256;
 
-/// Why a region cannot be used. The front end that gave it, or the agent, has another one in mind.
+/// Why a region cannot be used. The front end or agent that gave it expects another format.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InflightError {
-    /// The file could lose pages under our hands; a memfd as we make it cannot.
+    /// The file could lose pages; a memfd of ours cannot.
     #[error(
         "the in-flight region is not sealed against shrinking; give back the descriptor of GET_INFLIGHT_FD"
     )]
     NotSealed,
-    /// Touching a page of it can fail: only plain shared memory always has one.
+    /// Touching a page can fail: only plain shared memory always has one.
     #[error(
         "the in-flight region is not in plain shared memory but on a file system of type {0:#x} (hugetlbfs is \
          0x958458f6), where a page may be missing when it is needed; give back the descriptor of GET_INFLIGHT_FD"
     )]
     NotPlain(u32),
-    /// It does not begin like a region of this version.
+    /// It does not begin with this version's magic.
     #[error("the in-flight region has another format; ask for a new one with GET_INFLIGHT_FD")]
     Format,
     /// It is for no queue, for more than a port can have, or for rings of impossible size.
@@ -103,8 +103,8 @@ pub struct Inflight {
 }
 
 impl Inflight {
-    /// A new region in a sealed memfd: for `queues` virtqueues of at most `entries` entries, none
-    /// of them in service. Only pages that are written to take memory.
+    /// Returns a new region in a sealed memfd: for `queues` virtqueues of at most `entries` entries, none
+    /// in service. Only written pages take memory.
     ///
     /// # Errors
     /// The kernel's; `InvalidInput` for no queue or more than 256, and for no entries or more than
@@ -122,19 +122,19 @@ impl Inflight {
         Ok(Self::map(fd, queues, entries, bytes)?)
     }
 
-    /// Maps a region that [`create`](Self::create) made, in this process or another. How many
-    /// queues and entries it is for is the region's own word.
+    /// Maps a region that [`create`](Self::create) made, in this process or another. The region states its
+    /// own numbers of queues and entries.
     ///
     /// # Errors
-    /// What can be wrong with it.
+    /// Any fault of the region.
     pub fn open(fd: OwnedFd) -> Result<Self, InflightError> {
-        // First: what is not sealed can change its length at any time.
+        // First: an unsealed file can change its length at any time.
         let seals = fcntl_get_seals(&fd).map_err(|_| InflightError::NotSealed)?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(InflightError::NotSealed);
         }
-        // Huge pages are sealed as well, but punched out of the file they come back only from the pool, and
-        // where that is empty a store is SIGBUS: of a region that is not watched, as guest memory is.
+        // Huge pages are sealed as well, but a punched one comes back only from the pool; if that is empty,
+        // a store raises SIGBUS, and this region is not watched as guest memory is.
         let kind = fstatfs(&fd).map_err(InflightError::System)?.f_type as u32;
         if kind != TMPFS_MAGIC {
             return Err(InflightError::NotPlain(kind));
@@ -181,7 +181,7 @@ impl Inflight {
         self.entries
     }
 
-    /// The part of virtqueue `index`, in the order of the protocol: even ones receive (in the VM's
+    /// Returns the part of virtqueue `index`, in the order of the protocol: even ones receive (in the VM's
     /// view), odd ones transmit. `None` if the region has no such queue.
     pub fn queue(&self, index: u16) -> Option<QueueInflight> {
         if index >= self.queues {
@@ -193,7 +193,7 @@ impl Inflight {
     }
 }
 
-/// Bytes of a region for so many queues, if it can be.
+/// Returns the bytes of a region for so many queues, if it is possible.
 fn check(queues: u32, entries: u32) -> Result<u64, InflightError> {
     match (u16::try_from(queues), u16::try_from(entries)) {
         (Ok(q @ 1..=MAX_QUEUES), Ok(e @ 1..=MAX_ENTRIES)) => Ok(size(q, e)),
@@ -223,7 +223,7 @@ mod tests {
         let shrinks = sealed(MemfdFlags::empty(), SealFlags::GROW).unwrap();
         assert_eq!(open(shrinks), InflightError::NotSealed);
         assert_eq!(open(tempfile::tempfile().unwrap().into()), InflightError::NotSealed);
-        // Sealed, but of huge pages. There need not be any for that.
+        // Sealed, but of huge pages, which the machine may lack.
         match sealed(MemfdFlags::HUGETLB, SealFlags::SHRINK | SealFlags::GROW) {
             Ok(huge) => assert_eq!(open(huge), InflightError::NotPlain(0x9584_58f6)),
             Err(error) => eprintln!("not tested with huge pages: this kernel has none: {error}"),

@@ -7,9 +7,9 @@
 //!   places:  u16 × entries                              tx, by buffer id: 0, or places in the ring
 //! ```
 //!
-//! A split ring needs no journal: its used ring is one, as the driver looks up to the used
-//! index says. A transmit queue in order needs neither journal nor places: what is in flight lies
-//! between two places of the ring, and the commit says which.
+//! A split ring needs no journal: its used ring is one, as the driver reads up to the used index. A
+//! transmit queue in order needs neither journal nor places: its chains in flight lie between two places of
+//! the ring, which the commit names.
 
 use super::Memory;
 use crate::virtio::layout::Kind;
@@ -22,20 +22,20 @@ const UNUSED: u32 = 0;
 const IN_SERVICE: u32 = 1;
 const STOPPED: u32 = 2;
 
-/// How a virtqueue was left, by what the region says.
+/// A virtqueue's state in the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It was never started, or the region is not one of ours.
+    /// Never started, or the region is not one of ours.
     Unused,
-    /// It was in service: the process that starts it again at the same place recovers it.
+    /// In service: the process that starts it at the same place recovers it.
     InService,
-    /// It was taken out of service in order, at this base
-    /// ([`Queue::retire`](crate::virtio::Queue::retire)). A process that was asked for the base
-    /// (VHOST_USER_GET_VRING_BASE) may be killed before it replies: the next one finds the base here.
+    /// Taken out of service in order, at this base ([`Queue::retire`](crate::virtio::Queue::retire)). A
+    /// process that was asked for the base (VHOST_USER_GET_VRING_BASE) may be killed before its reply: the
+    /// next one finds it here.
     Stopped(u32),
 }
 
-/// What has a fixed place in each queue's part.
+/// The fixed fields of each queue's part.
 #[repr(C)]
 struct Fixed {
     standing: AtomicU32,
@@ -52,7 +52,7 @@ struct Fixed {
     commit: AtomicU64,
 }
 
-/// Bytes of [`Fixed`] and what is left free after it.
+/// Bytes of [`Fixed`] and the free space after it.
 const FIXED: usize = 128;
 const _: () = assert!(size_of::<Fixed>() <= FIXED);
 
@@ -79,12 +79,12 @@ impl Record {
     }
 }
 
-/// What a queue in service left behind, read once. Nothing in it is to be believed unchecked.
+/// The record of a queue in service, read once. Not yet checked.
 #[derive(Debug)]
 pub(in crate::virtio) struct Snapshot {
     /// As [`QueueInflight::commit`] or [`QueueInflight::commit_all`] stored it.
     pub commit: (u16, u16, u16),
-    /// Chains or places that were lost before this region was, by a predecessor without one.
+    /// Chains or places that an earlier predecessor without a region lost.
     pub lost: u16,
     /// As [`QueueInflight::mark`] stored it: one for each entry of the ring.
     pub places: Vec<u16>,
@@ -94,7 +94,7 @@ pub(in crate::virtio) struct Snapshot {
 
 /// The part of one virtqueue in an [`Inflight`](super::Inflight) region. It keeps the mapping alive.
 ///
-/// Clones are the same part; one queue at a time is to use it.
+/// Clones are the same part; only one queue at a time may use it.
 #[derive(Clone, Debug)]
 pub struct QueueInflight {
     fixed: *const Fixed,
@@ -132,15 +132,15 @@ impl QueueInflight {
         }
     }
 
-    /// For a queue that no later process recovers: memory of this process, so that the hot path need
-    /// not ask whether there is a region.
+    /// Returns private memory for a queue that no later process recovers, so that the hot path always has a
+    /// region.
     pub(in crate::virtio) fn private(entries: u16) -> Self {
         let memory = Memory::private(Self::bytes(entries));
         // SAFETY: exactly so many bytes, and words of 8.
         unsafe { Self::at(memory, 0, entries, false) }
     }
 
-    /// How the queue was left.
+    /// Returns the queue's state.
     pub fn standing(&self) -> Standing {
         let fixed = self.fixed();
         match fixed.standing.load(Ordering::Acquire) {
@@ -156,10 +156,10 @@ impl QueueInflight {
         self.transmit
     }
 
-    /// What a queue has to recover: it was in service, with the same ring at the same place.
+    /// Returns the record of a queue to recover: it was in service, with the same ring at the same place.
     ///
     /// # Errors
-    /// [`RingError::Inflight`]: the region has no room for such a ring, or says what no such ring leaves.
+    /// [`RingError::Inflight`]: the region has no room for such a ring, or holds impossible values.
     pub(in crate::virtio) fn snapshot(
         &self,
         layout: &RingLayout,
@@ -194,8 +194,8 @@ impl QueueInflight {
         }))
     }
 
-    /// Nothing is in flight, and the queue is in service from here on. A kill meanwhile leaves it as
-    /// it was, or unused.
+    /// Takes the queue into service, with nothing in flight. A kill meanwhile leaves it as it was, or
+    /// unused.
     pub(in crate::virtio) fn enter(
         &self,
         layout: &RingLayout,
@@ -218,7 +218,7 @@ impl QueueInflight {
         self.stand(IN_SERVICE);
     }
 
-    /// The queue is out of service, nothing in flight, and goes on at `base`.
+    /// Takes the queue out of service, with nothing in flight, to continue at `base`.
     pub(in crate::virtio) fn leave(&self, base: u32) {
         self.fixed().base.store(base, Ordering::Relaxed);
         self.stand(STOPPED);
@@ -229,7 +229,7 @@ impl QueueInflight {
         stored();
     }
 
-    /// Buffer `id` is in flight, and takes so many places.
+    /// Marks buffer `id` as in flight, with so many places.
     #[inline]
     pub(in crate::virtio) fn mark(&self, id: u16, places: u16) {
         if let Some(place) = self.place(id) {
@@ -238,13 +238,13 @@ impl QueueInflight {
         }
     }
 
-    /// Buffer `id` is not in flight.
+    /// Clears the mark of buffer `id`.
     #[inline]
     pub(in crate::virtio) fn unmark(&self, id: u16) {
         self.mark(id, 0);
     }
 
-    /// Writes the `n`th record of the journal; it counts once it is committed.
+    /// Writes the `n`th record of the journal; it is valid once committed.
     #[inline]
     pub(in crate::virtio) fn log(&self, n: u16, record: u64) {
         if let Some(word) = self.record(n) {
@@ -259,11 +259,11 @@ impl QueueInflight {
         self.commit_all(first, second, 0);
     }
 
-    /// The same with three values.
+    /// The same for three values.
     #[inline]
     pub(in crate::virtio) fn commit_all(&self, first: u16, second: u16, third: u16) {
         let all = u64::from(first) | u64::from(second) << 16 | u64::from(third) << 32;
-        // Release: what is committed to, frames in buffers too, is written before.
+        // Release: all committed data, frames in buffers included, is written before.
         self.fixed().commit.store(all, Ordering::Release);
         stored();
     }
@@ -287,7 +287,7 @@ impl QueueInflight {
     }
 }
 
-/// A store to memory that outlives the process has happened: where tests cut.
+/// Counts a store to memory that outlives the process; tests cut here.
 #[inline(always)]
 pub(in crate::virtio) fn stored() {
     #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A split ring without an order: it knows its chains by their heads, which the driver's rings name.
+//! A split ring without an order: it identifies chains by their heads in the driver's rings.
 
 use super::{Counts, Order};
 use crate::virtio::inflight::Record;

@@ -1,6 +1,6 @@
-//! A packed ring without an order: a used descriptor skips as many places as its chain had, and takes
-//! the place of one that may have to be popped again. So the places are known by id, and what is
-//! completed is kept until it is shown.
+//! A packed ring without an order: a used descriptor skips as many places as its chain had, and overwrites
+//! one that may have to be popped again. So places are known by id, and completions are stored until they
+//! are shown.
 
 use super::{Counts, Journal, Order};
 use crate::virtio::Single;
@@ -11,9 +11,9 @@ pub(in crate::virtio) struct ById {
     counts: Counts,
     /// Places of the chain in flight with each buffer id, 0 for none.
     places: Box<[u16]>,
-    /// Buffer ids in the order of popping, at its number masked: for `forget`.
+    /// Buffer ids in the order of popping, at the masked number: for `forget`.
     popped: Box<[u16]>,
-    /// What is given back and not shown.
+    /// Chains given back and not shown.
     journal: Box<[u64]>,
 }
 

@@ -1,4 +1,4 @@
-//! Chains that go back in the order they were popped: numbered, and given back as they are numbered.
+//! Chains that go back in the order of their pops: numbered, and given back by number.
 //!
 //! ```text
 //!            shown            given                    popped
@@ -12,10 +12,10 @@
 use super::{Counts, Journal, Order};
 use crate::virtio::inflight::Record;
 
-/// In the id of a chain: it is done. Rings have at most 2^15 entries, so no id has this bit.
+/// Flag in the id of a chain: it is done. Rings have at most 2^15 entries, so no id has this bit.
 const DONE: u16 = 1 << 15;
 
-/// What a layout keeps of how many places a chain takes.
+/// How a layout stores the places of a chain.
 pub(in crate::virtio) trait Places: Copy + Default {
     fn of(places: u16) -> Self;
     fn count(self) -> u16;
@@ -51,17 +51,17 @@ pub(super) struct Taken<P> {
     places: P,
 }
 
-/// Tokens are the numbers of chains; what lies between `shown` and `popped` fits into the ring.
+/// Tokens are the numbers of chains; those between `shown` and `popped` fit into the ring.
 #[derive(Debug)]
 pub(in crate::virtio) struct InOrder<P> {
     counts: Counts,
-    /// Done, and held back by the oldest.
+    /// Done chains behind the oldest.
     held_back: u16,
     /// Entries of the ring.
     size: u16,
-    /// By number, masked.
+    /// By masked number.
     taken: Box<[Taken<P>]>,
-    /// Bytes written, by number, masked; none of a transmit queue.
+    /// Bytes written, by masked number; empty for a transmit queue.
     lens: Box<[u32]>,
 }
 
@@ -94,7 +94,7 @@ impl<P: Places> InOrder<P> {
         Some(number)
     }
 
-    /// Gives to `each` what waited for the oldest only.
+    /// Passes to `each` the chains that waited only for the oldest.
     #[inline]
     fn let_go(&mut self, mut each: impl FnMut(Record)) {
         while self.counts.given != self.counts.popped && self.is_done(self.counts.given) {

@@ -13,7 +13,7 @@
 //! | any order | [`AnyOrder`]: counts | [`ById`]: places of each id, and a journal |
 //! | VIRTIO_F_IN_ORDER | [`InOrder<()>`](InOrder): 2 bytes an entry | [`InOrder<u16>`](InOrder): 4 |
 //!
-//! A receive queue in order has the lengths as well, 4 bytes an entry.
+//! A receive queue in order stores the lengths as well, 4 bytes an entry.
 
 mod any_order;
 mod by_id;
@@ -27,35 +27,35 @@ pub(super) use any_order::AnyOrder;
 pub(super) use by_id::ById;
 pub(super) use in_order::InOrder;
 
-/// How many chains came how far, modulo 2^16. Of a split ring these are its indices.
+/// Progress of chains, modulo 2^16. For a split ring these are its indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) popped: u16,
-    /// Completed, in order: with all that are older.
+    /// Completed together with all older ones.
     pub(super) given: u16,
     /// Seen by the driver.
     pub(super) shown: u16,
 }
 
 impl Counts {
-    /// All chains before number `at` are shown, none behind is popped.
+    /// Returns the counts of a queue at `at`: all earlier chains are shown, none later is popped.
     pub(super) fn at(at: u16) -> Self {
         Self { popped: at, given: at, shown: at }
     }
 
-    /// Chains popped and not given back.
+    /// Returns the chains popped and not given back.
     #[inline]
     pub(super) fn in_flight(self) -> u16 {
         self.popped.wrapping_sub(self.given)
     }
 
-    /// Chains given back and not shown.
+    /// Returns the chains given back and not shown.
     #[inline]
     pub(super) fn unshown(self) -> u16 {
         self.given.wrapping_sub(self.shown)
     }
 
-    /// The last `n` chains were not popped.
+    /// Reverts the pops of the last `n` chains.
     ///
     /// # Panics
     /// If fewer are in flight.
@@ -66,24 +66,26 @@ impl Counts {
     }
 }
 
-/// Knows the chains of a queue that are popped and not shown yet.
+/// Tracks the chains of a queue that are popped and not shown yet.
 pub(super) trait Order {
     /// Whether chains go back in the order they were popped (VIRTIO_F_IN_ORDER; virtio 1.2, 2.7.9 and 2.8.8).
     const KEPT: bool;
 
-    /// Of a ring of `size` entries that stands at `counts`. `transmit`: nothing is written to its buffers.
+    /// Returns the order of a ring of `size` entries that stands at `counts`. `transmit`: nothing is
+    /// written to its buffers.
     fn new(size: u16, counts: Counts, transmit: bool) -> Self;
 
     fn counts(&self) -> Counts;
 
     fn counts_mut(&mut self) -> &mut Counts;
 
-    /// Takes the chain with buffer `id` into flight, which takes so many places of the ring. Returns the
-    /// token that [`complete`](Self::complete) wants; `None` if no chain can have this id now.
+    /// Takes the chain with buffer `id` and `places` places of the ring into flight. Returns the token for
+    /// [`complete`](Self::complete); `None` if no chain can have this id now.
     fn take(&mut self, id: u16, places: u16) -> Option<u16>;
 
-    /// As [`take`](Self::take), of one place: the `nth` since what is counted, to be counted by
-    /// [`took_singles`](Self::took_singles) and put back by [`forget_singles`](Self::forget_singles) only.
+    /// Like [`take`](Self::take), for a chain of one place, the `nth` since the last count; to be counted
+    /// by [`took_singles`](Self::took_singles), and put back only by
+    /// [`forget_singles`](Self::forget_singles).
     fn take_single(&mut self, nth: u16, id: u16) -> Option<u16>;
 
     /// Counts `n` singles as popped, together.
@@ -93,14 +95,14 @@ pub(super) trait Order {
         counts.popped = counts.popped.wrapping_add(n);
     }
 
-    /// Takes the last `n` chains out again, the youngest first, and names their ids where it knows
-    /// them; returns their places.
+    /// Takes the last `n` chains out of flight, the youngest first, and passes their ids to `id` if known;
+    /// returns their places.
     ///
     /// # Panics
     /// If fewer are in flight.
     fn forget(&mut self, n: u16, id: impl FnMut(u16)) -> u16;
 
-    /// Takes the last chains out again, which are singles.
+    /// Takes the last chains, which are singles, out of flight.
     ///
     /// # Panics
     /// If fewer are in flight.
@@ -109,30 +111,30 @@ pub(super) trait Order {
         self.counts_mut().forget(last.len() as u16);
     }
 
-    /// Chains are done: tokens, and bytes written. Gives to `each` what is given back by that.
+    /// Completes chains: tokens, and bytes written. Passes to `each` the chains given back by that.
     fn complete(&mut self, done: impl Iterator<Item = (u16, u32)>, each: impl FnMut(Record));
 
-    /// Singles with the tokens `first`, `first + 1`, ... are done. Returns whether they, and only
-    /// they, are given back by that; if not, nothing has changed.
+    /// Completes singles with the tokens `first`, `first + 1`, ... Returns whether exactly they are given
+    /// back by that; if not, nothing has changed.
     #[inline]
     fn complete_run(&mut self, _first: u16, _n: u16) -> bool {
         false
     }
 
-    /// The id that stands for all that is given back and not shown: the last one's, of a transmit queue
-    /// in order. `None` where the driver sees each.
+    /// Returns the id that stands for all chains given back and not shown: the last one's, of a transmit
+    /// queue in order. `None` if the driver sees each.
     #[inline]
     fn stands_for_all(&self) -> Option<u16> {
         None
     }
 
-    /// All that is given back is shown.
+    /// Shows all chains given back.
     #[inline]
     fn show(&mut self) {
         self.counts_mut().shown = self.counts().given;
     }
 
-    /// In order: the token of the oldest chain in flight, and how many are done behind it.
+    /// In order: returns the token of the oldest chain in flight, and the number of done ones behind it.
     fn held_back(&self) -> Option<(u16, u16)> {
         None
     }
@@ -144,11 +146,11 @@ pub(super) trait Order {
     }
 }
 
-/// An [`Order`] that still has what is given back when it is shown.
+/// An [`Order`] that stores given-back chains until they are shown.
 pub(super) trait Journal: Order {
     /// Chains that were given back and are not shown, as packed [`Record`]s.
     fn unshown(&self) -> impl ExactSizeIterator<Item = u64>;
 
-    /// A chain that a predecessor gave back, and did not show.
+    /// Adds a chain that a predecessor gave back and did not show.
     fn restore(&mut self, record: Record);
 }

@@ -1,4 +1,4 @@
-//! Every order against what it is: a list of chains, given back as each is done, or as the first is.
+//! Every order against a list of chains, given back as each is done, or as the first is.
 
 use super::{AnyOrder, ById, Counts, InOrder, Journal, Order};
 use crate::virtio::Single;
@@ -46,7 +46,7 @@ struct Chain {
     done: bool,
 }
 
-/// What an order is.
+/// The model of an order.
 struct Model {
     kept: bool,
     size: u16,
@@ -58,7 +58,7 @@ struct Model {
 }
 
 impl Model {
-    /// An id that is not in use, and places that are free.
+    /// Returns an unused id and free places.
     fn room(&self, places: u16) -> Option<u16> {
         let records = || self.chains.iter().map(|chain| chain.record).chain(self.given.iter().copied());
         let taken: u16 = records().map(|record| record.places).sum();
@@ -75,7 +75,7 @@ impl Model {
         self.chains.push(Chain { number, token, record, single, done: false });
     }
 
-    /// Takes the last chains out, if they can be: of one kind, none of them done, none popped since.
+    /// Takes the last chains out, if possible: of one kind, none done, none popped since.
     fn forget(&mut self, n: usize, single: bool) -> Vec<Chain> {
         let last = |(i, chain): &(u16, &Chain)| {
             chain.single == single && !chain.done && chain.number == self.next.wrapping_sub(1 + i)
@@ -85,7 +85,7 @@ impl Model {
         self.chains.split_off(self.chains.len() - n)
     }
 
-    /// What is given back by that.
+    /// Returns the chains given back by a completion.
     fn complete(&mut self, token: u16, len: u32) -> Vec<Record> {
         let at = self.chains.iter().position(|chain| chain.token == token).expect("in flight");
         let mut out = Vec::new();
@@ -102,7 +102,7 @@ impl Model {
     }
 }
 
-/// `journal` looks at what is unshown, where the order knows it; `transmit`: no lengths.
+/// `journal` checks the unshown chains, if the order knows them; `transmit`: no lengths.
 fn holds<O: Order>(
     mut order: O,
     (size, first, transmit): (u16, u16, bool),
@@ -207,7 +207,7 @@ proptest! {
         holds(InOrder::<u16>::new(size, counts, transmit), any, size, steps, unshown)?;
     }
 
-    /// What a predecessor gave back is shown first.
+    /// Chains that a predecessor gave back are shown first.
     #[test]
     fn what_is_restored_comes_first(size in 2u16..20, count in 1u16..20, len in any::<u32>()) {
         let records: Vec<_> = (0..count.min(size)).map(|id| Record { id, places: 1, len }).collect();
@@ -255,7 +255,7 @@ fn the_oldest_holds_the_others_back() {
     assert_eq!(ids(&mut order, d), [1]);
 }
 
-/// Entries are as thin as they can be.
+/// Entries are as small as possible.
 #[test]
 fn an_entry_has_two_bytes_or_four() {
     use super::in_order::Taken;

@@ -12,18 +12,18 @@
 //!
 //! One ring for both sides. The driver puts chains into it, descriptor after descriptor; the device
 //! puts used descriptors into the same places, one for each chain, and skips as many places as the
-//! chain had. Two flags of each descriptor, compared with a wrap counter that flips in every round,
-//! say whose it is.
+//! Two flags of each descriptor, compared with a wrap counter that flips in every round, say which side
+//! owns it.
 //!
-//! A place is looked at only if it is not in flight and what was there is published, so no more
-//! than the ring's size is ever in flight, whatever a driver writes over descriptors it gave away.
+//! A place is looked at only if it is not in flight and its former completion is published, so at most the
+//! ring's size is in flight, whatever a driver writes over descriptors it gave away.
 //!
-//! With VIRTIO_F_IN_ORDER (virtio 1.2, 2.8.8), all that a transmit queue has in flight lies between two
-//! places, so the region holds those and no mark for each chain, and one used descriptor gives a batch
-//! back. Receive chains have lengths: each has a used descriptor and, until that is shown, an entry in
-//! the journal.
+//! With VIRTIO_F_IN_ORDER (virtio 1.2, 2.8.8), a transmit queue's chains in flight lie between two places,
+//! so the region holds those instead of a mark for each chain, and one used descriptor gives a batch back.
+//! Receive chains have lengths: each has a used descriptor and, until that is shown, an entry in the
+//! journal.
 //!
-//! Methods are those of [`Queue`](super::Queue), which says what they are for.
+//! Methods are those of [`Queue`](super::Queue), which documents them.
 
 mod flags;
 mod parts;
@@ -49,7 +49,7 @@ use std::sync::atomic::Ordering;
 
 /// Largest ring.
 const MAX_SIZE: u16 = 1 << 15;
-/// New descriptors one call of `available` looks at; the rest of a chain comes on top.
+/// New descriptors per call of `available`; the rest of a chain comes on top.
 pub(super) const LOOK: u16 = 64;
 /// Descriptors lie one after the other, in the ring and in tables (virtio 1.2, 2.8.6 and 2.8.7).
 struct InSequence;
@@ -66,7 +66,7 @@ impl Links for InSequence {
     fn next(table: &Table, index: u16, desc: Descriptor) -> Result<Option<u16>, u16> {
         let next = u32::from(index) + 1;
         Ok(match table.indirect {
-            // Only its length says where a table ends.
+            // Only its length ends a table.
             true => (next < table.entries).then_some(next as u16),
             false if desc.flags & DESC_NEXT == 0 => None,
             false => Some(if next < table.entries { next as u16 } else { 0 }),
@@ -74,8 +74,8 @@ impl Links for InSequence {
     }
 }
 
-/// The device's side of one packed virtqueue. Counts chains as a split queue counts entries, so
-/// that both are used alike. In memory as written here: what every batch needs comes first.
+/// The device's side of one packed virtqueue. Counts chains as a split queue counts entries, so that both
+/// are used alike. Fields in this order: each batch needs the first ones.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct PackedQueue<O> {
@@ -83,11 +83,11 @@ pub(super) struct PackedQueue<O> {
     pub(super) order: O,
     /// Next place to pop.
     avail: Position,
-    /// Places from there that were seen to be available; none if no chain is pending.
+    /// Places from there that were available at the last look; 0 if no chain is pending.
     looked: u16,
     /// Chains that start in them, at least one place each.
     pub(super) pending: u16,
-    /// Place of the next used descriptor that the driver is shown.
+    /// Place of the next used descriptor to show to the driver.
     used: Position,
     /// Places from there that are given back.
     unpublished: u16,
@@ -111,7 +111,7 @@ impl<O: Journal> PackedQueue<O> {
         self.parts.size
     }
 
-    /// Places that are neither in flight nor given back and not shown.
+    /// Returns the places that are neither in flight nor given back and unshown.
     #[inline]
     fn free(&self) -> u16 {
         self.parts.size - self.taken - self.unpublished
@@ -140,7 +140,7 @@ impl<O: Journal> PackedQueue<O> {
             }
             let mut length = 1;
             place = place.forward(1, size);
-            // The rest of a chain is there when its first descriptor is.
+            // The rest of a chain exists when its first descriptor does.
             while flags & DESC_NEXT != 0 && length < most && looked + length < free {
                 flags = self.parts.flags(place.slot());
                 place = place.forward(1, size);
@@ -166,15 +166,14 @@ impl<O: Journal> PackedQueue<O> {
     #[inline]
     pub(super) fn pop_singles<const WRITE: bool>(&mut self, out: &mut [Single]) -> usize {
         let parts = self.parts;
-        // Up to the end of the ring: within it, a place is a number and a round has one look.
+        // Up to the end of the ring, since within it a place is a number and the round is the same.
         let here = self.free().min(parts.size - self.avail.slot());
         let most = out.len().min(usize::from(here)) as u16;
-        // Each descriptor of a receive queue is looked at when it is taken, and only then: one look behind what is
-        // taken reads lines that the driver is writing. What a transmit queue has is seen before, as that is when it
-        // arrived.
+        // A receive queue's descriptors are looked at only when taken: one look further reads lines that
+        // the driver is writing. A transmit queue's are seen before, at their arrival.
         let count = if WRITE { most } else { most.min(self.pending) };
         if WRITE || !O::KEPT {
-            // They are read, and soon written, as used. In order one is, of a batch.
+            // They are read, and soon written as used. In order only one of a batch is.
             self.fetch_for_writing(count);
         }
         let mask = u64::from(DESC_AVAIL | DESC_USED | SINGLE_MASK) << 48;
@@ -208,7 +207,7 @@ impl<O: Journal> PackedQueue<O> {
     #[inline]
     pub(super) fn put_back(&mut self, last: &[Single]) {
         if !O::KEPT && self.inflight.is_transmit() {
-            // The last one first: a kill leaves those in flight that come before in the ring.
+            // The last one first: a kill leaves those in flight that come first in the ring.
             last.iter().rev().for_each(|single| self.inflight.unmark(single.head));
         }
         self.order.forget_singles(last);
@@ -228,13 +227,13 @@ impl<O: Journal> PackedQueue<O> {
         self.step_back(n, places);
     }
 
-    /// The next `chains` were popped, of so many places.
+    /// Advances by `chains` popped chains of `places` places.
     #[inline]
     fn step(&mut self, chains: u16, places: u16) {
         self.avail = self.avail.forward(places, self.parts.size);
         self.taken += places;
-        // A chain that grew since it was seen leaves fewer places to the others, and receive buffers are popped
-        // that were not seen before.
+        // A chain that grew since the look leaves fewer places to the others, and receive buffers may be
+        // popped unseen.
         self.looked = self.looked.saturating_sub(places);
         self.pending = self.pending.saturating_sub(chains).min(self.looked);
         if self.pending == 0 {
@@ -243,7 +242,7 @@ impl<O: Journal> PackedQueue<O> {
         self.commit_in_flight();
     }
 
-    /// Makes the last `chains` pending again, which took so many places.
+    /// Makes the last `chains` of `places` places pending again.
     #[inline]
     fn step_back(&mut self, chains: u16, places: u16) {
         self.avail = self.avail.back(places, self.parts.size);
@@ -253,7 +252,7 @@ impl<O: Journal> PackedQueue<O> {
         self.commit_in_flight();
     }
 
-    /// Of a transmit queue in order: all that is popped is in flight until it is shown.
+    /// Of a transmit queue in order: all popped chains are in flight until shown.
     #[inline]
     fn commit_in_flight(&self) {
         if O::KEPT && self.inflight.is_transmit() {
@@ -269,8 +268,8 @@ impl<O: Journal> PackedQueue<O> {
         }
     }
 
-    /// Nothing is written to the ring before it is shown: a used descriptor takes the place of one that
-    /// may have to be popped again.
+    /// Writes nothing to the ring before the show: a used descriptor overwrites one that may have to be
+    /// popped again.
     #[inline]
     fn complete_in<const TRANSMIT: bool>(&mut self, done: impl Iterator<Item = (u16, u32)>) {
         let (inflight, shown) = (&self.inflight, self.used.0);
@@ -283,7 +282,7 @@ impl<O: Journal> PackedQueue<O> {
             inflight.log(logged, record.pack());
             logged += 1;
             if TRANSMIT {
-                // In this order: until it is committed the chain is marked, so a kill strands none.
+                // In this order: the chain is marked until it is committed, so a kill strands none.
                 inflight.commit(shown, logged);
                 inflight.unmark(record.id);
             }
@@ -306,7 +305,7 @@ impl<O: Journal> PackedQueue<O> {
         done
     }
 
-    /// Shows the driver what was completed, if anything was; returns how many places that were.
+    /// Shows all completions to the driver; returns the number of places, if any.
     #[inline]
     pub(super) fn show(&mut self) -> Option<u16> {
         if self.order.counts().unshown() == 0 {
@@ -322,7 +321,8 @@ impl<O: Journal> PackedQueue<O> {
             let first = records.next()?;
             let after = used.forward(Record::unpack(first).places, size);
             self.parts.use_slots(after, records, singles);
-            // Release: the driver looks no further than the first. The others of the batch, and what was
+            // Release: the driver looks no further than the first. The others of the batch, and data in
+            // buffers, are written before.
             // written to buffers, come before.
             self.parts.use_slot(used.slot(), position::used_half(first, used), Ordering::Release);
             self.inflight.commit(end.0, 0);
@@ -332,7 +332,7 @@ impl<O: Journal> PackedQueue<O> {
         Some(std::mem::take(&mut self.unpublished))
     }
 
-    /// Whether the driver asked to be told of the last `passed` places (virtio 1.2, 2.8.10).
+    /// Whether the driver wants an interrupt for the last `passed` places (virtio 1.2, 2.8.10).
     #[inline]
     pub(super) fn wants_interrupt(&self, passed: u16) -> bool {
         self.parts.wants_interrupt(self.event_idx, self.used, passed)
@@ -376,7 +376,7 @@ impl<O: Journal> PackedQueue<O> {
         }
         let (head, size) = (self.avail.slot(), self.parts.size);
         chain.reset(head);
-        // Acquire: the descriptor is read after the flags that say whose it is.
+        // Acquire: the descriptor is read after its ownership flags.
         if !self.is_available(self.avail) {
             return Err(RingError::TakenBack { head });
         }
@@ -397,8 +397,8 @@ impl<O: Journal> PackedQueue<O> {
         Ok(true)
     }
 
-    /// After an error of the walk: takes the chain at `avail` into flight all the same if that is
-    /// not fatal. Returns the error that is to be reported.
+    /// After an error of the walk: takes the chain at `avail` into flight if the error is not fatal.
+    /// Returns the error to report.
     #[cold]
     fn unusable<const WRITE: bool>(&mut self, head: u16, error: RingError, chain: &mut Chain) -> RingError {
         chain.reset(head);
@@ -414,7 +414,7 @@ impl<O: Journal> PackedQueue<O> {
         }
     }
 
-    /// Takes the chain at `avail` into flight; returns what `complete` wants of it.
+    /// Takes the chain at `avail` into flight; returns the token for `complete`.
     #[inline]
     fn take<const WRITE: bool>(&mut self, head: u16, end: End) -> Result<u16, RingError> {
         let End { taken, link: id } = end;
@@ -433,7 +433,7 @@ impl<O: Journal> PackedQueue<O> {
         Ok(token)
     }
 
-    /// Where the chain at slot `head` ends, whatever its buffers are.
+    /// Returns the end of the chain at slot `head`, whatever its buffers are.
     #[cold]
     fn find_end(&self, head: u16) -> Result<End, RingError> {
         let most = longest_chain(self.parts.size);

@@ -46,7 +46,7 @@ impl Parts {
         self.desc.wrapping_add(usize::from(slot) * DESC_BYTES as usize)
     }
 
-    /// Length, buffer id and flags of the descriptor at `slot`: what the device writes.
+    /// Returns length, buffer id and flags of the descriptor at `slot`: the part that the device writes.
     #[inline]
     pub(super) fn second_half(&self, slot: u16) -> &AtomicU64 {
         // SAFETY: in one of the ring's descriptors, mapped and aligned to 16 as long as the memory
@@ -60,8 +60,8 @@ impl Parts {
         (u64::from_le(self.second_half(slot).load(Ordering::Acquire)) >> 48) as u16
     }
 
-    /// How many of the `n` descriptors from `position` on, none behind the end of the ring, are chains of
-    /// one that the driver made available in this round.
+    /// Returns how many of the `n` descriptors from `position` on, none behind the end of the ring, are
+    /// chains of one that the driver made available in this round.
     #[inline]
     pub(super) fn singles(&self, place: Position, n: u16) -> u16 {
         let slot = place.slot();
@@ -86,7 +86,7 @@ impl Parts {
         i
     }
 
-    /// Writes a used descriptor; `order` says what is to be written before it.
+    /// Writes a used descriptor; `order` orders earlier writes before it.
     #[inline]
     pub(super) fn use_slot(&self, slot: u16, half: u64, order: Ordering) {
         self.second_half(slot).store(half.to_le(), order);
@@ -117,8 +117,8 @@ impl Parts {
         place
     }
 
-    /// Writes one used descriptor for all chains from `used` to `end`, of which the last has buffer `id`;
-    /// what is between there and `avail` stays in flight.
+    /// Writes one used descriptor for all chains from `used` to `end`, the last with buffer `id`; those up
+    /// to `avail` stay in flight.
     #[inline]
     pub(super) fn show_batch(&self, inflight: &QueueInflight, id: u16, [used, end, avail]: [Position; 3]) {
         inflight.commit_all(used.0, end.0, avail.0);
@@ -128,14 +128,14 @@ impl Parts {
         inflight.commit_all(end.0, end.0, avail.0);
     }
 
-    /// Gives all from `used` to `avail` back, unsent, and shows it; returns how many chains that is.
+    /// Gives all chains from `used` to `avail` back, unsent, and shows that; returns their number.
     pub(super) fn give_all_back(&self, inflight: &QueueInflight, used: Position, avail: Position) -> u16 {
         let places = avail.since(used, self.size).unwrap_or(0);
         if places == 0 {
             inflight.commit_all(used.0, used.0, avail.0);
             return 0;
         }
-        // They are the driver's own words still: only the first is written, at the end.
+        // They still hold the driver's own words: only the first is written, at the end.
         let half = |place: Position| u64::from_le(self.second_half(place.slot()).load(Ordering::Acquire));
         let ends = |i: &u16| half(used.forward(*i, self.size)) >> 48 & u64::from(DESC_NEXT) == 0;
         let chains = (0..places).filter(ends).count().max(1);
@@ -144,7 +144,7 @@ impl Parts {
         chains as u16
     }
 
-    /// Whether the driver asked to be told of the last `passed` places before `used`.
+    /// Whether the driver wants an interrupt for the last `passed` places before `used`.
     #[inline]
     pub(super) fn wants_interrupt(&self, event_idx: bool, used: Position, passed: u16) -> bool {
         // SAFETY: mapped and aligned to 4 as long as the memory is held.

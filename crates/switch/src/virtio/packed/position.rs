@@ -3,9 +3,9 @@
 use super::{DESC_AVAIL, DESC_USED};
 use crate::virtio::walker::DESC_WRITE;
 
-/// A place in the ring, in one of two alternating rounds: the slot, and the wrap counter in bit 15,
-/// as event structures and vhost-user write it. One number, not two: what was stored a moment ago
-/// in pieces is slow to load as a whole.
+/// A place in the ring, in one of two alternating rounds: the slot, and the wrap counter in bit 15, as
+/// event structures and vhost-user write it. One number, since loading two recently stored pieces as a
+/// whole is slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Position(pub(super) u16);
 
@@ -23,7 +23,7 @@ impl Position {
         self.0 & Self::WRAP != 0
     }
 
-    /// `n` places on, at most the size.
+    /// Returns the place `n` further, at most the size.
     #[inline]
     pub(super) fn forward(self, n: u16, size: u16) -> Self {
         let slot = self.slot() + n;
@@ -31,7 +31,7 @@ impl Position {
         if slot < size { Self(slot | wrap) } else { Self((slot - size) | (wrap ^ Self::WRAP)) }
     }
 
-    /// `n` places back, at most the size.
+    /// Returns the place `n` before, at most the size.
     pub(super) fn back(self, n: u16, size: u16) -> Self {
         let wrap = self.0 & Self::WRAP;
         match self.slot().checked_sub(n) {
@@ -40,7 +40,7 @@ impl Position {
         }
     }
 
-    /// Places from `before` to this one, if they are at most `size`.
+    /// Returns the places from `before` to this one, if at most `size`.
     pub(super) fn since(self, before: Self, size: u16) -> Option<u16> {
         match self.wrap() == before.wrap() {
             true => self.slot().checked_sub(before.slot()),
@@ -59,7 +59,7 @@ impl Position {
         if self.wrap() { DESC_AVAIL } else { DESC_USED }
     }
 
-    /// Flags of a used descriptor here, in this round.
+    /// Returns the flags of a used descriptor here, in this round.
     #[inline]
     pub(super) fn used_flags(self) -> u16 {
         if self.wrap() { DESC_AVAIL | DESC_USED } else { 0 }
@@ -72,7 +72,7 @@ impl Position {
     }
 }
 
-/// Length, id and flags of the used descriptor at `position`, for a packed
+/// Returns length, id and flags of the used descriptor at `position`, for a packed
 /// [`Record`](crate::virtio::inflight::Record).
 #[inline]
 pub(super) fn used_half(record: u64, place: Position) -> u64 {

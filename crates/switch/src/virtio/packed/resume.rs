@@ -8,24 +8,24 @@
 use super::position::Position;
 use crate::virtio::inflight::{Record, Snapshot};
 
-/// A consistent state, made from what a region says.
+/// A consistent state, made from a region's record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Resume {
     /// Next place for a used descriptor that the driver has not seen.
     pub(super) used: Position,
-    /// Completed, and not shown: from `used` on.
+    /// Completed and not shown, from `used` on.
     pub(super) unshown: Vec<Record>,
-    /// Completed and shown, all told not to be in flight any more perhaps.
+    /// Completed and shown, perhaps still marked as in flight.
     pub(super) shown: Vec<Record>,
-    /// Popped and not completed, of a transmit queue: ids and places. Those of a receive queue
-    /// are popped again: they were not written to, and no descriptor after them was popped.
+    /// Popped and not completed, of a transmit queue: ids and places. A receive queue's are popped again:
+    /// nothing was written to them, and no later descriptor was popped.
     pub(super) in_flight: Vec<(u16, u16)>,
     /// Places that stay taken for ever.
     pub(super) lost: u16,
 }
 
 impl Resume {
-    /// From what the region says; `flags` are those of the descriptor in a slot.
+    /// Makes it from a region's record; `flags` returns those of the descriptor in a slot.
     pub(super) fn of(
         left: &Snapshot,
         size: u16,

@@ -9,7 +9,7 @@ use crate::virtio::walker::Walker;
 use crate::virtio::{GuestMemory, QueueInflight, RingError};
 use std::sync::Arc;
 
-/// What a queue that was never started starts from: both places first, both counters 1.
+/// Base of a queue that was never started: both places first, both counters 1.
 pub(in crate::virtio) const FIRST_BASE: u32 = 0x8000_8000;
 
 impl<O: Journal> PackedQueue<O> {
@@ -67,7 +67,7 @@ impl<O: Journal> PackedQueue<O> {
                 queue.inflight.enter(&layout, kind, (used.0, 0, 0), taken);
                 queue.taken = taken;
             }
-            // In order, nothing that is in flight may be passed over: it comes back, or is popped again.
+            // In order, no chain in flight may be skipped: it comes back, or is popped again.
             (true, true) => {
                 queue.inflight.enter(&layout, kind, (used.0, used.0, avail.0), 0);
                 let back = parts.give_all_back(&queue.inflight, used, avail);
@@ -82,8 +82,8 @@ impl<O: Journal> PackedQueue<O> {
         Ok(queue)
     }
 
-    /// Of a transmit queue in order: goes on where a predecessor was killed; all that it had in flight
-    /// comes back.
+    /// Of a transmit queue in order: continues where a predecessor was killed; all its chains in flight
+    /// come back.
     fn recover_range(&mut self, left: &Snapshot) -> Result<(), &'static str> {
         let [mut used, end, avail] = [left.commit.0, left.commit.1, left.commit.2].map(Position);
         let size = self.parts.size;
@@ -104,7 +104,7 @@ impl<O: Journal> PackedQueue<O> {
         Ok(())
     }
 
-    /// Goes on where a predecessor was killed.
+    /// Continues where a predecessor was killed.
     fn recover(&mut self, left: &Snapshot) -> Result<(), &'static str> {
         let (size, transmit) = (self.parts.size, self.inflight.is_transmit());
         let left = Resume::of(left, size, transmit, |slot| self.parts.flags(slot))?;
@@ -125,7 +125,7 @@ impl<O: Journal> PackedQueue<O> {
         self.avail = used.forward(self.unpublished + self.taken, size);
         self.recovered = Some(in_flight.len() as u16);
         self.complete_all(in_flight.iter().map(|&(id, _)| (id, 0)));
-        // The driver is called with what is published first.
+        // The first publish calls the driver.
         let _ = self.show();
         Ok(())
     }

@@ -9,8 +9,8 @@
 //!   used entries                                             given, then shown
 //! ```
 //!
-//! Indices count modulo 2^16 and the size divides 2^16, so that an index masked is a slot.
-//! Methods are those of [`Queue`](super::Queue), which says what they are for.
+//! Indices count modulo 2^16 and the size divides 2^16, so a masked index is a slot. Methods are those of
+//! [`Queue`](super::Queue), which documents them.
 
 mod parts;
 mod resume;
@@ -48,7 +48,7 @@ impl Links for ByName {
     }
 }
 
-/// The device's side of one split virtqueue. In memory as written here: what every batch needs comes first.
+/// The device's side of one split virtqueue. Fields in this order: each batch needs the first ones.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct SplitQueue<O> {
@@ -75,16 +75,15 @@ impl<O: Order> SplitQueue<O> {
         self.parts.size
     }
 
-    /// As every entry available or in flight is one of the ring's, those in flight are never more
-    /// than its size.
+    /// Every entry available or in flight is one of the ring's, so at most its size is in flight.
     #[inline]
     pub(super) fn available(&mut self) -> Result<u16, RingError> {
         // Acquire: entries and descriptors are read after the index that covers them.
         let avail = self.parts.avail_index(Ordering::Acquire);
         let (counts, size) = (self.order.counts(), self.parts.size);
         let used = counts.shown;
-        // Both halves: an index that runs backwards past what was popped is a lie as well. Not more than
-        // the ring has beyond what is popped and not shown, or 32,768 entries could be made available twice.
+        // Checks both ends: an index that runs backwards past the popped entries is a lie as well. At most
+        // as many as the ring has beyond the unshown ones, or 32,768 entries could be made available twice.
         let unshown = counts.popped.wrapping_sub(used);
         let pending = avail.wrapping_sub(counts.popped);
         if avail.wrapping_sub(used) > size || pending > size.saturating_sub(unshown) {
@@ -96,7 +95,7 @@ impl<O: Order> SplitQueue<O> {
 
     #[inline]
     pub(super) fn pop_singles<const WRITE: bool>(&mut self, out: &mut [Single]) -> usize {
-        // Receive buffers are looked for when they are wanted. An index that lies is for `available` to tell.
+        // Looks for receive buffers only when they are wanted. `available` reports a wrong index.
         if WRITE && usize::from(self.pending) < out.len() && self.available().is_err() {
             return 0;
         }
@@ -104,7 +103,7 @@ impl<O: Order> SplitQueue<O> {
         let count = out.len().min(self.pending.into());
         for (i, single) in (0..).zip(&mut out[..count]) {
             single.head = self.parts.avail_entry(next.wrapping_add(i));
-            // A head beyond the table is refused below; here it is only a hint.
+            // A head beyond the table is refused below; this is only a hint.
             prefetch::for_reading(self.parts.descriptor(single.head));
         }
         let mut popped = 0u16;
@@ -132,7 +131,7 @@ impl<O: Order> SplitQueue<O> {
         popped.into()
     }
 
-    /// Of a transmit queue in order: what is popped is in flight until it is shown.
+    /// Of a transmit queue in order: popped chains are in flight until shown.
     #[inline]
     fn commit_in_flight(&self) {
         if O::KEPT && self.inflight.is_transmit() {
@@ -145,7 +144,7 @@ impl<O: Order> SplitQueue<O> {
         self.order.forget_singles(last);
         self.pending += last.len() as u16;
         if !O::KEPT && self.inflight.is_transmit() {
-            // The last one first: a kill leaves those in flight that come before in the ring.
+            // The last one first: a kill leaves those in flight that come first in the ring.
             last.iter().rev().for_each(|single| self.inflight.unmark(single.head));
         }
         self.commit_in_flight();
@@ -157,7 +156,7 @@ impl<O: Order> SplitQueue<O> {
         self.pending += n;
         if !O::KEPT && self.inflight.is_transmit() {
             let next = self.order.counts().popped;
-            // A driver that rewrites its entry meanwhile gets what it asked for.
+            // A driver that rewrites its entry meanwhile harms only itself.
             let heads = (0..n).rev().map(|i| self.parts.avail_entry(next.wrapping_add(i)));
             heads.for_each(|head| self.inflight.unmark(head));
         }
@@ -178,13 +177,13 @@ impl<O: Order> SplitQueue<O> {
         let mut next = self.order.counts().given;
         self.order.complete(done, |Record { id: head, len, .. }| {
             if TRANSMIT && O::KEPT {
-                // One used entry for all that is published.
+                // One used entry for all published chains.
                 return;
             }
             parts.write_used(next, head, len);
             next = next.wrapping_add(1);
             if TRANSMIT {
-                // In this order: until it is committed the chain is marked, so a kill strands none.
+                // In this order: the chain is marked until it is committed, so a kill strands none.
                 inflight.commit(next, head);
                 inflight.unmark(head);
             }
@@ -200,7 +199,7 @@ impl<O: Order> SplitQueue<O> {
         self.order.complete_run(first, n)
     }
 
-    /// Shows the driver what was completed, if anything was; returns the used index before that.
+    /// Shows all completions to the driver; returns the used index before that, if any.
     #[inline]
     pub(super) fn show(&mut self) -> Option<u16> {
         let counts = self.order.counts();
@@ -216,7 +215,7 @@ impl<O: Order> SplitQueue<O> {
         Some(counts.shown)
     }
 
-    /// Whether the driver asked to be told of what is shown since used index `old` (virtio 1.2, 2.7.7
+    /// Whether the driver wants an interrupt for the chains shown since used index `old` (virtio 1.2, 2.7.7
     /// and 2.7.8).
     #[inline]
     pub(super) fn wants_interrupt(&self, old: u16) -> bool {
@@ -226,7 +225,7 @@ impl<O: Order> SplitQueue<O> {
         }
     }
 
-    /// The driver's index as `available` last saw it.
+    /// Returns the driver's index at the last `available`.
     fn seen(&self) -> u16 {
         self.order.counts().popped.wrapping_add(self.pending)
     }

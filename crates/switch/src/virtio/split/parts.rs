@@ -36,7 +36,7 @@ impl Parts {
         })
     }
 
-    /// Where the descriptor `head` is; beyond the table if that is not below the size.
+    /// Returns the address of descriptor `head`; beyond the table if that is not below the size.
     #[inline]
     pub(super) fn descriptor(&self, head: u16) -> *mut u8 {
         self.desc.wrapping_add(usize::from(head) * DESC_BYTES as usize)
@@ -58,19 +58,19 @@ impl Parts {
         u16::from_le(unsafe { AtomicU16::from_ptr(self.avail.add(i)) }.load(Ordering::Relaxed))
     }
 
-    /// The head in the slot of available index `index`.
+    /// Returns the head in the slot of available index `index`.
     #[inline]
     pub(super) fn avail_entry(&self, index: u16) -> u16 {
         self.avail_word(2 + usize::from(index & (self.size - 1)))
     }
 
-    /// At which used index the driver wants an interrupt.
+    /// Returns the used index at which the driver wants an interrupt.
     #[inline]
     pub(super) fn used_event(&self) -> u16 {
         self.avail_word(2 + usize::from(self.size))
     }
 
-    /// Whether the driver wants interrupts, where it says so by a flag.
+    /// Whether the driver wants interrupts, by its flag.
     #[inline]
     pub(super) fn wants_interrupts(&self) -> bool {
         self.avail_word(0) & AVAIL_NO_INTERRUPT == 0
@@ -107,8 +107,8 @@ impl Parts {
         stored();
     }
 
-    /// Gives all entries from `used` to `popped` back, unsent, and shows it: in order, so that the last
-    /// one stands for all.
+    /// Gives all entries from `used` to `popped` back, unsent, and shows that: in order, so the last one
+    /// stands for all.
     pub(super) fn give_all_back(&self, used: u16, popped: u16) {
         if popped != used {
             self.write_used(used, self.avail_entry(popped.wrapping_sub(1)), 0);
@@ -116,14 +116,14 @@ impl Parts {
         }
     }
 
-    /// Whether the device wants kicks, where it says so by a flag.
+    /// Sets the flag whether the device wants kicks.
     pub(super) fn set_wants_kicks(&self, wants: bool) {
         let flags: u16 = if wants { 0 } else { USED_NO_NOTIFY };
         // SAFETY: first word of the used ring, mapped and aligned as long as the memory is held.
         unsafe { AtomicU16::from_ptr(self.used) }.store(flags.to_le(), Ordering::Relaxed);
     }
 
-    /// At which available index the device wants a kick.
+    /// Sets the available index at which the device wants a kick.
     pub(super) fn set_avail_event(&self, event: u16) {
         let after_entries = 2 + 4 * usize::from(self.size);
         // SAFETY: the word after the used entries, which the ring's mapped length includes.

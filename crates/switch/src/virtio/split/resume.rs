@@ -1,26 +1,25 @@
-//! What a region and the ring say about a queue whose process was killed.
+//! Reads from region and ring how a killed process left a queue.
 
 use crate::virtio::inflight::Snapshot;
 
-/// Where a predecessor left a queue.
+/// A predecessor's state of a queue.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Resume {
     /// Used entries up to here are written.
     pub next_used: u16,
     /// The chain completed last, which may still be marked.
     pub last: Option<u16>,
-    /// Chains that were popped and not completed: of a transmit queue; those of a receive queue
-    /// are popped again.
+    /// Chains popped and not completed, of a transmit queue; a receive queue's are popped again.
     pub in_flight: Vec<u16>,
     /// Available index after them.
     pub next_avail: u16,
 }
 
 impl Resume {
-    /// From what the region says and `used`, the ring's used index.
+    /// Makes it from the region's record and `used`, the ring's used index.
     pub fn of(left: &Snapshot, used: u16, size: u16, transmit: bool) -> Result<Self, &'static str> {
         let (next_used, last, _) = left.commit;
-        // What is shown was no longer marked, and may be in flight again.
+        // A shown chain was no longer marked, and may be in flight again.
         let last = (transmit && next_used != used).then_some(last);
         let marked = (0..).zip(&left.places).filter(|&(head, &places)| places != 0 && Some(head) != last);
         let in_flight: Vec<u16> = if transmit { marked.map(|(head, _)| head).collect() } else { Vec::new() };

@@ -54,7 +54,7 @@ impl<O: Order> SplitQueue<O> {
                 in_flight = left.in_flight;
             }
             None if open > size => return Err(RingError::Base { base, used, size }),
-            // In order, nothing that is in flight may be passed over: it comes back, or is popped again.
+            // In order, no chain in flight may be skipped: it comes back, or is popped again.
             None if O::KEPT && transmit => {
                 inflight.enter(&layout, kind, (base, 0, 0), 0);
                 parts.give_all_back(used, base);
@@ -79,7 +79,7 @@ impl<O: Order> SplitQueue<O> {
             walker: Walker::new(memory, features.indirect),
         };
         queue.complete_all(in_flight.iter().map(|&head| (head, 0)));
-        // The driver is called with what is published first.
+        // The first publish calls the driver.
         let _ = queue.show();
         Ok(queue)
     }

@@ -30,7 +30,7 @@ fn sleep(bell: &Receiver<()>, who: &str) {
     assert!(bell.recv_timeout(Duration::from_secs(120)).is_ok(), "the {who} was not woken");
 }
 
-/// Small numbers that differ, the same in every run.
+/// Returns small numbers that differ, the same in every run.
 fn small(state: &mut u32) -> u16 {
     *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
     1 + (*state >> 28) as u16
@@ -68,7 +68,7 @@ fn stress(features: Features) {
             }
             let before = back;
             while let Some(used) = driver.reap() {
-                // The device answers with the number; each is answered once, in any order.
+                // The device answers with the number, each once, in any order.
                 assert!(!std::mem::replace(&mut answered[used.len as usize], true), "{} twice", used.len);
                 let mut number = [0; 4];
                 memory.read(slot_addr(slots[usize::from(used.head)]), &mut number);
@@ -140,7 +140,7 @@ fn nobody_sleeps_for_ever_with_event_indices() {
     stress(Features { packed: true, event_idx: true, indirect: true, in_order: false });
 }
 
-/// Two threads that go on only together.
+/// Two threads that continue only together.
 struct Gate(AtomicU32);
 
 impl Gate {
@@ -159,14 +159,14 @@ impl Gate {
     }
 }
 
-/// One side moves its index while the other asks to be notified, again and again at the same
-/// moment: one of the two must notice. Without the fences, an optimised build on two processors
-/// fails within seconds; an unoptimised one is too slow between the two accesses to notice.
+/// One side moves its index while the other asks for a notification, repeatedly at the same moment: one of
+/// the two must notice. Without the fences, an optimised build on two processors fails within seconds; an
+/// unoptimised one is too slow between the two accesses to notice.
 fn race(features: Features) {
     const ROUNDS: u32 = 10_000;
     let Guest { memory: _memory, map: _map, mut driver, mut device } = Guest::new(4, features);
     let gate = Arc::new(Gate(AtomicU32::new(0)));
-    // What the driver saw of the round: kick wanted, chains back.
+    // The driver's view of the round: kick wanted, chains back.
     let seen = Arc::new((AtomicBool::new(false), AtomicBool::new(false)));
     let (theirs, driver_saw) = (Arc::clone(&gate), Arc::clone(&seen));
     let guest = std::thread::spawn(move || {
@@ -214,8 +214,7 @@ fn asking_and_moving_at_once_is_noticed_with_event_indices() {
     race(Features { packed: true, event_idx: true, indirect: false, in_order: false });
 }
 
-/// A guest that rewrites descriptors while they are read gets errors or its own memory,
-/// never anything else.
+/// A guest that rewrites descriptors while they are read gets errors or its own memory.
 #[test]
 fn descriptors_may_change_while_they_are_read() {
     let mut guest =
@@ -275,8 +274,8 @@ fn descriptors_may_change_while_they_are_read() {
     assert!(good > 0 && bad > 0, "{good} good, {bad} bad: the two did not race");
 }
 
-/// The same in a packed ring, flags of ownership included: whatever is popped is the guest's own
-/// memory, and never more at once than the ring has places.
+/// The same in a packed ring, ownership flags included: popped chains are in the guest's own memory, never
+/// more than the ring has places.
 #[test]
 fn a_packed_ring_may_change_while_it_is_read() {
     const SIZE: u16 = 5;
@@ -296,7 +295,7 @@ fn a_packed_ring_may_change_while_it_is_read() {
             let slot = u64::from(seed >> 8) % u64::from(SIZE);
             let addr = [GUEST_ADDR, GUEST_ADDR + (1 << 20) - 1, u64::MAX, table][(seed >> 16) as usize % 4];
             let len = [64, 1, u32::MAX, 32][(seed >> 18) as usize % 4];
-            // Mostly ids that can be, and flags of either round.
+            // Mostly possible ids, and flags of either round.
             let id = (seed >> 20) as u16 % (SIZE + 1);
             let flags =
                 [0, 0, 0, 1, 4][(seed >> 24) as usize % 5] | [1 << 7, 1 << 15][(seed >> 28) as usize % 2];

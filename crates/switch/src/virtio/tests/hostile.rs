@@ -16,7 +16,7 @@ const INDIRECT: u16 = 4;
 const SIZE: u16 = 4;
 /// Memory of such a guest (`Guest` makes 1 MiB).
 const END: u64 = GUEST_ADDR + (1 << 20);
-/// Where a lie may put an indirect table.
+/// Place of an indirect table in lies.
 const TABLE: u64 = GUEST_ADDR + 0x8_0000;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -275,8 +275,8 @@ fn every_lie_is_named() {
     }
 }
 
-/// The same lies in a packed ring, but for those about `next`, which it has not, and about nested
-/// tables, which mean nothing there.
+/// The same lies in a packed ring, without those about `next`, which it lacks, and about nested tables,
+/// which mean nothing there.
 #[test]
 fn every_lie_is_named_in_a_packed_ring() {
     let mut chain = Chain::new();
@@ -359,8 +359,8 @@ fn the_largest_ring_cannot_be_made_available_twice() {
     index(&guest, 1);
     assert_eq!(guest.device.available(), Ok(1));
     assert_eq!(guest.device.pop_readable(&mut chain), Ok(true));
-    // All of the ring beyond what is in flight, and one more: 2^15 beyond what was popped, but less than
-    // that beyond what was given back, modulo 2^16.
+    // All of the ring beyond the chains in flight, and one more: 2^15 beyond the popped ones, but fewer
+    // beyond those given back, modulo 2^16.
     index(&guest, LARGEST);
     assert_eq!(guest.device.available(), Ok(LARGEST - 1));
     for avail in [LARGEST + 1, LARGEST + 2, 0xffff] {
@@ -390,13 +390,13 @@ fn available_indices_that_cannot_be_are_refused() {
     for _ in 0..3 {
         assert_eq!(guest.device.pop_readable(&mut chain), Ok(true));
     }
-    // Backwards, to what was popped already.
+    // Backwards, to popped entries.
     index(&guest, 0);
     assert_eq!(
         guest.device.available(),
         Err(RingError::AvailableIndex { avail: 0, used: 0xfffe, size: SIZE })
     );
-    // More than the ring has, counting those in flight; and no more once they are back.
+    // More than the ring has, counting those in flight; allowed once they are back.
     index(&guest, 3);
     assert_eq!(
         guest.device.available(),
@@ -407,8 +407,8 @@ fn available_indices_that_cannot_be_are_refused() {
     assert_eq!(guest.device.available(), Ok(2));
 }
 
-/// A walker that is slow, obvious and works on addresses: the buffers of a chain, or none if
-/// anything is wrong with it.
+/// A slow, obvious walker that works on addresses: returns the buffers of a chain, or none if anything is
+/// wrong with it.
 fn reference(
     memory: &SharedMemory,
     ring: &RingLayout,
@@ -484,8 +484,8 @@ fn descriptor() -> impl Strategy<Value = Desc> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whatever a guest writes into its memory, spans are inside it, and a chain is accepted
-    /// iff the reference accepts it, with the same buffers.
+    /// Whatever a guest writes into its memory, spans are inside it, and a chain is accepted iff the
+    /// reference accepts it, with the same buffers.
     #[test]
     fn random_rings_are_walked_as_the_reference_does(
         descs in prop::collection::vec(descriptor(), RANDOM_PAGES as usize * 256),
@@ -537,7 +537,7 @@ proptest! {
         }
     }
 
-    /// Pure noise, indices included: an error at the worst, and every call comes back.
+    /// Noise, indices included: an error at the worst, and every call returns.
     #[test]
     fn noise_is_survived(
         bytes in prop::collection::vec(any::<u8>(), 4096),

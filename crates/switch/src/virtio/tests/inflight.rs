@@ -1,5 +1,5 @@
-//! Queues killed at any store to memory that outlives them, against what a driver may rely on:
-//! every chain comes back exactly once, nothing is sent twice, a received frame is whole.
+//! Queues killed at any store to memory that outlives them, against the driver's expectations: every chain
+//! comes back exactly once, nothing is sent twice, a received frame is whole.
 //!
 //! ```text
 //!   steps ──▶ device ──cut after n stores──▶ gone       guest memory and region: as they were
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tidegate_frontend::driver::{Buffer, DriverQueue};
 use tidegate_frontend::memory::SharedMemory;
 
-/// Virtqueues as the protocol numbers them.
+/// Virtqueue numbers of the protocol.
 const RX: u16 = 0;
 const TX: u16 = 1;
 
@@ -28,9 +28,9 @@ enum Step {
         buffers: usize,
         indirect: bool,
     },
-    /// It shows what it added.
+    /// The driver shows added chains.
     Show,
-    /// It takes what came back.
+    /// The driver takes completed chains.
     Reap,
     Look,
     Pop,
@@ -40,7 +40,7 @@ enum Step {
         back: usize,
     },
     Rewind(u16),
-    /// Of a transmit queue: completes chains out of order. Of a receive queue: a frame in so many
+    /// Of a transmit queue: completes chains out of order. Of a receive queue: completes a frame in so many
     /// chains.
     Complete {
         which: Vec<usize>,
@@ -71,18 +71,18 @@ fn device_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Ends a device while it does `step`, after so many stores, or right after it.
+/// Ends a device during `step`, after so many stores, or right after it.
 #[derive(Clone, Debug)]
 struct Kill {
     step: Step,
     stores: u32,
-    /// What the driver does meanwhile.
+    /// The driver's steps meanwhile.
     meanwhile: Vec<Step>,
-    /// Recoveries that are killed as well.
+    /// Recoveries that are killed too: their stores.
     again: Vec<u32>,
 }
 
-/// A driver that uses what came back again at once.
+/// A driver that reuses completed chains at once.
 fn take_and_give(chains: usize) -> Vec<Step> {
     let add = vec![Step::Add { buffers: 1, indirect: false }; chains];
     [vec![Step::Reap], add, vec![Step::Show]].concat()
@@ -100,7 +100,7 @@ fn kill() -> impl Strategy<Value = Kill> {
     })
 }
 
-/// One side's memory of what is going on: a driver, and devices one after the other.
+/// One side's state: a driver, and devices one after the other.
 struct World {
     driver: DriverQueue,
     map: Arc<GuestMemory>,
@@ -109,19 +109,19 @@ struct World {
     index: u16,
     region: Inflight,
     device: Option<Queue>,
-    /// Chains the driver gave and did not get back: by head, the number of each.
+    /// Chains that the driver gave and did not get back: their numbers, by head.
     given: BTreeMap<u16, u64>,
     next_chain: u64,
-    /// Chains the device has popped, in order: what `complete` wants; `None` where completed.
+    /// Popped chains in order: their tokens; `None` if completed.
     popped: Vec<Option<u16>>,
-    /// The last of them that were popped one by one, as `rewind` wants them.
+    /// How many of the last were popped one by one, as `rewind` requires.
     one_by_one: usize,
-    /// The last of them that were popped as singles, together.
+    /// How many of the last were popped together as singles.
     together: usize,
-    /// Chains whose frame went out.
+    /// Chains whose frame was sent.
     sent: BTreeSet<u64>,
     next_frame: u32,
-    /// Of the frame being received: its number, and chains still to come.
+    /// The frame being received: its number, and the remaining chains.
     open: Option<(u32, u32, u32)>,
 }
 
@@ -155,7 +155,7 @@ impl World {
         world
     }
 
-    /// A new process: it has nothing but the descriptors of memory and region.
+    /// Starts a new process: it has only the descriptors of memory and region.
     fn start(&self, base: u32) -> Queue {
         let region = Inflight::open(self.region.fd().try_clone_to_owned().unwrap()).unwrap();
         let inflight = region.queue(self.index);
@@ -199,7 +199,7 @@ impl World {
         }
     }
 
-    /// One buffer of a frame: the length says which, of how many.
+    /// Receives one buffer of a frame: its length encodes which, and of how many.
     fn receive(&mut self, len: u32) {
         assert_ne!(len, 0, "an empty receive buffer");
         let (frame, chains, which) = (len >> 8, len >> 4 & 15, len & 15);
@@ -261,7 +261,7 @@ impl World {
                 device.complete_all(done.into_iter().map(|head| (head, 0)));
             }
             Step::CompleteRun(most) if transmit => {
-                // As the direct way does: the last that were popped together, from the first of them on.
+                // Like the direct way: the last that were popped together, from the first of them on.
                 let first = self.popped.len() - self.together.min(self.popped.len());
                 let run: Vec<u16> =
                     self.popped[first..].iter_mut().take(*most).map_while(Option::take).collect();
@@ -299,7 +299,7 @@ impl World {
         (self.one_by_one, self.together) = (0, 0);
         kill.meanwhile.iter().for_each(|step| self.driver_does(step));
         assert_eq!(self.region.queue(self.index).unwrap().standing(), Standing::InService);
-        // A base from long ago: it means nothing.
+        // An old base, which means nothing.
         for stores in &kill.again {
             let _ = cut::after(*stores, || self.start(0));
         }
@@ -311,7 +311,7 @@ impl World {
         whole.is_none()
     }
 
-    /// All that was given comes back.
+    /// Gets all chains back.
     fn drain(mut self) {
         for _ in 0..100_000 {
             self.driver_does(&Step::Show);
@@ -430,7 +430,7 @@ proptest! {
     }
 }
 
-/// What a front end may have written into a region.
+/// Possible contents of a region by a front end.
 #[derive(Clone, Debug)]
 struct Nonsense {
     packed: bool,
@@ -462,7 +462,7 @@ fn nonsense(packed: bool, size: u16) -> impl Strategy<Value = Nonsense> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whatever it says: a queue that works in its own ring, or an error that says why not.
+    /// Whatever it says: a queue that works in its own ring, or an error with the reason.
     #[test]
     fn a_region_that_lies_harms_no_memory(
         nonsense in prop_oneof![nonsense(false, 8), nonsense(true, 13)],
@@ -510,7 +510,7 @@ proptest! {
     }
 }
 
-/// What is in flight comes back or is popped again, so no such ring lost any before.
+/// Chains in flight come back or are popped again, so no such ring has lost any.
 #[test]
 fn in_order_no_lost_chain_is_believed() {
     for (packed, index) in [(false, TX), (false, RX), (true, TX), (true, RX)] {
@@ -545,7 +545,7 @@ fn a_queue_stopped_in_order_says_where_and_is_not_recovered() {
         assert_eq!(region.standing(), Standing::Stopped(base));
         world.driver_does(&Step::Reap);
         assert_eq!(world.driver.base(), base);
-        // Where the front end says, not where the last one stopped.
+        // At the front end's base, not the last one's stop.
         let device = world.start(base);
         assert_eq!((device.recovered(), device.base()), (None, base));
         world.device = Some(device);
@@ -582,7 +582,7 @@ fn a_region_is_of_a_size_and_for_so_many_queues() {
     assert!(region.queue(255).is_some() && region.queue(256).is_none());
     let again = Inflight::open(region.fd().try_clone_to_owned().unwrap()).unwrap();
     assert_eq!((again.queues(), again.entries(), again.bytes()), (256, 32768, region.bytes()));
-    // What both mean by the last entry of the last queue is in the file, and the same.
+    // Both place the last entry of the last queue in the file, and equally.
     let layout = RingLayout { size: 32768, desc: 0, avail: 0, used: 0 };
     let kind = Kind { packed: true, in_order: false };
     region.queue(255).unwrap().enter(&layout, kind, (0, 0, 0), 0);

@@ -1,4 +1,4 @@
-//! What a memory table may and may not be, and what translation says at its edges.
+//! Valid and invalid memory tables, and translation at their edges.
 
 use super::super::backing::Unfit;
 use super::super::memory::{GuestMemory, MapError, RegionSpec};

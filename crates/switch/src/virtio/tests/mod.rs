@@ -15,10 +15,10 @@ use std::sync::Arc;
 use tidegate_frontend::driver::{DriverFeatures, DriverQueue};
 use tidegate_frontend::memory::SharedMemory;
 
-/// Where test guests have their memory.
+/// Guest address of test guests' memory.
 const GUEST_ADDR: u64 = 0x4000_0000;
 
-/// The table entry that hands all of `memory` to the device.
+/// Returns the table entry that shares all of `memory` with the device.
 fn spec(memory: &SharedMemory) -> RegionSpec {
     RegionSpec {
         guest_addr: memory.guest_addr(),
@@ -38,7 +38,7 @@ fn layout(driver: &DriverQueue, memory: &SharedMemory) -> RingLayout {
     }
 }
 
-/// The same features on the driver's side.
+/// Returns the same features for the driver's side.
 fn of_driver(features: Features) -> DriverFeatures {
     let Features { packed, event_idx, indirect, in_order } = features;
     DriverFeatures { packed, event_idx, indirect, in_order }
@@ -57,7 +57,7 @@ impl Guest {
         Self::starting_at(size, features, if features.packed { 0x8000 } else { 0 })
     }
 
-    /// Both sides at `base`: an index of a split ring; of a packed one, its place modulo the size
+    /// Starts both sides at `base`: an index of a split ring; of a packed one, its place modulo the size
     /// and its highest bit.
     fn starting_at(size: u16, features: Features, base: u16) -> Self {
         let base = if features.packed { (base & 0x8000) | ((base & 0x7fff) % size) } else { base };
@@ -68,7 +68,7 @@ impl Guest {
         Self { memory, map, driver, device }
     }
 
-    /// `len` bytes of guest memory with this content; returns their guest address.
+    /// Writes `bytes` into guest memory; returns their guest address.
     fn place(&self, bytes: &[u8]) -> u64 {
         let addr = self.memory.alloc(bytes.len() as u64, 1);
         self.memory.write(addr, bytes);

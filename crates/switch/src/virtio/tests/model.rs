@@ -1,5 +1,4 @@
-//! Driver and device in random sequences, against what a queue is: two FIFOs
-//! and two sleepers.
+//! Driver and device in random sequences, against a model of two FIFOs and two sleepers.
 
 use super::super::{Chain, Features};
 use super::{GUEST_ADDR, Guest};
@@ -47,11 +46,11 @@ type Expected = (u16, Vec<(u64, u32)>);
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Notifications {
-    /// Asked for, and nothing has come since.
+    /// Requested, and none has come since.
     Awaited,
-    /// Asked not to be sent.
+    /// Suppressed.
     Suppressed,
-    /// May or may not come.
+    /// Optional.
     Open,
 }
 
@@ -79,9 +78,9 @@ proptest! {
         let mut added: VecDeque<Expected> = VecDeque::new();
         let mut available: VecDeque<Expected> = VecDeque::new();
         let mut seen = 0usize;
-        // In pop order; a completed one is None until nothing before it can be put back.
+        // In pop order; a completed one is None until no earlier one can be put back.
         let mut popped: Vec<Option<Expected>> = Vec::new();
-        // In order: what was not given back yet, and its length where it is completed.
+        // In order: chains not given back yet, with the length if completed.
         let mut open_order: VecDeque<(u16, Option<u32>)> = VecDeque::new();
         let mut heads: Vec<u16> = Vec::new();
         let mut completed: VecDeque<Used> = VecDeque::new();
@@ -190,7 +189,7 @@ proptest! {
                 }
                 Step::DeviceWakes => {
                     guest.device.suppress_kicks();
-                    // Entries it has not looked at may be the very ones the driver asks about.
+                    // The driver may ask about entries that the device has not looked at.
                     kicks = Notifications::Suppressed;
                 }
                 Step::DriverSleeps => {

@@ -77,7 +77,7 @@ fn no_place_in_flight_is_taken_for_a_receive_buffer() {
     let mut singles = [Single::EMPTY; 8];
     (0..4).for_each(|_| _ = guest.driver.add(&[Buffer::writable(GUEST_ADDR, 64)]).unwrap());
     let _ = guest.driver.publish();
-    // Up to the end of the ring, then none: all of it is in flight, whatever the driver writes there.
+    // Up to the end of the ring, then none: all of it is in flight, whatever the driver writes.
     assert_eq!(guest.device.pop_singles::<true>(&mut singles), 4);
     for slot in 0..4 {
         guest.driver.write_raw_desc(guest.driver.desc_addr(), slot, GUEST_ADDR, 64, WRITE | USED, slot);
@@ -185,8 +185,8 @@ fn too_many_buffers_cost_the_frame_not_the_queue() {
     }
 }
 
-/// GET_VRING_BASE, then SET_VRING_BASE, in every place of the ring, with and without the half of
-/// it that some front ends leave away.
+/// GET_VRING_BASE, then SET_VRING_BASE, in every place of the ring, with and without the half that some
+/// front ends omit.
 #[test]
 fn a_restarted_device_goes_on_where_the_ring_is() {
     let mut guest = Guest::new(3, INDIRECT);
@@ -292,7 +292,7 @@ fn what_is_in_flight_is_never_looked_at() {
     for _ in 0..3 {
         assert_eq!(guest.device.pop_readable(&mut chain), Ok(true));
     }
-    // All of it again, as if it had come back.
+    // All of it a second time, as if it had come back.
     for id in 0..3 {
         guest.driver.offer_raw(GUEST_ADDR, 1, 0, id);
     }
@@ -325,14 +325,14 @@ fn lies_about_ids_and_flags_are_named() {
         assert_eq!(guest.device.pop_readable(&mut chain), Err(error));
     }
     assert_eq!(guest.device.in_flight(), 1);
-    // Available when looked at, not when popped; in every way to be not available.
+    // Available when looked at, not when popped; in every way of being unavailable.
     for flags in [0, AVAIL | USED, USED] {
         let mut guest = offer(&[(0, 0)]);
         guest.driver.write_raw_desc(guest.driver.desc_addr(), 0, GUEST_ADDR, 1, flags, 0);
         assert_eq!(guest.device.pop_readable(&mut chain), Err(RingError::TakenBack { head: 0 }));
         assert_eq!(chain.spans(), &[]);
     }
-    // A ring full of "goes on", and a chain that goes on into what is in flight.
+    // A ring full of NEXT, and a chain that continues into one in flight.
     let mut guest = offer(&[(NEXT, 0); 4]);
     assert_eq!(guest.device.pop_readable(&mut chain), Err(RingError::Loop { head: 0, most: 4 }));
     let mut guest = offer(&[(0, 0), (0, 1), (NEXT, 2), (NEXT, 3)]);
@@ -400,7 +400,7 @@ fn an_interrupt_is_due_when_the_place_is_passed() {
     }
 }
 
-/// What a guest does to its ring: bytes anywhere in it, and then a step of the device.
+/// A guest's bytes anywhere in its ring, and then a step of the device.
 #[derive(Clone, Debug)]
 struct Noise {
     slot: u16,
@@ -420,8 +420,8 @@ fn noise() -> impl Strategy<Value = Noise> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whatever is written into the ring between the device's steps, what it popped is the guest's
-    /// own memory, no id is in flight twice, and no more is in flight than the ring has places.
+    /// Whatever is written into the ring between the device's steps, popped chains are in the guest's own
+    /// memory, no id is in flight twice, and at most the ring's size is in flight.
     #[test]
     fn noise_is_survived(
         size in 1u16..=8,
@@ -458,7 +458,7 @@ proptest! {
                     }
                     open.push((chain.head(), places));
                 }
-                // The oldest first: what was popped last can then be put back.
+                // The oldest first, so that the last popped can be put back.
                 5 => if !open.is_empty() { guest.device.complete(open.remove(0).0, 3) },
                 6 => { let _ = guest.device.publish(); }
                 _ => {
@@ -477,7 +477,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// The same of receive buffers that are taken many at a time.
+    /// The same for receive buffers that are taken many at a time.
     #[test]
     fn noise_in_a_receive_ring_is_survived(
         size in 1u16..=8,
@@ -518,7 +518,7 @@ proptest! {
     }
 }
 
-/// Places from one base's available half to another's.
+/// Returns the places from one base's available half to another's.
 fn distance(from: u32, to: u32, size: u16) -> u16 {
     let place = |base: u32| u32::from(size) * ((base >> 15) & 1) + (base & 0x7fff);
     ((place(to) + 2 * u32::from(size) - place(from)) % (2 * u32::from(size))) as u16
