@@ -148,6 +148,7 @@ impl Named {
         Self { ranges: all.into() }
     }
 
+    /// Whether a contract names `ip`.
     pub fn contain(&self, ip: Ipv6Addr) -> bool {
         let bits = ip.to_bits();
         let behind = self.ranges.partition_point(|(first, _)| *first <= bits);

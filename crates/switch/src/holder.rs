@@ -51,6 +51,7 @@ impl Holder {
         self.port.load(Ordering::Acquire).checked_sub(1).map(|port| port as PortIndex)
     }
 
+    /// Whether `port` has the address.
     #[inline]
     pub fn is(&self, port: PortIndex) -> bool {
         self.port() == Some(port)
