@@ -12,6 +12,7 @@ use tidegate_evidence::HeldUp;
 use tidegate_evidence::{Connection, SharedStatus};
 
 impl Switch {
+    /// Returns the state of all ports.
     pub fn ports(&self) -> Vec<PortStatus> {
         statuses(&self.lock())
     }

@@ -32,6 +32,7 @@ impl Counter {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
+    /// Replaces the value.
     #[inline]
     pub fn set(&self, n: u64) {
         self.0.store(n, Relaxed);

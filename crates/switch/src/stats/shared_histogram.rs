@@ -50,6 +50,7 @@ impl SharedHistogram {
         }
     }
 
+    /// Whether nothing was recorded.
     pub fn is_empty(&self) -> bool {
         self.max.load(Relaxed) == 0 && self.buckets[0].load(Relaxed) == 0
     }

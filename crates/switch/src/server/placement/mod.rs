@@ -34,6 +34,7 @@ pub struct Seen {
     pub time: u64,
     /// Busy time of each worker (ns).
     pub busy: Vec<u64>,
+    /// All vNICs.
     pub vnics: BTreeMap<PortIndex, Seat>,
     /// Traffic (sender, receiver, [cost](crate::port::talk::Said)).
     pub talk: Vec<(PortIndex, PortIndex, u64)>,
@@ -42,6 +43,7 @@ pub struct Seen {
 /// A vNIC's worker, and the demands of its contract.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seat {
+    /// Its worker.
     pub worker: usize,
     /// Its worst-case share of one loop if it has a deadline, as cost: bytes copied.
     pub realtime: u64,

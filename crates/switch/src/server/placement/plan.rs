@@ -36,6 +36,7 @@ pub(super) const CANDIDATES: usize = 64;
 /// The state of one vNIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
+    /// Its worker.
     pub worker: usize,
     /// Its worst-case share of one loop, as cost; 0 for a vNIC without deadline.
     pub realtime: u64,
@@ -50,6 +51,7 @@ pub struct Placed {
 pub struct Placement {
     /// Number of workers.
     pub workers: usize,
+    /// All vNICs.
     pub vnics: BTreeMap<PortIndex, Placed>,
     /// Traffic of two vNICs, the lower index first: the time for it, in millionths of a worker's.
     pub talk: BTreeMap<(PortIndex, PortIndex), u64>,
@@ -86,6 +88,7 @@ impl Placement {
         self.apart().or_else(|| self.deadlines()).or_else(|| self.together()).or_else(|| self.balance())
     }
 
+    /// Takes a step.
     pub fn take(&mut self, step: &Step) {
         for (port, worker) in &step.moves {
             if let Some(vnic) = self.vnics.get_mut(port) {
