@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tidegate_service::housekeeping;
 
-/// Bytes that may wait for the writing thread.
+/// Capacity of the ring (bytes).
 const RING: usize = 8 << 20;
 /// Interval at which the writing thread checks the reader and the ring.
 const POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
@@ -38,7 +38,7 @@ pub fn start(
     let mut writer = Writer::new(name, snaplen, into, consumer, lost.clone())?;
     std::thread::Builder::new().name(format!("cap-{name}")).spawn(move || {
         if let Err(error) = writer.run() {
-            // A reader ends a capture by closing the pipe (EPIPE).
+            // EPIPE: the reader has ended the capture.
             tracing::debug!(%error, "capture ended");
         }
         // Tells the worker's end that the capture is over.

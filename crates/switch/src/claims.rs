@@ -26,7 +26,7 @@ use tidegate_contract::Vnic;
 
 const SLOTS: usize = 1 << 14;
 const _: () = assert!(SLOTS >= 4 * VNICS * MOST, "sparse enough that there is always a free place near by");
-/// Slots in which an address may be. A search looks at all of them: an empty slot may be a released claim.
+/// Slots in which an address may be. A search reads all of them: an empty one may be a released claim.
 const PLACES: usize = 32;
 /// The bits of an entry that identify the address.
 const ADDRESS: u64 = !0xffff;
@@ -55,9 +55,8 @@ impl Claims {
         Self { slots: (0..slots).map(|_| AtomicU64::new(EMPTY)).collect(), key: RandomState::new() }
     }
 
-    /// Claims an address for a port; `false` if another port has it.
-    ///
-    /// If two ports claim the same address at the same moment, both may be refused; a later frame claims it.
+    /// Claims an address for a port; `false` if another port has it. Of two simultaneous claims of the same
+    /// address, both may be refused; a later frame claims it.
     pub fn claim(&self, segment: SegmentIndex, ip: Ipv6Addr, port: PortIndex) -> bool {
         let (start, address) = self.find(segment, ip);
         let mine = address | u64::from(port);
@@ -76,8 +75,8 @@ impl Claims {
             if free.compare_exchange(EMPTY, mine, Ordering::SeqCst, Ordering::SeqCst).is_err() {
                 continue;
             }
-            // Another port may have claimed the address meanwhile, in a slot that was released before this
-            // one. Of two ports that both store first and look then, at least one sees the other.
+            // Another port may have claimed the address meanwhile, in an earlier slot. Both store first and
+            // look then, so at least one sees the other.
             let taken = |slot: &AtomicU64| {
                 let entry = slot.load(Ordering::SeqCst);
                 entry != mine && entry & ADDRESS == address
@@ -91,7 +90,7 @@ impl Claims {
         false
     }
 
-    /// Releases an address that a port has claimed.
+    /// Releases a port's claim.
     pub fn release(&self, segment: SegmentIndex, ip: Ipv6Addr, port: PortIndex) {
         let (start, address) = self.find(segment, ip);
         let mine = address | u64::from(port);
@@ -102,12 +101,12 @@ impl Claims {
         }
     }
 
-    /// Returns the number of claims of all ports.
+    /// Returns the number of claims.
     pub fn count(&self) -> usize {
         self.slots.iter().filter(|slot| slot.load(Ordering::Relaxed) != EMPTY).count()
     }
 
-    /// Returns the first slot and the address bits of an address.
+    /// Returns an address's first slot and its address bits.
     fn find(&self, segment: SegmentIndex, ip: Ipv6Addr) -> (usize, u64) {
         let hash = self.key.hash_one((segment.0, ip.to_bits()));
         // Bit 63 is set: no entry equals EMPTY.
@@ -120,7 +119,6 @@ impl Claims {
     }
 }
 
-/// Returns the link-local addresses that a contract shares.
 fn shared(vnic: &Vnic) -> impl Iterator<Item = Net6> + '_ {
     vnic.allowed.shared.iter().filter_map(|address| match address.ip()? {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => Some((ip.to_bits(), u128::MAX)),
@@ -143,7 +141,7 @@ impl Named {
             .map(|(net, mask)| (net, net | !mask))
             .collect();
         all.sort_unstable();
-        // Of two prefixes, one contains the other or they are disjoint.
+        // Two prefixes are nested or disjoint.
         all.dedup_by(|next, kept| next.1 <= kept.1);
         Self { ranges: all.into() }
     }
@@ -233,7 +231,6 @@ mod tests {
         assert_eq!(claims.count(), 0);
     }
 
-    /// Claims and releases from several threads: an address never has two holders, and no claim is lost.
     #[test]
     fn an_address_has_one_holder_at_a_time() {
         const ADDRESSES: u64 = 6;

@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 
-/// Capacity of the queue of completions. They carry no information; [`signal`] empties the queue when it is
+/// Capacity of the queue of completions. They carry no information; `signal` empties the queue when it is
 /// full.
 const COMPLETIONS: usize = 128;
 
@@ -75,8 +75,7 @@ pub fn never_waits() -> bool {
     CONTEXT.get().is_some_and(Option::is_some)
 }
 
-/// Adds 1 to the counter `event`. With asynchronous I/O it never waits, whatever the counter's value and
-/// flags.
+/// Adds 1 to the counter `event`. With asynchronous I/O, never waits.
 ///
 /// # Errors
 /// `event` is no eventfd; or, without asynchronous I/O, it is full.
@@ -89,9 +88,8 @@ pub fn signal(event: impl AsFd) -> io::Result<()> {
     }
 }
 
-/// Returns whether `file` is an event counter (eventfd(2)), as the kernel sees it. Epoll, timer, signal and
-/// inotify descriptors share its file system, but are none. The call signals nothing and does not touch the
-/// file.
+/// Returns whether `file` is an event counter (eventfd(2)). Epoll, timer, signal and inotify descriptors
+/// share its file system, but are none. Nothing is signalled, and the file is not touched.
 ///
 /// # Errors
 /// The kernel's answer is neither yes nor no.
@@ -197,7 +195,7 @@ mod tests {
             poll(&mut fds, Some(&Timespec::default())).unwrap() == 1
         };
         assert!(!is_ready());
-        // More signals than the queue of completions holds, from several threads.
+        // More signals than the queue holds, from several threads.
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| (0..1000).for_each(|_| signal(&event).unwrap()));
@@ -223,7 +221,7 @@ mod tests {
         assert_eq!(count(&event), u64::MAX);
     }
 
-    /// Descriptors that are no event counters, most from the same file system; each with its name.
+    /// Other descriptors with their names, most from the same file system.
     fn others() -> Vec<(&'static str, OwnedFd)> {
         use std::os::fd::FromRawFd;
         let own = |fd: i32| {

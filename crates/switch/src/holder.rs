@@ -86,8 +86,7 @@ impl Holder {
         let _another_has_it = self.port.compare_exchange(mine, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Makes frames to `mac` go to the port that has the address. If another port takes it at the same time,
-    /// the last one wins in the FDB, too.
+    /// Makes frames to `mac` go to the holder. Of simultaneous changes, the last one wins in the FDB, too.
     pub fn lead(&self, fdb: &Fdb, segment: SegmentIndex, mac: Mac) {
         for _ in 0..ROUNDS {
             let port = self.port();
@@ -98,7 +97,7 @@ impl Holder {
         }
     }
 
-    /// Returns the number of moves between ports, and of moves refused as too frequent.
+    /// Returns the number of moves, and of moves refused as too frequent.
     pub fn moves(&self) -> (u64, u64) {
         (self.moves.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
     }
@@ -125,7 +124,6 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a model that counts tokens.
         #[test]
         fn one_port_has_it_and_it_moves_seldom(steps in prop::collection::vec(step(), 1..200)) {
             let holder = Holder::default();
@@ -161,7 +159,6 @@ mod tests {
         }
     }
 
-    /// Ports of several workers announce at once: in the end the FDB leads to the port that has the address.
     #[test]
     fn the_fdb_follows() {
         let (fdb, segment, mac) = (Fdb::new(), SegmentIndex(3), Mac([0, 0, 0x5e, 0, 1, 9]));

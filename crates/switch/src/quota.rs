@@ -26,8 +26,7 @@ pub const MAX_REGIONS: usize = 64;
 const COMMON_MEMORY: u64 = 64 * 1024 * GIB;
 /// Regions of each port's own share; QEMU uses two or three.
 const OWN_REGIONS: u64 = 8;
-/// Regions of the common pool. All together stay below the kernel's limit for a process (vm.max_map_count,
-/// 65530).
+/// Regions of the common pool. All regions together stay below vm.max_map_count (65530).
 const COMMON_REGIONS: u64 = 32 << 10;
 
 /// One amount of each kind.
@@ -42,7 +41,6 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    /// Returns each amount with its kind.
     fn each(self) -> [(What, u64); 3] {
         [(What::Bytes, self.bytes), (What::Regions, self.regions), (What::Descriptors, self.descriptors)]
     }
@@ -63,7 +61,6 @@ impl Amounts {
         self.zip(other, u64::saturating_sub)
     }
 
-    /// Returns the first kind whose amount exceeds `limit`.
     fn first_over(self, limit: Self) -> Option<What> {
         let over = self.each().into_iter().zip(limit.each()).find(|((_, amount), (_, limit))| amount > limit);
         over.map(|((what, _), _)| what)
@@ -90,7 +87,6 @@ pub enum What {
 }
 
 impl What {
-    /// Formats an amount for people.
     fn show(self, amount: u64) -> String {
         match self {
             // Rounded up, so that an amount above the limit never looks equal to it.
@@ -170,7 +166,6 @@ pub struct Ledger {
     /// Descriptors for all ports.
     descriptors: u64,
     books: Mutex<Books>,
-    /// Refused requests of front ends.
     refused: AtomicU64,
 }
 
@@ -198,8 +193,7 @@ struct Inner {
 }
 
 impl Ledger {
-    /// Returns a ledger without accounts. One front end may share `port_memory` bytes; all ports together
-    /// have `descriptors`.
+    /// Returns a ledger without accounts. One front end may share `port_memory` bytes; all ports have `descriptors`.
     pub fn new(port_memory: u64, descriptors: u64) -> Arc<Self> {
         Arc::new(Self { port_memory, descriptors, books: Mutex::default(), refused: AtomicU64::new(0) })
     }
@@ -272,8 +266,7 @@ impl Account {
         Ok(Charge { account: self.clone(), amounts: need })
     }
 
-    /// Counts descriptors that a front end sent unasked. They reduce the pool of all ports until the result
-    /// is dropped.
+    /// Counts descriptors that a front end sent unasked; until the result is dropped, other ports have fewer.
     pub fn received(&self, descriptors: usize) -> Charge {
         let need = Amounts { descriptors: descriptors as u64, ..Amounts::default() };
         let Inner { ledger, own, used, .. } = &*self.0;

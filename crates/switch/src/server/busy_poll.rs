@@ -31,23 +31,22 @@ impl Machine {
         Self { has_one_cpu: AtomicBool::new(cpus < 2), throttled: fifo && runtime.trim() != "-1" }
     }
 
-    /// Returns how long of each second (ns) a worker may wait awake. On one CPU 0: the senders of the frames
-    /// that it waits for need that CPU.
+    /// Returns how long of each second (ns) a worker may wait awake: 0 on one CPU, which the senders need.
     pub(super) fn share(&self, host: &Host) -> u64 {
         if self.has_one_cpu.load(Relaxed) { 0 } else { host.busy_poll.get() }
     }
 
-    /// Records how many CPUs the process may use; `true` if that changes the share.
+    /// Records the number of the process's CPUs; `true` if that changes the share.
     fn counted(&self, cpus: usize) -> bool {
         self.has_one_cpu.swap(cpus < 2, Relaxed) != (cpus < 2)
     }
 }
 
 impl Switch {
-    /// Records how many CPUs the process may use now: a cpuset changed, or a CPU went offline or came back.
+    /// Records the number of the process's CPUs, after a cpuset or an online CPU changed.
     pub(super) fn cpus_counted(&self, cpus: usize) {
         if self.machine.counted(cpus) {
-            // Under the lock, so that a concurrent change of the host's settings reaches all workers before or after.
+            // Locked, so that workers get a concurrent change of the host's settings before or after this one.
             let table = self.lock();
             self.set_busy_poll(&table.host);
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_service::raise_descriptors;
 
-/// Reserved for the control socket, its connections, captures, workers and logs; and for two messages with the largest
-/// number of descriptors, received before they are refused: 32 with the header, 253 with a byte of the payload.
+/// For the control socket, its connections, captures, workers and logs; and for two messages with the most
+/// descriptors, received before they are refused: 32 with the header, 253 with a byte of the payload.
 const OTHERS: u64 = 64 + 2 * (32 + 253);
 /// Per vhost-user port: listening socket twice, connection twice, connections of a waiting and of a refused
 /// front end, the thread's event, our own inflight region.
@@ -23,8 +23,7 @@ const PER_QUEUE_PAIR: u64 = 12;
 /// Per queue pair of a waiting front end: call and error of both rings.
 const WAITING: u64 = 4;
 
-/// Raises the soft limit to the hard one (RLIMIT_NOFILE), and warns if that is too low for the largest number
-/// of ports. Returns the limit.
+/// Raises the soft limit to the hard one (RLIMIT_NOFILE), and warns if it is too low for all ports. Returns the limit.
 pub fn raise() -> u64 {
     let limit = raise_descriptors();
     let ports = for_ports(limit) / (own(1) + passed(1) + WAITING);
@@ -42,12 +41,11 @@ pub fn for_ports(limit: u64) -> u64 {
     limit.saturating_sub(OTHERS)
 }
 
-/// Opens a new port's account, for the port itself and an ordinary front end, and a second one for front ends
-/// that wait: their descriptors never reduce those of the connected front end.
+/// Opens a new port's account, and one for front ends that wait: these never reduce the connected front end's
+/// descriptors.
 ///
 /// # Errors
-/// Too few remain; the error says how many.
-/// So many are not left, in words.
+/// Too few descriptors remain; the text says how many.
 pub fn open(ledger: &Arc<Ledger>, vnic: &Vnic) -> Result<(Account, Account), String> {
     let queues = u64::from(vnic.queues);
     let (itself, passed, waiting) = match vnic.attach {
@@ -62,12 +60,11 @@ pub fn open(ledger: &Arc<Ledger>, vnic: &Vnic) -> Result<(Account, Account), Str
         .map_err(|exceeded| format!("{}: no file descriptors left for it: {exceeded}", vnic.name))
 }
 
-/// Returns the number of descriptors of a vhost-user port itself.
+/// Returns the descriptors of a vhost-user port itself.
 fn own(queue_pairs: u16) -> u64 {
     PER_PORT + LISTENING * u64::from(queue_pairs)
 }
 
-/// Returns the number of descriptors that an ordinary front end passes.
 fn passed(queue_pairs: u16) -> u64 {
     PASSED + PER_QUEUE_PAIR * u64::from(queue_pairs)
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_contract::Mac;
 
-/// Pause before a worker is asked once more whether a port is quiet.
+/// Pause between two questions whether a port is quiet.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// Applies the changes of a connection on the port's worker.
@@ -77,7 +77,7 @@ fn timed<T>(change: impl FnOnce(&mut Worker) -> T) -> impl FnOnce(&mut Worker) -
 }
 
 impl Switch {
-    /// Pauses a port and waits until all its frames are back. Returns how long the workers were busy with that (ns).
+    /// Pauses a port and waits until all its frames are back. Returns the busy time of the workers (ns).
     pub fn quiet(&self, index: PortIndex, owner: usize) -> u64 {
         let mut took = 0;
         let mut at_owner = |change: fn(&mut Worker, PortIndex) -> bool| {
@@ -89,7 +89,7 @@ impl Switch {
             worker.pause(index);
             worker.drain(index)
         });
-        // Waits for its frames that wait for tokens by flow, not for long.
+        // Frames that wait for tokens by flow may leave, for a short time.
         let end = Instant::now() + DRAIN;
         while drains && Instant::now() < end {
             std::thread::sleep(PAUSE);

@@ -80,7 +80,7 @@ use table::Table;
 use tidegate_service::housekeeping;
 use watchdog::Watchdog;
 
-/// After this time (s) without a frame from a learned MAC, the FDB forgets it.
+/// Time without a frame (s) after which the FDB forgets a learned MAC.
 const LEARNED_FOR: u64 = 300;
 
 /// The options of the switch.
@@ -148,7 +148,7 @@ pub struct Switch {
     pub table: Mutex<Table>,
     /// The thread that gives workers CPUs of their own, and counts CPUs.
     pub cpus: OnceLock<Thread>,
-    /// Locked while a port moves, and while a thread looks for every frame of a port.
+    /// Locked while a port moves, and during a search for all frames of a port.
     pub moving: Mutex<()>,
     /// Subscribers to the state that another process needs to continue.
     pub subscribers: Arc<notes::Subscribers>,
@@ -156,7 +156,7 @@ pub struct Switch {
     pub control: OnceLock<OwnedFd>,
     /// Liveness for the service manager, if it asked for it.
     pub watchdog: OnceLock<Watchdog>,
-    /// New ports do not take frames yet, because the receivers' ports may be missing.
+    /// New ports do not take frames yet: receivers' ports may be missing.
     pub holds: AtomicBool,
     /// Start of the process (ns since the epoch).
     pub started: u64,
@@ -167,14 +167,14 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Starts workers, the first ones on `cpus`, with the default limit of guest memory; no ports yet.
+    /// Starts workers, the first ones on `cpus`, with the default memory limit; no ports yet.
     pub fn start(workers: usize, cpus: &[usize], realtime_priority: Option<u8>) -> Result<Arc<Self>, Error> {
         let cpus = if cpus.is_empty() { Cpus::None } else { Cpus::List(cpus.to_vec()) };
         let host = host_cpus()?;
         Self::start_with(workers, (cpus, host), realtime_priority, quota::PORT_MEMORY)
     }
 
-    /// Starts workers; no ports yet. A front end may share at most `guest_memory` bytes.
+    /// Starts workers; no ports yet. `guest_memory`: limit of one front end (bytes).
     pub fn start_with(
         workers: usize,
         (cpus, host): (Cpus, Host),
@@ -187,7 +187,7 @@ impl Switch {
         let fail = worker_error;
         eventfd::prepare();
         sigbus::install().map_err(fail("guard against memory that is taken away"))?;
-        // Before any thread is pinned.
+        // Before any thread has a CPU.
         let machine = Machine::read(realtime_priority.is_some());
         let region = Region::create().map_err(fail("make the statistics region"))?;
         region.layout().workers_used.set(workers as u64);
@@ -224,7 +224,7 @@ impl Switch {
                 .map_err(fail("start a worker thread"))?;
         }
         if realtime_priority.is_some() {
-            // The priority is for workers only; this thread may have it, too.
+            // Only workers have the priority; this thread may have it, too.
             schedule(libc::SCHED_OTHER, 0)
                 .map_err(io::Error::from)
                 .map_err(fail("leave real-time priority to the workers"))?;
@@ -280,7 +280,7 @@ impl Switch {
         };
         std::thread::Builder::new().name("ager".into()).spawn(age).map_err(fail("start the ager"))?;
         teller::spawn(switch.clone(), ear, told).map_err(fail("start the teller"))?;
-        // Only now: a thread inherits the priority of the first thread, which was a worker's.
+        // Only now: a thread inherits the priority of the first thread, which had a worker's.
         tidegate_log::release();
         Ok(switch)
     }

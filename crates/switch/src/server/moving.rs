@@ -18,12 +18,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long (ns) a port without deadlines may pause until the receivers have taken its frames: as long as a
-/// frame waits for a worker that is behind.
+/// Longest pause (ns) of a port without deadlines until receivers have taken its frames: as long as frames
+/// wait for a worker that is behind.
 const PATIENCE: u64 = 10_000_000;
-/// How long to wait for the end of the previous move.
+/// Longest wait for the end of the previous move.
 const SETTLE: Duration = Duration::from_millis(20);
-/// How long to wait for a port's thread, which may be handling a message of its front end.
+/// Longest wait for a port's thread, which may be handling a message.
 const THREAD: Duration = Duration::from_secs(5);
 /// Steps of a move that must fit into H. Each takes at most one loop of a worker.
 const STEPS: u64 = 4;
@@ -32,8 +32,7 @@ impl Switch {
     /// Moves a port to another worker while it runs. No frame is lost.
     ///
     /// # Errors
-    /// The reason why the port stays. A port that sends or receives frames with a deadline stays if the move
-    /// would take longer than H.
+    /// The reason why the port stays. A port with deadlines stays if the move would take longer than H.
     pub fn move_port(&self, name: &str, worker: usize) -> Outcome {
         if worker >= self.workers.len() {
             return Err(format!("there is no worker {worker}, of {}", self.workers.len()));
@@ -64,12 +63,11 @@ impl Switch {
         {
             thread.stay();
         }
-        // A withdrawn order closes the channel; an order in progress answers when the thread is done with it.
+        // A withdrawn order closes the channel; an order in progress is answered.
         outcome.recv().unwrap_or_else(|_| Err(format!("{name}: its thread is busy with its front end")))
     }
 
-    /// Moves a port; the drivers of its queues kick the new worker by `kicks`. The port's thread calls this,
-    /// if it has one.
+    /// Moves a port; its drivers kick the new worker by `kicks`. Called by the port's thread, if there is one.
     pub(super) fn relocate(&self, index: PortIndex, worker: usize, kicks: Vec<(u16, Kick)>) -> Outcome {
         self.relocate_in(self.lock(), index, worker, kicks)
     }
@@ -117,7 +115,7 @@ impl Switch {
         Ok(moved)
     }
 
-    /// Prevents moves while the guard lives: for a move itself, and to find every frame of a port.
+    /// Prevents moves while the guard lives.
     pub(super) fn nothing_moves(&self) -> MutexGuard<'_, ()> {
         self.moving.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,7 +134,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Checks that all workers answer calls within `most` ns. The first round wakes those that sleep.
+    /// Checks that all workers answer within `most` ns. The first round wakes sleepers.
     fn rehearse(&self, most: u64) -> Result<(), String> {
         let mut slowest = 0;
         for _ in 0..2 {
@@ -160,7 +158,6 @@ impl Switch {
     }
 }
 
-/// Returns whether a port sends or receives frames with a deadline.
 fn has_deadlines(table: &Table, entry: &Entry) -> bool {
     entry.vnic.deadline.is_some() || table.receivers_with_deadlines().contains(entry.vnic.name.as_str())
 }

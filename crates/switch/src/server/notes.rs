@@ -98,7 +98,7 @@ impl PortKeeper {
         Self { vnic: vnic.into(), slot, subscribers, last: None, sent: HashMap::new(), behind: false }
     }
 
-    /// Sends all subscribers the state that holds after `messages` handled messages.
+    /// Sends all subscribers the state after `messages` messages.
     fn tell(&mut self, messages: u64) {
         self.behind = false;
         let mut list = self.subscribers.lock();
@@ -106,7 +106,7 @@ impl PortKeeper {
             let sent = self.sent.entry(subscriber.number).or_default();
             match tell(subscriber, sent, &self.vnic, self.last.as_ref(), messages) {
                 Ok(()) => true,
-                // Both conditions pass: the agent reads its socket, or other processes receive their descriptors.
+                // Both pass: the agent reads its socket, or other processes receive their descriptors.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock || too_many_in_flight(&e) => {
                     if !std::mem::replace(&mut self.behind, true) {
                         tracing::warn!(
@@ -117,7 +117,7 @@ impl PortKeeper {
                     true
                 }
                 Err(e) => {
-                    // Gone, as an agent may be. Any other error is our own fault, and drops the subscriber, too.
+                    // Gone, as an agent may be. Any other error is our fault, and drops the subscriber, too.
                     if e.kind() != io::ErrorKind::BrokenPipe && e.kind() != io::ErrorKind::ConnectionReset {
                         tracing::error!(vnic = self.vnic, "its connection cannot be kept: {e}");
                     }

@@ -11,7 +11,7 @@
 
 use crate::clock::clock;
 
-/// One part in this many of the workers' time is available for ever.
+/// The available part of the workers' time: one in this many.
 const SHARE: u64 = 16;
 /// Largest debt without a pause (ns): the start of 64 queue pairs takes less.
 const FREE: u64 = 100_000_000;
@@ -32,8 +32,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Charges a message that took `took` ns of workers' time and ended at `now`; returns the pause before
-    /// the next one (ns).
+    /// Charges a message that took `took` ns and ended at `now`; returns the pause before the next one (ns).
     pub fn take(&mut self, took: u64, now: u64) -> u64 {
         let repaid = now.saturating_sub(self.at) / SHARE;
         self.at = self.at.max(now);
@@ -46,7 +45,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Returns the time used, and the longest pause, of ten seconds of messages without end that take `took` ns each.
+    /// Returns the used time and the longest pause in ten seconds of messages that take `took` ns each.
     fn greedy(took: u64) -> (u64, u64) {
         let (mut pace, mut now, mut used, mut longest) = (Pace { owed: 0, at: 0 }, 0, 0, 0);
         while now < 10_000_000_000 {

@@ -55,7 +55,7 @@ impl Switch {
         self.region.layout().workers.iter().map(|worker| worker.loops.get()).sum()
     }
 
-    /// Measures once, and moves ports if worthwhile. `looked` is the time of the last measurement (ns).
+    /// Measures once, and moves ports if worthwhile. `looked`: time of the last measurement (ns).
     pub fn place(&self, placer: &mut Placer, looked: &mut u64) {
         let seen = self.seen(looked);
         let Some(Step { moves, why }) = placer.look(&seen) else { return };
@@ -92,7 +92,6 @@ impl Switch {
     }
 }
 
-/// Returns each vNIC's worker and the demands of its contract.
 fn vnics(table: &Table) -> BTreeMap<PortIndex, Seat> {
     let receivers = table.receivers_with_deadlines();
     let seat = |entry: &Entry| {

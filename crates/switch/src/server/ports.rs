@@ -244,7 +244,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Continues the ports' counters from the statistics of a switch that has ended.
+    /// Continues the counters of a switch that has ended.
     pub fn inherit(&self, statistics: &OwnedFd) -> Result<(), String> {
         let table = self.lock();
         if !table.entries.is_empty() {
@@ -289,7 +289,7 @@ impl Switch {
         }
         (entry.segment, entry.vnic) = (segment, vnic);
         if changes_segment {
-            // Frames and addresses of the port belong to the old segment. It learns until it is quiet.
+            // Frames and addresses of the port belong to the old segment, until it is quiet.
             self.quiet(index, owner);
             self.fdb.forget(index);
             self.workers[owner].call(move |worker| worker.set_segment(index, segment));
@@ -315,7 +315,7 @@ impl Switch {
         self.workers[entry.worker].call_on(index, move |worker| worker.set_contract(index, contract));
     }
 
-    /// Sends the ports of a segment the IP addresses that are shared there, if these have changed.
+    /// Sends the ports of a segment its shared IP addresses, if these have changed.
     fn tell_shares(&self, table: &mut Table, segment: SegmentIndex) {
         if !table.shares.changed(segment) {
             return;
@@ -351,7 +351,7 @@ impl Switch {
         let mut table = self.lock();
         table.removing.retain(|removing| *removing != index);
         if !shared.is_empty() {
-            // Other ports may now take the addresses that this port shared; unshared ones are forgotten.
+            // Other ports may now take the shared addresses; unshared ones are forgotten.
             table.shares.release(&self.fdb, index, &shared, &BTreeSet::new());
             table.close_shares(&self.fdb);
             self.tell_shares(&mut table, segment);
@@ -369,7 +369,7 @@ impl Switch {
         // The port learned until now.
         self.fdb.forget(index);
         if let Some(port) = self.workers[owner].call(move |worker| worker.remove_port(index)) {
-            // So a new tap of that name finds no open descriptor of this one.
+            // So a new tap finds no open descriptor of the old one.
             port.link.rx.wait_for_writer();
         }
         self.region.release(index as usize);
@@ -401,7 +401,7 @@ impl Switch {
         }
     }
 
-    /// Records a guest's mapped memory. A deadline is in force only if the memory is completely present.
+    /// Records a guest's mapped memory. A deadline is in force only if every page is present.
     pub fn memory_arrived(&self, index: PortIndex, preallocated: bool, disk: Option<&'static str>) {
         let mut table = self.lock();
         let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
@@ -432,14 +432,14 @@ impl Switch {
         table.entries.values().find(|entry| entry.index == index).map_or(vec![], |e| macs(&e.vnic).collect())
     }
 
-    /// Continues a quarantine of another process.
+    /// Continues another process's quarantine.
     pub(super) fn quarantine(&self, name: &str, quarantine: &Quarantine) {
         if let Some(End::Vhost { thread, .. }) = self.lock().entries.get(name).map(|entry| &entry.end) {
             thread.quarantine(quarantine);
         }
     }
 
-    /// Restores the tokens and learned MACs of another process, and the link-local addresses that it recorded.
+    /// Restores the tokens and learned MACs of another process, and the recorded link-local addresses.
     pub(super) fn set_levels_and_learned(&self, retired: &Retired) {
         let table = self.lock();
         for (vnic, levels) in &retired.levels {
@@ -450,11 +450,11 @@ impl Switch {
         }
         for (mac, vnic, seen) in &retired.learned {
             if let Some(entry) = table.entries.get(vnic) {
-                // With a full table, the FDB learns the address later, or not at all.
+                // With a full table, the FDB learns it later, or not at all.
                 let _ = self.fdb.learn(entry.segment, *mac, entry.index, *seen);
             }
         }
-        // First all ports forget: one port's former address may be another's by now.
+        // First all ports forget: an old address of one may be another's by now.
         for entry in table.entries.values() {
             let index = entry.index;
             self.workers[entry.worker].call(move |worker| worker.forget_addresses(index));
@@ -465,7 +465,7 @@ impl Switch {
         }
     }
 
-    /// Makes all ports take frames, also those created while this process [held](Self::holds) ports back.
+    /// Makes all ports take frames, also those created while [held](Self::holds).
     pub(super) fn let_go(&self) {
         let mut table = self.lock();
         table.before.clear();

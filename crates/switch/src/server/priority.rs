@@ -5,7 +5,7 @@ use crate::worker::events::Event;
 use rustix::io::Errno;
 use std::io;
 
-/// Gives the calling thread, which is `worker`'s, its priority; notes a failure.
+/// Gives the calling thread, `worker`'s, its priority; notes a failure.
 pub(super) fn prioritise(worker: &mut Worker, realtime_priority: Option<u8>) {
     if let Some(priority) = realtime_priority {
         if !has_realtime_priority(priority)
@@ -18,7 +18,6 @@ pub(super) fn prioritise(worker: &mut Worker, realtime_priority: Option<u8>) {
     }
 }
 
-/// Sets the `policy` of the calling thread.
 pub(super) fn schedule(policy: i32, priority: u8) -> rustix::io::Result<()> {
     let param = libc::sched_param { sched_priority: i32::from(priority) };
     // SAFETY: a call on the calling thread with a valid parameter.
@@ -28,7 +27,7 @@ pub(super) fn schedule(policy: i32, priority: u8) -> rustix::io::Result<()> {
     }
 }
 
-/// Changes the calling thread's priority under its policy. A thread with a service manager's policy may lower it.
+/// Changes the calling thread's priority. A thread with a service manager's policy may only lower it.
 pub(super) fn reprioritise(priority: u8) -> rustix::io::Result<()> {
     let param = libc::sched_param { sched_priority: i32::from(priority) };
     // SAFETY: a call on the calling thread with a valid parameter.
@@ -38,7 +37,7 @@ pub(super) fn reprioritise(priority: u8) -> rustix::io::Result<()> {
     }
 }
 
-/// Whether the calling thread already has this priority: inherited from a service manager, without the right to set it.
+/// Whether a service manager gave the calling thread this priority; the right to set it does not come with it.
 pub(super) fn has_realtime_priority(priority: u8) -> bool {
     let mut param = libc::sched_param { sched_priority: 0 };
     // SAFETY: calls on the calling thread; the parameter is live.
@@ -48,8 +47,8 @@ pub(super) fn has_realtime_priority(priority: u8) -> bool {
     known && policy == libc::SCHED_FIFO && param.sched_priority == i32::from(priority)
 }
 
-/// Asks the fair scheduler for a short slice (Linux 6.12), so that a worker runs earlier after it wakes.
-/// Needs no privilege; harmless on older kernels.
+/// Asks the fair scheduler for a short slice (Linux 6.12), so that a woken worker runs earlier. Needs no
+/// privilege; harmless on older kernels.
 pub(super) fn short_slice() {
     #[repr(C)]
     #[derive(Default)]
@@ -63,7 +62,7 @@ pub(super) fn short_slice() {
         deadline: u64,
         period: u64,
     }
-    // The call sets all attributes, so the present nice value is passed.
+    // The call sets all attributes; the nice value must stay.
     let nice = rustix::process::getpriority_process(None).unwrap_or(0);
     let attr =
         SchedAttr { size: size_of::<SchedAttr>() as u32, nice, runtime: 100_000, ..SchedAttr::default() };

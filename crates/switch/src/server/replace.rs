@@ -36,14 +36,14 @@ use tidegate_service::{Notifier, service_of};
 /// Longest wait for the running switch to report its connections.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Longest wait for the mapping of guests' memory while the running switch still serves the guests; the rest
-/// is mapped after its end. So an upgrade does not wait for one front end's file system.
+/// Longest wait for the mapping of guests' memory while the running switch serves; the rest follows after its
+/// end. An upgrade must not wait for one front end's file system.
 const MAP: Duration = Duration::from_secs(10);
 
 /// Most notes processed at once: more than all ports of a switch send.
 const AT_ONCE: usize = 100_000;
 
-/// Longest wait for queues to start in this process; frames flow after it in any case.
+/// Longest wait for queues to start here; then frames flow anyway.
 const START: Duration = Duration::from_millis(500);
 
 /// The reason why the running switch goes on.
@@ -55,7 +55,7 @@ pub enum ReplaceError {
     /// This process cannot create a port.
     #[error("{0}; the running switch goes on")]
     Port(String),
-    /// The running switch is the main process of a service, which would restart it after its end.
+    /// A service manager would restart the running switch, its main process.
     #[error(
         "the running switch (pid {pid}) is the main process of {service}, which this one is not part of: \
          use `systemctl reload {service}`; it goes on"
@@ -71,7 +71,7 @@ pub enum ReplaceError {
         "the service manager (NOTIFY_SOCKET) cannot be told who takes over: {0}; the running switch goes on"
     )]
     Manager(io::Error),
-    /// The service manager would see its main process end, and not know the new one.
+    /// The service manager would not know the new main process.
     #[error(
         "the running switch (pid {pid}) is the main process of {service}, which cannot be told who takes over: \
          set NotifyAccess=all in the unit; it goes on"
@@ -87,7 +87,7 @@ pub enum ReplaceError {
     Notes(#[from] io::Error),
 }
 
-/// Connects to the running switch, which listens at `path`. `manager`: the service manager can be notified.
+/// Connects to the running switch at `path`. `manager`: the service manager can be notified.
 ///
 /// # Errors
 /// No switch runs, or a service manager would restart it.
@@ -122,12 +122,12 @@ impl Heard {
         }
     }
 
-    /// Returns after how many messages the known state of a vNIC's connection holds.
+    /// Returns the number of messages at which the known state of a connection holds.
     fn messages(&self, vnic: &str) -> Option<u64> {
         Some(self.told.connections.get(vnic)?.as_ref()?.messages)
     }
 
-    /// Processes the notes received so far; an endless stream is an error.
+    /// Processes all received notes; an endless stream is an error.
     fn hear(&mut self, notes: &mut Notes) -> Result<(), ReplaceError> {
         for _ in 0..AT_ONCE {
             match notes.try_next() {
@@ -174,7 +174,7 @@ impl Heard {
 /// A port that waits for the running switch to end.
 struct Prepared {
     port: PortStatus,
-    /// The number of messages after which the prepared state holds.
+    /// Number of messages at which the prepared state holds.
     messages: u64,
     gate: SyncSender<Busy>,
 }
@@ -184,12 +184,12 @@ struct Prepared {
 struct Gates {
     /// Gates of prepared ports.
     prompt: Vec<SyncSender<Busy>>,
-    /// Gates of ports that changed at the last moment. Their memory is still being mapped; no other port waits for them.
+    /// Gates of ports that changed at the last moment: no other port waits until their memory is mapped.
     late: Vec<SyncSender<Busy>>,
 }
 
-/// A switch ready for traffic, beside one that has [retired](Client::retire) and waits to be
-/// [released](Client::release). If this value is dropped, that switch goes on.
+/// A switch ready for traffic, beside one that has [retired](Client::retire). That one goes on if this is
+/// dropped before its [release](Client::release).
 pub struct Successor<'s> {
     switch: &'s Arc<Switch>,
     client: Client,
@@ -247,7 +247,7 @@ pub fn prepare<'s>(
     }
 
     if let Some(manager) = &mut manager {
-        // Before the end of the process that the manager knows, or it would start another one.
+        // Before the main process that the manager knows ends, or it would start another one.
         manager.main_process(std::process::id()).map_err(ReplaceError::Manager)?;
     }
     let taken = || -> Result<_, ReplaceError> {
@@ -269,8 +269,8 @@ fn goes_on(manager: &mut Option<&mut Notifier>, pid: u32) {
 }
 
 impl Successor<'_> {
-    /// Returns the interval of the service manager's watchdog, if it has one. The environment of this process
-    /// lacks it: only the service's first process has it.
+    /// Returns the interval of the service manager's watchdog, if any. Only the environment of the service's
+    /// first process has it.
     pub fn watchdog(&self) -> Option<Duration> {
         self.retired.watchdog_us.map(Duration::from_micros)
     }
@@ -284,8 +284,8 @@ impl Successor<'_> {
         Ok(self.go_on()?.1)
     }
 
-    /// Starts traffic; the other switch must have been released, or must never go on. Returns the connection
-    /// to that switch, and its control socket.
+    /// Starts traffic, once the other switch is released or must never go on. Returns the connection to it,
+    /// and its control socket.
     ///
     /// # Errors
     /// No descriptors are available.
@@ -319,12 +319,12 @@ impl Successor<'_> {
     }
 }
 
-/// Returns each vNIC's worker: vNICs on one worker stay together.
+/// Returns each vNIC's worker.
 fn workers(ports: &[PortStatus]) -> BTreeMap<String, usize> {
     ports.iter().map(|port| (port.vnic.name.clone(), port.worker)).collect()
 }
 
-/// Updates the prepared ports to the running switch's final state; returns their gates.
+/// Updates the prepared ports to the final state; returns their gates.
 fn settle(
     switch: &Arc<Switch>,
     retired: &Retired,
@@ -333,7 +333,7 @@ fn settle(
 ) -> Result<Gates, ReplaceError> {
     let refused = ReplaceError::Port;
     switch.set_host(retired.host.clone()).map_err(refused)?;
-    // Concerns only ports that are created from here on.
+    // For ports created from here on.
     switch.lock().before = workers(&retired.ports);
     let mut gates = Gates::default();
     for port in &retired.ports {
@@ -368,7 +368,7 @@ fn settle(
 }
 
 impl Switch {
-    /// Connects taps, and ports without a front end: the other process does not touch them any more.
+    /// Connects taps, and ports without a front end, which the other process no longer touches.
     fn connect_rest(self: &Arc<Self>, retired: &Retired, told: &Heard) -> Result<(), ReplaceError> {
         for port in &retired.ports {
             if told.messages(&port.vnic.name).is_none() {

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 pub const DRAIN: Duration = Duration::from_millis(10);
 /// Longest wait for the rest after waiting frames were dropped.
 const SETTLE: Duration = Duration::from_millis(1);
-/// Longest wait for a port's thread to finish its present message.
+/// Longest wait for the present message of a port's thread.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Serves [`Request::Retire`]. Returns only if the switch goes on.
@@ -53,7 +53,7 @@ pub fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> io::Result<()> {
 }
 
 impl Switch {
-    /// Waits until the workers have nothing in flight, at most until `end`; returns whether they have.
+    /// Waits until the workers have nothing in flight, or until `end`; returns whether they have.
     fn drains_by(&self, end: Instant) -> bool {
         loop {
             if self.workers.iter().all(|worker| worker.call(|worker| worker.is_drained())) {
@@ -68,7 +68,7 @@ impl Switch {
 
     /// Ends all traffic. The table stays locked until [`resume`](Self::resume).
     fn retire(&self) -> Result<(MutexGuard<'_, Table>, Vec<Halted>, Retired), String> {
-        // Without the lock: a thread may be handling a message that takes it.
+        // Without the lock, which a thread may need for its message.
         let frozen = freeze(&self.lock());
         let waited = wait_for(frozen);
         let table = self.lock();

@@ -58,7 +58,7 @@ pub fn run(options: Options) -> Result<(), Error> {
 /// Returns the service manager, if one started this process.
 ///
 /// # Errors
-/// The manager cannot be notified of a switch that replaces another one. Without `replace`, that is only a warning.
+/// With `replace`: the manager cannot be notified. Otherwise that is only a warning.
 pub(super) fn service_manager(options: &Options) -> Result<Option<Notifier>, Error> {
     match Notifier::from_environment() {
         Ok(manager) => Ok(manager),
@@ -70,11 +70,11 @@ pub(super) fn service_manager(options: &Options) -> Result<Option<Notifier>, Err
     }
 }
 
-/// Gives up the rights of a process that has one thread, if `options` ask for it. Resources that need rights,
-/// such as the control socket, must be open by now.
+/// Gives up the rights of a process with one thread, if `options` ask for it. Resources that need rights must
+/// be open by now.
 ///
 /// # Errors
-/// The process cannot give up a right.
+/// A right cannot be given up.
 pub fn enclose(options: &Options) -> Result<Option<Enclosed>, Error> {
     eventfd::prepare();
     if !options.confined {
@@ -95,7 +95,7 @@ pub fn enclose(options: &Options) -> Result<Option<Enclosed>, Error> {
 /// # Errors
 /// The kernel refuses the limit.
 pub fn seal(enclosed: Option<Enclosed>, switch: &Switch) -> Result<(), Error> {
-    // A worker that answers has set its CPU and priority, which is forbidden from here on.
+    // A worker that answers has its CPU and priority, which it may not set from here on.
     switch.workers.iter().for_each(|worker| worker.call(|_| ()));
     enclosed.map_or(Ok(()), |enclosed| Ok(enclosed.seal(&switch.region.layout().denied_calls)?))
 }
@@ -110,7 +110,7 @@ pub fn serve(switch: &Arc<Switch>, listener: &UnixListener) {
         if let Some(watchdog) = watchdog {
             watchdog.control_thread_turned();
         }
-        // A connection waits, and no other thread accepts: this does not block.
+        // A connection waits and no other thread accepts, so this does not block.
         let stream = match ready {
             Ok(0) | Err(Errno::INTR) => continue,
             Ok(_) => listener.accept(),

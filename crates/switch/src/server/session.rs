@@ -49,7 +49,7 @@ fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Sends the switch's identity and statistics; or the reason why the statistics cannot be passed.
+/// Sends the switch's identity with its statistics; or why the statistics cannot be passed.
 fn say_hello(stream: &UnixStream, hello: Hello, statistics: BorrowedFd<'_>) -> std::io::Result<()> {
     match channel::send(stream, &Reply::Hello(hello), &[statistics]) {
         Err(error) if too_many_in_flight(&error) => {

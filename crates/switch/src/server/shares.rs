@@ -22,7 +22,7 @@ pub(super) type Key = (SegmentIndex, SharedAddress);
 #[derive(Default)]
 pub struct Shares {
     holders: BTreeMap<Key, Arc<Holder>>,
-    /// The shared IP addresses last sent to the ports of each segment, if any.
+    /// The shared IP addresses last sent to the ports of each segment.
     told: BTreeMap<SegmentIndex, Arc<[IpAddr]>>,
 }
 
@@ -56,7 +56,7 @@ impl Shares {
         });
     }
 
-    /// Returns the addresses that a vNIC shares; `None` if its segment has no shared addresses.
+    /// Returns the addresses that a vNIC shares; `None` if its segment shares none.
     pub fn of(&self, port: PortIndex, segment: SegmentIndex, vnic: &Vnic) -> Option<Shared> {
         let own = |address: &SharedAddress| Some((*address, self.holders.get(&(segment, *address))?.clone()));
         Shared::new(port, vnic.allowed.shared.iter().filter_map(own).collect(), self.ips(segment))
@@ -70,7 +70,7 @@ impl Shares {
         all.into()
     }
 
-    /// Whether the shared IP addresses of a segment have changed since the last call, so that its ports need them.
+    /// Whether the shared IP addresses of a segment have changed since the last call.
     pub fn changed(&mut self, segment: SegmentIndex) -> bool {
         let now = self.ips(segment);
         if now.is_empty() {
@@ -81,7 +81,7 @@ impl Shares {
         !same
     }
 
-    /// Releases, for a port, the addresses that its contract named `before` and does not name `now`.
+    /// Releases the addresses that a port's contract named `before`, and not `now`.
     pub fn release(&self, fdb: &Fdb, port: PortIndex, before: &BTreeSet<Key>, now: &BTreeSet<Key>) {
         for key in before.difference(now) {
             let Some(holder) = self.holders.get(key) else { continue };
@@ -98,7 +98,7 @@ impl Shares {
     }
 }
 
-/// Returns the shared addresses that a contract names, with their segment.
+/// Returns the shared addresses of a contract.
 pub fn keys(segment: SegmentIndex, vnic: &Vnic) -> BTreeSet<Key> {
     vnic.allowed.shared.iter().map(|address| (segment, *address)).collect()
 }

@@ -26,7 +26,7 @@ pub struct Table {
     segments: Vec<Option<Segment>>,
     /// Indices of ports being removed: not free yet.
     pub removing: Vec<PortIndex>,
-    /// Workers of vNICs in the previous process, whose ports do not exist here yet.
+    /// Workers of vNICs in the previous process, before their ports exist here.
     pub before: BTreeMap<String, usize>,
 }
 
@@ -54,7 +54,7 @@ pub struct Entry {
     pub published: Option<PortInfo>,
 }
 
-/// The properties of a guest's memory that matter for a deadline.
+/// What a deadline needs to know of a guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// Every page is present, so the switch never faults; or no front end has shared memory.
@@ -84,7 +84,7 @@ pub enum End {
 }
 
 impl Entry {
-    /// Returns why the deadline is suspended, if it is.
+    /// Returns why the deadline is suspended.
     pub fn suspended(&self) -> Option<&'static str> {
         self.vnic.deadline?;
         match self.memory {

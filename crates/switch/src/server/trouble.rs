@@ -25,8 +25,8 @@ impl Switch {
         }
     }
 
-    /// Makes all workers watch for the port whose memory delayed a worker. Memory that is completely present
-    /// delays none, so only the other ports are suspects; all ports if it was none of those.
+    /// Makes all workers watch for the port whose memory delayed one. Only memory with missing pages can;
+    /// `all` ports if it was none of those.
     fn watch_suspects(&self, all: bool) {
         let (mut ports, mut disks) = (PortSet::EMPTY, PortSet::EMPTY);
         for entry in self.lock().entries.values() {
@@ -50,7 +50,7 @@ impl Switch {
         let mut table = self.lock();
         let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
         if !self.workers[entry.worker].call(move |worker| worker.is_broken(index)) {
-            // The guilty front end has left meanwhile; the next one keeps its connection.
+            // The guilty front end has left; the next one keeps its connection.
             return;
         }
         entry.broken = Some(reason.to_owned());

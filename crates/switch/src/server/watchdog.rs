@@ -19,7 +19,7 @@ use std::time::Duration;
 use tidegate_service::Notifier;
 use tidegate_service::housekeeping;
 
-/// Reports that the switch is up, and then, within each `interval` (if any), that it is alive.
+/// Reports that the switch is up, and then within each `interval` (if any) that it is alive.
 ///
 /// # Errors
 /// The thread cannot start.

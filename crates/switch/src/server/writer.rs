@@ -10,8 +10,8 @@ use crate::worker::WorkerHandle;
 use std::io;
 use std::sync::mpsc::channel;
 
-/// The writers' SCHED_FIFO priority, if workers have one: above ordinary threads, like the softirqs that the
-/// writes run, and below workers.
+/// The writers' SCHED_FIFO priority, if workers have one: like the softirqs that the writes run, above
+/// ordinary threads and below workers.
 const PRIORITY: u8 = 1;
 
 /// Starts the writer of a worker; returns the worker's end.
@@ -24,11 +24,10 @@ pub(super) fn spawn(worker: u16, handle: &WorkerHandle, realtime_priority: Optio
     let (ready, is_ready) = channel();
     let run = move || {
         if realtime_priority.is_some() {
-            // With a service manager's policy, a thread may only lower its priority. If neither is allowed,
-            // best effort is slower.
+            // A service manager's policy only allows a lower priority. If both fail, best effort is slower.
             let _ = schedule(libc::SCHED_FIFO, PRIORITY).or_else(|_| reprioritise(PRIORITY));
         }
-        // The caller waits for this: later, the switch has given up the right to set priorities.
+        // The caller waits for this: later, the right to set priorities is gone.
         let _ = ready.send(());
         writer.run(|| bell.ring());
     };
@@ -38,8 +37,8 @@ pub(super) fn spawn(worker: u16, handle: &WorkerHandle, realtime_priority: Optio
 }
 
 impl Switch {
-    /// Makes workers with deadlines to keep (`realtime`) hand best effort over to their writers, if there are
-    /// more CPUs than workers. `before` is the last decision.
+    /// Makes workers with deadlines (`realtime`) hand best effort over to their writers, if there are more
+    /// CPUs than workers. `before`: the last decision.
     pub(super) fn hand_over(&self, realtime: &[bool], cpus: Option<usize>, before: &mut Vec<bool>) {
         let now: Vec<bool> =
             realtime.iter().map(|has| *has && cpus.is_some_and(|cpus| cpus > realtime.len())).collect();

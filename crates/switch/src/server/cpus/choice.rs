@@ -18,8 +18,7 @@ const CROWDED: f64 = 0.75;
 /// A worker leaves a crowded CPU only for one of which other threads use less than this share.
 const ROOMY: f64 = 0.5;
 
-/// Chooses a CPU for each `wanted` worker, at most all `allowed` CPUs but one. `before` is each worker's
-/// present CPU, `load` the use of each CPU by other threads.
+/// Chooses a CPU for each `wanted` worker, at most all `allowed` CPUs but one. `before` has each worker's present CPU.
 pub fn choose(
     allowed: &[usize],
     cores: &Cores,
@@ -35,7 +34,7 @@ pub fn choose(
     let core = |cpu: usize| cores.get(&cpu).copied().unwrap_or(cpu);
     let mut chosen: Vec<Option<usize>> = vec![None; wanted.len()];
     let mut given: Vec<usize> = Vec::new();
-    // Workers that leave a CPU for a better one. They choose first: otherwise they could end worse than before.
+    // Workers that leave a CPU for a better one. They choose first, so that none ends worse than before.
     let mut leaving: Vec<usize> = Vec::new();
     for (worker, cpu) in before.iter().enumerate().take(wanted.len()) {
         if let Some(cpu) = cpu
@@ -77,7 +76,6 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// CPU n and n + half are threads of one core, the usual numbering.
     fn threads(half: usize) -> Cores {
         (0..2 * half).map(|cpu| (cpu, cpu % half)).collect()
     }
@@ -154,7 +152,6 @@ mod tests {
         assert_eq!(after(&[0, 1, 2, 3]), [Some(0), Some(1), Some(2)]);
     }
 
-    /// Returns every way to take `count` of `cpus`.
     fn subsets(cpus: &[usize], count: usize) -> Vec<Vec<usize>> {
         match (count, cpus) {
             (0, _) => vec![vec![]],
@@ -170,7 +167,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with all choices: none has fewer crowded CPUs, leaves CPU 0 alone more often, or shares fewer cores.
+        /// No other choice has fewer crowded CPUs, leaves CPU 0 alone more often, or shares fewer cores.
         #[test]
         fn no_choice_is_better(
             allowed in btree_set(0..8usize, 0..8),
@@ -194,7 +191,7 @@ mod tests {
             prop_assert_eq!(Some(cost(&chosen)), best);
         }
 
-        /// For any load: a worker that had a CPU has one afterwards, and another one only if it is much better.
+        /// A worker that had a CPU has one afterwards; another one only if it is much better.
         #[test]
         fn who_leaves_a_cpu_is_better_off(
             allowed in btree_set(0..8usize, 0..8),
@@ -227,7 +224,6 @@ mod tests {
             }
         }
 
-        /// After any change, each CPU is given once, is allowed, and stays with its worker while that is possible.
         #[test]
         fn changes_move_as_few_as_possible(
             steps in vec((btree_set(0..6usize, 0..6), vec(any::<bool>(), 4)), 1..10),

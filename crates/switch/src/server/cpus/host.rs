@@ -14,20 +14,18 @@ pub struct Host {
     base: CpuSet,
     /// Empty if the kernel does not report them.
     cores: Cores,
-    /// `/proc/stat`, if it exists.
     stat: Option<File>,
 }
 
 impl Host {
-    /// Reads the CPUs. To be called while files can be opened and the process has one thread.
+    /// Reads the CPUs, while files can be opened and the process has one thread.
     ///
     /// # Errors
-    /// The kernel knows more CPUs than this program (1,024), or refuses to report them.
+    /// The kernel knows more CPUs than this program (1,024), or refuses.
     pub fn look() -> Result<Self, Errno> {
         let first = sched_getaffinity(None)?;
         let cores = cores(Path::new("/sys/devices/system/cpu"), &numbers(&first));
-        // If our parent excluded CPUs of the cpuset, they stay excluded. If it excluded none, CPUs that come
-        // later are ours, too.
+        // CPUs of the cpuset that our parent excluded stay excluded. If it excluded none, later CPUs are ours, too.
         let all = everything();
         let whole = sched_setaffinity(None, &all)
             .and_then(|()| sched_getaffinity(None))
@@ -35,7 +33,7 @@ impl Host {
         if !whole {
             sched_setaffinity(None, &first)?;
         }
-        // A container may hide the file: then the load of the CPUs is unknown.
+        // A container may hide the file.
         let stat = File::open("/proc/stat").ok();
         Ok(Self { base: if whole { all } else { first }, cores, stat })
     }
@@ -55,19 +53,18 @@ impl Host {
         self.stat.take()
     }
 
-    /// Whether affinity `is` can result from setting `wanted`: the kernel removes CPUs that it does not allow.
+    /// Whether affinity `is` can result from setting `wanted`, of which the kernel removes CPUs it does not allow.
     pub fn same(&self, is: &CpuSet, wanted: &CpuSet) -> bool {
         is == wanted || *wanted == self.base
     }
 
-    /// Returns the CPUs that the process may use now, in ascending order. Sets the calling thread to them,
-    /// which is the only way to learn them.
+    /// Returns the present CPUs of the process, in ascending order. Only setting the calling thread to them shows them.
     ///
     /// # Errors
     /// The kernel refuses.
     pub fn allowed(&self) -> Result<Vec<usize>, Errno> {
         match sched_setaffinity(None, &self.base) {
-            // None of them is in the cpuset any more: take all CPUs of the cpuset.
+            // The cpuset has none of them any more: take all its CPUs.
             Err(Errno::INVAL) => sched_setaffinity(None, &everything())?,
             other => other?,
         }

@@ -24,7 +24,6 @@ pub struct Keeper {
     cpus: Cpus,
     host: Host,
     load: Load,
-    /// Each worker's thread.
     threads: Vec<Pid>,
     /// Each worker's CPU.
     own: Vec<Option<usize>>,
@@ -40,8 +39,7 @@ impl Keeper {
     /// Returns a keeper that has not changed any thread yet.
     pub fn new(cpus: Cpus, mut host: Host, workers: &[WorkerHandle]) -> Self {
         let threads: Vec<_> = workers.iter().map(|worker| worker.call(|_| gettid())).collect();
-        // With a list, the load of CPUs is irrelevant: this closes the file, which reveals the activity of
-        // the whole host.
+        // With a list, the load is irrelevant, and the file reveals the whole host's activity: close it.
         let stat = host.take_stat().filter(|_| cpus == Cpus::Auto);
         Self {
             cpus,
@@ -55,14 +53,13 @@ impl Keeper {
         }
     }
 
-    /// Checks once, and corrects what differs. `realtime` says which workers carry frames with deadlines.
-    /// Returns whether the next check is due after a while.
+    /// Checks once, and corrects differences. `realtime`: workers that carry frames with deadlines. Returns
+    /// whether to check once more after a while.
     pub fn look(&mut self, workers: &[WorkerHandle], realtime: &[bool]) -> bool {
         let wanted = match &self.cpus {
             Cpus::Auto => realtime.to_vec(),
             Cpus::List(cpus) => (0..workers.len()).map(|worker| worker < cpus.len()).collect(),
             Cpus::None => {
-                // Only counts the CPUs.
                 let any = realtime.contains(&true);
                 if any {
                     self.count = self.host.allowed().ok().map(|allowed| allowed.len());
@@ -94,7 +91,7 @@ impl Keeper {
         any
     }
 
-    /// Chooses a CPU for each `wanted` worker, and gives the remaining ones to all other threads.
+    /// Chooses CPUs for `wanted` workers; other threads get the rest.
     fn choose(&mut self, allowed: &[usize], wanted: &[bool]) -> Vec<Option<usize>> {
         let own = match &self.cpus {
             Cpus::List(cpus) => {
@@ -115,7 +112,7 @@ impl Keeper {
             );
         }
         self.too_few &= none;
-        // Before the workers move there. The calling thread was set to all allowed CPUs.
+        // Before the workers move there. The calling thread has all allowed CPUs.
         housekeeping::set_cpus(&left(allowed, &own, self.host.base()));
         housekeeping::follow_again();
         own
@@ -153,7 +150,7 @@ impl Keeper {
     }
 }
 
-/// Returns the allowed CPUs that no worker has; if there are none, `base`.
+/// Returns the allowed CPUs without a worker; if there are none, `base`.
 fn left(allowed: &[usize], own: &[Option<usize>], base: &CpuSet) -> CpuSet {
     let rest: Vec<usize> = allowed.iter().copied().filter(|cpu| !own.contains(&Some(*cpu))).collect();
     if rest.is_empty() || rest.len() == allowed.len() { *base } else { host::set(rest) }
@@ -186,7 +183,7 @@ pub fn spawn(switch: &Arc<Switch>, mut keeper: Keeper) -> io::Result<std::thread
 }
 
 impl Switch {
-    /// Returns which workers own a port that sends or receives frames with a deadline in force.
+    /// Returns which workers own a sender or receiver of frames with a deadline in force.
     pub fn realtime_workers(&self) -> Vec<bool> {
         let mut realtime = vec![false; self.workers.len()];
         let table = self.lock();
@@ -204,7 +201,7 @@ impl Switch {
         realtime
     }
 
-    /// Wakes the keeper: which workers carry frames with deadlines may have changed.
+    /// Wakes the keeper after a possible change of `realtime_workers`.
     pub(in crate::server) fn realtime_changed(&self) {
         if let Some(thread) = self.cpus.get() {
             thread.unpark();
@@ -224,7 +221,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 sched_setaffinity(None, &set([first])).unwrap();
-                // Binds nothing: the CPUs of other threads are shared with other tests.
+                // Binds nothing: other tests share the CPUs of other threads.
                 let mut keeper = Keeper::new(Cpus::None, Host::look().unwrap(), &[]);
                 assert!(!keeper.look(&[], &[false]), "no deadline is in force");
                 assert_eq!(keeper.count, None);

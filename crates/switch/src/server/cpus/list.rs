@@ -1,6 +1,6 @@
 //! CPU lists such as `2,3` or `0,4-7`: the form of cpuset(7), of files in sysfs and of `--cpus`.
 
-/// CPU numbers are below this limit, which exceeds any kernel's.
+/// Bound on CPU numbers, above any kernel's.
 const MOST: usize = 65_536;
 
 /// Parses a list; the CPUs stay in its order.

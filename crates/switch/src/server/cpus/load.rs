@@ -37,13 +37,13 @@ pub struct Load {
 }
 
 impl Load {
-    /// Returns a load without readings. `file` is `/proc/stat`; without it, the load stays unknown.
+    /// Returns a load without readings. `file` is `/proc/stat`; without it, the load is unknown.
     pub fn new(file: Option<File>) -> Self {
         Self { file, at: Instant::now(), times: BTreeMap::new(), used: Vec::new() }
     }
 
-    /// Returns the use since the last reading; `None` if that is too recent. `own` has the CPU of each of the
-    /// `workers`, which must not have changed since.
+    /// Returns the use since the last reading; `None` if too recent. `own` has the `workers`' CPUs, unchanged
+    /// since then.
     pub fn look(&mut self, workers: &[Pid], own: &[Option<usize>]) -> Option<Shares> {
         if !self.times.is_empty() && self.at.elapsed() < WATCHED {
             return None;
@@ -69,7 +69,6 @@ impl Load {
     }
 }
 
-/// Reads the lines of CPUs.
 fn read(file: &File) -> Option<String> {
     let mut text = vec![0; READ];
     let mut len = 0;

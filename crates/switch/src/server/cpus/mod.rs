@@ -28,12 +28,12 @@ pub use host::Host;
 /// The CPUs of workers: the option `--cpus`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Cpus {
-    /// The switch chooses a CPU for each worker while that carries frames with deadlines.
+    /// The switch chooses a CPU for each worker that carries frames with deadlines.
     #[default]
     Auto,
     /// The kernel chooses for every thread.
     None,
-    /// These, always, in the order of the workers. After the end of the list, workers have no CPU of their own.
+    /// A fixed list, in the order of the workers. Workers after its end have no CPU of their own.
     List(Vec<usize>),
 }
 
@@ -41,7 +41,7 @@ impl Cpus {
     /// Checks a list against what this process may use.
     ///
     /// # Errors
-    /// The CPUs of the list that the process may not use, and those that it may.
+    /// The forbidden CPUs of the list, and the allowed ones.
     pub fn check(&self, host: &Host) -> Result<(), String> {
         let Self::List(wanted) = self else { return Ok(()) };
         let allowed =

@@ -42,7 +42,6 @@ impl Placement {
         counts
     }
 
-    /// Returns the next step that separates taps and real-time vNICs.
     pub(super) fn apart(&self) -> Option<Step> {
         if self.sharing() == 0 {
             return None;

@@ -95,8 +95,7 @@ fn taps_stay_that_the_other_worker_has_no_time_for() {
     assert_eq!(at, [0, 0, 0, 1, 1, 1, 1], "{:?}", places.loads());
 }
 
-/// A contract changes while the load continues: the taps leave at the first look, none returns, and none
-/// moves twice within a rest.
+/// A contract changes under load: the taps leave at the first look, none returns, and none moves twice within a rest.
 #[test]
 fn a_deadline_that_comes_parts_them_at_once_and_for_good() {
     let role = |port: PortIndex| if port < 2 { Role::BestEffortTap } else { Role::RealTime };
@@ -125,7 +124,6 @@ fn a_deadline_that_comes_parts_them_at_once_and_for_good() {
     }
 }
 
-/// Returns the least sharing over all placements of the movable vNICs.
 fn least_sharing(places: &Placement) -> usize {
     let ports: Vec<_> = places.vnics.iter().filter(|(_, vnic)| !vnic.fixed).map(|(port, _)| *port).collect();
     let ways = places.workers.pow(ports.len() as u32);
@@ -160,7 +158,7 @@ fn few(fixed: f64) -> impl Strategy<Value = Placement> {
 }
 
 proptest! {
-    /// With time for all, as few taps share a worker with real-time vNICs as in the best placement.
+    /// As few taps share a worker with real-time vNICs as in the best placement.
     #[test]
     fn no_placement_parts_more(mut places in few(0.0)) {
         settle(&mut places);

@@ -21,10 +21,9 @@ use apart::Role;
 use plan::{Placed, Placement, Step, WHOLE, Why};
 use std::collections::BTreeMap;
 
-/// Number of looks for which a step must stay worthwhile before it is taken. It need not stay the best one:
-/// among similar steps, the best changes from look to look.
+/// Looks for which a step must stay worthwhile before it is taken. It need not stay the best of several similar ones.
 const PATIENCE: u32 = 3;
-/// Number of looks for which a vNIC rests after a move or a failed move.
+/// Looks for which a vNIC rests after a move, also a failed one.
 const REST: u32 = 10;
 
 /// The measurements since the last look.
@@ -57,7 +56,7 @@ pub struct Placer {
     talk: BTreeMap<(PortIndex, PortIndex), u64>,
     /// Remaining looks for which vNICs rest.
     resting: BTreeMap<PortIndex, u32>,
-    /// A worthwhile step, and the number of looks for which it was.
+    /// A worthwhile step, and for how many looks it was.
     wish: Option<(Step, u32)>,
 }
 
@@ -88,7 +87,7 @@ impl Placer {
         Some(step)
     }
 
-    /// Makes a vNIC rest: it does not move for [`REST`] looks.
+    /// Makes a vNIC rest.
     pub fn rest(&mut self, port: PortIndex) {
         self.resting.insert(port, REST);
     }
@@ -125,7 +124,7 @@ impl Placer {
     }
 }
 
-/// Replaces each value by the smaller of the new value and its mean with the old one. Missing keys end at once.
+/// Takes the smaller of the new value and its mean with the old one. Missing keys end at once.
 fn smooth<K: Ord>(before: &mut BTreeMap<K, u64>, now: BTreeMap<K, u64>) {
     let was = std::mem::take(before);
     let mean = |(key, value): (K, u64)| {

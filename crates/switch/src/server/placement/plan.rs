@@ -30,7 +30,7 @@ pub const HALF: u64 = WHOLE / 2;
 pub const WORTH: u64 = WHOLE / 50;
 /// Most vNICs in one step, except if real-time vNICs [make room](super::apart) for taps.
 pub const MOST_MOVED: usize = 16;
-/// Most candidates whose effect is computed.
+/// Most candidates to evaluate.
 pub(super) const CANDIDATES: usize = 64;
 
 /// The state of one vNIC.
@@ -97,7 +97,7 @@ impl Placement {
         }
     }
 
-    /// Whether a step gains enough for its kind and does no harm. The step may stem from other loads.
+    /// Whether a step gains enough for its kind and does no harm, even if found at other loads.
     pub fn stands(&self, step: &Step) -> bool {
         let goes = |(port, to): &(PortIndex, usize)| {
             self.vnics.get(port).is_some_and(|vnic| !vnic.fixed && vnic.worker != *to && *to < self.workers)
@@ -152,21 +152,20 @@ impl Placement {
         loads
     }
 
-    /// Returns the worst-case part of vNICs with deadlines in one loop, for each worker.
+    /// Returns the worst-case part of vNICs with deadlines in each worker's loop.
     pub fn worst_loops(&self) -> Vec<u64> {
         let mut loops = vec![0; self.workers];
         self.vnics.values().for_each(|vnic| loops[vnic.worker] += vnic.realtime);
         loops
     }
 
-    /// Returns the highest load, the longest loop, and the number of taps that share workers, after some moves.
+    /// Returns highest load, longest loop and number of sharing taps after some moves.
     fn after(&self, moves: &[(PortIndex, usize)]) -> (u64, u64, usize) {
         let mut after = self.clone();
         after.take(&Step { moves: moves.to_vec(), why: Why::Together });
         (highest(&after.loads()).1, highest(&after.worst_loops()).1, after.sharing())
     }
 
-    /// Returns the traffic of each vNIC.
     pub(super) fn talk_of_each(&self) -> BTreeMap<PortIndex, u64> {
         let mut all = BTreeMap::new();
         for ((a, b), talk) in &self.talk {
@@ -184,7 +183,7 @@ impl Placement {
         self.vnics.iter().filter(|(_, vnic)| !vnic.fixed).map(|(port, vnic)| (*port, vnic))
     }
 
-    /// Returns the traffic of each vNIC with the vNICs of each worker.
+    /// Returns each vNIC's traffic with the vNICs of each worker.
     fn with_workers(&self) -> BTreeMap<PortIndex, Vec<u64>> {
         let mut with: BTreeMap<_, _> = self.vnics.keys().map(|port| (*port, vec![0; self.workers])).collect();
         for ((a, b), talk) in &self.talk {
@@ -203,7 +202,7 @@ impl Placement {
         let after = |vnic: &Placed| (longest - vnic.realtime).max(shortest + vnic.realtime);
         let mut here: Vec<_> =
             self.movable().filter(|(_, vnic)| vnic.worker == from && vnic.realtime > 0).collect();
-        // A second worker with an equally long loop stays; this step then prepares a shorter longest loop.
+        // A second worker with an equally long loop stays; a later step shortens its loop.
         here.sort_by_key(|(_, vnic)| after(vnic));
         let steps = here.into_iter().map(|(port, _)| Step { moves: vec![(port, to)], why: Why::Deadlines });
         steps.into_iter().take(CANDIDATES).find(|step| self.stands(step))
@@ -225,7 +224,7 @@ impl Placement {
                 }
             }
         }
-        // Of two vNICs that want to be together, the one moves whose way leads to the less busy worker.
+        // Of two vNICs that want to be together, the one moves that ends on the less busy worker.
         let loads = self.loads();
         wishes.sort_by_key(|(gain, moves)| (std::cmp::Reverse(*gain), loads[moves[0].1], moves[0]));
         wishes.truncate(CANDIDATES);
@@ -262,7 +261,7 @@ impl Placement {
             return None;
         }
         let mut groups = self.groups(from);
-        // A single vNIC may leave, too, if it talks as much with others elsewhere.
+        // A single vNIC leaves, too, if it talks as much with others elsewhere.
         groups.extend(groups.concat().into_iter().map(|port| vec![port]));
         groups.retain(|group| group.len() <= MOST_MOVED && !group.iter().any(|port| self.vnics[port].fixed));
         let with = self.with_workers();
@@ -280,7 +279,7 @@ impl Placement {
         Some(Step { moves, why: Why::Balance })
     }
 
-    /// Returns the vNICs of a worker in groups that talk with each other, directly or through others there.
+    /// Returns a worker's vNICs in groups that talk, directly or through others there.
     fn groups(&self, worker: usize) -> Vec<Vec<PortIndex>> {
         let here = |port: &PortIndex| self.worker(*port) == Some(worker);
         let mut friends: BTreeMap<PortIndex, Vec<PortIndex>> = BTreeMap::new();
@@ -305,13 +304,13 @@ impl Placement {
     }
 }
 
-/// Returns the first of the highest values, with its place.
+/// Returns the first highest value, with its place.
 fn highest(values: &[u64]) -> (usize, u64) {
     let order = |(place, value): &(usize, u64)| (*value, std::cmp::Reverse(*place));
     values.iter().copied().enumerate().max_by_key(order).unwrap_or((0, 0))
 }
 
-/// Returns the first of the lowest values, with its place.
+/// Returns the first lowest value, with its place.
 fn lowest(values: &[u64]) -> (usize, u64) {
     values.iter().copied().enumerate().min_by_key(|(place, value)| (*value, *place)).unwrap_or((0, 0))
 }

@@ -2,7 +2,6 @@ use super::plan::*;
 use super::*;
 use proptest::prelude::*;
 
-/// Returns vNICs 0, 1, .. at these workers, and pairs that talk.
 fn places(workers: usize, at: &[usize], talk: &[(PortIndex, PortIndex, u64)]) -> Placement {
     let place = |worker: &usize| Placed { worker: *worker, ..Placed::default() };
     Placement {
@@ -79,7 +78,7 @@ fn a_step_is_taken_when_it_was_the_one_for_a_while() {
         vnics: [(0, seat(0, Role::BestEffort)), (1, seat(1, Role::BestEffort))].into(),
         talk: vec![(0, 1, 1_000_000), (1, 0, 1_000)],
     };
-    // A burst now and then causes no move.
+    // Occasional bursts cause no move.
     let quiet = Seen { talk: vec![(0, 1, 1)], busy: vec![1_000; 2], ..seen.clone() };
     for n in 0..40 {
         assert_eq!(placer.look(if n % 10 == 0 { &seen } else { &quiet }), None, "{n}");
@@ -99,7 +98,7 @@ fn a_step_is_taken_when_it_was_the_one_for_a_while() {
     assert!(looks.is_some_and(|looks| looks >= REST), "{looks:?}");
 }
 
-/// Of many similar pairs, a different one has most traffic at each look.
+/// At each look, a different one of many similar pairs has most traffic.
 #[test]
 fn loads_that_vary_come_together() {
     let mut placer = Placer::default();
