@@ -13,12 +13,12 @@
 use super::Error;
 use landlock::{ABI, Access, AccessFs, AccessNet, LandlockStatus, Ruleset, RulesetAttr, RulesetError, Scope};
 
-/// The newest ABI whose restrictions are requested; an older kernel applies those it knows. The next ABI
-/// restricts Unix sockets with a path, to which a switch that replaces another one must still connect.
+/// The newest requested ABI; an older kernel applies what it knows. The next ABI restricts Unix sockets with
+/// a path, to which a successor must still connect.
 const NEWEST: ABI = ABI::V8;
 
-/// Closes the file system to the calling thread and its future children. Returns the ABI in force; `None`,
-/// with a warning, if the kernel has no landlock.
+/// Closes the file system to the calling thread and its children. Returns the ABI in force; `None`, with a
+/// warning, without landlock.
 ///
 /// # Errors
 /// Landlock exists and refuses.

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! An attacker who takes the process over through a guest's rings can open no file, connect to no address and
-//! start no program. The process's open descriptors remain: memory and sockets of connected guests, the taps,
-//! and `/proc/stat` (read-only). Reasons: `docs/decisions/confinement.md`.
+//! start no program. Open descriptors remain: memory and sockets of connected guests, the taps, and
+//! `/proc/stat` (read-only). Reasons: `docs/decisions/confinement.md`.
 //!
 //! - [`privileges`]: user, capabilities, no new privileges
 //! - [`filesystem`]: landlock without a rule: no file, no TCP port, no signal to others
@@ -34,14 +34,14 @@ pub struct Enclosed {
     landlock: Option<u32>,
 }
 
-/// Gives up everything that threads inherit: user, capabilities, files. To be called while the process has
-/// one thread, and after everything that needs a right is open. Only root can become another `user`.
+/// Gives up all that threads inherit: user, capabilities, files. Call it while the process has one thread,
+/// after everything that needs a right is open. Only root can become another `user`.
 ///
 /// # Errors
-/// There are other threads, or the user or the kernel refused. The process may have lost some rights then, and should
-/// end. A kernel without landlock is no error but a warning: the system call filter covers the same.
+/// There are other threads, or the user or the kernel refused. Some rights may be gone then, so the process
+/// should end. A missing landlock is only a warning: the system call filter covers the same.
 pub fn enclose(user: Option<&User>) -> Result<Enclosed, Error> {
-    // Without /proc the threads cannot be counted; the important ones start later anyway.
+    // Without /proc they cannot be counted; the important ones start later anyway.
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads != 1 {
         return Err(Error::Threads(threads));
@@ -72,11 +72,11 @@ const HEAPS: i32 = 2;
 /// Allocations from this size (bytes) get their own mapping: the C library's default, made fixed.
 const MAPPED: i32 = 128 << 10;
 
-/// Prevents the C library's allocator from opening files. It counts the processors before it creates a ninth heap,
-/// unless the number of heaps is set; and it reads /proc before it shrinks a thread's heap, so heaps never shrink.
+/// Prevents the C library's allocator from opening files: it counts the processors before a ninth heap,
+/// unless the number of heaps is set, and reads /proc before it shrinks a thread's heap.
 ///
-/// The fixed threshold also returns large memory, such as a tap's pool, to the kernel when a port goes. By
-/// default, the allocator learns from it, and later takes such memory from a heap and keeps it there.
+/// The fixed threshold returns large memory, such as a tap's pool, to the kernel when a port goes. By
+/// default, the allocator later takes such memory from a heap and keeps it there.
 fn settle_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the calls only set numbers.

@@ -15,8 +15,8 @@ const CAPABILITIES: u32 = 64;
 /// # Errors
 /// The process may not become that user; or the kernel refused.
 pub fn drop_all(user: Option<&User>) -> Result<(), Error> {
-    // The bounding set limits what an executed program could regain. Without the capability to narrow it,
-    // nothing is lost: no_new_privs has the same effect.
+    // The bounding set limits what an executed program could regain. Narrowing it needs a capability;
+    // without, no_new_privs has the same effect.
     for bit in 0..CAPABILITIES {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
         match rustix::thread::remove_capability_from_bounding_set(capability) {
@@ -74,7 +74,7 @@ pub struct User {
 
 impl User {
     /// Finds a user by name or number in the system's name service. A number needs no entry there; its group
-    /// is then the same number.
+    /// is the same number then.
     ///
     /// # Errors
     /// The user does not exist, or the name service failed.
@@ -83,7 +83,7 @@ impl User {
         Ok(Self { name: user.to_owned(), uid, gid })
     }
 
-    /// Becomes the user, without supplementary groups. The process has one thread, so changing the thread is enough.
+    /// Becomes the user, without supplementary groups. Changing the only thread is enough.
     fn assume(&self) -> Result<(), String> {
         if rustix::process::geteuid().as_raw() == self.uid {
             return Ok(());
@@ -107,7 +107,7 @@ fn look_up(user: &str) -> Result<(u32, u32), String> {
     let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
     let mut found = std::ptr::null_mut();
     let (room, len) = (buffer.as_mut_ptr(), buffer.len());
-    // SAFETY: name, entry, buffer and result are live for the call; the length is the buffer's.
+    // SAFETY: all pointers are live for the call; the length is the buffer's.
     let code = unsafe {
         match number {
             Some(uid) => libc::getpwuid_r(uid, &raw mut entry, room, len, &raw mut found),

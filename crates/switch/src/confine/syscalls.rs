@@ -7,11 +7,11 @@
 //! ```
 //!
 //! [`ALWAYS`] lists calls that are harmless with any argument, given the process's descriptors; [`guarded`]
-//! lists calls with restricted arguments. None of them opens a file, creates or connects a socket, starts a
-//! program or a process, makes memory executable, or reaches another process.
+//! lists the others. None of them opens a file, creates or connects a socket, starts a program or a process,
+//! makes memory executable, or reaches another process.
 //!
-//! The kernel looks up the calls that carry frames (read, write, readv, writev, epoll) in a bitmap, because
-//! their arguments are unrestricted: the length of the list costs them nothing.
+//! The kernel looks up calls without conditions, such as those that carry frames (read, write, readv, writev,
+//! epoll), in a bitmap: the length of the list costs them nothing.
 
 use super::Error;
 use seccompiler::{
@@ -47,7 +47,7 @@ pub const ALWAYS: &[Call] = calls![
     SYS_restart_syscall,
     // Signals to this thread.
     SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sigaltstack,
-    // The C library tries it for every thread, in vain: another filter says that the kernel does not know it.
+    // The C library tries it for every thread; another filter says that the kernel does not know it.
     SYS_clone3,
 ];
 
@@ -58,7 +58,7 @@ pub const OLDER: &[Call] = calls![SYS_epoll_wait, SYS_poll];
 #[cfg(not(target_arch = "x86_64"))]
 pub const OLDER: &[Call] = &[];
 
-/// Denied calls that the log names: those an intruder, or the next version of a library, would try first.
+/// Denied calls with a name in the log: likely first attempts of an intruder, or of a library's next version.
 #[rustfmt::skip]
 const NAMED: &[Call] = calls![
     SYS_openat, SYS_openat2, SYS_statx, SYS_newfstatat, SYS_faccessat, SYS_readlinkat, SYS_mkdirat, SYS_unlinkat,
@@ -77,10 +77,10 @@ const NAMED_OLDER: &[Call] =
 #[cfg(not(target_arch = "x86_64"))]
 const NAMED_OLDER: &[Call] = &[];
 
-/// Condition on an argument: its place, the width that the kernel reads, the operator and the value.
+/// Argument number, width that the kernel reads, operator and value.
 type Condition = (u8, SeccompCmpArgLen, SeccompCmpOp, u64);
 
-/// A call that is allowed if all conditions of any of its rules hold.
+/// A call that is allowed if all conditions of a rule hold.
 #[derive(Clone, Debug)]
 pub struct Guarded {
     /// The call.
@@ -187,8 +187,8 @@ fn compile(rules: Rules, others: SeccompAction, these: SeccompAction) -> Result<
     compile().map_err(|error| Error::Seccomp(error.to_string()))
 }
 
-/// Installs a filter for all threads, without slowing them down: a switch runs no foreign code, so it needs
-/// no mitigation of its own speculation, which kernels before 5.16 enable with a filter.
+/// Installs a filter for all threads, without the mitigation of speculation that kernels before 5.16 enable
+/// with it: a switch runs no foreign code.
 fn install(program: &BpfProgram, flags: libc::c_ulong) -> Result<(), Error> {
     let flags = flags | libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     let filter = libc::sock_fprog {

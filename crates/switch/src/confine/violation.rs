@@ -5,10 +5,10 @@
 //!                                             └▶ thread `teller` ─▶ one line in the log
 //! ```
 //!
-//! Traffic goes on: no tenant should pay for our bug, or for a new habit of the C library. So the calling
-//! thread does not write the log line itself: a stalled reader of the log would stop it. The kernel also
-//! writes an audit record (type SECCOMP, 1326), which the process cannot prevent. A thread that blocks the
-//! signal, or removes the handler, dies at its next violation, and the process with it.
+//! Traffic goes on: no tenant should pay for our bug, or for a new habit of the C library. The calling thread
+//! does not write the log, whose reader may stall. The kernel also writes an audit record (type SECCOMP,
+//! 1326), which the process cannot prevent. A thread that blocks the signal, or removes the handler, dies at
+//! its next violation, with the process.
 
 use super::Error;
 use super::syscalls::name_of;
@@ -18,21 +18,18 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
-/// Violations that wait for the log: many times as many as usual in a tenth of a second, the pause of the
-/// logging thread. Older ones are only counted.
+/// Violations that wait for the log: many times those of a tenth of a second, the pause of the logging
+/// thread. Older ones are only counted.
 const NOTES: u64 = 1024;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
-/// The published count.
 static PUBLISHED: OnceLock<&'static Counter> = OnceLock::new();
 /// The latest violations, the n-th at `n % NOTES`.
 static LATEST: [Note; NOTES as usize] = [const { Note::new() }; NOTES as usize];
-/// Number of logged violations.
 static TOLD: AtomicU64 = AtomicU64::new(0);
-/// Wakes the thread that logs.
 static EAR: OnceLock<Arc<Ear>> = OnceLock::new();
 
-/// One violation. Readers take no lock: its number shows whether it was overwritten meanwhile.
+/// One violation. Readers take no lock: its number shows whether it was overwritten.
 struct Note {
     /// Number of the violation, from 1; 0 while it is written.
     number: AtomicU64,
@@ -61,12 +58,12 @@ pub fn count() -> u64 {
 /// # Errors
 /// The kernel refused.
 pub fn catch(counter: &'static Counter) -> Result<(), Error> {
-    // A second switch in the process shares the counter of the first.
+    // A second switch in the process shares the first one's counter.
     let _ = PUBLISHED.set(counter);
     // SAFETY: sigaction is plain data; all zero means an empty mask and no flag.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = denied as *const () as usize;
-    // On the alternate stack, if there is one, so that a thread with a full stack is denied like others.
+    // On the alternate stack, if any, for threads with a full stack.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
     // SAFETY: a valid action, whose handler obeys signal-safety(7).
     if unsafe { libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()) } != 0 {
@@ -169,13 +166,11 @@ pub fn tell() -> bool {
     count > told
 }
 
-/// Sets the result of the denied call.
 #[cfg(target_arch = "x86_64")]
 fn set_result(context: &mut libc::ucontext_t, result: i32) {
     context.uc_mcontext.gregs[libc::REG_RAX as usize] = i64::from(result);
 }
 
-/// Sets the result of the denied call.
 #[cfg(target_arch = "aarch64")]
 fn set_result(context: &mut libc::ucontext_t, result: i32) {
     context.uc_mcontext.regs[0] = i64::from(result) as u64;

@@ -24,7 +24,7 @@ use tidegate_contract::check::{QUEUES, SHARED};
 
 /// Longest answer that is no list (bytes).
 const SHORT: usize = 16 << 10;
-/// Longest text of a switch that is passed on (bytes): reasons of refusals and of disconnections.
+/// Longest text of a switch that is passed on (bytes).
 const TEXT: usize = 1000;
 /// Longest version string of a switch (bytes).
 const VERSION: usize = 64;
@@ -91,7 +91,7 @@ fn is_listening(socket: &OwnedFd) -> bool {
         && sockopt::socket_acceptconn(socket) == Ok(true)
 }
 
-/// Checks the values of an answer and shortens its texts.
+/// Checks an answer's values and shortens its texts.
 ///
 /// # Errors
 /// The invalid value.
@@ -108,7 +108,6 @@ fn checked(reply: Reply) -> Result<Reply, String> {
     })
 }
 
-/// Limits a text for people to one line of bounded length.
 fn words(text: String) -> String {
     clip(tidegate_visible::visible(&text).into_owned(), TEXT)
 }
@@ -168,7 +167,7 @@ fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
     Ok(ports)
 }
 
-/// A thread that receives answers. If it does not return, the client goes on without it.
+/// A thread that receives answers. The client goes on without it if it does not return.
 #[derive(Debug)]
 pub struct Apart {
     questions: SyncSender<(Expected, Instant)>,
@@ -177,7 +176,6 @@ pub struct Apart {
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts one live thread.
 struct Live;
 
 impl Drop for Live {

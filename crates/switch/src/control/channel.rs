@@ -18,8 +18,8 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// Memory allocated before the first byte of a message arrives (bytes).
 const AT_ONCE: usize = 64 << 10;
 
-/// Longest wait of a sender until fewer descriptors are in flight: half as long as the agent waits for an
-/// answer, so that it gets one.
+/// Longest wait of a sender until fewer descriptors are in flight: half of the agent's wait for an answer, so
+/// that it gets one.
 const IN_FLIGHT: Duration = Duration::from_millis(1500);
 /// Pause between two tries.
 const RETRY: Duration = Duration::from_millis(5);
@@ -38,8 +38,8 @@ impl Bounds {
     pub const ANY: Self = Self { bytes: MAX_MESSAGE, descriptors: MAX_DESCRIPTORS };
 }
 
-/// Sends one message. While too many descriptors are [in flight](scm::too_many_in_flight), waits up to
-/// [`IN_FLIGHT`], then fails with that error.
+/// Sends one message. Waits up to [`IN_FLIGHT`] while too many descriptors are [in
+/// flight](scm::too_many_in_flight), then returns that error.
 pub fn send(stream: &UnixStream, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     send_until(stream, message, descriptors, None)
 }
@@ -96,7 +96,7 @@ fn send_with(
     }
 }
 
-/// Waits until the stream is ready, at most until `end`. Without an `end`, returns at once: then the call itself waits.
+/// Waits until the stream is ready, at most until `end`. Without `end`, the following call waits.
 fn wait(stream: &UnixStream, events: PollFlags, end: Option<Instant>) -> io::Result<()> {
     let Some(end) = end else { return Ok(()) };
     loop {
@@ -116,8 +116,8 @@ pub fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<Option<(T
     receive_until(stream, Bounds::ANY, None)
 }
 
-/// As [`receive`], from an untrusted process: within `bounds`, at most until `end`. Allocates memory for
-/// received bytes, not for announced ones; descriptors beyond the bounds get no number in this process.
+/// As [`receive`], from an untrusted process: within `bounds`, at most until `end`. Memory is allocated for
+/// received bytes, not for announced ones; descriptors beyond the bounds get no number here.
 ///
 /// # Errors
 /// [`io::ErrorKind::TimedOut`] if the message is late; or it exceeds `bounds`, or is invalid.
@@ -156,7 +156,7 @@ struct Incoming<'s> {
 }
 
 impl Incoming<'_> {
-    /// Fills the buffer; `false` if the other end closed before its first byte.
+    /// Fills the buffer; `false` if the other end closed before.
     fn fill(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
         let mut got = 0;
         while got < buffer.len() {
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(asked(bounds(101, 0), 10_000, &long), Ok(0));
         let half = |mut stream: &UnixStream| stream.write_all(&[9, 0, 0, 0, b'"']).unwrap();
         assert_eq!(asked(bounds(100, 0), 20, &half), Err(io::ErrorKind::TimedOut));
-        // One byte after the other: the time limit is for the whole message.
+        // One byte after the other: the limit is for the whole message.
         let (mut a, b) = UnixStream::pair().unwrap();
         std::thread::spawn(move || {
             while a.write_all(&[0]).is_ok() {

@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 use tidegate_contract::{Host, Vnic};
 use tidegate_service::foreign::Foreign;
 
-/// Longest wait for an answer, from the start of the question. The switch answers within milliseconds; one
-/// that lacks the CPU for that long keeps no promise either.
+/// Longest wait for an answer, from the start of the question. The switch answers within milliseconds;
+/// without the CPU for that long, it keeps no promise either.
 pub const PATIENCE: Duration = Duration::from_secs(3);
-/// Longest reason of a failure that is passed on (bytes): the switch may have chosen the words.
+/// Longest reason of a failure that is passed on (bytes); the words may be the switch's.
 const REASON: usize = 1000;
 
 const STOPPED: &str = "is its process stopped (SIGSTOP), in a debugger, or without a CPU?";
@@ -39,7 +39,7 @@ pub struct Client {
     stream: UnixStream,
     path: PathBuf,
     patience: Duration,
-    /// When the common time of all questions began; `None`: each question has its own time.
+    /// Start of the common time of all questions; `None`: each has its own time.
     began: Option<Instant>,
     /// The thread that receives answers.
     apart: Option<answer::Apart>,
@@ -92,8 +92,7 @@ pub enum SwitchError {
 }
 
 impl Client {
-    /// Connects to the control socket at `path`. Neither this nor any question waits longer than [`PATIENCE`]
-    /// for a switch that answers slowly or not at all.
+    /// Connects to the control socket at `path`. Neither this nor any question waits longer than [`PATIENCE`].
     pub fn connect(path: &Path) -> Result<Self, SwitchError> {
         let connected = || -> io::Result<UnixStream> {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -116,8 +115,7 @@ impl Client {
         Self { stream, path: path.to_owned(), patience: PATIENCE, began: None, apart: None }
     }
 
-    /// Receives answers in a separate thread from now on, so that the caller does not wait until descriptors
-    /// from the switch are closed.
+    /// Receives answers in a separate thread from now on: the caller does not wait until their descriptors are closed.
     ///
     /// # Errors
     /// No thread or descriptor is available; or too many such threads have not returned.
@@ -188,21 +186,20 @@ impl Client {
         }
     }
 
-    /// Returns a socket on which the switch sends, from now on, the state that another process needs to
-    /// continue. It ends with the switch.
+    /// Returns a socket with the state that another process needs to continue, from now until the switch ends.
     pub fn keep(&mut self) -> Result<notes::Notes, SwitchError> {
         let (notes, theirs) = notes::pair().map_err(|e| self.broken(format!("cannot make a socket: {e}")))?;
         self.done(&Request::Keep, &[theirs.as_fd()])?;
         Ok(notes)
     }
 
-    /// Makes ports continue their counters from the statistics of a switch that has ended.
+    /// Continues the counters of a switch that has ended.
     pub fn inherit(&mut self, statistics: BorrowedFd<'_>) -> Result<(), SwitchError> {
         self.done(&Request::Inherit, &[statistics])
     }
 
-    /// Ends the switch's traffic; returns its final state and its control socket. The switch goes on when
-    /// this client is dropped, unless it is [released](Self::release).
+    /// Ends the switch's traffic; returns its final state and control socket. The switch goes on when this
+    /// client is dropped, unless it is [released](Self::release).
     pub fn retire(&mut self) -> Result<(Retired, OwnedFd), SwitchError> {
         match self.ask(&Request::Retire, &[], Expected::Retired)? {
             Answer { reply: Reply::Retired(retired), socket: Some(socket), .. } => Ok((*retired, socket)),
@@ -210,7 +207,7 @@ impl Client {
         }
     }
 
-    /// Ends a switch that has [retired](Self::retire). When this returns, the switch touches nothing any more.
+    /// Ends a switch that has [retired](Self::retire). After this, it touches nothing any more.
     pub fn release(&mut self) -> Result<(), SwitchError> {
         self.done(&Request::Release, &[])
     }

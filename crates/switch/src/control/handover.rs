@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use tidegate_contract::Vnic;
 use tidegate_service::foreign::Foreign;
 
-/// Most descriptors of one vNIC, needed or not yet needed: three for each of 256 queues, and memory.
+/// Most descriptors of one vNIC: three for each of 256 queues, and memory.
 const MOST: usize = 1024;
 /// Most queue pairs of a tap.
 const QUEUES: usize = 256;
@@ -35,7 +35,7 @@ pub struct Handover {
     pub connections: BTreeMap<String, Option<Connected>>,
     /// Listening sockets and taps.
     pub links: BTreeMap<String, Vec<Foreign>>,
-    /// Descriptors of connections, before the note that uses them.
+    /// Descriptors of connections, before the note that needs them.
     coming: BTreeMap<String, HashMap<Number, Foreign>>,
 }
 
@@ -73,7 +73,7 @@ impl Handover {
     /// Processes a note. Unneeded descriptors are closed elsewhere.
     ///
     /// # Errors
-    /// The note is invalid; the state of that vNIC's connection no longer holds, and is forgotten.
+    /// The note is invalid; the state of that connection is forgotten.
     pub fn note(&mut self, note: Note, descriptors: Vec<Foreign>) -> Result<(), Nonsense> {
         let vnic = note.vnic;
         if !Vnic::is_name(&vnic) {
@@ -93,10 +93,10 @@ impl Handover {
         taken
     }
 
-    /// Processes a note without its descriptors. If it had some, all state of its vNIC is forgotten.
+    /// Processes a note without its descriptors.
     ///
     /// # Errors
-    /// The note had descriptors, or is invalid.
+    /// The note had descriptors, or is invalid; all state of its vNIC is forgotten.
     pub fn note_alone(&mut self, note: Note) -> Result<(), Nonsense> {
         let vnic = note.vnic.clone();
         let taken = self.note(note, vec![]);

@@ -32,17 +32,16 @@ pub enum Request {
     },
     /// Asks for all ports with their contracts in force.
     Ports,
-    /// Makes the switch send, from now on, the state that another process needs to continue, as
+    /// Makes the switch send the state that another process needs to continue, from now on, as
     /// [notes](super::notes) into the request's descriptor, a `SOCK_SEQPACKET` socket.
     Keep,
-    /// Ends traffic, with nothing in flight, and asks for the final state, for a successor. The next request
-    /// of this connection is [`Release`](Self::Release); any other request, or the end of the connection,
-    /// makes the switch go on.
+    /// Ends traffic, with nothing in flight, and asks for the final state. The next request of this
+    /// connection is [`Release`](Self::Release); anything else, or its end, makes the switch go on.
     Retire,
     /// Ends the switch: its successor goes on.
     Release,
-    /// Makes ports created from now on continue their counters from the request's descriptor, the statistics
-    /// region of a switch that has ended.
+    /// Makes new ports continue the counters in the request's descriptor, the statistics region of a switch
+    /// that has ended.
     Inherit,
     /// Sends a copy of a vNIC's frames, both ways, as pcapng into the request's descriptor until its other end closes.
     Capture {
@@ -175,7 +174,7 @@ pub struct PortStatus {
     /// The contract's addresses that other vNICs may have, too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<SharedStatus>,
-    /// Closing the last front end's memory and descriptors takes long; no other front end is accepted until then.
+    /// The last front end's memory and descriptors are still being closed; until then, no other is accepted.
     #[serde(default)]
     pub closing: bool,
 }

@@ -6,10 +6,9 @@
 //!                                             └──▶ then the end
 //! ```
 //!
-//! One packet is one note. Nothing is acknowledged: a sent note is in the receiver's queue and survives the
-//! sender. A note that could *not* be sent to a slow receiver is detected by
-//! [`messages`](crate::stats::layout::VnicSlot::messages) in the statistics region: a connection stored at
-//! another count is not the one the front end knows.
+//! One packet is one note. Nothing is acknowledged: a sent note is in the receiver's queue and survives the sender. If a
+//! note could *not* be sent to a slow receiver, [`messages`](crate::stats::layout::VnicSlot::messages) in the statistics
+//! region differs from the stored count, and the stored connection is not the one the front end knows.
 
 use crate::vhost_user::saved::{Number, SavedConnection};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair, sockopt};
@@ -120,7 +119,6 @@ impl Notes {
         self.socket.try_clone()
     }
 
-    /// Receives a note with at most `most` descriptors; the others are closed.
     fn receive(&mut self, flags: RecvFlags, most: usize) -> io::Result<Option<(Note, Vec<OwnedFd>)>> {
         let mut descriptors = Vec::new();
         let received = scm::receive(&self.socket, &mut self.buffer, &mut descriptors, most, flags)?;

@@ -130,8 +130,7 @@ pub struct TrafficSlot {
     pub wire_bytes: Counter,
     /// Frames dropped, by reason.
     pub dropped: [Counter; DropReason::COUNT],
-    /// Frames marked "congestion experienced" and not dropped, because their flow's queue exceeded its target
-    /// for too long.
+    /// Frames marked "congestion experienced" and not dropped: their flow's queue exceeded its target for too long.
     pub marked: Counter,
     /// Flows with frames that wait now for this direction's rate.
     pub flows_now: Counter,
@@ -200,8 +199,8 @@ pub struct VnicSlot {
     pub misses_seen: Counter,
     /// The latest misses: all certain and possible ones; of those only by sleep, the longest in each second.
     pub miss_log: [MissRecord; MISSES],
-    /// Messages of front ends begun and answered: odd while one is handled. Never falls, so the state of a
-    /// connection stored at one value is correct while the counter has that value.
+    /// Messages of front ends begun and answered: odd while one is handled. Never falls: a connection stored
+    /// at one value is correct while the counter has it.
     pub messages: Counter,
     /// Its link-local addresses, high and low half; 0: none.
     pub link_local: [[Counter; 2]; MOST],
@@ -249,27 +248,26 @@ impl WorkSlot {
 }
 
 impl VnicSlot {
-    /// Counts `frames` delivered at `at` (ns), whose clock started between `started` and `started_by`.
+    /// Counts `frames` delivered at `at`, whose clock started between `started` and `started_by` (ns).
     #[inline]
     pub fn note_delay(&self, started: u64, started_by: u64, at: u64, frames: u64) {
         self.delay.record_many(at.saturating_sub(started), frames);
         self.delay_least.record_many(at.saturating_sub(started_by), frames);
     }
 
-    /// Counts `frames` from the vNIC that left after `ns` of waiting for its `tx.max`; 0: no wait.
+    /// Counts `frames` from the vNIC that left after `ns` of waiting for `tx.max`; 0: no wait.
     #[inline]
     pub fn note_token_wait_tx(&self, ns: u64, frames: u64) {
         self.tokens_tx.record_many(ns, frames);
     }
 
-    /// Counts `frames` to the vNIC that left its queue, or needed none, after `ns` of waiting for its
-    /// `rx.max`; 0: no wait.
+    /// Counts `frames` to the vNIC that left its queue, or needed none, after `ns` of waiting for `rx.max`; 0: no wait.
     #[inline]
     pub fn note_token_wait_rx(&self, ns: u64, frames: u64) {
         self.tokens_rx.record_many(ns, frames);
     }
 
-    /// Counts a frame from the vNIC that waited by flow with no frame of its flow before it; its first part
+    /// Counts a frame from the vNIC that waited by flow with none of its flow before it, until its first part
     /// left after `ns`.
     #[inline]
     pub fn note_sparse_tx(&self, ns: u64) {

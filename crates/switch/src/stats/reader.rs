@@ -19,10 +19,10 @@ use tidegate_evidence::{
 /// Type of the file system whose memory is always present (linux/magic.h, TMPFS_MAGIC).
 const TMPFS_MAGIC: u32 = 0x0102_1994;
 
-/// Bound on CPU numbers, since another process writes the region.
+/// Bound on CPU numbers: another process writes the region.
 const CPUS: u64 = 1 << 16;
 
-/// Bound on waiting flows of a vNIC, since another process writes the region.
+/// Bound on waiting flows of a vNIC: another process writes the region.
 const FLOWS: u64 = 1 << 20;
 
 /// A read-only view of a switch's region.
@@ -72,21 +72,20 @@ pub struct LongLoop {
 }
 
 impl Reader {
-    /// Maps a region that another process writes. Reading never faults, whatever that process does, and
-    /// yields only numbers.
+    /// Maps a region that another process writes. Reading never faults, and yields only numbers.
     ///
     /// # Errors
     /// The descriptor is not sealed memory of exactly the layout's size, cannot be mapped, or is of another version.
     pub fn open(file: impl AsFd) -> io::Result<Self> {
         let size = size_of::<Layout>();
         let refused = |why: String| Err(io::Error::other(format!("the statistics region {why}")));
-        // First: without seals, the file could shrink at any time, and access to a missing page is SIGBUS.
-        // Only memory files have seals.
+        // First: without seals, which only memory files have, the file could shrink at any time, and access
+        // would be SIGBUS.
         let seals = fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL) {
             return refused("is not memory that is sealed against any other size (F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL)".into());
         }
-        // Files of huge pages can be sealed, but pages may still be missing.
+        // Files of huge pages can be sealed with pages missing.
         let kind = fstatfs(&file)?.f_type as u32;
         if kind != TMPFS_MAGIC {
             return refused(format!("is not plain memory but on a file system of type {kind:#x}"));
@@ -140,7 +139,7 @@ impl Reader {
             .collect()
     }
 
-    /// Returns the latest frames of a vNIC that were late because of their worker, oldest first.
+    /// Returns the latest frames of a vNIC that their worker made late, oldest first.
     pub fn late_waits(&self, name: &str) -> Vec<LateWait> {
         let Some(index) = self.find(name) else { return Vec::new() };
         let slot = &self.layout().vnics[index];
@@ -193,8 +192,7 @@ impl Reader {
             .collect()
     }
 
-    /// Returns the latest loops of a worker in which late frames waited, oldest first; at most as many as the
-    /// region has room for.
+    /// Returns the latest loops of a worker in which late frames waited, oldest first.
     pub fn long_loops(&self, worker: usize) -> Vec<LongLoop> {
         let Some(slot) = self.layout().workers.get(worker) else { return Vec::new() };
         let seen = slot.long_loops_seen.get();
@@ -285,7 +283,7 @@ impl Drop for Reader {
     }
 }
 
-/// Returns the slot's vNIC; `None` if the slot is free or changes hands, or the name is invalid.
+/// Returns the slot's vNIC; `None` while the slot is free or changes hands, or for an invalid name.
 pub(super) fn name(slot: &VnicSlot) -> Option<String> {
     if slot.generation.load(Acquire) % 2 == 1 {
         return None;
@@ -389,7 +387,7 @@ mod tests {
         let [miss] = &Reader::open(region.file()).unwrap().misses("plc1")[..] else { panic!("one miss") };
         let now =
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
-        // A machine that is up for less than an hour has no such time.
+        // A machine may be up for less than an hour.
         let ago = hour.min(crate::clock::clock());
         assert!((now - miss.at).abs_diff(ago) < 10_000_000_000, "{} ns ago", now - miss.at);
     }
