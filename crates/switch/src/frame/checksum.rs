@@ -38,28 +38,28 @@ const fn fold(acc: u64) -> u16 {
     acc as u16
 }
 
-/// Returns the sum of a whole, from the sum `a` of its first `offset` bytes and the sum `b` of the rest. At
-/// an odd offset the words of `b` straddle those of the whole.
+/// Returns the sum of a whole, from the sums of its first `offset` bytes (`a`) and of the rest (`b`). At an
+/// odd offset the words of `b` straddle those of the whole.
 #[inline]
 pub const fn combine(a: u16, b: u16, offset: usize) -> u16 {
     add(a, if offset % 2 == 1 { b.swap_bytes() } else { b })
 }
 
-/// Returns the sum of TCP's or UDP's pseudo header over IPv4 (RFC 9293, 3.1; RFC 768). `len` is the length of
-/// L4 header and payload (bytes).
+/// Returns the sum of TCP's or UDP's pseudo header over IPv4 (RFC 9293, 3.1; RFC 768). `len`: L4 header and
+/// payload (bytes).
 #[inline]
 pub fn pseudo_v4(src: &[u8; 4], dst: &[u8; 4], protocol: u8, len: u16) -> u16 {
     add(add(sum(src), sum(dst)), add(protocol as u16, len))
 }
 
-/// Returns the sum of the pseudo header over IPv6 (RFC 8200, 8.1). `len` is the length of L4 header and payload (bytes).
+/// Returns the sum of the pseudo header over IPv6 (RFC 8200, 8.1). `len`: L4 header and payload (bytes).
 #[inline]
 pub fn pseudo_v6(src: &[u8; 16], dst: &[u8; 16], protocol: u8, len: u32) -> u16 {
     let len = add((len >> 16) as u16, len as u16);
     add(add(sum(src), sum(dst)), add(protocol as u16, len))
 }
 
-/// Returns the checksum after one 16-bit word of its data changed from `old` to `new` (RFC 1624, equation 3).
+/// Returns the checksum after a 16-bit word of its data changed from `old` to `new` (RFC 1624, equation 3).
 #[inline]
 pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
     !add(add(!checksum, !old), new)

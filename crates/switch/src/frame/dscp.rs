@@ -62,7 +62,6 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Setting a mark is the same as having built the frame with it.
         #[test]
         fn set_is_as_if_built_so(spec in testing::frame(), value in 0u8..64) {
             let mut frame = spec.build();

@@ -18,14 +18,14 @@ fn mark(head: &[u8], headers: &Headers) -> Option<(u16, u32)> {
     Some((get16(head, usize::from(headers.l3_offset))? >> shift & 3, shift))
 }
 
-/// Whether the sender of a frame understands congestion marks: the frame carries ECT(0), ECT(1) or CE.
+/// Whether the sender understands congestion marks: the frame carries ECT(0), ECT(1) or CE.
 #[inline]
 pub fn ect(head: &[u8], headers: &Headers) -> bool {
     mark(head, headers).is_some_and(|(mark, _)| mark != 0)
 }
 
 /// Marks a frame whose sender [understands](ect) it with CE, and updates IPv4's header checksum: a wrong one
-/// stays wrong. Returns whether the frame carries the mark now; any other frame does not change.
+/// stays wrong. Returns whether the frame carries the mark now.
 #[inline]
 pub fn set_ce(head: &mut [u8], headers: &Headers) -> bool {
     let Some((mark @ 1.., shift)) = mark(head, headers) else { return false };
@@ -53,8 +53,7 @@ mod tests {
     }
 
     proptest! {
-        /// A marked frame equals the frame that the sender would have built with the mark, with a fully
-        /// computed checksum, over tags, options and traffic classes.
+        /// A marked frame equals one that was built with the mark, with a fully computed checksum.
         #[test]
         fn a_mark_is_as_if_built_so(spec in testing::frame()) {
             let mut frame = spec.build();
@@ -68,7 +67,6 @@ mod tests {
             prop_assert_eq!(headers, parsed(&expected), "nothing else changes");
         }
 
-        /// An error in a guest's checksum is the same after the mark.
         #[test]
         fn a_wrong_checksum_stays_wrong_by_as_much(spec in testing::frame(), wrong: u16) {
             let spec = Frame { v6: false, ecn: 2, extensions: vec![], ..spec };
@@ -86,7 +84,6 @@ mod tests {
             prop_assert_eq!(off(&frame), off(&before));
         }
 
-        /// Any bytes: no panic, and only the bytes of the mark and the checksum change.
         #[test]
         fn a_hostile_frame_changes_in_its_mark_alone(mut frame in testing::hostile()) {
             let Ok(headers) = parse(&frame[..frame.len().min(HEADER_MAX)], frame.len()) else { return Ok(()) };

@@ -10,8 +10,8 @@ use crate::frame::vnet_hdr::{NEEDS_CSUM, VnetHdr};
 /// that mark. `vnet` is that of [`receiver_hdr`](crate::frame::receiver_hdr) or of a
 /// [`SegmentPart`](crate::frame::SegmentPart); super-frames must be segmented first.
 ///
-/// The partial sum of a guest in a TCP or UDP header is not trusted: the pseudo header is summed from the checked IP
-/// header. Only for a checksum beyond these headers (a tunnel's inner one) there is no other source.
+/// A guest's partial sum in a TCP or UDP header is not trusted: the pseudo header is summed from the checked
+/// IP header. A checksum beyond these headers (a tunnel's inner one) has no other source.
 ///
 /// Returns whether the checksum is complete. `false`, without a change, only if the field is not in `head`,
 /// which [`crate::frame::offload::check`] refuses.
@@ -94,7 +94,6 @@ mod tests {
     use crate::frame::testing::{self, Frame};
     use proptest::prelude::*;
 
-    /// Finishes `frame`, with `head_len` of its bytes copied and the rest as payload.
     fn finish(frame: &[u8], head_len: usize, start: u16, offset: u16) -> (Vec<u8>, VnetHdr, bool) {
         let headers = parse(&frame[..frame.len().min(HEADER_MAX)], frame.len()).unwrap();
         let mut vnet =

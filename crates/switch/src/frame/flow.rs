@@ -5,7 +5,7 @@ use crate::frame::parse;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
-/// The random keys of [`FlowKey`]: a sender that does not know them cannot choose flows that collide.
+/// Random keys: a sender that does not know them cannot choose flows that collide.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     let random = RandomState::new();
     let mut numbers = 0u64..;
@@ -22,8 +22,8 @@ struct Keys {
     host: [u64; 4 + 1],
 }
 
-/// Multilinear hashing: for any two different texts, the hashes are equal for one in 2^32 keys (Lemire and
-/// Kaser, *Strongly universal string hashing is fast*, 2014).
+/// Multilinear hashing: two different texts have equal hashes for one in 2^32 keys (Lemire and Kaser,
+/// *Strongly universal string hashing is fast*, 2014).
 #[inline]
 fn hash_keyed(first: u64, keys: &[u64], words: &[[u8; 4]]) -> u32 {
     let add = |sum: u64, (word, key): (&[u8; 4], &u64)| {
@@ -105,7 +105,8 @@ fn addresses(head: &[u8], headers: &Headers, bytes: &mut [u8; 4 * WORDS], end: H
     host
 }
 
-/// Returns a value that is equal for all frames of a flow, and for all fragments to a host, from a frame's first bytes.
+/// Returns a value, from a frame's first bytes, that is equal for all frames of a flow, and for all fragments
+/// between two hosts.
 pub fn flow(head: &[u8], len: usize) -> u32 {
     parse(head, len).map_or(0, |headers| hash(head, &headers))
 }
@@ -139,7 +140,6 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// For any number of copied bytes beyond the headers, and any payload.
         #[test]
         fn frames_of_a_flow_are_equal(spec in testing::frame(), payload in 0usize..400) {
             let frame = spec.build();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     proptest! {
-        /// Keys are equal for equal addresses, protocol and ports, whatever else differs; otherwise only by chance.
+        /// Other differences do not matter; different keys may be equal only by chance.
         #[test]
         fn the_key_is_of_the_five(a in testing::frame(), b in testing::frame()) {
             let five = |f: &Frame| (f.v6, f.tcp, f.v6.then_some(f.src6), f.ports);

@@ -36,7 +36,7 @@ pub const PROTO_UDP: u8 = 17;
 /// IP protocol number of ICMPv6.
 pub const PROTO_ICMPV6: u8 = 58;
 
-/// Whether `dst` is for the link itself: STP, PAUSE, LACP, EAPOL, LLDP. Bridges do not forward
+/// Whether `dst` is for the link itself (STP, PAUSE, LACP, EAPOL, LLDP): bridges do not forward
 /// 01:80:c2:00:00:00 to 0f (IEEE 802.1Q, table 8-1).
 #[inline]
 pub const fn is_of_link(dst: Mac) -> bool {
@@ -94,7 +94,7 @@ pub struct Headers {
     pub len: u8,
     /// Differentiated services code point, 0 to 63; 0 without IP.
     pub dscp: u8,
-    /// IP protocol number at `l4_offset`; the number of an extension header if the walk ended in one. 0 without IP.
+    /// IP protocol number at `l4_offset`, also of an extension header if the walk ended in one. 0 without IP.
     pub protocol: u8,
 }
 
@@ -134,8 +134,8 @@ impl Headers {
         protocol: 0,
     };
 
-    /// Whether the walk over IPv6 extension headers ended in one of them, so that the next header is unknown.
-    /// Fragment headers do not count.
+    /// Whether the walk over IPv6 extension headers ended in one of them, not counting fragment headers: the
+    /// next header is unknown.
     #[inline]
     pub const fn ends_in_extension(&self) -> bool {
         is_extension(self.protocol) && matches!(self.l3, L3::Ipv6)

@@ -13,10 +13,9 @@ use crate::frame::vnet_hdr::{
     GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM, VnetHdr,
 };
 
-/// Least payload of a TCP segment (bytes). With less, a guest could turn one frame into thousands of headers.
+/// Least payload of a TCP segment (bytes). With less, one frame could become thousands of headers.
 pub const TSO_SIZE_MIN: u16 = 8;
-/// Most datagrams of one UDP super-frame. Their payload may be one byte, so their number is limited; Linux
-/// sends and accepts 128.
+/// Most datagrams of one UDP super-frame, as in Linux. Limited because a payload may be one byte.
 pub const USO_SEGMENTS_MAX: u32 = 128;
 
 /// Offset of the checksum in a TCP header (bytes).
@@ -93,10 +92,9 @@ impl Offload {
     }
 }
 
-/// Checks a guest's request. `head_len` is the number of copied bytes of the frame, `total_len` its length.
-/// `hdr_len` is ignored.
+/// Checks a guest's request against a frame of `total_len` bytes, of which `head_len` were copied. `hdr_len` is ignored.
 ///
-/// A checksum beyond the parsed headers is allowed, within the copied bytes: guests that tunnel (VXLAN, GRE)
+/// A checksum beyond the parsed headers is allowed within the copied bytes: guests that tunnel (VXLAN, GRE)
 /// leave the *inner* checksum to the switch.
 ///
 /// # Errors
@@ -185,7 +183,7 @@ fn payload_len(headers: &Headers, total_len: usize) -> u32 {
     (total_len as u32).saturating_sub(u32::from(headers.len))
 }
 
-/// Returns the number of frames on a wire for a frame of `total_len` bytes; at least 1.
+/// Returns the number of frames on a wire; at least 1.
 #[inline]
 pub fn segments(offload: Offload, headers: &Headers, total_len: usize) -> u32 {
     match offload.gso_size() {
@@ -194,15 +192,15 @@ pub fn segments(offload: Offload, headers: &Headers, total_len: usize) -> u32 {
     }
 }
 
-/// Returns the bytes of all those frames, each with its own headers, without FCS: rate limits count these. At
-/// most 192 times `total_len`.
+/// Returns the bytes of all those frames, each with its own headers, without FCS, as rate limits count them.
+/// At most 192 times `total_len`.
 #[inline]
 pub fn wire_bytes(offload: Offload, headers: &Headers, total_len: usize) -> u32 {
     total_len as u32 + (segments(offload, headers, total_len) - 1) * u32::from(headers.len)
 }
 
-/// Returns the header to deliver with a frame of a checked `offload`, to a receiver that takes such frames.
-/// It has only checked values of the guest.
+/// Returns the header to deliver with a frame of a checked `offload`, to a receiver that takes such frames,
+/// with only checked values.
 #[inline]
 pub fn receiver_hdr(vnet: &VnetHdr, headers: &Headers, offload: Offload) -> VnetHdr {
     let mut hdr = VnetHdr { num_buffers: 1, ..VnetHdr::default() };

@@ -44,8 +44,8 @@ pub enum ParseError {
     Arp,
 }
 
-/// The headers behind the Ethernet header. Each layer is returned by value, and [`Headers`] is written once,
-/// which avoids reads of bytes that were just stored.
+/// The headers behind Ethernet. Layers are returned by value and [`Headers`] is written once, to avoid reads
+/// of bytes that were just stored.
 struct Upper {
     end: u32,
     l3: L3,
@@ -69,12 +69,11 @@ impl Transport {
     }
 }
 
-/// Reads the headers of a frame of `total_len` bytes from its first
-/// `min(total_len, HEADER_MAX)` bytes.
+/// Reads the headers of a frame of `total_len` bytes from its first `min(total_len, HEADER_MAX)` bytes.
 ///
 /// # Errors
 ///
-/// The frame's headers contradict themselves or its length, or `head` is too short.
+/// The headers contradict themselves or the frame's length, or `head` is too short.
 #[inline(always)]
 pub fn parse(head: &[u8], total_len: usize) -> Result<Headers, ParseError> {
     if total_len > FRAME_MAX {
@@ -137,7 +136,7 @@ fn headers(ethernet: &[u8; 14], vlan: Option<u16>, ethertype: u16, l3: usize, up
     }
 }
 
-/// Returns the error for a header that the copied bytes lack: `malformed` if the frame lacks it, too.
+/// Returns the error for a header outside the copied bytes: `malformed` if the frame lacks it, too.
 #[inline]
 fn absent(header_end: usize, total_len: usize, malformed: ParseError) -> ParseError {
     if header_end > total_len { malformed } else { ParseError::Truncated }
@@ -148,7 +147,7 @@ fn ipv4(head: &[u8], l3: usize, total_len: usize) -> Result<Upper, ParseError> {
     let Some(ip) = get::<20>(head, l3) else {
         return Err(absent(l3 + 20, total_len, ParseError::Ipv4));
     };
-    // Without options, as usual, the place of the transport header is constant, too.
+    // Usually there are no options: then the place of the transport header is constant, too.
     match ip[0] {
         0x45 => behind_ipv4(head, ip, l3, 20, total_len),
         _ => ipv4_with_options(head, ip, l3, total_len),
@@ -266,8 +265,7 @@ fn extensions(head: &[u8], mut at: usize, mut protocol: u8) -> Transport {
         // In units of 8 bytes, in this one of 4 (RFC 4302, 2.2).
         let unit = if protocol == PROTO_AUTHENTICATION { 4 } else { 8 };
         let len = 8 + usize::from(len) * unit;
-        // Until a routing header is used up, the checksum counts an address other than the destination (RFC
-        // 8200, 8.1), so the switch cannot compute it.
+        // Until a routing header is used up, the checksum counts another address than the destination (RFC 8200, 8.1).
         let under_way = protocol == PROTO_ROUTING && segments_left != 0;
         if at + len > head.len() || under_way {
             return Transport::none(L4::Other, at, protocol);

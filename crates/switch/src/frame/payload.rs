@@ -33,8 +33,8 @@ impl<'a> Payload<'a> {
     ///
     /// # Safety
     ///
-    /// For `'a`, every span is mapped and fully readable. Others may write to it at any time, but no Rust
-    /// reference to it may exist.
+    /// For `'a`, every span is mapped and readable. Others may write to it at any time, but no Rust reference
+    /// to it may exist.
     #[inline]
     pub unsafe fn new(spans: &'a [Span]) -> Self {
         let len = spans.iter().fold(0u32, |sum, s| sum.saturating_add(s.len));
@@ -94,16 +94,15 @@ impl<'a> Payload<'a> {
         let mut done = 0;
         for span in self.slice(offset, len) {
             let n = span.len as usize;
-            // SAFETY: `new` promises that `span` is readable; the slices add up to at most `len`, for which
-            // `dst` is writable. Bytes have no invalid value, so a guest's race only yields other bytes.
+            // SAFETY: `new` promises a readable `span`; the slices add up to at most `len`, for which `dst`
+            // is writable. Bytes have no invalid value, so a guest's race only yields other bytes.
             unsafe { std::ptr::copy(span.ptr, dst.add(done), n) };
             done += n;
         }
         done
     }
 
-    /// Returns the sum ([`checksum`]) of `len` bytes from `offset` on. Copies chunk by chunk, so that each
-    /// byte is read once.
+    /// Returns the sum ([`checksum`]) of `len` bytes from `offset` on; reads each byte once.
     pub fn checksum(&self, offset: usize, len: usize) -> u16 {
         const CHUNK: usize = 2048;
         let mut buffer = [0u8; CHUNK];

@@ -26,7 +26,7 @@ pub struct Plain {
     pub dscp: u8,
 }
 
-/// Looks at the first bytes of a frame of `len` bytes: all of it, or at least 128. `None` says nothing about the frame.
+/// Looks at the first bytes of a frame of `len` bytes, all or at least 128. `None` says nothing about the frame.
 #[inline(always)]
 pub fn look(head: &[u8], len: usize) -> Option<Plain> {
     let ip = head.first_chunk::<34>()?;
@@ -57,8 +57,8 @@ pub fn look(head: &[u8], len: usize) -> Option<Plain> {
     Some(Plain { dst: Mac(dst), src: Mac(src), dscp })
 }
 
-/// Returns the virtio header to deliver with a frame that [`look`] recognised in `head`, if the frame
-/// requests only the checksum of its own TCP or UDP header. `None` says nothing about the frame.
+/// Returns the virtio header to deliver with a frame recognised by [`look`], if it requests only the checksum
+/// of its own TCP or UDP header. `None` says nothing about the frame.
 #[inline(always)]
 pub fn own_checksum(head: &[u8], asked: &[u8; VnetHdr::LEN]) -> Option<[u8; VnetHdr::LEN]> {
     let &[NEEDS_CSUM, GSO_NONE, _, _, _, _, s0, s1, o0, o1, ..] = asked else { return None };
@@ -82,7 +82,7 @@ pub fn own_checksum(head: &[u8], asked: &[u8; VnetHdr::LEN]) -> Option<[u8; Vnet
     (is_own && is_whole).then_some([NEEDS_CSUM, GSO_NONE, 0, 0, 0, 0, s0, s1, o0, o1, 1, 0])
 }
 
-/// Returns the source address of a frame that [`look`] recognised in `head`.
+/// Returns the source address of a frame recognised by [`look`].
 pub fn source_ip(head: &[u8]) -> Option<IpAddr> {
     match head.get(14)? >> 4 {
         4 => head.get(26..)?.first_chunk::<4>().map(|a| Ipv4Addr::from(*a).into()),
@@ -100,7 +100,6 @@ mod tests {
     use crate::frame::{HEADER_MAX, L4, Verdict, parse};
     use proptest::prelude::*;
 
-    /// The full parser and policy agree about a recognised frame.
     fn agrees(frame: &[u8], len: usize) -> bool {
         let Some(plain) = look(&frame[..frame.len().min(128)], len) else { return false };
         let head = &frame[..frame.len().min(HEADER_MAX)];
@@ -119,7 +118,7 @@ mod tests {
         true
     }
 
-    /// A recognised own checksum passes [`check`] and is delivered the same way; returns whether it was recognised.
+    /// A recognised own checksum passes [`check`] and is delivered alike; returns whether it was recognised.
     fn leaves_its_checksum(frame: &[u8], asked: [u8; VnetHdr::LEN]) -> bool {
         let head = &frame[..frame.len().min(128)];
         let (plain, deliver) = (look(head, frame.len()), own_checksum(head, &asked));
@@ -133,13 +132,11 @@ mod tests {
         true
     }
 
-    /// Returns a virtio header that requests the checksum of the TCP or UDP header at `start`.
     fn asks(start: u8, tcp: bool) -> [u8; VnetHdr::LEN] {
         [NEEDS_CSUM, 0, 9, 9, 9, 9, start, 0, if tcp { 16 } else { 6 }, 0, 9, 9]
     }
 
     proptest! {
-        /// For any frame and any request.
         #[test]
         fn an_own_checksum_is_what_the_whole_check_says(
             frame in prop_oneof![testing::frame().prop_map(|spec| spec.build()), testing::hostile()],
@@ -163,7 +160,6 @@ mod tests {
             agrees(&frame, frame.len());
         }
 
-        /// Also with bytes changed at random.
         #[test]
         fn a_broken_frame_is_not_taken_for_a_plain_one(
             spec in testing::frame(),

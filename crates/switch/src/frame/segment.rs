@@ -53,8 +53,8 @@ pub struct SegmentPart {
 }
 
 impl<'a> Segmenter<'a> {
-    /// Cuts the super-frame that begins with `head` and has `payload_len` bytes after its headers to single
-    /// frames. `None` if `offload` is not that of a super-frame, or was not checked against this frame.
+    /// Cuts the super-frame that begins with `head`, with `payload_len` bytes after its headers, to single
+    /// frames. `None` if `offload` is no super-frame's, or was not checked against this frame.
     #[inline]
     pub fn new(head: &'a [u8], headers: &Headers, offload: Offload, payload_len: usize) -> Option<Self> {
         let gso_size = u32::from(offload.gso_size().filter(|size| *size > 0)?);
@@ -73,10 +73,10 @@ impl<'a> Segmenter<'a> {
         })
     }
 
-    /// Sets the part size: as many whole segments as fit into `max_payload` bytes of L4 payload, at least one.
+    /// Makes parts of as many whole segments as fit into `max_payload` bytes, at least one.
     #[inline]
     pub fn with_size(mut self, max_payload: usize) -> Self {
-        // Larger values mean all of it. Twice the maximum, because the size is rounded down to whole segments.
+        // Larger values mean all of it; twice the maximum, because the size is rounded down to segments.
         let most = max_payload.min(2 * FRAME_MAX) as u32;
         self.part = (most / self.gso_size).max(1) * self.gso_size;
         self
@@ -103,7 +103,7 @@ impl<'a> Segmenter<'a> {
         out.copy_from_slice(self.head);
         let mut headers = self.headers;
         headers.end = u32::from(headers.len) + len;
-        // Counts segments, so that the identifications of super-frame parts do not collide.
+        // Counts segments, so that identifications of super-frame parts do not collide.
         patch_l3(out, &headers, (offset / self.gso_size) as u16)?;
         let cwr = patch_l4(out, &headers, offset, last)?;
 
@@ -220,7 +220,7 @@ mod tests {
             Segmenter::new(&self.frame, &self.headers, self.offload, payload).unwrap()
         }
 
-        /// Returns every part as (segmenter's output, frame, frame with finished checksum).
+        /// Returns every part: segmenter's output, frame, frame with finished checksum.
         fn cut(&self, mut by: Segmenter<'_>) -> Vec<(SegmentPart, Vec<u8>, Vec<u8>)> {
             let mut memory = self.frame[usize::from(self.headers.len)..].to_vec();
             let spans = [Span { ptr: memory.as_mut_ptr(), len: memory.len() as u32 }];

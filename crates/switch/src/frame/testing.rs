@@ -150,8 +150,8 @@ pub struct Parts {
     pub payload: Vec<u8>,
 }
 
-/// Takes a frame apart. Panics unless its lengths agree, and its IPv4 header and L4 checksums are right by
-/// full recomputation (`partial`: the L4 checksum is the pseudo header's sum).
+/// Takes a frame apart. Panics unless lengths and checksums are right by full recomputation (`partial`: the
+/// L4 checksum is the pseudo header's sum).
 pub fn dissect(frame: &[u8], partial: bool) -> Parts {
     let mut f = frame.to_vec();
     let l3 = if f[12..14] == [0x81, 0] { 18 } else { 14 };
@@ -217,7 +217,7 @@ pub fn arp(sender: Mac, ip: [u8; 4]) -> Vec<u8> {
     f
 }
 
-/// Returns any frame that [`Frame`] can describe, with a payload of up to `max` bytes.
+/// Returns any frame of [`Frame`], with up to `max` bytes of payload.
 pub fn frame_up_to(max: usize) -> impl Strategy<Value = Frame> {
     let shape = (
         prop::option::of(any::<u16>()),

@@ -59,7 +59,7 @@ impl VnetHdr {
         Some(hdr)
     }
 
-    /// Reads the 10-byte form, with `num_buffers` 0; `None` if `bytes` are fewer than 10.
+    /// Reads the 10-byte form, with `num_buffers` 0; `None` if `bytes` are fewer.
     #[inline]
     pub fn read_legacy(bytes: &[u8]) -> Option<Self> {
         let b = bytes.first_chunk::<{ Self::LEGACY_LEN }>()?;

@@ -23,8 +23,8 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
-/// Source port of servers and relays, and port of clients (RFC 2131, 4.1; RFC 8415, 7.2). Clients accept
-/// messages from any port, so one of the two is enough.
+/// Ports of servers and relays, and of clients (RFC 2131, 4.1; RFC 8415, 7.2). Clients accept any source
+/// port, so one of the two is enough.
 const DHCP: (u16, u16) = (67, 68);
 const DHCPV6: (u16, u16) = (547, 546);
 
@@ -71,7 +71,7 @@ pub fn plain_v4_is_other(head: &[u8; 38]) -> bool {
     head[23] != PROTO_ICMP || !ICMP_OF_ROUTERS.contains(&head[34])
 }
 
-/// Whether a plain IPv6 datagram, which is TCP or UDP, is certainly [`Message::Other`].
+/// Whether a plain IPv6 datagram, TCP or UDP, is certainly of another purpose.
 #[inline(always)]
 pub fn plain_v6_is_other(head: &[u8; 58]) -> bool {
     let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);

@@ -62,7 +62,7 @@ pub struct Policy {
     prefixes: Prefixes,
     /// One bit per VID.
     vlans: Box<[u64; 64]>,
-    /// Addresses shared with other vNICs; `None` if its segment has no shared addresses.
+    /// Addresses shared with other vNICs; `None` if its segment shares none.
     shared: Option<Box<Shared>>,
     /// The source MAC alone does not decide a plain frame: there are prefixes or shared addresses.
     looks_closer: bool,
@@ -114,7 +114,7 @@ impl Policy {
         self.shared.as_ref()?.get(number)
     }
 
-    /// Whether the vNIC, with these link-local addresses, may send the frame that begins with `head`.
+    /// Whether the vNIC, with these link-local addresses, may send the frame.
     #[inline(always)]
     pub fn check(&self, head: &[u8], headers: &Headers, held: &LinkLocals) -> Verdict {
         let verdict = self.check_own(head, headers, held);

@@ -51,7 +51,7 @@ impl Prefixes {
         self.v4.is_empty() && self.v6.is_empty()
     }
 
-    /// Whether `ip` is in the prefixes, or 0.0.0.0, which hosts without an address use (DHCP, ARP probe).
+    /// Whether `ip` is in the prefixes, or 0.0.0.0: hosts without an address use it (DHCP, ARP probe).
     #[inline]
     pub fn contain_v4(&self, ip: Ipv4Addr) -> bool {
         for (net, mask) in &self.v4 {
@@ -92,7 +92,6 @@ pub fn named(prefixes: &[Prefix]) -> impl Iterator<Item = Net6> + '_ {
     })
 }
 
-/// Returns the mask of the first `len` of `width` bits.
 fn high_bits(len: u8, width: u8) -> u128 {
     let low = u32::from(width.saturating_sub(len));
     u128::MAX.checked_shl(low).unwrap_or(0)

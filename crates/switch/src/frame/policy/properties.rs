@@ -442,7 +442,6 @@ fn decide(policy: &Policy, frame: &[u8]) -> Result<Verdict, ParseError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
-    /// The verdict equals that of the rules, read from the intent.
     #[test]
     fn the_verdict_is_that_of_the_rules(spec in any_spec(), contract in select(CONTRACTS.to_vec())) {
         let (policy, allowed) = of_contract(contract);
@@ -456,7 +455,7 @@ proptest! {
         }
     }
 
-    /// For any bytes: a frame that passes tells no receiver anything that the vNIC may not say.
+    /// A passed frame, of any bytes, tells no receiver what the vNIC may not say.
     #[test]
     fn what_passes_says_nothing_that_is_not_allowed(
         frame in prop_oneof![3 => any_spec().prop_map(|spec| spec.bytes()), 1 => hostile()],

@@ -41,7 +41,7 @@ impl Receiver {
         seen
     }
 
-    /// Whether a vNIC with this MAC and these link-local addresses may say everything that the receiver read.
+    /// Whether a vNIC with this MAC and these link-local addresses may say all that was read.
     pub fn is_allowed(&self, mac: Mac, allowed: &Allowed, held: &[Ipv6Addr]) -> bool {
         let owns_mac = |other: &Mac| {
             *other == mac || allowed.macs.contains(other) || allowed.any_mac && !other.is_group()
@@ -138,7 +138,6 @@ impl Receiver {
     }
 }
 
-/// Returns `len` bytes at `at`, or none.
 fn bytes(from: &[u8], at: usize, len: usize) -> &[u8] {
     from.get(at..at + len).unwrap_or_default()
 }

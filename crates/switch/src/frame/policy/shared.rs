@@ -54,8 +54,8 @@ enum Announces {
 }
 
 impl Shared {
-    /// Returns the shared addresses of the vNIC at `port`: `own` of its contract, and `all` IP addresses of
-    /// the segment, in order. `None` if both are empty.
+    /// Returns the shared addresses of the vNIC at `port`: `own` of its contract, `all` IP addresses of the
+    /// segment, in order. `None` if both are empty.
     ///
     /// # Panics
     /// If `own` has more than 64 addresses: [`tidegate_contract::check::SHARED`].
@@ -69,8 +69,8 @@ impl Shared {
         self.own.get(number)
     }
 
-    /// Whether the sender may use the shared addresses in a frame that is otherwise valid. Checks IP
-    /// addresses only if `checks_ip`.
+    /// Whether the sender may use the shared addresses in an otherwise valid frame. IP addresses count only
+    /// if `checks_ip`.
     #[inline(never)]
     pub(super) fn judge(&self, head: &[u8], headers: &Headers, checks_ip: bool) -> Verdict {
         let (mut used, mut anothers) = (0, false);
@@ -105,14 +105,14 @@ impl Shared {
         Verdict::Take(taking)
     }
 
-    /// Whether a [plain](crate::frame::plain) frame from `src` and `ip` uses only shared addresses that its sender has.
+    /// Whether a [plain](crate::frame::plain) frame uses only shared addresses that its sender has.
     pub(super) fn passes_plain(&self, src: Mac, ip: Option<IpAddr>) -> bool {
         let used = ip.map_or(0, |ip| self.bit(SharedAddress::Ip(ip)));
         let anothers = ip.is_some_and(|ip| used == 0 && self.all.binary_search(&ip).is_ok());
         !anothers && self.without_those_it_has(used | self.bit(SharedAddress::Mac(src))) == 0
     }
 
-    /// Returns the bit of an address that the contract names; 0 for others.
+    /// Returns the bit of an address in the contract; 0 for others.
     fn bit(&self, address: SharedAddress) -> u64 {
         self.own.iter().position(|(own, _)| *own == address).map_or(0, |number| 1 << number)
     }

@@ -115,7 +115,6 @@ fn nd(kind: u8, rest: &[&[u8]]) -> Vec<u8> {
     [&[kind, 0, 0, 0, 0, 0, 0, 0], rest.concat().as_slice()].concat()
 }
 
-/// Returns an option with a link-layer address.
 fn option(kind: u8, mac: Mac) -> Vec<u8> {
     [&[kind, 1], &mac.0[..]].concat()
 }
@@ -125,7 +124,6 @@ fn fragment(offset: u16, more: bool) -> (u8, Vec<u8>) {
     (44, vec![0, 0, high, low, 1, 2, 3, 4])
 }
 
-/// Returns an extension header of this length, a multiple of 8.
 fn extension(protocol: u8, len: usize) -> (u8, Vec<u8>) {
     let mut bytes = vec![0; len];
     bytes[1] = (len / 8 - 1) as u8;

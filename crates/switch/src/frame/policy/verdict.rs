@@ -62,16 +62,16 @@ pub enum Reason {
     Hidden,
 }
 
-/// Addresses that the vNIC must take before the frame is sent: a bit for each address of a contract.
+/// Addresses to take before the frame is sent: a bit for each address of a contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taking {
     pub(super) own: u64,
-    /// Addresses that the frame announces: the vNIC may take them from another one.
+    /// Addresses that the frame announces: they may be taken from another vNIC.
     pub(super) announced: u64,
 }
 
 impl Taking {
-    /// Iterates over the addresses: number in the contract's list, and whether the vNIC may take it from another one.
+    /// Iterates over the addresses: number in the contract's list, and whether it may be taken from another vNIC.
     pub fn iter(self) -> impl Iterator<Item = (usize, bool)> {
         let next = |bits: &u64| Some(bits & (bits - 1)).filter(|rest| *rest != 0);
         let each = std::iter::successors(Some(self.own).filter(|own| *own != 0), next);
