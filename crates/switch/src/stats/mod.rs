@@ -13,7 +13,7 @@
 //! - [`layout`]: the layout of the shared memory
 //! - [`shared_histogram`]: a [histogram](tidegate_evidence::histogram) that one writer fills
 //! - [`thrown_out`]: why the switch disconnected a front end
-//! - [`part`]: what a worker is busy with
+//! - [`part`]: the parts of a worker's loop
 //! - [`writer`]: the switch's side
 //! - [`reader`]: all other programs' side
 

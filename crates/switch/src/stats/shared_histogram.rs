@@ -55,9 +55,8 @@ impl SharedHistogram {
         self.max.load(Relaxed) == 0 && self.buckets[0].load(Relaxed) == 0
     }
 
-    /// Returns a private copy. The writer is another process, so bucket counts are bounded to keep their sum
-    /// from overflowing. Buckets above the largest value are skipped, which saves most of the work, all of it
-    /// for an idle vNIC.
+    /// Returns a private copy. The writer may be another process, so bucket counts are bounded: their sum
+    /// cannot overflow. Skips the buckets above the largest value, most of the work.
     pub fn read(&self) -> Histogram {
         let max = self.max.load(Relaxed);
         let mut buckets = vec![0; BUCKETS];

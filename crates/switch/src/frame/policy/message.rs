@@ -6,10 +6,10 @@
 //!                └▶ Hidden: no filter that sees one frame at a time can tell
 //! ```
 //!
-//! A receiver joins fragments and follows longer chains of extension headers than the switch, so a frame could hide its
-//! purpose there (RFC 7113, RFC 7610). The first fragment of a datagram shows it: its transport header begins right
-//! behind the fragment header, where no later fragment reaches, even in receivers that let fragments overlap (RFC 5722).
-//! With another extension header between the two, it does not (RFC 7112).
+//! Receivers join fragments and follow longer chains of extension headers than the switch, so a frame could
+//! hide its purpose there (RFC 7113, RFC 7610). The first fragment shows it: the transport header begins
+//! right behind the fragment header, where no later fragment reaches, even in receivers that let fragments
+//! overlap (RFC 5722). With another extension header between them, it does not (RFC 7112).
 
 use crate::frame::extension::{PROTO_FRAGMENT, is_extension};
 use crate::frame::headers::{Headers, L3, PROTO_ICMP, PROTO_ICMPV6, PROTO_UDP, get, get16};

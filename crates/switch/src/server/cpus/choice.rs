@@ -3,9 +3,9 @@
 //! - At least one CPU stays for all other threads: a worker that spins would starve threads bound to its CPU.
 //! - A worker keeps its CPU while other threads use at most three quarters of it. Otherwise it moves to a CPU
 //!   that they use less than half of, if one exists.
-//! - A new CPU is preferably, in this order: one of which other threads use at most three quarters; not CPU 0, where the
-//!   kernel does its own work and most interrupts arrive; not on a core that another worker uses; the one with the
-//!   highest number, because interrupts and programs that count from 0 prefer the first.
+//! - A new CPU is preferably, in this order: one of which other threads use at most three quarters; not CPU
+//!   0, where the kernel does its own work and most interrupts arrive; not on another worker's core; the one
+//!   with the highest number, because interrupts and programs that count from 0 prefer the first.
 
 use super::load::Shares;
 use std::cmp::Reverse;

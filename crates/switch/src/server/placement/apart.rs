@@ -5,9 +5,9 @@
 //!  worker 1: -                                              worker 1: web, backup
 //! ```
 //!
-//! A write into a tap runs the tenant's network stack on the worker, and sends what that stack sends: a super-frame of
-//! 64 kB takes [as long as copying a megabyte](TAP_WRITE). A real-time frame that arrives meanwhile waits. A receiver of
-//! real-time frames counts as a real-time vNIC, because such a frame waits in its queue.
+//! A write into a tap runs the tenant's network stack on the worker, up to the frames that the stack sends: a
+//! super-frame of 64 kB takes [as long as copying a megabyte](TAP_WRITE). A real-time frame that arrives meanwhile
+//! waits. A receiver of real-time frames counts as a real-time vNIC, because such frames wait in its queue.
 //!
 //! Each step reduces [the number of taps](Placement::sharing) that share a worker with real-time vNICs:
 //!
