@@ -1,4 +1,4 @@
-//! How large a switch can be.
+//! Size limits of a switch.
 
 /// Most vNICs of one switch.
 pub const VNICS: usize = 1024;

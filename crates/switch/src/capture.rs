@@ -22,11 +22,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tidegate_service::housekeeping;
 
-/// Bytes that may wait for the writing thread.
+/// Capacity of the ring (bytes).
 const RING: usize = 8 << 20;
-/// How often the writing thread looks.
+/// Interval at which the writing thread checks the reader and the ring.
 const POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
-/// A capture under way: its end is told by `finished`.
+/// Starts a capture into `into`. `finished` runs when it ends.
 pub fn start(
     name: &str,
     snaplen: u32,
@@ -38,10 +38,10 @@ pub fn start(
     let mut writer = Writer::new(name, snaplen, into, consumer, lost.clone())?;
     std::thread::Builder::new().name(format!("cap-{name}")).spawn(move || {
         if let Err(error) = writer.run() {
-            // Broken pipe is how a reader ends a capture.
+            // EPIPE: the reader has ended the capture.
             tracing::debug!(%error, "capture ended");
         }
-        // The worker's end shows that it is over.
+        // Tells the worker's end that the capture is over.
         drop(writer);
         finished();
     })?;
@@ -76,7 +76,7 @@ impl Writer {
         Ok(Self { out, ring, lost })
     }
 
-    /// Writes until the port is gone or the reader is.
+    /// Writes packets until the port or the reader is gone.
     fn run(&mut self) -> io::Result<()> {
         loop {
             housekeeping::follow();

@@ -1,4 +1,4 @@
-//! Whose a link-local address is, in a segment.
+//! Which port owns a link-local address in its segment.
 //!
 //! ```text
 //!  contracts ──▶ Named: addresses in their `allowed.prefixes` ──▶ never claimed
@@ -7,13 +7,13 @@
 //!                              └──────────────────────────┘
 //! ```
 //!
-//! One table for all workers, without locks. It is asked only when a vNIC uses an address for the
-//! first time: what a port holds it knows itself ([`LinkLocals`](crate::frame::LinkLocals)), at most
-//! [`MOST`] addresses. So 1,024 ports fill a quarter of the table at most, and no guest can fill it for others.
+//! All workers share one lock-free table. A worker looks there only when a vNIC first uses an address: each
+//! port remembers its own, at most [`MOST`], in [`LinkLocals`](crate::frame::LinkLocals). So 1,024 ports fill
+//! at most a quarter of the table, and no guest can fill it for others.
 //!
-//! An entry is one word, so that it is taken by one compare-and-swap: the port beside 47 bits of a
-//! hash of segment and address. The hash is keyed with random numbers of this process. Guests
-//! cannot choose addresses that meet at one place, nor two that are taken for one another.
+//! An entry is one word, claimed by one compare-and-swap: the port, and 47 bits of a hash of segment and
+//! address. The hash key is random in each process, so guests cannot choose addresses that share slots or
+//! collide.
 
 use crate::capacity::VNICS;
 use crate::fdb::{PortIndex, SegmentIndex};
@@ -26,13 +26,13 @@ use tidegate_contract::Vnic;
 
 const SLOTS: usize = 1 << 14;
 const _: () = assert!(SLOTS >= 4 * VNICS * MOST, "sparse enough that there is always a free place near by");
-/// Places at which an address may be. All are looked at: a gap may be one that was left.
+/// Slots in which an address may be. A search reads all of them: an empty one may be a released claim.
 const PLACES: usize = 32;
-/// The part of an entry that is the address's.
+/// The bits of an entry that identify the address.
 const ADDRESS: u64 = !0xffff;
 const EMPTY: u64 = 0;
 
-/// The table.
+/// The table of claims.
 pub struct Claims {
     slots: Box<[AtomicU64]>,
     key: RandomState,
@@ -45,24 +45,22 @@ impl Default for Claims {
 }
 
 impl Claims {
-    /// No claims; 128 KiB.
+    /// Returns a table without claims (128 KiB).
     pub fn new() -> Self {
         Self::with_slots(SLOTS)
     }
 
-    /// A table of this size, a power of two.
+    /// Returns a table of `slots` entries, a power of two.
     fn with_slots(slots: usize) -> Self {
         Self { slots: (0..slots).map(|_| AtomicU64::new(EMPTY)).collect(), key: RandomState::new() }
     }
 
-    /// Claims an address for a port; `false` where it is another port's.
-    ///
-    /// Two ports that claim the same at the same moment may both be refused; one of them has it with
-    /// its next frame.
+    /// Claims an address for a port; `false` if another port has it. Of two simultaneous claims of the same
+    /// address, both may be refused; a later frame claims it.
     pub fn claim(&self, segment: SegmentIndex, ip: Ipv6Addr, port: PortIndex) -> bool {
         let (start, address) = self.find(segment, ip);
         let mine = address | u64::from(port);
-        // Ends: each round but the last loses a place to another claim.
+        // Ends: each round but the last loses a slot to another claim.
         for _ in 0..PLACES {
             let mut free = None;
             for slot in self.places(start) {
@@ -77,8 +75,8 @@ impl Claims {
             if free.compare_exchange(EMPTY, mine, Ordering::SeqCst, Ordering::SeqCst).is_err() {
                 continue;
             }
-            // Another port may have claimed it meanwhile in a gap that was not there before. Of two that both
-            // store first and look then, one at least sees the other.
+            // Another port may have claimed the address meanwhile, in an earlier slot. Both store first and
+            // look then, so at least one sees the other.
             let taken = |slot: &AtomicU64| {
                 let entry = slot.load(Ordering::SeqCst);
                 entry != mine && entry & ADDRESS == address
@@ -92,7 +90,7 @@ impl Claims {
         false
     }
 
-    /// Gives up an address that a port has claimed.
+    /// Releases a port's claim.
     pub fn release(&self, segment: SegmentIndex, ip: Ipv6Addr, port: PortIndex) {
         let (start, address) = self.find(segment, ip);
         let mine = address | u64::from(port);
@@ -103,15 +101,15 @@ impl Claims {
         }
     }
 
-    /// Addresses claimed by all ports.
+    /// Returns the number of claims.
     pub fn count(&self) -> usize {
         self.slots.iter().filter(|slot| slot.load(Ordering::Relaxed) != EMPTY).count()
     }
 
-    /// Where an address is looked for, and what it looks like.
+    /// Returns an address's first slot and its address bits.
     fn find(&self, segment: SegmentIndex, ip: Ipv6Addr) -> (usize, u64) {
         let hash = self.key.hash_one((segment.0, ip.to_bits()));
-        // No entry is EMPTY, whatever its port.
+        // Bit 63 is set: no entry equals EMPTY.
         (hash as usize, hash & ADDRESS | 1 << 63)
     }
 
@@ -121,7 +119,6 @@ impl Claims {
     }
 }
 
-/// Link-local addresses that a contract shares.
 fn shared(vnic: &Vnic) -> impl Iterator<Item = Net6> + '_ {
     vnic.allowed.shared.iter().filter_map(|address| match address.ip()? {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => Some((ip.to_bits(), u128::MAX)),
@@ -129,22 +126,22 @@ fn shared(vnic: &Vnic) -> impl Iterator<Item = Net6> + '_ {
     })
 }
 
-/// The link-local addresses that contracts of a segment name: no vNIC claims these.
+/// The link-local addresses that the contracts of a segment name. No vNIC claims these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// First and last of each range; in order, apart from each other.
+    /// First and last address of each range; sorted and disjoint.
     ranges: Box<[(u128, u128)]>,
 }
 
 impl Named {
-    /// Those of these contracts.
+    /// Collects the link-local addresses of `contracts`.
     pub fn new<'a>(contracts: impl Iterator<Item = &'a Vnic>) -> Self {
         let mut all: Vec<(u128, u128)> = contracts
             .flat_map(|vnic| named(&vnic.allowed.prefixes).chain(shared(vnic)))
             .map(|(net, mask)| (net, net | !mask))
             .collect();
         all.sort_unstable();
-        // Prefixes lie within each other or apart.
+        // Two prefixes are nested or disjoint.
         all.dedup_by(|next, kept| next.1 <= kept.1);
         Self { ranges: all.into() }
     }
@@ -234,11 +231,10 @@ mod tests {
         assert_eq!(claims.count(), 0);
     }
 
-    /// Claims and releases from several threads: an address never has two holders, and none is lost.
     #[test]
     fn an_address_has_one_holder_at_a_time() {
         const ADDRESSES: u64 = 6;
-        // So small that they are in each other's way, and leave gaps before each other.
+        // So small a table that claims collide and leave gaps.
         let claims = Claims::with_slots(8);
         let holders: Vec<AtomicU32> = (0..ADDRESSES).map(|_| AtomicU32::new(0)).collect();
         let granted = AtomicU32::new(0);

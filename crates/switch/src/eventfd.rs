@@ -1,4 +1,4 @@
-//! Adding to an event counter that a front end gave us, without ever waiting for it.
+//! Adds to an event counter of a front end without ever waiting.
 //!
 //! ```text
 //!  write(2):      counter full ── O_NONBLOCK? ── no: waits until it is read ✗
@@ -6,12 +6,12 @@
 //!  io_submit(2):  an empty read of /dev/null, done at once ── its completion adds 1, full or not ✓
 //! ```
 //!
-//! A front end may take O_NONBLOCK back and fill the counter at any moment, also between a check and
-//! a write: each worker it can keep so carries other ports as well. No flag of a write to an eventfd
-//! says "do not wait" (RWF_NOWAIT is not supported there); a completion (IOCB_FLAG_RESFD) never does.
+//! A front end may clear O_NONBLOCK and fill the counter at any moment, also between a check and a write. A
+//! blocked worker would stop its other ports, too. No flag of a write to an eventfd says "do not wait"
+//! (RWF_NOWAIT is not supported there); a completion (IOCB_FLAG_RESFD) never waits.
 //!
-//! The same call tells an event counter from everything else ([`is_counter`]), without a file of /proc and without
-//! a signal: the kernel looks at the counter before it looks at the read, and the read it is asked for cannot be.
+//! The same call tells an event counter from other files ([`is_counter`]), without /proc and without a
+//! signal: the kernel checks the counter before the read, and the requested read is impossible.
 
 use std::ffi::c_long;
 use std::fs::File;
@@ -19,7 +19,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 
-/// Completions that may wait to be taken. They say nothing, and are taken when there is no room.
+/// Capacity of the queue of completions. They carry no information; `signal` empties the queue when it is
+/// full.
 const COMPLETIONS: usize = 128;
 
 /// One request (linux/aio_abi.h, `struct iocb`).
@@ -27,9 +28,9 @@ const COMPLETIONS: usize = 128;
 #[derive(Default)]
 struct Iocb {
     data: u64,
-    /// The kernel's key and the flags of the request, in the order of the machine's bytes; 0 both.
+    /// The kernel's key and the request's flags, in native byte order; both 0.
     key_and_rw_flags: u64,
-    /// 0 reads (IOCB_CMD_PREAD).
+    /// 0: read (IOCB_CMD_PREAD).
     opcode: u16,
     priority: i16,
     file: u32,
@@ -41,24 +42,24 @@ struct Iocb {
     event: u32,
 }
 
-/// The event counter in [`Iocb::event`] is told of its completion.
+/// The kernel signals the event counter in [`Iocb::event`] on completion.
 const IOCB_FLAG_RESFD: u32 = 1;
 
 /// One completion (`struct io_event`).
 type IoEvent = [u64; 4];
 
-/// Where completions go, for all threads.
+/// The queue of completions, shared by all threads.
 struct Context {
     id: libc::c_ulong,
-    /// /dev/null, to read nothing from.
+    /// /dev/null, open for reading.
     null: File,
-    /// The same, open for writing alone.
+    /// /dev/null, open only for writing.
     unreadable: File,
 }
 
 static CONTEXT: OnceLock<Option<Context>> = OnceLock::new();
 
-/// Opens what [`signal`] needs. To be called before the process gives up its rights; once is enough.
+/// Opens the files of [`signal`]. Call it before the process gives up its rights; once is enough.
 pub fn prepare() {
     CONTEXT.get_or_init(|| {
         Context::new()
@@ -74,10 +75,10 @@ pub fn never_waits() -> bool {
     CONTEXT.get().is_some_and(Option::is_some)
 }
 
-/// Adds 1 to the counter `event`, and returns at once whatever its state and flags are.
+/// Adds 1 to the counter `event`. With asynchronous I/O, never waits.
 ///
 /// # Errors
-/// It is no eventfd; or, without asynchronous I/O, it is full.
+/// `event` is no eventfd; or, without asynchronous I/O, it is full.
 #[inline]
 pub fn signal(event: impl AsFd) -> io::Result<()> {
     let event = event.as_fd();
@@ -87,11 +88,11 @@ pub fn signal(event: impl AsFd) -> io::Result<()> {
     }
 }
 
-/// Whether `file` is an event counter (eventfd(2)), as the kernel sees it: epolls, timers, signal and inotify
-/// descriptors are not, which share its file system. Nothing is signalled, and the file is not asked.
+/// Returns whether `file` is an event counter (eventfd(2)). Epoll, timer, signal and inotify descriptors
+/// share its file system, but are none. Nothing is signalled, and the file is not touched.
 ///
 /// # Errors
-/// The kernel answers neither yes nor no.
+/// The kernel's answer is neither yes nor no.
 pub fn is_counter(file: impl AsFd) -> io::Result<bool> {
     let file = file.as_fd();
     match CONTEXT.get().and_then(Option::as_ref) {
@@ -100,11 +101,12 @@ pub fn is_counter(file: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Without asynchronous I/O: whether 8 bytes may be written there, by the kernel's first looks at a write. What may
-/// not be written to fails with EINVAL or EBADF, all else by the address. Some devices pass for counters.
+/// Without asynchronous I/O: returns whether 8 bytes at an unmapped address pass the kernel's first checks of
+/// a write. A file that cannot be written fails with EINVAL or EBADF, any other with EFAULT. Some devices
+/// pass for counters.
 fn takes_numbers(file: BorrowedFd<'_>) -> io::Result<bool> {
     let nowhere = std::ptr::null::<libc::c_void>();
-    // SAFETY: the kernel finds that the address is not mapped, and writes nothing.
+    // SAFETY: the address is not mapped, so the kernel writes nothing.
     match check(unsafe { libc::syscall(libc::SYS_write, file.as_raw_fd(), nowhere, 8usize) }) {
         Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Ok(true),
         Ok(_) | Err(_) => Ok(false),
@@ -116,7 +118,7 @@ impl Context {
         let null = File::open("/dev/null")?;
         let unreadable = File::options().write(true).open("/dev/null")?;
         let mut id: libc::c_ulong = 0;
-        // SAFETY: the kernel writes one word to `id`, which is 0 as it has to be.
+        // SAFETY: the kernel writes one word to `id`, which is 0 as required.
         check(unsafe { libc::syscall(libc::SYS_io_setup, COMPLETIONS as c_long, &raw mut id) })?;
         Ok(Self { id, null, unreadable })
     }
@@ -127,7 +129,7 @@ impl Context {
 
     fn is_counter(&self, file: u32) -> io::Result<bool> {
         match self.read_nothing(&self.unreadable, file) {
-            // It passed for a counter (eventfd_ctx_fdget()); then the read was refused.
+            // `file` passed as a counter (eventfd_ctx_fdget()); then the kernel refused the read.
             Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
             Err(error) => Err(error),
@@ -140,7 +142,7 @@ impl Context {
         let mut request = Iocb { file, flags: IOCB_FLAG_RESFD, event, ..Iocb::default() };
         loop {
             let requests = [&raw mut request];
-            // SAFETY: one request, which the kernel copies before it returns; it reads no byte anywhere.
+            // SAFETY: the kernel copies the one request before it returns, and the read has length 0.
             let done = check(unsafe {
                 libc::syscall(libc::SYS_io_submit, self.id, 1 as c_long, &raw const requests)
             });
@@ -156,7 +158,7 @@ impl Context {
         let mut events: [IoEvent; COMPLETIONS] = [[0; 4]; COMPLETIONS];
         let (least, most) = (0 as c_long, COMPLETIONS as c_long);
         let no_timeout = std::ptr::null::<libc::timespec>();
-        // SAFETY: the kernel writes at most `most` completions to `events`; with 0 for the least it does
+        // SAFETY: the kernel writes at most `most` completions to `events`; with a least number of 0 it does
         // not wait.
         check(unsafe {
             libc::syscall(libc::SYS_io_getevents, self.id, least, most, events.as_mut_ptr(), no_timeout)
@@ -193,7 +195,7 @@ mod tests {
             poll(&mut fds, Some(&Timespec::default())).unwrap() == 1
         };
         assert!(!is_ready());
-        // More than completions have room, from several threads.
+        // More signals than the queue holds, from several threads.
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| (0..1000).for_each(|_| signal(&event).unwrap()));
@@ -219,12 +221,12 @@ mod tests {
         assert_eq!(count(&event), u64::MAX);
     }
 
-    /// What shares the file system of event counters, and more: each with its name.
+    /// Other descriptors with their names, most from the same file system.
     fn others() -> Vec<(&'static str, OwnedFd)> {
         use std::os::fd::FromRawFd;
         let own = |fd: i32| {
             assert!(fd >= 0, "{}", io::Error::last_os_error());
-            // SAFETY: just made, and not owned elsewhere.
+            // SAFETY: a new descriptor without another owner.
             unsafe { OwnedFd::from_raw_fd(fd) }
         };
         // SAFETY: plain calls; the mask is empty and live.

@@ -1,4 +1,4 @@
-//! Which vNIC has an address that several may have: `allowed.shared`, as VRRP and CARP need it.
+//! Which vNIC has an address that several vNICs may have: `allowed.shared`, as for VRRP and CARP.
 //!
 //! ```text
 //!  a frame that uses it, and no vNIC has it ─┐
@@ -6,32 +6,32 @@
 //!  port or contract goes ────────────────────▶ no vNIC has it
 //! ```
 //!
-//! Each address has one, which the contracts of all vNICs that name it hold. No lock: the port is one word, and so is the
-//! time from which the next move is due.
+//! Each address has one holder, referenced by the contracts of all vNICs that name it. No lock: the port is
+//! one word, and so is the time of the next allowed move.
 
 use crate::fdb::{Fdb, PortIndex, SegmentIndex};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tidegate_contract::Mac;
 
-/// Moves that may come at once: two routers that start together change places a few times.
+/// Largest number of moves in a burst: two routers that start together swap the address a few times.
 pub const BURST: u64 = 8;
-/// Then one in this time, ns: VRRP announces once a second.
+/// Interval of further moves (ns): VRRP announces once a second.
 pub const EVERY: u64 = 1_000_000_000;
-/// How often the FDB is led after a holder that changes meanwhile.
+/// Most attempts to bring the FDB up to a holder that changes meanwhile.
 const ROUNDS: usize = 8;
 
-/// The vNIC that has an address.
+/// The vNIC that has a shared address.
 #[derive(Debug, Default)]
 pub struct Holder {
-    /// One more than its port; 0 where no vNIC has the address.
+    /// Port number plus 1; 0: no vNIC has the address.
     port: AtomicU32,
-    /// When the bucket of moves is full again, ns of the workers' clock.
+    /// When the token bucket of moves is full again (ns, the workers' clock).
     full: AtomicU64,
     moves: AtomicU64,
     refused: AtomicU64,
 }
 
-/// What became of an attempt to take an address.
+/// The result of an attempt to take an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// The port had it already.
@@ -40,25 +40,25 @@ pub enum Taken {
     Free,
     /// This port had it.
     From(PortIndex),
-    /// It stays where it is.
+    /// Refused: another port keeps it.
     No,
 }
 
 impl Holder {
-    /// The port that has the address.
+    /// Returns the port that has the address.
     #[inline]
     pub fn port(&self) -> Option<PortIndex> {
         self.port.load(Ordering::Acquire).checked_sub(1).map(|port| port as PortIndex)
     }
 
-    /// Whether this port has it.
+    /// Whether `port` has the address.
     #[inline]
     pub fn is(&self, port: PortIndex) -> bool {
         self.port() == Some(port)
     }
 
-    /// A port uses the address at `now` ns: it has it from now on, if no other has. If it `announces` the address, it takes
-    /// it from another, but not too often.
+    /// Gives `port`, which uses the address at `now` (ns), the address if no port has it. If `announces`,
+    /// takes it from another port, unless moves are too frequent.
     pub fn take(&self, port: PortIndex, announces: bool, now: u64) -> Taken {
         let mine = u32::from(port) + 1;
         match self.port.compare_exchange(0, mine, Ordering::AcqRel, Ordering::Acquire) {
@@ -80,13 +80,13 @@ impl Holder {
         }
     }
 
-    /// A port that may not have it any more gives it up, where it has it.
+    /// Takes the address from `port`, if it has it.
     pub fn release(&self, port: PortIndex) {
         let mine = u32::from(port) + 1;
         let _another_has_it = self.port.compare_exchange(mine, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Frames to `mac` go to the port that has it. Where another takes it at the same time, the last one wins here, too.
+    /// Makes frames to `mac` go to the holder. Of simultaneous changes, the last one wins in the FDB, too.
     pub fn lead(&self, fdb: &Fdb, segment: SegmentIndex, mac: Mac) {
         for _ in 0..ROUNDS {
             let port = self.port();
@@ -97,7 +97,7 @@ impl Holder {
         }
     }
 
-    /// How often it went from one port to another, and how often it did not because that was too often.
+    /// Returns the number of moves, and of moves refused as too frequent.
     pub fn moves(&self) -> (u64, u64) {
         (self.moves.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
     }
@@ -124,7 +124,6 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a model that keeps the tokens as a number.
         #[test]
         fn one_port_has_it_and_it_moves_seldom(steps in prop::collection::vec(step(), 1..200)) {
             let holder = Holder::default();
@@ -160,7 +159,6 @@ mod tests {
         }
     }
 
-    /// Ports of several workers announce at once: the FDB leads to the one that has it in the end.
     #[test]
     fn the_fdb_follows() {
         let (fdb, segment, mac) = (Fdb::new(), SegmentIndex(3), Mac([0, 0, 0x5e, 0, 1, 9]));
@@ -171,7 +169,7 @@ mod tests {
                 let (fdb, holder) = (&fdb, &holder);
                 scope.spawn(move || {
                     for _ in 0..20_000 {
-                        // At the end of time moves are free.
+                        // At the largest time, moves are not limited.
                         let taken = holder.take(port, true, u64::MAX);
                         assert_ne!(taken, Taken::No);
                         holder.lead(fdb, segment, mac);

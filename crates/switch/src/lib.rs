@@ -8,26 +8,26 @@
 //!  tap ──────────┘   (frame, fdb)   (EDF, min, share)   (offloads, misses)
 //! ```
 //!
-//! One payload copy, no payload buffer: a frame stays in its sender's memory,
-//! as a reference, until it is copied straight into its receiver's. Best effort into taps is copied once more while
-//! deadlines are in force, for [the thread that writes it](link::tap::writer).
+//! A frame stays in its sender's memory, as a reference, until the worker copies it straight into its
+//! receiver's: one payload copy, no payload buffer. While deadlines are in force, best effort into taps is
+//! copied once more, for [the thread that writes it](link::tap::writer).
 //!
-//! - [`frame`]: what the bytes of a frame say: headers, offloads, checksums; pure
+//! - [`frame`]: headers, offloads and checksums of a frame; pure
 //! - [`sched`]: in which order and when frames leave: token buckets, EDF, minima, shares; pure
-//! - [`fdb`]: which port, or other host, a MAC lives behind
-//! - [`claims`]: whose a link-local address is
+//! - [`fdb`]: which port, or other host, has a MAC
+//! - [`claims`]: which port owns a link-local address
 //! - [`holder`]: which vNIC has an address that several may have
 //! - [`virtio`]: guest memory and virtqueues
-//! - [`vhost_user`]: the protocol that hands us guest memory and virtqueues
+//! - [`vhost_user`]: the protocol by which front ends pass guest memory and virtqueues
 //! - [`link`]: how frames get in and out: a guest's rings, a tap
-//! - [`port`]: where a vNIC is connected, with its contract
+//! - [`port`]: a vNIC's connection, with its contract
 //! - [`worker`]: the threads that carry frames
 //! - [`stats`]: counters and histograms in shared memory
-//! - [`eventfd`]: telling drivers, without waiting
-//! - `housekeeping`: threads that are no workers leave workers' CPUs
-//! - `prefetch`: telling the processor what is needed soon
-//! - [`quota`]: what front ends may take of what the process has
-//! - [`control`]: what the agent asks of the switch
+//! - [`eventfd`]: signals drivers, without waiting
+//! - `housekeeping`: keeps other threads off the workers' CPUs
+//! - `prefetch`: hints to the processor
+//! - [`quota`]: limits on the memory and descriptors that front ends use in the process
+//! - [`control`]: the agent's requests to the switch
 //! - [`confine`]: the rights the process gives up
 //! - [`server`]: the process: workers, ports, the control socket
 

@@ -1,13 +1,13 @@
 //! The outcome of a move of a port to another worker.
 
-/// For how long a port was not served, ns.
+/// How long a port was not served (ns).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// For how long nothing was taken from it.
+    /// Time in which no worker took frames from the port.
     pub sending: u64,
-    /// For how long nothing was delivered to it but what its old worker had.
+    /// Time in which only its old worker's frames were delivered to the port.
     pub receiving: u64,
 }
 
-/// How a move went; or why the port is where it was.
+/// The duration of a move; or the reason why the port did not move.
 pub type Outcome = Result<Moved, String>;

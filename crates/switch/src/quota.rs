@@ -1,4 +1,4 @@
-//! What front ends may take of what the process has: addresses, regions, descriptors.
+//! Limits on the process's address space, mappings and descriptors that front ends use.
 //!
 //! ```text
 //!              ┌ up to its own share: always granted
@@ -6,9 +6,9 @@
 //!              └ beyond: from what all share, up to the port's limit ─▶ Charge, given back when dropped
 //! ```
 //!
-//! Address space costs a front end nothing: a file without a page can be 8 EiB long. So each port has a share of
-//! its own, large enough for an ordinary guest, which no other can use up. What is beyond comes from
-//! one pool, first come, first served.
+//! Address space costs a front end nothing: a file without a page can be 8 EiB long. So each port has its own
+//! share, large enough for an ordinary guest, which no other port can use up. All ports share one pool for
+//! more, first come, first served.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,20 +16,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const GIB: u64 = 1 << 30;
 
-/// Guest memory that one front end may share, bytes, without `--guest-memory`.
+/// Largest guest memory of one front end (bytes), without `--guest-memory`.
 pub const PORT_MEMORY: u64 = 1024 * GIB;
-/// Of that, bytes that are there for each of 1024 ports: 32 TiB of the 128 TiB of a process (x86-64).
+/// Each port's own share (bytes): for 1024 ports 32 TiB of the 128 TiB of a process (x86-64).
 const OWN_MEMORY: u64 = 32 * GIB;
 /// Most regions of one memory table. QEMU has at most 509 memory slots, and uses 2 or 3.
 pub const MAX_REGIONS: usize = 64;
-/// What the ports share beyond, bytes.
+/// The common pool (bytes).
 const COMMON_MEMORY: u64 = 64 * 1024 * GIB;
-/// Regions that are there for each port; QEMU has two or three.
+/// Regions of each port's own share; QEMU uses two or three.
 const OWN_REGIONS: u64 = 8;
-/// What the ports share beyond. All together stay below what a process may have mapped (vm.max_map_count, 65530).
+/// Regions of the common pool. All regions together stay below vm.max_map_count (65530).
 const COMMON_REGIONS: u64 = 32 << 10;
 
-/// Amounts of everything.
+/// One amount of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
     /// Bytes of mappings.
@@ -41,7 +41,6 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    /// Each with its name.
     fn each(self) -> [(What, u64); 3] {
         [(What::Bytes, self.bytes), (What::Regions, self.regions), (What::Descriptors, self.descriptors)]
     }
@@ -62,7 +61,6 @@ impl Amounts {
         self.zip(other, u64::saturating_sub)
     }
 
-    /// The first of these that is more than in `limit`.
     fn first_over(self, limit: Self) -> Option<What> {
         let over = self.each().into_iter().zip(limit.each()).find(|((_, amount), (_, limit))| amount > limit);
         over.map(|((what, _), _)| what)
@@ -77,7 +75,7 @@ impl Amounts {
     }
 }
 
-/// One of the amounts.
+/// A kind of amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Bytes of mappings.
@@ -89,10 +87,9 @@ pub enum What {
 }
 
 impl What {
-    /// So many of it, for people.
     fn show(self, amount: u64) -> String {
         match self {
-            // Rounded up: what is too much is not to look as if it were just enough.
+            // Rounded up, so that an amount above the limit never looks equal to it.
             Self::Bytes if amount >= GIB => {
                 format!("{:.1} GiB", (amount as f64 / GIB as f64 * 10.0).ceil() / 10.0)
             }
@@ -110,25 +107,25 @@ impl What {
     }
 }
 
-/// Whose limit it is.
+/// The limit that a request exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
-    /// What may be wanted at once.
+    /// Limit of one request.
     Once,
-    /// The port's.
+    /// Limit of the port.
     Port,
-    /// That of all ports' own.
+    /// Limit of the own shares of all ports.
     Ports,
-    /// That of all ports together, for what is beyond their own.
+    /// Limit of the common pool.
     Common,
 }
 
-/// More than a front end may have.
+/// A request above a front end's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exceeded {
     what: What,
     wanted: u64,
-    /// What the port has, or all of them have.
+    /// What the port, or all ports together, have already.
     held: u64,
     limit: u64,
     whose: Limit,
@@ -162,51 +159,50 @@ impl fmt::Display for Exceeded {
 
 impl std::error::Error for Exceeded {}
 
-/// What all ports have together.
+/// The accounts of all ports.
 #[derive(Debug)]
 pub struct Ledger {
     port_memory: u64,
-    /// Descriptors that there are for ports.
+    /// Descriptors for all ports.
     descriptors: u64,
     books: Mutex<Books>,
-    /// Times a front end wanted more than there was for it.
     refused: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Books {
-    /// Descriptors that are ports' own.
+    /// Descriptors of all ports' own shares.
     own_descriptors: u64,
-    /// Beyond what is ports' own.
+    /// Amounts in use from the common pool.
     common: Amounts,
 }
 
-/// What one port has. Closed when the last [`Charge`] of it is gone, too.
+/// The resources of one port. It closes when its last [`Charge`] is gone, too.
 #[derive(Clone, Debug)]
 pub struct Account(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     ledger: Arc<Ledger>,
-    /// Descriptors that the port has with any front end, and without one.
+    /// Descriptors of the port itself, without any front end's.
     itself: u64,
     own: Amounts,
     most: Amounts,
-    /// Changed under the ledger's lock.
+    /// Changed only under the ledger's lock.
     used: Mutex<Amounts>,
 }
 
 impl Ledger {
-    /// A ledger without accounts. One front end may share `port_memory` bytes; all ports together have `descriptors`.
+    /// Returns a ledger without accounts. One front end may share `port_memory` bytes; all ports have `descriptors`.
     pub fn new(port_memory: u64, descriptors: u64) -> Arc<Self> {
         Arc::new(Self { port_memory, descriptors, books: Mutex::default(), refused: AtomicU64::new(0) })
     }
 
-    /// A port's account: the port itself has `itself` descriptors; `own` are there for its front ends, which may
-    /// have `most`.
+    /// Opens a port's account: `itself` descriptors for the port, `own` reserved for its front ends, which
+    /// may have up to `most`.
     ///
     /// # Errors
-    /// So many descriptors are not left.
+    /// Too few descriptors remain.
     pub fn open(self: &Arc<Self>, itself: u64, own: u64, most: u64) -> Result<Account, Exceeded> {
         let mut books = self.lock();
         let (wanted, taken) = (itself + own, books.own_descriptors + books.common.descriptors);
@@ -222,7 +218,7 @@ impl Ledger {
         Ok(Account(Arc::new(Inner { ledger: self.clone(), itself, own, most, used: Mutex::default() })))
     }
 
-    /// Times a front end wanted more than there was for it.
+    /// Returns the number of refused requests of front ends.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -238,10 +234,10 @@ impl Ledger {
 }
 
 impl Account {
-    /// Takes what is needed, until the result is dropped.
+    /// Takes `need` until the result is dropped.
     ///
     /// # Errors
-    /// There is less.
+    /// A limit would be exceeded.
     pub fn charge(&self, need: Amounts) -> Result<Charge, Exceeded> {
         let Inner { ledger, own, most, used, .. } = &*self.0;
         let mut books = ledger.lock();
@@ -260,7 +256,7 @@ impl Account {
         if let Some(what) = after.first_over(*most) {
             return Err(exceeded(what, *used, *most, Limit::Port));
         }
-        // What is the port's own is there, whatever others have.
+        // The port's own share is never refused, whatever other ports use.
         let limit = ledger.common(&books);
         let wanted = beyond.zip(common, |beyond, common| if beyond > 0 { common } else { 0 });
         if let Some(what) = wanted.first_over(limit) {
@@ -270,8 +266,7 @@ impl Account {
         Ok(Charge { account: self.clone(), amounts: need })
     }
 
-    /// Counts descriptors that a front end sent and the switch did not ask for. Others have so many fewer until the
-    /// result is dropped.
+    /// Counts descriptors that a front end sent unasked; until the result is dropped, other ports have fewer.
     pub fn received(&self, descriptors: usize) -> Charge {
         let need = Amounts { descriptors: descriptors as u64, ..Amounts::default() };
         let Inner { ledger, own, used, .. } = &*self.0;
@@ -283,7 +278,7 @@ impl Account {
         Charge { account: self.clone(), amounts: need }
     }
 
-    /// What the port has.
+    /// Returns the resources in use by the port.
     pub fn used(&self) -> Amounts {
         *self.0.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -295,7 +290,7 @@ impl Drop for Inner {
     }
 }
 
-/// What was taken; given back when it is dropped.
+/// Resources in use; returned when dropped.
 #[derive(Debug)]
 pub struct Charge {
     account: Account,
@@ -326,7 +321,7 @@ mod tests {
     fn a_port_has_its_limit_and_says_it() {
         let ledger = Ledger::new(PORT_MEMORY, 1000);
         let account = ledger.open(0, 10, 20).unwrap();
-        // Two tables, while one takes the other's place.
+        // Two tables, while one replaces the other.
         let tables = [(); 2].map(|()| account.charge(bytes(PORT_MEMORY)).unwrap());
         let refused = |need| account.charge(need).unwrap_err().to_string();
         assert_eq!(
@@ -397,8 +392,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken and given back in whatever order: own shares are there for all, and in the end
-        /// nothing is held.
+        /// After any sequence of charges and returns, own shares are available to all ports, and at the end
+        /// nothing is charged.
         #[test]
         fn the_books_are_right(steps in prop::collection::vec((0usize..4, any::<bool>(), 0u64..1500), 1..200)) {
             let ledger = Ledger::new(PORT_MEMORY, 1 << 20);

@@ -1,33 +1,33 @@
-//! Why the process could not be confined.
+//! Errors of confinement.
 
 use std::io;
 
-/// Why the process could not be confined.
+/// The reason why the process could not be confined.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There are threads already: they would keep what the calling one gives up.
+    /// Other threads exist already, and would keep the rights that the calling one gives up.
     #[error("the process has {0} threads where it is to give up its rights, expected one")]
     Threads(usize),
-    /// The user to become.
+    /// The new user.
     #[error("cannot become user {user}: {reason}")]
     User {
-        /// As it was named.
+        /// The user as given.
         user: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// A right could not be given up.
     #[error("cannot {what}: {source}")]
     Right {
-        /// What was tried.
+        /// The failed action.
         what: &'static str,
-        /// What happened.
+        /// The cause.
         source: io::Error,
     },
-    /// Landlock is there and does not work.
+    /// Landlock exists and fails.
     #[error("landlock: {0}")]
     Landlock(String),
-    /// The list of system calls.
+    /// The kernel refused the list of system calls.
     #[error("cannot limit system calls (seccomp): {0}; --no-confinement runs the switch without")]
     Seccomp(String),
 }

@@ -1,4 +1,4 @@
-//! No file at all: landlock(7) with everything handled and nothing allowed.
+//! No access to files: landlock(7) with every right handled and none allowed.
 //!
 //! ```text
 //!  open, create, rename, ...    denied (Linux 5.13)
@@ -7,21 +7,21 @@
 //!  abstract Unix sockets and signals of processes outside    denied (6.12)
 //! ```
 //!
-//! What is open stays usable. The limit on system calls covers the same and more; this is what holds
-//! should a filter have a hole, and it sees what a filter cannot: the address in a `sendmsg`.
+//! Open descriptors stay usable. The system call filter covers the same and more. Landlock holds if the
+//! filter has a hole, and it sees what a filter cannot: the address in a `sendmsg`.
 
 use super::Error;
 use landlock::{ABI, Access, AccessFs, AccessNet, LandlockStatus, Ruleset, RulesetAttr, RulesetError, Scope};
 
-/// The newest ABI whose restrictions are asked for; of an older kernel, those it knows. The next one
-/// keeps from Unix sockets with a path, which a switch that takes another's place must still connect to.
+/// The newest requested ABI; an older kernel applies what it knows. The next ABI restricts Unix sockets with
+/// a path, to which a successor must still connect.
 const NEWEST: ABI = ABI::V8;
 
-/// Closes the file system to the calling thread and all it will start. Returns the ABI in force, or
-/// `None` where the kernel has no landlock; that is said.
+/// Closes the file system to the calling thread and its children. Returns the ABI in force; `None`, with a
+/// warning, without landlock.
 ///
 /// # Errors
-/// Landlock is there and refuses.
+/// Landlock exists and refuses.
 pub fn close() -> Result<Option<u32>, Error> {
     let restrict = || -> Result<_, RulesetError> {
         Ruleset::default()

@@ -1,4 +1,4 @@
-//! Least privilege: what the process can still do once frames flow, and nothing else.
+//! Least privilege: reduces the process to what carrying frames needs.
 //!
 //! ```text
 //!  one thread                                     all threads
@@ -8,14 +8,14 @@
 //!                       └ inherited by every thread
 //! ```
 //!
-//! An attacker who takes the process over by way of a guest's rings finds no file to open, no address to
-//! connect to and no program to start. What it holds it keeps: memory of the guests that are
-//! connected, their sockets, the taps, and `/proc/stat`, open to read. Why it is done like this: `docs/decisions/confinement.md`.
+//! An attacker who takes the process over through a guest's rings can open no file, connect to no address and
+//! start no program. Open descriptors remain: memory and sockets of connected guests, the taps, and
+//! `/proc/stat` (read-only). Reasons: `docs/decisions/confinement.md`.
 //!
 //! - [`privileges`]: user, capabilities, no new privileges
 //! - [`filesystem`]: landlock without a rule: no file, no TCP port, no signal to others
-//! - [`syscalls`]: the list of system calls, and what may stand in their arguments
-//! - [`violation`]: what happens to any other
+//! - [`syscalls`]: the list of system calls, and the allowed arguments
+//! - [`violation`]: handles any other call
 
 mod error;
 pub mod filesystem;
@@ -27,23 +27,21 @@ use crate::stats::layout::Counter;
 pub use error::Error;
 pub use privileges::User;
 
-/// The process as [`enclose`] left it; threads may be started now.
+/// The process after [`enclose`]. Threads may start now.
 #[must_use = "system calls are not limited yet: call `seal`"]
 #[derive(Debug)]
 pub struct Enclosed {
     landlock: Option<u32>,
 }
 
-/// Gives up everything that threads inherit: user, capabilities, files. To be called while the
-/// process has one thread, when everything that needs a right is open.
-/// Only root can become another `user`.
+/// Gives up all that threads inherit: user, capabilities, files. Call it while the process has one thread,
+/// after everything that needs a right is open. Only root can become another `user`.
 ///
 /// # Errors
-/// There are other threads, the user is refused, or the kernel refused. The process may have
-/// lost some of its rights then, and should end. A kernel without landlock is no error: it is said
-/// in the log, and the limit on system calls covers the same.
+/// There are other threads, or the user or the kernel refused. Some rights may be gone then, so the process
+/// should end. A missing landlock is only a warning: the system call filter covers the same.
 pub fn enclose(user: Option<&User>) -> Result<Enclosed, Error> {
-    // Without /proc there is nothing to count; the threads that matter are ours to start anyway.
+    // Without /proc they cannot be counted; the important ones start later anyway.
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads != 1 {
         return Err(Error::Threads(threads));
@@ -54,11 +52,10 @@ pub fn enclose(user: Option<&User>) -> Result<Enclosed, Error> {
 }
 
 impl Enclosed {
-    /// Limits all threads, and those still to be started, to the [list](syscalls) of system calls.
-    /// Others are counted in `denied`.
+    /// Limits all present and future threads to the [list](syscalls) of system calls. Counts others in `denied`.
     ///
     /// # Errors
-    /// The kernel has no seccomp filters, or refused this one.
+    /// The kernel has no seccomp filters, or refused the filter.
     pub fn seal(self, denied: &'static Counter) -> Result<(), Error> {
         let uid = rustix::process::getuid().as_raw();
         settle_allocator();
@@ -70,20 +67,19 @@ impl Enclosed {
     }
 }
 
-/// Heaps: no thread allocates on the path of a frame, and each keeps what it once had.
+/// Number of heaps: no thread allocates on the path of a frame.
 const HEAPS: i32 = 2;
-/// From this size on memory is a mapping of its own, bytes: the C library's own default, made fixed.
+/// Allocations from this size (bytes) get their own mapping: the C library's default, made fixed.
 const MAPPED: i32 = 128 << 10;
 
-/// The C library's allocator opens two files at some time: it counts the processors before it makes
-/// a ninth heap for a new thread, unless the number of heaps is set; and it looks into /proc before it makes
-/// a thread's heap smaller. With a number, and without ever making one smaller, it opens none.
+/// Prevents the C library's allocator from opening files: it counts the processors before a ninth heap,
+/// unless the number of heaps is set, and reads /proc before it shrinks a thread's heap.
 ///
-/// It also learns: what was large once, such as a tap's pool, is later taken from a heap and kept there.
-/// With a fixed threshold it goes back to the kernel when a port goes.
+/// The fixed threshold returns large memory, such as a tap's pool, to the kernel when a port goes. By
+/// default, the allocator later takes such memory from a heap and keeps it there.
 fn settle_allocator() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: sets numbers.
+    // SAFETY: the calls only set numbers.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, HEAPS);
         libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);

@@ -1,4 +1,4 @@
-//! Who the process is, and what that allows it.
+//! The process's user and capabilities.
 
 use super::Error;
 use rustix::io::Errno;
@@ -7,16 +7,16 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::ffi::CString;
 use std::io;
 
-/// Bits of a capability set; the kernel says where those it knows end.
+/// Bits of a capability set; the kernel refuses those it does not know.
 const CAPABILITIES: u32 = 64;
 
-/// Becomes `user` where one is given, and gives up every capability for good.
+/// Becomes `user` if given, and gives up every capability for good.
 ///
 /// # Errors
-/// Not allowed to become that user; or the kernel refused.
+/// The process may not become that user; or the kernel refused.
 pub fn drop_all(user: Option<&User>) -> Result<(), Error> {
-    // The bounding set is what a program that is executed could regain; to narrow it takes a capability
-    // itself. Without, nothing is lost: no_new_privs says the same.
+    // The bounding set limits what an executed program could regain. Narrowing it needs a capability;
+    // without, no_new_privs has the same effect.
     for bit in 0..CAPABILITIES {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
         match rustix::thread::remove_capability_from_bounding_set(capability) {
@@ -34,12 +34,12 @@ pub fn drop_all(user: Option<&User>) -> Result<(), Error> {
         permitted: CapabilitySet::empty(),
         inheritable: CapabilitySet::empty(),
     };
-    // A service manager that gave none may forbid the call, too.
+    // A service manager that gave no capabilities may forbid the call, too.
     if rustix::thread::capabilities(None).map_err(right("tell the capabilities"))? != none {
         rustix::thread::set_capabilities(None, none).map_err(right("drop the capabilities"))?;
     }
     rustix::thread::set_no_new_privs(true).map_err(right("forgo new privileges"))?;
-    // No core file with other people's frames in it, and no ptrace by others of the same user.
+    // No core file with tenants' frames in it, and no ptrace by processes of the same user.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(right("forbid core dumps and ptrace"))?;
     if rustix::process::getuid().is_root() && is_initial_user_namespace() {
@@ -73,18 +73,17 @@ pub struct User {
 }
 
 impl User {
-    /// By name or number, from the system's name service. A number needs no entry there; its
-    /// group is then the same number.
+    /// Finds a user by name or number in the system's name service. A number needs no entry there; its group
+    /// is the same number then.
     ///
     /// # Errors
-    /// There is no such user, or the name service failed.
+    /// The user does not exist, or the name service failed.
     pub fn find(user: &str) -> Result<Self, Error> {
         let (uid, gid) = look_up(user).map_err(|reason| failed(user, reason))?;
         Ok(Self { name: user.to_owned(), uid, gid })
     }
 
-    /// Becomes it, with no other group. The process has one thread, so the thread's identity is all
-    /// there is.
+    /// Becomes the user, without supplementary groups. Changing the only thread is enough.
     fn assume(&self) -> Result<(), String> {
         if rustix::process::geteuid().as_raw() == self.uid {
             return Ok(());
@@ -100,7 +99,6 @@ impl User {
     }
 }
 
-/// User and group number.
 fn look_up(user: &str) -> Result<(u32, u32), String> {
     let number: Option<u32> = user.parse().ok();
     let name = CString::new(user).map_err(|_| "a NUL byte in it".to_owned())?;
@@ -109,7 +107,7 @@ fn look_up(user: &str) -> Result<(u32, u32), String> {
     let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
     let mut found = std::ptr::null_mut();
     let (room, len) = (buffer.as_mut_ptr(), buffer.len());
-    // SAFETY: name, entry, buffer and result are live for the call; the length is the buffer's.
+    // SAFETY: all pointers are live for the call; the length is the buffer's.
     let code = unsafe {
         match number {
             Some(uid) => libc::getpwuid_r(uid, &raw mut entry, room, len, &raw mut found),

@@ -1,4 +1,4 @@
-//! The system calls of a switch that runs, as a seccomp filter.
+//! The system calls of a running switch, as a seccomp filter.
 //!
 //! ```text
 //!  call ─▶ on the list? ─▶ arguments as they may be? ─▶ allowed
@@ -6,12 +6,12 @@
 //!              └────────────────────┴─▶ trapped: see `violation`
 //! ```
 //!
-//! [`ALWAYS`] holds what is harmless with any argument, given the descriptors that the process has;
-//! [`guarded`] what is not. Nothing on either opens a file, makes or connects a socket, starts a
-//! program or a process, makes memory executable, or reaches another process.
+//! [`ALWAYS`] lists calls that are harmless with any argument, given the process's descriptors; [`guarded`]
+//! lists the others. None of them opens a file, creates or connects a socket, starts a program or a process,
+//! makes memory executable, or reaches another process.
 //!
-//! The calls that carry frames (read, write, readv, writev, epoll) are looked up by the kernel in a
-//! bitmap, since their arguments are not looked at: the length of the list costs them nothing.
+//! The kernel looks up calls without conditions, such as those that carry frames (read, write, readv, writev,
+//! epoll), in a bitmap: the length of the list costs them nothing.
 
 use super::Error;
 use seccompiler::{
@@ -21,7 +21,7 @@ use seccompiler::{
 use std::collections::BTreeMap;
 use std::io;
 
-/// A system call: its number and, for people, its name.
+/// Number and name of a system call.
 type Call = (i64, &'static str);
 
 macro_rules! calls {
@@ -34,9 +34,9 @@ pub const ALWAYS: &[Call] = calls![
     // Frames, kicks, captures, logs.
     SYS_read, SYS_write, SYS_io_submit, SYS_io_getevents, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_close,
     SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_ppoll,
-    // Sockets that other processes made: front ends, the agent. The peer was chosen by these.
+    // Sockets that other processes created: front ends, the agent. They chose the peer.
     SYS_accept4, SYS_recvmsg, SYS_sendmsg, SYS_recvfrom, SYS_shutdown,
-    // Descriptors that are memory or a counter, and nothing outside of this process.
+    // Descriptors for memory or counters of this process only.
     SYS_eventfd2, SYS_memfd_create, SYS_ftruncate, SYS_fstat, SYS_fstatfs, SYS_dup3,
     // Memory; executable memory is refused below.
     SYS_brk, SYS_munmap, SYS_mremap, SYS_madvise,
@@ -47,18 +47,18 @@ pub const ALWAYS: &[Call] = calls![
     SYS_restart_syscall,
     // Signals to this thread.
     SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sigaltstack,
-    // Every thread is started by it in vain: another filter says that the kernel does not know it.
+    // The C library tries it for every thread; another filter says that the kernel does not know it.
     SYS_clone3,
 ];
 
-/// Allowed where the architecture has them: older forms of the above.
+/// Allowed on architectures that have them: older forms of the above.
 #[cfg(target_arch = "x86_64")]
 pub const OLDER: &[Call] = calls![SYS_epoll_wait, SYS_poll];
-/// Allowed where the architecture has them: older forms of the above.
+/// Allowed on architectures that have them: older forms of the above.
 #[cfg(not(target_arch = "x86_64"))]
 pub const OLDER: &[Call] = &[];
 
-/// Not allowed; what an intruder tries first, and a library's next version: named in the log.
+/// Denied calls with a name in the log: likely first attempts of an intruder, or of a library's next version.
 #[rustfmt::skip]
 const NAMED: &[Call] = calls![
     SYS_openat, SYS_openat2, SYS_statx, SYS_newfstatat, SYS_faccessat, SYS_readlinkat, SYS_mkdirat, SYS_unlinkat,
@@ -77,10 +77,10 @@ const NAMED_OLDER: &[Call] =
 #[cfg(not(target_arch = "x86_64"))]
 const NAMED_OLDER: &[Call] = &[];
 
-/// One argument as it may be: which, how much of it the kernel reads, and its value.
+/// Argument number, width that the kernel reads, operator and value.
 type Condition = (u8, SeccompCmpArgLen, SeccompCmpOp, u64);
 
-/// A call whose arguments decide: allowed where all conditions of any rule hold.
+/// A call that is allowed if all conditions of a rule hold.
 #[derive(Clone, Debug)]
 pub struct Guarded {
     /// The call.
@@ -104,34 +104,33 @@ pub fn guarded() -> Vec<Guarded> {
     };
     let guard = |calls: &'static [Call], rules| Guarded { call: calls[0], rules };
     vec![
-        // No memory that can be executed.
+        // No executable memory.
         guard(calls![SYS_mmap], vec![vec![(2, Qword, MaskedEq(exec), 0)]]),
         guard(calls![SYS_mprotect], vec![vec![(2, Qword, MaskedEq(exec), 0)]]),
-        // Threads of this process, in its namespaces; no other process.
+        // Threads of this process, in its namespaces; no new process.
         guard(calls![SYS_clone], vec![vec![(0, Qword, MaskedEq(thread | namespaces), thread)]]),
         // Signals within this process: abort(3).
         guard(calls![SYS_tgkill], one_of(0, &[pid])),
-        // A crash takes its handler away; the one that denies calls stays.
+        // The crash handler may be reset; the handler that denies calls stays.
         guard(calls![SYS_rt_sigaction], vec![vec![(0, Dword, Ne, libc::SIGSYS as u64)]]),
-        // The CPUs of the thread that asks.
+        // Only the CPUs of the calling thread.
         guard(calls![SYS_sched_setaffinity], one_of(0, &[0])),
         guard(calls![SYS_prctl], one_of(0, &[libc::PR_SET_NAME as u64, libc::PR_GET_NAME as u64])),
-        // Two ends in this process. A datagram socket could send to an address.
+        // Both ends in this process. A datagram socket could send to an address.
         guard(calls![SYS_socketpair], vec![vec![(0, Dword, Eq, libc::AF_UNIX as u64), (1, Dword, Eq, stream)]]),
-        // Over what is connected; nowhere else.
+        // Only over connected sockets.
         guard(calls![SYS_sendto], vec![vec![(4, Qword, Eq, 0)]]),
-        // Duplicates, blocking, seals. No signals on behalf of others (F_SETOWN), no leases.
+        // Duplicates, blocking, seals. No signals for other processes (F_SETOWN), no leases.
         guard(calls![SYS_fcntl], one_of(1, &[
             libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL,
             libc::F_ADD_SEALS, libc::F_GET_SEALS,
         ].map(|command| command as u64))),
-        // Blocking, and how much there is to read. No change of a tap, no key strokes into a terminal.
+        // Blocking, and the number of bytes to read. No change of a tap, no input into a terminal.
         guard(calls![SYS_ioctl], one_of(1, &[libc::FIONBIO, libc::FIONREAD])),
     ]
 }
 
-/// The name of a call that this file knows, without `SYS_`; safe in a signal handler but for those
-/// that are [`guarded`], which it therefore names itself.
+/// Returns the name of a denied call, without `SYS_`. Safe in a signal handler: it does not call [`guarded`].
 pub fn name_of(call: i64) -> Option<&'static str> {
     #[rustfmt::skip]
     const GUARDED: &[Call] = calls![
@@ -145,14 +144,14 @@ pub fn name_of(call: i64) -> Option<&'static str> {
         .map(|(_, name)| &name[4..])
 }
 
-/// Puts the list in force for all threads. Returns how many calls are on it.
+/// Puts the filter in force for all threads. Returns the number of listed calls.
 ///
 /// # Errors
 /// The kernel is older than Linux 4.17, or built without seccomp filters.
 pub fn limit() -> Result<usize, Error> {
     let calls = list().map_err(|error| Error::Seccomp(error.to_string()))?;
     let count = calls.len();
-    // The C library asks for clone3, whose flags a filter cannot see, and falls back to clone.
+    // The C library tries clone3, whose flags a filter cannot see, and falls back to clone.
     let unknown = compile(
         BTreeMap::from([(libc::SYS_clone3, vec![])]),
         SeccompAction::Allow,
@@ -160,7 +159,7 @@ pub fn limit() -> Result<usize, Error> {
     )?;
     let listed = compile(calls, SeccompAction::Trap, SeccompAction::Allow)?;
     install(&unknown, 0)?;
-    // With an audit record of each violation, by the kernel.
+    // The kernel writes an audit record of each violation.
     install(&listed, libc::SECCOMP_FILTER_FLAG_LOG)?;
     Ok(count)
 }
@@ -188,8 +187,8 @@ fn compile(rules: Rules, others: SeccompAction, these: SeccompAction) -> Result<
     compile().map_err(|error| Error::Seccomp(error.to_string()))
 }
 
-/// For all threads, and without slowing them down: a switch runs no code of others, so it needs no
-/// guard against its own speculation, which kernels before 5.16 switch on with a filter.
+/// Installs a filter for all threads, without the mitigation of speculation that kernels before 5.16 enable
+/// with it: a switch runs no foreign code.
 fn install(program: &BpfProgram, flags: libc::c_ulong) -> Result<(), Error> {
     let flags = flags | libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     let filter = libc::sock_fprog {
@@ -197,7 +196,7 @@ fn install(program: &BpfProgram, flags: libc::c_ulong) -> Result<(), Error> {
         filter: program.as_ptr().cast_mut().cast::<libc::sock_filter>(),
     };
     let call = libc::SECCOMP_SET_MODE_FILTER;
-    // SAFETY: the kernel copies the program, which is live and of that length (repr(C), as sock_filter is).
+    // SAFETY: the kernel copies the live program of that length (repr(C), as sock_filter is).
     match unsafe { libc::syscall(libc::SYS_seccomp, call, flags, &raw const filter) } {
         0 => Ok(()),
         -1 => Err(Error::Seccomp(io::Error::last_os_error().to_string())),

@@ -1,14 +1,14 @@
-//! A system call that is not on the list: denied with EPERM, logged, counted.
+//! Denies a system call that is not on the list with EPERM, logs and counts it.
 //!
 //! ```text
 //!  system call ─▶ filter ─trap─▶ SIGSYS ─▶ count, note ─▶ the call returns EPERM
 //!                                             └▶ thread `teller` ─▶ one line in the log
 //! ```
 //!
-//! Traffic goes on: if it is a bug of ours, or a new C library's habit, no tenant should pay for it. So the thread that
-//! made the call does not write the line itself: a reader of the log that stops would stop it.
-//! The kernel writes an audit record of its own (type SECCOMP, 1326), which the process cannot prevent.
-//! A thread that blocks the signal, or takes the handler away, dies of its next violation, and the process with it.
+//! Traffic goes on: no tenant should pay for our bug, or for a new habit of the C library. The calling thread
+//! does not write the log, whose reader may stall. The kernel also writes an audit record (type SECCOMP,
+//! 1326), which the process cannot prevent. A thread that blocks the signal, or removes the handler, dies at
+//! its next violation, with the process.
 
 use super::Error;
 use super::syscalls::name_of;
@@ -18,23 +18,20 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
-/// Violations that may wait to be told: many times what comes in the tenth of a second in which it is not looked. Of older ones
-/// only the number is told.
+/// Violations that wait for the log: many times those of a tenth of a second, the pause of the logging
+/// thread. Older ones are only counted.
 const NOTES: u64 = 1024;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
-/// Where others read it.
 static PUBLISHED: OnceLock<&'static Counter> = OnceLock::new();
-/// The latest, the n-th at `n % NOTES`.
+/// The latest violations, the n-th at `n % NOTES`.
 static LATEST: [Note; NOTES as usize] = [const { Note::new() }; NOTES as usize];
-/// How many were told.
 static TOLD: AtomicU64 = AtomicU64::new(0);
-/// Who tells.
 static EAR: OnceLock<Arc<Ear>> = OnceLock::new();
 
-/// One violation. Read without a lock: one that is overwritten meanwhile is recognised by its number.
+/// One violation. Readers take no lock: its number shows whether it was overwritten.
 struct Note {
-    /// Which it is, from 1; 0 while it is written.
+    /// Number of the violation, from 1; 0 while it is written.
     number: AtomicU64,
     call: AtomicU64,
     /// The thread's name (prctl(2), PR_GET_NAME).
@@ -51,24 +48,24 @@ impl Note {
     }
 }
 
-/// System calls denied so far.
+/// Returns the number of system calls denied so far.
 pub fn count() -> u64 {
     COUNT.load(Relaxed)
 }
 
-/// Takes SIGSYS, for all threads; the count is published in `counter`.
+/// Handles SIGSYS for all threads, and publishes the count in `counter`.
 ///
 /// # Errors
 /// The kernel refused.
 pub fn catch(counter: &'static Counter) -> Result<(), Error> {
-    // A second switch in the process shares the first one's.
+    // A second switch in the process shares the first one's counter.
     let _ = PUBLISHED.set(counter);
-    // SAFETY: sigaction is plain data; all zero is an empty mask and no flag.
+    // SAFETY: sigaction is plain data; all zero means an empty mask and no flag.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = denied as *const () as usize;
-    // On the alternate stack, where there is one: a thread whose stack is full is denied like others.
+    // On the alternate stack, if any, for threads with a full stack.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
-    // SAFETY: a valid action, whose handler only does what signal-safety(7) allows.
+    // SAFETY: a valid action, whose handler obeys signal-safety(7).
     if unsafe { libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()) } != 0 {
         let source = io::Error::last_os_error();
         return Err(Error::Right { what: "catch SIGSYS", source });
@@ -92,25 +89,25 @@ struct Denied {
 const SYS_SECCOMP: i32 = 1;
 
 extern "C" fn denied(_signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a siginfo_t, which is larger than the part of it that is read here.
+    // SAFETY: the kernel passes a siginfo_t, which is larger than `Denied`.
     let info = unsafe { &*info.cast::<Denied>() };
     if info.code != SYS_SECCOMP {
         return;
     }
-    // SAFETY: the address of this thread's errno, which the interrupted code may be about to read.
+    // SAFETY: this thread's errno, which the interrupted code may be about to read.
     let errno = unsafe { *libc::__errno_location() };
     let number = COUNT.fetch_add(1, Relaxed) + 1;
     if let Some(counter) = PUBLISHED.get() {
         counter.raise(number);
     }
     note(number, i64::from(info.call));
-    // SAFETY: the context of the interrupted thread, of the type that SA_SIGINFO says.
+    // SAFETY: the context of the interrupted thread, of the type that SA_SIGINFO specifies.
     unsafe { set_result(&mut *context.cast::<libc::ucontext_t>(), -libc::EPERM) };
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Leaves it to another thread to tell of a violation; allocates nothing and does not wait.
+/// Records a violation for the logging thread; does not allocate or wait.
 fn note(number: u64, call: i64) {
     let mut thread = [0u8; 16];
     // SAFETY: PR_GET_NAME writes at most 16 bytes, with a NUL (prctl(2)).
@@ -127,12 +124,12 @@ fn note(number: u64, call: i64) {
     }
 }
 
-/// Wakes `ear` by each violation from now on: its thread calls [`tell`].
+/// Makes each violation wake `ear` from now on. Its thread calls [`tell`].
 pub fn tell_to(ear: &Arc<Ear>) {
     let _ = EAR.set(Arc::clone(ear));
 }
 
-/// Logs the violations since the last call; `true` where there were any.
+/// Logs the violations since the last call; `true` if there were any.
 pub fn tell() -> bool {
     let count = COUNT.load(SeqCst);
     let told = TOLD.swap(count, SeqCst);
@@ -148,7 +145,7 @@ pub fn tell() -> bool {
         let note = &LATEST[(number % NOTES) as usize];
         let before = note.number.load(SeqCst);
         if before < number && count - number < NOTES / 2 {
-            // Its thread is about to write it.
+            // The denied thread is about to write it.
             TOLD.store(number - 1, SeqCst);
             return true;
         }
@@ -169,13 +166,11 @@ pub fn tell() -> bool {
     count > told
 }
 
-/// What the denied call returns when the handler is done.
 #[cfg(target_arch = "x86_64")]
 fn set_result(context: &mut libc::ucontext_t, result: i32) {
     context.uc_mcontext.gregs[libc::REG_RAX as usize] = i64::from(result);
 }
 
-/// What the denied call returns when the handler is done.
 #[cfg(target_arch = "aarch64")]
 fn set_result(context: &mut libc::ucontext_t, result: i32) {
     context.uc_mcontext.regs[0] = i64::from(result) as u64;

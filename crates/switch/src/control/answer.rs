@@ -1,4 +1,4 @@
-//! An answer of the switch, taken in: bounded by what was asked, and checked.
+//! Receives an answer of the switch: bounded by the question, and checked.
 //!
 //! ```text
 //!  socket ─▶ as long, and with as many descriptors, as that answer may be ─▶ JSON ─▶ do the values make sense?
@@ -22,25 +22,25 @@ use std::time::Instant;
 use tidegate_contract::Vnic;
 use tidegate_contract::check::{QUEUES, SHARED};
 
-/// Longest answer that is no list, bytes.
+/// Longest answer that is no list (bytes).
 const SHORT: usize = 16 << 10;
-/// Longest text of a switch that is passed on, bytes: why it refused, or threw a front end out.
+/// Longest text of a switch that is passed on (bytes).
 const TEXT: usize = 1000;
-/// Longest release of a switch, bytes.
+/// Longest version string of a switch (bytes).
 const VERSION: usize = 64;
-/// Most threads that take answers in: of clients in use, and blocked ones.
+/// Most threads that receive answers, of clients in use and blocked ones.
 const THREADS: usize = 128;
 
-/// What was asked.
+/// The answer that a question expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// Who it is, and a descriptor of its statistics.
+    /// The switch's identity, with a descriptor of its statistics.
     Hello,
     /// All ports.
     Ports,
-    /// What is left of a switch, and a descriptor of its control socket.
+    /// The state of a retired switch, with a descriptor of its control socket.
     Retired,
-    /// Nothing else.
+    /// No content.
     Done,
 }
 
@@ -55,20 +55,20 @@ impl Expected {
     }
 }
 
-/// An answer that makes sense.
+/// A checked answer.
 pub struct Answer {
-    /// What it says.
+    /// The message.
     pub reply: Reply,
-    /// Of [`Reply::Hello`].
+    /// The statistics of [`Reply::Hello`].
     pub statistics: Option<(Reader, OwnedFd)>,
-    /// Of [`Reply::Retired`]: a listening Unix socket.
+    /// The listening Unix socket of [`Reply::Retired`].
     pub socket: Option<OwnedFd>,
 }
 
-/// The next answer; `None` where the switch has closed the connection.
+/// Receives the next answer; `None` if the switch has closed the connection.
 ///
 /// # Errors
-/// [`io::ErrorKind::TimedOut`] where it is not there at `end`; or it is no answer to what was asked.
+/// [`io::ErrorKind::TimedOut`] if it is not complete at `end`; or it does not fit the question.
 pub fn receive(stream: &UnixStream, expected: Expected, end: Instant) -> io::Result<Option<Answer>> {
     let received = channel::receive_until::<Reply>(stream, expected.bounds(), Some(end))?;
     let Some((reply, descriptors)) = received else { return Ok(None) };
@@ -86,16 +86,15 @@ pub fn receive(stream: &UnixStream, expected: Expected, end: Instant) -> io::Res
     Ok(Some(answer))
 }
 
-/// Whether it is a Unix socket that listens.
 fn is_listening(socket: &OwnedFd) -> bool {
     sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
         && sockopt::socket_acceptconn(socket) == Ok(true)
 }
 
-/// An answer whose values make sense, its words no longer than they need be.
+/// Checks an answer's values and shortens its texts.
 ///
 /// # Errors
-/// What does not.
+/// The invalid value.
 fn checked(reply: Reply) -> Result<Reply, String> {
     Ok(match reply {
         Reply::Refused(why) => Reply::Refused(words(why)),
@@ -109,7 +108,6 @@ fn checked(reply: Reply) -> Result<Reply, String> {
     })
 }
 
-/// Words for people, in one line that is not too long.
 fn words(text: String) -> String {
     clip(tidegate_visible::visible(&text).into_owned(), TEXT)
 }
@@ -169,7 +167,7 @@ fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
     Ok(ports)
 }
 
-/// A thread that takes answers in. It may not come back: the client goes on without it.
+/// A thread that receives answers. The client goes on without it if it does not return.
 #[derive(Debug)]
 pub struct Apart {
     questions: SyncSender<(Expected, Instant)>,
@@ -178,7 +176,6 @@ pub struct Apart {
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// One of the threads that are there.
 struct Live;
 
 impl Drop for Live {
@@ -188,10 +185,10 @@ impl Drop for Live {
 }
 
 impl Apart {
-    /// Takes in what comes out of `stream`, until it is shut down.
+    /// Receives answers from `stream` until it is shut down.
     ///
     /// # Errors
-    /// No thread to be had, or too many have not come back.
+    /// The thread cannot start, or too many have not returned.
     pub fn start(stream: UnixStream) -> io::Result<Self> {
         let more = |live| (live < THREADS).then_some(live + 1);
         if LIVE.fetch_update(SeqCst, SeqCst, more).is_err() {
@@ -214,12 +211,12 @@ impl Apart {
         Ok(Self { questions, answers })
     }
 
-    /// As [`receive`]; returns at `end`, whatever the thread does.
+    /// As [`receive`]; returns at `end` even if the thread is blocked.
     ///
     /// # Errors
     /// As there.
     pub fn answer(&self, expected: Expected, end: Instant) -> io::Result<Option<Answer>> {
-        // One that is busy still is with an answer that was given up.
+        // A busy thread still works on an answer that was given up.
         self.questions.try_send((expected, end)).map_err(|_| io::ErrorKind::TimedOut)?;
         match self.answers.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(answer) => answer,

@@ -1,6 +1,5 @@
-//! One message: a 4-byte little-endian length, that many bytes of JSON, and
-//! the descriptors attached to its first bytes, as many to each as one
-//! SCM_RIGHTS may carry.
+//! One message: a 4-byte little-endian length, that many bytes of JSON, and the descriptors attached to its
+//! first bytes, up to the limit of SCM_RIGHTS at each byte.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -12,20 +11,20 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use tidegate_service::scm::{self, SCM_MAX};
 
-/// Most descriptors of one message: what a front end with 128 queue pairs has sent, and more.
+/// Most descriptors of one message: more than a front end with 128 queue pairs sends.
 pub const MAX_DESCRIPTORS: usize = 1024;
-/// Longest message, bytes.
+/// Longest message (bytes).
 pub const MAX_MESSAGE: usize = 16 << 20;
-/// Bytes of a message for which memory is taken before any of them came.
+/// Memory allocated before the first byte of a message arrives (bytes).
 const AT_ONCE: usize = 64 << 10;
 
-/// How long a sender waits until fewer descriptors are in flight: half as long as the agent waits for an answer, so that
-/// it gets one.
+/// Longest wait of a sender until fewer descriptors are in flight: half of the agent's wait for an answer, so
+/// that it gets one.
 const IN_FLIGHT: Duration = Duration::from_millis(1500);
-/// Between two tries.
+/// Pause between two tries.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// What a message may be at most.
+/// The largest accepted message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Bytes of JSON.
@@ -35,20 +34,20 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Of any message.
+    /// The bounds of any message.
     pub const ANY: Self = Self { bytes: MAX_MESSAGE, descriptors: MAX_DESCRIPTORS };
 }
 
-/// Sends one message. Where too many descriptors are [in flight](scm::too_many_in_flight) it waits for [`IN_FLIGHT`], and
-/// fails with that error if they still are.
+/// Sends one message. Waits up to [`IN_FLIGHT`] while too many descriptors are [in
+/// flight](scm::too_many_in_flight), then returns that error.
 pub fn send(stream: &UnixStream, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     send_until(stream, message, descriptors, None)
 }
 
-/// As [`send`], until `end` at the latest.
+/// As [`send`], at most until `end`.
 ///
 /// # Errors
-/// [`io::ErrorKind::TimedOut`] where the other end did not take all of it in time.
+/// [`io::ErrorKind::TimedOut`] if the other end did not take all of it in time.
 pub fn send_until(
     stream: &UnixStream,
     message: &impl Serialize,
@@ -97,8 +96,7 @@ fn send_with(
     }
 }
 
-/// Waits until something can be sent or received, `end` at the latest; not at all where there is none: then the
-/// call itself waits.
+/// Waits until the stream is ready, at most until `end`. Without `end`, the following call waits.
 fn wait(stream: &UnixStream, events: PollFlags, end: Option<Instant>) -> io::Result<()> {
     let Some(end) = end else { return Ok(()) };
     loop {
@@ -113,16 +111,16 @@ fn wait(stream: &UnixStream, events: PollFlags, end: Option<Instant>) -> io::Res
     }
 }
 
-/// Receives one message; `None` where the other end closed between messages.
+/// Receives one message; `None` if the other end closed between messages.
 pub fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     receive_until(stream, Bounds::ANY, None)
 }
 
-/// As [`receive`], from a process that is not trusted: within `bounds`, until `end` at the latest. Memory is taken for what
-/// came, not for what was announced, and of descriptors beyond the bounds none gets a number in this process.
+/// As [`receive`], from an untrusted process: within `bounds`, at most until `end`. Memory is allocated for
+/// received bytes, not for announced ones; descriptors beyond the bounds get no number here.
 ///
 /// # Errors
-/// [`io::ErrorKind::TimedOut`] where it is not there in time; or it is more than `bounds`, or makes no sense.
+/// [`io::ErrorKind::TimedOut`] if the message is late; or it exceeds `bounds`, or is invalid.
 pub fn receive_until<T: DeserializeOwned>(
     stream: &UnixStream,
     bounds: Bounds,
@@ -140,7 +138,7 @@ pub fn receive_until<T: DeserializeOwned>(
     let mut body = Vec::new();
     while body.len() < length {
         let from = body.len();
-        // As much again as there is.
+        // Doubles the buffer.
         body.resize(length.min(2 * from.max(AT_ONCE / 2)), 0);
         if !incoming.fill(&mut body[from..])? {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -149,17 +147,16 @@ pub fn receive_until<T: DeserializeOwned>(
     Ok(Some((serde_json::from_slice(&body)?, incoming.descriptors)))
 }
 
-/// A message on its way in.
+/// A partly received message.
 struct Incoming<'s> {
     stream: &'s UnixStream,
     end: Option<Instant>,
-    /// Most descriptors.
     most: usize,
     descriptors: Vec<OwnedFd>,
 }
 
 impl Incoming<'_> {
-    /// Fills the buffer; `false` where the other end closed before its first byte.
+    /// Fills the buffer; `false` if the other end closed before.
     fn fill(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
         let mut got = 0;
         while got < buffer.len() {
@@ -273,7 +270,7 @@ mod tests {
         assert_eq!(asked(bounds(101, 0), 10_000, &long), Ok(0));
         let half = |mut stream: &UnixStream| stream.write_all(&[9, 0, 0, 0, b'"']).unwrap();
         assert_eq!(asked(bounds(100, 0), 20, &half), Err(io::ErrorKind::TimedOut));
-        // One byte after the other: the time is that of the message.
+        // One byte after the other: the limit is for the whole message.
         let (mut a, b) = UnixStream::pair().unwrap();
         std::thread::spawn(move || {
             while a.write_all(&[0]).is_ok() {
@@ -282,7 +279,7 @@ mod tests {
         });
         let began = Instant::now();
         let end = Some(began + Duration::from_millis(70));
-        // Messages of no byte are no JSON, so it is the first four bytes that take longer.
+        // Messages of no byte are no JSON, so the time passes in the first four bytes.
         assert_eq!(
             receive_until::<String>(&b, Bounds::ANY, end).unwrap_err().kind(),
             io::ErrorKind::TimedOut

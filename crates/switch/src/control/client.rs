@@ -4,9 +4,9 @@
 //!  question ──▶ switch ──▶ answer, in time? as short as that question's may be? ──▶ checked ──▶ who asked
 //! ```
 //!
-//! The switch is not trusted. An answer is bounded and checked before a caller sees it; one that makes no sense ends the
-//! conversation. Descriptors that come with an answer may take long to close, so an agent's answers are [taken
-//! in](Client::apart) by a thread that the caller waits for no longer than for the answer.
+//! The switch is not trusted. Each answer is bounded and checked before a caller sees it; an invalid one ends
+//! the conversation. Descriptors of an answer may take long to close, so a thread [receives](Client::apart)
+//! an agent's answers, and the caller waits only for the answer.
 
 use super::answer::{self, Answer, Expected};
 use super::message::{Hello, LinkKind, PortStatus, Reply, Request, Retired};
@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 use tidegate_contract::{Host, Vnic};
 use tidegate_service::foreign::Foreign;
 
-/// Longest wait for an answer, from the begin of the question to its end. The switch answers within milliseconds; one
-/// that has to wait for the CPU that long keeps no promise either.
+/// Longest wait for an answer, from the start of the question. The switch answers within milliseconds;
+/// without the CPU for that long, it keeps no promise either.
 pub const PATIENCE: Duration = Duration::from_secs(3);
-/// Longest reason for a failure that is passed on, bytes: the switch may have chosen the words.
+/// Longest reason of a failure that is passed on (bytes); the words may be the switch's.
 const REASON: usize = 1000;
 
 const STOPPED: &str = "is its process stopped (SIGSTOP), in a debugger, or without a CPU?";
@@ -39,16 +39,16 @@ pub struct Client {
     stream: UnixStream,
     path: PathBuf,
     patience: Duration,
-    /// When the time of all questions together began; each has a time of its own where there is none.
+    /// Start of the common time of all questions; `None`: each has its own time.
     began: Option<Instant>,
-    /// The thread that takes answers in.
+    /// The thread that receives answers.
     apart: Option<answer::Apart>,
 }
 
-/// What a port is connected with.
+/// The connection of a port.
 #[derive(Debug)]
 pub enum Attachment<'a> {
-    /// What it has already.
+    /// The present connection.
     Keep,
     /// A listening vhost-user socket.
     Listener(BorrowedFd<'a>),
@@ -56,29 +56,29 @@ pub enum Attachment<'a> {
     Stream(BorrowedFd<'a>),
     /// A tap, one descriptor per queue pair.
     Tap(&'a [OwnedFd]),
-    /// A connection to a switch that is gone.
+    /// The connection of a switch that has ended.
     Restored {
-        /// A listening socket, where the switch is the server.
+        /// The listening socket, if the switch is the server.
         listener: Option<BorrowedFd<'a>>,
-        /// What the front end has said.
+        /// State of the connection.
         kept: &'a SavedConnection,
-        /// The descriptors of it.
+        /// Descriptors of the connection.
         descriptors: &'a HashMap<Number, Foreign>,
     },
 }
 
-/// Why the switch did not do what was asked.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SwitchError {
-    /// The switch refused; nothing was changed.
+    /// The switch refused; nothing has changed.
     #[error("the switch refused: {0}")]
     Refused(String),
-    /// It cannot be reached.
+    /// The switch cannot be reached.
     #[error("no switch at {path}: {source} (is `tidegate switch` running?)")]
     Unreachable {
         /// The control socket.
         path: PathBuf,
-        /// What happened.
+        /// The cause.
         source: io::Error,
     },
     /// The conversation broke off.
@@ -86,14 +86,13 @@ pub enum SwitchError {
     Broken {
         /// The control socket.
         path: PathBuf,
-        /// What happened.
+        /// The cause.
         reason: String,
     },
 }
 
 impl Client {
-    /// Connects to the control socket at `path`. Neither this nor any question waits for longer than
-    /// [`PATIENCE`] for a switch that does not answer, or that answers slowly.
+    /// Connects to the control socket at `path`. Neither this nor any question waits longer than [`PATIENCE`].
     pub fn connect(path: &Path) -> Result<Self, SwitchError> {
         let connected = || -> io::Result<UnixStream> {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -111,29 +110,27 @@ impl Client {
         }
     }
 
-    /// Asks over a stream; `path` is for messages.
+    /// Returns a client over a stream; `path` is for messages.
     pub fn over(stream: UnixStream, path: &Path) -> Self {
         Self { stream, path: path.to_owned(), patience: PATIENCE, began: None, apart: None }
     }
 
-    /// Answers are taken in by a thread of their own from now on: the caller does not wait until descriptors that the
-    /// switch has sent are closed.
+    /// Receives answers in a separate thread from now on: the caller does not wait until their descriptors are closed.
     ///
     /// # Errors
-    /// No thread or descriptor to be had; or too many such threads have not come back.
+    /// No thread or descriptor is available; or too many such threads have not returned.
     pub fn apart(mut self) -> Result<Self, SwitchError> {
         let apart = self.stream.try_clone().and_then(answer::Apart::start);
         self.apart = Some(apart.map_err(|e| self.broken(e.to_string()))?);
         Ok(self)
     }
 
-    /// All questions from now on, together, end `patience` after `began`. Before the first call each has a [`PATIENCE`] of
-    /// its own.
+    /// Ends all questions from now on at `patience` after `began`. Before the first call, each has its own [`PATIENCE`].
     pub fn share_patience(&mut self, began: Instant, patience: Duration) {
         (self.began, self.patience) = (Some(began), patience);
     }
 
-    /// Whether the switch has closed the connection, is gone, or says something that no question asked for.
+    /// Whether the switch has closed the connection, is gone, or has sent an unexpected message.
     pub fn is_closed(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match recv(&self.stream, &mut [0u8; 1], flags) {
@@ -142,7 +139,7 @@ impl Client {
         }
     }
 
-    /// Who it is, and its statistics, as a reader and as a descriptor.
+    /// Returns the identity of the switch, and its statistics as a reader and as a descriptor.
     pub fn hello(&mut self) -> Result<(Hello, Reader, OwnedFd), SwitchError> {
         match self.ask(&Request::Hello, &[], Expected::Hello)? {
             Answer { reply: Reply::Hello(hello), statistics: Some((reader, file)), .. } => {
@@ -152,12 +149,12 @@ impl Client {
         }
     }
 
-    /// Host-wide settings.
+    /// Sets host-wide settings.
     pub fn set_host(&mut self, host: &Host) -> Result<(), SwitchError> {
         self.done(&Request::SetHost(host.clone()), &[])
     }
 
-    /// Makes or changes a port.
+    /// Creates or changes a port.
     pub fn set_port(&mut self, vnic: &Vnic, link: Attachment<'_>) -> Result<(), SwitchError> {
         let (kind, descriptors): (_, Vec<BorrowedFd<'_>>) = match &link {
             Attachment::Keep => (LinkKind::Keep, vec![]),
@@ -181,7 +178,7 @@ impl Client {
         self.done(&Request::RemovePort { name: name.into() }, &[])
     }
 
-    /// All ports with their contracts in force.
+    /// Returns all ports with their contracts in force.
     pub fn ports(&mut self) -> Result<Vec<PortStatus>, SwitchError> {
         match self.ask(&Request::Ports, &[], Expected::Ports)? {
             Answer { reply: Reply::Ports(ports), .. } => Ok(ports),
@@ -189,21 +186,20 @@ impl Client {
         }
     }
 
-    /// Where the switch tells, from now on, what it takes to go on in its place. It ends when this switch is
-    /// gone.
+    /// Returns a socket with the state that another process needs to continue, from now until the switch ends.
     pub fn keep(&mut self) -> Result<notes::Notes, SwitchError> {
         let (notes, theirs) = notes::pair().map_err(|e| self.broken(format!("cannot make a socket: {e}")))?;
         self.done(&Request::Keep, &[theirs.as_fd()])?;
         Ok(notes)
     }
 
-    /// Lets ports go on counting where they stood in the statistics of a switch that is gone.
+    /// Continues the counters of a switch that has ended.
     pub fn inherit(&mut self, statistics: BorrowedFd<'_>) -> Result<(), SwitchError> {
         self.done(&Request::Inherit, &[statistics])
     }
 
-    /// Lets the switch end its traffic; what it leaves, and its control socket. It goes on when this client
-    /// is dropped, unless it is [released](Self::release).
+    /// Ends the switch's traffic; returns its final state and control socket. The switch goes on when this
+    /// client is dropped, unless it is [released](Self::release).
     pub fn retire(&mut self) -> Result<(Retired, OwnedFd), SwitchError> {
         match self.ask(&Request::Retire, &[], Expected::Retired)? {
             Answer { reply: Reply::Retired(retired), socket: Some(socket), .. } => Ok((*retired, socket)),
@@ -211,7 +207,7 @@ impl Client {
         }
     }
 
-    /// Lets a switch that has [retired](Self::retire) end. When this returns it touches nothing any more.
+    /// Ends a switch that has [retired](Self::retire). After this, it touches nothing any more.
     pub fn release(&mut self) -> Result<(), SwitchError> {
         self.done(&Request::Release, &[])
     }
@@ -242,7 +238,7 @@ impl Client {
             }
         });
         let answer = answer.map_err(|e| {
-            // What comes of it later is no answer to another question.
+            // A late answer must not pass for the answer to another question.
             let _ = self.stream.shutdown(std::net::Shutdown::Both);
             self.broken(self.reason(&e))
         });
@@ -271,7 +267,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Who takes answers in has a duplicate.
+        // The receiving thread has a duplicate.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
@@ -288,7 +284,7 @@ mod tests {
         let _listener = UnixListener::bind(&path).unwrap();
         let error = Client::connect(&path).unwrap().hello().err().unwrap().to_string();
         assert!(error.contains("no answer for 3 s") && error.contains("SIGSTOP"), "{error}");
-        // No thread accepts: from some number on the kernel queues no further connection.
+        // No thread accepts: after some connections, the kernel queues no more.
         let waiting: Vec<_> =
             (0..100_000).map(|_| Client::connect(&path)).take_while(Result::is_ok).collect();
         let error = Client::connect(&path).unwrap_err().to_string();

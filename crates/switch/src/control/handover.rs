@@ -1,4 +1,4 @@
-//! All that a switch has told of itself, for the switch that goes on in its place; bounded.
+//! The state that a switch has sent for its successor; bounded.
 //!
 //! ```text
 //!  Note + descriptors ──▶ Told: vNIC ─▶ connection (what was said, its descriptors), listener or tap
@@ -12,8 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use tidegate_contract::Vnic;
 use tidegate_service::foreign::Foreign;
 
-/// Most descriptors of one vNIC, of those its connection needs and of those that were not needed yet: three for each
-/// of 256 queues, and memory.
+/// Most descriptors of one vNIC: three for each of 256 queues, and memory.
 const MOST: usize = 1024;
 /// Most queue pairs of a tap.
 const QUEUES: usize = 256;
@@ -21,60 +20,60 @@ const QUEUES: usize = 256;
 /// A front end's connection.
 #[derive(Debug)]
 pub struct Connected {
-    /// What it has said.
+    /// State of the connection.
     pub kept: SavedConnection,
-    /// All descriptors of it.
+    /// Descriptors of the connection.
     pub descriptors: HashMap<Number, Foreign>,
-    /// For how many messages that holds.
+    /// Number of messages after which the state holds.
     pub messages: u64,
 }
 
-/// What one switch has told.
+/// The notes of one switch.
 #[derive(Debug, Default)]
 pub struct Handover {
-    /// Connections of vNICs; `None` where there is none, or it is not known.
+    /// Connections of vNICs; `None` without a connection, or if it is unknown.
     pub connections: BTreeMap<String, Option<Connected>>,
     /// Listening sockets and taps.
     pub links: BTreeMap<String, Vec<Foreign>>,
-    /// Descriptors of connections, before the note that says what they are.
+    /// Descriptors of connections, before the note that needs them.
     coming: BTreeMap<String, HashMap<Number, Foreign>>,
 }
 
-/// A note that a switch does not send.
+/// A note that a correct switch does not send.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Nonsense {
-    /// Of no vNIC that can be.
+    /// An invalid vNIC name.
     #[error("it tells of a vNIC that can have no such name")]
     Name,
-    /// Of more vNICs than a switch has.
+    /// More vNICs than a switch has.
     #[error("it tells of more than {VNICS} vNICs")]
     Vnics,
-    /// With other descriptors than it says.
+    /// The number of descriptors does not match the note.
     #[error("vNIC {vnic}: a note with {descriptors} descriptors, which has another number of them")]
     Descriptors {
         /// The vNIC.
         vnic: String,
-        /// How many came.
+        /// Number of received descriptors.
         descriptors: usize,
     },
-    /// More than a connection has.
+    /// More than a connection can have.
     #[error("vNIC {0}: more descriptors, queues or memory regions than a connection has")]
     Connection(String),
-    /// A descriptor of the connection was never sent.
+    /// A descriptor of the connection is missing.
     #[error("vNIC {vnic}: descriptor {number} is missing: its connection is not kept")]
     Missing {
         /// The vNIC.
         vnic: String,
-        /// Which.
+        /// The descriptor's number.
         number: Number,
     },
 }
 
 impl Handover {
-    /// Takes in a note. What is not needed any more is closed elsewhere.
+    /// Processes a note. Unneeded descriptors are closed elsewhere.
     ///
     /// # Errors
-    /// It makes no sense; what was known of that vNIC's connection does not hold any more, and is forgotten.
+    /// The note is invalid; the state of that connection is forgotten.
     pub fn note(&mut self, note: Note, descriptors: Vec<Foreign>) -> Result<(), Nonsense> {
         let vnic = note.vnic;
         if !Vnic::is_name(&vnic) {
@@ -94,10 +93,10 @@ impl Handover {
         taken
     }
 
-    /// Takes in a note whose descriptors are not to be had. Where it has some, all that was known of its vNIC is forgotten.
+    /// Processes a note without its descriptors.
     ///
     /// # Errors
-    /// It has some, or makes no sense.
+    /// The note had descriptors, or is invalid; all state of its vNIC is forgotten.
     pub fn note_alone(&mut self, note: Note) -> Result<(), Nonsense> {
         let vnic = note.vnic.clone();
         let taken = self.note(note, vec![]);
@@ -196,7 +195,7 @@ mod tests {
         told.note(note("a", said(1)), vec![]).unwrap();
         told.note(note("b", What::Gone), vec![]).unwrap();
         assert!(told.connections["b"].is_none());
-        // What was not needed then is not there any more.
+        // Descriptors that the last note did not need are gone.
         let missing = Nonsense::Missing { vnic: "a".into(), number: 2 };
         assert_eq!(told.note(note("a", said(2)), vec![]), Err(missing));
         assert!(told.connections["a"].is_none());
@@ -210,7 +209,7 @@ mod tests {
             told.note(note(vnic, said(1)), vec![]).unwrap();
             told.note(note(vnic, What::Listener), files(1, &budget)).unwrap();
         }
-        // What it has already is enough for this one.
+        // The earlier descriptors are enough for this note.
         told.note_alone(note("a", said(1))).unwrap();
         assert!(told.connections["a"].is_some() && told.links.contains_key("a"));
         told.note_alone(note("a", What::Descriptors(vec![2]))).unwrap_err();

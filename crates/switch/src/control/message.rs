@@ -10,19 +10,19 @@ use tidegate_evidence::{Connection, HeldUp, SharedStatus};
 /// Version of this protocol; both ends must speak the same.
 pub const PROTOCOL: u32 = 3;
 
-/// What the agent asks.
+/// A request of the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Who are you? The reply carries the statistics region's descriptor.
+    /// Asks for the switch's identity. The reply carries the statistics region's descriptor.
     Hello,
-    /// Host-wide settings.
+    /// Sets host-wide settings.
     SetHost(Host),
-    /// Makes a port, or changes the contract of a port that is there, live.
+    /// Creates a port, or changes the contract of an existing port, live.
     SetPort {
         /// The contract.
         vnic: Box<Vnic>,
-        /// What the request's descriptors are.
+        /// The kind of the request's descriptors.
         link: LinkKind,
     },
     /// Removes a port; its frames in flight are dropped.
@@ -30,35 +30,33 @@ pub enum Request {
         /// The vNIC.
         name: String,
     },
-    /// All ports with their contracts in force.
+    /// Asks for all ports with their contracts in force.
     Ports,
-    /// Tells, from now on, what it takes for another process to go on in this one's place, as
+    /// Makes the switch send the state that another process needs to continue, from now on, as
     /// [notes](super::notes) into the request's descriptor, a `SOCK_SEQPACKET` socket.
     Keep,
-    /// Ends traffic, with nothing in flight, and tells what is left: for a process that goes on with it. The
-    /// next request of this connection is [`Release`](Self::Release); whatever else comes, and its end, takes
-    /// this back.
+    /// Ends traffic, with nothing in flight, and asks for the final state. The next request of this
+    /// connection is [`Release`](Self::Release); anything else, or its end, makes the switch go on.
     Retire,
-    /// End: another process goes on.
+    /// Ends the switch: its successor goes on.
     Release,
-    /// Ports that are made from now on go on counting where they stood in the statistics region that is the
-    /// request's descriptor: one of a switch that is gone.
+    /// Makes new ports continue the counters in the request's descriptor, the statistics region of a switch
+    /// that has ended.
     Inherit,
-    /// Sends a copy of a vNIC's frames, both ways, as pcapng into the
-    /// request's descriptor until its other end closes.
+    /// Sends a copy of a vNIC's frames, both ways, as pcapng into the request's descriptor until its other end closes.
     Capture {
         /// The vNIC.
         name: String,
-        /// Bytes kept of each frame.
+        /// Bytes captured of each frame.
         snaplen: u32,
     },
 }
 
-/// What the descriptors of [`Request::SetPort`] are.
+/// The descriptors of [`Request::SetPort`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkKind {
-    /// None: the port keeps what it has.
+    /// None: the port keeps its connection.
     Keep,
     /// One listening vhost-user socket.
     Listener,
@@ -66,18 +64,18 @@ pub enum LinkKind {
     Stream,
     /// One tap descriptor per queue pair.
     Tap,
-    /// A listening socket where `listener`, then those of a connection to a switch that is gone.
+    /// A listening socket if `listener`, then those of a connection of a switch that has ended.
     Restored {
-        /// We are the server.
+        /// The switch is the server.
         listener: bool,
-        /// What the front end has said.
+        /// State of the connection.
         kept: Box<SavedConnection>,
-        /// The numbers, in `kept`, of the descriptors.
+        /// The numbers of the descriptors in `kept`.
         numbers: Vec<Number>,
     },
 }
 
-/// What the switch answers.
+/// An answer of the switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
@@ -89,12 +87,12 @@ pub enum Reply {
     Ports(Vec<PortStatus>),
     /// To [`Request::Retire`], with the control socket that listens.
     Retired(Box<Retired>),
-    /// Refused; nothing was changed.
+    /// Refused; nothing has changed.
     Refused(String),
 }
 
 impl Reply {
-    /// What kind of answer it is, in a word.
+    /// Returns the kind of answer, in a word.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -106,27 +104,27 @@ impl Reply {
     }
 }
 
-/// What a switch that has retired leaves, beside the connections that it [told](Request::Keep) of.
+/// The final state of a retired switch, beside the connections that it [sent](Request::Keep).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retired {
     /// Host-wide settings.
     pub host: Host,
     /// All ports.
     pub ports: Vec<PortStatus>,
-    /// Tokens by vNIC.
+    /// Token bucket levels by vNIC.
     pub levels: Vec<(String, Levels)>,
-    /// Addresses learned: which, behind which vNIC, when it was seen last (s of CLOCK_MONOTONIC).
+    /// Learned addresses: MAC, vNIC, last time seen (s, CLOCK_MONOTONIC).
     pub learned: Vec<(Mac, String, u32)>,
-    /// When ports were last read, ns of CLOCK_MONOTONIC.
+    /// When the switch last read from ports (ns, CLOCK_MONOTONIC).
     pub stopped: u64,
-    /// Frames that were in flight and found no receiver in time.
+    /// Frames in flight found no receiver in time.
     pub dropped: bool,
-    /// Within which time the service manager wants to hear that the switch is alive, us.
+    /// The service manager's watchdog interval (us).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watchdog_us: Option<u64>,
 }
 
-/// A switch, introduced.
+/// The identity of a switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`PROTOCOL`].
@@ -135,13 +133,13 @@ pub struct Hello {
     pub version: String,
     /// Process id.
     pub pid: u32,
-    /// Start, nanoseconds since the epoch: tells one switch process from the next.
+    /// Start (ns since the epoch): distinguishes switch processes.
     pub started: u64,
     /// Worker threads.
     pub workers: usize,
 }
 
-/// One port, as it is.
+/// The state of one port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortStatus {
     /// The contract in force.
@@ -150,33 +148,33 @@ pub struct PortStatus {
     pub index: usize,
     /// The worker that owns it.
     pub worker: usize,
-    /// How it is connected.
+    /// State of its connection.
     pub connection: Connection,
     /// Virtio features negotiated; 0 while not connected.
     pub features: u64,
     /// Queue pairs in use.
     pub queue_pairs: u16,
-    /// Why the contract's deadline is not promised right now, where it is not.
+    /// Why the contract's deadline is suspended, if it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_suspended: Option<String>,
     /// Why the last front end was disconnected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// Front ends turned away: one was connected already, and another one waited.
+    /// Refused front ends: one was connected, and another one waited already.
     pub refused_connections: u64,
-    /// A front end waits for the one that is connected to leave.
+    /// A front end waits until the connected one leaves.
     #[serde(default)]
     pub heir: bool,
-    /// Front ends disconnected for what they did, by [`ThrownOut`](crate::stats::ThrownOut).
+    /// Front ends disconnected for their behaviour, by [`ThrownOut`](crate::stats::ThrownOut).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub thrown_out: BTreeMap<String, u64>,
-    /// What its front ends' objects did to threads of the switch.
+    /// Delays of the switch's threads by its front ends' objects.
     #[serde(default)]
     pub held: HeldUp,
-    /// Addresses of its contract that other vNICs may have, too.
+    /// The contract's addresses that other vNICs may have, too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<SharedStatus>,
-    /// Closing what the last front end shared takes long: no other is taken until it is done.
+    /// The last front end's memory and descriptors are still being closed; until then, no other is accepted.
     #[serde(default)]
     pub closing: bool,
 }

@@ -1,4 +1,4 @@
-//! What the switch tells unasked: all it takes for another process to go on in its place.
+//! State that the switch sends unasked: all that another process needs to continue in its place.
 //!
 //! ```text
 //!  port threads ── Note + descriptors ──▶ SOCK_SEQPACKET ──▶ agent: Notes::next
@@ -6,11 +6,9 @@
 //!                                             └──▶ then the end
 //! ```
 //!
-//! One packet is one note. Nothing is acknowledged: what was sent is in the
-//! receiver's queue and survives the sender. What was *not* sent because the
-//! receiver was slow is told by [`messages`](crate::stats::layout::VnicSlot::messages)
-//! in the statistics region: a connection kept at another count than that is not the
-//! one the front end knows.
+//! One packet is one note. Nothing is acknowledged: a sent note is in the receiver's queue and survives the sender. If a
+//! note could *not* be sent to a slow receiver, [`messages`](crate::stats::layout::VnicSlot::messages) in the statistics
+//! region differs from the stored count, and the stored connection is not the one the front end knows.
 
 use crate::vhost_user::saved::{Number, SavedConnection};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair, sockopt};
@@ -19,46 +17,46 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use tidegate_service::scm::{self, SCM_MAX};
 
-/// Longest note, bytes: a connection of 128 queue pairs takes less.
+/// Longest note (bytes); a connection of 128 queue pairs takes less.
 const LONGEST: usize = 192 << 10;
 
-/// One thing that changed.
+/// One change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     /// The vNIC.
     pub vnic: String,
-    /// What of it.
+    /// The change.
     pub what: What,
 }
 
-/// What changed of a vNIC.
+/// A change of a vNIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// The note's descriptors have these numbers; a connection needs them.
+    /// The note's descriptors have these numbers; a connection will refer to them.
     Descriptors(Vec<Number>),
-    /// What its front end has said by now.
+    /// The present state of the connection.
     Said {
-        /// [`messages`](crate::stats::layout::VnicSlot::messages) for which it holds.
+        /// [`messages`](crate::stats::layout::VnicSlot::messages) at which the state holds.
         messages: u64,
         /// The connection.
         kept: Box<SavedConnection>,
     },
-    /// Its connection is over.
+    /// The connection is over.
     Gone,
-    /// The note's descriptor is its listening socket.
+    /// The note's descriptor is the listening socket.
     Listener,
-    /// The note's descriptors are its tap's, one per queue pair.
+    /// The note's descriptors are the tap's, one per queue pair.
     Tap,
 }
 
-/// A socket pair: what comes out of it, and the switch's end.
+/// Creates a socket pair: the receiver of notes, and the switch's end.
 ///
 /// # Errors
-/// No descriptors to be had.
+/// No descriptors are available.
 pub fn pair() -> io::Result<(Notes, OwnedFd)> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    // As large as the host allows (net.core.wmem_max): all ports may speak at once.
+    // As large as the host allows (net.core.wmem_max): all ports may send at once.
     sockopt::set_socket_send_buffer_size(&theirs, 4 << 20)?;
     Ok((Notes::over(ours), theirs))
 }
@@ -66,7 +64,7 @@ pub fn pair() -> io::Result<(Notes, OwnedFd)> {
 /// Sends one note without waiting.
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`] where the receiver does not keep up; otherwise it is gone.
+/// [`io::ErrorKind::WouldBlock`] if the receiver is slow; any other error: it is gone.
 pub fn send(socket: impl AsFd, note: &Note, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = serde_json::to_vec(note)?;
     if bytes.len() > LONGEST {
@@ -75,7 +73,7 @@ pub fn send(socket: impl AsFd, note: &Note, descriptors: &[BorrowedFd<'_>]) -> i
     scm::send(socket, &bytes, descriptors, SendFlags::DONTWAIT).map(drop)
 }
 
-/// What a switch tells, until it is gone.
+/// Receives the notes of a switch, until it ends.
 #[derive(Debug)]
 pub struct Notes {
     socket: OwnedFd,
@@ -83,12 +81,12 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// What comes out of `socket`, of type SOCK_SEQPACKET.
+    /// Receives notes from `socket`, of type SOCK_SEQPACKET.
     pub fn over(socket: OwnedFd) -> Self {
         Self { socket, buffer: vec![0; LONGEST] }
     }
 
-    /// The next note; `None` when the switch is gone and all it sent was taken.
+    /// Returns the next note; `None` after the last note of a switch that has ended.
     ///
     /// # Errors
     /// The switch sent something else, or the system refused.
@@ -100,12 +98,12 @@ impl Notes {
     /// As [`next`](Self::next), without waiting.
     ///
     /// # Errors
-    /// As there; [`io::ErrorKind::WouldBlock`] where there is none.
+    /// As there; [`io::ErrorKind::WouldBlock`] if there is none.
     pub fn try_next(&mut self) -> io::Result<Option<(Note, Vec<OwnedFd>)>> {
         self.receive(RecvFlags::DONTWAIT, SCM_MAX)
     }
 
-    /// As [`try_next`](Self::try_next), without the note's descriptors: this process never has them.
+    /// As [`try_next`](Self::try_next), without the note's descriptors: this process never receives them.
     ///
     /// # Errors
     /// As there.
@@ -113,15 +111,14 @@ impl Notes {
         Ok(self.receive(RecvFlags::DONTWAIT, 0)?.map(|(note, _)| note))
     }
 
-    /// Another descriptor of the socket: who shuts it down ends the conversation.
+    /// Duplicates the socket's descriptor; shutting it down ends the conversation.
     ///
     /// # Errors
-    /// No descriptor to be had.
+    /// No descriptor is available.
     pub fn socket(&self) -> io::Result<OwnedFd> {
         self.socket.try_clone()
     }
 
-    /// With at most `most` descriptors; the others are closed.
     fn receive(&mut self, flags: RecvFlags, most: usize) -> io::Result<Option<(Note, Vec<OwnedFd>)>> {
         let mut descriptors = Vec::new();
         let received = scm::receive(&self.socket, &mut self.buffer, &mut descriptors, most, flags)?;

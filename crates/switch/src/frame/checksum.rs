@@ -1,8 +1,7 @@
 //! The Internet checksum (RFC 1071).
 //!
-//! A *sum* here is the folded 16-bit one's-complement sum of big-endian words;
-//! the *checksum* in a header is its complement. An odd last byte counts as if a
-//! zero followed.
+//! A *sum* here is the folded 16-bit one's-complement sum of big-endian words; the *checksum* in a header is
+//! its complement. An odd last byte counts as if a zero followed.
 
 /// One's-complement addition.
 #[inline]
@@ -11,11 +10,11 @@ pub const fn add(a: u16, b: u16) -> u16 {
     s + carry as u16
 }
 
-/// The sum of `bytes`.
+/// Returns the sum of `bytes`.
 #[inline]
 pub fn sum(bytes: &[u8]) -> u16 {
-    // Summed in the machine's byte order and swapped once at the end (RFC 1071,
-    // 2 B). 32-bit words in a 64-bit accumulator cannot overflow below 16 GiB.
+    // Sums in native byte order and swaps once at the end (RFC 1071, 2 B). 32-bit words in a 64-bit
+    // accumulator cannot overflow below 16 GiB.
     let mut acc = 0u64;
     let mut words = bytes.chunks_exact(4);
     for w in &mut words {
@@ -39,30 +38,28 @@ const fn fold(acc: u64) -> u16 {
     acc as u16
 }
 
-/// The sum of a whole, from the sum `a` of its first `offset` bytes and the sum
-/// `b` of the rest: at an odd offset the words of `b` straddle those of the whole.
+/// Returns the sum of a whole, from the sums of its first `offset` bytes (`a`) and of the rest (`b`). At an
+/// odd offset the words of `b` straddle those of the whole.
 #[inline]
 pub const fn combine(a: u16, b: u16, offset: usize) -> u16 {
     add(a, if offset % 2 == 1 { b.swap_bytes() } else { b })
 }
 
-/// The sum of TCP's or UDP's pseudo header over IPv4 (RFC 9293, 3.1; RFC 768).
-/// `len` is that of L4 header and payload, bytes.
+/// Returns the sum of TCP's or UDP's pseudo header over IPv4 (RFC 9293, 3.1; RFC 768). `len`: L4 header and
+/// payload (bytes).
 #[inline]
 pub fn pseudo_v4(src: &[u8; 4], dst: &[u8; 4], protocol: u8, len: u16) -> u16 {
     add(add(sum(src), sum(dst)), add(protocol as u16, len))
 }
 
-/// The sum of the pseudo header over IPv6 (RFC 8200, 8.1). `len` is that of L4
-/// header and payload, bytes.
+/// Returns the sum of the pseudo header over IPv6 (RFC 8200, 8.1). `len`: L4 header and payload (bytes).
 #[inline]
 pub fn pseudo_v6(src: &[u8; 16], dst: &[u8; 16], protocol: u8, len: u32) -> u16 {
     let len = add((len >> 16) as u16, len as u16);
     add(add(sum(src), sum(dst)), add(protocol as u16, len))
 }
 
-/// The checksum after one 16-bit word it covers changed from `old` to `new`
-/// (RFC 1624, equation 3).
+/// Returns the checksum after a 16-bit word of its data changed from `old` to `new` (RFC 1624, equation 3).
 #[inline]
 pub const fn update(checksum: u16, old: u16, new: u16) -> u16 {
     !add(add(!checksum, !old), new)

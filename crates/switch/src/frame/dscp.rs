@@ -1,5 +1,4 @@
-//! Priority marks in the IP header (DSCP, RFC 2474). The two ECN bits beside
-//! them are the endpoints' and stay untouched.
+//! Priority marks in the IP header (DSCP, RFC 2474). The ECN bits beside them belong to the endpoints and stay.
 
 use crate::frame::checksum;
 use crate::frame::headers::{Headers, L3, get16, put};
@@ -8,12 +7,12 @@ use crate::frame::headers::{Headers, L3, get16, put};
 pub const CS6: u8 = 48;
 /// Class selector 7.
 pub const CS7: u8 = 56;
-/// Expedited forwarding (RFC 3246): what voice and real-time traffic carries.
+/// Expedited forwarding (RFC 3246): voice and real-time traffic.
 pub const EF: u8 = 46;
 /// Voice with admission (RFC 5865).
 pub const VOICE_ADMIT: u8 = 44;
 
-/// Whether the network would take `dscp` for real-time traffic.
+/// Whether networks treat `dscp` as real-time traffic.
 #[inline]
 pub const fn is_realtime(dscp: u8) -> bool {
     const MARKS: u64 = 1 << EF | 1 << VOICE_ADMIT | 1 << CS6 | 1 << CS7;
@@ -26,8 +25,8 @@ pub fn clear_realtime_marks(head: &mut [u8], headers: &mut Headers) -> bool {
     is_realtime(headers.dscp) && set_dscp(head, headers, 0)
 }
 
-/// Sets the DSCP, 0 to 63 (higher bits are ignored), in the header and in what
-/// `headers` says. Returns whether the frame now carries it: `false` without IP.
+/// Sets the DSCP, 0 to 63 (higher bits are ignored), in the header and in `headers`. Returns whether the
+/// frame now carries it: `false` without IP.
 #[inline]
 pub fn set_dscp(head: &mut [u8], headers: &mut Headers, value: u8) -> bool {
     let value = value & 0x3f;
@@ -63,7 +62,6 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Setting a mark is the same as having built the frame with it.
         #[test]
         fn set_is_as_if_built_so(spec in testing::frame(), value in 0u8..64) {
             let mut frame = spec.build();

@@ -1,13 +1,12 @@
-//! Congestion marks in the IP header (ECN, RFC 3168), of the outermost IP header alone: what a tunnel carries is its
-//! endpoints'.
+//! Congestion marks in the outermost IP header (ECN, RFC 3168). The marks of an inner header belong to its endpoints.
 
 use crate::frame::checksum;
 use crate::frame::headers::{Headers, L3, get16, put};
 
-/// Congestion experienced; the two other codes but 0 say that the sender understands it.
+/// Congestion experienced. The other codes except 0 say that the sender understands it.
 const CE: u16 = 3;
 
-/// The two bits of the frame's mark, as the lowest of a word, and where in the word they are; `None` without IP.
+/// Returns the frame's mark as the lowest two bits, and its shift in the word; `None` without IP.
 #[inline]
 fn mark(head: &[u8], headers: &Headers) -> Option<(u16, u32)> {
     // IPv4: version, header length, DSCP, ECN. IPv6: version, DSCP, ECN, flow label.
@@ -19,14 +18,14 @@ fn mark(head: &[u8], headers: &Headers) -> Option<(u16, u32)> {
     Some((get16(head, usize::from(headers.l3_offset))? >> shift & 3, shift))
 }
 
-/// Whether the sender of a frame understands congestion marks: it carries ECT(0), ECT(1), or CE already.
+/// Whether the sender understands congestion marks: the frame carries ECT(0), ECT(1) or CE.
 #[inline]
 pub fn ect(head: &[u8], headers: &Headers) -> bool {
     mark(head, headers).is_some_and(|(mark, _)| mark != 0)
 }
 
-/// Marks a frame whose sender [understands](ect) it with CE: IPv4's header checksum is as right as before. Returns whether
-/// the frame carries the mark now; any other frame stays as it is.
+/// Marks a frame whose sender [understands](ect) it with CE, and updates IPv4's header checksum: a wrong one
+/// stays wrong. Returns whether the frame carries the mark now.
 #[inline]
 pub fn set_ce(head: &mut [u8], headers: &Headers) -> bool {
     let Some((mark @ 1.., shift)) = mark(head, headers) else { return false };
@@ -54,8 +53,7 @@ mod tests {
     }
 
     proptest! {
-        /// A marked frame is the frame that the sender would have built with the mark: `build` computes the whole
-        /// checksum, over tags, options and traffic classes.
+        /// A marked frame equals one that was built with the mark, with a fully computed checksum.
         #[test]
         fn a_mark_is_as_if_built_so(spec in testing::frame()) {
             let mut frame = spec.build();
@@ -69,7 +67,6 @@ mod tests {
             prop_assert_eq!(headers, parsed(&expected), "nothing else changes");
         }
 
-        /// What a guest's checksum lacks, it lacks after the mark.
         #[test]
         fn a_wrong_checksum_stays_wrong_by_as_much(spec in testing::frame(), wrong: u16) {
             let spec = Frame { v6: false, ecn: 2, extensions: vec![], ..spec };
@@ -87,7 +84,6 @@ mod tests {
             prop_assert_eq!(off(&frame), off(&before));
         }
 
-        /// Any bytes with any claim about them: no panic, and no other byte than the mark's and the checksum's.
         #[test]
         fn a_hostile_frame_changes_in_its_mark_alone(mut frame in testing::hostile()) {
             let Ok(headers) = parse(&frame[..frame.len().min(HEADER_MAX)], frame.len()) else { return Ok(()) };

@@ -9,7 +9,7 @@ const PROTO_MOBILITY: u8 = 135;
 const PROTO_HIP: u8 = 139;
 const PROTO_SHIM6: u8 = 140;
 
-/// Whether an IPv6 next-header value names an extension header that leads on.
+/// Whether an IPv6 next-header value names an extension header that leads to another header.
 #[inline]
 pub(super) const fn is_extension(protocol: u8) -> bool {
     matches!(

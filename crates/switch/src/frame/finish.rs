@@ -1,5 +1,4 @@
-//! Completes the checksum of a frame for a receiver that will not: one without
-//! GUEST_CSUM (virtio 1.2, 5.1.3).
+//! Completes the checksum of a frame for a receiver without GUEST_CSUM (virtio 1.2, 5.1.3), which would not.
 
 use crate::frame::checksum;
 use crate::frame::headers::{Headers, L3, L4, PROTO_TCP, PROTO_UDP, get, put};
@@ -7,17 +6,15 @@ use crate::frame::offload::{TCP_CSUM_OFFSET, UDP_CSUM_OFFSET};
 use crate::frame::payload::Payload;
 use crate::frame::vnet_hdr::{NEEDS_CSUM, VnetHdr};
 
-/// Completes the checksum of a frame that is `head` followed by `payload`, if
-/// `vnet` says it is partial, and says so in `vnet`. `vnet` is that of
-/// [`receiver_hdr`](crate::frame::receiver_hdr) or of a [`SegmentPart`](crate::frame::SegmentPart);
-/// super-frames are segmented first.
+/// Completes the checksum of a frame, `head` followed by `payload`, if `vnet` marks it as partial, and clears
+/// that mark. `vnet` is that of [`receiver_hdr`](crate::frame::receiver_hdr) or of a
+/// [`SegmentPart`](crate::frame::SegmentPart); super-frames must be segmented first.
 ///
-/// The partial sum a guest left in a TCP or UDP header is not trusted: the
-/// pseudo header is summed from the IP header that was checked. Only for a
-/// checksum beyond those headers (a tunnel's inner one) there is nothing else.
+/// A guest's partial sum in a TCP or UDP header is not trusted: the pseudo header is summed from the checked
+/// IP header. A checksum beyond these headers (a tunnel's inner one) has no other source.
 ///
-/// Returns whether the checksum is complete. `false`, with nothing changed, only
-/// if the field does not lie in `head`, which [`crate::frame::offload::check`] refuses.
+/// Returns whether the checksum is complete. `false`, without a change, only if the field is not in `head`,
+/// which [`crate::frame::offload::check`] refuses.
 pub fn finish_checksum(
     head: &mut [u8],
     vnet: &mut VnetHdr,
@@ -43,8 +40,7 @@ pub fn finish_checksum(
         payload.checksum(0, end - in_head),
         in_head - start,
     );
-    // 0 means "no checksum" in UDP (RFC 768); 0xffff is the same number, and
-    // right where the protocol is not known.
+    // In UDP, 0 means "no checksum" (RFC 768). 0xffff is the same number, and correct for unknown protocols.
     let checksum = match !sum {
         0 if headers.l4 != L4::Tcp || !own => 0xffff,
         c => c,
@@ -56,7 +52,7 @@ pub fn finish_checksum(
     true
 }
 
-/// The sum of the pseudo header of a TCP or UDP datagram; `None` for others.
+/// Returns the sum of the pseudo header of a TCP or UDP datagram; `None` for others.
 #[inline]
 pub(super) fn pseudo_sum(head: &[u8], headers: &Headers) -> Option<u16> {
     let protocol = match headers.l4 {
@@ -79,7 +75,7 @@ pub(super) fn pseudo_sum(head: &[u8], headers: &Headers) -> Option<u16> {
     }
 }
 
-/// Where the checksum of a TCP or UDP header is, bytes from its start.
+/// Returns the offset of the checksum in a TCP or UDP header (bytes).
 #[inline]
 pub(super) fn csum_offset(l4: L4) -> Option<u16> {
     match l4 {
@@ -98,7 +94,6 @@ mod tests {
     use crate::frame::testing::{self, Frame};
     use proptest::prelude::*;
 
-    /// Finishes `frame`, with `head_len` of its bytes copied and the rest as payload.
     fn finish(frame: &[u8], head_len: usize, start: u16, offset: u16) -> (Vec<u8>, VnetHdr, bool) {
         let headers = parse(&frame[..frame.len().min(HEADER_MAX)], frame.len()).unwrap();
         let mut vnet =
@@ -119,7 +114,7 @@ mod tests {
             let f = spec.build();
             let h = parse(&f[..f.len().min(HEADER_MAX)], f.len()).unwrap();
             let offset = csum_offset(h.l4).unwrap();
-            // Any split that keeps the headers whole.
+            // Any split with whole headers.
             let head_len = usize::from(h.len) + more.index(spec.payload.len() + 1);
             let (out, vnet, done) = finish(&f, head_len, u16::from(h.l4_offset), offset);
             prop_assert!(done);
@@ -130,7 +125,7 @@ mod tests {
 
     #[test]
     fn udp_checksum_of_zero_is_sent_as_ones() {
-        // Choose the payload's one word so that the checksum becomes 0.
+        // Choose the only word of the payload so that the checksum becomes 0.
         let mut spec = Frame { payload: vec![0, 0], ..Frame::udp4(0) };
         let zero = finish(&spec.build(), 42, 34, 6).0;
         spec.payload = zero[40..42].to_vec();

@@ -1,11 +1,11 @@
-//! Which flow a frame belongs to: frames of a flow keep their order, so they go to one queue.
+//! The flow of a frame. Frames of a flow keep their order, so they go to one queue.
 
 use crate::frame::headers::{Headers, L3, L4, get};
 use crate::frame::parse;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
-/// The keys of this process' [`FlowKey`]s: a sender that does not know them cannot choose flows that collide.
+/// Random keys: a sender that does not know them cannot choose flows that collide.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     let random = RandomState::new();
     let mut numbers = 0u64..;
@@ -13,16 +13,16 @@ static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     Keys { flow: std::array::from_fn(|_| next()), host: std::array::from_fn(|_| next()) }
 });
 
-/// Words of what a flow is known by: addresses, ports, and protocol.
+/// Words that identify a flow: addresses, ports, and protocol.
 const WORDS: usize = 10;
 
-/// Random numbers, one for each word of 32 bits and one more.
+/// Random numbers, one for each 32-bit word and one more.
 struct Keys {
     flow: [u64; WORDS + 1],
     host: [u64; 4 + 1],
 }
 
-/// Multilinear hashing: of two different texts the hashes are equal for one in 2^32 keys, whatever the texts are (Lemire and Kaser,
+/// Multilinear hashing: two different texts have equal hashes for one in 2^32 keys (Lemire and Kaser,
 /// *Strongly universal string hashing is fast*, 2014).
 #[inline]
 fn hash_keyed(first: u64, keys: &[u64], words: &[[u8; 4]]) -> u32 {
@@ -32,34 +32,34 @@ fn hash_keyed(first: u64, keys: &[u64], words: &[[u8; 4]]) -> u32 {
     (words.iter().zip(keys).fold(first, add) >> 32) as u32
 }
 
-/// Which end of a flow is its host, whose flows may [share](crate::sched) one part.
+/// The end of a flow that is its host. The flows of a host may [share](crate::sched) one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostEnd {
-    /// The source address: of frames that a vNIC sends.
+    /// The source address: for frames from a vNIC.
     Source,
-    /// The destination address: of frames to a vNIC.
+    /// The destination address: for frames to a vNIC.
     Destination,
 }
 
-/// The flow and the host of a frame, as hashes with a key of this process' own.
+/// Hashes of a frame's flow and host, with keys of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey {
-    /// Of addresses, protocol and ports. Fragments have no ports: those between two hosts are one flow. Without IP: of the
-    /// MACs and the EtherType.
+    /// Hash of addresses, protocol and ports. Fragments have no ports: those between two hosts are one flow.
+    /// Without IP: hash of the MACs and the EtherType.
     pub flow: u32,
-    /// Of one address.
+    /// Hash of one address.
     pub host: u32,
 }
 
 impl FlowKey {
-    /// Of the first bytes of a frame of `len` bytes; the same for all whose headers are broken.
+    /// Hashes a frame of `len` bytes by its first bytes; frames with broken headers have equal keys.
     pub fn of(head: &[u8], len: usize, end: HostEnd) -> Self {
         parse(head, len).map_or(Self { flow: 0, host: 0 }, |headers| Self::parsed(head, &headers, end))
     }
 
-    /// Of a frame whose headers were [parsed](parse()).
+    /// Hashes a frame with [parsed](parse()) headers.
     pub fn parsed(head: &[u8], headers: &Headers, end: HostEnd) -> Self {
-        // Addresses, ports, protocol; and what kind of addresses they are.
+        // Addresses, ports, protocol, and the kind of addresses.
         let mut bytes = [0; 4 * WORDS];
         let host = addresses(head, headers, &mut bytes, end);
         if let (L4::Tcp | L4::Udp, Some(ports)) = (headers.l4, get::<4>(head, headers.l4_offset.into())) {
@@ -77,7 +77,7 @@ impl FlowKey {
     }
 }
 
-/// Writes both addresses of a frame to the front of `bytes`; the answer is the host's.
+/// Writes both addresses of a frame to the front of `bytes`; returns the host's.
 fn addresses(head: &[u8], headers: &Headers, bytes: &mut [u8; 4 * WORDS], end: HostEnd) -> [u8; 16] {
     let l3 = usize::from(headers.l3_offset);
     let is_source = end == HostEnd::Source;
@@ -105,7 +105,8 @@ fn addresses(head: &[u8], headers: &Headers, bytes: &mut [u8; 4 * WORDS], end: H
     host
 }
 
-/// Equal for all frames of a flow, and of fragments to the same host, by the first bytes of a frame of `len` bytes.
+/// Returns a value, from a frame's first bytes, that is equal for all frames of a flow, and for all fragments
+/// between two hosts.
 pub fn flow(head: &[u8], len: usize) -> u32 {
     parse(head, len).map_or(0, |headers| hash(head, &headers))
 }
@@ -128,7 +129,7 @@ fn hash(head: &[u8], headers: &Headers) -> u32 {
     let (words, _) = bytes(addresses).as_chunks();
     let hash = words.iter().fold(0, mix);
     let (words, _) = bytes(ports).as_chunks();
-    // The low bits choose the queue: the high ones are mixed best.
+    // The low bits choose the queue; the high bits are mixed best.
     words.iter().fold(hash, mix) >> 8
 }
 
@@ -139,7 +140,6 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// However much of the frame was copied beyond its headers, and whatever follows them.
         #[test]
         fn frames_of_a_flow_are_equal(spec in testing::frame(), payload in 0usize..400) {
             let frame = spec.build();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     proptest! {
-        /// Equal for equal addresses, protocol and ports, whatever else differs; else not, but by chance.
+        /// Other differences do not matter; different keys may be equal only by chance.
         #[test]
         fn the_key_is_of_the_five(a in testing::frame(), b in testing::frame()) {
             let five = |f: &Frame| (f.v6, f.tcp, f.v6.then_some(f.src6), f.ports);

@@ -1,5 +1,5 @@
-//! What a frame's headers say, and where they are: Ethernet, one VLAN tag, IPv4,
-//! IPv6, ARP, TCP, UDP. [`parse`](fn@crate::frame::parse) fills it in.
+//! The content and places of a frame's headers: Ethernet, one VLAN tag, IPv4, IPv6, ARP, TCP, UDP.
+//! [`parse`](fn@crate::frame::parse) fills it in.
 //!
 //! ```text
 //!  0          14 or 18        l4_offset          len                end     total_len
@@ -11,7 +11,7 @@ use crate::frame::extension::is_extension;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tidegate_contract::Mac;
 
-/// Most bytes of a frame that are copied and decided on.
+/// Most bytes of a frame that are copied for decisions.
 pub const HEADER_MAX: usize = 192;
 /// Longest frame: the largest IPv6 packet behind a tagged Ethernet header.
 pub const FRAME_MAX: usize = tidegate_contract::frame::FRAME_MAX as usize;
@@ -36,8 +36,8 @@ pub const PROTO_UDP: u8 = 17;
 /// IP protocol number of ICMPv6.
 pub const PROTO_ICMPV6: u8 = 58;
 
-/// Whether `dst` is an address for the link itself, which bridges do not forward: 01:80:c2:00:00:00 to 0f
-/// (IEEE 802.1Q, table 8-1): STP, PAUSE, LACP, EAPOL, LLDP.
+/// Whether `dst` is for the link itself (STP, PAUSE, LACP, EAPOL, LLDP): bridges do not forward
+/// 01:80:c2:00:00:00 to 0f (IEEE 802.1Q, table 8-1).
 #[inline]
 pub const fn is_of_link(dst: Mac) -> bool {
     matches!(dst.0, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f])
@@ -46,7 +46,7 @@ pub const fn is_of_link(dst: Mac) -> bool {
 /// The network layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum L3 {
-    /// None of the others.
+    /// Any other protocol.
     None,
     /// IPv4, header checked against the frame.
     Ipv4,
@@ -59,18 +59,17 @@ pub enum L3 {
 /// The transport layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum L4 {
-    /// No transport header to work on: not IP, or a fragment.
+    /// No transport header: not IP, or a fragment.
     None,
     /// TCP, header and options complete.
     Tcp,
     /// UDP, header complete.
     Udp,
-    /// Another protocol, or a header that is broken or not within reach.
+    /// Another protocol, or a header that is broken or out of reach.
     Other,
 }
 
-/// What a frame's headers say. Offsets are bytes from the frame's start and lie
-/// within the head that was parsed.
+/// The content of a frame's headers. Offsets are bytes from the frame's start, within the parsed head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     /// Destination MAC.
@@ -81,39 +80,37 @@ pub struct Headers {
     pub vlan: Option<u16>,
     /// EtherType behind the tag; below 1536 the length of an IEEE 802.3 frame.
     pub ethertype: u16,
-    /// Where the IP datagram or ARP packet ends; what follows is padding. The
-    /// frame's end where L3 is [`L3::None`].
+    /// End of the IP datagram or ARP packet; padding follows. The frame's end for [`L3::None`].
     pub end: u32,
     /// The network layer.
     pub l3: L3,
     /// The transport layer.
     pub l4: L4,
-    /// Where L3 begins: 14, or 18 with a tag.
+    /// Start of L3: 14, or 18 with a tag.
     pub l3_offset: u8,
-    /// Where L4 begins. Equal to `len` unless L4 is TCP or UDP.
+    /// Start of L4. Equal to `len` unless L4 is TCP or UDP.
     pub l4_offset: u8,
-    /// Header bytes through L4 with its options.
+    /// Header bytes up to the end of L4's options.
     pub len: u8,
     /// Differentiated services code point, 0 to 63; 0 without IP.
     pub dscp: u8,
-    /// IP protocol number at `l4_offset`; of an extension header where the walk
-    /// ended in one. 0 without IP.
+    /// IP protocol number at `l4_offset`, also of an extension header if the walk ended in one. 0 without IP.
     pub protocol: u8,
 }
 
-/// `N` bytes of `head` at `at`, if they are there.
+/// Returns `N` bytes of `head` at `at`, if present.
 #[inline]
 pub(super) fn get<const N: usize>(head: &[u8], at: usize) -> Option<&[u8; N]> {
     head.get(at..)?.first_chunk()
 }
 
-/// The big-endian word of `head` at `at`, if it is there.
+/// Returns the big-endian word of `head` at `at`, if present.
 #[inline]
 pub(super) fn get16(head: &[u8], at: usize) -> Option<u16> {
     get(head, at).map(|b| u16::from_be_bytes(*b))
 }
 
-/// Replaces bytes of `head` at `at`; `None`, and nothing changed, if they are not there.
+/// Replaces bytes of `head` at `at`; `None`, without a change, if they are missing.
 #[inline]
 pub(super) fn put<const N: usize>(head: &mut [u8], at: usize, bytes: [u8; N]) -> Option<()> {
     *head.get_mut(at..)?.first_chunk_mut()? = bytes;
@@ -121,7 +118,7 @@ pub(super) fn put<const N: usize>(head: &mut [u8], at: usize, bytes: [u8; N]) ->
 }
 
 impl Headers {
-    /// Of a frame that was not looked at yet.
+    /// Headers of a frame that was not parsed yet.
     pub const NONE: Self = Self {
         dst: Mac([0; 6]),
         src: Mac([0; 6]),
@@ -137,14 +134,14 @@ impl Headers {
         protocol: 0,
     };
 
-    /// Whether the walk over IPv6 extension headers ended in one of them, so
-    /// that what they lead to is not known. Fragment headers do not count.
+    /// Whether the walk over IPv6 extension headers ended in one of them, not counting fragment headers: the
+    /// next header is unknown.
     #[inline]
     pub const fn ends_in_extension(&self) -> bool {
         is_extension(self.protocol) && matches!(self.l3, L3::Ipv6)
     }
 
-    /// VLAN id of a tagged frame, 1 to 4095. A priority tag (VID 0) is no VLAN.
+    /// Returns the VLAN id of a tagged frame, 1 to 4095. A priority tag (VID 0) is no VLAN.
     #[inline]
     pub const fn vid(&self) -> Option<u16> {
         match self.vlan {
@@ -153,19 +150,19 @@ impl Headers {
         }
     }
 
-    /// Bytes of L4 header and payload, as the pseudo header counts them.
+    /// Returns the bytes of L4 header and payload, as the pseudo header counts them.
     #[inline]
     pub const fn l4_len(&self) -> u32 {
         self.end.saturating_sub(self.l4_offset as u32)
     }
 
-    /// Source address of an IP datagram.
+    /// Returns the source address of an IP datagram.
     #[inline]
     pub fn source_ip(&self, head: &[u8]) -> Option<IpAddr> {
         self.ip(head, 12, 8)
     }
 
-    /// Destination address of an IP datagram.
+    /// Returns the destination address of an IP datagram.
     #[inline]
     pub fn destination_ip(&self, head: &[u8]) -> Option<IpAddr> {
         self.ip(head, 16, 24)
@@ -181,7 +178,7 @@ impl Headers {
         }
     }
 
-    /// Sender hardware address of an ARP packet.
+    /// Returns the sender hardware address of an ARP packet.
     #[inline]
     pub fn arp_sender_mac(&self, head: &[u8]) -> Option<Mac> {
         if self.l3 != L3::Arp {
@@ -190,7 +187,7 @@ impl Headers {
         get(head, usize::from(self.l3_offset) + 8).map(|b| Mac(*b))
     }
 
-    /// Sender protocol address of an ARP packet.
+    /// Returns the sender protocol address of an ARP packet.
     #[inline]
     pub fn arp_sender_ip(&self, head: &[u8]) -> Option<Ipv4Addr> {
         if self.l3 != L3::Arp {

@@ -1,6 +1,5 @@
-//! What the bytes of an Ethernet frame say, and how to change them. Pure: no
-//! I/O, no clock, no allocation per frame, and no panic on any input, because a
-//! guest wrote it.
+//! Reads and changes the bytes of an Ethernet frame. Pure: no I/O, no clock, no allocation per frame, and no
+//! panic on any input, because a guest wrote it.
 //!
 //! ```text
 //!            ┌ vnet_hdr ─────────────┐
@@ -13,21 +12,20 @@
 //!            └───────────────────────┘
 //! ```
 //!
-//! Every decision is made on the copied head, and the copied head is delivered.
-//! Guest memory supplies payload only.
+//! Decisions use the copied head, and the copied head is delivered. Guest memory supplies only payload.
 //!
 //! - [`vnet_hdr`]: the virtio header in front of every frame
-//! - [`headers`]: Ethernet, VLAN, IP, ARP, TCP and UDP: where they are, what they say
-//! - [`mod@parse`]: how they are read out of the bytes
+//! - [`headers`]: Ethernet, VLAN, IP, ARP, TCP and UDP: places and content
+//! - [`mod@parse`]: reads them from the bytes
 //! - `extension`: IPv6 extension headers by number
-//! - [`offload`]: what a guest asks of us, checked; how many bytes that is on a wire
+//! - [`offload`]: checks a guest's offload requests; the number of bytes on a wire
 //! - [`payload`]: guest memory as a scatter list that is never a slice
 //! - [`checksum`]: the Internet checksum
-//! - [`finish`]: the checksum a receiver will not compute
+//! - [`finish`]: the checksum that a receiver will not compute
 //! - [`mod@flow`]: which frames keep their order
-//! - [`segment`]: super-frames cut to frames, or to smaller super-frames
+//! - [`segment`]: cuts super-frames to frames, or to smaller super-frames
 //! - [`dscp`]: priority marks; [`mod@ecn`]: congestion marks
-//! - [`policy`]: whether a vNIC may send a frame: anti-spoofing, and who speaks for the link, a router, a DHCP server
+//! - [`policy`]: whether a vNIC may send a frame: anti-spoofing; link, router and DHCP server frames
 
 pub mod checksum;
 pub mod dscp;

@@ -1,5 +1,4 @@
-//! What a guest asks of us in its virtio header, checked against the frame, and
-//! what the frame amounts to on a wire.
+//! Checks a guest's requests in its virtio header against the frame, and computes the frame's size on a wire.
 //!
 //! ```text
 //!  VnetHdr (a guest's word) ─┐
@@ -7,27 +6,25 @@
 //!  Headers (as parsed) ──────┘              └──────▶ receiver_hdr: the VnetHdr that is delivered
 //! ```
 //!
-//! Virtio 1.2, 5.1.6.2 says what a driver may ask.
+//! Virtio 1.2, 5.1.6.2 lists a driver's possible requests.
 
 use crate::frame::headers::{Headers, L3, L4};
 use crate::frame::vnet_hdr::{
     GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM, VnetHdr,
 };
 
-/// Least payload of a TCP segment, bytes: below it a guest would have us make
-/// thousands of frames of headers out of one.
+/// Least payload of a TCP segment (bytes). With less, one frame could become thousands of headers.
 pub const TSO_SIZE_MIN: u16 = 8;
-/// Most datagrams of one UDP super-frame. Their payload may be a byte, so their
-/// number is limited instead; 128 is what Linux sends and accepts.
+/// Most datagrams of one UDP super-frame, as in Linux. Limited because a payload may be one byte.
 pub const USO_SEGMENTS_MAX: u32 = 128;
 
-/// Where the checksum is in a TCP header, bytes.
+/// Offset of the checksum in a TCP header (bytes).
 pub const TCP_CSUM_OFFSET: u16 = 16;
-/// Where the checksum is in a UDP header, bytes.
+/// Offset of the checksum in a UDP header (bytes).
 pub const UDP_CSUM_OFFSET: u16 = 6;
 
-/// Work that the sender leaves to the switch, or to the receiver. The number is the L4 payload of one
-/// segment in bytes; the frame has more than that.
+/// Work that the sender leaves to the switch or the receiver. The number is the L4 payload of one segment
+/// (bytes); the frame has more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
     /// The frame is complete.
@@ -44,19 +41,19 @@ pub enum Offload {
     Uso6(u16),
 }
 
-/// Why a virtio header does not go with its frame.
+/// The reason why a virtio header contradicts its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// `csum_start` and `csum_offset` name no checksum field we may write.
+    /// `csum_start` and `csum_offset` name no checksum field that the switch may write.
     #[error("csum_start and csum_offset do not name a checksum of the frame's headers")]
     ChecksumPlace,
     /// A fragment or ARP has no checksum to complete.
     #[error("checksum requested for a fragment or ARP")]
     ChecksumFragment,
-    /// A super-frame must leave its checksum to us.
+    /// A super-frame without a partial checksum.
     #[error("segmentation requested without NEEDS_CSUM")]
     GsoWithoutChecksum,
-    /// The GSO type names another protocol than the frame has.
+    /// The GSO type does not match the frame's protocol.
     #[error("gso_type does not match the frame's protocol, or its headers exceed 192 bytes")]
     GsoProtocol,
     /// `gso_size` is 0, or too small.
@@ -68,13 +65,13 @@ pub enum Malformed {
     /// UDP fragmentation, which the switch does not offer.
     #[error("UDP fragmentation offload (UFO) is not offered")]
     Ufo,
-    /// None of the types virtio defines.
+    /// A type that virtio does not define.
     #[error("unknown gso_type")]
     GsoType,
 }
 
 impl Offload {
-    /// L4 payload of one segment, bytes; `None` unless it is a super-frame.
+    /// Returns the L4 payload of one segment (bytes); `None` unless it is a super-frame.
     #[inline]
     pub const fn gso_size(self) -> Option<u16> {
         match self {
@@ -83,7 +80,7 @@ impl Offload {
         }
     }
 
-    /// The `gso_type` that says it, without [`GSO_ECN`].
+    /// Returns the `gso_type`, without [`GSO_ECN`].
     #[inline]
     pub const fn gso_type(self) -> u8 {
         match self {
@@ -95,12 +92,10 @@ impl Offload {
     }
 }
 
-/// Checks what a guest asks for. `head_len` is how many bytes of the frame were
-/// copied, `total_len` how many it has. `hdr_len` is never looked at.
+/// Checks a guest's request against a frame of `total_len` bytes, of which `head_len` were copied. `hdr_len` is ignored.
 ///
-/// A checksum beyond the headers that were parsed is let through: guests that
-/// tunnel (VXLAN, GRE) leave the *inner* checksum to us. The field must lie in
-/// the copied bytes.
+/// A checksum beyond the parsed headers is allowed within the copied bytes: guests that tunnel (VXLAN, GRE)
+/// leave the *inner* checksum to the switch.
 ///
 /// # Errors
 ///
@@ -121,7 +116,7 @@ pub fn check(
     }
 }
 
-/// The part of [`check`] for frames whose checksum is left to us.
+/// The part of [`check`] for partial checksums.
 fn check_csum(
     vnet: &VnetHdr,
     headers: &Headers,
@@ -149,7 +144,7 @@ fn check_csum(
     check_gso(vnet, headers, total_len, own)
 }
 
-/// The part of [`check`] that super-frames need besides.
+/// The additional part of [`check`] for super-frames.
 fn check_gso(vnet: &VnetHdr, headers: &Headers, total_len: usize, own: bool) -> Result<Offload, Malformed> {
     let size = vnet.gso_size;
     let (offload, least) = match (vnet.gso_type & !GSO_ECN, headers.l3, headers.l4) {
@@ -188,7 +183,7 @@ fn payload_len(headers: &Headers, total_len: usize) -> u32 {
     (total_len as u32).saturating_sub(u32::from(headers.len))
 }
 
-/// Frames that a frame of `total_len` bytes becomes on a wire; at least 1.
+/// Returns the number of frames on a wire; at least 1.
 #[inline]
 pub fn segments(offload: Offload, headers: &Headers, total_len: usize) -> u32 {
     match offload.gso_size() {
@@ -197,15 +192,15 @@ pub fn segments(offload: Offload, headers: &Headers, total_len: usize) -> u32 {
     }
 }
 
-/// Bytes of all those frames, each with its own headers, without FCS: what a
-/// rate limit counts. At most 192 times `total_len`.
+/// Returns the bytes of all those frames, each with its own headers, without FCS, as rate limits count them.
+/// At most 192 times `total_len`.
 #[inline]
 pub fn wire_bytes(offload: Offload, headers: &Headers, total_len: usize) -> u32 {
     total_len as u32 + (segments(offload, headers, total_len) - 1) * u32::from(headers.len)
 }
 
-/// The header to deliver with a frame whose `offload` was checked, towards a
-/// receiver that takes such frames. Nothing a guest wrote goes on unchecked.
+/// Returns the header to deliver with a frame of a checked `offload`, to a receiver that takes such frames,
+/// with only checked values.
 #[inline]
 pub fn receiver_hdr(vnet: &VnetHdr, headers: &Headers, offload: Offload) -> VnetHdr {
     let mut hdr = VnetHdr { num_buffers: 1, ..VnetHdr::default() };
@@ -270,7 +265,7 @@ mod tests {
         assert_eq!(run(&f, csum(84, 16)), Ok(Offload::Checksum));
         assert_eq!(run(&f, csum(174, 16)), Ok(Offload::Checksum));
         assert_eq!(run(&f, csum(175, 16)), Err(Malformed::ChecksumPlace));
-        // But not a super-frame: which headers to repeat is not known.
+        // But not a super-frame: the headers to repeat are unknown.
         let inner = gso(GSO_UDP_L4, 100, 84, 16);
         assert_eq!(run(&f, inner), Err(Malformed::ChecksumPlace));
     }

@@ -1,4 +1,4 @@
-//! Reads the headers of a frame out of its copied bytes.
+//! Reads the headers of a frame from its copied bytes.
 //!
 //! ```text
 //!  head ─▶ Ethernet ─▶ VLAN? ─┬▶ IPv4 ─────────────┬▶ TCP, UDP ─▶ Headers
@@ -6,9 +6,8 @@
 //!                             └▶ ARP
 //! ```
 //!
-//! What is not understood but does no harm (an unknown protocol, a chain of
-//! headers longer than [`HEADER_MAX`]) is carried as [`L4::Other`]; what
-//! contradicts itself is a [`ParseError`].
+//! Unknown but harmless frames (an unknown protocol, a chain of headers longer than [`HEADER_MAX`]) are
+//! carried as [`L4::Other`]; contradictions are a [`ParseError`].
 
 use crate::frame::extension::{PROTO_AUTHENTICATION, PROTO_FRAGMENT, PROTO_ROUTING, is_extension};
 use crate::frame::headers::{
@@ -19,16 +18,16 @@ use tidegate_contract::Mac;
 
 const ARP_LEN: usize = 28;
 
-/// Why a frame cannot be carried.
+/// The reason why a frame cannot be carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// No room for an Ethernet header.
     #[error("frame is shorter than an Ethernet header (14 bytes)")]
     Short,
-    /// More than any protocol can mean.
+    /// Longer than any protocol allows.
     #[error("frame is longer than {FRAME_MAX} bytes")]
     Long,
-    /// The caller passed fewer bytes than the frame has and the headers need.
+    /// The caller passed fewer bytes than the headers need, and the frame has.
     #[error("headers continue beyond the bytes that were copied")]
     Truncated,
     /// The frame ends within its tag.
@@ -45,9 +44,8 @@ pub enum ParseError {
     Arp,
 }
 
-/// What comes behind the Ethernet header. Each layer is returned by value and
-/// [`Headers`] is written once, so that it need not be copied together from bytes
-/// that were just stored.
+/// The headers behind Ethernet. Layers are returned by value and [`Headers`] is written once, to avoid reads
+/// of bytes that were just stored.
 struct Upper {
     end: u32,
     l3: L3,
@@ -55,7 +53,7 @@ struct Upper {
     l4: Transport,
 }
 
-/// The transport layer and where it is.
+/// The transport layer and its place.
 struct Transport {
     l4: L4,
     offset: u8,
@@ -64,20 +62,18 @@ struct Transport {
 }
 
 impl Transport {
-    /// No transport header that we read; the headers end at `at`.
+    /// No readable transport header; the headers end at `at`.
     #[inline]
     const fn none(l4: L4, at: usize, protocol: u8) -> Self {
         Self { l4, offset: at as u8, len: at as u8, protocol }
     }
 }
 
-/// Reads the headers of a frame of `total_len` bytes from its first
-/// `min(total_len, HEADER_MAX)` bytes.
+/// Reads the headers of a frame of `total_len` bytes from its first `min(total_len, HEADER_MAX)` bytes.
 ///
 /// # Errors
 ///
-/// The frame's headers contradict themselves or its length, or `head` holds
-/// less than it should.
+/// The headers contradict themselves or the frame's length, or `head` is too short.
 #[inline(always)]
 pub fn parse(head: &[u8], total_len: usize) -> Result<Headers, ParseError> {
     if total_len > FRAME_MAX {
@@ -91,7 +87,7 @@ pub fn parse(head: &[u8], total_len: usize) -> Result<Headers, ParseError> {
     if ethertype == ETHERTYPE_VLAN {
         return tagged(head, ethernet, total_len);
     }
-    // Where the offset is known, half the instructions are not needed.
+    // A constant offset halves the number of instructions.
     let upper = upper(head, ethertype, 14, total_len)?;
     Ok(headers(ethernet, None, ethertype, 14, &upper))
 }
@@ -140,7 +136,7 @@ fn headers(ethernet: &[u8; 14], vlan: Option<u16>, ethertype: u16, l3: usize, up
     }
 }
 
-/// The error for a header that is not in the copied bytes: missing in the frame as well, or only there.
+/// Returns the error for a header outside the copied bytes: `malformed` if the frame lacks it, too.
 #[inline]
 fn absent(header_end: usize, total_len: usize, malformed: ParseError) -> ParseError {
     if header_end > total_len { malformed } else { ParseError::Truncated }
@@ -151,7 +147,7 @@ fn ipv4(head: &[u8], l3: usize, total_len: usize) -> Result<Upper, ParseError> {
     let Some(ip) = get::<20>(head, l3) else {
         return Err(absent(l3 + 20, total_len, ParseError::Ipv4));
     };
-    // Without options, as nearly all are, the transport header's place is known as well.
+    // Usually there are no options: then the place of the transport header is constant, too.
     match ip[0] {
         0x45 => behind_ipv4(head, ip, l3, 20, total_len),
         _ => ipv4_with_options(head, ip, l3, total_len),
@@ -183,7 +179,7 @@ fn behind_ipv4(
     if l4 > head.len() {
         return Err(ParseError::Truncated);
     }
-    // More-fragments or an offset: a part of a datagram.
+    // More-fragments flag or an offset: a part of a datagram.
     let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0;
     let protocol = ip[9];
     Ok(Upper {
@@ -224,7 +220,7 @@ fn arp(head: &[u8], l3: usize, total_len: usize) -> Result<Upper, ParseError> {
     let Some(arp) = get::<ARP_LEN>(head, l3) else {
         return Err(absent(l3 + ARP_LEN, total_len, ParseError::Arp));
     };
-    // The hardware type is not looked at: receivers take 6 (IEEE 802) for 1 (Ethernet).
+    // The hardware type is ignored: receivers accept 6 (IEEE 802) for 1 (Ethernet).
     if arp[2..6] != [0x08, 0x00, 6, 4] {
         return Err(ParseError::Arp);
     }
@@ -255,7 +251,7 @@ fn transport(head: &[u8], at: usize, protocol: u8) -> Transport {
 /// Walks IPv6 extension headers from `at` to the transport header (RFC 8200, 4).
 #[inline(never)]
 fn extensions(head: &[u8], mut at: usize, mut protocol: u8) -> Transport {
-    // Ends: every round moves on by at least 8 bytes.
+    // Ends: every round advances by at least 8 bytes.
     loop {
         if protocol == PROTO_FRAGMENT {
             return Transport::none(L4::None, at, protocol);
@@ -266,11 +262,10 @@ fn extensions(head: &[u8], mut at: usize, mut protocol: u8) -> Transport {
         let Some(&[next, len, _, segments_left]) = get(head, at) else {
             return Transport::none(L4::Other, at, protocol);
         };
-        // In units of 8 bytes, but of 4 in this one (RFC 4302, 2.2).
+        // In units of 8 bytes, in this one of 4 (RFC 4302, 2.2).
         let unit = if protocol == PROTO_AUTHENTICATION { 4 } else { 8 };
         let len = 8 + usize::from(len) * unit;
-        // Until a routing header is used up, the checksum counts an address
-        // that is not the destination (RFC 8200, 8.1): not ours to compute.
+        // Until a routing header is used up, the checksum counts another address than the destination (RFC 8200, 8.1).
         let under_way = protocol == PROTO_ROUTING && segments_left != 0;
         if at + len > head.len() || under_way {
             return Transport::none(L4::Other, at, protocol);
@@ -388,7 +383,7 @@ mod tests {
         assert_eq!(parsed(&f).unwrap().l4, L4::Other);
         f[46] = 0x60; // 24, the datagram has 20
         assert_eq!(parsed(&f).unwrap().l4, L4::Other);
-        // A datagram of 27 bytes ends within the UDP header, padding follows.
+        // A datagram of 27 bytes ends within the UDP header; padding follows.
         let mut f = Frame::udp4(20).build();
         f[16..18].copy_from_slice(&27u16.to_be_bytes());
         assert_eq!(parsed(&f).unwrap().l4, L4::Other);
@@ -450,7 +445,7 @@ mod tests {
 
         #[test]
         fn offsets_stay_in_bounds(frame in testing::hostile(), total in 0usize..70_000) {
-            // Also with a total that does not fit the bytes.
+            // Also with a total that contradicts the bytes.
             for total in [frame.len(), total] {
                 if let Ok(h) = parse(&frame, total) {
                     let head = frame.len().min(total).min(HEADER_MAX);

@@ -1,4 +1,4 @@
-//! Guest memory that holds the rest of a frame, as a scatter list.
+//! The rest of a frame in guest memory, as a scatter list.
 //!
 //! ```text
 //!  Span, Span, Span ─▶ Payload ─▶ copy_to, copy_to_ptr     the one copy
@@ -6,17 +6,17 @@
 //!                         └─────▶ sub, slice               a part of it
 //! ```
 //!
-//! The guest may write while we read, so no `&[u8]` to its memory ever exists:
-//! bytes are copied out through raw pointers and looked at afterwards.
+//! The guest may write meanwhile, so no `&[u8]` to its memory ever exists: bytes are copied through raw
+//! pointers, and then read from the copy.
 
 use crate::frame::checksum;
 pub use crate::virtio::Span;
 
-/// Bytes scattered over guest memory, to be read only.
+/// Read-only bytes scattered over guest memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Payload<'a> {
     spans: &'a [Span],
-    /// Bytes of the first span that come before ours.
+    /// Bytes of the first span before the payload.
     skip: u32,
     len: u32,
 }
@@ -29,19 +29,19 @@ impl<'a> Payload<'a> {
     /// No bytes.
     pub const EMPTY: Payload<'static> = Payload { spans: &[], skip: 0, len: 0 };
 
-    /// The bytes of `spans`, one after the other.
+    /// Returns the bytes of `spans`, one after the other.
     ///
     /// # Safety
     ///
-    /// For `'a`, every span is mapped and readable in full. Others may write to
-    /// it at any time, but no Rust reference to it may exist.
+    /// For `'a`, every span is mapped and readable. Others may write to it at any time, but no Rust reference
+    /// to it may exist.
     #[inline]
     pub unsafe fn new(spans: &'a [Span]) -> Self {
         let len = spans.iter().fold(0u32, |sum, s| sum.saturating_add(s.len));
         Self { spans, skip: 0, len }
     }
 
-    /// Bytes.
+    /// Returns the number of bytes.
     #[inline]
     pub const fn len(&self) -> usize {
         self.len as usize
@@ -53,7 +53,7 @@ impl<'a> Payload<'a> {
         self.len == 0
     }
 
-    /// `len` bytes from `offset` on, or as many of them as there are.
+    /// Returns `len` bytes from `offset` on, or fewer if there are fewer.
     #[inline]
     pub fn sub(&self, offset: usize, len: usize) -> Self {
         let offset = offset.min(self.len());
@@ -70,41 +70,39 @@ impl<'a> Payload<'a> {
         part
     }
 
-    /// The spans of `len` bytes from `offset` on.
+    /// Returns the spans of `len` bytes from `offset` on.
     #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Spans<'a> {
         Spans(self.sub(offset, len))
     }
 
-    /// Copies bytes from `offset` on; returns how many there were, at most `dst.len()`.
+    /// Copies bytes from `offset` on; returns their number, at most `dst.len()`.
     #[inline]
     pub fn copy_to(&self, offset: usize, dst: &mut [u8]) -> usize {
-        // SAFETY: `dst` is writable for its length, and being exclusive it does not overlap guest memory.
+        // SAFETY: `dst` is writable for its length and exclusive, so it does not overlap guest memory.
         unsafe { self.copy_to_ptr(offset, dst.as_mut_ptr(), dst.len()) }
     }
 
-    /// Copies up to `len` bytes from `offset` on; returns how many there were.
-    /// Source and destination may overlap (two vNICs of one guest).
+    /// Copies up to `len` bytes from `offset` on; returns their number. Source and destination may overlap
+    /// (two vNICs of one guest).
     ///
     /// # Safety
     ///
-    /// `dst` is writable for `len` bytes, and no Rust reference to what it
-    /// points at is used meanwhile.
+    /// `dst` is writable for `len` bytes, and no Rust reference to them is used meanwhile.
     #[inline]
     pub unsafe fn copy_to_ptr(&self, offset: usize, dst: *mut u8, len: usize) -> usize {
         let mut done = 0;
         for span in self.slice(offset, len) {
             let n = span.len as usize;
-            // SAFETY: `new` promises `span` readable; the slices add up to at most `len`, for which
-            // `dst` is writable. Bytes have no invalid value, so a guest's race yields only other bytes.
+            // SAFETY: `new` promises a readable `span`; the slices add up to at most `len`, for which `dst`
+            // is writable. Bytes have no invalid value, so a guest's race only yields other bytes.
             unsafe { std::ptr::copy(span.ptr, dst.add(done), n) };
             done += n;
         }
         done
     }
 
-    /// The sum ([`checksum`]) of `len` bytes from `offset` on. They are copied
-    /// chunk by chunk: what is summed is what was read, once.
+    /// Returns the sum ([`checksum`]) of `len` bytes from `offset` on; reads each byte once.
     pub fn checksum(&self, offset: usize, len: usize) -> u16 {
         const CHUNK: usize = 2048;
         let mut buffer = [0u8; CHUNK];

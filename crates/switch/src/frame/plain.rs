@@ -1,12 +1,12 @@
-//! The frames that nearly all are, recognised in few instructions: to one receiver, untagged IPv4 without
-//! options, and TCP or UDP over IPv6 without extension headers.
+//! Recognises the most frequent frames in few instructions: to one receiver, untagged IPv4 without options,
+//! and TCP or UDP over IPv6 without extension headers.
 //!
 //! ```text
 //!  head ─▶ look ─┬▶ Plain: what [`parse`](fn@crate::frame::parse) would say, the part that is needed
 //!                └▶ None: parse it
 //! ```
 //!
-//! Whether such a frame is carried is decided by its addresses, and in few cases by its ports
+//! Addresses, and in few cases ports, decide whether such a frame is carried
 //! ([`Policy::passes_plain`](super::Policy::passes_plain)).
 
 use super::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PROTO_TCP, PROTO_UDP};
@@ -15,7 +15,7 @@ use super::vnet_hdr::{GSO_NONE, NEEDS_CSUM, VnetHdr};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tidegate_contract::Mac;
 
-/// What decides on a plain frame.
+/// The fields of a plain frame that decide about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plain {
     /// Destination MAC.
@@ -26,8 +26,7 @@ pub struct Plain {
     pub dscp: u8,
 }
 
-/// Looks at the first bytes of a frame of `len` bytes: all of it, or 128 at least. `None` says
-/// nothing about the frame.
+/// Looks at the first bytes of a frame of `len` bytes, all or at least 128. `None` says nothing about the frame.
 #[inline(always)]
 pub fn look(head: &[u8], len: usize) -> Option<Plain> {
     let ip = head.first_chunk::<34>()?;
@@ -58,15 +57,15 @@ pub fn look(head: &[u8], len: usize) -> Option<Plain> {
     Some(Plain { dst: Mac(dst), src: Mac(src), dscp })
 }
 
-/// The virtio header to deliver with a frame that [`look`] recognised in `head`, where it asks for the checksum of its own
-/// TCP or UDP header and for nothing else. `None` says nothing about the frame.
+/// Returns the virtio header to deliver with a frame recognised by [`look`], if it requests only the checksum
+/// of its own TCP or UDP header. `None` says nothing about the frame.
 #[inline(always)]
 pub fn own_checksum(head: &[u8], asked: &[u8; VnetHdr::LEN]) -> Option<[u8; VnetHdr::LEN]> {
     let &[NEEDS_CSUM, GSO_NONE, _, _, _, _, s0, s1, o0, o1, ..] = asked else { return None };
     let ip = head.first_chunk::<34>()?;
     let word = |at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
     let (at, end, protocol) = match ip[14] >> 4 {
-        // More-fragments or an offset: a part of a datagram.
+        // More-fragments flag or an offset: a part of a datagram.
         4 if word(20) & 0x3fff != 0 => return None,
         4 => (34, 14 + usize::from(word(16)), ip[23]),
         _ => (54, 54 + usize::from(word(18)), ip[20]),
@@ -83,7 +82,7 @@ pub fn own_checksum(head: &[u8], asked: &[u8; VnetHdr::LEN]) -> Option<[u8; Vnet
     (is_own && is_whole).then_some([NEEDS_CSUM, GSO_NONE, 0, 0, 0, 0, s0, s1, o0, o1, 1, 0])
 }
 
-/// The source address of a frame that [`look`] recognised in `head`.
+/// Returns the source address of a frame recognised by [`look`].
 pub fn source_ip(head: &[u8]) -> Option<IpAddr> {
     match head.get(14)? >> 4 {
         4 => head.get(26..)?.first_chunk::<4>().map(|a| Ipv4Addr::from(*a).into()),
@@ -101,7 +100,6 @@ mod tests {
     use crate::frame::{HEADER_MAX, L4, Verdict, parse};
     use proptest::prelude::*;
 
-    /// What is recognised, the whole parser and policy see the same way.
     fn agrees(frame: &[u8], len: usize) -> bool {
         let Some(plain) = look(&frame[..frame.len().min(128)], len) else { return false };
         let head = &frame[..frame.len().min(HEADER_MAX)];
@@ -111,7 +109,7 @@ mod tests {
         for policy in [a_policy(false), a_policy(true)] {
             let passes = policy.check(head, &headers, &LinkLocals::default()) == Verdict::Pass;
             let plainly = policy.passes_plain(head, plain.src, &LinkLocals::default());
-            // Without prefixes nothing is left to ask.
+            // Without prefixes nothing else is checked.
             assert!(
                 if policy.holds_addresses() { !plainly || passes } else { plainly == passes },
                 "{headers:?}"
@@ -120,7 +118,7 @@ mod tests {
         true
     }
 
-    /// What asks for its own checksum is known to [`check`], and delivered alike; whether it does.
+    /// A recognised own checksum passes [`check`] and is delivered alike; returns whether it was recognised.
     fn leaves_its_checksum(frame: &[u8], asked: [u8; VnetHdr::LEN]) -> bool {
         let head = &frame[..frame.len().min(128)];
         let (plain, deliver) = (look(head, frame.len()), own_checksum(head, &asked));
@@ -134,13 +132,11 @@ mod tests {
         true
     }
 
-    /// A virtio header that asks for the checksum of the TCP or UDP header at `start`.
     fn asks(start: u8, tcp: bool) -> [u8; VnetHdr::LEN] {
         [NEEDS_CSUM, 0, 9, 9, 9, 9, start, 0, if tcp { 16 } else { 6 }, 0, 9, 9]
     }
 
     proptest! {
-        /// Whatever the frame is, with whatever its header asks for.
         #[test]
         fn an_own_checksum_is_what_the_whole_check_says(
             frame in prop_oneof![testing::frame().prop_map(|spec| spec.build()), testing::hostile()],
@@ -164,7 +160,6 @@ mod tests {
             agrees(&frame, frame.len());
         }
 
-        /// Also where the bytes are changed at random.
         #[test]
         fn a_broken_frame_is_not_taken_for_a_plain_one(
             spec in testing::frame(),

@@ -1,5 +1,5 @@
-//! Super-frames cut to single frames, for a receiver without TSO or USO, or to
-//! smaller super-frames, so that none is larger than a burst.
+//! Cuts super-frames to single frames, for a receiver without TSO or USO, or to smaller super-frames, so that
+//! none exceeds a burst.
 //!
 //! ```text
 //!  head │ payload ........................... │      one super-frame
@@ -8,9 +8,8 @@
 //!  head''                    │ part 2         │      k = 1: plain frames
 //! ```
 //!
-//! Only headers are made here; the payload stays where it is. A part's L4
-//! checksum is partial: the receiver completes it, or
-//! [`crate::frame::finish_checksum`] does.
+//! The segmenter writes only headers; the payload stays in place. A part's L4 checksum is partial: the
+//! receiver completes it, or [`crate::frame::finish_checksum`] does.
 
 use crate::frame::checksum;
 use crate::frame::finish::{csum_offset, pseudo_sum};
@@ -28,9 +27,9 @@ pub struct Segmenter<'a> {
     head: &'a [u8],
     headers: Headers,
     gso_type: u8,
-    /// L4 payload of one segment.
+    /// L4 payload of one segment (bytes).
     gso_size: u32,
-    /// L4 payload of one part, a multiple of `gso_size`.
+    /// L4 payload of one part (bytes), a multiple of `gso_size`.
     part: u32,
     payload_len: u32,
     offset: u32,
@@ -39,24 +38,23 @@ pub struct Segmenter<'a> {
 /// One part of a super-frame.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentPart {
-    /// Bytes of the part's own headers.
+    /// Bytes of its headers.
     pub head_len: usize,
-    /// Where its payload begins, bytes from the end of the super-frame's headers.
+    /// Offset of its payload from the end of the super-frame's headers (bytes).
     pub payload_offset: usize,
     /// Bytes of its payload.
     pub payload_len: usize,
-    /// What its headers say.
+    /// Its headers.
     pub headers: Headers,
-    /// What goes in front of it: always NEEDS_CSUM; GSO if it still holds more than one segment.
+    /// Its virtio header: always NEEDS_CSUM; GSO for more than one segment.
     pub vnet: VnetHdr,
-    /// How many segments it holds.
+    /// Number of segments.
     pub segments: u32,
 }
 
 impl<'a> Segmenter<'a> {
-    /// Cuts the super-frame that begins with `head` and has `payload_len` bytes
-    /// after its headers to single frames. `None` if `offload` is none of a
-    /// super-frame, or was not checked against this very frame.
+    /// Cuts the super-frame that begins with `head`, with `payload_len` bytes after its headers, to single
+    /// frames. `None` if `offload` is no super-frame's, or was not checked against this frame.
     #[inline]
     pub fn new(head: &'a [u8], headers: &Headers, offload: Offload, payload_len: usize) -> Option<Self> {
         let gso_size = u32::from(offload.gso_size().filter(|size| *size > 0)?);
@@ -75,25 +73,23 @@ impl<'a> Segmenter<'a> {
         })
     }
 
-    /// Cuts to parts of as many segments as `max_payload` bytes of L4 payload
-    /// hold; at least one, since a segment itself is never cut.
+    /// Makes parts of as many whole segments as fit into `max_payload` bytes, at least one.
     #[inline]
     pub fn with_size(mut self, max_payload: usize) -> Self {
-        // Any more is all of it; twice, since it is rounded down to whole segments.
+        // Larger values mean all of it; twice the maximum, because the size is rounded down to segments.
         let most = max_payload.min(2 * FRAME_MAX) as u32;
         self.part = (most / self.gso_size).max(1) * self.gso_size;
         self
     }
 
-    /// Goes on `payload_offset` bytes after the super-frame's headers, where an
-    /// earlier part ended.
+    /// Continues `payload_offset` bytes after the super-frame's headers, where an earlier part ended.
     #[inline]
     pub fn starting_at(mut self, payload_offset: usize) -> Self {
         self.offset = u32::try_from(payload_offset).unwrap_or(u32::MAX);
         self
     }
 
-    /// Writes the headers of the next part to the start of `out`; `None` after the last.
+    /// Writes the headers of the next part to the start of `out`; `None` after the last part.
     #[inline]
     #[allow(clippy::should_implement_trait)] // an Iterator cannot borrow the caller's buffer
     pub fn next(&mut self, out: &mut [u8; HEADER_MAX]) -> Option<SegmentPart> {
@@ -107,7 +103,7 @@ impl<'a> Segmenter<'a> {
         out.copy_from_slice(self.head);
         let mut headers = self.headers;
         headers.end = u32::from(headers.len) + len;
-        // Counted in segments, so that parts which are super-frames themselves do not collide.
+        // Counts segments, so that identifications of super-frame parts do not collide.
         patch_l3(out, &headers, (offset / self.gso_size) as u16)?;
         let cwr = patch_l4(out, &headers, offset, last)?;
 
@@ -135,7 +131,7 @@ impl<'a> Segmenter<'a> {
     }
 }
 
-/// Length, and for IPv4 identification and header checksum.
+/// Sets the length, and for IPv4 identification and header checksum.
 #[inline]
 fn patch_l3(out: &mut [u8], headers: &Headers, segments_before: u16) -> Option<()> {
     let l3 = usize::from(headers.l3_offset);
@@ -154,8 +150,7 @@ fn patch_l3(out: &mut [u8], headers: &Headers, segments_before: u16) -> Option<(
     }
 }
 
-/// Sequence number and flags of TCP, length of UDP, and the partial checksum.
-/// Returns whether CWR is set.
+/// Sets TCP's sequence number and flags, UDP's length, and the partial checksum. Returns whether CWR is set.
 #[inline]
 fn patch_l4(out: &mut [u8], headers: &Headers, offset: u32, last: bool) -> Option<bool> {
     let l4 = usize::from(headers.l4_offset);
@@ -168,7 +163,7 @@ fn patch_l4(out: &mut [u8], headers: &Headers, offset: u32, last: bool) -> Optio
             if !last {
                 *flags &= !(TCP_FIN | TCP_PSH);
             }
-            // The peer is told once that the window was reduced (RFC 3168, 6.1.2).
+            // Only the first segment reports the reduced window (RFC 3168, 6.1.2).
             if offset > 0 {
                 *flags &= !TCP_CWR;
             }
@@ -193,7 +188,6 @@ mod tests {
     use crate::frame::vnet_hdr::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
     use proptest::prelude::*;
 
-    /// A super-frame as the switch holds it.
     struct Super {
         frame: Vec<u8>,
         headers: Headers,
@@ -226,7 +220,7 @@ mod tests {
             Segmenter::new(&self.frame, &self.headers, self.offload, payload).unwrap()
         }
 
-        /// Every part as (what the segmenter said, the frame, the frame with its checksum finished).
+        /// Returns every part: segmenter's output, frame, frame with finished checksum.
         fn cut(&self, mut by: Segmenter<'_>) -> Vec<(SegmentPart, Vec<u8>, Vec<u8>)> {
             let mut memory = self.frame[usize::from(self.headers.len)..].to_vec();
             let spans = [Span { ptr: memory.as_mut_ptr(), len: memory.len() as u32 }];
@@ -248,7 +242,7 @@ mod tests {
         }
     }
 
-    /// What is cut must be what an independent reading of each part puts together again.
+    /// Compares the super-frame with its parts put together by an independent reading.
     fn verify(spec: &Frame, gso_size: u16, max_payload: Option<usize>) {
         let whole = Super::new(spec, gso_size);
         let size = usize::from(gso_size);
@@ -298,7 +292,7 @@ mod tests {
                 assert_eq!(parts_of.flags, flags);
             }
 
-            // The part goes through the same checks as a guest's own frame.
+            // The part must pass the same checks as a guest's own frame.
             let head = &partial[..partial.len().min(HEADER_MAX)];
             let headers = parse(head, partial.len()).unwrap();
             assert_eq!(headers, part.headers);
@@ -329,7 +323,7 @@ mod tests {
             size in any::<prop::sample::Index>(),
             max in prop::option::of(0usize..8000),
         ) {
-            // From 60 on, since a UDP super-frame has at most 128 datagrams; below the payload.
+            // At least 60, since a UDP super-frame has at most 128 datagrams; below the payload.
             let size = 60 + size.index(spec.payload.len() - 60);
             verify(&spec, size as u16, max);
         }

@@ -1,5 +1,5 @@
-//! Frames for tests, put together byte by byte and independently of the code
-//! under test; checks of finished frames by recomputing everything.
+//! Builds frames for tests byte by byte, independently of the tested code; checks finished frames by
+//! recomputing everything.
 
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -12,7 +12,7 @@ pub const DST4: [u8; 4] = [10, 1, 2, 254];
 pub const SRC6: [u8; 16] = [0xfd, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 pub const DST6: [u8; 16] = [0xfd, 9, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255];
 const PORTS: [u16; 2] = [0x9c40, 0x1451];
-/// Where the IP header of an untagged frame begins.
+/// Offset of the IP header in an untagged frame.
 pub const V6: usize = 14;
 
 /// A TCP or UDP frame to build. Its L4 checksum field holds garbage, as a guest's may.
@@ -21,7 +21,7 @@ pub struct Frame {
     pub vlan: Option<u16>,
     pub v6: bool,
     pub tcp: bool,
-    /// Source address, where it is IPv6.
+    /// IPv6 source address.
     pub src6: [u8; 16],
     /// Source and destination.
     pub ports: [u16; 2],
@@ -30,7 +30,7 @@ pub struct Frame {
     pub ip_id: u16,
     /// Bytes of IPv4 options, a multiple of 4 up to 40.
     pub ip_options: usize,
-    /// IPv6 extension headers: their protocol number and bytes; next-header is filled in.
+    /// IPv6 extension headers: protocol number and bytes; `build` fills in next-header.
     pub extensions: Vec<(u8, Vec<u8>)>,
     pub seq: u32,
     pub flags: u8,
@@ -127,7 +127,7 @@ impl Frame {
     }
 }
 
-/// RFC 1071 read literally.
+/// RFC 1071 literally.
 pub fn sum(bytes: &[u8]) -> u16 {
     let mut s = 0u32;
     for w in bytes.chunks(2) {
@@ -137,7 +137,7 @@ pub fn sum(bytes: &[u8]) -> u16 {
     s as u16
 }
 
-/// A finished TCP or UDP frame, taken apart.
+/// The parts of a finished TCP or UDP frame.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Parts {
     /// Everything before the payload, with the fields that segmentation changes set to 0.
@@ -150,8 +150,8 @@ pub struct Parts {
     pub payload: Vec<u8>,
 }
 
-/// Takes a frame apart. Panics unless its lengths agree, its IPv4 header checksum is right,
-/// and its L4 checksum is right by full recomputation (`partial`: holds the pseudo header's sum).
+/// Takes a frame apart. Panics unless lengths and checksums are right by full recomputation (`partial`: the
+/// L4 checksum is the pseudo header's sum).
 pub fn dissect(frame: &[u8], partial: bool) -> Parts {
     let mut f = frame.to_vec();
     let l3 = if f[12..14] == [0x81, 0] { 18 } else { 14 };
@@ -217,7 +217,7 @@ pub fn arp(sender: Mac, ip: [u8; 4]) -> Vec<u8> {
     f
 }
 
-/// Any frame [`Frame`] can describe, with a payload of up to `max` bytes.
+/// Returns any frame of [`Frame`], with up to `max` bytes of payload.
 pub fn frame_up_to(max: usize) -> impl Strategy<Value = Frame> {
     let shape = (
         prop::option::of(any::<u16>()),
@@ -230,7 +230,7 @@ pub fn frame_up_to(max: usize) -> impl Strategy<Value = Frame> {
     );
     let values = (any::<u16>(), any::<u32>(), any::<u8>(), 0usize..=10);
     let extension = (prop::sample::select(vec![0u8, 60]), 0usize..2);
-    // Of DHCP, in a few.
+    // A few with DHCP ports.
     let ports = prop_oneof![9 => Just(PORTS), 1 => prop::sample::select(vec![[67, 68], [68, 67], [547, 546], [9, 68]])];
     let link_local = (1u16..8).prop_map(|n| Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, n).octets());
     let src6 = prop_oneof![9 => Just(SRC6), 1 => link_local];
@@ -268,12 +268,11 @@ pub fn frame_up_to(max: usize) -> impl Strategy<Value = Frame> {
     )
 }
 
-/// Any small frame.
 pub fn frame() -> impl Strategy<Value = Frame> {
     frame_up_to(400)
 }
 
-/// Bytes a hostile guest may send: noise, and good frames mutated and cut.
+/// Returns bytes a hostile guest may send: noise, and good frames mutated and cut.
 pub fn hostile() -> impl Strategy<Value = Vec<u8>> {
     let noise = prop::collection::vec(any::<u8>(), 0..300);
     let pokes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
@@ -281,7 +280,7 @@ pub fn hostile() -> impl Strategy<Value = Vec<u8>> {
         |(frame, pokes, cut, do_cut)| {
             let mut bytes = frame.build();
             for (at, value) in pokes {
-                // Headers are the interesting part.
+                // Changes mainly headers.
                 let reach = bytes.len().min(100);
                 bytes[at.index(reach)] = value;
             }

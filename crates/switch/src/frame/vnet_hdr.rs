@@ -1,14 +1,13 @@
-//! The header virtio puts in front of every frame (virtio 1.2, 5.1.6).
+//! The virtio header before every frame (virtio 1.2, 5.1.6).
 //!
 //! ```text
 //!  0      1         2         4          6            8             10            12
 //!  │flags │gso_type │ hdr_len │ gso_size │ csum_start │ csum_offset │ num_buffers │  frame…
 //! ```
 //!
-//! All fields are little endian. A tap may be set to the 10-byte form, which
-//! lacks `num_buffers`.
+//! All fields are little endian. A tap may use the 10-byte form, which lacks `num_buffers`.
 
-/// Flag: the checksum at `csum_start + csum_offset` is partial; the rest of it is to be done.
+/// Flag: the checksum at `csum_start + csum_offset` is partial.
 pub const NEEDS_CSUM: u8 = 1;
 /// Flag, towards a driver only: the checksum was verified.
 pub const DATA_VALID: u8 = 2;
@@ -23,7 +22,7 @@ pub const GSO_UDP: u8 = 3;
 pub const GSO_TCPV6: u8 = 4;
 /// UDP to be segmented into datagrams (USO).
 pub const GSO_UDP_L4: u8 = 5;
-/// Beside one of the TCP types: the frame carries CWR, which belongs in the first segment only.
+/// Added to a TCP type: the frame carries CWR, which belongs in the first segment only.
 pub const GSO_ECN: u8 = 0x80;
 
 /// `struct virtio_net_hdr`.
@@ -31,15 +30,15 @@ pub const GSO_ECN: u8 = 0x80;
 pub struct VnetHdr {
     /// [`NEEDS_CSUM`], [`DATA_VALID`].
     pub flags: u8,
-    /// One of the `GSO_` types, [`GSO_ECN`] perhaps added.
+    /// One of the `GSO_` types, possibly with [`GSO_ECN`].
     pub gso_type: u8,
-    /// Length of all headers, bytes; a hint of the sender: not to be relied on.
+    /// Length of all headers (bytes); an unreliable hint of the sender.
     pub hdr_len: u16,
-    /// L4 payload of one segment, bytes.
+    /// L4 payload of one segment (bytes).
     pub gso_size: u16,
-    /// Where checksumming starts, bytes from the start of the frame.
+    /// Start of the checksummed bytes, from the start of the frame (bytes).
     pub csum_start: u16,
-    /// Where the checksum goes, bytes from `csum_start`.
+    /// Offset of the checksum from `csum_start` (bytes).
     pub csum_offset: u16,
     /// Merged receive buffers (device to driver).
     pub num_buffers: u16,
@@ -60,7 +59,7 @@ impl VnetHdr {
         Some(hdr)
     }
 
-    /// Reads the 10-byte form, `num_buffers` as 0; `None` if `bytes` are fewer than 10.
+    /// Reads the 10-byte form, with `num_buffers` 0; `None` if `bytes` are fewer.
     #[inline]
     pub fn read_legacy(bytes: &[u8]) -> Option<Self> {
         let b = bytes.first_chunk::<{ Self::LEGACY_LEN }>()?;
@@ -91,7 +90,7 @@ impl VnetHdr {
         *out = [self.flags, self.gso_type, h[0], h[1], g[0], g[1], c[0], c[1], o[0], o[1]];
     }
 
-    /// Whether the checksum is left to us.
+    /// Whether the checksum is partial.
     #[inline]
     pub const fn needs_csum(&self) -> bool {
         self.flags & NEEDS_CSUM != 0

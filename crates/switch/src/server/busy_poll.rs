@@ -1,4 +1,4 @@
-//! Whether workers may wait awake on this machine, and how the kernel bounds it.
+//! Whether workers may wait awake (busy-poll) on this machine, and the kernel's limit on it.
 //!
 //! ```text
 //!  CPUs of the process, /proc/sys/kernel/sched_rt_runtime_us, SCHED_FIFO or not
@@ -11,44 +11,42 @@ use rustix::thread::sched_getaffinity;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tidegate_contract::Host;
 
-/// Where the kernel says how much of a period all real-time threads of a CPU may run; -1 is without bound (sched(7)).
+/// The kernel's limit on real-time threads of a CPU in each period; -1: no limit (sched(7)).
 const RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
 
-/// What the machine allows. Files are read at start: later none can be opened.
+/// What the machine allows. The files are read at start, because later none can be opened.
 #[derive(Debug)]
 pub(super) struct Machine {
-    /// The process may use one CPU alone.
     has_one_cpu: AtomicBool,
     /// The kernel stops a worker that runs for too much of a second.
     pub(super) throttled: bool,
 }
 
 impl Machine {
-    /// Reads it; `fifo` where workers run under SCHED_FIFO.
+    /// Reads the machine's settings; `fifo`: workers run under SCHED_FIFO.
     pub(super) fn read(fifo: bool) -> Self {
-        // What cannot be read is taken to be as the kernel sets it.
+        // An unreadable setting counts as the kernel's default.
         let runtime = std::fs::read_to_string(RUNTIME).unwrap_or_default();
         let cpus = sched_getaffinity(None).map_or(1, |set| set.count());
         Self { has_one_cpu: AtomicBool::new(cpus < 2), throttled: fifo && runtime.trim() != "-1" }
     }
 
-    /// For how long of each second a worker may wait awake, ns. On one CPU never: those whose frames it waits for
-    /// need that CPU to send them.
+    /// Returns how long of each second (ns) a worker may wait awake: 0 on one CPU, which the senders need.
     pub(super) fn share(&self, host: &Host) -> u64 {
         if self.has_one_cpu.load(Relaxed) { 0 } else { host.busy_poll.get() }
     }
 
-    /// The process may use so many CPUs now; `true` where that changes the share.
+    /// Records the number of the process's CPUs; `true` if that changes the share.
     fn counted(&self, cpus: usize) -> bool {
         self.has_one_cpu.swap(cpus < 2, Relaxed) != (cpus < 2)
     }
 }
 
 impl Switch {
-    /// The process may use so many CPUs now: a cpuset changed, or a CPU went offline or came back.
+    /// Records the number of the process's CPUs, after a cpuset or an online CPU changed.
     pub(super) fn cpus_counted(&self, cpus: usize) {
         if self.machine.counted(cpus) {
-            // Locked: who changes the host's settings meanwhile tells the workers before or after this.
+            // Locked, so that workers get a concurrent change of the host's settings before or after this one.
             let table = self.lock();
             self.set_busy_poll(&table.host);
         }

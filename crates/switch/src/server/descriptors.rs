@@ -1,5 +1,5 @@
-//! How many file descriptors there are, and how many a port may come to need: a switch that runs out
-//! of them would lose those a front end passes, and its port would not come up, without a word.
+//! The number of file descriptors, and how many a port may need. A switch that ran out of them would silently
+//! lose those that a front end passes, and the port would not come up.
 
 use crate::capacity::VNICS;
 use crate::quota::MAX_REGIONS;
@@ -8,24 +8,22 @@ use std::sync::Arc;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_service::raise_descriptors;
 
-/// Left for the control socket, its connections, captures, workers, logs; and for two messages that come with as
-/// many descriptors as there can be, which are received before they are refused: 32 with the header, and 253 with a byte of
-/// the payload.
+/// For the control socket, its connections, captures, workers and logs; and for two messages with the most
+/// descriptors, received before they are refused: 32 with the header, 253 with a byte of the payload.
 const OTHERS: u64 = 64 + 2 * (32 + 253);
-/// Of a vhost-user port: listening socket twice, connection twice, that of a front end that waits, one that is turned away,
-/// the thread's event, an inflight region of our own.
+/// Per vhost-user port: listening socket twice, connection twice, connections of a waiting and of a refused
+/// front end, the thread's event, our own inflight region.
 const PER_PORT: u64 = 8;
-/// For each queue pair, of ours: what listens to the kicks of both rings, old and new where they are replaced.
+/// Per queue pair: our listeners to the kicks of both rings, old and new while they are replaced.
 const LISTENING: u64 = 4;
-/// What its front end passes, of an ordinary guest: memory, the inflight region, the dirty log ...
+/// Passed by the front end of an ordinary guest: memory, the inflight region, the dirty log ...
 const PASSED: u64 = 16;
-/// ... and kick, call and error of both rings, old and new where they are replaced.
+/// ... and, per queue pair, kick, call and error of both rings, old and new while they are replaced.
 const PER_QUEUE_PAIR: u64 = 12;
-/// For each queue pair, of a front end that waits: call and error of both rings.
+/// Per queue pair of a waiting front end: call and error of both rings.
 const WAITING: u64 = 4;
 
-/// Raises the soft limit to the hard one (RLIMIT_NOFILE), and says where that is too little for as
-/// many ports as there can be. Returns the limit.
+/// Raises the soft limit to the hard one (RLIMIT_NOFILE), and warns if it is too low for all ports. Returns the limit.
 pub fn raise() -> u64 {
     let limit = raise_descriptors();
     let ports = for_ports(limit) / (own(1) + passed(1) + WAITING);
@@ -38,36 +36,35 @@ pub fn raise() -> u64 {
     limit
 }
 
-/// How many of so many there are for ports.
+/// Returns how many descriptors of `limit` are for ports.
 pub fn for_ports(limit: u64) -> u64 {
     limit.saturating_sub(OTHERS)
 }
 
-/// A new port's account, with descriptors for what an ordinary front end passes, and for the port itself. And that of
-/// front ends that wait: whatever those pass, the one that is served has as many as before.
+/// Opens a new port's account, and one for front ends that wait: these never reduce the connected front end's
+/// descriptors.
 ///
 /// # Errors
-/// So many are not left, in words.
+/// Too few descriptors remain; the text says how many.
 pub fn open(ledger: &Arc<Ledger>, vnic: &Vnic) -> Result<(Account, Account), String> {
     let queues = u64::from(vnic.queues);
     let (itself, passed, waiting) = match vnic.attach {
         Attach::Tap { .. } => (2 * queues, 0, 0),
         _ => (own(vnic.queues), passed(vnic.queues), WAITING * queues),
     };
-    // Beside it, two tables of as many regions as there may be: one takes the other's place.
+    // Two full memory tables may exist at once, while one replaces the other.
     let most = passed + 2 * MAX_REGIONS as u64;
-    // Both or none, and an error has what both want.
+    // Tries the sum first: both accounts or none, and an error names the sum.
     let all = ledger.open(itself, passed + waiting, most).map(drop);
     all.and_then(|()| Ok((ledger.open(itself, passed, most)?, ledger.open(0, waiting, waiting)?)))
         .map_err(|exceeded| format!("{}: no file descriptors left for it: {exceeded}", vnic.name))
 }
 
-/// Descriptors that a vhost-user port has of itself.
+/// Returns the descriptors of a vhost-user port itself.
 fn own(queue_pairs: u16) -> u64 {
     PER_PORT + LISTENING * u64::from(queue_pairs)
 }
 
-/// Descriptors that an ordinary front end passes.
 fn passed(queue_pairs: u16) -> u64 {
     PASSED + PER_QUEUE_PAIR * u64::from(queue_pairs)
 }

@@ -1,4 +1,4 @@
-//! Between a port's vhost-user connection and its worker.
+//! The connection between a port's vhost-user thread and its worker.
 
 use super::Switch;
 use super::pace::Pace;
@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_contract::Mac;
 
-/// How long a worker is left alone before it is asked again whether a port is quiet.
+/// Pause between two questions whether a port is quiet.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// What a connection changes is changed on the port's worker.
+/// Applies the changes of a connection on the port's worker.
 pub struct PortLink {
     /// The switch.
     pub switch: Arc<Switch>,
@@ -29,14 +29,14 @@ pub struct PortLink {
     pub worker: usize,
     /// Whether the contract's addresses were announced since the port came up.
     pub announced: bool,
-    /// What may take long is done there.
+    /// Executes work that may take long.
     pub errands: Errands,
-    /// What the front end's messages take of the workers' time.
+    /// Limits the workers' time that the front end's messages use.
     pub pace: Pace,
 }
 
 impl PortLink {
-    /// Runs a change while nothing of this port is in flight anywhere.
+    /// Runs a change while no frame of this port is in flight anywhere.
     fn quietly<T: Send + 'static>(&mut self, change: impl FnOnce(&mut Worker) -> T + Send + 'static) -> T {
         let quieting = self.switch.quiet(self.index, self.worker);
         let index = self.index;
@@ -58,7 +58,7 @@ impl PortLink {
         result
     }
 
-    /// A message took so many ns of workers' time: the next one may have to wait.
+    /// Charges `took` ns of workers' time; waits if the front end has used too much.
     fn pay(&mut self, took: u64) {
         let pause = self.pace.take(took, clock());
         if pause > 0 {
@@ -67,7 +67,7 @@ impl PortLink {
     }
 }
 
-/// A change of a worker that tells how long it took, ns.
+/// Wraps a change so that it also returns its duration (ns).
 fn timed<T>(change: impl FnOnce(&mut Worker) -> T) -> impl FnOnce(&mut Worker) -> (T, u64) {
     |worker| {
         let began = clock();
@@ -77,7 +77,7 @@ fn timed<T>(change: impl FnOnce(&mut Worker) -> T) -> impl FnOnce(&mut Worker) -
 }
 
 impl Switch {
-    /// Pauses a port and waits until all its frames are back. Returns how long the workers were at that, ns.
+    /// Pauses a port and waits until all its frames are back. Returns the busy time of the workers (ns).
     pub fn quiet(&self, index: PortIndex, owner: usize) -> u64 {
         let mut took = 0;
         let mut at_owner = |change: fn(&mut Worker, PortIndex) -> bool| {
@@ -89,18 +89,18 @@ impl Switch {
             worker.pause(index);
             worker.drain(index)
         });
-        // Until nothing of it waits for tokens by flow; not for long.
+        // Frames that wait for tokens by flow may leave, for a short time.
         let end = Instant::now() + DRAIN;
         while drains && Instant::now() < end {
             std::thread::sleep(PAUSE);
             drains = at_owner(Worker::drain);
         }
-        // What is on its way with a port is at no worker.
+        // Frames of a moving port may be at no worker.
         let still = self.nothing_moves();
         let drop_source = || timed(move |worker: &mut Worker| worker.drop_source(index));
         let dropping: u64 = self.workers.iter().map(|worker| worker.call(drop_source()).1).sum();
         drop(still);
-        // Fates are on their way; a ring that is full of them takes another loop.
+        // Fates are still on their way; a full ring of them takes another loop.
         while !at_owner(Worker::is_quiet) {
             std::thread::sleep(PAUSE);
         }
@@ -156,7 +156,7 @@ impl PortControl for PortLink {
     }
 
     fn forget(&mut self, kick: &Kick) {
-        // Two listen where the port has just moved, or could not.
+        // Two workers listen after the port has just moved, or failed to.
         self.switch.workers.iter().for_each(|worker| worker.forget(kick));
     }
 

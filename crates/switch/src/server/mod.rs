@@ -6,24 +6,24 @@
 //!  front ends ─ sockets ─▶ port threads ──┴────▶ workers
 //! ```
 //!
-//! - [`table`]: the ports and what every worker is to know of them
-//! - `shares`: the addresses that vNICs share, and who has them
-//! - [`ports`]: making, changing and removing them
-//! - `status`: how they are
-//! - `trouble`: what is wrong with them
-//! - [`link`]: between a port's vhost-user connection and its worker
+//! - [`table`]: the ports and the workers' data about them
+//! - `shares`: the addresses that vNICs share, and which vNIC has each
+//! - [`ports`]: creates, changes and removes ports
+//! - `status`: reports their state
+//! - `trouble`: handles their faults
+//! - [`link`]: connects a port's vhost-user thread and its worker
 //! - [`cpus`]: a CPU of its own for each worker with deadlines to keep
-//! - [`pace`]: how much of the workers' time a front end's messages may take
-//! - [`moving`]: ports go to other workers
-//! - [`placement`], [`placer`]: which go where
-//! - [`notes`]: what it takes for another process to go on in this one's place
+//! - [`pace`]: limits the workers' time for a front end's messages
+//! - [`moving`]: moves ports to other workers
+//! - [`placement`], [`placer`]: decide which port moves where
+//! - [`notes`]: sends the state that another process needs to continue
 //! - [`session`]: one connection of an agent
-//! - [`descriptors`]: how many there are for ports
+//! - [`descriptors`]: the number of descriptors for ports
 //! - [`retire`], [`replace`]: both ends of a live upgrade
 //! - `busy_poll`: whether workers may wait awake
 //! - `writer`: the threads that write best effort into taps for workers
-//! - [`watchdog`]: what the service manager is told while all turns
-//! - [`teller`]: what workers have to say, in the log
+//! - [`watchdog`]: signs of life for the service manager
+//! - [`teller`]: logs the events of workers
 
 mod busy_poll;
 pub mod cpus;
@@ -80,63 +80,63 @@ use table::Table;
 use tidegate_service::housekeeping;
 use watchdog::Watchdog;
 
-/// A learned MAC that is not seen for this long is forgotten.
+/// Time without a frame (s) after which the FDB forgets a learned MAC.
 const LEARNED_FOR: u64 = 300;
 
-/// How the switch is to run.
+/// The options of the switch.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Control socket to make; not used where the service manager passes one (LISTEN_FDS).
+    /// Path of the control socket; unused if the service manager passes a socket (LISTEN_FDS).
     pub socket: PathBuf,
     /// Worker threads, 1 to 64.
     pub workers: usize,
-    /// Which CPUs workers get.
+    /// The CPUs of workers.
     pub cpus: Cpus,
     /// SCHED_FIFO priority of the workers, 1 to 99.
     pub realtime_priority: Option<u8>,
-    /// User to become, where the process was started as root.
+    /// User to switch to if the process was started as root.
     pub user: Option<confine::User>,
     /// Give up all rights before the first frame; see [`confine`].
     pub confined: bool,
     /// Take the place of the switch that runs at `socket`.
     pub replace: bool,
-    /// Most memory that one front end may share, bytes.
+    /// Largest guest memory that one front end may share (bytes).
     pub guest_memory: u64,
-    /// vNICs stay at the workers that they were made at.
+    /// vNICs stay at their first workers.
     pub fixed: bool,
 }
 
-/// Why the switch could not start.
+/// The reason why the switch could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An option that makes no sense.
+    /// An invalid option.
     #[error("{0}")]
     Option(String),
     /// The control socket.
     #[error("control socket {path}: {source}")]
     Socket {
-        /// Where it was to be.
+        /// Its path.
         path: PathBuf,
-        /// What happened.
+        /// The cause.
         source: io::Error,
     },
-    /// The switch that is to be replaced.
+    /// The switch to be replaced.
     #[error(transparent)]
     Replace(#[from] replace::ReplaceError),
     /// A worker thread.
     #[error("cannot {what}: {source}")]
     Worker {
-        /// What was tried.
+        /// The failed action.
         what: String,
-        /// What happened.
+        /// The cause.
         source: io::Error,
     },
-    /// Its rights.
+    /// The process's rights.
     #[error(transparent)]
     Confine(#[from] confine::Error),
 }
 
-/// What the threads of the switch share.
+/// The state that the threads of the switch share.
 pub struct Switch {
     /// Counters.
     pub region: Region,
@@ -148,33 +148,33 @@ pub struct Switch {
     pub table: Mutex<Table>,
     /// The thread that gives workers CPUs of their own, and counts CPUs.
     pub cpus: OnceLock<Thread>,
-    /// Locked while a port moves, and while every frame of a port is looked for.
+    /// Locked while a port moves, and during a search for all frames of a port.
     pub moving: Mutex<()>,
-    /// Those who keep what it takes to go on without this process.
+    /// Subscribers to the state that another process needs to continue.
     pub subscribers: Arc<notes::Subscribers>,
-    /// The control socket, for the process that takes our place.
+    /// The control socket, passed to a successor.
     pub control: OnceLock<OwnedFd>,
-    /// What the service manager is told as long as all threads turn, where it wants to know.
+    /// Liveness for the service manager, if it asked for it.
     pub watchdog: OnceLock<Watchdog>,
-    /// Ports that are made take no frame yet: those that the frames are for may not be there.
+    /// New ports do not take frames yet: receivers' ports may be missing.
     pub holds: AtomicBool,
-    /// When the process started, ns since the epoch.
+    /// Start of the process (ns since the epoch).
     pub started: u64,
-    /// What front ends may take of what the process has.
+    /// Limits on front ends' use of the process's resources.
     pub ledger: Arc<Ledger>,
     /// Whether workers may wait awake.
     machine: Machine,
 }
 
 impl Switch {
-    /// Starts workers, the first of them on these `cpus`; no ports yet. Front ends may share as much memory as is usual.
+    /// Starts workers, the first ones on `cpus`, with the default memory limit; no ports yet.
     pub fn start(workers: usize, cpus: &[usize], realtime_priority: Option<u8>) -> Result<Arc<Self>, Error> {
         let cpus = if cpus.is_empty() { Cpus::None } else { Cpus::List(cpus.to_vec()) };
         let host = host_cpus()?;
         Self::start_with(workers, (cpus, host), realtime_priority, quota::PORT_MEMORY)
     }
 
-    /// Starts workers; no ports yet. A front end may share `guest_memory` bytes.
+    /// Starts workers; no ports yet. `guest_memory`: limit of one front end (bytes).
     pub fn start_with(
         workers: usize,
         (cpus, host): (Cpus, Host),
@@ -187,7 +187,7 @@ impl Switch {
         let fail = worker_error;
         eventfd::prepare();
         sigbus::install().map_err(fail("guard against memory that is taken away"))?;
-        // Before a thread is pinned.
+        // Before any thread has a CPU.
         let machine = Machine::read(realtime_priority.is_some());
         let region = Region::create().map_err(fail("make the statistics region"))?;
         region.layout().workers_used.set(workers as u64);
@@ -224,7 +224,7 @@ impl Switch {
                 .map_err(fail("start a worker thread"))?;
         }
         if realtime_priority.is_some() {
-            // That is for the workers: other threads, and this one where it has it, are ordinary.
+            // Only workers have the priority; this thread may have it, too.
             schedule(libc::SCHED_OTHER, 0)
                 .map_err(io::Error::from)
                 .map_err(fail("leave real-time priority to the workers"))?;
@@ -247,7 +247,7 @@ impl Switch {
         });
         switch.set_busy_poll(&tidegate_contract::Host::default());
         let mut keeper = Keeper::new(cpus, host, &switch.workers);
-        // Those of a list are in force from here on.
+        // The CPUs of a list are in force from here on.
         keeper.look(&switch.workers, &vec![false; workers]);
         let thread = keeper::spawn(&switch, keeper).map_err(fail("start the keeper of CPUs"))?;
         switch.cpus.get_or_init(|| thread);
@@ -268,7 +268,7 @@ impl Switch {
                 let now = crate::clock::clock() / 1_000_000_000;
                 ager.fdb.sweep(now.saturating_sub(LEARNED_FOR) as u32);
                 for worker in ager.workers.iter() {
-                    // A few at a time: a worker makes new ones in their place.
+                    // A few at a time: the worker allocates replacements.
                     let unused = Vec::with_capacity(16);
                     drop(worker.call(move |worker| worker.take_unused(unused)));
                 }
@@ -280,7 +280,7 @@ impl Switch {
         };
         std::thread::Builder::new().name("ager".into()).spawn(age).map_err(fail("start the ager"))?;
         teller::spawn(switch.clone(), ear, told).map_err(fail("start the teller"))?;
-        // Not before: a thread inherits what the first one has, and that has had a worker's priority.
+        // Only now: a thread inherits the priority of the first thread, which had a worker's.
         tidegate_log::release();
         Ok(switch)
     }
@@ -291,7 +291,7 @@ fn worker_error(what: &str) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Worker { what, source }
 }
 
-/// Rings between each pair of workers.
+/// Returns rings between each pair of workers.
 fn mesh(handles: &[WorkerHandle]) -> Vec<Peers> {
     let n = handles.len();
     let mut mesh: Vec<Peers> = (0..n).map(|_| (0..n).map(|_| None).collect()).collect();
@@ -305,7 +305,6 @@ fn mesh(handles: &[WorkerHandle]) -> Vec<Peers> {
     mesh
 }
 
-/// What there is of CPUs.
 fn host_cpus() -> Result<Host, Error> {
     Host::look().map_err(|error| Error::Option(format!("cannot tell the CPUs of this process: {error}")))
 }

@@ -1,11 +1,11 @@
-//! Moving ports to other workers.
+//! Moves ports to other workers.
 //!
 //! ```text
 //!  move_port ─┬ tap ────────────────────────────────────────────────────────────────────────┬▶ relocate ─▶ workers
 //!             └ vhost-user ─▶ its thread, between two messages: kicks for the new worker ───┘
 //! ```
 //!
-//! A port moves under the table's lock, so nothing changes it meanwhile but its own thread, which moves it.
+//! A port moves under the table's lock, so only its own thread, which moves it, could change it meanwhile.
 
 use super::Switch;
 use super::table::{End, Entry, Table};
@@ -18,21 +18,21 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a port without anything to do with deadlines may be left alone until others have taken what it sent: as long as a
-/// frame waits for a worker that is behind.
+/// Longest pause (ns) of a port without deadlines until receivers have taken its frames: as long as frames
+/// wait for a worker that is behind.
 const PATIENCE: u64 = 10_000_000;
-/// How long is waited for the end of the move before.
+/// Longest wait for the end of the previous move.
 const SETTLE: Duration = Duration::from_millis(20);
-/// How long is waited for a port's thread: a message of its front end may be at work.
+/// Longest wait for a port's thread, which may be handling a message.
 const THREAD: Duration = Duration::from_secs(5);
-/// Steps of a move, each of which takes one loop of a worker at most, that have to fit into H.
+/// Steps of a move that must fit into H. Each takes at most one loop of a worker.
 const STEPS: u64 = 4;
 
 impl Switch {
     /// Moves a port to another worker while it runs. No frame is lost.
     ///
     /// # Errors
-    /// Why it stays where it is, for as long as no other call moves it. A port that has to do with deadlines stays where that would take longer than H.
+    /// The reason why the port stays. A port with deadlines stays if the move would take longer than H.
     pub fn move_port(&self, name: &str, worker: usize) -> Outcome {
         if worker >= self.workers.len() {
             return Err(format!("there is no worker {worker}, of {}", self.workers.len()));
@@ -55,7 +55,7 @@ impl Switch {
         }
     }
 
-    /// Takes back an order that a port's thread has not come to. If it has meanwhile, says how that went.
+    /// Withdraws an order that a port's thread has not begun; otherwise returns the order's outcome.
     fn give_up(&self, name: &str, index: PortIndex, outcome: &Receiver<Outcome>) -> Outcome {
         if let Some(Entry { index: found, end: End::Vhost { thread, .. }, .. }) =
             self.lock().entries.get(name)
@@ -63,11 +63,11 @@ impl Switch {
         {
             thread.stay();
         }
-        // An order that was taken back answers by its end; one that the thread is at, when the thread is done with it.
+        // A withdrawn order closes the channel; an order in progress is answered.
         outcome.recv().unwrap_or_else(|_| Err(format!("{name}: its thread is busy with its front end")))
     }
 
-    /// Moves a port whose queues' drivers kick the new worker by `kicks`. Called by the port's thread, where there is one.
+    /// Moves a port; its drivers kick the new worker by `kicks`. Called by the port's thread, if there is one.
     pub(super) fn relocate(&self, index: PortIndex, worker: usize, kicks: Vec<(u16, Kick)>) -> Outcome {
         self.relocate_in(self.lock(), index, worker, kicks)
     }
@@ -115,12 +115,12 @@ impl Switch {
         Ok(moved)
     }
 
-    /// Held while a port moves, and by those who have to find every frame of a port.
+    /// Prevents moves while the guard lives.
     pub(super) fn nothing_moves(&self) -> MutexGuard<'_, ()> {
         self.moving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until every worker is done with the move before.
+    /// Waits until every worker is done with the previous move.
     fn settled(&self) -> Result<(), String> {
         let end = Instant::now() + SETTLE;
         while !self.workers.iter().all(|worker| worker.call(|worker| worker.is_settled())) {
@@ -134,7 +134,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Whether all workers come to calls within `most` ns. The first round wakes those that sleep.
+    /// Checks that all workers answer within `most` ns. The first round wakes sleepers.
     fn rehearse(&self, most: u64) -> Result<(), String> {
         let mut slowest = 0;
         for _ in 0..2 {
@@ -158,7 +158,6 @@ impl Switch {
     }
 }
 
-/// Whether a port sends, or receives, frames with a deadline.
 fn has_deadlines(table: &Table, entry: &Entry) -> bool {
     entry.vnic.deadline.is_some() || table.receivers_with_deadlines().contains(entry.vnic.name.as_str())
 }

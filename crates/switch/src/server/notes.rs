@@ -1,4 +1,4 @@
-//! Passing on what it takes for another process to go on in this one's place.
+//! Sends subscribers the state that another process needs to continue in this one's place.
 //!
 //! ```text
 //!  port thread: a message comes ─ messages + 1 (odd) ─▶ handled, answered
@@ -6,8 +6,8 @@
 //!  statistics region ◀─ messages + 1 (even) ◀─ notes ─▶ every subscriber
 //! ```
 //!
-//! The port's thread waits [`PATIENCE`] for a subscriber that does not keep up,
-//! and not at all the next time; the workers never do.
+//! The port's thread waits [`PATIENCE`] for a subscriber that does not keep up, and not at all the next time.
+//! Workers never wait.
 
 use crate::control::notes::{self, Note, What};
 use crate::stats::layout::VnicSlot;
@@ -21,10 +21,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tidegate_service::scm::{SCM_MAX, too_many_in_flight};
 
-/// How long a subscriber is waited for.
+/// Longest wait for a subscriber.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Those who keep.
+/// The receivers of notes.
 #[derive(Default)]
 pub struct Subscribers(Mutex<List>);
 
@@ -37,12 +37,12 @@ struct List {
 struct Subscriber {
     number: u64,
     socket: OwnedFd,
-    /// It did not keep up the last time.
+    /// The last wait for it timed out.
     slow: bool,
 }
 
 impl Subscribers {
-    /// One more.
+    /// Adds a subscriber.
     pub fn add(&self, socket: OwnedFd) {
         let mut list = self.lock();
         list.last += 1;
@@ -50,7 +50,7 @@ impl Subscribers {
         list.all.push(Subscriber { number, socket, slow: false });
     }
 
-    /// Sends a note to the newest one.
+    /// Sends a note to the newest subscriber.
     pub fn tell_newest(&self, note: &Note, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.lock().all.last_mut().map_or(Ok(()), |newest| newest.send(note, descriptors))
     }
@@ -78,27 +78,27 @@ impl Subscriber {
     }
 }
 
-/// Keeps the connection of one port.
+/// Sends the state of one port's connection to all subscribers.
 pub struct PortKeeper {
     vnic: String,
     slot: &'static VnicSlot,
     subscribers: Arc<Subscribers>,
-    /// What the front end has said by now.
+    /// The latest state of the connection.
     last: Option<(SavedConnection, Vec<Numbered>)>,
-    /// The descriptors that each subscriber has.
+    /// The descriptors that each subscriber already has.
     sent: HashMap<u64, HashSet<Number>>,
     behind: bool,
 }
 
 impl PortKeeper {
-    /// Of a port that counts in `slot`.
+    /// Returns the keeper of a port that counts in `slot`.
     pub fn new(vnic: &str, slot: &'static VnicSlot, subscribers: Arc<Subscribers>) -> Self {
-        // A message that an earlier process did not answer stays without an answer.
+        // A message that an earlier process did not answer stays unanswered.
         slot.messages.set(slot.messages.get().next_multiple_of(2));
         Self { vnic: vnic.into(), slot, subscribers, last: None, sent: HashMap::new(), behind: false }
     }
 
-    /// Tells all subscribers what holds when `messages` have been handled.
+    /// Sends all subscribers the state after `messages` messages.
     fn tell(&mut self, messages: u64) {
         self.behind = false;
         let mut list = self.subscribers.lock();
@@ -106,7 +106,7 @@ impl PortKeeper {
             let sent = self.sent.entry(subscriber.number).or_default();
             match tell(subscriber, sent, &self.vnic, self.last.as_ref(), messages) {
                 Ok(()) => true,
-                // Either passes: the agent takes what waits for it, or other processes what they were sent.
+                // Both pass: the agent reads its socket, or other processes receive their descriptors.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock || too_many_in_flight(&e) => {
                     if !std::mem::replace(&mut self.behind, true) {
                         tracing::warn!(
@@ -117,7 +117,7 @@ impl PortKeeper {
                     true
                 }
                 Err(e) => {
-                    // Gone, as an agent may be; anything else is our own fault, and costs the rest too.
+                    // Gone, as an agent may be. Any other error is our fault, and drops the subscriber, too.
                     if e.kind() != io::ErrorKind::BrokenPipe && e.kind() != io::ErrorKind::ConnectionReset {
                         tracing::error!(vnic = self.vnic, "its connection cannot be kept: {e}");
                     }
@@ -174,7 +174,7 @@ impl Keeper for PortKeeper {
 
     fn gone(&mut self) {
         self.last = None;
-        // What was kept holds no more, whether the note arrives or not.
+        // Makes the stored state invalid, whether the note arrives or not.
         self.slot.messages.set(self.slot.messages.get().next_multiple_of(2) + 2);
         self.tell(self.slot.messages.get());
     }

@@ -5,20 +5,20 @@
 //!                                                    └ one part in SHARE of the time that passes is repaid
 //! ```
 //!
-//! A ring that is started anew costs its worker some hundred microseconds: slots are made and places cleared. A front
-//! end that does so again and again would take them from the other ports of that worker. All that an ordinary front end says
-//! when it connects is [free](FREE).
+//! A ring that starts costs its worker some hundred microseconds: it allocates slots and clears places. A
+//! front end that restarts rings endlessly would take that time from other ports. All messages of an ordinary
+//! front end at connection are [free](FREE).
 
 use crate::clock::clock;
 
-/// One part in so many of the workers' time, for ever.
+/// The available part of the workers' time: one in this many.
 const SHARE: u64 = 16;
-/// What may be owed without a pause, ns: 64 queue pairs are started in less.
+/// Largest debt without a pause (ns): the start of 64 queue pairs takes less.
 const FREE: u64 = 100_000_000;
-/// The longest pause, ns: a port's thread is to be stopped and moved, too.
+/// Longest pause (ns): a port's thread must also react to stops and moves.
 const LONGEST: u64 = 100_000_000;
 
-/// What one port's messages have taken.
+/// The debt of one port's messages.
 #[derive(Debug)]
 pub struct Pace {
     owed: u64,
@@ -32,7 +32,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// A message took `took` ns of workers' time and ended at `now`; how long the next one is to wait, ns.
+    /// Charges a message that took `took` ns and ended at `now`; returns the pause before the next one (ns).
     pub fn take(&mut self, took: u64, now: u64) -> u64 {
         let repaid = now.saturating_sub(self.at) / SHARE;
         self.at = self.at.max(now);
@@ -45,7 +45,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// What a front end gets that sends messages without end, each of which takes so long, ns, in ten seconds.
+    /// Returns the used time and the longest pause in ten seconds of messages that take `took` ns each.
     fn greedy(took: u64) -> (u64, u64) {
         let (mut pace, mut now, mut used, mut longest) = (Pace { owed: 0, at: 0 }, 0, 0, 0);
         while now < 10_000_000_000 {
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn an_ordinary_front_end_never_waits() {
         let mut pace = Pace { owed: 0, at: 0 };
-        // 64 queue pairs, at once, and again a minute later.
+        // 64 queue pairs, at once, each minute.
         for minute in 0..10 {
             let pauses: u64 = (0..128).map(|_| pace.take(700_000, minute * 60_000_000_000)).sum();
             assert_eq!(pauses, 0);

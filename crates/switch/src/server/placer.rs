@@ -1,5 +1,5 @@
-//! The thread that moves ports to where they are best: real-time ones apart from best-effort taps, then together with those they
-//! talk with.
+//! The thread that moves ports to better workers: real-time ones apart from best-effort taps, then together
+//! with those they talk with.
 //!
 //! ```text
 //!  each second: workers' work ─▶ placement (pure) ─▶ a step ─▶ its ports move, one after the other
@@ -19,15 +19,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_service::housekeeping;
 
-/// How often it looks.
+/// Interval of its looks.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What frames of a vNIC with a deadline may cost a loop beside its burst: those that are dropped.
+/// Cost of dropped frames in one loop, beyond the burst, for a vNIC with a deadline.
 const DROPPED: u64 = crate::worker::DROPPED as u64;
 
-/// Starts it; where there is one worker there is nothing to do.
+/// Starts the thread, unless there is only one worker.
 ///
 /// # Errors
-/// No thread.
+/// The thread cannot start.
 pub fn spawn(switch: &Arc<Switch>) -> io::Result<()> {
     if switch.workers.len() < 2 {
         return Ok(());
@@ -39,7 +39,7 @@ pub fn spawn(switch: &Arc<Switch>) -> io::Result<()> {
             std::thread::sleep(PAUSE);
             housekeeping::follow();
             let now = switch.loops();
-            // To ask a worker is one loop of it.
+            // Each call to a worker is one loop of it.
             if now.saturating_sub(std::mem::replace(&mut loops, now)) > 2 * switch.workers.len() as u64 {
                 switch.place(&mut placer, &mut looked);
                 loops = switch.loops();
@@ -50,12 +50,12 @@ pub fn spawn(switch: &Arc<Switch>) -> io::Result<()> {
 }
 
 impl Switch {
-    /// Loops of all workers that found work.
+    /// Returns the number of loops of all workers that found work.
     fn loops(&self) -> u64 {
         self.region.layout().workers.iter().map(|worker| worker.loops.get()).sum()
     }
 
-    /// Looks once, and moves what is to be moved. `looked` is when that was done last, ns.
+    /// Measures once, and moves ports if worthwhile. `looked`: time of the last measurement (ns).
     pub fn place(&self, placer: &mut Placer, looked: &mut u64) {
         let seen = self.seen(looked);
         let Some(Step { moves, why }) = placer.look(&seen) else { return };
@@ -71,7 +71,7 @@ impl Switch {
                     paused_us = moved.sending.max(moved.receiving) / 1000,
                     "vNIC moved to another worker"
                 ),
-                // It is tried again after a while.
+                // A later look tries once more.
                 Err(reason) => tracing::debug!(vnic = name, worker, reason, "vNIC not moved"),
             }
         }
@@ -92,7 +92,6 @@ impl Switch {
     }
 }
 
-/// Where each vNIC is, and what its contract says about it there.
 fn vnics(table: &Table) -> BTreeMap<PortIndex, Seat> {
     let receivers = table.receivers_with_deadlines();
     let seat = |entry: &Entry| {

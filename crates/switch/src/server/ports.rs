@@ -1,6 +1,4 @@
-//! Making, changing and removing ports.
-//!
-//! All of it happens under the table's lock, except stopping a port's thread:
+//! Creates, changes and removes ports, under the table's lock. Only a port's thread is stopped without it:
 //! that thread may itself be waiting for the lock.
 
 use super::Switch;
@@ -31,19 +29,19 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use tidegate_contract::{Attach, Host, Mac, Vnic};
 use tidegate_evidence::Quarantine;
 
-/// What a port is to be connected with.
+/// The connection of a new or changed port.
 pub enum Connect {
-    /// What it has.
+    /// The present connection.
     Keep,
     /// A listening vhost-user socket.
     Listener(OwnedFd),
     /// A connected vhost-user socket.
     Stream(OwnedFd),
-    /// A vhost-user front end that is yet to be dialled.
+    /// A vhost-user front end to be dialled later.
     Nobody,
     /// A tap's descriptors.
     Tap(Vec<OwnedFd>),
-    /// A connection to a process that is gone.
+    /// The saved connection of a process that has ended.
     Restored(Box<Restored>),
 }
 
@@ -52,7 +50,7 @@ impl Switch {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Host-wide settings.
+    /// Sets the host-wide settings.
     pub fn set_host(&self, host: Host) -> Result<(), String> {
         let mut table = self.lock();
         let latency = host.host_latency.get();
@@ -67,7 +65,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Tells the workers for how long they may wait awake.
+    /// Sets how long workers may wait awake.
     pub(super) fn set_busy_poll(&self, host: &Host) {
         let (share, throttled) = (self.machine.share(host), self.machine.throttled);
         for worker in self.workers.iter() {
@@ -75,7 +73,7 @@ impl Switch {
         }
     }
 
-    /// Makes a port, or changes its contract or its connection.
+    /// Creates a port, or changes its contract or its connection.
     pub fn set_port(self: &Arc<Self>, vnic: Vnic, connect: Connect) -> Result<(), String> {
         let mut table = self.lock();
         for mac in macs(&vnic) {
@@ -189,7 +187,6 @@ impl Switch {
         Ok(())
     }
 
-    /// Starts the thread of a vhost-user port.
     fn serve(
         self: &Arc<Self>,
         index: PortIndex,
@@ -224,7 +221,7 @@ impl Switch {
         Ok(End::Vhost { thread, status, listener })
     }
 
-    /// Tells `socket` from now on what it takes to go on without this process.
+    /// Sends `socket`, from now on, the state that another process needs to continue.
     pub fn keep(&self, socket: OwnedFd) -> Result<(), String> {
         let table = self.lock();
         self.subscribers.add(socket);
@@ -247,7 +244,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Ports go on counting where they stood in the statistics of a switch that is gone.
+    /// Continues the counters of a switch that has ended.
     pub fn inherit(&self, statistics: &OwnedFd) -> Result<(), String> {
         let table = self.lock();
         if !table.entries.is_empty() {
@@ -257,7 +254,7 @@ impl Switch {
         Ok(())
     }
 
-    /// A new contract on the connection that is there.
+    /// Puts a new contract on the existing connection into force.
     fn change(&self, table: &mut Table, vnic: Vnic) -> Result<(), String> {
         let segment = table.segment(vnic.segment);
         let Some(entry) = table.entries.get_mut(&vnic.name) else { return Err("no such port".into()) };
@@ -292,7 +289,7 @@ impl Switch {
         }
         (entry.segment, entry.vnic) = (segment, vnic);
         if changes_segment {
-            // What it learned, sent or was to receive belongs to the segment it left. It learns until it is quiet.
+            // Frames and addresses of the port belong to the old segment, until it is quiet.
             self.quiet(index, owner);
             self.fdb.forget(index);
             self.workers[owner].call(move |worker| worker.set_segment(index, segment));
@@ -318,7 +315,7 @@ impl Switch {
         self.workers[entry.worker].call_on(index, move |worker| worker.set_contract(index, contract));
     }
 
-    /// Tells the ports of a segment which IP addresses are shared there, if these are others than they know.
+    /// Sends the ports of a segment its shared IP addresses, if these have changed.
     fn tell_shares(&self, table: &mut Table, segment: SegmentIndex) {
         if !table.shares.changed(segment) {
             return;
@@ -328,7 +325,7 @@ impl Switch {
         }
     }
 
-    /// Removes a port; its frames in flight are dropped.
+    /// Removes a port, and drops its frames in flight.
     pub fn remove_port(&self, name: &str) -> Result<(), String> {
         let mut table = self.lock();
         let entry = table.entries.remove(name).ok_or_else(|| format!("{name} is not a port"))?;
@@ -340,9 +337,9 @@ impl Switch {
 
         let (index, worker, segment) = (entry.index, entry.worker, entry.segment);
         let shared = shares::keys(segment, &entry.vnic);
-        // Ends its thread first, which takes the rings out of service.
+        // Ends its thread first, which stops the rings.
         match entry.end {
-            // A front end that waits to be accepted may have passed descriptors already.
+            // A waiting front end may already have passed descriptors.
             End::Vhost { thread, listener, .. } => {
                 thread.errands().give_up(listener);
                 thread.stop();
@@ -354,7 +351,7 @@ impl Switch {
         let mut table = self.lock();
         table.removing.retain(|removing| *removing != index);
         if !shared.is_empty() {
-            // What the port shared others may have from now on. They may share it no more by now.
+            // Other ports may now take the shared addresses; unshared ones are forgotten.
             table.shares.release(&self.fdb, index, &shared, &BTreeSet::new());
             table.close_shares(&self.fdb);
             self.tell_shares(&mut table, segment);
@@ -364,21 +361,21 @@ impl Switch {
         Ok(())
     }
 
-    /// No worker knows the port any more.
+    /// Makes all workers forget the port.
     fn forget(&self, index: PortIndex, owner: usize) {
         for worker in self.workers.iter() {
             worker.call(move |worker| worker.set_info(index, None));
         }
-        // Until then it learned.
+        // The port learned until now.
         self.fdb.forget(index);
         if let Some(port) = self.workers[owner].call(move |worker| worker.remove_port(index)) {
-            // Who makes the tap anew finds no descriptor of it left.
+            // So a new tap finds no open descriptor of the old one.
             port.link.rx.wait_for_writer();
         }
         self.region.release(index as usize);
     }
 
-    /// Tells all workers what changed about who is where and is promised what.
+    /// Sends all workers the changes in ports, workers and deadlines.
     fn publish(&self, table: &mut Table) {
         self.realtime_changed();
         let infos: Vec<_> =
@@ -404,7 +401,7 @@ impl Switch {
         }
     }
 
-    /// A guest's memory was mapped: a deadline is promised only where it is there in full.
+    /// Records a guest's mapped memory. A deadline is in force only if every page is present.
     pub fn memory_arrived(&self, index: PortIndex, preallocated: bool, disk: Option<&'static str>) {
         let mut table = self.lock();
         let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
@@ -420,7 +417,7 @@ impl Switch {
         self.publish(&mut table);
     }
 
-    /// A front end took its guest's memory along.
+    /// Records that the guest's memory left with its front end.
     pub fn memory_left(&self, index: PortIndex) {
         let mut table = self.lock();
         let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
@@ -429,20 +426,20 @@ impl Switch {
         }
     }
 
-    /// The addresses of a port's contract as it is now.
+    /// Returns the addresses of a port's present contract.
     pub fn macs_of(&self, index: PortIndex) -> Vec<Mac> {
         let table = self.lock();
         table.entries.values().find(|entry| entry.index == index).map_or(vec![], |e| macs(&e.vnic).collect())
     }
 
-    /// Goes on with a quarantine of another process.
+    /// Continues another process's quarantine.
     pub(super) fn quarantine(&self, name: &str, quarantine: &Quarantine) {
         if let Some(End::Vhost { thread, .. }) = self.lock().entries.get(name).map(|entry| &entry.end) {
             thread.quarantine(quarantine);
         }
     }
 
-    /// Tokens and addresses that another process had: MACs that it learned, and link-local ones that it wrote down.
+    /// Restores the tokens and learned MACs of another process, and the recorded link-local addresses.
     pub(super) fn set_levels_and_learned(&self, retired: &Retired) {
         let table = self.lock();
         for (vnic, levels) in &retired.levels {
@@ -453,11 +450,11 @@ impl Switch {
         }
         for (mac, vnic, seen) in &retired.learned {
             if let Some(entry) = table.entries.get(vnic) {
-                // A full table learns it again, or does not.
+                // With a full table, the FDB learns it later, or not at all.
                 let _ = self.fdb.learn(entry.segment, *mac, entry.index, *seen);
             }
         }
-        // What one gave up another may hold by now.
+        // First all ports forget: an old address of one may be another's by now.
         for entry in table.entries.values() {
             let index = entry.index;
             self.workers[entry.worker].call(move |worker| worker.forget_addresses(index));
@@ -468,7 +465,7 @@ impl Switch {
         }
     }
 
-    /// Lets all ports take frames that were made while it [held](Self::holds) them: all there are.
+    /// Makes all ports take frames, also those created while [held](Self::holds).
     pub(super) fn let_go(&self) {
         let mut table = self.lock();
         table.before.clear();
@@ -478,7 +475,7 @@ impl Switch {
         }
     }
 
-    /// Starts a capture; it ends when the other end of `into` closes.
+    /// Starts a capture, which ends when the other end of `into` closes.
     pub fn capture(self: &Arc<Self>, name: &str, snaplen: u32, into: OwnedFd) -> Result<(), String> {
         let table = self.lock();
         let entry = table.entries.get(name).ok_or_else(|| format!("{name} is not a port"))?;
@@ -489,7 +486,7 @@ impl Switch {
         }
         let switch = self.clone();
         let finished = move || {
-            // It may be another worker's by then.
+            // The port may be at another worker by then.
             let _still = switch.nothing_moves();
             switch.workers.iter().for_each(|worker| worker.call(move |worker| worker.end_capture(index)));
         };

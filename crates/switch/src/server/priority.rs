@@ -5,7 +5,7 @@ use crate::worker::events::Event;
 use rustix::io::Errno;
 use std::io;
 
-/// Gives the calling thread, which is `worker`'s, its priority; it says so where that fails.
+/// Gives the calling thread, `worker`'s, its priority; notes a failure.
 pub(super) fn prioritise(worker: &mut Worker, realtime_priority: Option<u8>) {
     if let Some(priority) = realtime_priority {
         if !has_realtime_priority(priority)
@@ -18,38 +18,37 @@ pub(super) fn prioritise(worker: &mut Worker, realtime_priority: Option<u8>) {
     }
 }
 
-/// Puts the calling thread under `policy` (sched(7)).
 pub(super) fn schedule(policy: i32, priority: u8) -> rustix::io::Result<()> {
     let param = libc::sched_param { sched_priority: i32::from(priority) };
-    // SAFETY: a plain call on the calling thread with a valid parameter.
+    // SAFETY: a call on the calling thread with a valid parameter.
     match unsafe { libc::sched_setscheduler(0, policy, &param) } {
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
     }
 }
 
-/// Gives the calling thread another priority under the policy that it has: a thread with a service manager's may lower it.
+/// Changes the calling thread's priority. A thread with a service manager's policy may only lower it.
 pub(super) fn reprioritise(priority: u8) -> rustix::io::Result<()> {
     let param = libc::sched_param { sched_priority: i32::from(priority) };
-    // SAFETY: a plain call on the calling thread with a valid parameter.
+    // SAFETY: a call on the calling thread with a valid parameter.
     match unsafe { libc::sched_setparam(0, &raw const param) } {
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
     }
 }
 
-/// Whether the calling thread has it already: from a service manager, which gives no right to take it along.
+/// Whether a service manager gave the calling thread this priority; the right to set it does not come with it.
 pub(super) fn has_realtime_priority(priority: u8) -> bool {
     let mut param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: plain calls on the calling thread; the parameter is live.
+    // SAFETY: calls on the calling thread; the parameter is live.
     let policy = unsafe { libc::sched_getscheduler(0) };
     // SAFETY: as above.
     let known = unsafe { libc::sched_getparam(0, &raw mut param) } == 0;
     known && policy == libc::SCHED_FIFO && param.sched_priority == i32::from(priority)
 }
 
-/// Asks the fair scheduler for a short slice (Linux 6.12): a worker that wakes
-/// up is let in earlier. Unprivileged, and harmless where it is not known.
+/// Asks the fair scheduler for a short slice (Linux 6.12), so that a woken worker runs earlier. Needs no
+/// privilege; harmless on older kernels.
 pub(super) fn short_slice() {
     #[repr(C)]
     #[derive(Default)]
@@ -63,7 +62,7 @@ pub(super) fn short_slice() {
         deadline: u64,
         period: u64,
     }
-    // The call sets all attributes: the nice value that the switch was started with has to stay.
+    // The call sets all attributes; the nice value must stay.
     let nice = rustix::process::getpriority_process(None).unwrap_or(0);
     let attr =
         SchedAttr { size: size_of::<SchedAttr>() as u32, nice, runtime: 100_000, ..SchedAttr::default() };

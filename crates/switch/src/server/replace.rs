@@ -1,4 +1,4 @@
-//! Taking the place of a running switch.
+//! Takes the place of a running switch.
 //!
 //! ```text
 //!  running switch ── ports, connections ──▶ prepared here: memory mapped, queues not started
@@ -8,7 +8,7 @@
 //!      Release: it ends ──────────────────▶ all queues start ──▶ frames are taken: the gap is over
 //! ```
 //!
-//! Until it is released the running switch goes on by itself if this process fails.
+//! Until its release, the running switch goes on by itself if this process fails.
 
 use super::Switch;
 use super::ports::Connect;
@@ -33,29 +33,29 @@ use tidegate_evidence::Connection;
 use tidegate_service::foreign::{Budget, Foreign};
 use tidegate_service::{Notifier, service_of};
 
-/// How long the running switch may take to tell of its connections.
+/// Longest wait for the running switch to report its connections.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long mapping guests' memory may take while the running switch still serves them; what takes longer is
-/// finished after it has stopped. An upgrade is not to wait for one front end's file system.
+/// Longest wait for the mapping of guests' memory while the running switch serves; the rest follows after its
+/// end. An upgrade must not wait for one front end's file system.
 const MAP: Duration = Duration::from_secs(10);
 
-/// Most notes that are taken in at once: more than all ports of a switch have to tell.
+/// Most notes processed at once: more than all ports of a switch send.
 const AT_ONCE: usize = 100_000;
 
-/// How long queues may take to start in this process; frames are taken all the same after it.
+/// Longest wait for queues to start here; then frames flow anyway.
 const START: Duration = Duration::from_millis(500);
 
-/// Why the running switch goes on.
+/// The reason why the running switch goes on.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplaceError {
-    /// It cannot be asked, or refused.
+    /// The running switch cannot be asked, or refused.
     #[error(transparent)]
     Switch(#[from] SwitchError),
-    /// A port cannot be made here.
+    /// This process cannot create a port.
     #[error("{0}; the running switch goes on")]
     Port(String),
-    /// It is the main process of a service, which would be started again at its end.
+    /// A service manager would restart the running switch, its main process.
     #[error(
         "the running switch (pid {pid}) is the main process of {service}, which this one is not part of: \
          use `systemctl reload {service}`; it goes on"
@@ -66,12 +66,12 @@ pub enum ReplaceError {
         /// The unit.
         service: String,
     },
-    /// The service manager.
+    /// The service manager cannot be reached.
     #[error(
         "the service manager (NOTIFY_SOCKET) cannot be told who takes over: {0}; the running switch goes on"
     )]
     Manager(io::Error),
-    /// Its service would see its main process end, and not know of another one.
+    /// The service manager would not know the new main process.
     #[error(
         "the running switch (pid {pid}) is the main process of {service}, which cannot be told who takes over: \
          set NotifyAccess=all in the unit; it goes on"
@@ -82,15 +82,15 @@ pub enum ReplaceError {
         /// The unit.
         service: String,
     },
-    /// What it tells cannot be read.
+    /// Unreadable notes of the running switch.
     #[error("what the running switch tells of its connections: {0}; it goes on")]
     Notes(#[from] io::Error),
 }
 
-/// Connects to the running switch, which listens at `path`. `manager`: the service manager can be told who takes over.
+/// Connects to the running switch at `path`. `manager`: the service manager can be notified.
 ///
 /// # Errors
-/// No switch runs, or a service manager would start it again.
+/// No switch runs, or a service manager would restart it.
 pub fn find(path: &Path, manager: bool) -> Result<Client, ReplaceError> {
     let mut client = Client::connect(path)?;
     let pid = client.hello()?.0.pid;
@@ -103,7 +103,7 @@ pub fn find(path: &Path, manager: bool) -> Result<Client, ReplaceError> {
     }
 }
 
-/// What the running switch has said. An intruder may control that switch.
+/// The notes of the running switch so far. An intruder may control that switch.
 struct Heard {
     told: Handover,
     budget: Arc<Budget>,
@@ -114,7 +114,7 @@ impl Heard {
         Self { told: Handover::default(), budget: Budget::half_of_all() }
     }
 
-    /// Whether all that there is to tell of a vNIC with a front end, or a tap, was told.
+    /// Whether the notes of a vNIC with a front end, or of a tap, are complete.
     fn is_told(&self, vnic: &Vnic) -> bool {
         match vnic.attach {
             Attach::Tap { .. } => self.told.links.contains_key(&vnic.name),
@@ -122,12 +122,12 @@ impl Heard {
         }
     }
 
-    /// For how many messages holds what is known of a vNIC's connection.
+    /// Returns the number of messages at which the known state of a connection holds.
     fn messages(&self, vnic: &str) -> Option<u64> {
         Some(self.told.connections.get(vnic)?.as_ref()?.messages)
     }
 
-    /// Takes in what has been told by now, of which there can be no end.
+    /// Processes all received notes; an endless stream is an error.
     fn hear(&mut self, notes: &mut Notes) -> Result<(), ReplaceError> {
         for _ in 0..AT_ONCE {
             match notes.try_next() {
@@ -148,7 +148,7 @@ impl Heard {
         Err(io::Error::other(format!("more than {AT_ONCE} notes at once")).into())
     }
 
-    /// How to connect a port, with duplicates of what was told.
+    /// Returns a port's connection, with duplicates of the received descriptors.
     fn connect(&self, port: &PortStatus, gate: Option<Gate>) -> io::Result<Connect> {
         let vnic = &port.vnic.name;
         let duplicate = |fd: &Foreign| fd.as_fd().try_clone_to_owned();
@@ -161,7 +161,7 @@ impl Heard {
         let Some(Some(Connected { kept, descriptors, .. })) = self.told.connections.get(vnic) else {
             return Ok(match listener {
                 Some(listener) => Connect::Listener(listener),
-                // One that has ended: the agent dials again.
+                // Its connection has ended: the agent dials once more.
                 None => Connect::Nobody,
             });
         };
@@ -174,22 +174,22 @@ impl Heard {
 /// A port that waits for the running switch to end.
 struct Prepared {
     port: PortStatus,
-    /// For how many messages it holds.
+    /// Number of messages at which the prepared state holds.
     messages: u64,
     gate: SyncSender<Busy>,
 }
 
-/// What the queues of ports wait for.
+/// The gates that hold queues back.
 #[derive(Default)]
 struct Gates {
-    /// Of ports that are ready.
+    /// Gates of prepared ports.
     prompt: Vec<SyncSender<Busy>>,
-    /// Of ports that changed at the last moment, whose memory is being mapped: no other port waits for them.
+    /// Gates of ports that changed at the last moment: no other port waits until their memory is mapped.
     late: Vec<SyncSender<Busy>>,
 }
 
-/// A switch whose traffic can begin, beside one that has [retired](Client::retire) and waits to be
-/// [released](Client::release). Dropped, that one goes on.
+/// A switch ready for traffic, beside one that has [retired](Client::retire). That one goes on if this is
+/// dropped before its [release](Client::release).
 pub struct Successor<'s> {
     switch: &'s Arc<Switch>,
     client: Client,
@@ -201,7 +201,7 @@ pub struct Successor<'s> {
     control: OwnedFd,
 }
 
-/// All but the last step. The `manager` learns of it while frames still flow.
+/// Does all but the last step. The `manager` is notified while frames still flow.
 ///
 /// # Errors
 /// The running switch goes on.
@@ -247,7 +247,7 @@ pub fn prepare<'s>(
     }
 
     if let Some(manager) = &mut manager {
-        // Before the end of the process that it knows, or it starts another one.
+        // Before the main process that the manager knows ends, or it would start another one.
         manager.main_process(std::process::id()).map_err(ReplaceError::Manager)?;
     }
     let taken = || -> Result<_, ReplaceError> {
@@ -261,7 +261,7 @@ pub fn prepare<'s>(
     Ok(Successor { switch, client, manager, pid: hello.pid, told, retired, gates, control })
 }
 
-/// The other one is the main process still.
+/// Tells the manager that the running switch stays the main process.
 fn goes_on(manager: &mut Option<&mut Notifier>, pid: u32) {
     if let Some(Err(error)) = manager.as_mut().map(|manager| manager.main_process(pid)) {
         tracing::error!(%error, pid, "the service manager takes this process for the switch, which ends");
@@ -269,32 +269,32 @@ fn goes_on(manager: &mut Option<&mut Notifier>, pid: u32) {
 }
 
 impl Successor<'_> {
-    /// Within which time the service manager wants to hear that the switch is alive, where it does. Only the process
-    /// that the service began with is told by the environment.
+    /// Returns the interval of the service manager's watchdog, if any. Only the environment of the service's
+    /// first process has it.
     pub fn watchdog(&self) -> Option<Duration> {
         self.retired.watchdog_us.map(Duration::from_micros)
     }
 
-    /// Takes the place of the other one; returns its control socket. Traffic runs when this returns.
+    /// Releases the running switch and starts traffic; returns the control socket.
     ///
     /// # Errors
-    /// It goes on, unless it ended by itself.
+    /// The running switch goes on, unless it ended by itself.
     pub fn take_over(mut self) -> Result<UnixListener, ReplaceError> {
         self.client.release().inspect_err(|_| goes_on(&mut self.manager, self.pid))?;
         Ok(self.go_on()?.1)
     }
 
-    /// Begins traffic; the other one must have been released, or is never to go on. Returns what leads to
-    /// it, and its control socket.
+    /// Starts traffic, once the other switch is released or must never go on. Returns the connection to it,
+    /// and its control socket.
     ///
     /// # Errors
-    /// No descriptors to be had.
+    /// No descriptors are available.
     pub fn go_on(self) -> Result<(Client, UnixListener), ReplaceError> {
         let Self { switch, client, manager: _, pid, told, retired, gates, control } = self;
         switch.set_levels_and_learned(&retired);
         let (starting, started) = channel();
         for gate in &gates.prompt {
-            // A thread that has ended has said why.
+            // A thread that has ended has logged why.
             let _ = gate.send(starting.clone());
         }
         drop(starting);
@@ -319,12 +319,12 @@ impl Successor<'_> {
     }
 }
 
-/// vNICs that came together stay together.
+/// Returns each vNIC's worker.
 fn workers(ports: &[PortStatus]) -> BTreeMap<String, usize> {
     ports.iter().map(|port| (port.vnic.name.clone(), port.worker)).collect()
 }
 
-/// Brings what was prepared up to what the running switch left; returns what its queues wait for.
+/// Updates the prepared ports to the final state; returns their gates.
 fn settle(
     switch: &Arc<Switch>,
     retired: &Retired,
@@ -333,7 +333,7 @@ fn settle(
 ) -> Result<Gates, ReplaceError> {
     let refused = ReplaceError::Port;
     switch.set_host(retired.host.clone()).map_err(refused)?;
-    // Of those that were made before, only ports that have to be made anew.
+    // For ports created from here on.
     switch.lock().before = workers(&retired.ports);
     let mut gates = Gates::default();
     for port in &retired.ports {
@@ -368,19 +368,19 @@ fn settle(
 }
 
 impl Switch {
-    /// Connects taps, and ports without a front end: no other process touches them any more.
+    /// Connects taps, and ports without a front end, which the other process no longer touches.
     fn connect_rest(self: &Arc<Self>, retired: &Retired, told: &Heard) -> Result<(), ReplaceError> {
         for port in &retired.ports {
             if told.messages(&port.vnic.name).is_none() {
                 let made = self.set_port(port.vnic.clone(), told.connect(port, None)?);
-                // The agent makes it again.
+                // The agent creates the port once more.
                 made.unwrap_or_else(|why| tracing::error!(vnic = port.vnic.name, why, "port not taken over"));
             }
             if let Some(quarantine) = &port.held.quarantine {
                 self.quarantine(&port.vnic.name, quarantine);
             }
         }
-        // Once more, for these.
+        // For these ports, too.
         self.set_levels_and_learned(retired);
         Ok(())
     }

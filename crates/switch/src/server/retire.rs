@@ -1,4 +1,4 @@
-//! The end of a switch whose place another process takes.
+//! The end of a switch that another process replaces.
 //!
 //! ```text
 //!  Retire ─▶ port threads frozen ─▶ workers: nothing taken any more, what is in flight delivered
@@ -19,14 +19,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long frames in flight may take to arrive: the longest that the scheduler holds one.
+/// Longest wait for frames in flight: the longest time that the scheduler holds one.
 pub const DRAIN: Duration = Duration::from_millis(10);
-/// How long what was sent before waits were ended may take to be settled.
+/// Longest wait for the rest after waiting frames were dropped.
 const SETTLE: Duration = Duration::from_millis(1);
-/// How long a port's thread may take with the message it is at.
+/// Longest wait for the present message of a port's thread.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Serves [`Request::Retire`]. Returns where the switch goes on.
+/// Serves [`Request::Retire`]. Returns only if the switch goes on.
 ///
 /// # Errors
 /// The connection broke off; the switch goes on.
@@ -53,7 +53,7 @@ pub fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> io::Result<()> {
 }
 
 impl Switch {
-    /// Waits until the workers have nothing in flight, but not beyond `end`; whether they have.
+    /// Waits until the workers have nothing in flight, or until `end`; returns whether they have.
     fn drains_by(&self, end: Instant) -> bool {
         loop {
             if self.workers.iter().all(|worker| worker.call(|worker| worker.is_drained())) {
@@ -66,13 +66,13 @@ impl Switch {
         }
     }
 
-    /// Ends all traffic. The table is locked until it is [resumed](Self::resume).
+    /// Ends all traffic. The table stays locked until [`resume`](Self::resume).
     fn retire(&self) -> Result<(MutexGuard<'_, Table>, Vec<Halted>, Retired), String> {
-        // Not under the lock: a thread may be at a message that takes it.
+        // Without the lock, which a thread may need for its message.
         let frozen = freeze(&self.lock());
         let waited = wait_for(frozen);
         let table = self.lock();
-        // Ports that were made meanwhile.
+        // Also ports created meanwhile.
         if let Err(why) = waited.and_then(|()| wait_for(freeze(&table))) {
             thaw(&table);
             return Err(why);
@@ -84,7 +84,7 @@ impl Switch {
         let mut drained = self.drains_by(Instant::now() + DRAIN);
         let mut dropped = false;
         if !drained {
-            // What has no tokens by now is not what the others wait for.
+            // Frames that still lack tokens must not delay the other ports.
             self.workers.iter().for_each(|worker| dropped |= worker.call(|worker| worker.drop_all_waiting()));
             drained = self.drains_by(Instant::now() + SETTLE);
         }
@@ -111,7 +111,7 @@ impl Switch {
             dropped: dropped || !drained,
             watchdog_us: self.watchdog.get().map(Watchdog::micros),
         };
-        // Their sleep and wake-ups write to the rings too.
+        // Their sleep and wake-ups write to the rings, too.
         let halted = self.workers.iter().map(|worker| worker.halt()).collect();
         Ok((table, halted, retired))
     }

@@ -1,4 +1,4 @@
-//! From options to a running switch.
+//! Starts a switch from its options.
 
 use super::priority::schedule;
 use super::{Error, Options, Switch, host_cpus, worker_error};
@@ -15,9 +15,9 @@ use std::time::Duration;
 use tidegate_service::Notifier;
 use tidegate_service::housekeeping;
 
-/// Runs the switch until it is told to end (SIGTERM, SIGINT).
+/// Runs the switch until SIGTERM or SIGINT.
 pub fn run(options: Options) -> Result<(), Error> {
-    // Whatever takes a right is done first.
+    // Steps that need rights come first.
     let mut manager = service_manager(&options)?;
     let host = host_cpus()?;
     options.cpus.check(&host).map_err(Error::Option)?;
@@ -55,10 +55,10 @@ pub fn run(options: Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// The service manager, where one started this process.
+/// Returns the service manager, if one started this process.
 ///
 /// # Errors
-/// It cannot be told of a switch that takes another one's place. A switch that starts runs without.
+/// With `replace`: the manager cannot be notified. Otherwise that is only a warning.
 pub(super) fn service_manager(options: &Options) -> Result<Option<Notifier>, Error> {
     match Notifier::from_environment() {
         Ok(manager) => Ok(manager),
@@ -70,8 +70,8 @@ pub(super) fn service_manager(options: &Options) -> Result<Option<Notifier>, Err
     }
 }
 
-/// Gives up the rights of a process that has one thread, where `options` say so. Whatever takes one,
-/// such as the control socket, must be open by now.
+/// Gives up the rights of a process with one thread, if `options` ask for it. Resources that need rights must
+/// be open by now.
 ///
 /// # Errors
 /// A right cannot be given up.
@@ -83,24 +83,24 @@ pub fn enclose(options: &Options) -> Result<Option<Enclosed>, Error> {
         );
         return Ok(None);
     }
-    // Threads inherit it, and keep it where the right to take it is gone. A worker without says so.
+    // Threads inherit the priority, and keep it without the right to set it. A worker without it logs that.
     if let Some(priority) = options.realtime_priority {
         let _ = schedule(libc::SCHED_FIFO, priority);
     }
     Ok(Some(confine::enclose(options.user.as_ref())?))
 }
 
-/// Limits what is left to what carrying frames takes.
+/// Limits the process to the system calls that carrying frames needs.
 ///
 /// # Errors
-/// System calls cannot be limited.
+/// The kernel refuses the limit.
 pub fn seal(enclosed: Option<Enclosed>, switch: &Switch) -> Result<(), Error> {
-    // A worker that answers has its CPU and priority, which it may not ask for any more.
+    // A worker that answers has its CPU and priority, which it may not set from here on.
     switch.workers.iter().for_each(|worker| worker.call(|_| ()));
     enclosed.map_or(Ok(()), |enclosed| Ok(enclosed.seal(&switch.region.layout().denied_calls)?))
 }
 
-/// Takes the agent's connections, for ever.
+/// Accepts the agent's connections for ever.
 pub fn serve(switch: &Arc<Switch>, listener: &UnixListener) {
     loop {
         let watchdog = switch.watchdog.get();
@@ -110,7 +110,7 @@ pub fn serve(switch: &Arc<Switch>, listener: &UnixListener) {
         if let Some(watchdog) = watchdog {
             watchdog.control_thread_turned();
         }
-        // A connection is there, and no other thread accepts: this does not wait.
+        // A connection waits and no other thread accepts, so this does not block.
         let stream = match ready {
             Ok(0) | Err(Errno::INTR) => continue,
             Ok(_) => listener.accept(),
@@ -126,7 +126,7 @@ pub fn serve(switch: &Arc<Switch>, listener: &UnixListener) {
     }
 }
 
-/// A socket from the service manager (sd_listen_fds(3)): the first descriptor after stderr.
+/// Returns the socket of the service manager (sd_listen_fds(3)): the first descriptor after stderr.
 pub(super) fn inherited_socket() -> Option<UnixListener> {
     let pid: u32 = std::env::var("LISTEN_PID").ok()?.parse().ok()?;
     let count: u32 = std::env::var("LISTEN_FDS").ok()?.parse().ok()?;
@@ -137,7 +137,7 @@ pub(super) fn inherited_socket() -> Option<UnixListener> {
     Some(unsafe { OwnedFd::from_raw_fd(3) }.into())
 }
 
-/// Binds the control socket; a socket file on which no process listens any more is replaced.
+/// Binds the control socket; replaces a socket file on which no process listens.
 pub(super) fn bind(path: &Path) -> Result<UnixListener, Error> {
     let fail = |source| Error::Socket { path: path.into(), source };
     match UnixListener::bind(path) {

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use tidegate_service::housekeeping;
 use tidegate_service::scm::too_many_in_flight;
 
-/// What ETOOMANYREFS means, and what helps.
+/// The meaning of ETOOMANYREFS, and the remedy.
 const IN_FLIGHT: &str = "processes of the switch's user have sent more descriptors over Unix sockets than \
      its RLIMIT_NOFILE, and these were not received; let the switch have a user of its own, or end those processes";
 
-/// Serves a connection on a thread of its own, until it ends.
+/// Serves a connection on a thread of its own until it ends.
 pub fn spawn(switch: Arc<Switch>, stream: UnixStream) {
     let serve = move || {
         if let Err(error) = serve(&switch, &stream) {
@@ -49,7 +49,7 @@ fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Says who it is, and passes its statistics. Where they cannot be passed the agent is told why.
+/// Sends the switch's identity with its statistics; or why the statistics cannot be passed.
 fn say_hello(stream: &UnixStream, hello: Hello, statistics: BorrowedFd<'_>) -> std::io::Result<()> {
     match channel::send(stream, &Reply::Hello(hello), &[statistics]) {
         Err(error) if too_many_in_flight(&error) => {

@@ -1,11 +1,11 @@
-//! The addresses that vNICs share: who has each, and what each port's policy is told.
+//! The addresses that vNICs share: the holder of each, and the data for each port's policy.
 //!
 //! ```text
 //!  contracts ─▶ open: a Holder for each address, MACs reserved in the FDB ─▶ of: what a port shares ─▶ its policy
 //!           └─▶ close: addresses that no contract names any more
 //! ```
 //!
-//! Control threads alone, under the table's lock. A holder is closed only when no port's policy has it any more.
+//! Only control threads use it, under the table's lock. A holder closes only when no port's policy has it any more.
 
 use crate::fdb::{Fdb, PortIndex, SegmentIndex};
 use crate::frame::policy::shared::Shared;
@@ -15,22 +15,22 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tidegate_contract::{SharedAddress, Vnic};
 
-/// An address of a segment.
+/// An address in its segment.
 pub(super) type Key = (SegmentIndex, SharedAddress);
 
-/// The addresses that vNICs share, of all segments.
+/// The shared addresses of all segments.
 #[derive(Default)]
 pub struct Shares {
     holders: BTreeMap<Key, Arc<Holder>>,
-    /// The IP addresses that all ports of a segment were told last, where there are any.
+    /// The shared IP addresses last sent to the ports of each segment.
     told: BTreeMap<SegmentIndex, Arc<[IpAddr]>>,
 }
 
 impl Shares {
-    /// Makes a holder for each address of a contract that has none yet.
+    /// Creates the missing holders of a contract's addresses.
     ///
     /// # Errors
-    /// No room in the forwarding database; nothing was made then.
+    /// No room in the forwarding database; nothing has changed.
     pub fn open(&mut self, fdb: &Fdb, segment: SegmentIndex, vnic: &Vnic) -> Result<(), String> {
         let new = vnic.allowed.shared.iter().filter(|one| !self.holders.contains_key(&(segment, **one)));
         let new: BTreeSet<SharedAddress> = new.copied().collect();
@@ -45,7 +45,7 @@ impl Shares {
         Ok(())
     }
 
-    /// Forgets the addresses that no contract in `table` names.
+    /// Forgets the addresses that are not in `named`.
     pub fn close(&mut self, fdb: &Fdb, named: &BTreeSet<Key>, owned: impl Fn(&Key) -> bool) {
         self.holders.retain(|key, _| {
             let stays = named.contains(key);
@@ -56,13 +56,13 @@ impl Shares {
         });
     }
 
-    /// What a vNIC shares with others; `None` where nothing of its segment is shared.
+    /// Returns the addresses that a vNIC shares; `None` if its segment shares none.
     pub fn of(&self, port: PortIndex, segment: SegmentIndex, vnic: &Vnic) -> Option<Shared> {
         let own = |address: &SharedAddress| Some((*address, self.holders.get(&(segment, *address))?.clone()));
         Shared::new(port, vnic.allowed.shared.iter().filter_map(own).collect(), self.ips(segment))
     }
 
-    /// The IP addresses that vNICs of a segment share, in order.
+    /// Returns the IP addresses that vNICs of a segment share, in order.
     pub fn ips(&self, segment: SegmentIndex) -> Arc<[IpAddr]> {
         let mut all: Vec<IpAddr> =
             self.holders.keys().filter(|key| key.0 == segment).filter_map(|key| key.1.ip()).collect();
@@ -70,8 +70,7 @@ impl Shares {
         all.into()
     }
 
-    /// Whether the ports of a segment are to be told which IP addresses are shared there: whether these are others than when it
-    /// was asked last.
+    /// Whether the shared IP addresses of a segment have changed since the last call.
     pub fn changed(&mut self, segment: SegmentIndex) -> bool {
         let now = self.ips(segment);
         if now.is_empty() {
@@ -82,7 +81,7 @@ impl Shares {
         !same
     }
 
-    /// A port gives up what its contract named `before`, and names no more.
+    /// Releases the addresses that a port's contract named `before`, and not `now`.
     pub fn release(&self, fdb: &Fdb, port: PortIndex, before: &BTreeSet<Key>, now: &BTreeSet<Key>) {
         for key in before.difference(now) {
             let Some(holder) = self.holders.get(key) else { continue };
@@ -93,13 +92,13 @@ impl Shares {
         }
     }
 
-    /// Who has an address.
+    /// Returns the holder of an address.
     pub fn holder(&self, segment: SegmentIndex, address: SharedAddress) -> Option<&Holder> {
         self.holders.get(&(segment, address)).map(Arc::as_ref)
     }
 }
 
-/// What a contract names, in a segment.
+/// Returns the shared addresses of a contract.
 pub fn keys(segment: SegmentIndex, vnic: &Vnic) -> BTreeSet<Key> {
     vnic.allowed.shared.iter().map(|address| (segment, *address)).collect()
 }
@@ -118,7 +117,7 @@ mod tests {
         tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value
     }
 
-    /// Else each new router would have all others told: for n of them n * n times.
+    /// Otherwise n new routers would cause n * n updates.
     #[test]
     fn ports_are_told_only_when_other_ip_addresses_are_shared() {
         const PAIR: &str = "\"00:00:5e:00:01:33\", \"192.0.2.10\"";
@@ -133,7 +132,7 @@ mod tests {
             told.push((shares.changed(SEGMENT), shares.changed(SEGMENT), shares.changed(SegmentIndex(4))));
         }
         assert_eq!(told, [true, false, false, true].map(|changed| (changed, false, false)));
-        // The last one of them goes, then all.
+        // First the last of them goes, then all.
         shares.close(
             &fdb,
             &named.iter().copied().filter(|key| *key != (SEGMENT, ip("192.0.2.11"))).collect(),

@@ -1,4 +1,4 @@
-//! The addresses that the ports of a table share.
+//! The shared addresses of a table's ports.
 
 use super::shares::{Key, keys};
 use super::table::{Entry, Table, macs};
@@ -16,7 +16,7 @@ impl Table {
         self.shares.close(fdb, &named, |key| owners.values().any(|entry| owns(entry, key)));
     }
 
-    /// Why a contract cannot share what it names, or have what it calls its own, beside those that are there.
+    /// Returns why a contract conflicts with existing ports in the addresses that it shares or owns.
     pub fn refuses_shares(&self, vnic: &Vnic) -> Option<String> {
         let others =
             || self.entries.values().filter(|e| e.vnic.name != vnic.name && e.vnic.segment == vnic.segment);

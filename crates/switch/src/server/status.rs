@@ -1,4 +1,4 @@
-//! How ports are, as the agent is told.
+//! The state of ports, for the agent.
 
 use super::Switch;
 use super::table::{End, Entry, Table};
@@ -12,13 +12,12 @@ use tidegate_evidence::HeldUp;
 use tidegate_evidence::{Connection, SharedStatus};
 
 impl Switch {
-    /// All ports as they are.
+    /// Returns the state of all ports.
     pub fn ports(&self) -> Vec<PortStatus> {
         statuses(&self.lock())
     }
 }
 
-/// All ports of a table.
 pub(super) fn statuses(table: &Table) -> Vec<PortStatus> {
     table.entries.values().map(|entry| status(table, entry)).collect()
 }
@@ -52,7 +51,7 @@ fn status(table: &Table, entry: &Entry) -> PortStatus {
             status.held = thread.conduct().held(Instant::now());
             status.closing = now.closing;
             status.connection = match now.state {
-                // A front end should not connect while none is accepted.
+                // No front end can connect while none is accepted.
                 State::Waiting if listener.is_none() && status.held.quarantine.is_none() => {
                     Connection::Disconnected
                 }
@@ -73,7 +72,7 @@ fn status(table: &Table, entry: &Entry) -> PortStatus {
     status
 }
 
-/// Who has the addresses that a vNIC shares.
+/// Returns the holders of the addresses that a vNIC shares.
 fn shared(table: &Table, entry: &Entry) -> Vec<SharedStatus> {
     let of_port = |port| table.entries.values().find(|entry| entry.index == port);
     let one = |address: &SharedAddress| {

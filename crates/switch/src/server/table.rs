@@ -1,4 +1,4 @@
-//! The ports, and what every worker is to know of them.
+//! The ports, and the workers' data about them.
 
 use super::shares::Shares;
 use crate::capacity::VNICS;
@@ -18,21 +18,21 @@ use tidegate_contract::{Host, Mac, Segment, Vnic};
 pub struct Table {
     /// Host-wide settings.
     pub host: Host,
-    /// By vNIC name.
+    /// Ports, by vNIC name.
     pub entries: BTreeMap<String, Entry>,
     /// Addresses that vNICs share.
     pub shares: Shares,
-    /// Segments in use; their place is their index.
+    /// Segments in use, by index.
     segments: Vec<Option<Segment>>,
-    /// Indices of ports being removed: not yet free.
+    /// Indices of ports being removed: not free yet.
     pub removing: Vec<PortIndex>,
-    /// Which workers vNICs had in a process before this one, whose ports are yet to be made.
+    /// Workers of vNICs in the previous process, before their ports exist here.
     pub before: BTreeMap<String, usize>,
 }
 
 /// One port.
 pub struct Entry {
-    /// Its index, everywhere.
+    /// Index of the port in all tables.
     pub index: PortIndex,
     /// The worker that owns it.
     pub worker: usize,
@@ -40,26 +40,26 @@ pub struct Entry {
     pub segment: SegmentIndex,
     /// The contract in force.
     pub vnic: Vnic,
-    /// When it was made, ns of the workers' clock.
+    /// Creation time (ns, the workers' clock).
     pub since: u64,
-    /// How it is connected.
+    /// Its connection.
     pub end: End,
-    /// What is known of the guest's memory.
+    /// The state of the guest's memory.
     pub memory: Memory,
-    /// What its front ends may take.
+    /// Limits of its front ends.
     pub _account: Account,
-    /// Why the link broke, if it did since the last front end came.
+    /// Why the link broke, since the last front end came.
     pub broken: Option<String>,
-    /// What the workers know.
+    /// The data that the workers have.
     pub published: Option<PortInfo>,
 }
 
-/// What of a guest's memory matters for a deadline.
+/// What a deadline needs to know of a guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Every page is there, so that the switch never faults in it; or no front end has shared memory.
+    /// Every page is present, so the switch never faults; or no front end has shared memory.
     Whole,
-    /// Pages are made when they are touched.
+    /// The kernel creates pages at the first access.
     Sparse,
     /// Pages are read from a disk, by this file system.
     OnDisk(&'static str),
@@ -69,11 +69,11 @@ pub enum Memory {
 pub enum End {
     /// A front end.
     Vhost {
-        /// Serves it.
+        /// The thread that serves it.
         thread: PortThread,
-        /// How far it is.
+        /// State of the connection.
         status: Arc<ConnectionStatus>,
-        /// The listening socket; `None` where we connect to the front end, through the agent.
+        /// The listening socket; `None` if the agent connects to the front end.
         listener: Option<OwnedFd>,
     },
     /// A kernel tap.
@@ -84,7 +84,7 @@ pub enum End {
 }
 
 impl Entry {
-    /// Why the deadline is not promised, where there is one.
+    /// Returns why the deadline is suspended.
     pub fn suspended(&self) -> Option<&'static str> {
         self.vnic.deadline?;
         match self.memory {
@@ -102,12 +102,13 @@ impl Entry {
 }
 
 impl Table {
-    /// No ports.
+    /// Returns a table without ports.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An index that no port uses: `wanted`, or if there is one, an index whose counters are not `reserved` for another vNIC.
+    /// Returns an unused index: `wanted` if possible, else one whose counters are not `reserved` for another
+    /// vNIC, else any.
     pub fn free_index(
         &self,
         wanted: Option<PortIndex>,
@@ -119,7 +120,7 @@ impl Table {
         wanted.or_else(|| free().find(|i| !reserved(*i))).or_else(|| free().next())
     }
 
-    /// The worker of a new port: the one that it had before, else the one with fewest ports.
+    /// Returns the worker of a new port: the previous one, else the one with fewest ports.
     pub fn worker_of(&mut self, name: &str, workers: usize) -> usize {
         let before = self.before.remove(name).filter(|worker| *worker < workers);
         before.unwrap_or_else(|| self.least_worker(workers))
@@ -130,7 +131,7 @@ impl Table {
         (0..workers).min_by_key(load).unwrap_or(0)
     }
 
-    /// The index of a segment; a new one where it has none.
+    /// Returns the index of a segment, a new one if it has none.
     pub fn segment(&mut self, segment: Segment) -> SegmentIndex {
         if let Some(i) = self.segments.iter().position(|s| *s == Some(segment)) {
             return SegmentIndex(i as u16);
@@ -144,19 +145,19 @@ impl Table {
         SegmentIndex(i as u16)
     }
 
-    /// The names of vNICs that others have a deadline towards.
+    /// Returns the vNICs towards which others have a deadline.
     pub fn receivers_with_deadlines(&self) -> BTreeSet<&str> {
         let senders = self.entries.values().filter(|entry| entry.vnic.deadline.is_some());
         senders.flat_map(|entry| &entry.vnic.to).map(String::as_str).collect()
     }
 
-    /// Whose address it is, in a segment.
+    /// Returns the owner of an address in a segment.
     pub fn owner_of(&self, segment: Segment, mac: Mac) -> Option<&str> {
         let owns = |vnic: &Vnic| vnic.segment == segment && macs(vnic).any(|own| own == mac);
         self.entries.values().find(|e| owns(&e.vnic)).map(|e| e.vnic.name.as_str())
     }
 
-    /// The ports of each segment, and the link-local addresses that contracts there name.
+    /// Returns the ports of each segment, and the link-local addresses that contracts there name.
     pub fn segments(&self) -> (Vec<Vec<PortIndex>>, Arc<[Named]>) {
         let mut segments: Vec<Vec<&Entry>> = vec![vec![]; self.segments.len()];
         for entry in self.entries.values() {
@@ -167,7 +168,7 @@ impl Table {
         (members, named)
     }
 
-    /// What the workers are to know of a port.
+    /// Returns the data about a port for the workers.
     pub fn info(&self, entry: &Entry) -> PortInfo {
         let mut to = PortSet::EMPTY;
         for name in &entry.vnic.to {
@@ -185,7 +186,7 @@ impl Table {
     }
 }
 
-/// All addresses of a contract.
+/// Returns all addresses of a contract.
 pub fn macs(vnic: &Vnic) -> impl Iterator<Item = Mac> {
     std::iter::once(vnic.mac).chain(vnic.allowed.macs.iter().copied())
 }

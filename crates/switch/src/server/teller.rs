@@ -1,11 +1,11 @@
-//! Tells what workers noted, and what the filter of system calls denied: neither may wait for the log.
+//! Logs the workers' events and the denied system calls: neither workers nor signal handlers may wait for the log.
 //!
 //! ```text
 //!  workers ── events ──▶ ┐
 //!  SIGSYS ── denied ───▶ ┴ thread `teller` ──▶ tracing
 //! ```
 //!
-//! It sleeps until it is woken, and looks ten times a second at most.
+//! The thread sleeps until it is woken, and works at most ten times a second.
 
 use super::Switch;
 use crate::confine::violation;
@@ -17,13 +17,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_service::housekeeping;
 
-/// How long it does not look again: to wake it takes no system call meanwhile.
+/// Pause after work. Meanwhile, waking the thread takes no system call.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Starts the thread, which tells what comes out of `events`, one ring per worker.
+/// Starts the thread, which logs `events`, one ring per worker.
 ///
 /// # Errors
-/// No thread to be had.
+/// The thread cannot start.
 pub fn spawn(switch: Arc<Switch>, ear: Arc<Ear>, mut events: Vec<Consumer<Event>>) -> io::Result<()> {
     let tell = move || {
         ear.listen();
@@ -78,14 +78,14 @@ impl Switch {
         }
     }
 
-    /// Counts where others read it what the log does not tell.
+    /// Publishes the numbers of messages that the log lost or suppressed.
     pub(super) fn publish_log(&self) {
         let (layout, counts) = (self.region.layout(), tidegate_log::counts());
         layout.log_lost.set(counts.lost);
         layout.log_suppressed.set(counts.suppressed);
     }
 
-    /// The vNIC at an index; empty where it has gone meanwhile.
+    /// Returns the vNIC at an index; empty if it has gone meanwhile.
     fn name_of(&self, index: PortIndex) -> String {
         let table = self.lock();
         let entry = table.entries.values().find(|entry| entry.index == index);

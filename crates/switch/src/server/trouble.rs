@@ -1,4 +1,4 @@
-//! What workers find wrong with ports, and what is done about it.
+//! Handles the faults that workers find in ports.
 
 use super::Switch;
 use super::table::{End, Entry};
@@ -9,7 +9,7 @@ use crate::virtio::sigbus;
 use crate::worker::trouble::Trouble;
 
 impl Switch {
-    /// A worker found something wrong with a port.
+    /// Handles a fault of a port that a worker found.
     pub fn troubled(&self, index: PortIndex, trouble: Trouble) {
         match trouble {
             Trouble::Broken(reason) => self.broken(index, &reason),
@@ -25,8 +25,8 @@ impl Switch {
         }
     }
 
-    /// A worker waited for a page of a port's memory: all workers are to find out of which. Memory that is there in
-    /// full keeps no worker waiting, so the others are watched; and all where it was none of those.
+    /// Makes all workers watch for the port whose memory delayed one. Only memory with missing pages can;
+    /// `all` ports if it was none of those.
     fn watch_suspects(&self, all: bool) {
         let (mut ports, mut disks) = (PortSet::EMPTY, PortSet::EMPTY);
         for entry in self.lock().entries.values() {
@@ -45,18 +45,18 @@ impl Switch {
         }
     }
 
-    /// A worker found the link of a port broken.
+    /// Handles a broken link that a worker found.
     fn broken(&self, index: PortIndex, reason: &str) {
         let mut table = self.lock();
         let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
         if !self.workers[entry.worker].call(move |worker| worker.is_broken(index)) {
-            // The front end that broke it left meanwhile; the next one keeps its connection.
+            // The guilty front end has left; the next one keeps its connection.
             return;
         }
         entry.broken = Some(reason.to_owned());
         let kind = if reason == sigbus::REASON { ThrownOut::Memory } else { ThrownOut::Ring };
         match &entry.end {
-            // Its thread tells, no more often than it should.
+            // The port's thread logs it, at a limited rate.
             End::Vhost { thread, .. } => thread.throw_out(kind, reason.to_owned()),
             End::Tap { .. } => tracing::warn!(vnic = entry.vnic.name, reason, "link broken"),
         }

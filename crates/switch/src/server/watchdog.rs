@@ -1,12 +1,13 @@
-//! What the service manager is told as long as all turns: without it, it ends this process and starts another one.
+//! Reports to the service manager that the switch is alive. Without reports, it ends this process and starts
+//! another one.
 //!
 //! ```text
 //!  control thread ─ turned lately? ─▶ table ─ can be locked? ─▶ each worker ─ answers? ─▶ WATCHDOG=1
 //!                        └────────────────── no: not told ───────────────┘
 //! ```
 //!
-//! A worker answers between two loops, so one that answers turns. Port threads are not asked: each has one front end
-//! that can keep it waiting, and harms that port only.
+//! A worker answers between two loops, so an answer proves progress. Port threads are not asked: the front
+//! end of a port can delay its thread, and harms only that port.
 
 use super::Switch;
 pub use super::liveness::Watchdog;
@@ -18,10 +19,10 @@ use std::time::Duration;
 use tidegate_service::Notifier;
 use tidegate_service::housekeeping;
 
-/// Says that the switch is up, and, within each `interval` where there is one, that all turns.
+/// Reports that the switch is up, and then within each `interval` (if any) that it is alive.
 ///
 /// # Errors
-/// No thread.
+/// The thread cannot start.
 pub fn start(switch: &Arc<Switch>, manager: Notifier, interval: Option<Duration>) -> io::Result<()> {
     told(manager.ready());
     let Some(interval) = interval else { return Ok(()) };
@@ -46,7 +47,7 @@ pub fn start(switch: &Arc<Switch>, manager: Notifier, interval: Option<Duration>
     std::thread::Builder::new().name("watchdog".into()).spawn(watch).map(drop)
 }
 
-/// Returns when a worker has answered.
+/// Waits until a worker has answered.
 fn answered(id: usize, worker: &WorkerHandle, watchdog: &Watchdog) {
     let answer = worker.ask();
     while answer.recv_timeout(watchdog.pause()).is_err() {
@@ -72,7 +73,7 @@ mod tests {
         let began = watchdog.control.load(Ordering::Relaxed);
         let after = |seconds: u64| began + seconds * 1_000_000_000;
         assert!(watchdog.control_thread_turns(began));
-        // Late by as much as it waits.
+        // Late by one pause.
         assert!(watchdog.control_thread_turns(after(3)));
         assert!(!watchdog.control_thread_turns(after(4)));
         watchdog.control.store(after(4), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The thread of each worker that writes [best effort into taps](crate::link::tap::writer), and when it does.
+//! The thread of each worker that writes [best effort into taps](crate::link::tap::writer), and when a worker uses it.
 //!
 //! ```text
 //!  keeper of CPUs: which workers have deadlines to keep, how many CPUs there are ─▶ worker: hands over, or writes itself
@@ -10,24 +10,24 @@ use crate::worker::WorkerHandle;
 use std::io;
 use std::sync::mpsc::channel;
 
-/// The writers' SCHED_FIFO priority where workers have one: before ordinary threads, as the softirqs are that their writes run,
-/// and behind workers.
+/// The writers' SCHED_FIFO priority, if workers have one: like the softirqs that the writes run, above
+/// ordinary threads and below workers.
 const PRIORITY: u8 = 1;
 
 /// Starts the writer of a worker; returns the worker's end.
 ///
 /// # Errors
-/// No thread.
+/// The thread cannot start.
 pub(super) fn spawn(worker: u16, handle: &WorkerHandle, realtime_priority: Option<u8>) -> io::Result<Hand> {
     let (writer, hand) = Writer::new();
     let bell = handle.bell().clone();
     let (ready, is_ready) = channel();
     let run = move || {
         if realtime_priority.is_some() {
-            // A service manager allows no policy and a lower priority. Where neither is allowed best effort goes slower.
+            // A service manager's policy only allows a lower priority. If both fail, best effort is slower.
             let _ = schedule(libc::SCHED_FIFO, PRIORITY).or_else(|_| reprioritise(PRIORITY));
         }
-        // It may not ask for it once the switch has given up its rights.
+        // The caller waits for this: later, the right to set priorities is gone.
         let _ = ready.send(());
         writer.run(|| bell.ring());
     };
@@ -37,8 +37,8 @@ pub(super) fn spawn(worker: u16, handle: &WorkerHandle, realtime_priority: Optio
 }
 
 impl Switch {
-    /// Workers with deadlines to keep (`realtime`) hand best effort over to their writers, where there are more CPUs than workers.
-    /// `before` is what was told last.
+    /// Makes workers with deadlines (`realtime`) hand best effort over to their writers, if there are more
+    /// CPUs than workers. `before`: the last decision.
     pub(super) fn hand_over(&self, realtime: &[bool], cpus: Option<usize>, before: &mut Vec<bool>) {
         let now: Vec<bool> =
             realtime.iter().map(|has| *has && cpus.is_some_and(|cpus| cpus > realtime.len())).collect();

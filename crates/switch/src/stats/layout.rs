@@ -1,5 +1,5 @@
-//! What stands where in the shared memory. Changing anything here changes
-//! [`VERSION`], so a reader never misreads another version's region.
+//! The layout of the shared memory. Any change here changes [`VERSION`], so that a reader never misreads
+//! another version's region.
 
 use super::shared_histogram::SharedHistogram;
 use crate::capacity::{VNICS, WORKERS};
@@ -13,9 +13,9 @@ use tidegate_evidence::{DropReason, MISSES, MissCause};
 pub const MAGIC: u64 = 0x7467_7374_6174_7300;
 /// Version of this layout.
 pub const VERSION: u64 = 8;
-/// Long loops remembered per worker.
+/// Long loops recorded per worker.
 pub const LONG_LOOPS: usize = 64;
-/// Longest vNIC name, bytes.
+/// Longest vNIC name (bytes).
 pub const NAME: usize = 64;
 /// In [`MissRecord::behind`] and [`LoopRecord::port`]: no vNIC in particular.
 pub const NOBODY: u64 = u64::MAX;
@@ -26,7 +26,7 @@ pub const NOBODY: u64 = u64::MAX;
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds; only the slot's owner may call this.
+    /// Adds `n`; only the slot's owner may call this.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
@@ -46,7 +46,7 @@ impl Counter {
         }
     }
 
-    /// The value.
+    /// Returns the value.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
@@ -64,9 +64,9 @@ pub struct Layout {
     pub workers_used: Counter,
     /// System calls denied to the process; see [`crate::confine::violation`].
     pub denied_calls: Counter,
-    /// Lines of the log that were not written: the program that reads it is too slow.
+    /// Lines that the log lost, because its reader is too slow.
     pub log_lost: Counter,
-    /// Lines of the log that the limit left out: enough of their kind were written.
+    /// Lines that the log suppressed above its limit per kind.
     pub log_suppressed: Counter,
     /// One per worker.
     pub workers: [WorkerSlot; WORKERS],
@@ -74,137 +74,135 @@ pub struct Layout {
     pub vnics: [VnicSlot; VNICS],
 }
 
-/// One worker's account of itself.
+/// The counters of one worker.
 #[repr(C, align(64))]
 pub struct WorkerSlot {
     /// Loops that found work.
     pub loops: Counter,
     /// Loops longer than the host budget H.
     pub loops_over_budget: Counter,
-    /// How long the loops that found work took, ns.
+    /// Duration of loops that found work (ns).
     pub loop_time: SharedHistogram,
     /// Times it slept.
     pub sleeps: Counter,
-    /// Time asleep, ns.
+    /// Time asleep (ns).
     pub asleep: Counter,
-    /// Time awake with nothing to do, ns.
+    /// Time awake without work (ns).
     pub awake: Counter,
-    /// [Events](crate::worker::events) that the log does not tell of: more than there was room for.
+    /// [Events](crate::worker::events) missing in the log for lack of room.
     pub events_lost: Counter,
-    /// 1 + the number of the CPU that it has for itself; 0 where it has none.
+    /// 1 + the number of the worker's own CPU; 0: none.
     pub cpu: Counter,
-    /// Loops of 50 us or more in which a frame waited that missed its deadline; the next goes to
+    /// Loops of 50 us or more in which a frame waited that missed its deadline; the next record goes to
     /// `long_loops_seen % LONG_LOOPS`.
     pub long_loops_seen: Counter,
-    /// The latest of them.
+    /// The latest of these loops.
     pub long_loops: [LoopRecord; LONG_LOOPS],
 }
 
-/// A long loop. Read without a lock, as a [`MissRecord`] is.
+/// A long loop. Readers take no lock, as for [`MissRecord`].
 #[repr(C)]
 pub struct LoopRecord {
-    /// Which of the worker's, counting from 1; written last.
+    /// Number among the worker's long loops, from 1; written last.
     pub number: Counter,
-    /// When it ended, ns of CLOCK_MONOTONIC.
+    /// End (ns, CLOCK_MONOTONIC).
     pub at: Counter,
-    /// How long it took, ns.
+    /// Duration (ns).
     pub took: Counter,
     /// Its longest single part: a [`LoopPart`](super::LoopPart) as a number.
     pub part: Counter,
-    /// Port index of the vNIC whose traffic that was, or [`NOBODY`].
+    /// Port index of the vNIC whose traffic that part was, or [`NOBODY`].
     pub port: Counter,
-    /// How long that part took, ns.
+    /// Duration of that part (ns).
     pub share: Counter,
-    /// Bytes on the wire that were delivered in it; 0 where they were not counted.
+    /// Wire bytes delivered in that part; 0 if not counted.
     pub bytes: Counter,
 }
 
-/// Frames and bytes one way.
+/// Frames and bytes in one direction.
 #[repr(C)]
 pub struct TrafficSlot {
-    /// Frames as the guest hands them over: a super-frame is one.
+    /// Frames from or to the guest: a super-frame is one.
     pub frames: Counter,
     /// Frames on the wire: a super-frame counts its segments.
     pub wire_frames: Counter,
-    /// Wire bytes, headers of every segment included.
+    /// Wire bytes, including the headers of every segment.
     pub wire_bytes: Counter,
     /// Frames dropped, by reason.
     pub dropped: [Counter; DropReason::COUNT],
-    /// Frames that were marked "congestion experienced" in place of being dropped: their flow's queue stood for longer
-    /// than its target.
+    /// Frames marked "congestion experienced" and not dropped: their flow's queue exceeded its target for too long.
     pub marked: Counter,
-    /// Flows of which frames wait now, for the rate of this way.
+    /// Flows with frames that wait now for this direction's rate.
     pub flows_now: Counter,
-    /// The most flows that waited at a time.
+    /// Largest number of flows that waited at once.
     pub flows_most: Counter,
 }
 
-/// Time of its worker that one vNIC is charged.
+/// Worker time charged to one vNIC.
 #[repr(C)]
 pub struct WorkSlot {
-    /// To take what it sends, and to deliver of it what is not queued, ns.
+    /// Time to take its frames, and to deliver those that are not queued (ns).
     pub take: Counter,
-    /// To deliver its frames that were queued, ns.
+    /// Time to deliver its queued frames (ns).
     pub deliver: Counter,
-    /// Those frames.
+    /// Number of these queued frames.
     pub delivered: Counter,
-    /// What deliveries to it take longer because its buffers are small, ns.
+    /// Extra time of deliveries to it because its buffers are small (ns).
     pub buffers: Counter,
-    /// To hear the kicks of its driver, ns.
+    /// Time to handle the kicks of its driver (ns).
     pub kicks: Counter,
 }
 
-/// One vNIC.
+/// The counters of one vNIC.
 #[repr(C, align(64))]
 pub struct VnicSlot {
-    /// Odd while the slot changes hands, 0 while free.
+    /// Odd while the slot changes hands; 0 while free.
     pub generation: AtomicU64,
     /// The vNIC's name, NUL padded.
     pub name: [AtomicU8; NAME],
-    /// What the VM sent.
+    /// Frames from the VM.
     pub tx: TrafficSlot,
-    /// What the VM received.
+    /// Frames to the VM.
     pub rx: TrafficSlot,
-    /// Time during which the VM had frames waiting for tokens, ns.
+    /// Time during which the VM had frames waiting for tokens (ns).
     pub throttled: Counter,
     /// 1 while it waits for tokens.
     pub throttled_now: Counter,
-    /// How long frames that it sent, and that left, waited for its `tx.max`, ns: 0 for one that did not wait. Only
-    /// while it has that limit.
+    /// Waits for `tx.max` of its frames that left (ns); 0: no wait. Only while it has that limit.
     pub tokens_tx: SharedHistogram,
-    /// How long frames to it, that left its queue, waited for its `rx.max`, ns: 0 for one that did not wait. Only
-    /// while it has that limit.
+    /// Waits for `rx.max` of frames to it that left its queue (ns); 0: no wait. Only while it has that limit.
     pub tokens_rx: SharedHistogram,
-    /// The same of what waited by flow, of frames that found none of their flow before them: until the first part left.
+    /// As `tokens_tx`, for frames that waited by flow with no frame of their flow before them: until their
+    /// first part left.
     pub sparse_tx: SharedHistogram,
-    /// As `sparse_tx`, of frames to it.
+    /// As `sparse_tx`, for frames to it.
     pub sparse_rx: SharedHistogram,
-    /// Time of its worker.
+    /// Worker time.
     pub work: WorkSlot,
-    /// Tr - Ts of frames it sent and that were delivered, ns: the most that it can have been while the worker was awake.
+    /// Largest possible Tr - Ts of its delivered frames (ns), for the time in which the worker was awake.
     pub delay: SharedHistogram,
-    /// The least that it can have been, of the same frames, ns.
+    /// Smallest possible Tr - Ts of the same frames (ns).
     pub delay_least: SharedHistogram,
     /// Real-time frames delivered, in time or late.
     pub realtime_delivered: Counter,
-    /// The worst Tr - Ts of a real-time frame delivered under the deadline in force, ns: the most that it can have been.
+    /// Worst Tr - Ts of a real-time frame delivered under the deadline in force (ns), by its largest possible value.
     pub realtime_worst: Counter,
-    /// The worst of the least that it can have been, ns.
+    /// The same by the smallest possible value (ns).
     pub realtime_worst_least: Counter,
-    /// Certain deadline misses by cause: dropped, or late even by the least delay.
+    /// Certain deadline misses by cause: dropped, or late even by the smallest delay.
     pub misses: [Counter; MissCause::COUNT],
-    /// Possible ones: late by the most delay, in time by the least.
+    /// Possible misses: late by the largest delay, in time by the smallest.
     pub misses_possible: Counter,
     /// Frames that are late only if the worker's wake-up, which it cannot measure, took that long.
     pub misses_asleep: Counter,
-    /// Records so far; the next goes to `misses_seen % MISSES`.
+    /// Number of records so far; the next goes to `misses_seen % MISSES`.
     pub misses_seen: Counter,
-    /// The latest misses: all certain and possible ones; of those only by sleep the longest in each second.
+    /// The latest misses: all certain and possible ones; of those only by sleep, the longest in each second.
     pub miss_log: [MissRecord; MISSES],
-    /// Messages of front ends begun and answered: odd while one is being handled. Never falls, so what was
-    /// kept of a connection at one value is the truth while it has that value.
+    /// Messages of front ends begun and answered: odd while one is handled. Never falls: a connection stored
+    /// at one value is correct while the counter has it.
     pub messages: Counter,
-    /// The link-local addresses that it holds, high and low half; 0 where there is none.
+    /// Its link-local addresses, high and low half; 0: none.
     pub link_local: [[Counter; 2]; MOST],
 }
 
@@ -215,19 +213,18 @@ impl TrafficSlot {
         to.wire_bytes.set(self.wire_bytes.get());
         self.dropped.iter().zip(&to.dropped).for_each(|(from, to)| to.set(from.get()));
         to.marked.set(self.marked.get());
-        // What waited, waited at the port that is gone.
+        // The waiting frames went with the old port.
         to.flows_now.set(0);
         to.flows_most.set(self.flows_most.get());
     }
 
-    /// Sets all to zero.
     pub(super) fn clear(&self) {
         let Self { frames, wire_frames, wire_bytes, dropped, marked, flows_now, flows_most } = self;
         let others = [frames, wire_frames, wire_bytes, marked, flows_now, flows_most];
         others.into_iter().chain(dropped).for_each(|counter| counter.set(0));
     }
 
-    /// Of so many flows frames wait now.
+    /// Records the number of flows with waiting frames.
     #[inline]
     pub fn note_flows(&self, flows: u64) {
         self.flows_now.set(flows);
@@ -245,57 +242,57 @@ impl WorkSlot {
         self.counters().iter().zip(to.counters()).for_each(|(from, to)| to.set(from.get()));
     }
 
-    /// Sets all to zero.
     pub(super) fn clear(&self) {
         self.counters().iter().for_each(|counter| counter.set(0));
     }
 }
 
 impl VnicSlot {
-    /// Counts `frames` that were delivered at `at`, whose clock started between `started` and `started_by`.
+    /// Counts `frames` delivered at `at`, whose clock started between `started` and `started_by` (ns).
     #[inline]
     pub fn note_delay(&self, started: u64, started_by: u64, at: u64, frames: u64) {
         self.delay.record_many(at.saturating_sub(started), frames);
         self.delay_least.record_many(at.saturating_sub(started_by), frames);
     }
 
-    /// Counts `frames` that it sent, and that left: each waited `ns` for its `tx.max`, 0 where it did not wait.
+    /// Counts `frames` from the vNIC that left after `ns` of waiting for `tx.max`; 0: no wait.
     #[inline]
     pub fn note_token_wait_tx(&self, ns: u64, frames: u64) {
         self.tokens_tx.record_many(ns, frames);
     }
 
-    /// Counts `frames` to it that left its queue, or needed none: each waited `ns` for its `rx.max`, 0 where it did not wait.
+    /// Counts `frames` to the vNIC that left its queue, or needed none, after `ns` of waiting for `rx.max`; 0: no wait.
     #[inline]
     pub fn note_token_wait_rx(&self, ns: u64, frames: u64) {
         self.tokens_rx.record_many(ns, frames);
     }
 
-    /// Counts a frame that it sent, that waited by flow with none of its flow before it, and whose first part left after `ns`.
+    /// Counts a frame from the vNIC that waited by flow with none of its flow before it, until its first part
+    /// left after `ns`.
     #[inline]
     pub fn note_sparse_tx(&self, ns: u64) {
         self.sparse_tx.record_many(ns, 1);
     }
 
-    /// As [`note_sparse_tx`](Self::note_sparse_tx), of a frame to it.
+    /// As [`note_sparse_tx`](Self::note_sparse_tx), for a frame to the vNIC.
     #[inline]
     pub fn note_sparse_rx(&self, ns: u64) {
         self.sparse_rx.record_many(ns, 1);
     }
 
-    /// What it sent waits for another limit from now on, which what waited until now says nothing about.
+    /// Clears the waits of frames from the vNIC, because their limit changes.
     pub fn forget_waits_tx(&self) {
         self.tokens_tx.reset();
         self.sparse_tx.reset();
     }
 
-    /// As [`forget_waits_tx`](Self::forget_waits_tx), of what it receives.
+    /// As [`forget_waits_tx`](Self::forget_waits_tx), for frames to the vNIC.
     pub fn forget_waits_rx(&self) {
         self.tokens_rx.reset();
         self.sparse_rx.reset();
     }
 
-    /// Counts `frames` delivered under a deadline, with the most and the least that their delay can have been, ns.
+    /// Counts `frames` delivered under a deadline, with their largest and smallest possible delay (ns).
     #[inline]
     pub fn note_realtime(&self, most: u64, least: u64, frames: u64) {
         self.realtime_delivered.add(frames);
@@ -303,7 +300,7 @@ impl VnicSlot {
         self.realtime_worst_least.raise(least);
     }
 
-    /// Copies all counters, not whose they are.
+    /// Copies all counters, but not the slot's owner.
     pub(super) fn copy_to(&self, to: &Self) {
         self.tx.copy_to(&to.tx);
         self.rx.copy_to(&to.rx);
@@ -331,7 +328,7 @@ impl VnicSlot {
             .for_each(|(f, t)| t.set(f.get()));
     }
 
-    /// Writes down the link-local addresses that a vNIC holds.
+    /// Records the link-local addresses of the vNIC.
     pub fn set_link_local(&self, held: &LinkLocals) {
         let none = std::iter::repeat(Ipv6Addr::UNSPECIFIED);
         for ([high, low], ip) in self.link_local.iter().zip(held.iter().chain(none)) {
@@ -340,49 +337,48 @@ impl VnicSlot {
         }
     }
 
-    /// The link-local addresses that were written down.
+    /// Returns the recorded link-local addresses.
     pub fn link_local(&self) -> impl Iterator<Item = Ipv6Addr> + '_ {
         let word = |[high, low]: &[Counter; 2]| u128::from(high.get()) << 64 | u128::from(low.get());
         self.link_local.iter().map(word).map(Ipv6Addr::from_bits).filter(Ipv6Addr::is_unicast_link_local)
     }
 }
 
-/// One miss. Read without a lock: a record that is overwritten while it is
-/// read is recognised by `number`.
+/// One miss. Readers take no lock: `number` shows whether the record was overwritten meanwhile.
 #[repr(C)]
 pub struct MissRecord {
-    /// Which miss this is, counting from 1; written last.
+    /// Number of the miss, from 1; written last.
     pub number: Counter,
-    /// When it was delivered or dropped (Tr), ns of CLOCK_MONOTONIC.
+    /// Delivery or drop (Tr; ns, CLOCK_MONOTONIC).
     pub at: Counter,
-    /// Port index it was sent to.
+    /// Port index of the receiver.
     pub egress: Counter,
     /// [`MissCause`] as a number.
     pub cause: Counter,
-    /// [`DropReason`] as a number, or [`NOBODY`] where it was delivered late.
+    /// [`DropReason`] as a number, or [`NOBODY`] if it was delivered late.
     pub dropped: Counter,
     /// Port index of the vNIC it waited behind, or [`NOBODY`].
     pub behind: Counter,
-    /// Tr - Ts, ns: the most that it can have been, but for `slept`.
+    /// Largest possible Tr - Ts (ns), without `slept`.
     pub delay: Counter,
-    /// The least that it can have been, ns.
+    /// Smallest possible Tr - Ts (ns).
     pub delay_least: Counter,
-    /// How much longer it can have been because the worker slept, ns: 0 where it was awake.
+    /// Possible extra delay because the worker slept (ns); 0: it was awake.
     pub slept: Counter,
-    /// The first poll that showed the frame, ns of CLOCK_MONOTONIC; where it waited for tokens after that, the end of
-    /// that wait. Between `at - delay - slept` and `seen` it waited for the worker to look.
+    /// The first poll that showed the frame, or the later end of its wait for tokens (ns, CLOCK_MONOTONIC).
+    /// Between `at - delay - slept` and `seen`, the frame waited for the worker to look.
     pub seen: Counter,
-    /// The worker that owned its sender.
+    /// The worker of its sender.
     pub by: Counter,
-    /// Td, ns.
+    /// Td (ns).
     pub deadline: Counter,
-    /// Waited before its deadline's clock started, for its envelope, ns.
+    /// Wait for its envelope's tokens before its deadline's clock started (ns).
     pub tokens: Counter,
-    /// Waited before a worker looked, ns.
+    /// Wait before a worker looked (ns).
     pub worker: Counter,
-    /// Waited in the queue, ns.
+    /// Wait in the queue (ns).
     pub queue: Counter,
-    /// Waited for receive buffers, ns.
+    /// Wait for receive buffers (ns).
     pub buffers: Counter,
 }
 

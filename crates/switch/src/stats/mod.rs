@@ -7,16 +7,15 @@
 //!                 agent, top: Reader::snapshot ──▶ VnicStats, WorkerStats
 //! ```
 //!
-//! One writer per value: a vNIC's slot is written by the worker that owns the
-//! vNIC, so counting is a load, an add and a store, and a reader in another
-//! process costs the worker nothing.
+//! Each value has one writer: a vNIC's worker writes its slot. So counting is a load, an add and a store, and
+//! readers in other processes cost the worker nothing.
 //!
-//! - [`layout`]: what stands where in the shared memory
+//! - [`layout`]: the layout of the shared memory
 //! - [`shared_histogram`]: a [histogram](tidegate_evidence::histogram) that one writer fills
-//! - [`thrown_out`]: why a front end was disconnected by us
-//! - [`part`]: what a worker is busy with
+//! - [`thrown_out`]: why the switch disconnected a front end
+//! - [`part`]: the parts of a worker's loop
 //! - [`writer`]: the switch's side
-//! - [`reader`]: everybody else's side
+//! - [`reader`]: all other programs' side
 
 pub mod layout;
 pub mod part;

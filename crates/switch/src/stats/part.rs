@@ -1,21 +1,21 @@
-//! What a worker is busy with.
+//! The parts of a worker's loop.
 
 use tidegate_evidence::reasons;
 
 reasons! {
     /// A part of a worker's loop.
     LoopPart {
-        /// What is not timed by itself.
+        /// Work that is not timed separately.
         Other = "other",
-        /// What other threads asked of the worker, and urgent frames of other workers.
+        /// Calls of other threads, and urgent frames of other workers.
         Change = "change",
-        /// Frames of other workers, taken in.
+        /// Takes in frames of other workers.
         Crossing = "crossing",
-        /// Frames of a vNIC, taken from it.
+        /// Takes frames from a vNIC.
         Ingress = "ingress",
-        /// Frames to a vNIC, from its queue.
+        /// Delivers frames from the queue of a vNIC.
         Egress = "egress",
-        /// What became of frames: counted, and shown to the drivers.
+        /// Settles frames: counts them, and shows them to the drivers.
         Completion = "completion",
     }
 }

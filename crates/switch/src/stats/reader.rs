@@ -1,4 +1,4 @@
-//! Everybody else's side of the shared memory: read-only snapshots.
+//! The readers' side of the shared memory: read-only snapshots.
 
 use super::layout::{
     LONG_LOOPS, Layout, LoopRecord, MAGIC, MissRecord, NOBODY, TrafficSlot, VERSION, VnicSlot,
@@ -16,13 +16,13 @@ use tidegate_evidence::{
     time_of_day,
 };
 
-/// File system of memory that is always there (linux/magic.h, TMPFS_MAGIC).
+/// Type of the file system whose memory is always present (linux/magic.h, TMPFS_MAGIC).
 const TMPFS_MAGIC: u32 = 0x0102_1994;
 
-/// No CPU has a number from here on: the region is another process's word.
+/// Bound on CPU numbers: another process writes the region.
 const CPUS: u64 = 1 << 16;
 
-/// No vNIC has so many flows that wait: the region is another process's word.
+/// Bound on waiting flows of a vNIC: another process writes the region.
 const FLOWS: u64 = 1 << 20;
 
 /// A read-only view of a switch's region.
@@ -30,63 +30,62 @@ pub struct Reader {
     layout: *const Layout,
 }
 
-// SAFETY: the region consists of atomics only and is only read through this type.
+// SAFETY: the region consists of atomics only, and this type only reads it.
 unsafe impl Send for Reader {}
 // SAFETY: as above.
 unsafe impl Sync for Reader {}
 
-/// The time in which a frame waited for its worker, and missed its deadline for that, or may have.
+/// The wait of a frame for its worker that made it miss its deadline, certainly or possibly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LateWait {
     /// [`Miss::number`].
     pub number: u64,
     /// [`Miss::by`].
     pub worker: usize,
-    /// From when it may have waited while the worker slept, ns of CLOCK_MONOTONIC.
+    /// Earliest possible start of the wait, while the worker slept (ns, CLOCK_MONOTONIC).
     pub asleep: u64,
-    /// From when it may have waited while the worker was awake; not before `asleep`.
+    /// Earliest possible start while the worker was awake; not before `asleep`.
     pub from: u64,
-    /// Until when; not before `from`.
+    /// End of the wait; not before `from`.
     pub to: u64,
-    /// It was late only if it waited beyond this time, ns; 0 where it was dropped.
+    /// The frame was late only if it waited beyond this time (ns); 0 if it was dropped.
     pub deadline: u64,
 }
 
 /// A loop in which a frame waited that missed its deadline.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LongLoop {
-    /// Which of the worker's, counting from 1.
+    /// Number among the worker's long loops, from 1.
     pub number: u64,
-    /// When it began and ended, ns of CLOCK_MONOTONIC.
+    /// Start (ns, CLOCK_MONOTONIC).
     pub began: u64,
-    /// See `began`.
+    /// End (ns, CLOCK_MONOTONIC).
     pub ended: u64,
     /// Its longest single part.
     pub part: LoopPart,
-    /// The vNIC whose traffic that was, where it is known and still there.
+    /// The vNIC whose traffic that part was, if it is known and still exists.
     pub port: Option<String>,
-    /// How long that part took, ns.
+    /// Duration of that part (ns).
     pub share: u64,
-    /// Bytes that were delivered in it; 0 where they were not counted.
+    /// Bytes delivered in that part; 0 if not counted.
     pub bytes: u64,
 }
 
 impl Reader {
-    /// Maps a region, which another process writes: whatever that does, reading it never faults, and what is read is
-    /// no more than numbers.
+    /// Maps a region that another process writes. Reading never faults, and yields only numbers.
     ///
     /// # Errors
     /// The descriptor is not sealed memory of exactly the layout's size, cannot be mapped, or is of another version.
     pub fn open(file: impl AsFd) -> io::Result<Self> {
         let size = size_of::<Layout>();
         let refused = |why: String| Err(io::Error::other(format!("the statistics region {why}")));
-        // First: what is not sealed can change its length at any time, and a page that is gone is SIGBUS. Only
-        // memory files have seals at all.
+        // First: without seals, which only memory files have, the file could shrink at any time, and access
+        // would be SIGBUS.
         let seals = fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL) {
             return refused("is not memory that is sealed against any other size (F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL)".into());
         }
-        // Huge pages can be sealed and still be missing.
+        // Files of huge pages can be sealed with pages missing.
         let kind = fstatfs(&file)?.f_type as u32;
         if kind != TMPFS_MAGIC {
             return refused(format!("is not plain memory but on a file system of type {kind:#x}"));
@@ -95,7 +94,7 @@ impl Reader {
         if has != size as i64 {
             return refused(format!("has {has} bytes, this version's layout {size}"));
         }
-        // SAFETY: a fresh read-only mapping of exactly the file's size, which cannot change.
+        // SAFETY: a new read-only mapping of exactly the file's size, which cannot change.
         let start = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), size, ProtFlags::READ, MapFlags::SHARED, &file, 0)?
         };
@@ -115,22 +114,22 @@ impl Reader {
         unsafe { &*self.layout }
     }
 
-    /// All vNICs' counters.
+    /// Returns the counters of all vNICs.
     pub fn vnics(&self) -> Vec<VnicStats> {
         (0..self.layout().vnics.len()).filter_map(|index| self.vnic_at(index)).collect()
     }
 
-    /// One vNIC's counters.
+    /// Returns the counters of one vNIC.
     pub fn vnic(&self, name: &str) -> Option<VnicStats> {
         self.vnic_at(self.find(name)?)
     }
 
-    /// One vNIC's histogram of the most that delays can have been.
+    /// Returns one vNIC's histogram of largest possible delays.
     pub fn delay(&self, name: &str) -> Option<Histogram> {
         Some(self.layout().vnics[self.find(name)?].delay.read())
     }
 
-    /// The latest misses of a vNIC, oldest first.
+    /// Returns the latest misses of a vNIC, oldest first.
     pub fn misses(&self, name: &str) -> Vec<Miss> {
         let Some(index) = self.find(name) else { return Vec::new() };
         let slot = &self.layout().vnics[index];
@@ -140,7 +139,7 @@ impl Reader {
             .collect()
     }
 
-    /// The latest frames of a vNIC that were late for their worker, oldest first.
+    /// Returns the latest frames of a vNIC that their worker made late, oldest first.
     pub fn late_waits(&self, name: &str) -> Vec<LateWait> {
         let Some(index) = self.find(name) else { return Vec::new() };
         let slot = &self.layout().vnics[index];
@@ -159,18 +158,18 @@ impl Reader {
         (seen.saturating_sub(MISSES as u64) + 1..=seen).filter_map(wait).collect()
     }
 
-    /// System calls denied to the switch since it was started: none, unless there is a bug or an intruder.
+    /// Returns the number of system calls denied to the switch: 0, unless there is a bug or an intruder.
     pub fn denied_calls(&self) -> u64 {
         self.layout().denied_calls.get()
     }
 
-    /// What the switch's log does not tell.
+    /// Returns how many lines the switch's log lacks.
     pub fn log(&self) -> LogStats {
         let layout = self.layout();
         LogStats { lost: layout.log_lost.get(), suppressed: layout.log_suppressed.get() }
     }
 
-    /// All workers' accounts.
+    /// Returns the counters of all workers.
     pub fn workers(&self) -> Vec<WorkerStats> {
         let layout = self.layout();
         let used = (layout.workers_used.get() as usize).min(layout.workers.len());
@@ -193,8 +192,7 @@ impl Reader {
             .collect()
     }
 
-    /// The latest loops of a worker in which late frames waited, oldest first: no more than the region has room for,
-    /// whatever its writer says.
+    /// Returns the latest loops of a worker in which late frames waited, oldest first.
     pub fn long_loops(&self, worker: usize) -> Vec<LongLoop> {
         let Some(slot) = self.layout().workers.get(worker) else { return Vec::new() };
         let seen = slot.long_loops_seen.get();
@@ -218,17 +216,17 @@ impl Reader {
         (record.number.get() == number).then_some(found)
     }
 
-    /// Names of all vNICs, with their indices.
+    /// Returns the names of all vNICs, with their indices.
     pub fn names(&self) -> impl Iterator<Item = (usize, String)> + '_ {
         (0..self.layout().vnics.len()).filter_map(|index| Some((index, self.name_at(index)?)))
     }
 
-    /// Messages of a vNIC's front ends begun and answered; odd while one is being handled.
+    /// Returns the number of messages of a vNIC's front ends begun and answered; odd while one is handled.
     pub fn messages(&self, name: &str) -> Option<u64> {
         Some(self.layout().vnics[self.find(name)?].messages.get())
     }
 
-    /// Copies the counters at `index`, of a region that no process writes to any more.
+    /// Copies the counters at `index` of a region without a writer.
     pub(super) fn copy_to(&self, index: usize, to: &VnicSlot) {
         self.layout().vnics[index].copy_to(to);
     }
@@ -280,12 +278,12 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `open`; no reference into it outlives `self`.
+        // SAFETY: the mapping of `open`; no reference into it outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.layout.cast_mut().cast(), size_of::<Layout>()) };
     }
 }
 
-/// Whose slot it is; `None` where that is no vNIC's name, as of a slot that is free, and while it changes hands.
+/// Returns the slot's vNIC; `None` while the slot is free or changes hands, or for an invalid name.
 pub(super) fn name(slot: &VnicSlot) -> Option<String> {
     if slot.generation.load(Acquire) % 2 == 1 {
         return None;
@@ -329,9 +327,8 @@ fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {
     }
 }
 
-/// What was recorded, if anything was.
 fn recorded(histogram: &SharedHistogram) -> Option<Delay> {
-    // Of an idle vNIC all are empty: a thousand of them are looked at twice a second.
+    // Idle vNICs have empty histograms; the agent reads a thousand vNICs twice a second.
     (!histogram.is_empty()).then(|| Delay::from(&histogram.read()))
 }
 
@@ -390,7 +387,7 @@ mod tests {
         let [miss] = &Reader::open(region.file()).unwrap().misses("plc1")[..] else { panic!("one miss") };
         let now =
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
-        // A machine that is up for less than an hour has no such moment.
+        // A machine may be up for less than an hour.
         let ago = hour.min(crate::clock::clock());
         assert!((now - miss.at).abs_diff(ago) < 10_000_000_000, "{} ns ago", now - miss.at);
     }
@@ -449,7 +446,7 @@ mod tests {
         assert_eq!((stats.tx.marked, stats.tx.flows_now, stats.tx.flows_most), (6, 0, 9));
         assert_eq!(stats.tx.dropped["flow_cap"], 5);
         assert_eq!(reader.messages("plc1"), Some(12));
-        // Once only, and not for anybody else.
+        // Once only, and only for the same vNIC.
         new.claim(7, "plc1");
         assert_eq!(reader.vnic("plc1").unwrap().tx.frames, 0);
         new.inherit(&Reader::open(old.file()).unwrap());

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tidegate_evidence::Histogram;
 use tidegate_evidence::histogram::{BUCKETS, bucket};
 
-/// Most values of one bucket that are believed: one every microsecond for five hundred years are less.
+/// Bound on the count of one bucket: more than one value each microsecond for five hundred years.
 const MOST: u64 = u64::MAX / BUCKETS.next_power_of_two() as u64;
 
-/// A histogram in shared memory; one writer.
+/// A histogram in shared memory, with one writer.
 #[repr(C)]
 pub struct SharedHistogram {
     max: AtomicU64,
@@ -33,7 +33,7 @@ impl SharedHistogram {
         }
     }
 
-    /// Forgets everything.
+    /// Removes all values.
     pub fn reset(&self) {
         self.max.store(0, Relaxed);
         self.sum.store(0, Relaxed);
@@ -42,7 +42,6 @@ impl SharedHistogram {
         }
     }
 
-    /// Copies what was recorded.
     pub(super) fn copy_to(&self, to: &Self) {
         to.max.store(self.max.load(Relaxed), Relaxed);
         to.sum.store(self.sum.load(Relaxed), Relaxed);
@@ -56,8 +55,8 @@ impl SharedHistogram {
         self.max.load(Relaxed) == 0 && self.buckets[0].load(Relaxed) == 0
     }
 
-    /// A private copy. Another process may have written it: no bucket holds so many that all of them together are too
-    /// many to count. What is above the largest value is not looked at: most of it is empty, of a vNIC that is idle all.
+    /// Returns a private copy. The writer may be another process, so bucket counts are bounded: their sum
+    /// cannot overflow. Skips the buckets above the largest value, most of the work.
     pub fn read(&self) -> Histogram {
         let max = self.max.load(Relaxed);
         let mut buckets = vec![0; BUCKETS];
@@ -75,7 +74,7 @@ mod tests {
     use std::sync::LazyLock;
     use tidegate_evidence::Histogram;
 
-    /// Regions are never unmapped, so cases share one.
+    /// Regions are never unmapped, so all cases share one.
     static REGION: LazyLock<Region> = LazyLock::new(|| Region::create().unwrap());
 
     proptest! {

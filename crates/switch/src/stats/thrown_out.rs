@@ -1,21 +1,21 @@
-//! Why a front end was disconnected by the switch.
+//! The reasons for which the switch disconnects a front end.
 
 use tidegate_evidence::reasons;
 
 reasons! {
-    /// Why a front end was disconnected by us. Counted per port.
+    /// The reason for which the switch disconnected a front end. Counted per port.
     ThrownOut {
-        /// What it said on its socket.
+        /// An invalid message.
         Message = "message",
-        /// It began a message, or left a reply unread, and did not go on.
+        /// It did not complete a message, or did not read a reply.
         Stalled = "stalled",
-        /// What stands in its rings.
+        /// Invalid content of its rings.
         Ring = "ring",
-        /// It took its guest's memory away.
+        /// It removed its guest's memory.
         Memory = "memory",
-        /// It wanted more memory, regions or descriptors than it may have.
+        /// It requested more memory, regions or descriptors than allowed.
         Quota = "quota",
-        /// Its objects held threads of the switch up.
+        /// Its objects delayed threads of the switch.
         Held = "held",
     }
 }

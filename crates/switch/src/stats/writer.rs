@@ -11,25 +11,23 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The shared region, mapped for writing. Never unmapped: workers keep
-/// references into it for as long as the process lives.
+/// The shared region, mapped for writing. Never unmapped: workers have references into it until the process ends.
 pub struct Region {
     layout: &'static Layout,
     file: OwnedFd,
-    /// Counters that no port has claimed yet, by their index.
+    /// Inherited counters that no port has claimed yet: index and vNIC.
     inherited: Mutex<BTreeMap<usize, String>>,
 }
 
 impl Region {
-    /// A new region, all zero, in a sealed memfd (its size can never change, so no
-    /// reader is ever hit by SIGBUS).
+    /// Creates a region, all zero, in a sealed memfd: its size never changes, so no reader gets SIGBUS.
     pub fn create() -> io::Result<Self> {
         let size = size_of::<Layout>();
         let file =
             rustix::fs::memfd_create("tidegate-stats", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, size as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        // SAFETY: a fresh mapping of a file of exactly this size; nothing else is mapped there.
+        // SAFETY: a new mapping of a file of exactly this size.
         let start = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -40,26 +38,26 @@ impl Region {
                 0,
             )?
         };
-        // SAFETY: page-aligned, large enough, zero is a valid value of every field,
-        // all fields are atomics, and the mapping is never removed.
+        // SAFETY: page-aligned and large enough; all fields are atomics, for which zero is valid; the mapping
+        // is never removed.
         let layout: &'static Layout = unsafe { &*start.cast::<Layout>() };
         layout.version.set(VERSION);
         layout.magic.set(MAGIC);
         Ok(Self { layout, file, inherited: Mutex::default() })
     }
 
-    /// What is in the region.
+    /// Returns the content of the region.
     pub fn layout(&self) -> &'static Layout {
         self.layout
     }
 
-    /// The memfd, to hand to readers.
+    /// Returns the memfd, for readers.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Takes over the counters of a region whose switch is gone, each vNIC at its index: they go on when
-    /// [`claim`](Self::claim)ed by their names.
+    /// Copies the counters of a region whose switch has ended, each vNIC's at its index. They continue when
+    /// [`claim`](Self::claim)ed by the same vNIC.
     pub fn inherit(&self, from: &Reader) {
         for (index, name) in from.names() {
             from.copy_to(index, self.claim(index, &name));
@@ -76,12 +74,12 @@ impl Region {
         }
     }
 
-    /// The index at which a vNIC's counters go on; `None` where it has none.
+    /// Returns the index of a vNIC's inherited counters, if any.
     pub fn inherited_index(&self, name: &str) -> Option<usize> {
         self.inherited().iter().find(|(_, own)| *own == name).map(|(index, _)| *index)
     }
 
-    /// Whether counters wait there for their vNIC.
+    /// Whether inherited counters wait at `index` for their vNIC.
     pub fn is_reserved(&self, index: usize) -> bool {
         self.inherited().contains_key(&index)
     }
@@ -90,8 +88,7 @@ impl Region {
         self.inherited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives slot `index` to vNIC `name`: with all counters at zero, unless they were
-    /// [inherited](Self::inherit) for it.
+    /// Gives slot `index` to vNIC `name`: with counters at zero, unless they were [inherited](Self::inherit) for it.
     pub fn claim(&self, index: usize, name: &str) -> &'static VnicSlot {
         let slot = &self.layout.vnics[index];
         if self.inherited().remove(&index).is_some_and(|own| own == name) {

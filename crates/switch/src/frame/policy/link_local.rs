@@ -1,40 +1,40 @@
-//! Link-local addresses (fe80::/10; RFC 4291, 2.5.6): those that a vNIC uses, and the MAC that one was made from.
+//! Link-local addresses (fe80::/10; RFC 4291, 2.5.6) of a vNIC, and the MAC from which an address was made.
 //!
-//! A host chooses such an address by itself. So a vNIC with `allowed.prefixes` holds the
-//! first [`MOST`] that it uses and that are no other vNIC's; [`crate::claims`] keeps them apart.
+//! A host chooses such an address by itself. So a vNIC with `allowed.prefixes` gets the first [`MOST`] that
+//! it uses, unless another vNIC has them; [`crate::claims`] ensures that.
 
 use std::net::Ipv6Addr;
 use tidegate_contract::Mac;
 
-/// Most link-local addresses that a vNIC with `allowed.prefixes` uses, besides those that its contract names.
+/// Most link-local addresses of a vNIC with `allowed.prefixes`, besides those that its contract names.
 pub const MOST: usize = 4;
 
-/// The link-local addresses that a vNIC holds.
+/// The link-local addresses of a vNIC.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkLocals {
-    /// 0, the unspecified address, where there is none.
+    /// 0, the unspecified address, for none.
     addresses: [u128; MOST],
 }
 
 impl LinkLocals {
-    /// Whether `ip`, a link-local address, is one of them.
+    /// Whether the set contains `ip`, a link-local address.
     #[inline]
     pub fn contains(&self, ip: Ipv6Addr) -> bool {
         self.addresses.contains(&ip.to_bits())
     }
 
-    /// Whether there is no room for another.
+    /// Whether the set has no room.
     pub fn is_full(&self) -> bool {
         !self.addresses.contains(&0)
     }
 
-    /// Adds one; `false`, and nothing changed, where there is no room.
+    /// Adds an address; `false`, without a change, if there is no room.
     pub fn insert(&mut self, ip: Ipv6Addr) -> bool {
         let free = self.addresses.iter_mut().find(|held| **held == 0);
         free.map(|free| *free = ip.to_bits()).is_some()
     }
 
-    /// Removes those that `keep` refuses.
+    /// Removes the addresses that `keep` refuses.
     pub fn retain(&mut self, mut keep: impl FnMut(Ipv6Addr) -> bool) {
         for held in self.addresses.iter_mut().filter(|held| **held != 0) {
             if !keep(Ipv6Addr::from_bits(*held)) {
@@ -43,13 +43,13 @@ impl LinkLocals {
         }
     }
 
-    /// All of them.
+    /// Iterates over the addresses.
     pub fn iter(&self) -> impl Iterator<Item = Ipv6Addr> + '_ {
         self.addresses.iter().filter(|held| **held != 0).map(|held| Ipv6Addr::from_bits(*held))
     }
 }
 
-/// The MAC that an address was made from, where it has that form (modified EUI-64; RFC 4291, appendix A).
+/// Returns the MAC from which an address was made, if it has that form (modified EUI-64; RFC 4291, appendix A).
 pub fn mac_of(ip: Ipv6Addr) -> Option<Mac> {
     match ip.octets() {
         [.., a, b, c, 0xff, 0xfe, d, e, f] => Some(Mac([a ^ 2, b, c, d, e, f])),

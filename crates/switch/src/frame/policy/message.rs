@@ -1,15 +1,15 @@
-//! What an IP datagram is for, in the terms of `allowed`: whether it speaks for a router, for a DHCP server, or says
-//! which MAC an address has.
+//! The purpose of an IP datagram, in the terms of `allowed`: a router's or DHCP server's message, or one that
+//! says which MAC an address has.
 //!
 //! ```text
 //!  Headers ─▶ fragment? ─▶ UDP ports, ICMP type ─▶ Message
 //!                └▶ Hidden: no filter that sees one frame at a time can tell
 //! ```
 //!
-//! A receiver joins fragments and follows extension headers for longer than we do, so a frame could hide there
-//! what it is (RFC 7113, RFC 7610). Of a datagram in fragments the first one tells: its transport header begins
+//! Receivers join fragments and follow longer chains of extension headers than the switch, so a frame could
+//! hide its purpose there (RFC 7113, RFC 7610). The first fragment shows it: the transport header begins
 //! right behind the fragment header, where no later fragment reaches, even in receivers that let fragments
-//! overlap (RFC 5722). With another extension header between the two it does not tell (RFC 7112).
+//! overlap (RFC 5722). With another extension header between them, it does not (RFC 7112).
 
 use crate::frame::extension::{PROTO_FRAGMENT, is_extension};
 use crate::frame::headers::{Headers, L3, PROTO_ICMP, PROTO_ICMPV6, PROTO_UDP, get, get16};
@@ -23,15 +23,15 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
-/// Where servers and relays send from, and where clients listen (RFC 2131, 4.1; RFC 8415, 7.2). Clients take
-/// what comes from any port, so one of the two is enough.
+/// Ports of servers and relays, and of clients (RFC 2131, 4.1; RFC 8415, 7.2). Clients accept any source
+/// port, so one of the two is enough.
 const DHCP: (u16, u16) = (67, 68);
 const DHCPV6: (u16, u16) = (547, 546);
 
-/// What a datagram is for.
+/// The purpose of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// None of the others.
+    /// Any other purpose.
     Other,
     /// Router advertisement or redirect.
     OfRouter,
@@ -39,21 +39,21 @@ pub enum Message {
     OfDhcpServer,
     /// Neighbour or router solicitation.
     Solicitation {
-        /// Where its options begin.
+        /// Start of its options.
         options: usize,
     },
     /// Neighbour advertisement.
     Advertisement {
-        /// The address that it says has the sender's MAC.
+        /// The address claimed for the sender's MAC.
         target: Ipv6Addr,
-        /// Where its options begin.
+        /// Start of its options.
         options: usize,
     },
-    /// Any of them, for all that can be seen.
+    /// The visible bytes do not show the purpose.
     Hidden,
 }
 
-/// What the IP datagram in the frame that begins with `head` is for.
+/// Returns the purpose of the IP datagram in the frame that begins with `head`.
 pub fn message(head: &[u8], headers: &Headers) -> Message {
     match headers.l3 {
         L3::Ipv4 => v4(head, headers),
@@ -61,7 +61,7 @@ pub fn message(head: &[u8], headers: &Headers) -> Message {
     }
 }
 
-/// Whether `head` holds a [plain](crate::frame::plain) IPv4 datagram that is surely [`Message::Other`].
+/// Whether a [plain](crate::frame::plain) IPv4 datagram in `head` is certainly [`Message::Other`].
 #[inline(always)]
 pub fn plain_v4_is_other(head: &[u8; 38]) -> bool {
     let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
@@ -71,7 +71,7 @@ pub fn plain_v4_is_other(head: &[u8; 38]) -> bool {
     head[23] != PROTO_ICMP || !ICMP_OF_ROUTERS.contains(&head[34])
 }
 
-/// The same of a plain IPv6 datagram, which is TCP or UDP.
+/// Whether a plain IPv6 datagram, TCP or UDP, is certainly of another purpose.
 #[inline(always)]
 pub fn plain_v6_is_other(head: &[u8; 58]) -> bool {
     let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
@@ -115,7 +115,7 @@ fn upper(head: &[u8], at: usize, protocol: u8, fragment: bool) -> Message {
     match protocol {
         PROTO_UDP => udp(head, at, DHCPV6),
         PROTO_ICMPV6 => match head.get(at) {
-            // Receivers are to ignore these (RFC 6980), and not all do.
+            // Receivers should ignore these (RFC 6980), but not all do.
             Some(ROUTER_SOLICITATION..=REDIRECT) if fragment => Message::Hidden,
             Some(&(ROUTER_ADVERTISEMENT | REDIRECT)) => Message::OfRouter,
             Some(&ROUTER_SOLICITATION) => Message::Solicitation { options: at + 8 },

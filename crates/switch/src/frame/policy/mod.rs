@@ -1,5 +1,4 @@
-//! Anti-spoofing: whether a vNIC may send a frame, from its contract and the
-//! frame's own bytes.
+//! Anti-spoofing: decides from its contract and the frame's bytes whether a vNIC may send a frame.
 //!
 //! ```text
 //!  Vnic ─▶ Policy ─┐
@@ -7,21 +6,19 @@
 //!  head, Headers ──┘
 //! ```
 //!
-//! Checked are the source MAC, the destination where it is the link itself, the VLAN tag
-//! and the MACs in ARP. If the contract names `allowed.prefixes`, also every place where
-//! IPv4 and IPv6 take a neighbour's word for an address (IP source, ARP sender, target and link-layer
-//! address of neighbour discovery), and whether it speaks as a router or a DHCP server. An address that is
-//! *asked for*, by ARP or a neighbour solicitation, is not checked.
+//! The policy checks the source MAC, link-only destinations, the VLAN tag, and the MACs in ARP. If the
+//! contract names `allowed.prefixes`, it also checks every field from which IPv4 and IPv6 learn a neighbour's
+//! address (IP source, ARP sender, target and link-layer address of neighbour discovery), and router and DHCP
+//! server messages. It does not check an address that ARP or a neighbour solicitation *asks for*.
 //!
-//! A frame that hides one of these from us (a second VLAN tag, an LLC/SNAP
-//! encapsulation, too many extension headers) is dropped rather than guessed at:
-//! receivers differ in what they unwrap (CVE-2021-27853, -27854, -27861).
-//! `docs/reference/frames.md` is the table of all this; a test sends each of its rows.
+//! A frame that hides one of these fields (a second VLAN tag, an LLC/SNAP encapsulation, too many extension
+//! headers) is dropped, because receivers differ in what they unwrap (CVE-2021-27853, -27854, -27861).
+//! `docs/reference/frames.md` lists all rules in a table; a test sends each of its rows.
 //!
-//! - [`prefixes`]: addresses that `allowed.prefixes` lets it use
-//! - [`link_local`]: addresses that hosts give themselves
+//! - [`prefixes`]: addresses that `allowed.prefixes` allows
+//! - [`link_local`]: addresses that hosts choose themselves
 //! - [`shared`]: addresses that several vNICs have one at a time
-//! - [`message`]: whether a datagram is a router's, a DHCP server's, a neighbour's
+//! - [`message`]: whether a datagram is a router's, a DHCP server's or a neighbour's message
 //! - `receiver`: an independent reading of frames, for tests
 
 pub mod link_local;
@@ -47,13 +44,13 @@ use tidegate_contract::{Mac, Prefix, Vnic};
 use verdict::LINK_LAYER_ADDRESSES;
 pub use verdict::{Reason, Verdict};
 
-/// EtherTypes of service VLAN tags: IEEE 802.1ad, and what was used before it.
+/// EtherTypes of service VLAN tags: IEEE 802.1ad, and its predecessors.
 const SERVICE_TAGS: [u16; 4] = [0x88a8, 0x9100, 0x9200, 0x9300];
-/// EtherTypes are 1536 and up; smaller is a length, and an LLC header follows (IEEE 802.3, 3.2.6).
+/// Least EtherType, 1536. A smaller value is a length, and an LLC header follows (IEEE 802.3, 3.2.6).
 const ETHERTYPE_MIN: u16 = 0x0600;
 /// The LLC service access point of SNAP (RFC 1042), which can carry IP and ARP.
 const LLC_SNAP: u8 = 0xaa;
-/// What the contract of one vNIC lets it send.
+/// The frames that a vNIC's contract allows.
 #[derive(Clone, Debug)]
 pub struct Policy {
     mac: Mac,
@@ -65,9 +62,9 @@ pub struct Policy {
     prefixes: Prefixes,
     /// One bit per VID.
     vlans: Box<[u64; 64]>,
-    /// Which of what it may use other vNICs may have; none where nothing of its segment is shared.
+    /// Addresses shared with other vNICs; `None` if its segment shares none.
     shared: Option<Box<Shared>>,
-    /// A plain frame from its own MAC is not enough: there are prefixes, or shared addresses.
+    /// The source MAC alone does not decide a plain frame: there are prefixes or shared addresses.
     looks_closer: bool,
 }
 
@@ -79,7 +76,7 @@ impl From<&Vnic> for Policy {
                 *word |= 1 << (vid % 64);
             }
         }
-        // What it shares it may use; whether it has it right now is asked for apart.
+        // Shared addresses are allowed here; `shared` decides whether the vNIC has them now.
         let shared = &vnic.allowed.shared;
         let macs = vnic.allowed.macs.iter().copied().chain(shared.iter().filter_map(|one| one.mac()));
         let prefixes = &vnic.allowed.prefixes;
@@ -100,24 +97,24 @@ impl From<&Vnic> for Policy {
     }
 }
 
-/// The prefix of one address.
+/// Returns the prefix of one address.
 fn alone(ip: IpAddr) -> Option<Prefix> {
     Prefix::new(ip, if ip.is_ipv4() { 32 } else { 128 }).ok()
 }
 
 impl Policy {
-    /// Which of its addresses other vNICs share, and who has them.
+    /// Sets the addresses that the vNIC shares with others.
     pub fn share(&mut self, shared: Option<Shared>) {
         self.shared = shared.map(Box::new);
         self.looks_closer = self.shared.is_some() || !self.prefixes.is_empty();
     }
 
-    /// A shared address, by its number in the contract.
+    /// Returns a shared address by its number in the contract.
     pub fn shared(&self, number: usize) -> Option<&shared::Share> {
         self.shared.as_ref()?.get(number)
     }
 
-    /// Whether the vNIC, which holds these link-local addresses, may send the frame that begins with `head`.
+    /// Whether the vNIC, with these link-local addresses, may send the frame.
     #[inline(always)]
     pub fn check(&self, head: &[u8], headers: &Headers, held: &LinkLocals) -> Verdict {
         let verdict = self.check_own(head, headers, held);
@@ -132,7 +129,7 @@ impl Policy {
         }
     }
 
-    /// The same, if all shared addresses that its contract names were its own.
+    /// The same, as if it had all shared addresses of its contract.
     #[inline(always)]
     fn check_own(&self, head: &[u8], headers: &Headers, held: &LinkLocals) -> Verdict {
         if !self.owns_mac(headers.src) {
@@ -153,8 +150,7 @@ impl Policy {
         }
     }
 
-    /// Whether a [plain](super::plain) frame surely passes: [`check`](Self::check) says so too. Where it
-    /// may pass or not, that is to be asked.
+    /// Whether a [plain](super::plain) frame certainly passes [`check`](Self::check). If `false`, `check` decides.
     #[inline(always)]
     pub fn passes_plain(&self, head: &[u8], src: Mac, held: &LinkLocals) -> bool {
         self.owns_mac(src) && (!self.looks_closer || self.may_send_plain(head, src, held))
@@ -192,14 +188,13 @@ impl Policy {
         plain_v6_is_other(ip) && self.prefixes.source_v6(source, held) == Use::Yes
     }
 
-    /// Whether frames tagged with `vid` may be delivered to the vNIC. VID 0 is
-    /// no VLAN.
+    /// Whether frames tagged with `vid` may be delivered to the vNIC. VID 0 is no VLAN.
     #[inline]
     pub fn may_receive_tagged(&self, vid: u16) -> bool {
         vid == 0 || self.vlans.get(usize::from(vid / 64)).is_some_and(|w| w >> (vid % 64) & 1 == 1)
     }
 
-    /// Whether link-local addresses are to be [held](LinkLocals) before they are used.
+    /// Whether the vNIC must [hold](LinkLocals) link-local addresses before it uses them.
     pub fn holds_addresses(&self) -> bool {
         !self.prefixes.is_empty()
     }
@@ -232,13 +227,13 @@ impl Policy {
         let source = self.prefixes.source_v6(source, held);
         match (source, self.may_say(head, headers, held)) {
             (Use::No, _) => Verdict::Drop(Reason::SourcePrefix),
-            // Nothing is claimed by a frame that is dropped.
+            // A dropped frame claims no address.
             (Use::Claim(ip), Verdict::Pass | Verdict::Claim(_)) => Verdict::Claim(ip),
             (_, said) => said,
         }
     }
 
-    /// Whether it may send a datagram of this kind, wherever from.
+    /// Whether it may send a datagram of this purpose from any source.
     fn may_say(&self, head: &[u8], headers: &Headers, held: &LinkLocals) -> Verdict {
         match message(head, headers) {
             Message::OfRouter if !self.router => Verdict::Drop(Reason::Router),
@@ -295,7 +290,7 @@ impl Policy {
             return Verdict::Drop(Reason::Vlan);
         }
         let service = head.get(usize::from(headers.l3_offset));
-        // The lowest bit says group or individual.
+        // The lowest bit distinguishes group and individual.
         let snap =
             headers.ethertype < ETHERTYPE_MIN && service.is_some_and(|service| service & !1 == LLC_SNAP);
         match snap && !(self.any_mac && self.prefixes.is_empty()) {

@@ -1,38 +1,38 @@
-//! `allowed.prefixes`, as numbers: a lookup is two instructions for each.
+//! `allowed.prefixes` as numbers: a check takes two instructions per prefix.
 
 use super::link_local::LinkLocals;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tidegate_contract::Prefix;
 
-/// The link-local address range fe80::/10 is used with 64 bits of an interface id: a prefix up to
-/// this length covers the addresses of every link, and names none.
+/// fe80::/10 is used with a 64-bit interface id: a prefix up to this length covers the addresses of every
+/// link, and names none.
 const LINK: u8 = 64;
 
 /// A prefix as network and mask.
 pub type Net6 = (u128, u128);
 
-/// Prefixes that a vNIC may send from.
+/// The prefixes of a vNIC.
 #[derive(Clone, Debug)]
 pub struct Prefixes {
     v4: Box<[(u32, u32)]>,
     v6: Box<[Net6]>,
-    /// Of link-local addresses.
+    /// Link-local prefixes that name addresses.
     named: Box<[Net6]>,
 }
 
 /// Whether an address may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// It may.
+    /// Allowed.
     Yes,
-    /// It may not.
+    /// Not allowed.
     No,
-    /// It is link-local: once the vNIC holds it.
+    /// Link-local: allowed once the vNIC holds it.
     Claim(Ipv6Addr),
 }
 
 impl Prefixes {
-    /// Those of a contract.
+    /// Converts the prefixes of a contract.
     pub fn new(prefixes: &[Prefix]) -> Self {
         let v4 = prefixes.iter().filter_map(|p| match p.addr() {
             IpAddr::V4(a) => Some((a.to_bits(), high_bits(p.len(), 32) as u32)),
@@ -45,13 +45,13 @@ impl Prefixes {
         Self { v4: v4.collect(), v6: v6.collect(), named: named(prefixes).collect() }
     }
 
-    /// Whether there are none: any address may be used then.
+    /// Whether there are no prefixes: then any address is allowed.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
     }
 
-    /// Whether `ip` is in the prefixes, or 0.0.0.0, which hosts use before they have another (DHCP, ARP probe).
+    /// Whether `ip` is in the prefixes, or 0.0.0.0: hosts without an address use it (DHCP, ARP probe).
     #[inline]
     pub fn contain_v4(&self, ip: Ipv4Addr) -> bool {
         for (net, mask) in &self.v4 {
@@ -62,28 +62,27 @@ impl Prefixes {
         ip.is_unspecified()
     }
 
-    /// Whether an IPv6 address may be a source: `::` may, which hosts use before they have another
-    /// (duplicate address detection).
+    /// Whether an IPv6 source is allowed. `::` is: hosts without an address use it (duplicate address detection).
     #[inline]
     pub fn source_v6(&self, ip: Ipv6Addr, held: &LinkLocals) -> Use {
         if ip.is_unspecified() { Use::Yes } else { self.own_v6(ip, held) }
     }
 
-    /// Whether an IPv6 address may be called one's own.
+    /// Whether the vNIC may claim an IPv6 address as its own.
     #[inline]
     pub fn own_v6(&self, ip: Ipv6Addr, held: &LinkLocals) -> Use {
         let within = |nets: &[Net6]| nets.iter().any(|(net, mask)| ip.to_bits() & mask == *net);
         match ip.is_unicast_link_local() {
             true if held.contains(ip) || within(&self.named) => Use::Yes,
             true => Use::Claim(ip),
-            // One of ::/0 says nothing about link-local addresses.
+            // ::/0 says nothing about link-local addresses.
             false if within(&self.v6) => Use::Yes,
             false => Use::No,
         }
     }
 }
 
-/// The link-local prefixes among `prefixes`.
+/// Returns the link-local prefixes among `prefixes` that name addresses.
 pub fn named(prefixes: &[Prefix]) -> impl Iterator<Item = Net6> + '_ {
     prefixes.iter().filter_map(|prefix| match prefix.addr() {
         IpAddr::V6(net) if net.is_unicast_link_local() && prefix.len() > LINK => {
@@ -93,7 +92,6 @@ pub fn named(prefixes: &[Prefix]) -> impl Iterator<Item = Net6> + '_ {
     })
 }
 
-/// The mask of the first `len` of `width` bits.
 fn high_bits(len: u8, width: u8) -> u128 {
     let low = u32::from(width.saturating_sub(len));
     u128::MAX.checked_shl(low).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! All rules together, by two independent models.
+//! Tests all rules together with two independent models.
 //!
 //! ```text
 //!  Spec ─┬▶ bytes ─▶ parse, Policy ─┬▶ the same verdict
@@ -7,8 +7,8 @@
 //!                               └▶ Receiver, any of them ─┘
 //! ```
 //!
-//! [`Spec::expected`] reads what was meant, not the bytes. [`Receiver`] reads the bytes as receivers do: all of the
-//! frame, header by header, also behind the header of a first fragment.
+//! [`Spec::expected`] reads the intent, not the bytes. [`Receiver`] reads the bytes as receivers do: all of
+//! the frame, header by header, also behind the header of a first fragment.
 
 use super::receiver::Receiver;
 use super::tests::{holding, of_contract};
@@ -25,7 +25,7 @@ use tidegate_contract::Allowed;
 const FOREIGN: Mac = Mac([0x52, 0x54, 0, 0, 0, 9]);
 const FURTHER: Mac = Mac([0x52, 0x54, 0, 0, 0, 5]);
 
-/// The vNIC: with prefixes, or without.
+/// Contracts of the vNIC, with and without prefixes.
 const CONTRACTS: [&str; 6] = [
     "",
     "macs = [\"52:54:00:00:00:05\"], vlans = [7]",
@@ -38,7 +38,7 @@ const HELD: &str = "fe80::1";
 const SOURCES_V4: [&str; 5] = ["10.1.2.3", "10.2.0.1", "0.0.0.0", "169.254.1.1", "224.0.0.1"];
 const SOURCES_V6: [&str; 7] = ["fd01::5", "fd02::5", "::", HELD, "fe80::2", "fe80::77", "febf::1"];
 
-/// A frame as it is meant.
+/// An intended frame.
 #[derive(Clone, Debug)]
 struct Spec {
     to: [u8; 6],
@@ -74,7 +74,7 @@ enum Body {
 
 #[derive(Clone, Copy, Debug)]
 enum Extension {
-    /// Of this type, in 8 bytes.
+    /// Type, and length in units of 8 bytes.
     Usual(u8, usize),
     /// A routing header that is not used up.
     UnderWay,
@@ -85,7 +85,7 @@ enum Extension {
 enum Upper {
     Udp(u16, u16),
     Tcp,
-    /// ICMP of either version: its type; target and options of neighbour discovery.
+    /// ICMP of either version: type; target and options of neighbour discovery.
     Icmp {
         kind: u8,
         target: Ipv6Addr,
@@ -160,7 +160,7 @@ impl Upper {
         }
     }
 
-    /// How many of its first bytes must be seen to tell what it is for.
+    /// Returns how many first bytes show the purpose.
     fn telling(&self) -> usize {
         match self {
             Self::Udp(..) => 4,
@@ -223,7 +223,7 @@ impl Spec {
         frame
     }
 
-    /// The verdict for a contract, and for a vNIC that holds [`HELD`].
+    /// Returns the verdict for a contract, and a vNIC that holds [`HELD`].
     fn expected(&self, allowed: &Allowed) -> Verdict {
         let rules = Rules { allowed, l3: 14 + 4 * self.tags.len() };
         rules.frame(self).map_or_else(|verdict| verdict, |()| Verdict::Pass)
@@ -235,7 +235,7 @@ fn of_link(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.octets()[0] == 0xfe && ip.octets()[1] >> 6 == 2)
 }
 
-/// The rules of `docs/reference/frames.md`, one after the other. A verdict that is not to pass ends it.
+/// The rules of `docs/reference/frames.md`, in order. The first verdict other than pass decides.
 struct Rules<'a> {
     allowed: &'a Allowed,
     l3: usize,
@@ -247,7 +247,7 @@ impl Rules<'_> {
         listed || self.allowed.any_mac && mac.0[0] & 1 == 0
     }
 
-    /// In its prefixes: those of link-local addresses name single ones.
+    /// Whether a prefix contains `ip`; link-local prefixes must name single addresses.
     fn named(&self, ip: IpAddr) -> bool {
         self.allowed.prefixes.iter().any(|p| p.contains(ip) && (!of_link(ip) || p.len() > 64))
     }
@@ -299,7 +299,7 @@ impl Rules<'_> {
                     true => Ok(()),
                     false => self.own_v6(*source, Reason::SourcePrefix),
                 };
-                // What is not to be said is not claimed for.
+                // A dropped message claims no address.
                 match (source, self.datagram(chain, upper)) {
                     (Err(Verdict::Drop(reason)), _) => drop(reason),
                     (_, Err(Verdict::Drop(reason))) => drop(reason),
@@ -442,13 +442,12 @@ fn decide(policy: &Policy, frame: &[u8]) -> Result<Verdict, ParseError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
-    /// The verdict is that of the rules, read from what was meant.
     #[test]
     fn the_verdict_is_that_of_the_rules(spec in any_spec(), contract in select(CONTRACTS.to_vec())) {
         let (policy, allowed) = of_contract(contract);
         let (frame, expected) = (spec.bytes(), spec.expected(&allowed));
         prop_assert_eq!(decide(&policy, &frame), Ok(expected), "{}", contract);
-        // What the direct way lets pass at first sight.
+        // Frames that the direct way passes at first sight.
         if let Some(plain) = look(&frame[..frame.len().min(128)], frame.len())
             && policy.passes_plain(&frame, plain.src, &holding(&[HELD.parse().unwrap()]))
         {
@@ -456,7 +455,7 @@ proptest! {
         }
     }
 
-    /// Whatever the bytes are: what passes says nothing, to any receiver, that the vNIC may not say.
+    /// A passed frame, of any bytes, tells no receiver what the vNIC may not say.
     #[test]
     fn what_passes_says_nothing_that_is_not_allowed(
         frame in prop_oneof![3 => any_spec().prop_map(|spec| spec.bytes()), 1 => hostile()],

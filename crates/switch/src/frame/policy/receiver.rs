@@ -1,18 +1,18 @@
-//! What receivers may take a frame for: an independent reading, for tests.
+//! The possible readings of a frame by receivers: an independent reading, for tests.
 //!
-//! It reads all of the frame, header by header, through tags of any kind, and behind the header of a
-//! first fragment. It has no limit on headers but the frame's end.
+//! It reads the whole frame, header by header, through tags of any kind, and behind the header of a first
+//! fragment, without a limit on headers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tidegate_contract::{Allowed, Mac};
 
-/// What some receiver might take a frame for, whatever the frame says of itself besides.
+/// What some receiver might read from a frame.
 #[derive(Default, Debug)]
 pub struct Receiver {
-    /// Where it is from, at both layers.
+    /// Senders, at both layers.
     from: Option<Mac>,
     sources: Vec<IpAddr>,
-    /// Addresses that it says are the sender's.
+    /// Addresses claimed for the sender.
     claimed: Vec<IpAddr>,
     macs: Vec<Mac>,
     of_router: bool,
@@ -20,12 +20,12 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Who receives this frame.
+    /// Reads a frame.
     pub fn of(frame: &[u8]) -> Self {
         let from = <[u8; 6]>::try_from(bytes(frame, 6, 6)).ok().map(Mac);
         let mut seen = Self { from, ..Self::default() };
         let mut at = 12;
-        // Receivers unwrap tags of any kind, also several.
+        // Receivers unwrap several tags of any kind.
         while [&[0x81, 0][..], &[0x88, 0xa8], &[0x91, 0], &[0x92, 0], &[0x93, 0]]
             .contains(&bytes(frame, at, 2))
         {
@@ -41,7 +41,7 @@ impl Receiver {
         seen
     }
 
-    /// Whether all that it was told a vNIC with this MAC may say, which holds these link-local addresses.
+    /// Whether a vNIC with this MAC and these link-local addresses may say all that was read.
     pub fn is_allowed(&self, mac: Mac, allowed: &Allowed, held: &[Ipv6Addr]) -> bool {
         let owns_mac = |other: &Mac| {
             *other == mac || allowed.macs.contains(other) || allowed.any_mac && !other.is_group()
@@ -51,7 +51,7 @@ impl Receiver {
         }
         let of_link =
             |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.octets()[0] == 0xfe && ip.octets()[1] >> 6 == 2);
-        // A prefix names a link-local address where it is longer than the link's.
+        // A prefix names link-local addresses if it is longer than the link's.
         let named =
             |ip: &IpAddr| allowed.prefixes.iter().any(|p| p.contains(*ip) && (!of_link(ip) || p.len() > 64));
         let own = |ip: &IpAddr| named(ip) || held.iter().any(|held| ip == held);
@@ -138,7 +138,6 @@ impl Receiver {
     }
 }
 
-/// `len` bytes at `at`, or none.
 fn bytes(from: &[u8], at: usize, len: usize) -> &[u8] {
     from.get(at..at + len).unwrap_or_default()
 }

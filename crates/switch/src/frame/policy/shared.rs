@@ -1,4 +1,5 @@
-//! Addresses that several vNICs have one at a time (`allowed.shared`): which of them a frame uses, and whether its sender may.
+//! Addresses that several vNICs have one at a time (`allowed.shared`): which of them a frame uses, and
+//! whether its sender may.
 //!
 //! ```text
 //!  frame ─▶ addresses that it says are its sender's ─┬▶ a shared one that the contract does not name ──▶ Drop
@@ -7,9 +8,9 @@
 //!                                                    └▶ another has it ────────────────────────────────▶ Drop
 //! ```
 //!
-//! A frame moves an address only where it *announces* it to all: a gratuitous ARP packet, an unsolicited neighbour
-//! advertisement, and for a MAC the advertisement of a virtual router (VRRP, CARP). So data frames of a router that is no longer
-//! the master move nothing, and go nowhere.
+//! A frame moves an address only if it *announces* it to all: a gratuitous ARP packet, an unsolicited
+//! neighbour advertisement, and for a MAC the advertisement of a virtual router (VRRP, CARP). So data frames
+//! of a router that is no longer the master move no address, and are dropped.
 
 use super::message::{Message, message};
 pub use super::verdict::Taking;
@@ -21,55 +22,55 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use tidegate_contract::{Mac, SharedAddress};
 
-/// IP protocol number of VRRP (RFC 9568, 5.1.1.4), which CARP uses too.
+/// IP protocol number of VRRP (RFC 9568, 5.1.1.4) and of CARP.
 const PROTO_VRRP: u8 = 112;
-/// Where both advertise (RFC 9568, 5.1.1.2 and 5.1.2.2).
+/// Destinations of their advertisements (RFC 9568, 5.1.1.2 and 5.1.2.2).
 const VRRP_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 18);
 const VRRP_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x12);
-/// The flag of a neighbour advertisement that answers a solicitation (RFC 4861, 4.4).
+/// Flag of a solicited neighbour advertisement (RFC 4861, 4.4).
 const SOLICITED: u8 = 0x40;
 
-/// An address that several vNICs may have, and which has it.
+/// A shared address and its holder.
 pub type Share = (SharedAddress, Arc<Holder>);
 
-/// What one vNIC shares with others of its segment.
+/// The shared addresses of one vNIC.
 #[derive(Clone, Debug)]
 pub struct Shared {
     port: PortIndex,
-    /// What its contract names; at most 64.
+    /// Shared addresses that its contract names; at most 64.
     own: Box<[Share]>,
-    /// IP addresses that any vNICs of the segment share, in order.
+    /// Shared IP addresses of all vNICs of the segment, in order.
     all: Arc<[IpAddr]>,
 }
 
-/// What a frame announces.
+/// The addresses that a frame announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announces {
     Nothing,
-    /// The MACs it is from.
+    /// The source MACs.
     Macs,
-    /// All addresses in it.
+    /// All its addresses.
     All,
 }
 
 impl Shared {
-    /// Of the vNIC at `port`, whose contract names `own`, in a segment whose vNICs share the IP addresses `all`, which are in
-    /// order. `None` where there is nothing to look for.
+    /// Returns the shared addresses of the vNIC at `port`: `own` of its contract, `all` IP addresses of the
+    /// segment, in order. `None` if both are empty.
     ///
     /// # Panics
-    /// Where there are more than 64 of `own`: [`tidegate_contract::check::SHARED`].
+    /// If `own` has more than 64 addresses: [`tidegate_contract::check::SHARED`].
     pub fn new(port: PortIndex, own: Vec<Share>, all: Arc<[IpAddr]>) -> Option<Self> {
         assert!(own.len() <= tidegate_contract::check::SHARED, "a bit for each");
         (!own.is_empty() || !all.is_empty()).then(|| Self { port, own: own.into(), all })
     }
 
-    /// The address with this number in the contract's list.
+    /// Returns the address with this number in the contract's list.
     pub fn get(&self, number: usize) -> Option<&Share> {
         self.own.get(number)
     }
 
-    /// Whether the sender of a frame may use the shared addresses in it, which is sound otherwise. IP addresses are looked
-    /// at where `checks_ip`.
+    /// Whether the sender may use the shared addresses in an otherwise valid frame. IP addresses count only
+    /// if `checks_ip`.
     #[inline(never)]
     pub(super) fn judge(&self, head: &[u8], headers: &Headers, checks_ip: bool) -> Verdict {
         let (mut used, mut anothers) = (0, false);
@@ -104,15 +105,14 @@ impl Shared {
         Verdict::Take(taking)
     }
 
-    /// Whether a [plain](crate::frame::plain) frame from `src` and `ip` uses no shared address, or those that its sender
-    /// has.
+    /// Whether a [plain](crate::frame::plain) frame uses only shared addresses that its sender has.
     pub(super) fn passes_plain(&self, src: Mac, ip: Option<IpAddr>) -> bool {
         let used = ip.map_or(0, |ip| self.bit(SharedAddress::Ip(ip)));
         let anothers = ip.is_some_and(|ip| used == 0 && self.all.binary_search(&ip).is_ok());
         !anothers && self.without_those_it_has(used | self.bit(SharedAddress::Mac(src))) == 0
     }
 
-    /// The bit of an address that the contract names; 0 of another.
+    /// Returns the bit of an address in the contract; 0 for others.
     fn bit(&self, address: SharedAddress) -> u64 {
         self.own.iter().position(|(own, _)| *own == address).map_or(0, |number| 1 << number)
     }
@@ -123,7 +123,7 @@ impl Shared {
         numbers.fold(0, |missing, (number, _)| missing | u64::from(!has(number)) << number)
     }
 
-    /// The MACs that a frame says are its sender's.
+    /// Calls `each` with the MACs that a frame claims for its sender.
     fn macs(&self, head: &[u8], headers: &Headers, checks_ip: bool, mut each: impl FnMut(Mac)) {
         each(headers.src);
         if let Some(mac) = headers.arp_sender_mac(head) {
@@ -136,7 +136,7 @@ impl Shared {
             Message::Solicitation { options } | Message::Advertisement { options, .. } => options,
             _ => return,
         };
-        // Their form was checked before.
+        // The options' form was checked before.
         while let Some(&[kind, len]) = get(head, at)
             && at < headers.end as usize
             && len > 0
@@ -151,7 +151,7 @@ impl Shared {
     }
 }
 
-/// The IP addresses that a frame says are its sender's.
+/// Calls `each` with the IP addresses that a frame claims for its sender.
 fn ips(head: &[u8], headers: &Headers, mut each: impl FnMut(IpAddr)) {
     match headers.l3 {
         L3::Arp => headers.arp_sender_ip(head).into_iter().for_each(|ip| each(ip.into())),
@@ -167,7 +167,7 @@ fn ips(head: &[u8], headers: &Headers, mut each: impl FnMut(IpAddr)) {
     }
 }
 
-/// What a frame announces to all.
+/// Returns the addresses that a frame announces to all.
 fn announces(head: &[u8], headers: &Headers) -> Announces {
     if !headers.dst.is_group() {
         return Announces::Nothing;
@@ -208,7 +208,7 @@ mod tests {
     const ME: PortIndex = 1;
     const ANOTHER: PortIndex = 2;
     const VIRTUAL: Mac = Mac([0, 0, 0x5e, 0, 1, 0x33]);
-    /// Own, shared by this contract, shared by others alone.
+    /// Addresses: own, shared by this contract, shared only by others.
     const V4: [Ipv4Addr; 3] =
         [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 10), Ipv4Addr::new(10, 0, 0, 20)];
     const V6: [Ipv6Addr; 3] = [
@@ -219,7 +219,7 @@ mod tests {
     const ALL: Mac = Mac([0xff; 6]);
     const ONE: Mac = Mac([0x52, 0x54, 0, 0, 0, 0x77]);
 
-    /// A frame as it is meant; addresses as numbers of [`V4`] and [`V6`].
+    /// An intended frame; addresses are numbers of [`V4`] and [`V6`].
     #[derive(Clone, Debug)]
     enum Body {
         Udp4(usize),
@@ -278,7 +278,7 @@ mod tests {
             }
         }
 
-        /// The verdict where `has` holds the virtual MAC, [`V4`]`[1]` and [`V6`]`[1]`.
+        /// Returns the verdict if `has` are the holders of the virtual MAC, [`V4`]`[1]` and [`V6`]`[1]`.
         fn expected(&self, has: [Option<PortIndex>; 3]) -> Verdict {
             let (mut macs, mut ips) = (vec![self.from], vec![]);
             match &self.body {
@@ -337,7 +337,7 @@ mod tests {
         (mac(), select(vec![ALL, ONE]), body).prop_map(|(from, to, body)| Spec { from, to, body })
     }
 
-    /// With these addresses held; and what the policy says of a frame.
+    /// Returns the policy's verdict with these holders.
     fn judged(spec: &Spec, has: [Option<PortIndex>; 3]) -> Verdict {
         let shared = "shared = [\"00:00:5e:00:01:33\", \"10.0.0.10\", \"fd00::10\"]";
         let (mut policy, allowed) =

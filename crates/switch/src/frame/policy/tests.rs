@@ -1,4 +1,4 @@
-//! Each rule by its frames.
+//! Tests each rule with frames.
 
 use super::*;
 use crate::frame::headers::{HEADER_MAX, PROTO_ICMP, PROTO_ICMPV6, PROTO_UDP};
@@ -29,7 +29,7 @@ fn policy(change: impl FnOnce(&mut Policy)) -> Policy {
     p
 }
 
-/// Of the vNIC that [`testing`] sends from, with or without prefixes.
+/// Returns a policy for the vNIC that [`testing`] sends from, with or without prefixes.
 pub fn a_policy(prefixes: bool) -> Policy {
     policy(|p| {
         if prefixes {
@@ -38,7 +38,7 @@ pub fn a_policy(prefixes: bool) -> Policy {
     })
 }
 
-/// Of [`testing::SRC`] with this table `allowed`, and that table.
+/// Returns the policy of [`testing::SRC`] with this table `allowed`, and the table.
 pub fn of_contract(allowed: &str) -> (Policy, Allowed) {
     let text = format!(
         "[vnic.a]\nattach = {{ tap = \"a\" }}\nmac = \"{SRC}\"\nsegment = 1\nallowed = {{ {allowed} }}"
@@ -90,7 +90,7 @@ fn v6_from(src: [u8; 16]) -> Vec<u8> {
 /// The first link-local address.
 const LINK: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
-/// A datagram from `src` behind extension headers: their numbers and bytes; next-header is filled in.
+/// Returns a datagram from `src` behind extension headers (number and bytes); fills in next-header.
 fn v6_of(src: Ipv6Addr, extensions: &[(u8, Vec<u8>)], protocol: u8, upper: &[u8]) -> Vec<u8> {
     let mut f = v6_from(src.octets());
     f.truncate(54);
@@ -110,12 +110,11 @@ fn icmp6(src: Ipv6Addr, message: &[u8]) -> Vec<u8> {
     v6_of(src, &[], PROTO_ICMPV6, message)
 }
 
-/// A message of this type, and what follows its first 8 bytes.
+/// Returns a neighbour discovery message of this type; `rest` follows its first 8 bytes.
 fn nd(kind: u8, rest: &[&[u8]]) -> Vec<u8> {
     [&[kind, 0, 0, 0, 0, 0, 0, 0], rest.concat().as_slice()].concat()
 }
 
-/// An option with a link-layer address.
 fn option(kind: u8, mac: Mac) -> Vec<u8> {
     [&[kind, 1], &mac.0[..]].concat()
 }
@@ -125,7 +124,6 @@ fn fragment(offset: u16, more: bool) -> (u8, Vec<u8>) {
     (44, vec![0, 0, high, low, 1, 2, 3, 4])
 }
 
-/// An extension header of this length, a multiple of 8.
 fn extension(protocol: u8, len: usize) -> (u8, Vec<u8>) {
     let mut bytes = vec![0; len];
     bytes[1] = (len / 8 - 1) as u8;
@@ -224,7 +222,7 @@ fn vlans() {
     }
     assert_eq!(run(&trunk, &Frame::udp4(4).build()), Pass);
 
-    // A second tag could carry anything, with priority tags even to untagged receivers.
+    // A second tag could carry any VLAN; with priority tags, even to untagged receivers.
     for outer in [0, 42] {
         let mut stacked = tagged(outer);
         stacked.splice(16..16, [0x81, 0, 0, 42]);
@@ -256,7 +254,7 @@ fn source_prefixes() {
             Claim(Ipv6Addr::new(0xfebf, 1, 0, 0, 0, 0, 0, 1)),
         ),
         (&both, v6_from(Ipv6Addr::new(0xfec0, 1, 0, 0, 0, 0, 0, 1).octets()), Drop(Reason::SourcePrefix)),
-        // An IPv4 address dressed as IPv6 is not that address.
+        // An IPv4-mapped address is not that IPv4 address.
         (&both, v6_from(Ipv4Addr::new(10, 1, 0, 1).to_ipv6_mapped().octets()), Drop(Reason::SourcePrefix)),
         (&only(&[v4]), v6_from(SRC6), Drop(Reason::SourcePrefix)),
         (&policy(|_| ()), v4_from([8, 8, 8, 8]), Pass),
@@ -287,7 +285,7 @@ fn arp() {
         (&any, Mac([0xff; 6]), SRC4, foreign),
     ] {
         let mut f = testing::arp(mac, ip);
-        // The address that it asks for is not checked.
+        // The requested address is not checked.
         f[38..42].copy_from_slice(&[10, 9, 9, 9]);
         assert_eq!(run(policy, &f), verdict, "{mac:?} {ip:?}");
         f[12..14].copy_from_slice(&[0x80, 0x35]);
@@ -306,7 +304,7 @@ fn frames_for_the_link() {
         assert_eq!(run(&control, &f), Pass, "{last:x}");
         assert_eq!(run(&control, &from(f.clone(), OTHER)), Drop(Reason::SourceMac));
     }
-    // Behind a tag they are for the link as well.
+    // Also behind a tag, they are for the link.
     f[..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, 0]);
     f.splice(12..12, [0x81, 0, 0, 0]);
     assert_eq!(run(&own, &f), Drop(Reason::Control));
@@ -341,7 +339,7 @@ fn neighbour_discovery() {
         ("from a link-local address", LINK, nd(136, &[&SRC6]), Claim(LINK)),
         ("from one, of another", LINK, nd(136, &[&second.octets()]), Claim(LINK)),
         ("from one, of another's address", LINK, nd(136, &[&theirs]), spoof),
-        // An address that is asked for is not checked.
+        // A requested address is not checked.
         ("solicitation", own, nd(135, &[&theirs, &option(1, SRC)]), Pass),
         ("of an address that is to be used", unspecified, nd(135, &[&theirs]), Pass),
         ("of a link-local one that is to be used", unspecified, nd(135, &[&LINK.octets()]), Pass),
@@ -384,7 +382,7 @@ fn routers_and_dhcp_servers() {
         ("DHCPv6 to a client from any port", six(PROTO_UDP, &udp(9, 546)), a_server),
         ("DHCPv6 from a client", six(PROTO_UDP, &udp(546, 547)), Pass),
         ("DHCPv4's ports in IPv6", six(PROTO_UDP, &udp(67, 68)), Pass),
-        // In fragments: the first one tells.
+        // In fragments: the first one shows the purpose.
         ("the first", v4_of(0x2000, PROTO_UDP, &udp(67, 68)), a_server),
         ("the first, of a client", v4_of(0x2000, PROTO_UDP, &udp(68, 67)), Pass),
         ("a later one", v4_of(0x2001, PROTO_UDP, &udp(67, 68)), Pass),
@@ -443,7 +441,7 @@ fn what_hides_behind_headers() {
     let mut jumbo = v6_of(SRC6.into(), &[(0, vec![0, 0, 0xc2, 4, 0, 0, 0, 24])], PROTO_ICMPV6, &ra);
     jumbo[V6 + 4..V6 + 6].fill(0);
     assert_eq!(run(&host, &jumbo), hidden);
-    // Receivers are to ignore it (RFC 6980), so it is no router's either.
+    // Receivers should ignore it (RFC 6980), so a router may not send it either.
     let router = policy(|p| (p.prefixes, p.router) = (host.prefixes.clone(), true));
     assert_eq!(run(&router, &v6_of(SRC6.into(), &[first()], PROTO_ICMPV6, &ra)), hidden);
 }
@@ -463,7 +461,7 @@ fn encapsulation_that_hides_addresses() {
     assert_eq!(run(&policy(|p| p.any_mac = true), &f), Pass);
     f[14] = 0xab;
     assert_eq!(run(&only(&[v4]), &f), hidden, "of a group");
-    // Spanning tree is LLC as well, and hides nothing.
+    // Spanning tree is LLC, too, and hides no address.
     f[14..17].copy_from_slice(&[0x42, 0x42, 3]);
     assert_eq!(run(&only(&[v4]), &f), Pass);
 }

@@ -1,4 +1,4 @@
-//! What becomes of a frame that a vNIC sends.
+//! The verdict on a frame from a vNIC.
 
 use std::net::Ipv6Addr;
 
@@ -10,21 +10,21 @@ pub(super) const LINK_LAYER_ADDRESSES: [u8; 2] = [1, 2];
 pub enum Verdict {
     /// The frame may be sent.
     Pass,
-    /// It may not.
+    /// The frame must not be sent.
     Drop(Reason),
-    /// Not yet: the vNIC has to hold this link-local address. Then the frame is to be checked again.
+    /// The vNIC must first hold this link-local address; then check the frame once more.
     Claim(Ipv6Addr),
-    /// Not yet: the vNIC has to take these shared addresses. Then the frame is to be checked again.
+    /// The vNIC must first take these shared addresses; then check the frame once more.
     Take(Taking),
 }
 
-/// Why a frame may not be sent.
+/// The reason why a frame must not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Reason {
-    /// Neither the vNIC's own MAC nor in `allowed.macs`, or a group address.
+    /// The source is neither the vNIC's MAC nor in `allowed.macs`, or is a group address.
     #[error("source MAC is not the vNIC's own and not in allowed.macs")]
     SourceMac,
-    /// To an address that bridges do not forward (IEEE 802.1Q, table 8-1).
+    /// A destination that bridges do not forward (IEEE 802.1Q, table 8-1).
     #[error("a frame for the link itself, without allowed.control")]
     Control,
     /// A VID not in `allowed.vlans`, a service tag or a second tag.
@@ -33,7 +33,7 @@ pub enum Reason {
     /// IP source outside `allowed.prefixes`.
     #[error("source address is not in allowed.prefixes")]
     SourcePrefix,
-    /// ARP or neighbour discovery that says its address has another's MAC.
+    /// ARP or neighbour discovery that claims another vNIC's MAC for its address.
     #[error("ARP or neighbour discovery names a MAC that is not the vNIC's own and not in allowed.macs")]
     NeighbourMac,
     /// ARP that claims an address outside `allowed.prefixes`.
@@ -42,10 +42,10 @@ pub enum Reason {
     /// Neighbour advertisement for an address outside `allowed.prefixes`.
     #[error("IPv6 neighbour advertisement for an address not in allowed.prefixes")]
     NeighbourSpoof,
-    /// A link-local address that is another vNIC's, or one too many.
+    /// A link-local address of another vNIC, or above the limit.
     #[error("link-local address of another vNIC, or a fifth one")]
     LinkLocal,
-    /// A shared address that another vNIC has, in a frame that does not announce it.
+    /// A shared address of another vNIC, in a frame that does not announce it.
     #[error("an address that vNICs share, and another one has")]
     Shared,
     /// Router advertisement or redirect.
@@ -54,25 +54,24 @@ pub enum Reason {
     /// From a DHCP server or relay.
     #[error("from a DHCP server or relay, without allowed.dhcp-server")]
     DhcpServer,
-    /// LLC/SNAP, in which addresses are not checked.
+    /// LLC/SNAP, whose addresses are not checked.
     #[error("LLC/SNAP encapsulation hides the addresses to be checked")]
     Encapsulation,
-    /// Extension headers or fragments behind which it cannot be told what a datagram is for.
+    /// Extension headers or fragments that hide the purpose of a datagram.
     #[error("IPv6 extension headers or fragments hide what is to be checked")]
     Hidden,
 }
 
-/// Addresses that are to be taken before a frame may be sent: a bit for each of a contract's.
+/// Addresses to take before the frame is sent: a bit for each address of a contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taking {
-    /// All of them.
     pub(super) own: u64,
-    /// Those that the frame announces: they may be taken from another vNIC.
+    /// Addresses that the frame announces: they may be taken from another vNIC.
     pub(super) announced: u64,
 }
 
 impl Taking {
-    /// The addresses, as numbers in the contract's list, and whether they may be taken from another vNIC.
+    /// Iterates over the addresses: number in the contract's list, and whether it may be taken from another vNIC.
     pub fn iter(self) -> impl Iterator<Item = (usize, bool)> {
         let next = |bits: &u64| Some(bits & (bits - 1)).filter(|rest| *rest != 0);
         let each = std::iter::successors(Some(self.own).filter(|own| *own != 0), next);

@@ -1,26 +1,24 @@
 //! Which worker gets which CPU.
 //!
-//! - One CPU at least is left for all other threads: a worker that spins would starve what is bound to its CPU.
-//! - A worker keeps the CPU that it has for as long as it may, and others leave it a quarter of it; else it goes to one that they
-//!   use less than half of, where there is one.
-//! - Not a CPU that others use more than three quarters of.
-//! - Not CPU 0, where the kernel does work of its own and most interrupts arrive.
-//! - Not a thread of a core of which another worker has the other thread.
-//! - Of those that are as good the last: interrupts and programs that count from 0 prefer the first.
+//! - At least one CPU stays for all other threads: a worker that spins would starve threads bound to its CPU.
+//! - A worker keeps its CPU while other threads use at most three quarters of it. Otherwise it moves to a CPU
+//!   that they use less than half of, if one exists.
+//! - A new CPU is preferably, in this order: one of which other threads use at most three quarters; not CPU
+//!   0, where the kernel does its own work and most interrupts arrive; not on another worker's core; the one
+//!   with the highest number, because interrupts and programs that count from 0 prefer the first.
 
 use super::load::Shares;
 use std::cmp::Reverse;
 
-/// Which CPUs are threads of one core: by CPU, the first of its core. A CPU that is not in it is a core of its own.
+/// The first CPU of each CPU's core. A CPU that is missing here is a core of its own.
 pub type Cores = std::collections::BTreeMap<usize, usize>;
 
-/// Others use too much of a CPU from this share on.
+/// Other threads use too much of a CPU above this share.
 const CROWDED: f64 = 0.75;
-/// A worker leaves such a CPU for one of which they use less than this.
+/// A worker leaves a crowded CPU only for one of which other threads use less than this share.
 const ROOMY: f64 = 0.5;
 
-/// A CPU for each worker that is `wanted`, of those that are `allowed`; `before` is what each has, `load` what
-/// others use. There are as many as workers, but for one that is left.
+/// Chooses a CPU for each `wanted` worker, at most all `allowed` CPUs but one. `before` has each worker's present CPU.
 pub fn choose(
     allowed: &[usize],
     cores: &Cores,
@@ -36,7 +34,7 @@ pub fn choose(
     let core = |cpu: usize| cores.get(&cpu).copied().unwrap_or(cpu);
     let mut chosen: Vec<Option<usize>> = vec![None; wanted.len()];
     let mut given: Vec<usize> = Vec::new();
-    // Workers that leave a CPU for a better one: they choose first, or would be worse off than before.
+    // Workers that leave a CPU for a better one. They choose first, so that none ends worse than before.
     let mut leaving: Vec<usize> = Vec::new();
     for (worker, cpu) in before.iter().enumerate().take(wanted.len()) {
         if let Some(cpu) = cpu
@@ -78,7 +76,6 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// CPU n and n + half are threads of one core, as most machines count.
     fn threads(half: usize) -> Cores {
         (0..2 * half).map(|cpu| (cpu, cpu % half)).collect()
     }
@@ -155,7 +152,6 @@ mod tests {
         assert_eq!(after(&[0, 1, 2, 3]), [Some(0), Some(1), Some(2)]);
     }
 
-    /// Every way to take `count` of `cpus`.
     fn subsets(cpus: &[usize], count: usize) -> Vec<Vec<usize>> {
         match (count, cpus) {
             (0, _) => vec![vec![]],
@@ -171,7 +167,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against all there are: no other choice has fewer CPUs that others use, leaves CPU 0 alone more, or shares fewer cores.
+        /// No other choice has fewer crowded CPUs, leaves CPU 0 alone more often, or shares fewer cores.
         #[test]
         fn no_choice_is_better(
             allowed in btree_set(0..8usize, 0..8),
@@ -195,7 +191,7 @@ mod tests {
             prop_assert_eq!(Some(cost(&chosen)), best);
         }
 
-        /// Whatever others use: one that had a CPU has one after it as before, and another one only where that is much better.
+        /// A worker that had a CPU has one afterwards; another one only if it is much better.
         #[test]
         fn who_leaves_a_cpu_is_better_off(
             allowed in btree_set(0..8usize, 0..8),
@@ -228,7 +224,6 @@ mod tests {
             }
         }
 
-        /// Whatever changes, each CPU is given once, is allowed, and stays with its worker while that is possible.
         #[test]
         fn changes_move_as_few_as_possible(
             steps in vec((btree_set(0..6usize, 0..6), vec(any::<bool>(), 4)), 1..10),

@@ -1,4 +1,4 @@
-//! What there is to choose from: CPUs that this process may use, and which of them are threads of one core.
+//! The CPUs that this process may use, and which of them are threads of one core.
 
 use super::choice::Cores;
 use super::list;
@@ -7,27 +7,25 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::File;
 use std::path::Path;
 
-/// What was there when the process started.
+/// The CPUs at the start of the process.
 #[derive(Debug)]
 pub struct Host {
-    /// What threads are set to that have no CPU of their own: the kernel takes off what it does not allow.
+    /// CPUs of threads without a CPU of their own. The kernel removes those it does not allow.
     base: CpuSet,
-    /// Empty where the kernel does not tell.
+    /// Empty if the kernel does not report them.
     cores: Cores,
-    /// `/proc/stat`, where it is there.
     stat: Option<File>,
 }
 
 impl Host {
-    /// Looks, while files can still be opened and the process has one thread.
+    /// Reads the CPUs, while files can be opened and the process has one thread.
     ///
     /// # Errors
-    /// The kernel knows more CPUs than this program (1,024), or refuses to tell.
+    /// The kernel knows more CPUs than this program (1,024), or refuses.
     pub fn look() -> Result<Self, Errno> {
         let first = sched_getaffinity(None)?;
         let cores = cores(Path::new("/sys/devices/system/cpu"), &numbers(&first));
-        // Our parent may have left out CPUs of the cpuset: they stay out. If it left out none, CPUs that come
-        // later are ours, too.
+        // CPUs of the cpuset that our parent excluded stay excluded. If it excluded none, later CPUs are ours, too.
         let all = everything();
         let whole = sched_setaffinity(None, &all)
             .and_then(|()| sched_getaffinity(None))
@@ -35,38 +33,38 @@ impl Host {
         if !whole {
             sched_setaffinity(None, &first)?;
         }
-        // A container may hide it: then the load of the CPUs is not known.
+        // A container may hide the file.
         let stat = File::open("/proc/stat").ok();
         Ok(Self { base: if whole { all } else { first }, cores, stat })
     }
 
-    /// Those that a thread without a CPU of its own may use.
+    /// Returns the CPUs of a thread without a CPU of its own.
     pub fn base(&self) -> &CpuSet {
         &self.base
     }
 
-    /// Which CPUs are threads of one core.
+    /// Returns which CPUs are threads of one core.
     pub fn cores(&self) -> &Cores {
         &self.cores
     }
 
-    /// `/proc/stat`, once.
+    /// Returns `/proc/stat` at the first call.
     pub fn take_stat(&mut self) -> Option<File> {
         self.stat.take()
     }
 
-    /// Whether a thread that was set to `wanted` may run on `is`: the kernel takes off what it does not allow.
+    /// Whether affinity `is` can result from setting `wanted`, of which the kernel removes CPUs it does not allow.
     pub fn same(&self, is: &CpuSet, wanted: &CpuSet) -> bool {
         is == wanted || *wanted == self.base
     }
 
-    /// The CPUs that may be used now, in ascending order. Sets the calling thread to them: only so the kernel tells.
+    /// Returns the present CPUs of the process, in ascending order. Only setting the calling thread to them shows them.
     ///
     /// # Errors
     /// The kernel refuses.
     pub fn allowed(&self) -> Result<Vec<usize>, Errno> {
         match sched_setaffinity(None, &self.base) {
-            // None of them is left in the cpuset: then its CPUs are what there is.
+            // The cpuset has none of them any more: take all its CPUs.
             Err(Errno::INVAL) => sched_setaffinity(None, &everything())?,
             other => other?,
         }
@@ -74,7 +72,7 @@ impl Host {
     }
 }
 
-/// A set of these.
+/// Returns the set of `cpus`.
 pub fn set(cpus: impl IntoIterator<Item = usize>) -> CpuSet {
     let mut set = CpuSet::new();
     cpus.into_iter().filter(|cpu| *cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));
@@ -85,12 +83,12 @@ fn everything() -> CpuSet {
     set(0..CpuSet::MAX_CPU)
 }
 
-/// The CPUs of a set, in ascending order.
+/// Returns the CPUs of a set, in ascending order.
 pub fn numbers(set: &CpuSet) -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
-/// By CPU the first thread of its core, where `folder` (sysfs) has it.
+/// Returns the first thread of each CPU's core, read from `folder` (sysfs).
 fn cores(folder: &Path, cpus: &[usize]) -> Cores {
     let core = |cpu: &usize| {
         let file = folder.join(format!("cpu{cpu}/topology/thread_siblings_list"));

@@ -1,8 +1,8 @@
-//! The thread that has each worker on its CPU, and all other threads off it. It also counts the CPUs, under each `--cpus`: on
-//! one alone no worker [waits awake](crate::server::busy_poll).
+//! The thread that puts each worker on its CPU, and all other threads off it. Under each `--cpus` it also
+//! counts the CPUs: on a single one no worker [waits awake](crate::server::busy_poll).
 //!
-//! Nothing tells it that a CPU went offline or that a cpuset changed: the kernel then moves threads by itself. So it looks each
-//! second, while a worker has a CPU or a deadline is in force.
+//! The kernel moves threads without notice when a CPU goes offline or a cpuset changes. So the thread checks
+//! each second, while a worker has a CPU or a deadline is in force.
 
 use super::choice::choose;
 use super::load::Load;
@@ -16,31 +16,30 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_service::housekeeping;
 
-/// How often it looks while a worker has a CPU, or a deadline is in force.
+/// Interval of the checks while a worker has a CPU, or a deadline is in force.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What it knows.
+/// The state of the thread.
 pub struct Keeper {
     cpus: Cpus,
     host: Host,
     load: Load,
-    /// By worker: its thread.
     threads: Vec<Pid>,
-    /// By worker: the CPU that it is to have.
+    /// Each worker's CPU.
     own: Vec<Option<usize>>,
-    /// How many CPUs the process could use when it looked last, where the kernel told.
+    /// Number of CPUs of the process at the last check, if the kernel reported it.
     count: Option<usize>,
-    /// What the kernel refused last: it is said once.
+    /// The kernel's last refusal, logged once.
     refused: Option<(Option<usize>, Errno)>,
-    /// It was said that no worker can have a CPU.
+    /// The log has the warning that no worker can have a CPU.
     too_few: bool,
 }
 
 impl Keeper {
-    /// One that has done nothing yet.
+    /// Returns a keeper that has not changed any thread yet.
     pub fn new(cpus: Cpus, mut host: Host, workers: &[WorkerHandle]) -> Self {
         let threads: Vec<_> = workers.iter().map(|worker| worker.call(|_| gettid())).collect();
-        // With a list nothing is chosen by the load of CPUs: then the file is closed, which tells what the whole host does.
+        // With a list, the load is irrelevant, and the file reveals the whole host's activity: close it.
         let stat = host.take_stat().filter(|_| cpus == Cpus::Auto);
         Self {
             cpus,
@@ -54,14 +53,13 @@ impl Keeper {
         }
     }
 
-    /// Looks once, and puts right what is not as it is to be. `realtime` says which workers carry frames with deadlines. Returns
-    /// whether it is to look again after a while.
+    /// Checks once, and corrects differences. `realtime`: workers that carry frames with deadlines. Returns
+    /// whether to check once more after a while.
     pub fn look(&mut self, workers: &[WorkerHandle], realtime: &[bool]) -> bool {
         let wanted = match &self.cpus {
             Cpus::Auto => realtime.to_vec(),
             Cpus::List(cpus) => (0..workers.len()).map(|worker| worker < cpus.len()).collect(),
             Cpus::None => {
-                // The CPUs are counted, no more.
                 let any = realtime.contains(&true);
                 if any {
                     self.count = self.host.allowed().ok().map(|allowed| allowed.len());
@@ -93,7 +91,7 @@ impl Keeper {
         any
     }
 
-    /// A CPU for each worker that is `wanted`, and what is left for all other threads.
+    /// Chooses CPUs for `wanted` workers; other threads get the rest.
     fn choose(&mut self, allowed: &[usize], wanted: &[bool]) -> Vec<Option<usize>> {
         let own = match &self.cpus {
             Cpus::List(cpus) => {
@@ -114,13 +112,13 @@ impl Keeper {
             );
         }
         self.too_few &= none;
-        // Before the workers come. The calling thread was set to all that are allowed.
+        // Before the workers move there. The calling thread has all allowed CPUs.
         housekeeping::set_cpus(&left(allowed, &own, self.host.base()));
         housekeeping::follow_again();
         own
     }
 
-    /// Has a worker on its CPU, or where all other threads are.
+    /// Puts a worker on its CPU, or on the CPUs of all other threads.
     fn place(&mut self, handle: &WorkerHandle, worker: usize, before: Option<usize>) {
         let cpu = self.own[worker];
         let Some(wanted) = cpu.map(|cpu| host::set([cpu])).or_else(housekeeping::cpus) else { return };
@@ -152,16 +150,16 @@ impl Keeper {
     }
 }
 
-/// What of the allowed CPUs is no worker's own; where nothing is, all that a thread may have, which is `base`.
+/// Returns the allowed CPUs without a worker; if there are none, `base`.
 fn left(allowed: &[usize], own: &[Option<usize>], base: &CpuSet) -> CpuSet {
     let rest: Vec<usize> = allowed.iter().copied().filter(|cpu| !own.contains(&Some(*cpu))).collect();
     if rest.is_empty() || rest.len() == allowed.len() { *base } else { host::set(rest) }
 }
 
-/// Starts the thread; returns it, for those who know that something changed.
+/// Starts the thread and returns it, to be unparked on changes.
 ///
 /// # Errors
-/// No thread.
+/// The thread cannot start.
 pub fn spawn(switch: &Arc<Switch>, mut keeper: Keeper) -> io::Result<std::thread::Thread> {
     let switch = switch.clone();
     let look = move || {
@@ -185,7 +183,7 @@ pub fn spawn(switch: &Arc<Switch>, mut keeper: Keeper) -> io::Result<std::thread
 }
 
 impl Switch {
-    /// Which workers own a port that sends frames with a deadline that is in force, or one that such frames are for.
+    /// Returns which workers own a sender or receiver of frames with a deadline in force.
     pub fn realtime_workers(&self) -> Vec<bool> {
         let mut realtime = vec![false; self.workers.len()];
         let table = self.lock();
@@ -203,7 +201,7 @@ impl Switch {
         realtime
     }
 
-    /// Which worker carries frames with deadlines may have changed.
+    /// Wakes the keeper after a possible change of `realtime_workers`.
     pub(in crate::server) fn realtime_changed(&self) {
         if let Some(thread) = self.cpus.get() {
             thread.unpark();
@@ -223,7 +221,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 sched_setaffinity(None, &set([first])).unwrap();
-                // One that binds nothing: what is left to other threads is the process's, and of other tests, too.
+                // Binds nothing: other tests share the CPUs of other threads.
                 let mut keeper = Keeper::new(Cpus::None, Host::look().unwrap(), &[]);
                 assert!(!keeper.look(&[], &[false]), "no deadline is in force");
                 assert_eq!(keeper.count, None);

@@ -1,12 +1,12 @@
 //! CPU lists such as `2,3` or `0,4-7`: the form of cpuset(7), of files in sysfs and of `--cpus`.
 
-/// CPU numbers are below this: more than any kernel knows.
+/// Bound on CPU numbers, above any kernel's.
 const MOST: usize = 65_536;
 
-/// The CPUs of a list, in its order.
+/// Parses a list; the CPUs stay in its order.
 ///
 /// # Errors
-/// What of it is no CPU number and no range.
+/// The part that is neither a CPU number nor a range.
 pub fn parse(text: &str) -> Result<Vec<usize>, String> {
     let mut cpus = Vec::new();
     for part in text.split(',') {
@@ -27,7 +27,7 @@ pub fn parse(text: &str) -> Result<Vec<usize>, String> {
     Ok(cpus)
 }
 
-/// The list of these CPUs, in their order.
+/// Formats `cpus` as a list, in their order.
 pub fn text(cpus: &[usize]) -> String {
     let ranges = cpus.chunk_by(|a, b| *b == a + 1).map(|range| match range {
         [only] => only.to_string(),

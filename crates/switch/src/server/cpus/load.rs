@@ -1,4 +1,4 @@
-//! How much of each CPU others use: `/proc/stat`, held open since before the process gave up its files.
+//! How much of each CPU other threads use: `/proc/stat`, open since before the process gave up its files.
 //!
 //! ```text
 //!  /proc/stat ─▶ parse ─┐
@@ -11,12 +11,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// The share of each CPU that others use, 0 to 1. A CPU of which nothing is known is not in it.
+/// The share of each CPU that other threads use, 0 to 1. CPUs without data are missing.
 pub type Shares = BTreeMap<usize, f64>;
 
-/// How long it is watched for, at least: the kernel counts in steps of 10 ms.
+/// Shortest time between two readings: the kernel counts in steps of 10 ms.
 const WATCHED: Duration = Duration::from_secs(2);
-/// Most of the file that is read: its first lines are of CPUs, some 100 bytes each.
+/// Bytes read of the file: the lines of CPUs come first, some 100 bytes each.
 const READ: usize = 256 << 10;
 
 /// Time of a CPU, in steps of 10 ms.
@@ -26,7 +26,7 @@ pub struct Times {
     all: u64,
 }
 
-/// What was read last.
+/// The last reading.
 #[derive(Debug)]
 pub struct Load {
     file: Option<File>,
@@ -37,13 +37,13 @@ pub struct Load {
 }
 
 impl Load {
-    /// Nothing has been read yet. `file` is `/proc/stat`; without, nothing will be known.
+    /// Returns a load without readings. `file` is `/proc/stat`; without it, the load is unknown.
     pub fn new(file: Option<File>) -> Self {
         Self { file, at: Instant::now(), times: BTreeMap::new(), used: Vec::new() }
     }
 
-    /// What others have used since the last time this was known; `None` where that is too short ago. `own` has the CPU of each of
-    /// the `workers`, which did not change meanwhile.
+    /// Returns the use since the last reading; `None` if too recent. `own` has the `workers`' CPUs, unchanged
+    /// since then.
     pub fn look(&mut self, workers: &[Pid], own: &[Option<usize>]) -> Option<Shares> {
         if !self.times.is_empty() && self.at.elapsed() < WATCHED {
             return None;
@@ -63,13 +63,12 @@ impl Load {
         Some(shares)
     }
 
-    /// What was known is of no use: workers have gone elsewhere.
+    /// Discards the last reading: workers have moved.
     pub fn forget(&mut self) {
         self.times.clear();
     }
 }
 
-/// The lines of CPUs.
 fn read(file: &File) -> Option<String> {
     let mut text = vec![0; READ];
     let mut len = 0;
@@ -84,12 +83,12 @@ fn read(file: &File) -> Option<String> {
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Times by CPU (proc_stat(5)).
+/// Parses the times of each CPU (proc_stat(5)).
 fn parse(text: &str) -> BTreeMap<usize, Times> {
     let times = |line: &str| {
         let (name, counts) = line.split_once(' ')?;
         let cpu = name.strip_prefix("cpu")?.parse().ok()?;
-        // user nice system idle iowait irq softirq steal; what follows is in these.
+        // user nice system idle iowait irq softirq steal. The columns after them are included in these.
         let counts: Vec<u64> =
             counts.split_whitespace().take(8).map_while(|count| count.parse().ok()).collect();
         let all = counts.iter().fold(0u64, |all, count| all.saturating_add(*count));
@@ -98,7 +97,7 @@ fn parse(text: &str) -> BTreeMap<usize, Times> {
     text.lines().take_while(|line| line.starts_with("cpu")).filter_map(times).collect()
 }
 
-/// Of each CPU that was there both times, the share that was not idle.
+/// Returns the share of each CPU of both readings that was not idle.
 fn shares(before: &BTreeMap<usize, Times>, after: &BTreeMap<usize, Times>) -> Shares {
     let share = |(cpu, after): (&usize, &Times)| {
         let before = before.get(cpu)?;
@@ -109,12 +108,12 @@ fn shares(before: &BTreeMap<usize, Times>, after: &BTreeMap<usize, Times>) -> Sh
     after.iter().filter_map(share).collect()
 }
 
-/// CPU time of a thread of this process, ns; 0 where the kernel does not tell.
+/// Returns the CPU time of a thread of this process (ns); 0 if the kernel does not report it.
 fn cpu_time(thread: Pid) -> u64 {
     // The clock of one thread's CPU time (kernel, posix-timers.h: CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED).
     let clock = (!thread.as_raw_nonzero().get() << 3) | 6;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time is live; a clock that there is not is an error.
+    // SAFETY: `time` is live; an unknown clock is an error.
     match unsafe { libc::clock_gettime(clock, &raw mut time) } {
         0 => time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64,
         _ => 0,

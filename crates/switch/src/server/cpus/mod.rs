@@ -12,10 +12,10 @@
 //! ```
 //!
 //! - [`choice`]: which worker gets which CPU. Pure
-//! - [`load`]: how much of each CPU others use
+//! - [`load`]: how much of each CPU other threads use
 //! - [`list`]: CPU lists as the kernel and the command line write them. Pure
-//! - [`host`]: the CPUs of the host, to choose from
-//! - [`keeper`]: the thread that has it so
+//! - [`host`]: the CPUs of the host
+//! - [`keeper`]: the thread that applies the choice
 
 pub mod choice;
 pub mod host;
@@ -25,15 +25,15 @@ pub mod load;
 
 pub use host::Host;
 
-/// Which CPUs workers get: the option `--cpus`.
+/// The CPUs of workers: the option `--cpus`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Cpus {
-    /// One for each worker that carries frames with deadlines, while it does; the switch chooses.
+    /// The switch chooses a CPU for each worker that carries frames with deadlines.
     #[default]
     Auto,
-    /// None: each thread runs where the kernel puts it.
+    /// The kernel chooses for every thread.
     None,
-    /// These, always, in the order of the workers. What is too short leaves the rest of the workers without.
+    /// A fixed list, in the order of the workers. Workers after its end have no CPU of their own.
     List(Vec<usize>),
 }
 
@@ -41,7 +41,7 @@ impl Cpus {
     /// Checks a list against what this process may use.
     ///
     /// # Errors
-    /// The CPUs of the list that it may not use, and those that it may.
+    /// The forbidden CPUs of the list, and the allowed ones.
     pub fn check(&self, host: &Host) -> Result<(), String> {
         let Self::List(wanted) = self else { return Ok(()) };
         let allowed =

@@ -5,31 +5,31 @@
 //!  worker 1: -                                              worker 1: web, backup
 //! ```
 //!
-//! A write into a tap runs the tenant's network stack on the worker, and what that stack sends: a super-frame of 64 kB takes
-//! [as long as copying a megabyte](TAP_WRITE). A real-time frame that comes meanwhile waits. A receiver of real-time frames
-//! is a real-time vNIC, too: its queue is where such a frame waits for others.
+//! A write into a tap runs the tenant's network stack on the worker, up to the frames that the stack sends: a
+//! super-frame of 64 kB takes [as long as copying a megabyte](TAP_WRITE). A real-time frame that arrives meanwhile
+//! waits. A receiver of real-time frames counts as a real-time vNIC, because such frames wait in its queue.
 //!
-//! What counts is [how many taps](Placement::sharing) have a worker together with real-time vNICs. Each step makes that less:
+//! Each step reduces [the number of taps](Placement::sharing) that share a worker with real-time vNICs:
 //!
-//! 1. Best-effort taps go to a worker that has no real-time vNIC, where that has [time](FULL) for them.
-//! 2. Where each worker has real-time vNICs, those of one worker go to another one that has some.
+//! 1. Best-effort taps move to a worker without real-time vNICs that has [time](FULL) for them.
+//! 2. If each worker has real-time vNICs, those of one worker move to another.
 //!
-//! With one worker, or with real-time vNICs alone, there is nothing to do.
+//! With one worker, or with only real-time vNICs, there is nothing to do.
 
 use super::plan::{CANDIDATES, MOST_MOVED, Placement, Step, WHOLE, Why};
 pub use super::role::{Role, TAP_WRITE};
 use crate::fdb::PortIndex;
 use std::cmp::Reverse;
 
-/// A worker that would be busier than this takes no taps of others: they stay, where it is full and their worker is not.
+/// Taps do not move to a worker whose load would exceed this, unless the busiest worker's load does already.
 pub const FULL: u64 = WHOLE / 8 * 7;
 impl Placement {
-    /// How many best-effort taps have a worker together with real-time vNICs.
+    /// Returns how many best-effort taps share a worker with real-time vNICs.
     pub fn sharing(&self) -> usize {
         self.shared().iter().sum()
     }
 
-    /// That, by worker.
+    /// The same number, for each worker.
     fn shared(&self) -> Vec<usize> {
         let taps = self.count(Role::BestEffortTap);
         let realtime = self.count(Role::RealTime);
@@ -42,7 +42,6 @@ impl Placement {
         counts
     }
 
-    /// The next step that parts them.
     pub(super) fn apart(&self) -> Option<Step> {
         if self.sharing() == 0 {
             return None;
@@ -50,13 +49,13 @@ impl Placement {
         self.taps_leave().or_else(|| self.realtime_gathers())
     }
 
-    /// Whether the busiest worker after a step has time for what it has then.
+    /// Whether the busiest worker after a step has time for its load.
     pub(super) fn has_time(&self, after: &Self) -> bool {
         let busiest = |placement: &Self| placement.loads().into_iter().max().unwrap_or(0);
         busiest(after) <= busiest(self).max(FULL)
     }
 
-    /// Taps that may leave go to the idlest worker without real-time vNICs, those that talk most first.
+    /// Moves taps to the idlest worker without real-time vNICs, those with most traffic first.
     fn taps_leave(&self) -> Option<Step> {
         let (shared, realtime, loads) = (self.shared(), self.count(Role::RealTime), self.loads());
         let to =
@@ -80,8 +79,8 @@ impl Placement {
         (!moves.is_empty()).then_some(Step { moves, why: Why::Apart })
     }
 
-    /// Each worker has real-time vNICs: those of one go to another one, all at once, since a part of them makes no room. Of all
-    /// ways the one that makes the shortest loop, and moves fewest.
+    /// Moves all real-time vNICs of one worker to another worker that has some; a part of them would make no
+    /// room. Prefers the shortest resulting loop, then the fewest moves.
     fn realtime_gathers(&self) -> Option<Step> {
         let (shared, realtime) = (self.shared(), self.count(Role::RealTime));
         let loops = self.worst_loops();

@@ -3,7 +3,7 @@ use super::plan::*;
 use super::*;
 use proptest::prelude::*;
 
-/// Voice and the sink that it has a deadline towards, and two taps that talk with the sink, as ports made in turn have workers.
+/// A voice vNIC, the sink of its deadline, and two taps that talk with the sink, on alternating workers as created.
 fn demo(busy: u64) -> Placement {
     let [voice, sink, bulk] = [(Role::RealTime, 10_000), (Role::RealTime, 0), (Role::BestEffortTap, 0)];
     let vnics = [(0, bulk), (1, bulk), (0, sink), (1, voice)];
@@ -47,7 +47,7 @@ fn one_worker_and_real_time_vnics_alone_stay() {
     let mut alone = demo(0);
     alone.vnics.values_mut().for_each(|vnic| vnic.role = Role::RealTime);
     assert_eq!((alone.sharing(), alone.next()), (0, None));
-    // What is copied takes no time that matters.
+    // Copies into guests take too little time to matter.
     let mut guests = demo(0);
     guests.vnics.values_mut().filter(|vnic| vnic.role == Role::BestEffortTap).for_each(|vnic| {
         vnic.role = Role::BestEffort;
@@ -84,7 +84,7 @@ fn taps_stay_that_the_other_worker_has_no_time_for() {
     let tap = Role::BestEffortTap;
     let vnics = [(0, Role::RealTime), (0, tap), (0, tap), (0, tap), (0, tap), (1, tap), (1, tap)];
     let place = |(worker, role)| Placed { worker, role, ..Placed::default() };
-    // Three pairs; one has the other worker for itself.
+    // Three pairs; one has the other worker alone.
     let mut places = Placement {
         workers: 2,
         vnics: (0..).zip(vnics.map(place)).collect(),
@@ -95,8 +95,7 @@ fn taps_stay_that_the_other_worker_has_no_time_for() {
     assert_eq!(at, [0, 0, 0, 1, 1, 1, 1], "{:?}", places.loads());
 }
 
-/// A contract that changes while the load goes on: the taps leave at the first look, none comes back, and none moves twice
-/// within a rest.
+/// A contract changes under load: the taps leave at the first look, none returns, and none moves twice within a rest.
 #[test]
 fn a_deadline_that_comes_parts_them_at_once_and_for_good() {
     let role = |port: PortIndex| if port < 2 { Role::BestEffortTap } else { Role::RealTime };
@@ -125,7 +124,6 @@ fn a_deadline_that_comes_parts_them_at_once_and_for_good() {
     }
 }
 
-/// All ways to give vNICs workers, but for those that stay.
 fn least_sharing(places: &Placement) -> usize {
     let ports: Vec<_> = places.vnics.iter().filter(|(_, vnic)| !vnic.fixed).map(|(port, _)| *port).collect();
     let ways = places.workers.pow(ports.len() as u32);
@@ -135,7 +133,7 @@ fn least_sharing(places: &Placement) -> usize {
             tried.vnics.get_mut(port).unwrap().worker = way % places.workers;
             way /= places.workers;
         }
-        // By the definition: pairs of a tap and a real-time vNIC of one worker, each tap once.
+        // Counts each tap once that has a real-time vNIC on its worker.
         let all = || tried.vnics.values();
         let realtime = |at| all().any(|vnic| vnic.worker == at && vnic.role == Role::RealTime);
         all().filter(|vnic| vnic.role == Role::BestEffortTap && realtime(vnic.worker)).count()
@@ -160,14 +158,14 @@ fn few(fixed: f64) -> impl Strategy<Value = Placement> {
 }
 
 proptest! {
-    /// Where there is time for all, as few taps share a worker with real-time vNICs as in the best of all placements.
+    /// As few taps share a worker with real-time vNICs as in the best placement.
     #[test]
     fn no_placement_parts_more(mut places in few(0.0)) {
         settle(&mut places);
         prop_assert_eq!(places.sharing(), least_sharing(&places));
     }
 
-    /// What stays where it is may be in the way; no tap shares a worker that could leave it alone.
+    /// Fixed vNICs may be in the way, but no tap shares a worker that it could leave.
     #[test]
     fn no_tap_stays_that_could_leave(mut places in few(0.3)) {
         settle(&mut places);

@@ -1,11 +1,11 @@
-//! Which worker has which vNIC, decided from what they send each other. Pure.
+//! Decides which worker serves which vNIC, from their traffic with each other. Pure.
 //!
 //! ```text
 //!  each second: what each worker did, who sent whom how much
 //!       └─▶ loads, smoothed ─▶ Placement::next: a step ─▶ still worth it PATIENCE looks long? ─▶ moves
 //! ```
 //!
-//! - [`plan`]: the step that the loads ask for
+//! - [`plan`]: the next step for given loads
 //! - [`apart`]: real-time vNICs and best-effort taps on different workers
 
 pub mod apart;
@@ -21,48 +21,47 @@ use apart::Role;
 use plan::{Placed, Placement, Step, WHOLE, Why};
 use std::collections::BTreeMap;
 
-/// For how many looks a step that loads ask for has to be worth it, until it is taken. Of several that are alike another one is the
-/// best at each look; so it need not be the best.
+/// Looks for which a step must stay worthwhile before it is taken. It need not stay the best of several similar ones.
 const PATIENCE: u32 = 3;
-/// For how many looks a vNIC stays where it is that was moved, or could not be.
+/// Looks for which a vNIC rests after a move, also a failed one.
 const REST: u32 = 10;
 
-/// What was seen since the look before.
+/// The measurements since the last look.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// How long that was, ns.
+    /// Length of the interval (ns).
     pub time: u64,
-    /// For how long each worker was busy, ns.
+    /// Busy time of each worker (ns).
     pub busy: Vec<u64>,
-    /// By index.
+    /// All vNICs.
     pub vnics: BTreeMap<PortIndex, Seat>,
-    /// Who sent whom how much, as [cost](crate::port::talk::Said).
+    /// Traffic (sender, receiver, [cost](crate::port::talk::Said)).
     pub talk: Vec<(PortIndex, PortIndex, u64)>,
 }
 
-/// A vNIC's worker, and what its contract says about it there.
+/// A vNIC's worker, and the demands of its contract.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seat {
     /// Its worker.
     pub worker: usize,
-    /// What it may add to one loop there in the worst case if it has a deadline, as cost: bytes copied.
+    /// Its worst-case share of one loop if it has a deadline, as cost: bytes copied.
     pub realtime: u64,
-    /// What it has to do with deadlines.
+    /// How deadlines concern it.
     pub role: Role,
 }
 
-/// Remembers what it saw before.
+/// Decides from the present and earlier measurements.
 #[derive(Debug, Default)]
 pub struct Placer {
     talk: BTreeMap<(PortIndex, PortIndex), u64>,
-    /// For how many looks vNICs stay.
+    /// Remaining looks for which vNICs rest.
     resting: BTreeMap<PortIndex, u32>,
-    /// A step that is worth it, and for how many looks it was.
+    /// A worthwhile step, and for how many looks it was.
     wish: Option<(Step, u32)>,
 }
 
 impl Placer {
-    /// Looks once more; the step that is to be taken now.
+    /// Evaluates the next measurement; returns the step to take now.
     pub fn look(&mut self, seen: &Seen) -> Option<Step> {
         self.resting.retain(|_, left| {
             *left -= 1;
@@ -79,7 +78,7 @@ impl Placer {
             }
             _ => (best?, 1),
         };
-        // What contracts ask for does not change from look to look.
+        // The demands of contracts do not vary from look to look.
         if looks < PATIENCE && step.why != Why::Apart {
             self.wish = Some((step, looks));
             return None;
@@ -88,12 +87,12 @@ impl Placer {
         Some(step)
     }
 
-    /// A vNIC stays for a while.
+    /// Makes a vNIC rest.
     pub fn rest(&mut self, port: PortIndex) {
         self.resting.insert(port, REST);
     }
 
-    /// All as it is, averaged with what was.
+    /// Returns the present placement, with traffic averaged over looks.
     fn places(&mut self, seen: &Seen) -> Placement {
         let worker = |port: &PortIndex| seen.vnics.get(port).map(|seat| seat.worker);
         let mut pairs: BTreeMap<(PortIndex, PortIndex), u64> = BTreeMap::new();
@@ -103,7 +102,7 @@ impl Placer {
                 && from != to
             {
                 *pairs.entry((*from.min(to), *from.max(to))).or_default() += cost;
-                // As the plan counts: what crosses costs both workers.
+                // As in the plan: crossing traffic costs both workers.
                 sum += if here == there { *cost } else { 2 * cost };
             }
         }
@@ -125,7 +124,7 @@ impl Placer {
     }
 }
 
-/// For each what it is now, or the mean with what it was where that is less: what ends counts no more at once.
+/// Takes the smaller of the new value and its mean with the old one. Missing keys end at once.
 fn smooth<K: Ord>(before: &mut BTreeMap<K, u64>, now: BTreeMap<K, u64>) {
     let was = std::mem::take(before);
     let mean = |(key, value): (K, u64)| {

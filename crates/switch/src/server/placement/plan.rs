@@ -1,84 +1,86 @@
-//! The next step towards a better place for each vNIC, of the loads as they are. Pure.
+//! Finds the next step towards a better worker for each vNIC, for given loads. Pure.
 //!
-//! The first of these that there is:
+//! The first of these steps that exists:
 //!
-//! 1. **Apart**: best-effort taps and real-time vNICs have [different workers](super::apart).
-//! 2. **Deadlines**: a vNIC with a deadline leaves the worker whose loop is the longest in the worst case, where that makes
-//!    the longest one shorter.
-//! 3. **Together**: a vNIC goes to the worker of those that it talks with. Two change places where there is room for one only.
-//! 4. **Balance**: vNICs that talk with none of the others there, or as much with others elsewhere, leave the busiest worker for the idlest one.
+//! 1. **Apart**: best-effort taps and real-time vNICs get [different workers](super::apart).
+//! 2. **Deadlines**: a vNIC with a deadline leaves the worker with the longest worst-case loop, if that
+//!    shortens the longest loop.
+//! 3. **Together**: a vNIC moves to the worker of those that it talks with. Two vNICs swap if there is room
+//!    for one only.
+//! 4. **Balance**: vNICs leave the busiest worker for the idlest one: a group that talks with no other vNIC
+//!    there, or one vNIC that talks as much with others elsewhere.
 //!
-//! The last three never bring a best-effort tap and real-time vNICs together. The last two never make a longest loop longer, more
-//! frames cross, or the busiest worker busier than it was or than [`HALF`]. So a load that does not change comes to rest; see the
-//! tests.
+//! The last three steps never bring best-effort taps and real-time vNICs together. The last two never
+//! lengthen the longest loop, increase crossing traffic, or load the busiest worker above both its present
+//! load and [`HALF`]. So a constant load comes to rest; see the tests.
 //!
-//! What crosses costs each of the two workers as much as it costs one worker that has both vNICs: less than was measured
-//! (two workers carry 3.7 million frames of 64 bytes a second between them, one carries 12.4). So nothing is gained by two
-//! vNICs that talk being apart.
+//! Crossing traffic is assumed to cost each of the two workers as much as it costs one worker that has both
+//! vNICs: less than measured (two workers carry 3.7 million frames of 64 bytes a second between them, one
+//! carries 12.4). So separating two vNICs that talk never gains.
 
 use super::apart::{Role, TAP_WRITE};
 use crate::fdb::PortIndex;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All of a worker's time: loads are millionths of it.
+/// All of a worker's time. Loads are in millionths of it.
 pub const WHOLE: u64 = 1_000_000;
-/// Workers that are not busier than this may always take vNICs in that talk with theirs.
+/// Workers up to this load always accept vNICs that talk with theirs.
 pub const HALF: u64 = WHOLE / 2;
-/// What a step has to gain at least.
+/// Least gain of a step.
 pub const WORTH: u64 = WHOLE / 50;
-/// Most vNICs that one step moves, but where real-time vNICs [make room](super::apart) for taps.
+/// Most vNICs in one step, except if real-time vNICs [make room](super::apart) for taps.
 pub const MOST_MOVED: usize = 16;
-/// Most changes of which it is looked whether there is room.
+/// Most candidates to evaluate.
 pub(super) const CANDIDATES: usize = 64;
 
-/// One vNIC, as it is.
+/// The state of one vNIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
     /// Its worker.
     pub worker: usize,
-    /// What it may add to one loop of its worker in the worst case, as cost; 0 for a vNIC without deadline.
+    /// Its worst-case share of one loop, as cost; 0 for a vNIC without deadline.
     pub realtime: u64,
-    /// What it has to do with deadlines.
+    /// How deadlines concern it.
     pub role: Role,
-    /// It stays where it is.
+    /// It must not move.
     pub fixed: bool,
 }
 
-/// All vNICs, as they are.
+/// The state of all vNICs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// How many workers there are.
+    /// Number of workers.
     pub workers: usize,
-    /// By index.
+    /// All vNICs.
     pub vnics: BTreeMap<PortIndex, Placed>,
-    /// What two vNICs, the lower index first, send each other: the time that takes, in millionths of a worker's.
+    /// Traffic of two vNICs, the lower index first: the time for it, in millionths of a worker's.
     pub talk: BTreeMap<(PortIndex, PortIndex), u64>,
 }
 
-/// Why vNICs are moved.
+/// The reason of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Real-time frames wait for no writes into best-effort taps.
+    /// Real-time frames need not wait for writes into best-effort taps.
     Apart,
-    /// A loop is shorter in the worst case.
+    /// The worst-case loop becomes shorter.
     Deadlines,
-    /// They talk with vNICs there.
+    /// The vNICs talk with others at the new worker.
     Together,
-    /// There is more time there.
+    /// The new worker has more time.
     Balance,
 }
 
-/// vNICs that move, each to a worker.
+/// vNICs that move together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Which go where.
+    /// Each vNIC and its new worker.
     pub moves: Vec<(PortIndex, usize)>,
-    /// Why.
+    /// The reason.
     pub why: Why,
 }
 
 impl Placement {
-    /// The next step; `None` where no step is worth it.
+    /// Returns the next step; `None` if none is worthwhile.
     pub fn next(&self) -> Option<Step> {
         if self.workers < 2 {
             return None;
@@ -95,7 +97,7 @@ impl Placement {
         }
     }
 
-    /// Whether a step gains what the first of its kind has to gain, and does no harm: one that was found of other loads may.
+    /// Whether a step gains enough for its kind and does no harm, even if found at other loads.
     pub fn stands(&self, step: &Step) -> bool {
         let goes = |(port, to): &(PortIndex, usize)| {
             self.vnics.get(port).is_some_and(|vnic| !vnic.fixed && vnic.worker != *to && *to < self.workers)
@@ -130,13 +132,13 @@ impl Placement {
         }
     }
 
-    /// How much vNICs of different workers send each other.
+    /// Returns the traffic between vNICs of different workers.
     pub fn crossing(&self) -> u64 {
         let crosses = |((a, b), _): &(&(PortIndex, PortIndex), &u64)| self.worker(*a) != self.worker(*b);
         self.talk.iter().filter(crosses).map(|(_, talk)| talk).sum()
     }
 
-    /// How busy each worker is.
+    /// Returns the load of each worker.
     pub fn loads(&self) -> Vec<u64> {
         let mut loads = vec![0; self.workers];
         for ((a, b), talk) in &self.talk {
@@ -150,21 +152,20 @@ impl Placement {
         loads
     }
 
-    /// What vNICs with deadlines may add to one loop of each worker in the worst case.
+    /// Returns the worst-case part of vNICs with deadlines in each worker's loop.
     pub fn worst_loops(&self) -> Vec<u64> {
         let mut loops = vec![0; self.workers];
         self.vnics.values().for_each(|vnic| loops[vnic.worker] += vnic.realtime);
         loops
     }
 
-    /// The busiest worker's load, the longest loop, and how many taps share workers, after some moves.
+    /// Returns highest load, longest loop and number of sharing taps after some moves.
     fn after(&self, moves: &[(PortIndex, usize)]) -> (u64, u64, usize) {
         let mut after = self.clone();
         after.take(&Step { moves: moves.to_vec(), why: Why::Together });
         (highest(&after.loads()).1, highest(&after.worst_loops()).1, after.sharing())
     }
 
-    /// What each vNIC sends and receives.
     pub(super) fn talk_of_each(&self) -> BTreeMap<PortIndex, u64> {
         let mut all = BTreeMap::new();
         for ((a, b), talk) in &self.talk {
@@ -182,7 +183,7 @@ impl Placement {
         self.vnics.iter().filter(|(_, vnic)| !vnic.fixed).map(|(port, vnic)| (*port, vnic))
     }
 
-    /// What each vNIC sends to and receives from the vNICs of each worker.
+    /// Returns each vNIC's traffic with the vNICs of each worker.
     fn with_workers(&self) -> BTreeMap<PortIndex, Vec<u64>> {
         let mut with: BTreeMap<_, _> = self.vnics.keys().map(|port| (*port, vec![0; self.workers])).collect();
         for ((a, b), talk) in &self.talk {
@@ -201,7 +202,7 @@ impl Placement {
         let after = |vnic: &Placed| (longest - vnic.realtime).max(shortest + vnic.realtime);
         let mut here: Vec<_> =
             self.movable().filter(|(_, vnic)| vnic.worker == from && vnic.realtime > 0).collect();
-        // The second worker with a loop as long stays; then this is a step towards making both shorter.
+        // A second worker with an equally long loop stays; a later step shortens its loop.
         here.sort_by_key(|(_, vnic)| after(vnic));
         let steps = here.into_iter().map(|(port, _)| Step { moves: vec![(port, to)], why: Why::Deadlines });
         steps.into_iter().take(CANDIDATES).find(|step| self.stands(step))
@@ -223,7 +224,7 @@ impl Placement {
                 }
             }
         }
-        // Of two that want to be together, the one goes whose way leads to the less busy worker.
+        // Of two vNICs that want to be together, the one moves that ends on the less busy worker.
         let loads = self.loads();
         wishes.sort_by_key(|(gain, moves)| (std::cmp::Reverse(*gain), loads[moves[0].1], moves[0]));
         wishes.truncate(CANDIDATES);
@@ -239,7 +240,7 @@ impl Placement {
             let (port, to) = moves[0];
             let from = self.vnics[&port].worker;
             for (other, _) in self.movable().filter(|(_, other)| other.worker == to) {
-                // What both send each other crosses before and after.
+                // The traffic between the two crosses before and after.
                 let between = self.talk.get(&(port.min(other), port.max(other))).copied().unwrap_or(0);
                 let all = first + gain(other, to, from) - 2 * i128::from(between);
                 if all >= i128::from(WORTH) {
@@ -260,7 +261,7 @@ impl Placement {
             return None;
         }
         let mut groups = self.groups(from);
-        // One that talks as much elsewhere leaves alone, too.
+        // A single vNIC leaves, too, if it talks as much with others elsewhere.
         groups.extend(groups.concat().into_iter().map(|port| vec![port]));
         groups.retain(|group| group.len() <= MOST_MOVED && !group.iter().any(|port| self.vnics[port].fixed));
         let with = self.with_workers();
@@ -278,7 +279,7 @@ impl Placement {
         Some(Step { moves, why: Why::Balance })
     }
 
-    /// The vNICs of a worker, those in one group that talk with each other, directly or by way of others there.
+    /// Returns a worker's vNICs in groups that talk, directly or through others there.
     fn groups(&self, worker: usize) -> Vec<Vec<PortIndex>> {
         let here = |port: &PortIndex| self.worker(*port) == Some(worker);
         let mut friends: BTreeMap<PortIndex, Vec<PortIndex>> = BTreeMap::new();
@@ -303,13 +304,13 @@ impl Placement {
     }
 }
 
-/// The first of the highest, and it.
+/// Returns the first highest value, with its place.
 fn highest(values: &[u64]) -> (usize, u64) {
     let order = |(place, value): &(usize, u64)| (*value, std::cmp::Reverse(*place));
     values.iter().copied().enumerate().max_by_key(order).unwrap_or((0, 0))
 }
 
-/// The first of the lowest, and it.
+/// Returns the first lowest value, with its place.
 fn lowest(values: &[u64]) -> (usize, u64) {
     values.iter().copied().enumerate().min_by_key(|(place, value)| (*value, *place)).unwrap_or((0, 0))
 }

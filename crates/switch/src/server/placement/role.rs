@@ -1,17 +1,17 @@
-//! What a port needs of its worker.
+//! What the deadlines of a vNIC demand of its worker.
 
-/// What a write of 64 kB into a tap costs, in bytes copied: 412 us were measured, in which a worker copies 2.5 GB/s.
-/// Real-time vNICs come together for as long as the loop that they make is not longer than such a write.
+/// Cost of a write of 64 kB into a tap, in bytes copied: measured 412 us, in which a worker copies at 2.5
+/// GB/s. Real-time vNICs may gather on a worker up to a loop of this length.
 pub const TAP_WRITE: u64 = 1 << 20;
 
-/// What a vNIC has to do with deadlines.
+/// How deadlines concern a vNIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// It sends or receives frames with a deadline.
     RealTime,
-    /// It does not, and is a tap: to write into it takes long.
+    /// No deadlines; a tap, so writes to it take long.
     BestEffortTap,
-    /// It does not, and what it receives is copied.
+    /// No deadlines; frames to it are copied.
     #[default]
     BestEffort,
 }

@@ -2,7 +2,6 @@ use super::plan::*;
 use super::*;
 use proptest::prelude::*;
 
-/// vNICs 0, 1, .. at these workers, and pairs that talk.
 fn places(workers: usize, at: &[usize], talk: &[(PortIndex, PortIndex, u64)]) -> Placement {
     let place = |worker: &usize| Placed { worker: *worker, ..Placed::default() };
     Placement {
@@ -79,7 +78,7 @@ fn a_step_is_taken_when_it_was_the_one_for_a_while() {
         vnics: [(0, seat(0, Role::BestEffort)), (1, seat(1, Role::BestEffort))].into(),
         talk: vec![(0, 1, 1_000_000), (1, 0, 1_000)],
     };
-    // A burst now and then moves nothing.
+    // Occasional bursts cause no move.
     let quiet = Seen { talk: vec![(0, 1, 1)], busy: vec![1_000; 2], ..seen.clone() };
     for n in 0..40 {
         assert_eq!(placer.look(if n % 10 == 0 { &seen } else { &quiet }), None, "{n}");
@@ -90,7 +89,7 @@ fn a_step_is_taken_when_it_was_the_one_for_a_while() {
     seen.vnics.get_mut(&port).unwrap().worker = to;
     seen.busy[1 - to] = 0;
     assert!((0..100).all(|_| placer.look(&seen).is_none()));
-    // What could not be moved is left in peace for a while.
+    // A vNIC that could not move rests for a while.
     seen.vnics.get_mut(&port).unwrap().worker = 1 - to;
     seen.busy = vec![400_000_000; 2];
     placer.rest(0);
@@ -99,7 +98,7 @@ fn a_step_is_taken_when_it_was_the_one_for_a_while() {
     assert!(looks.is_some_and(|looks| looks >= REST), "{looks:?}");
 }
 
-/// Of many pairs that are much alike another one is the most talkative at each look.
+/// At each look, a different one of many similar pairs has most traffic.
 #[test]
 fn loads_that_vary_come_together() {
     let mut placer = Placer::default();
@@ -147,7 +146,7 @@ fn any_places() -> impl Strategy<Value = Placement> {
 }
 
 proptest! {
-    /// A load that does not change comes to rest, and each step on the way is one that may be taken.
+    /// A constant load comes to rest, and each step on the way is allowed.
     #[test]
     fn every_load_comes_to_rest(mut places in any_places()) {
         let mut steps = 0;
@@ -167,7 +166,7 @@ proptest! {
             let busiest = |places: &Placement| places.loads().into_iter().max().unwrap();
             match step.why {
                 Why::Apart => prop_assert!(places.sharing() < before.sharing()),
-                // Where two loops are as long, one of them stays so.
+                // Of two equally long loops, one may stay.
                 Why::Deadlines => {
                     let most = longest(&before);
                     let longest_loops = |places: &Placement| {
@@ -183,7 +182,7 @@ proptest! {
                 prop_assert!(busiest(&places) <= busiest(&before).max(HALF), "{step:?}");
             }
         }
-        // At rest no group that may move would make the busiest worker much less busy.
+        // At rest, no movable group could make the busiest worker much less busy.
         let (loads, crossing) = (places.loads(), places.crossing());
         let busiest = *loads.iter().max().unwrap();
         let idlest = loads.iter().position(|load| Some(load) == loads.iter().min()).unwrap();
