@@ -1,4 +1,4 @@
-//! What a port's objects did to threads of the switch, and the quarantine that follows.
+//! How a port's objects delayed threads of the switch, and the quarantine that follows.
 //!
 //! ```text
 //!  worker, notifier, port's thread ─ Event ─▶ record ─┬▶ one of 1 s        ─┐
@@ -6,18 +6,19 @@
 //!                                                     └▶ 500 ms in all     ─┘  none is taken until it is over
 //! ```
 //!
-//! An event is a time that a thread of ours spent in the kernel for an object of this port: waiting for a page of
-//! its memory, or walking over those who wait for its counters. A loop that was long is none: the host takes
-//! the CPU away too.
+//! An event is a time that one of our threads spent in the kernel for an object of this port: waiting for a
+//! page of its memory, or walking over waiters of its counters. A long loop alone is no event: the host
+//! takes the CPU away too.
 //!
-//! A count alone is blind to length: events of five seconds, one after the other, end less than three times within
-//! 10 s. An account of time alone is slow for many short ones. So both are kept, and the account is repaid at a
-//! thousandth of the time: what a port takes for longer than that, it loses its connection for.
+//! A count alone ignores length: events of five seconds in a row end less than three times within 10 s. An
+//! account of time alone is slow for many short ones. So both are used, and the account is repaid at a
+//! thousandth of the time: a port that takes more loses its connection.
 //!
-//! A balloon stays far below all three. It punches its guest's pages one by one, or up to 4 MiB at once (free page
-//! reporting). A thread that touches such a hole waits for some 0.6 ms (312 ms for 2 GiB), and a guest that gave
-//! a page up does not send from it. Waits so short are an event only where they are more than a fiftieth of the time
-//! (`worker/watch.rs`). A guest from which gigabytes are taken at once, while its driver uses them, is an event.
+//! A balloon stays far below all three. It punches its guest's pages one by one, or up to 4 MiB at once
+//! (free page reporting). A thread that touches such a hole waits some 0.6 ms (312 ms for 2 GiB), and a
+//! guest does not send from a page that it gave up. Such short waits are an event only if they exceed a
+//! fiftieth of the time (`worker/watch.rs`). Taking gigabytes at once from a guest whose driver uses them
+//! is an event.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,43 +26,43 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_evidence::{HeldUp, Quarantine};
 
-/// So many events ...
+/// This many events ...
 const EVENTS: usize = 3;
 /// ... within this time.
 const WITHIN: Duration = Duration::from_secs(10);
-/// One event as long as this is enough, ns.
+/// One event this long suffices (ns).
 const AT_ONCE: u64 = 1_000_000_000;
-/// So is as much time of all events, ns ...
+/// So does this much time of all events (ns) ...
 const IN_ALL: u64 = 500_000_000;
-/// ... which is forgiven at this part of time.
+/// ... of which one part in this many of the passing time is forgiven.
 const SHARE: u64 = 1000;
 /// The first quarantine of a port; each further one lasts twice as long ...
 const FIRST: Duration = Duration::from_secs(60);
-/// ... up to this. A port that is quiet for as long afterwards begins with the first again.
+/// ... up to this. A port that is quiet for as long afterwards starts over.
 pub const LONGEST: Duration = Duration::from_secs(3600);
 
-/// From so much on, time spent for an object of a port is an event, ns.
+/// Time for an object of a port from which on it is an event (ns).
 pub const LONG: u64 = 5_000_000;
 
-/// What held a thread up.
+/// The object that held a thread up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Object {
-    /// The guest's memory: a page of it was waited for.
+    /// The guest's memory: the thread waited for a page.
     Memory,
-    /// The counter that the driver is called by: it was signalled.
+    /// The driver's call eventfd: the thread signalled it.
     Call,
-    /// The counter that the driver kicks by: it was listened to, or not any more.
+    /// The driver's kick eventfd: the thread began or stopped listening.
     Kick,
-    /// The counter that the front end is told of its errors by: it was signalled.
+    /// The front end's error eventfd: the thread signalled it.
     Error,
 }
 
-/// One time.
+/// One holdup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// What it was spent for.
     pub object: Object,
-    /// How long it was, ns.
+    /// Its length (ns).
     pub took: u64,
 }
 
@@ -102,17 +103,17 @@ pub struct Conduct(Mutex<Record>);
 #[derive(Debug, Default)]
 struct Record {
     recent: VecDeque<Instant>,
-    /// Time of all events that is not forgiven yet, ns, and when it was that much.
+    /// Unforgiven time of all events (ns), and its date.
     used: u64,
     used_at: Option<Instant>,
     events: u64,
     quarantines: u64,
-    /// The last one: when it ends, how long it was, and why.
+    /// The last quarantine: its end, its length, and its reason.
     last: Option<(Instant, Duration, String)>,
 }
 
 impl Conduct {
-    /// Notes an event at `now`; the reason where a quarantine begins by it.
+    /// Notes an event at `now`; returns the reason if a quarantine begins.
     pub fn record(&self, event: Event, now: Instant) -> Option<String> {
         let mut record = self.lock();
         record.events += 1;
@@ -147,13 +148,13 @@ impl Conduct {
         Some(reason)
     }
 
-    /// Goes on with a quarantine of another process.
+    /// Continues a quarantine of another process.
     pub fn resume(&self, quarantine: &Quarantine, now: Instant) {
         let (left, all) = (Duration::from_secs(quarantine.left), Duration::from_secs(quarantine.seconds));
         self.lock().last = Some((now + left.min(LONGEST), all.min(LONGEST), quarantine.reason.clone()));
     }
 
-    /// How long the quarantine still lasts at `now`; `None` where there is none.
+    /// Returns the rest of the quarantine at `now`, if any.
     pub fn left(&self, now: Instant) -> Option<Duration> {
         let record = self.lock();
         record
@@ -163,7 +164,7 @@ impl Conduct {
             .filter(|left| !left.is_zero())
     }
 
-    /// The quarantine at `now`, where there is one.
+    /// Returns the quarantine at `now`, if any.
     pub fn quarantine(&self, now: Instant) -> Option<Quarantine> {
         let left = self.left(now)?;
         let record = self.lock();
@@ -172,7 +173,7 @@ impl Conduct {
         Some(Quarantine { reason: reason.clone(), seconds: time.as_secs(), left })
     }
 
-    /// All of it, at `now`.
+    /// Returns the whole record at `now`.
     pub fn held(&self, now: Instant) -> HeldUp {
         let quarantine = self.quarantine(now);
         let record = self.lock();
@@ -241,7 +242,7 @@ mod tests {
 
     #[test]
     fn two_events_in_any_ten_seconds_are_found_by_their_time() {
-        // Length of each, and how many there may be.
+        // Length of each, and their largest number.
         for (took, most) in [(312, 2), (100, 6), (20, 50)] {
             let (conduct, start) = (Conduct::default(), Instant::now());
             let quarantined =
@@ -255,7 +256,7 @@ mod tests {
         }
     }
 
-    /// A thousandth of the time is no harm that anything is to be done about.
+    /// A thousandth of the time is harmless.
     #[test]
     fn rare_and_short_events_are_forgiven() {
         let (conduct, start) = (Conduct::default(), Instant::now());
@@ -270,7 +271,7 @@ mod tests {
         let again = |now: &mut Instant| {
             (0..2).for_each(|_| assert_eq!(conduct.record(PUNCHED, *now), None));
             conduct.record(PUNCHED, *now).unwrap();
-            // What comes late from before is counted, and no more.
+            // A late event from before is counted only.
             assert_eq!(conduct.record(PUNCHED, *now), None);
             let time = conduct.quarantine(*now).unwrap().seconds;
             *now += s(time + 11);

@@ -1,13 +1,13 @@
-//! What a port's thread needs to know about its port.
+//! Settings of a port's thread.
 
 use super::errands::Errands;
 use crate::quota::{self, Account, Ledger};
 use std::time::Duration;
 
-/// [`PortConfig::heir_timeout`] of a port of the switch: longer than a guest takes that goes on where it migrated to.
+/// [`PortConfig::heir_timeout`] of a port of the switch: longer than a migrated guest needs to continue.
 pub const HEIR_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a port's thread needs to know about its port.
+/// Settings of a port's thread.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
     /// The vNIC's name, for logs and the thread.
@@ -16,19 +16,19 @@ pub struct PortConfig {
     pub queue_pairs: u16,
     /// How long a message may take from its first byte to its last.
     pub message_timeout: Duration,
-    /// How long a front end that waits for its place may say nothing at first, or may want the port while another uses it.
+    /// How long a waiting front end may be silent at first, or want the port while another uses it.
     pub heir_timeout: Duration,
-    /// What may take long is done there.
+    /// Threads for slow work.
     pub errands: Errands,
-    /// What the front end that is served may take.
+    /// Account of the front end that is served.
     pub account: Account,
-    /// What one that waits may take.
+    /// Account of the one that waits.
     pub waiting: Account,
 }
 
 impl PortConfig {
-    /// A port with that name and queue pairs, alone in the process; a message may take 2 s, and an heir
-    /// [`HEIR_TIMEOUT`].
+    /// Returns settings with this name and number of queue pairs, for a port alone in the process; a
+    /// message may take 2 s, and an heir [`HEIR_TIMEOUT`].
     ///
     /// # Panics
     /// Never: there are as many descriptors as it wants.

@@ -1,12 +1,12 @@
-//! What comes with a message is looked at before anybody touches it.
+//! Checks a message's descriptors before anything uses them.
 //!
 //! ```text
 //!  message + descriptors ─▶ each of the kind it is to be? ─▶ Connection
 //!                                     └─ no ─▶ refused, given up to the errands
 //! ```
 //!
-//! Behind the door there are event counters, and files that can be memory. To close the last descriptor of one
-//! may take long, but ends.
+//! Only event counters and files that can be memory pass. Closing the last descriptor of one may take long,
+//! but ends.
 
 use super::errands::Errands;
 use super::request::Kind;
@@ -17,17 +17,16 @@ use crate::virtio::backing;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// How long a file system may take to say what it is: less than who upgrades the switch waits for a message to be
-/// done.
+/// Longest wait for a file system's answer: less than an upgrade of the switch waits for a message.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Whether a message may come with these descriptors.
 ///
 /// # Errors
-/// It may not, in words; the descriptors are to be given up.
+/// The reason; the caller gives the descriptors up.
 pub fn look(header: Header, message: &Message, errands: &Errands) -> Result<(), String> {
     let name = format!("{:?}", header.code);
-    // Of messages about a queue's counter, the lowest byte (vhost-user, "Ring descriptor index").
+    // The lowest byte of messages about a queue's counter (vhost-user, "Ring descriptor index").
     let queue = message.payload.first().copied().unwrap_or(0);
     message.descriptors.iter().enumerate().try_for_each(|(n, descriptor)| match header.form.kind {
         Kind::Counter => counter(&name, queue.into(), descriptor),
@@ -51,10 +50,10 @@ pub fn counter(message: &str, queue: u16, descriptor: impl AsFd) -> Result<(), S
     }
 }
 
-/// Whether region `n` can be a guest's memory.
+/// Whether region `n` can be guest memory.
 ///
 /// # Errors
-/// It cannot; or its file system does not answer.
+/// It cannot, or its file system does not answer.
 fn guest(message: &str, n: usize, descriptor: &Passed, errands: &Errands) -> Result<(), String> {
     if backing::is_memory(descriptor) {
         return Ok(());

@@ -1,21 +1,21 @@
-//! How a connection ends.
+//! Reasons for the end of a connection.
 
 use super::connection::Rejection;
 use std::time::Duration;
 
-/// How often a message that has begun is looked for again.
+/// Pause between looks for the rest of a message.
 pub const PARTIAL_POLL: Duration = Duration::from_millis(5);
 
 /// Why a connection ended.
 pub enum End {
-    /// The owner wants no more.
+    /// The owner ends it.
     Stopped,
-    /// The front end left, as it may.
+    /// The front end left.
     Closed,
-    /// The front end is thrown out for this.
+    /// The front end is disconnected for this.
     Wrong(Rejection),
-    /// Its guest runs on at the front end that waited.
+    /// The guest now runs at the front end that waited.
     Migrated,
-    /// The process that served it before goes on.
+    /// The process that served it before continues.
     NotOurs,
 }

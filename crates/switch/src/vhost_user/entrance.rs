@@ -1,4 +1,4 @@
-//! Where front ends come in while the port is a server: one is served, one may wait, all others are turned away.
+//! Accepts front ends of a port in server mode: one is served, one may wait, others are refused.
 //!
 //! ```text
 //!  listening socket ─▶ accept ─┬─ none is served ───▶ session
@@ -6,9 +6,9 @@
 //!                              └─ else ─────────────▶ closed, counted
 //! ```
 //!
-//! A front end that comes again at once, whether it was turned away, was thrown out or left by itself, comes as often as
-//! it is let in. So one is let in, and then none for a while: the others wait in the socket's backlog, which is short.
-//! One that stays for longer than that and comes again finds the port open, unless it was thrown out.
+//! A front end that was refused, disconnected or left may reconnect at once, as often as it is let in. So
+//! after each one the entrance stays shut for a while: others wait in the socket's backlog, which is short.
+//! One that stays longer and reconnects finds it open, unless it was disconnected.
 
 use super::heir::Heir;
 use super::listener::PortConfig;
@@ -21,39 +21,39 @@ use std::io::{self, ErrorKind};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-/// None is accepted for so long after the last one was, or was thrown out or turned away: 40 in a second at most.
+/// Pause after the last accept, disconnection or refusal: at most 40 in a second.
 const BETWEEN: Duration = Duration::from_millis(25);
-/// None is accepted for so long after accept failed for want of descriptors or memory.
+/// Pause after accept failed for lack of descriptors or memory.
 const FAILED: Duration = Duration::from_millis(100);
 
-/// The listening socket of a port, if it has one, and the front end that waits.
+/// The listening socket of a port, if any, and the front end that waits.
 pub struct Entrance {
-    /// Of those that are not served.
+    /// Of front ends that are not served.
     service: Service,
     listener: Option<UnixListener>,
     heir: Option<Heir>,
-    /// None is accepted before.
+    /// No accept before this.
     shut_until: Option<Instant>,
 }
 
 impl Entrance {
-    /// Where no front end has come yet.
+    /// Returns an entrance before any front end.
     pub fn new(listener: Option<UnixListener>, service: Service) -> Self {
         Self { service, listener, heir: None, shut_until: None }
     }
 
-    /// Whether what others passed that are not served is still being closed. Until it is, none of them is accepted or
-    /// heard: so what waits to be closed is bounded. The end of it is mail.
+    /// Whether descriptors of unserved front ends are still being closed. Until then none of these is
+    /// accepted or heard, which bounds the backlog. Its end arrives as mail.
     pub fn is_busy(&self) -> bool {
         self.service.errands.busy_for().is_some()
     }
 
-    /// The socket to poll for others; `None` while none is to be accepted.
+    /// Returns the socket to poll for others; `None` while the entrance is shut.
     pub fn listener(&self, now: Instant) -> Option<&UnixListener> {
         self.listener.as_ref().filter(|_| self.shut_until.is_none_or(|until| until <= now))
     }
 
-    /// What to poll of the front end that waits; for its messages too unless this `is_busy`.
+    /// Returns what to poll of the waiting front end; its messages too unless this `is_busy`.
     pub fn watched(&self, is_busy: bool) -> Option<(&UnixStream, PollFlags)> {
         self.heir.as_ref().map(Heir::watched).map(|(stream, events)| match is_busy {
             true => (stream, PollFlags::empty()),
@@ -61,24 +61,24 @@ impl Entrance {
         })
     }
 
-    /// How long until the entrance has to act, if no front end connects, sends or closes before.
+    /// Returns the time until the entrance has to act, if no front end connects, sends or closes before.
     pub fn pause(&self, now: Instant) -> Option<Duration> {
         let heir = self.heir.as_ref().and_then(|heir| heir.pause(now));
         heir.into_iter().chain(self.shut_for(now)).min()
     }
 
-    /// How long until one may be accepted, where that is not now.
+    /// Returns the time until an accept is allowed, if not now.
     pub fn shut_for(&self, now: Instant) -> Option<Duration> {
         let until = self.shut_until.filter(|until| *until > now && self.listener.is_some())?;
         Some(until - now)
     }
 
-    /// Lets none in for a while.
+    /// Shuts the entrance for a while.
     pub fn shut(&mut self, now: Instant) {
         self.shut_until = Some(now + BETWEEN);
     }
 
-    /// Accepts a connection that is there.
+    /// Accepts a waiting connection.
     pub fn accept(&mut self, now: Instant) -> Option<UnixStream> {
         match self.listener(now)?.accept() {
             Ok((stream, _)) => {
@@ -94,8 +94,8 @@ impl Entrance {
         None
     }
 
-    /// Does what there is to do beside the front end that is served: hears the one that waits, which may have `hung_up`,
-    /// and takes in another.
+    /// Does the work beside the served front end: hears the waiting one, which may have `hung_up`, and
+    /// accepts another.
     pub fn attend(&mut self, config: &PortConfig, status: &ConnectionStatus, hung_up: bool) {
         let now = Instant::now();
         if self.is_busy() {
@@ -104,7 +104,7 @@ impl Entrance {
             }
             return;
         }
-        // Accepted first: one that comes when the heir has gone finds its place free.
+        // Accepts first: a front end that comes when the heir has gone finds its place free.
         let another = self.accept(now);
         if let Some(heir) = &mut self.heir
             && let Err(end) = heir.hear(&self.service, status.has_deadline(), hung_up, now)
@@ -122,12 +122,12 @@ impl Entrance {
         }
     }
 
-    /// Whether one waits and asks for the port.
+    /// Whether a waiting front end asks for the port.
     pub fn heir_wants(&self) -> bool {
         self.heir.as_ref().is_some_and(Heir::wants)
     }
 
-    /// The one that waited does not any more.
+    /// Ends the waiting front end.
     fn heir_ends(&mut self, end: &End, status: &ConnectionStatus) {
         let Some(heir) = self.heir.take() else { return };
         heir.part(&self.service);
@@ -142,7 +142,7 @@ impl Entrance {
         status.update(|now| (now.heir, now.refused) = (false, now.refused + refused));
     }
 
-    /// Turns a front end away, and lets none in for a while.
+    /// Refuses a front end, and shuts the entrance for a while.
     pub fn turn_away(&mut self, stream: UnixStream, why: &str, status: &ConnectionStatus, now: Instant) {
         self.service.errands.give_up(Parted(stream));
         status.update(|now| now.refused += 1);
@@ -150,24 +150,24 @@ impl Entrance {
         self.shut(now);
     }
 
-    /// Whether one waits.
+    /// Whether a front end waits.
     pub fn has_heir(&self) -> bool {
         self.heir.is_some()
     }
 
-    /// The one that waits, to be served.
+    /// Takes the waiting front end, to be served.
     pub fn take_heir(&mut self, status: &ConnectionStatus) -> Option<Heir> {
         let heir = self.heir.take()?;
         status.update(|now| now.heir = false);
         Some(heir)
     }
 
-    /// Lets none in any more.
+    /// Shuts the entrance for good.
     pub fn close(&mut self) {
         if let Some(heir) = self.heir.take() {
             heir.part(&self.service);
         }
-        // A front end that waits to be accepted may have passed descriptors already.
+        // A front end in the backlog may have passed descriptors already.
         if let Some(listener) = self.listener.take() {
             self.service.errands.give_up(listener);
         }

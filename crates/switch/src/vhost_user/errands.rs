@@ -1,5 +1,5 @@
-//! Work whose length a front end decides (closing its descriptors, unmapping its memory, asking about its files) is done
-//! by two threads of the port. No other thread waits for them longer than it chose to.
+//! Two threads of the port do work whose length a front end decides: closing its descriptors, unmapping its
+//! memory, asking about its files. No other thread waits for them longer than it chose to.
 //!
 //! ```text
 //!  port's thread ─ give up: descriptors, memory ─▶ [ closing ] ─▶ close(2), munmap(2)
@@ -8,12 +8,12 @@
 //!       └─ busy? then no other front end is taken: what one of them can keep busy is bounded
 //! ```
 //!
-//! A front end chooses which descriptors it passes, and so which process the kernel waits for: close(2) of a socket with
-//! data to send waits for its peer (SO_LINGER); close(2) of a file of FUSE, and each question about it, waits for the
-//! process that serves it. No flag of the kernel's prevents that.
+//! A front end chooses its descriptors, and so the process that the kernel waits for: close(2) of a socket
+//! with data to send waits for its peer (SO_LINGER); close(2) of a file of FUSE, and each question about
+//! it, waits for the process that serves it. No flag of the kernel prevents that.
 //!
-//! Each kind of work has one thread, which is there while there is work, and a second longer. Where the system has
-//! no thread to give, work waits until it has.
+//! Each kind of work has one thread, which exists while there is work, and a second longer. If the system
+//! has no thread, the work waits.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::sync_channel;
@@ -32,36 +32,37 @@ pub struct Errands {
     asking: Arc<Lane>,
 }
 
-/// Called when the last errand is done.
+/// Called after the last errand.
 type Idle = Box<dyn Fn() + Send + Sync>;
 
 impl Errands {
-    /// Those of port `port`.
+    /// Returns the errands of port `port`.
     pub fn new(port: &str) -> Self {
         let lane = |what: &str| Arc::new(Lane { name: format!("{what} {port}"), ..Lane::default() });
         Self { closing: lane("closing"), asking: lane("asking") }
     }
 
-    /// Errands that the calling thread does at once: for fuzzing.
+    /// Returns errands that the calling thread does at once: for fuzzing.
     #[cfg(feature = "fuzzing")]
     pub fn done_at_once() -> Self {
         let lane = || Arc::new(Lane { at_once: true, ..Lane::default() });
         Self { closing: lane(), asking: lane() }
     }
 
-    /// Has `idle` called whenever one of both threads has nothing to do any more. Once only.
+    /// Has `idle` called whenever one of the threads has finished its work. Once only.
     pub fn when_idle(&self, idle: impl Fn() + Send + Sync + Clone + 'static) {
         for lane in [&self.closing, &self.asking] {
             let _ = lane.idle.set(Box::new(idle.clone()));
         }
     }
 
-    /// Drops `thing` there, after what was given up before.
+    /// Drops `thing` in the closing thread, after earlier ones.
     pub fn give_up(&self, thing: impl Send + 'static) {
         self.closing.add(Box::new(move || drop(thing)));
     }
 
-    /// Has the thread ask, and waits for the answer; `None` where there is none within `patience`, or no such thread.
+    /// Lets the asking thread ask, and waits for the answer; `None` without one within `patience`, or
+    /// without such a thread.
     pub fn ask<T: Send + 'static>(
         &self,
         patience: Duration,
@@ -72,13 +73,13 @@ impl Errands {
         answered.recv_timeout(patience).ok()
     }
 
-    /// How long the work at hand has taken; `None` where there is none.
+    /// Returns how long the present work has taken; `None` without any.
     pub fn busy_for(&self) -> Option<Duration> {
         let since = [&self.closing, &self.asking].into_iter().filter_map(|lane| lane.busy_since());
         since.min().map(|since| since.elapsed())
     }
 
-    /// How much waits to be closed, or is being closed.
+    /// Returns the number of things that wait to be closed, or are being closed.
     pub fn closing(&self) -> usize {
         self.closing.lock().undone()
     }
@@ -86,7 +87,7 @@ impl Errands {
 
 #[derive(Default)]
 struct Lane {
-    /// Of the thread.
+    /// The thread's name.
     name: String,
     state: Mutex<State>,
     added: Condvar,
@@ -104,11 +105,11 @@ impl std::fmt::Debug for Lane {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Work>,
-    /// Since when there is something to do.
+    /// Beginning of the present work.
     since: Option<Instant>,
-    /// The thread is at it.
+    /// The thread works.
     working: bool,
-    /// There is a thread.
+    /// The thread exists.
     staffed: bool,
 }
 
@@ -136,7 +137,7 @@ impl Lane {
         self.added.notify_one();
     }
 
-    /// Sees to it that there is a thread, if the system has one.
+    /// Starts a thread if there is none and the system has one.
     fn staff(self: &Arc<Self>, state: &mut State) {
         if state.staffed {
             return;
@@ -197,7 +198,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Waits, when it is dropped, for its sender.
+    /// Waits for its sender when dropped.
     struct Slow(std::sync::mpsc::Receiver<()>);
 
     impl Drop for Slow {

@@ -1,11 +1,12 @@
-//! One message: taken, looked at, obeyed, answered.
+//! One message: taken, checked, obeyed, answered.
 //!
 //! ```text
 //!  header ─▶ taken ─▶ door ─▶ negotiated? ─▶ Request ─▶ [ Obeys ] ─▶ reply, or acknowledgement
 //!               └─ what came with it is given up when it is done
 //! ```
 //!
-//! Two obey: a [connection](super::connection), and a front end's [heir](super::heir), which has no port yet.
+//! Two types obey: a [connection](super::connection), and a front end's [heir](super::heir), which has no
+//! port yet.
 
 use super::door;
 use super::features;
@@ -18,29 +19,29 @@ use std::os::unix::net::UnixStream;
 use vhost::vhost_user::VhostUserProtocolFeatures;
 use vhost::vhost_user::message::VhostUserU64;
 
-/// What a front end's messages are told to.
+/// A receiver of a front end's messages.
 pub trait Obeys {
-    /// Whether a message is one of those that were negotiated.
+    /// Whether the message's feature was negotiated.
     ///
     /// # Errors
     /// It is not.
     fn allows(&self, header: &Header) -> Result<(), Rejection>;
-    /// The front end may ask for acknowledgements.
+    /// Whether the front end may ask for acknowledgements.
     fn acknowledges(&self) -> bool;
-    /// Does what a message asks; `None` where that is all.
+    /// Does what a message asks; `None` if it needs no reply.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// It is refused, with the reason.
     fn obey(&mut self, request: Request) -> Result<Option<Reply>, Rejection>;
 }
 
-/// Regions a memory table may have; also the most descriptors one message can carry.
+/// Most regions of a memory table, and most descriptors of a message.
 pub(super) const MAX_MEM_SLOTS: usize = 32;
 
-/// Takes a message that is there in full, has it obeyed, and answers it.
+/// Takes a complete message, has it obeyed, and answers it.
 ///
 /// # Errors
-/// Why the connection is to end.
+/// The connection has to end, with the reason.
 pub fn exchange(
     stream: &UnixStream,
     service: &Service,
@@ -50,7 +51,7 @@ pub fn exchange(
     let (message, taken) = wire::take(stream, header);
     let done = taken.map_err(Rejection::from).and_then(|()| answer(stream, service, header, &message, to));
     let Message { descriptors, strays, .. } = message;
-    // Each by itself: so they are counted by what waits to be closed. Until then there are fewer for others.
+    // One by one, so that each counts among those that wait to be closed. Until then others have fewer.
     for descriptor in descriptors.into_iter().chain(strays) {
         let charge = service.account.received(1);
         service.errands.give_up((descriptor, charge));
@@ -58,7 +59,7 @@ pub fn exchange(
     done
 }
 
-/// Obeys a message and replies; to one that is refused, too, where the front end asked for it (REPLY_ACK).
+/// Obeys a message and replies; also to a refused one if the front end asked for it (REPLY_ACK).
 fn answer(
     stream: &UnixStream,
     service: &Service,
@@ -95,14 +96,14 @@ fn obey(
     to.obey(request::decode(header.code, &message.payload, &message.descriptors)?)
 }
 
-/// Answers what is asked of the port itself, and is the same for each front end; `None` for anything else. Without
-/// IN_ORDER where its vNIC has a deadline.
+/// Answers questions about the port that have the same answer for each front end; `None` for other
+/// messages. Without IN_ORDER if its vNIC has a deadline.
 pub fn about_port(request: &Request, queue_pairs: u16, has_deadline: bool) -> Option<Reply> {
     let answer = match request {
         Request::GetFeatures => features::offered_to(queue_pairs, has_deadline),
         Request::GetProtocolFeatures => features::offered_protocol().bits(),
-        // In virtqueues, two for a pair. QEMU compares it with its queue pairs, and so lets a VM with too many of
-        // them start; its first message for one of those is then refused.
+        // In virtqueues, two for a pair. QEMU compares it with its queue pairs, and so starts a VM with too
+        // many of them; its first message for one of those is then refused.
         Request::GetQueueNum => 2 * u64::from(queue_pairs),
         Request::GetMaxMemSlots => MAX_MEM_SLOTS as u64,
         _ => return None,

@@ -2,15 +2,15 @@
 //! "Protocol features").
 //!
 //! Not offered, and why:
-//! - CTRL_VQ and what hangs on it: the front end runs the control queue itself.
-//! - IN_ORDER, to vNICs with a deadline: a best-effort frame that waits would keep the buffers of
-//!   real-time ones behind it. See docs/decisions/in-order.md.
+//! - CTRL_VQ and its dependants: the front end runs the control queue itself.
+//! - IN_ORDER, to vNICs with a deadline: a waiting best-effort frame would delay the buffers of real-time
+//!   ones behind it. See docs/decisions/in-order.md.
 //! - PAGEFAULT: post-copy would stall the worker, and with it every other port.
 //! - ACCESS_PLATFORM: there is no IOTLB; rings hold guest physical addresses.
 
 use vhost::vhost_user::VhostUserProtocolFeatures;
 
-/// The guest may leave checksums of what it sends to us.
+/// The guest may leave checksums of its frames to the switch.
 pub const NET_F_CSUM: u64 = 1 << 0;
 /// The guest takes frames with unfinished checksums.
 pub const NET_F_GUEST_CSUM: u64 = 1 << 1;
@@ -28,9 +28,9 @@ pub const NET_F_HOST_TSO6: u64 = 1 << 12;
 pub const NET_F_HOST_ECN: u64 = 1 << 13;
 /// A received frame may span several of the guest's buffers.
 pub const NET_F_MRG_RXBUF: u64 = 1 << 15;
-/// The guest announces itself when told to. The telling goes through the
-/// front end's control queue; QEMU shows this bit to its guest only if the
-/// back end offers it too, and takes it as "no RARP needed after a migration".
+/// The guest announces itself on request, which comes through the front end's control queue; QEMU shows
+/// this bit to its guest only if the back end offers it too, and takes it as "no RARP needed after a
+/// migration".
 pub const NET_F_GUEST_ANNOUNCE: u64 = 1 << 21;
 /// More than one queue pair.
 pub const NET_F_MQ: u64 = 1 << 22;
@@ -40,14 +40,13 @@ pub const NET_F_GUEST_USO4: u64 = 1 << 54;
 pub const NET_F_GUEST_USO6: u64 = 1 << 55;
 /// The guest may send UDP super-frames.
 pub const NET_F_HOST_USO: u64 = 1 << 56;
-/// vhost's own bit: the pages we write are to be noted in the dirty log. Set and
-/// cleared while rings run.
+/// vhost's own bit: written pages are noted in the dirty log. Set and cleared while rings run.
 pub const VHOST_F_LOG_ALL: u64 = 1 << 26;
 /// Legacy drivers: the header need not be in a descriptor of its own.
 pub const F_ANY_LAYOUT: u64 = 1 << 27;
 /// A descriptor may refer to a table of descriptors.
 pub const F_INDIRECT_DESC: u64 = 1 << 28;
-/// Notifications are asked for by index.
+/// Notifications are requested by index.
 pub const F_EVENT_IDX: u64 = 1 << 29;
 /// Virtio 1.0 or later; the header is then always 12 bytes.
 pub const F_VERSION_1: u64 = 1 << 32;
@@ -83,19 +82,19 @@ const NAMES: [(u64, &str); 22] = [
     (VHOST_USER_F_PROTOCOL_FEATURES, "PROTOCOL_FEATURES"),
 ];
 
-/// The virtio features that a port with that many queue pairs accepts. It offers all of them but
-/// IN_ORDER, which not every contract goes with; a front end that has negotiated it before keeps it.
+/// Returns the virtio features that a port with so many queue pairs accepts. It offers all of them but
+/// IN_ORDER, which some contracts exclude; a front end that has negotiated it before keeps it.
 pub fn offered(queue_pairs: u16) -> u64 {
     let all = NAMES.iter().fold(0, |bits, (bit, _)| bits | bit);
     if queue_pairs > 1 { all } else { all & !NET_F_MQ }
 }
 
-/// Those offered at a port whose vNIC has a deadline, or not.
+/// Returns the features offered at a port whose vNIC has a deadline, or not.
 pub fn offered_to(queue_pairs: u16, has_deadline: bool) -> u64 {
     offered(queue_pairs) & !if has_deadline { F_IN_ORDER } else { 0 }
 }
 
-/// The protocol features of every port.
+/// Returns the protocol features of every port.
 pub fn offered_protocol() -> VhostUserProtocolFeatures {
     VhostUserProtocolFeatures::MQ
         | VhostUserProtocolFeatures::LOG_SHMFD
@@ -108,7 +107,7 @@ pub fn offered_protocol() -> VhostUserProtocolFeatures {
 /// Whether a front end may have these protocol features.
 ///
 /// # Errors
-/// Which were not offered.
+/// Names those that were not offered.
 pub fn check_protocol(wanted: u64) -> Result<(), String> {
     match wanted & !offered_protocol().bits() {
         0 => Ok(()),
@@ -116,7 +115,7 @@ pub fn check_protocol(wanted: u64) -> Result<(), String> {
     }
 }
 
-/// The bits by name, for people; `bit N` where there is none.
+/// Returns the names of the bits; `bit N` for a bit without one.
 pub fn names(features: u64) -> Vec<String> {
     (0..u64::BITS)
         .filter(|n| features & (1 << n) != 0)

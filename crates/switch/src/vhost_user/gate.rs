@@ -1,16 +1,16 @@
-//! What a front end that waits is let in by.
+//! Holds a restored connection back until its queues may start.
 
 use std::sync::mpsc::{Receiver, Sender};
 
-/// Between a connection that is restored, and who says when its queues start.
+/// Holds a restored connection's queues back until the old process has let go of them.
 #[derive(Debug)]
 pub struct Gate {
     /// Dropped when memory is mapped, or cannot be.
     pub mapping: Busy,
-    /// Opened by a message, which is dropped when the queues have started. Where this hangs up instead, the
-    /// process that served the connection before goes on.
+    /// Opened by a message, which is dropped when the queues have started. If this hangs up instead, the
+    /// process that served the connection before continues.
     pub opened: Receiver<Busy>,
 }
 
-/// Held while something goes on: a thread that waits for its end waits until every clone is dropped.
+/// Held during a task: a thread that waits for the task's end waits until every clone is dropped.
 pub type Busy = Sender<()>;

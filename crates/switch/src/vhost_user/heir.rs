@@ -1,17 +1,16 @@
-//! A front end that came while another is served, and waits for its place: its heir.
+//! The heir: a front end that waits while another is served.
 //!
 //! ```text
 //!  GET_FEATURES, SET_PROTOCOL_FEATURES, SET_VRING_CALL, ... ─▶ answered, and kept: Kept + descriptors ─▶ session
 //!  SET_FEATURES, SET_MEM_TABLE, SET_VRING_KICK, ...         ─▶ stays in the socket until it has the place
 //! ```
 //!
-//! QEMU asks what a port offers when it starts, also where it waits for a guest that is to migrate to it, and is
-//! not ready before it has the answers. So those messages are answered that change nothing but what the heir itself has
-//! said. The first that asks for the port is not even read: what it says, and the descriptors that come with it, stay with the
-//! kernel, which holds its sender to account for them.
+//! QEMU asks for the port's features when it starts, also when it waits for a guest's migration, and is not
+//! ready before the answers. So messages that change only the heir's own state are answered. The first that
+//! asks for the port is not even read: its bytes and descriptors stay in the kernel, charged to the sender.
 //!
-//! What an heir may have here is bounded: two counters for each queue, which no thread signals while it waits; so many
-//! messages; and little time, where it says nothing at all or wants the port while another uses it.
+//! An heir's resources are bounded: two counters for each queue, which no thread signals while it waits; a
+//! number of messages; and little time, if it is silent or wants the port while another uses it.
 
 use super::connection::{Rejection, Reply, exceeded, no_queue};
 use super::exchange::{self, Obeys};
@@ -30,7 +29,7 @@ use std::time::{Duration, Instant};
 use vhost::vhost_user::VhostUserProtocolFeatures;
 use vhost::vhost_user::message::FrontendReq;
 
-/// Messages that QEMU may need, for each queue and besides, several times over.
+/// Messages that QEMU may need, for each queue and in addition, several times over.
 const MESSAGES: (u32, u32) = (32, 64);
 
 /// A front end that waits.
@@ -40,31 +39,31 @@ pub struct Heir {
     begun: Begun,
     messages: u32,
     next: Next,
-    /// How long it may say nothing at first, or want the port.
+    /// How long it may be silent at first, or want the port.
     patience: Duration,
     /// How long a message may take.
     stalled: Duration,
 }
 
-/// What it says next.
+/// Its next message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// Nothing, since then; it has spoken before or has not.
+    /// None since then; whether it has spoken before.
     Nothing(Instant),
-    /// A message that is partly there, since then.
+    /// An incomplete message, since then.
     Partial(Instant),
-    /// One that asks for the port, since then.
+    /// A message that asks for the port, since then.
     Wants(Instant),
 }
 
-/// What an heir has said.
+/// An heir's state.
 #[derive(Debug)]
 struct Begun {
     protocol_features: u64,
     vrings: Vec<Vring>,
 }
 
-/// One queue of it.
+/// The state of one of its queues.
 #[derive(Clone, Debug, Default)]
 struct Vring {
     call: Option<Numbered>,
@@ -72,18 +71,18 @@ struct Vring {
     enabled: bool,
 }
 
-/// What a connection begins with that has been spoken on before.
+/// The beginning of a connection that has a state already.
 pub struct Beginning {
-    /// What was said.
+    /// Its state.
     pub kept: SavedConnection,
-    /// The descriptors of it.
+    /// The descriptors in it.
     pub descriptors: HashMap<Number, Passed>,
-    /// What they are charged to until they are charged anew.
+    /// Their present charges, until they are charged anew.
     pub charged: Vec<Numbered>,
 }
 
 impl Heir {
-    /// One that has said nothing yet.
+    /// Returns an heir without state.
     pub fn new(stream: UnixStream, config: &PortConfig, now: Instant) -> Self {
         let vrings = vec![Vring::default(); 2 * usize::from(config.queue_pairs)];
         let begun = Begun { protocol_features: 0, vrings };
@@ -91,7 +90,7 @@ impl Heir {
         Self { stream, begun, messages: 0, next: Next::Nothing(now), patience, stalled }
     }
 
-    /// What to poll: not for what is left unread.
+    /// Returns what to poll: not for unread messages.
     pub fn watched(&self) -> (&UnixStream, PollFlags) {
         let events = match self.next {
             Next::Nothing(_) => PollFlags::IN,
@@ -100,7 +99,7 @@ impl Heir {
         (&self.stream, events)
     }
 
-    /// How long until it is to be looked at, whatever it does.
+    /// Returns the time until it has to be looked at.
     pub fn pause(&self, now: Instant) -> Option<Duration> {
         match self.next {
             Next::Nothing(_) if self.messages > 0 => None,
@@ -116,10 +115,10 @@ impl Heir {
         matches!(self.next, Next::Wants(_))
     }
 
-    /// Hears one message at most; `has_deadline` is the contract's.
+    /// Reads at most one message; `has_deadline` is the contract's.
     ///
     /// # Errors
-    /// It waits no more.
+    /// It must not wait any longer.
     pub fn hear(
         &mut self,
         service: &Service,
@@ -178,7 +177,7 @@ impl Heir {
         }
     }
 
-    /// It has the place: its socket, and what it has said.
+    /// Ends the wait: returns its socket and state.
     pub fn succeed(self) -> (UnixStream, Beginning) {
         let mut descriptors = HashMap::new();
         let mut charged = Vec::new();
@@ -210,7 +209,8 @@ impl Heir {
         (self.stream, Beginning { kept, descriptors, charged })
     }
 
-    /// It waits no more, and hears so: everything it has is closed by an errand.
+    /// Ends the wait without the port: the front end sees the end of its socket, and an errand closes all
+    /// it has.
     pub fn part(self, service: &Service) {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
         service.errands.give_up((Parted(self.stream), self.begun));
@@ -221,7 +221,7 @@ fn wrong<T>(reason: impl Into<Rejection>) -> Result<T, End> {
     Err(End::Wrong(reason.into()))
 }
 
-/// Whether a message asks nothing of the port, and changes nothing but what its sender has said.
+/// Whether a message concerns only its sender's own state.
 fn is_harmless(code: FrontendReq) -> bool {
     use FrontendReq as Req;
     matches!(
@@ -238,7 +238,7 @@ fn is_harmless(code: FrontendReq) -> bool {
     )
 }
 
-/// An heir, as it is told a message.
+/// An heir that obeys a message.
 struct Waiting<'a> {
     begun: &'a mut Begun,
     service: &'a Service,
@@ -246,8 +246,8 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Puts a counter in its place; the one before is given up. Whether it is quick to signal is found out when the
-    /// port is its own.
+    /// Stores a counter, and gives the one before up. Whether it is quick to signal is tested when the heir
+    /// has the port.
     fn counter(
         &mut self,
         message: &str,
@@ -299,7 +299,7 @@ impl Obeys for Waiting<'_> {
             Request::SetVringEnable(index, enabled) => {
                 self.vring("SET_VRING_ENABLE", index)?.enabled = enabled;
             }
-            // SET_OWNER: it does, once it is served. No other comes here.
+            // SET_OWNER: it does, once it is served. No other message comes here.
             _ => {}
         }
         Ok(None)

@@ -1,4 +1,4 @@
-//! Listening to a driver's kicks, without touching its counter.
+//! Listens to a driver's kicks without touching its counter.
 //!
 //! ```text
 //!  driver ─▶ eventfd ─▶ an epoll of its own ─▶ the worker's epoll ─▶ worker
@@ -7,14 +7,15 @@
 //!                       second: the eventfd goes in            first: the empty epoll goes in
 //! ```
 //!
-//! When an eventfd is added to an epoll, or removed, the kernel holds the lock of that epoll while it waits for the lock of
-//! the eventfd's list of waiters. A thread that signals an eventfd with 300,000 waiters holds the lock of the list for
-//! 228 ms, and a thread of the front end may signal again and again. A worker must wait for neither lock. So an epoll lies between
-//! the eventfd and the worker's epoll: it is made and closed together with the kick, and no front end can wait for it.
+//! When an eventfd is added to an epoll or removed, the kernel holds the epoll's lock while it waits for
+//! the lock of the eventfd's list of waiters. A thread that signals an eventfd with 300,000 waiters holds
+//! the latter for 228 ms, and a front end may signal repeatedly. A worker must wait for neither. So an
+//! epoll lies between the eventfd and the worker's epoll: it is made and closed together with the kick, and
+//! no front end can wait for it.
 //!
-//! When an epoll is added to another one, or a file to an epoll that is in another one, the kernel also walks over all
-//! epolls that the file is in (`reverse_path_check`), and holds the lock of the outer epoll. For 300,000 epolls that takes
-//! 11.5 ms, even while no thread signals the eventfd. So the inner epoll is empty when it is added to the worker's.
+//! When a file is added to an epoll that is in another one, the kernel also walks over all epolls of the
+//! file (`reverse_path_check`), and holds the outer epoll's lock. For 300,000 epolls that takes 11.5 ms,
+//! even if no thread signals the eventfd. So the inner epoll is empty when it is added to the worker's.
 
 use super::notifier::{SLOW, cpu_time, slow};
 use super::saved::Numbered;
@@ -23,32 +24,33 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// The eventfd by which a queue's driver kicks, and the epoll that listens to it. Clones share both: the thread that
-/// drops the last one stops listening, which may take long.
+/// The eventfd by which a queue's driver kicks, and the epoll that listens to it. Clones share both:
+/// dropping the last one ends the listening, which may take long.
 #[derive(Clone, Debug)]
 pub struct Kick {
     event: Numbered,
-    /// Readable from the first kick on; each further kick wakes the worker's epoll again.
+    /// Readable from the first kick on; each further kick wakes the worker's epoll.
     listening: Arc<OwnedFd>,
 }
 
 impl Kick {
-    /// What `event` will be listened to by: to be put where a thread waits for it, then to [`hear`](Self::hear).
+    /// Returns a kick that does not listen to `event` yet: a thread adds it to its epoll, then calls
+    /// [`hear`](Self::hear).
     ///
     /// # Errors
-    /// There are no descriptors left.
+    /// No descriptors left.
     pub fn new(event: Numbered) -> io::Result<Self> {
         Ok(Self { event, listening: Arc::new(epoll::create(CreateFlags::CLOEXEC)?) })
     }
 
-    /// Hears the driver from now on. May take long. Returns how much of that was for those who wait for the counter,
-    /// ns of CPU time.
+    /// Listens to the driver from now on. May take long. Returns the part caused by the counter's waiters
+    /// (ns of CPU time).
     ///
-    /// The kernel has one lock for all epolls of epolls (`epnested_mutex`), and spins for it: CPU time that others
-    /// cause. So where it took long, a signal to the counter says whether that was because of its waiters.
+    /// The kernel has one lock for all epolls of epolls (`epnested_mutex`), and spins for it: CPU time that
+    /// others cause. So after a long time, a signal to the counter tells whether its waiters caused it.
     ///
     /// # Errors
-    /// There are no watches (fs.epoll.max_user_watches) left.
+    /// No watches (fs.epoll.max_user_watches) left.
     pub fn hear(&self) -> io::Result<u64> {
         let before = cpu_time();
         epoll::add(&self.listening, &self.event, EventData::new_u64(0), EventFlags::IN | EventFlags::ET)?;
@@ -58,14 +60,14 @@ impl Kick {
         }
     }
 
-    /// What the driver kicks by.
+    /// Returns the driver's kick eventfd.
     pub fn event(&self) -> &Numbered {
         &self.event
     }
 }
 
 impl AsFd for Kick {
-    /// To be waited for.
+    /// For an epoll.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listening.as_fd()
     }
@@ -94,7 +96,7 @@ mod tests {
         };
         assert_eq!(kick.hear().unwrap(), 0);
         let mut count = [0; 8];
-        // Where it took long, as tests beside this one keep the kernel's lock, it signalled the counter itself.
+        // If tests beside this one hold the kernel's lock for long, it signalled the counter itself.
         let signalled = rustix::io::read(&event, &mut count).is_ok();
         assert!(heard().is_empty() || signalled);
         for _ in 0..5 {
@@ -108,7 +110,7 @@ mod tests {
         assert_eq!(u64::from_ne_bytes(count), 6);
     }
 
-    /// Others keep the kernel's one lock for epolls of epolls busy: that is not this counter's doing.
+    /// Others use the kernel's one lock for epolls of epolls: this counter does not cause that.
     #[test]
     fn a_wait_for_epolls_of_others_is_not_charged() {
         crate::eventfd::prepare();

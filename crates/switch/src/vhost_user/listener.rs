@@ -7,9 +7,9 @@
 //!       by the agent)                └──▶ entrance: another one waits, any other is closed, counted
 //! ```
 //!
-//! The thread blocks nowhere but in that poll, so that stopping never waits
-//! for a front end, and an idle port costs nothing. What may block is an [errand](super::errands); while one takes
-//! long, and while the port is in [quarantine](super::conduct), no front end is taken.
+//! The thread blocks only in that poll, so that stopping never waits for a front end, and an idle port
+//! costs nothing. Work that may block is an [errand](super::errands); during a long one, and while the port
+//! is in [quarantine](super::conduct), no front end is accepted.
 
 use super::conduct::Conduct;
 pub use super::config::PortConfig;
@@ -37,10 +37,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tidegate_evidence::Quarantine;
 
-/// Errands of this time are told of: a front end chose what takes long.
+/// Longer errands are reported: a front end causes their length.
 const ERRANDS_LONG: Duration = Duration::from_secs(1);
 
-/// Where front ends come from.
+/// Origin of front ends.
 #[derive(Debug)]
 pub enum SocketEnd {
     /// We are the server: a bound, listening Unix socket.
@@ -48,39 +48,39 @@ pub enum SocketEnd {
     /// We are the client: a Unix socket connected to the front end. When it
     /// ends, the state is [`State::Waiting`] until [`PortThread::attach`].
     Stream(OwnedFd),
-    /// We are the client, and no front end is there before [`PortThread::attach`].
+    /// We are the client, without a front end before [`PortThread::attach`].
     Nobody,
-    /// A front end that has spoken to a process that is gone.
+    /// A front end that was served by a process that is gone.
     Restored(Box<Restored>),
 }
 
-/// A connection that goes on in this process.
+/// A connection that continues in this process.
 #[derive(Debug)]
 pub struct Restored {
-    /// Where we are the server.
+    /// In server mode.
     pub listener: Option<OwnedFd>,
-    /// What the front end has said.
+    /// The front end's state.
     pub kept: SavedConnection,
-    /// The descriptors of it.
+    /// Its descriptors.
     pub descriptors: Descriptors,
-    /// What the queues wait for; nothing without.
+    /// Holds its queues back; absent if they may start at once.
     pub gate: Option<Gate>,
 }
 
 /// A front end could not be attached.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// One is connected.
+    /// A front end is connected.
     #[error("port {0} has a front end already; wait until its state is `waiting`")]
     Taken(String),
-    /// None is taken for a while.
+    /// The port is in quarantine.
     #[error("port {port} takes no front end for {left} s: {reason}")]
     Quarantined {
         /// The port.
         port: String,
-        /// How long, s.
+        /// Its rest (s).
         left: u64,
-        /// Why.
+        /// Its reason.
         reason: String,
     },
 }
@@ -107,7 +107,7 @@ impl PortThread {
     /// Starts serving `end` and drives `control`.
     ///
     /// # Errors
-    /// No thread or descriptor to be had, or `queue_pairs` out of range.
+    /// No thread or descriptor available, or `queue_pairs` out of range.
     pub fn spawn(
         config: PortConfig,
         end: SocketEnd,
@@ -117,7 +117,7 @@ impl PortThread {
         Self::spawn_kept(config, end, control, status, Box::new(NoKeeper))
     }
 
-    /// As [`spawn`](Self::spawn), with a keeper of what front ends say.
+    /// Like [`spawn`](Self::spawn), with a keeper of front ends' states.
     ///
     /// # Errors
     /// As there.
@@ -176,7 +176,7 @@ impl PortThread {
     /// Hands over the next connected stream, in client mode.
     ///
     /// # Errors
-    /// A front end is still connected, or none is taken; `stream` is closed.
+    /// A front end is still connected, or the port is in quarantine; `stream` is closed.
     pub fn attach(&self, stream: OwnedFd) -> Result<(), AttachError> {
         let mut stream = Some(stream);
         let refused = if let Some(Quarantine { reason, left, .. }) = self.conduct.quarantine(Instant::now()) {
@@ -200,69 +200,69 @@ impl PortThread {
         }
     }
 
-    /// Ends the connection, if there is one, for what the front end did.
+    /// Ends the connection, if any, for the front end's fault.
     pub fn throw_out(&self, kind: ThrownOut, reason: String) {
         self.mailbox.post(|inbox| inbox.throw_out = Some((kind, reason)));
     }
 
-    /// Goes on with a quarantine of another process.
+    /// Continues a quarantine of another process.
     pub fn quarantine(&self, quarantine: &Quarantine) {
         self.conduct.resume(quarantine, Instant::now());
-        // A front end that came before the quarantine does not stay.
+        // A front end that came before the quarantine is disconnected.
         self.throw_out(ThrownOut::Held, quarantine.reason.clone());
     }
 
-    /// What its front ends' objects did.
+    /// Returns the record of its front ends' objects.
     pub fn conduct(&self) -> &Conduct {
         &self.conduct
     }
 
-    /// Who is told of what they did.
+    /// Returns the receiver of events.
     pub fn report(&self) -> &Report {
         &self.report
     }
 
-    /// Whether pages of the front end's memory may be missing, and whether that is because it is on a disk.
+    /// Whether pages of the front end's memory may be missing, and whether because it is on a disk.
     pub fn has_holes(&self) -> (bool, bool) {
         let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         (shared.has_holes(), shared.disk)
     }
 
-    /// What may take long is done there.
+    /// Returns the threads for slow work.
     pub fn errands(&self) -> &Errands {
         &self.errands
     }
 
-    /// Passes what the front end has said to the keeper again: it is another one, or asks for it.
+    /// Sends the front end's state to the keeper again: it is a new one, or asks for it.
     pub fn renew(&self) {
         self.mailbox.post(|inbox| inbox.renew = true);
     }
 
-    /// Moves the port to another worker, between two messages. What comes of that is told by the result.
+    /// Moves the port to another worker, between two messages. The receiver gets the result.
     pub fn move_to(&self, worker: usize) -> Receiver<Outcome> {
         let (done, outcome) = sync_channel(1);
         self.mailbox.post(|inbox| inbox.move_to = Some((worker, done)));
         outcome
     }
 
-    /// Takes back [`move_to`](Self::move_to): if the thread has not come to it, its receiver is told nothing.
+    /// Reverts [`move_to`](Self::move_to): if the thread has not begun, its receiver gets no result.
     pub fn stay(&self) {
         self.mailbox.post(|inbox| inbox.move_to = None);
     }
 
-    /// No message is read from when the receiver gets its answer until [`thaw`](Self::thaw).
+    /// Reads no message after the receiver's answer until [`thaw`](Self::thaw).
     pub fn freeze(&self) -> Receiver<()> {
         let (frozen, obeyed) = sync_channel(1);
         self.mailbox.post(|inbox| inbox.frozen = Some(frozen));
         obeyed
     }
 
-    /// Messages are read again.
+    /// Reads messages again.
     pub fn thaw(&self) {
         self.mailbox.post(|inbox| inbox.frozen = None);
     }
 
-    /// Ends the connection, if there is one, and the thread.
+    /// Ends the connection, if any, and the thread.
     pub fn stop(mut self) {
         self.end();
     }
@@ -283,17 +283,17 @@ impl Drop for PortThread {
     }
 }
 
-/// How a connection began that is to be served.
+/// How a connection to serve began.
 enum Begun {
-    /// It has not.
+    /// Not yet.
     Here,
-    /// While another was served.
+    /// While another one was served.
     Waiting(Beginning),
     /// In another process.
     Elsewhere(Beginning, Option<Gate>),
 }
 
-/// The thread's own half.
+/// The thread's half.
 struct Port {
     config: PortConfig,
     service: Service,
@@ -344,9 +344,10 @@ impl Port {
             let quarantine = self.service.conduct.left(now);
             let closing = self.service.errands.busy_for();
             self.tell_of(closing);
-            // In quarantine front ends are told so, by closing; an errand is waited for, and its end is mail.
+            // In quarantine front ends are closed; otherwise the thread waits for the errand, whose end is
+            // mail.
             let busy = closing.map(|_| ERRANDS_LONG);
-            // In quarantine all are turned away, and closed one by one.
+            // In quarantine all are refused, and closed one by one.
             let deaf = closing.is_some() || quarantine.is_some() && self.entrance.is_busy();
             let at_once = (self.entrance.has_heir() && !deaf).then_some(Duration::ZERO);
             let shut = self.entrance.shut_for(now).filter(|_| !deaf);
@@ -374,7 +375,7 @@ impl Port {
                 self.mailbox.freeze(frozen);
                 continue;
             }
-            // An errand's end is mail: what was busy is looked at again.
+            // An errand's end is mail: checks again.
             if deaf {
                 continue;
             }
@@ -398,7 +399,7 @@ impl Port {
         self.entrance.turn_away(stream, "the port is in quarantine", &self.status, Instant::now());
     }
 
-    /// Says that errands keep the port from taking a front end, or not any more.
+    /// Logs that errands keep the port from accepting a front end, or no longer do.
     fn tell_of(&mut self, closing: Option<Duration>) {
         let long = closing.filter(|time| *time >= ERRANDS_LONG);
         let was = self.status.snapshot().closing;
@@ -449,7 +450,7 @@ impl Port {
         };
         let ours = !matches!(end, End::NotOurs);
         if ours {
-            // The agent, which keeps it for a restart, has a duplicate: that must not keep it open.
+            // The agent has a duplicate for a restart, which must not keep the connection open.
             let _ = stream.shutdown(std::net::Shutdown::Both);
             self.keeper.gone();
         }

@@ -1,4 +1,4 @@
-//! The dirty log: what the front end has said of it so far.
+//! The dirty log, from the front end's messages.
 //!
 //! ```text
 //!  SET_LOG_BASE ───────────── area ─┐
@@ -6,8 +6,8 @@
 //!  SET_VRING_ADDR ─ VHOST_VRING_F_LOG┘
 //! ```
 //!
-//! Either of the two begins it, and then everything is noted, used rings too: a page too many is
-//! sent again, no more.
+//! Either of the two begins it, and then all writes are noted, used rings too: a page too many is only sent
+//! once more.
 
 use super::saved::{Numbered, SavedLog};
 use crate::quota::Charge;
@@ -28,17 +28,17 @@ pub struct Logging {
 /// SET_LOG_BASE.
 pub struct Base {
     area: Arc<LogArea>,
-    /// For the agent, which keeps it for a restart.
+    /// For the agent, which stores it for a restart.
     file: Numbered,
     size: u64,
     offset: u64,
 }
 
 impl Logging {
-    /// SET_LOG_BASE: the log is there from now on. Returns the one before, to be given up.
+    /// SET_LOG_BASE: maps the log. Returns the one before, to be given up.
     ///
     /// # Errors
-    /// It cannot be.
+    /// It cannot be used.
     pub fn set_base(
         &mut self,
         file: Numbered,
@@ -50,8 +50,8 @@ impl Logging {
         Ok(self.base.replace(Base { area, file, size, offset }))
     }
 
-    /// Where writes to `memory` are noted, if there is anything to note them in. `rings` has what
-    /// the front end says of used rings: guest address and bytes of each that is to be noted.
+    /// Returns the log for writes to `memory`, if there is one. `rings` are the used rings to note: guest
+    /// address and bytes of each.
     ///
     /// # Errors
     /// The log has no bit for some of it.
@@ -69,7 +69,7 @@ impl Logging {
         Ok(Some(log))
     }
 
-    /// What another process needs, and the descriptor.
+    /// Returns the state that another process needs, and the descriptor.
     pub fn kept(&self) -> Option<(SavedLog, Numbered)> {
         self.base.as_ref().map(|Base { file, size, offset, .. }| {
             (SavedLog { file: file.number(), size: *size, offset: *offset }, file.clone())

@@ -1,4 +1,4 @@
-//! What a port's owner tells its thread.
+//! Orders of a port's owner to its thread.
 //!
 //! ```text
 //!  owner ── post ─▶ inbox ── eventfd ─▶ [ wait ] ── take ─▶ thread
@@ -15,27 +15,27 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tidegate_service::housekeeping;
 
-/// Why a port does not move now.
+/// Why a port cannot move now.
 pub const FROZEN: &str = "another process is about to take the place of this one";
 
-/// What the owner tells the thread.
+/// Orders to the thread.
 #[derive(Debug, Default)]
 pub struct Inbox {
     /// End the connection, and the thread.
     pub stop: bool,
-    /// Throw the front end out for this.
+    /// Disconnect the front end for this.
     pub throw_out: Option<(ThrownOut, String)>,
     /// The next front end, in client mode.
     pub stream: Option<OwnedFd>,
-    /// Another keeper wants what the front end has said.
+    /// Another keeper needs the front end's state.
     pub renew: bool,
-    /// Move the port to this worker, and say how that went.
+    /// Move the port to this worker, and send the result.
     pub move_to: Option<(usize, SyncSender<Outcome>)>,
-    /// Read no message until this is taken back; answered when it is obeyed.
+    /// Read no message until this is reverted; answered when obeyed.
     pub frozen: Option<SyncSender<()>>,
 }
 
-/// Where the owner leaves it; the thread polls `wake`.
+/// The place of the orders; the thread polls `wake`.
 #[derive(Debug)]
 pub struct Mailbox {
     inbox: Mutex<Inbox>,
@@ -43,23 +43,23 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// An empty one.
+    /// Returns an empty one.
     ///
     /// # Errors
-    /// No descriptor to be had.
+    /// No descriptor available.
     pub fn new() -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { inbox: Mutex::default(), wake })
     }
 
-    /// Leaves something, and wakes the thread.
+    /// Leaves an order, and wakes the thread.
     pub fn post(&self, change: impl FnOnce(&mut Inbox)) {
         change(&mut self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
         // Fails only if the counter is full, and then the thread is awake anyway.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// What was left; orders that last stay.
+    /// Takes the orders; lasting ones stay.
     pub fn take(&self) -> Inbox {
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +73,7 @@ impl Mailbox {
         }
     }
 
-    /// Tells the thread that asked that this one is frozen, and returns when it is not any more.
+    /// Answers that this thread is frozen, and returns when it no longer is.
     pub fn freeze(&self, frozen: &SyncSender<()>) {
         let _ = frozen.try_send(());
         loop {
@@ -84,7 +84,7 @@ impl Mailbox {
             match &inbox.frozen {
                 Some(frozen) if !inbox.stop => drop(frozen.try_send(())),
                 _ => {
-                    // What came meanwhile is still there.
+                    // Orders that came meanwhile are still in the inbox.
                     let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
                     return;
                 }
@@ -93,8 +93,8 @@ impl Mailbox {
     }
 }
 
-/// Waits for mail, for the streams, for the listener, or for `pause` to pass.
-/// Returns of each stream whether no more bytes will come from it.
+/// Waits for mail, for the streams, for the listener, or for `pause` to pass. Returns for each stream
+/// whether it has ended.
 pub fn wait(
     mailbox: &Mailbox,
     streams: [Option<(&UnixStream, PollFlags)>; 2],

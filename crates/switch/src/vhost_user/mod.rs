@@ -8,24 +8,24 @@
 //!                                                          listener: accept, let a second front end wait, reconnect
 //! ```
 //!
-//! - [`listener`]: the port's thread: who may speak
-//! - `entrance`: who comes in: one is served, one may wait, all others are turned away
-//! - [`heir`]: the one that waits
-//! - [`session`]: one front end: when it may speak, and what ends it
-//! - [`exchange`]: one message of it: taken, looked at, obeyed, answered
+//! - [`listener`]: the port's thread, and which front end it serves
+//! - `entrance`: accepts front ends: one is served, one may wait, others are refused
+//! - [`heir`]: the front end that waits
+//! - [`session`]: one front end: when it may speak, and the end of its connection
+//! - [`exchange`]: one message: taken, checked, obeyed, answered
 //! - [`wire`]: messages on its socket
-//! - [`door`]: what may come with a message
-//! - [`request`]: which messages there are, what each looks like, and what it asks
-//! - [`connection`]: what a front end said, and what it means
-//! - [`notifier`]: how drivers are called
-//! - [`kick`]: how drivers call
-//! - [`errands`]: work that may take long, in threads that no other thread waits for
-//! - [`conduct`]: what a port's objects did to others, and its quarantine
+//! - [`door`]: checks descriptors of messages
+//! - [`request`]: the messages, their forms and requests
+//! - [`connection`]: a front end's state
+//! - [`notifier`]: calls drivers
+//! - [`kick`]: hears drivers
+//! - [`errands`]: slow work, in threads that no other thread waits for
+//! - [`conduct`]: how a port's objects delayed others, and its quarantine
 //! - [`service`]: these, for one port
-//! - [`config`]: what its thread needs to know about it
-//! - [`saved`]: what a front end has said, for another process to keep
+//! - [`config`]: settings of a port's thread
+//! - [`saved`]: a front end's state in a form for another process
 //! - [`features`]: the feature bits, offered and named
-//! - [`status`]: what is known about the connection, for others to read
+//! - [`status`]: the connection's state for readers
 
 pub mod conduct;
 pub mod config;
@@ -63,13 +63,13 @@ use saved::{Numbered, SavedConnection};
 use std::sync::Arc;
 use tidegate_contract::Mac;
 
-/// For the person who started a VM whose memory no other process can map.
+/// For a user who started a VM whose memory no other process can map.
 pub const NOT_SHARED: &str = "guest memory is not shared; add share=on: \
     `-object memory-backend-memfd,id=mem,size=...,share=on -machine memory-backend=mem`, \
     in libvirt's XML `<memoryBacking><access mode='shared'/></memoryBacking>`";
 
-/// What it takes to start one virtqueue. Addresses are the front end's
-/// (user) addresses, to be translated by [`GuestMemory`].
+/// Settings of one virtqueue to start. Addresses are the front end's (user) addresses, to be translated by
+/// [`GuestMemory`].
 #[derive(Debug)]
 pub struct VringSetup {
     /// Entries, 1 to 32768; of a split ring a power of two (virtio 1.2, 2.7 and 2.8).
@@ -83,80 +83,81 @@ pub struct VringSetup {
     /// First available index to be read; packed: both places and wrap counters
     /// ([`Queue::new`](crate::virtio::Queue::new)).
     pub base: u32,
-    /// Guest address of the used ring in the dirty log, if the front end says one (VHOST_VRING_F_LOG).
+    /// Guest address of the used ring in the dirty log, if the front end names one (VHOST_VRING_F_LOG).
     pub log: Option<u64>,
     /// The driver's notification; `None` means the ring is polled.
     pub kick: Option<Kick>,
     /// Our notification; `None` means the driver polls.
     pub call: Option<Call>,
-    /// What outlives this process: if it says that the queue was in service at this place, the queue
-    /// goes on there and `base` means nothing. `None` for a queue that no later process recovers.
+    /// The record that outlives this process: if it says that the queue was in service at this place, the
+    /// queue continues there and `base` means nothing. `None` for a queue that no later process recovers.
     pub inflight: Option<QueueInflight>,
 }
 
-/// Bytes of what the device writes at a ring's `used` address: the used ring of `size` entries
+/// Returns the bytes that the device writes at a ring's `used` address: the used ring of `size` entries
 /// (virtio 1.2, 2.7.8), or its event suppression (2.8.10).
 pub fn used_bytes(packed: bool, size: u16) -> u64 {
     if packed { 4 } else { 6 + 8 * u64::from(size) }
 }
 
-/// What a connection asks of the data plane. Every call returns only once the
-/// workers obey it, so a reply sent afterwards is true.
+/// A connection's calls to the data plane. Each returns only when the workers obey it, so a later reply is
+/// true.
 ///
-/// Queue indices are the protocol's: even is the driver's receive queue (rx in
-/// the VM's view), odd its transmit queue.
+/// Queue indices are the protocol's: even is the driver's receive queue (rx in the VM's view), odd its
+/// transmit queue.
 pub trait PortControl {
-    /// The negotiated virtio features. Called before any queue starts.
+    /// Sets the negotiated virtio features. Called before any queue starts.
     fn set_features(&mut self, features: u64);
-    /// A new memory table: frames in flight from this port are dropped before
-    /// this returns, running queues go on in the new table (their addresses are
-    /// translated again). `Err` says which ring no longer fits.
+    /// Sets a new memory table: frames in flight from this port are dropped before this returns, running
+    /// queues continue in the new table (their addresses are translated anew). `Err` names a ring that no
+    /// longer fits.
     fn set_memory(&mut self, memory: Arc<GuestMemory>) -> Result<(), String>;
-    /// From now on every page of guest memory that is written is noted there, or not any more.
+    /// Begins or ends noting written pages of guest memory.
     fn set_log(&mut self, log: Option<DirtyLog>);
-    /// Where else a running queue's used ring is in that log.
+    /// Sets where that log also has a running queue's used ring.
     fn set_used_log(&mut self, index: u16, log: Option<u64>);
-    /// Tells the segment that an address lives here; `false` where it is not the contract's.
+    /// Announces an address to the segment; `false` if it is not the contract's.
     fn announce(&mut self, mac: Mac) -> bool;
-    /// Listens to what a queue's driver is to kick by, which is yet to [hear](Kick::hear) it. `Err` says why not.
+    /// Lets the worker listen to a queue's kick, which does not [hear](Kick::hear) its driver yet. `Err`
+    /// has the reason.
     fn listen(&mut self, kick: &Kick) -> Result<(), String>;
-    /// As [`listen`](Self::listen), for another worker: the port is about to go there.
+    /// Like [`listen`](Self::listen), for another worker: the port is about to move there.
     fn listen_at(&mut self, worker: usize, kick: &Kick) -> Result<(), String>;
-    /// Moves the port to another worker; `kicks` are what its queues' drivers kick that one by. `Err` says why it stays.
+    /// Moves the port to another worker; its drivers kick that one by `kicks`. `Err` has the reason why it
+    /// stays.
     fn move_to(&mut self, worker: usize, kicks: Vec<(u16, Kick)>) -> Outcome;
-    /// Takes back what [`listen`](Self::listen) did, of a kick that no queue has.
+    /// Reverts [`listen`](Self::listen) for a kick that no queue has.
     fn forget(&mut self, kick: &Kick);
-    /// Starts a queue; it carries frames once enabled. Its kick is listened to already.
+    /// Starts a queue; it carries frames once enabled. The worker listens to its kick already.
     fn start_queue(&mut self, index: u16, setup: VringSetup) -> Result<(), String>;
-    /// Stops a queue, having dropped its frames in flight; returns the base to
-    /// start it from again.
+    /// Stops a queue after dropping its frames in flight; returns the base to start it from.
     fn stop_queue(&mut self, index: u16) -> Option<u32>;
     /// SET_VRING_ENABLE.
     fn enable_queue(&mut self, index: u16, enabled: bool);
     /// Replaces our notification of a running queue.
     fn set_call(&mut self, index: u16, call: Option<Call>);
-    /// Replaces the driver's notification of a running queue by one that is listened to.
+    /// Replaces the driver's notification of a running queue by one that the worker listens to.
     fn set_kick(&mut self, index: u16, kick: Option<Kick>);
-    /// The front end went away (or is thrown out): all queues stop, memory is released.
+    /// The front end went away or is disconnected: stops all queues, releases memory.
     fn disconnect(&mut self, reason: &str);
 }
 
-/// Keeps what a front end says, for the process after this one.
+/// Stores a front end's state for the next process.
 pub trait Keeper: Send {
-    /// A message is about to be read. Until [`said`](Self::said), what is kept is not what the front end
-    /// knows: after a crash it would wait for an answer.
+    /// A message is about to be read. Until [`said`](Self::said), the stored state is not what the front
+    /// end expects: after a crash it would wait for an answer.
     fn listening(&mut self);
-    /// What it has said by now; the last message was answered.
+    /// Stores the front end's state after the last message was answered.
     fn said(&mut self, kept: SavedConnection, descriptors: Vec<Numbered>);
-    /// Passes everything to the keeper again: it is another one, or a note could not be passed on.
+    /// Sends the whole state to the keeper again: it is a new one, or a note was lost.
     fn renew(&mut self);
-    /// Something could not be passed on.
+    /// Whether a note could not be sent.
     fn is_behind(&self) -> bool;
-    /// The connection is over.
+    /// The connection has ended.
     fn gone(&mut self);
 }
 
-/// Keeps nothing.
+/// Stores nothing.
 pub struct NoKeeper;
 
 impl Keeper for NoKeeper {

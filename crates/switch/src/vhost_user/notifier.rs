@@ -1,4 +1,4 @@
-//! Calling drivers: by the worker itself while that is cheap, else by a thread of the port.
+//! Calls drivers: the worker itself while that is cheap, else a thread of the port.
 //!
 //! ```text
 //!  worker ─ Call::signal ─┬─ direct ──▶ eventfd ─▶ driver            about 1 us
@@ -7,15 +7,15 @@
 //!                                                        └─ slow, twice in a row: an event
 //! ```
 //!
-//! An eventfd belongs to the front end, and with it the list of those who wait for it: each signal walks over all of
-//! them, holding a spin lock with interrupts off. No check before a signal says how long it will take, since waiters
-//! can come in between, or one can come that has all the others behind it. A thread of its own for each signal is
-//! the way without that risk, and costs each interrupt of each guest the wake-up of an idle CPU; see
-//! docs/decisions/driver-calls.md for both in figures.
+//! An eventfd belongs to the front end, and so does the list of its waiters: each signal walks over all of
+//! them, holding a spin lock with interrupts off. No check before a signal tells how long it will take,
+//! since waiters can come in between, or one can hide all others. A thread for each signal avoids that
+//! risk, and costs each interrupt of each guest the wake-up of an idle CPU; docs/decisions/driver-calls.md
+//! has figures of both.
 //!
-//! So a port has a small account of time that direct signals may take beyond what is usual. One slow signal can
-//! overdraw it, once: from then on the port's thread signals, and measures its own CPU time, in which there
-//! is no other thread's work. A port whose counters turn out cheap again goes back to direct ones, after a time that doubles.
+//! So a port has a small account of time for slow direct signals. One slow signal can overdraw it, once:
+//! from then on the port's thread signals, and measures its own CPU time, which contains no other thread's
+//! work. A port whose counters turn out cheap returns to direct signals, after a time that doubles.
 
 use super::conduct::{Event, LONG, Object};
 use super::saved::Numbered;
@@ -29,16 +29,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use tidegate_service::housekeeping;
 
-/// Longer than any ordinary signal takes, with the wake-up of an idle CPU, ns.
+/// Longer than an ordinary signal with the wake-up of an idle CPU (ns).
 const USUAL: u64 = 50_000;
-/// What direct signals may take beyond, ns ...
+/// Excess time of direct signals (ns) ...
 const BURST: u64 = 5_000_000;
-/// ... which is there again after this part of time: a 50th, so that a CPU that is taken away now and then, in
-/// the middle of a signal, does not use it up.
+/// ... which returns at a 50th of the time, so that a CPU that is taken away now and then, during a signal,
+/// does not use it up.
 const SHARE: u64 = 50;
-/// After how long direct signals are tried again the first time, ns.
+/// Pause before direct signals are tried for the first time (ns).
 const AGAIN: u64 = 10_000_000_000;
-/// A signal of the thread that takes longer, in CPU time and twice in a row, is slow, ns.
+/// CPU time from which on a signal of the thread, twice in a row, is slow (ns).
 pub const SLOW: u64 = 1_000_000;
 /// No time.
 const NEVER: u64 = u64::MAX;
@@ -57,19 +57,20 @@ pub struct Call {
 }
 
 impl Call {
-    /// What the driver is called by.
+    /// Returns the driver's call eventfd.
     pub fn event(&self) -> &Numbered {
         &self.event
     }
 
-    /// Calls the driver. Where a call is slow because many wait for the same eventfd, the port's thread makes the later ones.
+    /// Calls the driver. If a call is slow because of the eventfd's waiters, the port's thread makes the
+    /// later ones.
     #[inline]
     pub fn signal(&self) {
         if self.line.direct_from.load(Ordering::Relaxed) != 0 {
             return self.line.want(self.queue);
         }
         let before = clock();
-        // A counter it is: that was looked at.
+        // It is a counter: checked before.
         let _ = eventfd::signal(&self.event);
         let took = clock().saturating_sub(before);
         if took > USUAL {
@@ -78,23 +79,23 @@ impl Call {
     }
 }
 
-/// The thread of a port that calls its drivers, where workers do not.
+/// The thread of a port that calls its drivers instead of workers.
 pub struct Notifier {
     name: String,
     line: Arc<Line>,
 }
 
-/// What workers and the thread share.
+/// Shared by workers and the thread.
 struct Line {
-    /// From when on workers call, ns; 0 where they do. Until then they leave the calls to the thread: for good
-    /// ([`NEVER`]) where one was found slow. One word, so that neither of both overwrites what the other one found.
+    /// Time from which on workers call (ns); 0: now. Until then the thread does: for good ([`NEVER`]) after
+    /// a slow call. One word, so that neither overwrites the other's finding.
     direct_from: AtomicU64,
     /// A bit for each queue whose driver is to be called.
     wanted: [AtomicU64; QUEUES / 64],
-    /// Time that direct signals have used up, ns, and when it was that much.
+    /// Excess time of direct signals (ns), and its date.
     used: AtomicU64,
     used_at: AtomicU64,
-    /// How often they were too slow.
+    /// How often direct signals were too slow.
     relapses: AtomicU64,
     over: AtomicBool,
     thread: OnceLock<Thread>,
@@ -110,7 +111,8 @@ impl std::fmt::Debug for Line {
 }
 
 impl Notifier {
-    /// That of port `name`. Without asynchronous I/O a signal may wait, and the thread gives all of them.
+    /// Returns the notifier of port `name`. Without asynchronous I/O a signal may wait, and the thread
+    /// gives all of them.
     pub fn new(name: &str, report: Report) -> Self {
         let line = Line {
             direct_from: AtomicU64::new(if eventfd::never_waits() { 0 } else { NEVER }),
@@ -126,10 +128,10 @@ impl Notifier {
         Self { name: name.to_owned(), line: Arc::new(line) }
     }
 
-    /// How to call the driver of queue `queue`, from now on by `event`.
+    /// Returns how to call the driver of queue `queue`, from now on by `event`.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// No thread available.
     pub fn call(&self, queue: u8, event: Numbered) -> io::Result<Call> {
         self.start()?;
         let mut events = self.line.events();
@@ -141,19 +143,19 @@ impl Notifier {
         Ok(Call { event, queue, line: self.line.clone() })
     }
 
-    /// Calls no driver any more; returns the eventfds that drivers were called by, to be given up.
+    /// Calls no driver any more; returns the drivers' eventfds, to be given up.
     #[must_use = "closing the last descriptor may take long"]
     pub fn forget(&self) -> Vec<Option<Numbered>> {
         std::mem::take(&mut *self.line.events())
     }
 
-    /// All calls by the thread, for good.
+    /// Leaves all calls to the thread, for good.
     #[cfg(test)]
     fn leave_to_thread(&self) {
         self.line.direct_from.store(NEVER, Ordering::Relaxed);
     }
 
-    /// Whether workers leave the calls to the thread.
+    /// Whether the thread makes the calls.
     #[cfg(test)]
     fn is_by_thread(&self) -> bool {
         self.line.direct_from.load(Ordering::Relaxed) != 0
@@ -196,7 +198,7 @@ impl Line {
         }
     }
 
-    /// A direct signal of a worker's took so long. Only the port's worker comes here.
+    /// Notes that a worker's direct signal took so long. Only the port's worker calls this.
     #[cold]
     fn was_slow(&self, queue: u8, at: u64, took: u64) {
         let earned = at.saturating_sub(self.used_at.load(Ordering::Relaxed)) / SHARE;
@@ -209,10 +211,10 @@ impl Line {
         self.used.store(0, Ordering::Relaxed);
         let relapses = self.relapses.fetch_add(1, Ordering::Relaxed).min(20);
         let again = clock() + (AGAIN << relapses);
-        // What the thread has found slow meanwhile stays so.
+        // A slow call found by the thread meanwhile stays noted.
         let later = |from| (from != NEVER).then_some(again);
         let _ = self.direct_from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
-        // Called once too often, so that the thread finds out.
+        // Called once too often, so that the thread notices.
         self.want(queue);
     }
 
@@ -225,8 +227,8 @@ impl Line {
                 while bits != 0 {
                     let queue = word * 64 + bits.trailing_zeros() as usize;
                     bits &= bits - 1;
-                    // Cloned: the list is not to be locked during a signal. Where this is the last one, closing
-                    // it holds up this thread alone.
+                    // Cloned, so that the list is not locked during a signal. Closing the last clone delays
+                    // only this thread.
                     let event = self.events().get(queue).cloned().flatten();
                     if let Some(event) = event {
                         self.call(&event);
@@ -240,11 +242,11 @@ impl Line {
         }
     }
 
-    /// Calls a driver, and judges what it took.
+    /// Calls a driver, and judges the time.
     fn call(&self, event: &Numbered) {
         let from = self.direct_from.load(Ordering::Relaxed);
         if let Some(took) = slow(event) {
-            // Found slow: direct signals are not tried again.
+            // Slow: direct signals are not tried any more.
             self.direct_from.store(NEVER, Ordering::Relaxed);
             if took >= LONG {
                 (self.report)(Event { object: Object::Call, took });
@@ -256,8 +258,8 @@ impl Line {
     }
 }
 
-/// Signals `event`, and again where that was slow: how much CPU time of this thread the faster of both took, ns,
-/// where both were slow.
+/// Signals `event`, and once more if that was slow: returns the CPU time of the faster one (ns) if both
+/// were slow.
 pub fn slow(event: impl AsFd) -> Option<u64> {
     let once = || {
         let before = cpu_time();
@@ -268,7 +270,7 @@ pub fn slow(event: impl AsFd) -> Option<u64> {
     (first > SLOW).then(|| first.min(once())).filter(|took| *took > SLOW)
 }
 
-/// Time that this thread has run for, ns. What the host takes away from it is in there, unless it says so.
+/// Returns the CPU time of this thread (ns). It includes stolen time unless the host reports that.
 pub fn cpu_time() -> u64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -338,7 +340,7 @@ mod tests {
         let line = &notifier.line;
         let _ = notifier.call(0, counter()).unwrap();
         let start = clock();
-        // A fiftieth of the time, in pieces: as a noisy host takes it.
+        // A fiftieth of the time, in pieces, as a noisy host takes it.
         for n in 0..100 {
             line.was_slow(0, start + n * 50_000_000, 1_000_000);
         }
@@ -347,7 +349,7 @@ mod tests {
             line.was_slow(0, start + 5_000_000_000 + n * 1_000_000, 1_000_000);
         }
         assert!(notifier.is_by_thread());
-        // Cheap, as the thread finds; so direct ones are tried again, later each time.
+        // Cheap for the thread; so direct ones are tried, later each time.
         let first = line.direct_from.load(Ordering::Relaxed) - clock();
         assert!((AGAIN / 2..=AGAIN).contains(&first));
         line.was_slow(0, clock(), BURST);
@@ -357,7 +359,7 @@ mod tests {
         until(|| !notifier.is_by_thread());
     }
 
-    /// What the thread found stays, whatever the worker notes at the same time.
+    /// The thread's finding stays, whatever the worker notes at the same time.
     #[test]
     fn a_slow_counter_stays_with_the_thread() {
         let (notifier, _) = notifier();
@@ -395,7 +397,7 @@ mod tests {
         assert!(notifier.is_by_thread(), "for good");
     }
 
-    /// Each call arrives, by either way. What both cost is printed, for docs/decisions/driver-calls.md.
+    /// Each call arrives in both ways. Their costs are printed for docs/decisions/driver-calls.md.
     #[test]
     fn each_call_arrives_and_says_what_it_cost() {
         let (notifier, _) = notifier();

@@ -1,16 +1,16 @@
-//! What a request of a front end comes to: a reply, or the reason for which the front end is thrown out.
+//! The result of a front end's request: a reply, or the reason to disconnect it.
 
 use super::saved::Numbered;
 use crate::quota::Exceeded;
 use crate::stats::ThrownOut;
 use vhost::vhost_user::message::VhostUserMsgValidator;
 
-/// Why a front end is thrown out.
+/// Why a front end is disconnected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// What it is counted as.
+    /// Its counter.
     pub kind: ThrownOut,
-    /// What it sent or did, and what was expected.
+    /// What it sent or did, and the expectation.
     pub reason: String,
 }
 
@@ -21,29 +21,29 @@ impl<T: Into<String>> From<T> for Rejection {
     }
 }
 
-/// Of a message that is refused, the reason; it ends the connection.
+/// Result of a message; an error ends the connection.
 pub(super) type Result<T> = std::result::Result<T, Rejection>;
 
 pub(super) fn refuse<T>(reason: impl Into<Rejection>) -> Result<T> {
     Err(reason.into())
 }
 
-/// Of a message that wants more than the port may have.
+/// Returns the rejection of a message that wants more than the port may have.
 pub(crate) fn exceeded(message: &str, exceeded: Exceeded) -> Rejection {
     Rejection { kind: ThrownOut::Quota, reason: format!("{message}: {exceeded}") }
 }
 
-/// What a message is answered with, beyond an acknowledgement.
+/// A reply beyond an acknowledgement.
 #[derive(Debug)]
 pub struct Reply {
     /// The payload.
     pub payload: Vec<u8>,
-    /// What goes with it.
+    /// Its descriptor.
     pub descriptor: Option<Numbered>,
 }
 
 impl Reply {
-    /// A payload without padding.
+    /// Returns a payload without padding.
     pub(crate) fn of(body: &impl VhostUserMsgValidator) -> Self {
         Self { payload: body.as_slice().to_vec(), descriptor: None }
     }

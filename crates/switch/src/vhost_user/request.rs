@@ -1,12 +1,12 @@
-//! The messages that a port takes: what each looks like, and what it asks.
+//! The messages that a port takes: their forms and requests.
 //!
 //! ```text
 //!  header ─▶ Form: payload, descriptors, feature     payload, descriptors ─▶ decode ─▶ Request
 //!            (checked by wire, door, connection)                             (the `vhost` crate's structs)
 //! ```
 //!
-//! What the protocol requires of each message ("Front-end message types" of the vhost-user specification) is said at
-//! its [`Request`].
+//! Each [`Request`] states what the protocol requires of its message ("Front-end message types" of the
+//! vhost-user specification).
 
 use super::NOT_SHARED;
 use super::saved::Passed;
@@ -18,7 +18,7 @@ use vhost::vhost_user::message::{
     VhostUserVringAddr, VhostUserVringState,
 };
 
-/// What the descriptors of a message are to be.
+/// The expected kind of a message's descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An event counter.
@@ -31,20 +31,20 @@ pub enum Kind {
     Unused,
 }
 
-/// What a message looks like.
+/// The form of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
     /// Bytes of its payload, before any regions of a memory table.
     payload: usize,
-    /// Its payload goes on with as many regions of a memory table as it says.
+    /// Its payload continues with the stated number of regions of a memory table.
     is_table: bool,
-    /// What its descriptors are to be.
+    /// Kind of its descriptors.
     pub kind: Kind,
-    /// How many it may have.
+    /// Most descriptors.
     pub most: usize,
-    /// The protocol feature that it belongs to; none for most.
+    /// Its protocol feature, if any.
     pub needs: Feature,
-    /// It is answered with more than an acknowledgement.
+    /// Its reply is more than an acknowledgement.
     pub is_answered: bool,
 }
 
@@ -69,7 +69,7 @@ impl Form {
     /// Whether its payload may have that many bytes.
     ///
     /// # Errors
-    /// It may not, in words.
+    /// The reason.
     pub fn fits(&self, size: usize) -> Result<(), String> {
         let (least, region) = (self.payload, size_of::<VhostUserMemoryRegion>());
         let most = least + MAX_ATTACHED_FD_ENTRIES * region;
@@ -83,7 +83,7 @@ impl Form {
     }
 }
 
-/// What a message looks like; `None` for those that none of our features allows.
+/// Returns the form of a message; `None` for those that none of our features allows.
 pub fn form(code: FrontendReq) -> Option<Form> {
     use FrontendReq as Req;
     let (empty, number) = (Form::of::<VhostUserEmpty>(), Form::of::<VhostUserU64>());
@@ -111,65 +111,66 @@ pub fn form(code: FrontendReq) -> Option<Form> {
     })
 }
 
-/// A queue, and by what it is notified from now on; `None` where it is polled.
+/// A queue and its new notification; `None` if it is polled.
 pub type Counter = (u8, Option<Passed>);
 
-/// What a front end asks. Queue indices, addresses and sizes are as it says them.
+/// A front end's request. Queue indices, addresses and sizes as in the message.
 pub enum Request {
-    /// GET_FEATURES: the virtio features offered, and whether protocol features are; answered.
+    /// GET_FEATURES: the offered virtio features, and whether there are protocol features; answered.
     GetFeatures,
-    /// SET_FEATURES: the virtio features from now on, of those offered.
+    /// SET_FEATURES: the virtio features from now on, among those offered.
     SetFeatures(u64),
     /// GET_PROTOCOL_FEATURES: answered.
     GetProtocolFeatures,
-    /// SET_PROTOCOL_FEATURES: of those offered. Legal once GET_FEATURES offered them; SET_FEATURES need not come before.
+    /// SET_PROTOCOL_FEATURES: among those offered. Legal once GET_FEATURES offered them; SET_FEATURES need
+    /// not come before.
     SetProtocolFeatures(u64),
-    /// SET_OWNER: the sender owns the session. It does: a port has one front end at a time.
+    /// SET_OWNER: the sender owns the session, which it does anyway: a port has one front end at a time.
     SetOwner,
     /// RESET_OWNER: no longer used; a back end ignores it, or disables all rings.
     ResetOwner,
-    /// GET_QUEUE_NUM (MQ): how many queues there are; answered.
+    /// GET_QUEUE_NUM (MQ): the number of queues; answered.
     GetQueueNum,
     /// SET_MEM_TABLE: all regions of the guest's memory, each with its descriptor, in that order.
     SetMemTable(Vec<(VhostUserMemoryRegion, Passed)>),
-    /// GET_MAX_MEM_SLOTS (CONFIGURE_MEM_SLOTS): how many regions there may be; answered.
+    /// GET_MAX_MEM_SLOTS (CONFIGURE_MEM_SLOTS): the most regions; answered.
     GetMaxMemSlots,
     /// ADD_MEM_REG (CONFIGURE_MEM_SLOTS): one more region.
     AddMemReg(VhostUserSingleMemoryRegion, Passed),
-    /// REM_MEM_REG (CONFIGURE_MEM_SLOTS): the region with this guest address, user address and size goes. Older front
-    /// ends send a descriptor, which has to be closed unused.
+    /// REM_MEM_REG (CONFIGURE_MEM_SLOTS): removes the region with this guest address, user address and
+    /// size. Older front ends send a descriptor, which is closed unused.
     RemMemReg(VhostUserSingleMemoryRegion),
     /// SET_VRING_NUM: `num` entries.
     SetVringNum(VhostUserVringState),
-    /// SET_VRING_ADDR: where the ring is, in user addresses; where its used ring is in the dirty log, as a guest address.
+    /// SET_VRING_ADDR: the ring's user addresses; the guest address of its used ring in the dirty log.
     SetVringAddr(VhostUserVringAddr),
-    /// SET_VRING_BASE: where the ring goes on.
+    /// SET_VRING_BASE: where the ring continues.
     SetVringBase(VhostUserVringState),
-    /// GET_VRING_BASE: the ring of this index stops; answered with where it goes on.
+    /// GET_VRING_BASE: stops the ring of this index; answered with where it continues.
     GetVringBase(u32),
     /// SET_VRING_KICK: the ring starts, if it has not.
     SetVringKick(Counter),
-    /// SET_VRING_CALL: how the driver is called.
+    /// SET_VRING_CALL: the driver's call.
     SetVringCall(Counter),
-    /// SET_VRING_ERR: how the front end is told of an error.
+    /// SET_VRING_ERR: the front end's error notification.
     SetVringErr(Counter),
-    /// SET_VRING_ENABLE, of this ring. Only where protocol features are negotiated.
+    /// SET_VRING_ENABLE, of this ring. Only with negotiated protocol features.
     SetVringEnable(u32, bool),
-    /// GET_INFLIGHT_FD (INFLIGHT_SHMFD): a new region for what queues have in flight; answered, with its descriptor.
+    /// GET_INFLIGHT_FD (INFLIGHT_SHMFD): a new in-flight region; answered, with its descriptor.
     GetInflightFd(VhostUserInflight),
-    /// SET_INFLIGHT_FD (INFLIGHT_SHMFD): such a region, given back.
+    /// SET_INFLIGHT_FD (INFLIGHT_SHMFD): such a region, returned.
     SetInflightFd(VhostUserInflight, Passed),
-    /// SET_LOG_BASE (LOG_SHMFD): where written pages are noted; answered.
+    /// SET_LOG_BASE (LOG_SHMFD): the log of written pages; answered.
     SetLogBase(VhostUserLog, Passed),
-    /// SEND_RARP (RARP): the guest with this address, the first 6 bytes of the payload, is here and makes no
-    /// announcement itself.
+    /// SEND_RARP (RARP): the guest with this address, the first 6 bytes of the payload, is here and makes
+    /// no announcement itself.
     SendRarp(Mac),
 }
 
-/// What a message asks, of a payload that [fits](Form::fits).
+/// Returns the request of a message whose payload [fits](Form::fits).
 ///
 /// # Errors
-/// Values that cannot be, or not the descriptors that they need; in words.
+/// Impossible values, or missing descriptors, in words.
 pub fn decode(code: FrontendReq, payload: &[u8], descriptors: &[Passed]) -> Result<Request, String> {
     read(code, payload, descriptors).map_err(|why| format!("{code:?}: {why}"))
 }
@@ -229,7 +230,7 @@ fn read(code: FrontendReq, payload: &[u8], descriptors: &[Passed]) -> Result<Req
     })
 }
 
-/// A payload as a struct of the `vhost` crate's, which knows what can be in it; `invalid` is what is wrong otherwise.
+/// Returns a payload as a struct of the `vhost` crate, which validates it; `invalid` is the error text.
 fn body<T: VhostUserMsgValidator + Default>(payload: &[u8], invalid: &str) -> Result<T, String> {
     let mut body = T::default();
     if payload.len() != size_of::<T>() {
@@ -239,7 +240,7 @@ fn body<T: VhostUserMsgValidator + Default>(payload: &[u8], invalid: &str) -> Re
     if body.is_valid() { Ok(body) } else { Err(invalid.into()) }
 }
 
-/// Of SET_MEM_TABLE, as many regions as there are descriptors.
+/// Returns SET_MEM_TABLE's regions, as many as descriptors.
 fn table(payload: &[u8], descriptors: &[Passed]) -> Result<Vec<(VhostUserMemoryRegion, Passed)>, String> {
     let wrong =
         || format!("no regions, or not one file descriptor for each. If there are none: {NOT_SHARED}");
@@ -256,7 +257,7 @@ fn table(payload: &[u8], descriptors: &[Passed]) -> Result<Vec<(VhostUserMemoryR
     regions.zip(descriptors).map(region).collect()
 }
 
-/// Bits 0 to 7 are the queue's index; bit 8 says that there is no descriptor.
+/// Bits 0 to 7 are the queue's index; bit 8 means no descriptor.
 fn counter(number: u64, descriptors: &[Passed]) -> Result<Counter, String> {
     let (queue, is_polled, count) = (number as u8, number & 0x100 != 0, descriptors.len());
     match (is_polled, descriptors) {
@@ -290,7 +291,7 @@ mod tests {
         for (code, form) in taken {
             assert!(offered_protocol().contains(form.needs), "{code:?} can never be asked");
             assert_eq!(form.fits(form.payload), Ok(()));
-            // Zeros may be refused for what they mean, and are known.
+            // Zeros may be refused for their meaning, but the form is known.
             if let Err(why) = decode(code, &vec![0; form.payload], &vec![file(); form.most.min(1)]) {
                 assert!(!why.contains("not supported") && !why.contains("wrong size"), "{why}");
             }

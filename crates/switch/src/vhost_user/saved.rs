@@ -1,4 +1,4 @@
-//! What a front end has said, in a form that another process can keep.
+//! A front end's state in a form that another process can store.
 //!
 //! ```text
 //!  Connection ─ Connection::kept ─▶ SavedConnection + descriptors ─▶ kept by the agent
@@ -6,8 +6,7 @@
 //!  Connection ◀─ Connection::restore ─ SavedConnection + descriptors ◀──┘
 //! ```
 //!
-//! Descriptors have numbers, so that each is sent once although what was said
-//! changes with every message.
+//! Descriptors have numbers, so that each is sent once although the state changes with every message.
 
 use crate::quota::{Account, Amounts, Charge, Exceeded};
 use serde::{Deserialize, Serialize};
@@ -19,12 +18,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Number of a descriptor: never used twice by one process.
 pub type Number = u64;
 
-/// A descriptor that a front end passed, or the process before. The session that handles its message, or goes on with its
-/// connection, has a clone until that is done, and [gives it up](super::errands) then: so no thread closes it because a
-/// message is refused.
+/// A descriptor of a front end, or of the process before. The session that handles its message, or
+/// continues its connection, has a clone until the end, and then [gives it up](super::errands): so no
+/// thread closes it because a message is refused.
 pub type Passed = Arc<OwnedFd>;
 
-/// A descriptor and its number. Clones share the descriptor: the thread that drops the last one closes it, which may
+/// A descriptor and its number. Clones share the descriptor: dropping the last one closes it, which may
 /// take long.
 #[derive(Clone, Debug)]
 pub struct Numbered(Arc<Owned>);
@@ -37,7 +36,7 @@ struct Owned {
 }
 
 impl Numbered {
-    /// Gives a descriptor of a front end's the next number.
+    /// Gives a front end's descriptor the next number.
     ///
     /// # Errors
     /// Its port has too many.
@@ -46,7 +45,7 @@ impl Numbered {
         Ok(Self::new(fd, Some(charge)))
     }
 
-    /// As [`charged`](Self::charged), for a descriptor of our own making.
+    /// Like [`charged`](Self::charged), for a descriptor of our own.
     pub fn free(fd: OwnedFd) -> Self {
         Self::new(Arc::new(fd), None)
     }
@@ -57,7 +56,7 @@ impl Numbered {
         Self(Arc::new(Owned { number, fd, _charge: charge }))
     }
 
-    /// The descriptor, as a message has it.
+    /// Returns the descriptor in the form of a message's.
     pub fn passed(&self) -> Passed {
         self.0.fd.clone()
     }
@@ -77,7 +76,7 @@ impl AsFd for Numbered {
 /// Descriptors by their numbers, as they came.
 pub type Descriptors = HashMap<Number, OwnedFd>;
 
-/// What one front end has said, from its first message to its last.
+/// A front end's state, from its first message to its last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedConnection {
     /// The connection itself.
@@ -88,7 +87,7 @@ pub struct SavedConnection {
     pub protocol_features: u64,
     /// The memory table.
     pub regions: Vec<SavedRegion>,
-    /// Something of the guest's was found in it.
+    /// The guest has written into it.
     pub memory_is_alive: bool,
     /// Every queue, in the protocol's order.
     pub vrings: Vec<SavedVring>,
@@ -124,18 +123,18 @@ pub struct SavedRegion {
     pub file: Number,
 }
 
-/// One queue: what the front end has said of it so far.
+/// The state of one queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedVring {
     /// SET_VRING_NUM.
     pub size: Option<u16>,
     /// SET_VRING_ADDR: descriptors, available, used.
     pub addresses: Option<(u64, u64, u64)>,
-    /// SET_VRING_BASE, or where it was stopped.
+    /// SET_VRING_BASE, or where it stopped.
     pub base: Option<u32>,
-    /// SET_VRING_ADDR: where the used ring is in the dirty log.
+    /// SET_VRING_ADDR: the used ring's address in the dirty log.
     pub log: Option<u64>,
-    /// SET_VRING_KICK; `None` where it is polled.
+    /// SET_VRING_KICK; `None` if it is polled.
     pub kick: Option<Number>,
     /// SET_VRING_CALL.
     pub call: Option<Number>,
@@ -147,7 +146,7 @@ pub struct SavedVring {
     pub running: bool,
 }
 
-/// Most memory regions and queues that a connection has, here or in a release to come.
+/// Most memory regions and queues of a connection, in this or a later release.
 const MOST: (usize, usize) = (64, 256);
 
 impl SavedConnection {

@@ -1,4 +1,4 @@
-//! What a port has for its front ends, from one to the next.
+//! A port's resources for its front ends, from one to the next.
 //!
 //! ```text
 //!            ┌ errands   threads for work that may take long
@@ -26,29 +26,29 @@ pub struct Service {
     pub name: String,
     /// The threads that do the port's slow work.
     pub errands: Errands,
-    /// What front ends may take.
+    /// What front ends may use.
     pub account: Account,
-    /// What their objects did.
+    /// The record of their objects.
     pub conduct: Arc<Conduct>,
-    /// Tells the conduct, and ends the connection where a quarantine begins.
+    /// Notes events in the record, and ends the connection when a quarantine begins.
     pub report: Report,
-    /// The memory that the front end has shared.
+    /// The front end's shared memory.
     pub shared: Arc<Mutex<Shared>>,
 }
 
-/// The files that a front end has shared: what decides whether a page of them can be missing.
+/// A front end's shared files: they decide whether a page can be missing.
 #[derive(Debug, Default)]
 pub struct Shared {
     /// Files of its guest's memory.
     pub files: Vec<Numbered>,
     /// Some of it is on a disk.
     pub disk: bool,
-    /// It has the in-flight region, or a dirty log: it can take pages from those, too.
+    /// It has the in-flight region or a dirty log, from which it can take pages, too.
     pub other: bool,
 }
 
 impl Shared {
-    /// Memory of these regions, and whether some is on a disk.
+    /// Returns the files of these regions, and passes on whether some are on a disk.
     pub fn memory(regions: &[RegionSpec<Numbered>], disk: bool) -> (Vec<Numbered>, bool) {
         let mut files = BTreeMap::new();
         for region in regions {
@@ -59,22 +59,22 @@ impl Shared {
         (files.into_values().collect(), disk)
     }
 
-    /// Whether there is memory of which pages may be missing now: a file that [is not whole](backing::is_whole).
+    /// Whether pages of its memory may be missing now: a file [is not whole](backing::is_whole).
     pub fn has_holes(&self) -> bool {
-        // Not of a file system that could keep us waiting: that was looked at.
+        // No file system here can make us wait: checked before.
         let is_whole = |file: &Numbered| rustix::fs::fstat(file).is_ok_and(|stat| backing::is_whole(&stat));
         self.disk || self.other && !self.files.is_empty() || !self.files.iter().all(is_whole)
     }
 }
 
 impl Service {
-    /// What the front end has shared.
+    /// Returns the front end's shared memory.
     pub fn shared(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// That for front ends which are not served: with errands and an account of their own, so that what they pass is no
-    /// burden to the one that is served. They have no objects at work, and no conduct.
+    /// Returns the service of front ends that are not served: with errands and an account of their own, so
+    /// that their descriptors do not burden the served one. They have no objects in use, and no record.
     pub fn aside(config: &PortConfig, mailbox: &Arc<Mailbox>) -> Self {
         let errands = Errands::new(&format!("aside {}", config.name));
         let mailbox = mailbox.clone();
@@ -89,7 +89,7 @@ impl Service {
         }
     }
 
-    /// That of a port whose thread reads `mailbox`.
+    /// Returns the service of a port whose thread reads `mailbox`.
     pub fn new(config: &PortConfig, mailbox: &Arc<Mailbox>) -> Self {
         let conduct = Arc::new(Conduct::default());
         let (name, record, mailbox) = (config.name.clone(), conduct.clone(), mailbox.clone());

@@ -28,10 +28,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A front end of which more than so many descriptors, memory tables and the like wait to be closed is not listened to.
+/// A front end with more objects that wait to be closed is not heard.
 const CLOSING: usize = 64;
 
-/// How long until what the keeper could not take is offered to it again.
+/// Pause before notes that the keeper could not take are offered again.
 const KEEP_AGAIN: Duration = Duration::from_secs(1);
 
 /// One front end's messages, one after the other.
@@ -45,10 +45,10 @@ pub struct Session<'s, 'c> {
 }
 
 impl<'s, 'c> Session<'s, 'c> {
-    /// A front end that has said nothing yet.
+    /// Begins with a front end without state.
     ///
     /// # Errors
-    /// No descriptors to be had.
+    /// No descriptors available.
     pub fn new(
         stream: &'s UnixStream,
         connection: &'s mut Connection<'c>,
@@ -59,11 +59,11 @@ impl<'s, 'c> Session<'s, 'c> {
         Ok(Self { stream, connection, keeper, service, duplicate })
     }
 
-    /// Goes on where another process ended, or with what the front end said while it waited. `false` where the process
-    /// before goes on itself.
+    /// Continues where another process ended, or with the state of a front end that waited. `false` if the
+    /// process before continues itself.
     ///
     /// # Errors
-    /// What was kept does not hold.
+    /// The stored state is not valid.
     pub fn restore(&mut self, beginning: Beginning, gate: Option<Gate>) -> Result<bool, Rejection> {
         let Beginning { kept, descriptors, charged } = beginning;
         let restored = self.connection.restore_memory(&kept, &descriptors).and_then(|()| {
@@ -80,7 +80,7 @@ impl<'s, 'c> Session<'s, 'c> {
         restored
     }
 
-    /// Tells the keeper what the front end has said by now.
+    /// Sends the front end's state to the keeper.
     fn keep(&mut self) {
         let (kept, descriptors) = self.connection.kept(&self.duplicate);
         self.keeper.said(kept, descriptors);
@@ -95,7 +95,7 @@ impl<'s, 'c> Session<'s, 'c> {
         status: &ConnectionStatus,
     ) -> End {
         self.keep();
-        // Since when the next message is only partly there.
+        // Beginning of an incomplete message.
         let mut partial: Option<Instant> = None;
         loop {
             if entrance.heir_wants() && self.connection.has_migrated() {
@@ -140,7 +140,8 @@ impl<'s, 'c> Session<'s, 'c> {
             }
             entrance.attend(config, status, heir_hung_up);
             if overloaded {
-                // One that hung up ends here, heard to the end or not: the poll would return at once each time.
+                // A front end that hung up ends here, read to the end or not: otherwise the poll would
+                // return at once each time.
                 if hung_up {
                     return End::Closed;
                 }
@@ -179,8 +180,8 @@ impl<'s, 'c> Session<'s, 'c> {
     }
 }
 
-/// Obeys what comes on `stream`, without a thread and without waiting: for fuzzing. `more` sends
-/// what comes next; `false` from it ends the connection.
+/// Obeys messages on `stream`, without a thread and without waiting: for fuzzing. `more` sends the next
+/// bytes; its `false` ends the connection.
 #[cfg(feature = "fuzzing")]
 pub fn obey(
     stream: &UnixStream,

@@ -1,25 +1,24 @@
-//! Telling memory that is really shared from a private copy of it.
+//! Distinguishes shared memory from a private copy of it.
 //!
 //! ```text
 //!  share=on    guest writes ──▶ file ◀── we map
 //!  share=off   guest writes ──▶ its own copy      file: zeros for ever ◀── we map
 //! ```
 //!
-//! QEMU passes the file of a `memory-backend-memfd` on even with `share=off`.
-//! All would seem to work and no frame would ever move.
+//! QEMU passes the file of a `memory-backend-memfd` even with `share=off`. All would seem to work, but no
+//! frame would ever move.
 
 use crate::virtio::memory::RegionSpec;
 use rustix::io::pread;
 use std::os::fd::AsFd;
 
-/// How far into each region to look: past what firmware and kernels write first.
+/// Bytes of each region to check: past the places that firmware and kernels write first.
 const LOOK: u64 = 16 << 20;
 
-/// Whether no process has written to the file where the guest must have: at the
-/// beginning of every region, and in the given parts (user address, length).
+/// Whether no process has written to the file where the guest must have: at the beginning of every region,
+/// and in the given parts (user address, length).
 ///
-/// A guest whose driver has set up a queue has written something; only its
-/// private copy can hide it.
+/// A guest whose driver has set up a queue has written something; only its private copy can hide it.
 pub fn is_blank<F: AsFd>(regions: &[RegionSpec<F>], parts: &[(u64, u64)]) -> bool {
     let beginnings = regions.iter().map(|region| (region, region.mmap_offset, region.size.min(LOOK)));
     let parts = parts.iter().filter_map(|&(addr, len)| {
@@ -31,7 +30,7 @@ pub fn is_blank<F: AsFd>(regions: &[RegionSpec<F>], parts: &[(u64, u64)]) -> boo
     parts.chain(beginnings).all(|(region, offset, len)| is_zero(&region.fd, offset, len))
 }
 
-/// False as well if the file cannot be read: then nothing is known.
+/// Also false if the file cannot be read: then nothing is known.
 fn is_zero(fd: &impl AsFd, mut offset: u64, mut len: u64) -> bool {
     const PIECE: usize = 64 << 10;
     static ZEROS: [u8; PIECE] = [0; PIECE];

@@ -1,4 +1,4 @@
-//! What is known about a port's connection, to be shown.
+//! The state of a port's connection, for readers.
 
 use crate::stats::ThrownOut;
 use serde::Serialize;
@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How far a front end has come.
+/// The progress of a front end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// No front end.
     #[default]
     Waiting,
-    /// A front end is there; its driver does not run yet, or no more.
+    /// A front end is connected; its driver does not run yet, or no longer.
     Connected,
     /// At least one queue pair carries frames.
     Ready,
@@ -30,23 +30,22 @@ pub struct Snapshot {
     pub protocol_features: u64,
     /// Queue pairs started and enabled.
     pub queue_pairs: u16,
-    /// Whether the guest's memory was there in full when it was mapped; `None`
-    /// without memory.
+    /// Whether all of the guest's memory existed when it was mapped; `None` without memory.
     pub memory_preallocated: Option<bool>,
-    /// Closing what the last front end shared takes long; no other is taken meanwhile.
+    /// Closing the last front end's descriptors takes long; no other is accepted meanwhile.
     pub closing: bool,
-    /// Why the last front end that was thrown out was; kept when another connects.
+    /// Why the last disconnected front end was; stays when another connects.
     pub last_error: Option<String>,
-    /// A front end waits for the one that is served to leave.
+    /// A front end waits for the served one to leave.
     pub heir: bool,
     /// Front ends served since the port was made.
     pub connects: u64,
-    /// Front ends turned away: one was connected and another one waited, or waiting ended badly, or the port was in
-    /// quarantine.
+    /// Refused front ends: one was connected and another one waited, or the wait ended badly, or the port
+    /// was in quarantine.
     pub refused: u64,
-    /// Front ends thrown out for what they sent or did.
+    /// Front ends disconnected for what they sent or did.
     pub protocol_errors: u64,
-    /// Of those, how many for each [`ThrownOut`].
+    /// Their number for each [`ThrownOut`].
     pub thrown_out: [u64; ThrownOut::COUNT],
 }
 
@@ -59,13 +58,12 @@ pub struct ConnectionStatus {
 }
 
 impl ConnectionStatus {
-    /// The state of affairs.
+    /// Returns the present state.
     pub fn snapshot(&self) -> Snapshot {
         self.lock().clone()
     }
 
-    /// Waits until `wanted` holds and returns the snapshot it held for, or
-    /// `None` after `timeout`.
+    /// Waits until `wanted` holds and returns that snapshot, or `None` after `timeout`.
     pub fn wait(&self, timeout: Duration, wanted: impl Fn(&Snapshot) -> bool) -> Option<Snapshot> {
         let (now, waited) = self
             .changed
@@ -74,7 +72,7 @@ impl ConnectionStatus {
         (!waited.timed_out()).then(|| now.clone())
     }
 
-    /// The contract has a deadline, or none any more. Front ends that connect while it has one are not offered
+    /// Sets whether the contract has a deadline. Front ends that connect during one are not offered
     /// VIRTIO_F_IN_ORDER, and may not have their memory on a disk.
     pub fn set_deadline(&self, deadline: bool) {
         self.deadline.store(deadline, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Messages on a front end's socket: whole, of the length that they may have, and never waited for.
+//! Messages on a front end's socket: complete, of an allowed length, and never waited for.
 //!
 //! ```text
 //!  socket: | code flags size | payload ... | next message ...
@@ -6,13 +6,12 @@
 //!  reply:  | code flags size | payload |        sent at once: there is room before a message is taken
 //! ```
 //!
-//! So a front end that stops in the middle of a message keeps no thread of the switch waiting, and an error can name
-//! the message it is about. A message that is not whole stays in the socket, where another process can go on with it.
+//! So a front end that stops in the middle of a message delays no thread of the switch, and an error can
+//! name its message. An incomplete message stays in the socket, where another process can continue with it.
 //!
-//! A message is then taken with all descriptors that came with its bytes. Descriptors for which the reader leaves no room
-//! are closed by the kernel, in the thread that reads: so the reader leaves room for as many as one piece of bytes can
-//! carry. Each byte can be such a piece. So a message with more descriptors than it may have is not read on: the other
-//! descriptors stay queued.
+//! A message is taken with all descriptors of its bytes. The kernel closes descriptors without room, in the
+//! thread that reads: so the reader has room for as many as one piece of bytes can carry. Each byte can be
+//! such a piece. So a message with too many descriptors is not read to its end: the others stay queued.
 
 use super::request::{self, Form};
 use super::saved::Passed;
@@ -35,12 +34,12 @@ const VERSION: u32 = 0x1;
 const REPLY: u32 = 0x4;
 const NEED_REPLY: u32 = 0x8;
 
-/// The header of a message that is supported, and as long as it may be.
+/// The header of a supported message with an allowed length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What is asked.
+    /// The request.
     pub code: FrontendReq,
-    /// What such a message looks like.
+    /// Its form.
     pub form: Form,
     /// Bytes of payload, which [fit](Form::fits).
     pub size: usize,
@@ -48,7 +47,7 @@ pub struct Header {
     pub need_reply: bool,
 }
 
-/// What the socket holds.
+/// The contents of the socket.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Glance {
     /// No byte of a message.
@@ -61,26 +60,26 @@ pub enum Glance {
     Closed,
 }
 
-/// A message, taken.
+/// A message that was taken.
 #[derive(Debug, Default)]
 pub struct Message {
-    /// What is behind its header.
+    /// The bytes behind its header.
     pub payload: Vec<u8>,
-    /// What came with its header.
+    /// Descriptors of its header.
     pub descriptors: Vec<Passed>,
-    /// What came with its payload, for which it is refused: to be given up.
+    /// Descriptors of its payload, for which it is refused: to be given up.
     pub strays: Vec<Passed>,
 }
 
-/// Takes a message that a [glance](glance) found whole.
+/// Takes a message that a [glance](glance) found complete.
 ///
 /// # Errors
-/// Those of the socket; descriptors with its payload, or more than it may have; in words. Together `descriptors` and
+/// Errors of the socket; descriptors with its payload, or too many of them. Together `descriptors` and
 /// `strays` are never more than 285.
 pub fn take(stream: &UnixStream, header: Header) -> (Message, Result<(), String>) {
     let (mut head, mut payload) = ([0; HEADER_LEN], vec![0; header.size]);
     let (mut descriptors, mut strays) = (Vec::new(), Vec::new());
-    // Never more than the header at first: what comes with the payload is not its own.
+    // At first only the header: descriptors of the payload are not its own.
     let taken = fill(stream, &mut head, &mut descriptors, header.form.most).and_then(|()| {
         fill(stream, &mut payload, &mut strays, 0).map_err(|why| format!("{why} with its payload"))
     });
@@ -89,7 +88,7 @@ pub fn take(stream: &UnixStream, header: Header) -> (Message, Result<(), String>
     (message, taken.map_err(|why| format!("{:?}: {why}", header.code)))
 }
 
-/// Reads bytes that are there, and all descriptors that come with them; not on from where those are more than `most`.
+/// Reads available bytes with all their descriptors; stops after more than `most`.
 fn fill(
     stream: &UnixStream,
     bytes: &mut [u8],
@@ -110,10 +109,10 @@ fn fill(
     Ok(())
 }
 
-/// Answers a message that was taken, with what it asked for or with an acknowledgement. Never waits.
+/// Answers a taken message with its reply or an acknowledgement. Never waits.
 ///
 /// # Errors
-/// Those of the socket.
+/// Errors of the socket.
 pub fn reply(
     stream: &UnixStream,
     code: FrontendReq,
@@ -126,14 +125,14 @@ pub fn reply(
     if sent < bytes.len() { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
 }
 
-/// A front end's socket on which the switch speaks no more. When it is dropped, the descriptors queued on it are closed
-/// here: other processes that have the socket, such as the agent, do not have to wait for that.
+/// A front end's socket on which the switch sends nothing more. Dropping it closes the descriptors queued
+/// on it: other processes with the socket, such as the agent, need not wait for that.
 #[derive(Debug)]
 pub struct Parted(pub UnixStream);
 
 impl Drop for Parted {
     fn drop(&mut self) {
-        // Nothing more is queued from here on.
+        // Nothing more is queued after this.
         let _ = self.0.shutdown(std::net::Shutdown::Both);
         let mut bytes = [0; 4096];
         while let Ok(Received { bytes: 1.., .. }) =
@@ -145,7 +144,7 @@ impl Drop for Parted {
 /// Looks at the next message without taking it.
 ///
 /// # Errors
-/// What no vhost-user front end sends, and socket errors, in words.
+/// Bytes that no vhost-user front end sends, and socket errors.
 pub fn glance(stream: &UnixStream) -> Result<Glance, String> {
     let socket = |error: io::Error| format!("socket: {error}");
     let queued = ioctl_fionread(stream).map_err(|errno| socket(errno.into()))?;
@@ -249,7 +248,7 @@ mod tests {
         scm::send(stream, bytes, fds, SendFlags::empty()).unwrap();
     }
 
-    /// Takes so many messages: how many descriptors came with each, and how many strayed.
+    /// Takes so many messages: the descriptors of each, and its strays.
     fn descriptors(stream: &UnixStream, count: usize) -> Vec<(usize, usize)> {
         let mut seen = Vec::new();
         for _ in 0..count {
@@ -268,17 +267,17 @@ mod tests {
         let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
         let (owner, features) = (message(3, 1, 0), [message(2, 1, 8), vec![0; 8]].concat());
         let call = [message(13, 1, 8), vec![0; 8]].concat();
-        // All are there before the first is looked at.
+        // All are there before the first look.
         for (bytes, fds) in
             [(&owner, false), (&call, true), (&features, false), (&call, true), (&owner, false)]
         {
             send(&ours, bytes, fds.then_some(&event));
         }
         assert_eq!(descriptors(&theirs, 5), [(0, 0), (1, 0), (0, 0), (1, 0), (0, 0)]);
-        // Sent as one, they are the first one's: that is all the socket knows.
+        // Sent as one, they are the first one's: the socket knows no more.
         send(&ours, &[call.clone(), call.clone()].concat(), Some(&event));
         assert_eq!(descriptors(&theirs, 2), [(1, 0), (0, 0)]);
-        // As many as there can be.
+        // The largest number.
         let table = [message(5, 1, 8), vec![0; 8]].concat();
         send_all(&ours, &table, &[event.as_fd(); 32]);
         assert_eq!(descriptors(&theirs, 1), [(32, 0)]);

@@ -1,4 +1,4 @@
-//! The event counters of queues: taken in, tried out, and the last word to those of errors.
+//! The queues' event counters: checked, tried, and the last signal to those of errors.
 
 use super::super::conduct::{Event, LONG, Object};
 use super::super::door;
@@ -11,11 +11,11 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::io;
 use std::time::Duration;
 
-/// How long it may take to try an event counter.
+/// Longest trial of an event counter.
 const TRIAL: Duration = Duration::from_millis(500);
 
-/// The queues of a connection that is over. When it is dropped, their error descriptors are signalled, up to the first
-/// that takes long.
+/// The queues of an ended connection. Dropping it signals their error descriptors, up to the first slow
+/// one.
 pub struct Parting {
     pub vrings: Vec<Vring>,
     pub blame: bool,
@@ -36,10 +36,10 @@ impl Drop for Parting {
 }
 
 impl Connection<'_> {
-    /// A descriptor that a worker polls or signals: an event counter, made not to block.
+    /// Checks a descriptor that a worker polls or signals: an event counter, made non-blocking.
     pub(super) fn event(&self, message: &str, index: u16, event: Option<Passed>) -> Result<Option<Numbered>> {
         let Some(event) = event else { return Ok(None) };
-        // Looked at where it came in, too; what comes from another process did not come in there.
+        // Checked where it came in, too; a descriptor of another process did not come in there.
         door::counter(message, index, &event)?;
         fcntl_getfl(&event)
             .and_then(|flags| fcntl_setfl(&event, flags | OFlags::NONBLOCK))
@@ -47,9 +47,9 @@ impl Connection<'_> {
         self.numbered(message, event).map(Some)
     }
 
-    /// Tries an event counter out in the port's errands: `trial` says how much CPU time that took, ns. Too much is an
-    /// event, also where the message is refused before the time is known. A trial without an answer in time is no event:
-    /// the host may be busy.
+    /// Tries an event counter in the port's errands: `trial` returns its CPU time (ns). Too much is an
+    /// event, also if the message is refused before the time is known. No answer in time is no event: the
+    /// host may be busy.
     fn try_out(
         &self,
         message: &str,
@@ -77,7 +77,7 @@ impl Connection<'_> {
         }
     }
 
-    /// How the driver of queue `index` is called from now on.
+    /// Sets how the driver of queue `index` is called.
     pub(super) fn call(&self, index: u16, event: Option<Passed>) -> Result<Option<Call>> {
         const MESSAGE: &str = "SET_VRING_CALL";
         let Some(event) = self.event(MESSAGE, index, event)? else { return Ok(None) };
@@ -86,7 +86,7 @@ impl Connection<'_> {
         Ok(Some(self.notifier.call(index as u8, event).map_err(system(MESSAGE))?))
     }
 
-    /// How queue `index` is kicked from now on.
+    /// Sets how queue `index` is kicked.
     pub(super) fn kick(&mut self, index: u16, event: Option<Passed>) -> Result<Option<Kick>> {
         const MESSAGE: &str = "SET_VRING_KICK";
         let Some(event) = self.event(MESSAGE, index, event)? else { return Ok(None) };
@@ -100,25 +100,25 @@ impl Connection<'_> {
         }
     }
 
-    /// First the worker listens to what is empty still, then it is filled: what takes long of that is not the worker's.
+    /// The worker first listens to an empty epoll, which is then filled: the slow part is not the worker's.
     fn hear(&mut self, message: &str, index: u16, kick: &Kick) -> Result<()> {
         self.control.listen(kick).map_err(|why| format!("{message}: queue {index}: {why}"))?;
         self.try_kick(message, kick.clone())
     }
 
-    /// Lets a kick hear its driver, who may make that take long.
+    /// Lets a kick hear its driver, which may take long.
     pub(super) fn try_kick(&self, message: &str, kick: Kick) -> Result<()> {
         self.try_out(message, Object::Kick, move || kick.hear())
     }
 
-    /// Ends listening to a kick that no queue has any more. Its epoll takes long to close.
+    /// Ends listening to a kick that no queue has any more. Closing its epoll takes long.
     pub(super) fn forget(&mut self, kick: Kick) {
         self.control.forget(&kick);
         self.service.errands.give_up(kick);
     }
 }
 
-/// What the system refused, for which message.
+/// Returns the rejection for a refusal of the system.
 fn system<E: std::fmt::Display>(message: &str) -> impl Fn(E) -> Rejection {
     move |error| format!("{message}: {error}").into()
 }

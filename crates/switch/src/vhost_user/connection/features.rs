@@ -1,4 +1,4 @@
-//! What is negotiated: virtio's features, and the protocol's own.
+//! Negotiation: virtio's features, and the protocol's own.
 
 use super::super::features::{self, F_RING_PACKED, VHOST_F_LOG_ALL, VHOST_USER_F_PROTOCOL_FEATURES};
 use super::{Connection, Result, refuse};
@@ -22,8 +22,8 @@ impl Connection<'_> {
             return refuse(format!("SET_FEATURES: other features while queue {index} is running"));
         }
         if (features ^ self.features.unwrap_or(0)) & F_RING_PACKED != 0 {
-            // What was a base in one layout is none in the other. Before the first SET_FEATURES,
-            // front ends send none.
+            // A base of one layout is none of the other. Before the first SET_FEATURES, front ends send
+            // none.
             self.vrings.iter_mut().for_each(|vring| vring.base = None);
         }
         self.features = Some(features);

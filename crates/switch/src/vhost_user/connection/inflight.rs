@@ -1,4 +1,4 @@
-//! The region that says what queues have in flight (vhost-user, "Inflight I/O tracking").
+//! The in-flight region of the queues (vhost-user, "Inflight I/O tracking").
 
 use super::super::saved::Passed;
 use super::{Connection, Reply, Result, refuse};
@@ -21,8 +21,8 @@ impl Connection<'_> {
         Ok(Reply { payload, descriptor: self.inflight_file.clone() })
     }
 
-    /// SET_INFLIGHT_FD: what GET_INFLIGHT_FD gave, to this connection or one before it, and said of it, where that is
-    /// `given`. Queues that it shows in service are recovered when they start.
+    /// SET_INFLIGHT_FD: a region of GET_INFLIGHT_FD, of this connection or one before, described by `given`
+    /// if present. Queues that it shows in service are recovered when they start.
     pub(super) fn set_inflight_fd(
         &mut self,
         message: &str,
@@ -58,11 +58,11 @@ impl Connection<'_> {
         }
     }
 
-    /// The part of queue `index` in the region, which is made if there is none.
+    /// Returns the part of queue `index` in the region, made if missing.
     pub(super) fn queue_inflight(&mut self, index: u16, size: u16) -> Result<QueueInflight> {
         const MESSAGE: &str = "SET_VRING_KICK";
         if self.inflight.is_none() {
-            // Of any size: what no queue writes to takes no memory.
+            // Of any size: unwritten parts take no memory.
             let made = Inflight::create(self.queue_pairs * 2, MAX_ENTRIES);
             self.use_inflight(MESSAGE, made.map_err(|why| format!("{MESSAGE}: in-flight region: {why}"))?)?;
         }

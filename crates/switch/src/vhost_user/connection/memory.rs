@@ -1,4 +1,4 @@
-//! The guest's memory, and the log of what was written to it.
+//! The guest's memory, and the log of writes to it.
 
 use super::super::saved::{Numbered, Passed};
 use super::super::service::Shared;
@@ -45,7 +45,7 @@ impl Connection<'_> {
         self.set_regions("ADD_MEM_REG", regions)
     }
 
-    /// REM_MEM_REG. QEMU before 8.0 takes every region away once per queue pair.
+    /// REM_MEM_REG. QEMU before 8.0 removes every region once per queue pair.
     pub(super) fn rem_mem_reg(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let (guest, user, size) = (region.guest_phys_addr, region.user_addr, region.memory_size);
         let mut same =
@@ -59,8 +59,8 @@ impl Connection<'_> {
         let mut regions = self.regions.clone();
         regions.remove(gone);
         if regions.is_empty() {
-            // An empty table cannot be mapped. The workers keep the old one, unused,
-            // until there is a new one.
+            // An empty table cannot be mapped. The workers keep the old one, unused, until there is a new
+            // one.
             if let Some(index) = self.vrings.iter().position(|vring| vring.running) {
                 return refuse(format!("REM_MEM_REG: the last region, while queue {index} is running"));
             }
@@ -86,7 +86,7 @@ impl Connection<'_> {
         })
     }
 
-    /// Maps `regions` and gives them to the workers.
+    /// Maps `regions` and passes them to the workers.
     fn set_regions(&mut self, message: &str, regions: Vec<RegionSpec<Numbered>>) -> Result<()> {
         let bytes = regions.iter().fold(0u64, |sum, region| sum.saturating_add(region.size));
         let need = Amounts { bytes, regions: regions.len() as u64, descriptors: 0 };
@@ -135,7 +135,7 @@ impl Connection<'_> {
         self.set_log(message)
     }
 
-    /// Begins or ends logging, once the front end has said where the log is.
+    /// Begins or ends logging, once the front end has named the log.
     pub(super) fn set_log(&mut self, message: &str) -> Result<()> {
         let packed = self.is_packed();
         let used = |vring: &Vring| match (vring.log, vring.size) {

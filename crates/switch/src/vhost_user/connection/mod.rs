@@ -1,4 +1,4 @@
-//! What one front end said, checked, and turned into calls of [`PortControl`].
+//! A front end's messages, checked, and turned into calls of [`PortControl`].
 //!
 //! ```text
 //!  Request ─▶ obey ─┬▶ features   set_features
@@ -10,11 +10,10 @@
 //!  Reply ◀──────────┘             kept: for the process after this one
 //! ```
 //!
-//! A queue starts at SET_VRING_KICK: front ends send it last, and a queue that
-//! is polled for a moment too early finds nothing in its ring.
+//! A queue starts at SET_VRING_KICK: front ends send it last, and a queue that is polled too early has an
+//! empty ring.
 //!
-//! What is not needed any more is [given up](super::errands): to close a descriptor or to unmap memory may
-//! take long.
+//! Unneeded objects are [given up](super::errands): closing a descriptor or unmapping memory may take long.
 
 mod counters;
 mod features;
@@ -57,22 +56,22 @@ pub struct Connection<'a> {
     features: Option<u64>,
     logging: Logging,
     protocol_features: u64,
-    /// The table as it was sent: ADD_MEM_REG and REM_MEM_REG change it.
+    /// The table as sent: ADD_MEM_REG and REM_MEM_REG change it.
     regions: Vec<RegionSpec<Numbered>>,
-    /// What the workers have of it.
+    /// The workers' copy of it.
     memory: Option<Arc<GuestMemory>>,
-    /// Something of the guest's was found in it.
+    /// The guest has written into it.
     memory_is_alive: bool,
     vrings: Vec<Vring>,
-    /// What the queues have in flight; made when the first starts, unless the front end asks for
-    /// it or brings one.
+    /// The in-flight region; made when the first queue starts, unless the front end asks for it or brings
+    /// one.
     inflight: Option<Inflight>,
-    /// The region's file, for the agent, which keeps it for a restart.
+    /// The region's file, for the agent, which stores it for a restart.
     inflight_file: Option<Numbered>,
 }
 
 impl<'a> Connection<'a> {
-    /// A front end that has said nothing yet, on a port of that many queue pairs.
+    /// Returns the connection of a front end without state, on a port of so many queue pairs.
     pub fn new(
         control: &'a mut (dyn PortControl + Send),
         status: &'a ConnectionStatus,
@@ -99,7 +98,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Does what a message asks that is about what this front end has said; `None` where that is all.
+    /// Obeys a message about this front end's state; `None` if it needs no reply.
     fn change(&mut self, request: Request) -> Result<Option<Reply>> {
         use Request as R;
         match request {
@@ -131,8 +130,8 @@ impl<'a> Connection<'a> {
         Ok(None)
     }
 
-    /// The connection is over. If the front end is to blame, its error
-    /// descriptors (SET_VRING_ERR) are signalled.
+    /// Ends the connection. If the front end is to blame, its error descriptors (SET_VRING_ERR) are
+    /// signalled.
     pub fn close(&mut self, reason: &str, blame: bool) {
         self.control.disconnect(reason);
         let vrings = std::mem::take(&mut self.vrings);
@@ -153,7 +152,7 @@ impl<'a> Connection<'a> {
     /// SEND_RARP.
     fn announce(&mut self, mac: Mac) {
         if !self.control.announce(mac) {
-            // QEMU asks for the address of its own configuration, which the guest need not use.
+            // QEMU sends the address of its own configuration, which the guest need not use.
             tracing::debug!(%mac, "SEND_RARP: none of the contract's addresses (`mac`, `allowed.macs`); not announced");
         }
     }

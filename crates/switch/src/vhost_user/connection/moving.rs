@@ -1,4 +1,4 @@
-//! A port goes to another worker, between two messages of its front end.
+//! Moves a port to another worker, between two messages of its front end.
 //!
 //! ```text
 //!  each running queue: a new kick, which the new worker listens to ─▶ the port moves ─▶ the old kicks are given up
@@ -11,10 +11,10 @@ use super::Connection;
 use crate::moved::Outcome;
 
 impl Connection<'_> {
-    /// Moves the port, with what its drivers kick by.
+    /// Moves the port with its drivers' kicks.
     ///
     /// # Errors
-    /// Why it stays where it is.
+    /// The reason why it stays.
     pub fn move_to(&mut self, worker: usize) -> Outcome {
         let mut kicks = Vec::new();
         let outcome =

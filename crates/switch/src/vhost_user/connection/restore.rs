@@ -1,4 +1,4 @@
-//! What a front end has said, for the process after this one, and from the one before.
+//! A front end's state, to the next process and from the one before.
 
 use super::super::features::VHOST_F_LOG_ALL;
 use super::super::kick::Kick;
@@ -13,7 +13,7 @@ use vhost::vhost_user::message::{VhostUserMemoryRegion, VhostUserVringAddr, Vhos
 type Descriptors = HashMap<Number, Passed>;
 
 impl Connection<'_> {
-    /// Everything the front end has said on `stream`, and the descriptors that came with it.
+    /// Returns the front end's state on `stream`, and its descriptors.
     pub fn kept(&self, stream: &Numbered) -> (SavedConnection, Vec<Numbered>) {
         let mut descriptors = vec![stream.clone()];
         descriptors.extend(self.regions.iter().map(|region| region.fd.clone()));
@@ -56,11 +56,11 @@ impl Connection<'_> {
         (kept, descriptors)
     }
 
-    /// Takes up what a front end has said to a process that is gone: features, its memory, and what it said of its
-    /// queues. Checked as the messages are.
+    /// Restores a front end's state of a process that is gone: features, memory, and queues. Checked like
+    /// messages.
     ///
     /// # Errors
-    /// What does not hold; the front end has to be asked again, by closing the connection.
+    /// An invalid state; closing the connection makes the front end start over.
     pub fn restore_memory(&mut self, kept: &SavedConnection, descriptors: &Descriptors) -> Result<()> {
         let (has, was) = (self.vrings.len(), kept.vrings.len());
         if has != was {
@@ -108,7 +108,7 @@ impl Connection<'_> {
     }
 
     /// Starts the queues that ran, after [`restore_memory`](Self::restore_memory): each where the in-flight
-    /// region says it stood. Their drivers are called: what was completed last may not have been told.
+    /// region says. Calls their drivers: the last completions may be unannounced.
     ///
     /// # Errors
     /// As there.

@@ -1,4 +1,4 @@
-//! Virtqueues: what is said of them, until they start and after.
+//! Virtqueues: their state, before they start and after.
 
 use super::super::kick::Kick;
 use super::super::notifier::Call;
@@ -8,7 +8,7 @@ use super::{Connection, Result, refuse};
 use crate::virtio::{MAX_ENTRIES, Queue};
 use vhost::vhost_user::message::{VhostUserVringAddr, VhostUserVringAddrFlags, VhostUserVringState};
 
-/// One virtqueue: what the front end has said of it so far.
+/// The state of one virtqueue.
 #[derive(Debug, Default)]
 pub struct Vring {
     pub size: Option<u16>,
@@ -32,7 +32,7 @@ pub struct Addresses {
     pub used: u64,
 }
 
-/// Of a message about a queue that is not there.
+/// Returns the error of a message about a missing queue.
 pub fn no_queue(message: &str, index: u32, queue_pairs: u16) -> String {
     format!(
         "{message}: queue index {index}, but the port has {queue_pairs} queue pairs (0 to {}); raise `queues` in the \
@@ -92,7 +92,7 @@ impl Connection<'_> {
     pub(super) fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
         let packed = self.is_packed();
         let (index, vring) = self.vring("SET_VRING_BASE", index)?;
-        // Of a packed ring all 32 bits mean something; whether they can be is seen with its size.
+        // A packed ring uses all 32 bits; they are checked with its size.
         if !packed && base > u16::MAX.into() {
             return refuse(format!("SET_VRING_BASE: index {base} for queue {index}, expected at most 65535"));
         }
@@ -167,7 +167,8 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Whether the queues were stopped while a migration ran, and have not started again: the guest does not run here.
+    /// Whether the queues were stopped during a migration, and have not restarted: the guest does not run
+    /// here.
     pub fn has_migrated(&self) -> bool {
         let was_stopped = self.vrings.iter().any(|vring| vring.base.is_some());
         self.logging.all && was_stopped && !self.vrings.iter().any(|vring| vring.running)
@@ -210,7 +211,7 @@ impl Connection<'_> {
             base: vring.base.unwrap_or(Queue::first_base(packed)),
             log: vring.log,
             kick: kick.clone(),
-            // Kept here too: a front end may restart the queue without sending it again.
+            // Stored here too: a front end may restart the queue without sending it again.
             call: vring.call.clone(),
             inflight,
         };

@@ -1,5 +1,5 @@
-//! A device for tests: writes down what it is asked, and sends what a queue
-//! pair transmits back on the same pair.
+//! A device for tests: records its calls, and sends frames that a queue pair transmits back on the same
+//! pair.
 
 use crate::moved::{Moved, Outcome};
 use crate::vhost_user::features::{
@@ -17,9 +17,9 @@ use tidegate_contract::Mac;
 #[derive(Default)]
 pub struct Device {
     pub events: Vec<String>,
-    /// Said instead of starting a queue.
+    /// The error for starting a queue.
     pub refuse_start: Option<String>,
-    /// Kicks that were listened to and not forgotten, by message.
+    /// Listened and not forgotten kicks, by message.
     pub listened: usize,
     features: u64,
     memory: Option<Arc<GuestMemory>>,
@@ -43,7 +43,7 @@ impl Queue {
 }
 
 impl Device {
-    /// Sends back what enabled pairs transmitted; returns how many frames.
+    /// Sends back frames of enabled pairs; returns their number.
     pub fn reflect(&mut self) -> usize {
         let header = header_len(self.features);
         let mergeable = self.features & NET_F_MRG_RXBUF != 0;

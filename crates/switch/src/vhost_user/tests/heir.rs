@@ -1,4 +1,4 @@
-//! A front end that waits for the one that is served.
+//! A front end that waits while another is served.
 
 use super::hostile::any_message;
 use super::*;
@@ -17,12 +17,12 @@ fn question() -> Vec<u8> {
     message(FrontendReq::GET_FEATURES, 1, &[])
 }
 
-/// SET_FEATURES, for which it is to have the port.
+/// SET_FEATURES, which asks for the port.
 fn demand() -> Vec<u8> {
     message(FrontendReq::SET_FEATURES, 9, &(VERSION_1 | PROTOCOL_FEATURES).to_ne_bytes())
 }
 
-/// SET_VRING_CALL or ERR of a queue, which asks for no acknowledgement.
+/// SET_VRING_CALL or ERR of a queue, without acknowledgement.
 fn counter(stream: &UnixStream, code: FrontendReq, queue: u64, fd: impl AsFd) {
     send_fds(stream, &message(code, 1, &queue.to_ne_bytes()), &[fd.as_fd()]);
 }
@@ -31,7 +31,7 @@ fn event() -> std::os::fd::OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC).unwrap()
 }
 
-/// A guest that comes as a whole: it is there when it has the port.
+/// A whole guest: it runs when it has the port.
 fn guest(port: &Port) -> JoinHandle<FrontEnd> {
     let path = port.path.clone();
     let guest = std::thread::spawn(move || FrontEnd::connect(path, migrating()).unwrap());
@@ -54,7 +54,7 @@ fn log(front: &mut FrontEnd) {
     front.protocol().unwrap().set_features(features).unwrap();
 }
 
-/// What is used when all that was given up is closed.
+/// Returns the used amounts when all given-up objects are closed.
 fn settled(account: &Account, errands: &Errands) -> Amounts {
     let start = Instant::now();
     while errands.busy_for().is_some() {
@@ -63,7 +63,7 @@ fn settled(account: &Account, errands: &Errands) -> Amounts {
     account.used()
 }
 
-/// How the front end that waited was turned away: its socket ends, and nothing else happened.
+/// Checks that the waiting front end was refused: its socket ends, and nothing else happened.
 fn turned_away(port: &Port, heir: &mut UnixStream, refused: u64) {
     let mut rest = Vec::new();
     let _ = heir.read_to_end(&mut rest);
@@ -112,7 +112,7 @@ fn it_has_the_port_when_the_guest_has_migrated_and_not_when_its_driver_stops() {
     assert!(!target.is_finished());
     stop(&mut source);
     let mut target = target.join().unwrap();
-    // The source is there still, and hears that it is over.
+    // The source is still connected, and sees the end.
     assert_eq!(source.stream().unwrap().read(&mut [0]).unwrap(), 0);
     exchange(&port, &mut target, 1, 5);
     let ended = "disconnect: its guest runs on at the front end that waited";
@@ -161,7 +161,7 @@ fn one_that_does_nothing_or_wants_what_another_has_is_turned_away() {
     wants.write_all(&demand()).unwrap();
     turned_away(&port, &mut wants, 2);
     assert!(start.elapsed() >= 2 * heir_timeout);
-    // One that has asked and is quiet may stay.
+    // A silent one that has asked may stay.
     let mut quiet = port.dial();
     quiet.write_all(&question()).unwrap();
     reply(&mut quiet);
@@ -193,7 +193,7 @@ fn one_that_is_wrong_is_turned_away_and_the_first_does_not_notice() {
             s.write_all(&demand()[..15]).unwrap();
             s.shutdown(std::net::Shutdown::Write).unwrap();
         },
-        // Features that are not offered, a message of one that it did not ask for, a queue that is not there.
+        // Features that are not offered, a message of an unrequested one, a missing queue.
         |mut s, _| {
             let all = message(FrontendReq::SET_PROTOCOL_FEATURES, 1, &u64::MAX.to_ne_bytes());
             s.write_all(&all).unwrap();
@@ -203,7 +203,7 @@ fn one_that_is_wrong_is_turned_away_and_the_first_does_not_notice() {
         // No counter; many descriptors.
         |s, memory| counter(s, FrontendReq::SET_VRING_CALL, 0, memory.fd()),
         |s, memory| send_fds(s, &message(FrontendReq::SET_VRING_CALL, 1, &[0; 8]), &[memory.fd(); 200]),
-        // More than it needs to say, unread answers and all.
+        // More than it needs, with unread answers.
         |mut s, _| {
             let _ = s.set_write_timeout(Some(Duration::from_secs(5)));
             while s.write_all(&question().repeat(10)).is_ok() {}
@@ -219,7 +219,8 @@ fn one_that_is_wrong_is_turned_away_and_the_first_does_not_notice() {
     assert_eq!(port.thread.conduct().held(Instant::now()).events, 0);
 }
 
-/// However many it sends: two for each queue, and what waits to be closed. None of it is the first's to account for.
+/// However many it sends: two for each queue, and those that wait to be closed. None is charged to the
+/// first.
 #[test]
 fn its_descriptors_are_counted_and_bounded() {
     let config = PortConfig::new("test", 1);
@@ -235,7 +236,7 @@ fn its_descriptors_are_counted_and_bounded() {
             counter(&heir, FrontendReq::SET_VRING_ERR, queue, event());
         }
     }
-    // A memory table that it cannot have yet is not even received.
+    // A memory table that it cannot have yet is not even read.
     send_fds(&heir, &[memory_table(), question()].concat(), &[event().as_fd(); 250]);
     holds(&waiting, 4);
     exchange(&port, &mut first, 1, 5);
@@ -249,7 +250,8 @@ fn its_descriptors_are_counted_and_bounded() {
     holds(&account, 0);
 }
 
-/// What it passes takes for ever to close: the first is heard, and has its descriptors. So is its next heir, in the end.
+/// Its objects take for ever to close: the first is heard, and has its descriptors. So is its next heir, in
+/// the end.
 #[test]
 fn what_it_leaves_to_be_closed_is_no_burden_to_the_first() {
     crate::eventfd::prepare();
@@ -270,7 +272,7 @@ fn what_it_leaves_to_be_closed_is_no_burden_to_the_first() {
     let told = heir.read(&mut [0]);
     let is_over = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
     assert!(told.as_ref().map_or_else(is_over, |bytes| *bytes == 0), "{told:?}");
-    // The others wait, as long as that takes.
+    // The others wait as long as that takes.
     let mut next = port.dial();
     next.write_all(&question()).unwrap();
     assert!(waiting.used().descriptors > 150);
@@ -294,14 +296,14 @@ fn holds(account: &Account, descriptors: u64) {
     }
 }
 
-/// SET_MEM_TABLE of no memory there is.
+/// SET_MEM_TABLE of nonexistent memory.
 fn memory_table() -> Vec<u8> {
     let mut payload = words(&[1, 0]);
     payload.extend([0xff; 32]);
     message(FrontendReq::SET_MEM_TABLE, 1, &payload)
 }
 
-/// Garbage that it waits with is its own affair, once it has the port.
+/// Its garbage counts only once it has the port.
 #[test]
 fn a_table_of_garbage_is_refused_when_it_has_the_port() {
     let port = Port::server(1);
@@ -323,8 +325,8 @@ fn a_table_of_garbage_is_refused_when_it_has_the_port() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// Whatever it says, with descriptors or without: the first goes on, and has its descriptors; whether the heir has its
-    /// turn or not, the port serves the next, and holds nothing of it.
+    /// Whatever it sends, with descriptors or without: the first continues with its descriptors; whether
+    /// the heir gets the port or not, the next is served, and nothing of the heir remains.
     #[test]
     fn nothing_that_it_can_send_is_the_firsts_affair(
         messages in proptest::collection::vec((any_message(), 0usize..3), 1..12),
@@ -373,7 +375,8 @@ fn a_first_that_hangs_is_thrown_out_and_the_heir_has_the_port() {
     assert!(now.last_error.unwrap().contains("stalled"));
 }
 
-/// Front ends that come again at once, for as long as they like: few of them are looked at, and the port's thread sleeps.
+/// Front ends that reconnect at once, for as long as they like: few are looked at, and the port's thread
+/// sleeps.
 #[test]
 fn a_storm_of_front_ends_is_answered_slowly() {
     let port = Port::server_with(PortConfig::new("storm", 1));
@@ -397,7 +400,7 @@ fn a_storm_of_front_ends_is_answered_slowly() {
     let (refused, seconds) = (port.status.snapshot().refused, start.elapsed().as_secs_f64());
     assert!(came > 200 && refused > 2, "{came} came, {refused} were refused");
     assert!((refused as f64) < 45.0 * seconds + 2.0, "{refused} of {came} refused in {seconds:.1} s");
-    // Those that are gone by now keep no place.
+    // Ended ones hold no place.
     drop(first);
     let mut port_of_heir = heir;
     port_of_heir.write_all(&demand()).unwrap();
@@ -407,7 +410,7 @@ fn a_storm_of_front_ends_is_answered_slowly() {
     port.wait(|now| now.connects > 2);
 }
 
-/// One after the other comes and goes: no more than one in a while has the place of the heir.
+/// One after the other: only one in a while has the heir's place.
 #[test]
 fn heirs_that_come_and_go_are_let_in_slowly() {
     let port = Port::server(1);

@@ -1,4 +1,4 @@
-//! What a front end may not do on its socket and with its descriptors, and what it costs: its connection, nothing more.
+//! Forbidden messages and descriptors of a front end: they cost its connection, nothing more.
 
 use super::*;
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn garbage_ends_the_connection_and_is_named() {
     assert!(reason.contains("is not of the vhost-user protocol"), "{reason}");
     assert!(matches!(raw.read(&mut [0]), Ok(0) | Err(_)));
     assert_serves(&port);
-    // The reason stays until there is a better one.
+    // The reason stays until there is a newer one.
     assert_eq!(port.status.snapshot().last_error, Some(reason));
 }
 
@@ -27,7 +27,7 @@ fn a_half_message_stops_nobody_from_stopping() {
         let mut raw = port.dial();
         raw.write_all(bytes).unwrap();
         port.wait(|now| now.connects == 1);
-        // Others are turned away meanwhile.
+        // Others are refused meanwhile.
         assert_eq!(port.dial().read(&mut [0]).unwrap(), 0);
         port.wait(|now| now.refused == 1);
         let (done, stopped) = mpsc::channel();
@@ -106,7 +106,7 @@ fn what_a_worker_is_to_signal_never_makes_it_wait() {
         let reason = thrown_out(&port, n);
         assert_eq!(reason, format!("{code:?}: the descriptor for queue 0 is not an eventfd"));
     }
-    // One that blocks is made one that does not.
+    // A blocking counter is made non-blocking.
     let full = eventfd(0, EventfdFlags::empty()).unwrap();
     rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     let raw = port.dial();
@@ -115,7 +115,7 @@ fn what_a_worker_is_to_signal_never_makes_it_wait() {
     let reason = thrown_out(&port, 4);
     assert!(reason.contains("expected a power of two"), "{reason}");
     assert_serves(&port);
-    // And one that is made to block again, when it was accepted.
+    // Also one that is made blocking after it was accepted.
     let full = eventfd(0, EventfdFlags::empty()).unwrap();
     let mut raw = port.dial();
     send_fds(&raw, &message(FrontendReq::SET_VRING_ERR, 1, &words(&[0, 0])), &[full.as_fd()]);
@@ -133,7 +133,7 @@ fn what_a_worker_is_to_signal_never_makes_it_wait() {
 fn two_messages_sent_as_one_with_descriptors_are_refused() {
     let port = Port::server(1);
     let event = eventfd(0, EventfdFlags::empty()).unwrap();
-    // The descriptor is meant for the second. Whose it is cannot be told: neither gets it.
+    // The descriptor is meant for the second. Its owner is unknown: neither gets it.
     let polled = message(FrontendReq::SET_VRING_CALL, 1, &words(&[1 << 8, 0]));
     let called = message(FrontendReq::SET_VRING_CALL, 1, &words(&[0, 0]));
     send_fds(&port.dial(), &[polled, called].concat(), &[event.as_fd()]);
@@ -142,7 +142,7 @@ fn two_messages_sent_as_one_with_descriptors_are_refused() {
     assert_serves(&port);
 }
 
-/// A host that is too busy is not the front end's doing: it may come again, and is not quarantined.
+/// The host's load is not the front end's fault: it may reconnect, and is not quarantined.
 #[test]
 fn a_counter_that_could_not_be_tried_out_is_refused_and_not_recorded() {
     for code in [FrontendReq::SET_VRING_CALL, FrontendReq::SET_VRING_KICK] {
@@ -163,7 +163,7 @@ fn a_counter_that_could_not_be_tried_out_is_refused_and_not_recorded() {
     }
 }
 
-/// As many as one message carries wait to be closed: they count each.
+/// As many as one message carries wait to be closed: each counts.
 #[test]
 fn what_waits_to_be_closed_is_counted_by_descriptors() {
     let config = PortConfig::new("test", 1);
@@ -181,7 +181,7 @@ fn what_waits_to_be_closed_is_counted_by_descriptors() {
     assert!(closing >= 9, "{closing}");
 }
 
-/// How many descriptors of this process are the same file, or the same counter, as this one.
+/// Returns how many descriptors of this process are this file or counter.
 fn open_as(fd: impl AsFd) -> usize {
     let same = |number: &std::ffi::OsStr| {
         let stat = std::fs::metadata(std::path::Path::new("/proc/self/fd").join(number)).ok()?;
@@ -198,7 +198,7 @@ fn open_as(fd: impl AsFd) -> usize {
         .count()
 }
 
-/// Of a message that is refused, by any of the checks, errands close what came with it.
+/// For a message refused by any check, errands close its descriptors.
 #[test]
 fn a_refusal_closes_nothing_on_the_ports_thread() {
     use FrontendReq::*;
@@ -252,7 +252,7 @@ fn error_descriptors_are_signalled_to_those_to_blame() {
             drop(raw);
             port.wait_gone(3);
         }
-        // The next front end is taken when nothing of the last is left to do.
+        // The next front end is accepted when all of the last is closed.
         drop(port.dial());
         port.wait_gone(if blame { 2 } else { 4 });
         assert_eq!(rustix::io::read(&err, &mut [0u8; 8]).is_ok(), blame);
@@ -269,7 +269,7 @@ fn an_error_descriptor_that_is_slow_to_signal_is_recorded() {
     send_fds(&raw, &message(FrontendReq::SET_VRING_ERR, 1, &words(&[0, 0])), &[err.as_fd()]);
     (&raw).write_all(b"garbage, and enough of it").unwrap();
     thrown_out(&port, 1);
-    // The next front end is taken when it is done.
+    // The next front end is accepted when that is done.
     drop(port.dial());
     port.wait_gone(2);
     assert_eq!(port.thread.conduct().held(std::time::Instant::now()).events, 1);
@@ -300,7 +300,7 @@ pub fn any_message() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever is said, with descriptors or without: the port serves the next.
+    /// Whatever is sent, with descriptors or without: the port serves the next.
     #[test]
     fn nothing_that_can_be_sent_ends_the_port(
         messages in proptest::collection::vec((any_message(), 0usize..3), 1..12),

@@ -76,7 +76,7 @@ fn stopping_disconnects_and_unserves() {
     }
 }
 
-/// What it left takes long to close: until that is done the port's thread waits, and does not look without a pause.
+/// Its objects take long to close: until then the port's thread waits without polling.
 #[test]
 fn a_front_end_that_hung_up_with_much_to_close_keeps_no_cpu() {
     let config = PortConfig::new("overloaded", 1);
@@ -95,11 +95,11 @@ fn a_front_end_that_hung_up_with_much_to_close_keeps_no_cpu() {
                 std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "port overloaded\n")
             })
             .unwrap();
-        // The first number is the time it ran for, ns.
+        // The first number is its CPU time (ns).
         let stat = std::fs::read_to_string(task.join("schedstat")).unwrap();
         stat.split_whitespace().next().unwrap().parse::<u64>().unwrap()
     };
-    // It wakes the port's thread, which answers, and then sees how much there is to close. There is no answer where the
+    // It wakes the port's thread, which answers, and then sees the backlog. There is no answer if the
     // thread was still awake, and saw that before.
     stream.write_all(&message(FrontendReq::GET_FEATURES, 1, &[])).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
@@ -141,7 +141,7 @@ fn queue_pairs_out_of_range_are_refused() {
     }
 }
 
-/// A front end that leaves at once, and one that says what no front end may.
+/// A front end that leaves at once, and one that sends garbage.
 const LEAVES: fn(UnixStream) = drop;
 const LIES: fn(UnixStream) = |mut stream| {
     stream.write_all(&[0xff; 64]).unwrap();
@@ -162,7 +162,8 @@ fn front_ends_without_end_are_served_slowly() {
     }
 }
 
-/// It waits, and the next that comes with it. One that has stayed for a while and leaves by itself comes again at once.
+/// It waits, and the next that comes with it. One that has stayed for a while and leaves may reconnect at
+/// once.
 #[test]
 fn who_was_thrown_out_waits() {
     let shortest = |ends: fn(UnixStream)| {

@@ -1,4 +1,4 @@
-//! What a well-behaved front end may do with memory, and with what is in flight in it.
+//! What a well-behaved front end may do with memory, and with chains in flight in it.
 
 use super::*;
 use tidegate_frontend::driver::Buffer;
@@ -42,7 +42,7 @@ fn memory_may_come_and_go_by_region() {
     assert_eq!(port.events(), ["memory"]);
     guest.ring(1).reap().unwrap();
     exchange(&port, &mut guest, 1, 5);
-    // The last region cannot go while a queue is in it.
+    // The last region must stay while a queue is in it.
     let first = super::region(guest.memory());
     guest.protocol().unwrap().remove_mem_region(&first).unwrap_err();
     let error = port.wait_gone(1).last_error.unwrap();
@@ -63,7 +63,7 @@ fn what_was_in_flight_comes_back_if_the_front_end_keeps_the_account() {
             assert!(port.device().swallow(1));
         }
         port.events();
-        // The device forgets all it knew.
+        // The device forgets its state.
         guest.disconnect();
         port.wait_gone(1);
         guest.reconnect().unwrap();
@@ -77,7 +77,7 @@ fn what_was_in_flight_comes_back_if_the_front_end_keeps_the_account() {
             assert_eq!(guest.receive(0).unwrap()[12..], sent[12..]);
         }
         exchange(&port, &mut guest, 1, 60);
-        // Stopped in order, there is nothing to recover.
+        // Stopped in order, it leaves nothing to recover.
         port.events();
         for index in [0, 1] {
             guest.stop_queue(index).unwrap();

@@ -29,7 +29,7 @@ use vhost::vhost_user::message::FrontendReq;
 /// Only a test that fails waits this long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A port over a device that records what it is asked.
+/// A port over a device that records its calls.
 struct Port {
     thread: PortThread,
     status: Arc<ConnectionStatus>,
@@ -50,7 +50,7 @@ impl Port {
         Self::spawn(dir, path, config, SocketEnd::Listener(listener.into()))
     }
 
-    /// A port in client mode, and the front end's end of its first stream.
+    /// Returns a port in client mode, and the front end's end of its first stream.
     fn client() -> (Self, UnixStream) {
         let (theirs, ours) = UnixStream::pair().unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -73,7 +73,7 @@ impl Port {
 
     fn dial(&self) -> UnixStream {
         let stream = UnixStream::connect(&self.path).unwrap();
-        // An answer that never comes fails a test; it does not hang all of them.
+        // A missing answer fails a test; it does not hang all of them.
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     }
@@ -82,7 +82,7 @@ impl Port {
         self.device.lock().unwrap()
     }
 
-    /// What the device was asked since the last look.
+    /// Returns the device's calls since the last look.
     fn events(&self) -> Vec<String> {
         std::mem::take(&mut self.device().events)
     }
@@ -99,7 +99,7 @@ impl Port {
     }
 }
 
-/// Waits, when it is dropped, for its sender to go.
+/// Waits for its sender to go when dropped.
 struct Slow(mpsc::Receiver<()>);
 
 impl Drop for Slow {
@@ -108,7 +108,7 @@ impl Drop for Slow {
     }
 }
 
-/// How often the thread of this name has gone to sleep or was sent to.
+/// Returns how often the thread of this name was switched.
 fn switches(thread: &str) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let task = tasks
@@ -152,7 +152,7 @@ fn send_fds(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     scm::send(stream, bytes, fds, SendFlags::empty()).unwrap();
 }
 
-/// SET_MEM_TABLE of one region, in which the guest has been.
+/// SET_MEM_TABLE of one region, into which the guest has written.
 fn send_memory(stream: &UnixStream, memory: &SharedMemory) {
     memory.write(memory.guest_addr() + memory.size() - 1, &[1]);
     let numbers = [memory.guest_addr(), memory.size(), memory.user_addr(), 0];
@@ -172,7 +172,7 @@ fn ring_addresses(index: u32, memory: &SharedMemory, at: u64) -> Vec<u8> {
     message(FrontendReq::SET_VRING_ADDR, 9, &payload)
 }
 
-/// Memory and `count` queues of 4 entries, all acknowledged.
+/// Sets up memory and `count` queues of 4 entries, all acknowledged.
 fn set_up_rings(stream: &mut UnixStream, memory: &SharedMemory, count: u32) {
     send_memory(stream, memory);
     assert_eq!(reply(stream), [0; 8]);
@@ -206,7 +206,7 @@ fn frame(header: usize, tag: u8, len: usize) -> Vec<u8> {
     frame
 }
 
-/// Sends, and expects back, `count` frames on each pair.
+/// Sends `count` frames on each pair, and expects them back.
 fn exchange(port: &Port, guest: &mut FrontEnd, pairs: usize, count: u8) {
     let header = guest.header_len();
     for pair in 0..pairs {
@@ -223,7 +223,7 @@ fn exchange(port: &Port, guest: &mut FrontEnd, pairs: usize, count: u8) {
     }
 }
 
-/// The port serves the next front end as if nothing had been.
+/// Checks that the port serves the next front end.
 fn assert_serves(port: &Port) {
     let before = port.status.snapshot().connects;
     let guest = port.connect(one_pair());
@@ -232,7 +232,7 @@ fn assert_serves(port: &Port) {
     port.wait_gone(before + 1);
 }
 
-/// Waits until the `n`th front end was thrown out; why.
+/// Waits until the `n`th front end was disconnected; returns the reason.
 fn thrown_out(port: &Port, n: u64) -> String {
     let now = port.wait(|now| now.protocol_errors == n && now.state == State::Waiting);
     let reason = now.last_error.unwrap();
@@ -241,7 +241,7 @@ fn thrown_out(port: &Port, n: u64) -> String {
     reason
 }
 
-/// Negotiates, so that everything is allowed.
+/// Negotiates all features.
 fn prepare(raw: &mut UnixStream) {
     for bytes in
         [message(FrontendReq::GET_FEATURES, 1, &[]), message(FrontendReq::GET_PROTOCOL_FEATURES, 1, &[])]

@@ -26,7 +26,7 @@ fn a_handshake_starts_and_enables_every_queue() {
     assert_eq!(now.features, negotiated);
     assert_ne!(now.features & NET_F_MQ, 0);
     assert_eq!(now.protocol_features, 1 | 1 << 3);
-    // Allocated before it was passed on.
+    // Allocated before it was passed.
     assert_eq!(now.memory_preallocated, Some(true));
     assert_eq!((now.connects, now.refused, now.protocol_errors), (1, 0, 0));
     exchange(&port, &mut guest, 2, 10);
@@ -90,7 +90,7 @@ fn frames_longer_than_a_buffer_are_merged() {
 fn a_sleeping_guest_is_called() {
     let port = Port::server(1);
     let mut guest = port.connect(one_pair());
-    // More than the ring holds, so buffers are recycled.
+    // More than the ring holds, so buffers are reused.
     for tag in 0..200 {
         assert!(guest.send(0, &frame(12, tag, 60)));
         let device = port.device.clone();
@@ -126,10 +126,10 @@ fn a_stopped_queue_goes_on_where_it_was() {
     assert_eq!(guest.stop_queue(1).unwrap(), 5);
     assert_eq!(port.events(), ["stop 1"]);
     assert_eq!(port.status.snapshot().state, State::Connected);
-    // Asking again does not start or stop anything.
+    // A second time starts or stops nothing.
     assert_eq!(guest.stop_queue(1).unwrap(), 5);
     assert_eq!(port.events(), [""; 0]);
-    // Enabled is not forgotten: QEMU says it once.
+    // Enabled lasts: QEMU says it once.
     guest.start_queue(1).unwrap();
     assert_eq!(port.events(), ["start 1 size 64 base 5 kick true call true", "enable 1 true"]);
     exchange(&port, &mut guest, 1, 5);
@@ -146,7 +146,7 @@ fn packed_rings_are_negotiated_and_may_have_any_size() {
             port.events().contains(&format!("start 1 size {queue_size} base 2147516416 kick true call true"))
         );
         exchange(&port, &mut guest, 1, 50);
-        // Both places, wrap counters on top, alike since nothing is in flight.
+        // Both places, wrap counters on top, equal since nothing is in flight.
         let place = 50 | 0x8000;
         assert_eq!(guest.stop_queue(1).unwrap(), place | place << 16);
         assert_eq!(guest.stop_queue(1).unwrap(), place | place << 16);
@@ -198,7 +198,7 @@ fn a_queue_may_be_enabled_before_features_are_set() {
     }
     raw.write_all(&message(SET_VRING_ENABLE, 9, &words(&[0, 0]))).unwrap();
     assert_eq!(reply(&mut raw), [0; 8]);
-    // The same front end goes on as usual, but enables nothing again.
+    // The same front end continues as usual, but does not enable anything again.
     let memory = SharedMemory::new(0, 0x1_0000).unwrap();
     let features = VERSION_1 | front_end::PROTOCOL_FEATURES;
     raw.write_all(&message(SET_FEATURES, 9, &features.to_ne_bytes())).unwrap();
@@ -242,7 +242,7 @@ fn descriptors_are_not_taken_for_those_of_the_message_before() {
     port.events();
     let mut raw = guest.stream().unwrap();
     let event = eventfd(0, EventfdFlags::empty()).unwrap();
-    // Without (bit 8), with: whatever of it is there when the first is read.
+    // Without (bit 8), with: in any state when the first is read.
     for _ in 0..20 {
         let payload = |polled: u64| (polled << 8 | 1).to_ne_bytes();
         send_fds(raw, &message(SET_VRING_CALL, 1, &payload(1)), &[]);

@@ -1,4 +1,4 @@
-//! What a front end may not say: each wrong message is named, and ends its connection only.
+//! Forbidden messages: each is named, and ends its connection only.
 
 use super::*;
 use crate::vhost_user::features;
@@ -23,7 +23,7 @@ fn memory_without_descriptors_is_explained_whatever_comes_behind_it() {
         }
         send_fds(&raw, &message(code, 1, &payload), &[]);
         send_fds(&raw, &call, &[event.as_fd()]);
-        // All is there before the first is looked at.
+        // All is there before the first look.
         let dir = tempfile::tempdir().unwrap();
         let end = SocketEnd::Stream(ours.into());
         let port = Port::spawn(dir, PathBuf::new(), PortConfig::new("test", 1), end);
@@ -43,7 +43,7 @@ fn memory_that_is_not_shared_is_explained() {
             && reason.contains("`<memoryBacking><access mode='shared'/></memoryBacking>`"),
         "{reason}"
     );
-    // As QEMU does it: no table at all, but rings.
+    // Like QEMU: no table, but rings.
     let mut raw = port.dial();
     prepare(&mut raw);
     let kick = eventfd(0, EventfdFlags::empty()).unwrap();
@@ -106,7 +106,7 @@ fn an_in_flight_region_that_is_none_of_ours_is_refused() {
         let reason = thrown_out(&port, n);
         assert!(reason.starts_with("SET_INFLIGHT_FD") && reason.contains(expected), "{reason}");
     }
-    // Too few entries for a ring are found when it starts; no region is taken when one runs.
+    // Too few entries for a ring are found at its start; no region is added while one runs.
     let memory = SharedMemory::new(0, 0x1_0000).unwrap();
     for (region, starts, expected) in
         [(&small, false, "queue 1 of 8 entries"), (&ours, true, "SET_INFLIGHT_FD: queue 1 is running")]
@@ -251,7 +251,7 @@ fn packed_rings_that_cannot_be_are_refused() {
     assert_serves(&port);
 }
 
-/// Also by the look at its descriptors, and to what was not negotiated.
+/// Also by the check of its descriptors, and to unnegotiated messages.
 #[test]
 fn a_refusal_is_answered_where_that_was_asked_for() {
     let port = Port::server(1);
@@ -269,7 +269,7 @@ fn a_refusal_is_answered_where_that_was_asked_for() {
         thrown_out(&port, n);
         assert_eq!(raw.read(&mut [0]).unwrap(), 0);
     }
-    // Those with an answer of their own get none.
+    // Messages with a reply of their own get none.
     let mut raw = port.dial();
     prepare(&mut raw);
     raw.write_all(&message(FrontendReq::GET_VRING_BASE, 9, &words(&[2, 0]))).unwrap();
@@ -327,7 +327,7 @@ fn what_was_not_negotiated_is_not_obeyed() {
         let reason = thrown_out(&port, n as u64 + 1);
         assert!(reason.contains(expected), "{reason}");
     }
-    // Early SET_VRING_ENABLE is checked like any other.
+    // Early SET_VRING_ENABLE is checked as well.
     for (n, (payload, expected)) in [
         (words(&[2, 1]), "SET_VRING_ENABLE: queue index 2"),
         (words(&[0, 7]), "SET_VRING_ENABLE: 7 for queue 0, expected 1 to enable or 0 to disable"),
