@@ -1,4 +1,5 @@
-//! A clock that stands still until it is set, or that a function tells: for tests, and for counting instructions.
+//! A clock that stands still until it is set, or that a function drives: for tests, and for counting
+//! instructions.
 
 use std::cell::Cell;
 
@@ -8,7 +9,7 @@ enum Clock {
     Machine,
     /// It stands still.
     Still(u64),
-    /// What this says.
+    /// Returned by this function.
     Told(fn() -> u64),
 }
 
@@ -16,7 +17,7 @@ thread_local! {
     static CLOCK: Cell<Clock> = const { Cell::new(Clock::Machine) };
 }
 
-/// The time of this thread's workers, ns; `None` while they read the machine's clock.
+/// Returns the time of this thread's workers (ns); `None` while they read the machine's clock.
 #[inline]
 pub fn time() -> Option<u64> {
     match CLOCK.get() {
@@ -26,12 +27,12 @@ pub fn time() -> Option<u64> {
     }
 }
 
-/// Sets the time of this thread's workers, ns; it stands still until it is set again.
+/// Sets the time of this thread's workers (ns); it stands still until the next call.
 pub fn set_time(now: u64) {
     CLOCK.set(Clock::Still(now));
 }
 
-/// Has this function tell this thread's workers the time, ns.
+/// Lets this function return the time of this thread's workers (ns).
 pub fn set_clock(tell: fn() -> u64) {
     CLOCK.set(Clock::Told(tell));
 }

@@ -1,4 +1,4 @@
-//! Where frames to an address go, in the 64 bits that an entry of the table has for it.
+//! The destination of frames to an address, in the 64 bits of its table entry.
 //!
 //! ```text
 //!  63      62       61     60       48        16      0
@@ -6,38 +6,38 @@
 //!  0     │ 0      │ 0    │ BUSY 0…  │ number         │    none: being removed, or how many were removed before
 //! ```
 //!
-//! `port` is in both cases the port whose egress carries the frames, so that the path of a frame asks one question.
+//! `port` is in both cases the port whose egress carries the frames, so a frame's path asks one question.
 
 /// Index of a port; also of its statistics.
 pub type PortIndex = u16;
 
-/// Another host, as this switch numbers it: densely, over all links.
+/// Another host, numbered densely over all links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerIndex(u16);
 
 impl PeerIndex {
-    /// How many there can be.
+    /// Largest number of peers.
     pub const MOST: u16 = 1 << 13;
 
-    /// The peer of that number; `None` from [`PeerIndex::MOST`] on.
+    /// Returns the peer of that number; `None` from [`PeerIndex::MOST`] on.
     pub const fn new(number: u16) -> Option<Self> {
         if number < Self::MOST { Some(Self(number)) } else { None }
     }
 
-    /// Its number, below [`PeerIndex::MOST`].
+    /// Returns its number, below [`PeerIndex::MOST`].
     pub const fn get(self) -> u16 {
         self.0
     }
 }
 
-/// Where frames to an address go.
+/// The destination of frames to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Destination {
-    /// The address lives behind this port.
+    /// The address is behind this port.
     Port(PortIndex),
-    /// The address lives behind another host.
+    /// The address is behind another host.
     Peer {
-        /// The port whose link leads there.
+        /// The port of the link to it.
         link: PortIndex,
         /// The host.
         peer: PeerIndex,
@@ -54,7 +54,7 @@ impl Destination {
         }
     }
 
-    /// The port that the address lives behind; `None` behind a peer.
+    /// Returns the port in front of the address; `None` for a peer's.
     #[inline]
     pub fn port(self) -> Option<PortIndex> {
         match self {
@@ -76,7 +76,7 @@ const PINNED: u64 = 1 << 62;
 const PEER: u64 = 1 << 61;
 const PEER_SHIFT: u32 = 48;
 const BUSY: u64 = 1 << 60;
-/// What tells one destination from another.
+/// The bits that distinguish destinations.
 const WHERE: u64 = VALID | PEER | (PeerIndex::MOST as u64 - 1) << PEER_SHIFT | 0xffff;
 
 /// The value of an entry.
@@ -84,9 +84,9 @@ const WHERE: u64 = VALID | PEER | (PeerIndex::MOST as u64 - 1) << PEER_SHIFT | 0
 pub(super) struct Value(pub(super) u64);
 
 impl Value {
-    /// Of an address that vNICs share, while none has it.
+    /// The value of a shared address without a holder.
     pub(super) const NOWHERE: Self = Self(PINNED);
-    /// Of an entry that is being removed.
+    /// The value of an entry during its removal.
     pub(super) const REMOVING: Self = Self(BUSY);
 
     #[inline]
@@ -110,7 +110,7 @@ impl Value {
         Self(Self::of(to) | PINNED)
     }
 
-    /// None any more: the `number`th that was removed, so that no two of these are equal.
+    /// Returns the value of the `number`th removed entry, so that no two are equal.
     pub(super) fn removed(number: u64) -> Self {
         Self(number & (BUSY - 1))
     }
@@ -121,7 +121,7 @@ impl Value {
         (self.0 & VALID != 0).then_some(self.0 as PortIndex)
     }
 
-    /// Where the frames go.
+    /// Returns the destination.
     #[inline]
     pub(super) fn destination(self) -> Option<Destination> {
         let port = self.egress()?;
@@ -148,7 +148,7 @@ impl Value {
         self.egress().is_some() && !self.is_pinned()
     }
 
-    /// When the address was seen last.
+    /// Returns when the address was last seen (seconds).
     #[inline]
     pub(super) fn seconds(self) -> u32 {
         (self.0 >> 16) as u32

@@ -1,4 +1,4 @@
-//! The forwarding database: (segment, MAC) to the port, or the other host, behind which it lives.
+//! The forwarding database: (segment, MAC) to the port or other host in front of it.
 //!
 //! ```text
 //!  control ── pin, unpin ──▶ ┌─────────────────────────────┐
@@ -6,21 +6,21 @@
 //!                            └─────────────────────────────┘
 //! ```
 //!
-//! One table for all workers, without locks: open addressing over pairs of
-//! atomics. A key is published by compare-and-swap and a reader checks it
-//! again after reading the value, so it never sees another key's destination.
+//! One table for all workers, without locks: open addressing over pairs of atomics. A key is published by
+//! compare-and-swap, and a reader checks it once more after reading the value, so it never sees another
+//! key's destination.
 //!
-//! - A contract's own MACs are *pinned*: learning never moves or evicts them. A contract of this host outranks
-//!   what other hosts say: its address is never pinned to a peer, and takes the place of one that is.
-//! - A MAC that vNICs share is *reserved*: it is learned nowhere, and leads to the vNIC that [has it](crate::holder), or
-//!   nowhere.
-//! - Other addresses are *learned* where frames come from, behind a port or behind a [peer](Destination::Peer), and move
-//!   with them: a VM may have moved to another host. They are forgotten when they are not seen for some time, or when
-//!   their port or peer goes.
-//! - What is learned behind each port and each peer is bounded, and so is what is learned behind a link with all its
-//!   peers: none of them fills the table.
+//! - A contract's own MACs are *pinned*: learning never moves or evicts them. A contract of this host
+//!   outranks other hosts: its address is never pinned to a peer, and replaces one that is.
+//! - A MAC shared by vNICs is *reserved*: it is never learned, and leads to the vNIC that [holds
+//!   it](crate::holder), or nowhere.
+//! - Other addresses are *learned* from frames, behind a port or a [peer](Destination::Peer), and move with
+//!   them: a VM may have moved to another host. They are forgotten when unseen for some time, or when their
+//!   port or peer goes.
+//! - The learned addresses of each port, of each peer, and of each link with its peers are bounded, so none
+//!   fills the table.
 //!
-//! [`destination`]: what an entry says
+//! [`destination`]: the contents of an entry
 
 mod destination;
 #[cfg(test)]
@@ -43,15 +43,15 @@ pub const LEARNED_PER_PEER: u32 = 8192;
 pub const LEARNED_PER_LINK: u32 = SLOTS as u32 / 2;
 
 const EMPTY: u64 = 0;
-/// A removed entry: may be reused, does not end a probe sequence.
+/// A removed entry: reusable, and does not end a probe sequence.
 const GONE: u64 = u64::MAX;
 
-/// A tenant network as the switch numbers it: dense, unlike the segment id, so
-/// that it fits into a key beside a MAC.
+/// A tenant network, numbered densely, unlike the segment id, so that it fits into a key beside a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentIndex(pub u16);
 
-/// A key and where it leads. The key changes only while the value leads nowhere, and no such value comes twice.
+/// A key and its destination. The key changes only while the value leads nowhere, and no such value occurs
+/// twice.
 #[derive(Default)]
 struct Entry {
     key: AtomicU64,
@@ -61,20 +61,20 @@ struct Entry {
 /// The table.
 pub struct Fdb {
     entries: Box<[Entry; SLOTS]>,
-    /// What is learned behind each port, with the peers of its link.
+    /// Addresses learned behind each port, with the peers of its link.
     ports: Box<[AtomicU32]>,
-    /// What is learned behind each peer.
+    /// Addresses learned behind each peer.
     peers: Box<[AtomicU32]>,
     /// Entries removed so far.
     removed: AtomicU64,
 }
 
-/// Why an address was not learned, or not pinned.
+/// Why an address was not learned or pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotLearned {
     /// The address belongs to another vNIC's contract.
     Pinned,
-    /// As many addresses are learned there as may be, or the table is full around this one.
+    /// The place has its most learned addresses, or the table is full around this one.
     Full,
 }
 
@@ -97,18 +97,18 @@ impl Entry {
         Value(self.value.load(Ordering::Acquire))
     }
 
-    /// The value, if it is this key's.
+    /// Returns the value, if it is this key's.
     #[inline]
     fn read(&self, key: u64) -> Option<Value> {
         if self.key.load(Ordering::Acquire) != key {
             return None;
         }
         let value = self.value();
-        // Another key may have taken the place meanwhile.
+        // Another key may have taken the entry meanwhile.
         (self.key.load(Ordering::Acquire) == key).then_some(value)
     }
 
-    /// Whether it had the value `before` and has `after` now.
+    /// Changes the value from `before` to `after`; whether it was `before`.
     fn replace(&self, before: Value, after: Value) -> bool {
         self.value.compare_exchange(before.0, after.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
@@ -133,13 +133,14 @@ impl Fdb {
         }
     }
 
-    /// The port whose egress carries frames to `mac`: the one it lives behind, or the link to its host.
+    /// Returns the port whose egress carries frames to `mac`: the one in front of it, or the link to its
+    /// host.
     #[inline]
     pub fn lookup(&self, segment: SegmentIndex, mac: Mac) -> Option<PortIndex> {
         self.value(key(segment, mac))?.egress()
     }
 
-    /// Where `mac` lives.
+    /// Returns the destination of `mac`.
     #[inline]
     pub fn destination(&self, segment: SegmentIndex, mac: Mac) -> Option<Destination> {
         self.value(key(segment, mac))?.destination()
@@ -147,40 +148,40 @@ impl Fdb {
 
     #[inline]
     fn value(&self, key: u64) -> Option<Value> {
-        // Nearly always it is the first that is looked at.
+        // Nearly always the first entry matches.
         match self.entries[slot(key)].read(key) {
             Some(value) => Some(value),
             None => Some(self.find(key)?.1),
         }
     }
 
-    /// Where the vNIC lives whose contract an address belongs to.
+    /// Returns the destination of the vNIC whose contract has this address.
     pub fn pinned(&self, segment: SegmentIndex, mac: Mac) -> Option<Destination> {
         let (_, value) = self.find(key(segment, mac))?;
         value.destination().filter(|_| value.is_pinned())
     }
 
-    /// Binds an address to its vNIC. Called by the control thread only, which
-    /// has checked that no other vNIC of this host owns it. What was learned makes room for it.
+    /// Pins an address to its vNIC. Only the control thread calls this, after checking that no other vNIC
+    /// of this host owns it. Learned addresses make room for it.
     ///
     /// # Errors
-    /// [`NotLearned::Full`] where all around it are pinned; [`NotLearned::Pinned`] for a peer, where it is the address of
-    /// a vNIC of this host.
+    /// [`NotLearned::Full`] if all entries around it are pinned; [`NotLearned::Pinned`] for a peer, if a
+    /// vNIC of this host has the address.
     pub fn pin(&self, segment: SegmentIndex, mac: Mac, to: impl Into<Destination>) -> Result<(), NotLearned> {
         let to = to.into();
         self.bind(key(segment, mac), Value::pinned(to), to.port().is_some())
     }
 
-    /// Keeps an address for vNICs that share it: it is not learned, and leads nowhere until it is [led](Self::lead). Called
-    /// by the control thread only, which has checked that it is no vNIC's own.
+    /// Reserves an address for vNICs that share it: it is not learned, and leads nowhere until
+    /// [`lead`](Self::lead). Only the control thread calls this, after checking that it is no vNIC's own.
     ///
     /// # Errors
-    /// [`NotLearned::Full`] where all around it are pinned.
+    /// [`NotLearned::Full`] if all entries around it are pinned.
     pub fn reserve(&self, segment: SegmentIndex, mac: Mac) -> Result<(), NotLearned> {
         self.bind(key(segment, mac), Value::NOWHERE, true)
     }
 
-    /// A [reserved](Self::reserve) address leads to a port from now on, or nowhere. Called by any thread.
+    /// Leads a [reserved](Self::reserve) address to a port, or nowhere. Any thread may call this.
     pub fn lead(&self, segment: SegmentIndex, mac: Mac, to: Option<PortIndex>) {
         let key = key(segment, mac);
         let after = to.map_or(Value::NOWHERE, |port| Value::pinned(port.into()));
@@ -192,8 +193,8 @@ impl Fdb {
         }
     }
 
-    /// A [reserved](Self::reserve) address is shared no more. Called by the control thread only, when no worker leads it any
-    /// more.
+    /// Ends the reservation of an address. Only the control thread calls this, when no worker leads the
+    /// address any more.
     pub fn unreserve(&self, segment: SegmentIndex, mac: Mac) {
         if let Some((entry, value)) = self.find(key(segment, mac))
             && value.is_pinned()
@@ -202,7 +203,7 @@ impl Fdb {
         }
     }
 
-    /// Gives an address a value that is not learned, in place of what was learned of it.
+    /// Gives an address a pinned value in place of a learned one.
     fn bind(&self, key: u64, after: Value, is_ours: bool) -> Result<(), NotLearned> {
         let entry = loop {
             let entry = self.claim(key).or_else(|| self.evict(key)).ok_or(NotLearned::Full)?;
@@ -211,14 +212,14 @@ impl Fdb {
             if was_ours && !is_ours {
                 return Err(NotLearned::Pinned);
             }
-            // Not in the middle of a removal, which is two stores long.
+            // Not during a removal, which takes two stores.
             if before != Value::REMOVING && self.set(entry, key, before, after) {
                 self.count_out(before);
                 break entry;
             }
             std::thread::yield_now();
         };
-        // A worker may have learned it at another place meanwhile.
+        // A worker may have learned it in another entry meanwhile.
         let others = self.probes(key).filter(|other| !std::ptr::eq(*other, entry));
         for (other, value) in others.filter_map(|other| Some((other, other.read(key)?))) {
             if value.is_learned() {
@@ -228,7 +229,7 @@ impl Fdb {
         Ok(())
     }
 
-    /// Removes an address bound by [`Fdb::pin`] to `to`; one that is bound elsewhere by now stays.
+    /// Removes an address that [`Fdb::pin`] bound to `to`; one that is bound elsewhere stays.
     pub fn unpin(&self, segment: SegmentIndex, mac: Mac, to: impl Into<Destination>) {
         if let Some((entry, value)) = self.find(key(segment, mac))
             && value == Value::pinned(to.into())
@@ -240,7 +241,7 @@ impl Fdb {
     /// Notes that `mac` was seen behind `from` at `now` seconds.
     ///
     /// # Errors
-    /// [`NotLearned::Pinned`] where its contract says that it lives elsewhere; [`NotLearned::Full`].
+    /// [`NotLearned::Pinned`] if its contract places it elsewhere; [`NotLearned::Full`].
     #[inline]
     pub fn learn(
         &self,
@@ -270,24 +271,24 @@ impl Fdb {
             return Err(NotLearned::Full);
         }
         let entry = self.claim(key).ok_or(NotLearned::Full)?;
-        // Another thread may be first, or be removing it: the next frame tells.
+        // Another thread may be first, or be removing it: the next frame repeats this.
         let Some(before) = entry.read(key).filter(|value| *value != Value::REMOVING) else { return Ok(()) };
         if before.is_pinned() {
             return Err(NotLearned::Pinned);
         }
-        // First, so that it is never counted out before.
+        // Counted first, so that it is never counted out before.
         self.count_in(from);
         let learned = self.set(entry, key, before, fresh);
         self.count_out(if learned { before } else { fresh });
         Ok(())
     }
 
-    /// Removes what was learned before `oldest` seconds.
+    /// Removes addresses last seen before `oldest` seconds.
     pub fn sweep(&self, oldest: u32) {
         self.remove_learned(|value| value.seconds() < oldest);
     }
 
-    /// Removes what was learned behind a port, with the peers of its link; or behind one peer.
+    /// Removes addresses learned behind a port, with the peers of its link; or behind one peer.
     pub fn forget(&self, gone: impl Into<Destination>) {
         match gone.into() {
             Destination::Port(port) => self.remove_learned(|value| value.egress() == Some(port)),
@@ -295,7 +296,7 @@ impl Fdb {
         }
     }
 
-    /// Everything learned: segment, address, where it lives, when it was seen last (seconds).
+    /// Returns all learned addresses: segment, address, destination, and when last seen (seconds).
     pub fn learned_addresses(&self) -> Vec<(SegmentIndex, Mac, Destination, u32)> {
         let one = |entry: &Entry| {
             let key = entry.key.load(Ordering::Acquire);
@@ -310,7 +311,8 @@ impl Fdb {
         self.entries.iter().filter_map(one).collect()
     }
 
-    /// Addresses learned behind a port, with the peers of its link; or behind one peer.
+    /// Returns the number of addresses learned behind a port, with the peers of its link; or behind one
+    /// peer.
     pub fn learned(&self, behind: impl Into<Destination>) -> u32 {
         match behind.into() {
             Destination::Port(port) => self.ports[usize::from(port)].load(Ordering::Relaxed),
@@ -323,7 +325,7 @@ impl Fdb {
         (0..PROBES).map(move |i| &self.entries[(start + i) % SLOTS])
     }
 
-    /// Out of line: a lookup seldom needs it.
+    /// Out of line: a lookup rarely needs it.
     #[inline(never)]
     fn find(&self, key: u64) -> Option<(&Entry, Value)> {
         for entry in self.probes(key) {
@@ -356,7 +358,7 @@ impl Fdb {
         for entry in self.probes(key) {
             let value = entry.value();
             if value.is_learned() && self.remove(entry, value) {
-                // Another thread may learn an address into the gap; the next is tried then.
+                // Another thread may learn an address into the gap; then the next is tried.
                 if let Some(claimed) = self.claim(key) {
                     return Some(claimed);
                 }
@@ -376,9 +378,9 @@ impl Fdb {
         }
     }
 
-    /// Removes an entry, if it has this value, which leads somewhere.
+    /// Removes an entry with this value, which leads somewhere.
     fn remove(&self, entry: &Entry, value: Value) -> bool {
-        // The value goes first: a reader that still matches the key finds that it leads nowhere.
+        // The value first: a reader that still matches the key finds that it leads nowhere.
         let removed = entry.replace(value, Value::REMOVING);
         if removed {
             entry.key.store(GONE, Ordering::Release);
@@ -389,10 +391,10 @@ impl Fdb {
         removed
     }
 
-    /// Gives the entry of `key` another value than `before`, which was read from it.
+    /// Changes the value of `key`'s entry from `before`, which was read from it.
     fn set(&self, entry: &Entry, key: u64, before: Value, after: Value) -> bool {
-        // Another key may have taken the place, learned behind the same port in the same second: it gets it back. Where it
-        // does not, this one was there, and is gone already.
+        // Another key may have taken the entry, learned behind the same port in the same second: it gets
+        // its value back. If that fails, this one was there, and is already gone.
         let is_ours = || entry.key.load(Ordering::Acquire) == key || !entry.replace(after, before);
         entry.replace(before, after) && is_ours()
     }

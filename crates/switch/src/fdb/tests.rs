@@ -1,4 +1,4 @@
-//! The table against a simple model, its bounds, and threads that do everything at once.
+//! The table against a simple model, its bounds, and threads with all operations at once.
 
 use super::*;
 use proptest::prelude::*;
@@ -32,7 +32,7 @@ enum Step {
     Lookup(u16, u32),
     /// This many seconds pass.
     Pass(u32),
-    /// What is older than so many seconds goes.
+    /// Addresses older than so many seconds go.
     Sweep(u32),
     Forget(Destination),
 }
@@ -126,13 +126,13 @@ proptest! {
 fn a_contract_of_this_host_outranks_what_others_say() {
     let fdb = Fdb::new();
     let segment = SegmentIndex(0);
-    // Behind a peer by what it sent; then by its contract, which a guest here cannot take.
+    // Behind a peer by its frames; then by its contract, which a guest here cannot take.
     fdb.learn(segment, mac(1), peer(9, 4), 1).unwrap();
     fdb.pin(segment, mac(1), peer(9, 4)).unwrap();
     assert_eq!((fdb.learned(peer(9, 4)), fdb.learned(9)), (0, 0));
     assert_eq!(fdb.learn(segment, mac(1), 5, 1), Err(NotLearned::Pinned));
     assert_eq!((fdb.lookup(segment, mac(1)), fdb.destination(segment, mac(1))), (Some(9), Some(peer(9, 4))));
-    // A vNIC of this host has it: no peer gets it, neither by frames nor by a contract.
+    // A vNIC of this host has it: no peer gets it, by frames or by a contract.
     fdb.pin(segment, mac(1), 5).unwrap();
     assert_eq!(fdb.learn(segment, mac(1), peer(9, 4), 1), Err(NotLearned::Pinned));
     assert_eq!(fdb.pin(segment, mac(1), peer(9, 4)), Err(NotLearned::Pinned));
@@ -158,7 +158,7 @@ fn no_peer_fills_the_table_nor_do_all_of_a_link() {
         assert_eq!(fdb.learned(peer(9, number)), learned);
     }
     assert_eq!((fdb.learned(9), fdb.learned(2)), (LEARNED_PER_LINK, 1));
-    // One of them goes, and leaves room for the others; then all go with their link.
+    // One of them goes, and makes room for the others; then all go with their link.
     fdb.forget(peer(9, 1));
     assert_eq!(fdb.learned(peer(9, 1)), 0);
     assert!(learned(7) > 0);
@@ -166,7 +166,7 @@ fn no_peer_fills_the_table_nor_do_all_of_a_link() {
     assert_eq!((fdb.learned(9), fdb.learned(peer(9, 0)), fdb.learned(2)), (0, 0, 1));
 }
 
-/// Workers learn the same addresses in turn, what is old goes at once, and a contract comes and goes.
+/// Workers learn the same addresses in turn, old ones go at once, and a contract comes and goes.
 #[test]
 fn a_contract_holds_while_others_learn_and_sweep() {
     use std::sync::atomic::AtomicBool;
@@ -192,7 +192,7 @@ fn a_contract_holds_while_others_learn_and_sweep() {
         scope.spawn(move || learns(peer(9, 4)));
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                // All of the table takes long: only what can be there is looked at.
+                // The whole table takes long: only possible addresses are checked.
                 for address in others {
                     fdb.probes(key(segment, address))
                         .for_each(|entry| fdb.remove_if_learned(entry, |_| true));
@@ -251,7 +251,7 @@ fn what_was_learned_makes_room_for_a_contract() {
     let fdb = Fdb::new();
     let segment = SegmentIndex(0);
     let own = mac(7);
-    // A guest behind a trunk fills every place the address could have.
+    // A guest behind a trunk fills every entry that the address could have.
     let around = |n: &u32| (slot(key(segment, mac(*n))) + SLOTS - slot(key(segment, own))) % SLOTS < PROBES;
     let chosen: Vec<u32> = (1 << 24..u32::MAX).filter(around).take(4 * PROBES).collect();
     for n in &chosen {

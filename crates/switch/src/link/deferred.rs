@@ -1,4 +1,4 @@
-//! A link for tests: it holds what is posted, and completes it as its test says.
+//! A link for tests: it holds posted frames, and completes them as its test says.
 
 use super::delivery::payload;
 use super::{Completed, Posted};
@@ -14,23 +14,23 @@ pub const DEPTH: usize = 24;
 /// The receiving half.
 pub struct Rx {
     held: VecDeque<Held>,
-    /// Polls that found the oldest open.
+    /// Polls that found the oldest frame open.
     polls: usize,
     course: Arc<Mutex<Course>>,
 }
 
-/// A frame; where its sender's memory is not lent, what it had.
+/// A frame; and a copy if its sender's memory is not lent.
 struct Held(Frame, Option<Vec<u8>>);
 
-// SAFETY: it refers to its sender's memory, which is the test's process's for as long as the frame is held.
+// SAFETY: it refers to its sender's memory, which belongs to the test's process while the frame is held.
 unsafe impl Send for Held {}
 
-/// What a post says.
+/// The answer of a post.
 #[derive(Clone, Copy, Debug)]
 pub enum Answer {
     /// It is delivered.
     Done,
-    /// So many segments of it are, if it has more; otherwise it is delivered.
+    /// This many segments are delivered, if it has more; otherwise all.
     Part(u32),
     /// There is no buffer.
     NoBuffers,
@@ -42,10 +42,10 @@ pub enum Answer {
     Later,
 }
 
-/// What is to become of frames, and what became of them.
+/// How the link treats frames, and a record of them.
 #[derive(Default)]
 pub struct Course {
-    /// How many polls find a frame open before one completes it.
+    /// Polls that find a frame open before one completes it.
     pub polls: usize,
     /// The next frame that ends is dropped for this.
     pub failure: Option<DropReason>,
@@ -53,20 +53,20 @@ pub struct Course {
     pub breaks: bool,
     /// No buffers.
     pub full: bool,
-    /// What the next posts say; then it holds what is posted.
+    /// Answers of the next posts; afterwards the link holds posted frames.
     pub answers: VecDeque<Answer>,
-    /// It holds copies, and lends no sender's memory.
+    /// The link holds copies, and lends no sender's memory.
     pub copies: bool,
-    /// What was delivered, as its memory was then: head and payload.
+    /// Delivered frames with their memory at that time: head and payload.
     pub delivered: Vec<Vec<u8>>,
     /// Frames that were cancelled.
     pub cancelled: usize,
-    /// Most bytes that it held, on the wire, and how many frames those were.
+    /// Most bytes held, on the wire, and the number of those frames.
     pub most: (u64, usize),
 }
 
 impl Rx {
-    /// One, and what is to become of its frames.
+    /// Returns a link, and the control of its frames.
     pub fn new() -> (Self, Arc<Mutex<Course>>) {
         let course = Arc::<Mutex<Course>>::default();
         (Self { held: VecDeque::new(), polls: 0, course: course.clone() }, course)
@@ -137,11 +137,11 @@ impl Rx {
     }
 }
 
-/// A frame: head and payload.
+/// Returns a frame's head and payload.
 fn bytes(frame: &Frame) -> Vec<u8> {
     let mut bytes = frame.head().to_vec();
     for span in frame.payload() {
-        // SAFETY: the sender's memory is lent for as long as the frame is held, or posted.
+        // SAFETY: the sender's memory is lent while the frame is held or posted.
         bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(span.ptr, span.len as usize) });
     }
     bytes

@@ -1,4 +1,5 @@
-//! What of a frame is delivered: all of it, or some segments of a super-frame; marked, or as its sender marked it.
+//! The part of a frame that is delivered: all of it, or some segments of a super-frame; with or without a
+//! congestion mark.
 //!
 //! ```text
 //!  head │ payload: segments of gso_size bytes ...................│     a super-frame that waits
@@ -6,36 +7,36 @@
 //!                        head' │ these segments       │                a smaller frame, in a copy of the head
 //! ```
 //!
-//! What went is told by what is [left](crate::sched::Queued::bytes) of a frame that waits, so there is no cursor to keep, and
-//! whatever happens to the frame in its queue happens to its rest.
+//! The [rest](crate::sched::Queued::bytes) of a waiting frame tells which segments went, so there is no
+//! cursor, and the rest shares the fate of the frame in its queue.
 
 use crate::frame::ecn::set_ce;
 use crate::frame::{self, Headers, Offload, Segmenter, parse};
 use crate::slots::{Frame, body_spans, slice_spans};
 
-/// What of a frame is delivered.
+/// The part of a frame that is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// The first byte of its payload: 0, or where a segment begins.
+    /// First byte of its payload: 0, or the beginning of a segment.
     pub from: u32,
-    /// Up to this byte of its payload, where a segment ends; all that there is where that is less.
+    /// End of its payload, at the end of a segment; beyond the frame's end it means all.
     pub to: u32,
-    /// In a header that says "congestion experienced", if its sender [understands](crate::frame::ecn::ect) that.
+    /// Set "congestion experienced" in the header, if the sender [understands](crate::frame::ecn::ect) it.
     pub ce: bool,
 }
 
 impl Delivery {
-    /// All of a frame, as it is.
+    /// All of a frame, unchanged.
     pub const WHOLE: Self = Self { from: 0, to: u32::MAX, ce: false };
 
-    /// What is to be delivered of a frame of which so many bytes, as counted on the wire, are left.
+    /// Returns the delivery of a frame's rest of `left` bytes on the wire.
     #[inline]
     pub fn of_rest(frame: &Frame, left: u32) -> Self {
         if left == frame.wire_bytes { Self::WHOLE } else { Self { from: went(frame, left), ..Self::WHOLE } }
     }
 
-    /// The next part of a frame of which `left` bytes, as counted on the wire, are left, and how many bytes that is: whole
-    /// segments of at most `most` bytes, or a single segment; all that is left of a frame that is no super-frame.
+    /// Returns the next part of a frame with `left` bytes on the wire, and its bytes: whole segments of at
+    /// most `most` bytes, or a single segment; the whole rest of a frame that is no super-frame.
     pub fn next(frame: &Frame, left: u32, most: u32) -> (Self, u32) {
         let rest = Self::of_rest(frame, left);
         let Some(size) = frame.offload.gso_size().map(u32::from).filter(|_| most < left) else {
@@ -47,8 +48,8 @@ impl Delivery {
         if bytes < left { (Self { to: rest.from + segments * size, ..rest }, bytes) } else { (rest, left) }
     }
 
-    /// What is delivered, as a frame that lies in the memory of `frame`: a smaller super-frame, a single segment, or the whole.
-    /// `None` where there are no such segments.
+    /// Returns the part as a frame in the memory of `frame`: a smaller super-frame, a single segment, or
+    /// the whole. `None` if there are no such segments.
     pub fn cut(self, frame: &Frame) -> Option<Frame> {
         let mut whole = frame.clone();
         if self.ce {
@@ -60,7 +61,7 @@ impl Delivery {
             return Some(whole);
         }
         let size = u32::from(size);
-        // Whole segments, of which the last may be shorter.
+        // Whole segments, the last perhaps shorter.
         let most = (self.to.min(payload).checked_sub(self.from)?.div_ceil(size) * size) as usize;
         let mut part = whole.clone();
         let segmenter = Segmenter::new(whole.head(), &frame.headers, frame.offload, payload as usize)?;
@@ -85,7 +86,7 @@ pub fn understands_marks(frame: &Frame) -> bool {
     frame::ect(frame.head(), &all_headers(frame))
 }
 
-/// The headers of a frame; of one that asks for nothing, not all are known.
+/// Returns all headers of a frame; for a frame without requests, not all were parsed.
 fn all_headers(frame: &Frame) -> Headers {
     match frame.offload {
         Offload::None => parse(frame.head(), frame.len as usize).unwrap_or(Headers::NONE),
@@ -93,28 +94,28 @@ fn all_headers(frame: &Frame) -> Headers {
     }
 }
 
-/// Bytes after the headers of a super-frame.
+/// Returns the bytes after the headers of a super-frame.
 pub fn payload(frame: &Frame) -> u32 {
     frame.len - u32::from(frame.headers.len)
 }
 
-/// How much of a frame's payload went, where so many bytes, as counted on the wire, are left.
+/// Returns how much of a frame's payload went if `left` bytes on the wire remain.
 #[cold]
 fn went(frame: &Frame, left: u32) -> u32 {
     let Some(size) = frame.offload.gso_size().map(u32::from) else { return 0 };
-    // Only the last segment is shorter, and it is not gone.
+    // Only the last segment is shorter, and it remains.
     let segments = frame.wire_bytes.saturating_sub(left) / (u32::from(frame.headers.len) + size);
     segments * size
 }
 
-/// What so many bytes of a super-frame's payload, whole segments, are on the wire: frames, and bytes.
+/// Returns frames and bytes on the wire of so many payload bytes of a super-frame, whole segments.
 pub fn on_wire(frame: &Frame, payload: u32) -> (u32, u32) {
     let size = u32::from(frame.offload.gso_size().unwrap_or(u16::MAX));
     let segments = payload.div_ceil(size);
     (segments, segments * u32::from(frame.headers.len) + payload)
 }
 
-/// Segments that are left of a frame of which so many bytes, as counted on the wire, are left.
+/// Returns the remaining segments of a frame with `left` bytes on the wire.
 #[inline]
 pub fn wire_frames_left(frame: &Frame, left: u32) -> u32 {
     if left == frame.wire_bytes {
@@ -135,7 +136,7 @@ mod tests {
     use crate::virtio::Span;
     use proptest::prelude::*;
 
-    /// The frame of a sender that asks for segments of `size` bytes, or for a checksum; it lies in `memory`.
+    /// Returns a frame in `memory` whose sender asks for segments of `size` bytes, or for a checksum.
     fn frame(spec: &Spec, size: Option<u16>, memory: &mut [u8]) -> Frame {
         let headers = parse(&memory[..memory.len().min(HEADER_MAX)], memory.len()).unwrap();
         let gso_type = match (spec.tcp, spec.v6) {
@@ -161,7 +162,7 @@ mod tests {
         frame.wire_bytes = wire_bytes(frame.offload, &headers, memory.len());
         frame.wire_frames = segments(frame.offload, &headers, memory.len());
         let rest = &mut memory[usize::from(frame.head_len)..];
-        // In two pieces, of which the second begins anywhere.
+        // In two pieces; the second begins anywhere.
         let (first, second) = rest.split_at_mut(rest.len() / 3);
         frame.spans[0] = Span { ptr: first.as_mut_ptr(), len: first.len() as u32 };
         frame.spans[1] = Span { ptr: second.as_mut_ptr(), len: second.len() as u32 };
@@ -174,13 +175,13 @@ mod tests {
     fn bytes(head: &[u8], spans: &[Span]) -> Vec<u8> {
         let mut bytes = head.to_vec();
         for span in spans {
-            // SAFETY: it leads into the test's memory, or the head of a frame that is still there.
+            // SAFETY: it points into the test's memory, or the head of a living frame.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(span.ptr, span.len as usize) });
         }
         bytes
     }
 
-    /// The frames on the wire that a frame stands for.
+    /// Returns the frames on the wire of a frame.
     fn on_the_wire(frame: &Frame) -> Vec<Vec<u8>> {
         if frame.offload.gso_size().is_none() {
             return vec![bytes(frame.head(), frame.payload())];
@@ -200,7 +201,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// However a super-frame is cut, what is on the wire is the same: numbers, flags, checksums and all.
+        /// However a super-frame is cut, the frames on the wire are the same: numbers, flags, checksums.
         #[test]
         fn parts_are_the_segments_of_the_whole(
             spec in testing::frame_up_to(6000).prop_filter("a super-frame", |s| s.payload.len() > 60),
@@ -232,7 +233,7 @@ mod tests {
                 prop_assert_eq!(part.wire_frames as usize, sent.len());
                 left -= part.wire_bytes;
                 got.extend(sent);
-                // A receiver's checks find a frame as a guest may send it.
+                // A receiver's checks find a frame that a guest may send.
                 let all = bytes(part.head(), part.payload());
                 let headers = parse(&all[..all.len().min(HEADER_MAX)], all.len()).unwrap();
                 prop_assert_eq!(headers, part.headers);
@@ -245,7 +246,7 @@ mod tests {
         }
     }
 
-    /// Of a frame that goes by way of our own memory, only what is to be delivered is copied there.
+    /// Of a frame that goes through the worker's own memory, only the delivered part is copied there.
     #[test]
     fn a_part_alone_is_staged() {
         let spec = Spec::tcp4(6000);
@@ -261,7 +262,7 @@ mod tests {
         }
     }
 
-    /// A plain frame has no parts; its mark is set though the way that it came did not read its headers.
+    /// A plain frame has no parts; it is marked although its way did not read its headers.
     #[test]
     fn a_plain_frame_is_marked_whole() {
         for spec in [Spec { ecn: 2, ..Spec::tcp4(700) }, Spec { ecn: 1, ..Spec::tcp6(10) }] {

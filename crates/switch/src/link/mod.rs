@@ -12,17 +12,17 @@
 //!  both: readiness (descriptors, kicks), restart, loss of memory
 //! ```
 //!
-//! [`Tx`] and [`Rx`] are the two halves, each an enum of the kinds of link. Nothing outside of this folder
-//! asks which kind a link is. Two capabilities are offered instead, as `Option`s: [`Tx::rings`] and
-//! [`Rx::rings`] lend a guest's rings to the direct way, and [`Link::vhost`] takes what a front end changes.
+//! [`Tx`] and [`Rx`] are the two halves, each an enum of the kinds of link. Code outside of this folder
+//! does not ask for the kind. It uses two capabilities, which are `Option`s: [`Tx::rings`] and
+//! [`Rx::rings`] lend a guest's rings to the direct way, and [`Link::vhost`] takes a front end's changes.
 //!
-//! - [`tx`], [`rx`]: the halves, whichever kind they are
+//! - [`tx`], [`rx`]: the halves, of any kind
 //! - [`vhost`]: rings in a guest's memory
 //! - [`tap`]: a network interface of the kernel
-//! - [`delivery`]: which segments of a frame, and how they are marked
-//! - [`receiver`]: what a receiver takes as it is, and what is finished for it
+//! - [`delivery`]: the segments of a frame to deliver, and their marks
+//! - [`receiver`]: the frames that a receiver takes unchanged; others are finished for it
 //! - [`scratch`]: memory that a worker reuses for every frame
-//! - `deferred`: one for tests, which completes later
+//! - `deferred`: a link for tests, which completes frames later
 
 #[cfg(test)]
 pub mod deferred;
@@ -48,25 +48,26 @@ use std::os::fd::OwnedFd;
 
 /// Both halves of a link.
 pub struct Link {
-    /// What the VM sends.
+    /// Frames that the VM sends.
     pub tx: Tx,
-    /// What the VM receives.
+    /// Frames that the VM receives.
     pub rx: Rx,
 }
 
 impl Link {
-    /// Rings of a guest whose front end is not connected yet.
+    /// Returns the link of a guest whose front end is not connected yet.
     pub fn vhost_user() -> Self {
         Self { tx: Tx::Vhost(vhost::Tx::default()), rx: Rx::Vhost(vhost::Rx::default()) }
     }
 
-    /// A tap whose descriptors the agent opened, one for each queue, for port `port` of `worker`.
+    /// Returns the link of a tap whose descriptors the agent opened, one for each queue, for port `port` of
+    /// `worker`.
     pub fn tap(files: Vec<OwnedFd>, port: PortIndex, worker: u16, now: u64) -> Self {
         let (tx, rx) = tap::halves(files, port, worker, now);
         Self { tx: Tx::Tap(Box::new(tx)), rx: Rx::Tap(rx) }
     }
 
-    /// What a front end changes; none where there is no front end.
+    /// Returns the front end's access; `None` for a link without one.
     pub fn vhost(&mut self) -> Option<vhost::Control<'_>> {
         match self {
             Self { tx: Tx::Vhost(tx), rx: Rx::Vhost(rx) } => Some(vhost::Control { tx, rx }),
@@ -74,14 +75,14 @@ impl Link {
         }
     }
 
-    /// Shows the VM what was given back and posted.
+    /// Shows the VM its returned and posted frames.
     #[inline]
     pub fn flush(&mut self) {
         self.tx.flush();
         self.rx.flush();
     }
 
-    /// Whether memory that it lies in was lost (see [`sigbus`](crate::virtio::sigbus)).
+    /// Whether its memory was lost (see [`sigbus`](crate::virtio::sigbus)).
     pub fn is_lost(&self) -> bool {
         match &self.tx {
             Tx::Vhost(tx) => tx.is_lost(),

@@ -1,4 +1,4 @@
-//! What a receiver takes as it is, and what is finished for it.
+//! The frames that a receiver takes unchanged; others are finished for it.
 //!
 //! ```text
 //!                  ┌ takes it as it is ───────────────▶ header + copied head + payload
@@ -6,7 +6,7 @@
 //!                  └ no such super-frames ────────────▶ segmented: as many segments as there are buffers for
 //! ```
 //!
-//! The sender's memory is never written: what is finished is finished in our copy of the headers.
+//! The sender's memory is never written: a copy of the headers is finished.
 
 use crate::frame::offload::receiver_hdr;
 use crate::frame::vnet_hdr::GSO_ECN;
@@ -18,7 +18,7 @@ use crate::vhost_user::features::{
 };
 use crate::virtio::Span;
 
-/// What a receiver takes as it is; the rest is finished for it.
+/// A receiver's abilities; other frames are finished for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receiver {
     /// Unfinished checksums.
@@ -39,19 +39,19 @@ pub struct Receiver {
     pub header_len: usize,
 }
 
-/// How a receiver takes a frame.
+/// The form in which a receiver takes a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As its sender gave it.
+    /// As sent.
     AsIs,
     /// With its checksum complete.
     FinishChecksum,
-    /// As the segments that it is to be cut into.
+    /// As segments that the switch cuts.
     Segments,
 }
 
 impl Receiver {
-    /// What negotiated features mean.
+    /// Returns the abilities of negotiated features.
     pub fn negotiated(features: u64) -> Self {
         let has = |feature| features & feature != 0;
         Self {
@@ -66,7 +66,7 @@ impl Receiver {
         }
     }
 
-    /// How it takes a frame.
+    /// Returns the form in which it takes a frame.
     pub fn form(&self, frame: &Frame) -> Form {
         let ecn = frame.vnet.gso_type & GSO_ECN == 0 || self.ecn;
         let whole = match frame.offload {
@@ -82,11 +82,11 @@ impl Receiver {
     }
 }
 
-/// The head with its checksum complete, and the header that says so.
+/// Returns the head with its checksum complete, and its virtio header.
 pub(super) fn finished(frame: &Frame) -> ([u8; HEADER_MAX], VnetHdr) {
     let mut head = frame.bytes;
     let mut vnet = receiver_hdr(&frame.vnet, &frame.headers, frame.offload);
-    // SAFETY: the source's memory is mapped for as long as its frame is in our hands.
+    // SAFETY: the source's memory stays mapped while this worker holds its frame.
     let payload = unsafe { Payload::new(frame.payload()) };
     finish_checksum(&mut head[..frame.head_len as usize], &mut vnet, &frame.headers, &payload);
     (head, vnet)
@@ -94,8 +94,8 @@ pub(super) fn finished(frame: &Frame) -> ([u8; HEADER_MAX], VnetHdr) {
 
 /// Completes the checksum of one segment.
 pub(super) fn finish_part(head: &mut [u8], vnet: &mut VnetHdr, headers: &Headers, spans: &[Span]) {
-    // SAFETY: the source's memory, and the frame's own copied bytes, are valid for as long as
-    // the frame is in our hands.
+    // SAFETY: the source's memory, and the frame's own copied bytes, are valid while this worker holds the
+    // frame.
     let payload = unsafe { Payload::new(spans) };
     finish_checksum(head, vnet, headers, &payload);
 }

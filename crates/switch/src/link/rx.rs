@@ -11,15 +11,15 @@ use tidegate_evidence::DropReason;
 pub enum Rx {
     /// Receive rings in a guest's memory.
     Vhost(vhost::Rx),
-    /// What the kernel receives from a tap.
+    /// Frames that the kernel receives from a tap.
     Tap(tap::Rx),
-    /// What a test completes.
+    /// Frames that a test completes.
     #[cfg(test)]
     Deferred(deferred::Rx),
 }
 
 impl Rx {
-    /// How many chains of buffers wait where `frame` would go; `None` where only posting it tells whether there is room.
+    /// Returns how many chains of buffers wait for `frame`; `None` if only posting it tells.
     #[inline]
     pub fn room(&mut self, frame: &Frame) -> Option<u16> {
         match self {
@@ -28,9 +28,9 @@ impl Rx {
         }
     }
 
-    /// Writes what is to be delivered of a frame, as its receiver takes it: all of that, or segments from its beginning for
-    /// which there are buffers. [`finish`](Self::finish) is to follow. A link that [reads it later](Self::lends_memory) takes
-    /// frames whole.
+    /// Writes the part `what` of a frame in its receiver's form: all, or segments from its beginning for
+    /// which there are buffers. The caller then calls [`finish`](Self::finish). A link that [reads it
+    /// later](Self::lends_memory) takes frames whole.
     #[inline]
     pub fn post(&mut self, frame: &Frame, what: Delivery, scratch: &mut Scratch) -> Posted {
         scratch.filled = 0;
@@ -60,9 +60,10 @@ impl Rx {
         }
     }
 
-    /// Writes the first of `frames`, which begin with `head`, as [`post`](Self::post) would each: how many are done, and what came
-    /// of the next, where that was tried. Into rings, it writes those that ask for nothing and fit into one buffer each.
-    /// `scratch.waiting` says how many wait, for which buffers may be taken. [`finish`](Self::finish) is to follow.
+    /// Writes the first of `frames`, which begin with `head`, as [`post`](Self::post) would each: returns
+    /// how many are done, and the next one's result if tried. In rings, it writes frames without requests
+    /// that fit into one buffer each. `scratch.waiting` frames wait: buffers may be taken for as many. The
+    /// caller then calls [`finish`](Self::finish).
     #[inline]
     pub fn post_run<'a>(
         &mut self,
@@ -78,7 +79,7 @@ impl Rx {
         }
     }
 
-    /// Most frames that it holds; 0 where a post tells what became of the frame.
+    /// Returns the most frames that it holds; 0 if a post tells a frame's end.
     pub fn depth(&self) -> usize {
         match self {
             Self::Vhost(_) => 0,
@@ -88,7 +89,7 @@ impl Rx {
         }
     }
 
-    /// Whether a frame that it holds leads into its sender's memory.
+    /// Whether a held frame points into its sender's memory.
     pub fn lends_memory(&self) -> bool {
         match self {
             Self::Vhost(_) | Self::Tap(_) => false,
@@ -97,13 +98,13 @@ impl Rx {
         }
     }
 
-    /// Whether a frame with a deadline passes the best effort that it holds.
+    /// Whether a frame with a deadline passes held best effort.
     #[inline]
     pub fn lets_pass(&self) -> bool {
         matches!(self, Self::Tap(_))
     }
 
-    /// What became of the oldest frame that it holds; `None` while that is open.
+    /// Returns the end of its oldest held frame; `None` while that is open.
     pub fn completed(&mut self) -> Option<Completed> {
         match self {
             Self::Vhost(_) => None,
@@ -113,7 +114,7 @@ impl Rx {
         }
     }
 
-    /// Gives up all that it holds: it neither reads nor delivers any of that when this returns. Does not wait for the
+    /// Gives up all held frames: afterwards it neither reads nor delivers any. Does not wait for the
     /// receiver.
     pub fn cancel(&mut self) {
         match self {
@@ -124,14 +125,14 @@ impl Rx {
         }
     }
 
-    /// Waits, for 0.1 s at most, until no other thread has a descriptor of it. Not for workers.
+    /// Waits up to 0.1 s until no other thread has its descriptor. Not for workers.
     pub fn wait_for_writer(&self) {
         if let Self::Tap(rx) = self {
             rx.wait_for_writer();
         }
     }
 
-    /// What was posted is the VM's from now on: after the last of some frames, before anything else is done with it.
+    /// Hands posted frames to the VM: after the last of some frames, before any other use.
     #[inline]
     pub fn finish(&mut self) {
         if let Self::Vhost(rx) = self {
@@ -139,7 +140,7 @@ impl Rx {
         }
     }
 
-    /// Shows the VM what was posted.
+    /// Shows posted frames to the VM.
     #[inline]
     pub fn flush(&mut self) {
         if let Self::Vhost(rx) = self {
@@ -147,14 +148,14 @@ impl Rx {
         }
     }
 
-    /// Nothing is posted until it is made anew.
+    /// Refuses posts until it is made anew.
     pub fn shut(&mut self) {
         if let Self::Vhost(rx) = self {
             rx.shut();
         }
     }
 
-    /// Asks to be told when there is room again, or a frame completed; `true` where that is so already.
+    /// Asks for a kick when there is room or a frame completed; `true` if that is so already.
     pub fn request_kicks(&mut self) -> bool {
         match self {
             Self::Vhost(rx) => rx.request_kicks(),
@@ -172,12 +173,12 @@ impl Rx {
         }
     }
 
-    /// Whether it is a guest's receive rings that may be written without noting it.
+    /// Whether it is a guest's receive rings without a log of writes.
     pub fn is_plain(&self) -> bool {
         self.rings_ref().is_some_and(|rings| !rings.enabled.is_empty() && !rings.is_logged())
     }
 
-    /// A guest's receive rings, for the direct way.
+    /// Returns a guest's receive rings, for the direct way.
     #[inline]
     pub fn rings(&mut self) -> Option<&mut vhost::Rx> {
         match self {
@@ -186,7 +187,7 @@ impl Rx {
         }
     }
 
-    /// The same, to look at.
+    /// The same, for reading.
     #[inline]
     pub fn rings_ref(&self) -> Option<&vhost::Rx> {
         match self {

@@ -1,4 +1,4 @@
-//! Memory that a worker reuses for every frame, and copying a frame into it.
+//! Memory that a worker reuses for every frame.
 
 use super::Delivery;
 use super::writer::Hand;
@@ -11,19 +11,19 @@ const MAX_CHAINS: usize = 1024;
 
 /// Memory a worker reuses for every frame.
 pub struct Scratch {
-    /// The transmit chain being looked at.
+    /// The transmit chain being read.
     pub(super) chain: Chain,
     /// The receive chains being filled.
     pub(super) chains: Box<[Chain]>,
-    /// Segments of one super-frame: their chains.
+    /// The chains of a super-frame's segments.
     pub(super) parts: Vec<Part>,
-    /// How many frames wait for the receiver that is posted to: it may take buffers for so many.
+    /// Frames that wait for the receiver: it may take buffers for so many.
     pub waiting: usize,
-    /// Descriptors of the chains that the last frame filled, or was tried to, but for one of each chain that has several.
+    /// Descriptors of the last frame's chains, filled or tried, without one of each chain that has several.
     pub filled: usize,
-    /// Gives best effort into taps to another thread; none where there is no such thread.
+    /// Passes best effort for taps to another thread, if there is one.
     pub hand: Option<Hand>,
-    /// It is to.
+    /// That thread is to be used.
     pub hands_over: bool,
 }
 
@@ -47,10 +47,10 @@ impl Default for Scratch {
     }
 }
 
-/// What is to be delivered of a frame, as one whose payload is in `buffer`, where it fits.
+/// Returns the part of a frame to deliver, as a frame with its payload in `buffer`, if it fits.
 pub fn staged(frame: &Frame, what: Delivery, buffer: &mut [u8]) -> Option<Frame> {
     let mut staged = what.cut(frame)?;
-    // SAFETY: the source's memory is mapped for as long as its frame is in our hands.
+    // SAFETY: the source's memory stays mapped while this worker holds its frame.
     let payload = unsafe { Payload::new(staged.payload()) };
     if payload.len() > buffer.len() {
         return None;

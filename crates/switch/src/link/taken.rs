@@ -1,4 +1,4 @@
-//! Frames as a link was asked for them.
+//! Frames taken from a link.
 
 use crate::slots::Arrival;
 use crate::slots::FrameRef;
@@ -11,41 +11,41 @@ pub struct Pending {
     pub frame: FrameRef,
     /// When it arrived.
     pub arrival: Arrival,
-    /// Payload bytes already sent in pieces.
+    /// Payload sent in pieces (bytes).
     pub sent: u32,
-    /// Its number in the order in which frames were taken from its ring, counted while frames wait: where it is
-    /// [put back](Tx::untake) to.
+    /// Its number in the order of taking from its ring, counted while frames wait: its place when it is
+    /// [put back](Tx::untake).
     pub number: u64,
 }
 
-/// What came of taking one frame.
+/// Result of taking one frame.
 #[derive(Debug)]
 pub enum Taken {
-    /// A frame that was not looked at yet, and how many descriptors it was in.
+    /// A new frame, and its number of descriptors.
     New(Pending, usize),
     /// The frame that was [put back](Tx::put_back).
     Again(Pending),
-    /// Not a frame, or one there is no room for: dropped, and how many descriptors it was in.
+    /// No frame, or one without room: dropped, and its number of descriptors.
     Dropped(DropReason, usize),
-    /// There is none.
+    /// No frame.
     Nothing,
-    /// As many are in flight as may be.
+    /// As many frames are in flight as allowed.
     Full,
-    /// The link lies, or is gone: why.
+    /// The link is invalid or gone; the reason.
     Broken(String),
 }
 
-/// What was taken into own memory while frames before it waited.
+/// Frames taken into own memory while earlier ones waited.
 #[derive(Debug, Default)]
 pub struct Absorbed {
     /// Frames that wait now, or were dropped.
     pub frames: usize,
     /// Bytes of those that wait.
     pub bytes: usize,
-    /// How many there was no room for.
+    /// Frames without room.
     pub full: u64,
-    /// How many were no frames.
+    /// Malformed frames.
     pub malformed: u64,
-    /// The link is gone: why.
+    /// The link is gone; the reason.
     pub broken: Option<String>,
 }

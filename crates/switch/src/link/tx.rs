@@ -1,4 +1,4 @@
-//! The sending half of a link: frames are polled, taken, and given back.
+//! The sending half of a link: takes frames and gives them back.
 
 pub use super::taken::{Absorbed, Pending, Taken};
 use super::{Scratch, tap, vhost};
@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 pub enum Tx {
     /// Transmit rings in a guest's memory.
     Vhost(vhost::Tx),
-    /// What the kernel sends into a tap.
+    /// Frames that the kernel sends into a tap.
     Tap(Box<tap::Tx>),
 }
 
@@ -25,16 +25,16 @@ macro_rules! either {
 }
 
 impl Tx {
-    /// Queues that are taken from one after the other.
+    /// Returns the number of queues.
     #[inline]
     pub fn queues(&self) -> usize {
         either!(self, tx => tx.queues())
     }
 
-    /// Looks for frames in a queue at `now`; whether there is any to take.
+    /// Looks for frames in a queue at `now`; whether there are any.
     ///
     /// # Errors
-    /// What the VM got wrong.
+    /// A fault of the VM.
     #[inline]
     pub fn poll(&mut self, queue: usize, now: u64) -> Result<bool, RingError> {
         match self {
@@ -43,8 +43,8 @@ impl Tx {
         }
     }
 
-    /// Takes the next frame of a queue: its headers are copied, its payload is referred to. `ahead`: it is to wait with
-    /// those before it.
+    /// Takes the next frame of a queue: copies its headers, refers to its payload. `ahead`: it will wait
+    /// with those before it.
     #[inline]
     pub fn take(&mut self, queue: usize, scratch: &mut Scratch, ahead: bool) -> Taken {
         match self {
@@ -53,8 +53,8 @@ impl Tx {
         }
     }
 
-    /// Whether frames of a queue may be taken although those before them wait: of a ring not more than its entries, or half
-    /// of those where the VM relies on their order; of a tap not so many that no slot is left for
+    /// Whether frames of a queue may be taken while earlier ones wait: of a ring up to its entries, or half
+    /// of them if the VM relies on their order; of a tap as long as slots remain for
     /// [pieces](Self::slot_for_piece).
     #[inline]
     pub fn may_look_ahead(&self, queue: usize) -> bool {
@@ -64,7 +64,7 @@ impl Tx {
         }
     }
 
-    /// Entries of the ring that a frame was taken from; none of a tap.
+    /// Returns the entries of a frame's ring; `None` for a tap.
     pub fn entries(&self, frame: &Frame) -> Option<u16> {
         match self {
             Self::Vhost(tx) => tx.entries(frame),
@@ -72,13 +72,13 @@ impl Tx {
         }
     }
 
-    /// Whether frames that wait do so in own memory, and are lost where there is no room: not in their VM's.
+    /// Whether waiting frames are in own memory, and lost without room there, instead of in their VM's.
     #[inline]
     pub fn holds_frames(&self) -> bool {
         matches!(self, Self::Tap(_))
     }
 
-    /// Puts a frame back that is taken again first: it waits for tokens.
+    /// Puts a frame back that waits for tokens: it is taken first next time.
     ///
     /// # Panics
     /// In debug builds, if one waits already.
@@ -87,8 +87,8 @@ impl Tx {
         either!(self, tx => tx.put_back(pending));
     }
 
-    /// Takes at most `most` frames that could otherwise be lost into own memory, while those before them wait. A
-    /// ring keeps what is in it.
+    /// Takes up to `most` frames that could otherwise be lost into own memory while earlier ones wait. A
+    /// ring loses none.
     pub fn absorb(&mut self, most: usize) -> Absorbed {
         match self {
             Self::Vhost(_) => Absorbed::default(),
@@ -96,38 +96,38 @@ impl Tx {
         }
     }
 
-    /// A frame was taken ahead, and waits.
+    /// Notes that a frame taken ahead waits.
     pub fn begin_wait(&mut self, frame: &Frame) {
         if let Self::Vhost(tx) = self {
             tx.begin_wait(frame);
         }
     }
 
-    /// It waits no more: it is sent, or goes back.
+    /// Notes that it no longer waits: it is sent, or goes back.
     pub fn end_wait(&mut self, frame: &Frame) {
         if let Self::Vhost(tx) = self {
             tx.end_wait(frame);
         }
     }
 
-    /// Whether a frame that waits, or a part of it, may be sent: not more are sent and not back than may be, and so many of
-    /// these are parts that a whole frame of another flow still may.
+    /// Whether a waiting frame, or a part of it, may be sent: the frames in flight are limited, and parts
+    /// leave room for a whole frame of another flow.
     pub fn may_leave(&mut self, frame: &Frame, in_parts: bool) -> bool {
         either!(self, tx => tx.may_leave(frame, in_parts))
     }
 
-    /// A slot for a piece of `whole`.
+    /// Returns a slot for a piece of `whole`.
     pub fn slot_for_piece(&mut self, whole: &Frame) -> Option<FrameRef> {
         either!(self, tx => tx.slot_for_piece(whole))
     }
 
-    /// Returns a frame's memory, once no worker refers to it. Of a piece, that of the whole goes back with the last.
+    /// Returns a frame's memory once no worker refers to it. The last piece returns the whole's.
     #[inline]
     pub fn give_back(&mut self, frame: FrameRef) {
         either!(self, tx => tx.give_back(frame));
     }
 
-    /// As [`give_back`](Self::give_back), of frames of one transmit ring, or of a tap.
+    /// Like [`give_back`](Self::give_back), for frames of one transmit ring, or of a tap.
     #[inline]
     pub fn give_back_all(&mut self, frames: impl Iterator<Item = FrameRef> + Clone) {
         match self {
@@ -136,8 +136,8 @@ impl Tx {
         }
     }
 
-    /// Whether more frames of a queue are not shown to the VM than may be in flight: those that are done wait for
-    /// [an older one](Self::holds_back).
+    /// Whether more frames of a queue are unreturned than may be in flight: completed ones wait for [an
+    /// older one](Self::holds_back).
     #[inline]
     pub fn is_crowded(&self, queue: usize) -> bool {
         match self {
@@ -146,7 +146,8 @@ impl Tx {
         }
     }
 
-    /// The frame in flight that keeps frames that are done from being given back: the VM relies on their order.
+    /// Returns the frame in flight that delays the return of completed ones, as the VM relies on their
+    /// order.
     pub fn holds_back(&self, queue: usize) -> Option<FrameRef> {
         match self {
             Self::Vhost(tx) => tx.holds_back(queue),
@@ -154,7 +155,7 @@ impl Tx {
         }
     }
 
-    /// Shows the VM what was given back.
+    /// Shows the VM its returned frames.
     #[inline]
     pub fn flush(&mut self) {
         if let Self::Vhost(tx) = self {
@@ -162,51 +163,51 @@ impl Tx {
         }
     }
 
-    /// Takes a frame that waits for tokens out for good; `None` when none is left.
+    /// Takes out a frame that waits for tokens; `None` if none remains.
     pub fn take_pending(&mut self) -> Option<Pending> {
         either!(self, tx => tx.take_pending())
     }
 
-    /// Puts frames that wait for tokens back to where the process finds them that goes on, as if they had not been
-    /// taken; not those of which a part was sent.
+    /// Puts frames that wait for tokens back for the next process, as if they had not been taken; not those
+    /// that were sent in part.
     pub fn untake_pending(&mut self) {
         if let Self::Vhost(tx) = self {
             tx.untake_pending();
         }
     }
 
-    /// The same with frames that wait elsewhere, of which nothing was sent: those with which the rings end. They are taken out
-    /// of `waiting`; the others stay in it, in their order.
+    /// The same for unsent frames in `waiting` that end their rings. They are removed from `waiting`; the
+    /// others stay in order.
     pub fn untake(&mut self, waiting: &mut Vec<Queued<Pending>>) {
         if let Self::Vhost(tx) = self {
             tx.untake(waiting);
         }
     }
 
-    /// Frames that were taken and not given back.
+    /// Returns the number of frames taken and not given back.
     pub fn in_flight(&self) -> usize {
         either!(self, tx => tx.in_flight())
     }
 
-    /// Of those, the ones that wait for tokens and of which no part was sent.
+    /// Returns how many of these wait for tokens, unsent.
     pub fn waiting(&self) -> usize {
         either!(self, tx => tx.waiting())
     }
 
-    /// It was not taken from until `now`: what its rings hold counts as arrived now. Frames that were read from a tap before
-    /// keep their arrival.
+    /// Counts frames in its rings as arrived at `now`: nothing was taken until then. Frames already read
+    /// from a tap keep their arrival.
     pub fn restart(&mut self, now: u64) {
         either!(self, tx => tx.restart(now));
     }
 
-    /// It was seen empty at `since`, by a poll or because it told of nothing; the worker slept after that, until `woke`,
-    /// unless the two are the same.
+    /// Notes that it was empty at `since`, by a poll or a silent descriptor; the worker slept after that
+    /// until `woke`, unless the two are equal.
     #[inline]
     pub fn woke(&mut self, since: u64, woke: u64) {
         either!(self, tx => tx.woke(since, woke));
     }
 
-    /// Descriptors that become readable when it has frames, by queue. A link without any tells by kicks.
+    /// Returns descriptors that become readable with its frames, by queue. A link without any uses kicks.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let queues = match self {
             Self::Vhost(_) => &[][..],
@@ -215,8 +216,8 @@ impl Tx {
         queues.iter().map(|file| std::os::fd::AsFd::as_fd(&**file))
     }
 
-    /// Such a descriptor became readable: after `since`, from when on the worker slept until `woke`, unless the two are
-    /// the same.
+    /// Notes that a descriptor became readable after `since`, from when on the worker slept until `woke`,
+    /// unless the two are equal.
     #[inline]
     pub fn is_readable(&mut self, queue: usize, since: u64, woke: u64) {
         if let Self::Tap(tx) = self {
@@ -224,7 +225,7 @@ impl Tx {
         }
     }
 
-    /// None of its [descriptors](Self::descriptors) is readable at `now`.
+    /// Notes that none of its [descriptors](Self::descriptors) is readable at `now`.
     #[inline]
     pub fn note_empty(&mut self, now: u64) {
         if let Self::Tap(tx) = self {
@@ -232,14 +233,14 @@ impl Tx {
         }
     }
 
-    /// Whether it may be left unpolled until it tells of frames: it tells by a kick or a descriptor for each queue, and
-    /// nothing waits for tokens.
+    /// Whether it may stay unpolled until it announces frames: each queue has a kick or a descriptor, and
+    /// no frame waits for tokens.
     pub fn can_be_quiet(&self) -> bool {
         either!(self, tx => tx.can_be_quiet())
     }
 
-    /// Whether [descriptors](Self::descriptors) tell of frames: they do so whether it is polled or not, and without a
-    /// system call of the VM.
+    /// Whether [descriptors](Self::descriptors) announce its frames: polled or not, and without a system
+    /// call of the VM.
     #[inline]
     pub fn has_descriptors(&self) -> bool {
         match self {
@@ -248,8 +249,7 @@ impl Tx {
         }
     }
 
-    /// Asks for kicks; `true` where frames came that no kick tells of. While it is `throttled`, only those that were
-    /// not seen before count.
+    /// Asks for kicks; `true` if unannounced frames came. While `throttled`, only unseen ones count.
     pub fn request_kicks(&mut self, throttled: bool) -> bool {
         match self {
             Self::Vhost(tx) => tx.request_kicks(throttled),
@@ -257,7 +257,7 @@ impl Tx {
         }
     }
 
-    /// No kicks are needed.
+    /// Declines kicks.
     #[inline]
     pub fn suppress_kicks(&mut self) {
         if let Self::Vhost(tx) = self {
@@ -265,7 +265,7 @@ impl Tx {
         }
     }
 
-    /// A guest's transmit rings, for the direct way.
+    /// Returns a guest's transmit rings, for the direct way.
     #[inline]
     pub fn rings(&mut self) -> Option<&mut vhost::Tx> {
         match self {

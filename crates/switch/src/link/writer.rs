@@ -12,44 +12,44 @@ use std::thread::Thread;
 use std::time::Duration;
 use tidegate_service::housekeeping;
 
-/// Frames of one worker that may be with its writer.
+/// Most frames of one worker at its writer.
 pub(super) const BUFFERS: usize = 32;
 
-/// Frames of one tap that may be.
+/// Most frames of one tap there.
 pub(in crate::link) const DEPTH: usize = 8;
 
-/// What one of them holds.
+/// Bytes of each.
 pub(super) const BUFFER: usize = VnetHdr::LEN + FRAME_MAX;
 
-/// How long a tap's frames may take that are with the writer, ns of CPU time, as its last ones tell; one may be there in any case.
+/// Longest CPU time of a tap's frames at the writer (ns), by its last ones; one frame is always allowed.
 pub(super) const PART: u64 = 1_000_000;
 
-/// A write is tried again so often where the kernel has no memory for it, and after this time.
+/// Retries of a write for which the kernel has no memory, and their pause.
 pub(super) const AGAIN: (u32, Duration) = (5, Duration::from_micros(200));
 
-/// How a write ended.
+/// Results of a write.
 pub(super) const WRITTEN: u8 = 0;
 
 pub(super) const DOWN: u8 = 1;
 
 pub(super) const REFUSED: u8 = 2;
 
-/// How far the writer is with the frames of one tap. They are counted from 0 on.
+/// The writer's progress with one tap's frames, numbered from 0.
 #[derive(Default)]
 pub(crate) struct Progress {
-    /// Frames before this one ended.
+    /// Number of ended frames.
     pub(super) ended: AtomicU64,
-    /// Frames before this one are not to be written any more.
+    /// Frames before this one must not be written any more.
     pub(super) given_up: AtomicU64,
-    /// How each of the last ended.
+    /// Results of the last ones.
     pub(super) outcomes: [AtomicU8; DEPTH],
-    /// How long the last write took, or half of what the one before is known for, ns of CPU time.
+    /// Duration of the last write, or half of the former value (ns of CPU time).
     pub(super) took: AtomicU64,
-    /// When it ended, ns.
+    /// Its end (ns).
     pub(super) at: AtomicU64,
 }
 
-/// One frame to be written.
+/// A frame to write.
 pub(super) struct Job {
     pub(super) file: Arc<OwnedFd>,
     pub(super) progress: Arc<Progress>,
@@ -68,26 +68,26 @@ pub struct Hand {
     pub(super) thread: Thread,
 }
 
-/// The writer of a worker: what its thread [runs](Self::run).
+/// A worker's writer: its thread [runs](Self::run) it.
 pub struct Writer {
     pub(super) jobs: Consumer<Job>,
     pub(super) back: Producer<Box<[u8]>>,
 }
 
 impl Writer {
-    /// One, and what makes its worker's [`Hand`] once its thread is there.
+    /// Returns a writer, and a function for its worker's [`Hand`] once its thread exists.
     pub fn new() -> (Self, impl FnOnce(u16, Thread) -> Hand) {
         let (jobs, jobs_in) = RingBuffer::new(BUFFERS);
         let (back, back_in) = RingBuffer::new(BUFFERS);
         let hand = move |worker, thread| {
-            // Memory that is not written takes no page.
+            // Unwritten memory takes no page.
             let free = (0..BUFFERS).map(|_| vec![0; BUFFER].into_boxed_slice()).collect();
             Hand { worker, jobs, back: back_in, free, thread }
         };
         (Self { jobs: jobs_in, back }, hand)
     }
 
-    /// Writes what comes, and calls `ring` after each frame, until the worker is gone.
+    /// Writes frames, and calls `ring` after each, until the worker is gone.
     pub fn run(mut self, ring: impl Fn()) {
         loop {
             housekeeping::follow();
@@ -104,7 +104,7 @@ impl Writer {
 }
 
 impl Writer {
-    /// Writes the next frame; `false` where there is none.
+    /// Writes the next frame; `false` without one.
     pub fn write_one(&mut self) -> bool {
         let Ok(job) = self.jobs.pop() else { return false };
         let buffer = job.write();
@@ -113,7 +113,7 @@ impl Writer {
         true
     }
 
-    /// The same, and it took so many ns.
+    /// The same, as if it took so many ns.
     #[cfg(test)]
     pub fn write_one_as_if_it_took(&mut self, ns: u64) {
         let progress = self.jobs.peek().unwrap().progress.clone();
@@ -128,7 +128,7 @@ impl Job {
         self.number < self.progress.given_up.load(Ordering::Relaxed)
     }
 
-    /// Returns the buffer.
+    /// Writes the frame; returns its buffer.
     pub(super) fn write(self) -> Box<[u8]> {
         let Progress { ended, outcomes, took, at, .. } = &*self.progress;
         if !self.is_given_up() {
@@ -158,7 +158,8 @@ impl Job {
 }
 
 impl Hand {
-    /// A buffer for a tap that has `held`, each of which takes `took` ns: no tap takes all buffers, or all of the time.
+    /// Takes a buffer for a tap with `held` frames of `took` ns each: no tap takes all buffers, or all of
+    /// the time.
     pub(super) fn buffer(&mut self, held: u64, took: u64) -> Option<Box<[u8]>> {
         while let Ok(buffer) = self.back.pop() {
             self.free.push(buffer);
@@ -171,7 +172,7 @@ impl Hand {
 
 impl Drop for Hand {
     fn drop(&mut self) {
-        // The writer ends where it finds its worker gone.
+        // The writer ends when its worker is gone.
         let (gone, _) = RingBuffer::new(1);
         self.jobs = gone;
         self.thread.unpark();

@@ -1,4 +1,4 @@
-//! A worker's end of a capture: copies of a port's frames, for the thread that writes them.
+//! A worker's end of a capture: copies a port's frames for the thread that writes them.
 
 use crate::slots::Frame;
 use rtrb::Producer;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// time (8), captured length (4), original length (4), direction (1)
 pub(crate) const HEADER: usize = 17;
 
-/// Which way a frame went, in the VM's view.
+/// Direction of a frame, in the VM's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// The VM sent it (tx).
@@ -31,7 +31,7 @@ impl CaptureTap {
         self.ring.is_abandoned()
     }
 
-    /// Copies a frame, or counts it as lost where the ring is full.
+    /// Copies a frame, or counts it as lost if the ring is full.
     pub fn record(&mut self, frame: &Frame, direction: Direction) {
         let captured = (frame.len as usize).min(self.snaplen);
         let Ok(mut chunk) = self.ring.write_chunk(HEADER + captured) else {
@@ -70,8 +70,8 @@ impl Scatter<'_> {
     pub(crate) fn put(&mut self, mut from: *const u8, mut len: usize) {
         for part in &mut self.parts {
             let here = len.min(part.len());
-            // SAFETY: `from` is a frame's own bytes or a span of the source's memory, which is mapped
-            // while the frame is in our hands; `here` fits the destination.
+            // SAFETY: `from` is in a frame's own bytes or in the source's memory, which stays mapped while
+            // this worker holds the frame; `here` fits the destination.
             unsafe { std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), here) };
             *part = &mut std::mem::take(part)[here..];
             from = from.wrapping_add(here);

@@ -1,4 +1,4 @@
-//! A contract, compiled: what a worker needs of it per frame.
+//! A compiled contract: a worker's data for each frame.
 
 use crate::capacity::VNICS;
 use crate::fdb::{PortIndex, SegmentIndex};
@@ -9,7 +9,7 @@ use tidegate_contract::{Bytes, Discipline, Host, Queueing, Rate, Vnic};
 
 /// Most frames of one source that wait for one egress.
 const SOURCE_FRAMES: u32 = 256;
-/// Most bytes that wait for one egress, where its contract says nothing.
+/// Most bytes that wait for one egress without `queue` in its contract.
 const QUEUE: u64 = 8 << 20;
 
 /// A set of ports.
@@ -53,7 +53,7 @@ impl PortSet {
     }
 }
 
-/// What every worker knows of every port.
+/// Every worker's knowledge of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortInfo {
     /// The worker that owns it.
@@ -64,20 +64,20 @@ pub struct PortInfo {
     pub deadline: Option<u64>,
     /// Guaranteed rate towards `to`.
     pub min: Option<Rate>,
-    /// Burst that the guarantee covers.
+    /// Burst of the guarantee.
     pub min_burst: u64,
-    /// Share of what is left over.
+    /// Weight.
     pub weight: u32,
-    /// Where deadline and guarantee hold.
+    /// Egresses to which deadline and guarantee apply.
     pub to: Box<PortSet>,
-    /// Other MACs than the contract's may live behind it.
+    /// It may have other MACs behind it than the contract's.
     pub learns: bool,
-    /// Frames for the link itself are sent to it.
+    /// It receives frames for the link itself.
     pub control: bool,
 }
 
 impl PortInfo {
-    /// From a contract; `to` are the ports its names mean now.
+    /// Makes it from a contract; `to` are the ports that its names mean now.
     pub fn new(vnic: &Vnic, worker: u16, segment: SegmentIndex, to: PortSet) -> Self {
         Self {
             worker,
@@ -92,16 +92,16 @@ impl PortInfo {
         }
     }
 
-    /// Td towards `egress`; `None` where the deadline does not hold.
+    /// Returns Td towards `egress` (ns); `None` if the deadline does not apply there.
     #[inline]
     pub fn deadline_to(&self, egress: PortIndex) -> Option<u64> {
         self.deadline.filter(|_| self.to.contains(egress))
     }
 
-    /// What the egress's scheduler is to know of this source.
+    /// Returns this source's settings for the egress's scheduler.
     pub fn source_config(&self, egress: PortIndex, at: &EgressConfig) -> SourceConfig {
         let promised = self.to.contains(egress);
-        // A plain FIFO knows no sources, only its own limit.
+        // A plain FIFO has no sources, only its own limit.
         let (cap_bytes, cap_frames) = match at.discipline {
             Discipline::Fifo => (u64::MAX, u32::MAX),
             Discipline::Contract => (source_bytes(at.rate), SOURCE_FRAMES),
@@ -117,26 +117,26 @@ impl PortInfo {
     }
 }
 
-/// Most bytes of one source that wait for one egress: 4 ms at its rate, at
-/// least two super-frames so that a sender of super-frames never runs dry.
+/// Returns the most bytes of one source that wait for one egress: 4 ms at its rate, at least two
+/// super-frames so that a sender of super-frames never runs dry.
 fn source_bytes(rate: Option<Rate>) -> u64 {
     let at_rate = rate.map_or(u64::MAX, |r| r.bits() / 8 * 4 / 1000);
     at_rate.clamp(2 * SUPER_FRAME_ON_WIRE, 1 << 20)
 }
 
-/// A port's own part of its contract. In memory as written here: what each frame is decided by comes last, beside the rest
-/// of what a [port](super::Port)'s turn needs.
+/// A port's part of its contract. Fields in this order: those for each frame come last, beside those of a
+/// [port](super::Port)'s turn.
 #[repr(C)]
 pub struct PortContract {
-    /// Hard limit and burst of what it sends.
+    /// Rate limit and burst of its frames.
     pub tx_limit: Option<(Rate, Bytes)>,
     /// Real-time: super-frames are cut to the burst.
     pub cut_to: Option<u32>,
-    /// What it receives.
+    /// Settings of its egress.
     pub egress: EgressConfig,
     /// How frames wait for its rates.
     pub queueing: Queueing,
-    /// How long a frame may wait for this vNIC, ns.
+    /// Longest wait of a frame for this vNIC (ns).
     pub hold: u64,
     /// The cap on copies of flooded frames.
     pub flood: (Rate, Bytes),
@@ -144,7 +144,7 @@ pub struct PortContract {
     pub policy: Policy,
     /// Td, ns.
     pub deadline: Option<u64>,
-    /// Largest frame it may send in one segment, bytes.
+    /// Largest single frame that it may send (bytes).
     pub frame_max: u32,
     /// Share of its worker's time.
     pub weight: u32,
@@ -182,7 +182,7 @@ impl PortContract {
     }
 }
 
-/// A FIFO stands for a plain interface, which holds whatever fits into its queue.
+/// A FIFO acts like a plain interface, whose queue holds frames without a time limit.
 fn hold(vnic: &Vnic, queue: u64) -> u64 {
     let limit = hold_limit(vnic.rx.max);
     match (vnic.rx.discipline, vnic.rx.max) {

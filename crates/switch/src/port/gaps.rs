@@ -1,4 +1,4 @@
-//! When the next real-time frame of a source is to be expected. Pure.
+//! Expects the next real-time frame of a source. Pure.
 //!
 //! ```text
 //!  arrivals ─▶ shortest and longest gap, forgotten slowly ─▶ [last + shortest, last + longest + SLACK]
@@ -6,17 +6,17 @@
 //!  all sources, how late a timer may be ────────────────────────────┴▶ awake now, from then on, or not at all
 //! ```
 //!
-//! A stream of one frame a millisecond has a window that is as long as its jitter: a worker may sleep until the window
-//! opens, and so waits awake for a small part of the time. Gaps of all lengths have a window that is always open: the
-//! [budget](super::awake) bounds what that costs.
+//! A stream of one frame a millisecond has a window as long as its jitter: a worker may sleep until the
+//! window opens, and so waits awake for a small part of the time. Irregular gaps have an open window: the
+//! [budget](super::awake) bounds its cost.
 
-/// Frames that come closer together are one arrival, ns: no timer is shorter.
+/// Frames closer together than this are one arrival (ns): no timer is shorter.
 const TOGETHER: u64 = 30_000;
-/// A longer gap is a pause of the stream, ns: nothing is learned from it.
+/// A longer gap is a pause of the stream (ns), and teaches nothing.
 const PAUSE: u64 = 200_000_000;
-/// A gap that was not seen again is forgotten by one part in so many with each arrival.
+/// With each arrival, one part in this many of a gap's excess is forgotten.
 const FORGET: u64 = 64;
-/// How much later than ever a frame is waited for, ns.
+/// Extra time of waiting for a frame (ns).
 const SLACK: u64 = 30_000;
 
 /// The gaps between the arrivals of one source.
@@ -31,7 +31,7 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// Frames arrived at `now`, ns.
+    /// Notes frames at `now` (ns).
     #[inline]
     pub(crate) fn arrived(&mut self, now: u64) {
         let gap = now.saturating_sub(std::mem::replace(&mut self.last, now));
@@ -46,15 +46,16 @@ impl Gaps {
         self.longest = gap.max(self.longest - self.longest.saturating_sub(gap) / FORGET);
     }
 
-    /// From when until when the next frame is expected, ns; of a source that sent nothing yet, long ago.
+    /// Returns the beginning and end of the next frame's window (ns); in the distant past for a source
+    /// without frames.
     #[inline]
     fn window(&self) -> (u64, u64) {
         (self.last + self.shortest, self.last + self.longest + SLACK)
     }
 }
 
-/// When to be awake for the next frame of any of these sources, ns: `now`, later, or not at all. Who is to be awake then
-/// sets a timer, which may be `late` ns late.
+/// Returns when to be awake for the next frame of any of these sources (ns): `now`, later, or never. The
+/// caller sets a timer, which may be `late` ns late.
 #[inline]
 pub(crate) fn awaited<'a>(sources: impl Iterator<Item = &'a Gaps>, now: u64, late: u64) -> Option<u64> {
     let open = sources.map(Gaps::window).filter(|(_, until)| now <= *until);
@@ -72,7 +73,7 @@ mod tests {
         gaps
     }
 
-    /// Gaps of all lengths, or of much the same.
+    /// Gaps of all lengths, or of similar ones.
     fn gaps() -> impl Strategy<Value = Vec<u64>> {
         const APART: u64 = 1_000_000;
         let alike = (TOGETHER..PAUSE - APART, prop::collection::vec(0..APART, 2..200))
@@ -108,8 +109,8 @@ mod tests {
     }
 
     proptest! {
-        /// With each arrival one part in [`FORGET`] of how far gaps lie apart is forgotten, and no more: a gap that was seen
-        /// of late finds the worker awake.
+        /// With each arrival one part in [`FORGET`] of the gaps' spread is forgotten, and no more: a recent
+        /// gap finds the worker awake.
         #[test]
         fn it_is_awake_for_every_gap_that_was_seen_of_late(gaps in gaps(), late in 0u64..1_000_000) {
             let mut now = 1_000_000_000;
@@ -129,7 +130,7 @@ mod tests {
                 }
                 let (next, late) = (now + gap, late.max(forgotten));
                 prop_assert_eq!(awaited([&learned].into_iter(), next, late), Some(next));
-                // Whenever it looks before that, it is told to be awake in time.
+                // Any look before that returns a time in time.
                 for part in 0..10 {
                     let at = now + gap / 10 * part;
                     let wakes = awaited([&learned].into_iter(), at, late);
@@ -138,7 +139,7 @@ mod tests {
             }
         }
 
-        /// The exact extremes lie in what is remembered, until they are forgotten.
+        /// The exact extremes stay within the remembered ones until they are forgotten.
         #[test]
         fn what_is_remembered_lies_between_the_extremes(gaps in prop::collection::vec(TOGETHER..PAUSE, 1..100)) {
             let mut now = 7;
@@ -154,7 +155,7 @@ mod tests {
             prop_assert!((last..=most).contains(&learned.longest));
         }
 
-        /// Of many sources the first counts.
+        /// Of many sources the earliest counts.
         #[test]
         fn the_first_of_all_sources_is_awaited(
             sources in prop::collection::vec((1u64..1 << 40, TOGETHER..PAUSE, 0..PAUSE), 0..20),

@@ -6,22 +6,22 @@ use crate::link::{Link, Rx};
 use crate::sched::TokenBucket;
 use crate::stats::layout::VnicSlot;
 
-/// The receiving half of a port, as it is lent.
+/// The receiving half of a port in its lent form.
 pub struct Lent {
     /// Its rings; an empty half while it is not lent.
     pub(crate) rx: Rx,
-    /// Of its egress; none without a rate.
+    /// The egress's bucket; `None` without a rate.
     pub(crate) tokens: Option<TokenBucket>,
     pub(crate) segment: SegmentIndex,
     pub(crate) stats: &'static VnicSlot,
-    /// The port that sent last, and when, ns; 0 before the first frame.
+    /// The port that sent last, and when (ns); 0 before the first frame.
     pub(crate) last: (PortIndex, u64),
     /// Another worker than the owner has used it.
     pub(crate) by_others: bool,
 }
 
 impl Lent {
-    /// What a port keeps for the time that it lends.
+    /// Returns a port's place for lending.
     pub fn new(stats: &'static VnicSlot) -> Box<Self> {
         Box::new(Self {
             rx: Link::vhost_user().rx,
@@ -33,7 +33,7 @@ impl Lent {
         })
     }
 
-    /// Bytes that its egress may carry at `now`.
+    /// Returns the bytes that its egress may carry at `now`.
     #[inline]
     pub(crate) fn tokens(&self, now: u64) -> i64 {
         self.tokens.as_ref().map_or(i64::MAX, |bucket| bucket.available(now))
@@ -52,7 +52,7 @@ impl Lent {
         self.last = (source, now);
     }
 
-    /// Shows the driver what was put into its rings.
+    /// Shows the driver new ring entries.
     #[inline]
     pub(crate) fn flush(&mut self) {
         self.rx.flush();

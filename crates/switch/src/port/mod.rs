@@ -1,5 +1,4 @@
-//! A port: where one vNIC is connected, and its contract, in the hands of the
-//! worker that owns it.
+//! A port: the connection of one vNIC and its contract, owned by a worker.
 //!
 //! ```text
 //!  Port ┬ link                     how frames get in and out
@@ -38,101 +37,100 @@ use std::cell::Cell;
 use talk::Talk;
 use tidegate_evidence::DropReason;
 
-/// How soon after one change of a port the next one may follow, ns: a guest that resets its device stops one queue after the
-/// other.
+/// Longest pause between two related changes of a port (ns): a guest that resets its device stops one queue
+/// after the other.
 const CHANGES: u64 = 5_000_000;
 
-/// One port. In memory as written here, so that the turns of hundreds of busy ports find what they need in few cache
-/// lines: what its own turn needs, and what a frame to it needs, are neighbours.
+/// One port. Fields in this order, so that the turns of hundreds of busy ports touch few cache lines: those
+/// of its own turn, and those of a frame to it, are neighbours.
 #[repr(C)]
 pub struct Port {
     /// Its contract.
     pub contract: PortContract,
-    /// The hard limit on what it sends.
+    /// The bucket of its `tx.max`.
     pub shaper: Option<TokenBucket>,
-    /// What waits for that by flow; none where frames wait one behind the other, or never.
+    /// Frames that wait for it by flow; `None` if frames wait one behind the other, or never.
     pub waiting: Option<Box<Room>>,
-    /// Ts of the frame sent last, or when it was last kept from sending: what comes after never
-    /// starts before.
+    /// Ts of the frame sent last, or the end of its last pause: later frames never start before.
     pub last_started: u64,
-    /// Of frames that were late only if the worker's wake-up took that long: since when the longest such delay is looked
-    /// for, and that delay, ns.
+    /// Of frames that were late only by the worker's wake-up: the beginning of the present search for the
+    /// longest such delay, and that delay (ns).
     pub longest_asleep: Cell<(u64, u64)>,
-    /// Whom it sends how much to.
+    /// Traffic to other ports.
     pub talk: Talk,
-    /// Since when it waits for tokens; [`NEVER`] while it does not.
+    /// Beginning of its wait for tokens; [`NEVER`] without one.
     pub throttled_since: u64,
-    /// Where copies go during a capture.
+    /// Its capture.
     pub capture: Option<Box<CaptureTap>>,
-    /// Where it counts.
+    /// Its counters.
     pub stats: &'static VnicSlot,
     /// Its index, everywhere.
     pub index: PortIndex,
     /// Its segment.
     pub segment: SegmentIndex,
-    /// From when on frames that find no tokens wait by flow, ns; before, one behind the other.
+    /// From this time on frames without tokens wait by flow (ns); before, one behind the other.
     pub flows_from: u64,
-    /// How many changes under way need that nothing is taken from it: of its link, of its segment, of its worker, and one
-    /// while the switch holds new ports.
+    /// Number of changes under way during which nothing is taken from it: of its link, its segment, its
+    /// worker, and one while the switch holds new ports.
     pub pauses: u32,
-    /// For how many loops it has had nothing to send.
+    /// Loops without frames of it.
     pub idle_loops: u16,
-    /// Between arrivals of its frames, where they have a deadline.
+    /// Gaps between its frames, if they have a deadline.
     pub gaps: Gaps,
-    /// It is paused, and what waits by flow still leaves: nothing is taken to it.
+    /// It is paused, and frames that wait by flow still leave.
     pub draining: bool,
-    /// Its link lies: nothing is taken from it until it is made anew.
+    /// Its link is invalid: nothing is taken from it until it is made anew.
     pub broken: bool,
-    /// Not polled: a kick or a descriptor tells when there is something.
+    /// Not polled: a kick or a descriptor announces frames.
     pub quiet: bool,
-    /// How frames get in and out.
+    /// The link of its frames.
     pub link: Link,
-    /// What waits to be received by it.
+    /// Frames to it.
     pub egress: Egress,
 
-    /// Since when a receiver of another worker has no buffers for its frames; [`NEVER`] while it has.
+    /// Since when another worker's receiver has no buffers for its frames; [`NEVER`] if it has.
     pub room_since: u64,
-    /// Since when a worker has no room for its frames; [`NEVER`] while it has.
+    /// Since when a worker has no room for its frames; [`NEVER`] if it has.
     pub behind_since: u64,
-    /// A frame of it was to be dropped, and none came back since: when that may be asked again, as there
-    /// may have been nothing to drop. [`NEVER`] otherwise.
+    /// When another drop of its frames may be requested: none came back since the last request, perhaps
+    /// because there was nothing to drop. [`NEVER`] without a request.
     pub relieving: u64,
-    /// The oldest frame of a ring was looked for, and waits for no receiver: when it may be looked for again, ns.
+    /// When the oldest frame of a ring may be looked for, after it waited for no receiver (ns).
     pub looked_back: u64,
-    /// Its frames in flight to each port: whom a slow receiver is told from.
+    /// Its frames in flight to each port: distinguishes a slow receiver.
     pub in_flight_to: Box<[u32; VNICS]>,
     /// The cap on copies of flooded frames.
     pub flood: TokenBucket,
-    /// Link-local addresses that it may use.
+    /// Link-local addresses that it holds.
     pub held: LinkLocals,
 }
 
-/// The receiving half. In memory as written here: what a frame that goes directly needs comes first.
+/// The receiving half. Fields in this order: a direct frame needs the first ones.
 #[repr(C)]
 pub struct Egress {
-    /// What it is [lent](crate::worker::lending) in; none while it is.
+    /// Its place for [lending](crate::worker::lending); `None` while it is lent.
     pub lendable: Option<Box<Lent>>,
-    /// Since when the first frame stands without receive buffers; [`NEVER`] while it does not.
+    /// Since when the first frame lacks receive buffers; [`NEVER`] if it does not.
     pub blocked_since: u64,
-    /// Until when its rate last kept a frame waiting; 0 where it never did.
+    /// End of the last wait for its rate; 0 before the first.
     pub rate_until: u64,
-    /// Whose frame left last, and when.
+    /// The source of the last frame, and when it left.
     pub last: (PortIndex, u64),
-    /// What waits, in order.
+    /// Waiting frames, in order.
     pub scheduler: Scheduler<FrameRef>,
-    /// In the worker's list of egresses with work.
+    /// Whether it is in the worker's list of egresses with work.
     pub active: bool,
-    /// The frame that found too few buffers, when it was queued, and how many chains there were: it
-    /// is not tried again while there are no more.
+    /// The frame that found too few buffers, when it was queued, and the number of chains: it is not tried
+    /// until there are more.
     pub starved: Option<(FrameRef, u64, u16)>,
-    /// When a part of a super-frame left for which there were too few buffers; 0 before the first.
+    /// When a part of a super-frame without enough buffers left; 0 before the first.
     pub part_at: u64,
-    /// What its link holds.
+    /// Frames that its link holds.
     pub outstanding: Outstanding,
 }
 
 impl Port {
-    /// A port without contract history: buckets full, nothing in flight.
+    /// Returns a port with full buckets and nothing in flight.
     pub fn new(
         index: PortIndex,
         segment: SegmentIndex,
@@ -182,7 +180,7 @@ impl Port {
         }
     }
 
-    /// A new contract, live: tokens earned so far are kept.
+    /// Sets a new contract; earned tokens stay.
     pub fn set_contract(&mut self, contract: PortContract, now: u64) {
         self.shaper = match (self.shaper.take(), contract.tx_limit) {
             (Some(mut bucket), Some((rate, burst))) => {
@@ -203,19 +201,17 @@ impl Port {
         self.egress.scheduler.reconfigure(now, contract.egress);
         self.stats.rx.flows_now.set(self.egress.scheduler.active_flows().into());
         if contract.deadline != self.contract.deadline {
-            // What was seen under another promise says nothing about this one.
+            // Misses under another promise say nothing about this one.
             self.stats.realtime_worst.set(0);
             self.stats.realtime_worst_least.set(0);
         }
         self.contract = contract;
     }
 
-    /// When `bytes` that arrived at `arrival` conform to the contract, and charges them.
+    /// Charges `bytes` that arrived at `arrival`, and returns when they conform to the contract.
     ///
-    /// A real-time frame is charged when it conformed, since its deadline counts from there. Any
-    /// other is charged when it is sent, so that a worker that was kept from its core does not give
-    /// more than the burst at once.
-    ///
+    /// A real-time frame is charged at its conformance, from which its deadline counts. Any other is
+    /// charged when sent, so that a worker that lost its CPU does not give more than the burst at once.
     /// # Errors
     /// The time to try again at.
     #[inline]
@@ -231,14 +227,15 @@ impl Port {
         Ok(at)
     }
 
-    /// When `bytes` that arrived at `arrival` conform to the contract, where nothing else is charged until then.
+    /// Returns when `bytes` that arrived at `arrival` conform, if nothing else is charged before.
     #[inline]
     pub fn conforms_at(&self, arrival: u64, bytes: u32) -> u64 {
         let Some(shaper) = &self.shaper else { return arrival };
         shaper.conforms_at(arrival.max(self.last_started), u64::from(bytes))
     }
 
-    /// Charges `bytes` that [conformed](Self::conforms_at) `at` that time, at `now`, as [`conform`](Self::conform) does.
+    /// Charges `bytes` that [conform](Self::conforms_at) at `at`, at `now`, like
+    /// [`conform`](Self::conform).
     #[inline]
     pub fn charge(&mut self, arrival: u64, at: u64, bytes: u32, now: u64) {
         let Some(shaper) = &mut self.shaper else { return };
@@ -250,14 +247,14 @@ impl Port {
         self.last_started = at;
     }
 
-    /// Whether frames wait by flow: what comes waits with them.
+    /// Whether frames wait by flow: further ones wait with them.
     #[inline]
     pub fn waits(&self) -> bool {
         self.waiting.as_ref().is_some_and(|room| !room.is_empty())
     }
 
-    /// A frame that was decided on, of which `left` bytes on the wire are left, finds no tokens. Whether it waits by flow;
-    /// otherwise it waits before all that comes after it in its ring or pool.
+    /// Lets a decided frame with `left` bytes on the wire wait for tokens. Whether it waits by flow;
+    /// otherwise it waits in front of all frames of its ring or pool.
     pub fn wait(&mut self, pending: Pending, left: u32, now: u64) -> bool {
         let frame = pending.frame.get_mut();
         let by_flow = self.waiting.as_ref().is_some_and(|room| {
@@ -273,7 +270,7 @@ impl Port {
         by_flow
     }
 
-    /// A frame that was decided on, of which `left` bytes on the wire are left, waits by flow.
+    /// Lets a decided frame with `left` bytes on the wire wait by flow.
     pub fn wait_by_flow(&mut self, pending: Pending, left: u32, now: u64) {
         let frame = pending.frame.get_mut();
         (frame.egress, frame.deadline) = (NOWHERE, NEVER);
@@ -287,13 +284,14 @@ impl Port {
         }
     }
 
-    /// Whether frames are taken from it, or of what waits sent on.
+    /// Whether frames are taken from it, or waiting ones sent.
     #[inline]
     pub fn may_send(&self) -> bool {
         !self.broken && (self.pauses == 0 || self.draining && self.pauses == 1)
     }
 
-    /// Puts frames that wait back into their rings, as if they had not been taken: those behind which nothing else was taken.
+    /// Puts waiting frames back into their rings as if they had not been taken: those after which no other
+    /// was taken.
     pub fn put_back_waiting(&mut self, now: u64) {
         let Some(room) = self.waiting.as_mut().filter(|room| !room.is_empty() && !self.broken) else {
             return;
@@ -306,7 +304,7 @@ impl Port {
         waiting.iter().for_each(|queued| self.push_waiting(queued.frame, queued.bytes, now));
     }
 
-    /// A frame that waited by flow is here no more: it goes back once all parts of it that were sent are settled.
+    /// Releases a frame that waited by flow: it goes back once its sent parts are settled.
     pub fn release_waiting(&mut self, whole: FrameRef) {
         self.link.tx.end_wait(whole.get());
         if whole.get().shares.get() == 0 || whole.get().release() {
@@ -314,7 +312,7 @@ impl Port {
         }
     }
 
-    /// Drops all that waits by flow.
+    /// Drops all frames that wait by flow.
     pub fn drop_waiting(&mut self, reason: DropReason) {
         let Some(mut room) = self.waiting.take() else { return };
         while let Some(queued) = room.drop_longest() {
@@ -325,7 +323,7 @@ impl Port {
         self.waiting = Some(room).filter(|room| !room.is_over());
     }
 
-    /// Whether its link may be given a frame beside those that it holds.
+    /// Whether its link may get another frame.
     #[inline]
     pub fn may_post(&self, frame: &Frame) -> bool {
         let outstanding = &self.egress.outstanding;
@@ -334,10 +332,10 @@ impl Port {
             || outstanding.has_room(frame.wire_bytes, self.contract.egress.most_outstanding())
     }
 
-    /// What this port sent and received was shown to the drivers, at `now`.
+    /// Notes that drivers saw this port's completions at `now`.
     #[inline]
     pub fn shown(&mut self, now: u64) {
-        // The envelope of a deadline counts from when frames conform.
+        // A deadline's envelope counts from the conformance of frames.
         if self.contract.deadline.is_none()
             && let Some(shaper) = &mut self.shaper
         {
@@ -346,7 +344,7 @@ impl Port {
         self.egress.scheduler.shown(now);
     }
 
-    /// Counts a frame of this port that was dropped before it was sent on.
+    /// Counts a frame of this port that was dropped before it was sent.
     #[inline]
     pub fn count_tx_drop(&self, reason: DropReason) {
         self.count_tx_drops(reason, 1);
@@ -358,21 +356,21 @@ impl Port {
         self.stats.tx.dropped[reason as usize].add(frames);
     }
 
-    /// The egress with most frames of this port in flight.
+    /// Returns the egress with most frames of this port in flight.
     pub fn longest_egress(&self) -> PortIndex {
         let (index, _) = self.in_flight_to.iter().enumerate().max_by_key(|(_, n)| **n).unwrap_or((0, &0));
         index as PortIndex
     }
 
-    /// Whether a frame of which nothing was sent is to leave [in parts](Room::cuts) although nothing waits.
+    /// Whether an unsent frame leaves [in parts](Room::cuts) although nothing waits.
     #[inline]
     pub fn cuts(&self, frame: &Frame, now: u64) -> bool {
         self.waiting.as_ref().is_some_and(|room| room.cuts(frame) && now >= self.flows_from)
     }
 
-    /// It was kept from sending until `now`, by a change or by its own doing. That time earns it no
-    /// tokens beyond its burst, nor does its deadline's clock run meanwhile. The next change may follow at once, and is not
-    /// to wait for what was looked ahead to in between.
+    /// Notes that it sent nothing until `now`, by a change or by itself. That time earns no tokens beyond
+    /// its burst, nor does its deadline's clock run. The next change may follow at once, and must not wait
+    /// for frames taken ahead in between.
     pub fn restart(&mut self, now: u64) {
         self.flows_from = now + CHANGES;
         self.last_started = self.last_started.max(now);

@@ -1,15 +1,15 @@
-//! Whom a port sends how much to: a few counters for each port, right for those that matter.
+//! Traffic from a port to others: a few counters for each port, right for the largest receivers.
 //!
 //! ```text
 //!  frames sent ─▶ 8 counters (Misra and Gries, 1982) ─▶ each second: the placement of ports
 //! ```
 //!
-//! A receiver that gets more than a ninth of all has a counter, which is short of the truth by a ninth of all at most. So
-//! a port that sends to a thousand others costs no more than one that sends to one.
+//! A receiver of more than a ninth of all traffic has a counter, which is too low by a ninth of all at
+//! most. So a port that sends to a thousand others costs no more than one that sends to one.
 
 use crate::fdb::PortIndex;
 
-/// Cost of a frame that goes from ring to ring, besides its bytes, in bytes copied.
+/// Cost of a direct frame besides its bytes, in copied bytes.
 pub const DIRECT: i64 = 256;
 
 /// Receivers that have a counter.
@@ -18,16 +18,16 @@ const COUNTERS: usize = 8;
 /// One port's counters.
 #[derive(Clone, Debug, Default)]
 pub struct Talk {
-    /// Of the one sent to last.
+    /// The receiver of the last frame, and its count.
     last: (PortIndex, u64),
     others: Box<[(PortIndex, u64); COUNTERS - 1]>,
 }
 
-/// One pair: who sends, who receives, and the cost of the frames: bytes, and [`DIRECT`] for each frame.
+/// Sender, receiver, and the frames' cost: bytes, and [`DIRECT`] for each frame.
 pub type Said = (PortIndex, PortIndex, u64);
 
 impl Talk {
-    /// Notes what was sent to a port. The one sent to last is looked at first.
+    /// Notes frames to a port. The last receiver is compared first.
     #[inline]
     pub fn note(&mut self, to: PortIndex, bytes: u64, frames: u64) {
         let cost = bytes + frames * DIRECT as u64;
@@ -62,14 +62,14 @@ impl Talk {
         }
     }
 
-    /// What was noted since this was last asked.
+    /// Takes the counts since the last call.
     pub fn take(&mut self) -> impl Iterator<Item = (PortIndex, u64)> {
         let (last, others) = (std::mem::take(&mut self.last), std::mem::take(&mut *self.others));
         std::iter::once(last).chain(others).filter(|(_, cost)| *cost > 0)
     }
 }
 
-/// Most pairs that so many ports have counters of.
+/// Returns the most pairs of so many ports.
 pub fn most_said(ports: usize) -> usize {
     ports * COUNTERS
 }
@@ -85,7 +85,7 @@ mod tests {
         fn who_gets_much_is_counted_nearly_right(sent in prop::collection::vec((0u16..40, 60u64..9000), 1..400)) {
             let (mut talk, mut exact) = (Talk::default(), BTreeMap::<u16, u64>::new());
             for (to, bytes) in &sent {
-                // Most goes to few.
+                // Few receivers get most.
                 let to = to * to / 40;
                 talk.note(to, *bytes, 1);
                 *exact.entry(to).or_default() += bytes + DIRECT as u64;

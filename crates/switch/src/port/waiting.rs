@@ -1,4 +1,4 @@
-//! Where frames of a port wait for its `tx.max`, each flow for itself.
+//! Frames of a port that wait for its `tx.max`, each flow by itself.
 //!
 //! ```text
 //!  rings, tap ─ looked ahead in ─▶ push ─▶ ▤▤▤▤ a flow      ┐
@@ -6,8 +6,9 @@
 //!                                         ▤▤▤  another     ┘              Drop ◀─┘└─▶ Mark
 //! ```
 //!
-//! Nothing of a frame is buffered: it is a slot, whose payload stays in the guest's ring or in the tap's pool. It leaves in
-//! parts: a super-frame of 64 kB takes 26 ms at 20 Mbit/s, and a frame of another flow is not to wait for that.
+//! Frames are not copied: each has a slot, and its payload stays in the guest's ring or the tap's pool. It
+//! leaves in parts: a super-frame of 64 kB takes 26 ms at 20 Mbit/s, and frames of other flows must not
+//! wait for that.
 
 use super::PortContract;
 use crate::frame::{FlowKey, HostEnd, parse};
@@ -17,28 +18,28 @@ use crate::sched::{Backlog, Queued};
 use crate::slots::Frame;
 use tidegate_contract::{Queueing, SUPER_FRAME};
 
-/// How many parts a second of the rate has: one is a millisecond of it.
+/// Parts per second of the rate: one is a millisecond.
 const PARTS: u64 = 1000;
-/// How many times what waits in own memory fits into a second of the rate: it is 10 ms of it at most.
+/// Frames in own memory are at most one part in this many of a second of the rate: 10 ms.
 const ROOMS: u64 = 100;
 
-/// What a room is to do.
+/// Settings of a room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoomConfig {
     flows: FlowConfig,
-    /// Most bytes on the wire that leave before another flow has its turn, but for a segment that is longer.
+    /// Most bytes on the wire that leave before another flow's turn, except for a longer segment.
     part: u64,
-    /// Longest frame on the wire that leaves whole while nothing waits, bytes.
+    /// Longest frame that leaves whole while nothing waits (bytes on the wire).
     whole: u64,
     /// Bytes that the rate carries within the target.
     target: u64,
-    /// Most bytes that wait of a link whose frames wait in own memory.
+    /// Most waiting bytes of a link whose frames wait in own memory.
     most: u64,
 }
 
 impl RoomConfig {
-    /// Of a contract with a limit, without a deadline, and with flows; `None` for any other: its frames wait one behind the
-    /// other.
+    /// Makes it from a contract with a limit and flows, without a deadline; `None` for other contracts,
+    /// whose frames wait one behind the other.
     pub fn of(contract: &PortContract) -> Option<Self> {
         let (rate, burst) = contract.tx_limit.filter(|_| contract.deadline.is_none())?;
         let Queueing::Flows(flows) = contract.queueing else { return None };
@@ -48,7 +49,7 @@ impl RoomConfig {
             part: (bytes / PARTS).min(burst.get()),
             whole: burst.get(),
             target: (u128::from(bytes) * u128::from(flows.target.get()) / 1_000_000_000) as u64,
-            // Less, and a sender of super-frames runs dry between two of them.
+            // With less, a sender of super-frames runs dry between two of them.
             most: (bytes / ROOMS).max(2 * SUPER_FRAME),
         })
     }
@@ -58,19 +59,19 @@ impl RoomConfig {
 pub struct Room {
     flows: Flows<Pending>,
     config: RoomConfig,
-    /// Since when it is not empty, ns.
+    /// Since when it has frames (ns).
     since: u64,
-    /// The contract has no flows any more: what waits leaves, and nothing comes.
+    /// The contract has no flows any more: frames leave, none enter.
     closing: bool,
 }
 
 impl Room {
-    /// An empty one. Allocates.
+    /// Returns an empty room. Allocates.
     pub fn new(config: RoomConfig) -> Self {
         Self { flows: Flows::new(config.flows), config, since: 0, closing: false }
     }
 
-    /// What becomes of the room of a port that has `config` from now on: what waits goes on waiting, at the new rate.
+    /// Returns the room of a port with new `config`: waiting frames continue at the new rate.
     pub fn changed(room: Option<Box<Self>>, config: Option<RoomConfig>) -> Option<Box<Self>> {
         let Some(mut room) = room else { return config.map(|config| Box::new(Self::new(config))) };
         room.closing = config.is_none();
@@ -92,47 +93,47 @@ impl Room {
         self.closing
     }
 
-    /// Whether it is of no use any more.
+    /// Whether it is useless now.
     pub fn is_over(&self) -> bool {
         self.closing && self.is_empty()
     }
 
-    /// How much waits.
+    /// Returns the waiting frames and bytes.
     pub fn backlog(&self) -> Backlog {
         self.flows.backlog()
     }
 
-    /// Of how many flows frames wait.
+    /// Returns the number of flows with frames.
     pub fn active(&self) -> u32 {
         self.flows.active()
     }
 
-    /// Whether more waits than may in own memory.
+    /// Whether more waits than own memory allows.
     pub fn is_over_full(&self) -> bool {
         self.flows.backlog().bytes > self.config.most
     }
 
-    /// Whether a frame is to leave in parts although nothing waits: as a whole it would leave a debt, for which a frame of
-    /// another flow had to wait.
+    /// Whether a frame leaves in parts although nothing waits: as a whole it would leave a debt that delays
+    /// another flow.
     #[inline]
     pub fn cuts(&self, frame: &Frame) -> bool {
         u64::from(frame.wire_bytes) > self.config.whole && frame.offload.gso_size().is_some()
     }
 
-    /// Whether a frame that finds no tokens may wait in a ring of so many entries, before all behind it: were all of them
-    /// as long, the ring would be sent within the target. Many small frames at a high rate so go by the batch.
+    /// Whether a frame without tokens may wait in a ring of so many entries, in front of all others: with
+    /// equally long frames, the ring would be sent within the target. So many small frames at a high rate
+    /// go by the batch.
     pub fn is_brief(&self, frame: &Frame, entries: u16) -> bool {
         u64::from(frame.wire_bytes) * u64::from(entries) <= self.config.target
     }
 
-    /// Since when it is not empty, ns.
+    /// Returns since when it has frames (ns).
     pub fn since(&self) -> u64 {
         self.since
     }
 
-    /// A frame that was decided on waits from `now` on, of which `left` bytes on the wire are left. Its flow, and whether it may
-    /// be marked and where, is read from its [headers](Frame::headers): all of them are parsed, not its addresses alone as
-    /// those of a frame that was sent directly.
+    /// Adds a decided frame with `left` bytes on the wire, from `now` on. Its flow and mark are read from
+    /// its [headers](Frame::headers), which must all be parsed, unlike those of a direct frame.
     pub fn push(&mut self, pending: Pending, left: u32, now: u64) {
         let arrived = pending.arrival.earliest.min(now);
         if self.is_empty() {
@@ -145,45 +146,45 @@ impl Room {
         self.flows.push(key, queued);
     }
 
-    /// The frame whose turn it is, with the bytes on the wire that are left of it, and how many of these may leave at once. The
-    /// same until something changes.
+    /// Returns the frame whose turn it is, with its remaining bytes on the wire, and how many may leave at
+    /// once. The same until a change.
     pub fn head(&mut self) -> Option<(Queued<Pending>, u32)> {
         let most = self.flows.part(self.config.part)?;
         self.flows.head().map(|head| (*head, most))
     }
 
-    /// What is to become of the next part of the [head](Self::head), which has tokens at `now`; `ect`: whether its sender
+    /// Judges the next part of the [head](Self::head), which has tokens at `now`; `ect`: whether its sender
     /// understands marks.
     pub fn judge(&mut self, now: u64, ect: impl FnOnce() -> bool) -> Verdict {
         self.flows.judge(now, ect)
     }
 
-    /// Whether the [head](Self::head) found no frame of its flow before it when it came.
+    /// Whether the [head](Self::head) came when its flow had no frames.
     pub fn is_sparse(&self) -> bool {
         self.flows.is_sparse()
     }
 
-    /// So many bytes of the [head](Self::head) leave.
+    /// Removes so many bytes of the [head](Self::head), which leave.
     pub fn take(&mut self, bytes: u32) {
         self.flows.take(bytes);
     }
 
-    /// The [head](Self::head) cannot leave now: frames of other flows go first.
+    /// Lets other flows go before the [head](Self::head), which cannot leave now.
     pub fn yield_turn(&mut self) {
         self.flows.yield_turn();
     }
 
-    /// So many bytes of the [head](Self::head) are dropped, as [judged](Self::judge).
+    /// Drops so many bytes of the [head](Self::head), as [judged](Self::judge).
     pub fn drop_head(&mut self, bytes: u32) {
         self.flows.drop_head(bytes);
     }
 
-    /// Takes the oldest frame of the flow of which most waits.
+    /// Takes the oldest frame of the longest flow.
     pub fn drop_longest(&mut self) -> Option<Queued<Pending>> {
         self.flows.drop_longest()
     }
 
-    /// Takes all out, in the order in which they came.
+    /// Takes all out in their order of arrival.
     pub fn drain(&mut self, out: impl FnMut(Queued<Pending>)) {
         self.flows.drain(out);
     }

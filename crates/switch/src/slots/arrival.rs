@@ -7,78 +7,79 @@
 //!        └ it came after this              └ earliest      └ latest
 //! ```
 //!
-//! Only a poll tells that a frame was *not* there yet. While the worker sleeps it does not poll: how long the kernel
-//! took to wake it, it cannot tell. That part is kept apart, so that time asleep is neither taken for delay nor left out.
+//! Only a poll shows that a frame was *not* there yet. A sleeping worker does not poll, and cannot tell how
+//! long its wake-up took. That part is separate, so that sleep is neither counted as delay nor left out.
 
 /// When a frame arrived, ns of CLOCK_MONOTONIC: between `earliest - slept` and `latest`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
-    /// The last poll that did not show it; where the worker slept since, the wake-up.
+    /// The last poll without it; after a sleep, the wake-up.
     pub earliest: u64,
-    /// Right after the first poll that showed it. Not before `earliest`.
+    /// Right after the first poll with it. Not before `earliest`.
     pub latest: u64,
-    /// How much before `earliest` it can have come, while the worker slept, ns. 0 where the worker was awake.
+    /// Time before `earliest` in which it may have come while the worker slept (ns). 0 if the worker was
+    /// awake.
     pub slept: u64,
 }
 
 impl Arrival {
-    /// It counts as arrived at this moment.
+    /// Returns an arrival at this moment.
     pub fn at(moment: u64) -> Self {
         Self { earliest: moment, latest: moment, slept: 0 }
     }
 
-    /// The latest that its deadline's clock can have started, where the earliest is `started`: the later of
-    /// [`earliest`](Self::earliest) and of when it conformed to its envelope.
+    /// Returns the latest start of its deadline's clock, if the earliest is `started`: the later of
+    /// [`earliest`](Self::earliest) and its conformance.
     #[inline]
     pub fn started_by(&self, started: u64) -> u64 {
         self.latest.max(started)
     }
 
-    /// How long it is known to have waited where it conformed to its envelope at `started`, ns: since a poll showed it.
-    /// Before that it waited for the worker.
+    /// Returns its known wait until it conformed at `started` (ns): since a poll showed it. Before that it
+    /// waited for the worker.
     #[inline]
     pub fn waited(&self, started: u64) -> u64 {
         started.saturating_sub(self.latest)
     }
 
-    /// How much before `started` that clock can have started while the worker slept, ns: not at all where the frame
-    /// waited for tokens until then.
+    /// Returns the time before `started` in which that clock may have started while the worker slept (ns):
+    /// 0 if the frame waited for tokens until then.
     #[inline]
     pub fn slept_before(&self, started: u64) -> u64 {
         if started > self.earliest { 0 } else { self.slept }
     }
 }
 
-/// Since when a link can hold frames that no poll has shown.
+/// Since when a link can hold unseen frames.
 #[derive(Clone, Copy, Debug)]
 pub struct Unseen {
-    /// The last time it was seen to have no other frames than are known.
+    /// The last time at which it had no unknown frames.
     since: u64,
     /// The end of the last sleep.
     woke: u64,
 }
 
 impl Unseen {
-    /// From `now` on.
+    /// Starts at `now`.
     pub fn from(now: u64) -> Self {
         Self { since: now, woke: now }
     }
 
-    /// A poll that began at `now`, or later, showed all there was.
+    /// Notes a poll that began at `now`, or later, and showed all frames.
     #[inline]
     pub fn polled(&mut self, now: u64) {
         self.since = now;
     }
 
-    /// It was seen empty at `since`, perhaps not for the last time. The worker slept after that, until `woke`; it did
-    /// not where the two are the same.
+    /// Notes that it was empty at `since`, perhaps not for the last time. The worker slept after that until
+    /// `woke`, unless the two are equal.
     #[inline]
     pub fn slept(&mut self, since: u64, woke: u64) {
         self.since = self.since.max(since);
         self.woke = self.woke.max(woke);
     }
 
-    /// When frames arrived that a poll, which ended by `seen`, was the first to show.
+    /// Returns the arrival of frames that a poll, which ended by `seen`, was the first to show.
     #[inline]
     pub fn arrival(&self, seen: u64) -> Arrival {
         let earliest = self.since.max(self.woke);
@@ -93,11 +94,11 @@ mod tests {
 
     #[derive(Clone, Copy, Debug)]
     enum Step {
-        /// A frame comes so much later.
+        /// A frame comes after this pause.
         Come(u64),
-        /// The worker looks; its clock, read before, is so old by then, and is read so much later again.
+        /// The worker polls; its clock was read this much before, and is read this much later.
         Poll(u64, u64),
-        /// The worker sees it empty, and sleeps so long.
+        /// The worker finds it empty, and sleeps this long.
         Sleep(u64),
     }
 
@@ -110,7 +111,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the clock does between being read and polling, and however long the worker sleeps.
+        /// Whatever the clock does between reading and polling, and however long the worker sleeps.
         #[test]
         fn a_frame_came_in_its_interval(steps in prop::collection::vec(step(), 1..200)) {
             let (mut now, mut unseen) = (1_000_000u64, Unseen::from(1_000_000));
@@ -132,13 +133,13 @@ mod tests {
                             for at in came.drain(..) {
                                 prop_assert!(arrival.earliest - arrival.slept <= at, "{arrival:?} of {at}");
                                 prop_assert!(at <= arrival.latest && polled <= arrival.latest);
-                                // While it is awake, sleep explains nothing.
+                                // Sleep explains nothing while it is awake.
                                 prop_assert!(at < awake_since || arrival.earliest <= at);
                             }
                         }
                         unseen.polled(read);
                     }
-                    // It does not fall asleep while there is anything.
+                    // It does not fall asleep while there are frames.
                     Step::Sleep(_) if !came.is_empty() => {}
                     Step::Sleep(ns) => {
                         let fell_asleep = now;

@@ -1,4 +1,4 @@
-//! Parts of a frame's body: what follows its headers.
+//! Parts of a frame's body: the bytes after its headers.
 
 use super::slot::Frame;
 use crate::virtio::{MAX_SPANS, Span};

@@ -1,12 +1,12 @@
-//! Buffers that are the switch's own, each given back once no frame in it is left.
+//! The switch's own buffers, each freed with the last reference.
 //!
 //! ```text
 //!  take, with the number of receivers ─▶ filled by a copy ─▶ release, once for each receiver ─▶ free
 //!                                                             the last one gives it back
 //! ```
 //!
-//! A guest's frame lies in memory of its own. A flooded frame is copied, and its copy has many receivers: which of them
-//! is done last is known when it is. The counts are the owner's alone, on one thread, so they are plain numbers.
+//! A guest's frame is in the guest's memory. A flooded frame is copied for many receivers, and the last one
+//! frees the copy. One thread owns the counts, so they are plain numbers.
 
 use super::leaks::note_leak;
 use crate::virtio::Span;
@@ -20,7 +20,7 @@ pub struct Buffers {
     /// All of them, owned; a pointer, since frames in flight point into it.
     memory: *mut u8,
     size: usize,
-    /// How many refer to each.
+    /// References to each.
     references: Box<[u16]>,
     free: Vec<u16>,
 }
@@ -40,7 +40,7 @@ impl Buffers {
         }
     }
 
-    /// A free buffer that `references`, one at least, refer to.
+    /// Takes a free buffer with `references` references, at least one.
     pub fn take(&mut self, references: u16) -> Option<BufferIndex> {
         debug_assert!(references > 0, "a buffer that nothing refers to is never given back");
         let index = self.free.pop()?;
@@ -51,13 +51,13 @@ impl Buffers {
     /// The first `len` bytes of a buffer.
     ///
     /// # Panics
-    /// Where `len` is more than a buffer has.
+    /// If a buffer is shorter than `len`.
     pub fn span(&self, buffer: BufferIndex, len: usize) -> Span {
         assert!(len <= self.size, "{len} bytes of a buffer of {}", self.size);
         Span { ptr: self.memory.wrapping_add(usize::from(buffer.0) * self.size), len: len as u32 }
     }
 
-    /// One refers to a buffer no longer; `true` where it was the last, and the buffer is free.
+    /// Removes a reference; `true` if it was the last, and the buffer is free.
     pub fn release(&mut self, buffer: BufferIndex) -> bool {
         let references = &mut self.references[usize::from(buffer.0)];
         debug_assert!(*references > 0, "{buffer:?} was given back before");
@@ -78,7 +78,7 @@ impl Buffers {
 impl Drop for Buffers {
     fn drop(&mut self) {
         if self.in_use() > 0 {
-            // Memory that a frame still points to is leaked rather than freed under it.
+            // Memory with a living frame is leaked, not freed.
             return note_leak(self.in_use());
         }
         let memory = std::ptr::slice_from_raw_parts_mut(self.memory, self.references.len() * self.size);
@@ -95,7 +95,7 @@ mod tests {
     const COUNT: u16 = 6;
     const SIZE: usize = 32;
 
-    /// What the model knows of a buffer in use: what refers to it, and what was written into it.
+    /// The model of a buffer in use: its references, and its contents.
     struct Used {
         buffer: BufferIndex,
         references: u16,
@@ -149,7 +149,7 @@ mod tests {
         let buffer = buffers.take(2).unwrap();
         let kept = bytes(&mut buffers, buffer).as_mut_ptr();
         assert!(!buffers.release(buffer));
-        // What a release build does; a debug build says so at once.
+        // As in a release build; a debug build panics.
         let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(buffers)));
         assert_eq!(dropped.is_err(), cfg!(debug_assertions));
         assert!(crate::slots::leaked() > before);

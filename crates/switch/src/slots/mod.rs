@@ -1,4 +1,4 @@
-//! Frames in flight, and the memory that they lie in.
+//! Frames in flight and their memory.
 //!
 //! ```text
 //!  link: taken ─▶ Slots ─▶ FrameRef: header, addresses of the body, arrival ─▶ worker ─▶ receiver ─▶ given back
@@ -7,7 +7,7 @@
 //!
 //! - [`slot`]: frames and their slots
 //! - [`body`]: parts of a frame's body
-//! - [`buffers`]: memory of the switch's own that bodies lie in
+//! - [`buffers`]: the switch's own memory for bodies
 //! - [`arrival`]: when a frame arrived: an interval
 //! - `leaks`: slots and buffers that were never given back
 

@@ -1,4 +1,4 @@
-//! Frames in flight: what the switch decided on, and where the payload lies.
+//! Frames in flight: the copied head, and the place of the payload.
 //!
 //! ```text
 //!  tx ring, tap ──▶ Slots::take ──▶ Frame (headers copied, payload referenced)
@@ -6,9 +6,8 @@
 //!                       └── Slots::give ◀┘ once, back on the owner's worker
 //! ```
 //!
-//! A [`Frame`] is written by the worker that owns its source, then only read,
-//! by one worker at a time, until it comes back. That is what makes handing a
-//! bare pointer between workers sound.
+//! The worker that owns a [`Frame`]'s source writes it; then one worker at a time reads it until it comes
+//! back. That makes passing a bare pointer between workers sound.
 
 use super::arrival::Arrival;
 use super::buffers::BufferIndex;
@@ -27,7 +26,7 @@ pub const NEVER: u64 = u64::MAX;
 /// The egress of a frame that waits to be sent.
 pub const NOWHERE: PortIndex = PortIndex::MAX;
 
-/// Who gets a frame's memory back.
+/// The owner of a frame's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A transmit ring of the source: the chain that starts at `head`.
@@ -54,7 +53,7 @@ pub enum Owner {
         /// The buffer.
         buffer: BufferIndex,
     },
-    /// None: the slot is free.
+    /// The slot is free.
     Free,
 }
 
@@ -63,18 +62,19 @@ pub enum Owner {
 pub struct Frame {
     /// The port it came from.
     pub source: PortIndex,
-    /// The segment it is in. A port of one segment says so for all of its frames.
+    /// Its segment. A port of one segment sets it for all of its frames.
     pub segment: SegmentIndex,
-    /// The worker whose pool a flooded copy goes back to; of other frames, the one at which their queue was started.
+    /// The worker whose pool a flooded copy returns to; for other frames, the one at which their queue was
+    /// started.
     pub worker: u16,
     /// Its slot, in the owner's [`Slots`].
     pub slot: u16,
-    /// Pieces of a cut frame not yet settled. The owner's alone:
-    /// a cell, since it changes while other workers read the rest.
+    /// Unsettled pieces of a cut frame. Only the owner uses it: a cell, since it changes while other
+    /// workers read the rest.
     pub shares: Cell<u16>,
-    /// Who gets the memory back.
+    /// The owner of the memory.
     pub owner: Owner,
-    /// Where it was sent, or [`NOWHERE`].
+    /// Its destination, or [`NOWHERE`].
     pub egress: PortIndex,
     /// Bytes, without the virtio header.
     pub len: u32,
@@ -82,31 +82,31 @@ pub struct Frame {
     pub wire_bytes: u32,
     /// Segments on the wire.
     pub wire_frames: u32,
-    /// When the deadline's clock started (Ts), at the earliest: the later of [arrival](crate::slots::Arrival) and
-    /// conformance, ns.
+    /// Earliest start of the deadline's clock (Ts, ns): the later of [arrival](crate::slots::Arrival) and
+    /// conformance.
     pub started: u64,
-    /// When it started at the latest, ns.
+    /// Latest start (ns).
     pub started_by: u64,
-    /// How much before `started` it can have started because the worker slept, ns.
+    /// Time before `started` in which it may have started while the worker slept (ns).
     pub slept: u64,
-    /// How long it waited for its envelope before, ns.
+    /// Its wait for the envelope before that (ns).
     pub waited_for_tokens: u64,
     /// Ts + Td, or [`NEVER`].
     pub deadline: u64,
-    /// Offload request, as checked.
+    /// The checked offload request.
     pub offload: Offload,
-    /// The virtio header the sender gave.
+    /// The sender's virtio header.
     pub vnet: VnetHdr,
-    /// The parsed headers; of a frame without a tag that asks for nothing, the addresses alone are sure.
+    /// The parsed headers; for an untagged frame without requests, only the addresses are certain.
     pub headers: Headers,
     /// Bytes of `bytes` in use.
     pub head_len: u16,
     /// Entries of `spans` in use.
     pub span_count: u16,
-    /// The frame's first bytes, copied: what was decided on is what is delivered.
+    /// The frame's copied first bytes: decided on and delivered.
     pub bytes: [u8; HEADER_MAX],
-    /// The rest, in the source's memory. A piece of a cut frame may begin in the copied bytes of
-    /// the whole, which takes one more than a chain has.
+    /// The rest, in the source's memory. A piece of a cut frame may begin in the whole's copied bytes, so
+    /// there is one more than a chain has.
     pub spans: [Span; MAX_SPANS + 1],
 }
 
@@ -117,25 +117,25 @@ impl Frame {
         &self.bytes[..self.head_len as usize]
     }
 
-    /// Where the rest lies.
+    /// Returns the places of the rest.
     #[inline]
     pub fn payload(&self) -> &[Span] {
         &self.spans[..self.span_count as usize]
     }
 
-    /// Spreads flows over the receiver's queues, where it has several.
+    /// Returns a number that spreads flows over a receiver's queues.
     pub fn flow(&self) -> u32 {
         crate::frame::flow(self.head(), self.len as usize)
     }
 
-    /// Gives up one share of it; `true` where that was the last. The owner's worker only.
+    /// Releases one share; `true` if it was the last. Only the owner's worker calls this.
     #[inline]
     pub fn release(&self) -> bool {
         self.shares.set(self.shares.get() - 1);
         self.shares.get() == 0
     }
 
-    /// Its deadline's clock started, at `started` at the earliest.
+    /// Starts its deadline's clock, at `started` at the earliest.
     #[inline]
     pub fn start(&mut self, arrival: &Arrival, started: u64) {
         self.started = started;
@@ -155,11 +155,11 @@ impl Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameRef(NonNull<Frame>);
 
-// SAFETY: a FrameRef is handed from worker to worker; only its holder uses it (see the module's text).
+// SAFETY: only the worker that has a FrameRef uses it (see the module's text).
 unsafe impl Send for FrameRef {}
 
 impl Keyed for FrameRef {
-    /// The host is its destination: it waits for its receiver.
+    /// Its host is the destination: it waits for its receiver.
     fn flow_key(&self) -> FlowKey {
         let frame = self.get();
         FlowKey::of(frame.head(), frame.len as usize, HostEnd::Destination)
@@ -170,36 +170,36 @@ impl FrameRef {
     /// The frame.
     #[inline]
     pub fn get(&self) -> &Frame {
-        // SAFETY: slots outlive every reference to them: a port gives its slots up only once all
-        // its frames came back.
+        // SAFETY: slots outlive every reference to them: a port gives its slots up only once all its frames
+        // came back.
         unsafe { self.0.as_ref() }
     }
 
-    /// The frame, for the worker that owns its source.
+    /// Returns the frame, for the worker that owns its source.
     #[inline]
     #[allow(
         clippy::mut_from_ref,
         reason = "FrameRef is the exclusive handle; Copy only to pass through queues"
     )]
     pub fn get_mut(&self) -> &mut Frame {
-        // SAFETY: called by the owner only before the frame is handed on and after it came back,
-        // when no other reference to it is used.
+        // SAFETY: the owner calls this only before it passes the frame on and after its return, when no
+        // other reference is used.
         unsafe { &mut *self.0.as_ptr() }
     }
 }
 
-/// So many slots are made at a time beyond those that may be in flight.
+/// Slots made at a time beyond those for frames in flight.
 const STEP: usize = 32;
 
-/// Slots for frames that were sent and are not back, a fixed number of them at most, and for frames that
-/// [wait to be sent](Self::begin_wait), beside them.
+/// Slots for frames in flight, a fixed number of them, and for frames that [wait to be
+/// sent](Self::begin_wait) in addition.
 ///
 /// ```text
 ///  frames │ sent │ waits │ sent │ free ... │     made at once: as many as may be sent and not back
 ///  more   │ waits ... │ ▸ waits, free │ ▸      made by STEP where frames wait; they stay as long as all do
 /// ```
 ///
-/// Which of them a frame has does not matter.
+/// A frame may have any of them.
 pub struct Slots {
     frames: Box<[UnsafeCell<Frame>]>,
     free: Vec<u16>,
@@ -207,18 +207,18 @@ pub struct Slots {
     more: Vec<Box<[UnsafeCell<Frame>]>>,
     source: PortIndex,
     worker: u16,
-    /// Slots of frames that wait to be sent.
+    /// Slots of waiting frames.
     waiting: usize,
     /// Slots of pieces.
     pieces: usize,
 }
 
-// SAFETY: the frames' pointers lead into memory that no thread owns; the slots themselves are used
-// by the worker that owns the port, wherever the port is moved.
+// SAFETY: the frames' pointers lead into memory that no thread owns; only the worker that owns the port
+// uses the slots, wherever the port moves.
 unsafe impl Send for Slots {}
 
 impl Slots {
-    /// `count` slots for frames of port `source`, owned by `worker`: as many may be sent and not back.
+    /// Returns `count` slots for frames of port `source`, owned by `worker`: as many may be in flight.
     pub fn new(count: u16, source: PortIndex, worker: u16) -> Self {
         Self {
             frames: frames(0..count, source, worker),
@@ -231,7 +231,7 @@ impl Slots {
         }
     }
 
-    /// A free slot of those that were made. Whether one may be used is the caller's to [ask](Self::available).
+    /// Takes a free slot of those made. The caller [asks](Self::available) whether it may.
     #[inline]
     pub fn take(&mut self) -> Option<FrameRef> {
         let slot = usize::from(self.free.pop()?);
@@ -242,7 +242,7 @@ impl Slots {
         NonNull::new(frame.get()).map(FrameRef)
     }
 
-    /// A free slot, otherwise a new one; some are made at a time. How many there may be is the caller's to see to.
+    /// Takes a free slot, or makes some. The caller bounds their number.
     pub fn take_or_make(&mut self) -> Option<FrameRef> {
         if self.free.is_empty() {
             self.make();
@@ -271,64 +271,64 @@ impl Slots {
         self.free.push(frame.get().slot);
     }
 
-    /// A frame that has a slot waits to be sent.
+    /// Notes that a frame with a slot waits to be sent.
     pub fn begin_wait(&mut self) {
         self.waiting += 1;
     }
 
-    /// It waits no more.
+    /// Notes that it no longer waits.
     pub fn end_wait(&mut self) {
         debug_assert!(self.waiting > 0, "none waits");
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    /// A slot is a piece's.
+    /// Notes that a slot is a piece's.
     pub fn note_piece(&mut self) {
         self.pieces += 1;
     }
 
-    /// A piece's slot came back.
+    /// Notes that a piece's slot came back.
     #[inline]
     pub fn end_piece(&mut self) {
         self.pieces -= 1;
     }
 
-    /// Slots of frames that wait to be sent.
+    /// Returns the slots of waiting frames.
     #[cfg(test)]
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Slots of pieces.
+    /// Returns the slots of pieces.
     pub fn pieces(&self) -> usize {
         self.pieces
     }
 
-    /// The frame of that owner, if there is one. Looks at each slot.
+    /// Returns the frame of that owner, if any. Looks at each slot.
     pub fn find(&self, owner: Owner) -> Option<FrameRef> {
         let all = self.frames.iter().chain(self.more.iter().flatten());
         let mut frames = all.filter_map(|frame| NonNull::new(frame.get()).map(FrameRef));
         frames.find(|frame| frame.get().owner == owner)
     }
 
-    /// Slots that were made.
+    /// Returns the number of slots made.
     fn made(&self) -> usize {
         self.frames.len() + self.more.len() * STEP
     }
 
-    /// Slots in use.
+    /// Returns the slots in use.
     pub fn in_flight(&self) -> usize {
         self.made() - self.free.len()
     }
 
-    /// How many more frames may be sent while none comes back.
+    /// Returns how many more frames may be sent before one comes back.
     #[inline]
     pub fn available(&self) -> usize {
         (self.free.len() + self.waiting).saturating_sub(self.more.len() * STEP)
     }
 }
 
-/// Free slots with these numbers.
+/// Returns free slots with these numbers.
 fn frames(slots: Range<u16>, source: PortIndex, worker: u16) -> Box<[UnsafeCell<Frame>]> {
     let frame = |slot| {
         UnsafeCell::new(Frame {
@@ -361,7 +361,7 @@ fn frames(slots: Range<u16>, source: PortIndex, worker: u16) -> Box<[UnsafeCell<
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // Memory with pointers to it is leaked rather than freed.
+        // Memory with pointers to it is leaked, not freed.
         if self.in_flight() > 0 {
             let in_flight = self.in_flight();
             std::mem::forget(std::mem::take(&mut self.frames));

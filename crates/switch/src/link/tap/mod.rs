@@ -29,39 +29,39 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Bytes a tap's frames may wait in.
+/// Bytes of a tap's waiting frames.
 const POOL: usize = 4 << 20;
-/// Frames a tap may have in flight.
+/// A tap's frames in flight.
 const FRAMES: u16 = 2048;
 
-/// What the kernel sends into a tap.
+/// Frames that the kernel sends into a tap.
 pub struct Tx {
     /// One for each queue, non-blocking, `IFF_VNET_HDR` with 12-byte headers.
     files: Box<[Arc<OwnedFd>]>,
-    /// A queue may hold frames: it was not yet read until it would block.
+    /// Whether a queue may hold frames: it was not yet read until it would block.
     readable: Box<[bool]>,
-    /// Since when each queue can hold frames that were not read: a read found nothing, or its descriptor was silent.
+    /// Since when each queue can hold unread frames: a read found nothing, or its descriptor was silent.
     unseen: Box<[Unseen]>,
-    /// The queue that is read next.
+    /// The queue to read next.
     next: usize,
-    /// Where frames wait.
+    /// Memory of waiting frames.
     pool: Pool,
     /// Frames in flight or waiting.
     slots: Slots,
-    /// Frames that were read, and not looked at yet, with their arrival.
+    /// Frames that were read and not yet processed, with their arrival.
     waiting: VecDeque<(FrameRef, Arrival)>,
     /// The frame that waits for tokens, before those.
     pending: Option<Pending>,
     /// The time of the last poll, ns.
     now: u64,
-    /// What is read into when the pool is full: read, counted and dropped.
+    /// Target of reads while the pool is full: such frames are counted and dropped.
     spill: Box<[u8]>,
 }
 
-/// What the kernel receives from a tap.
+/// Frames that the kernel receives from a tap.
 pub struct Rx {
     files: Box<[Arc<OwnedFd>]>,
-    /// What a writer has of its frames.
+    /// Its frames at a writer.
     held: writer::WriterFrames,
 }
 

@@ -1,8 +1,7 @@
 //! A tap's byte pool: the bounded memory its frames wait in.
 //!
-//! A tap has no ring to wait in: what is not read, the kernel drops. So its
-//! frames are read into chunks of this pool, and only when the pool is full
-//! are they dropped, and counted.
+//! A tap has no ring to wait in: the kernel drops frames that are not read. So its frames are read into
+//! chunks of this pool, and dropped and counted only when the pool is full.
 
 use crate::virtio::Span;
 
@@ -48,8 +47,8 @@ impl Pool {
         .map(move |i| base.wrapping_add(i as usize * CHUNK))
     }
 
-    /// Takes the first free chunks for `len` bytes just read into them; returns the first
-    /// chunk, how many they are, and fills `spans` with where the bytes from `skip` on lie.
+    /// Takes the first free chunks for `len` bytes just read into them; returns the first chunk and their
+    /// number, and fills `spans` with the places of the bytes from `skip` on.
     ///
     /// # Panics
     /// If fewer chunks are free than [`Pool::peek`] gave for this length.
@@ -75,7 +74,7 @@ impl Pool {
         (first, chunks as u16, count as u16)
     }
 
-    /// Takes the `chunks` chunks linked from `first` back.
+    /// Takes back the `chunks` chunks linked from `first`.
     pub fn give(&mut self, first: u32, chunks: u16) {
         let mut last = first;
         while self.next[last as usize] != END {

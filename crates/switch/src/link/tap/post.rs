@@ -14,12 +14,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tidegate_evidence::DropReason;
 
-/// Header, head, and the most pieces a frame has: its spans and what of the
-/// copied bytes belongs to the payload.
+/// Header, head, and a frame's most pieces: its spans and the payload part of the copied bytes.
 const MAX_PARTS: usize = MAX_SPANS + 3;
 
 impl Rx {
-    /// Writes frames of which `head` is the first: all have a deadline, or none.
+    /// Writes frames beginning with `head`: all have a deadline, or none.
     pub(in crate::link) fn post_run<'a>(
         &self,
         head: &Frame,
@@ -63,7 +62,7 @@ impl Rx {
         let written = match RECEIVER.form(frame) {
             Form::AsIs => {
                 let vnet = receiver_hdr(&frame.vnet, &frame.headers, frame.offload);
-                // SAFETY: the source's memory is mapped for as long as its frame is in our hands.
+                // SAFETY: the source's memory stays mapped while this worker holds its frame.
                 unsafe { write(file, &vnet, frame.head(), frame.payload()) }
             }
             Form::FinishChecksum => {
@@ -80,14 +79,15 @@ impl Rx {
         match written {
             Ok(()) => Posted::Done,
             Err(Errno::AGAIN | Errno::NOBUFS) => Posted::NoBuffers,
-            // The interface is down: what a cable that is not plugged in does.
+            // The interface is down, like an unplugged cable.
             Err(Errno::IO | Errno::BADFD | Errno::NODEV) => Posted::Dropped(DropReason::ReceiverDown),
             Err(_) => Posted::Dropped(DropReason::TapRefused),
         }
     }
 }
 
-/// Writes the segments of a super-frame, one by one; where not all could be written, how much of its payload was.
+/// Writes the segments of a super-frame one by one; returns the written payload if some could not be
+/// written.
 fn segments(frame: &Frame, file: &OwnedFd) -> Result<Option<u32>, Errno> {
     let body = payload(frame) as usize;
     let Some(mut segmenter) = Segmenter::new(frame.head(), &frame.headers, frame.offload, body) else {
@@ -98,8 +98,8 @@ fn segments(frame: &Frame, file: &OwnedFd) -> Result<Option<u32>, Errno> {
     while let Some(part) = segmenter.next(&mut head) {
         let mut piece = [Span::EMPTY; MAX_SPANS + 1];
         let n = slice_spans(&spans[..count], part.payload_offset, part.payload_len, &mut piece);
-        // SAFETY: the spans lead into the source's memory or the frame's own bytes, both valid for
-        // as long as the frame is in our hands.
+        // SAFETY: the spans point into the source's memory or the frame's own bytes, both valid while this
+        // worker holds the frame.
         match unsafe { write(file, &part.vnet, &head[..part.head_len], &piece[..n]) } {
             Ok(()) => {}
             Err(Errno::AGAIN | Errno::NOBUFS) if part.payload_offset > 0 => {

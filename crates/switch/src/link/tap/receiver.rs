@@ -1,10 +1,9 @@
-//! What a tap takes.
+//! A tap's abilities.
 
 use crate::frame::VnetHdr;
 use crate::link::Receiver;
 
-/// What the kernel takes as it is: everything but UDP super-frames, which
-/// kernels before 6.2 refuse.
+/// The kernel takes everything but UDP super-frames, which kernels before 6.2 refuse.
 pub const RECEIVER: Receiver = Receiver {
     csum: true,
     tso4: true,

@@ -17,16 +17,16 @@ use tidegate_evidence::DropReason;
 /// Chunks of the longest frame.
 const FRAME_CHUNKS: usize = FRAME_MAX.div_ceil(CHUNK);
 
-/// Slots that are for pieces of frames that wait, not for frames.
+/// Slots for pieces of waiting frames, not for frames.
 const FOR_PIECES: usize = 64;
-/// Slots that pieces may have at most: the others are for frames.
+/// Most slots of pieces: the others are for frames.
 const MOST_PIECES: usize = 1024;
 
-/// What a read found.
+/// The result of a read.
 enum Read {
     /// A frame, and when it arrived.
     Frame(FrameRef, Arrival),
-    /// A frame that is none, or that there is no room for.
+    /// An invalid frame, or one without room.
     Dropped(DropReason),
     /// Nothing.
     Empty,
@@ -35,7 +35,7 @@ enum Read {
 }
 
 impl Tx {
-    /// All queues are one: frames of each wait in one pool.
+    /// All queues count as one: their frames wait in one pool.
     #[inline]
     pub(in crate::link) fn queues(&self) -> usize {
         1
@@ -87,7 +87,7 @@ impl Tx {
         absorbed
     }
 
-    /// Reads from one queue after the other, as long as any is readable.
+    /// Reads from one queue after the other while any is readable.
     fn read_next(&mut self) -> Read {
         for _ in 0..self.files.len() {
             let queue = self.next;
@@ -145,12 +145,11 @@ impl Tx {
         frame.len = len as u32;
         frame.head_len = head as u16;
         frame.span_count = spans;
-        // It was there by now: the kernel does not say since when.
+        // Present by now: the kernel does not tell since when.
         Read::Frame(reference, self.unseen[queue].arrival(clock()))
     }
 
-    /// Reads a frame there is no room for, so that the kernel's queue shows
-    /// what comes after it.
+    /// Reads a frame without room, so that the kernel's queue advances.
     fn spill(&mut self, queue: usize) -> Read {
         let file = &self.files[queue];
         match rustix::io::retry_on_intr(|| rustix::io::read(&**file, &mut self.spill[..])) {
@@ -160,7 +159,7 @@ impl Tx {
         }
     }
 
-    /// Whether there is room for a frame, and for the pieces of one.
+    /// Whether there is room for a frame and its pieces.
     #[inline]
     pub(in crate::link) fn may_look_ahead(&self) -> bool {
         self.pool.free() >= FRAME_CHUNKS && self.slots.available() > FOR_PIECES
@@ -195,13 +194,13 @@ impl Tx {
         }
     }
 
-    /// As if receivers held so many frames.
+    /// Takes slots as if receivers held so many frames.
     #[cfg(test)]
     pub fn hold(&mut self, frames: usize) -> Vec<FrameRef> {
         (0..frames).filter_map(|_| self.slots.take()).collect()
     }
 
-    /// As if they gave them back.
+    /// Frees them.
     #[cfg(test)]
     pub fn free(&mut self, held: Vec<FrameRef>) {
         held.into_iter().for_each(|frame| self.slots.give(frame));
@@ -226,15 +225,15 @@ impl Tx {
         self.unseen.fill(Unseen::from(now));
     }
 
-    /// Of queues that are not readable: of the others it is known since when they are.
+    /// Only for unreadable queues: the others have a known time.
     #[inline]
     pub(in crate::link) fn woke(&mut self, since: u64, woke: u64) {
         let silent = self.unseen.iter_mut().zip(&self.readable).filter(|(_, readable)| !**readable);
         silent.for_each(|(unseen, _)| unseen.slept(since, woke));
     }
 
-    /// Nothing that was read waits, and each queue was read until it would block: the next frame makes its descriptor
-    /// readable anew.
+    /// No read frame waits, and each queue was read until it would block: the next frame makes its
+    /// descriptor readable.
     #[inline]
     pub(in crate::link) fn can_be_quiet(&self) -> bool {
         self.pending.is_none() && self.waiting.is_empty() && !self.readable.contains(&true)

@@ -1,5 +1,5 @@
-//! Best effort into taps, written by a thread that is no worker: a write of 64 kB runs the receiver's network stack, and takes
-//! up to 0.4 ms in which no real-time frame is looked at.
+//! Best effort into taps, written by a thread that is no worker: a write of 64 kB runs the receiver's
+//! network stack for up to 0.4 ms, during which no real-time frame would be seen.
 //!
 //! ```text
 //!  worker ─ copies ─▶ buffer ─ job ─▶ writer: writes into the tap ─▶ how it ended: Progress of the tap's link
@@ -7,8 +7,8 @@
 //!    └──────────── back ◀────────────────┴── rings the worker's bell       └─▶ completed, the oldest first
 //! ```
 //!
-//! Each worker has a writer, since a worker waits for no other. A frame is copied, so the writer never reads a VM's memory, and
-//! a frame that is given up while it is written leaves nothing behind but a write of our own memory.
+//! Each worker has a writer, since a worker waits for no other. A frame is copied, so the writer never
+//! reads a VM's memory, and a frame given up during its write leaves only a write of our own memory.
 
 use super::Rx;
 use super::receiver::RECEIVER;
@@ -27,36 +27,36 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tidegate_evidence::DropReason;
 
-/// A tap with writes longer than that has one part in so many of the writer's time, beside the others.
+/// A tap with longer writes has one part in this many of the writer's time, beside the others.
 const REST: u64 = 4;
-/// For how long a worker writes for a tap itself, ns, after the writer did not come to a frame.
+/// How long a worker writes for a tap itself after the writer did not reach a frame (ns).
 const ALONE: u64 = 1_000_000_000;
-/// A tap that holds nothing is refused a buffer so often before the worker writes for it.
+/// Refused buffers of an empty tap before the worker writes for it.
 const REFUSED_MOST: u32 = 8;
-/// What of a tap's frames is with a writer: its link's end.
+/// A tap's frames at a writer: its link's end.
 #[derive(Default)]
 pub(super) struct WriterFrames {
     progress: Arc<Progress>,
-    /// Frames that were given to a writer.
+    /// Frames given to a writer.
     posted: u64,
-    /// Of these, whose end was told or that were given up.
+    /// Of these, the concluded or given-up ones.
     told: u64,
     /// The worker whose writer has them.
     worker: u16,
-    /// Until when the worker writes itself, ns; 0 where the writer came to all frames.
+    /// End of the worker's own writing (ns); 0 if the writer reached all frames.
     alone_until: u64,
-    /// How often there was no buffer for it, on end.
+    /// Consecutive refused buffers.
     refused: u32,
 }
 
 impl WriterFrames {
-    /// Whether a writer has a frame, or had one whose end was not told.
+    /// Whether a writer has a frame, or one whose end is not concluded.
     pub(super) fn any(&self) -> bool {
         self.told < self.posted || self.under_way() > 0
     }
 
-    /// Waits until a writer has nothing more of it, for `most` at most. What is to be written no more is to be
-    /// [given up](Rx::cancel) before.
+    /// Waits up to `most` until a writer has none of its frames. Frames that must not be written are [given
+    /// up](Rx::cancel) before.
     fn wait(&self, most: Duration) {
         let end = Instant::now() + most;
         while self.under_way() > 0 && Instant::now() < end {
@@ -64,26 +64,26 @@ impl WriterFrames {
         }
     }
 
-    /// How many frames a writer has.
+    /// Returns the number of frames at a writer.
     fn under_way(&self) -> u64 {
         self.posted - self.progress.ended.load(Ordering::Acquire)
     }
 }
 
 impl Drop for WriterFrames {
-    /// Nothing is written for a port that is gone.
+    /// Writes nothing for a removed port.
     fn drop(&mut self) {
         self.progress.given_up.store(self.posted, Ordering::Relaxed);
     }
 }
 
 impl Rx {
-    /// Gives a frame to the writer of the worker whose `hand` this is; `None` where the worker is to write it. Frames that a
-    /// writer has are not overtaken: more of them wait where it takes no more.
+    /// Passes a frame to the writer of the worker with this `hand`; `None` if the worker must write it.
+    /// Frames at a writer are not overtaken: further ones wait if it takes no more.
     pub(super) fn hand_over(&mut self, frame: &Frame, hand: Option<&mut Hand>) -> Option<Posted> {
         if self.held.alone_until > 0 {
             if clock() < self.held.alone_until && self.held.told == self.held.posted {
-                // The frame that was being written may come later than this one; no other.
+                // Only the frame that was being written may come later than this one.
                 return self.is_slow().then_some(Posted::NoBuffers);
             }
             self.held.alone_until = 0;
@@ -128,24 +128,24 @@ impl Rx {
         Some(Posted::Later)
     }
 
-    /// Whether writes into this tap take that long that it has to leave the writer to others now.
+    /// Whether this tap's writes take so long that it must leave the writer to others now.
     fn is_slow(&self) -> bool {
         let Progress { took, at, .. } = &*self.held.progress;
         let took = took.load(Ordering::Relaxed);
         took > PART && clock() < at.load(Ordering::Relaxed).saturating_add(took.saturating_mul(REST))
     }
 
-    /// Waits, not for long, until no thread has a descriptor of the tap any more.
+    /// Waits for a short time until no thread has a descriptor of the tap.
     pub(in crate::link) fn wait_for_writer(&self) {
         self.held.wait(Duration::from_millis(100));
     }
 
-    /// Whether what became of the oldest frame that a writer has is known.
+    /// Whether the oldest frame at a writer has ended.
     pub(in crate::link) fn has_completed(&self) -> bool {
         self.held.told < self.held.progress.ended.load(Ordering::Acquire)
     }
 
-    /// What became of it.
+    /// Takes its result.
     pub(in crate::link) fn completed(&mut self) -> Option<Completed> {
         if !self.has_completed() {
             return None;
@@ -159,7 +159,7 @@ impl Rx {
         })
     }
 
-    /// Gives up what a writer has and did not begin to write.
+    /// Gives up frames that a writer has not begun to write.
     pub(in crate::link) fn cancel(&mut self) {
         self.held.progress.given_up.store(self.held.posted, Ordering::Relaxed);
         self.held.told = self.held.posted;
@@ -169,9 +169,9 @@ impl Rx {
     }
 }
 
-/// The frame as the kernel takes it, in `buffer`: how long it is, where it fits.
+/// Writes the frame in the kernel's form into `buffer`; returns its length if it fits.
 fn fill(buffer: &mut [u8], vnet: &VnetHdr, head: &[u8], frame: &Frame) -> Option<usize> {
-    // SAFETY: the source's memory is mapped for as long as its frame is in our hands.
+    // SAFETY: the source's memory stays mapped while this worker holds its frame.
     let payload = unsafe { Payload::new(frame.payload()) };
     let (header, rest) = buffer.split_first_chunk_mut::<{ VnetHdr::LEN }>()?;
     vnet.write(header);

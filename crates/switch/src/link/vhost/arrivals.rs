@@ -1,28 +1,28 @@
-//! When the entries of a ring arrived, although only its index is polled.
+//! Arrival times of a ring's entries, although only its index is polled.
 //!
-//! A frame arrived between the last poll that did not yet show it and the first that did
-//! ([`arrival`](crate::slots::arrival)). Where too many polls showed some to tell them apart, the interval is longer.
+//! A frame arrived between the last poll without it and the first with it
+//! ([`arrival`](crate::slots::arrival)). After too many separate polls the intervals become longer.
 
 use crate::slots::arrival::{Arrival, Unseen};
 use std::collections::VecDeque;
 
 const MARKS: usize = 32;
 
-/// Entries that came together: the first index behind them, and when they arrived.
+/// Entries that came together: the index behind the last, and their arrival.
 type Mark = (u16, Arrival);
 
-/// Arrival times of the entries a ring holds.
+/// Arrival times of a ring's entries.
 pub struct Arrivals {
     unseen: Unseen,
     seen: u16,
-    /// Mostly the only one: a turn takes all that the poll before it showed.
+    /// Mostly the only one: a turn takes all entries of the poll before it.
     oldest: Option<Mark>,
-    /// In order. Of a fixed capacity: one less than [`MARKS`].
+    /// In order. Fixed capacity: one less than [`MARKS`].
     later: VecDeque<Mark>,
 }
 
 impl Arrivals {
-    /// Starts at ring index `base`, at `now`.
+    /// Starts at ring index `base` at `now`.
     pub fn new(base: u16, now: u64) -> Self {
         Self {
             unseen: Unseen::from(now),
@@ -32,8 +32,8 @@ impl Arrivals {
         }
     }
 
-    /// A poll at `now`, or later, showed entries from `next`, the next one to be taken, up to, not including, `upto`.
-    /// `clock` is read where any are new: they were there by then.
+    /// Notes a poll at `now`, or later, that showed entries from `next`, the next to take, up to `upto`,
+    /// exclusive. Reads `clock` for new ones: they came before.
     #[inline]
     pub fn polled(&mut self, next: u16, upto: u16, now: u64, clock: impl FnOnce() -> u64) {
         if upto != self.seen {
@@ -46,7 +46,7 @@ impl Arrivals {
             } else if self.later.len() < MARKS - 1 {
                 self.later.push_back((upto, arrival));
             } else if let Some((end, before)) = self.later.back_mut() {
-                // Too many to tell apart: the newest join the ones before.
+                // Too many marks: the newest entries join the ones before.
                 *end = upto;
                 before.latest = arrival.latest;
             }
@@ -54,20 +54,20 @@ impl Arrivals {
         self.unseen.polled(now);
     }
 
-    /// All that came was seen at `since`; the worker slept after that, until `woke`.
+    /// Notes that all entries were seen at `since`; the worker slept after that until `woke`.
     pub fn slept(&mut self, since: u64, woke: u64) {
         self.unseen.slept(since, woke);
     }
 
-    /// Nothing was taken from the ring until `now`: what it holds counts as arrived now.
+    /// Counts the ring's entries as arrived at `now`: nothing was taken until then.
     pub fn restart(&mut self, now: u64) {
         self.oldest = Some((self.seen, Arrival::at(now)));
         self.later.clear();
         self.unseen = Unseen::from(now);
     }
 
-    /// When the entry at ring index `index` arrived; indices are asked for in order. `clock` is read where no poll
-    /// showed it.
+    /// Returns the arrival of the entry at ring index `index`; indices are asked in order. Reads `clock` if
+    /// no poll showed it.
     #[inline]
     pub fn of(&mut self, index: u16, clock: impl FnOnce() -> u64) -> Arrival {
         while let Some((upto, arrival)) = self.oldest {
@@ -79,14 +79,14 @@ impl Arrivals {
         self.unseen.arrival(clock())
     }
 
-    /// Whether `count` entries from ring index `index` on, the next to be taken, were seen by one poll.
+    /// Whether one poll was the first to show `count` entries from ring index `index` on, the next to take.
     #[inline]
     pub fn came_together(&self, index: u16, count: usize) -> bool {
         let last = index.wrapping_add((count as u16).saturating_sub(1));
         self.oldest.is_some_and(|(upto, _)| is_before(last, upto))
     }
 
-    /// By when each of the entries from ring index `index` on was seen, the next to be taken first.
+    /// Writes when each entry from ring index `index` on was first seen, the next to take first.
     #[inline(never)]
     pub fn latest_into(&self, index: u16, latest: &mut [u64]) {
         let mut marks = self.oldest.iter().chain(&self.later).peekable();
@@ -99,7 +99,7 @@ impl Arrivals {
     }
 }
 
-/// Whether a ring index comes before another one.
+/// Whether a ring index precedes another.
 #[inline]
 fn is_before(index: u16, other: u16) -> bool {
     (1..0x8000).contains(&other.wrapping_sub(index))
@@ -111,7 +111,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Each entry came in its interval. That is exact as long as few batches wait.
+        /// Each entry came in its interval, which is exact while few batches wait.
         #[test]
         fn an_entry_came_between_the_last_poll_without_it_and_the_first_with_it(
             base in any::<u16>(),

@@ -1,4 +1,4 @@
-//! What a front end changes of a guest's rings.
+//! A front end's changes of a guest's rings.
 
 use super::arrivals::Arrivals;
 use super::ring::Written;
@@ -10,42 +10,42 @@ use crate::vhost_user::features::{F_EVENT_IDX, F_IN_ORDER, F_INDIRECT_DESC, F_RI
 use crate::virtio::{DirtyLog, Features, GuestMemory, Queue, RingError, RingLayout};
 use std::sync::Arc;
 
-/// Both halves, for what a front end changes.
+/// Both halves, for a front end's changes.
 pub struct Control<'a> {
-    /// What the guest sends.
+    /// Frames that the guest sends.
     pub tx: &'a mut Tx,
-    /// What the guest receives.
+    /// Frames that the guest receives.
     pub rx: &'a mut Rx,
 }
 
-/// What a link gave up: to unmap it takes long.
+/// Objects that a link gave up: unmapping them takes long.
 pub struct Gone {
     tx: Tx,
     rx: Rx,
 }
 
-/// Half of a ring, and two at least: a frame that is cut and its piece.
+/// Half of a ring, and at least two: a cut frame and its piece.
 fn half(ring: u16) -> u16 {
     (ring / 2).max(2)
 }
 
-/// More frames of a ring than a thousand are of no use, take the worker long to make room for, and megabytes.
+/// More than a thousand frames of a ring are useless, and cost the worker much time and megabytes.
 const MOST: u16 = 1024;
 
-/// Most frames that all rings of a port look ahead to: to put them back or drop them, when the guest resets its device, is to
-/// keep the worker from its other ports for less than a millisecond.
+/// Most frames that all rings of a port look ahead to: putting them back or dropping them, when the guest
+/// resets its device, must take less than a millisecond.
 const MOST_OF_PORT: u16 = 4096;
 
-/// Most frames of a ring that are sent and not back, their pieces counted: half of it.
+/// Most frames of a ring in flight, pieces included: half of it.
 fn most_sent(ring: u16) -> u16 {
     half(ring).min(MOST)
 }
 
-/// How a ring of so many entries is looked ahead in.
+/// Returns the limits of looking ahead in a ring of so many entries.
 fn look_ahead(ring: u16, in_order: bool) -> Ahead {
     let sent = most_sent(ring);
     Ahead {
-        // A driver that relies on order sees nothing of what is done behind the oldest.
+        // A driver that relies on order sees no completion behind the oldest.
         popped: if in_order { half(ring) } else { u16::MAX },
         frames: if in_order { sent } else { ring.clamp(sent, MOST) },
         share: MOST_OF_PORT,
@@ -59,14 +59,14 @@ impl<'a> Control<'a> {
         ring(self.tx, self.rx, index)
     }
 
-    /// Negotiated features.
+    /// Sets negotiated features.
     pub fn set_features(&mut self, features: u64) {
         self.tx.features = features;
         self.rx.receiver = Receiver::negotiated(features);
         self.tx.header_len = self.rx.receiver.header_len;
     }
 
-    /// Another memory table, in which the rings go on. The one before is returned.
+    /// Sets another memory table, in which the rings continue. Returns the one before.
     ///
     /// # Errors
     /// A ring, or the log, is not in it.
@@ -81,10 +81,10 @@ impl<'a> Control<'a> {
         Ok(self.tx.memory.replace(memory.clone()))
     }
 
-    /// Begins or ends noting which pages are written. The log before is returned.
+    /// Begins or ends noting written pages. Returns the log before.
     pub fn set_log(&mut self, log: Option<DirtyLog>) -> Option<DirtyLog> {
         let before = std::mem::replace(&mut self.rx.log, log.clone());
-        // The same log: the one that is returned keeps it mapped.
+        // The same log: the returned one keeps it mapped.
         self.tx.log = log;
         before
     }
@@ -95,11 +95,11 @@ impl<'a> Control<'a> {
         self.tx.memory.is_some()
     }
 
-    /// Puts a queue into service, for port `port` of `worker`. Returns how many frames were lost with the process
-    /// before.
+    /// Puts a queue into service, for port `port` of `worker`. Returns the number of frames lost with the
+    /// process before.
     ///
     /// # Errors
-    /// No memory, or the ring is not in it, or what is in flight and the ring cannot both be true.
+    /// No memory, or the ring is not in it, or the in-flight record and the ring contradict each other.
     pub fn start(
         &mut self,
         index: u16,
@@ -146,13 +146,13 @@ impl<'a> Control<'a> {
         Ok(recovered.unwrap_or(0))
     }
 
-    /// Takes a queue out of service; what was completed is shown. Returns the ring.
+    /// Takes a queue out of service after showing completions. Returns the ring.
     pub fn stop(&mut self, index: u16) -> Option<Ring> {
         let log = self.tx.log.clone();
         let ring = ring(self.tx, self.rx, index)?;
         ring.flush(log.as_ref());
         if let Some(log) = &log {
-            // Also what was written to it to ask for kicks.
+            // Also the request for kicks written to it.
             ring.mark(log);
         }
         let pair = usize::from(index / 2);
@@ -165,20 +165,20 @@ impl<'a> Control<'a> {
         ring
     }
 
-    /// SET_VRING_ENABLE, at `now`. Returns whether the guest has a queue to receive by.
+    /// SET_VRING_ENABLE, at `now`. Returns whether the guest has an enabled receive queue.
     pub fn enable(&mut self, index: u16, enabled: bool, now: u64) -> bool {
         if let Some(ring) = ring(self.tx, self.rx, index) {
             ring.enabled = enabled;
         }
         self.note_enabled();
         if enabled && let Some(tx) = self.tx.queue(usize::from(index / 2)) {
-            // A guest fills a queue it has disabled, and enables it.
+            // A guest fills a disabled queue, then enables it.
             tx.arrivals.restart(now);
         }
         !self.rx.enabled.is_empty()
     }
 
-    /// Takes stock of the queues in service.
+    /// Updates the list of enabled queues.
     fn note_enabled(&mut self) {
         let Rx { rings, enabled, .. } = &mut *self.rx;
         let in_service = |pair: &u16| rings[usize::from(*pair)].as_ref().is_some_and(|ring| ring.enabled);
@@ -196,7 +196,7 @@ impl<'a> Control<'a> {
 }
 
 impl Gone {
-    /// All rings that were in service.
+    /// Returns all rings that were in service.
     pub fn rings(&mut self) -> impl Iterator<Item = &mut Ring> {
         rings(&mut self.tx, &mut self.rx)
     }
@@ -211,7 +211,7 @@ fn ring<'a>(tx: &'a mut Tx, rx: &'a mut Rx, index: u16) -> Option<&'a mut Ring> 
     }
 }
 
-/// All rings in service.
+/// Returns all rings in service.
 fn rings<'a>(tx: &'a mut Tx, rx: &'a mut Rx) -> impl Iterator<Item = &'a mut Ring> {
     let tx = tx.queues.iter_mut().flatten().map(|tx| &mut tx.ring);
     tx.chain(rx.rings.iter_mut().flatten())
@@ -232,7 +232,7 @@ mod tests {
         for ahead in [ahead(false), ahead(true)] {
             assert_eq!(ahead.map(|ahead| ahead.pieces), [1, 1, 1, 112, 448, 896, 896]);
         }
-        // What the documentation says of memory counts on it.
+        // The documentation's figures for memory rely on it.
         assert!(size_of::<Frame>() <= 1400, "{} bytes", size_of::<Frame>());
     }
 }

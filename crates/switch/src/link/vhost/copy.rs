@@ -3,13 +3,13 @@
 use crate::frame::VnetHdr;
 use crate::virtio::Span;
 
-/// Bytes of a frame that are copied and decided on: fewer than [`HEADER_MAX`](crate::frame::HEADER_MAX), which a frame
-/// is copied by whose headers are longer.
+/// Bytes of a frame that are copied and decided on: fewer than [`HEADER_MAX`](crate::frame::HEADER_MAX),
+/// which applies to frames with longer headers.
 pub const HEAD: usize = 128;
 /// Fewest bytes that are copied as two halves.
 const HEAD_MIN: usize = 32;
 
-/// The virtio header of a frame that asks for nothing.
+/// The virtio header of a frame without requests.
 pub const COMPLETE: [u8; VnetHdr::LEN] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
 /// Copies the virtio header, and the frame's first `head_len` bytes into `head`.
@@ -49,8 +49,8 @@ pub unsafe fn write(
     from: *const u8,
     len: usize,
 ) {
-    // SAFETY: by contract. A guest may send from the very buffer it receives into: it gets what it asked for, within
-    // its memory, so `copy` for what is in guests' memory on both sides.
+    // SAFETY: by contract. A guest may send from the buffer it receives into, and gets the result within
+    // its memory: hence `copy` if both sides are guests' memory.
     unsafe {
         let to = write_header(to, header_len, vnet);
         copy_head(head.as_ptr(), to, len.min(HEAD));
@@ -63,7 +63,7 @@ pub unsafe fn write(
 /// Writes the virtio header, the head of a frame, and the rest of it.
 ///
 /// # Safety
-/// What `rest` says is readable, and all bytes together are writable at `to`.
+/// `rest` is readable, and all bytes together are writable at `to`.
 #[inline(always)]
 pub unsafe fn write_parts(
     to: *mut u8,

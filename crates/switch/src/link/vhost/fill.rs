@@ -1,10 +1,10 @@
-//! Receive buffers that are taken a few at a time, filled with a frame each, and given back together.
+//! Receive buffers taken a few at a time, filled with a frame each, and given back together.
 //!
 //! ```text
 //!  rx ring ─ pop_singles ─▶ next ▶ next ▶ next ... ─▶ finish: filled ones completed, the others put back
 //! ```
 //!
-//! Nothing else may look at the ring in between: [`Rx`](super::Rx) finishes first.
+//! No other code may use the ring in between: [`Rx`](super::Rx) finishes first.
 
 use super::Ring;
 use super::copy::{COMPLETE, write_parts};
@@ -17,17 +17,18 @@ const MOST: usize = 16;
 /// Buffers of one ring.
 #[derive(Default)]
 pub(super) struct Fill {
-    /// Whose they are, by queue pair.
+    /// Their queue pair.
     queue: u16,
     taken: u8,
     filled: u8,
-    /// Filled ones have the length that was written.
+    /// Filled ones have the written length.
     buffers: [Single; MOST],
 }
 
 impl Fill {
-    /// Writes frames that ask for nothing into buffers of `queue`, up to the first whose rest does not lie in one piece, or
-    /// that finds no buffer which it fits into; how many. At most `ahead` buffers are taken for them and others to come.
+    /// Writes frames without requests into buffers of `queue`, up to the first whose rest is not in one
+    /// piece, or without a fitting buffer; returns their number. Takes at most `ahead` buffers for them and
+    /// later ones.
     #[inline]
     pub(super) fn post<'a>(
         &mut self,
@@ -54,9 +55,9 @@ impl Fill {
             let needed = header_len as u32 + frame.len;
             let buffer = self.buffers.get_mut(usize::from(self.filled)).filter(|_| self.filled < self.taken);
             let Some(buffer) = buffer.filter(|buffer| buffer.len >= needed) else { break };
-            // SAFETY: the buffer was popped from this ring, whose memory stays mapped while its port runs, and has room
-            // for all that is written: the head and the rest are the frame. The source's memory is mapped for as long as
-            // its frame is in our hands.
+            // SAFETY: the buffer was popped from this ring, whose memory stays mapped while its port runs,
+            // and has room for head and rest, which are the frame. The source's memory stays mapped while
+            // this worker holds its frame.
             unsafe { write_parts(buffer.ptr, header_len, &COMPLETE, frame.head(), rest) };
             buffer.len = needed;
             self.filled += 1;
@@ -65,18 +66,18 @@ impl Fill {
         posted
     }
 
-    /// Takes at most `ahead` buffers, in place of those that are filled.
+    /// Takes up to `ahead` buffers, replacing filled ones.
     #[inline(never)]
     fn take(&mut self, ring: &mut Ring, ahead: usize) {
         self.finish(ring);
         let ahead = ahead.clamp(1, MOST);
-        // An index that lies is found by who looks for a chain.
+        // The next pop of a chain reports an invalid index.
         if usize::from(ring.queue.pending()) >= ahead || ring.queue.available().is_ok() {
             self.taken = ring.queue.pop_singles::<true>(&mut self.buffers[..ahead]) as u8;
         }
     }
 
-    /// The queue whose buffers are held.
+    /// Returns the queue of the buffers.
     #[inline]
     pub(super) fn queue(&self) -> Option<u16> {
         (self.taken > 0).then_some(self.queue)

@@ -11,7 +11,7 @@
 //! - [`post`]: the receiving half
 //! - [`copy`]: frames that lie in one buffer each
 //! - `fill`: receive buffers that are filled together
-//! - [`control`]: what a front end changes
+//! - [`control`]: a front end's changes
 //! - [`ring`]: one virtqueue and its notifications
 //! - [`arrivals`]: when a ring's entries arrived
 
@@ -34,64 +34,64 @@ use fill::Fill;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// What a guest sends. In memory as written here: what a turn needs comes first.
+/// Frames that a guest sends. Fields in this order: a turn needs the first ones.
 #[derive(Default)]
 #[repr(C)]
 pub struct Tx {
     /// Transmit queues by queue pair.
     pub queues: Vec<Option<TxQueue>>,
-    /// Of the virtio header before each frame, 10 or 12.
+    /// Length of the virtio header before each frame, 10 or 12.
     header_len: usize,
-    /// Where it is noted which pages we write, while the guest migrates.
+    /// The log of written pages during a migration.
     log: Option<DirtyLog>,
-    /// The memory the rings of both halves lie in.
+    /// The memory of both halves' rings.
     memory: Option<Arc<GuestMemory>>,
     /// Negotiated features.
     features: u64,
 }
 
-/// One transmit queue. In memory as written here: what a turn needs comes first.
+/// One transmit queue. Fields in this order: a turn needs the first ones.
 #[repr(C)]
 pub struct TxQueue {
-    /// How many frames are tried by the batch.
+    /// How many frames are tried as a batch.
     pub direct: u8,
-    /// The frame that waits for tokens, and how far it was cut.
+    /// The frame that waits for tokens, and its sent part.
     pub pending: Option<Pending>,
     /// When entries arrived.
     pub arrivals: Arrivals,
     /// The ring.
     pub ring: Ring,
-    /// How it is looked ahead in.
+    /// Limits of looking ahead.
     ahead: Ahead,
-    /// Frames in flight: at most half the ring were sent and are not back.
+    /// Frames in flight: at most half the ring.
     pub slots: Slots,
-    /// Entries taken until a frame was last taken alone.
+    /// Entries taken until the last frame that was taken alone.
     taken: u64,
 }
 
-/// How far a ring is looked ahead in, where frames wait by flow.
+/// Limits of looking ahead in a ring while frames wait by flow.
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
-    /// Most chains that were popped and are not given back.
+    /// Most chains popped and not given back.
     popped: u16,
-    /// Most frames that have slots, their pieces not counted.
+    /// Most frames with slots, pieces not counted.
     frames: u16,
-    /// The ring's share of the frames that all rings of its port may have.
+    /// The ring's share of its port's frames.
     share: u16,
     /// Most pieces of those frames.
     pieces: u16,
 }
 
-/// What a guest receives.
+/// Frames that a guest receives.
 #[derive(Default)]
 pub struct Rx {
-    /// What the guest takes as it is.
+    /// The guest's abilities.
     pub receiver: Receiver,
     /// Receive queues by queue pair.
     pub rings: Vec<Option<Ring>>,
     /// Receive queues that are started and enabled, for spreading flows.
     pub enabled: SmallVec<[u16; 8]>,
-    /// Buffers of one of them, while frames are posted.
+    /// Buffers of one of them, during posts.
     fill: Box<Fill>,
     /// As in [`Tx`].
     log: Option<DirtyLog>,

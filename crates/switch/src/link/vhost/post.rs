@@ -1,4 +1,4 @@
-//! Into a guest's receive buffers, as the guest takes it.
+//! Writes frames into a guest's receive buffers, in the guest's form.
 
 use super::super::delivery::payload;
 use super::super::receiver::{Form, finish_part, finished};
@@ -11,10 +11,10 @@ use crate::slots::{Frame, body_spans, slice_spans};
 use crate::virtio::{Chain, DirtyLog, MAX_SPANS, Span, SpanWriter};
 use tidegate_evidence::DropReason;
 
-/// Most [pieces] that one frame may fill: reading the descriptors of more takes longer than a loop may.
+/// Most [pieces] of one frame: reading more descriptors takes longer than a loop may.
 const MAX_PIECES: usize = 2048;
 
-/// What a chain takes to read: its descriptors, without that of the header where it has one of its own.
+/// Returns the descriptors of a chain, without the header's own if it has one.
 #[inline]
 fn pieces(chain: &Chain) -> usize {
     chain.descriptors().saturating_sub(1).max(1)
@@ -79,7 +79,7 @@ impl Rx {
         done
     }
 
-    /// Buffers that were filled together are the guest's from now on.
+    /// Hands buffers that were filled together to the guest.
     #[inline]
     pub(in crate::link) fn finish(&mut self) {
         if let Some(queue) = self.fill.queue()
@@ -109,14 +109,14 @@ impl Rx {
         self.rings.iter_mut().flatten().for_each(|ring| ring.queue.suppress_kicks());
     }
 
-    /// Whether what is written is noted: the guest migrates.
+    /// Whether writes are noted, because the guest migrates.
     #[inline]
     pub fn is_logged(&self) -> bool {
         self.log.is_some()
     }
 }
 
-/// The enabled queue that frames of a flow go to.
+/// Returns the enabled queue of a frame's flow.
 #[inline]
 fn queue_for(enabled: &[u16], frame: &Frame) -> Option<u16> {
     match enabled {
@@ -133,16 +133,16 @@ fn ring(rings: &mut [Option<Ring>], queue: u16) -> Option<&mut Ring> {
 
 /// Too few chains, or none that may be filled.
 struct Short {
-    /// How many were taken.
+    /// Chains taken.
     chains: u16,
-    /// Bytes that they hold together.
+    /// Bytes of them together.
     room: usize,
-    /// There were no more, and nothing is wrong with these.
+    /// There were no more, and these are valid.
     ran_out: bool,
     posted: Posted,
 }
 
-/// Where a frame is written.
+/// The target of a frame.
 struct Buffers<'a> {
     ring: &'a mut Ring,
     log: Option<&'a DirtyLog>,
@@ -161,7 +161,8 @@ impl Buffers<'_> {
         }
     }
 
-    /// The first segments of a super-frame whose receiver takes such frames and gave buffers for no more: as a smaller one.
+    /// Writes the first segments of a super-frame that its receiver takes, but lacks buffers for, as a
+    /// smaller one.
     #[inline(never)]
     fn what_fits(&mut self, frame: &Frame, scratch: &mut Scratch, short: Short) -> Posted {
         self.ring.queue.rewind(short.chains);
@@ -191,8 +192,8 @@ impl Buffers<'_> {
         }
     }
 
-    /// Takes chains for `len` bytes and their header; `filled` grows by their [pieces]. On failure, those that were taken are
-    /// to be put back.
+    /// Takes chains for `len` bytes and their header; `filled` grows by their [pieces]. On failure the
+    /// caller puts them back.
     fn gather(&mut self, chains: &mut [Chain], filled: &mut usize, len: u32) -> Result<usize, Short> {
         let Self { ring, receiver, .. } = self;
         let needed = len as usize + receiver.header_len;
@@ -209,7 +210,7 @@ impl Buffers<'_> {
             match ring.queue.pop_writable(chain) {
                 Ok(true) => {}
                 Ok(false) => {
-                    // What takes more than the ring has will never fit.
+                    // A frame larger than the ring will never fit.
                     let full = popped >= ring.queue.size();
                     let posted =
                         if full { Posted::Dropped(DropReason::Unacceptable) } else { Posted::NoBuffers };
@@ -225,7 +226,7 @@ impl Buffers<'_> {
             if room >= needed {
                 return Ok(i + 1);
             }
-            // A buffer holds a header at least (virtio 1.2, 5.1.6.3.1): fewer bytes are not worth a chain.
+            // A buffer holds at least a header (virtio 1.2, 5.1.6.3.1): fewer bytes are not worth a chain.
             if !receiver.mergeable || (chain.bytes() as usize) < receiver.header_len {
                 return short(popped + 1, room, Posted::Dropped(DropReason::Unacceptable));
             }
@@ -237,26 +238,26 @@ impl Buffers<'_> {
         let vnet = VnetHdr { num_buffers: chains.len() as u16, ..*vnet };
         let mut header = [0; VnetHdr::LEN];
         vnet.write(&mut header);
-        // SAFETY: the chains were popped from this ring, whose memory stays mapped while its port
-        // runs, and are completed below, after the last write.
+        // SAFETY: the chains were popped from this ring, whose memory stays mapped while its port runs, and
+        // are completed below, after the last write.
         let mut writer = unsafe { SpanWriter::new(chains) };
         writer.write(&header[..self.receiver.header_len]);
         writer.write(head);
-        // SAFETY: the source's memory is mapped for as long as its frame is in our hands.
+        // SAFETY: the source's memory stays mapped while this worker holds its frame.
         unsafe { writer.write_spans(payload) };
         if let Some(log) = self.log {
             writer.used().zip(chains).for_each(|((_, len), chain)| log.mark_chain(chain, len));
         }
-        // At once: a frame over several buffers is shown whole or not at all, whenever we are killed.
+        // Together: after a kill, a frame over several buffers is shown whole or not at all.
         self.ring.queue.complete_all(writer.used());
     }
 
-    /// The segments of a super-frame, one after the other, until no buffers are left.
+    /// Writes the segments of a super-frame, one after the other, while there are buffers.
     fn segments(&mut self, frame: &Frame, scratch: &mut Scratch) -> Posted {
         let (Some(mut measure), Some(mut segmenter)) = (segmenter(frame), segmenter(frame)) else {
             return Posted::Dropped(DropReason::Malformed);
         };
-        // Buffers for all of them first, so that none waits for the driver's look at those before.
+        // Buffers for all of them first, so that none waits for the driver's look at the earlier ones.
         let mut head = [0; HEADER_MAX];
         let mut popped = 0;
         scratch.parts.clear();

@@ -5,7 +5,7 @@ use crate::vhost_user::notifier::Call;
 use crate::vhost_user::{VringSetup, used_bytes};
 use crate::virtio::{DirtyLog, Queue};
 
-/// One virtqueue and its notifications. In memory as written here: what a turn needs comes first.
+/// One virtqueue and its notifications. Fields in this order: a turn needs the first ones.
 #[repr(C)]
 pub struct Ring {
     /// SET_VRING_ENABLE.
@@ -14,21 +14,21 @@ pub struct Ring {
     pub dirty: bool,
     /// The ring.
     pub queue: Queue,
-    /// We tell the driver.
+    /// Our notification of the driver.
     pub call: Option<Call>,
-    /// The driver tells us.
+    /// The driver's notification.
     pub kick: Option<Kick>,
-    /// What of it is to be noted in the dirty log.
+    /// Its part in the dirty log.
     pub written: Box<Written>,
 }
 
-/// What the device writes of a ring. Addresses of the front end, and bytes.
+/// A ring's parts that the device writes: addresses of the front end, and bytes.
 pub struct Written {
     /// The used ring, or the event suppression of a packed one.
     used: (u64, u64),
-    /// The descriptors of a packed ring; no bytes otherwise.
+    /// The descriptors of a packed ring; otherwise empty.
     descriptors: (u64, u64),
-    /// A guest address by which the front end wants the used ring noted too.
+    /// A guest address at which the front end wants the used ring noted too.
     pub used_log: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Written {
 }
 
 impl Ring {
-    /// Shows the driver what was completed, and calls it if it asked for it.
+    /// Shows completions to the driver, and calls it if it asked for that.
     #[inline]
     pub fn flush(&mut self, log: Option<&DirtyLog>) {
         if !std::mem::take(&mut self.dirty) {
@@ -69,7 +69,7 @@ impl Ring {
         }
     }
 
-    /// Notes all of the ring that the device writes as written: few pages, and nothing to keep.
+    /// Notes all device-written parts of the ring: few pages, and no state.
     pub fn mark(&self, log: &DirtyLog) {
         self.written.mark(log);
     }

@@ -10,19 +10,19 @@ use crate::virtio::{Chain, DirtyLog, RingError, Span};
 use tidegate_evidence::DropReason;
 
 impl Tx {
-    /// Transmit queues by queue pair, also those that are not in service.
+    /// Returns the number of transmit queues, those out of service included.
     #[inline]
     pub fn queues(&self) -> usize {
         self.queues.len()
     }
 
-    /// Of the virtio header before each frame, 10 or 12.
+    /// Returns the length of the virtio header, 10 or 12.
     #[inline]
     pub fn header_len(&self) -> usize {
         self.header_len
     }
 
-    /// A queue in service.
+    /// Returns a queue in service.
     #[inline]
     pub fn queue(&mut self, queue: usize) -> Option<&mut TxQueue> {
         self.queues.get_mut(queue)?.as_mut()
@@ -83,7 +83,7 @@ impl Tx {
         }
     }
 
-    /// The queue that a frame was taken from.
+    /// Returns the queue of a frame.
     #[inline]
     fn queue_of(&mut self, frame: &Frame) -> Option<&mut TxQueue> {
         match frame.owner {
@@ -135,7 +135,7 @@ impl Tx {
 
     pub(in crate::link) fn slot_for_piece(&mut self, whole: &Frame) -> Option<FrameRef> {
         let slots = &mut self.queue_of(whole)?.slots;
-        // Frames that wait may have those that were made.
+        // Waiting frames may have taken them.
         let piece = if slots.available() > 0 { slots.take_or_make() } else { None };
         piece.inspect(|_| slots.note_piece())
     }
@@ -157,7 +157,7 @@ impl Tx {
         }
     }
 
-    /// Of frames of one ring.
+    /// For frames of one ring.
     #[inline]
     pub(in crate::link) fn give_back_all(&mut self, frames: impl Iterator<Item = FrameRef> + Clone) {
         let Some(tx) = frames.clone().next().and_then(|first| self.queue_of(first.get())) else { return };
@@ -172,7 +172,7 @@ impl Tx {
 
     #[inline]
     pub(in crate::link) fn is_crowded(&self, queue: usize) -> bool {
-        // Slots bound what was sent and is not back; what is done and held back in order comes on top.
+        // Slots bound frames in flight; completed ones held back in order come on top.
         let crowded = |tx: &TxQueue| tx.ring.enabled && tx.ring.queue.in_flight() > tx.ahead.popped;
         self.queues.get(queue).and_then(Option::as_ref).is_some_and(crowded)
     }
@@ -197,8 +197,8 @@ impl Tx {
 
     pub(in crate::link) fn untake_pending(&mut self) {
         for tx in self.all() {
-            // A frame of which a piece was sent cannot be sent again. Nothing was popped after one
-            // that waits, so it is the ring's last.
+            // A frame with a sent piece cannot be sent anew. Nothing was popped after a waiting one, so it
+            // is the ring's last.
             if let Some(pending) = tx.pending.take_if(|pending| pending.sent == 0) {
                 tx.slots.give(pending.frame);
                 tx.ring.queue.rewind(1);
@@ -207,13 +207,14 @@ impl Tx {
     }
 
     pub(in crate::link) fn untake(&mut self, waiting: &mut Vec<Queued<Pending>>) {
-        // Those of one ring are in its order: the youngest first, each that ends its ring goes, and ends it no more.
+        // Those of one ring are in its order: youngest first, each that ends its ring goes back, and the
+        // next one ends it.
         waiting.reverse();
         waiting.retain(|queued| !self.untake_last(&queued.frame));
         waiting.reverse();
     }
 
-    /// Puts a frame that waits back into its ring if that ends with it, and nothing of it was sent. Whether it went.
+    /// Puts an unsent waiting frame back if it ends its ring. Whether it did.
     fn untake_last(&mut self, pending: &Pending) -> bool {
         #[cfg(test)]
         UNTAKEN.set(UNTAKEN.get() + 1);
@@ -228,7 +229,7 @@ impl Tx {
         true
     }
 
-    /// As if so many entries more had been taken.
+    /// As if so many more entries had been taken.
     #[cfg(test)]
     pub fn age(&mut self, entries: u64) {
         self.all().for_each(|tx| tx.taken += entries);
@@ -258,7 +259,7 @@ impl Tx {
     pub(in crate::link) fn request_kicks(&mut self, throttled: bool) -> bool {
         let mut came = false;
         for tx in self.all().filter(|tx| tx.ring.enabled) {
-            // Of a throttled queue what is in the ring is known; only news is worth waking for.
+            // A throttled queue's entries are known; only new ones are worth a wake-up.
             let news = tx.ring.queue.request_kicks();
             came |= news || (!throttled && tx.ring.queue.pending() > 0);
         }
@@ -278,7 +279,7 @@ impl Tx {
 
 #[cfg(test)]
 thread_local! {
-    /// Frames that were looked at to put them back.
+    /// Number of frames examined for putting them back.
     pub static UNTAKEN: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
