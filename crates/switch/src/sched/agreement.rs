@@ -8,17 +8,17 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Step {
     Enqueue(SourceId, u32),
-    /// Frames of these sizes, one after the other.
+    /// Frames of these sizes, in order.
     EnqueueRun(SourceId, Vec<u32>),
-    /// At most so many bytes.
+    /// Take at most so many bytes.
     Take(u32),
-    /// At most so many frames of a run.
+    /// Take at most so many frames of a run.
     TakeRun(usize),
     /// Time passes.
     Pass(u64),
-    /// Time passes up to what `WaitUntil` said.
+    /// Time passes until the last `WaitUntil`.
     Wait,
-    /// What is to go is judged, and goes or is dropped: at most so many bytes.
+    /// Judge the next frame; then it leaves or is dropped: at most so many bytes.
     Judge(bool, u32),
     Expire(u64),
     DropTail(SourceId),
@@ -119,7 +119,7 @@ proptest! {
         sources in prop::collection::vec(source_config(), SOURCES as usize),
         steps in prop::collection::vec(step(), 1..300),
     ) {
-        // Late enough that no time owed reaches back before the clock's start.
+        // Late enough that owed time does not reach back before the clock's start.
         let mut now = 10_000_000_000_000_000;
         let mut sched = Scheduler::new(egress);
         let mut model = Model::new(egress);
@@ -169,7 +169,7 @@ proptest! {
                     let is_ready = matches!(sched.head(now), Head::Ready { .. });
                     let run: Vec<_> = sched.run(now).take(most).copied().collect();
                     if run.is_empty() {
-                        // A frame of a flow that is to be cut, or that may have to be told.
+                        // A frame of a flow that is to be cut, or may be judged.
                         prop_assert!(!is_ready || sched.is_of_flows(now));
                     } else {
                         let mut taken = Vec::new();
@@ -206,7 +206,7 @@ proptest! {
                 Step::Wait => {
                     if let Head::WaitUntil(t) = sched.head(now) {
                         prop_assert!(t > now);
-                        // Nothing was ready any earlier.
+                        // No frame was ready earlier.
                         prop_assert_eq!(model.head(t - 1), Err(true));
                         now = t;
                     }
@@ -268,13 +268,14 @@ proptest! {
                 prop_assert_eq!(sched.backlog(id), Backlog { frames, bytes });
             }
             prop_assert_eq!(sched.active_flows(), model.active_flows());
-            // No frame is lost and none comes twice.
+            // No frame is lost or doubled.
             prop_assert_eq!(u64::from(sched.backlog_total().frames), entered - left);
         }
     }
 }
 
-/// A large frame beyond a source's minimum leaves for its share; the small one behind it may be within the minimum again.
+/// A large frame beyond a source's minimum leaves in tier 3; the small one behind it may be within the
+/// minimum.
 #[test]
 fn a_run_ends_where_the_next_frame_may_be_of_another_tier() {
     let now = 1_000_000;

@@ -1,14 +1,12 @@
-//! Where waiting frames are kept: one arena of nodes per egress, and per source
-//! a doubly linked list through it.
+//! Memory of waiting frames: one arena of nodes per egress, and per source a doubly linked list through it.
 //!
 //! ```text
 //!   nodes  [ a1 | b1 | -- | a2 | c1 | -- | a3 ]      source a: a1 ⇄ a2 ⇄ a3
 //!                      └──── free ────┘
 //! ```
 //!
-//! A node that becomes free is the next to be used, so the arena stays as
-//! small, and as warm in the cache, as the queues are. It grows by doubling when
-//! more frames wait than ever before, and never shrinks.
+//! A freed node is the next to be used, so the arena stays as small, and as warm in the cache, as the
+//! queues are. It doubles when more frames wait than ever before, and never shrinks.
 
 use super::{Backlog, Queued};
 
@@ -19,7 +17,7 @@ const ROOM: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node<F> {
     pub(super) queued: Queued<F>,
-    /// Number of the frame in order of arrival over all sources.
+    /// Number of the frame by arrival over all sources.
     pub(super) arrival: u64,
     next: u32,
     prev: u32,
@@ -53,19 +51,19 @@ impl List {
         self.frames == 0
     }
 
-    /// Counts frames in that are kept elsewhere.
+    /// Adds frames stored elsewhere to the count.
     pub(super) fn count(&mut self, frames: u32, bytes: u64) {
         self.frames += frames;
         self.bytes += bytes;
     }
 
-    /// Counts frames out that are kept elsewhere.
+    /// Removes frames stored elsewhere from the count.
     pub(super) fn count_out(&mut self, frames: u32, bytes: u64) {
         self.frames -= frames;
         self.bytes -= bytes;
     }
 
-    /// The number of the first frame's node: of those in use, its own.
+    /// Returns the first frame's node.
     #[inline]
     pub(super) fn first(&self) -> Option<u32> {
         (self.head != NIL).then_some(self.head)
@@ -77,12 +75,12 @@ impl<F: Copy> Arena<F> {
         Self::with_room(ROOM)
     }
 
-    /// With room for so many frames from the start.
+    /// Returns an arena with room for so many frames.
     pub(super) fn with_room(frames: usize) -> Self {
         Self { nodes: Vec::with_capacity(frames), free: NIL }
     }
 
-    /// How many nodes there ever were in use at once.
+    /// Returns the most nodes ever in use at once.
     pub(super) fn most(&self) -> usize {
         self.nodes.len()
     }
@@ -92,15 +90,15 @@ impl<F: Copy> Arena<F> {
         self.nodes.get(list.head as usize)
     }
 
-    /// The number of the frame's node.
+    /// Returns the frame's node.
     ///
     /// # Panics
-    /// With 2^32 - 1 frames waiting; memory ends long before.
+    /// With 2^32 - 1 waiting frames; memory ends long before.
     #[inline]
     pub(super) fn push_back(&mut self, list: &mut List, queued: Queued<F>, arrival: u64) -> u32 {
         let node = Node { queued, arrival, next: NIL, prev: list.tail };
         let mut at = self.free;
-        // No node has the number NIL.
+        // NIL is no node's number.
         if let Some(free) = self.nodes.get_mut(at as usize) {
             self.free = free.next;
             *free = node;
@@ -119,13 +117,13 @@ impl<F: Copy> Arena<F> {
         at
     }
 
-    /// The next frame of its list.
+    /// Returns the next frame of its list.
     #[inline]
     pub(super) fn after(&self, node: &Node<F>) -> Option<&Node<F>> {
         self.nodes.get(node.next as usize)
     }
 
-    /// Takes out the first `count` frames, or all where there are fewer, oldest first; the bytes of all of them.
+    /// Takes out the first `count` frames, or all if there are fewer, oldest first; returns their bytes.
     #[inline]
     pub(super) fn pop_front(
         &mut self,
@@ -157,7 +155,7 @@ impl<F: Copy> Arena<F> {
         gone
     }
 
-    /// Takes `bytes` of the first frame, if it has more.
+    /// Takes `bytes` from the first frame, if it has more.
     pub(super) fn shrink_front(&mut self, list: &mut List, bytes: u32) -> Option<Queued<F>> {
         let node = self.nodes.get_mut(list.head as usize).filter(|node| node.queued.bytes > bytes)?;
         node.queued.bytes -= bytes;

@@ -1,24 +1,24 @@
-//! How much may wait: of one source, and of all that nothing was promised.
+//! Limits on waiting frames: of one source, and of all without a promise.
 
 use super::arena::List;
 use super::{EgressConfig, Full, SourceConfig};
 use tidegate_contract::Discipline;
 
-/// Room for frames of one source, which come one after the other.
+/// Room for consecutive frames of one source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     frames: u32,
-    /// Bytes that the source may have wait besides.
+    /// Bytes that the source's own cap allows.
     own: u64,
-    /// Bytes that the egress has left for it ...
+    /// Bytes that the egress allows it ...
     shared: u64,
-    /// ... and by how much that shrinks for each of its bytes.
+    /// ... and their decrease for each of its bytes.
     per_byte: u64,
 }
 
 impl Room {
-    /// Room behind what waits of a source's `own`, where `total` bytes wait of all sources, and `unpromised` of those
-    /// without a promise.
+    /// Returns the room behind a source's `own` frames, with `total` waiting bytes of all sources, and
+    /// `unpromised` of those without a promise.
     #[inline]
     pub(super) fn of(
         config: &EgressConfig,
@@ -31,9 +31,9 @@ impl Room {
             Discipline::Contract if source.promised() => (u64::MAX, 0),
             Discipline::Contract => {
                 let left = config.queue.saturating_sub(unpromised);
-                // The source that is polled first would fill what is left at every turn, and the last never
-                // find room. So, beside others, none holds more than is left (dynamic thresholds,
-                // Choudhury and Hahne, 1998): some is always left for who has least.
+                // The source polled first would take all room at every turn, and the last would never find
+                // any. So, beside others, none holds more than what remains (dynamic thresholds, Choudhury
+                // and Hahne, 1998): the smallest always finds some.
                 let alone = unpromised == own.bytes;
                 if alone { (left, 1) } else { (left.saturating_sub(own.bytes), 2) }
             }
@@ -46,7 +46,7 @@ impl Room {
     /// Takes the room of a frame of so many bytes, at least one.
     ///
     /// # Errors
-    /// The cap that it would exceed; of several, the source's own come first.
+    /// The exceeded cap; of several, the source's own come first.
     #[inline]
     pub(super) fn take(&mut self, bytes: u64) -> Result<(), Full> {
         if self.frames == 0 {

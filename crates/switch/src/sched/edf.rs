@@ -23,18 +23,18 @@ impl Edf {
         self.heads.reserve(source);
     }
 
-    /// The source whose head is due first.
+    /// Returns the source whose head is due first.
     #[inline]
     pub(super) fn first(&self) -> Option<SourceIndex> {
         self.heads.first()
     }
 
-    /// When it is due.
+    /// Returns its due time.
     pub(super) fn first_due(&self) -> Option<u64> {
         self.heads.first_key()
     }
 
-    /// What the first has before the others.
+    /// Returns its lead over the others.
     #[inline]
     pub(super) fn lead(&self) -> Option<Lead> {
         self.heads.lead()
@@ -53,9 +53,8 @@ impl Edf {
     }
 }
 
-/// When a frame of a real-time source is due. One that was queued before its
-/// source became real-time carries no deadline; what came after it cannot leave
-/// before it, so it is ordered as if it had one.
+/// Returns when a frame of a real-time source is due. A frame queued before its source became real-time has
+/// no deadline; later ones cannot leave before it, so it is ordered as if it had one.
 #[inline]
 pub(super) fn due<F>(head: &Queued<F>, relative: u64) -> u64 {
     match head.deadline {

@@ -1,9 +1,8 @@
 //! The other discipline: first come, first served over all sources.
 //!
-//! This is what a plain interface does; it is there to compare with. Frames
-//! stay in the list of their source, so everything that is asked about one source
-//! works alike in both disciplines. They are numbered as they arrive, and the
-//! first of all is the lowest number among the heads.
+//! A plain interface does this; it exists for comparison. Frames stay in the list of their source, so all
+//! questions about one source work alike in both disciplines. Frames are numbered by arrival, and the first
+//! of all has the lowest number among the heads.
 
 use super::heap::{Lead, SourceHeap};
 use super::source::SourceIndex;
@@ -18,13 +17,13 @@ impl Fifo {
         self.heads.reserve(source);
     }
 
-    /// The source whose head arrived first.
+    /// Returns the source whose head arrived first.
     #[inline]
     pub(super) fn first(&self) -> Option<SourceIndex> {
         self.heads.first()
     }
 
-    /// What the first has before the others.
+    /// Returns its lead over the others.
     #[inline]
     pub(super) fn lead(&self) -> Option<Lead> {
         self.heads.lead()

@@ -1,22 +1,23 @@
-//! Sources whose flows are queued: at an egress with a rate, where a queue stands.
+//! Sources with flow queues: at an egress with a rate, where a queue stands.
 //!
 //! ```text
 //!  tiers ─▶ source ─▶ flows ─▶ head: a part ─▶ judge ─▶ take_part, or drop_part
 //!  a cap ──────────────▶ make_room: the longest flow's frame
 //! ```
 //!
-//! The source's list counts its frames, so that caps and backlogs are reckoned as everywhere.
+//! The source's list counts its frames, so caps and backlogs work as for other sources.
 
 use super::flows::{Flows, Keyed};
 use super::scheduler::Source;
 use super::source::SourceIndex;
 use super::{Backlog, Full, Queued, Scheduler, SourceId, Tier, Verdict};
 
-/// For how long flow queues are empty before their memory is given back, ns: longer than a flow's CoDel remembers.
+/// Time of empty flow queues before their memory is freed (ns): longer than a flow's CoDel remembers.
 pub const EMPTY: u64 = 40_000_000_000;
 
 impl<F: Keyed> Scheduler<F> {
-    /// Queues the frames of a source as its egress says now; all of them stay. Its place in the tiers is to be set anew.
+    /// Changes how a source's frames are queued, by the egress's present settings; all stay. The caller
+    /// then sets the source's place in the tiers.
     pub(super) fn queue_otherwise(&mut self, index: SourceIndex) {
         let Some(source) = &mut self.sources[usize::from(index)] else { return };
         match (&mut source.flows, self.config.flows_of(&source.config)) {
@@ -45,7 +46,7 @@ impl<F: Keyed> Scheduler<F> {
         }
     }
 
-    /// As [`enqueue_run`](Self::enqueue_run).
+    /// Like [`enqueue_run`](Self::enqueue_run).
     #[inline(never)]
     pub(super) fn enqueue_flows(
         &mut self,
@@ -81,8 +82,8 @@ impl<F: Keyed> Scheduler<F> {
         (accepted as usize, done)
     }
 
-    /// Makes room for a frame of `bytes` that was not accepted of a source whose flows are queued: drops the oldest frame of
-    /// its longest flow. `None` where its flows are not queued, and where no drop of its own frames would make enough room.
+    /// Makes room for a refused frame of `bytes` of a source with flow queues: drops the oldest frame of
+    /// its longest flow. `None` without flow queues, or if dropping its own frames cannot make enough room.
     pub fn make_room(&mut self, id: impl Into<SourceId>, bytes: u64) -> Option<Queued<F>> {
         let index = self.index(id.into())?;
         let source = self.sources[usize::from(index)].as_ref()?;
@@ -96,37 +97,38 @@ impl<F: Keyed> Scheduler<F> {
         self.pop_flow(index, Flows::drop_longest)
     }
 
-    /// Whether the frame that [`head`](Self::head) last said is ready is of a source whose flows are queued.
+    /// Whether the last ready [`head`](Self::head) is of a source with flow queues.
     pub fn is_of_flows(&mut self, now: u64) -> bool {
         let picked = self.picked(now).and_then(|(index, _)| self.sources[usize::from(index)].as_ref());
         picked.is_some_and(|source| source.flows.is_some())
     }
 
-    /// What is to become of the frame that [`head`](Self::head) last said is ready, of a source whose flows are queued; `None`
-    /// of any other. `ect`: as of [`Flows::judge`].
+    /// Judges the last ready [`head`](Self::head) of a source with flow queues; `None` for other sources.
+    /// `ect`: as for [`Flows::judge`].
     #[inline]
     pub fn judge(&mut self, now: u64, ect: impl FnOnce() -> bool) -> Option<Verdict> {
         let (index, _) = self.picked(now)?;
         Some(self.sources[usize::from(index)].as_mut()?.flows.as_mut()?.judge(now, ect))
     }
 
-    /// Whether the frame that [`head`](Self::head) last said is ready found none of its flow before it when it came; `false`
-    /// where its source's flows are not queued.
+    /// Whether the last ready [`head`](Self::head) came when its flow had no frames; `false` for a source
+    /// without flow queues.
     #[inline]
     pub fn is_sparse(&mut self, now: u64) -> bool {
         let picked = self.picked(now).and_then(|(index, _)| self.sources[usize::from(index)].as_ref());
         picked.and_then(|source| source.flows.as_ref()).is_some_and(|flows| flows.is_sparse())
     }
 
-    /// Drops at most so many bytes of the frame that was [judged](Self::judge); neither its source nor the rate is charged.
+    /// Drops at most so many bytes of the [judged](Self::judge) frame; charges neither its source nor the
+    /// rate.
     pub fn drop_part(&mut self, now: u64, bytes: u32) -> Option<(SourceId, Queued<F>)> {
         let (index, _) = self.picked(now)?;
         let id = self.sources[usize::from(index)].as_ref()?.id;
         Some((id, self.pop_flow(index, |flows| flows.drop_head(bytes))?))
     }
 
-    /// Puts new flow queues in place of large ones that have been empty for [a while](EMPTY), and gives those to `unused`, as
-    /// many as it has room for.
+    /// Replaces large flow queues that have been empty for [a while](EMPTY) by new ones, and moves the old
+    /// ones to `unused`, up to its room.
     pub fn take_unused(&mut self, now: u64, unused: &mut Vec<Box<Flows<F>>>) {
         let Self { large, sources, .. } = self;
         large.retain(|index| {
@@ -149,7 +151,7 @@ impl<F: Keyed> Scheduler<F> {
         });
     }
 
-    /// How many flows have frames that wait.
+    /// Returns the number of flows with waiting frames.
     #[inline]
     pub fn active_flows(&self) -> u32 {
         self.active_flows
@@ -187,7 +189,7 @@ impl<F: Keyed> Scheduler<F> {
         Some(())
     }
 
-    /// Drops what `pop` takes out of the flows of a source.
+    /// Drops frames that `pop` takes out of a source's flows.
     pub(super) fn pop_flow(
         &mut self,
         index: SourceIndex,
@@ -198,7 +200,8 @@ impl<F: Keyed> Scheduler<F> {
         Some(dropped)
     }
 
-    /// Takes frames, or a part of one, out of the flows of a source, and counts them out of the source; how much that was.
+    /// Takes frames, or a part of one, out of a source's flows, and updates the source's count; returns
+    /// their amount.
     pub(super) fn leave<R>(
         &mut self,
         index: SourceIndex,
@@ -225,7 +228,7 @@ mod tests {
     use crate::sched::{EgressConfig, FlowConfig};
     use tidegate_contract::FlowQueueing;
 
-    /// Each is a flow of its own.
+    /// Each frame is a flow of its own.
     #[derive(Clone, Copy)]
     struct Alone(u32);
 
@@ -266,7 +269,7 @@ mod tests {
         assert_eq!([0, EMPTY].map(|now| unused(&mut scheduler, now)), [0, 0], "small ones stay");
         pass(&mut scheduler, 0, 256);
         assert_eq!([1, EMPTY].map(|now| unused(&mut scheduler, now)), [0, 0], "not empty for long enough");
-        // One is used meanwhile, and one has a frame.
+        // One is in use meanwhile, and one has a frame.
         let frame = Queued { frame: Alone(1), bytes: 60, deadline: u64::MAX, enqueued: EMPTY };
         scheduler.enqueue(EMPTY, source(3), frame).unwrap();
         scheduler.take(EMPTY).unwrap();

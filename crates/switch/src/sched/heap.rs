@@ -1,9 +1,8 @@
-//! A heap of sources that knows where each one is.
+//! A heap of sources that knows each one's place.
 //!
-//! Every tier orders *sources*, by a key of each one's head frame, never frames:
-//! a source's own frames leave in the order they came. When a head changes its
-//! source is re-keyed in place, so the cost is O(log of the sources that have
-//! frames) and nothing stale is ever stored.
+//! Every tier orders *sources* by a key of their head frames, never frames: a source's own frames leave in
+//! order of arrival. When a head changes, its source is re-keyed in place, so the cost is O(log of the
+//! sources with frames), and no entry is ever stale.
 
 use super::source::SourceIndex;
 
@@ -15,17 +14,16 @@ const SOURCE_BITS: u32 = SourceIndex::BITS;
 
 /// Sources by key, least first; equal keys by index of the source. Keys are below 2^112.
 ///
-/// Nothing allocates but [`SourceHeap::reserve`].
+/// Only [`SourceHeap::reserve`] allocates.
 #[derive(Debug, Default)]
 pub(super) struct SourceHeap {
-    /// Key and source in one number, so that one comparison without a branch
-    /// compares both.
+    /// Key and source in one number: one comparison without a branch compares both.
     entries: Vec<u128>,
-    /// Where in `entries` each source is.
+    /// The place of each source in `entries`.
     place: Vec<u32>,
 }
 
-/// The first source of a heap, and the entry next to it.
+/// The first source of a heap, and the next entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lead {
     first: SourceIndex,
@@ -33,7 +31,7 @@ pub(super) struct Lead {
 }
 
 impl Lead {
-    /// Whether the source would be first with `key`, too.
+    /// Whether the source would also be first with `key`.
     #[inline]
     pub(super) fn holds(self, key: u128) -> bool {
         entry(self.first, key) < self.next
@@ -56,14 +54,14 @@ impl SourceHeap {
         self.entries.first().map(|&entry| source_of(entry))
     }
 
-    /// The least key, if it is one of 64 bits.
+    /// Returns the least key, if it has 64 bits.
     #[inline]
     pub(super) fn first_key(&self) -> Option<u64> {
         let entry = self.entries.first()?;
         u64::try_from(entry >> SOURCE_BITS).ok()
     }
 
-    /// What the first has before the others; `None` where it is alone.
+    /// Returns the first source's lead over the others; `None` if it is alone.
     #[inline]
     pub(super) fn lead(&self) -> Option<Lead> {
         let first = self.first()?;
@@ -81,7 +79,7 @@ impl SourceHeap {
         self.place[usize::from(source)] != ABSENT
     }
 
-    /// Puts `source` in with `key`, or gives it that key.
+    /// Inserts `source` with `key`, or changes its key.
     #[inline]
     pub(super) fn set(&mut self, source: SourceIndex, key: u128) {
         let entry = entry(source, key);
@@ -104,7 +102,7 @@ impl SourceHeap {
         }
     }
 
-    /// Takes `source` out, if it is in.
+    /// Removes `source`, if present.
     pub(super) fn remove(&mut self, source: SourceIndex) {
         let at = self.place[usize::from(source)];
         if at == ABSENT {
@@ -126,7 +124,7 @@ impl SourceHeap {
         self.place.fill(ABSENT);
     }
 
-    /// Puts `entry` at `at` or as far above as it belongs.
+    /// Puts `entry` at `at` or further up, where it belongs.
     fn sift_up(&mut self, mut at: usize, entry: u128) {
         while at > 0 {
             let parent = (at - 1) / ARITY;
@@ -139,7 +137,7 @@ impl SourceHeap {
         self.put(at, entry);
     }
 
-    /// Puts `entry` at `at` or as far below as it belongs.
+    /// Puts `entry` at `at` or further down, where it belongs.
     fn sift_down(&mut self, mut at: usize, entry: u128) {
         loop {
             let first = at * ARITY + 1;

@@ -1,33 +1,29 @@
-//! How long a frame may be held: it lies in its sender's memory, and the sender
-//! cannot use that buffer again until the frame has left or was dropped.
+//! How long a frame may be held: it lies in its sender's memory, and the sender cannot reuse that buffer
+//! until the frame has left or was dropped.
 
 use super::heap::SourceHeap;
 use super::source::SourceIndex;
 use tidegate_contract::{Rate, SUPER_FRAME};
 
-/// What frames are held for where the egress is fast enough: 10 ms.
+/// Longest wait at a fast egress (ns): 10 ms.
 const HOLD: u64 = 10_000_000;
 
-/// The longest, in nanoseconds, that a frame without a deadline waits for an
-/// egress before it is dropped.
+/// Returns how long a frame without a deadline may wait for an egress before it is dropped (ns).
 ///
-/// 10 ms, or where that is longer the time four 64 KB super-frames take at the
-/// rate of the egress. Without the second rule a slow egress would carry no TCP
-/// at all: at 10 Mbit/s one super-frame takes 52 ms, so whatever waits behind it
-/// would always be dropped. Four let two senders each have one on its way
-/// and one waiting.
+/// 10 ms, or the time of four 64 KB super-frames at the egress's rate if that is longer. Otherwise a slow
+/// egress would carry no TCP at all: at 10 Mbit/s one super-frame takes 52 ms, so all frames behind it
+/// would be dropped. Four allow two senders one under way and one waiting each.
 pub fn hold_limit(egress: Option<Rate>) -> u64 {
     let Some(rate) = egress else { return HOLD };
     let four = 4 * SUPER_FRAME * 8 * 1_000_000_000;
     HOLD.max(four.div_ceil(rate.bits()))
 }
 
-/// Sources by a lower bound of when their head frame was enqueued.
+/// Sources by a lower bound of their head frame's enqueue time.
 ///
-/// Whatever leaves a source's queue makes its head younger, so an old bound
-/// stays a bound and nothing needs to be done when a frame is sent: a source is
-/// looked at again only when its bound comes due. That makes watching for
-/// overdue frames nearly free while they keep moving.
+/// A departure makes the head younger, so an old bound stays valid, and a sent frame needs no update: a
+/// source is looked at only when its bound comes due. So watching for overdue frames is nearly free while
+/// they move.
 #[derive(Debug, Default)]
 pub(super) struct Oldest {
     bounds: SourceHeap,
@@ -38,14 +34,14 @@ impl Oldest {
         self.bounds.reserve(source);
     }
 
-    /// The queue of `source` was empty and now begins with a frame enqueued then.
+    /// Notes that the empty queue of `source` now begins with a frame enqueued then.
     pub(super) fn activate(&mut self, source: SourceIndex, enqueued: u64) {
         if !self.bounds.contains(source) {
             self.bounds.set(source, enqueued.into());
         }
     }
 
-    /// A source whose bound is at least `hold` old.
+    /// Returns a source whose bound is at least `hold` old.
     pub(super) fn due(&self, now: u64, hold: u64) -> Option<SourceIndex> {
         let source = self.bounds.first()?;
         overdue(self.bounds.first_key()?, hold, now).then_some(source)
@@ -76,7 +72,7 @@ mod tests {
         assert_eq!(at(1_000_000_000), 10_000_000);
         assert_eq!(at(10_000_000), 209_715_200);
         assert_eq!(at(1), 2_097_152_000_000_000);
-        // The two rules meet where four super-frames take 10 ms.
+        // The two rules meet at the rate at which four super-frames take 10 ms.
         assert_eq!(at(209_715_200), 10_000_000);
         assert_eq!(at(209_715_199), 10_000_001);
     }

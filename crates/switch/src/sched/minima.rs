@@ -40,34 +40,32 @@ use super::source::SourceIndex;
 use super::token_bucket::units;
 use tidegate_contract::Rate;
 
-/// What a source with a `min` has had ahead of it, or is owed. Exact, in the
-/// units of the token bucket.
+/// How far a source is ahead of its `min`, or behind. Exact, in the units of the token bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Credit {
     /// Units per nanosecond.
     rate: u64,
     burst: u64,
-    /// Units sent ahead of the ideal line at `at`; negative is owed.
+    /// Units sent ahead of the ideal line at `at`; negative if owed.
     ahead: i128,
     at: u64,
 }
 
 impl Credit {
-    /// Full: `min_burst`.
+    /// Returns full credit: `min_burst`.
     pub(super) fn new(now: u64, min: Rate, min_burst: u64) -> Self {
         Self { rate: min.bits(), burst: min_burst, ahead: 0, at: now }
     }
 
-    /// The source has a frame again. While it idled credit grew to `min_burst`
-    /// at most; what it was owed before is forgone.
+    /// Activates the source, which has a frame after idling. Its credit grew to `min_burst` at most;
+    /// earlier debts to it are forgone.
     pub(super) fn activate(&mut self, now: u64) {
         self.settle(now);
         self.ahead = self.ahead.max(0);
     }
 
-    /// Changes rate and burst from `now` on. What was sent ahead at the old rate
-    /// stays sent; what is owed stays owed, but at the new rate, too, for no longer
-    /// than `patience` (ns). `busy`: the source has frames.
+    /// Changes rate and burst from `now` on. Units sent ahead at the old rate stay sent; owed ones stay
+    /// owed, but for at most `patience` ns at the new rate. `busy`: the source has frames.
     pub(super) fn set(&mut self, now: u64, min: Rate, min_burst: u64, busy: bool, patience: u64) {
         if busy {
             self.settle(now);
@@ -79,19 +77,18 @@ impl Credit {
         self.forgo(patience);
     }
 
-    /// When a head of `bytes` is eligible; in the past for one that is.
+    /// Returns when a head of `bytes` is eligible; in the past for one that is.
     pub(super) fn eligible_at(&self, bytes: u32) -> u64 {
         let spare = self.burst.saturating_sub(u64::from(bytes));
         self.line_at(self.ahead.saturating_sub(units(spare)))
     }
 
-    /// When a head of `bytes` is due.
+    /// Returns when a head of `bytes` is due.
     pub(super) fn due_at(&self, bytes: u32) -> u64 {
         self.line_at(self.ahead.saturating_add(units(bytes.into())))
     }
 
-    /// A frame of `bytes` was served in tier 2. What has been owed for longer
-    /// than `patience` (ns) is forgone.
+    /// Charges a frame of `bytes` served in tier 2. Units owed for longer than `patience` (ns) are forgone.
     pub(super) fn charge(&mut self, now: u64, bytes: u64, patience: u64) {
         self.settle(now);
         self.ahead = self.ahead.saturating_add(units(bytes));
@@ -109,7 +106,7 @@ impl Credit {
         self.at = self.at.max(now);
     }
 
-    /// The first nanosecond by which the line brings `units` after `at`.
+    /// Returns the first nanosecond by which the line brings `units` after `at`.
     fn line_at(&self, units: i128) -> u64 {
         let rate = u128::from(self.rate);
         let time = |units: u128| u64::try_from(units / rate).unwrap_or(u64::MAX);
@@ -121,16 +118,16 @@ impl Credit {
     }
 }
 
-/// The sources that have frames and a `min`.
+/// The sources with frames and a `min`.
 #[derive(Debug, Default)]
 pub(super) struct Minima {
     /// By the time they become eligible.
     waiting: SourceHeap,
-    /// By the time they are due.
+    /// By their due time.
     eligible: SourceHeap,
-    /// Due times of those that wait.
+    /// Due times of the waiting ones.
     due: Vec<u64>,
-    /// Everything eligible by then is in `eligible`.
+    /// All that are eligible by then are in `eligible`.
     seen: u64,
 }
 
@@ -144,7 +141,7 @@ impl Minima {
         }
     }
 
-    /// The eligible source that is due first.
+    /// Returns the eligible source that is due first.
     #[inline]
     pub(super) fn first(&mut self, now: u64) -> Option<SourceIndex> {
         self.seen = self.seen.max(now);
@@ -158,13 +155,13 @@ impl Minima {
         self.eligible.first()
     }
 
-    /// When the next source becomes eligible.
+    /// Returns when the next source becomes eligible.
     #[inline]
     pub(super) fn next_eligible(&self) -> Option<u64> {
         self.waiting.first_key()
     }
 
-    /// The head of `source` is now one of `bytes`.
+    /// Sets the head of `source` to one of `bytes`.
     pub(super) fn set(&mut self, source: SourceIndex, credit: &Credit, bytes: u32) {
         let due = credit.due_at(bytes);
         let at = credit.eligible_at(bytes);
@@ -240,7 +237,7 @@ mod tests {
         c.set(1_000_000, double, 500, true, 0); // 2000 ahead
         assert_eq!(c.eligible_at(500), 2_000_000);
         assert_eq!(c.due_at(500), 2_250_000);
-        // By then 2000 are owed, which is 2 ms at the new rate; 1 ms is kept.
+        // By then 2000 are owed, 2 ms at the new rate; 1 ms remains.
         c.set(3_000_000, min(), 500, true, 1_000_000);
         assert_eq!(c.due_at(500), 2_500_000);
     }

@@ -13,10 +13,10 @@
 //!                                    (tiers 2 and 3 wait for it)
 //! ```
 //!
-//! A source is one vNIC's traffic to this egress ([`SourceId`]). The frame itself is an opaque
-//! handle; the scheduler knows its size on the wire, its deadline and since when
-//! it waits. It does no I/O and has no clock: `now` is an argument, nanoseconds
-//! of any monotonic clock. The same calls give the same order, always.
+//! A source is one vNIC's traffic to this egress ([`SourceId`]). The frame is an opaque handle; the
+//! scheduler knows its size on the wire, its deadline and since when it waits. It does no I/O and has no
+//! clock: `now` is an argument, nanoseconds of any monotonic clock. The same calls always give the same
+//! order.
 //!
 //! 1. **Real-time** sources ([`SourceConfig::deadline`]): earliest deadline first.
 //!    They are charged to the egress rate. At a [virtual](EgressKind::Virtual) egress they never wait for it.
@@ -24,23 +24,23 @@
 //!    these the one due first.
 //! 3. All sources that are not real-time, by **weight**.
 //!
-//! A frame goes in the highest tier that its source has a right to at that
-//! moment, and is charged to that tier alone. The tiers choose the source; which of its frames goes is the oldest one or,
-//! where its [flows] are queued, that of the flow whose turn it is. A [physical](EgressKind::Physical) egress takes a long frame in parts, and
+//! A frame goes in the highest tier to which its source is entitled at that moment, and is charged to that
+//! tier alone. The tiers choose the source; its oldest frame goes or, with [flow queues](flows), that of
+//! the flow whose turn it is. A [physical](EgressKind::Physical) egress takes a long frame in parts, and
 //! each part is a turn of its own.
 //!
-//! - [`source`]: who sends: ports of this host, vNICs of others
+//! - [`source`]: senders: ports of this host, vNICs of other hosts
 //! - [`token_bucket`]: rate and burst, exact
 //! - `heap`, `arena`: sources in order; frames in memory
 //! - `edf`, `minima`, `shares`: the three tiers, each with its reasoning
-//! - `fifo`: the discipline without tiers, to compare with
+//! - `fifo`: the discipline without tiers, for comparison
 //! - [`flows`]: flow queues, for frames that wait for a rate
-//! - `flow_queued`: sources whose flows are queued
-//! - `caps`: how much may wait
+//! - `flow_queued`: sources with flow queues
+//! - `caps`: limits on waiting frames
 //! - [`hold`]: how long a frame may be held
 //! - `physical`: what a wire can promise
 //! - `run`: frames of one source, taken together
-//! - [`scheduler`]: what puts them together; `take`: what leaves
+//! - [`scheduler`]: combines them; `take`: departures
 
 mod arena;
 mod caps;
@@ -80,23 +80,23 @@ pub use token_bucket::TokenBucket;
 
 use tidegate_contract::{Bytes, Discipline, Rate, SUPER_FRAME};
 
-/// Into what the frames of an egress leave.
+/// The medium behind an egress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EgressKind {
-    /// Into memory, as another VM's: a frame takes no time on a wire. Real-time frames never wait for the rate,
-    /// and frames are taken whole.
+    /// Memory, such as another VM's: a frame takes no time on a wire. Real-time frames never wait for the
+    /// rate, and frames are taken whole.
     Virtual,
-    /// Onto a wire of the rate of the egress. Real-time frames, too, wait for the rate, and a frame is taken in
+    /// A wire of the egress's rate. Real-time frames, too, wait for the rate, and a frame is taken in
     /// parts, between which a more urgent one has its turn.
     Physical {
-        /// Most bytes taken at once; 0 counts as 1. At least the largest frame that is not cut, so that only super-frames
-        /// are taken in parts.
+        /// Most bytes taken at once; 0 counts as 1. At least the largest uncut frame, so that only
+        /// super-frames are taken in parts.
         quantum: u32,
     },
 }
 
 impl EgressKind {
-    /// How many bytes of a frame of `bytes` may be taken at once.
+    /// Returns how many bytes of a frame of `bytes` may be taken at once.
     #[inline]
     fn part(self, bytes: u32) -> u32 {
         match self {
@@ -106,32 +106,31 @@ impl EgressKind {
     }
 }
 
-/// What an egress may carry, and in which order.
+/// An egress's limit and order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EgressConfig {
-    /// Rate limit; `None`: as fast as frames are taken.
+    /// Rate limit; `None`: frames leave as fast as they are taken.
     pub rate: Option<Rate>,
     /// Burst of `rate`.
     pub burst: Bytes,
-    /// Into what frames leave.
+    /// The medium.
     pub kind: EgressKind,
     /// The three tiers, or plain FIFO.
     pub discipline: Discipline,
-    /// Most bytes that may wait.
+    /// Most waiting bytes.
     ///
-    /// With [`Discipline::Fifo`] of all frames: the tail-drop limit. With
-    /// [`Discipline::Contract`] of the sources without a promise, that is
-    /// without deadline and without `min`; where several wait, none holds more than is
-    /// left, so that there is room for who has least. Those with a promise are bounded by their own
-    /// caps, so that no one else's flood costs them a frame.
+    /// With [`Discipline::Fifo`] of all frames: the tail-drop limit. With [`Discipline::Contract`] of the
+    /// sources without a promise, that is without deadline and without `min`; among several, none holds
+    /// more than what remains, so that the smallest finds room. Sources with a promise have caps of their
+    /// own, so that another's flood costs them no frame.
     pub queue: u64,
-    /// How the flows of each source that is not real-time are queued, where it is not in one queue. Only with
-    /// [`Discipline::Contract`] and at a [virtual](EgressKind::Virtual) egress with a rate.
+    /// Flow queues of each source that is not real-time. Only with [`Discipline::Contract`] and at a
+    /// [virtual](EgressKind::Virtual) egress with a rate.
     pub flows: Option<FlowConfig>,
 }
 
 impl EgressConfig {
-    /// How the flows of a source are queued here, if they are.
+    /// Returns a source's flow settings here, if it has flow queues.
     fn flows_of(&self, source: &SourceConfig) -> Option<FlowConfig> {
         let may = self.discipline == Discipline::Contract
             && self.kind == EgressKind::Virtual
@@ -139,15 +138,15 @@ impl EgressConfig {
         self.flows.filter(|_| may && source.deadline.is_none())
     }
 
-    /// Most bytes of a frame that may be taken at once of a source whose flows are queued.
+    /// Returns the most bytes of a frame taken at once from a source with flow queues.
     #[inline]
     fn flow_part(&self) -> u64 {
         self.rate.map_or(u64::MAX, flows::part)
     }
 
-    /// Most bytes that the link of the egress may hold, or one frame that is longer: a frame with a deadline finds them
-    /// before it, and no scheduler takes them back. What a loop delivers, or, on a wire, the burst that
-    /// [admission reckons with](physical).
+    /// Returns the most bytes that the egress's link may hold, or one longer frame: a frame with a deadline
+    /// finds them before it, and no scheduler takes them back. The work of a loop, or, on a wire, the burst
+    /// in [admission](physical).
     pub fn most_outstanding(&self) -> u64 {
         match self.kind {
             EgressKind::Virtual => SUPER_FRAME,
@@ -156,66 +155,66 @@ impl EgressConfig {
     }
 }
 
-/// What one source was promised at this egress, and how much of it may wait.
+/// A source's promise at this egress, and its caps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceConfig {
-    /// Relative deadline in nanoseconds: makes the source real-time.
+    /// Relative deadline (ns): makes the source real-time.
     pub deadline: Option<u64>,
-    /// Guaranteed rate; without effect on a real-time source.
+    /// Guaranteed rate; without effect for a real-time source.
     pub min: Option<Rate>,
-    /// Credit, in bytes, that an idle source keeps of its `min`.
+    /// Credit of an idle source for its `min` (bytes).
     pub min_burst: u64,
-    /// Share of what is left over; 0 counts as 1.
+    /// Weight; 0 counts as 1.
     pub weight: u32,
-    /// Most bytes of this source that may wait.
+    /// Most waiting bytes of this source.
     pub cap_bytes: u64,
-    /// Most frames of this source that may wait.
+    /// Most waiting frames of this source.
     pub cap_frames: u32,
 }
 
 impl SourceConfig {
-    /// Whether anything is promised beyond a share of the rest.
+    /// Whether it has a promise beyond a share of the rest.
     #[inline]
     pub(crate) fn promised(&self) -> bool {
         self.deadline.is_some() || self.min.is_some()
     }
 }
 
-/// Why a frame was given its turn.
+/// Why it is a frame's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
     /// Its deadline was the earliest.
     RealTime,
     /// Its source held credit of its `min`.
     Minimum,
-    /// Its source's share of what is left over.
+    /// Its source's share of the rest.
     Share,
     /// It arrived first ([`Discipline::Fifo`]).
     Fifo,
 }
 
-/// What an egress has to send.
+/// The next frame of an egress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head<F> {
     /// This frame, now.
     Ready {
-        /// Whose it is.
+        /// Its source.
         source: SourceId,
-        /// Why it is its turn.
+        /// Its tier.
         tier: Tier,
         /// The frame.
         queued: Queued<F>,
-        /// How many of its bytes may be taken now: all, at a [virtual](EgressKind::Virtual) egress, of a source whose flows
-        /// are not queued.
+        /// How many of its bytes may be taken now: all at a [virtual](EgressKind::Virtual) egress without
+        /// flow queues.
         part: u32,
     },
-    /// Nothing before this time, ns, unless something is enqueued. Ask again then.
+    /// No frame before this time (ns), unless one is enqueued. Ask then.
     WaitUntil(u64),
     /// Nothing waits.
     Empty,
 }
 
-/// A frame was not accepted: the cap that it would have exceeded.
+/// The cap that a refused frame would have exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
     /// [`SourceConfig::cap_bytes`].
@@ -227,7 +226,7 @@ pub enum Full {
     /// [`EgressConfig::queue`].
     #[error("the egress has as many bytes waiting as it may")]
     EgressBytes,
-    /// The source was never set, or was removed.
+    /// The source is unknown, or was removed.
     #[error("the egress has no such source")]
     NoSource,
 }

@@ -1,7 +1,7 @@
-//! The scheduler once more, slowly: every question is answered by looking at all
-//! sources and all they did. No heap, no arena, no state that could go stale. Flow queues have
-//! [a model of their own](super::flows); here they are themselves.
-//! Random sequences of every operation [must agree](super::agreement) with it step by step.
+//! A slow model of the scheduler: every question is answered by looking at all sources and their history.
+//! No heap, no arena, no state that could go stale. Flow queues have [a model of their own](super::flows),
+//! and are used as they are here. Random sequences of all operations [must agree](super::agreement) with it
+//! step by step.
 
 use super::flows::part;
 use super::*;
@@ -15,7 +15,7 @@ pub(super) struct Model {
     config: EgressConfig,
     bucket: Option<TokenBucket>,
     pub(super) sources: BTreeMap<SourceId, Source>,
-    /// Indexes that removed sources had.
+    /// Indices of removed sources.
     free: Vec<usize>,
     arrivals: u64,
     virtual_time: u128,
@@ -27,7 +27,7 @@ pub(super) struct Source {
     index: usize,
     pub(super) config: SourceConfig,
     frames: VecDeque<(Queued<u32>, u64)>,
-    /// Where they wait instead if its flows are queued.
+    /// Its frames, if it has flow queues.
     flows: Option<RefCell<Flows<u32>>>,
     /// Tier 3: tag and weight at some time, and bytes served since.
     tag: u128,
@@ -57,7 +57,7 @@ impl Source {
             None => Some(self.frames.front()?.0),
         }
     }
-    /// What may be taken at once of the head, bytes.
+    /// Returns how many bytes of the head may be taken at once.
     fn part(&self, config: &EgressConfig) -> u32 {
         if let Some(flows) = &self.flows {
             return flows.borrow().part(config.rate.map_or(u64::MAX, part)).unwrap_or(0);
@@ -89,7 +89,7 @@ impl Source {
             None => Some(self.frames.pop_back()?.0),
         }
     }
-    /// Queues its frames as its egress says.
+    /// Queues its frames by the egress's settings.
     fn queue_otherwise(&mut self, config: &EgressConfig) {
         let virtual_rate = config.rate.is_some() && config.kind == EgressKind::Virtual;
         let may = virtual_rate && config.discipline == Discipline::Contract && self.config.deadline.is_none();
@@ -115,7 +115,7 @@ impl Source {
         let credit = burst * PER_BYTE - self.ahead(now);
         self.config.min.is_some() && credit >= i128::from(self.part(egress)).min(burst) * PER_BYTE
     }
-    /// First whole nanosecond by which the ideal line is through with the head.
+    /// Returns the first whole nanosecond by which the ideal line has sent the head.
     fn due(&self, egress: &EgressConfig) -> i128 {
         let rate = i128::from(self.config.min.map_or(1, Rate::bits));
         let units = self.ahead + self.charged + i128::from(self.part(egress)) * PER_BYTE;
@@ -287,7 +287,7 @@ impl Model {
         Some((id, Tier::Share))
     }
 
-    /// The head, or `Err(true)` if it has to wait for the rate.
+    /// Returns the head, or `Err(true)` if it has to wait for the rate.
     pub(super) fn head(&self, now: u64) -> Result<(SourceId, Tier, Queued<u32>, u32), bool> {
         let (id, tier) = self.turn(now).ok_or(false)?;
         let source = &self.sources[&id];
@@ -341,7 +341,7 @@ impl Model {
         self.free.extend(self.sources.remove(&id).map(|source| source.index));
     }
 
-    /// Drops the oldest frame of a source, or the newest; of flows, the oldest one of the longest.
+    /// Drops the oldest frame of a source, or the newest; with flow queues, the oldest of the longest flow.
     pub(super) fn drop_one(&mut self, id: SourceId, newest: bool) -> Option<Queued<u32>> {
         let source = self.sources.get_mut(&id)?;
         let popped = if newest { source.pop_newest() } else { source.pop_oldest() }?;
@@ -349,7 +349,8 @@ impl Model {
         Some(popped)
     }
 
-    /// What is dropped for a frame of `bytes` that has no room: of the longest flow, if that can make room.
+    /// Returns the frame dropped for one of `bytes` without room: of the longest flow, if that can make
+    /// room.
     pub(super) fn make_room(&mut self, id: SourceId, bytes: u32) -> Option<Queued<u32>> {
         let unpromised = |s: &Source| !s.config.promised();
         let all: u64 = self.sources.values().filter(|s| unpromised(s)).map(Source::bytes).sum();
@@ -362,7 +363,7 @@ impl Model {
         if fits && source.flows.is_some() { self.drop_one(id, true) } else { None }
     }
 
-    /// Of the frame that is ready, of a source whose flows are queued.
+    /// Judges the ready frame of a source with flow queues.
     pub(super) fn judge(&mut self, now: u64, ect: bool) -> Option<Verdict> {
         let (id, ..) = self.head(now).ok()?;
         Some(self.sources[&id].flows.as_ref()?.borrow_mut().judge(now, || ect))

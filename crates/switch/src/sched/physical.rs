@@ -1,14 +1,14 @@
-//! What an egress can promise that is a wire.
+//! What an egress to a wire can promise.
 //!
 //! ```text
 //!  sources ─▶ scheduler ─▶ tokens: C, burst ─▶ NIC's queue ▒▒▒ ─▶ wire: C
 //!                                              at most burst
 //! ```
 //!
-//! Tokens mirror the NIC's queue: as long as frames go when they conform, what the bucket lacks is what the NIC still
-//! has to send. The burst therefore blocks like a frame: a real-time frame finds at most that much before it on the
-//! wire, or the largest part that is taken at once where that is more. And the burst carries the wire over the time for which
-//! the worker is away.
+//! Tokens mirror the NIC's queue: while frames go when they conform, the bucket lacks what the NIC still
+//! has to send. So the burst blocks like a frame: a real-time frame finds at most that much before it on
+//! the wire, or the largest part taken at once if that is more. And the burst keeps the wire busy while the
+//! worker is away.
 //!
 //! Both are what admission reckons with (`tidegate_contract::admission`: demand(t) + L <= C (t - H)), where the
 //! burst is L + C H, in whole bytes: L the largest part, H the longest that the worker is away. For a real-time frame
@@ -19,18 +19,19 @@
 //! So the last bit of our frame has left by t0 + H + (L + demand(D - t0)) / C, and that is at most D. Where C H is no
 //! whole number of bytes, the burst is rounded up, and the frame may be late by the time of that part of a byte.
 //!
-//! Tokens that a full bucket could not hold are not kept for a frame that waited, as they are at a virtual egress: frames
-//! would gather in the NIC.
+//! Tokens that overflowed a full bucket are not restored for a frame that waited, unlike at a virtual
+//! egress: frames would gather in the NIC.
 
 use super::{EgressConfig, EgressKind};
 use tidegate_contract::{Bytes, Discipline, Rate};
 
 impl EgressConfig {
-    /// A wire of `rate` that keeps every deadline which admission grants with L = `largest`, the bytes of the largest frame
-    /// that is not cut, and H = `host_latency`, ns, the longest that the worker does not look after it; but for the time
-    /// of less than one byte on the wire. At most `queue` bytes without a promise wait.
+    /// Returns a wire of `rate` that keeps every deadline granted by admission with L = `largest`, the
+    /// bytes of the largest uncut frame, and H = `host_latency`, the worker's longest absence (ns); except
+    /// for the time of less than one byte. At most `queue` bytes without a promise wait.
     pub fn physical(rate: Rate, largest: u32, host_latency: u64, queue: u64) -> Self {
-        // Rounded up: a burst that is short of C H by a part of a byte lets the wire idle for that long in each absence.
+        // Rounded up: a burst that lacks a part of a byte of C H lets the wire idle for that long in each
+        // absence.
         let meanwhile = (u128::from(rate.bits()) * u128::from(host_latency)).div_ceil(8_000_000_000);
         let burst = u64::from(largest).saturating_add(u64::try_from(meanwhile).unwrap_or(u64::MAX));
         Self {
@@ -52,14 +53,14 @@ mod tests {
     use tidegate_contract::testing::vnic;
     use tidegate_contract::{Admission, Host, Nanos, UPLINK, Vnic, admit};
 
-    /// Bytes of the largest frame of an MTU of 1500 bytes: L.
+    /// L: largest frame of an MTU of 1500 bytes.
     const LARGEST: u32 = tidegate_contract::frame::TAGGED_FRAME as u32;
 
     fn host(host_latency: u64) -> Host {
         Host { uplink: Some(rate(LINK)), host_latency: Nanos::new(host_latency), ..Host::default() }
     }
 
-    /// A real-time vNIC towards the uplink.
+    /// Returns a real-time vNIC towards the uplink.
     fn urgent(name: &str, bits: u64, burst: u64, deadline: u64) -> Vnic {
         let mut vnic = vnic(name);
         (vnic.tx.max, vnic.tx.burst) = (Some(rate(bits)), Some(Bytes::new(burst)));
@@ -67,7 +68,7 @@ mod tests {
         vnic
     }
 
-    /// What is granted, after deadlines were raised until they are.
+    /// Returns the admission after raising deadlines until all are granted.
     fn granted(host: &Host, vnics: &mut [Vnic]) -> Admission {
         loop {
             match admit(host, vnics) {
@@ -79,7 +80,7 @@ mod tests {
         }
     }
 
-    /// Frames of these sizes, each as early as its envelope allows after a pause.
+    /// Returns frames of these sizes, each as early as its envelope allows after a pause.
     fn frames(vnic: &Vnic, sizes: &[u32], pauses: &[u64], from: u64) -> Vec<(u64, u32)> {
         let (rate, burst) = vnic.tx.max.zip(vnic.tx.burst).expect("real-time");
         let mut bucket = TokenBucket::new(rate, burst);
@@ -92,7 +93,7 @@ mod tests {
         pauses.iter().zip(sizes.iter().cycle()).map(send).collect()
     }
 
-    /// When the last bit of each of these has left a wire that sends them in order.
+    /// Returns when the last bit of each frame has left a wire that sends them in order.
     fn ends(sent: &[Sent]) -> Vec<u64> {
         let mut end = 0;
         let send = |s: &Sent| {
@@ -102,14 +103,14 @@ mod tests {
         sent.iter().map(send).collect()
     }
 
-    /// A wire that takes what is handed to it at once, into its queue.
+    /// Returns a wire that queues all frames at once.
     fn wire(host_latency: u64) -> Sim {
         let mut sim = Sim::new(EgressConfig::physical(rate(LINK), LARGEST, host_latency, u64::MAX));
         sim.link = false;
         sim
     }
 
-    /// The worker's absences from `from` on: each after a pause.
+    /// Returns the worker's absences from `from` on, each after a pause.
     fn absences(from: u64, times: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let mut now = from;
         let absence = |(pause, length): &(u64, u64)| {
@@ -125,13 +126,13 @@ mod tests {
     }
 
     prop_compose! {
-        /// H, and how the worker uses it.
+        /// H, and the worker's absences.
         fn latency()(
             host_latency in prop_oneof![Just(0u64), 1..100_000u64],
         )(
             times in vec((prop_oneof![Just(0u64), 0..50_000u64], 0..=host_latency), 0..200), host_latency in Just(host_latency),
         ) -> (u64, Vec<(u64, u64)>) {
-            // No two absences in a row without a look in between.
+            // Each absence is followed by a look.
             (host_latency, times.into_iter().map(|(pause, length)| (pause + 1, length)).collect())
         }
     }
@@ -139,8 +140,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
 
-        /// Real-time vNICs and bulk, some of it with a minimum, with every absence that H allows: no frame's last bit leaves
-        /// the wire later than the bound that admission computed for its vNIC.
+        /// Real-time vNICs and bulk, some with a minimum, under every absence that H allows: no frame's
+        /// last bit leaves the wire later than its vNIC's admission bound.
         #[test]
         fn every_deadline_that_admission_grants_is_kept(
             senders in vec((1_000_000..400_000_000u64, vec(size(), 1..4), 1..4u64, 1_000..400_000u64,
@@ -197,8 +198,8 @@ mod tests {
             prop_assert_eq!(arrived, count);
         }
 
-        /// As long as anything waits, the wire has work, although the worker is away for H again and again; and no
-        /// more than the burst gathers in the NIC.
+        /// While frames wait, the wire is busy despite repeated absences of H; and the NIC holds at most
+        /// the burst.
         #[test]
         fn a_backlog_keeps_the_wire_busy_and_the_queue_of_the_nic_short(
             senders in vec((1..1000u32, vec(60..65_550u32, 1..4)), 1..4),
@@ -220,8 +221,8 @@ mod tests {
         }
     }
 
-    /// The bound is not only kept but reached: by the last frame of a burst that comes right after the worker handed
-    /// all over that it may, and went away for H.
+    /// The bound is reached: by the last frame of a burst that comes right after the worker passed on all
+    /// it may, and went away for H.
     #[test]
     fn the_worst_case_takes_exactly_its_bound() {
         for host_latency in [0, 40_000] {
@@ -247,7 +248,7 @@ mod tests {
         }
     }
 
-    /// The worker goes away for H when the next part just conforms, and C H is no whole number of bytes.
+    /// The worker goes away for H just as the next part conforms, and C H is no whole number of bytes.
     #[test]
     fn the_wire_has_work_in_the_longest_absence() {
         for host_latency in 0..50 {

@@ -1,5 +1,4 @@
-//! What the scheduler is for, as properties: whatever the traffic, every promise
-//! is kept.
+//! The scheduler's promises as properties: kept under any traffic.
 
 use super::sim::*;
 use proptest::prelude::*;
@@ -8,7 +7,7 @@ fn sizes() -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(size(), 1..6)
 }
 
-/// A wire of parts of at most so many bytes instead, or not.
+/// Returns the egress, or a wire with parts of at most so many bytes.
 fn in_parts(config: EgressConfig, quantum: Option<u32>) -> EgressConfig {
     EgressConfig { kind: quantum.map_or(config.kind, |quantum| EgressKind::Physical { quantum }), ..config }
 }
@@ -21,7 +20,7 @@ fn largest(sizes: &[u32]) -> u64 {
     sizes.iter().copied().max().unwrap_or(0).into()
 }
 
-/// A real-time vNIC's envelope and how it uses it.
+/// A real-time vNIC's envelope and its use.
 #[derive(Clone, Debug)]
 struct Flow {
     bytes: u32,
@@ -32,7 +31,7 @@ struct Flow {
 }
 
 impl Flow {
-    /// Its frames, each as early as the envelope allows after a pause.
+    /// Returns its frames, each as early as the envelope allows after a pause.
     fn frames(&self, source: SourceId, from: u64) -> Vec<(u64, SourceId, u32, Option<u64>)> {
         let mut bucket = TokenBucket::new(rate(self.bits), Bytes::new(self.burst));
         let mut now = from;
@@ -59,8 +58,8 @@ fn flow() -> impl Strategy<Value = Flow> {
     )
 }
 
-/// Bytes that `flows` may demand within `t` ns of an instant, plus `blocking`:
-/// with at most this carried in `t`, no deadline is missed. In nanoseconds of link.
+/// Returns the demand of `flows` within `t` ns of an instant, plus `blocking`: if at most that much is
+/// carried in `t`, no deadline is missed. In nanoseconds of link.
 fn demand(flows: &[Flow], blocking: u64, t: u64) -> u64 {
     let due = flows.iter().filter(|f| f.deadline <= t);
     let bytes: u128 = due
@@ -75,8 +74,8 @@ fn demand(flows: &[Flow], blocking: u64, t: u64) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Deadlines are given as tightly as admission allows, or nearly; then
-    /// all flows start at once, against bulk senders that never pause.
+    /// Deadlines are as tight as admission allows, or nearly; then all flows start at once, against bulk
+    /// senders that never pause.
     #[test]
     fn every_admitted_real_time_set_meets_its_deadlines(
         mut flows in prop::collection::vec((flow(), 0..1_000_000u64), 1..6),
@@ -84,7 +83,7 @@ proptest! {
         limited in any::<bool>(),
     ) {
         let blocking = bulk.iter().map(|(s, _)| largest(s)).max().unwrap_or(0);
-        // Not real-time to each other: any one of them may block once, too.
+        // Any one real-time frame may block others once, too.
         let blocking = flows.iter().map(|(f, _)| u64::from(f.bytes)).max().unwrap_or(0).max(blocking);
         let mut admitted: Vec<Flow> = Vec::new();
         for (mut flow, spare) in flows.drain(..) {
@@ -92,7 +91,7 @@ proptest! {
                 continue;
             }
             let latest = admitted.iter().map(|f| f.deadline).max().unwrap_or(0);
-            // Later than all: the condition is then decided at this deadline.
+            // Later than all others: the condition is then decided at this deadline.
             flow.deadline = latest + spare;
             let mut with = admitted.clone();
             with.push(flow);
@@ -111,8 +110,7 @@ proptest! {
             prop_assert!(demand(&admitted, blocking, f.deadline) <= f.deadline);
         }
 
-        // Bulk fills the link; or the limit is far below it, and real-time
-        // traffic must not feel that.
+        // Bulk fills the link; or the limit is far below it, and must not affect real-time traffic.
         let mut sim = Sim::new(egress(limited.then_some(LINK / 50), 1500));
         for (id, (sizes, promised)) in (100..).map(source).zip(&bulk) {
             let config = if *promised { minimum(LINK / 100, 3000) } else { share(1000) };
@@ -175,8 +173,8 @@ proptest! {
         prop_assert!(waiting.is_empty());
     }
 
-    /// Minima that add up to the whole link, under overload from everyone, some
-    /// of it real-time, some with all the weight.
+    /// Minima that add up to the whole link, under overload by all, some of it real-time, some with all the
+    /// weight.
     #[test]
     fn every_minimum_is_met_to_within_a_frame(
         parts in prop::collection::vec((1..1000u64, sizes(), prop_oneof![Just(0u64), 60..100_000u64]), 1..12),
@@ -216,9 +214,8 @@ proptest! {
         // While the real-time burst is sent, more of it conforms.
         let urgent_run = (voice.burst * bits).div_ceil(bits - voice.bits);
         for (id, min, burst, own) in minima {
-            // In bits * ns, the unit in which all of this is exact. A frame of
-            // its own, and the rate times what may block: one frame and the
-            // real-time burst. The bucket may leave a further frame of debt.
+            // In bits * ns, the exact unit here. A frame of its own, and the rate times the blocking: one
+            // frame and the real-time burst. The bucket may leave one more frame of debt.
             let byte = 8_000_000_000i128;
             let blocked = i128::from(2 * largest_of_all + urgent_run) * byte * i128::from(min) / i128::from(bits);
             let within = i128::from(own) * byte + blocked + byte;
@@ -272,7 +269,7 @@ proptest! {
         }
     }
 
-    /// What leaves in any interval, and that nothing is held back without need.
+    /// Departures in any interval; and no frame is delayed without need.
     #[test]
     fn the_rate_is_kept_and_used(
         bits in 1_000_000..LINK,
@@ -315,9 +312,9 @@ proptest! {
                 prop_assert!(total - urgent <= burst.max(largest) + span * i128::from(bits));
             }
         }
-        // Work conservation, by a bucket of the same shape: since it came and the
-        // one before it went, a frame has waited until the bucket allowed it, and
-        // at most until it allowed the largest (which may have had its turn before).
+        // Work conservation, by a bucket of the same shape: since its arrival and the departure before it,
+        // a frame has waited until the bucket allowed it, and at most until it allowed the largest (which
+        // may have had its turn before).
         let mut bucket = TokenBucket::new(rate(bits), Bytes::new(burst));
         let mut before = 0;
         let largest = all.iter().map(|a| a.2).max().unwrap_or(0);

@@ -1,20 +1,20 @@
-//! Frames that wait, and how many.
+//! Waiting frames and their number.
 
-/// A frame that waits.
+/// A waiting frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queued<F> {
     /// The caller's handle.
     pub frame: F,
-    /// Size on the wire, bytes; of a super-frame, all its segments. Of a frame that was taken in part, the rest.
+    /// Size on the wire (bytes); of a super-frame, all its segments. After a part was taken, the rest.
     pub bytes: u32,
-    /// When it is due, ns; `u64::MAX` without a deadline. Must not decrease
-    /// from frame to frame of one source.
+    /// When it is due (ns); `u64::MAX` without a deadline. Must not decrease from frame to frame of one
+    /// source.
     pub deadline: u64,
-    /// Since when it waits, ns. Must not decrease from frame to frame of one source.
+    /// Since when it waits (ns). Must not decrease from frame to frame of one source.
     pub enqueued: u64,
 }
 
-/// How much waits.
+/// An amount of waiting frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// Frames.

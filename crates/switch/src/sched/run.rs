@@ -1,14 +1,14 @@
-//! Frames of one source that leave one after the other.
+//! Frames of one source that leave together.
 //!
 //! ```text
 //!  head: of source a ──▶ a1 ▶ a2 ▶ a3 │ a4 ▶ a5
 //!                             the run ┘ another source's turn, no tokens, or not to be told yet
 //! ```
 //!
-//! A frame is of the run if, all before it taken at the same moment, it would be the head, and in the same tier. That can
-//! be told of whole frames without taking them: until then no other source becomes more urgent. Only a frame of a source
-//! with a minimum may change the tier of the next: a run of these is one frame. Of a source whose flows are queued it is of
-//! one flow, and ends before a frame that is to be judged, or cut; there may be none.
+//! A frame belongs to the run if it would be the head, in the same tier, after all before it were taken at
+//! the same moment. Whole frames allow this without taking them, since no other source becomes more urgent
+//! until then. With a minimum, a frame may change the next one's tier: such a run is one frame. With flow
+//! queues, a run is of one flow, and ends before a frame that is judged or cut; it may be empty.
 
 use super::Queued;
 use super::arena::{Arena, Node};
@@ -17,36 +17,36 @@ use super::flows::Turn;
 use super::heap::Lead;
 use super::shares::Share;
 
-/// Most frames of a run: their bytes are below 2^43, as [`Share::advance`] asks.
+/// Most frames of a run: their bytes are below 2^43, as [`Share::advance`] requires.
 pub(super) const MOST: u32 = 1 << 10;
 
-/// The frames of a run, without taking them.
+/// An iterator over a run, which takes no frame.
 pub(super) struct Run<'a, F> {
     pub(super) arena: &'a Arena<F>,
     pub(super) next: Option<&'a Node<F>>,
-    /// How many more there are at most.
+    /// Most further frames.
     pub(super) frames: u32,
-    /// Bytes that the egress rate lets pass.
+    /// Bytes that the egress rate allows.
     pub(super) bytes: u64,
     pub(super) rivals: Rivals,
-    /// Of a flow, where flows are queued.
+    /// The flow's turn, with flow queues.
     pub(super) turn: Option<Turn>,
 }
 
-/// Before whom a source has its turn.
+/// The sources behind the present one.
 pub(super) enum Rivals {
     /// No other has frames.
     None,
-    /// Those whose frames are due later than its, whose relative deadline this is.
+    /// Those whose frames are due later; and the source's own relative deadline.
     RealTime(Lead, u64),
     /// Those whose frames arrived later.
     Fifo(Lead),
-    /// Those with greater tags than its own, which advances.
+    /// Those with greater tags than the source's own, which advances.
     Shares(Lead, Share),
 }
 
 impl Rivals {
-    /// Whether it is this frame's turn; the frame is served then.
+    /// Whether it is this frame's turn; it is then counted as served.
     #[inline]
     fn let_pass<F>(&mut self, node: &Node<F>) -> bool {
         matches!(self, Self::None) || self.come_later(node)

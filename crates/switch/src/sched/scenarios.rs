@@ -1,4 +1,4 @@
-//! Single scenes, each with the outcome that a reader would expect.
+//! Single scenes, each with the expected outcome.
 
 use super::sim::*;
 
@@ -22,8 +22,8 @@ fn weights_hold_for_mixed_frame_sizes() {
 
 #[test]
 fn a_late_worker_still_gives_super_frames_their_rate() {
-    // Larger than the burst, so each of them waits for a full bucket; the worker comes 0.1 to
-    // 0.4 ms after that. The rate is 500 Mbit/s: 1.1 ms a frame.
+    // Larger than the burst, so each waits for a full bucket; the worker comes 0.1 to 0.4 ms later. The
+    // rate is 500 Mbit/s: 1.1 ms a frame.
     let mut sched = Scheduler::new(egress(Some(500_000_000), 65_536));
     sched.set_source(0, 1, share(1));
     let (mut now, mut sent) = (0, 0u64);
@@ -61,7 +61,7 @@ fn tier_three_comes_on_top_of_the_minimum() {
     sim.greedy(1, minimum(LINK / 2, 1514), &[1514]);
     sim.greedy(2, share(1), &[1514]);
     sim.run(sim.now + 1_000_000_000);
-    // Half is guaranteed to the first; the other half is shared equally.
+    // Half is guaranteed to the first; the rest is shared equally.
     let part = sim.bytes_of(1) as f64 / (sim.bytes_of(1) + sim.bytes_of(2)) as f64;
     assert!((part - 0.75).abs() < 0.001, "{part}");
 }
@@ -93,7 +93,7 @@ fn a_stalled_receiver_does_not_shut_tier_three_out_afterwards() {
     sim.sent.clear();
     sim.run(resumed + 100_000_000);
     let first = sim.sent.iter().find(|s| s.source == SourceId::Port(2)).expect("is served");
-    // Owed for 10 ms at half the link: made up for in another 10 ms.
+    // Owed for 10 ms at half the link: made up in another 10 ms.
     assert!(first.start - resumed <= 10_000_000 + 3 * 1514 * NS_PER_BYTE);
     assert!(first.start - resumed > 9_000_000, "what is owed is made up for");
 }
@@ -111,7 +111,7 @@ fn who_is_polled_last_finds_room_in_the_queue() {
             }
         }
         let (id, ..) = sched.take(now).expect("frames wait");
-        // The first to come had all of the queue until the others came.
+        // The first had all of the queue until the others came.
         let SourceId::Port(port) = id else { panic!("{id:?} has no frames") };
         served[usize::from(port)] += u32::from(now >= 400);
     }
@@ -128,7 +128,7 @@ fn alone_a_source_may_use_all_of_the_queue() {
     assert_eq!(sched.enqueue(0, 2, frame(0, 1514, None)), Err(Full::EgressBytes));
     sched.take(0).expect("frames wait");
     assert_eq!(sched.enqueue(0, 2, frame(0, 1514, None)), Ok(()));
-    // Beside another that is not enough: of four it has two, and one is left.
+    // Not enough beside another: of four it has two, and one remains.
     assert!(sched.drop_tail(1).is_some());
     assert_eq!(sched.enqueue(0, 1, frame(0, 1514, None)), Err(Full::EgressBytes));
 }
@@ -153,7 +153,7 @@ fn no_flood_costs_a_promise_its_place_in_the_queue() {
         assert_eq!(sched.enqueue(0, 4, frame(0, 60, None)), Ok(()));
     }
     assert_eq!(sched.enqueue(0, 4, frame(0, 60, None)), Err(Full::SourceFrames));
-    // Giving up the promise gives up the place.
+    // Without the promise it loses its place.
     sched.set_source(0, 2, share(1));
     assert_eq!(sched.enqueue(0, 1, frame(0, 1500, None)), Err(Full::EgressBytes));
     assert_eq!(sched.enqueue(0, 1, frame(0, 1320, None)), Ok(()));
@@ -173,7 +173,7 @@ fn fifo_is_in_order_of_arrival_drops_its_tail_and_holds_real_time_to_the_rate() 
     }
     assert_eq!(sched.enqueue(3, 2, frame(3, 60, Some(1_000))), Err(Full::EgressBytes));
     assert!(matches!(sched.take(3), Some((SourceId::Port(1), Tier::Fifo, _))));
-    // Charged when it came, not when it was taken.
+    // Charged at its arrival, not when taken.
     assert_eq!(sched.head(3), Head::WaitUntil(1_500_000));
     sched.expire(1_500_003, u64::MAX, |_, _| panic!("a FIFO knows no deadlines"));
     assert!(matches!(sched.take(1_500_003), Some((SourceId::Port(2), Tier::Fifo, _))));
@@ -193,7 +193,7 @@ fn a_live_change_keeps_frames_and_takes_effect_at_once() {
     let half = sim.bytes_of(1);
     assert!(sim.bytes_of(2).abs_diff(half) <= 1500);
 
-    // Twice the rate, a third of the weight: from here on, from one side.
+    // Twice the rate, a third of the weight, from now on.
     sim.sched.reconfigure(sim.now, egress(Some(LINK / 5), 1500));
     sim.sched.set_source(sim.now, 1, share(3));
     assert_eq!(sim.sched.backlog_total(), waiting);
@@ -203,7 +203,7 @@ fn a_live_change_keeps_frames_and_takes_effect_at_once() {
     assert!((one + two).abs_diff(12_500_000) <= 3000, "{}", one + two);
     assert!(one.abs_diff(3 * two) <= 3 * 3000, "{one} {two}");
 
-    // To FIFO and back: every frame is still there, once.
+    // To FIFO and back: every frame is present once.
     let fifo = EgressConfig { discipline: Discipline::Fifo, ..egress(None, 0) };
     sim.sched.reconfigure(sim.now, fifo);
     sim.sched.reconfigure(sim.now, egress(None, 0));
@@ -257,7 +257,7 @@ fn frames_expire_by_hold_and_by_deadline() {
 
 #[test]
 fn remote_vnics_that_share_a_link_have_promises_of_their_own() {
-    // A port and 300 remote vNICs send to one egress: each of the remote ones is a source by itself.
+    // A port and 300 remote vNICs send to one egress: each remote one is a source.
     let mut sim = Sim::new(egress(None, 0));
     let remote = |number| SourceId::Remote(RemoteVnic::new(number).expect("a small number"));
     for number in 0..300 {
@@ -279,7 +279,7 @@ fn remote_vnics_that_share_a_link_have_promises_of_their_own() {
         [20_001, 20_000, 20_001, 20_000].map(remote)
     );
     assert!(urgent.iter().all(|s| s.end <= s.queued.deadline));
-    // What all of them have waiting can be dropped at once; they stay known.
+    // Their waiting frames can be dropped at once; the sources stay known.
     let waiting = sim.sched.backlog_total().frames;
     let mut dropped = 0;
     sim.sched.clear(|_| dropped += 1);

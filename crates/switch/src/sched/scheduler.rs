@@ -14,11 +14,10 @@ use tidegate_contract::Discipline;
 
 /// Decides which frame leaves an egress next, and when. See the [module](super).
 ///
-/// Every operation costs O(log n) in the n sources that have frames; sources
-/// without frames cost nothing. Memory is taken when a source is set, and by
-/// doubling when more frames wait than ever did; not per frame.
+/// Every operation costs O(log n) in the n sources with frames; others cost nothing. Memory is allocated
+/// when a source is set, and doubles when more frames wait than ever before; not per frame.
 ///
-/// In memory as written here: what frames that pass the queue need comes first.
+/// Fields in this order: frames that pass the queue need the first ones.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Scheduler<F> {
@@ -29,20 +28,20 @@ pub struct Scheduler<F> {
     /// By index.
     pub(super) sources: Vec<Option<Source<F>>>,
     pub(super) arena: Arena<F>,
-    /// Bytes waiting of sources without a promise.
+    /// Waiting bytes of sources without a promise.
     unpromised: u64,
-    /// Number of the next frame to arrive.
+    /// Number of the next arrival.
     pub(super) arrivals: u64,
-    /// What `head` said, so that `take` takes that.
+    /// The last result of `head`, for `take`.
     pub(super) picked: Option<(SourceIndex, Tier)>,
     pub(super) edf: Edf,
     pub(super) minima: Minima,
     pub(super) shares: Shares,
     pub(super) fifo: Fifo,
     oldest: Oldest,
-    /// Flows that have frames, of sources whose flows are queued.
+    /// Flows with frames, of sources with flow queues.
     pub(super) active_flows: u32,
-    /// Sources whose flow queues have become large.
+    /// Sources with large flow queues.
     pub(super) large: Vec<SourceIndex>,
 }
 
@@ -50,21 +49,21 @@ pub struct Scheduler<F> {
 pub(super) struct Source<F> {
     pub(super) id: SourceId,
     pub(super) config: SourceConfig,
-    /// Its frames, the oldest first. Where its flows are queued, only how many they are.
+    /// Its frames, oldest first. With flow queues, only their number.
     pub(super) list: List,
-    /// Its frames, where its flows are queued.
+    /// Its flow queues.
     pub(super) flows: Option<Box<Flows<F>>>,
-    /// These are large.
+    /// They are large.
     pub(super) is_large: bool,
-    /// When they were first seen to be empty since a frame came, ns.
+    /// When they were first seen empty since the last frame (ns).
     pub(super) empty_since: Option<u64>,
-    /// Present if it has a `min`.
+    /// Present with a `min`.
     pub(super) credit: Option<Credit>,
     pub(super) share: Share,
 }
 
 impl<F: Keyed> Scheduler<F> {
-    /// An egress without sources; its bucket is full.
+    /// Returns an egress without sources; its bucket is full.
     pub fn new(config: EgressConfig) -> Self {
         Self {
             config,
@@ -86,8 +85,7 @@ impl<F: Keyed> Scheduler<F> {
         }
     }
 
-    /// Changes the egress and keeps all that waits, even above a smaller `queue`.
-    /// Where there was no rate before, the bucket starts full.
+    /// Changes the egress; all frames stay, even above a smaller `queue`. A new rate's bucket starts full.
     pub fn reconfigure(&mut self, now: u64, config: EgressConfig) {
         self.picked = None;
         self.bucket = config.rate.map(|rate| match self.bucket.take() {
@@ -123,7 +121,7 @@ impl<F: Keyed> Scheduler<F> {
         }
     }
 
-    /// Adds a source, or changes one and keeps its frames, even above smaller caps.
+    /// Adds a source, or changes one; its frames stay, even above smaller caps.
     pub fn set_source(&mut self, now: u64, id: impl Into<SourceId>, config: SourceConfig) {
         self.picked = None;
         let id = id.into();
@@ -177,7 +175,7 @@ impl<F: Keyed> Scheduler<F> {
         }
     }
 
-    /// Removes a source; its frames, oldest first, go to `dropped`.
+    /// Removes a source; its frames go to `dropped`, oldest first.
     pub fn remove_source(&mut self, id: impl Into<SourceId>, dropped: impl FnMut(Queued<F>)) {
         let id = id.into();
         self.clear_source(id, dropped);
@@ -189,7 +187,7 @@ impl<F: Keyed> Scheduler<F> {
         }
     }
 
-    /// Drops all frames of a source; they go, oldest first, to `dropped`.
+    /// Drops all frames of a source into `dropped`, oldest first.
     pub fn clear_source(&mut self, id: impl Into<SourceId>, mut dropped: impl FnMut(Queued<F>)) {
         let id = id.into();
         while let Some(queued) = self.drop_head(id) {
@@ -197,7 +195,7 @@ impl<F: Keyed> Scheduler<F> {
         }
     }
 
-    /// Drops all frames; those of each source go, oldest first, to `dropped`.
+    /// Drops all frames into `dropped`, those of each source oldest first.
     pub fn clear(&mut self, mut dropped: impl FnMut(Queued<F>)) {
         for index in 0..self.sources.len() {
             while let Some(queued) = self.pop_front(index as SourceIndex) {
@@ -206,7 +204,7 @@ impl<F: Keyed> Scheduler<F> {
         }
     }
 
-    /// Drops the newest frame of a source; where its flows are queued, the oldest one of the longest flow.
+    /// Drops the newest frame of a source; with flow queues, the oldest of the longest flow.
     pub fn drop_tail(&mut self, id: impl Into<SourceId>) -> Option<Queued<F>> {
         let index = self.indexes.get(id.into())?;
         let source = self.sources[usize::from(index)].as_mut()?;
@@ -227,14 +225,14 @@ impl<F: Keyed> Scheduler<F> {
     /// Accepts a frame.
     ///
     /// # Errors
-    /// The cap that it would exceed; of several, the source's own come first.
+    /// The exceeded cap; of several, the source's own come first.
     #[inline]
     pub fn enqueue(&mut self, now: u64, id: impl Into<SourceId>, queued: Queued<F>) -> Result<(), Full> {
         self.enqueue_run(now, id, std::iter::once(queued)).1
     }
 
-    /// Accepts frames of one source up to the first for which there is no room, as one after the other by
-    /// [`enqueue`](Self::enqueue). Returns how many it accepted, and why not the next.
+    /// Accepts frames of one source up to the first without room, like repeated [`enqueue`](Self::enqueue).
+    /// Returns the number accepted, and why the next was not.
     #[inline]
     pub fn enqueue_run(
         &mut self,
@@ -281,12 +279,12 @@ impl<F: Keyed> Scheduler<F> {
         self.room(source).take(bytes)
     }
 
-    /// The room of a source.
+    /// Returns the room of a source.
     pub(super) fn room(&self, source: &Source<F>) -> Room {
         Room::of(&self.config, &source.config, &source.list, self.total.bytes, self.unpromised)
     }
 
-    /// So many frames, of so many bytes, were added to the flows of a source.
+    /// Counts frames that were added to a source's flow queues.
     pub(super) fn added(&mut self, now: u64, index: SourceIndex, frames: u32, bytes: u64) {
         self.total.frames += frames;
         self.total.bytes += bytes;
@@ -298,48 +296,48 @@ impl<F: Keyed> Scheduler<F> {
         if source.list.frames == frames {
             self.activate(now, index);
         } else {
-            // The turn may be another flow's now.
+            // It may be another flow's turn now.
             self.refresh(index);
         }
     }
 
-    /// What waits of all sources without a promise but this one, bytes.
+    /// Returns the waiting bytes of all other sources without a promise.
     pub(super) fn unpromised_besides(&self, source: &Source<F>) -> u64 {
         self.unpromised - if source.config.promised() { 0 } else { source.list.bytes }
     }
 
-    /// Bytes that a frame may have to go at `now` without waiting for the egress rate, rounded down.
-    /// What goes so, past the queue, is [charged](Self::charge).
+    /// Returns the bytes that may go at `now` without waiting for the egress rate, rounded down. Frames
+    /// that go so, past the queue, are [charged](Self::charge).
     #[inline]
     pub fn tokens(&self, now: u64) -> i64 {
         self.bucket.as_ref().map_or(i64::MAX, |bucket| bucket.available(now))
     }
 
-    /// The tokens of the egress rate, for those who use them meanwhile; none without a rate.
+    /// Returns the bucket of the egress rate for direct use; `None` without a rate.
     pub fn bucket_mut(&mut self) -> Option<&mut TokenBucket> {
         self.bucket.as_mut()
     }
 
-    /// Whether the egress rate holds nothing back at `now`: there is none, or its bucket is full.
+    /// Whether the egress rate delays nothing at `now`: there is none, or its bucket is full.
     pub fn is_unlimited(&self, now: u64) -> bool {
         self.bucket.as_ref().is_none_or(|bucket| bucket.is_full(now))
     }
 
-    /// Takes out what is above `bytes` at `now`.
+    /// Removes tokens above `bytes` at `now`.
     pub fn lower_tokens(&mut self, now: u64, bytes: i64) {
         if let Some(bucket) = &mut self.bucket {
             bucket.lower(now, bytes);
         }
     }
 
-    /// Charges what went while nothing waited.
+    /// Charges frames that went past the empty queue.
     pub fn charge(&mut self, now: u64, bytes: u64) {
         if let Some(bucket) = &mut self.bucket {
             bucket.charge(now, bytes);
         }
     }
 
-    /// What was charged has been shown to the receiver, at `now`.
+    /// Notes that the receiver saw the charged frames at `now`.
     #[inline]
     pub fn shown(&mut self, now: u64) {
         if let Some(bucket) = &mut self.bucket {
@@ -347,12 +345,11 @@ impl<F: Keyed> Scheduler<F> {
         }
     }
 
-    /// Drops what was held too long; it goes to `dropped`.
+    /// Drops frames held too long into `dropped`.
     ///
-    /// Frames of real-time sources: those whose deadline has passed (one that is
-    /// due at `now` is still in time). All others, and with
-    /// [`Discipline::Fifo`], which knows no deadlines, all: those that have
-    /// waited for `hold` ns. Nearly free when there are none.
+    /// Real-time frames: those past their deadline (one that is due at `now` is in time). All others, and
+    /// with [`Discipline::Fifo`], which has no deadlines, all: those that have waited for `hold` ns. Nearly
+    /// free without any.
     pub fn expire(&mut self, now: u64, hold: u64, mut dropped: impl FnMut(SourceId, Queued<F>)) {
         while let Some(index) = self.edf.first()
             && self.edf.first_due() < Some(now)
@@ -387,7 +384,7 @@ impl<F: Keyed> Scheduler<F> {
         first
     }
 
-    /// Whether a source was set, and not removed since.
+    /// Whether a source is set.
     #[inline]
     pub fn knows(&self, id: impl Into<SourceId>) -> bool {
         self.indexes.get(id.into()).is_some()
@@ -401,19 +398,19 @@ impl<F: Keyed> Scheduler<F> {
         self.sources[usize::from(self.indexes.get(id)?)].as_ref()
     }
 
-    /// What waits of one source.
+    /// Returns the waiting frames of one source.
     pub fn backlog(&self, id: impl Into<SourceId>) -> Backlog {
         let of = |source: &Source<F>| Backlog { frames: source.list.frames, bytes: source.list.bytes };
         self.source(id.into()).map_or_else(Backlog::default, of)
     }
 
-    /// What waits of all sources.
+    /// Returns the waiting frames of all sources.
     #[inline]
     pub fn backlog_total(&self) -> Backlog {
         self.total
     }
 
-    /// Since when the oldest frame waits of a source whose frames are held for a fixed time.
+    /// Returns since when the oldest frame waits of a source with a fixed hold time.
     fn held_since(&self, index: SourceIndex) -> Option<u64> {
         let source = self.sources[usize::from(index)].as_ref()?;
         let timed = self.config.discipline == Discipline::Contract && source.config.deadline.is_some();
@@ -423,7 +420,7 @@ impl<F: Keyed> Scheduler<F> {
         source.oldest(&self.arena)
     }
 
-    /// So many bytes have left the list of a source.
+    /// Notes that so many bytes have left a source's list.
     #[inline]
     pub(super) fn removed(&mut self, index: SourceIndex, bytes: u64) {
         self.picked = None;
@@ -441,7 +438,7 @@ impl<F: Keyed> Scheduler<F> {
         }
     }
 
-    /// A source has frames and is in no tier: it takes up where its tier says.
+    /// Puts a source with new frames into its tier.
     fn activate(&mut self, now: u64, index: SourceIndex) {
         let Some(source) = &mut self.sources[usize::from(index)] else {
             return;
@@ -463,7 +460,7 @@ impl<F: Keyed> Scheduler<F> {
         self.refresh(index);
     }
 
-    /// The head, or what is known of the source, may have changed.
+    /// Updates a source after a change of its head or settings.
     #[inline]
     fn refresh(&mut self, index: SourceIndex) {
         let Some(source) = &self.sources[usize::from(index)] else {
@@ -492,7 +489,7 @@ impl<F: Keyed> Scheduler<F> {
         }
     }
 
-    /// A source has no frames left, or changes tiers.
+    /// Takes a source without frames, or before a change of tiers, out of its tier.
     fn deactivate(&mut self, index: SourceIndex) {
         self.edf.remove(index);
         self.minima.remove(index);
@@ -502,7 +499,7 @@ impl<F: Keyed> Scheduler<F> {
 }
 
 impl<F: Copy> Source<F> {
-    /// Since when its oldest frame waits.
+    /// Returns since when its oldest frame waits.
     #[inline]
     fn oldest(&self, arena: &Arena<F>) -> Option<u64> {
         match &self.flows {

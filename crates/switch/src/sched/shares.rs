@@ -1,24 +1,21 @@
-//! Tier 3: what is left over, by weight. Start-time fair queueing (Goyal, Vin,
-//! Cheng, SIGCOMM 1996).
+//! Tier 3: the rest, by weight. Start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996).
 //!
-//! Every source has a *start tag*: the bytes it had of this tier, divided by its
-//! weight. The least is served next, and moves on by `bytes / weight`. Virtual
-//! time is the tag of the frame served last; a source that comes back from
-//! idling takes up at virtual time or at its own tag, whichever is later, so
-//! idling saves nothing up and costs nothing.
+//! Every source has a *start tag*: its bytes in this tier, divided by its weight. The least is served next,
+//! and advances by `bytes / weight`. Virtual time is the tag of the frame served last; a source that
+//! returns from idling continues at virtual time or its own tag, whichever is later, so idling neither
+//! saves up nor costs anything.
 //!
-//! Why this one, of the fair queueing family:
-//! - It needs no knowledge of the capacity, and this tier's is whatever the
-//!   other two leave of it.
-//! - The tag does not depend on the size of the head. A head may go in tier 2,
-//!   expire or be dropped, and nothing has to be computed again.
-//! - While two sources both have frames, what they got, each divided by its
-//!   weight, differs by at most the sum of their largest frames divided by their
-//!   weights: 60-byte frames hold their own against super-frames of 64 KB.
+//! Reasons for this member of the fair queueing family:
+//! - It needs no knowledge of the capacity, which here is the rest of the other two tiers.
+//! - The tag does not depend on the size of the head. A head may go in tier 2, expire or be dropped without
+//!   any new computation.
+//! - While two sources both have frames, their shares, each divided by its weight, differ by at most the
+//!   sum of their largest frames divided by their weights: 60-byte frames compete fairly with super-frames
+//!   of 64 KB.
 //!
-//! Tags are integers with 20 fractional bits and the remainder of the division is
-//! carried to the next frame, so shares do not drift. Of 128 bits the heap orders
-//! by the lower 112, and those last forever; 64 would wrap within minutes.
+//! Tags are integers with 20 fractional bits, and the remainder of the division is carried to the next
+//! frame, so shares do not drift. The heap orders by the lower 112 of 128 bits, which last for ever; 64
+//! would wrap within minutes.
 
 use super::heap::{Lead, SourceHeap};
 use super::source::SourceIndex;
@@ -37,12 +34,12 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// `weight` 0 counts as 1: no source is shut out.
+    /// Returns a new place; `weight` 0 counts as 1, so no source is shut out.
     pub(super) fn new(weight: u32) -> Self {
         Self { weight: weight.max(1), start: 0, rest: 0 }
     }
 
-    /// Changes the weight for what is sent from now on.
+    /// Changes the weight for later frames.
     pub(super) fn set_weight(&mut self, weight: u32) {
         if self.weight != weight.max(1) {
             self.weight = weight.max(1);
@@ -50,13 +47,13 @@ impl Share {
         }
     }
 
-    /// Start tag of the next frame, rounded down.
+    /// Returns the start tag of the next frame, rounded down.
     #[inline]
     pub(super) fn start(&self) -> u128 {
         self.start
     }
 
-    /// The source was served `bytes`, below 2^43.
+    /// Advances by served `bytes`, below 2^43.
     #[inline]
     pub(super) fn advance(&mut self, bytes: u64) {
         let weight = u64::from(self.weight);
@@ -66,12 +63,12 @@ impl Share {
     }
 }
 
-/// The sources that have frames and are not real-time.
+/// The sources with frames that are not real-time.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     heads: SourceHeap,
     virtual_time: u128,
-    /// The greatest tag that any service led to.
+    /// The greatest tag after any service.
     furthest: u128,
 }
 
@@ -85,10 +82,10 @@ impl Shares {
         self.heads.first()
     }
 
-    /// `source` has a frame again.
+    /// Activates `source`, which has a frame now.
     pub(super) fn activate(&mut self, share: &mut Share) {
         if self.heads.is_empty() {
-            // No source waits, so none is owed anything: all begin as equals.
+            // Without waiting sources none is owed anything: all begin as equals.
             self.virtual_time = self.virtual_time.max(self.furthest);
         }
         if share.start < self.virtual_time {
@@ -97,19 +94,19 @@ impl Shares {
         }
     }
 
-    /// `source` has frames and stands at its tag.
+    /// Sets `source`, which has frames, to its tag.
     #[inline]
     pub(super) fn set(&mut self, source: SourceIndex, share: &Share) {
         self.heads.set(source, share.start);
     }
 
-    /// What the first has before the others.
+    /// Returns the first source's lead over the others.
     #[inline]
     pub(super) fn lead(&self) -> Option<Lead> {
         self.heads.lead()
     }
 
-    /// A frame of `bytes` was served in tier 3, after others of its source of `before` bytes together.
+    /// Charges a frame of `bytes` served in tier 3, after others of its source of `before` bytes.
     #[inline]
     pub(super) fn charge(&mut self, share: &mut Share, before: u64, bytes: u32) {
         share.advance(before);

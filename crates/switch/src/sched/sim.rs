@@ -1,7 +1,6 @@
-//! A simulated egress to test promises on.
+//! A simulated egress for tests of promises.
 //!
-//! The link sends 1 Gbit/s, so that a byte takes exactly 8 ns, and one frame at a
-//! time, to its end.
+//! The link sends 1 Gbit/s, so a byte takes exactly 8 ns, and one frame at a time, to its end.
 
 pub(super) use super::*;
 use crate::frame::FlowKey;
@@ -15,7 +14,7 @@ pub(super) fn rate(bits: u64) -> Rate {
     Rate::from_bits(bits).expect("in range")
 }
 
-/// The source of that number: every other one is a remote vNIC.
+/// Returns the source of that number: every other one is a remote vNIC.
 pub(super) fn source(number: u16) -> SourceId {
     match number % 2 {
         0 => SourceId::Port(number),
@@ -63,19 +62,19 @@ impl Keyed for () {
     }
 }
 
-/// The flow is one of sixteen, for which the smallest table of flows has a place each.
+/// The flow is one of sixteen: the smallest table has a place for each.
 impl Keyed for u32 {
     fn flow_key(&self) -> FlowKey {
         FlowKey { flow: self % 16, host: self % 3 }
     }
 }
 
-/// Of frames and super-frames, bytes.
+/// Sizes of frames and super-frames (bytes).
 pub(super) fn size() -> impl Strategy<Value = u32> {
     prop_oneof![3 => 60..1515u32, 1 => 1515..65_550u32]
 }
 
-/// One frame that was sent, or a part of one.
+/// One sent frame, or a part of one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) start: u64,
@@ -83,23 +82,23 @@ pub(super) struct Sent {
     pub(super) source: SourceId,
     pub(super) tier: Tier,
     pub(super) queued: Queued<()>,
-    /// Nothing of it is left.
+    /// Nothing of it remains.
     pub(super) last: bool,
 }
 
-/// An egress, the link behind it, and who sends to it.
+/// An egress, the link behind it, and its senders.
 pub(super) struct Sim {
     pub(super) sched: Scheduler<()>,
     pub(super) now: u64,
-    /// Frames still to come: time, source, bytes, relative deadline; in order.
+    /// Future frames: time, source, bytes, relative deadline; in order.
     pub(super) arrivals: VecDeque<(u64, SourceId, u32, Option<u64>)>,
-    /// Always have a frame waiting; the sizes go round.
+    /// Sources that always have a waiting frame; the sizes repeat.
     pub(super) greedy: BTreeMap<SourceId, Vec<u32>>,
     /// Whether frames take time on the link.
     pub(super) link: bool,
-    /// Bytes of a segment: a part is as many of these as fit into it, but at least one.
+    /// Bytes of a segment: a part is as many as fit, at least one.
     pub(super) segment: u32,
-    /// When nothing is taken: from, until; in order.
+    /// Times without departures: from, until; in order.
     pub(super) away: VecDeque<(u64, u64)>,
     pub(super) sent: Vec<Sent>,
 }
@@ -144,7 +143,7 @@ impl Sim {
         }
     }
 
-    /// Runs until `end`, or until nothing is left to happen.
+    /// Runs until `end`, or until no event remains.
     pub(super) fn run(&mut self, end: u64) {
         while self.now < end {
             self.skip_absence();

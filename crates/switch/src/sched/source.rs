@@ -1,4 +1,4 @@
-//! Who sends to an egress, and how one egress numbers its sources.
+//! Sources of an egress, and their numbers.
 //!
 //! ```text
 //!  Port(7)    ─┐
@@ -6,21 +6,21 @@
 //!  Remote(90) ─┘
 //! ```
 //!
-//! A vNIC of this host is known by its port. The vNICs of other hosts come in over one link, a single port,
-//! and have deadlines, minima and weights of their own: each is a source of its own. What an egress keeps of a source
-//! takes hundreds of bytes, and few of all sources send to one egress, so it numbers those that do.
+//! A vNIC of this host is identified by its port. Remote vNICs come over one link, a single port, with
+//! deadlines, minima and weights of their own: each is a source of its own. A source's state takes hundreds
+//! of bytes, and few sources send to one egress, so the egress numbers those that do.
 
 use crate::fdb::PortIndex;
 
-/// A vNIC of another host, as this switch numbers it: densely, over all links.
+/// A vNIC of another host, numbered densely over all links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RemoteVnic(u16);
 
 impl RemoteVnic {
-    /// How many there can be.
+    /// Largest number of remote vNICs.
     pub const MOST: u16 = 1 << 15;
 
-    /// The remote vNIC of that number; `None` from [`RemoteVnic::MOST`] on.
+    /// Returns the remote vNIC of that number; `None` from [`RemoteVnic::MOST`] on.
     pub const fn new(number: u16) -> Option<Self> {
         if number < Self::MOST { Some(Self(number)) } else { None }
     }
@@ -42,25 +42,25 @@ impl From<PortIndex> for SourceId {
     }
 }
 
-/// The number of a source at one egress: dense.
+/// The dense number of a source at one egress.
 pub(super) type SourceIndex = u16;
 
 const NONE: SourceIndex = SourceIndex::MAX;
 
-/// The numbers of an egress's sources. Memory grows by two bytes for each number of a port, and of a remote vNIC, up to
-/// the largest in use.
+/// The numbers of an egress's sources. Takes two bytes for each number of a port, and of a remote vNIC, up
+/// to the largest in use.
 #[derive(Debug, Default)]
 pub(super) struct SourceIndexes {
     ports: Vec<SourceIndex>,
     remotes: Vec<SourceIndex>,
-    /// Given back: the last one is used first.
+    /// Returned numbers: the last one is used first.
     free: Vec<SourceIndex>,
-    /// Given out so far.
+    /// Numbers used so far.
     used: SourceIndex,
 }
 
 impl SourceIndexes {
-    /// The index of a source, if it has one.
+    /// Returns the index of a source, if it has one.
     #[inline]
     pub(super) fn get(&self, id: SourceId) -> Option<SourceIndex> {
         let index = match id {
@@ -70,10 +70,10 @@ impl SourceIndexes {
         index.copied().filter(|index| *index != NONE)
     }
 
-    /// The index of a source; a new one where it has none.
+    /// Returns the index of a source, a new one if necessary.
     ///
     /// # Panics
-    /// With 2^16 - 1 sources; ports and remote vNICs are fewer together.
+    /// With 2^16 - 1 sources; ports and remote vNICs together are fewer.
     pub(super) fn get_or_insert(&mut self, id: SourceId) -> SourceIndex {
         let (indexes, at) = self.place(id);
         if indexes.len() <= at {
@@ -92,7 +92,7 @@ impl SourceIndexes {
         index
     }
 
-    /// Takes the index of a source back.
+    /// Removes a source; returns its index.
     pub(super) fn remove(&mut self, id: SourceId) -> Option<SourceIndex> {
         let index = self.get(id)?;
         let (indexes, at) = self.place(id);
@@ -116,7 +116,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn source() -> impl Strategy<Value = SourceId> {
-        // Far apart, as ports and remote vNICs of different links are.
+        // Far apart, like ports and remote vNICs of different links.
         prop_oneof![
             prop_oneof![0..8u16, 1000..1008u16].prop_map(SourceId::Port),
             prop_oneof![0..8u16, RemoteVnic::MOST - 8..RemoteVnic::MOST]

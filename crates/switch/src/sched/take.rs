@@ -1,4 +1,4 @@
-//! What leaves an egress: whose turn it is, and what it is charged.
+//! Departures from an egress: the next turn, and its charges.
 
 use super::run::{MOST, Rivals, Run};
 use super::source::SourceIndex;
@@ -6,8 +6,7 @@ use super::{Backlog, EgressKind, Head, Keyed, Queued, Scheduler, SourceId, Tier,
 use tidegate_contract::Discipline;
 
 impl<F: Keyed> Scheduler<F> {
-    /// What to send next. Changes nothing: asked again at the same `now` with
-    /// nothing done in between, it says the same.
+    /// Returns the next frame. Changes nothing: a second call at the same `now` returns the same.
     #[inline]
     pub fn head(&mut self, now: u64) -> Head<F> {
         self.picked = None;
@@ -19,7 +18,8 @@ impl<F: Keyed> Scheduler<F> {
         if waits && let Some(bucket) = &self.bucket {
             let at = bucket.conforms_at(now, part.into());
             if at > now {
-                // The frame that becomes eligible first may be smaller and go earlier, but none before a real-time one.
+                // The frame that becomes eligible first may be smaller and go earlier, but not before a
+                // real-time one.
                 let eligible = self.minima.next_eligible().filter(|_| tier != Tier::RealTime);
                 return Head::WaitUntil(at.min(eligible.unwrap_or(u64::MAX)));
             }
@@ -28,9 +28,9 @@ impl<F: Keyed> Scheduler<F> {
         Head::Ready { source, tier, queued, part }
     }
 
-    /// The frames that leave one after the other if they are taken at `now`: the one that [`head`](Self::head) last said is
-    /// ready, and those behind it that [would be the head](super::run) then. None without such an answer, or after a
-    /// change, and where the first is of a source whose flows are queued and is to be [judged](Self::judge).
+    /// Returns the frames that leave together if taken at `now`: the last ready [`head`](Self::head), and
+    /// those behind it that [would be the head](super::run) then. Empty without a ready head, after a
+    /// change, and if the first must be [judged](Self::judge).
     #[inline]
     pub fn run(&self, now: u64) -> impl Iterator<Item = &Queued<F>> {
         let nothing =
@@ -70,9 +70,8 @@ impl<F: Keyed> Scheduler<F> {
         Some(run)
     }
 
-    /// Takes out the frame that [`head`](Self::head) last said is ready, and
-    /// charges it; without such an answer, or after a change, asks first. `None`
-    /// if nothing is ready.
+    /// Takes out the last ready [`head`](Self::head), and charges it; without one, or after a change, it
+    /// asks first. `None` if no frame is ready.
     #[inline]
     pub fn take(&mut self, now: u64) -> Option<(SourceId, Tier, Queued<F>)> {
         let mut head = None;
@@ -80,8 +79,8 @@ impl<F: Keyed> Scheduler<F> {
         Some((id, tier, head?))
     }
 
-    /// Takes out the first `frames` of a [run](Self::run), at least one and at most all of them, as one after the other by
-    /// [`take`](Self::take). They go to `taken`.
+    /// Takes out the first `frames` of a [run](Self::run), at least one and at most all, like repeated
+    /// [`take`](Self::take), into `taken`.
     #[inline]
     pub fn take_run(
         &mut self,
@@ -108,7 +107,7 @@ impl<F: Keyed> Scheduler<F> {
         Some((id, tier))
     }
 
-    /// Charges what left of a source: `first`, and perhaps others behind it, of which the last had `last` bytes.
+    /// Charges frames that left a source: `first`, and perhaps others behind it, the last of `last` bytes.
     #[inline]
     pub(super) fn charge_run(
         &mut self,
@@ -121,17 +120,17 @@ impl<F: Keyed> Scheduler<F> {
         self.charge_tier(now, index, tier, gone.bytes - u64::from(last), last);
         self.charge_waiting(now, first);
         if gone.frames > 1 {
-            // As if each was charged at `now`: nothing falls in meanwhile.
+            // As if each was charged at `now`: no tokens fall in meanwhile.
             self.charge(now, gone.bytes - u64::from(first.bytes));
         }
         self.removed(index, gone.bytes);
     }
 
-    /// Takes at most so many bytes of the frame that [`take`](Self::take) would take. What is left of it stays where it is;
-    /// the answer has the bytes that were taken.
+    /// Takes at most so many bytes of the frame that [`take`](Self::take) would take. The rest stays in
+    /// place; the result has the taken bytes.
     ///
-    /// The caller chooses how many of the [part](Head::Ready) that may go now: whole segments. A
-    /// segment that is longer than the part may go, and leaves a debt.
+    /// The caller chooses how many of the allowed [part](Head::Ready): whole segments. A segment longer
+    /// than the part may go, and leaves a debt.
     pub fn take_part(&mut self, now: u64, bytes: u32) -> Option<(SourceId, Tier, Queued<F>)> {
         let (index, tier) = self.picked(now)?;
         let source = self.sources[usize::from(index)].as_mut()?;
@@ -146,7 +145,7 @@ impl<F: Keyed> Scheduler<F> {
         Some((id, tier, part))
     }
 
-    /// Whose turn it is, and may be by the egress rate.
+    /// Returns the next turn that the egress rate allows.
     #[inline]
     pub(super) fn picked(&mut self, now: u64) -> Option<(SourceIndex, Tier)> {
         if self.picked.is_none() {
@@ -174,12 +173,12 @@ impl<F: Keyed> Scheduler<F> {
         let Some(bucket) = &mut self.bucket else { return };
         match self.config.kind {
             EgressKind::Virtual => bucket.charge_waiting(queued.enqueued, now, queued.bytes.into()),
-            // A wire that idled has idled: what goes later than it could is not made up for.
+            // A wire's idle time is lost: a late frame is not made up for.
             EgressKind::Physical { .. } => bucket.charge(now, queued.bytes.into()),
         }
     }
 
-    /// Whose turn it is, the egress rate aside.
+    /// Returns the next turn, ignoring the egress rate.
     #[inline]
     fn pick(&mut self, now: u64) -> Option<(SourceIndex, Tier)> {
         if self.config.discipline == Discipline::Fifo {
@@ -194,7 +193,7 @@ impl<F: Keyed> Scheduler<F> {
         self.shares.first().map(|index| (index, Tier::Share))
     }
 
-    /// The head of a source that a tier holds, and that therefore has one; and how much of it may be taken at once.
+    /// Returns the head of a source in a tier, and how much of it may be taken at once.
     #[inline]
     fn front(&self, index: SourceIndex) -> (SourceId, Queued<F>, u32) {
         let source = self.sources[usize::from(index)].as_ref();

@@ -1,7 +1,7 @@
-//! All frames in the order in which they came, whatever flow they are of.
+//! All frames in order of arrival, across flows.
 //!
-//! The oldest of all is the first of its flow, and a frame leaves from anywhere: a doubly linked list beside the
-//! [arena](crate::sched::arena), by the same numbers.
+//! The oldest frame is the first of its flow, and frames leave from anywhere: a doubly linked list beside
+//! the [arena](crate::sched::arena), with the same numbers.
 
 use super::ways::Index;
 
@@ -27,19 +27,19 @@ impl Ages {
         Self { ages: Vec::new(), oldest: NIL, youngest: NIL }
     }
 
-    /// The flow of the oldest frame.
+    /// Returns the flow of the oldest frame.
     #[inline]
     pub(super) fn oldest(&self) -> Option<Index> {
         self.ages.get(self.oldest as usize).map(|age| age.flow)
     }
 
-    /// A frame came.
+    /// Adds a frame.
     #[inline]
     pub(super) fn push(&mut self, node: u32, flow: Index) {
         let age = Age { older: self.youngest, younger: NIL, flow };
         match self.ages.get_mut(node as usize) {
             Some(free) => *free = age,
-            // Nodes are numbered as they are first used.
+            // Nodes are numbered in order of their first use.
             None => self.ages.push(age),
         }
         match self.ages.get_mut(self.youngest as usize) {
@@ -49,7 +49,7 @@ impl Ages {
         self.youngest = node;
     }
 
-    /// A frame left.
+    /// Removes a frame.
     #[inline]
     pub(super) fn remove(&mut self, node: u32) {
         let Age { older, younger, .. } = self.ages[node as usize];

@@ -8,15 +8,15 @@ use proptest::prelude::*;
 enum Step {
     /// A frame of this flow and size.
     Push(u32, u32),
-    /// At most so many bytes.
+    /// Take at most so many bytes.
     Take(u32),
-    /// The frames of a turn, at most so many.
+    /// Take at most so many frames of a turn.
     TakeTurn(u32, u64),
-    /// What is to go is judged, its sender understanding marks or not; then it goes, in part or whole.
+    /// Judge the next frame, whose sender understands marks or not; then it leaves, in part or whole.
     Send(bool, u64),
-    /// Is judged, and finds no buffer.
+    /// Judge the next frame, which then finds no buffer.
     Judge,
-    /// Whose turn it is cannot send.
+    /// The flow whose turn it is cannot send.
     Yield,
     DropHead(u32),
     DropLongest,
@@ -58,7 +58,8 @@ fn step(flows: u32) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Runs `steps` on both. Flow `n` has the key `key(n)`, and one of three hosts. `judged`: frames are judged.
+/// Runs `steps` on both. Flow `n` has the key `key(n)`, and one of three hosts. `judged`: frames are
+/// judged.
 fn agree(
     config: FlowConfig,
     steps: Vec<Step>,
@@ -86,7 +87,7 @@ fn agree(
                 let Some(mut turn) = flows.turn(now, most).filter(|_| judged) else { continue };
                 let own = std::iter::successors(flows.first(), |node| flows.arena().after(node));
                 let of_turn = own.take_while(|node| turn.lets_pass(&node.queued)).count() as u32;
-                // Of those that may be told none is taken; all others of the turn are.
+                // Frames that may be judged are not taken; all others of the turn are.
                 let (first, mut credit) = (model.key(), flows.rounds.credit(flows.rounds.first().unwrap()));
                 let mut expected = Vec::new();
                 let ends = loop {
@@ -130,7 +131,7 @@ fn agree(
             Step::DropHead(bytes) => prop_assert_eq!(flows.drop_head(bytes), model.drop_head(bytes)),
             Step::DropLongest => {
                 let dropped = flows.drop_longest();
-                // Of flows of equal length any: an entry may have been used again.
+                // Any flow of equal length: an entry may be in its second use.
                 if judged {
                     prop_assert_eq!(dropped, model.drop_longest());
                 } else {
@@ -160,7 +161,7 @@ fn agree(
         prop_assert_eq!(flows.head().copied(), head);
         prop_assert_eq!(flows.head().copied(), head, "asked again, the same");
     }
-    // Every frame that is left leaves once, the oldest first.
+    // Every remaining frame leaves once, oldest first.
     let waits = flows.backlog().frames;
     let mut last = None;
     flows.drain(|queued| {
@@ -177,7 +178,7 @@ fn agree(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Sixteen flows, for which the smallest table has a way each.
+    /// Sixteen flows: the smallest table has a way for each.
     #[test]
     fn agrees_with_the_model_at_every_step(
         config in config(),
@@ -190,8 +191,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// More flows, so that the table doubles and idle flows give their entries away; an entry remembers of an idle flow only
-    /// what CoDel knew.
+    /// More flows, so that the table doubles and idle flows lose their entries; an entry remembers only
+    /// CoDel's state of an idle flow.
     #[test]
     fn agrees_while_the_table_grows(
         config in config(),
@@ -206,7 +207,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20))]
 
-    /// More flows than the table has places: each keeps its order, whether it shares a place or has one of its own again.
+    /// More flows than places: each keeps its order, in a shared place or one of its own.
     #[test]
     fn each_flow_keeps_its_order_where_flows_share_places(
         config in config(),

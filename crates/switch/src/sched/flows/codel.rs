@@ -1,38 +1,39 @@
-//! When a flow is told to send less: CoDel (RFC 8289), of one flow.
+//! When a flow must send less: CoDel (RFC 8289), for one flow.
 //!
 //! ```text
 //!   sojourn ≥ target for a whole interval ──▶ drop, then again after interval/√2, interval/√3 ...
 //!   sojourn < target, or no more than a frame is left ──▶ stop
 //! ```
 //!
-//! The RFC's loop drops frames until one may go. Here each frame is judged by itself, just before it would leave; to be
-//! asked about the next frame after a drop is the loop's next turn. A mark (ECN) is told to the sender as a drop is, and the
-//! frame goes.
+//! The RFC's loop drops frames until one may go. Here each frame is judged by itself, just before it would
+//! leave; judging the next frame after a drop is the loop's next turn. A mark (ECN) informs the sender like
+//! a drop, and the frame leaves.
 
 use super::Verdict;
 
-/// A drop state that was left for less than so many intervals goes on at its rate (RFC 8289, 5.5).
+/// A drop state left less than so many intervals ago continues at its rate (RFC 8289, 5.5).
 const RESUMED: u64 = 16;
 
-/// What is to be known of how long frames may wait.
+/// Parameters of the longest waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Law {
-    /// Shortest wait that is too long, ns.
+    /// Shortest wait that is too long (ns).
     pub(super) target: u64,
-    /// For how long it must have been too long, ns; below 2^32.
+    /// How long it must have been too long (ns); below 2^32.
     pub(super) interval: u64,
     /// Bytes that may always wait: one frame of the largest size.
     pub(super) frame: u32,
 }
 
 impl Law {
-    /// Whether a frame may have waited for `sojourn` ns, behind which `bytes` of its flow wait.
+    /// Whether a frame with `bytes` of its flow behind it may have waited for `sojourn` ns.
     #[inline]
     fn allows(&self, sojourn: u64, bytes: u64) -> bool {
         sojourn < self.target || bytes <= u64::from(self.frame)
     }
 
-    /// When the next drop is due after one at `time`, the `count`th in a row. Exact: rounded down once.
+    /// Returns when the next drop is due after one at `time`, the `count`th in a row. Exact: rounded down
+    /// once.
     fn next(&self, time: u64, count: u32) -> u64 {
         let interval = self.interval.min(u32::MAX.into());
         time.saturating_add((interval * interval / u64::from(count.max(1))).isqrt())
@@ -42,16 +43,16 @@ impl Law {
 /// The state of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Codel {
-    /// When the wait will have been too long for an interval, ns; 0: it is not too long.
+    /// When the wait will have been too long for an interval (ns); 0: it is not too long.
     first_above: u64,
-    /// When the next drop is due, ns, while dropping.
+    /// When the next drop is due (ns), while dropping.
     drop_next: u64,
     /// Drops since dropping began.
     count: u32,
-    /// What `count` began at.
+    /// `count` at the beginning.
     last_count: u32,
     dropping: bool,
-    /// A frame was dropped: the next drop is due by the law if the next frame waited too long, too.
+    /// A frame was dropped: the next drop follows the law if the next frame waited too long, too.
     dropped: bool,
 }
 
@@ -63,7 +64,7 @@ impl Codel {
         self.dropped = false;
     }
 
-    /// Of a frame that has waited for `sojourn` ns, behind which `bytes` of its flow wait.
+    /// Judges a frame that has waited for `sojourn` ns, with `bytes` of its flow behind it.
     #[inline]
     pub(super) fn judge(
         &mut self,
@@ -86,8 +87,8 @@ impl Codel {
         self.too_long(now, law, ect)
     }
 
-    /// Whether [`judge`](Self::judge) would say that such a frame passes, whatever its sender understands; `false` also where
-    /// it only may. After one that it lets pass so does one behind it that came later, at the same `now`.
+    /// Whether [`judge`](Self::judge) would certainly pass such a frame, whatever its sender understands.
+    /// Then it also passes a later one behind it at the same `now`.
     #[inline]
     pub(super) fn lets_pass(&self, now: u64, sojourn: u64, bytes: u64, law: &Law) -> bool {
         law.allows(sojourn, bytes) || self.first_above == 0 || now < self.first_above
@@ -134,7 +135,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
-    /// RFC 8289, section 5, read literally: a queue, whose frames are a time and a size.
+    /// RFC 8289, section 5, literally: a queue of frames, each a time and a size.
     #[derive(Default)]
     struct Rfc {
         queue: VecDeque<(u64, u32)>,
@@ -147,7 +148,7 @@ mod tests {
 
     impl Rfc {
         fn control_law(t: u64, count: u32, law: &Law) -> u64 {
-            // The greatest step whose square does not exceed interval^2 / count.
+            // The largest step whose square does not exceed interval^2 / count.
             let exact = law.interval as f64 / f64::from(count).sqrt();
             let mut step = exact as u64 + 2;
             while u128::from(step).pow(2) * u128::from(count) > u128::from(law.interval).pow(2) {
@@ -173,7 +174,7 @@ mod tests {
             (Some(p), ok_to_drop)
         }
 
-        /// What leaves, and how many are dropped before.
+        /// Returns the frame that leaves, and the number dropped before.
         fn deque(&mut self, now: u64, law: &Law) -> (Option<(u64, u32)>, u32) {
             let (mut p, mut ok_to_drop) = self.dodequeue(now, law);
             let mut drops = 0;
@@ -207,7 +208,7 @@ mod tests {
         }
     }
 
-    /// The same queue, each frame judged by itself.
+    /// The same queue, with each frame judged by itself.
     #[derive(Default)]
     struct Judged {
         queue: VecDeque<(u64, u32)>,
@@ -243,8 +244,8 @@ mod tests {
         prop_oneof![Just(LAW), any]
     }
 
-    /// How often a frame of this size comes and one is taken, how long the step takes and how often it is done: loads
-    /// that last, so that drop states are entered, left, and entered again.
+    /// Frame size, arrivals and departures per step, its length and number: lasting loads, so that drop
+    /// states are entered, left, and entered once more.
     fn phases() -> impl Strategy<Value = Vec<(u32, u32, u64, u32)>> {
         let time = prop_oneof![10_000..300_000u64, 100_000..3_000_000u64];
         prop::collection::vec((0..4u32, 0..3u32, time, 1..400u32), 1..12)
@@ -268,7 +269,7 @@ mod tests {
                         prop_assert_eq!(judged.deque(now, &law), rfc.deque(now, &law));
                         prop_assert_eq!(judged.codel.count, rfc.count);
                         prop_assert_eq!(judged.codel.last_count, rfc.lastcount);
-                        // A loop that ends in a frame that may stay says so one frame earlier here.
+                        // A loop that ends in a frame that may stay ends one frame earlier here.
                         prop_assert_eq!(judged.codel.first_above, rfc.first_above_time);
                     }
                 }
@@ -276,7 +277,7 @@ mod tests {
         }
     }
 
-    /// A queue that stands at 20 ms, one frame a millisecond: when it is told what.
+    /// Returns when a queue standing at 20 ms, with one frame a millisecond, informs its sender.
     fn verdicts(ect: bool, frames: u64) -> Vec<u64> {
         let mut codel = Codel::default();
         let mut told = Vec::new();
@@ -300,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_standing_queue_is_told_more_and_more_often() {
-        // 100 ms after it stood first; then 100, 100/√2, 100/√3 ... later.
+        // 100 ms after it began to stand; then after 100, 100/√2, 100/√3 ... ms.
         assert_eq!(verdicts(false, 440), [101, 201, 272, 330, 380, 425]);
         assert_eq!(verdicts(true, 440), verdicts(false, 440), "by marks as by drops");
     }

@@ -9,23 +9,24 @@
 //!                              ages: expire    by bytes: drop_longest
 //! ```
 //!
-//! A flow that has little to send does not wait behind one that has much: a flow that begins has its turn at once, and the
-//! others have theirs in rounds, a quantum of bytes each. A flow whose frames wait longer than they need to is told to send
-//! less: some of its own frames are marked or dropped, and none of another flow.
+//! A flow with few frames does not wait behind one with many: a new flow has its turn at once, and the
+//! others have theirs in rounds, a quantum of bytes each. A flow whose frames wait too long must send less:
+//! some of its own frames are marked or dropped, and none of another flow.
 //!
-//! Frames leave in *parts*: a super-frame of 64 KB would hold up all others for 26 ms at 20 Mbit/s. How long a part is, is
-//! [asked of the queue](Flows::part); the caller takes whole segments. What is left of a frame stays the first of its flow.
+//! Frames leave in *parts*: a super-frame of 64 KB would delay all others for 26 ms at 20 Mbit/s. The queue
+//! [computes](Flows::part) the length of a part; the caller takes whole segments. The rest of a frame stays
+//! the first of its flow.
 //!
-//! - `ways`: which flow a key means; bounded, whatever senders do
-//! - `rounds`: whose turn it is
-//! - `turn`: frames that leave in it together
-//! - `codel`: who is told to send less
+//! - `ways`: the flow of a key; bounded, whatever senders do
+//! - `rounds`: the flows' turns
+//! - `turn`: frames that leave together in a turn
+//! - `codel`: flows that must send less
 //! - `ages`: all frames by age
 //!
-//! Memory grows by doubling when more flows or frames wait than ever did, up to 1024 flows; not per frame. It does not shrink:
-//! the scheduler puts new queues in place of [large](Flows::is_large) ones that stay empty. An operation costs
-//! O(log n) in the n flows that have frames, and what it takes to find whose turn it is then: mostly one look at a flow for
-//! each quantum of a frame; where all flows have used up what they may send, a few looks at each of at most 1024.
+//! Memory doubles when more flows or frames wait than ever before, up to 1024 flows; not per frame. It does
+//! not shrink: the scheduler replaces [large](Flows::is_large) queues that stay empty. An operation costs
+//! O(log n) in the n flows with frames, and the search for the next turn: mostly one look at a flow for
+//! each quantum of a frame; if all flows have used up their credit, a few looks at each of at most 1024.
 
 mod ages;
 mod codel;
@@ -54,37 +55,38 @@ pub(super) use turn::Turn;
 pub use verdict::Verdict;
 use ways::{Index, Lookup, NONE, Ways};
 
-/// Largest frame of an ordinary link, bytes.
+/// Largest frame of an ordinary link (bytes).
 const FRAME: u32 = tidegate_contract::frame::FRAME as u32;
-/// Least quantum, bytes, and how many quanta a second of the rate has otherwise: as cake has them.
+/// Least quantum (bytes), and quanta per second of the rate otherwise: as in cake.
 const QUANTUM: u32 = 300;
 const QUANTA: u64 = 4096;
-/// Nodes there is room for from the start.
+/// Initial room for nodes.
 const ROOM: usize = 16;
-/// Flows and frames of what is not large: some 10 kB.
+/// Flows and frames of a queue that is not large: some 10 kB.
 const FEW_FLOWS: usize = 32;
 const FEW_FRAMES: usize = 128;
 
 /// How flows are queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowConfig {
-    /// Shortest wait that is too long, ns (RFC 8289, 4.3).
+    /// Shortest wait that is too long (ns; RFC 8289, 4.3).
     pub target: u64,
-    /// For how long it must be too long before a flow is told, ns (RFC 8289, 4.3); at most 2^32.
+    /// How long it must be too long before the sender is informed (ns; RFC 8289, 4.3); at most 2^32.
     pub interval: u64,
-    /// Hosts have equal parts, and each host's flows share its part; otherwise all flows have equal parts.
+    /// Hosts get equal shares, and each host's flows share its part; otherwise all flows get equal shares.
     pub per_host: bool,
-    /// Bytes that a flow is given in a turn. Where a frame is longer, its flow sends it after some turns more, and a flow of
+    /// Bytes that a flow gets per turn. A flow sends a longer frame after several turns, so that a flow of
     /// small frames does not wait for a full frame of each other flow.
     pub quantum: u32,
-    /// Largest frame that is not cut, bytes.
+    /// Largest uncut frame (bytes).
     pub frame: u32,
-    /// How long that frame takes at the rate for which frames wait, ns.
+    /// Time of that frame at the rate for which frames wait (ns).
     pub turn: u64,
 }
 
 impl FlowConfig {
-    /// Of a vNIC's contract, where frames of up to `frame` bytes, or super-frames cut to these, wait for `rate`.
+    /// Makes it from a vNIC's contract, where frames of up to `frame` bytes, or super-frames cut to these,
+    /// wait for `rate`.
     pub fn new(queueing: &FlowQueueing, frame: u32, rate: Rate) -> Self {
         let frame = frame.max(FRAME);
         let quantum = u32::try_from(rate.bits() / 8 / QUANTA).unwrap_or(u32::MAX).clamp(QUANTUM, frame);
@@ -99,14 +101,15 @@ impl FlowConfig {
     }
 }
 
-/// How many bytes may leave of a frame at a rate before another flow has its turn: those of a millisecond.
+/// Returns the bytes of a frame that may leave at a rate before another flow's turn: those of a
+/// millisecond.
 pub fn part(rate: Rate) -> u64 {
     rate.bits() / 8_000
 }
 
-/// A frame whose flow can be told.
+/// A frame with a flow.
 pub trait Keyed: Copy {
-    /// Its flow and its host.
+    /// Returns its flow and host.
     fn flow_key(&self) -> FlowKey;
 }
 
@@ -119,17 +122,17 @@ pub struct Flows<T> {
     rounds: Rounds,
     flow_ways: Ways,
     host_ways: Ways,
-    /// Flows that have frames, the one with most bytes first.
+    /// Flows with frames, the one with most bytes first.
     longest: SourceHeap,
     total: Backlog,
-    /// Flows that have frames.
+    /// Number of flows with frames.
     active: u32,
-    /// The flow whose first frame is to be marked, and has not left.
+    /// The flow whose first frame must be marked, and has not left.
     marked: Index,
 }
 
 impl<T: Copy> Flows<T> {
-    /// Without frames.
+    /// Returns empty queues.
     pub fn new(config: FlowConfig) -> Self {
         Self {
             config,
@@ -145,7 +148,7 @@ impl<T: Copy> Flows<T> {
         }
     }
 
-    /// Changes how flows are queued; all frames stay, in their flows' order.
+    /// Changes how flows are queued; all frames stay in their flows' order.
     pub fn set_config(&mut self, config: FlowConfig) {
         self.rounds.quantum = config.quantum;
         let regrouped = self.config.per_host != config.per_host;
@@ -162,26 +165,26 @@ impl<T: Copy> Flows<T> {
         }
     }
 
-    /// Whether more flows or frames waited here than few senders have: up to 150 kB are kept for as many.
+    /// Whether more flows or frames waited here than few senders have: up to 150 kB of memory.
     #[inline]
     pub fn is_large(&self) -> bool {
         self.rounds.flows.len() > FEW_FLOWS || self.arena.most() > FEW_FRAMES
     }
 
-    /// How flows are queued.
+    /// Returns the settings.
     pub fn config(&self) -> &FlowConfig {
         &self.config
     }
 
-    /// Adds a frame behind those of its flow. The caller has seen to it that there is room: nothing is dropped here.
+    /// Adds a frame behind those of its flow. The caller has checked the room: nothing is dropped here.
     ///
     /// # Panics
-    /// With 2^32 - 1 frames waiting; memory ends long before.
+    /// With 2^32 - 1 waiting frames; memory ends long before.
     pub fn push(&mut self, key: FlowKey, queued: Queued<T>) {
         self.push_numbered(key, queued, 0);
     }
 
-    /// Adds a frame that is to have a number when it [leaves](Self::pop_numbered) for another queue.
+    /// Adds a frame with a number for [leaving](Self::pop_numbered) to another queue.
     pub(super) fn push_numbered(&mut self, key: FlowKey, queued: Queued<T>, number: u64) {
         let index = self.flow(key);
         let flow = &mut self.rounds.flows[usize::from(index)];
@@ -200,7 +203,7 @@ impl<T: Copy> Flows<T> {
         self.rounds.settle();
     }
 
-    /// The flow of a key.
+    /// Returns the flow of a key.
     #[inline]
     fn flow(&mut self, key: FlowKey) -> Index {
         let flows = &mut self.rounds.flows;
@@ -211,7 +214,7 @@ impl<T: Copy> Flows<T> {
             Lookup::Known(index) => index,
             Lookup::Shared(index) => {
                 let flow = &mut flows[usize::from(index)];
-                // With the frame that comes.
+                // Including the new frame.
                 flow.shared = flow.list.frames + 1;
                 index
             }
@@ -227,12 +230,12 @@ impl<T: Copy> Flows<T> {
         }
     }
 
-    /// An idle flow has frames now.
+    /// Gives an idle flow its place: it has frames now.
     fn activate(&mut self, index: Index) {
         let key = self.rounds.flows[usize::from(index)].key.host;
         let hosts = &mut self.rounds.hosts;
         let host = if self.config.per_host {
-            // The host without a number is that of all flows, where hosts do not count.
+            // If hosts do not count, all flows belong to the host without a number.
             let next = hosts.len() as Index;
             let is_idle = |index| hosts[usize::from(index)].flows == 0;
             match self.host_ways.place(key, next, is_idle, |_| false) {
@@ -248,56 +251,56 @@ impl<T: Copy> Flows<T> {
         self.rounds.activate(index, host);
     }
 
-    /// The frame whose turn it is: asked again, the same, until anything is pushed, taken or dropped.
+    /// Returns the frame whose turn it is: the same until a push, take or drop.
     #[inline]
     pub fn head(&self) -> Option<&Queued<T>> {
         self.first().map(|node| &node.queued)
     }
 
-    /// Whether the frame whose turn it is found none of its flow before it when it came: so it is of every frame of a flow
-    /// that has little to send.
+    /// Whether the frame whose turn it is came when its flow had no frames: so does every frame of a sparse
+    /// flow.
     #[inline]
     pub fn is_sparse(&self) -> bool {
         self.rounds.first().is_some_and(|index| self.rounds.flows[usize::from(index)].is_sparse)
     }
 
-    /// The frame whose turn it is, with the node that it lies in.
+    /// Returns the node of the frame whose turn it is.
     #[inline]
     pub(super) fn first(&self) -> Option<&Node<T>> {
         self.arena.front(&self.rounds.flows[usize::from(self.rounds.first()?)].list)
     }
 
-    /// Where the frames are.
+    /// Returns the frames' memory.
     pub(super) fn arena(&self) -> &Arena<T> {
         &self.arena
     }
 
-    /// How many bytes of the frame whose turn it is may leave at once, where `most` bytes may go before another flow has its
-    /// turn: a round of all flows takes no longer, where that leaves each a frame.
+    /// Returns how many bytes of the frame whose turn it is may leave at once, if `most` bytes may go
+    /// before another flow's turn: a round of all flows takes no longer, if that allows each a frame.
     #[inline]
     pub fn part(&self, most: u64) -> Option<u32> {
         Some(self.head()?.bytes.min(self.longest_part(most)))
     }
 
-    /// How many bytes of any frame may leave at once.
+    /// Returns how many bytes of any frame may leave at once.
     #[inline]
     fn longest_part(&self, most: u64) -> u32 {
         let each = most / u64::from(self.active.max(1));
         u32::try_from(each).unwrap_or(u32::MAX).max(self.config.frame)
     }
 
-    /// By what the flows are judged now.
+    /// Returns the present law for flows.
     #[inline]
     fn law(&self) -> Law {
         let FlowConfig { target, interval, frame, turn, .. } = self.config;
-        // In a flow that sends a frame while each other one does, no frame is there for less than that takes.
+        // In a flow that sends one frame per turn of all others, each frame waits for a round.
         Law { target: target.max(turn.saturating_mul(2 * u64::from(self.active))), interval, frame }
     }
 
-    /// What is to become of the frame whose turn it is, and which is to leave now; `Pass` without one. `ect`: whether its
-    /// sender [understands marks](crate::frame::ect); asked only where it is to be told.
+    /// Judges the frame whose turn it is, just before it leaves; `Pass` without one. `ect`: whether its
+    /// sender [understands marks](crate::frame::ect); called only if it must be informed.
     ///
-    /// Of a part that is to be marked it says so until it has left, or its frame was dropped.
+    /// A part that must be marked gets the same verdict until it has left, or its frame was dropped.
     pub fn judge(&mut self, now: u64, ect: impl FnOnce() -> bool) -> Verdict {
         let Some(index) = self.rounds.first() else { return Verdict::Pass };
         if index == self.marked {
@@ -314,8 +317,8 @@ impl<T: Copy> Flows<T> {
         verdict
     }
 
-    /// Takes at most `bytes` of the frame whose turn it is, and charges its flow; the answer has the bytes that were taken.
-    /// What is left stays the first of its flow.
+    /// Takes at most `bytes` of the frame whose turn it is, and charges its flow; the result has the taken
+    /// bytes. The rest stays the first of its flow.
     pub fn take(&mut self, bytes: u32) -> Option<Queued<T>> {
         let index = self.rounds.first()?;
         let taken = self.shrink(index, bytes)?;
@@ -324,13 +327,14 @@ impl<T: Copy> Flows<T> {
         Some(taken)
     }
 
-    /// The flow whose turn it is cannot send now: the others go first. One that is new is old then, and it is asked again
-    /// after a round.
+    /// Lets other flows go before the one whose turn it is, which cannot send now. A new one becomes old;
+    /// its next turn comes after a round.
     pub fn yield_turn(&mut self) {
         self.rounds.yield_turn();
     }
 
-    /// Drops at most `bytes` of the frame whose turn it is: after [`Verdict::Drop`]. Its flow is not charged.
+    /// Drops at most `bytes` of the frame whose turn it is, after [`Verdict::Drop`]. Its flow is not
+    /// charged.
     pub fn drop_head(&mut self, bytes: u32) -> Option<Queued<T>> {
         let index = self.rounds.first()?;
         let dropped = self.shrink(index, bytes)?;
@@ -342,26 +346,25 @@ impl<T: Copy> Flows<T> {
         Some(dropped)
     }
 
-    /// Drops the oldest frame of the flow that has most bytes.
+    /// Drops the oldest frame of the flow with most bytes.
     pub fn drop_longest(&mut self) -> Option<Queued<T>> {
         let index = self.longest.first()?;
         self.pop(index)
     }
 
-    /// Takes out the oldest of all frames.
+    /// Takes out the oldest frame of all.
     pub fn pop_oldest(&mut self) -> Option<Queued<T>> {
         self.pop(self.ages.oldest()?)
     }
 
-    /// Takes out the oldest of all frames, with the number that it was [pushed](Self::push_numbered) with.
+    /// Takes out the oldest frame of all, with its number of [`push_numbered`](Self::push_numbered).
     pub(super) fn pop_numbered(&mut self) -> Option<(Queued<T>, u64)> {
         let index = self.ages.oldest()?;
         let number = self.arena.front(&self.rounds.flows[usize::from(index)].list)?.arrival;
         Some((self.pop(index)?, number))
     }
 
-    /// Drops the frames that have waited for `hold` ns, the oldest first; they go to `dropped`. Nearly free when there are
-    /// none.
+    /// Drops frames that have waited for `hold` ns, oldest first, into `dropped`. Nearly free without any.
     pub fn expire(&mut self, now: u64, hold: u64, mut dropped: impl FnMut(Queued<T>)) {
         while let Some(oldest) = self.oldest()
             && overdue(oldest, hold, now)
@@ -371,27 +374,27 @@ impl<T: Copy> Flows<T> {
         }
     }
 
-    /// Takes out all frames, the oldest first.
+    /// Takes out all frames, oldest first.
     pub fn drain(&mut self, mut drained: impl FnMut(Queued<T>)) {
         while let Some(queued) = self.pop_oldest() {
             drained(queued);
         }
     }
 
-    /// Since when the oldest frame waits, ns.
+    /// Returns since when the oldest frame waits (ns).
     #[inline]
     pub fn oldest(&self) -> Option<u64> {
         let flow = &self.rounds.flows[usize::from(self.ages.oldest()?)];
         self.arena.front(&flow.list).map(|node| node.queued.enqueued)
     }
 
-    /// How much waits.
+    /// Returns the waiting frames and bytes.
     #[inline]
     pub fn backlog(&self) -> Backlog {
         self.total
     }
 
-    /// How many flows have frames.
+    /// Returns the number of flows with frames.
     #[inline]
     pub fn active(&self) -> u32 {
         self.active
@@ -424,7 +427,7 @@ impl<T: Copy> Flows<T> {
         first
     }
 
-    /// So many bytes have left a flow.
+    /// Notes that so many bytes have left a flow.
     #[inline]
     fn removed(&mut self, index: Index, bytes: u32) {
         self.total.bytes -= u64::from(bytes);
@@ -436,7 +439,7 @@ impl<T: Copy> Flows<T> {
         }
     }
 
-    /// A flow's bytes have changed.
+    /// Updates a flow's place by its bytes.
     #[inline]
     fn set_length(&mut self, index: Index) {
         let list = &self.rounds.flows[usize::from(index)].list;

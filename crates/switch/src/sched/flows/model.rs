@@ -1,6 +1,6 @@
-//! Flow queues once more, slowly: lists of keys as the RFC draws them, and every question answered by looking at all
-//! flows. No table of ways, no arena, no heap. Random sequences of every operation [must agree](super::agreement) with it.
-//! CoDel is the same code: its own tests compare it with RFC 8289.
+//! A slow model of flow queues: lists of keys as in the RFC, with every question answered by looking at all
+//! flows. No table of ways, arena or heap. Random sequences of all operations [must
+//! agree](super::agreement) with it. CoDel is the same code: its own tests compare it with RFC 8289.
 
 use super::codel::{Codel, Law};
 use super::{FlowConfig, Verdict};
@@ -10,13 +10,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Default)]
 struct Flow {
-    /// With the numbers of their arrival.
+    /// With their numbers of arrival.
     frames: VecDeque<(Queued<u32>, u64)>,
     deficit: i64,
     codel: Codel,
     host: u32,
     listed: bool,
-    /// Of those that began to wait, the number; decides between flows of equal length.
+    /// Number among the flows that began to wait; decides between flows of equal length.
     index: usize,
 }
 
@@ -30,12 +30,12 @@ pub(super) struct Model {
     config: FlowConfig,
     flows: BTreeMap<u32, Flow>,
     new: VecDeque<u32>,
-    /// Hosts in turn, and the flows of each.
+    /// Hosts in turn, and each one's flows.
     hosts: VecDeque<u32>,
     old: BTreeMap<u32, VecDeque<u32>>,
     deficits: BTreeMap<u32, i64>,
     arrivals: u64,
-    /// Whose first frame is to be marked.
+    /// The flow whose first frame must be marked.
     marked: Option<u32>,
 }
 
@@ -94,7 +94,7 @@ impl Model {
         self.turn();
     }
 
-    /// The flow whose turn it is: RFC 8290, 4.2, with a round of hosts around the old flows.
+    /// Returns the flow whose turn it is: RFC 8290, 4.2, with a round of hosts around the old flows.
     fn turn(&mut self) -> Option<u32> {
         let quantum = i64::from(self.config.quantum);
         loop {
@@ -157,7 +157,7 @@ impl Model {
         Some(self.head()?.bytes.min(each.min(u32::MAX.into()) as u32))
     }
 
-    /// The flow of the head.
+    /// Returns the flow of the head.
     pub(super) fn key(&mut self) -> Option<u32> {
         self.turn()
     }
@@ -254,7 +254,7 @@ impl Model {
         dropped
     }
 
-    /// The flow of the frame that came first.
+    /// Returns the flow of the oldest frame.
     fn eldest(&self) -> Option<(u64, u32)> {
         self.flows.iter().filter_map(|(key, flow)| Some((flow.frames.front()?.1, *key))).min()
     }
@@ -263,7 +263,7 @@ impl Model {
         (self.flows.values().map(|f| f.frames.len()).sum(), self.flows.values().map(Flow::bytes).sum())
     }
 
-    /// Where nothing waits, no flow stands in a list. Turns end at once.
+    /// Without waiting frames, no flow is in a list. Turns end at once.
     fn settle(&mut self) {
         if self.active() == 0 {
             self.rest();

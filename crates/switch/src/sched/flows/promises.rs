@@ -1,4 +1,4 @@
-//! What flow queues promise, whatever comes: fairness, sparse flows first, bounds.
+//! Promises of flow queues under any traffic: fairness, sparse flows first, bounds.
 
 use super::*;
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn queued(frame: u32, bytes: u32) -> Queued<u32> {
 }
 
 proptest! {
-    /// Flows that always have frames have sent the same, but for a quantum and a frame, at every moment.
+    /// Busy flows have sent equally at every moment, except for a quantum and a frame.
     #[test]
     fn busy_flows_have_equal_parts(sizes in prop::collection::vec(60..1515u32, 2..20), takes in 1..800usize) {
         let mut flows = Flows::new(CONFIG);
@@ -41,7 +41,7 @@ proptest! {
         }
     }
 
-    /// However many flows a host has, it sends as much as one that has a single flow; and of one-frame flows, too.
+    /// However many flows a host has, even of one frame each, it sends as much as one with a single flow.
     #[test]
     fn hosts_have_equal_parts(many in 2..60u32, one_frame: bool, takes in 200..800usize) {
         let mut flows = Flows::new(FlowConfig { per_host: true, ..CONFIG });
@@ -68,8 +68,8 @@ proptest! {
         }
     }
 
-    /// A flow that sends less than its part has its turn next, beside any number of busy ones: no frame but the rest of
-    /// the turn of another new flow comes first.
+    /// A flow below its share has the next turn beside any number of busy ones: only the rest of another
+    /// new flow's turn comes first.
     #[test]
     fn a_sparse_flow_goes_first(busy in 1..100u32, rounds in 1..30u32, bytes in 60..1515u32) {
         let mut flows = Flows::new(CONFIG);
@@ -78,7 +78,7 @@ proptest! {
                 flows.push(key(flow, 0), queued(flow, 1500));
             }
         }
-        // All had their turn as new ones, so that they are old.
+        // All had their first turns, so they are old.
         for _ in 0..2 * busy {
             let taken = flows.take(u32::MAX).unwrap();
             flows.push(key(taken.frame, 0), taken);
@@ -86,7 +86,7 @@ proptest! {
         for _ in 0..rounds {
             flows.push(key(0, 0), queued(0, bytes));
             prop_assert_eq!(flows.take(u32::MAX).unwrap().frame, 0);
-            // A round, after which it is idle again.
+            // A round, after which it is idle.
             for _ in 0..2 * busy {
                 let taken = flows.take(u32::MAX).unwrap();
                 prop_assert!(taken.frame > 0);
@@ -95,7 +95,7 @@ proptest! {
         }
     }
 
-    /// Frames of a flow leave in the order in which they came, whatever else is done.
+    /// Frames of a flow leave in order of arrival, whatever happens.
     #[test]
     fn a_flow_keeps_its_order(steps in prop::collection::vec((0..12u32, 0..4u8), 1..500)) {
         let mut flows = Flows::new(CONFIG);
@@ -114,7 +114,7 @@ proptest! {
         }
     }
 
-    /// It is known of the frame whose turn it is whether its flow had none before it when it came.
+    /// Each frame knows whether its flow was empty when it came.
     #[test]
     fn what_found_none_before_it_is_known(steps in prop::collection::vec((0..6u32, 0..5u8), 1..500)) {
         let mut flows = Flows::new(CONFIG);
@@ -125,7 +125,7 @@ proptest! {
             prop_assert_eq!(flows.is_sparse(), flows.head().is_some_and(|head| head.frame % 2 == 1));
             let is_last = flows.head().is_some_and(|head| head.bytes <= 100);
             let left = match what {
-                // What is left of a frame is as the whole was.
+                // The rest of a frame is like the whole.
                 0 => flows.take(100).filter(|_| is_last),
                 1 => flows.take(u32::MAX),
                 2 => flows.drop_head(u32::MAX),
@@ -139,7 +139,7 @@ proptest! {
         }
     }
 
-    /// The longest gives way.
+    /// The longest flow loses frames.
     #[test]
     fn the_longest_flow_gives_way(lengths in prop::collection::vec(1..50u32, 1..200), drops in 1..400usize) {
         let mut flows = Flows::new(CONFIG);
@@ -159,8 +159,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// However much longer than a quantum frames are, and whichever flows ran out of frames meanwhile: no operation looks at a
-    /// flow or a host more than a few times.
+    /// However much longer than a quantum frames are, and whichever flows ran out of frames: no operation
+    /// looks at a flow or a host more than a few times.
     #[test]
     fn a_turn_is_found_in_few_steps(
         config in (300..9_100u32, 1514..65_536u32, any::<bool>()),
@@ -189,7 +189,7 @@ proptest! {
     }
 }
 
-/// What is left of a long frame stays, and each part is a turn: flows of super-frames have equal parts, too.
+/// The rest of a long frame stays, and each part is a turn: flows of super-frames get equal shares, too.
 #[test]
 fn long_frames_leave_in_parts() {
     let mut flows = Flows::new(CONFIG);
@@ -220,7 +220,7 @@ fn a_part_is_longer_where_fewer_flows_wait() {
     assert_eq!(flows.part(0), Some(1514), "a frame of the largest size at least");
 }
 
-/// A million flows of one frame each, of which few wait at a time, and a busy one: memory and order stay bounded.
+/// A million flows of one frame each, few at a time, and a busy one: memory and order stay bounded.
 #[test]
 fn a_million_flows_of_one_frame() {
     let mut flows = Flows::new(CONFIG);
@@ -250,12 +250,13 @@ fn a_million_flows_of_one_frame() {
     assert!(left <= 2_000);
 }
 
-/// One flow that ignores what it is told: its queue is its own, the others' frames pass at once.
+/// A flow that ignores marks and drops has a queue of its own; the others' frames pass at once.
 #[test]
 fn a_flood_harms_itself_alone() {
     let mut flows = Flows::new(CONFIG);
     let (mut dropped, mut waited) = (0, 0);
-    // One frame of 1500 bytes leaves each 0.6 ms, 20 Mbit/s; the flood sends three, and a ping comes each 10 ms.
+    // One frame of 1500 bytes leaves each 0.6 ms, 20 Mbit/s; the flood sends three, and a ping comes each
+    // 10 ms.
     for tick in 0..10_000u64 {
         let now = 1_000_000 + tick * 600_000;
         for _ in 0..3 {
@@ -277,7 +278,7 @@ fn a_flood_harms_itself_alone() {
         }
     }
     assert!(dropped > 100, "{dropped}");
-    // The first of all waits for the turn of the flood, which is new, too.
+    // The very first waits for the turn of the flood, which is new, too.
     assert!(waited <= 1_200_000, "{waited} ns");
 }
 
@@ -298,7 +299,7 @@ fn a_change_of_grouping_loses_nothing() {
     assert!(left.is_sorted() && left.len() == 99);
 }
 
-/// A flow that comes again before all others had their turns is an old one.
+/// A flow that returns before all others had their turns is old.
 #[test]
 fn a_small_frame_does_not_wait_for_a_full_frame_of_each_other_flow() {
     let median = |quantum| {

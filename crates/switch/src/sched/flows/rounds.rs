@@ -1,4 +1,4 @@
-//! Whose turn it is: DRR++ (RFC 8290, 4.2), and the hosts' turns around it.
+//! The flows' turns: DRR++ (RFC 8290, 4.2), within the hosts' turns.
 //!
 //! ```text
 //!   new     f7 ▸ f3                                 flows that had nothing waiting: first
@@ -6,17 +6,17 @@
 //!           old f1 ▸ f4 ▸ f9    old f2              and each host's flows in turn
 //! ```
 //!
-//! A flow has a deficit, bytes that it may send in its turn: a quantum to begin with, and one more whenever its turn has
-//! come and it has none left. A flow that begins is *new* for one quantum, or until it has nothing more to send; then it is
-//! *old*, so that it cannot be new again before all others had their turns. It is idle when its turn comes and it has no
-//! frames.
+//! A flow has a deficit, bytes that it may send in its turn: a quantum at first, and one more whenever its
+//! turn comes without any left. A beginning flow is *new* for one quantum, or until it has no more frames;
+//! then it is *old*, so it cannot be new before all others had their turns. It becomes idle when its turn
+//! comes without frames.
 //!
-//! Where hosts are to be equal, a host has a deficit besides, which all of its flows use up, and its flows are new only
-//! while it has some left: a host with a million flows of one frame each sends no more than its neighbour with one. Otherwise all
-//! flows are one host's.
+//! If hosts must be equal, a host also has a deficit, which all of its flows use up, and its flows are new
+//! only while some is left: a host with a million flows of one frame each sends no more than its neighbour
+//! with one. Otherwise all flows belong to one host.
 //!
-//! A frame of 64 KB uses up 218 quanta of 300 bytes. Where a whole round gave no flow its turn, the rounds that would give none
-//! either are not gone through: each flow gets the quanta of all of them at once.
+//! A frame of 64 KB uses up 218 quanta of 300 bytes. After a whole round without a turn, further such
+//! rounds are skipped: each flow gets all their quanta at once.
 
 use super::codel::Codel;
 use super::ways::{Index, NONE};
@@ -29,15 +29,15 @@ pub(super) struct Flow {
     pub(super) list: List,
     pub(super) codel: Codel,
     pub(super) key: FlowKey,
-    /// Its first frame found none before it when it came.
+    /// Its first frame came when it had none.
     pub(super) is_sparse: bool,
     /// Bytes; at most a quantum.
     deficit: i64,
     pub(super) host: Index,
     next: Index,
-    /// Of its frames so many, the first ones, end with the last that came of a key that [shares](super::ways) it.
+    /// Number of its first frames up to the last one of a key that [shares](super::ways) it.
     pub(super) shared: u32,
-    /// It has no frames, and no turn.
+    /// It has neither frames nor a turn.
     pub(super) is_idle: bool,
 }
 
@@ -57,7 +57,7 @@ impl Flow {
     }
 }
 
-/// A host: what its flows share.
+/// A host: the shared state of its flows.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     old: Chain,
@@ -74,7 +74,7 @@ impl Host {
         Self { old: Chain::EMPTY, deficit: 0, next: NONE, is_in_turn: false, flows: 0 };
 }
 
-/// A list through flows, or through hosts, that is left at its front alone.
+/// A list of flows or of hosts, from which only the front is removed.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
     first: Index,
@@ -130,7 +130,7 @@ impl Chain {
         }
     }
 
-    /// The first becomes the last.
+    /// Moves the first to the end.
     fn rotate<L: Linked>(&mut self, all: &mut [L]) {
         if self.first != self.last {
             let first = self.first;
@@ -153,9 +153,9 @@ pub(super) struct Rounds {
     new: Chain,
     ring: Chain,
     pub(super) quantum: u32,
-    /// Hosts are to be equal.
+    /// Hosts must be equal.
     pub(super) per_host: bool,
-    /// How often a flow or a host was looked at to find whose turn it is.
+    /// Looks at flows and hosts during the search for turns.
     #[cfg(test)]
     pub(super) visits: std::cell::Cell<usize>,
 }
@@ -180,7 +180,7 @@ impl Rounds {
         self.visits.set(self.visits.get() + 1);
     }
 
-    /// An idle flow has a frame now, and is of `host`.
+    /// Activates an idle flow, which belongs to `host`.
     pub(super) fn activate(&mut self, index: Index, host: Index) {
         let quantum = i64::from(self.quantum);
         let (flow, of) = (&mut self.flows[usize::from(index)], &mut self.hosts[usize::from(host)]);
@@ -192,23 +192,24 @@ impl Rounds {
         self.new.push(&mut self.flows, index);
     }
 
-    /// The flow whose turn it is.
+    /// Returns the flow whose turn it is.
     #[inline]
     pub(super) fn first(&self) -> Option<Index> {
         self.new.first().or_else(|| self.hosts[usize::from(self.ring.first()?)].old.first())
     }
 
-    /// How many bytes a flow may send before its turn ends; its last frame may be longer.
+    /// Returns how many bytes a flow may send in its turn; its last frame may be longer.
     #[inline]
     pub(super) fn credit(&self, index: Index) -> i64 {
         let Flow { deficit, host, .. } = self.flows[usize::from(index)];
         if self.per_host { deficit.min(self.hosts[usize::from(host)].deficit) } else { deficit }
     }
 
-    /// Gives the turn to a flow that has frames and may send, if any has: after every change. The RFC does so when the next
-    /// frame is to leave, so that what comes meanwhile finds its flow new; here nothing depends on when that is asked.
+    /// Gives the turn to a flow with frames and credit, if any: after every change. The RFC does so when
+    /// the next frame is to leave, so that a new arrival finds its flow new; here the time of the question
+    /// does not matter.
     ///
-    /// Looks at each flow and each host a few times at most, however many quanta they lack.
+    /// Looks at each flow and host a few times at most, however many quanta they lack.
     pub(super) fn settle(&mut self) {
         while let Some(index) = self.new.first() {
             let flow = &self.flows[usize::from(index)];
@@ -237,7 +238,7 @@ impl Rounds {
         }
     }
 
-    /// The turn of a new flow ends.
+    /// Ends the turn of a new flow.
     fn grow_old(&mut self, index: Index) {
         self.note_visit();
         self.new.pop(&mut self.flows);
@@ -255,7 +256,7 @@ impl Rounds {
         }
     }
 
-    /// Gives the turn to a flow of the host whose turn it is; whether one has frames. All others are idle then.
+    /// Gives the turn to a flow of the present host; whether one has frames. All others are idle then.
     fn settle_host(&mut self, turn: Index) -> bool {
         let mut passed = 0;
         while let Some(index) = self.hosts[usize::from(turn)].old.first() {
@@ -281,14 +282,14 @@ impl Rounds {
         false
     }
 
-    /// Goes at once through all rounds of a host's flows in which none that has frames may send. Those that have none become
-    /// idle when they might.
+    /// Skips all rounds of a host's flows in which none with frames may send. Flows without frames become
+    /// idle in them.
     #[cold]
     fn skip_flows(&mut self, turn: Index) {
         let old = self.hosts[usize::from(turn)].old;
         let with_frames = old.iter(&self.flows).filter(|index| self.has_frames(*index));
         let rounds = with_frames.map(|index| self.lacks(self.flows[usize::from(index)].deficit)).min();
-        // Without frames there is no end but that all are idle.
+        // Without frames they end with all idle.
         let rounds = rounds.unwrap_or(i64::MAX);
         for _ in 0..self.hosts[usize::from(turn)].flows {
             let old = &mut self.hosts[usize::from(turn)].old;
@@ -303,8 +304,8 @@ impl Rounds {
         }
     }
 
-    /// Goes at once through all rounds of the hosts in which none that has frames may send. One that has none leaves the ring
-    /// when it might.
+    /// Skips all rounds of the hosts in which none with frames may send. Hosts without frames leave the
+    /// ring in them.
     #[cold]
     fn skip_hosts(&mut self) {
         let with_frames = self.ring.iter(&self.hosts).filter(|host| self.host_has_frames(*host));
@@ -322,7 +323,7 @@ impl Rounds {
         }
     }
 
-    /// Whether a host in the ring has frames, where no flow is new.
+    /// Whether a host in the ring has frames, if no flow is new.
     fn host_has_frames(&self, host: Index) -> bool {
         self.note_visit();
         self.hosts[usize::from(host)].old.iter(&self.flows).any(|flow| self.has_frames(flow))
@@ -333,7 +334,7 @@ impl Rounds {
         !self.flows[usize::from(flow)].list.is_empty()
     }
 
-    /// How many quanta a flow or host of this deficit must get before it may send.
+    /// Returns how many quanta a flow or host of this deficit needs before it may send.
     fn lacks(&self, deficit: i64) -> i64 {
         if deficit > 0 { 0 } else { -deficit / i64::from(self.quantum) + 1 }
     }
@@ -342,7 +343,8 @@ impl Rounds {
         self.per_host && self.hosts[usize::from(host)].deficit <= 0
     }
 
-    /// The flow whose turn it is lets the others go first, of its host and of the other hosts, and keeps its deficit.
+    /// Lets the other flows of its host, and the other hosts, go before the flow whose turn it is, which
+    /// keeps its deficit.
     pub(super) fn yield_turn(&mut self) {
         if let Some(index) = self.new.first() {
             self.grow_old(index);
@@ -353,7 +355,7 @@ impl Rounds {
         self.settle();
     }
 
-    /// A flow has sent so many bytes.
+    /// Charges a flow for sent bytes.
     #[inline]
     pub(super) fn charge(&mut self, index: Index, bytes: u32) {
         let flow = &mut self.flows[usize::from(index)];
@@ -363,7 +365,7 @@ impl Rounds {
         }
     }
 
-    /// Nothing waits, so no flow has to wait for the turn of another: all are idle.
+    /// Makes all flows idle: none has frames, so none has to wait for another's turn.
     pub(super) fn rest(&mut self) {
         while let Some(index) = self.new.first() {
             self.new.pop(&mut self.flows);
@@ -374,7 +376,7 @@ impl Rounds {
         }
     }
 
-    /// The host whose turn it is has no frames: its flows are idle.
+    /// Takes the present host, which has no frames, out of the ring: its flows are idle.
     fn leave_ring(&mut self, turn: Index) {
         self.ring.pop(&mut self.hosts);
         self.hosts[usize::from(turn)].is_in_turn = false;

@@ -1,22 +1,22 @@
-//! Frames of a flow that leave one after the other in its turn, together.
+//! Frames of a flow that leave together in its turn.
 //!
 //! ```text
 //!  head: of flow f ──▶ f1 ▶ f2 ▶ f3 │ f4 ▶ f5
 //!                         the turn ┘ f has sent what it may, or f4 is to be cut, or may have to be told
 //! ```
 //!
-//! Which these are is told without taking them. Another flow has its turn before them only if it comes meanwhile.
+//! The turn is computed without taking frames. Only the arrival of another flow can come between them.
 
 use super::codel::{Codel, Law};
 use super::rounds::Flow;
 use super::{Flows, Queued};
 
 impl<T: Copy> Flows<T> {
-    /// What is left of the turn of the flow whose turn it is, at `now`, where parts are as [above](Self::part).
+    /// Returns the rest of the present turn at `now`, with parts as in [`part`](Self::part).
     pub(in crate::sched) fn turn(&self, now: u64, most: u64) -> Option<Turn> {
         let index = self.rounds.first()?;
         let Flow { list, codel, .. } = &self.rounds.flows[usize::from(index)];
-        // One that alone has frames has all turns.
+        // A flow that alone has frames has all turns.
         let credit = if self.active == 1 { i64::MAX } else { self.rounds.credit(index) };
         Some(Turn {
             now,
@@ -28,8 +28,8 @@ impl<T: Copy> Flows<T> {
         })
     }
 
-    /// Takes the next `frames` of a [turn](Self::turn), judging each, or the frame whose turn it is, as it was judged: as one
-    /// after the other by [`take`](Self::take). The bytes of the last.
+    /// Takes the next `frames` of a [turn](Self::turn), judging each, or the judged frame whose turn it is:
+    /// like repeated [`take`](Self::take). Returns the bytes of the last.
     pub(in crate::sched) fn take_turn(
         &mut self,
         now: u64,
@@ -55,29 +55,30 @@ impl<T: Copy> Flows<T> {
 }
 
 impl Law {
-    /// How long a frame, the first of a flow of `bytes`, has waited, and how many bytes wait behind a segment of it.
+    /// Returns how long a frame, the first of a flow of `bytes`, has waited, and the bytes behind a segment
+    /// of it.
     #[inline]
     pub(super) fn seen<T>(&self, now: u64, head: &Queued<T>, bytes: u64) -> (u64, u64) {
         (now.saturating_sub(head.enqueued), bytes - u64::from(head.bytes.min(self.frame)))
     }
 }
 
-/// What is left of the turn of a flow: which of its frames leave one after the other, each whole, as none is to be told.
+/// The rest of a flow's turn: frames that leave whole, one after the other, since none must be judged.
 #[derive(Debug)]
 pub(in crate::sched) struct Turn {
     now: u64,
     law: Law,
     codel: Codel,
-    /// What waits of the flow.
+    /// Waiting bytes of the flow.
     bytes: u64,
-    /// What it may send.
+    /// Its credit (bytes).
     credit: i64,
-    /// The longest frame that is not cut.
+    /// The longest uncut frame.
     most: u32,
 }
 
 impl Turn {
-    /// Whether the next frame of the flow leaves; it has left then.
+    /// Whether the flow's next frame leaves; it is counted then.
     #[inline]
     pub(in crate::sched) fn lets_pass<T>(&mut self, next: &Queued<T>) -> bool {
         let (sojourn, behind) = self.law.seen(self.now, next, self.bytes);

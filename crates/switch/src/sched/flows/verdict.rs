@@ -1,6 +1,6 @@
-//! What becomes of a frame that waited by flow.
+//! The verdict on a frame that waited by flow.
 
-/// What is to become of a frame that is about to leave.
+/// The verdict on a frame that is about to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It leaves as it is.

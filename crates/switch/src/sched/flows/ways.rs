@@ -1,13 +1,13 @@
-//! Which flow, or which host, a key means: a set-associative table, as caches have them.
+//! The flow or host of a key: a set-associative table, as in caches.
 //!
 //! ```text
 //!   key ──▶ its set: 8 ways [ key ▸ entry | key ▸ entry | ... ]
 //! ```
 //!
-//! A key takes a way that is free, or whose entry is idle. Where all eight are busy the table doubles, up to 1024 entries;
-//! from then on the key shares one of them, and stays there while frames wait that came so: none overtakes another of its
-//! flow. With 1024 busy flows that is one new flow in two; with 100, none in a million.
-//! Keys are [hashes that no sender can choose](crate::frame::FlowKey).
+//! A key takes a free way, or one with an idle entry. If all eight are busy the table doubles, up to 1024
+//! entries; after that the key shares one of them, and stays there while such frames wait, so that none
+//! overtakes another of its flow. With 1024 busy flows that is one new flow in two; with 100, none in a
+//! million. Keys are [hashes that no sender can choose](crate::frame::FlowKey).
 
 /// An entry's number.
 pub(super) type Index = u16;
@@ -21,7 +21,7 @@ pub(super) const MOST: usize = 1024;
 /// Sets from the start.
 const SETS: usize = 2;
 
-/// A key and what it means.
+/// A key and its entry.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     key: u32,
@@ -37,16 +37,16 @@ pub(super) struct Ways {
     sets: Vec<[Way; WAYS]>,
 }
 
-/// Where a key was placed.
+/// The place of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
-    /// It was there.
+    /// It was present.
     Known(Index),
-    /// It shares that of another.
+    /// It shares another key's entry.
     Shared(Index),
-    /// An idle entry is its own now.
+    /// It takes over an idle entry.
     Reused(Index),
-    /// A new entry, of the number that was given as the next.
+    /// A new entry with the given next number.
     New,
 }
 
@@ -55,8 +55,8 @@ impl Ways {
         Self { sets: vec![[FREE; WAYS]; SETS] }
     }
 
-    /// Places a key, if it is not there. `next`: the number of a new entry; `is_shared`: whether frames wait of an entry whose
-    /// keys shared it.
+    /// Places a key if it is not present. `next`: the number of a new entry; `is_shared`: whether frames of
+    /// keys that shared an entry wait.
     #[inline]
     pub(super) fn place(
         &mut self,
@@ -83,12 +83,12 @@ impl Ways {
         loop {
             let sets = self.sets.len();
             let set = &mut self.sets[key as usize & (sets - 1)];
-            // The one that it shares, where it has to.
+            // The one that it shares if necessary.
             let shared = set[(key >> 24) as usize % WAYS].index;
             if shared != NONE && is_shared(shared) {
                 return Lookup::Shared(shared);
             }
-            // A new entry first: an idle one still knows what CoDel told its flow.
+            // A new entry first: an idle one still has its flow's CoDel state.
             if let Some(way) = set.iter_mut().find(|way| way.index == NONE) {
                 *way = Way { key, index: next };
                 return Lookup::New;
@@ -104,7 +104,7 @@ impl Ways {
         }
     }
 
-    /// Each set becomes two, by one more bit of the keys: none has more entries than before.
+    /// Splits each set in two by one more bit of the keys: none has more entries than before.
     fn double(&mut self) {
         let sets = self.sets.len();
         self.sets.extend_from_within(..);
@@ -124,7 +124,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    /// Whether each of so many keys shares an entry, where all before it are busy.
+    /// Whether each of so many keys shares an entry, if all before it are busy.
     fn shared(keys: u32, random: &mut impl FnMut() -> u32) -> impl Iterator<Item = bool> {
         let (mut ways, mut entries) = (Ways::new(), 0);
         (0..keys).map(move |_| {
@@ -134,7 +134,7 @@ mod tests {
         })
     }
 
-    /// A million keys that come beside up to 99 busy ones, and a thousand that come beside 1024.
+    /// A million keys beside up to 99 busy ones, and a thousand beside 1024.
     #[test]
     fn few_keys_share_an_entry() {
         let mut state = 0u64;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing is idle: a key keeps its entry, and has it alone until the table is at its end.
+        /// Nothing is idle: a key keeps its entry, alone until the table is full.
         #[test]
         fn busy_keys_keep_their_entries(keys in prop::collection::vec(any::<u32>(), 1..3000)) {
             let mut ways = Ways::new();
@@ -178,7 +178,7 @@ mod tests {
             prop_assert!(shared == 0 || ways.sets.len() * WAYS == MOST);
         }
 
-        /// All is idle at once: two sets are enough for ever.
+        /// All is idle at once: two sets always suffice.
         #[test]
         fn idle_entries_are_used_again(keys in prop::collection::vec(any::<u32>(), 1..3000)) {
             let mut ways = Ways::new();
