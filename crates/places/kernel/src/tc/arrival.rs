@@ -1,4 +1,4 @@
-//! How the arrival of frames in the queues of a device is known, from its qdiscs. Pure.
+//! How the arrival time of frames in a device's queues is known, by its qdiscs. Pure.
 
 use crate::ebpf::Came;
 use crate::handle::Handle;
@@ -7,7 +7,7 @@ use crate::tc::owner;
 use crate::tc::qdisc::Setting;
 
 impl Came {
-    /// To the queue below a class of a device.
+    /// Returns it for the queue below a class of a device.
     pub fn to(link: &Netdev, class: Handle) -> Self {
         let Some(leaf) = link.leaf(class) else { return Self::Address };
         let cutter = owner::cutter(class);
@@ -24,7 +24,7 @@ impl Came {
         }
     }
 
-    /// To a device whose classes' queues are not all alike.
+    /// Returns it for a device; its classes' queues may differ.
     pub fn of(link: &Netdev) -> Self {
         let mut all = link.classes.iter().map(|class| class.id).filter(|id| link.leaf(*id).is_some());
         let first = all.next().map(|class| Self::to(link, class)).unwrap_or_default();

@@ -1,17 +1,17 @@
-//! The classes of limits and shares: what HTB is told (`struct tc_htb_opt`, linux/pkt_sched.h).
+//! The classes of limits and shares: HTB's parameters (`struct tc_htb_opt`, linux/pkt_sched.h).
 
 use crate::limit::Limit;
 use crate::tc::shaping::Share;
 
-/// How much a class sends in one turn beside others, bytes: a super-frame.
+/// Bytes of a class's turn beside others: a super-frame.
 const QUANTUM: u32 = 65_536;
 
 /// A class of HTB. Rates in bytes per second, bursts in ticks of 64 ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HtbClass {
-    /// What it gets.
+    /// Its rate.
     pub rate: u64,
-    /// What it may borrow up to.
+    /// The rate up to which it may borrow.
     pub ceil: u64,
     /// Bucket of `rate`.
     pub burst: u32,
@@ -23,40 +23,41 @@ pub struct HtbClass {
     pub priority: u32,
 }
 
-/// What a class gets for sure that is promised nothing, bytes per second: HTB knows no rate of 0. Little, since it comes
-/// on top of what is promised; a super-frame takes a minute, the longest debt that HTB keeps.
+/// Least rate of a class without a guarantee (bytes per second): HTB has no rate of 0. Small, since it
+/// comes on top of all guarantees; a super-frame takes a minute, the longest debt that HTB tracks.
 const NOTHING: u64 = 1_100;
-/// Its bucket: a frame at that rate, ticks.
+/// Its bucket: a frame at that rate (ticks).
 const NOTHING_BURST: u32 = 21_600_000;
 
 impl HtbClass {
-    /// What one of several gets of `all`: its guarantee, and up to all of it what others leave, by weight.
+    /// Returns one sender's class of `all`: its guarantee, and up to all of the rest by weight.
     pub fn share(share: &Share, all: Limit) -> Self {
         let (rate, burst) = share.guaranteed.map_or((NOTHING, NOTHING_BURST), |g| (g.rate, g.burst));
         Self {
             rate,
             burst,
-            // A turn lets the frame through that uses it up: shorter turns than super-frames would not be by weight.
+            // A turn lets the frame through that uses it up: turns shorter than a super-frame would ignore
+            // weights.
             quantum: QUANTUM * share.weight,
             priority: share.priority.into(),
             ..all.into()
         }
     }
 
-    /// What all that have no share get of `all` together.
+    /// Returns the common class of all senders without a share of `all`.
     pub fn rest(all: Limit) -> Self {
         Self { rate: NOTHING, burst: NOTHING_BURST, priority: Share::LAST.into(), ..all.into() }
     }
 
-    /// What one sender gets where each has limits of its own, and only the order is common.
+    /// Returns a sender's class if each has limits of its own, and only the order is common.
     pub fn sender(limit: Limit, realtime: bool) -> Self {
         Self { priority: if realtime { 0 } else { Share::LAST.into() }, ..limit.into() }
     }
 }
 
 impl From<Limit> for HtbClass {
-    /// `rate` and `ceil` are the limit, each with its whole burst: both buckets are charged, so the smaller one
-    /// would decide.
+    /// `rate` and `ceil` are the limit, each with its whole burst: both buckets are charged, so the smaller
+    /// one would decide.
     fn from(limit: Limit) -> Self {
         Self {
             rate: limit.rate,

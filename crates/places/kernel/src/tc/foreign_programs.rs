@@ -1,17 +1,18 @@
-//! Others' eBPF programs that get what a device receives before our filters do: XDP, and tcx, which is attached without a
-//! filter. What such a program drops or sends elsewhere is neither limited nor counted.
+//! Foreign eBPF programs that get a device's frames before our filters: XDP, and tcx, which is attached
+//! without a filter. Frames that such a program drops or redirects are neither limited nor counted.
 
 use libbpf_rs::libbpf_sys::{BPF_TCX_INGRESS, bpf_prog_query};
 use std::fmt;
 use std::ptr::null_mut;
 
-/// The most programs of a device that are asked for; the kernel has room for 64 (`BPF_MPROG_MAX`, include/linux/bpf_mprog.h).
+/// Most programs of a device in one query; the kernel has room for 64 (`BPF_MPROG_MAX`,
+/// include/linux/bpf_mprog.h).
 const ROOM: usize = 64;
 
-/// Such a program.
+/// A foreign program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForeignProgram {
-    /// At the driver, before the kernel has a packet of it.
+    /// At the driver, before the kernel has a packet.
     Xdp {
         /// Its number, as `bpftool prog` shows it.
         program: u32,
@@ -33,13 +34,13 @@ impl fmt::Display for ForeignProgram {
     }
 }
 
-/// The tcx programs at the ingress of a device; none where the kernel does not know tcx (before Linux 6.6), or does not let us
-/// ask.
+/// Returns the tcx programs at the ingress of a device; none if the kernel has no tcx (before Linux 6.6),
+/// or forbids the query.
 pub fn tcx(index: u32) -> Vec<ForeignProgram> {
     let Ok(index) = i32::try_from(index) else { return vec![] };
     let (mut programs, mut count) = ([0_u32; ROOM], ROOM as u32);
-    // SAFETY: the kernel writes at most `count` numbers to `programs`, which has room for so many, and how many there are to
-    // `count`; both live until the call returns.
+    // SAFETY: the kernel writes at most `count` numbers to `programs`, which has room for so many, and
+    // their number to `count`; both live until the call returns.
     let failed = unsafe {
         bpf_prog_query(index, BPF_TCX_INGRESS, 0, null_mut(), programs.as_mut_ptr(), &raw mut count)
     };

@@ -7,24 +7,24 @@ use std::fmt;
 pub struct IngressChain {
     /// `netdev` or `inet`.
     pub family: &'static str,
-    /// The table that it is in.
+    /// Its table.
     pub table: String,
-    /// Its name there.
+    /// Its name in the table.
     pub name: String,
     /// The devices.
     pub devices: Vec<Devices>,
     /// The handles of its rules, in their order.
     pub rules: Vec<u64>,
-    /// Whether what no rule decides is dropped.
+    /// Whether frames are dropped that no rule decides.
     pub drops: bool,
 }
 
-/// Devices that a chain names.
+/// Devices of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Devices {
     /// One.
     Named(String),
-    /// All whose names begin so, from Linux 6.16 on.
+    /// All with names beginning so, from Linux 6.16 on.
     Beginning(String),
 }
 
@@ -38,7 +38,7 @@ impl Devices {
 }
 
 impl IngressChain {
-    /// Whether it decides anything about what a device receives.
+    /// Whether it affects frames that a device receives.
     pub fn decides(&self, device: &str) -> bool {
         (self.drops || !self.rules.is_empty()) && self.devices.iter().any(|devices| devices.has(device))
     }

@@ -52,18 +52,18 @@ pub struct Kernel {
     pub(crate) socket: Socket,
     /// Interface index of our IFB, as last seen.
     ifb: Option<u32>,
-    /// The map of the classifier of each device that has one, by interface index, as last seen.
+    /// The map of each device's classifier, by interface index, as last seen.
     classifiers: BTreeMap<u32, Classes>,
-    /// The program that clears marks, once it was needed: all netdevs share it.
+    /// The program that clears marks, once needed: all netdevs share it.
     clearing: Option<Marker>,
     ingress_chains: IngressChains,
 }
 
 impl Kernel {
-    /// Opens the conversation. Looking needs no rights, changes need CAP_NET_ADMIN.
+    /// Opens the conversation. Observing needs no rights, changes need CAP_NET_ADMIN.
     ///
     /// # Errors
-    /// The operating system said no.
+    /// The operating system refused.
     pub fn open() -> io::Result<Self> {
         Ok(Self {
             socket: Socket::route()?,
@@ -74,7 +74,7 @@ impl Kernel {
         })
     }
 
-    /// Adds the VLANs of bridge ports to what was observed: one request for all of them.
+    /// Adds the VLANs of bridge ports to an observed network: one request for all.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -96,21 +96,22 @@ impl Kernel {
         Ok(())
     }
 
-    /// Adds others' rules of nftables at ingresses to what was observed. The first time, the kernel may load nftables for it.
+    /// Adds foreign nftables rules at ingresses to an observed network. The first time, the kernel may load
+    /// nftables for it.
     ///
     /// # Errors
-    /// The kernel does not answer, or does not let us ask: added is what it said the last time.
+    /// The kernel does not answer, or forbids the query: the last known rules are added.
     pub fn read_ingress_rules(&mut self, network: &mut Network) -> Result<(), NetlinkError> {
         let read = self.ingress_chains.read(network);
         network.ingress_chains = self.ingress_chains.known().to_vec();
         read
     }
 
-    /// Reads the network. Classes and filters are asked for where they may concern us: two requests for the whole
-    /// namespace, and a few for each device that is shaped or has an ingress qdisc.
+    /// Reads the network. Classes and filters are read only where they may concern us: two requests for the
+    /// whole namespace, and a few for each device with shaping or an ingress qdisc.
     ///
     /// # Errors
-    /// The kernel does not answer, or no right to read the map of a classifier (`CAP_SYS_ADMIN`).
+    /// The kernel does not answer, or forbids reading the map of a classifier (`CAP_SYS_ADMIN`).
     pub fn observe(&mut self) -> Result<Network, ObserveError> {
         let links = self.socket.dump(RTM_GETLINK, &links(), |_, body| netlink::link(body))?;
         let mut links: BTreeMap<u32, Netdev> = links.into_iter().collect();
@@ -120,7 +121,7 @@ impl Kernel {
         })?;
         let mut dropped: BTreeMap<(u32, Handle), QueueDrops> = BTreeMap::new();
         for (index, counted, qdisc) in qdiscs {
-            // One that came in between is seen next time.
+            // A new one is seen next time.
             if let Some(link) = links.get_mut(&index) {
                 dropped.insert((index, qdisc.parent), counted);
                 link.qdiscs.push(qdisc);
@@ -139,13 +140,14 @@ impl Kernel {
         Ok(network)
     }
 
-    /// As [`Self::observe`], for the interfaces `names` and the devices with the indices `before`, which may be gone, with their
-    /// objects on our IFB. The number of requests does not grow with the number of other devices. Of others,
-    /// `beside`, of bridges, and of those of `before` that have another name by now only that they are there is asked. Where no other device is on the IFB all of it is looked at, since it may go with
-    /// the last one.
+    /// Like [`Self::observe`], for the interfaces `names` and the devices with the indices `before`, which
+    /// may be gone, with their objects on our IFB. The number of requests does not grow with the number of
+    /// other devices. For other devices, those `beside`, bridges, and renamed ones of `before`, only their
+    /// existence is read. The whole IFB is read if no other device uses it, since it may go with the last
+    /// one.
     ///
     /// # Errors
-    /// As [`Self::observe`].
+    /// As for [`Self::observe`].
     pub fn observe_near(
         &mut self,
         names: &BTreeSet<String>,
@@ -164,7 +166,7 @@ impl Kernel {
             let Some((index, mut link)) = self.link(name)? else { continue };
             near.insert(index);
             if let Some(master) = link.master {
-                // It may be one of those that are looked at.
+                // It may be one of the observed ones.
                 if let Some((index, bridge)) = self.link_at(master)? {
                     links.entry(index).or_insert(bridge);
                 }
@@ -196,19 +198,19 @@ impl Kernel {
         Ok(Network { netdevs: links, near: Some(near), ..Network::default() })
     }
 
-    /// The link with this name.
+    /// Returns the link with this name.
     fn link(&mut self, name: &str) -> Result<Option<(u32, Netdev)>, NetlinkError> {
         let found = self.socket.get(RTM_GETLINK, &link_named(name), |_, body| netlink::link(body));
-        // It may have been found by another of its names.
+        // The kernel may have found it by another of its names.
         Ok(unless_gone(found)?.filter(|(_, link)| link.name == name))
     }
 
-    /// The link with this interface index.
+    /// Returns the link with this interface index.
     fn link_at(&mut self, index: u32) -> Result<Option<(u32, Netdev)>, NetlinkError> {
         unless_gone(self.socket.get(RTM_GETLINK, &link_header(index, 0, 0).0, |_, body| netlink::link(body)))
     }
 
-    /// The qdisc at a parent, where the kernel did not make it by itself below another.
+    /// Returns the qdisc at a parent, unless the kernel made it by itself below another.
     fn qdisc(&mut self, index: u32, parent: Handle) -> Result<Option<Qdisc>, NetlinkError> {
         let found = self
             .socket
@@ -216,7 +218,7 @@ impl Kernel {
         unless_gone(found)
     }
 
-    /// The qdisc of a class, and what is below one that cuts.
+    /// Returns the qdisc of a class, and the one below a cutter.
     fn leaf(
         &mut self,
         index: u32,
@@ -235,7 +237,7 @@ impl Kernel {
         unless_gone(found)
     }
 
-    /// The qdiscs at the two ends of a device.
+    /// Reads the qdiscs at the two ends of a device.
     fn read_ends(&mut self, index: u32, link: &mut Netdev) -> Result<(), NetlinkError> {
         for parent in [Handle::ROOT, Handle::CLSACT] {
             link.qdiscs.extend(self.qdisc(index, parent)?);
@@ -243,18 +245,18 @@ impl Kernel {
         Ok(())
     }
 
-    /// The classes of a root qdisc of ours.
+    /// Reads the classes of a root qdisc of ours.
     fn read_classes(&mut self, index: u32, link: &mut Netdev) -> Result<(), NetlinkError> {
         if link.root_is_ours() {
             let class = |_, body: &[u8]| Some(netlink::traffic_control(body)?.class());
-            // Classes of the root only: the kernel lists the flows of a queue below as classes, too.
+            // Classes of the root only: the kernel also lists the flows of a queue below as classes.
             let found = self.socket.dump(RTM_GETTCLASS, &on(index, owner::ROOT_QDISC), class);
             link.classes = unless_gone(found)?;
         }
         Ok(())
     }
 
-    /// The filters at its ingress, and at a root qdisc of ours that has some.
+    /// Reads the filters at its ingress, and those at a root qdisc of ours.
     fn read_filters(&mut self, index: u32, link: &mut Netdev) -> Result<(), ObserveError> {
         let at_ingress = link.ingress().map(|_| Handle::INGRESS);
         let at_root = link.may_have_root_filters().then_some(owner::ROOT_QDISC);
@@ -279,12 +281,12 @@ impl Kernel {
         Ok(())
     }
 
-    /// What is in the map of the classifier of a device.
+    /// Reads the map of a device's classifier.
     fn read_map(&mut self, index: u32, number: u32) -> Result<BTreeMap<u32, Handle>, ClassifyError> {
         if self.classifiers.get(&index).is_none_or(|known| known.number() != number) {
             match Classes::open(number) {
                 Ok(opened) => drop(self.classifiers.insert(index, opened)),
-                // It went, with its filter, while it was looked at.
+                // It went, with its filter, during the look.
                 Err(e) if e.is_gone() => return Ok(BTreeMap::new()),
                 Err(e) => return Err(e),
             }
@@ -300,11 +302,10 @@ impl Kernel {
         self.try_step(step).map_err(|why| StepError { step: step.to_string(), why })
     }
 
-    /// Does steps in their order. One that fails stops none but those that [must not
-    /// follow](Step::must_not_follow) it.
+    /// Does steps in order. A failed one stops only those that [must not follow](Step::must_not_follow) it.
     ///
     /// # Errors
-    /// The first that failed.
+    /// The first failed step.
     pub fn apply_all<'a>(&mut self, steps: impl IntoIterator<Item = &'a Step>) -> Result<(), StepError> {
         let (mut failed, mut first): (Vec<&Step>, _) = (Vec::new(), None);
         for step in steps {
@@ -332,7 +333,7 @@ impl Kernel {
         };
         if let Some(request) = netlink::request(step, &mut names)? {
             match self.socket.change(request.kind, request.flags, &request.body) {
-                // Of a filter that is made again, this was left: tables of u32 are not seen among the filters.
+                // A recreated filter left this behind: tables of u32 do not appear among the filters.
                 Err(e) if e.errno() == Some(EEXIST) && is_filter_again(step) => {}
                 done => done.map_err(|e| explain(&e))?,
             }
@@ -366,10 +367,10 @@ impl Kernel {
             .ok_or_else(|| "its classifier is gone: another program deleted it".into())
     }
 
-    /// Observes, and does what leads to `wanted`; what was done.
+    /// Observes, and does the steps to `wanted`; returns them.
     ///
     /// # Errors
-    /// A step failed; those that do not need it are done, and the next plan goes on from there.
+    /// A step failed; independent ones are done, and the next plan continues from there.
     pub fn settle(&mut self, wanted: &[Shaping]) -> Result<Plan, StepError> {
         let mut network = self.observe();
         if wanted.iter().any(|s| s.segment.is_some()) {
@@ -400,7 +401,7 @@ impl Names for KernelNames<'_> {
     }
 
     fn policer(&mut self, bucket: Bucket, before: Option<u32>) -> Result<(u32, u32), String> {
-        // One that is gone has nothing to go on with.
+        // A removed one has no counters to continue.
         let counted = before.and_then(|map| Policed::read(map).ok()).unwrap_or_default();
         let policer = Policer::load(bucket, counted).map_err(|e| e.to_string())?;
         let program = policer.with_program(|fd| fd.as_raw_fd());
@@ -443,7 +444,7 @@ impl Names for KernelNames<'_> {
     }
 }
 
-/// The interface index of a device; `ifb` is that of our IFB.
+/// Returns the interface index of a device; `ifb` is that of our IFB.
 fn index_of(ifb: Option<u32>, device: &Device) -> Result<u32, String> {
     match device {
         Device::Ifb => {
@@ -453,31 +454,31 @@ fn index_of(ifb: Option<u32>, device: &Device) -> Result<u32, String> {
     }
 }
 
-/// All links.
+/// Returns a request for all links.
 fn links() -> Vec<u8> {
     let mut body = link_header(0, 0, 0);
     body.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
     body.0
 }
 
-/// What hangs on a device, at a parent.
+/// Returns a request for the objects of a device at a parent.
 fn on(index: u32, parent: Handle) -> Vec<u8> {
     let Attributes(body) = header(index, Handle::default(), parent, 0);
     body
 }
 
-/// What was dropped while it waited for a class: its queue says more of that than the class.
+/// Counts drops of a class: its queue tells more about them than the class.
 fn count_dropped(class: &mut Class, at: impl Fn(Handle) -> Option<QueueDrops>) {
     let Some(leaf) = at(class.id) else { return };
     let below = at(owner::below(owner::cutter(class.id))).unwrap_or(leaf);
-    // What cuts counts what is dropped below it, and what it cannot cut.
+    // A cutter counts frames dropped below it, and those that it cannot cut.
     class.counters.drops = leaf.all.max(below.all);
     class.counters.full = class.counters.drops.saturating_sub(below.all.saturating_sub(below.full));
     class.counters.marked = below.marked;
     class.counters.flows = below.flows;
 }
 
-/// A device or qdisc that went while it was looked at has nothing.
+/// Returns nothing for a device or qdisc that went during the look.
 fn unless_gone<T: Default>(found: Result<T, NetlinkError>) -> Result<T, NetlinkError> {
     match found {
         Err(e) if matches!(e.errno(), Some(ENODEV | EINVAL | ENOENT)) => Ok(T::default()),

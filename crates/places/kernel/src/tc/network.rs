@@ -90,8 +90,8 @@ pub struct Counters {
     pub full: u64,
     /// Frames that CoDel marked (CE) instead.
     pub marked: u64,
-    /// Flows that wait, where they are kept apart: room is made by the longest one. As the kernel counts them: one that has just
-    /// become empty may be among them.
+    /// Flows with frames, if they are separate: the longest one makes room. The kernel may count one that
+    /// has just become empty.
     pub flows: Option<u64>,
     /// Bytes that wait now.
     pub backlog: u64,
@@ -119,27 +119,27 @@ pub struct Filter {
 /// The action of a filter of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Everything goes to the egress of another device.
+    /// All frames go to the egress of another device.
     Redirect {
-        /// Its interface index; 0 where it is gone.
+        /// Its interface index; 0 if it is gone.
         to: u32,
         /// Our mark.
         cookie: Cookie,
     },
-    /// What is more than a rate is dropped.
+    /// Frames above a rate are dropped.
     Police {
         /// The rate.
         bucket: Bucket,
-        /// The eBPF program; what was counted is in its map.
+        /// The eBPF program; its counters are in its map.
         program: Program,
         /// Our mark.
         cookie: Cookie,
     },
     /// Priority marks are set or cleared.
     Mark {
-        /// Which.
+        /// Set or clear.
         marks: Marks,
-        /// The eBPF program; what was counted is in its map.
+        /// The eBPF program; its counters are in its map.
         program: Program,
         /// Our mark.
         cookie: Cookie,
@@ -148,19 +148,19 @@ pub enum Rule {
     MarkCongestion {
         /// That queue.
         queue: VirtualQueue,
-        /// The eBPF program; what was counted is in its map.
+        /// The eBPF program; its counters are in its map.
         program: Program,
         /// Our mark.
         cookie: Cookie,
     },
     /// Frames from a device go to its class.
     Classify {
-        /// The eBPF program, whose map says to which.
+        /// The eBPF program with its map.
         program: Program,
-        /// What the map says, by interface index; devices may be gone. Nothing where the program is an older agent's.
+        /// The map's classes, by interface index; devices may be gone. Empty for an older agent's program.
         classes: BTreeMap<u32, Handle>,
     },
-    /// Something else.
+    /// Any other action.
     Other,
 }
 
@@ -168,64 +168,64 @@ pub enum Rule {
 pub const ANY_PROTOCOL: u16 = 3;
 
 impl Network {
-    /// A link with its index.
+    /// Returns a link with its index.
     pub fn by_name(&self, name: &str) -> Option<(u32, &Netdev)> {
         self.netdevs.iter().find(|(_, l)| l.name == name).map(|(i, l)| (*i, l))
     }
 
-    /// Our IFB, with its index.
+    /// Returns our IFB, with its index.
     pub fn ifb(&self) -> Option<(u32, &Netdev)> {
         self.netdevs.iter().find(|(_, l)| l.is_our_ifb()).map(|(i, l)| (*i, l))
     }
 
-    /// All netdevs with their indices, for looking many up.
+    /// Returns all netdevs with their indices, for many lookups.
     pub fn names(&self) -> BTreeMap<&str, (u32, &Netdev)> {
         self.netdevs.iter().map(|(i, l)| (l.name.as_str(), (*i, l))).collect()
     }
 
-    /// Others' rules that decide about what a device receives, after the filters of its ingress.
+    /// Returns foreign rules for frames that a device receives, applied after the filters of its ingress.
     pub fn rules_at<'a>(&'a self, device: &'a str) -> impl Iterator<Item = &'a IngressChain> {
         self.ingress_chains.iter().filter(move |chain| chain.decides(device))
     }
 
-    /// Whether this is about a device, seen or gone.
+    /// Whether this network includes a device, seen or gone.
     pub fn is_about(&self, index: u32) -> bool {
         self.near.as_ref().is_none_or(|near| near.contains(&index))
     }
 }
 
 impl Netdev {
-    /// The root qdisc, where it is not one that the kernel made by itself.
+    /// Returns the root qdisc, unless the kernel made it by itself.
     pub fn root(&self) -> Option<&Qdisc> {
         self.qdiscs.iter().find(|q| q.parent == Handle::ROOT && q.handle.major() != 0)
     }
 
-    /// The ingress or clsact qdisc.
+    /// Returns the ingress or clsact qdisc.
     pub fn ingress(&self) -> Option<&Qdisc> {
         self.qdiscs.iter().find(|q| q.parent == Handle::CLSACT)
     }
 
-    /// The qdisc of a class.
+    /// Returns the qdisc of a class.
     pub fn leaf(&self, class: Handle) -> Option<&Qdisc> {
         self.qdiscs.iter().find(|q| q.parent == class)
     }
 
-    /// A class by its name.
+    /// Returns a class by its handle.
     pub fn class(&self, id: Handle) -> Option<&Class> {
         self.classes.iter().find(|c| c.id == id)
     }
 
-    /// The filters at one place.
+    /// Returns the filters at one parent.
     pub fn filters_at(&self, parent: Handle) -> impl Iterator<Item = &Filter> + Clone {
         self.filters.iter().filter(move |f| f.parent == parent)
     }
 
-    /// Of the filters at its ingress that every frame is asked by, those that others made. Ours lead to no other chain.
+    /// Returns the foreign filters at its ingress that every frame passes. Ours lead to no other chain.
     pub fn others_at_ingress(&self) -> impl Iterator<Item = &Filter> + Clone {
         self.filters_at(Handle::INGRESS).filter(|f| f.chain == 0 && f.cookie().is_none())
     }
 
-    /// Our classifier at its root qdisc.
+    /// Returns our classifier at its root qdisc.
     pub fn classifier(&self) -> Option<&Filter> {
         self.filters_at(owner::ROOT_QDISC).find(|f| {
             matches!(f.rule, Rule::Classify { program, .. } if program.is_current())
@@ -233,7 +233,7 @@ impl Netdev {
         })
     }
 
-    /// Number of the map of its classifier.
+    /// Returns the number of its classifier's map.
     pub fn classifier_map(&self) -> Option<u32> {
         match &self.classifier()?.rule {
             Rule::Classify { program, .. } => Some(program.map),
@@ -241,7 +241,7 @@ impl Netdev {
         }
     }
 
-    /// The classes that its classifier knows, by interface index.
+    /// Returns its classifier's classes, by interface index.
     pub fn classified(&self) -> impl Iterator<Item = (u32, Handle)> {
         let classes = self.classifier().and_then(|f| match &f.rule {
             Rule::Classify { classes, .. } => Some(classes),
@@ -250,24 +250,24 @@ impl Netdev {
         classes.into_iter().flatten().map(|(from, to)| (*from, *to))
     }
 
-    /// Whether its root qdisc bears our mark.
+    /// Whether its root qdisc has our mark.
     pub fn root_is_ours(&self) -> bool {
         self.root().is_some_and(|q| q.handle == owner::ROOT_QDISC)
     }
 
-    /// Whether anything on it bears our marks.
+    /// Whether any object on it has our marks.
     pub fn is_marked(&self) -> bool {
         self.root_is_ours() || self.filters_at(Handle::INGRESS).any(|f| f.cookie().is_some())
     }
 
-    /// Whether classes of its root qdisc, which is ours, are chosen by filters.
+    /// Whether filters choose the classes of its root qdisc, which is ours.
     pub fn has_leaves(&self) -> bool {
         let all_in_one = Setting::Htb { default: owner::ROOT_CLASS.minor().into() };
         self.root_is_ours() && self.root().is_some_and(|q| q.setting != all_in_one)
     }
 
-    /// Whether filters of ours may be at its root qdisc: a classifier, or marks of congestion, which queues that mark by themselves
-    /// have none of.
+    /// Whether filters of ours may be at its root qdisc: a classifier, or congestion marks, which
+    /// self-marking queues lack.
     pub fn may_have_root_filters(&self) -> bool {
         let marks = |q: &Qdisc| {
             matches!(q.setting, Setting::FqCodel { .. } | Setting::Cake { .. }) && q.parent != Handle::ROOT
@@ -275,7 +275,7 @@ impl Netdev {
         self.has_leaves() || self.root_is_ours() && !self.qdiscs.iter().any(marks)
     }
 
-    /// What marks congestion before a qdisc of it, or at its ingress: number of its map.
+    /// Returns the map number of the congestion filter before a qdisc of it, or at its ingress.
     pub fn congestion_map(&self, parent: Handle) -> Option<u32> {
         self.filters_at(parent).find_map(|f| match f.rule {
             Rule::MarkCongestion { program, .. } => Some(program.map),
@@ -290,15 +290,15 @@ impl Netdev {
 }
 
 impl Filter {
-    /// Stands for all of a preference, where one is deleted.
+    /// In a deletion: all filters of a preference.
     pub const ALL: u32 = 0;
 
-    /// Chain, preference and protocol: filters that have these in common are of one kind.
+    /// Returns chain, preference and protocol: filters with these in common are of one kind.
     pub fn place(&self) -> (u32, u16, u16) {
         (self.chain, self.preference, self.protocol)
     }
 
-    /// Our mark, where it bears it.
+    /// Returns our mark, if it has one.
     pub fn cookie(&self) -> Option<Cookie> {
         match self.rule {
             Rule::Redirect { cookie, .. }

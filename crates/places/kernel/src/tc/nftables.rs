@@ -1,8 +1,8 @@
-//! Others' rules of nftables at the ingress of devices (linux/netfilter/nf_tables.h).
+//! Foreign nftables rules at the ingress of devices (linux/netfilter/nf_tables.h).
 //!
-//! The kernel asks them after the filters of traffic control. What these send to an IFB is taken out of there, and when it
-//! comes back no rule is asked once more (`skb_skip_tc_classify`, `__netif_receive_skb_core`, net/core/dev.c). So what a VM
-//! sends through our IFB goes past such rules; what is policed does not.
+//! The kernel applies them after the filters of traffic control. Frames that these send to an IFB leave the
+//! path there, and return without passing the rules (`skb_skip_tc_classify`, `__netif_receive_skb_core`,
+//! net/core/dev.c). So a VM's frames that go through our IFB skip such rules; policed frames do not.
 //!
 //! ```text
 //!  frame ─▶ XDP ─▶ tc ingress: marks, policer ─▶ nftables: ingress ─▶ bridge, routing
@@ -40,30 +40,30 @@ const NFTA_RULE_TABLE: u16 = 1;
 const NFTA_RULE_CHAIN: u16 = 2;
 const NFTA_RULE_HANDLE: u16 = 3;
 
-/// Families that have a hook at the ingress of devices, with its number (linux/netfilter.h).
+/// Families with a hook at the ingress of devices, with its number (linux/netfilter.h).
 const NFPROTO_INET: u8 = 1;
 const NF_INET_INGRESS: u32 = 5;
 const NFPROTO_NETDEV: u8 = 5;
 const NF_NETDEV_INGRESS: u32 = 0;
 
-/// Policy of a chain: what no rule decides is dropped.
+/// Policy of a chain: drop undecided frames.
 const NF_DROP: u32 = 0;
 
-/// What a kernel without nftables says to its messages.
+/// Reply of a kernel without nftables.
 const EINVAL: i32 = 22;
 
-/// The chains of a namespace, read anew where they changed.
+/// The chains of a namespace, read anew after changes.
 #[derive(Debug, Default)]
 pub struct IngressChains {
     socket: Option<Netfilter>,
-    /// What was read: the number of the rule set, and a hash of the links. Of one that goes, older kernels take the chain away
-    /// without another number.
+    /// What was read: the number of the rule set, and a hash of the links. Older kernels remove a link's
+    /// chain without a new number.
     read: Option<(u32, u64)>,
     chains: Vec<IngressChain>,
 }
 
 impl IngressChains {
-    /// The chains at ingresses, as they were last read. None where the kernel has no nftables.
+    /// Returns the chains at ingresses as last read. Empty on a kernel without nftables.
     pub fn known(&self) -> &[IngressChain] {
         &self.chains
     }
@@ -71,13 +71,13 @@ impl IngressChains {
     /// Reads the chains for the devices of this network.
     ///
     /// # Errors
-    /// The kernel does not answer, or does not let us ask: `CAP_NET_ADMIN`.
+    /// The kernel does not answer, or forbids the query: `CAP_NET_ADMIN`.
     pub fn read(&mut self, network: &Network) -> Result<(), NetlinkError> {
-        // Where not all links are known, another one may have gone.
+        // If not all links are known, another one may have gone.
         let links = network.near.is_none().then(|| hash(&network.netdevs));
         let read = self.read_anew(links);
         if read.is_err() {
-            // A conversation that broke off is begun anew.
+            // A broken conversation is begun anew.
             (self.socket, self.read) = (None, None);
         }
         read
@@ -116,21 +116,21 @@ impl IngressChains {
     }
 }
 
-/// Of the indices and names of links.
+/// Returns a hash of the links' indices and names.
 fn hash(links: &BTreeMap<u32, Netdev>) -> u64 {
     let mut hasher = DefaultHasher::new();
     links.iter().for_each(|(index, link)| (index, &link.name).hash(&mut hasher));
     hasher.finish()
 }
 
-/// Family and name of a table whose chains are at no hook for the time being.
+/// Returns family and name of a dormant table, whose chains are at no hook.
 fn dormant(message: Message<'_>) -> Option<(u8, String)> {
     let flags = find(message.attributes, NFTA_TABLE_FLAGS).and_then(be32)?;
     let name = find(message.attributes, NFTA_TABLE_NAME).map(string)?;
     (flags & NFT_TABLE_F_DORMANT != 0).then_some((message.family, name))
 }
 
-/// A chain at an ingress, without its rules, and its family's number; `None` for others.
+/// Returns a chain at an ingress, without its rules, and its family's number; `None` for others.
 fn chain(message: Message<'_>) -> Option<(u8, IngressChain)> {
     let (family, ingress) = match message.family {
         NFPROTO_NETDEV => ("netdev", NF_NETDEV_INGRESS),
@@ -152,7 +152,7 @@ fn chain(message: Message<'_>) -> Option<(u8, IngressChain)> {
     Some((message.family, IngressChain { family, table, name, devices, rules: vec![], drops }))
 }
 
-/// A name with a 0 at its end is one device's, one without is how several begin.
+/// A name that ends with 0 is one device's; without, it is a prefix of several.
 fn device(kind: u16, value: &[u8]) -> Option<Devices> {
     match kind {
         NFTA_DEVICE_NAME if value.last() == Some(&0) => Some(Devices::Named(string(value))),
@@ -161,7 +161,7 @@ fn device(kind: u16, value: &[u8]) -> Option<Devices> {
     }
 }
 
-/// The handle of a rule.
+/// Returns the handle of a rule.
 fn rule(message: Message<'_>) -> Option<u64> {
     let handle = find(message.attributes, NFTA_RULE_HANDLE)?;
     Some(u64::from_be_bytes(handle.try_into().ok()?))
@@ -180,7 +180,7 @@ mod tests {
         attributes.put(kind, &value.to_be_bytes());
     }
 
-    /// As the kernel says a chain.
+    /// Returns a chain in the kernel's form.
     fn said(hook: u32, policy: Option<u32>, devices: impl FnOnce(&mut Attributes)) -> Attributes {
         let mut attributes = Attributes::default();
         attributes.put_str(NFTA_CHAIN_TABLE, "filter");

@@ -36,12 +36,12 @@ pub enum Layer {
 }
 
 impl Object {
-    /// Of a filter: the kernel tries lower preferences first.
+    /// Returns a filter's preference: the kernel tries lower ones first.
     pub fn preference(&self) -> u16 {
         (self.info >> 16) as u16
     }
 
-    /// Of a filter: Ethernet protocol (`ETH_P_…`).
+    /// Returns a filter's Ethernet protocol (`ETH_P_…`).
     pub fn protocol(&self) -> u16 {
         u16::from_be(self.info as u16)
     }

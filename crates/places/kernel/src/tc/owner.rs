@@ -1,5 +1,5 @@
-//! How what we made is told from what others made: by marks in the kernel itself, so that an agent that died
-//! at any point leaves nothing behind that its successor does not know.
+//! Distinguishes our objects from foreign ones by marks in the kernel itself, so that a successor
+//! recognises everything that an agent left which died at any point.
 //!
 //! | object | mark |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | classifier of a root qdisc, marks of congestion there | their preferences, and their names |
 //! | IFB, with all that is on it | its name and its device group |
 //!
-//! A clsact qdisc has no room for a mark. Whether we made it is a bit of the cookie of the filter in it.
+//! A clsact qdisc has no room for a mark. A bit in the cookie of its filter tells whether we made it.
 
 use crate::ebpf::congestion::VirtualQueue;
 use crate::ebpf::mark::Marks;
@@ -20,35 +20,35 @@ pub use crate::handle::MAJOR;
 /// Our root qdisc.
 pub const ROOT_QDISC: Handle = Handle::new(MAJOR, 0);
 
-/// The class of all that a netdev's root qdisc sends.
+/// The class of all frames of a netdev's root qdisc.
 pub const ROOT_CLASS: Handle = Handle::new(MAJOR, 1);
 
-/// Where senders have shares of it, the class of everybody else.
+/// With shares of senders, the class of all others.
 pub const REST_CLASS: Handle = Handle::new(MAJOR, 0xffff);
 
-/// Below the classes of the senders: the first minor.
+/// First minor of the senders' classes.
 pub const FIRST_SHARE: u16 = 2;
 
-/// The last minor of a leaf, on the IFB and at a netdev.
+/// Last minor of a leaf, on the IFB and at a netdev.
 pub const LAST_LEAF: u16 = 0x3fff;
 
-/// Majors of the qdiscs that cut super-frames below our classes: this and the minor. Other programs take small ones, and the
-/// kernel takes those from 0x8000 on by itself.
+/// Majors of the qdiscs that cut super-frames below our classes: this and the minor. Other programs use
+/// small ones, and the kernel those from 0x8000 on.
 const CUTTERS: u16 = 0x3000;
-/// That below [`REST_CLASS`].
+/// The one below [`REST_CLASS`].
 const REST_CUTTER: u16 = CUTTERS + LAST_LEAF + 1;
 
-/// The qdisc that cuts super-frames below a class of ours. Its handle is known beforehand, since the queue below has to name it.
+/// Returns the handle of the cutter below a class of ours: fixed, since the queue below has to name it.
 pub const fn cutter(class: Handle) -> Handle {
     Handle::new(if class.minor() > LAST_LEAF { REST_CUTTER } else { CUTTERS + class.minor() }, 0)
 }
 
-/// Where the queue below that hangs.
+/// Returns the parent of the queue below a cutter.
 pub const fn below(cutter: Handle) -> Handle {
     Handle::new(cutter.major(), 1)
 }
 
-/// The class that a queue waits for, by where it hangs: at the class, or below what cuts there.
+/// Returns a queue's class by its parent: the class, or the cutter below it.
 pub const fn class_above(parent: Handle) -> Handle {
     match parent.major() {
         REST_CUTTER => REST_CLASS,
@@ -57,43 +57,43 @@ pub const fn class_above(parent: Handle) -> Handle {
     }
 }
 
-/// Preference of the filters at a netdev's ingress that mark, and at its root qdisc: they come before what shapes, polices or
-/// classifies.
+/// Preference of marking filters at a netdev's ingress, and at its root qdisc: before those that shape,
+/// police or classify.
 pub const MARK_PREFERENCE: u16 = 1;
 
-/// Preference of the filter at a netdev's ingress that shapes or polices, and of the one at a root qdisc: low, since
-/// the first filter decides.
+/// Preference of the filter at a netdev's ingress that shapes or polices, and of the one at a root qdisc:
+/// low, since the first filter decides.
 pub const PREFERENCE: u16 = 2;
 
-/// Name of our IFB, the device whose classes shape what VMs send.
+/// Name of our IFB, the device whose classes shape frames of VMs.
 pub const IFB: &str = "tidegate-tx";
 
-/// Device group of our IFB (`ip link show group`): the bytes "tide". Of what can be a mark, the kernel sets only this
-/// in the request that makes the interface.
+/// Device group of our IFB (`ip link show group`): the bytes "tide". Of all possible marks, the kernel sets
+/// only this in the request that makes the interface.
 pub const IFB_GROUP: u32 = 0x7469_6465;
 
-/// The first minor of a leaf on the IFB.
+/// First minor of a leaf on the IFB.
 pub const FIRST_LEAF: u16 = 1;
 
-/// Version of the programs in `ebpf/` that filters run. A program that an older agent loaded is replaced, and its counters
-/// are taken over.
+/// Version of the programs in `ebpf/` that filters run. An older agent's program is replaced, and its
+/// counters continue.
 pub const PROGRAMS: u32 = 3;
 
-/// The name of the filter of a policer (`TCA_BPF_NAME`): all that is known of it, since the kernel shows neither what
-/// its program was loaded with nor whose it is.
+/// Returns the name of a policer's filter (`TCA_BPF_NAME`): it carries all facts, since the kernel shows
+/// neither the program's parameters nor its owner.
 pub fn police_name(cookie: Cookie, bucket: Bucket, map: u32) -> String {
     let Bucket { rate, burst } = bucket;
     format!("tidegate:{}:{rate}:{burst}:{map}:{PROGRAMS}", u8::from(cookie.made_clsact))
 }
 
-/// What a name says; `None` where it is not ours.
+/// Parses such a name; `None` if it is not ours.
 pub fn parse_police_name(name: &str) -> Option<(Cookie, Bucket, Program)> {
     let (numbers, program) = numbers(name.strip_prefix("tidegate:")?, 3)?;
     let [made_clsact @ (0 | 1), rate, burst] = numbers[..] else { return None };
     Some((Cookie { made_clsact: made_clsact == 1 }, Bucket { rate, burst }, program))
 }
 
-/// What a filter's name says of its program.
+/// The program in a filter's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Program {
     /// Number of its eBPF map.
@@ -103,14 +103,14 @@ pub struct Program {
 }
 
 impl Program {
-    /// Whether this agent would load the same.
+    /// Whether this agent would load the same program.
     pub fn is_current(self) -> bool {
         self.version == PROGRAMS
     }
 }
 
-/// The first `count` numbers of a name, and the program that the others tell: its map, and from the second version on
-/// its version.
+/// Parses the first `count` numbers of a name, and the program in the others: its map, and from the second
+/// version on its version.
 fn numbers(text: &str, count: usize) -> Option<(Vec<u64>, Program)> {
     let numbers: Vec<u64> = text.split(':').map(|n| n.parse().ok()).collect::<Option<_>>()?;
     let (first, rest) = numbers.split_at_checked(count)?;
@@ -123,36 +123,36 @@ fn numbers(text: &str, count: usize) -> Option<(Vec<u64>, Program)> {
     Some((first.to_vec(), program))
 }
 
-/// The name of the filter of a classifier: where its map is found.
+/// Returns the name of a classifier's filter, with its map.
 pub fn classifier_name(map: u32) -> String {
     format!("tidegate-classes:{map}:{PROGRAMS}")
 }
 
-/// What a name says; `None` where it is not ours.
+/// Parses such a name; `None` if it is not ours.
 pub fn parse_classifier_name(name: &str) -> Option<Program> {
     numbers(name.strip_prefix("tidegate-classes:")?, 0).map(|(_, program)| program)
 }
 
-/// The name of the filter that marks, as [`police_name`].
+/// Returns the name of a marking filter, like [`police_name`].
 pub fn mark_name(cookie: Cookie, marks: Marks, map: u32) -> String {
     format!("tidegate:mark:{}:{}:{map}:{PROGRAMS}", u8::from(cookie.made_clsact), marks.burst())
 }
 
-/// What a name says; `None` where it is not ours.
+/// Parses such a name; `None` if it is not ours.
 pub fn parse_mark_name(name: &str) -> Option<(Cookie, Marks, Program)> {
     let (numbers, program) = numbers(name.strip_prefix("tidegate:mark:")?, 2)?;
     let [made_clsact @ (0 | 1), burst] = numbers[..] else { return None };
     Some((Cookie { made_clsact: made_clsact == 1 }, Marks::from_burst(burst), program))
 }
 
-/// The name of the filter that marks congestion, as [`police_name`].
+/// Returns the name of a filter that marks congestion, like [`police_name`].
 pub fn congestion_name(cookie: Cookie, queue: VirtualQueue, map: u32) -> String {
     let VirtualQueue { rate, burst, target, room } = queue;
     let made_clsact = u8::from(cookie.made_clsact);
     format!("tidegate:congestion:{made_clsact}:{rate}:{burst}:{target}:{room}:{map}:{PROGRAMS}")
 }
 
-/// What a name says; `None` where it is not ours.
+/// Parses such a name; `None` if it is not ours.
 pub fn parse_congestion_name(name: &str) -> Option<(Cookie, VirtualQueue, Program)> {
     let (numbers, program) = numbers(name.strip_prefix("tidegate:congestion:")?, 5)?;
     let [made_clsact @ (0 | 1), rate, burst, target, room] = numbers[..] else { return None };
@@ -165,12 +165,12 @@ const MAGIC: [u8; 8] = *b"tidegate";
 /// The cookie of our redirecting action (`TCA_ACT_COOKIE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
-    /// The clsact qdisc that the filter is in was made for it, and goes with it.
+    /// The filter's clsact qdisc was made for it, and goes with it.
     pub made_clsact: bool,
 }
 
 impl Cookie {
-    /// As the kernel keeps it: `tidegate`, then flags; 16 bytes, the most there may be.
+    /// Returns the kernel's form: `tidegate`, then flags; 16 bytes, the maximum.
     pub fn bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -178,7 +178,7 @@ impl Cookie {
         bytes
     }
 
-    /// What a cookie says; `None` where it is not ours.
+    /// Parses a cookie; `None` if it is not ours.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.strip_prefix(&MAGIC)?;
         Some(Self { made_clsact: rest.first().is_some_and(|flags| flags & 1 == 1) })

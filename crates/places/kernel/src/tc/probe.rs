@@ -1,12 +1,12 @@
-//! What the running kernel can do, found out by doing it, in a network namespace made for that.
+//! Probes the running kernel by real steps in a network namespace of their own.
 //!
 //! ```text
 //!  thread ─ unshare ─▶ empty namespace: lo ─ the plan for both directions ─▶ each step done?
 //!                      (gone with the thread)                            └─▶ read back: a second plan is empty?
 //! ```
 //!
-//! A kernel may lack a module, have it and load it only now, or know it and not the attributes we use. The
-//! steps are the real ones, so what passes here works there.
+//! A kernel may lack a module, load it only now, or lack the attributes we use. These are the real steps,
+//! so success here means success there.
 
 use crate::ebpf::mark::Marks;
 use crate::ebpf::police::Bucket;
@@ -20,12 +20,12 @@ use crate::tc::shaping::Sides;
 use crate::tc::step::{Device, Step};
 use tidegate_contract::{Bytes, Rate};
 
-/// What the kernel lacks for each direction of a netdev; `None` where it lacks nothing.
+/// The kernel's missing feature for each direction of a netdev; `None` if it has all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
-    /// For limits of what the host sends into a device: on a tap, what the VM receives.
+    /// For limits of frames that the host sends into a device: on a tap, those that the VM receives.
     pub egress: Option<String>,
-    /// For limits of what the host receives from one.
+    /// For limits of frames that the host receives from one.
     pub ingress: Option<String>,
     /// For a policer there.
     pub police: Option<String>,
@@ -36,11 +36,10 @@ pub struct Missing {
 /// Above 34 Gbit/s the kernel takes a rate from an attribute of its own.
 const WIDE: u64 = 40_000_000_000;
 
-/// Finds out what is missing. Changes nothing outside a namespace that is gone when this returns; may make the kernel load
-/// modules.
+/// Probes the features. Changes nothing outside a temporary namespace; may make the kernel load modules.
 ///
 /// # Errors
-/// No such namespace can be made: it needs CAP_SYS_ADMIN and CAP_NET_ADMIN.
+/// The namespace cannot be made: it needs CAP_SYS_ADMIN and CAP_NET_ADMIN.
 pub fn probe() -> Result<Missing, String> {
     in_namespace(|| {
         let limit = Rate::from_bits(WIDE).and_then(|r| Limit::new(r, Bytes::new(5_000_000), None, 1518).ok());
@@ -55,11 +54,11 @@ pub fn probe() -> Result<Missing, String> {
     })
 }
 
-/// Which qdiscs for short queues there are: each is made once at a root, and read back. Changes nothing outside a namespace that is
-/// gone when this returns; may make the kernel load modules.
+/// Probes the qdiscs for short queues: each is made once at a root, and read back. Changes nothing outside
+/// a temporary namespace; may make the kernel load modules.
 ///
 /// # Errors
-/// As of [`probe`].
+/// As for [`probe`].
 pub fn probe_queues() -> Result<Qdiscs, String> {
     in_namespace(|| {
         let (target, interval, memory) = (4882, 97_656, 1 << 20);
@@ -74,7 +73,7 @@ pub fn probe_queues() -> Result<Qdiscs, String> {
     })
 }
 
-/// Whether the kernel runs the program that marks where flows are not kept apart, at both ends of a device.
+/// Whether the kernel runs the program that marks without separate flows, at both ends of a device.
 fn marks_congestion(has: Qdiscs) -> Result<bool, String> {
     let kernel = Qdiscs { congestion: true, ..has };
     let flows =
@@ -88,7 +87,7 @@ fn marks_congestion(has: Qdiscs) -> Result<bool, String> {
     Ok(lacks.is_none())
 }
 
-/// Whether the kernel keeps a qdisc as it is told, at the namespace's loopback.
+/// Whether a qdisc has the requested settings at the namespace's loopback.
 fn has(setting: Setting) -> Result<bool, String> {
     let (mut kernel, network) = look()?;
     let (index, link) = network.by_name("lo").ok_or(NO_LOOPBACK)?;
@@ -108,20 +107,20 @@ fn has(setting: Setting) -> Result<bool, String> {
 
 const NO_LOOPBACK: &str = "a new network namespace has no loopback";
 
-/// The kernel, and all that there is.
+/// Returns the kernel, and its network.
 fn look() -> Result<(Kernel, Network), String> {
     let mut kernel = Kernel::open().map_err(|e| format!("cannot talk to the kernel (netlink): {e}"))?;
     let network = kernel.observe().map_err(|e| e.to_string())?;
     Ok((kernel, network))
 }
 
-/// Does `work` in a network namespace that is made for it, and gone after it.
+/// Runs `work` in a temporary network namespace.
 pub(crate) fn in_namespace<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
     let thread = std::thread::Builder::new().name("probe".into()).spawn(|| {
         use rustix::thread::{UnshareFlags, unshare_unsafe};
-        // SAFETY: only the network namespace is this thread's own from here on; memory and descriptors stay shared.
+        // SAFETY: only the network namespace becomes this thread's own; memory and descriptors stay shared.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|e| {
             format!("cannot make a network namespace to try things in: {e} (it needs CAP_SYS_ADMIN)")
         })?;
@@ -131,7 +130,7 @@ pub(crate) fn in_namespace<T: Send + 'static>(
     thread.join().unwrap_or_else(|_| Err("the thread that tries the kernel panicked".into()))
 }
 
-/// What is missing for these sides, on the namespace's loopback.
+/// Returns the missing feature for these sides, on the namespace's loopback.
 fn attempt(sides: Sides) -> Result<Option<String>, String> {
     let (mut kernel, network) = look()?;
     let (lo, _) = network.by_name("lo").ok_or(NO_LOOPBACK)?;
@@ -147,12 +146,12 @@ fn attempt(sides: Sides) -> Result<Option<String>, String> {
     Ok(odd)
 }
 
-/// What a step takes, as the kernel's configuration names it.
+/// Returns the feature of a step by its name in the kernel's configuration.
 fn feature(step: &Step) -> &'static str {
     match step {
         Step::AddIfb | Step::DeleteIfb | Step::RaiseIfb => "interfaces of kind ifb (CONFIG_IFB)",
         Step::SetQdisc { setting: Setting::Bfifo { .. }, .. } => "qdisc bfifo (CONFIG_NET_SCH_FIFO)",
-        // Not in what is tried here: queues are none of the limits.
+        // Not probed here: limits have no such queues.
         Step::SetQdisc { setting: Setting::Cut { .. }, .. } => "qdisc tbf (CONFIG_NET_SCH_TBF)",
         Step::SetQdisc { setting: Setting::FqCodel { .. }, .. } => "qdisc fq_codel (CONFIG_NET_SCH_FQ_CODEL)",
         Step::SetQdisc { setting: Setting::Cake { .. }, .. } => "qdisc cake (CONFIG_NET_SCH_CAKE)",
@@ -168,7 +167,7 @@ fn feature(step: &Step) -> &'static str {
         | Step::Mark { .. }
         | Step::MarkCongestion { .. }
         | Step::Police { .. } => "eBPF programs as filters (CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_BPF)",
-        // Not in what is tried here.
+        // Not probed here.
         Step::Restore { .. } => "what others made",
         Step::SetVlans { .. } | Step::DeleteVlans { .. } => {
             "VLANs of bridge ports (CONFIG_BRIDGE_VLAN_FILTERING)"

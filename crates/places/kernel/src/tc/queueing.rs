@@ -10,7 +10,7 @@
 //!                                                 before it, where the kernel lets us, a filter marks (CE)
 //! ```
 //!
-//! HTB lets a frame leave that is longer than what it has tokens for, and is in debt then: 64 KiB at 20 Mbit/s are 26 ms, for which
+//! HTB sends a frame that exceeds its tokens, and is then in debt: 64 KiB at 20 Mbit/s are 26 ms, for which
 //! a ping behind them waits, whatever is below the class. So super-frames are cut before they wait.
 
 use crate::ebpf::congestion::VirtualQueue;
@@ -28,56 +28,57 @@ pub struct Qdiscs {
     pub fq_codel: bool,
     /// `cake`.
     pub cake: bool,
-    /// The eBPF program that marks (CE) where there is neither.
+    /// The eBPF program that marks (CE) without either.
     pub congestion: bool,
 }
 
-/// That each flow of a netdev waits for itself, and how long it may.
+/// Separate flows of a netdev, and their waiting times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flows {
-    /// How long frames may wait for good (RFC 8289), ns.
+    /// Acceptable standing wait (RFC 8289; ns).
     pub target: u64,
-    /// For how long they may wait longer than that before one is marked or dropped, ns.
+    /// How long frames may exceed it before one is marked or dropped (ns).
     pub interval: u64,
-    /// The rate is shared between hosts first: between senders of what the VM sends, receivers of what it receives.
+    /// The rate is shared between hosts first: between senders for tx, receivers for rx.
     pub per_host: bool,
     /// The largest frame of the contract on the wire, bytes.
     pub frame: u32,
-    /// What the kernel has. Where it has nothing, all wait in one queue, as without flows.
+    /// The kernel's qdiscs. Without any, all frames wait in one queue, as without flows.
     pub kernel: Qdiscs,
 }
 
-/// What is below a class.
+/// The objects below a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Cuts super-frames before they wait.
+    /// Cuts super-frames before the queue.
     pub cut: Option<Setting>,
-    /// Where they wait.
+    /// The queue.
     pub queue: Setting,
-    /// What marks those that would wait for long, where the queue does not.
+    /// Marks frames that would wait for long, if the queue does not.
     pub congestion: Option<VirtualQueue>,
 }
 
-/// How long of its rate a super-frame may be, ns.
+/// Longest time of a super-frame at its rate (ns).
 const LONGEST: u64 = 1_000_000;
 
-/// How long frames wait where flows cannot be kept apart, ns: with the frame that is leaving, and a timer that is late, less than 10 ms.
-/// Full frames leave three quarters of one free: where they filled it to the last byte, no small frame of another flow would fit.
+/// Longest wait if flows cannot be separated (ns): with the frame that is leaving, and a late timer, below
+/// 10 ms. Full frames leave three quarters of one free: filled to the last byte, it would have no room for
+/// another flow's small frame.
 const SHORT: u64 = 8_000_000;
 
-/// What a frame has without a tag, bytes.
+/// Header of an untagged frame (bytes).
 const ETHERNET: u32 = tidegate_contract::frame::ETHERNET as u32;
 
-/// What a frame has beside the MTU of its device: an Ethernet header and two VLAN tags, bytes.
+/// A frame's bytes beyond its device's MTU: an Ethernet header and two VLAN tags.
 const HEADERS: u32 = 22;
 
-/// A flow's CoDel needs room for what comes in four intervals. Of the host's memory the frames that wait take at least and at
-/// most so much, bytes; frames beyond that are dropped from the longest flow.
+/// A flow's CoDel needs room for the frames of four intervals. Waiting frames take at least and at most so
+/// much of the host's memory (bytes); frames beyond that are dropped from the longest flow.
 const INTERVALS: u64 = 4;
 const LEAST_MEMORY: u64 = 512 << 10;
 const MOST_MEMORY: u64 = 32 << 20;
 
-/// What the kernel counts for a full frame, as a multiple of its length: its buffer is larger.
+/// The kernel's count for a full frame, as a multiple of its length: its buffer is larger.
 const OVERHEAD: u64 = 2;
 
 /// ns per unit of CoDel's times in `fq_codel` (`CODEL_SHIFT`, include/net/codel.h).
@@ -89,7 +90,7 @@ impl Waiting {
         Self { cut: None, queue: Setting::Bfifo { limit: limit.fifo() }, congestion: None }
     }
 
-    /// Below the class of a limit; on the way of a device with this MTU, 0 where that is not known.
+    /// Returns the objects below a limit's class; on the path of a device with this MTU, 0 if unknown.
     pub fn new(limit: Limit, flows: Option<Flows>, host: Host, mtu: u32) -> Self {
         let Some(flows) = flows else { return Self::fifo(limit) };
         let has = flows.kernel;
@@ -130,14 +131,15 @@ impl Waiting {
 }
 
 impl Flows {
-    /// Target and interval at a rate, ns: where one frame takes longer than the target, CoDel would mark each.
+    /// Returns target and interval at a rate (ns): if one frame took longer than the target, CoDel would
+    /// mark each.
     fn patience(self, limit: Limit) -> (u64, u64) {
         let frame = limit.time_of(self.frame.into());
         let target = self.target.max(frame.saturating_mul(3) / 2);
         (target, self.interval.max(target.saturating_mul(2)))
     }
 
-    /// What a person should know of how its frames wait: nothing where flows are kept apart as asked.
+    /// Returns a note for people about the queueing: `None` if flows are separate as requested.
     pub fn note(self) -> Option<String> {
         let Qdiscs { tbf, fq_codel, cake, congestion } = self.kernel;
         if cake || fq_codel && tbf {
@@ -167,7 +169,7 @@ impl Flows {
         })
     }
 
-    /// Why it cannot be kept by this kernel: that hosts would not be kept apart.
+    /// Returns why this kernel cannot keep it: hosts would not be separate.
     pub fn refusal(self) -> Option<&'static str> {
         (self.per_host && !self.kernel.cake).then_some(
             "queueing.per-host takes qdisc cake (CONFIG_NET_SCH_CAKE), which this kernel lacks; load its module (modprobe \
@@ -176,7 +178,7 @@ impl Flows {
     }
 }
 
-/// The largest frame that is not cut, bytes: what the rate carries in 1 ms, and whatever is no super-frame. `None` where no
+/// Returns the largest uncut frame (bytes): 1 ms at the rate, and at least a plain frame. `None` if no
 /// super-frame is larger.
 fn largest(limit: Limit, frame: u32, mtu: u32) -> Option<u32> {
     let whole = frame.max(mtu.saturating_add(HEADERS));
@@ -184,13 +186,13 @@ fn largest(limit: Limit, frame: u32, mtu: u32) -> Option<u32> {
     (largest < SUPER_FRAME).then_some(largest as u32)
 }
 
-/// Most bytes of the host's memory that frames take which wait: what a contract says, else for CoDel to work in.
+/// Returns the most bytes of host memory for waiting frames: as in the contract, else enough for CoDel.
 fn memory(limit: Limit, interval: u64) -> u32 {
     let bytes = limit.queue.map_or_else(
         || limit.bytes_in(interval).saturating_mul(INTERVALS).clamp(LEAST_MEMORY, MOST_MEMORY),
         |queue| u64::from(queue) * OVERHEAD,
     );
-    // The kernel takes no more of fq_codel.
+    // fq_codel takes no more.
     u32::try_from(bytes.min(1 << 31)).unwrap_or(u32::MAX)
 }
 
@@ -198,12 +200,12 @@ fn micros(ns: u64) -> u32 {
     u32::try_from(ns / 1000).unwrap_or(u32::MAX)
 }
 
-/// What `fq_codel` is told so that it keeps a time of so many units (1,024 ns), us.
+/// Returns the microseconds for `fq_codel` that become so many units (1,024 ns).
 pub fn codel_micros(units: u32) -> u32 {
     u32::try_from((u64::from(units) << CODEL_SHIFT).div_ceil(1000)).unwrap_or(u32::MAX)
 }
 
-/// The units that it keeps where it says so many us: it rounds down both ways.
+/// Returns its units if it reports so many microseconds: it rounds down both ways.
 pub fn codel_units(micros: u32) -> u32 {
     u32::try_from((u64::from(micros) * 1000).div_ceil(1 << CODEL_SHIFT)).unwrap_or(u32::MAX)
 }
@@ -296,8 +298,8 @@ mod tests {
             prop_assert_eq!(codel_units(said as u32), units);
         }
 
-        /// Whatever a kernel has: no frame that is no super-frame is cut, what is not cut takes 1 ms or is one frame, and
-        /// there is room for two of what may come.
+        /// On any kernel: no plain frame is cut, an uncut frame takes 1 ms or is a single one, and there is
+        /// room for two of the largest.
         #[test]
         fn what_waits_is_short(
             bits in 100_000_u64..20_000_000_000,

@@ -72,7 +72,7 @@ impl Ways {
     /// Both directions, and the VLANs.
     pub const BOTH: Self = Self { tx: true, rx: true, segment: true };
 
-    /// The ways that either has.
+    /// Returns the parts of either.
     pub fn or(self, other: Self) -> Self {
         Self { tx: self.tx || other.tx, rx: self.rx || other.rx, segment: self.segment || other.segment }
     }
@@ -83,16 +83,16 @@ impl Ways {
     }
 }
 
-/// What belongs to egress and ingress of a device of a kind, from what belongs to tx and rx of its VM; `None` where no
-/// VM can be behind one.
+/// Returns the settings of a device's egress and ingress, from those of its VM's tx and rx; `None` for a
+/// kind without a VM behind it.
 ///
-/// A tap's egress is what the VM receives; a physical device's, what the network outside does. A macvtap is the VM's own device on the lower one: its egress is what the VM
-/// sends.
+/// A tap's egress is the VM's rx; a physical device's, the rx of the network outside. A macvtap is the VM's
+/// own device on the lower one: its egress is the VM's tx.
 fn by_end<T>(kind: Option<&str>, tx: T, rx: T) -> Option<(T, T)> {
     match kind {
         Some("tun" | "veth") => Some((rx, tx)),
         Some("macvtap") => Some((tx, rx)),
-        // What it sends into the network outside is what that receives.
+        // Frames sent into the network outside are those that it receives.
         None | Some("bond" | "team" | "vlan") => Some((rx, tx)),
         _ => None,
     }
@@ -111,14 +111,14 @@ impl Ends {
     /// Both.
     pub const BOTH: Self = Self { egress: true, ingress: true };
 
-    /// Each of them by itself.
+    /// Returns each of them by itself.
     pub fn each(self) -> impl Iterator<Item = Self> {
         let none = Self::default();
         let each = [Self { egress: self.egress, ..none }, Self { ingress: self.ingress, ..none }];
         each.into_iter().filter(move |end| *end != none)
     }
 
-    /// The ends that `other` does not have.
+    /// Returns the ends that `other` lacks.
     pub fn without(self, other: Self) -> Self {
         Self { egress: self.egress && !other.egress, ingress: self.ingress && !other.ingress }
     }
@@ -136,7 +136,7 @@ pub struct NetdevRefusal {
 }
 
 impl NetdevRefusal {
-    /// A refusal that no take-over ends.
+    /// Returns a refusal that no take-over ends.
     pub fn new(netdev: &str, reason: String) -> Self {
         Self { netdev: netdev.to_owned(), reason, foreign: None }
     }
@@ -145,21 +145,21 @@ impl NetdevRefusal {
 /// The limits of one device, by the device's own view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sides<'a> {
-    /// What the host sends into it.
+    /// Limit of frames that the host sends into it.
     pub egress: Option<Limit>,
-    /// Who gets what of that.
+    /// The shares of that.
     pub shares: &'a [Share],
-    /// What the host receives from it.
+    /// Limit of frames that the host receives from it.
     pub ingress: Option<Limit>,
     /// The same, by a policer.
     pub police: Option<Bucket>,
-    /// What the host receives from it goes before what it receives from others.
+    /// Frames that the host receives from it precede those from others.
     pub realtime: bool,
-    /// Priority marks of what the host receives from it.
+    /// Priority marks of frames that the host receives from it.
     pub marks: Option<Marks>,
-    /// How what the host sends into it waits, and what it receives.
+    /// Flow settings of frames that the host sends into it, and receives from it.
     pub flows: (Option<Flows>, Option<Flows>),
-    /// Whom hosts are told by in what the host sends into it, and in what it receives.
+    /// Addresses that identify hosts in frames that the host sends into it, and receives from it.
     pub hosts: (Host, Host),
 }
 
@@ -169,12 +169,12 @@ impl Sides<'_> {
         self.ingress.is_some() || self.police.is_some()
     }
 
-    /// What is below the class of what the host sends into a device with this MTU.
+    /// Returns the objects below the egress class of a device with this MTU.
     pub fn waiting_at_egress(self, limit: Limit, mtu: u32) -> Waiting {
         Waiting::new(limit, self.flows.0, self.hosts.0, mtu)
     }
 
-    /// The same of what the host receives from it.
+    /// Returns the same for its ingress.
     pub fn waiting_at_ingress(self, limit: Limit, mtu: u32) -> Waiting {
         Waiting::new(limit, self.flows.1, self.hosts.1, mtu)
     }

@@ -32,87 +32,87 @@ impl Device {
     }
 }
 
-/// One request: the kernel does it wholly or not at all.
+/// One request, which the kernel does wholly or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Makes our IFB, with its mark, down.
     AddIfb,
-    /// Our IFB goes, with all that is on it.
+    /// Removes our IFB, with all on it.
     DeleteIfb,
-    /// Brings our IFB up: while down it drops what it is given.
+    /// Brings our IFB up: while down it drops frames.
     RaiseIfb,
-    /// Makes a qdisc, or gives the one of that parent another setting.
+    /// Makes a qdisc, or changes the settings of the parent's one.
     SetQdisc {
-        /// Where.
+        /// The device.
         device: Device,
         /// Root, clsact, or a class.
         parent: Handle,
-        /// Its name; 0 lets the kernel choose.
+        /// Its handle; 0 lets the kernel choose.
         handle: Handle,
-        /// What it is to be.
+        /// Its settings.
         setting: Setting,
-        /// Whether it may take the place of another qdisc.
+        /// Whether it may replace another qdisc.
         replace: bool,
     },
-    /// A qdisc goes, with its classes and filters.
+    /// Removes a qdisc, with its classes and filters.
     DeleteQdisc {
-        /// Where.
+        /// The device.
         device: Device,
         /// Root or clsact.
         parent: Handle,
-        /// Its name.
+        /// Its handle.
         handle: Handle,
     },
-    /// Makes a class of our root qdisc, or changes it; what waits stays.
+    /// Makes a class of our root qdisc, or changes it; waiting frames stay.
     SetClass {
-        /// Where.
+        /// The device.
         device: Device,
-        /// Its name.
+        /// Its handle.
         id: Handle,
-        /// The class it is part of, or [`Handle::ROOT`].
+        /// Its parent class, or [`Handle::ROOT`].
         parent: Handle,
-        /// What HTB is told.
+        /// HTB's parameters.
         class: HtbClass,
     },
-    /// A class goes, with its queue.
+    /// Removes a class, with its queue.
     DeleteClass {
-        /// Where.
+        /// The device.
         device: Device,
-        /// Its name.
+        /// Its handle.
         id: Handle,
     },
-    /// At the ingress of a netdev: everything goes to our IFB.
+    /// At the ingress of a netdev: sends all frames to our IFB.
     Redirect {
-        /// Where.
+        /// The netdev.
         device: Device,
         /// Our mark.
         cookie: owner::Cookie,
     },
-    /// At the ingress of a netdev: what is more than a rate is dropped.
+    /// At the ingress of a netdev: drops frames above a rate.
     Police {
-        /// Where.
+        /// The netdev.
         device: Device,
         /// The rate.
         bucket: Bucket,
         /// Our mark.
         cookie: owner::Cookie,
-        /// The policer whose place it takes, and whose counters it goes on with: handle of the filter, number of the map.
+        /// The policer to replace, whose counters continue: handle of the filter, number of the map.
         instead: Option<(u32, u32)>,
     },
-    /// At the ingress of a netdev, before the two above: priority marks are set or cleared.
+    /// At the ingress of a netdev, before the two above: sets or clears priority marks.
     Mark {
-        /// Where.
+        /// The netdev.
         device: Device,
-        /// Which.
+        /// Set or clear.
         marks: Marks,
         /// Our mark.
         cookie: owner::Cookie,
         /// As for [`Step::Police`].
         instead: Option<(u32, u32)>,
     },
-    /// Before a limit, whose frames wait in one queue for all: those that would wait for long are marked (CE).
+    /// Before a limit with one queue for all: marks (CE) frames that would wait for long.
     MarkCongestion {
-        /// Where.
+        /// The device.
         device: Device,
         /// Its ingress, or our root qdisc.
         parent: Handle,
@@ -123,59 +123,61 @@ pub enum Step {
         /// As for [`Step::Police`].
         instead: Option<(u32, u32)>,
     },
-    /// At our root qdisc of a device: what came in by a netdev goes to the class that a map says, which is empty yet.
+    /// At our root qdisc of a device: sends frames to classes by their netdev of origin, through an empty
+    /// map.
     AddClassifier {
-        /// Where.
+        /// The device.
         device: Device,
     },
-    /// In the map of the classifier there: what came in by a netdev goes to a class.
+    /// In the map of the device's classifier: sends frames of a netdev to a class.
     Classify {
-        /// Where.
+        /// The device.
         device: Device,
         /// The netdev.
         from: Device,
         /// The class.
         to: Handle,
     },
-    /// In the map of the classifier there: no class for a netdev.
+    /// In the map of the device's classifier: removes a netdev's class.
     Unclassify {
-        /// Where.
+        /// The device.
         device: Device,
         /// Interface index of the netdev, which may be gone.
         from: u32,
     },
-    /// A filter goes.
+    /// Removes a filter.
     DeleteFilter {
-        /// Where.
+        /// The device.
         device: Device,
-        /// Which; with the handle [`Filter::ALL`] its preference, and all filters of that in its chain.
+        /// The filter; with the handle [`Filter::ALL`] all filters of its preference in its chain.
         filter: Filter,
     },
-    /// A bridge port comes into VLANs, or belongs to them in another way. Of several, the kernel may do the first ones only.
+    /// Puts a bridge port into VLANs, or changes its membership. Of several, the kernel may do only the
+    /// first ones.
     SetVlans {
-        /// Where.
+        /// The port.
         device: Device,
-        /// Which, and how.
+        /// The VLANs with membership.
         vlans: Vlans,
     },
-    /// A bridge port leaves VLANs.
+    /// Removes a bridge port from VLANs.
     DeleteVlans {
-        /// Where.
+        /// The port.
         device: Device,
-        /// Which.
+        /// The VLANs.
         vlans: Vlans,
     },
-    /// What others made is made again.
+    /// Restores a foreign object.
     Restore {
-        /// Where.
+        /// The device.
         device: Device,
-        /// What.
+        /// The object.
         object: Object,
     },
 }
 
 impl Step {
-    /// The device that it changes.
+    /// Returns the device that it changes.
     pub fn device(&self) -> Device {
         match self {
             Self::AddIfb | Self::DeleteIfb | Self::RaiseIfb => Device::Ifb,
@@ -199,15 +201,15 @@ impl Step {
 }
 
 impl Step {
-    /// Whether frames would be lost by it where one before it in the same plan failed. Else it is done all the same: what
-    /// is wrong with one netdev is no reason to leave another as it is.
+    /// Whether it would lose frames after a failed earlier step of the same plan. Otherwise it is done: a
+    /// fault of one netdev must not affect others.
     pub fn must_not_follow(&self, failed: &Self) -> bool {
         match self {
-            // Into an interface that drops them.
+            // It leads into an interface that drops frames.
             Self::Redirect { .. } => *failed == Self::RaiseIfb,
-            // To which something may lead still.
+            // Filters may still lead to it.
             Self::DeleteIfb => true,
-            // That was to have others by now.
+            // The port has not got the new VLANs.
             Self::DeleteVlans { device, .. } => {
                 matches!(failed, Self::SetVlans { device: other, .. } if other == device)
             }

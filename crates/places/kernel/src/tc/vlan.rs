@@ -4,42 +4,42 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The highest number of a VLAN; the lowest is 1 (IEEE 802.1Q, 9.6).
+/// The highest VLAN number; the lowest is 1 (IEEE 802.1Q, 9.6).
 pub const LAST: u16 = 4094;
 
-/// How a port belongs to a VLAN.
+/// A port's membership in a VLAN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// What comes in without a tag is of it. One VLAN of a port at most.
+    /// Untagged frames that come in belong to it. At most one VLAN of a port.
     pub pvid: bool,
-    /// What is of it goes out without a tag.
+    /// Its frames go out untagged.
     pub untagged: bool,
 }
 
 impl Member {
-    /// As the only VLAN of a port whose other end knows of no VLANs.
+    /// The only VLAN of a port whose other end uses no VLANs.
     pub const ACCESS: Self = Self { pvid: true, untagged: true };
 }
 
-/// VLANs in a row to which a port belongs in the same way.
+/// Consecutive VLANs with the same membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
     /// 1 to [`LAST`].
     pub first: u16,
     /// The same or higher.
     pub last: u16,
-    /// How.
+    /// The membership.
     #[serde(flatten)]
     pub member: Member,
 }
 
-/// The VLANs of a bridge port: ranges as long as they can be, ascending; the PVID is one by itself.
+/// The VLANs of a bridge port: maximal ranges, ascending; the PVID is separate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Vlans(Vec<Range>);
 
 impl Vlans {
-    /// The VLANs of an access port.
+    /// Returns the VLANs of an access port.
     pub fn access(vid: u16) -> Self {
         [(vid, Member::ACCESS)].into_iter().collect()
     }
@@ -54,17 +54,17 @@ impl Vlans {
         self.0.is_empty()
     }
 
-    /// How the port belongs to one; `None` where it does not.
+    /// Returns the port's membership in one; `None` if it is not a member.
     pub fn get(&self, vid: u16) -> Option<Member> {
         self.0.iter().find(|r| (r.first..=r.last).contains(&vid)).map(|r| r.member)
     }
 
-    /// One by one.
+    /// Returns them one by one.
     pub fn each(&self) -> impl Iterator<Item = (u16, Member)> {
         self.0.iter().flat_map(|r| (r.first..=r.last).map(|vid| (vid, r.member)))
     }
 
-    /// Those that `are`.
+    /// Returns those that `are` selects.
     pub fn only(&self, mut are: impl FnMut(u16, Member) -> bool) -> Self {
         self.each().filter(|(vid, member)| are(*vid, *member)).collect()
     }

@@ -1,11 +1,11 @@
-//! The VLANs of bridge ports, as messages of links of the family `AF_BRIDGE` have them (linux/if_bridge.h).
+//! The VLANs of bridge ports in link messages of the family `AF_BRIDGE` (linux/if_bridge.h).
 
 use super::attribute::{Attributes, find, read, u16_at, u32_at};
 use super::constants::*;
 use crate::tc::vlan::{LAST, Member, Vlans};
 use tidegate_netlink::link;
 
-/// `struct ifinfomsg` of a bridge port.
+/// Returns `struct ifinfomsg` of a bridge port.
 pub fn port_header(index: u32) -> Attributes {
     let mut bytes = vec![AF_BRIDGE, 0, 0, 0];
     for field in [index, 0, 0] {
@@ -14,14 +14,15 @@ pub fn port_header(index: u32) -> Attributes {
     Attributes(bytes)
 }
 
-/// Asks for all bridge ports with their VLANs, as ranges: a list of all VLANs of a trunk may not fit into a message.
+/// Returns a request for all bridge ports with their VLANs, as ranges: a list of all VLANs of a trunk may
+/// not fit into a message.
 pub fn ports() -> Vec<u8> {
     let mut body = port_header(0);
     body.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_BRVLAN_COMPRESSED);
     body.0
 }
 
-/// Interface index and VLANs of an `RTM_NEWLINK`; `None` where it is not of a port.
+/// Returns interface index and VLANs of an `RTM_NEWLINK`; `None` if it is not of a port.
 pub fn port(body: &[u8]) -> Option<(u32, Vlans)> {
     let index = u32_at(body, 4)?;
     let attributes = body.get(link::HEADER..)?;
@@ -45,7 +46,7 @@ pub fn port(body: &[u8]) -> Option<(u32, Vlans)> {
     Some((index, each.into_iter().collect()))
 }
 
-/// VLANs to be set or deleted.
+/// Adds VLANs to set or delete.
 pub fn put_vlans(body: &mut Attributes, vlans: &Vlans) {
     body.nest(IFLA_AF_SPEC, |list| {
         let mut put = |vid: u16, flags: u16| {

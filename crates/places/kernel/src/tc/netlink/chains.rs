@@ -1,13 +1,14 @@
-//! Which chain a u32 filter is in.
+//! Finds the chain of a u32 filter.
 //!
-//! Chains of one block share u32's hash tables, and a dump of one chain goes through all tables of the preference
-//! (`u32_walk`, net/sched/cls_u32.c). So filters of the same preference in two chains are said twice, once for each. Where one of
-//! them is ours, its table tells them apart: ours is in chain 0, and so is what is in the same table.
+//! Chains of one block share u32's hash tables, and a dump of one chain goes through all tables of the
+//! preference (`u32_walk`, net/sched/cls_u32.c). So filters of the same preference in two chains appear
+//! twice, once for each. If one of them is ours, its table decides: ours is in chain 0, and so are all in
+//! the same table.
 
 use crate::handle::Handle;
 use crate::tc::network::Filter;
 
-/// Leaves of each filter that was said in several chains the one that it is in, where a filter of ours tells.
+/// Reduces each filter that appears in several chains to its real one, if a filter of ours decides.
 pub fn settle(filters: &mut Vec<Filter>) {
     let tables: Vec<Table> =
         filters.iter().filter(|f| is_u32(f) && f.cookie().is_some()).map(table).collect();
@@ -34,7 +35,7 @@ fn is_u32(filter: &Filter) -> bool {
     filter.kind == "u32"
 }
 
-/// Where it hangs, preference, and hash table: the first 12 bits of a handle (`TC_U32_HTID`, linux/pkt_cls.h).
+/// Parent, preference, and hash table: the first 12 bits of a handle (`TC_U32_HTID`, linux/pkt_cls.h).
 type Table = (Handle, u16, u32);
 
 fn table(filter: &Filter) -> Table {

@@ -23,7 +23,7 @@ pub const IFLA_TXQLEN: u16 = 13;
 pub const IFLA_LINKINFO: u16 = 18;
 pub const IFLA_AF_SPEC: u16 = 26;
 pub const IFLA_GROUP: u16 = 27;
-/// With the VLANs of bridge ports, as ranges.
+/// Includes the VLANs of bridge ports, as ranges.
 pub const RTEXT_FILTER_BRVLAN_COMPRESSED: u32 = 4;
 pub const IFLA_XDP: u16 = 43;
 pub const IFLA_XDP_PROG_ID: u16 = 4;
@@ -67,11 +67,12 @@ pub const TC_LINKLAYER_ETHERNET: u8 = 1;
 pub const TCA_TBF_PARMS: u16 = 1;
 pub const TCA_TBF_RATE64: u16 = 4;
 pub const TCA_TBF_BURST: u16 = 6;
-/// The rate of a `tbf` that is to cut only, bytes per second: at this one any frame takes 0 ns. What is above it is the length
-/// from which it cuts, of which the kernel says nothing otherwise.
+/// Rate of a `tbf` that only cuts (bytes per second): any frame takes 0 ns at it. The excess above it
+/// encodes the length from which it cuts, which the kernel does not report otherwise.
 pub const CUT_RATE: u64 = 1 << 62;
 
-/// fq_codel (linux/pkt_sched.h), beside what it has in common with codel. The limit in frames is what it has by itself.
+/// fq_codel (linux/pkt_sched.h), beside its attributes in common with codel. The limit in frames is its
+/// default.
 pub const TCA_FQ_CODEL_LIMIT: u16 = 2;
 pub const TCA_FQ_CODEL_ECN: u16 = 4;
 pub const TCA_FQ_CODEL_QUANTUM: u16 = 6;

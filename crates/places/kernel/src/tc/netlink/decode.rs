@@ -1,4 +1,4 @@
-//! From messages to the observed state. An object that is not understood is a foreign object, never an error.
+//! From messages to the observed state. An unknown object is a foreign object, never an error.
 
 use super::attribute::{find, read, string, u16_at, u32_at, u64_at};
 use super::constants::*;
@@ -14,7 +14,7 @@ use tidegate_netlink::link;
 /// Length of `struct tcmsg`.
 const HEADER: usize = 20;
 
-/// Interface index and interface of an `RTM_NEWLINK`.
+/// Returns interface index and interface of an `RTM_NEWLINK`.
 pub fn link(body: &[u8]) -> Option<(u32, Netdev)> {
     let (index, flags) = (u32_at(body, 4)?, u32_at(body, 8)?);
     let mut link =
@@ -37,7 +37,7 @@ pub fn link(body: &[u8]) -> Option<(u32, Netdev)> {
     Some((index, link))
 }
 
-/// Where programs are attached in several modes, each mode has an attribute of its own, and may be said twice.
+/// Each mode of attachment has an attribute of its own; a program may appear twice.
 fn xdp(attributes: &[u8]) -> Vec<ForeignProgram> {
     let of_a_program = |kind: &u16| (IFLA_XDP_PROG_ID..=IFLA_XDP_HW_PROG_ID).contains(kind);
     let programs = read(attributes).filter(|(kind, _)| of_a_program(kind)).filter_map(|(_, v)| u32_at(v, 0));
@@ -45,7 +45,7 @@ fn xdp(attributes: &[u8]) -> Vec<ForeignProgram> {
     programs.into_iter().map(|program| ForeignProgram::Xdp { program }).collect()
 }
 
-/// Of a kernel without VLANs on bridges both are absent.
+/// Both are absent on a kernel without bridge VLANs.
 fn bridge(data: &[u8]) -> Bridge {
     let default_pvid = find(data, IFLA_BR_VLAN_DEFAULT_PVID).and_then(|value| u16_at(value, 0));
     Bridge {
@@ -58,7 +58,7 @@ fn bridge(data: &[u8]) -> Bridge {
 pub struct TrafficControl<'a> {
     /// Interface index.
     pub index: u32,
-    /// Its handle; of a filter, its number among the filters of its preference.
+    /// Its handle; for a filter, its number among the filters of its preference.
     pub handle: Handle,
     pub(crate) parent: Handle,
     pub(crate) info: u32,
@@ -67,7 +67,7 @@ pub struct TrafficControl<'a> {
     options: &'a [u8],
 }
 
-/// Reads what qdiscs, classes and filters have in common.
+/// Reads the common part of qdiscs, classes and filters.
 pub fn traffic_control(body: &[u8]) -> Option<TrafficControl<'_>> {
     let attributes = body.get(HEADER..)?;
     Some(TrafficControl {
@@ -82,7 +82,7 @@ pub fn traffic_control(body: &[u8]) -> Option<TrafficControl<'_>> {
 }
 
 impl TrafficControl<'_> {
-    /// Of an `RTM_NEWQDISC`.
+    /// Reads an `RTM_NEWQDISC`.
     pub fn qdisc(self) -> Qdisc {
         let setting = match self.kind.as_str() {
             "htb" => {
@@ -97,19 +97,19 @@ impl TrafficControl<'_> {
         Qdisc { handle: self.handle, parent: self.parent, setting }
     }
 
-    /// Of an `RTM_NEWQDISC`: what it dropped.
+    /// Reads the drops of an `RTM_NEWQDISC`.
     pub fn dropped(&self) -> QueueDrops {
         dropped(&self.kind, self.attributes)
     }
 
-    /// Of an `RTM_NEWTCLASS`.
+    /// Reads an `RTM_NEWTCLASS`.
     pub fn class(self) -> Class {
         let htb = (self.kind == "htb").then(|| htb_class(self.options)).flatten();
         Class { id: self.handle, parent: self.parent, htb, counters: counters(self.attributes) }
     }
 
-    /// Of an `RTM_NEWTFILTER` that was asked for at `parent`; `None` for the tables of u32, which are no filters. What is in
-    /// the map of a classifier it does not say.
+    /// Reads an `RTM_NEWTFILTER` of a dump at `parent`; `None` for the tables of u32, which are no filters.
+    /// It does not contain the map of a classifier.
     pub fn filter(&self, parent: Handle) -> Option<Filter> {
         let rule = match self.kind.as_str() {
             "u32" => {
@@ -119,7 +119,7 @@ impl TrafficControl<'_> {
             "bpf" => bpf_rule(self.options).unwrap_or(Rule::Other),
             _ => Rule::Other,
         };
-        // The kernel also says that a preference is there, without a filter.
+        // The kernel also reports an empty preference.
         if self.handle == Handle::default() && self.options.is_empty() {
             return None;
         }
@@ -153,7 +153,7 @@ fn htb_class(options: &[u8]) -> Option<HtbClass> {
     })
 }
 
-/// A qdisc for short queues, set as we do; others' settings are none.
+/// Returns a qdisc for short queues with our settings; `None` for foreign settings.
 fn short_queue(kind: &str, options: &[u8]) -> Option<Setting> {
     let number = |kind| find(options, kind).and_then(|value| u32_at(value, 0));
     match kind {
@@ -193,7 +193,8 @@ fn short_queue(kind: &str, options: &[u8]) -> Option<Setting> {
     }
 }
 
-/// What a queue of ours dropped: all, for room, and marked instead. A cutter counts what the queue below it drops, too.
+/// Returns the drops of a queue of ours: all, those for lack of room, and marks. A cutter also counts drops
+/// of the queue below it.
 fn dropped(kind: &str, attributes: &[u8]) -> QueueDrops {
     let statistics = find(attributes, TCA_STATS2).unwrap_or_default();
     let all = find(statistics, TCA_STATS_QUEUE).and_then(|v| u32_at(v, 8)).unwrap_or_default().into();
@@ -210,7 +211,7 @@ fn dropped(kind: &str, attributes: &[u8]) -> QueueDrops {
             let sum = |kind| {
                 read(tins).filter_map(|(_, tin)| u32_at(find(tin, kind)?, 0)).map(u64::from).sum::<u64>()
             };
-            // Those that had frames a moment ago count among the sparse ones.
+            // Recently active flows count among the sparse ones.
             let flows = sum(TCA_CAKE_TIN_STATS_SPARSE_FLOWS) + sum(TCA_CAKE_TIN_STATS_BULK_FLOWS);
             QueueDrops { all, full: 0, marked: sum(TCA_CAKE_TIN_STATS_ECN_MARKED), flows: Some(flows) }
         }
@@ -218,16 +219,16 @@ fn dropped(kind: &str, attributes: &[u8]) -> QueueDrops {
     }
 }
 
-/// What a queue dropped, and what it marked instead.
+/// Drops and marks of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueDrops {
     /// Frames.
     pub all: u64,
-    /// Of these, for room.
+    /// Of these, for lack of room.
     pub full: u64,
     /// Frames that were marked.
     pub marked: u64,
-    /// Flows that wait, where it keeps them apart.
+    /// Flows with frames, if it separates flows.
     pub flows: Option<u64>,
 }
 
@@ -274,7 +275,7 @@ fn bpf_rule(options: &[u8]) -> Option<Rule> {
     police.or(mark).or_else(congestion).or_else(classify).filter(|_| direct != 0)
 }
 
-/// Of a u32 filter that takes every packet.
+/// Reads the rule of a u32 filter that takes every packet.
 fn redirect_rule(options: &[u8]) -> Option<Rule> {
     if !takes_everything(options) {
         return None;
@@ -283,7 +284,7 @@ fn redirect_rule(options: &[u8]) -> Option<Rule> {
     let cookie = Cookie::parse(find(action, TCA_ACT_COOKIE)?)?;
     let mirred = find(find(action, TCA_ACT_OPTIONS)?, TCA_MIRRED_PARMS);
     let to = mirred.filter(|m| u32_at(m, 20) == Some(TCA_EGRESS_REDIR)).and_then(|m| u32_at(m, 24));
-    // Ours, but changed by another program: it has to be made anew.
+    // Ours, but changed by another program: it has to be remade.
     Some(Rule::Redirect { to: to.unwrap_or(0), cookie })
 }
 
@@ -329,7 +330,7 @@ mod tests {
         Device::Netdev { index: 7, name: "tap7".into() }
     }
 
-    /// What a step says, read as if the kernel had said it.
+    /// Returns a step's message, to be read like the kernel's.
     fn body(step: &Step) -> Vec<u8> {
         request(step, &mut Numbers).expect("an index").expect("a request").body
     }

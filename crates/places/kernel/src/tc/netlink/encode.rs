@@ -1,4 +1,4 @@
-//! The message of a step.
+//! Encodes the message of a step.
 
 use super::attribute::Attributes;
 use super::bridge::{port_header, put_vlans};
@@ -19,7 +19,7 @@ const NLM_F_REPLACE: u16 = 0x100;
 const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
 
-/// Frames that may wait on the IFB before its qdisc is there.
+/// Queue of the IFB until it has a qdisc (frames).
 const IFB_QUEUE: u32 = 1000;
 
 /// A request, without its header.
@@ -27,9 +27,9 @@ const IFB_QUEUE: u32 = 1000;
 pub struct Request {
     /// Message type.
     pub kind: u16,
-    /// Flags beside those that every request has.
+    /// Flags beside the common ones.
     pub flags: u16,
-    /// What follows the header.
+    /// The body after the header.
     pub body: Vec<u8>,
 }
 
@@ -38,32 +38,33 @@ pub trait Names {
     /// The reason why a number is not known.
     type Error;
 
-    /// The interface index of a device, which for our IFB may be new.
+    /// Returns the interface index of a device; our IFB may be new.
     ///
     /// # Errors
     /// It is gone.
     fn index(&mut self, device: &Device) -> Result<u32, Self::Error>;
 
-    /// A policer's program, to be owned until the request is sent: its descriptor and the number of its map. It goes on
-    /// with what the policer of another map counted.
+    /// Returns a policer's program, owned until the request is sent: its descriptor and the number of its
+    /// map. It continues the counters of another map.
     ///
     /// # Errors
     /// It cannot be loaded.
     fn policer(&mut self, bucket: Bucket, before: Option<u32>) -> Result<(u32, u32), Self::Error>;
 
-    /// A classifier's program for a device, to be owned until the request is sent: its descriptor and the number of its map.
+    /// Returns a classifier's program for a device, owned until the request is sent: its descriptor and the
+    /// number of its map.
     ///
     /// # Errors
     /// It cannot be loaded.
     fn classifier(&mut self, device: &Device) -> Result<(u32, u32), Self::Error>;
 
-    /// The same of a program that marks.
+    /// The same for a marking program.
     ///
     /// # Errors
     /// It cannot be loaded.
     fn marker(&mut self, marks: Marks, before: Option<u32>) -> Result<(u32, u32), Self::Error>;
 
-    /// The same of a program that marks congestion.
+    /// The same for a program that marks congestion.
     ///
     /// # Errors
     /// It cannot be loaded.
@@ -74,10 +75,10 @@ pub trait Names {
     ) -> Result<(u32, u32), Self::Error>;
 }
 
-/// The request of a step; `None` for a step that changes a map.
+/// Returns the request of a step; `None` for a step that changes a map.
 ///
 /// # Errors
-/// What `names` says.
+/// Errors of `names`.
 pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Option<Request>, N::Error> {
     let made = |kind, flags, body: Attributes| Ok(Some(Request { kind, flags, body: body.0 }));
     match step {
@@ -201,8 +202,8 @@ pub fn request<N: Names>(step: &Step, names: &mut N) -> Result<Option<Request>, 
     }
 }
 
-/// Flags and message for a filter at a parent, with a preference, that does what its eBPF program says; in the place of the one
-/// with this handle, where there is one.
+/// Returns flags and message for a filter at a parent, with a preference, whose eBPF program decides; it
+/// replaces the filter with the handle `instead`, if any.
 fn direct_action(
     index: u32,
     (parent, preference): (Handle, u16),
@@ -221,7 +222,7 @@ fn direct_action(
     (NLM_F_CREATE | if instead.is_some() { 0 } else { NLM_F_EXCL }, body)
 }
 
-/// `struct tcmsg`, which begins every message of traffic control.
+/// Returns `struct tcmsg`, the beginning of every message of traffic control.
 pub fn header(index: u32, handle: Handle, parent: Handle, info: u32) -> Attributes {
     let mut bytes = vec![0; 4];
     for field in [index, handle.0, parent.0, info] {
@@ -230,7 +231,7 @@ pub fn header(index: u32, handle: Handle, parent: Handle, info: u32) -> Attribut
     Attributes(bytes)
 }
 
-/// Preference, and the protocol in network byte order.
+/// Returns preference, and protocol in network byte order.
 fn filter_info(preference: u16, protocol: u16) -> u32 {
     u32::from(preference) << 16 | u32::from(protocol.to_be())
 }
@@ -245,7 +246,8 @@ fn options(body: &mut Attributes, setting: &Setting) {
         }),
         Setting::Bfifo { limit } => body.put(TCA_OPTIONS, &limit.to_ne_bytes()),
         Setting::Cut { largest } => body.nest(TCA_OPTIONS, |options| {
-            // struct tc_tbf_qopt: rate, peakrate, limit, buffer, mtu. Its rate has a queue of one frame, until ours is below.
+            // struct tc_tbf_qopt: rate, peakrate, limit, buffer, mtu. At this rate the queue has one frame
+            // until ours is below.
             let mut parameters = [ratespec(CUT_RATE), [0; 12]].concat();
             for field in [*largest, 0, 0] {
                 parameters.extend(field.to_ne_bytes());
@@ -295,7 +297,7 @@ fn put_class(options: &mut Attributes, class: &HtbClass) {
     }
 }
 
-/// `struct tc_ratespec`: with the link layer stated, the kernel does not ask for the tables of old.
+/// Returns `struct tc_ratespec`: with a link layer, the kernel needs no rate tables.
 fn ratespec(rate: u64) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[1] = TC_LINKLAYER_ETHERNET;
@@ -303,7 +305,7 @@ fn ratespec(rate: u64) -> [u8; 12] {
     bytes
 }
 
-/// `struct tc_u32_sel` with one key that every packet has: no bit of its first four bytes is looked at.
+/// Returns `struct tc_u32_sel` with one key that every packet matches: it compares no bit.
 fn select_everything() -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes[0] = TC_U32_TERMINAL;

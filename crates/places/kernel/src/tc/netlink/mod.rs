@@ -1,18 +1,18 @@
-//! What the plan and the kernel say to each other: rtnetlink(7).
+//! Messages between the plan and the kernel: rtnetlink(7).
 //!
 //! ```text
 //!  observe:  dump ──▶ socket ──▶ kernel ──▶ messages ──▶ decode ──▶ Network
 //!  apply:    Step ──▶ encode ──▶ socket ──▶ kernel ──▶ done, or its error number and its words
 //! ```
 //!
-//! Framing and the socket are libraries'; the attributes of tc are ours: what HTB, u32, mirred and bpf are told decides
-//! whether a rate is exact. Numbers are in the machine's byte order unless said otherwise.
+//! Libraries do framing and socket; tc's attributes are ours: the parameters of HTB, u32, mirred and bpf
+//! decide whether a rate is exact. Numbers are in the machine's byte order unless stated otherwise.
 //!
 //! - [`tidegate_netlink`]: the socket, and attributes
 //! - `bridge`: the VLANs of bridge ports, both ways
-//! - `chains`: which chain a filter is in, where the kernel says several
+//! - `chains`: the real chain of a filter that appears in several
 //! - `constants`: the kernel's numbers
-//! - `decode`: what a message says
+//! - `decode`: from messages to objects
 //! - `encode`: the message of a step
 
 pub(crate) mod bridge;

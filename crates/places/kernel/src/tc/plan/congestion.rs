@@ -1,4 +1,4 @@
-//! The filter before a limit that marks congestion, where its frames wait in one queue for all.
+//! The filter before a limit that marks congestion if frames wait in one queue for all.
 
 use super::filters;
 use crate::ebpf::congestion::VirtualQueue;
@@ -7,7 +7,8 @@ use crate::tc::network::{ANY_PROTOCOL, Filter, Netdev, Rule};
 use crate::tc::owner::{self, Cookie};
 use crate::tc::step::{Device, Step};
 
-/// The right filter of this qdisc, or none, and no other of its preference that is in its way; `link` where the qdisc is there already.
+/// Sets the right filter of this qdisc, or none, and removes others of its preference; `link` if the qdisc
+/// exists.
 pub fn set(
     steps: &mut Vec<Step>,
     device: &Device,
@@ -20,7 +21,7 @@ pub fn set(
     let place = |f: &&Filter| f.marks_congestion() && f.place() == (0, owner::MARK_PREFERENCE, ANY_PROTOCOL);
     let there = filters().find(place).filter(|_| wanted.is_some());
     filters::delete(steps, device, filters(), |f| {
-        // Our root qdisc is ours with all that is in it.
+        // Our root qdisc is ours with all in it.
         let others = parent == owner::ROOT_QDISC && f.cookie().is_none();
         (others || f.marks_congestion()) && !there.is_some_and(|there| std::ptr::eq(there, f))
     });

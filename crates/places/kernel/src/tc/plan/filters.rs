@@ -1,11 +1,11 @@
-//! Filters that go.
+//! Removal of filters.
 
 use crate::tc::network::Filter;
 use crate::tc::step::{Device, Step};
 
-/// Deletes those of `there`, the filters of one qdisc, that `go`. Where all of a preference in a chain do, the preference
-/// goes with them: u32 would leave it behind, empty, while another of its kind is beside it (`u32_delete`,
-/// net/sched/cls_u32.c).
+/// Deletes the filters of `there`, which are of one qdisc, that `go` selects. If all of a preference in a
+/// chain go, the preference goes too: u32 would leave it behind, empty, while another of its kind is beside
+/// it (`u32_delete`, net/sched/cls_u32.c).
 pub fn delete<'a>(
     steps: &mut Vec<Step>,
     device: &Device,

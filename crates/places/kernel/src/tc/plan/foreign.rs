@@ -1,14 +1,14 @@
-//! What others made on a netdev, and that would be lost or would stand in the way.
+//! Foreign objects on a netdev that would be lost, or are in the way.
 
 use crate::tc::network::Netdev;
 use crate::tc::shaping::{Ends, NetdevRefusal};
 use crate::tc::vlan::Vlans;
 
-/// A root qdisc in which nothing waits, and whose removal loses no limit of another program: libvirt puts it on every tap it makes
+/// A root qdisc without queue, whose removal loses no foreign limit: libvirt puts it on every tap it makes
 /// (its commit 0b66196d).
 const NOTHING: &str = "noqueue";
 
-/// Refuses to touch these ends of a link, on which others shape or filter already, and the VLANs that others gave its port.
+/// Refuses the ends of a link with foreign shaping or filters, and a port with foreign VLANs.
 pub fn refuse(link: &Netdev, ends: Ends, vlans: &Vlans) -> Result<(), NetdevRefusal> {
     let name = &link.name;
     let mut found = Vec::new();

@@ -40,8 +40,8 @@ pub fn set_leaf<'a>(
     let Waiting { cut, queue, .. } = &leaf.waiting;
     let (parent, kept) = match cut {
         None => match there(id) {
-            // Another program gave our cutter's handle to a queue. The kernel changes a qdisc into one of its own kind in
-            // place, with its handle, and the queue would be taken for a cutter without a queue.
+            // Another program gave our cutter's handle to a queue. The kernel would change a qdisc of the
+            // same kind in place, with its handle, and the queue would look like a cutter without a queue.
             Some(q) if q.handle == owner::cutter(id) && q.setting.kind() == queue.kind() => {
                 steps.push(Step::DeleteQdisc { device: device.clone(), parent: id, handle: q.handle });
                 (id, None)
@@ -53,14 +53,15 @@ pub fn set_leaf<'a>(
             let named = there(id).filter(|q| q.handle == handle);
             let changed = named.filter(|q| q.setting.kind() == cut.kind());
             if named.is_some() && changed.is_none() {
-                // Another program gave its handle to a qdisc of another kind, which the kernel cannot change into ours.
+                // Another program gave its handle to a qdisc of another kind, which the kernel cannot
+                // change into ours.
                 steps.push(Step::DeleteQdisc { device: device.clone(), parent: id, handle });
             }
             if changed.is_none_or(|q| q.setting != *cut) {
                 steps.push(set(id, handle, cut));
             }
             let below = owner::below(handle);
-            // A cutter that is made anew has none.
+            // A remade cutter has none.
             (below, changed.and_then(|_| there(below)))
         }
     };

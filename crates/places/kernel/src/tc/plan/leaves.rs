@@ -1,7 +1,7 @@
-//! The leaves of a root qdisc: one class per netdev that frames come from, and the classifier that leads to them. On the
-//! IFB they are all there is; at a netdev's egress they are parts of its one class.
+//! The leaves of a root qdisc: one class per netdev of origin, and the classifier that leads to them. The
+//! IFB has only leaves; at a netdev's egress they are parts of its one class.
 //!
-//! Which netdev class `7464:m` and its queue are for is what the map of the classifier says.
+//! The map of the classifier tells which netdev class `7464:m` and its queue are for.
 
 use super::filters;
 use super::leaf::{Leaf, set_leaf};
@@ -12,26 +12,26 @@ use crate::tc::step::{Device, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-/// The classes of a device: those that are there, and those that will be.
+/// The classes of a device, existing and future ones.
 pub struct Leaves<'a> {
     device: Device,
-    /// The device as observed; `None` where there is none, or all that is on it goes.
+    /// The observed device; `None` if there is none, or all on it goes.
     link: Option<&'a Netdev>,
     /// Its classes and their queues.
     classes: BTreeMap<Handle, &'a Class>,
     queues: BTreeMap<Handle, &'a Qdisc>,
-    /// Minors that leaves may have.
+    /// Possible minors of leaves.
     minors_for: RangeInclusive<u16>,
     /// Minor by interface index.
     minors: BTreeMap<u32, u16>,
     /// Minors in use.
     used: BTreeSet<u16>,
-    /// Netdevs with an entry in the map that leads to no leaf of theirs.
+    /// Netdevs with a wrong entry in the map.
     astray: Vec<u32>,
 }
 
 impl<'a> Leaves<'a> {
-    /// The leaves of our IFB; those of netdevs for which `kept` is false go.
+    /// Returns the leaves of our IFB; those of netdevs for which `kept` is false go.
     pub fn of_ifb(network: &'a Network, kept: impl Fn(u32) -> bool) -> Self {
         let link = network.ifb().map(|(_, link)| link);
         Self::read(Device::Ifb, link, owner::FIRST_LEAF..=owner::LAST_LEAF, kept, |from| {
@@ -39,7 +39,7 @@ impl<'a> Leaves<'a> {
         })
     }
 
-    /// The leaves of a netdev's egress; those of senders for which `kept` is false go.
+    /// Returns the leaves of a netdev's egress; those of senders for which `kept` is false go.
     pub fn of_egress(device: Device, link: Option<&'a Netdev>, kept: impl Fn(u32) -> bool) -> Self {
         Self::read(device, link, owner::FIRST_SHARE..=owner::LAST_LEAF, kept, |_| true)
     }
@@ -66,7 +66,7 @@ impl<'a> Leaves<'a> {
             classified().filter(|(from, to)| kept(*from) && leaves.may_be_leaf(*to)).collect();
         entries.sort_by_key(|(from, _)| is_about(*from));
         for (from, to) in entries {
-            // Of two in one class, the first keeps it, or one that this is not about.
+            // Of two in one class, the first keeps it, or one outside this plan.
             if leaves.used.insert(to.minor()) {
                 leaves.minors.insert(from, to.minor());
             }
@@ -77,7 +77,7 @@ impl<'a> Leaves<'a> {
         leaves
     }
 
-    /// The leaf of a netdev.
+    /// Returns the leaf of a netdev.
     pub fn minor(&self, index: u32) -> Option<u16> {
         self.minors.get(&index).copied()
     }
@@ -106,7 +106,7 @@ impl<'a> Leaves<'a> {
         steps.extend(unused.map(|class| Step::DeleteClass { device: device(), id: class.id }));
     }
 
-    /// The classifier, before the first leaf is set.
+    /// Sets the classifier, before the first leaf.
     pub fn set_classifier(&self, steps: &mut Vec<Step>) {
         if self.link.is_none_or(|link| link.classifier().is_none()) {
             steps.push(Step::AddClassifier { device: self.device.clone() });
@@ -138,7 +138,7 @@ impl<'a> Leaves<'a> {
         Ok(())
     }
 
-    /// Whether a class can be one of them.
+    /// Whether a class can be a leaf.
     fn may_be_leaf(&self, class: Handle) -> bool {
         class.major() == owner::MAJOR && self.minors_for.contains(&class.minor())
     }

@@ -1,7 +1,7 @@
 //! The filter at the ingress that sets or clears priority marks.
 //!
-//! It decides nothing else, so where tx is not limited what others filter there goes on beside it. Its preference it needs for itself:
-//! a filter with a lower one may end the search before it.
+//! It decides nothing else, so without a tx limit foreign filters work beside it. Its preference must be
+//! its own: a filter with a lower one may end the search before it.
 
 use super::filters;
 use crate::ebpf::mark::Marks;
@@ -11,7 +11,8 @@ use crate::tc::owner::{self, Cookie};
 use crate::tc::shaping::{NetdevRefusal, Sides};
 use crate::tc::step::{Device, Step};
 
-/// Refuses marks that are out of reach, or in whose way others are. At an ingress that is limited those are refused anyway.
+/// Refuses marks that are impossible, or in whose way foreign filters are. At a limited ingress those are
+/// refused anyway.
 pub fn refuse(link: &Netdev, wanted: Option<Marks>, sides: Sides, owned: bool) -> Result<(), NetdevRefusal> {
     let name = &link.name;
     if sides.marks.is_none() && matches!(wanted, Some(Marks::Set { .. })) {
@@ -41,13 +42,13 @@ fn is_in_the_way(filter: &Filter) -> bool {
     filter.chain == 0 && filter.cookie().is_none() && filter.preference <= owner::MARK_PREFERENCE
 }
 
-/// The right filter, and no other that marks or is in its way.
+/// Sets the right filter, and removes others that mark or are in its way.
 pub fn set(steps: &mut Vec<Step>, device: &Device, link: &Netdev, sides: Sides, cookie: Cookie) {
     let Some(marks) = sides.marks else { return };
     let place = |f: &&Filter| f.marks() && f.place() == (0, owner::MARK_PREFERENCE, ANY_PROTOCOL);
     let there = link.filters_at(Handle::INGRESS).find(place);
     filters::delete(steps, device, link.filters_at(Handle::INGRESS), |f| {
-        // At an ingress that is limited what others made has gone by now.
+        // At a limited ingress foreign filters have gone by now.
         let others = is_in_the_way(f) && !sides.limits_ingress();
         others || f.marks() && !there.is_some_and(|there| std::ptr::eq(there, f))
     });

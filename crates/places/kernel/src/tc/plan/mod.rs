@@ -1,4 +1,4 @@
-//! From what is wanted and what was observed to steps. Pure.
+//! From the wanted and the observed state to steps. Pure.
 //!
 //! ```text
 //!  Shaping per netdev ─┐             ┌─ refusals: what others made, devices that are not there
@@ -6,10 +6,10 @@
 //!  Network ────────────┘             └─▶ take away ─▶ IFB: class, queue, classifier ─▶ netdev: redirect, root qdisc
 //! ```
 //!
-//! Nothing is kept in between: what is ours is seen by its marks. Steps are in an order in which no frame is lost:
-//! a way is built from its end, and taken away from its beginning. Of a network of which only some devices were looked at,
-//! the others keep what they have. VLANs bear no mark (`vlan`): the caller remembers what a port had before, and gives it
-//! back. What is refused is left as it is, and stands in the way of nothing else.
+//! There is no state in between: marks identify our objects. The order of steps loses no frame: a path is
+//! built from its end, and removed from its beginning. In a partly observed network, the other devices stay
+//! as they are. VLANs have no mark (`vlan`): the caller remembers a port's former ones, and restores them.
+//! A refused netdev stays as it is, and does not affect others.
 
 mod congestion;
 mod filters;
@@ -41,7 +41,7 @@ pub(crate) use vlan::lead;
 /// The steps from the observed state to the wanted one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// In their order.
+    /// In order.
     pub steps: Vec<Step>,
     /// The netdevs that are not shaped, with the reason.
     pub refusals: Vec<NetdevRefusal>,
@@ -68,7 +68,7 @@ pub fn plan(wanted: &[Shaping], network: &Network) -> Plan {
     let names = network.names();
     for shaping in wanted {
         match target(shaping, &names, network) {
-            // Of one that is only known to be there nothing was read.
+            // Nothing was read of a device that only exists.
             Ok((index, _)) if !network.is_about(index) => {}
             Ok((index, target)) => drop(targets.insert(index, target)),
             Err(refusal) => {
@@ -80,7 +80,7 @@ pub fn plan(wanted: &[Shaping], network: &Network) -> Plan {
     lead_to(&targets, &left_alone, refusals, network)
 }
 
-/// The plan for one link of any kind, and for no other.
+/// Returns the plan for one link of any kind, and for no other.
 pub(crate) fn settle_link(index: u32, sides: Sides<'_>, network: &Network) -> Plan {
     let targets = [(index, Target { sides, segment: None, owned: Ends::BOTH })].into();
     lead_to(&targets, &BTreeSet::new(), vec![], network)
@@ -113,7 +113,7 @@ fn lead_to(
             let redirected = link.filters.iter().any(|f| matches!(f.rule, Rule::Redirect { .. }));
             redirected || leaves.minor(*index).is_some()
         })
-        // It may be others'.
+        // It may belong to others.
         || (network.near.is_some() && ifb.is_some());
     if needed {
         leaves.drop_others(&mut plan.steps);
@@ -211,7 +211,7 @@ fn target<'a>(
     Ok((index, Target { sides, segment: shaping.segment, owned }))
 }
 
-/// Why no sender has a share of what a macvtap gives its VM.
+/// Returns why no sender has a share of a macvtap's frames to its VM.
 pub fn no_shares_at(name: &str) -> String {
     format!(
         "interface {name} is a macvtap, into which the device below sends, past all classes: leave it out of `to`, or give \
@@ -219,7 +219,7 @@ pub fn no_shares_at(name: &str) -> String {
     )
 }
 
-/// What is ours and not wanted any more.
+/// Removes our unwanted objects.
 fn take_away(steps: &mut Vec<Step>, device: &Device, link: &Netdev, sides: Sides<'_>) {
     let goes = |f: &Filter| {
         let wanted = if f.marks() { sides.marks.is_some() } else { sides.limits_ingress() };
@@ -239,7 +239,7 @@ fn take_away(steps: &mut Vec<Step>, device: &Device, link: &Netdev, sides: Sides
     }
 }
 
-/// The IFB, up, with a root qdisc that passes on what is in no class.
+/// Sets up the IFB with a root qdisc that passes unclassified frames.
 fn set_ifb(steps: &mut Vec<Step>, ifb: Option<&Netdev>, leaves: &mut Leaves<'_>) {
     if ifb.is_none() {
         steps.push(Step::AddIfb);
@@ -256,7 +256,7 @@ fn set_ifb(steps: &mut Vec<Step>, ifb: Option<&Netdev>, leaves: &mut Leaves<'_>)
     }
 }
 
-/// The filters at the ingress; `ifb` is where what is shaped goes.
+/// Sets the filters at the ingress; shaped frames go to `ifb`.
 fn set_ingress(
     steps: &mut Vec<Step>,
     device: &Device,
@@ -275,13 +275,14 @@ fn set_ingress(
     if sides.limits_ingress() {
         let waiting = sides.ingress.map(|limit| sides.waiting_at_ingress(limit, link.mtu));
         let marked = waiting.and_then(|waiting| waiting.congestion);
-        // Before the marks beside it: what goes may be all of its preference.
+        // Before the marks beside it: all of its preference may go.
         congestion::set(steps, device, Some(link), Handle::INGRESS, marked, cookie);
     }
     marks::set(steps, device, link, *sides, cookie);
 }
 
-/// Whether a filter at an ingress may not be beside the one that limits it. Others' in chains where no filter leads stay.
+/// Whether a filter at an ingress must not be beside the one that limits it. Foreign ones in unreachable
+/// chains stay.
 fn is_in_the_way(filter: &Filter, owned: bool) -> bool {
     let ours = filter.cookie().is_some();
     debug_assert!(owned || ours || filter.chain != 0, "others' filters are refused before");
@@ -301,7 +302,7 @@ fn set_redirect(
             && f.place() == (0, owner::PREFERENCE, ANY_PROTOCOL)
     };
     let right = link.filters_at(Handle::INGRESS).find(is_right);
-    // What others put beside it since, a shaping that is owned goes on without.
+    // An owned shaping removes foreign filters that came beside it.
     filters::delete(steps, device, link.filters_at(Handle::INGRESS), |f| {
         is_in_the_way(f, owned) && !right.is_some_and(|right| std::ptr::eq(right, f))
     });
@@ -335,7 +336,8 @@ fn set_police(
     steps.push(Step::Police { device: device.clone(), bucket, cookie, instead });
 }
 
-/// The qdisc that filters of the ingress are in; whether we made it. `known`: a filter of ours was there.
+/// Returns the qdisc of the ingress filters, made if necessary, and whether we made it. `known`: a filter
+/// of ours was in it.
 fn set_clsact(steps: &mut Vec<Step>, device: &Device, link: &Netdev, known: bool) -> bool {
     let ours = link.filters_at(Handle::INGRESS).find_map(Filter::cookie);
     let empty = link.filters_at(Handle::INGRESS).next().is_none();
@@ -347,7 +349,7 @@ fn set_clsact(steps: &mut Vec<Step>, device: &Device, link: &Netdev, known: bool
             true
         }
         (Some(_), Some(cookie)) => cookie.made_clsact,
-        // Ended between making it and the filter, or another program deleted the filter.
+        // The agent ended between making it and the filter, or another program deleted the filter.
         (Some(q), None) => known && empty && q.setting == Setting::Clsact,
     }
 }

@@ -1,4 +1,4 @@
-//! What steps change of the kernel: slow, and obviously like it.
+//! A slow model of the kernel: the effects of steps.
 
 use crate::handle::Handle;
 use crate::tc::class::HtbClass;
@@ -119,7 +119,7 @@ pub fn apply(network: &mut Network, step: &Step) -> Result<(), String> {
         }
         Step::SetVlans { device, vlans } => {
             let all = port(network, device)?;
-            // One at a time is the VLAN of what has no tag.
+            // Only one VLAN at a time is that of untagged frames.
             let moved = vlans.each().any(|(_, member)| member.pvid);
             let kept = all.each().map(|(vid, m)| (vid, Member { pvid: m.pvid && !moved, ..m }));
             *all = kept.chain(vlans.each()).collect();
@@ -141,13 +141,13 @@ fn find<'a>(network: &'a mut Network, device: &Device) -> Result<&'a mut Netdev,
     network.netdevs.get_mut(&index).ok_or_else(|| "ENODEV".into())
 }
 
-/// The VLANs of a bridge port.
+/// Returns the VLANs of a bridge port.
 fn port<'a>(network: &'a mut Network, device: &Device) -> Result<&'a mut Vlans, String> {
     let link = find(network, device)?;
     link.vlans.as_mut().ok_or_else(|| "EOPNOTSUPP: not a bridge port".into())
 }
 
-/// The map of the classifier.
+/// Returns the map of the classifier.
 fn classes(link: &mut Netdev) -> Result<&mut BTreeMap<u32, Handle>, String> {
     let found = link.filters.iter_mut().find_map(|f| match &mut f.rule {
         Rule::Classify { classes, .. } if f.parent == owner::ROOT_QDISC => Some(classes),
@@ -175,7 +175,7 @@ fn set_qdisc(
     if link.classes.iter().any(|c| c.parent == parent) && parent != Handle::ROOT {
         return Err("EINVAL: it has parts".into());
     }
-    // Without a name, or with its own, a qdisc of the same kind is changed, and keeps what is below.
+    // Without a handle, or with its own, a qdisc of the same kind is changed, and those below stay.
     if let Some(there) = there.map(|at| &mut link.qdiscs[at])
         && (handle == Handle::default() || handle == there.handle)
     {
@@ -192,20 +192,20 @@ fn set_qdisc(
     }
     remove(link, parent);
     clear(link, parent);
-    // Those that the kernel chooses are not told apart.
+    // All kernel-chosen handles count as equal.
     let handle = if handle == Handle::default() { Handle::new(0x8001, 0) } else { handle };
     link.qdiscs.push(Qdisc { handle, parent, setting: setting.clone() });
     Ok(())
 }
 
-/// The qdisc of a parent goes, and what is below it.
+/// Removes the qdisc of a parent, and those below it.
 fn remove(link: &mut Netdev, parent: Handle) {
     let gone: Vec<Handle> = link.qdiscs.iter().filter(|q| q.parent == parent).map(|q| q.handle).collect();
     let is_below = |q: &Qdisc| gone.iter().any(|cutter| owner::below(*cutter) == q.parent);
     link.qdiscs.retain(|q| q.parent != parent && !is_below(q));
 }
 
-/// What went with the qdisc of a parent.
+/// Removes what went with the qdisc of a parent.
 fn clear(link: &mut Netdev, parent: Handle) {
     if parent == Handle::CLSACT {
         link.filters.retain(|f| f.parent != Handle::INGRESS);
@@ -227,7 +227,7 @@ fn set_class(link: &mut Netdev, id: Handle, parent: Handle, class: HtbClass) -> 
         None => {
             if parent != Handle::ROOT {
                 link.class(parent).ok_or("ENOENT: no such class")?;
-                // It is a leaf no more.
+                // It is no leaf any more.
                 remove(link, parent);
             }
             link.classes.push(Class { id, parent, htb: Some(class), counters: Counters::default() });

@@ -1,4 +1,4 @@
-//! Whatever was there before, and whatever happened to it since: one plan leads to what is wanted.
+//! From any state, after any damage, one plan leads to the wanted state.
 
 use super::tests::*;
 use super::{Plan, model, plan};
@@ -16,7 +16,7 @@ use crate::tc::vlan::Vlans;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One damage, done by another program.
+/// Damage by another program.
 #[derive(Clone, Debug)]
 enum Damage {
     Root(Option<&'static str>),
@@ -29,7 +29,7 @@ enum Damage {
     ClassBeside,
     QueueGone,
     QueueBelowGone,
-    /// Another kind, by the name of what was there.
+    /// Another kind, by the name of the former.
     QueueOfOthers(&'static str),
     TapGone,
     IfbGone,
@@ -78,14 +78,14 @@ fn map(ifb: Option<&mut Netdev>) -> Option<&mut BTreeMap<u32, Handle>> {
     })
 }
 
-/// As [`crate::tc::Kernel::observe_near`].
+/// Like [`crate::tc::Kernel::observe_near`].
 fn near(network: &Network, index: u32) -> Network {
     let ifb = network.ifb();
     if ifb.is_some_and(|(_, ifb)| ifb.classified().all(|(from, _)| from == index)) {
         return network.clone();
     }
     let mut seen = Network { near: Some([index].into()), ..network.clone() };
-    // Of others, only that they are there.
+    // Of others, only their existence.
     for (_, link) in seen.netdevs.iter_mut().filter(|(i, link)| **i != index && !link.is_our_ifb()) {
         (link.qdiscs, link.classes, link.filters) = Default::default();
     }
@@ -150,7 +150,7 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
                     link.filters.retain(|f| f.parent != Handle::INGRESS);
                 }
                 Damage::FilterGone => link.filters.clear(),
-                // Another kind cannot be where marks are.
+                // Another kind cannot be beside marks.
                 Damage::FilterBeside(owner::MARK_PREFERENCE, 0)
                     if link.filters.iter().any(|f| f.marks() || f.marks_congestion()) => {}
                 Damage::FilterBeside(preference, chain) if link.ingress().is_some() => {
@@ -179,7 +179,7 @@ fn hurt(network: &mut Network, index: u32, damage: &Damage) {
     }
 }
 
-/// What is below the classes of a device.
+/// Damages the queues below a device's classes.
 fn hurt_queues(link: &mut Netdev, damage: &Damage) {
     let is_leaf = |q: &Qdisc| q.parent.major() == owner::MAJOR;
     let cutters: Vec<Handle> =
@@ -228,7 +228,7 @@ fn shapings() -> impl Strategy<Value = Vec<Shaping>> {
     })
 }
 
-/// What is asked for those who send to a device.
+/// Returns the requested classes of a device's senders.
 fn asked_of_shares(shaping: &Shaping, network: &Network) -> BTreeMap<u32, HtbClass> {
     let class = |share: &Share| {
         let (index, _) = network.by_name(&share.from)?;
@@ -237,23 +237,23 @@ fn asked_of_shares(shaping: &Shaping, network: &Network) -> BTreeMap<u32, HtbCla
     shaping.rx_shares.iter().filter_map(class).collect()
 }
 
-/// What is asked of a device.
+/// Returns the requested settings of a device.
 fn asked(shaping: &Shaping) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucket>, Option<Marks>) {
     let tx = shaping.tx.map(|tx| HtbClass::sender(tx, false));
     (shaping.rx.map(HtbClass::from), tx, shaping.tx_police, shaping.marks)
 }
 
-/// How what is asked of a device is to wait: at its egress, and at its ingress.
+/// Returns the requested queueing at a device's egress and ingress.
 fn asked_of_waits(shaping: &Shaping) -> (Option<Waiting>, Option<Waiting>) {
     let waits = |limit: Option<Limit>, host| Some(Waiting::new(limit?, shaping.flows, host, 0));
     let egress = waits(shaping.rx, Host::Destination);
-    // Of parts of a limit it is not known how long frames wait.
+    // For parts of a limit, the waiting time of frames is unknown.
     let marks =
         |w: Waiting| Waiting { congestion: w.congestion.filter(|_| shaping.rx_shares.is_empty()), ..w };
     (egress.map(marks), waits(shaping.tx, Host::Source))
 }
 
-/// How it waits: all parts of what a device sends alike, but for what has a deadline.
+/// Returns a device's queueing: all parts alike, except those with a deadline.
 fn waits(network: &Network, shaping: &Shaping, index: u32) -> (Option<Waiting>, Option<Waiting>) {
     let link = &network.netdevs[&index];
     let senders = link.classified().filter(|(from, _)| {
@@ -287,7 +287,7 @@ fn waits(network: &Network, shaping: &Shaping, index: u32) -> (Option<Waiting>, 
     (marked(egress, owner::ROOT_QDISC), marked(ingress, Handle::INGRESS))
 }
 
-/// What frames meet, policers and marks included.
+/// Returns the settings that frames pass, policers and marks included.
 fn met(network: &Network, index: u32) -> (Option<HtbClass>, Option<HtbClass>, Option<Bucket>, Option<Marks>) {
     let (egress, ingress) = in_force(network, index);
     let filters = network.netdevs[&index].filters_at(Handle::INGRESS);
@@ -307,7 +307,7 @@ fn met(network: &Network, index: u32) -> (Option<HtbClass>, Option<HtbClass>, Op
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// Whatever was there before, and whatever happened to it since: one plan leads to what is wanted.
+    /// From any state, after any damage, one plan leads to the wanted state.
     #[test]
     fn one_plan_leads_to_what_is_wanted(
         before in shapings(),
@@ -319,7 +319,7 @@ proptest! {
         settle(&mut network, &before);
         for (index, damage) in &damages {
             if let Damage::StepsCut(after) = damage {
-                // An agent that died over another change.
+                // An agent died during another change.
                 let under_way = plan(&wanted[..wanted.len() / 2], &network);
                 let steps = under_way.steps.into_iter().take(*after).collect();
                 run(&mut network, &Plan { steps, refusals: vec![] });
@@ -355,7 +355,7 @@ proptest! {
             if link.is_our_ifb() || refused(&link.name) {
                 continue;
             }
-            // Nothing of ours where nothing is wanted, and all of theirs that is not in the way.
+            // None of our objects without need, and all foreign ones that are not in the way.
             let tx = here.is_some_and(|s| s.tx.is_some() || s.tx_police.is_some());
             let rx = here.and_then(|s| s.rx);
             prop_assert!(rx.is_some() || !link.root_is_ours());
@@ -390,7 +390,7 @@ proptest! {
         prop_assert_eq!(again.refusals, made.refusals);
     }
 
-    /// Whatever fails of a plan: no frame goes where it is lost, and the next plan leads to what is wanted.
+    /// Whatever step fails: no frame goes where it is lost, and the next plan leads to the wanted state.
     #[test]
     fn steps_that_fail_lose_no_frame(
         before in shapings(),
@@ -426,7 +426,7 @@ proptest! {
         prop_assert_eq!(plan(&wanted, &network).steps, vec![]);
     }
 
-    /// One netdev after the other, each by a look at itself only, and then all: as at once.
+    /// One netdev after the other, each by a look at itself only, and then all: the same as at once.
     #[test]
     fn one_by_one_is_all_at_once(
         before in shapings(),
@@ -439,7 +439,7 @@ proptest! {
         let wanted: Vec<_> = wanted.into_iter().map(|s| Shaping { owned: Ways::BOTH, ..s }).collect();
         for index in 1..6 {
             let seen = near(&network, index);
-            // With the last on the IFB, all is seen.
+            // With the last one on the IFB, all is seen.
             let of_it = |s: &&Shaping| seen.near.is_none() || s.netdev == format!("tap{index}");
             let asks: Vec<_> = wanted.iter().filter(of_it).cloned().collect();
             let made = plan(&asks, &seen);

@@ -1,4 +1,4 @@
-//! What a netdev's egress sends: one class of all of it, and where senders have shares, its parts.
+//! Frames of a netdev's egress: one class for all, and its parts if senders have shares.
 //!
 //! ```text
 //!  no one has a share:   HTB 7464: ── 7464:1 ── queue (`queueing`)
@@ -8,7 +8,8 @@
 //!                                             └─ 7464:ffff ─ queue   everything else
 //! ```
 //!
-//! From one to the other all of it is made anew: HTB cannot change its default class, and frames that wait are lost.
+//! Switching between the two remakes everything: HTB cannot change its default class, and waiting frames
+//! are lost.
 
 use super::congestion;
 use super::leaf::{Leaf, has_root, root, set_class, set_leaf};
@@ -23,7 +24,7 @@ use crate::tc::shaping::Share;
 use crate::tc::step::{Device, Step};
 use std::collections::BTreeMap;
 
-/// Root qdisc, classes and queues of a netdev. A sender that is not there gets its class when it is.
+/// Sets root qdisc, classes and queues of a netdev. An absent sender gets its class when it appears.
 pub fn set(
     steps: &mut Vec<Step>,
     at: &Device,
@@ -54,14 +55,14 @@ pub fn set(
     leaves.set_classifier(steps);
     for (index, share) in senders {
         let from = Device::of(index, &network.netdevs[&index]);
-        // What has a deadline goes first, and in its order.
+        // Frames with a deadline go first, in order.
         let waiting = if share.priority < Share::LAST { &in_order } else { waiting };
         leaves.set(steps, index, &from, &part(HtbClass::share(share, limit), waiting))?;
     }
     Ok(())
 }
 
-/// A class that a device has one of, with its queue; `there` is where they may be already.
+/// Sets a class that occurs once on a device, with its queue; they may exist on `there`.
 fn set_known(steps: &mut Vec<Step>, at: &Device, there: Option<&Netdev>, id: Handle, leaf: &Leaf) {
     set_leaf(steps, at, class(there, id), |parent| there.and_then(|link| link.leaf(parent)), id, leaf);
 }
@@ -70,10 +71,10 @@ fn class(there: Option<&Netdev>, id: Handle) -> Option<&Class> {
     there.and_then(|link| link.class(id))
 }
 
-/// The root qdisc, with a class for what no filter takes; the link, where it was there already.
+/// Sets the root qdisc, with a class for unclassified frames; returns the link if the qdisc existed.
 fn set_root<'a>(steps: &mut Vec<Step>, at: &Device, link: &'a Netdev, default: Handle) -> Option<&'a Netdev> {
     let setting = Setting::Htb { default: default.minor().into() };
-    // A class cannot become part of another one; and one with parts, which others gave it, is no default class.
+    // A class cannot become part of another one; and one with foreign parts is no default class.
     let parent = |id| if id == owner::ROOT_CLASS { Handle::ROOT } else { owner::ROOT_CLASS };
     let alone = default == owner::ROOT_CLASS;
     let right = |c: &Class| c.parent == parent(c.id) && (c.id == owner::ROOT_CLASS || !alone);

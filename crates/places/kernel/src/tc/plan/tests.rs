@@ -1,4 +1,4 @@
-//! The plan by example, and what a plan of whatever kind is looked at with.
+//! The plan by examples, and tools to check any plan.
 
 use super::{Plan, model, plan};
 use crate::ebpf::mark::Marks;
@@ -30,10 +30,10 @@ pub(super) fn policing(netdev: &str, tx: u64, rx: u64) -> Shaping {
     Shaping { tx_police: (tx > 0).then_some(bucket), ..shaping(netdev, 0, rx) }
 }
 
-/// Interface index of the bridge that all are on.
+/// Interface index of the bridge of all taps.
 const BRIDGE: u32 = 90;
 
-/// `tap1` and so on, as QEMU leaves them, on a bridge that filters VLANs.
+/// Returns `tap1` and so on, as QEMU leaves them, on a bridge that filters VLANs.
 pub(super) fn taps(n: u32) -> Network {
     let tap = |i: u32| Netdev {
         name: format!("tap{i}"),
@@ -68,7 +68,7 @@ pub(super) fn run(network: &mut Network, plan: &Plan) {
     }
 }
 
-/// Makes it so, in one plan.
+/// Applies one plan.
 pub(super) fn settle(network: &mut Network, wanted: &[Shaping]) {
     let made = plan(wanted, network);
     run(network, &made);
@@ -78,7 +78,7 @@ pub(super) fn shown(plan: &Plan) -> Vec<String> {
     plan.steps.iter().map(ToString::to_string).collect()
 }
 
-/// What frames meet: the limit at a device's egress, and that of its leaf at its ingress.
+/// Returns the limits that frames meet: at a device's egress, and in its leaf at its ingress.
 pub(super) fn in_force(network: &Network, index: u32) -> (Option<HtbClass>, Option<HtbClass>) {
     let link = &network.netdevs[&index];
     let class = |link: &Netdev, id| {
@@ -97,7 +97,7 @@ pub(super) fn in_force(network: &Network, index: u32) -> (Option<HtbClass>, Opti
         }
         _ => None,
     };
-    // Filters that mark pass the frame on to the next filter.
+    // Marking filters pass the frame on to the next filter.
     let mut filters =
         link.filters_at(Handle::INGRESS).filter(|f| f.chain == 0 && !f.marks() && !f.marks_congestion());
     let ingress = filters.next().and_then(|first| {
@@ -113,12 +113,12 @@ pub(super) fn in_force(network: &Network, index: u32) -> (Option<HtbClass>, Opti
     (egress, ingress)
 }
 
-/// The same, as one sender beside others.
+/// Returns the same for one sender beside others.
 pub(super) fn sender(mbit: u64) -> HtbClass {
     HtbClass::sender(limit(mbit), false)
 }
 
-/// What those who have a share meet at a device's egress, by where they come from.
+/// Returns the classes of senders with shares at a device's egress, by origin.
 pub(super) fn shared(network: &Network, index: u32) -> BTreeMap<u32, HtbClass> {
     let link = &network.netdevs[&index];
     let mut classes = BTreeMap::new();
@@ -130,8 +130,7 @@ pub(super) fn shared(network: &Network, index: u32) -> BTreeMap<u32, HtbClass> {
     classes
 }
 
-/// What waits for a class, and how.
-/// What is below a class, without what marks before it.
+/// Returns the queueing below a class, without marks before it.
 pub(super) fn waits_for(link: &Netdev, class: Handle) -> Waiting {
     let leaf = link.leaf(class).expect("its queue");
     if leaf.handle != owner::cutter(class) {
@@ -150,7 +149,7 @@ pub(super) fn clsact() -> Qdisc {
     Qdisc { handle: Handle::INGRESS_QDISC, parent: Handle::CLSACT, setting: Setting::Clsact }
 }
 
-/// As libvirt's, but u32 by itself.
+/// Like libvirt's, but of u32.
 pub(super) fn police(preference: u16) -> Filter {
     Filter {
         parent: Handle::INGRESS,
@@ -311,7 +310,7 @@ fn what_others_made_is_named_and_left_alone() {
     run(&mut network, &made);
     assert_eq!(network.netdevs[&1], before);
     assert_eq!(in_force(&network, 2), (Some(limit(50).into()), Some(sender(100))));
-    // Where only the other direction is asked for, nothing is in the way.
+    // With only the other direction wanted, nothing is in the way.
     let only_tx = plan(&[shaping("tap1", 0, 0)], &network);
     assert_eq!(only_tx.refusals, []);
 }
@@ -373,7 +372,7 @@ fn senders_have_shares_of_what_a_vm_receives() {
     assert_eq!(told(2), (1_250_000, 6_250_000, limit(50).burst, 65_536, 0));
     assert_eq!(told(3), (2_500_000, 6_250_000, limit(50).burst, 5 * 65_536, 7));
 
-    // A sender that comes gets its class, one that goes loses it; the others are left as they are.
+    // A new sender gets its class, a gone one loses it; others stay.
     let tap9 = Netdev { name: "tap9".into(), ..network.netdevs[&2].clone() };
     network.netdevs.insert(9, tap9);
     wanted[0].rx_shares.remove(0);
@@ -390,7 +389,7 @@ fn senders_have_shares_of_what_a_vm_receives() {
     );
     run(&mut network, &changed);
 
-    // From shares to none everything is made anew: the default class is another one.
+    // From shares to none everything is remade: the default class differs.
     wanted[0].rx_shares.clear();
     let plain = plan(&wanted, &network);
     assert_eq!(plain.steps.len(), 4, "{plain:?}");
@@ -423,7 +422,7 @@ fn what_is_held_is_put_right_whoever_changed_it() {
     settle(&mut network, &wanted);
     wanted[0].owned = Ways::BOTH;
     let link = network.netdevs.get_mut(&1).expect("a tap");
-    // What `tc qdisc replace` and libvirt's way of setting a rate leave.
+    // Remains of `tc qdisc replace` and of libvirt's way of setting a rate.
     link.qdiscs = vec![tc_root(1, "htb"), clsact()];
     link.classes = vec![];
     link.filters = vec![police(49152)];
@@ -447,7 +446,7 @@ fn what_others_made_at_the_end_that_is_new_is_left_alone() {
     let mut network = taps(1);
     network.netdevs.get_mut(&1).expect("a tap").qdiscs = vec![tc_root(1, "tbf")];
     settle(&mut network, &[shaping("tap1", 100, 0)]);
-    // The contract is in force for what the VM sends, and now limits what it receives too.
+    // The contract is in force for tx, and now limits rx too.
     let wanted = [Shaping { owned: Ways { tx: true, ..Ways::NONE }, ..shaping("tap1", 100, 50) }];
     let made = plan(&wanted, &network);
     assert_eq!(made.steps, []);

@@ -1,16 +1,17 @@
 //! The VLAN of a netdev that is a bridge port.
 //!
-//! Nothing on a port tells whose its VLANs are. So what others gave it is in the way of a segment that is new, and what a
-//! segment found is remembered ([`crate::foreign::BridgePort`]); while it is owned, all of a port's VLANs are ours.
+//! Nothing on a port tells who set its VLANs. So foreign VLANs are in the way of a new segment, and those
+//! found are remembered ([`crate::foreign::BridgePort`]); while it is owned, all of a port's VLANs are
+//! ours.
 
 use crate::tc::network::{Netdev, Network};
 use crate::tc::step::{Device, Step};
 use crate::tc::vlan::{Member, Vlans};
 
-/// VLANs that others gave the port of a link.
+/// Returns the foreign VLANs of a link's port.
 ///
 /// # Errors
-/// Nothing would keep it in `segment`; the text says why, and what to do.
+/// The port cannot be kept in `segment`, with the reason and what to do.
 pub fn others(link: &Netdev, segment: u16, network: &Network) -> Result<Vlans, String> {
     let name = &link.name;
     let no = |why: String, how: String| {
@@ -39,7 +40,7 @@ pub fn others(link: &Netdev, segment: u16, network: &Network) -> Result<Vlans, S
     let Some(vlans) = &link.vlans else {
         return no(format!("bridge {on}, whose VLANs were not read"), "try again".into());
     };
-    // As every port begins, or as ours left it that died in between.
+    // As on a new port, or as an agent of ours left it that died in between.
     let nobodys =
         |vid, member| Some(vid) == bridge.default_pvid || (vid, member) == (segment, Member::ACCESS);
     Ok(vlans.only(|vid, member| !nobodys(vid, member)))
@@ -52,8 +53,8 @@ pub fn set(steps: &mut Vec<Step>, device: &Device, link: &Netdev, segment: u16) 
     }
 }
 
-/// From the VLANs that a port has to those that it shall have. What is new comes first: a request that fails leaves the
-/// port as it was.
+/// Returns the steps from a port's VLANs to the wanted ones. New ones come first: a failed request leaves
+/// the port as it was.
 pub fn lead(device: &Device, now: &Vlans, wanted: &Vlans) -> Vec<Step> {
     let new = wanted.only(|vid, member| now.get(vid) != Some(member));
     let gone = now.only(|vid, _| wanted.get(vid).is_none());
@@ -74,7 +75,7 @@ mod tests {
 
     const TAP: u32 = 3;
 
-    /// `tap3` on `br0`, with the VLAN that every port gets, and `br1` beside it, which does not filter.
+    /// Returns `tap3` on `br0`, with the VLAN of every port, and `br1` beside it, which does not filter.
     fn bridged() -> Network {
         let bridge = |name: &str, filters| Netdev {
             name: name.into(),
@@ -195,7 +196,7 @@ mod tests {
             plan(&wanted(Some(42), false), &network).refusals.len()
         };
         assert_eq!(refusals(vlans(&[(1, true, true), (42, false, false)])), 1);
-        // Cut short after the first step; and made by hand as a contract would.
+        // Interrupted after the first step; and made by hand as a contract would.
         assert_eq!(refusals(vlans(&[(1, false, true), (42, true, true)])), 0);
         assert_eq!(refusals(Vlans::access(42)), 0);
         assert_eq!(refusals(Vlans::default()), 0);
@@ -219,7 +220,7 @@ mod tests {
     }
 
     proptest! {
-        /// From whatever VLANs to whatever others, also when it was cut short, each step at most once.
+        /// From any VLANs to any others, also after an interruption, each step at most once.
         #[test]
         fn all_lead_to_all(now in any_vlans(), wanted in any_vlans(), cut in 0_usize..3) {
             let mut network = bridged();
@@ -234,7 +235,7 @@ mod tests {
             prop_assert_eq!(port.restore(&network.netdevs[&TAP]), vec![]);
         }
 
-        /// What is owned is put right, whatever happened; what is not is refused, or free.
+        /// Owned VLANs are repaired after any damage; others are refused, or free.
         #[test]
         fn one_plan_leads_to_the_segment(now in any_vlans(), segment in 1_u16..9, owned: bool) {
             let mut network = bridged();
