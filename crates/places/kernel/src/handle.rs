@@ -17,7 +17,7 @@ impl Handle {
     pub const CLSACT: Self = Self(0xffff_fff1);
     /// The ingress or clsact qdisc itself; a device has at most one.
     pub const INGRESS_QDISC: Self = Self(0xffff_0000);
-    /// Where filters for what a device receives hang.
+    /// Parent of the filters for frames that a device receives.
     pub const INGRESS: Self = Self(0xffff_fff2);
 
     /// `major:minor`.
@@ -25,12 +25,12 @@ impl Handle {
         Self((major as u32) << 16 | minor as u32)
     }
 
-    /// The qdisc's part; 0 for what the kernel made by itself.
+    /// Returns the qdisc's part; 0 if the kernel made it by itself.
     pub const fn major(self) -> u16 {
         (self.0 >> 16) as u16
     }
 
-    /// The class's part.
+    /// Returns the class's part.
     pub const fn minor(self) -> u16 {
         self.0 as u16
     }

@@ -1,4 +1,4 @@
-//! One limit, as the kernel's HTB keeps it: what it rounds, and what it cannot hold.
+//! One limit of the kernel's HTB: its rounding and its bounds.
 //!
 //! ```text
 //!  Rate, bit/s ──▶ bytes/s ──▶ (mult, shift): time of a frame = len * mult >> shift, whole ns
@@ -6,61 +6,62 @@
 //! ```
 //!
 //! HTB counts `qdisc_pkt_len`: wire bytes, every segment of a super-frame with its headers
-//! (`qdisc_pkt_len_init`, net/core/dev.c), without preamble and FCS, as a contract does. A frame leaves when its class has no debt,
-//! however large it is, and is charged then: a super-frame neither starves nor comes through for less.
+//! (`qdisc_pkt_len_init`, net/core/dev.c), without preamble and FCS, as a contract does. A frame of any
+//! size leaves when its class has no debt, and is charged then: a super-frame neither starves nor passes
+//! for less.
 //!
-//! Tokens that come while the bucket is full are lost. The bucket is full when a timer comes late by more than the burst lasts
-//! at the rate, so a burst that is short *in time* makes HTB slow: its usual one of 1,600 bytes lasts 13 us at
-//! 1 Gbit/s. The default of a contract lasts at least 1 ms. `ceil` has a bucket of its own, and both count.
+//! Tokens that come while the bucket is full are lost. It becomes full when a timer is later than the
+//! burst's time at the rate, so a burst short *in time* makes HTB slow: its usual one of 1,600 bytes lasts
+//! 13 us at 1 Gbit/s. The default of a contract lasts at least 1 ms. `ceil` has a bucket of its own, and
+//! both count.
 
 use tidegate_contract::{Bytes, Rate, SUPER_FRAME};
 
 /// Length of a tick, in which netlink states bursts, ns (`PSCHED_SHIFT`, net/pkt_sched.h).
 const TICK_SHIFT: u32 = 6;
 
-/// HTB forgets what a class owes above this, ns (`mbuffer`, net/sched/sch_htb.c).
+/// HTB forgets a class's debt above this (ns; `mbuffer`, net/sched/sch_htb.c).
 const LONGEST_DEBT: u64 = 60_000_000_000;
 
-/// How far the kernel may be from a rate, as its reciprocal: 1 %.
+/// Largest deviation of the kernel's rate, as its reciprocal: 1 %.
 const TOLERANCE: u128 = 100;
 
-/// A burst that lasts for less than this may cost tokens: timers come late by tens of microseconds on a busy
-/// host. ns.
+/// A burst shorter than this may cost tokens (ns): timers are late by tens of microseconds on a busy host.
 const TIMERS_LATE: u64 = 130_000;
 
-/// How long a frame may wait in one queue for all where a contract does not say, ns.
+/// Longest wait in one queue for all, unless a contract states another (ns).
 const QUEUE_TIME: u64 = 20_000_000;
 
-/// The smallest of these, bytes: two super-frames.
+/// The least such queue (bytes): two super-frames.
 const SMALLEST_QUEUE: u64 = 2 * SUPER_FRAME;
 
-/// A rate with its burst and its queue, as the kernel holds them.
+/// A rate with its burst and its queue, in the kernel's units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// Bytes per second.
     pub rate: u64,
-    /// What the bucket holds, ticks of 64 ns at `rate`.
+    /// The bucket, in ticks of 64 ns at `rate`.
     pub burst: u32,
-    /// Most bytes that wait, where a contract says; what comes on top is dropped, and counted.
+    /// Most waiting bytes, if a contract states them; further frames are dropped and counted.
     pub queue: Option<u32>,
 }
 
 /// Why the kernel cannot keep a limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
-    /// It would send at another rate.
+    /// The rate would differ.
     #[error(
         "the kernel would send at {kept} where {rate} is asked for, more than 1 % off, since it counts whole bytes \
          per second and whole nanoseconds per frame ({frame} bytes here); choose {advice}"
     )]
     Rounded {
-        /// Asked for.
+        /// The requested rate.
         rate: Rate,
-        /// What it would be, such as `8bit`.
+        /// The possible rate, such as `8bit`.
         kept: String,
-        /// Length of the frame it was worked out for, bytes.
+        /// Length of the frame of the computation (bytes).
         frame: u64,
-        /// What would do.
+        /// A possible choice.
         advice: String,
     },
     /// A super-frame takes so long that part of it would not be charged.
@@ -74,11 +75,11 @@ pub enum LimitError {
         "a burst of {burst} lasts {seconds} s at {rate}; the kernel holds at most 274 s; choose a smaller burst"
     )]
     Burst {
-        /// Asked for.
+        /// The requested burst.
         burst: Bytes,
-        /// At this rate.
+        /// Its rate.
         rate: Rate,
-        /// How long it lasts.
+        /// Its time.
         seconds: u64,
     },
     /// The queue does not fit.
@@ -87,12 +88,14 @@ pub enum LimitError {
 }
 
 impl Limit {
-    /// A limit of `rate` with `burst`, for frames of up to `frame` bytes on the wire; at most `queue` waits, where that is given.
+    /// Returns a limit of `rate` with `burst`, for frames of up to `frame` bytes on the wire; `queue`
+    /// bounds the waiting bytes.
     ///
-    /// The rate kept is never above the one asked for but by what whole nanoseconds per frame make out.
+    /// The kernel's rate exceeds the requested one only by the rounding of a frame's time to whole
+    /// nanoseconds.
     ///
     /// # Errors
-    /// The kernel would keep another rate (by more than 1 %), burst or queue.
+    /// The kernel's rate would differ by more than 1 %, or the burst or queue.
     pub fn new(rate: Rate, burst: Bytes, queue: Option<Bytes>, frame: u64) -> Result<Self, LimitError> {
         let bytes = rate.bits() / 8;
         if bytes == 0 || SUPER_FRAME * 1_000_000_000 / bytes > LONGEST_DEBT {
@@ -117,28 +120,29 @@ impl Limit {
         Ok(Self { rate: bytes, burst: ticks, queue })
     }
 
-    /// Most bytes that wait in one queue for all: what a contract says, else 20 ms at the rate, and at least two super-frames.
+    /// Returns the most waiting bytes in one queue for all: as in the contract, else 20 ms at the rate, and
+    /// at least two super-frames.
     pub fn fifo(&self) -> u32 {
         let bytes = || self.bytes_in(QUEUE_TIME).max(SMALLEST_QUEUE);
         self.queue.unwrap_or_else(|| u32::try_from(bytes()).unwrap_or(u32::MAX))
     }
 
-    /// What the rate carries in some ns, bytes.
+    /// Returns the bytes that the rate carries in some ns.
     pub fn bytes_in(&self, ns: u64) -> u64 {
         u64::try_from(u128::from(self.rate) * u128::from(ns) / 1_000_000_000).unwrap_or(u64::MAX)
     }
 
-    /// How long some bytes take at the rate, ns.
+    /// Returns the time of some bytes at the rate (ns).
     pub fn time_of(&self, bytes: u64) -> u64 {
         u64::try_from(time_of(bytes, self.rate)).unwrap_or(u64::MAX)
     }
 
-    /// How long the burst lasts at the rate, ns.
+    /// Returns the burst's time at the rate (ns).
     pub fn burst_time(&self) -> u64 {
         u64::from(self.burst) << TICK_SHIFT
     }
 
-    /// What a person should know: that so short a burst may cost part of the rate.
+    /// Returns a note for people: so short a burst may cost part of the rate.
     pub fn note(&self) -> Option<String> {
         let lasts = self.burst_time();
         (lasts < TIMERS_LATE).then(|| {
@@ -152,13 +156,14 @@ impl Limit {
     }
 }
 
-/// How long `bytes` take at `rate` bytes per second, ns.
+/// Returns the time of `bytes` at `rate` bytes per second (ns).
 fn time_of(bytes: u64, rate: u64) -> u128 {
     (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(rate))
 }
 
-/// The rate at which frames of `frame` bytes leave, bit/s: as `psched_ratecfg_precompute` and `psched_l2t_ns`
-/// work it out (net/sched/sch_generic.c, net/sch_generic.h). `None` where a frame takes no time.
+/// Returns the real rate of frames of `frame` bytes (bit/s): as `psched_ratecfg_precompute` and
+/// `psched_l2t_ns` compute it (net/sched/sch_generic.c, net/sch_generic.h). `None` if a frame takes no
+/// time.
 fn kept(rate: u64, frame: u64) -> Option<u64> {
     let (mut mult, mut shift, mut factor) = (1_u64, 0, 1_000_000_000_u64);
     for _ in 0..64 {
@@ -214,7 +219,7 @@ mod tests {
 
     #[test]
     fn what_would_be_rounded_is_refused() {
-        // 1518 bytes take 30.36 ns at 400 Gbit/s: 30 of them.
+        // 1518 bytes take 30.36 ns at 400 Gbit/s, counted as 30.
         let refused = limit(400_000_000_000, 65_536).expect_err("1.2 % off").to_string();
         assert!(refused.contains("would send at 404800000000bit where 400gbit is asked for"), "{refused}");
         assert!(limit(100_000_000_000, 65_536).is_ok());

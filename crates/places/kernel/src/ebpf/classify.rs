@@ -1,5 +1,5 @@
-//! From the netdev that a frame came in by to its class: the program of `classify.bpf.c`, loaded once for each root
-//! qdisc that has a class per netdev.
+//! From a frame's netdev of origin to its class: the program of `classify.bpf.c`, loaded once for each root
+//! qdisc with a class per netdev.
 //!
 //! ```text
 //!  Classifier, with a map of its own ─▶ filter of the root qdisc, which keeps both
@@ -7,8 +7,8 @@
 //!         number of the map, in the filter's name ─▶ Classes::open ─▶ read, set, remove, double_tagged
 //! ```
 //!
-//! No process has to hold the map: it goes with the filter, and is found by the filter's name ([`crate::tc::owner`]), so another
-//! agent reads in it what this one wrote.
+//! No process needs to hold the map: it lives with the filter, whose name leads to it
+//! ([`crate::tc::owner`]), so another agent reads the entries of this one.
 
 use crate::handle::{Handle, MAJOR};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
@@ -17,11 +17,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/classify.bpf.o"));
 
-/// Entries read at once: more than the map has. The kernel ends a batch before a bucket that does not fit into its rest, and
-/// libbpf-rs takes a batch that is not full for the last one.
+/// Entries per read: more than the map has. The kernel ends a batch before a bucket that does not fit its
+/// rest, and libbpf-rs takes a partial batch for the last one.
 const BATCH: u32 = 65536;
 
-/// Frames cannot be classified, or a map not be read or changed.
+/// Frames cannot be classified, or a map cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}: {source}")]
 pub struct ClassifyError {
@@ -30,7 +30,7 @@ pub struct ClassifyError {
 }
 
 impl ClassifyError {
-    /// Whether it is gone, with the filter that kept it.
+    /// Whether the map is gone, with its filter.
     pub fn is_gone(&self) -> bool {
         self.source.kind() == libbpf_rs::ErrorKind::NotFound
     }
@@ -40,17 +40,17 @@ fn failed(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> ClassifyError 
     move |source| ClassifyError { what, source }
 }
 
-/// A program that is loaded, with an empty map, and at no qdisc yet.
+/// A loaded program with an empty map, at no qdisc yet.
 #[derive(Debug)]
 pub struct Classifier {
     object: Object,
 }
 
 impl Classifier {
-    /// Loads it for the root qdisc of the IFB, where it drops what would be damaged there, and counts it.
+    /// Loads it for the root qdisc of the IFB, where it drops and counts frames that would be damaged.
     ///
     /// # Errors
-    /// No right to (`CAP_BPF` and `CAP_NET_ADMIN`), or a kernel that does not take it.
+    /// No right to (`CAP_BPF` and `CAP_NET_ADMIN`), or the kernel refuses it.
     pub fn for_ifb() -> Result<Self, ClassifyError> {
         Self::load(true)
     }
@@ -58,7 +58,7 @@ impl Classifier {
     /// Loads it for the root qdisc of a netdev.
     ///
     /// # Errors
-    /// As [`Self::for_ifb`].
+    /// As for [`Self::for_ifb`].
     pub fn for_egress() -> Result<Self, ClassifyError> {
         Self::load(false)
     }
@@ -74,19 +74,19 @@ impl Classifier {
         Ok(Self { object })
     }
 
-    /// The program, for a filter in direct action.
+    /// Passes the program to `work`, for a filter in direct action.
     ///
     /// # Panics
-    /// Never: it is in the object that was loaded.
+    /// Never: it is in the loaded object.
     pub fn with_program<T>(&self, work: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
         let program = self.object.progs().next().expect("classify.bpf.c has a program");
         work(program.as_fd())
     }
 
-    /// Its map.
+    /// Returns its map.
     ///
     /// # Errors
-    /// The kernel does not give it out.
+    /// The kernel refuses access.
     pub fn classes(&self) -> Result<Classes, ClassifyError> {
         let map = self.object.maps().find(|map| map.name() == "classes");
         let map = map.expect("classify.bpf.c has a map of this name");
@@ -96,7 +96,7 @@ impl Classifier {
     }
 }
 
-/// The class of each netdev, as a classifier sees it.
+/// The class of each netdev in a classifier's map.
 #[derive(Debug)]
 pub struct Classes {
     number: u32,
@@ -104,7 +104,7 @@ pub struct Classes {
 }
 
 impl Classes {
-    /// The map with this number.
+    /// Opens the map with this number.
     ///
     /// # Errors
     /// It is gone, or no right to (`CAP_SYS_ADMIN`).
@@ -113,12 +113,12 @@ impl Classes {
         Ok(Self { number, map })
     }
 
-    /// By which [`Classes::open`] finds it as long as its classifier is there.
+    /// Returns the number for [`Classes::open`] while its classifier exists.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Class by interface index.
+    /// Returns classes by interface index.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -130,7 +130,8 @@ impl Classes {
         Ok(entries.filter_map(|(from, value)| Some((number(&from)?, class(number(&value)?)?))).collect())
     }
 
-    /// Super-frames behind more than one VLAN tag that came in by this interface, and were dropped on the IFB.
+    /// Returns the number of super-frames with several VLAN tags that came from this interface, and were
+    /// dropped on the IFB.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -140,19 +141,19 @@ impl Classes {
         Ok(value.last_chunk().copied().map(u64::from_ne_bytes).unwrap_or_default())
     }
 
-    /// From now on what came in by this interface goes to this class.
+    /// Sends frames from this interface to this class from now on.
     ///
     /// # Errors
     /// The kernel has no memory, or 65535 interfaces have classes.
     pub fn set(&self, from: u32, to: Handle) -> Result<(), ClassifyError> {
-        // `struct class` of the program: the minor, and nothing counted.
+        // `struct class` of the program: the minor, and a zero counter.
         let mut class = [0; 16];
         class[..4].copy_from_slice(&u32::from(to.minor()).to_ne_bytes());
         let set = self.map.update(&from.to_ne_bytes(), &class, MapFlags::ANY);
         set.map_err(failed("change the map of an eBPF classifier"))
     }
 
-    /// From now on what came in by this interface goes to the default class.
+    /// Sends frames from this interface to the default class from now on.
     ///
     /// # Errors
     /// It had none.
@@ -187,7 +188,7 @@ mod tests {
 
         let number = classes.number();
         drop((classifier, classes, again));
-        // The kernel takes its time.
+        // The kernel takes some time.
         let gone = (0..100).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(20));
             Classes::open(number).is_err()

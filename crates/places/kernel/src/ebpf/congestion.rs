@@ -1,4 +1,5 @@
-//! Marks "congestion experienced" (CE, RFC 3168) where flows cannot be kept apart: the program of `congestion.bpf.c`.
+//! Marks "congestion experienced" (CE, RFC 3168) if flows cannot be separated: the program of
+//! `congestion.bpf.c`.
 //!
 //! ```text
 //!  VirtualQueue ─▶ CongestionMarker, with a map of its own ─▶ filter before a limit, which keeps both
@@ -6,8 +7,8 @@
 //!                   number of the map, in the filter's name ─▶ Marked::read
 //! ```
 //!
-//! It is at the ingress of a netdev, before its frames go to the IFB, or at its root qdisc, and counts for itself how long a
-//! frame is going to wait. Frames of connections that have no ECN are left as they are.
+//! It is at the ingress of a netdev, before its frames go to the IFB, or at its root qdisc, and computes
+//! each frame's coming wait. Frames of connections without ECN stay unchanged.
 
 use crate::ebpf::program::{Program, ProgramError, Source};
 use crate::limit::Limit;
@@ -20,24 +21,24 @@ const SOURCE: Source = Source {
     map: "queue",
 };
 
-/// Where in `struct virtual_queue` (`congestion.h`) the count is, bytes.
+/// Offset of the counter in `struct virtual_queue` (`congestion.h`; bytes).
 const MARKED: usize = 16;
 
-/// The queue of a limit, as a filter before it can know it.
+/// The queue of a limit, from the view of a filter before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VirtualQueue {
     /// Bytes per second; not 0.
     pub rate: u64,
     /// How long the burst lasts at the rate, ns.
     pub burst: u64,
-    /// What would wait for longer is marked, ns.
+    /// Frames with a longer wait are marked (ns).
     pub target: u64,
-    /// How long frames wait at most, ns: what does not fit is dropped.
+    /// Longest wait (ns): frames beyond it are dropped.
     pub room: u64,
 }
 
 impl VirtualQueue {
-    /// Of a limit with a queue of so many bytes.
+    /// Makes it from a limit with a queue of so many bytes.
     pub fn new(limit: Limit, target: u64, bytes: u32) -> Self {
         let room = limit.time_of(bytes.into());
         // Marks come before drops.
@@ -46,38 +47,38 @@ impl VirtualQueue {
     }
 }
 
-/// A program that is loaded, and at no qdisc yet.
+/// A loaded program, at no qdisc yet.
 #[derive(Debug)]
 pub struct CongestionMarker {
     program: Program,
 }
 
 impl CongestionMarker {
-    /// Loads it, going on from what was `marked`.
+    /// Loads it; it continues the counter of `marked`.
     ///
     /// # Errors
-    /// No right to (`CAP_BPF` and `CAP_NET_ADMIN`), or a kernel that does not take it.
+    /// No right to (`CAP_BPF` and `CAP_NET_ADMIN`), or the kernel refuses it.
     pub fn load(queue: VirtualQueue, marked: Marked) -> Result<Self, ProgramError> {
         let VirtualQueue { rate, burst, target, room } = queue;
         let value = [0, 0, marked.frames].map(u64::to_ne_bytes);
         Ok(Self { program: SOURCE.load(&[rate, burst, target, room], value.as_flattened())? })
     }
 
-    /// The program, for a filter in direct action.
+    /// Passes the program to `work`, for a filter in direct action.
     pub fn with_program<T>(&self, work: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
         self.program.with_descriptor(work)
     }
 
-    /// Number of its map, by which [`Marked::read`] finds it as long as the program is there.
+    /// Returns the number of its map, for [`Marked::read`] while the program exists.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// The kernel does not tell.
     pub fn number(&self) -> Result<u32, ProgramError> {
         self.program.number()
     }
 }
 
-/// What such a program marked.
+/// The counter of such a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marked {
     /// Frames on the wire: each segment of a super-frame is one.
@@ -85,7 +86,7 @@ pub struct Marked {
 }
 
 impl Marked {
-    /// What the program with this map has counted.
+    /// Reads the counter of the program with this map.
     ///
     /// # Errors
     /// It is gone, or no right to (`CAP_SYS_ADMIN`).
@@ -104,13 +105,13 @@ mod tests {
 
     const CE: u8 = 3;
 
-    /// At 1 byte per second, whatever comes second waits for long.
+    /// At 1 byte per second, every second frame waits for long.
     fn slow(target: u64) -> Option<CongestionMarker> {
         let queue = VirtualQueue { rate: 1, burst: 0, target, room: u64::MAX / 4 };
         unless_skipped(CongestionMarker::load(queue, Marked::default()))
     }
 
-    /// A UDP frame behind some VLAN tags, with these ECN bits under another DSCP.
+    /// Returns a UDP frame behind some VLAN tags, with these ECN bits under another DSCP.
     fn frame(tags: usize, ipv4: bool, ecn: u8) -> Vec<u8> {
         let tags = [0x81, 0, 0, 7].repeat(tags);
         let class = 10 << 2 | ecn;
@@ -159,8 +160,8 @@ mod tests {
 
     #[test]
     fn what_waits_for_longer_than_the_target_is_marked() {
-        // A frame of 42 bytes takes 42 ms; the burst is 1 s, and the target 200 ms: frame 29 is the first that waits for longer,
-        // and later ones are where this test waits for a processor.
+        // A frame of 42 bytes takes 42 ms; the burst is 1 s, and the target 200 ms: frame 29 is the first
+        // with a longer wait; later ones while this test waits for a processor.
         let queue = VirtualQueue { rate: 1_000, burst: 1_000_000_000, target: 200_000_000, room: 1 << 40 };
         let Some(marker) = unless_skipped(CongestionMarker::load(queue, Marked::default())) else { return };
         let begin = std::time::Instant::now();
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_not_counted_as_waiting() {
-        // The first frame fills it for 1 ms; it is empty after that, whatever else came.
+        // The first frame fills it for 1 ms; it is empty after that, whatever came.
         let queue = VirtualQueue { rate: 1, burst: 0, target: 0, room: 1_000_000 };
         let Some(marker) = unless_skipped(CongestionMarker::load(queue, Marked::default())) else { return };
         for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! How long frames of real-time vNICs take to another vNIC of this host, and what became of those that were late: the programs of
+//! Delays of real-time frames to another vNIC of this host, and the ends of late ones: the programs of
 //! `deadline.bpf.c`.
 //!
 //! ```text
@@ -6,13 +6,14 @@
 //!                                        └─▶ read(promise) ─▶ Delays
 //! ```
 //!
-//! A frame's clock starts when it leaves its class on the IFB: the later of its arrival and its conformance to the
-//! envelope. It ends when the receiver has it: the process that reads the tap took it, or the other end of the veth received it.
+//! A frame's clock starts when it leaves its class on the IFB: the later of its arrival and its conformance
+//! to the envelope. It ends when the receiver has it: a process read it from the tap, or the other end of
+//! the veth received it.
 //!
-//! The programs run for as long as the [`DeadlineMeter`] lives, and at every frame that ends anywhere on the host: a host
-//! without deadlines should have none. A frame that they do not see leave the receiver's queue arrives when it is consumed, and all of its
-//! time from there counts for the queue. Of two frames that end on one processor at once, one in an interrupt of the
-//! other, only one is counted.
+//! The programs run while the [`DeadlineMeter`] lives, at every frame that ends anywhere on the host: a
+//! host without deadlines should have none. If they miss a frame's departure from the receiver's queue, it
+//! arrives when consumed, and its whole time there counts for the queue. Of two frames that end on one
+//! processor at once, one in an interrupt of the other, only one is counted.
 
 use crate::ebpf::wait::{BUCKETS, namespace};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
@@ -28,12 +29,12 @@ const WORDS: usize = 3 + 3 + 3 + 2 * REMEMBERED * MISS + BUCKETS;
 
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/deadline.bpf.o"));
 
-/// A vNIC with a deadline, and one that it holds towards: interface indices.
+/// A sender with a deadline and its receiver: interface indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Promise {
-    /// Of the sender's netdev.
+    /// The sender's netdev.
     pub from: u32,
-    /// Of the receiver's.
+    /// The receiver's netdev.
     pub to: u32,
 }
 
@@ -43,41 +44,41 @@ impl Promise {
     }
 }
 
-/// A part of a frame's way.
+/// A part of a frame's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// Between the two queues: bridging, routing, the processor.
     Host,
-    /// Behind others, in the queue of the receiver's netdev.
+    /// Behind other frames, in the queue of the receiver's netdev.
     Queue,
-    /// The receiver, to take it.
+    /// In the receiver's hands.
     Receiver,
 }
 
-/// Why a frame never arrived.
+/// Why a frame was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Loss {
-    /// For a reason that has no name of its own here.
+    /// A reason without a name here.
     Other,
-    /// More waits in the queue of the receiver's netdev than may.
+    /// The queue of the receiver's netdev was full.
     QueueFull,
-    /// The receiver has taken nothing for as long as its ring had room.
+    /// The receiver had taken no frame while its ring filled.
     RingFull,
 }
 
 /// One miss. Times are ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissSeen {
-    /// When, CLOCK_MONOTONIC.
+    /// When (CLOCK_MONOTONIC).
     pub at: u64,
-    /// Time in each [`Part`]; together they are the delay.
+    /// Time in each [`Part`]; the sum is the delay.
     pub parts: [u64; 3],
-    /// Of a frame that was dropped.
+    /// Why the frame was dropped, if it was.
     pub lost: Option<Loss>,
 }
 
 impl MissSeen {
-    /// Where it was for longest; as the programs count it.
+    /// Returns the longest part, as the programs count it.
     pub fn longest(&self) -> Part {
         let [host, queue, receiver] = self.parts;
         if host > queue && host > receiver {
@@ -90,32 +91,32 @@ impl MissSeen {
     }
 }
 
-/// What became of the frames under one promise since it is watched with this deadline; a super-frame is one frame.
+/// Results of one promise since its watch with this deadline began; a super-frame is one frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delays {
-    /// ns; what is later is a miss.
+    /// Larger delays are misses (ns).
     pub deadline: u64,
-    /// The longest delay of a frame that arrived, ns.
+    /// Longest delay of an arrived frame (ns).
     pub max: u64,
-    /// All their delays together, ns.
+    /// Sum of their delays (ns).
     pub sum: u64,
-    /// Frames that arrived too late, by where they were for longest.
+    /// Late frames by their longest part.
     pub late: BTreeMap<Part, u64>,
-    /// Frames that never arrived.
+    /// Lost frames.
     pub lost: BTreeMap<Loss, u64>,
     /// The latest misses, oldest first: eight of each kind and processor.
     pub latest: Vec<MissSeen>,
-    /// Frames that arrived, by their delay. Log-linear, [`BUCKETS`] of them.
+    /// Arrived frames by delay. Log-linear, [`BUCKETS`] of them.
     pub buckets: Vec<u64>,
 }
 
 impl Delays {
-    /// Frames that arrived, in time or late.
+    /// Returns the arrived frames, in time or late.
     pub fn delivered(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// Adds what one processor counted.
+    /// Adds the counters of one processor.
     fn add(&mut self, bytes: &[u8]) {
         let mut words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
         let mut next = || words.next().unwrap_or_default();
@@ -146,7 +147,7 @@ impl Delays {
 /// `enum loss`.
 const LOSSES: [Loss; 3] = [Loss::Other, Loss::QueueFull, Loss::RingFull];
 
-/// Deadlines cannot be watched, or what was seen not be read.
+/// Deadlines cannot be watched, or the results cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}: {source}")]
 pub struct DeadlineError {
@@ -158,11 +159,11 @@ fn failed(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> DeadlineError 
     move |source| DeadlineError { what, source }
 }
 
-/// The programs, at work.
+/// The running programs.
 pub struct DeadlineMeter {
     senders: MapHandle,
     delays: MapHandle,
-    // Dropped first: they end with the programs.
+    // Dropped first: the programs end with them.
     _links: Vec<Link>,
     _object: Object,
 }
@@ -171,7 +172,8 @@ impl DeadlineMeter {
     /// Loads the programs.
     ///
     /// # Errors
-    /// No right to (`CAP_BPF` and `CAP_PERFMON`), or a kernel without BTF, or whose tracepoint `kfree_skb` has no reason (5.17 has it).
+    /// No right to (`CAP_BPF` and `CAP_PERFMON`), or a kernel without BTF, or without a reason in its
+    /// tracepoint `kfree_skb` (5.17 has it).
     pub fn load() -> Result<Self, DeadlineError> {
         let mut builder = ObjectBuilder::default();
         let mut opened = builder.open_memory(PROGRAM).map_err(failed("read the eBPF programs"))?;
@@ -193,10 +195,10 @@ impl DeadlineMeter {
         Ok(Self { senders: senders?, delays: delays?, _links: links, _object: object })
     }
 
-    /// Watches a promise from now on. One that is watched with this deadline already goes on; with another it begins anew.
+    /// Watches a promise. A watch with the same deadline continues; with another it begins anew.
     ///
     /// # Errors
-    /// The kernel has no memory, or 4096 promises are watched.
+    /// The kernel has no memory, or watches 4096 promises.
     pub fn watch(&self, promise: Promise, deadline_ns: u64) -> Result<(), DeadlineError> {
         if self.read(promise)?.is_some_and(|seen| seen.deadline == deadline_ns) {
             return Ok(());
@@ -211,7 +213,7 @@ impl DeadlineMeter {
         self.senders.update(&sender, &[0; 4], MapFlags::ANY).map_err(failed("watch one sender more"))
     }
 
-    /// Watches a promise no longer, and forgets what was seen.
+    /// Ends the watch of a promise, and forgets its results.
     ///
     /// # Errors
     /// It was not watched.
@@ -223,7 +225,7 @@ impl DeadlineMeter {
         self.senders.delete(&promise.from.to_ne_bytes()).map_err(failed("stop watching a sender"))
     }
 
-    /// The promises that are watched.
+    /// Returns the watched promises.
     pub fn watched(&self) -> Vec<Promise> {
         let promise = |key: Vec<u8>| {
             let [from, to] = *key.as_chunks().0 else { return None };
@@ -232,7 +234,7 @@ impl DeadlineMeter {
         self.delays.keys().filter_map(promise).collect()
     }
 
-    /// What was seen; `None` of a promise that is not watched.
+    /// Returns the results; `None` for an unwatched promise.
     ///
     /// # Errors
     /// The kernel does not answer.

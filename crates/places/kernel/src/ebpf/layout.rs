@@ -1,7 +1,7 @@
-//! Where the running kernel has those members of its structures that filters read: what its BTF says.
+//! Offsets of the kernel's structure members that filters read, from the running kernel's BTF.
 //!
-//! libbpf can find them by itself (CO-RE). For that it reads all types of the kernel each time it loads a program, and each
-//! netdev has a program of its own. So the agent looks them up once and hands them to each program as constants.
+//! libbpf can find them itself (CO-RE), but reads all types of the kernel for each load, and each netdev
+//! has a program of its own. So the agent looks them up once and passes them to each program as constants.
 
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{Composite, MemberAttr};
@@ -20,10 +20,10 @@ const MEMBERS: [(&str, &str); 6] = [
 /// Offset of each member, bytes.
 pub type Layout = [u64; MEMBERS.len()];
 
-/// That of the running kernel.
+/// Returns the offsets of the running kernel.
 ///
 /// # Errors
-/// The kernel does not describe its structures (`CONFIG_DEBUG_INFO_BTF`), or has other ones.
+/// The kernel does not describe its structures (`CONFIG_DEBUG_INFO_BTF`), or has different ones.
 pub fn layout() -> Result<Layout, String> {
     static LAYOUT: OnceLock<Result<Layout, String>> = OnceLock::new();
     LAYOUT.get_or_init(look_up).clone()
@@ -40,7 +40,7 @@ fn look_up() -> Result<Layout, String> {
     Ok(layout)
 }
 
-/// Where a member is, bytes; it may be in a union or a structure without a name.
+/// Returns a member's offset (bytes); it may be in an unnamed union or structure.
 fn offset(kernel: &Btf<'_>, structure: Composite<'_>, name: &str) -> Option<u64> {
     structure.iter().find_map(|member| {
         let MemberAttr::Normal { offset: bits } = member.attr else { return None };

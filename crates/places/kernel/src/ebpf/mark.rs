@@ -1,4 +1,4 @@
-//! Priority marks in the IP header (DSCP, RFC 2474) of what a VM sends: the program of `mark.bpf.c`.
+//! Priority marks in the IP header (DSCP, RFC 2474) of a VM's frames: the program of `mark.bpf.c`.
 //!
 //! ```text
 //!  Marks ─▶ Marker, with a map of its own ─▶ filter at the netdev's ingress, which keeps both
@@ -6,13 +6,12 @@
 //!           number of the map, in the filter's name ─▶ Dropped::read
 //! ```
 //!
-//! The network believes marks. So a VM has those that its contract is worth: all of what a real-time vNIC sends is
-//! marked EF (46), and a vNIC without a deadline sends nothing with a mark of real-time traffic: EF, voice with admission (44),
-//! class selectors 6 and 7. Those are the host switch's. Other marks and the two ECN bits are left.
+//! The network trusts marks. So a VM gets those of its contract: all frames of a real-time vNIC are marked
+//! EF (46), and a vNIC without a deadline sends no real-time mark: EF, voice with admission (44), class
+//! selectors 6 and 7. The host switch does the same. Other marks and the two ECN bits stay.
 //!
-//! A super-frame of a real-time vNIC that is larger than its burst on the wire would exceed the envelope that all
-//! deadlines were admitted with; the kernel cannot cut it, so it is dropped here. So is one whose headers the program cannot
-//! follow.
+//! A super-frame of a real-time vNIC that exceeds its burst on the wire would violate the envelope of the
+//! admission; the kernel cannot cut it, so it is dropped here. So is one with unknown headers.
 
 use crate::ebpf::program::{Program, ProgramError, Source};
 use libbpf_rs::MapFlags;
@@ -22,14 +21,14 @@ use std::os::fd::BorrowedFd;
 const SOURCE: Source =
     Source { name: "mark", object: include_bytes!(concat!(env!("OUT_DIR"), "/mark.bpf.o")), map: "dropped" };
 
-/// What becomes of marks in what a VM sends.
+/// Treatment of marks in a VM's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marks {
     /// Clears the marks of real-time traffic.
     Clear,
-    /// Everything is marked as real-time.
+    /// Marks all frames as real-time.
     Set {
-        /// The most wire bytes that one frame, or one super-frame, may have.
+        /// Most wire bytes of one frame or super-frame.
         burst: NonZeroU64,
     },
 }
@@ -49,53 +48,53 @@ impl Marks {
     }
 }
 
-/// A program that is loaded, and at no ingress yet.
+/// A loaded program, at no ingress yet.
 #[derive(Debug)]
 pub struct Marker {
     program: Program,
 }
 
 impl Marker {
-    /// Loads it, going on from what was `counted`.
+    /// Loads it; it continues the counters of `counted`.
     ///
     /// # Errors
-    /// No right to (`CAP_BPF` and `CAP_NET_ADMIN`), or a kernel that does not take it.
+    /// No right to (`CAP_BPF` and `CAP_NET_ADMIN`), or the kernel refuses it.
     pub fn load(marks: Marks, counted: Dropped) -> Result<Self, ProgramError> {
         let value = [counted.over_burst, counted.unknown_headers].map(u64::to_ne_bytes);
         Ok(Self { program: SOURCE.load(&[marks.burst()], value.as_flattened())? })
     }
 
-    /// The program, for a filter in direct action.
+    /// Passes the program to `work`, for a filter in direct action.
     pub fn with_program<T>(&self, work: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
         self.program.with_descriptor(work)
     }
 
-    /// Number of its map, by which [`Dropped::read`] finds it as long as the program is there.
+    /// Returns the number of its map, for [`Dropped::read`] while the program exists.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// The kernel does not tell.
     pub fn number(&self) -> Result<u32, ProgramError> {
         self.program.number()
     }
 }
 
-/// Frames of a real-time vNIC that such a program dropped; a super-frame is one.
+/// Frames of a real-time vNIC dropped by such a program; a super-frame is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// They were larger than the burst.
+    /// Frames larger than the burst.
     pub over_burst: u64,
-    /// Super-frames whose headers cannot be followed, and so may have been larger.
+    /// Super-frames with unknown headers, which may have been larger.
     pub unknown_headers: u64,
 }
 
 impl Dropped {
-    /// What the program with this map has counted.
+    /// Reads the counters of the program with this map.
     ///
     /// # Errors
     /// It is gone, or no right to (`CAP_SYS_ADMIN`).
     pub fn read(number: u32) -> Result<Self, ProgramError> {
         let value = SOURCE.read(number, MapFlags::ANY)?;
-        // An older agent's program counts the first only.
+        // An older agent's program has only the first counter.
         let mut words = value.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
         let mut next = || words.next().unwrap_or_default();
         Ok(Self { over_burst: next(), unknown_headers: next() })
@@ -110,10 +109,10 @@ mod tests {
     use proptest::test_runner::{Config, TestRunner};
     use tidegate_testkit::unless_skipped;
 
-    /// What the host switch takes for real-time traffic (`crates/switch/src/frame/dscp.rs`).
+    /// The host switch's real-time marks (`crates/switch/src/frame/dscp.rs`).
     const REALTIME: [u8; 4] = [44, 46, 48, 56];
 
-    /// What is in a frame that can be marked.
+    /// The header of a markable frame.
     #[derive(Clone, Debug)]
     struct Header {
         /// Ethernet types of its tags.
@@ -121,7 +120,7 @@ mod tests {
         ipv4: bool,
         dscp: u8,
         ecn: u8,
-        /// Whatever else the header says, and what follows it.
+        /// The rest of the header, and the bytes after it.
         rest: Vec<u8>,
         /// Words of IPv4 options.
         options: usize,
@@ -147,7 +146,7 @@ mod tests {
         }
     }
 
-    /// Of 16-bit words in ones' complement (RFC 1071).
+    /// The sum of 16-bit words in ones' complement (RFC 1071).
     fn sum(bytes: &[u8]) -> u16 {
         let words = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
         words.fold(0, |sum, word| {
@@ -217,7 +216,7 @@ mod tests {
         let frames = [
             ethernet([8, 6], 46),
             ethernet([0x81, 0], 2),
-            // The third tag is not looked behind.
+            // The program does not look behind the third tag.
             [&[2; 12][..], &[0x81, 0, 0, 1, 0x81, 0, 0, 1, 0x81, 0, 0, 1, 8, 0], &[0xff; 40]].concat(),
             // One word is missing. (Without a tag the kernel does not try it.)
             [&[2; 12][..], &[0x81, 0, 0, 1, 8, 0], &[0xff; 10]].concat(),

@@ -16,7 +16,7 @@
 //!
 //! Tracepoints:
 //! - [`wait`]: how long frames waited
-//! - [`deadline`]: how long frames of real-time vNICs took, and what became of the late ones
+//! - [`deadline`]: delays of real-time frames, and the ends of late ones
 
 pub mod classify;
 pub mod congestion;

@@ -6,8 +6,8 @@
 //!                              number of the map, in the filter's name ─▶ Policed::read
 //! ```
 //!
-//! No process has to hold a program: it goes with the filter. What it was loaded with is in the filter's name, so another
-//! agent knows it too ([`crate::tc::owner`]).
+//! No process needs to hold a program: it lives with the filter, whose name has its parameters, so another
+//! agent knows them ([`crate::tc::owner`]).
 
 use crate::ebpf::program::{Program, ProgramError, Source};
 use libbpf_rs::MapFlags;
@@ -22,13 +22,13 @@ const SOURCE: Source = Source {
 
 /// `UNITS_PER_S` of `police.h`.
 const UNITS_PER_S: u128 = 64 * 1_000_000_000;
-/// How far a rate in whole bytes may be from the one asked for, as its reciprocal: 1 %.
+/// Largest deviation of a rate in whole bytes, as its reciprocal: 1 %.
 const TOLERANCE: u64 = 100;
-/// How long a TCP connection of Linux sends nothing at least after all that was under way is lost, ms (`TCP_RTO_MIN`,
+/// Least silence of a TCP connection of Linux after all its frames under way are lost (ms; `TCP_RTO_MIN`,
 /// include/net/tcp.h).
 const TCP_WAITS: u64 = 200;
 
-/// A rate, and how much may pass at once.
+/// A rate and its burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     /// Bytes per second; not 0.
@@ -37,26 +37,26 @@ pub struct Bucket {
     pub burst: u64,
 }
 
-/// Why no bucket keeps a rate.
+/// Why a bucket is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BucketError {
-    /// It counts whole bytes.
+    /// Rates are in whole bytes.
     #[error(
         "a policer counts whole bytes per second, and would let {kept}bit pass where {rate} is asked for; choose a \
          multiple of 8bit"
     )]
     Rounded {
-        /// Asked for.
+        /// The requested rate.
         rate: Rate,
-        /// What it would be, bit/s.
+        /// The possible rate (bit/s).
         kept: u64,
     },
-    /// The bucket would not be full within nine years.
+    /// The bucket would take more than nine years to fill.
     #[error("a burst of {burst} takes years at {rate}; choose a smaller burst")]
     Burst {
-        /// Asked for.
+        /// The requested burst.
         burst: Bytes,
-        /// At this rate.
+        /// Its rate.
         rate: Rate,
     },
 }
@@ -76,7 +76,7 @@ impl Bucket {
         Ok(bucket)
     }
 
-    /// What a person should know: that TCP gets less than the rate through so short a burst.
+    /// Returns a note for people: TCP gets less than the rate with so short a burst.
     pub fn note(self) -> Option<String> {
         let enough = self.rate.saturating_mul(TCP_WAITS).div_ceil(1000);
         (self.burst < enough).then(|| {
@@ -88,40 +88,40 @@ impl Bucket {
         })
     }
 
-    /// How long the rate takes for the burst.
+    /// Returns the burst's time at the rate.
     fn units(self) -> Option<u64> {
         let units = u128::from(self.burst) * UNITS_PER_S / u128::from(self.rate.max(1));
         u64::try_from(units).ok().filter(|units| *units < 1 << 62)
     }
 }
 
-/// What was counted of a netdev since its policer was made.
+/// Counters of a netdev's policer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policed {
-    /// Frames that passed; each segment of a super-frame is one.
+    /// Passed frames; each segment of a super-frame is one.
     pub frames: u64,
     /// Their wire bytes.
     pub bytes: u64,
-    /// Frames that were dropped; a super-frame is one.
+    /// Dropped frames; a super-frame is one.
     pub dropped: u64,
     /// Their wire bytes.
     pub dropped_bytes: u64,
-    /// Super-frames that were dropped since their headers cannot be followed; their wire bytes are not known.
+    /// Super-frames dropped for unknown headers; their wire bytes are unknown.
     pub unknown_headers: u64,
 }
 
-/// A program that is loaded, with a full bucket, and at no ingress yet.
+/// A loaded program with a full bucket, at no ingress yet.
 pub struct Policer {
     program: Program,
 }
 
 impl Policer {
-    /// Loads it, going on from what was `counted`.
+    /// Loads it; it continues the counters of `counted`.
     ///
     /// # Errors
-    /// No right to (`CAP_BPF` and `CAP_NET_ADMIN`), or a kernel that does not take it.
+    /// No right to (`CAP_BPF` and `CAP_NET_ADMIN`), or the kernel refuses it.
     pub fn load(bucket: Bucket, counted: Policed) -> Result<Self, ProgramError> {
-        // After the lock: a bucket that is empty since ever is full.
+        // After the lock: a bucket last empty at time 0 is full.
         let Policed { frames, bytes, dropped, dropped_bytes, unknown_headers } = counted;
         let value: Vec<u8> = [0, 0, frames, bytes, dropped, dropped_bytes, unknown_headers]
             .iter()
@@ -131,22 +131,22 @@ impl Policer {
         Ok(Self { program: SOURCE.load(&constants, &value)? })
     }
 
-    /// The program, for a filter in direct action.
+    /// Passes the program to `work`, for a filter in direct action.
     pub fn with_program<T>(&self, work: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
         self.program.with_descriptor(work)
     }
 
-    /// Number of its map, by which [`Policed::read`] finds it as long as the program is there.
+    /// Returns the number of its map, for [`Policed::read`] while the program exists.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// The kernel does not tell.
     pub fn number(&self) -> Result<u32, ProgramError> {
         self.program.number()
     }
 }
 
 impl Policed {
-    /// What the policer with this map has counted.
+    /// Reads the counters of the policer with this map.
     ///
     /// # Errors
     /// It is gone, or no right to (`CAP_SYS_ADMIN`).
@@ -172,7 +172,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::test_runner::{Config, TestRunner};
 
-    /// Slow enough that what comes back during a test is less than a byte of each [`UNIT`].
+    /// So slow that less than a byte of each [`UNIT`] comes back during a test.
     const RATE: u64 = 20;
     const UNIT: u64 = 100;
 
@@ -199,7 +199,7 @@ mod tests {
             let (mut level, mut expected) = (burst as i64, before);
             for frame in frames {
                 let cost = frame.wire_bytes();
-                // What comes back meanwhile could decide otherwise here.
+                // Tokens that come back meanwhile could change the result here.
                 prop_assume!(!(-20..0).contains(&level));
                 let passes = level >= 0;
                 prop_assert_eq!(run(&police, &frame), if passes { PASSES } else { DROPPED }, "{:?}", frame);
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!([run(&police, &frame), run(&police, &frame)], [PASSES, DROPPED]);
         let number = police.number().unwrap();
         drop(police);
-        // The kernel takes its time.
+        // The kernel takes some time.
         let gone = (0..100).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(20));
             Policed::read(number).is_err()

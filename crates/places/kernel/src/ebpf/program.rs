@@ -1,15 +1,16 @@
-//! An eBPF program for a filter: loaded with constants of its own, and with one map of one value.
+//! An eBPF program for a filter: loaded with its own constants, and with a map of one value.
 //!
-//! No process has to hold one: it goes with the filter, and its map with it. A process that has the map's number reads it.
+//! No process needs to hold it: it lives with the filter, and its map with it. The map's number lets a
+//! process read it.
 
 use crate::ebpf::layout::layout;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// The only key of the map.
+/// The map's only key.
 const ONLY: [u8; 4] = [0; 4];
 
-/// Such a program cannot be loaded, or its map not be read.
+/// A program cannot be loaded, or its map cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} of the eBPF program {name}: {why}")]
 pub struct ProgramError {
@@ -18,7 +19,7 @@ pub struct ProgramError {
     why: String,
 }
 
-/// A source in `ebpf/`, compiled.
+/// A compiled source in `ebpf/`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source {
     /// For messages.
@@ -34,7 +35,7 @@ impl Source {
         move |why| ProgramError { what, name: self.name, why: why.to_string() }
     }
 
-    /// Loads it, its constants being `constants` and its map's value `value`.
+    /// Loads it with `constants`, and `value` in its map.
     pub fn load(self, constants: &[u64], value: &[u8]) -> Result<Program, ProgramError> {
         let mut builder = ObjectBuilder::default();
         let mut opened = builder.open_memory(self.object).map_err(self.failed("read the instructions"))?;
@@ -51,27 +52,27 @@ impl Source {
         Ok(program)
     }
 
-    /// The value of the map with this number.
+    /// Returns the value of the map with this number.
     pub fn read(self, number: u32, flags: MapFlags) -> Result<Vec<u8>, ProgramError> {
         let map = MapHandle::from_map_id(number).map_err(self.failed("find the map"))?;
         Ok(map.lookup(&ONLY, flags).map_err(self.failed("read the map"))?.unwrap_or_default())
     }
 }
 
-/// A program that is loaded, and at no ingress yet.
+/// A loaded program, at no ingress yet.
 pub(crate) struct Program {
     source: Source,
     pub object: Object,
 }
 
 impl Program {
-    /// The program, for a filter in direct action.
+    /// Passes the program to `work`, for a filter in direct action.
     pub fn with_descriptor<T>(&self, work: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
         let program = self.object.progs().next().expect("every source has a program");
         work(program.as_fd())
     }
 
-    /// Number of its map, by which [`Source::read`] finds it as long as the program is there.
+    /// Returns the number of its map, for [`Source::read`] while the program exists.
     pub fn number(&self) -> Result<u32, ProgramError> {
         let info = self.map().info().map_err(self.source.failed("tell the map's number"))?;
         Ok(info.info.id)

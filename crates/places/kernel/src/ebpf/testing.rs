@@ -1,10 +1,10 @@
-//! Frames, and the kernel's way to try a program on them.
+//! Frames, and test runs of programs in the kernel.
 
 use crate::ebpf::program::Program;
 use libbpf_rs::ProgramInput;
 use proptest::prelude::*;
 
-/// The loopback interface, on which the kernel tries programs.
+/// The loopback interface, where the kernel tests programs.
 const INDEX: u32 = 1;
 pub const PASSES: u32 = u32::MAX;
 pub const DROPPED: u32 = 2;
@@ -25,7 +25,7 @@ impl Context {
     }
 }
 
-/// How a frame looks.
+/// The form of a frame.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     Tcp4,
@@ -38,7 +38,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Ethernet to transport header.
+    /// Returns the headers, from Ethernet to transport.
     fn headers(self) -> Vec<u8> {
         let ethernet = |types: &[u8]| [&[2; 12], types].concat();
         let ip4 = |protocol: u8| {
@@ -68,7 +68,7 @@ impl Kind {
     }
 }
 
-/// A frame of some payload, in segments of `gso_size` where that is not 0.
+/// Returns a frame with some payload, in segments of `gso_size` unless that is 0.
 #[derive(Clone, Debug)]
 pub struct Frame {
     pub kind: Kind,
@@ -100,7 +100,7 @@ pub fn frames() -> impl Strategy<Value = Frame> {
     })
 }
 
-/// What the program says of a frame, and the frame as it leaves it.
+/// Returns the program's verdict on a frame, and the frame after it.
 pub fn run(program: &Program, data: &[u8], gso_size: usize) -> (u32, Vec<u8>) {
     let mut context = Context::new(gso_size as u32);
     let mut after = vec![0; data.len()];

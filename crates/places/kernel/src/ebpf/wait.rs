@@ -1,4 +1,4 @@
-//! How long frames wait in the queues of this place: what the programs of `wait.bpf.c` measure.
+//! How long frames wait in the queues of this place: measured by the programs of `wait.bpf.c`.
 //!
 //! ```text
 //!  watch(queue) ─▶ map `queues` ◀─ classifier or qdisc_enqueue, qdisc_dequeue (every frame)
@@ -6,7 +6,7 @@
 //!                      └─▶ read(queue) ─▶ Waits
 //! ```
 //!
-//! The programs run for as long as the [`Meter`] lives. A host that measures no queue pays for two comparisons per
+//! The programs run while the [`Meter`] lives. A host without measured queues pays two comparisons per
 //! frame.
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
@@ -14,7 +14,7 @@ use std::fmt;
 
 /// `BUCKETS` of `histogram.h`: 32 per power of two, up to 2^35 ns.
 pub const BUCKETS: usize = 31 * 32;
-/// `struct waits`: how arrivals are known, four counters, and the buckets.
+/// `struct waits`: the kind of arrival, four counters, and the buckets.
 const VALUE: usize = (5 + BUCKETS) * 8;
 
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/wait.bpf.o"));
@@ -24,7 +24,7 @@ const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/wait.bpf.o"));
 pub struct Queue {
     /// Interface index.
     pub index: u32,
-    /// Of what the host receives from it; else of what the host sends into it.
+    /// For frames that the host receives from it; else those that the host sends into it.
     pub ingress: bool,
 }
 
@@ -38,36 +38,38 @@ impl Queue {
     }
 }
 
-/// How it is known when a frame came to a queue that is not on the IFB; there the classifier writes it into each.
+/// How a frame's arrival in a queue outside the IFB is known; on the IFB the classifier writes it into the
+/// frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Came {
-    /// By its address, noted when it is enqueued.
+    /// By the frame's address, noted at its enqueueing.
     #[default]
     Address,
-    /// By what `fq_codel` keeps with each.
+    /// By a field of `fq_codel`.
     FqCodel,
-    /// By what `cake` keeps.
+    /// By a field of `cake`.
     Cake,
-    /// By what marks congestion before the queue, which writes it into each as the classifier does.
+    /// By the congestion filter before the queue, which writes it into the frame as the classifier does.
     Stamped,
-    /// It is not: super-frames are cut, and their parts have addresses of their own.
+    /// Unknown: super-frames are cut, and their parts have addresses of their own.
     Unknown,
 }
 
-/// How long frames waited in a queue since it was watched.
+/// Waits in a queue since its watch began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waits {
-    /// Time with frames that waited for tokens, ns. A frame that left within 20 us met tokens.
+    /// Time with frames that waited for tokens (ns). A frame that left within 20 us found tokens.
     pub throttled_ns: u64,
     /// The longest wait, ns.
     pub max: u64,
-    /// All waits together, ns.
+    /// Sum of waits (ns).
     pub sum: u64,
-    /// Frames by how long they waited; a super-frame is one, or its parts, where it is cut. Log-linear, [`BUCKETS`] of them.
+    /// Frames by their wait; a super-frame is one, or its parts if it is cut. Log-linear, [`BUCKETS`] of
+    /// them.
     pub buckets: Vec<u64>,
 }
 
-/// Waits cannot be measured, or not read.
+/// Waits cannot be measured or read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}: {source}")]
 pub struct MeterError {
@@ -79,20 +81,20 @@ fn failed(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> MeterError {
     move |source| MeterError { what, source }
 }
 
-/// The programs, at work.
+/// The running programs.
 pub struct Meter {
     queues: MapHandle,
-    // Dropped first: they end with the programs.
+    // Dropped first: the programs end with them.
     _links: Vec<Link>,
     _object: Object,
 }
 
 impl Meter {
-    /// Loads the programs, and has every frame measured that passes a watched queue.
+    /// Loads the programs; every frame in a watched queue is measured.
     ///
     /// # Errors
-    /// No right to (`CAP_BPF` and `CAP_PERFMON`), or a kernel without BTF or the tracepoints `qdisc_enqueue` and `qdisc_dequeue`
-    /// (5.15 has them).
+    /// No right to (`CAP_BPF` and `CAP_PERFMON`), or a kernel without BTF or the tracepoints
+    /// `qdisc_enqueue` and `qdisc_dequeue` (5.15 has them).
     pub fn load() -> Result<Self, MeterError> {
         let mut builder = ObjectBuilder::default();
         let mut opened = builder.open_memory(PROGRAM).map_err(failed("read the eBPF programs"))?;
@@ -112,10 +114,10 @@ impl Meter {
         Ok(Self { queues, _links: links, _object: object })
     }
 
-    /// Measures a queue from now on, to which frames came as `came` says; one that is measured already goes on.
+    /// Measures a queue, with arrivals known by `came`; a measured one continues.
     ///
     /// # Errors
-    /// The kernel has no memory, or 4096 queues are measured.
+    /// The kernel has no memory, or measures 4096 queues.
     pub fn watch(&self, queue: Queue, came: Came) -> Result<(), MeterError> {
         if self.read(queue)?.is_some() {
             return Ok(());
@@ -125,7 +127,7 @@ impl Meter {
         self.queues.update(&queue.key(), &nothing, MapFlags::ANY).map_err(failed("measure one queue more"))
     }
 
-    /// Measures a queue no longer, and forgets what was measured.
+    /// Ends the measurement of a queue, and forgets its results.
     ///
     /// # Errors
     /// It was not measured.
@@ -133,7 +135,7 @@ impl Meter {
         self.queues.delete(&queue.key()).map_err(failed("stop measuring a queue"))
     }
 
-    /// The queues that are measured.
+    /// Returns the measured queues.
     pub fn watched(&self) -> Vec<Queue> {
         let queue = |key: Vec<u8>| {
             let (index, ingress) = key.split_at_checked(4)?;
@@ -143,7 +145,7 @@ impl Meter {
         self.queues.keys().filter_map(queue).collect()
     }
 
-    /// What was measured; `None` of a queue that is not.
+    /// Returns the results; `None` for an unmeasured queue.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -160,14 +162,14 @@ impl fmt::Debug for Meter {
     }
 }
 
-/// The number of this thread's network namespace.
+/// Returns the number of this thread's network namespace.
 pub(crate) fn namespace() -> std::io::Result<u32> {
     use std::os::unix::fs::MetadataExt;
     let inode = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
     u32::try_from(inode).map_err(std::io::Error::other)
 }
 
-/// From `struct waits`.
+/// Parses `struct waits`.
 fn waits(bytes: &[u8]) -> Waits {
     let mut words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
     let mut next = || words.next().unwrap_or_default();

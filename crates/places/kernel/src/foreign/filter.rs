@@ -1,22 +1,24 @@
-//! What of a filter's attributes is a setting, and what its policer has to be told.
+//! Settings among a filter's attributes, and the extra attributes of its policer.
 //!
-//! A policer comes in two forms (`tcf_exts_dump`, net/sched/cls_api.c): as one of a list of actions, and in an attribute of
-//! its own, without a kind, as `tc` of libvirt's `<bandwidth>` asks for it. What it is told is the same in both.
+//! A policer has two forms (`tcf_exts_dump`, net/sched/cls_api.c): one in a list of actions, and one in an
+//! attribute of its own, without a kind, as in libvirt's `<bandwidth>`. Its parameters are the same in
+//! both.
 
 use super::rewrite::rewrite;
 use crate::tc::netlink::attribute::{Attributes, find, read, string, u32_at};
 use crate::tc::netlink::constants::*;
 
-/// Ids of u32's hash tables from here on are those that the kernel gives the first table of a preference.
+/// Ids from here on are the kernel's own, for the first u32 hash table of a preference.
 pub const KERNEL_TABLES: u32 = 0x8000_0000;
 
-/// Flags of a filter that the one who makes it may set: TCA_CLS_FLAGS_SKIP_HW and SKIP_SW. The others are the kernel's.
+/// Flags of a filter that its maker may set: TCA_CLS_FLAGS_SKIP_HW and SKIP_SW. The others are the
+/// kernel's.
 const SET_FLAGS: u32 = 3;
 
-/// `struct tc_u32_mark`: where its counter of hits is (`success`).
+/// Place of the counter of hits in `struct tc_u32_mark` (`success`).
 const MARK_HITS: std::ops::Range<usize> = 8..12;
 
-/// `struct tc_police`: number, references and binds; and where its rates are (`struct tc_ratespec`).
+/// Places of number, references and binds in `struct tc_police`, and of its rates (`struct tc_ratespec`).
 const POLICE_COUNTS: [usize; 3] = [0, 44, 48];
 const POLICE_RATES: [(usize, u16); 2] = [(20, TCA_POLICE_RATE), (32, TCA_POLICE_PEAKRATE)];
 
@@ -32,7 +34,7 @@ pub struct FilterKind {
     police: Option<u16>,
     /// Its flags.
     flags: Option<u16>,
-    /// What it counts.
+    /// Its counters.
     counted: &'static [u16],
 }
 
@@ -48,7 +50,7 @@ const MATCHALL: FilterKind = FilterKind { actions: 2, police: None, flags: Some(
 const FLOWER: FilterKind = FilterKind { actions: 3, police: None, flags: Some(22), counted: &[86] };
 
 impl FilterKind {
-    /// Those that can be remembered.
+    /// Returns the kinds that can be saved and restored.
     pub fn named(kind: &str) -> Option<&'static Self> {
         Some(match kind {
             "u32" => &U32,
@@ -61,10 +63,10 @@ impl FilterKind {
     }
 }
 
-/// The options of a filter without what does not last.
+/// Returns the settings among a filter's options.
 ///
 /// # Errors
-/// It has an action that cannot be told to the kernel again; the text names it.
+/// It has an action that cannot be restored; the text names it.
 pub fn settings_of(options: &[u8], filter: &FilterKind) -> Result<Vec<u8>, String> {
     let is_u32 = *filter == U32;
     let kernel_table =
@@ -97,7 +99,7 @@ pub fn settings_of(options: &[u8], filter: &FilterKind) -> Result<Vec<u8>, Strin
     failed.map_or(Ok(kept), Err)
 }
 
-/// What the kernel has to be told of a filter beside what lasts: the tables of its policer's rates.
+/// Returns the options of a request for a filter: its settings and the tables of its policer's rates.
 pub fn options_for(options: &[u8], filter: &FilterKind) -> Vec<u8> {
     rewrite(options, |kind, value| {
         if Some(kind) == filter.police {
@@ -116,10 +118,11 @@ pub fn options_for(options: &[u8], filter: &FilterKind) -> Vec<u8> {
     })
 }
 
-/// Kind, settings and cookie of an action.
+/// Returns kind, settings and cookie of an action.
 fn lasting_action(action: &[u8]) -> Result<Vec<u8>, String> {
     let kind = find(action, TCA_ACT_KIND).map(string).unwrap_or_default();
-    // The attribute with its times, the one with its settings, and where in these are number, references and binds.
+    // The attribute with its times, the one with its settings, and the places of number, references and
+    // binds in these.
     let (times, parameters, counts) = match kind.as_str() {
         "gact" | "mirred" | "skbedit" | "vlan" => (1, 2, [0, 12, 16]),
         "police" => (TCA_POLICE_TM, TCA_POLICE_TBF, POLICE_COUNTS),
@@ -136,7 +139,7 @@ fn lasting_action(action: &[u8]) -> Result<Vec<u8>, String> {
     Ok(out.0)
 }
 
-/// An action's options without its times. Its number is 0: it may be another action's by then.
+/// Returns an action's options without its times. Its number is 0: it may be another action's by then.
 fn settings(options: &[u8], times: u16, parameters: u16, counts: [usize; 3]) -> Vec<u8> {
     rewrite(options, |option, value| {
         let mut value = value.to_vec();
@@ -149,8 +152,8 @@ fn settings(options: &[u8], times: u16, parameters: u16, counts: [usize; 3]) -> 
     })
 }
 
-/// A policer's options with tables of its rates: the kernel makes none without them, does not use them where the link layer is
-/// stated, and does not say them (`tcf_police_init`, net/sched/act_police.c).
+/// Adds tables of its rates to a policer's options: the kernel requires them, ignores them if the link
+/// layer is stated, and does not report them (`tcf_police_init`, net/sched/act_police.c).
 fn with_rate_tables(options: &[u8]) -> Vec<u8> {
     let mut out = Attributes::default();
     for (kind, value) in read(options) {

@@ -1,4 +1,4 @@
-//! What the kernel has to be told so that it says again what it said.
+//! Options that make the kernel report the same settings.
 
 use super::filter::{self, FilterKind};
 use super::rewrite::rewrite;
@@ -8,11 +8,11 @@ use crate::tc::netlink::constants::{
     TCA_CODEL_CE_THRESHOLD, TCA_CODEL_INTERVAL, TCA_CODEL_TARGET, TCA_FQ_CODEL_CE_THRESHOLD,
 };
 
-/// `struct tc_sfq_qopt`: where its limit and its number of flows are.
+/// Places of limit and number of flows in `struct tc_sfq_qopt`.
 const SFQ_LIMIT: std::ops::Range<usize> = 8..12;
 const SFQ_FLOWS: usize = 16;
 
-/// An object's options, for the request that makes it.
+/// Returns an object's options for the request that makes it.
 pub fn options_for(object: &Object) -> Option<Vec<u8>> {
     let options = object.options.as_ref()?;
     Some(match (object.layer, object.kind.as_str()) {
@@ -25,8 +25,8 @@ pub fn options_for(object: &Object) -> Option<Vec<u8>> {
     })
 }
 
-/// sfq begins with a limit of 127 packets and 128 flows, and takes no more flows than a limit that it is told
-/// (`sfq_change`, net/sched/sch_sfq.c). Where there are more, the limit is the one it began with: it is not told.
+/// sfq begins with a limit of 127 packets and 128 flows, and accepts no more flows than a stated limit
+/// (`sfq_change`, net/sched/sch_sfq.c). With more flows, the limit is the initial one, and is left out.
 fn sfq(options: &[u8]) -> Vec<u8> {
     let mut told = options.to_vec();
     if u32_at(options, SFQ_FLOWS) > u32_at(options, SFQ_LIMIT.start) {
@@ -35,7 +35,7 @@ fn sfq(options: &[u8]) -> Vec<u8> {
     told
 }
 
-/// With its times as they have to be told; the number of the threshold is its kind's own.
+/// Returns options with adapted times; the threshold's number depends on the kind.
 fn codel(options: &[u8], threshold: u16) -> Vec<u8> {
     rewrite(options, |kind, value| {
         let is_time = [TCA_CODEL_TARGET, TCA_CODEL_INTERVAL, threshold].contains(&kind);
@@ -44,8 +44,8 @@ fn codel(options: &[u8], threshold: u16) -> Vec<u8> {
     })
 }
 
-/// Codel counts time in units of 1024 ns, is told microseconds and says them, rounding down both times (`codel_time_to_us`,
-/// include/net/codel.h). What it has to be told so that it says this.
+/// Codel counts time in units of 1024 ns; it takes and reports microseconds, rounding down both times
+/// (`codel_time_to_us`, include/net/codel.h). Returns the time that makes it report `us`.
 fn codel_time(us: u32) -> u32 {
     let units = (u64::from(us) * 1000).div_ceil(1024);
     (units * 1024).div_ceil(1000).try_into().unwrap_or(u32::MAX)
@@ -57,7 +57,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// As the kernel reckons.
+        /// The kernel's arithmetic.
         #[test]
         fn codel_says_what_it_said(us in 0..4_000_000_u64) {
             let units = us * 1000 / 1024;

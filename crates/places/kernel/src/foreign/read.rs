@@ -11,15 +11,15 @@ use crate::tc::netlink::{Socket, TrafficControl, header, traffic_control};
 use crate::tc::owner;
 use crate::tc::shaping::Ends;
 
-/// Of a qdisc, what it has beside its options and cannot be told from them.
+/// Attributes of a qdisc beside its options.
 const BESIDE: [(u16, &str); 3] =
     [(8, "a size table"), (13, "an ingress block that it shares"), (14, "an egress block that it shares")];
 
 impl Kernel {
-    /// The foreign objects at these ends of a device, to be remembered.
+    /// Reads the foreign objects at these ends of a device.
     ///
     /// # Errors
-    /// The kernel does not answer, or an object cannot be remembered; the text names it.
+    /// The kernel does not answer, or an object cannot be saved; the text names it.
     pub fn foreign(&mut self, index: u32, ends: Ends) -> Result<TakenOver, String> {
         read(&mut self.socket, index, ends)
     }
@@ -42,7 +42,7 @@ fn read(socket: &mut Socket, index: u32, ends: Ends) -> Result<TakenOver, String
             found.extend(dump(RTM_GETTCLASS, Handle::default(), Layer::Class, |_| true)?);
             let hooks: Vec<Handle> = found.iter().map(|o| o.handle).collect();
             for hook in hooks {
-                // Not every class may have filters.
+                // Some classes cannot have filters.
                 found.extend(dump(RTM_GETTFILTER, hook, Layer::Filter, |_| true).unwrap_or_default());
             }
         }
@@ -58,9 +58,9 @@ fn read(socket: &mut Socket, index: u32, ends: Ends) -> Result<TakenOver, String
     sort_out(index, ends, found)
 }
 
-/// The same, from what the kernel said.
+/// The same, from the kernel's messages.
 pub(super) fn sort_out(index: u32, ends: Ends, found: Vec<Object>) -> Result<TakenOver, String> {
-    // What has no number of its own the kernel made by itself.
+    // The kernel made objects without a number by itself.
     let found = found.into_iter().filter(|o| o.layer != Layer::Qdisc || o.handle.major() != 0);
     let (ingress, egress): (Vec<_>, Vec<_>) = found.partition(is_at_ingress);
     let mut taken_over = TakenOver { index, ..TakenOver::default() };
@@ -69,7 +69,7 @@ pub(super) fn sort_out(index: u32, ends: Ends, found: Vec<Object>) -> Result<Tak
     }
     if ends.ingress {
         let ingress = settled(ingress)?;
-        // A qdisc without filters does nothing, and stays.
+        // A qdisc without filters has no effect, and stays.
         if ingress.iter().any(|o| o.layer == Layer::Filter) {
             taken_over.ingress = ingress;
         }
@@ -84,7 +84,7 @@ fn is_others_root(object: &Object) -> bool {
         && object.handle != owner::ROOT_QDISC
 }
 
-/// An ingress or clsact qdisc, or a filter of one.
+/// Whether it is an ingress or clsact qdisc, or a filter of one.
 fn is_at_ingress(object: &Object) -> bool {
     match object.layer {
         Layer::Qdisc => object.parent == Handle::CLSACT,
@@ -93,7 +93,7 @@ fn is_at_ingress(object: &Object) -> bool {
     }
 }
 
-/// What lasts, in the order in which it can be made.
+/// Returns the settings, in an order in which they can be made.
 fn settled(found: Vec<Object>) -> Result<Vec<Object>, String> {
     let kept = found.into_iter().filter_map(|object| {
         let name = object.to_string();
@@ -107,7 +107,7 @@ pub(super) fn object(message: &TrafficControl<'_>, layer: Layer) -> Result<Objec
         layer,
         handle: message.handle,
         parent: message.parent,
-        // Of a qdisc and a class, a count of references.
+        // For a qdisc and a class, a count of references.
         info: if layer == Layer::Filter { message.info } else { 0 },
         kind: message.kind.clone(),
         options: find(message.attributes, TCA_OPTIONS).map(<[u8]>::to_vec),
@@ -120,7 +120,7 @@ pub(super) fn object(message: &TrafficControl<'_>, layer: Layer) -> Result<Objec
     }
 }
 
-/// Whether a filter bears our mark.
+/// Whether a filter has our mark.
 fn is_ours(message: &TrafficControl<'_>) -> bool {
     message.filter(Handle::INGRESS).is_some_and(|filter| filter.cookie().is_some())
 }

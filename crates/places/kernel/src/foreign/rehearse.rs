@@ -1,4 +1,4 @@
-//! Whether what others made can be made again: by doing it, in a network namespace made for that.
+//! Rehearses the restoration of foreign objects in a temporary network namespace.
 
 use super::{Object, TakenOver};
 use crate::tc::kernel::Kernel;
@@ -6,11 +6,11 @@ use crate::tc::network::Netdev;
 use crate::tc::probe::in_namespace;
 use crate::tc::shaping::Ends;
 
-/// Makes it on another interface, reads it back, and compares. Changes nothing outside a namespace that is gone when this returns.
-/// `name` is that of the interface it was found on, for messages.
+/// Makes them on another interface, reads them back, and compares. Changes nothing outside the temporary
+/// namespace. `name` is that of the original interface, for messages.
 ///
 /// # Errors
-/// It cannot be made again as it is; the text says what of it and why.
+/// An object cannot be restored as it is; the text names it with the reason.
 pub fn rehearse(taken_over: &TakenOver, name: &str) -> Result<(), String> {
     let (taken_over, name) = (taken_over.clone(), name.to_owned());
     in_namespace(move || {
@@ -31,7 +31,7 @@ pub fn rehearse(taken_over: &TakenOver, name: &str) -> Result<(), String> {
     })
 }
 
-/// The first that is not the same.
+/// Returns the first that differs.
 fn differing<'a>(wanted: &'a [Object], found: &'a [Object]) -> Option<&'a Object> {
     wanted.iter().find(|o| !found.contains(o)).or_else(|| found.iter().find(|o| !wanted.contains(o)))
 }

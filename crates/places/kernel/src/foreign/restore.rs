@@ -1,4 +1,4 @@
-//! From what is remembered to steps. Pure.
+//! From saved objects to steps. Pure.
 
 use super::options::options_for;
 use super::{Layer, Object, TakenOver};
@@ -8,8 +8,8 @@ use crate::tc::shaping::Ends;
 use crate::tc::step::{Device, Step};
 
 impl TakenOver {
-    /// What to make again at these ends of the link, where no other program made something there since, and what of it
-    /// is there still, as after a take-over that was cut short.
+    /// Returns the objects to restore at these ends of the link: those without a newer foreign one in their
+    /// place, and those that are still there, as after an interrupted take-over.
     pub fn restore(&self, link: &Netdev, ends: Ends) -> Vec<Step> {
         let device = Device::Netdev { index: self.index, name: link.name.clone() };
         let make = |object: &Object| {
@@ -35,7 +35,7 @@ impl TakenOver {
     }
 }
 
-/// Each after what it hangs on; as found where that does not decide. What hangs on nothing that is here comes last.
+/// Orders objects after their parents; otherwise as found. Objects without a parent here come last.
 pub fn in_order(mut left: Vec<Object>) -> Vec<Object> {
     let mut made: Vec<Object> = Vec::with_capacity(left.len());
     while !left.is_empty() {
@@ -43,14 +43,14 @@ pub fn in_order(mut left: Vec<Object>) -> Vec<Object> {
             object.layer != Layer::Filter
                 && match (object.layer, object.parent) {
                     (Layer::Qdisc, Handle::ROOT | Handle::CLSACT) => true,
-                    // Of a class right below its qdisc, the kernel says that it hangs on the root.
+                    // A class right below its qdisc is reported as hanging on the root.
                     (Layer::Class, Handle::ROOT) => {
                         made.iter().any(|m| m.handle == Handle::new(object.handle.major(), 0))
                     }
                     (_, parent) => made.iter().any(|m| m.handle == parent),
                 }
         };
-        // Filters name classes: they come when all of those are there; tables of u32 before what is in them.
+        // Filters name classes: they come after all of those; tables of u32 before their filters.
         let next = left.iter().position(ready).unwrap_or_else(|| {
             let key = |o: &Object| (o.layer, o.layer == Layer::Filter && o.handle.0 & 0xfff != 0);
             left.iter().enumerate().min_by_key(|(_, o)| key(o)).map_or(0, |(i, _)| i)
@@ -70,7 +70,7 @@ mod tests {
         Object { layer, handle, parent, info: 0, kind: "x".into(), options: None, chain: None }
     }
 
-    /// As libvirt's, with a class below a class and a qdisc below that.
+    /// Like libvirt's, with a class below a class and a qdisc below that.
     fn tree() -> Vec<Object> {
         let h = Handle::new;
         vec![

@@ -1,29 +1,29 @@
-//! What of an object's attributes is a setting, and what is a counter, a time, or worked out by the kernel.
+//! Separates settings in an object's attributes from counters, times and computed values.
 //!
-//! Kinds that are not named here are taken as they are: where they say more than settings, the rehearsal finds that
-//! what is read back differs.
+//! Unknown kinds are taken as they are: if they report more than settings, the rehearsal finds a
+//! difference.
 
 use super::filter::{self, FilterKind};
 use super::{Layer, Object};
 use crate::tc::netlink::attribute::{find, u32_at};
 use crate::tc::netlink::constants::*;
 
-/// `struct tc_htb_glob`: where its counter of passed packets is (`direct_pkts`).
+/// Place of the counter of passed packets in `struct tc_htb_glob` (`direct_pkts`).
 const HTB_PASSED: std::ops::Range<usize> = 16..20;
 
-/// `struct tc_sfq_qopt_v1`: where its counters begin (`stats`).
+/// Beginning of the counters in `struct tc_sfq_qopt_v1` (`stats`).
 const SFQ_COUNTERS: usize = 48;
 
-/// An object without what does not last; `None` for what the kernel makes by itself with another.
+/// Reduces an object to its settings; `None` for an object that the kernel makes by itself with another.
 ///
 /// # Errors
-/// It has something that cannot be told to the kernel again; the text names it.
+/// It has something that cannot be restored; the text names it.
 pub fn settings_of(mut object: Object) -> Result<Option<Object>, String> {
     let options = object.options.take();
     match (object.layer, object.kind.as_str()) {
-        // Classes of qdiscs whose classes come with them.
+        // Classes that come with their qdisc.
         (Layer::Class, _) if options.is_none() => return Ok(None),
-        // That a preference is there, without a filter.
+        // An empty preference.
         (Layer::Filter, _) if options.is_none() => return Ok(None),
         (Layer::Filter, "u32") => {
             let options = options.unwrap_or_default();
@@ -32,7 +32,7 @@ pub fn settings_of(mut object: Object) -> Result<Option<Object>, String> {
                 return Ok(None);
             }
             if object.handle.0 >= filter::KERNEL_TABLES {
-                // The kernel numbers its tables in the order in which preferences are made.
+                // The kernel numbers its tables in the order of the preferences.
                 object.handle.0 &= 0xfff;
             }
             object.options = Some(filter::settings_of(&options, &filter::U32)?);
@@ -58,7 +58,7 @@ fn htb(options: &[u8]) -> Vec<u8> {
         let mut value = value.to_vec();
         if kind == TCA_HTB_INIT && value.len() >= HTB_PASSED.end {
             value[HTB_PASSED].fill(0);
-            // It says its version with the minor one, and takes the major one only.
+            // The kernel reports its version with the minor one, and accepts the major one only.
             let version = u32_at(&value, 0).unwrap_or_default();
             let major = if version > 0xffff { version >> 16 } else { version };
             value[..4].copy_from_slice(&major.to_ne_bytes());
@@ -146,7 +146,7 @@ mod tests {
     }
 
     proptest! {
-        /// What lasts, lasts.
+        /// Reducing twice changes nothing.
         #[test]
         fn twice_is_once(bytes: Vec<u8>, kind in "(u32|htb|sfq|fw|tbf|matchall)", layer in 0..3_u8) {
             let layer = [Layer::Qdisc, Layer::Class, Layer::Filter][usize::from(layer)];

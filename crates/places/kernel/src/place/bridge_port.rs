@@ -1,4 +1,4 @@
-//! The VLANs that a bridge port had before a contract's segment, remembered before they go, and given back.
+//! A bridge port's VLANs before a contract's segment: saved before a change, and restored.
 
 use super::netdev::netdev as netdev_of;
 use super::record::Entry;
@@ -9,7 +9,8 @@ use crate::tc::{Network, Plan};
 use tidegate_place::PlaceError;
 
 impl KernelPlace {
-    /// Before the first step of a plan: what is on the ports that it puts into segments, where that is not remembered.
+    /// Before the first step of a plan: saves the VLANs of ports that it puts into segments, if not yet
+    /// saved.
     pub(super) fn remember_ports(&mut self, network: &Network, plan: &Plan) -> Result<(), PlaceError> {
         let mut new = Vec::new();
         for entry in self.record.iter_mut().filter(|entry| shape::segment(&entry.vnic).is_some()) {
@@ -17,7 +18,7 @@ impl KernelPlace {
             let there = name.and_then(|name| network.by_name(name));
             let Some((index, link)) = there.filter(|(index, _)| network.is_about(*index)) else { continue };
             let refused = plan.refusals.iter().any(|r| r.netdev == link.name);
-            // On another bridge, or another netdev of the name, it has what that gave it.
+            // On another bridge, or another netdev of the name, it has that one's VLANs.
             if !refused && !entry.port.as_ref().is_some_and(|port| port.is(index, link)) {
                 entry.port = Port::now(index, link);
                 new.push(entry.vnic.name.clone());
@@ -26,7 +27,7 @@ impl KernelPlace {
         new.iter().try_for_each(|name| self.note(name))
     }
 
-    /// Gives a port that no contract puts into a segment any more its VLANs back, and remembers them no longer.
+    /// Restores and forgets the VLANs of a port that no contract puts into a segment any more.
     pub(super) fn restore_port(&mut self, port: Option<&Port>) -> Result<(), PlaceError> {
         let Some(port) = port else { return Ok(()) };
         let keeps =

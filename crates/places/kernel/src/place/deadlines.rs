@@ -1,6 +1,6 @@
-//! Deadlines between netdevs of this host: what the eBPF programs saw, as the host switch says it.
+//! Deadlines between netdevs of this host: the eBPF programs' results in the host switch's form.
 //!
-//! As with waits, measuring is no part of the promise: where it cannot be had, the vNIC says why.
+//! As with waits, measurement is no part of the promise: without it, the vNIC states the reason.
 
 use super::netdev::netdev;
 use crate::ebpf::deadline::DeadlineError;
@@ -18,16 +18,16 @@ pub struct DeadlineWatch {
     meter: Option<Result<DeadlineMeter, String>>,
 }
 
-/// A receiver's vNIC, and what became of the frames towards it.
+/// A receiver's vNIC, and the delays of frames to it.
 pub type Seen = BTreeMap<String, Delays>;
 
 impl DeadlineWatch {
-    /// Watches the deadlines of these contracts and no others; what was seen of each vNIC that has one. An error says why
-    /// nothing is.
+    /// Watches the deadlines of these contracts and no others; returns each such vNIC's results. An error
+    /// has the reason of a missing measurement.
     pub fn watch(&mut self, vnics: &[&Vnic], network: &Network) -> Result<BTreeMap<String, Seen>, String> {
         let promises = promises(vnics, network);
         if promises.is_empty() {
-            // The programs end with it: a host without deadlines pays nothing for each frame.
+            // The programs end with it: a host without deadlines pays nothing per frame.
             self.meter = None;
             return Ok(BTreeMap::new());
         }
@@ -45,7 +45,7 @@ impl DeadlineWatch {
 /// A promise with its deadline, ns, and the names of both vNICs.
 type Promises<'a> = BTreeMap<Promise, (u64, &'a str, &'a str)>;
 
-/// What there is to watch: of netdevs that are there, and senders that are shaped.
+/// Returns the promises to watch: of present netdevs, and shaped senders.
 fn promises<'a>(vnics: &[&'a Vnic], network: &Network) -> Promises<'a> {
     let index = |vnic: &Vnic| netdev(vnic).and_then(|name| Some(network.by_name(name)?.0));
     let mut found = BTreeMap::new();
@@ -75,7 +75,7 @@ fn read(meter: &DeadlineMeter, promises: &Promises<'_>) -> Result<BTreeMap<Strin
     Ok(all)
 }
 
-/// Enters what was seen of a vNIC; its latest misses, oldest first.
+/// Enters a vNIC's results; returns its latest misses, oldest first.
 pub fn enter(stats: &mut VnicStats, seen: &Seen) -> Vec<Miss> {
     let mut buckets: Vec<u64> = Vec::new();
     let (mut max, mut sum) = (0, 0);
@@ -93,7 +93,7 @@ pub fn enter(stats: &mut VnicStats, seen: &Seen) -> Vec<Miss> {
     }
     if let Some(histogram) = Histogram::recorded(max, sum, buckets) {
         stats.delay = Delay::from(&histogram);
-        // The kernel's programs see each frame come: both ends are one.
+        // The kernel's programs see each frame arrive: both ends are equal.
         stats.delay_least = stats.delay.clone();
     }
     stats.realtime_delivered = stats.delay.count;
@@ -123,7 +123,7 @@ fn miss(number: u64, to: &str, deadline: u64, seen: &MissSeen) -> Miss {
         cause: cause.label().to_owned(),
         dropped: dropped.map(str::to_owned),
         behind: None,
-        // It was seen when it came.
+        // Its arrival was seen.
         delay,
         delay_least: delay,
         slept: 0,

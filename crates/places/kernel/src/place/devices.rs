@@ -7,8 +7,8 @@
 //!                              └─ interface 9, called vnet3       its device from now on; 7 keeps its limits
 //! ```
 //!
-//! The kernel gives an interface index to one device only, until the next start of the machine. What was remembered over a
-//! start of the agent is believed of devices that bear our marks.
+//! The kernel gives an interface index to one device only, until the next boot. Records of an earlier agent
+//! hold for devices with our marks.
 
 use super::netdev::netdev;
 use super::record::{Entry, Record};
@@ -22,27 +22,27 @@ use tidegate_contract::{Attach, Vnic};
 /// By the name in the contract: the devices that have its limits.
 #[derive(Debug, Default)]
 pub struct Devices {
-    /// The name that each had when it was last seen, by interface index.
+    /// The last seen name of each, by interface index.
     known: BTreeMap<String, BTreeMap<u32, String>>,
-    /// Whether what was on record was looked for.
+    /// Whether the record was read.
     recalled: bool,
 }
 
-/// A device of a contract has another name than at the last look.
+/// A device of a contract has a new name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Renamed {
-    /// The contract's.
+    /// The name in the contract.
     pub netdev: String,
-    /// Before.
+    /// The former name.
     pub from: String,
-    /// Now.
+    /// The present name.
     pub to: String,
-    /// Another contract names it: it is no device of this one any more.
+    /// Another contract has this name: the device is no longer this contract's.
     pub taken: bool,
 }
 
 impl Devices {
-    /// Takes from the record what was known of a contract's netdev, once: the devices of these indices that bear our marks.
+    /// Reads a contract's devices from the record, once: the indices whose devices have our marks.
     pub fn recall<'a>(&mut self, recorded: impl Iterator<Item = (&'a str, &'a [u32])>, network: &Network) {
         if self.recalled || network.near.is_some() {
             return;
@@ -57,12 +57,12 @@ impl Devices {
         }
     }
 
-    /// Looks for the devices of all contracts, whose names `netdevs` are; which of them were renamed.
+    /// Updates the devices of all contracts, named `netdevs`; returns the renamed ones.
     pub fn look(&mut self, netdevs: &BTreeSet<&str>, network: &Network) -> Vec<Renamed> {
         let mut renamed = Vec::new();
         self.known.retain(|netdev, _| netdevs.contains(netdev.as_str()));
         for (netdev, known) in &mut self.known {
-            // Nothing is known of what was not looked at.
+            // Unobserved devices are unknown.
             known.retain(|index, _| network.netdevs.contains_key(index) || !network.is_about(*index));
             for (index, name) in known.iter_mut() {
                 let Some(link) = network.netdevs.get(index).filter(|link| link.name != *name) else {
@@ -72,7 +72,7 @@ impl Devices {
                 let taken = to != *netdev && netdevs.contains(to.as_str());
                 renamed.push(Renamed { netdev: netdev.clone(), from, to, taken });
             }
-            // It is another contract's now.
+            // Another contract's now.
             known.retain(|_, name| name == netdev || !netdevs.contains(name.as_str()));
         }
         let there = network.netdevs.iter().filter(|(_, link)| netdevs.contains(link.name.as_str()));
@@ -84,18 +84,18 @@ impl Devices {
         renamed
     }
 
-    /// The name that the device of a contract has now; the contract's where there is none.
+    /// Returns the present name of a contract's device; the contract's own without one.
     pub fn name<'a>(&'a self, netdev: &'a str) -> &'a str {
         self.main(netdev).map_or(netdev, |(_, name)| name)
     }
 
-    /// Of the devices of a contract that were renamed, those beside [`Self::name`].
+    /// Returns the renamed devices of a contract, except [`Self::name`].
     pub fn strays<'a>(&'a self, netdev: &'a str) -> impl Iterator<Item = (u32, &'a str)> {
         let main = self.main(netdev).map(|(index, _)| index);
         self.all(netdev).filter(move |(index, _)| Some(*index) != main)
     }
 
-    /// All devices of a contract.
+    /// Returns all devices of a contract.
     pub fn all<'a>(&'a self, netdev: &str) -> impl Iterator<Item = (u32, &'a str)> + use<'a> {
         self.known.get(netdev).into_iter().flatten().map(|(index, name)| (*index, name.as_str()))
     }
@@ -105,7 +105,7 @@ impl Devices {
         self.all(netdev).any(|(other, _)| other == index)
     }
 
-    /// A contract, attached to its device by the name that this has now.
+    /// Returns a contract attached to its device by its present name.
     pub fn placed<'a>(&self, vnic: &'a Vnic) -> Cow<'a, Vnic> {
         match netdev(vnic) {
             Some(netdev) if self.name(netdev) != netdev => {
@@ -116,8 +116,8 @@ impl Devices {
         }
     }
 
-    /// What is asked for a contract beside those of `senders`, as they are placed: of its device first, then of those
-    /// beside it, which have had its limits before.
+    /// Returns the requests for a contract beside those of `senders`, as they are placed: its device's
+    /// first, then those of further ones that have had its limits.
     pub fn shapings(&self, entry: &Entry, owned: Ways, senders: &Senders<'_>) -> Vec<Shaping> {
         let main = shape::nearest(&self.placed(&entry.vnic), owned, senders);
         let names = netdev(&entry.vnic).into_iter().flat_map(|netdev| self.strays(netdev));
@@ -128,7 +128,7 @@ impl Devices {
         main.into_iter().chain(strays).collect()
     }
 
-    /// What a person should know of a contract whose device was renamed.
+    /// Returns notes for people about a renamed device.
     pub fn notes(&self, vnic: &Vnic) -> Vec<String> {
         let Some(netdev) = netdev(vnic) else { return vec![] };
         let name = self.name(netdev);
@@ -143,7 +143,7 @@ impl Devices {
         renamed.into_iter().chain(strays).collect()
     }
 
-    /// The one with the contract's name, else the last one that had it.
+    /// Returns the one with the contract's name, else the last one that had it.
     fn main(&self, netdev: &str) -> Option<(u32, &str)> {
         let named = self.all(netdev).find(|(_, name)| *name == netdev);
         named.or_else(|| self.all(netdev).max_by_key(|(index, _)| *index))
@@ -162,7 +162,7 @@ impl fmt::Display for Renamed {
     }
 }
 
-/// The contracts on record, each attached to its device by the name that this has now.
+/// Returns the contracts on record, each attached to its device by its present name.
 pub fn placed<'a>(record: &'a Record, devices: &Devices) -> Vec<Cow<'a, Vnic>> {
     record.iter().map(|entry| devices.placed(&entry.vnic)).collect()
 }
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    /// Main name and strays of `vnet3`, after looks at one network after the other.
+    /// Returns main name and strays of `vnet3` after several looks.
     fn after(networks: &[&[(u32, &str)]]) -> (String, Vec<u32>) {
         let mut devices = Devices::default();
         for links in networks {
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(after(&[&[(7, "vnet3")]]), ("vnet3".into(), vec![]));
         assert_eq!(after(&[&[(7, "vnet3")], &[(7, "a")], &[(7, "b")]]), ("b".into(), vec![]));
         assert_eq!(after(&[&[(7, "vnet3")], &[(7, "a")], &[]]), ("vnet3".into(), vec![]));
-        // Another one gets the name, and goes again.
+        // Another one gets the name, and goes.
         let both: &[(u32, &str)] = &[(7, "a"), (9, "vnet3")];
         assert_eq!(after(&[&[(7, "vnet3")], both]), ("vnet3".into(), vec![7]));
         assert_eq!(after(&[&[(7, "vnet3")], both, &[(7, "a")]]), ("a".into(), vec![]));
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn whom_another_contract_names_is_its_own() {
         assert_eq!(after(&[&[(7, "vnet3")], &[(7, "vnet4")]]), ("vnet3".into(), vec![]));
-        // Two change names.
+        // Two devices swap names.
         let mut devices = Devices::default();
         let netdevs = ["vnet3", "vnet4"].into();
         devices.look(&netdevs, &network(&[(7, "vnet3"), (8, "vnet4")]));

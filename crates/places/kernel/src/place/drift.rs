@@ -1,4 +1,4 @@
-//! What there is to do, and whom it concerns: a plan that should be empty, entry by netdev. Pure.
+//! Assigns due steps, in a plan that should be empty, to netdevs. Pure.
 
 use crate::ebpf::Classes;
 use crate::handle::Handle;
@@ -7,15 +7,15 @@ use crate::tc::owner;
 use crate::tc::{Device, Netdev, Network, Plan, Shaping, Step};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A network, for looking many netdevs up.
+/// A network with lookups for many netdevs.
 pub struct Seen<'a> {
     /// By name.
     pub links: BTreeMap<&'a str, (u32, &'a Netdev)>,
-    /// The class on the IFB that what came in by a netdev goes to, by interface index.
+    /// Classes on the IFB by interface index of the netdev of origin.
     pub leaves: BTreeMap<u32, Handle>,
-    /// What the classes on the IFB counted.
+    /// Counters of the IFB's classes.
     pub counters: BTreeMap<Handle, Counters>,
-    /// What its classifier counted.
+    /// Counters of its classifier.
     classifier: Option<Classes>,
 }
 
@@ -32,26 +32,26 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Super-frames that came in by a netdev, and were dropped on the IFB.
+    /// Returns the super-frames from a netdev that were dropped on the IFB.
     pub fn double_tagged(&self, index: u32) -> u64 {
         self.classifier.as_ref().and_then(|classes| classes.double_tagged(index).ok()).unwrap_or_default()
     }
 
-    /// The netdev of a shaping.
+    /// Returns the netdev of a shaping.
     pub fn link(&self, shaping: &Shaping) -> Option<(u32, &'a Netdev)> {
         self.links.get(shaping.netdev.as_str()).copied()
     }
 }
 
-/// A plan that would be empty if nothing had been changed since the agent set it.
+/// A plan that would be empty without foreign changes.
 pub struct Drift<'a> {
     plan: &'a Plan,
-    /// For each step that is about a sender's class at the egress of another netdev: the sender.
+    /// The sender of each step that concerns its class at another netdev's egress.
     senders: Vec<Option<u32>>,
 }
 
 impl<'a> Drift<'a> {
-    /// Of a plan for this network.
+    /// Makes it from a plan for this network.
     pub fn new(plan: &'a Plan, network: &Network) -> Self {
         let mut anew = BTreeSet::new();
         let mut classes: BTreeMap<(u32, Handle), u32> = BTreeMap::new();
@@ -60,7 +60,7 @@ impl<'a> Drift<'a> {
         }
         for step in &plan.steps {
             match step {
-                // It is the receiver that is not as it was, and all its senders' classes with it.
+                // The receiver was changed, and all its senders' classes with it.
                 Step::SetQdisc { device: Device::Netdev { index, .. }, parent: Handle::ROOT, .. } => {
                     anew.insert(*index);
                 }
@@ -79,7 +79,7 @@ impl<'a> Drift<'a> {
         Self { plan, senders: plan.steps.iter().map(sender).collect() }
     }
 
-    /// The next step for a netdev whose contract is in force, in words; `None` if it needs none.
+    /// Describes the next step for a netdev whose contract is in force; `None` if it needs none.
     pub fn of(&self, shaping: &Shaping, index: u32, seen: &Seen<'_>) -> Option<String> {
         let refused =
             self.plan.refusals.iter().find(|r| r.netdev == shaping.netdev).map(|r| r.reason.clone());
@@ -87,7 +87,7 @@ impl<'a> Drift<'a> {
         refused.or_else(|| Some(format!("its netdev is not as it should be, so: {}", step()?.0)))
     }
 
-    /// The next step that concerns no netdev with a contract, in words; `None` if there is none.
+    /// Describes the next step that concerns no netdev with a contract; `None` if there is none.
     pub fn of_no_netdev(&self, owned: &[Shaping], seen: &Seen<'_>) -> Option<String> {
         let indexed: Vec<_> = owned.iter().filter_map(|s| Some((s, seen.link(s)?.0))).collect();
         let of_none = |(step, sender): &(&Step, Option<u32>)| {
@@ -101,7 +101,7 @@ impl<'a> Drift<'a> {
     }
 }
 
-/// The class that a step is about, and where.
+/// Returns the class of a step, and its device.
 fn class_of(step: &Step) -> Option<(&Device, Handle)> {
     match step {
         Step::SetClass { device, id, .. } => Some((device, *id)),
@@ -113,7 +113,7 @@ fn class_of(step: &Step) -> Option<(&Device, Handle)> {
     }
 }
 
-/// Whether frames of a netdev meet something else while a step is not done.
+/// Whether a step's absence affects frames of a netdev.
 fn concerns(step: &Step, sender: Option<u32>, shaping: &Shaping, index: u32, seen: &Seen<'_>) -> bool {
     if let Some(sender) = sender {
         return sender == index;
@@ -129,7 +129,7 @@ fn concerns(step: &Step, sender: Option<u32>, shaping: &Shaping, index: u32, see
         }
         Step::Classify { device: Device::Ifb, from, .. } => is_ours(from),
         Step::Unclassify { from, .. } => *from == index,
-        // Of a sender that is gone.
+        // Of a gone sender.
         Step::DeleteClass { .. } => false,
         Step::DeleteFilter { filter, .. } if filter.parent == owner::ROOT_QDISC => false,
         Step::SetQdisc { device: Device::Ifb, parent: Handle::ROOT, .. } => uses_ifb(),

@@ -1,4 +1,4 @@
-//! One contract comes into force, or ends.
+//! Brings one contract into force, or ends it.
 
 use super::record::Entry;
 use super::shape;
@@ -40,7 +40,7 @@ impl KernelPlace {
             .map(|given| self.forget_restored(&vnic.name, given))
             .and_then(|()| self.restore_port(port.as_ref()));
         if done.is_err() {
-            // Its port may have been remembered just now.
+            // Its port may have been saved just now.
             let port = self.record.set(&vnic.name, before).and_then(|entry| entry.port);
             let undone = self
                 .settle(Some(vnic), None)

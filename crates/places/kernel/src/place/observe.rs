@@ -1,4 +1,4 @@
-//! What is in force: what the kernel has, beside what this place was entry.
+//! Observes the state in force: the kernel's, beside the record.
 
 use super::devices::placed;
 use super::drift::{Drift, Seen};
@@ -50,7 +50,7 @@ impl KernelPlace {
             }
         }
         let plan = self.plan_here(&mut shapings, &network);
-        // Where there is something to mark this was tried.
+        // Probed if there is something to mark.
         let cannot_mark = self.missing.get().and_then(|missing| missing.as_ref()?.marks.clone());
         let seen = Seen::new(&network);
         let drift = Drift::new(&plan, &network);
@@ -95,7 +95,7 @@ impl KernelPlace {
                         (counted.tx.flows_now.max(before[0]), counted.rx.flows_now.max(before[1]));
                     self.flows_most.insert(key, [counted.tx.flows_most, counted.rx.flows_most]);
                     match &waited {
-                        // How long the VM waits to send; what it receives waits for its own `rx.max`.
+                        // The VM's wait to send; received frames wait for its own `rx.max`.
                         Ok(waited) => {
                             let of = |queue| waited.get(&queue).cloned();
                             let (sends, receives) = (sending(index, link), receiving(index, link));
@@ -136,7 +136,7 @@ impl KernelPlace {
         let left = drift.of_no_netdev(&shapings, &seen);
         self.left_over = left.is_some();
         if let Some(left) = left {
-            // The leftover is most likely of a VM that ended; if none did, another program made it.
+            // The leftover is most likely of an ended VM; otherwise another program made it.
             let whose = observed.vnics.values().find(|o| o.connection == Connection::Disconnected);
             let whose = whose.or(observed.vnics.values().next()).map(|o| o.vnic.name.clone());
             let whose = whose.and_then(|name| observed.vnics.get_mut(&name));
@@ -148,7 +148,7 @@ impl KernelPlace {
         Ok((observed, in_the_way))
     }
 
-    /// Why what is `coming` cannot be had, or what is in its way.
+    /// Returns why `coming` contracts are impossible, or the objects in their way.
     fn look_ahead(
         &mut self,
         coming: &[Vnic],
@@ -165,7 +165,7 @@ impl KernelPlace {
             let known = self.record.known(&vnic.attach);
             let (owned, port) =
                 known.as_ref().map_or((Ways::NONE, None), |entry| (entry.owned, entry.port.as_ref()));
-            // What is wrong with the contract itself, the plan says.
+            // The plan reports faults of the contract itself.
             let Ok(shaping) = shape::shaping_among(vnic, owned, &senders) else { continue };
             if let Some((index, link)) = seen.get(shaping.netdev.as_str())
                 && shaping.segment.is_some()
@@ -190,7 +190,7 @@ impl KernelPlace {
         }
         let refused = refusals(&shapings, network).into_iter().map(|r| (r.netdev.clone(), r));
         let refused: BTreeMap<String, NetdevRefusal> = refused.collect();
-        // A receiver may be no part of the change.
+        // A receiver may be outside the change.
         let mut netdevs = HashMap::<&str, Vec<&str>>::new();
         for vnic in coming.iter().chain(self.record.iter().map(|entry| &entry.vnic)) {
             netdevs.entry(&vnic.name).or_default().extend(netdev(vnic));
@@ -234,35 +234,35 @@ impl KernelPlace {
     }
 }
 
-/// Nothing at all.
+/// Returns an empty observation.
 pub(super) fn nothing() -> Observed {
     let version = rustix::system::uname().release().to_string_lossy().into_owned();
     let keeper = Keeper { version, ..Keeper::default() };
     Observed { keeper, ..Observed::nothing("the kernel: classes and eBPF programs of its netdev") }
 }
 
-/// What a person should know of what was taken over on this device.
+/// Returns a note for people about take-overs on this device.
 fn note_of_lost(theirs: &TakenOver, index: u32) -> Option<String> {
     let why = Some(&theirs.lost).filter(|lost| !lost.is_empty() && theirs.index == index)?;
     Some(format!("what others had made there is not put back when the contract goes: {why}"))
 }
 
-/// Where what a VM sends waits.
+/// Returns the queue of frames that a VM sends.
 fn sending(index: u32, link: &Netdev) -> Queue {
     Queue { index, ingress: link.kind.as_deref() != Some("macvtap") }
 }
 
-/// Where what it receives waits.
+/// Returns the queue of frames that it receives.
 fn receiving(index: u32, link: &Netdev) -> Queue {
     Queue { ingress: !sending(index, link).ingress, index }
 }
 
-/// The queues of what is shaped and there.
+/// Returns the queues of present shaped netdevs.
 fn queues(shapings: &[Shaping], seen: &Seen<'_>) -> BTreeMap<Queue, Came> {
     let of = |shaping: &Shaping| {
         let (index, link) = seen.link(shaping)?;
         let ends = shaping.uses(link.kind.as_deref())?;
-        // What is policed does not wait.
+        // Policed frames do not wait.
         let ends = [(false, ends.egress), (true, ends.ingress && shaping.tx_police.is_none())];
         let queues =
             ends.into_iter().filter(|(_, used)| *used).map(move |(ingress, _)| Queue { index, ingress });
@@ -276,7 +276,7 @@ fn queues(shapings: &[Shaping], seen: &Seen<'_>) -> BTreeMap<Queue, Came> {
     shapings.iter().filter_map(of).flatten().collect()
 }
 
-/// What the class of all that a netdev sends counted. Its parts drop, and have what waits.
+/// Returns the counters of the class of all frames that a netdev sends. Its parts have drops and backlog.
 fn sent(link: &Netdev) -> Option<Counters> {
     let all = link.class(owner::ROOT_CLASS)?.counters;
     let parts = link.classes.iter().filter(|c| c.parent == owner::ROOT_CLASS).map(|c| c.counters);
@@ -290,7 +290,7 @@ fn sent(link: &Netdev) -> Option<Counters> {
     }))
 }
 
-/// What the filters and classes of a netdev counted.
+/// Returns the counters of a netdev's filters and classes.
 fn counted(vnic: &Vnic, index: u32, link: &Netdev, seen: &Seen<'_>) -> VnicStats {
     let mut counted = limited(vnic, index, link, seen);
     let marks = dropped_at_marks(link).unwrap_or_default();
@@ -305,7 +305,7 @@ fn counted(vnic: &Vnic, index: u32, link: &Netdev, seen: &Seen<'_>) -> VnicStats
     counted
 }
 
-/// What an eBPF program of a netdev's filters counted; `read` picks the filter.
+/// Returns the counters of an eBPF program among a netdev's filters; `read` picks the filter.
 fn counted_by<T, E: std::fmt::Display>(
     link: &Netdev,
     read: impl Fn(&Rule) -> Option<Result<T, E>>,
@@ -314,7 +314,7 @@ fn counted_by<T, E: std::fmt::Display>(
     counted.inspect_err(|why| tracing::debug!(link = link.name, "{why}")).ok()
 }
 
-/// What was dropped where its frames are marked.
+/// Returns the drops of the marking filter.
 fn dropped_at_marks(link: &Netdev) -> Option<Dropped> {
     counted_by(link, |rule| match rule {
         Rule::Mark { program, .. } => Some(Dropped::read(program.map)),
@@ -322,7 +322,7 @@ fn dropped_at_marks(link: &Netdev) -> Option<Dropped> {
     })
 }
 
-/// What its limits counted.
+/// Returns the counters of its limits.
 fn limited(vnic: &Vnic, index: u32, link: &Netdev, seen: &Seen<'_>) -> VnicStats {
     let marked_before = |parent: Handle, counters: Option<Counters>| {
         let marked = link.congestion_map(parent).and_then(|map| Marked::read(map).ok()).unwrap_or_default();
@@ -359,7 +359,7 @@ fn limited(vnic: &Vnic, index: u32, link: &Netdev, seen: &Seen<'_>) -> VnicStats
     }
 }
 
-/// What the policer at its ingress counted.
+/// Returns the counters of the policer at its ingress.
 fn policed(link: &Netdev) -> Option<Policed> {
     counted_by(link, |rule| match rule {
         Rule::Police { program, .. } => Some(Policed::read(program.map)),

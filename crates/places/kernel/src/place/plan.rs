@@ -29,7 +29,7 @@ pub fn plan(
     let change = |from: &Vnic, to: &Vnic| {
         KernelAction::Contract(ContractChange::Change { from: from.clone(), to: to.clone() })
     };
-    // A netdev may go from one contract to another: removals come first.
+    // A netdev may move between contracts: removals come first.
     let (mut remove, mut rest) = (Vec::new(), Vec::new());
     let in_place = |from: &Vnic, to: &Vnic| from.attach == to.attach;
     for difference in differences(wanted.vnics, &observed.vnics, in_place) {
@@ -77,7 +77,7 @@ fn refuse(wanted: &Wanted<'_>, observed: &Observed, in_the_way: &InTheWayOf) -> 
     if refusals.is_empty() { Ok(()) } else { Err(refusals) }
 }
 
-/// The reason for which a foreign object is not taken over; `None` if it is.
+/// Returns why a foreign object is not taken over; `None` if it is.
 fn not_taken_over(foreign: &InTheWay, adopt: Adopt) -> Option<String> {
     let InTheWay { reason, lost, .. } = foreign;
     match (adopt, lost) {
@@ -91,7 +91,7 @@ fn not_taken_over(foreign: &InTheWay, adopt: Adopt) -> Option<String> {
     }
 }
 
-/// Whether other software changed settings that were right, and no VM came or went.
+/// Whether other software changed right settings, and no VM came or went.
 fn is_drift(there: &ObservedVnic) -> bool {
     there.broken.is_some() && there.connection == Connection::Up
 }
@@ -171,7 +171,7 @@ mod tests {
         };
         assert_eq!(plan_for(Adopt::Exactly, &in_the_way), Ok(expected(false)));
 
-        // One that could not be put back.
+        // One that could not be restored.
         in_the_way.get_mut("b").expect("there").lost = Some("it has a size table".into());
         for (adopt, refusals) in [(Adopt::No, 2), (Adopt::Exactly, 1)] {
             let refused = plan_for(adopt, &in_the_way).expect_err("refused");

@@ -1,7 +1,7 @@
-//! Which qdiscs for short queues the running kernel has, as it was last asked.
+//! The kernel's qdiscs for short queues, at the last probe.
 //!
-//! Asking takes a network namespace of its own, so the answer is kept; but a module can be loaded later. So a contract
-//! that cannot be kept as it asks is entry so only after the kernel was asked again.
+//! A probe takes a network namespace, so its result is stored; but a module can be loaded later. So a
+//! contract is called impossible only after another probe.
 
 use crate::tc::{Flows, Qdiscs};
 use std::cell::Cell;
@@ -16,12 +16,12 @@ impl KnownQdiscs {
         Self { probe, known: Cell::new(None) }
     }
 
-    /// As the kernel said last; none where it cannot be asked.
+    /// Returns the last result; none if a probe is impossible.
     pub(super) fn get(&self) -> Qdiscs {
         self.known.get().unwrap_or_else(|| self.ask())
     }
 
-    /// Asks the kernel again if flows of a coming contract cannot wait in what it had.
+    /// Probes the kernel once more if a coming contract's flows cannot wait in the known qdiscs.
     pub(super) fn check(&self, mut coming: impl Iterator<Item = Flows>) {
         let short = |flows: Flows| {
             let here = Flows { kernel: self.get(), ..flows };

@@ -234,7 +234,7 @@ mod tests {
         record.reserve([(&vnic, owned, port.clone())].into_iter()).expect("saved");
         assert_eq!(on_disk(), port, "an agent that died here");
 
-        // The contract is in force, and the port is found on another bridge.
+        // The contract is in force, and the port is on another bridge.
         record.set("web", Some(entry("web", Ways::BOTH, false)));
         let moved = Some(BridgePort { index: 7, bridge: 10, vlans: Vlans::access(5) });
         record.get_mut("web").expect("there").port = moved.clone();

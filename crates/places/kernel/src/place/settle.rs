@@ -39,11 +39,11 @@ impl KernelPlace {
             Some((vnic, owned)) if vnic.name == entry.vnic.name => owned,
             _ => entry.owned,
         };
-        // The last contract takes all our objects with it.
+        // The last contract removes all our objects.
         let near = about.filter(|_| !self.record.is_empty()).map(|vnic| self.near(vnic, former));
         let netdev = about.and_then(netdev_of).filter(|_| new.is_some());
         let expected = new.and_then(|(vnic, _)| self.coming.get(&vnic.name).copied());
-        // A device of that name that is gone has left its leaf.
+        // A gone device of that name has left its leaf.
         let mut known: BTreeSet<u32> = about
             .iter()
             .flat_map(|v| [self.shaped.get(&v.name), self.coming.get(&v.name)])
@@ -73,13 +73,13 @@ impl KernelPlace {
                 )));
             }
             let plan = self.plan_here(&mut wanted, &network);
-            // A netdev that does not exist is shaped once it does.
+            // A missing netdev is shaped once it exists.
             let refusal = plan.refusals.iter().find(|r| there.is_some_and(|(name, _)| r.netdev == name));
             if let Some(refusal) = refusal {
                 return Err(PlaceError::Failed(refusal.reason.clone()));
             }
             self.remember_ports(&network, &plan)?;
-            // Where all had to be looked at, others are no concern of it either.
+            // If all had to be read, the others still do not concern it.
             let is_near = |step: &&Step| match step.device() {
                 Device::Netdev { index, .. } => near.is_none() || known.contains(&index),
                 Device::Ifb => true,
@@ -111,7 +111,7 @@ impl KernelPlace {
         Near { netdevs: netdevs(concerned.clone()), senders: netdevs(senders.collect()) }
     }
 
-    /// Looks at these netdevs, under whatever name they have now, or at all. `known` are their interface indices.
+    /// Observes these netdevs, under any present name. `known` are their interface indices.
     fn look_near(
         &mut self,
         near: Option<&Near>,
@@ -136,7 +136,7 @@ impl KernelPlace {
             let renamed = self.follow(&network);
             let concerned = names.iter().flat_map(|(names, _)| names);
             known.extend(concerned.filter_map(|name| network.by_name(name)).map(|(index, _)| index));
-            // Of one that was renamed since, only that it is there was asked.
+            // Of a renamed one, only its existence was read.
             if !renamed || network.near.is_none() {
                 return Ok(network);
             }
@@ -148,7 +148,7 @@ impl KernelPlace {
     pub(super) fn follow(&mut self, network: &Network) -> bool {
         let recorded = self.record.iter().filter_map(|t| Some((netdev_of(&t.vnic)?, &t.devices[..])));
         self.devices.recall(recorded, network);
-        // Also of contracts that go with this change: they may come back.
+        // Also of contracts that this change removes: they may come back.
         let netdevs = self.record.with_former().filter_map(netdev_of).collect();
         let renamed = self.devices.look(&netdevs, network);
         for renamed in &renamed {

@@ -1,4 +1,4 @@
-//! From a contract to what the kernel is asked for, and every reason why it cannot be. Pure.
+//! From a contract to requests to the kernel, or all reasons against it. Pure.
 
 use crate::ebpf::{Bucket, Marks};
 use crate::tc::vlan;
@@ -9,22 +9,22 @@ use tidegate_contract::{
     Allowed, Attach, Bytes, Discipline, Method, Nanos, Queueing, Rate, SUPER_FRAME, Vnic,
 };
 
-/// The directions that a contract limits, and whether it says which VLAN its bridge port is in.
+/// Returns the directions that a contract limits, and whether it sets the VLAN of its bridge port.
 pub fn limited(vnic: &Vnic) -> Ways {
     Ways { tx: vnic.tx.max.is_some(), rx: vnic.rx.max.is_some(), segment: segment(vnic).is_some() }
 }
 
-/// The VLAN of a contract's bridge port. One that is too high is refused by [`shaping`].
+/// Returns the VLAN of a contract's bridge port. [`shaping`] refuses one that is too high.
 pub fn segment(vnic: &Vnic) -> Option<u16> {
     u16::try_from(vnic.segment.id()).ok().filter(|vid| (1..=vlan::LAST).contains(vid))
 }
 
-/// Those who promise something, by the vNIC to which they do.
+/// Senders with promises, by the receiving vNIC.
 #[derive(Debug, Default)]
 pub struct Senders<'a>(HashMap<&'a str, Vec<&'a Vnic>>);
 
 impl<'a> Senders<'a> {
-    /// Of all contracts of this place.
+    /// Makes it from all contracts of this place.
     pub fn of(all: impl IntoIterator<Item = &'a Vnic>) -> Self {
         let mut senders = HashMap::<&str, Vec<&Vnic>>::new();
         for vnic in all.into_iter().filter(|v| has_share(v)) {
@@ -36,13 +36,13 @@ impl<'a> Senders<'a> {
     }
 }
 
-/// As [`shaping_among`], of one contract.
+/// Like [`shaping_among`], for one contract.
 pub fn shaping(vnic: &Vnic, owned: Ways, all: &[&Vnic]) -> Result<Shaping, Vec<String>> {
     shaping_among(vnic, owned, &Senders::of(all.iter().copied()))
 }
 
-/// What the kernel is asked for, or all that it cannot keep of this contract beside those of `senders`. `owned`: where
-/// others have nothing to say.
+/// Returns the requests for this contract beside those of `senders`, or all reasons against it. `owned`:
+/// the parts without foreign objects.
 pub fn shaping_among(vnic: &Vnic, owned: Ways, senders: &Senders<'_>) -> Result<Shaping, Vec<String>> {
     let Attach::Netdev { name } = &vnic.attach else {
         return Err(vec!["it is not a netdev".into()]);
@@ -64,7 +64,7 @@ pub fn shaping_among(vnic: &Vnic, owned: Ways, senders: &Senders<'_>) -> Result<
     let tx_police = drops.and_then(|r| bucket(r).map_err(|e| refused.push(format!("tx: {e}"))).ok());
     let rx_shares = shares(vnic, senders, &mut refused);
     if refused.is_empty() {
-        // The whole envelope: a frame that is larger than the burst would not fit.
+        // The whole envelope: a frame larger than the burst would not fit.
         let burst =
             vnic.tx.max.filter(|_| vnic.is_realtime()).map(|rate| vnic.tx.burst_or_default(rate).get());
         let marks = Some(Marks::from_burst(burst.unwrap_or_default()));
@@ -87,18 +87,18 @@ pub fn shaping_among(vnic: &Vnic, owned: Ways, senders: &Senders<'_>) -> Result<
     }
 }
 
-/// What comes nearest to [`shaping_among`] while a change is under way that is not whole yet: its own limits, without shares
-/// that cannot be.
+/// Returns the nearest to [`shaping_among`] during an incomplete change: its own limits, without impossible
+/// shares.
 pub fn nearest(vnic: &Vnic, owned: Ways, senders: &Senders<'_>) -> Option<Shaping> {
     shaping_among(vnic, owned, senders).or_else(|_| shaping_among(vnic, owned, &Senders::default())).ok()
 }
 
-/// Whether what it sends is entry from what others send, where it promises something.
+/// Whether its frames are separate from others', because of a promise.
 pub fn has_share(vnic: &Vnic) -> bool {
     vnic.is_realtime() || vnic.tx.min.is_some() || vnic.weight != 1
 }
 
-/// What those who promise something to a vNIC get of what it receives.
+/// Returns the shares of a vNIC's senders with promises.
 fn shares(vnic: &Vnic, senders: &Senders<'_>, refused: &mut Vec<String>) -> Vec<Share> {
     let senders = senders.0.get(vnic.name.as_str()).map(Vec::as_slice).unwrap_or_default();
     let deadlines: Vec<u64> = senders.iter().filter_map(|v| v.deadline).map(Nanos::get).collect();
@@ -112,7 +112,7 @@ fn shares(vnic: &Vnic, senders: &Senders<'_>, refused: &mut Vec<String>) -> Vec<
                 sender.name
             ));
         }
-        // Real-time traffic comes as its envelope lets it.
+        // Real-time traffic comes within its envelope.
         let (key, rate) = match sender.deadline {
             Some(_) => ("tx.max", sender.tx.max),
             None => ("tx.min", sender.tx.min),
@@ -133,14 +133,14 @@ fn shares(vnic: &Vnic, senders: &Senders<'_>, refused: &mut Vec<String>) -> Vec<
     shares
 }
 
-/// The burst of a guarantee, for which a contract has no key: a super-frame, or 1 ms at its rate. HTB lets
-/// it pass whatever the egress has left, so all guarantees together may exceed the egress' rate by it.
+/// Returns the burst of a guarantee, for which a contract has no key: a super-frame, or 1 ms at its rate.
+/// HTB passes it regardless of the egress's tokens, so all guarantees together may exceed the egress's rate
+/// by it.
 fn usual_burst(rate: Rate) -> Bytes {
     Bytes::new(SUPER_FRAME.max(rate.bits() / 8 / 1000))
 }
 
-/// How what waits for the limits of a contract waits, on a kernel that has no qdisc for it: what the running one has,
-/// [`have`] says.
+/// Returns the flow settings of a contract for a kernel without qdiscs; [`have`] adds the running one's.
 pub fn flows(vnic: &Vnic) -> Option<Flows> {
     let Queueing::Flows(asked) = vnic.queueing else { return None };
     Some(Flows {
@@ -152,23 +152,23 @@ pub fn flows(vnic: &Vnic) -> Option<Flows> {
     })
 }
 
-/// As a kernel with these qdiscs is asked.
+/// Adds a kernel's qdiscs to a request.
 pub fn have(shaping: &mut Shaping, kernel: Qdiscs) {
     shaping.flows = shaping.flows.map(|flows| Flows { kernel, ..flows });
 }
 
-/// How its flows wait, where something of it does.
+/// Returns the flow settings if frames wait.
 pub fn waiting(shaping: &Shaping) -> Option<Flows> {
     let waits = shaping.rx.is_some() && !shaping.rx_in_order || shaping.tx.is_some() && !shaping.realtime;
     shaping.flows.filter(|_| waits)
 }
 
-/// As a kernel that cannot mark is asked: marks are not cleared there. A deadline needs them.
+/// Removes the clearing of marks for a kernel that cannot mark. A deadline needs marks.
 pub fn leave_marks(shaping: &mut Shaping) {
     shaping.marks = shaping.marks.filter(|marks| *marks != Marks::Clear);
 }
 
-/// What a person should know of marks that are not cleared; `cannot` is what the kernel lacks.
+/// Returns a note for people about uncleared marks; `cannot` is the kernel's missing feature.
 pub fn note_of_marks(kind: Option<&str>, cannot: Option<&str>) -> Option<String> {
     let why = match (kind, cannot) {
         (Some("macvtap"), _) => "a macvtap sends past where they could be".to_owned(),
@@ -178,18 +178,18 @@ pub fn note_of_marks(kind: Option<&str>, cannot: Option<&str>) -> Option<String>
     Some(format!("tx: marks of real-time traffic (DSCP) are not cleared: {why}"))
 }
 
-/// Others' rules that what waits for a limit goes past.
+/// Returns the foreign rules that waiting frames would skip.
 fn gone_past(shaping: &Shaping, link: &Netdev, network: &Network) -> Option<String> {
     let chains = network.rules_at(&link.name).filter(|_| shaping.redirects(link.kind.as_deref()));
     let chains: Vec<_> = chains.map(ToString::to_string).collect();
     (!chains.is_empty()).then(|| chains.join("; "))
 }
 
-/// Why what would go past others' rules is refused.
+/// Returns the refusal if frames would skip foreign rules.
 pub fn refuse_rules(shaping: &Shaping, link: &Netdev, network: &Network) -> Option<String> {
     let rules = gone_past(shaping, link, network)?;
     let name = &link.name;
-    // A macvtap's VM receives what comes in there, and that is not policed.
+    // A macvtap's VM receives at the ingress, which is not policed.
     let (key, police) = match link.kind.as_deref() {
         Some("macvtap") => ("rx.max", ""),
         _ => ("tx.max", "write tx.method = \"police\", which limits before them and leaves nothing out, or "),
@@ -200,14 +200,14 @@ pub fn refuse_rules(shaping: &Shaping, link: &Netdev, network: &Network) -> Opti
     ))
 }
 
-/// What a person should know of rules that came when the limit was in force.
+/// Returns a note for people about rules that came after the limit.
 pub fn note_of_rules(shaping: &Shaping, link: &Netdev, network: &Network) -> Option<String> {
     let rules = gone_past(shaping, link, network)?;
     let what = if link.kind.as_deref() == Some("macvtap") { "receives" } else { "sends" };
     Some(format!("what it {what} goes past {rules}, since it waits for its limit before them"))
 }
 
-/// What a person should know of others' programs that get frames before their limit does.
+/// Returns a note for people about foreign programs before the limit.
 pub fn note_of_earlier(link: &Netdev) -> Option<String> {
     let programs: Vec<_> = link.foreign_programs.iter().map(ToString::to_string).collect();
     let name = &link.name;
@@ -219,7 +219,7 @@ pub fn note_of_earlier(link: &Netdev) -> Option<String> {
     })
 }
 
-/// What a contract may ask for and this place does not keep.
+/// Returns the requests of a contract that this place does not keep.
 fn unkept(vnic: &Vnic) -> Vec<String> {
     let mut refused = Vec::new();
     let mut refuse = |asked: bool, why: &str| {
@@ -249,8 +249,8 @@ fn unkept(vnic: &Vnic) -> Vec<String> {
     refused
 }
 
-/// What becomes of what exceeds the limits of a contract, and whether a burst is too short for one; `kernel` says what
-/// the kernel has, and is asked where that matters.
+/// Returns notes about frames above a contract's limits, and too short bursts; `kernel` returns its qdiscs,
+/// and is called only if they matter.
 pub fn how_limits_are_kept(vnic: &Vnic, kernel: impl FnOnce() -> Qdiscs) -> Vec<String> {
     let Attach::Netdev { name } = &vnic.attach else { return vec![] };
     let shaping = shaping(vnic, Ways::NONE, &[]).ok();
@@ -267,12 +267,12 @@ pub fn how_limits_are_kept(vnic: &Vnic, kernel: impl FnOnce() -> Qdiscs) -> Vec<
     };
     let mut notes = vec![format!("limits of {name} are kept by the kernel: {how}")];
     notes.extend(flows.and_then(Flows::note));
-    // What the kernel cannot keep is refused with reasons.
+    // Impossible limits are refused with reasons.
     notes.extend(shaping.iter().flat_map(short_bursts));
     notes
 }
 
-/// How the kernel keeps the deadline of a contract that has one.
+/// Returns how the kernel keeps a contract's deadline, if any.
 pub fn how_its_deadline_is_kept(vnic: &Vnic) -> Option<String> {
     let deadline = vnic.deadline?;
     Some(format!(
@@ -280,14 +280,14 @@ pub fn how_its_deadline_is_kept(vnic: &Vnic) -> Option<String> {
     ))
 }
 
-/// That a burst is too short for its rate to be reached.
+/// Returns notes about bursts too short for their rates.
 fn short_bursts(shaping: &Shaping) -> impl Iterator<Item = String> + use<> {
     let tx = shaping.tx_police.map_or_else(|| shaping.tx.and_then(|limit| limit.note()), Bucket::note);
     let rx = shaping.rx.and_then(|limit| limit.note());
     [("tx", tx), ("rx", rx)].into_iter().filter_map(|(way, note)| Some(format!("{way}: {}", note?)))
 }
 
-/// What a person should know of a contract in force.
+/// Returns notes for people about a contract in force.
 pub fn notes(shaping: &Shaping) -> impl Iterator<Item = String> {
     let policed = shaping.tx_police.map(|_| "tx: what exceeds tx.max is dropped, nothing waits".to_owned());
     let unlimited = |way: &str, is_limited: bool| {
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(marks(&vnic), Some(Marks::from_burst(3_000)));
         let realtime = shaping(&vnic, Ways::BOTH, &[]).expect("kept");
 
-        // On a kernel that cannot, what needs a mark goes on asking.
+        // On a kernel that cannot, requests that need a mark stay.
         let after = |marks| {
             let mut shaping = Shaping { marks: Some(marks), ..realtime.clone() };
             leave_marks(&mut shaping);
@@ -467,7 +467,7 @@ mod tests {
         have(&mut shaped, all);
         assert_eq!(shaped.flows.map(|flows| (flows.kernel, flows.frame)), Some((all, 1518)));
         assert_eq!(waiting(&shaped), shaped.flows);
-        // What has a deadline waits in its order, and what is policed or not limited does not wait.
+        // Frames with a deadline wait in order; policed or unlimited ones do not wait.
         shaped.rx = None;
         assert_eq!(waiting(&Shaping { realtime: true, ..shaped.clone() }), None);
         assert_eq!(waiting(&Shaping { tx: None, ..shaped }), None);

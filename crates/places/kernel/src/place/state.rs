@@ -152,20 +152,20 @@ impl KernelPlace {
         self.missing.get_or_init(probe).as_ref()
     }
 
-    /// What is wanted, as the running kernel can have frames wait for it.
+    /// Adapts the wanted queueing to the running kernel.
     pub fn queue_here(&self, wanted: &mut [Shaping]) {
         for shaping in wanted.iter_mut().filter(|shaping| shape::waiting(shaping).is_some()) {
             shape::have(shaping, self.qdiscs.get());
         }
     }
 
-    /// The feature that the running kernel lacks to see to priority marks.
+    /// Returns the kernel's missing feature for priority marks, if any.
     pub fn cannot_mark(&self) -> Option<&str> {
         self.missing()?.marks.as_deref()
     }
 
-    /// The plan on the running kernel. Whether that can mark is tried where there is something to mark: what is marked
-    /// already needs no trial.
+    /// Returns the plan for the running kernel. Marking is probed only for new marks: existing ones need no
+    /// probe.
     pub fn plan_here(&self, wanted: &mut [Shaping], network: &Network) -> Plan {
         self.queue_here(wanted);
         let plan = steps_for(wanted, network);

@@ -61,7 +61,7 @@ impl KernelPlace {
             return Ok(Ends::default());
         }
         let network = self.network(Beside::default())?;
-        // What was on a netdev that is gone went with it.
+        // Objects on a gone netdev went with it.
         let Some(link) = network.netdevs.get(&foreign.index) else { return Ok(Ends::BOTH) };
         let is_here = |vnic: &Vnic| {
             netdev(vnic).is_some_and(|name| name == link.name || self.devices.is_of(name, foreign.index))

@@ -1,10 +1,10 @@
-//! What the kernel does not count of a netdev, so that a reader does not take a 0 for a figure. Pure.
+//! Values that the kernel does not count for a netdev, so that a reader does not take 0 for a figure. Pure.
 
 use crate::tc::Shaping;
 use tidegate_evidence::{Quantity, Unknown};
 
-/// Counted are the frames of a limit: by its class, or by its policer. `waits` and `deadlines` say why the eBPF programs
-/// that measure these do not run, where they do not.
+/// Classes and policers count the frames of a limit. `waits` and `deadlines` say why the measuring eBPF
+/// programs do not run, if so.
 pub fn unknown(shaping: &Shaping, waits: Option<&String>, deadlines: Option<&String>) -> Unknown {
     let is_policed = shaping.tx_police.is_some();
     let is_limited = is_policed || shaping.tx.is_some();

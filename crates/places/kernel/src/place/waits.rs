@@ -1,7 +1,7 @@
-//! How long frames of each netdev waited, as eBPF programs measure it.
+//! Waits of each netdev's frames, measured by eBPF programs.
 //!
-//! Measuring is no part of what a contract promises: where it cannot be had, limits are kept all the same, and the
-//! vNIC says why there is no delay.
+//! Measurement is no part of a promise: without it, limits hold all the same, and the vNIC states why there
+//! is no delay.
 
 use crate::ebpf::{Came, Meter, MeterError, Queue};
 use std::collections::BTreeMap;
@@ -11,24 +11,25 @@ use tidegate_evidence::{Delay, Histogram};
 #[derive(Debug, Default)]
 pub struct WaitMeter {
     meter: Option<Result<Meter, String>>,
-    /// The queues that it measures.
+    /// The measured queues.
     watched: BTreeMap<Queue, Came>,
 }
 
-/// What was measured of one direction.
+/// The results of one direction.
 #[derive(Clone, Debug, Default)]
 pub struct Waited {
-    /// How long its frames waited.
+    /// Waits of its frames.
     pub delay: Delay,
     /// Time with frames waiting for tokens, ns.
     pub throttled_ns: u64,
 }
 
 impl WaitMeter {
-    /// Measures these queues and no others; what was measured of those where that is known. An error says why nothing is.
+    /// Measures these queues and no others; returns the known results. An error has the reason of a missing
+    /// measurement.
     pub fn measure(&mut self, queues: &BTreeMap<Queue, Came>) -> Result<BTreeMap<Queue, Waited>, String> {
         if queues.is_empty() {
-            // The programs end with it: a host without limits pays nothing for each frame.
+            // The programs end with it: a host without limits pays nothing per frame.
             self.meter = None;
             self.watched.clear();
             return Ok(BTreeMap::new());
@@ -49,7 +50,7 @@ fn read(
     watched: &mut BTreeMap<Queue, Came>,
     queues: &BTreeMap<Queue, Came>,
 ) -> Result<BTreeMap<Queue, Waited>, MeterError> {
-    // One whose frames come in another way now begins anew.
+    // A queue whose frames now come in another way begins anew.
     let goes_on = |queue: &Queue, came: &Came| queues.get(queue) == Some(came);
     let gone: Vec<Queue> = watched.iter().filter(|(q, came)| !goes_on(q, came)).map(|(q, _)| *q).collect();
     for queue in gone {

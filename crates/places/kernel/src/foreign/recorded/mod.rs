@@ -1,5 +1,5 @@
-//! What stock kernels said of what libvirt and others made, recorded: it is remembered, and a kernel that reckons as those is
-//! told what makes it say the same again.
+//! Recorded messages of stock kernels about objects of libvirt and others: they are saved, and a kernel
+//! with the same arithmetic restores them equally.
 
 use super::read::{object, sort_out};
 use super::{Layer, Object, TakenOver};
@@ -16,7 +16,7 @@ use crate::tc::step::{Device, Step};
 const LIBVIRT: &str = include_str!("libvirt");
 const POLICERS: &str = include_str!("policers");
 
-/// What was recorded: a layer and the body of a message in each line.
+/// Parses a record: a layer and a message body in each line.
 fn messages(recorded: &str) -> Vec<(Layer, Vec<u8>)> {
     let lines = recorded.lines().filter(|line| !line.starts_with('#'));
     let message = |line: &str| {
@@ -70,7 +70,7 @@ impl Names for Numbers {
     }
 }
 
-/// What the kernel says of an object that it was asked for: as it was told, but for what it works out by itself.
+/// Returns the kernel's report of a requested object: as requested, except for computed values.
 fn kernel_says(layer: Layer, body: &[u8]) -> Result<Object, &'static str> {
     let mut said = object(&traffic_control(body).expect("a message"), layer).expect("no size table");
     let options = said.options.take();
@@ -114,7 +114,7 @@ fn fq_codel(options: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Policers are made with tables of their rates only, and said without.
+/// Policers need tables of their rates, which are not reported.
 fn policed(options: &[u8], actions: u16) -> Result<Vec<u8>, &'static str> {
     let mut failed = Ok(());
     let police = |options: &[u8]| {
@@ -161,14 +161,14 @@ fn policed(options: &[u8], actions: u16) -> Result<Vec<u8>, &'static str> {
     failed.map(|()| said)
 }
 
-/// Makes it again on an empty device; the objects of the device then.
+/// Restores it on an empty device; returns the device's objects.
 fn made_again(taken_over: &TakenOver) -> TakenOver {
     let steps = taken_over.restore(&Netdev { name: "vnet0".into(), ..Netdev::default() }, Ends::BOTH);
     let said = steps.iter().map(|step| {
         let Step::Restore { object, .. } = step else { panic!("{step}") };
         let request = request(step, &mut Numbers).expect("it has a number").expect("a request");
         let mut said = kernel_says(object.layer, &request.body).unwrap_or_else(|why| panic!("{step}: {why}"));
-        // Of a class right below its qdisc, it says that it hangs on the root.
+        // A class right below its qdisc is reported as hanging on the root.
         if said.layer == Layer::Class && said.parent.minor() == 0 {
             said.parent = crate::handle::Handle::ROOT;
         }
