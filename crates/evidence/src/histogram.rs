@@ -7,7 +7,7 @@ const MAX_BITS: u32 = 35;
 /// Number of buckets.
 pub const BUCKETS: usize = (MAX_BITS - SUB_BITS + 1) as usize * SUB;
 
-/// All of them together; where they are another process's word, that may be more than there are numbers.
+/// Returns the sum of all; numbers of another process may overflow, and saturate.
 pub fn total(numbers: impl IntoIterator<Item = u64>) -> u64 {
     numbers.into_iter().fold(0, u64::saturating_add)
 }
@@ -48,8 +48,8 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// One that was recorded elsewhere: the largest value, all values together, and how many there are in each
-    /// bucket. `None` where those are not [`BUCKETS`].
+    /// Makes a recorded histogram: the largest value, the sum of all values, and the number of values in
+    /// each bucket. `None` unless there are [`BUCKETS`].
     pub fn recorded(max: u64, sum: u64, buckets: Vec<u64>) -> Option<Self> {
         (buckets.len() == BUCKETS).then_some(Self { max, sum, buckets })
     }
@@ -71,13 +71,13 @@ impl Histogram {
         self.max
     }
 
-    /// Mean; 0 where empty.
+    /// Returns the mean; 0 if empty.
     pub fn mean(&self) -> u64 {
         self.sum.checked_div(self.count()).unwrap_or(0)
     }
 
-    /// The value that a share `q` (0.0 to 1.0) of all values does not exceed,
-    /// rounded up to its bucket's end but never above the largest value; 0 where empty.
+    /// Returns the value that a share `q` (0.0 to 1.0) of all values does not exceed, rounded up to its
+    /// bucket's end but never above the largest value; 0 if empty.
     pub fn quantile(&self, q: f64) -> u64 {
         let count = self.count();
         let rank = ((count as f64 * q).ceil() as u64).clamp(1, count.max(1));
@@ -101,8 +101,8 @@ impl Histogram {
         self.buckets.iter().enumerate().filter(|(_, n)| **n > 0).map(|(i, n)| (upper(i), *n))
     }
 
-    /// What was recorded after `earlier` was read. The maximum is the end of
-    /// the highest bucket that grew (at most 3.1 % too high).
+    /// Returns the values recorded after `earlier` was read. The maximum is the end of the highest bucket
+    /// that grew (at most 3.1 % too high).
     pub fn since(&self, earlier: &Self) -> Self {
         let buckets: Vec<u64> =
             self.buckets.iter().zip(&earlier.buckets).map(|(now, then)| now.saturating_sub(*then)).collect();

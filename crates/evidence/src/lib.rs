@@ -1,17 +1,17 @@
-//! What every place reports of a vNIC and of the workers that carry it. No I/O; the only system call reads the clock.
+//! Every place's reports about a vNIC and its workers. No I/O; the only system call reads the clock.
 //!
 //! ```text
 //!  places/* ── observe ──▶ Traffic, Delay, Miss, Figure, ... ──▶ agent ──▶ API, metrics ──▶ tidegate why, top
 //! ```
 //!
 //! - [`histogram`]: log-linear buckets, 3 % wide
-//! - `reason`, `drops`: why a frame was dropped or missed its deadline
-//! - `traffic`, `delay`, `work`, `miss`: what was counted
+//! - `reason`, `drops`: reasons for drops and misses
+//! - `traffic`, `delay`, `work`, `miss`: counters and events
 //! - `vnic`, `worker`, `log`: the counters of a vNIC, of a worker, of a log
 //! - `evidence`: all counters of a place at one look
-//! - `connection`, `shared`, `front_ends`, `held_up`: how a vNIC is connected, and events of its front ends
+//! - `connection`, `shared`, `front_ends`, `held_up`: a vNIC's connection, and events of its front ends
 //! - `own_cpus`: CPUs of workers, and the work that is kept off them
-//! - `figure`: what a place does not count, and where each figure was read
+//! - `figure`: uncounted values, and the source of each figure
 //! - `time`: moments of CLOCK_MONOTONIC as times of day
 
 mod connection;

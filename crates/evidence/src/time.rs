@@ -2,8 +2,8 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A moment of CLOCK_MONOTONIC in ns since the epoch, as the clock is set now: what is shown as so long ago stays
-/// right after the clock is set.
+/// Converts a moment of CLOCK_MONOTONIC to ns since the epoch, by the clock's present setting: a displayed
+/// age stays right after the clock is set.
 pub fn time_of_day(moment: u64) -> u64 {
     let now = |clock| {
         let time = clock_gettime(clock);

@@ -22,7 +22,7 @@ Exit codes:
   4  the host cannot be reached
 ";
 
-/// What is to be done.
+/// The requested action.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Show or set.
@@ -34,16 +34,16 @@ pub enum Asked {
 /// The arguments of `limit`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Arguments {
-    /// A rate, or `none`; absent where nothing is to be set.
+    /// A rate, or `none`; absent to set nothing.
     pub soft: Option<String>,
-    /// Of which interface; absent: of all.
+    /// The interface; absent for all.
     pub nic: Option<String>,
 }
 
 /// Reads the words after the program's name.
 ///
 /// # Errors
-/// They make no sense: why.
+/// The reason why they are invalid.
 pub fn read(words: &[String]) -> Result<Asked, String> {
     let wrong = |what: String| Err(format!("{what}; tidegate limit [RATE|none] [--nic MAC|INTERFACE]"));
     let mut words = words.iter().map(String::as_str);

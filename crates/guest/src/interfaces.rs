@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-/// The interfaces, devices before what is made of them, such as a bond that has the MAC of one.
+/// The interfaces, devices before those made of them, such as a bond with the MAC of one.
 #[derive(Debug, Default)]
 pub struct Interfaces(Vec<(String, String)>);
 
 impl Interfaces {
-    /// Those of the kernel below `root`; none where it does not say.
+    /// Reads those of the kernel below `root`; none if they cannot be read.
     pub fn read(root: &Path) -> Self {
         let mut found: Vec<(bool, String, String)> = fs::read_dir(root.join("sys/class/net"))
             .into_iter()
@@ -24,18 +24,18 @@ impl Interfaces {
         Self(found.into_iter().map(|(_, name, mac)| (name, mac)).collect())
     }
 
-    /// These, by name and MAC.
+    /// Returns these, by name and MAC.
     #[cfg(test)]
     pub fn of<const N: usize>(all: [(&str, &str); N]) -> Self {
         Self(all.into_iter().map(|(name, mac)| (name.to_owned(), mac.to_owned())).collect())
     }
 
-    /// The name of the interface that has a MAC.
+    /// Returns the name of the interface with a MAC.
     pub fn name(&self, mac: &str) -> Option<&str> {
         self.0.iter().find(|(_, m)| m.eq_ignore_ascii_case(mac)).map(|(name, _)| name.as_str())
     }
 
-    /// The MAC of `nic`, which is the name of an interface or itself a MAC.
+    /// Returns the MAC of `nic`, an interface's name or a MAC.
     pub fn mac(&self, nic: &str) -> Option<String> {
         let named = self.0.iter().find(|(name, _)| name == nic).map(|(_, mac)| mac.clone());
         named.or_else(|| is_mac(nic).then(|| nic.to_owned()))

@@ -1,4 +1,4 @@
-//! What a guest and its host say to each other of the guest's soft limit, over a virtio-serial port.
+//! Messages between a guest and its host about the guest's soft limit, over a virtio-serial port.
 //!
 //! ```text
 //!  guest: tidegate limit 400mbit                                     host: the agent
@@ -6,13 +6,13 @@
 //!    Reply ◀──────────── "1 7f3a vnic web 52:54:00:00:00:01 500mbit 400mbit 400mbit", "1 7f3a ok" ─┘
 //! ```
 //!
-//! The standard library and nothing else: the guest's program is small, static, and runs in any Linux guest. Pure:
-//! the caller reads, writes and waits.
+//! Only the standard library: the guest's program is small, static, and runs in any Linux guest. Pure: the
+//! caller reads, writes and waits.
 //!
 //! - [`lines`]: bytes to lines of bounded length
 //! - [`message`]: requests and replies
-//! - [`session`]: the host's side of one port, against whatever a guest sends
-//! - [`pace`]: at most so many a second
+//! - [`session`]: the host's side of one port, against any guest
+//! - [`pace`]: limits events per second
 
 pub mod lines;
 pub mod message;

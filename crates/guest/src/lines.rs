@@ -5,36 +5,35 @@ pub const REQUEST: usize = 256;
 /// Longest line of an answer.
 pub const REPLY: usize = 1024;
 
-/// What came.
+/// A piece of input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
     /// A line, without its end.
     Text(String),
-    /// A line that is no printable ASCII.
+    /// A line that is not printable ASCII.
     Garbage,
-    /// The first bytes of a line that is too long; what follows of it is dropped.
+    /// The first bytes of a line that is too long; its rest is dropped.
     TooLong,
-    /// As many more bytes of it were dropped as the longest line has.
+    /// As many more of its bytes were dropped as the longest line has.
     Dropped,
 }
 
-/// Takes bytes as they come; keeps as many of them as the longest line has at most.
+/// Splits bytes into lines; stores at most the longest line.
 #[derive(Debug)]
 pub struct Lines {
     longest: usize,
     line: Vec<u8>,
-    /// Within a line that is too long: bytes dropped since that was last said.
+    /// Within a line that is too long: bytes dropped since the last report.
     dropping: Option<usize>,
 }
 
 impl Lines {
-    /// Of lines of at most `longest` bytes: [`REQUEST`] or [`REPLY`].
+    /// Returns a splitter for lines of at most `longest` bytes: [`REQUEST`] or [`REPLY`].
     pub fn new(longest: usize) -> Self {
         Self { longest, line: Vec::new(), dropping: None }
     }
 
-    /// The next of what `input` brings; what it was made of is taken away from `input`. `None` where `input` is used
-    /// up.
+    /// Returns the next piece of `input`, and removes its bytes from it. `None` if `input` is used up.
     pub fn next(&mut self, input: &mut &[u8]) -> Option<Line> {
         while let Some((byte, rest)) = input.split_first() {
             *input = rest;
@@ -61,7 +60,7 @@ impl Lines {
 }
 
 fn text(mut line: Vec<u8>) -> Line {
-    // As a terminal or a file of another system ends it.
+    // Line ends of terminals or other systems.
     if line.last() == Some(&b'\r') {
         line.pop();
     }

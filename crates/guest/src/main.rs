@@ -23,11 +23,11 @@ use talk::Trouble;
 use tidegate_guest::message::{Ask, Limits};
 use tidegate_visible::lines;
 
-/// Exit codes, as those of `tidegate` on the host.
+/// Exit codes, like those of `tidegate` on the host.
 mod code {
-    /// Anything that is none of the below.
+    /// Any other failure.
     pub const FAILED: u8 = 1;
-    /// The command line makes no sense.
+    /// The command line is invalid.
     pub const USAGE: u8 = 2;
     /// The host does not allow it.
     pub const REFUSED: u8 = 3;
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Sets the soft limit where that is asked for, then shows what is so.
+/// Sets the soft limit if requested, then shows the limits.
 fn limit(arguments: &Arguments, root: &Path) -> Result<String, Failure> {
     let interfaces = Interfaces::read(root);
     let mac = arguments.nic.as_deref().map(|nic| {
@@ -84,7 +84,7 @@ fn limit(arguments: &Arguments, root: &Path) -> Result<String, Failure> {
     Ok(table(&mine, &interfaces))
 }
 
-/// A line for each: its interface, or where it has none its MAC; the hard limit and the soft one.
+/// Formats a line for each vNIC: its interface, or its MAC without one; the hard limit and the soft one.
 fn table(vnics: &[&Limits], interfaces: &Interfaces) -> String {
     let rows: Vec<(String, &Limits)> = vnics
         .iter()
@@ -92,7 +92,7 @@ fn table(vnics: &[&Limits], interfaces: &Interfaces) -> String {
         .collect();
     let widest = rows.iter().map(|(nic, _)| nic.len()).max().unwrap_or(0);
     let line = |(nic, v): (String, &Limits)| {
-        // Without one of its own a guest has the host's.
+        // Without a soft limit the host's applies.
         let soft = if v.soft == "none" { &v.hard } else { &v.soft };
         let late = if v.in_force == "pending" { " (pending)" } else { "" };
         format!("{nic:widest$} {} {soft}{late}\n", v.hard)

@@ -11,23 +11,23 @@ use std::fmt;
 pub const VERSION: &str = "1";
 /// Longest tag, bytes.
 const TAG: usize = 16;
-/// Longest text of an error, bytes: with what stands before it, a line is within [`crate::lines::REPLY`].
+/// Longest text of an error (bytes): the whole line is within [`crate::lines::REPLY`].
 const LONGEST_ERROR: usize = 900;
-/// In the place of a tag that could not be read.
+/// In place of a tag that could not be read.
 const NO_TAG: &str = "-";
 
-/// By what a reply is told from others': 1 to 16 letters and digits, of the guest's choice.
+/// Identifies a reply: 1 to 16 letters and digits of the guest's choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tag(String);
 
 impl Tag {
-    /// `None` where `text` is no tag.
+    /// Returns a tag; `None` if `text` is none.
     pub fn new(text: &str) -> Option<Self> {
         let good = (1..=TAG).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric());
         (good || text == NO_TAG).then(|| Self(text.into()))
     }
 
-    /// Where there is none.
+    /// Returns the replacement of a missing tag.
     pub fn none() -> Self {
         Self(NO_TAG.into())
     }
@@ -39,25 +39,25 @@ impl fmt::Display for Tag {
     }
 }
 
-/// What a guest asks for.
+/// A guest's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Its tag.
     pub tag: Tag,
-    /// What.
+    /// The request.
     pub ask: Ask,
 }
 
-/// What a guest asks for.
+/// The kinds of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// The limits of its vNICs.
     Limit,
     /// Another soft limit.
     Set {
-        /// Of which of its vNICs, by MAC as it was written; all where absent.
+        /// The vNIC's MAC as written; absent for all vNICs.
         mac: Option<String>,
-        /// A rate as it was written, such as `400mbit`; absent: none of its own.
+        /// A rate as written, such as `400mbit`; absent to remove the soft limit.
         soft: Option<String>,
     },
 }
@@ -65,9 +65,9 @@ pub enum Ask {
 /// A line that is no request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// Its tag, where it has one.
+    /// Its tag, if it has one.
     pub tag: Tag,
-    /// What is wrong.
+    /// The fault.
     pub why: String,
 }
 
@@ -75,7 +75,7 @@ impl Request {
     /// Reads a line.
     ///
     /// # Errors
-    /// It is none: what is wrong.
+    /// The fault of an invalid line.
     pub fn parse(line: &str) -> Result<Self, Malformed> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let tag = words.get(1).and_then(|tag| Tag::new(tag));
@@ -119,22 +119,22 @@ impl fmt::Display for Request {
 pub struct Reply {
     /// The request's.
     pub tag: Tag,
-    /// What it says.
+    /// The content.
     pub say: Say,
 }
 
-/// What a line of an answer says. `Ok` and `Error` end the answer.
+/// The content of an answer's line. `Ok` and `Error` end the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Say {
     /// One vNIC.
     Vnic(Limits),
-    /// That was all, or it is done.
+    /// The end of the answer: all is done.
     Ok,
-    /// It is not.
+    /// The request failed.
     Error {
-        /// What kind.
+        /// The kind of failure.
         kind: Kind,
-        /// In words.
+        /// The reason.
         text: String,
     },
 }
@@ -150,18 +150,18 @@ pub struct Limits {
     pub hard: String,
     /// The guest's own, or `none`.
     pub soft: String,
-    /// What it may send right now: a rate, `none`, or `pending` where that is about to come into force.
+    /// The present limit: a rate, `none`, or `pending` if it is about to come into force.
     pub in_force: String,
 }
 
-/// Why something is not done.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The line is no request.
     Malformed,
-    /// It cannot be had.
+    /// It is refused.
     Refused,
-    /// Not now: the host is at something else, or in trouble.
+    /// Not now: the host is busy, or in trouble.
     Unavailable,
 }
 
@@ -178,7 +178,7 @@ impl Kind {
 }
 
 impl Reply {
-    /// An error, on one line whatever `text` has in it.
+    /// Returns an error on one line, whatever `text` contains.
     pub fn error(tag: Tag, kind: Kind, text: &str) -> Self {
         let plain = |c: char| if matches!(c, ' '..='~') { c } else { ' ' };
         let text: String = text.chars().map(plain).take(LONGEST_ERROR).collect();
@@ -186,7 +186,7 @@ impl Reply {
         Self { tag, say: Say::Error { kind, text: words.join(" ") } }
     }
 
-    /// Reads a line; `None` where it is none.
+    /// Parses a line; `None` if it is invalid.
     pub fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let (VERSION, tag, said) = (*words.first()?, Tag::new(words.get(1)?)?, words.get(2..)?) else {
@@ -197,7 +197,7 @@ impl Reply {
             ["error", kind, text @ ..] => {
                 Say::Error { kind: Kind::ALL.into_iter().find(|k| k.word() == *kind)?, text: text.join(" ") }
             }
-            // Later releases may say more.
+            // Later releases may add words.
             ["vnic", name, mac, hard, soft, in_force, ..] => Say::Vnic(Limits {
                 name: (*name).to_owned(),
                 mac: (*mac).to_owned(),

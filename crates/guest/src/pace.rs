@@ -1,26 +1,26 @@
-//! At most so many a second.
+//! Limits events per second.
 
 use std::time::Duration;
 
-/// Lets so many pass at once, and then one each interval. Time is since whatever moment, and does not go back.
+/// Lets some events pass at once, then one per interval. Time counts from any moment, and does not go back.
 #[derive(Clone, Debug)]
 pub struct Pace {
     interval: Duration,
     at_once: u32,
-    /// When all of `at_once` may pass again.
+    /// When all of `at_once` may pass.
     full: Duration,
 }
 
 impl Pace {
-    /// `per_second` (at least 1) in a second, as many at once.
+    /// Returns a limit of `per_second` (at least 1), with as many at once.
     pub fn new(per_second: u32) -> Self {
         Self { interval: Duration::from_secs(1) / per_second, at_once: per_second, full: Duration::ZERO }
     }
 
-    /// Lets one pass.
+    /// Lets one event pass.
     ///
     /// # Errors
-    /// Not yet: how long to wait, more than nothing.
+    /// How long to wait, more than 0.
     pub fn pass(&mut self, now: Duration) -> Result<(), Duration> {
         let full = self.full.max(now) + self.interval;
         let early = full.saturating_sub(now + self.interval * self.at_once);
@@ -38,8 +38,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A guest that waits as told passes, and in no second pass more than twice `rate`: what may pass at once, and what
-        /// that second allows.
+        /// A guest that waits as requested passes, and in no second pass more than twice `rate`: those at
+        /// once, and those of that second.
         #[test]
         fn never_more_and_never_stuck(rate in 1u32..50, pauses in prop::collection::vec(0u64..200, 1..200)) {
             let mut pace = Pace::new(rate);

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tidegate_guest::PORT;
 
-/// The device of the port, below `root`: as udev links it, or without such a link as the kernel names it.
+/// Returns the port's device below `root`: by udev's link, or without it by the kernel's name.
 ///
 /// # Errors
+/// There is none; the advice.
 /// There is none: what to do.
 pub fn find(root: &Path) -> Result<PathBuf, String> {
     let linked = root.join("dev/virtio-ports").join(PORT);

@@ -1,4 +1,4 @@
-//! The host's side of one port, against whatever a guest sends. No I/O, no clock.
+//! The host's side of one port, against any guest. No I/O, no clock.
 //!
 //! ```text
 //!  bytes ─▶ Lines ─▶ at most 20 a second ─▶ Request ─┬─ limit ─────────────────────────────▶ Ask
@@ -6,49 +6,49 @@
 //!                                                    └─ neither: an error once; too many: ─▶ Close
 //! ```
 //!
-//! What comes faster waits, unread, in the guest: the caller reads no more while it is told to wait. A guest that never
-//! stops is cut off.
+//! Faster input waits, unread, in the guest: the caller does not read while it must wait. A guest that
+//! never stops is cut off.
 
 use crate::lines::{Line, Lines, REQUEST};
 use crate::message::{Ask, Kind, Malformed, Reply, Request, Tag};
 use crate::pace::Pace;
 use std::time::Duration;
 
-/// Most lines a second; of a line that is too long each [`REQUEST`] bytes count as one.
+/// Most lines per second; of a line that is too long each [`REQUEST`] bytes count as one.
 pub const LINES: u32 = 20;
-/// Most changes a second.
+/// Most changes per second.
 pub const CHANGES: u32 = 5;
-/// As many bad lines, one after the other, end the connection.
+/// Consecutive bad lines that end the connection.
 pub const BAD: u32 = 20;
-/// Who has had to wait for so long in all, line after line, loses the connection, and with it what it has said by then: to
-/// be read out it would take minutes.
+/// Total wait, line after line, that ends the connection with its unread input: reading it would take
+/// minutes.
 pub const FLOOD: Duration = Duration::from_secs(3);
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Answer this.
     Ask(Request),
     /// Say this.
     Say(Reply),
-    /// Read nothing and ask again after so long.
+    /// Read nothing, and call again after this time.
     Wait(Duration),
-    /// Close the connection: there is no sense in what comes, or too much of it.
+    /// Close the connection: its input is invalid, or too much.
     Close,
 }
 
-/// One port: a connection, and after it the next.
+/// One port: a connection, and the next ones.
 #[derive(Debug)]
 pub struct Session {
     lines: Lines,
     line_pace: Pace,
     change_pace: Pace,
-    /// What came and has to wait for its turn.
+    /// A line that waits for its turn.
     line: Option<Line>,
     change: Option<Request>,
     /// Bad lines since the last good one.
     bad: u32,
-    /// How long the present line had to wait, and all with it since the last that had not.
+    /// Wait of the present line, and of all before it since the last without one.
     waited: Duration,
     slowed: Duration,
 }
@@ -69,15 +69,15 @@ impl Default for Session {
 }
 
 impl Session {
-    /// For the next connection: what the last one left unfinished is forgotten, how much it has asked for lately is not. Else
-    /// who comes again and again would get more than its part.
+    /// Prepares for the next connection: forgets the last one's unfinished input, but not its recent
+    /// requests. Otherwise repeated reconnecting would give more than a guest's share.
     #[must_use]
     pub fn reconnected(self) -> Self {
         Self { line_pace: self.line_pace, change_pace: self.change_pace, ..Self::default() }
     }
 
-    /// What to do about `input`, of which is taken away what was looked at. `None`: read more. `now` is since whatever
-    /// moment, the same for all connections.
+    /// Returns the step for `input`, and removes the used bytes from it. `None`: read more. `now` counts
+    /// from any moment, the same for all connections.
     pub fn next(&mut self, input: &mut &[u8], now: Duration) -> Option<Step> {
         loop {
             if let Some(change) = self.change.take() {
@@ -119,7 +119,7 @@ impl Session {
     fn line(&mut self, line: Line) -> Option<Step> {
         let wrong = |why: &str| Malformed { tag: Tag::none(), why: why.into() };
         let request = match line {
-            // With which a guest ends what another of its programs left unfinished.
+            // A guest ends another program's unfinished line with it.
             Line::Text(text) if text.is_empty() => return None,
             Line::Text(text) => Request::parse(&text),
             Line::Garbage => Err(wrong("a line holds printable ASCII only")),
@@ -138,7 +138,7 @@ impl Session {
             Err(Malformed { tag, why }) => {
                 self.bad += 1;
                 match self.bad {
-                    // Once: an answer to each would be as much again.
+                    // Once: an answer to each would double the traffic.
                     1 => Some(Step::Say(Reply::error(tag, Kind::Malformed, &why))),
                     BAD.. => Some(Step::Close),
                     _ => None,
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Everything that `bytes` lead to, waiting as told; and how long that took.
+    /// Returns all steps for `bytes`, with the requested waits, and the time.
     fn all(session: &mut Session, mut bytes: &[u8], now: &mut Duration) -> Vec<Step> {
         let mut steps = Vec::new();
         while let Some(step) = session.next(&mut bytes, *now) {
@@ -191,7 +191,7 @@ mod tests {
             let steps = all(&mut session, line.repeat(1000).as_bytes(), &mut now);
             assert_eq!((steps.last(), now.as_secs()), (Some(&Step::Close), 3), "{line}");
         }
-        // A pause in between, and all is well again.
+        // With a pause in between, all is well.
         let (mut session, mut now) = (Session::default(), Duration::ZERO);
         for _ in 0..10 {
             let steps = all(&mut session, "1 a limit\n".repeat(60).as_bytes(), &mut now);
@@ -206,7 +206,7 @@ mod tests {
         let mut session = Session::default();
         let steps = all(&mut session, b"\xff\n\xfe\n\n1 a limit\nx\n", &mut now);
         assert!(matches!(&steps[..], [Step::Say(_), Step::Ask(_), Step::Say(_)]), "{steps:?}");
-        // A good line forgives.
+        // A good line resets the count.
         let steps = all(&mut session, "?\n".repeat(100).as_bytes(), &mut now);
         assert_eq!(steps, [Step::Close]);
         let (mut session, mut now) = (Session::default(), Duration::ZERO);
@@ -225,7 +225,7 @@ mod tests {
             changes += steps.iter().filter(|step| matches!(step, Step::Ask(_))).count();
             assert_eq!(all(&mut session, b"1 a se", &mut now), []);
             session = session.reconnected();
-            // Neither bad lines nor half of one are counted on.
+            // Neither bad lines nor half a line count here.
             let steps = all(&mut session, b"1 a limit\n", &mut now);
             assert!(matches!(steps[..], [Step::Ask(_)]), "{steps:?}");
         }
@@ -234,7 +234,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, in whatever pieces: no second brings more than twice what it may, at once and after.
+        /// For any input in any pieces: no second brings more than twice the allowed number, at once and
+        /// afterwards.
         #[test]
         fn no_guest_gets_more_than_its_part(
             chunks in prop::collection::vec((prop_oneof![

@@ -1,7 +1,7 @@
 //! A conversation that ends, whatever the host does.
 //!
-//! Reading and writing the port may wait for ever, and the standard library knows no way to wait for less: they are done
-//! on a thread of their own, for which the program waits no longer than [`PATIENCE`].
+//! Reading and writing the port may block for ever, and the standard library has no timeout for it: a
+//! thread does both, and the program waits for it at most [`PATIENCE`].
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -11,28 +11,28 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tidegate_guest::lines::{Line, Lines, REPLY};
 use tidegate_guest::message::{Ask, Kind, Limits, Reply, Request, Say, Tag};
 
-/// Longest wait for the host. A change may have to wait there for others.
+/// Longest wait for the host. A change may have to wait for others there.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest wait for another program that has the port open.
 const OTHERS: Duration = Duration::from_secs(2);
-/// Between two tries.
+/// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why there is no answer, or none that was hoped for.
+/// Why there is no useful answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// The host says no.
+    /// The host refuses.
     Refused(String),
     /// The host does not answer.
     Silent(String),
-    /// Anything else.
+    /// Any other failure.
     Failed(String),
 }
 
-/// Asks one thing after the other; the vNICs that the last answer names.
+/// Asks one question after the other; returns the vNICs of the last answer.
 ///
 /// # Errors
-/// As [`Trouble`]; nothing further was asked then.
+/// As in [`Trouble`]; no further question was asked then.
 pub fn talk(port: PathBuf, asks: Vec<Ask>) -> Result<Vec<Limits>, Trouble> {
     let name = port.display().to_string();
     let (tell, told) = mpsc::channel();
@@ -57,7 +57,7 @@ fn conversation(port: &Path, asks: Vec<Ask>) -> Result<Vec<Limits>, Trouble> {
     Ok(vnics)
 }
 
-/// Exclusively: the kernel lets one open a port.
+/// Opens the port exclusively: the kernel allows one opener.
 fn open(port: &Path) -> Result<File, Trouble> {
     let begin = Instant::now();
     loop {
@@ -78,25 +78,26 @@ fn open(port: &Path) -> Result<File, Trouble> {
     }
 }
 
-/// A new tag for each request: it tells an answer to us from a late answer to an earlier program.
+/// Returns a new tag for each request: it distinguishes our answers from late answers to an earlier
+/// program.
 fn tag(number: usize) -> Tag {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // 5 + 7 + 2 digits at most.
+    // At most 5 + 7 + 2 digits.
     let text = format!("{:x}{:x}{:x}", std::process::id() & 0xf_ffff, now.subsec_nanos() >> 2, number & 0xff);
     Tag::new(&text).unwrap_or_else(Tag::none)
 }
 
-/// What the host answers to one request.
+/// Returns the host's answer to one request.
 fn answer(port: &mut (impl Read + Write), request: &Request) -> io::Result<Result<Vec<Limits>, Trouble>> {
     let (mut lines, mut vnics) = (Lines::new(REPLY), Vec::new());
     let mut buffer = [0; 512];
-    // An empty line first ends the unfinished line of an earlier program.
+    // An empty line first ends an earlier program's unfinished line.
     let text = format!("\n{request}\n");
     port.write_all(text.as_bytes())?;
     loop {
         let read = port.read(&mut buffer)?;
         if read == 0 {
-            // The host has closed its end: its agent is restarted, perhaps, and has not seen the request.
+            // The host has closed its end: its agent may be restarting, and has not seen the request.
             std::thread::sleep(PAUSE);
             (lines, vnics) = (Lines::new(REPLY), Vec::new());
             port.write_all(text.as_bytes())?;
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
 
-    /// What comes of one request to a host that says `says`, with `TAG` for the request's.
+    /// Returns the result of one request to a host with these replies, with `TAG` for the request's.
     fn asked(ask: Ask, says: &str) -> io::Result<Result<Vec<Limits>, Trouble>> {
         let (mut guest, mut host) = UnixStream::pair()?;
         let request = Request { tag: tag(0), ask };

@@ -1,4 +1,4 @@
-//! libvirt's `<bandwidth>` in the words of a contract.
+//! libvirt's `<bandwidth>` as keys of a contract.
 //!
 //! ```text
 //!  <inbound  average burst/>   to the domain    ──▶ rx.max, rx.burst
@@ -21,12 +21,12 @@ const BITS: u64 = 8000;
 /// Bytes in one of libvirt's kilobytes.
 const BYTES: u64 = 1024;
 
-/// Limits of one direction, as libvirt writes them; 0 is as good as absent.
+/// One direction's limits in libvirt's form; 0 counts as absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Way {
     /// Sustained rate, 1000 bytes per second.
     pub average: Option<u64>,
-    /// Rate at which the burst may go, 1000 bytes per second.
+    /// Rate of the burst, 1000 bytes per second.
     pub peak: Option<u64>,
     /// Depth of the bucket, 1024 bytes.
     pub burst: Option<u64>,
@@ -43,7 +43,7 @@ pub struct Limit {
     pub burst: Option<Bytes>,
 }
 
-/// The element, and what it says.
+/// The element and its values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bandwidth<'a> {
     pub node: Node<'a, 'a>,
@@ -51,15 +51,15 @@ pub(crate) struct Bandwidth<'a> {
     pub inbound: Way,
     /// From the domain: its tx.
     pub outbound: Way,
-    /// On an Open vSwitch bridge libvirt has Open vSwitch keep it, in other units.
+    /// On an Open vSwitch bridge, Open vSwitch keeps it, in other units.
     pub open_vswitch: bool,
 }
 
 impl Way {
-    /// What a contract says in its place.
+    /// Returns the equivalent keys of a contract.
     ///
     /// # Errors
-    /// A rate above 400 Gbit/s and a burst above 1 GB: what is wrong, in words.
+    /// A rate above 400 Gbit/s or a burst above 1 GB; the reason.
     pub fn limit(&self) -> Result<Limit, String> {
         let given = |value: Option<u64>| value.filter(|v| *v > 0);
         let burst = given(self.burst).map(|kilobytes| {
@@ -78,7 +78,7 @@ impl Way {
         Ok(Limit { max, burst: burst.filter(|_| max.is_some()) })
     }
 
-    /// What it says and no contract does. `way` is libvirt's name of the direction.
+    /// Returns notes about values without a contract key. `way` is libvirt's name of the direction.
     pub fn untranslated(&self, way: &str) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(peak) = self.peak.filter(|p| *p > 0 && Some(*p) != self.average) {
@@ -154,13 +154,13 @@ mod tests {
         let floor = Way { floor: Some(200), ..Way::default() };
         assert_eq!(floor.limit(), Ok(Limit::default()));
         assert!(floor.untranslated("inbound")[0].contains("floor 200 is not kept"));
-        // What `virsh domiftune` writes for "no limit".
+        // `virsh domiftune` writes this for "no limit".
         let none = Way { average: Some(0), peak: Some(0), burst: Some(0), floor: Some(0) };
         assert_eq!((none.limit(), none.untranslated("outbound")), (Ok(Limit::default()), vec![]));
     }
 
     proptest! {
-        /// Either exactly what libvirt asks of tc, or refused.
+        /// Either exactly libvirt's request to tc, or a refusal.
         #[test]
         fn what_is_translated_is_exact(average in 1_u64.., burst in 1_u64..) {
             let way = Way { average: Some(average), burst: Some(burst), ..Way::default() };

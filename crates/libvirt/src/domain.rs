@@ -1,4 +1,4 @@
-//! A domain: what its XML says of interfaces and of contracts.
+//! A domain's interfaces and contracts, from its XML.
 //!
 //! ```text
 //!  <domain>              as libvirt gives it to hooks, and `virsh dumpxml` prints it
@@ -21,7 +21,7 @@ pub(crate) struct Domain<'a> {
     pub interfaces: Vec<Interface<'a>>,
     /// Contracts in its metadata, by MAC; no MAC twice.
     pub asked: Vec<Asked<'a>>,
-    /// Socket of the port by which the guest sets its soft limit, where the domain has that and it is known.
+    /// Socket of the guest's limit port, if the domain has one and it is known.
     pub guest: Option<PathBuf>,
 }
 
@@ -34,29 +34,29 @@ pub(crate) struct Interface<'a> {
     pub node: Node<'a, 'a>,
     pub mac: Mac,
     pub link: Backend<'a>,
-    /// Of a type that libvirt itself limits.
+    /// For types that libvirt itself limits.
     pub bandwidth: Option<Bandwidth<'a>>,
-    /// Largest IP packet, bytes, where it is said.
+    /// Largest IP packet (bytes), if stated.
     pub mtu: Option<&'a str>,
-    /// Queue pairs, where it is said.
+    /// Queue pairs, if stated.
     pub queues: Option<&'a str>,
 }
 
-/// What an interface is connected by.
+/// The attachment of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Backend<'a> {
     /// A tap or macvtap; its name is known while the domain runs.
     Netdev(Option<&'a str>),
-    /// A vhost-user socket; who listens is told from our side.
+    /// A vhost-user socket; `mode` is our side's.
     VhostUser { path: PathBuf, mode: SocketMode },
-    /// Something that no contract can be about, by libvirt's name of the type.
+    /// A type without contracts, by libvirt's name.
     Other(&'a str),
 }
 
 /// Reads a domain.
 ///
 /// # Errors
-/// Everything that libvirt would not write, and contracts in the metadata that are not in the form they should have.
+/// XML that libvirt would not write, and invalid contracts in the metadata.
 pub(crate) fn read<'a>(source: Source<'a>, root: Node<'a, 'a>) -> Result<Domain<'a>, Errors> {
     let domain = match root.tag_name().name() {
         "domain" => Some(root),
@@ -87,7 +87,7 @@ pub(crate) fn read<'a>(source: Source<'a>, root: Node<'a, 'a>) -> Result<Domain<
 
 fn interface<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Interface<'a>, Vec<Error>> {
     let mut errors = Vec::new();
-    // What a network resolved to when the domain started; only in the status that libvirt keeps for itself.
+    // A network's resolution at the domain's start; only in libvirt's own status file.
     let actual = child(node, "actual").unwrap_or(node);
     let kind = actual.attribute("type").or(node.attribute("type")).unwrap_or_default();
     let mac = match child_attribute(node, "mac", "address").map(str::parse::<Mac>) {
@@ -115,7 +115,7 @@ fn interface<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Interface<'a>
         },
         other => Backend::Other(other),
     };
-    // What a port group gives to a network's interface stands inside <actual>.
+    // A port group's values for a network's interface are inside <actual>.
     let said = child(actual, "bandwidth").or(child(node, "bandwidth"));
     let bandwidth = said.map(|node| Bandwidth::read(source, node)).transpose();
     let bandwidth = bandwidth.map_err(|e| errors.extend(e)).unwrap_or_default();
@@ -130,8 +130,8 @@ fn interface<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Interface<'a>
     }
 }
 
-/// Where QEMU listens for the program that speaks with the guest through its limit port. libvirt gives a socket that was given
-/// no path one of its own when the domain starts.
+/// Returns the socket at which QEMU listens for the limit port's host program. libvirt chooses a path when
+/// the domain starts if none is given.
 fn limit_socket<'a>(channel: Node<'a, 'a>) -> Option<&'a str> {
     let is_port = child_attribute(channel, "target", "type") == Some("virtio")
         && child_attribute(channel, "target", "name") == Some(LIMIT_PORT);
@@ -140,7 +140,8 @@ fn limit_socket<'a>(channel: Node<'a, 'a>) -> Option<&'a str> {
     child_attribute(channel, "source", "path").filter(|_| is_port && unix && listens)
 }
 
-/// The socket of an interface of type vhostuser. Its `mode` is QEMU's side: where QEMU is the client, we listen.
+/// Returns the socket of an interface of type vhostuser. Its `mode` is QEMU's side: if QEMU is the client,
+/// we listen.
 fn socket<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Backend<'a>, Error> {
     let said = child(node, "source");
     let attribute = |name| said.and_then(|s| s.attribute(name));

@@ -1,45 +1,45 @@
-//! What to do when a domain changes and no hook is called: interfaces that come and go while it runs, a `virsh
-//! domiftune`, metadata that change, an agent that was away.
+//! Reacts to changes of domains without a hook: interfaces that come and go at run time, a `virsh
+//! domiftune`, changed metadata, an agent that was away.
 //!
 //! ```text
 //!  states of the running domains ─┐
 //!  owners at the agent ───────────┴─▶ Follower::look ─▶ put NAME, remove NAME ─▶ (the caller) ─▶ done, failed
 //! ```
 //!
-//! The hook is faster in all that it is called for, and both may do the same: it comes out the same. What must not
-//! happen is that a domain which has just been started, and has no state on disk yet, loses what its hook put. So
-//! contracts go only after [`GRACE`] without a state.
+//! Where the hook is called it is faster, and both may do the same, with the same result. A domain that has
+//! just started, and has no state on disk yet, must not lose its hook's contracts. So contracts are removed
+//! only after [`GRACE`] without a state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long an owner may be without a running domain before its contracts are removed. Between the hook and the state
-/// there is the start of a process.
+/// How long an owner may lack a running domain before its contracts are removed. A process starts between
+/// the hook and the state.
 pub const GRACE: Duration = Duration::from_secs(10);
-/// How soon what failed is tried again.
+/// Pause before a failed step is retried.
 pub const AGAIN: Duration = Duration::from_secs(5);
 
-/// What is to be done for a domain.
+/// A step for a domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Todo {
-    /// Have the agent keep what its state says.
+    /// Gives the contracts of its state to the agent.
     Put(String),
-    /// Have the agent forget it.
+    /// Removes its contracts from the agent.
     Remove(String),
 }
 
-/// Knows what was done. `S` tells one version of a state from another.
+/// Remembers the done steps. `S` identifies a version of a state.
 #[derive(Debug)]
 pub struct Follower<S> {
     running: BTreeMap<String, Known<S>>,
-    /// Since when an owner is without a domain.
+    /// Since when an owner lacks a domain.
     orphans: BTreeMap<String, Instant>,
 }
 
 #[derive(Debug)]
 struct Known<S> {
     done: Option<S>,
-    /// When a version was tried in vain.
+    /// When a version failed.
     failed: Option<(S, Instant)>,
 }
 
@@ -50,8 +50,8 @@ impl<S> Default for Follower<S> {
 }
 
 impl<S: Clone + Eq> Follower<S> {
-    /// What there is to do. `states` are those of the running domains, `owners` the domains for which the agent keeps
-    /// contracts.
+    /// Returns the due steps. `states` are those of the running domains, `owners` the domains with
+    /// contracts at the agent.
     pub fn look(
         &mut self,
         now: Instant,
@@ -77,12 +77,12 @@ impl<S: Clone + Eq> Follower<S> {
         todo
     }
 
-    /// A version of a state is in force.
+    /// Notes that a version of a state is in force.
     pub fn done(&mut self, name: &str, state: S) {
         self.running.insert(name.to_owned(), Known { done: Some(state), failed: None });
     }
 
-    /// A version could not be had. Whether that is news.
+    /// Notes that a version failed. Whether that is new.
     pub fn failed(&mut self, now: Instant, name: &str, state: S) -> bool {
         let known = self.running.entry(name.to_owned()).or_insert(Known { done: None, failed: None });
         let news = known.failed.as_ref().is_none_or(|(before, _)| *before != state);
@@ -121,7 +121,7 @@ mod tests {
         assert!(!follower.failed(start + AGAIN, "a", 1), "said already");
         follower.done("a", 1);
         assert_eq!(follower.look(start + 2 * AGAIN, &states(&[("a", 1)]), &set(&["a"])), []);
-        // Stopped, and started again before anybody looked for long.
+        // Stopped and restarted before anyone noticed.
         assert_eq!(follower.look(start + 2 * AGAIN, &states(&[]), &set(&["a"])), []);
         assert_eq!(follower.look(start + 2 * AGAIN, &states(&[("a", 1)]), &set(&["a"])), put());
     }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     proptest! {
-        /// No domain that runs, or ran less than the grace ago, loses its contracts.
+        /// No domain that runs, or ran within the grace, loses its contracts.
         #[test]
         fn who_runs_keeps_its_contracts(steps in prop::collection::vec((any::<bool>(), 0_u64..12), 1..40)) {
             let mut follower = Follower::default();

@@ -1,37 +1,36 @@
-//! What to do when libvirt calls its qemu hook.
+//! The action for each call of libvirt's qemu hook.
 //!
 //! ```text
 //!  prepare ─▶ start ─▶ (QEMU runs) ─▶ started ─▶ … ─▶ stopped ─▶ release
 //!  check      put       no tap before start, no frame before put             remove
 //! ```
 //!
-//! Source: libvirt, "Hooks for specific system management". A hook that fails before the VM runs keeps it from
-//! starting; one that fails at `reconnect` ends a VM that runs. A hook must not call libvirt: it waits for the hook.
+//! Source: libvirt, "Hooks for specific system management". A hook that fails before the VM runs prevents
+//! its start; one that fails at `reconnect` ends a running VM. A hook must not call libvirt, which waits
+//! for it.
 
 use std::time::Duration;
 
-/// What libvirt calls for, and whether it may be told no.
+/// The action of a call, and whether it may fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Whether the domain's contracts are contracts at all: its taps are not made yet. Refusing keeps it from
-    /// starting.
+    /// Checks the domain's contracts: its taps do not exist yet. A refusal prevents its start.
     Check,
-    /// Have them in force.
+    /// Brings them into force.
     Put {
-        /// Whether a refusal keeps the domain from starting, which is what should happen; where it would end a VM
-        /// that runs already, it must not.
+        /// Whether a refusal prevents the domain's start, as it should; it must not end a running VM.
         may_refuse: bool,
     },
-    /// They go: the domain is no more.
+    /// Removes them: the domain has ended.
     Remove,
-    /// Nothing: the moment before or after says more.
+    /// Nothing: an earlier or later call does the work.
     Nothing,
 }
 
 impl Call {
-    /// Longest that it may take as a whole. libvirt waits for it, and with libvirt the person or program that asked for the domain. A domain
-    /// that is refused is asked for and removed, one call each: together less than 5 s, with the time that two processes take
-    /// to start.
+    /// Returns the longest total time of the call. libvirt waits for it, and with libvirt the caller. A
+    /// refused domain is requested and removed, one call each: together less than 5 s, including the start
+    /// of two processes.
     pub const fn patience(self) -> Duration {
         match self {
             Self::Put { .. } => Duration::from_millis(3_500),
@@ -41,15 +40,15 @@ impl Call {
     }
 }
 
-/// What to do at an operation, by libvirt's name of it; `None` where this release does not know it.
+/// Returns the action at an operation, by libvirt's name; `None` if this release does not know it.
 pub fn call(operation: &str) -> Option<Call> {
     match operation {
         "prepare" => Some(Call::Check),
         "start" => Some(Call::Put { may_refuse: true }),
         "reconnect" | "attach" => Some(Call::Put { may_refuse: false }),
         "release" => Some(Call::Remove),
-        // Of `migrate` and `restore` libvirt reads the output: none means that the domain stays as it is. What comes
-        // in goes through `prepare` and `start` like any other.
+        // libvirt reads the output at `migrate` and `restore`: no output leaves the domain unchanged.
+        // Incoming domains pass `prepare` and `start` like any other.
         "started" | "stopped" | "migrate" | "restore" => Some(Call::Nothing),
         _ => None,
     }
@@ -76,7 +75,7 @@ mod tests {
     fn a_domain_that_is_refused_is_told_within_five_seconds() {
         let calls =
             ["prepare", "start", "stopped", "release"].map(|operation| call(operation).expect("known"));
-        // The others do not speak to the agent.
+        // The others do not call the agent.
         let speaks = |call: &&Call| matches!(call, Call::Put { .. } | Call::Remove);
         let all: Duration = calls.iter().filter(speaks).map(|call| call.patience()).sum();
         assert!(all <= Duration::from_millis(4_500), "{all:?}");

@@ -1,4 +1,4 @@
-//! What libvirt says of its domains, as contracts.
+//! libvirt's domains as contracts.
 //!
 //! ```text
 //!  domain XML: a hook's standard input, ──▶ domain ─┬─ <interface>: attachment, <bandwidth> ─┐
@@ -10,13 +10,13 @@
 //!
 //! Pure: no I/O, no clock. The caller reads, asks the agent, and waits.
 //!
-//! - [`domain`]: XML to what matters of it here
-//! - [`bandwidth`]: libvirt's `<bandwidth>` in the words of a contract
+//! - [`domain`]: the relevant parts of the XML
+//! - [`bandwidth`]: libvirt's `<bandwidth>` as keys of a contract
 //! - [`metadata`]: contracts inside `<metadata>`
-//! - [`mod@translate`]: both to contracts
-//! - [`hook`]: what to do when libvirt calls
-//! - [`follow`]: what to do when a domain changes without a call
-//! - [`room`]: whose contracts are in the way and of no use
+//! - [`mod@translate`]: from both to contracts
+//! - [`hook`]: reactions to libvirt's calls
+//! - [`follow`]: reactions to changes without a call
+//! - [`room`]: unneeded contracts that are in the way
 //! - [`script`]: the file that libvirt runs
 
 pub mod bandwidth;
@@ -31,10 +31,10 @@ mod xml;
 
 pub use translate::{Translation, translate};
 
-/// Who owns the contracts of a domain, as the agent knows it: `libvirt:NAME`.
+/// Prefix of a domain's owner at the agent: `libvirt:NAME`.
 pub const OWNER: &str = "libvirt:";
 
-/// The owner of a domain's contracts.
+/// Returns the owner of a domain's contracts.
 pub fn owner(domain: &str) -> String {
     format!("{OWNER}{domain}")
 }

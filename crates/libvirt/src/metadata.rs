@@ -6,24 +6,24 @@
 //!  </tidegate:contracts>
 //! ```
 //!
-//! An attribute is a key of the contract, dotted, with the value as `tidegate vnic set` takes it. What the domain
-//! itself says (where the interface is attached) is not said again.
+//! An attribute is a dotted key of the contract, with a value as for `tidegate vnic set`. The domain's own
+//! facts (the interface's attachment) are not repeated.
 
 use crate::xml::{Source, child};
 use roxmltree::{Attribute, Node};
 use tidegate_contract::{Error, Mac};
 
-/// The namespace of our elements. Another number means another meaning of them.
+/// The namespace of our elements. Another number means another format.
 pub const NAMESPACE: &str = "https://tidegate.dev/libvirt/1";
-/// What all our namespaces begin with.
+/// Prefix of all our namespaces.
 const FAMILY: &str = "https://tidegate.dev/";
 
-/// What the metadata asks for one interface.
+/// The metadata's request for one interface.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked<'a> {
     pub node: Node<'a, 'a>,
     pub mac: Mac,
-    /// Name of the vNIC, where one is given.
+    /// Name of the vNIC, if given.
     pub name: Option<&'a str>,
     /// Keys of the contract.
     pub keys: Vec<Attribute<'a, 'a>>,

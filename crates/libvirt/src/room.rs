@@ -1,14 +1,14 @@
-//! Who is in the way of a domain that starts, and is not there any more.
+//! Finds ended domains whose contracts are in the way of a starting one.
 //!
-//! A domain that ended while neither agent nor hook could be told leaves its contracts. libvirt gives its tap's
-//! name to another domain, which would be refused for it.
+//! A domain that ended while both agent and hook were unreachable leaves its contracts. libvirt gives its
+//! tap's name to another domain, which would be refused.
 
 use crate::OWNER;
 use std::collections::BTreeSet;
 use tidegate_contract::Vnic;
 
-/// The domains, of those that do not run, whose contracts hold what `ours` need: a netdev or socket, or a MAC in its
-/// segment. `others` are contracts with their owners, `running` the domains that have a state.
+/// Returns the domains, among those that do not run, whose contracts use a netdev, socket or (segment, MAC)
+/// of `ours`. `others` are contracts with their owners, `running` the domains with a state.
 pub fn in_the_way<'a>(
     ours: &[Vnic],
     others: impl IntoIterator<Item = (&'a str, &'a Vnic)>,

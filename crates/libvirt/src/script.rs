@@ -1,4 +1,4 @@
-//! The file that libvirt runs: a line of shell that becomes `tidegate libvirt hook`.
+//! The hook file for libvirt: a line of shell that runs `tidegate libvirt hook`.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ pub const NAME: &str = "tidegate";
 /// The beginning of the second line of our hook; a file without it is another program's.
 const MARK: &str = "# Made by `tidegate libvirt install-hook`";
 
-/// What the hook is told beside what libvirt tells it.
+/// The hook's settings beside libvirt's arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
     /// The program, absolute.
@@ -18,10 +18,10 @@ pub struct Settings<'a> {
     pub advisory: bool,
 }
 
-/// The file's text.
+/// Returns the file's text.
 ///
 /// # Errors
-/// A path that is no text, or not absolute: libvirt runs hooks in a folder of its own.
+/// A path that is not UTF-8, or not absolute: libvirt runs hooks in a folder of its own.
 pub fn text(settings: Settings<'_>) -> Result<String, String> {
     let word = |path: &Path| match path.to_str() {
         Some(text) if path.is_absolute() => Ok(quoted(text)),
@@ -38,12 +38,12 @@ pub fn text(settings: Settings<'_>) -> Result<String, String> {
     ))
 }
 
-/// Whether a file's text is one of ours, of whatever release and settings.
+/// Whether a file's text is ours, of any release and settings.
 pub fn is_ours(text: &str) -> bool {
     text.lines().nth(1).is_some_and(|line| line.starts_with(MARK))
 }
 
-/// A text as one word of the shell.
+/// Quotes a text as one word of the shell.
 fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     if text.chars().all(plain) { text.into() } else { format!("'{}'", text.replace('\'', r"'\''")) }

@@ -1,4 +1,4 @@
-//! A domain to contracts.
+//! From a domain to contracts.
 //!
 //! ```text
 //!  interface ─┬─ metadata has its MAC ──▶ that contract           (its <bandwidth> is then as good as not there)
@@ -6,7 +6,7 @@
 //!             └─ neither ───────────────▶ nothing
 //! ```
 //!
-//! All or nothing: where one thing cannot be had as it is written, no contract of the domain is made.
+//! All or nothing: if one part is impossible, the domain gets no contract.
 
 use crate::domain::{Backend, Domain, Interface, read};
 use crate::metadata::{Asked, NAMESPACE};
@@ -18,19 +18,19 @@ use tidegate_visible::{is_hidden, visible};
 
 /// Most bytes of a domain's name that a vNIC's name takes over: 63 less a hyphen and the MAC's 12 digits.
 const STEM: usize = 50;
-/// Stands for the name of a tap that is not there yet.
+/// Stands for the name of a tap that does not exist yet.
 const NOT_YET: &str = "not-yet";
 
-/// What a domain asks for.
+/// A domain's requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Translation {
     /// The domain's name.
     pub domain: String,
     /// Its contracts, in the order of the interfaces.
     pub contracts: Vec<Contract>,
-    /// The same as elements of the metadata, with those that wait for an interface.
+    /// The same as elements of the metadata, including those that wait for an interface.
     pub elements: Vec<Element>,
-    /// What a person should know: what was not translated, contracts without an interface.
+    /// Notes for people: untranslated values, contracts without an interface.
     pub notes: Vec<String>,
 }
 
@@ -41,16 +41,16 @@ pub struct Contract {
     pub vnic: Vnic,
     /// Whether the interface's tap or socket is known: taps get their names when a domain starts.
     pub attached: bool,
-    /// Whether libvirt limits this interface too, so that its own qdisc and filter are in the way.
+    /// Whether libvirt also limits this interface: its qdisc and filter are in the way.
     pub limited_by_libvirt: bool,
-    /// Where it comes from.
+    /// Its origin.
     pub from: From,
 }
 
-/// A contract as an element of the metadata: the interface, and the attributes besides.
+/// A contract as an element of the metadata: the interface, and its attributes.
 pub type Element = (Mac, Vec<(String, String)>);
 
-/// Where a contract comes from.
+/// The origin of a contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
     /// The domain's metadata.
@@ -59,10 +59,10 @@ pub enum From {
     Bandwidth,
 }
 
-/// Reads the XML of a domain. `origin` is where it is from, for errors.
+/// Reads a domain's XML. `origin` is its source, for errors.
 ///
 /// # Errors
-/// Everything that is wrong or cannot be translated, with line and column.
+/// All faults and untranslatable parts, with line and column.
 pub fn translate(text: &str, origin: &str) -> Result<Translation, Errors> {
     let source = Source { text, origin };
     let document = source.parse()?;
@@ -90,14 +90,14 @@ pub fn translate(text: &str, origin: &str) -> Result<Translation, Errors> {
     Ok(Translation { domain: domain.name.into(), contracts, elements, notes })
 }
 
-/// The attributes of an element, as they stand there.
+/// Returns the attributes of an element as written.
 fn written(asked: &Asked<'_>) -> Element {
     let name = asked.name.map(|name| ("name".to_owned(), name.to_owned()));
     let keys = asked.keys.iter().map(|key| (key.name().to_owned(), key.value().to_owned()));
     (asked.mac, name.into_iter().chain(keys).collect())
 }
 
-/// The limits of a contract, as attributes.
+/// Returns the limits of a contract as attributes.
 fn limit_keys(vnic: &Vnic) -> Vec<(String, String)> {
     let keys = [
         ("tx.max", vnic.tx.max.map(|r| r.to_string())),
@@ -188,7 +188,7 @@ fn contract(
             (None, None) => source.at(interface.node, &path, message),
         }
     };
-    // What `set_key` changes has to be a contract already.
+    // `set_key` requires a valid contract.
     base.check()
         .map_err(|broken| broken.into_iter().map(|p| place(&p.key, p.message)).collect::<Vec<_>>())?;
     let vnic = set_key(&base, &keys).map_err(|Errors(errors)| {
@@ -200,20 +200,20 @@ fn contract(
     Ok(Some(Contract { vnic, attached, limited_by_libvirt, from }))
 }
 
-/// Keys that the interface itself says.
+/// Returns the keys that the interface itself determines.
 fn own_keys(interface: &Interface<'_>) -> Vec<(String, String)> {
     let mut keys = Vec::new();
     if let Some(mtu) = interface.mtu {
         keys.push(("mtu".to_owned(), mtu.to_owned()));
     }
-    // A tap has the queues it was made with, whatever a contract says.
+    // A tap has the queues it was made with, regardless of the contract.
     if let (Some(queues), Backend::VhostUser { .. }) = (interface.queues, &interface.link) {
         keys.push(("queues".to_owned(), queues.to_owned()));
     }
     keys
 }
 
-/// What the metadata says of an interface.
+/// Applies the metadata of an interface.
 fn said(
     source: Source<'_>,
     interface: &Interface<'_>,
@@ -242,7 +242,7 @@ fn said(
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-/// What the `<bandwidth>` of an interface says.
+/// Applies the `<bandwidth>` of an interface.
 fn limits(
     source: Source<'_>,
     interface: &Interface<'_>,
@@ -261,7 +261,7 @@ fn limits(
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-/// The name of a vNIC that was given none: the domain's, in characters that a contract can have, and the MAC.
+/// Returns the name of an unnamed vNIC: the domain's, in allowed characters, and the MAC.
 fn name(domain: &str, mac: Mac) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     let mut stem: String = domain.chars().map(plain).take(STEM).collect();
@@ -272,13 +272,13 @@ fn name(domain: &str, mac: Mac) -> String {
 }
 
 impl Translation {
-    /// The contracts of interfaces that are attached, as a text for the agent: also where there are none.
+    /// Returns the contracts of attached interfaces as text for the agent, empty or not.
     pub fn to_toml(&self) -> String {
         let attached = self.contracts.iter().filter(|c| c.attached);
         attached.fold(format!("# Domain {:?}\n", self.domain), |text, c| text + "\n" + &c.vnic.to_toml())
     }
 
-    /// For people: all contracts, where each is from, and what was not translated.
+    /// Describes all contracts, their origins, and untranslated parts for people.
     pub fn explained(&self) -> String {
         let mut text = format!(
             "# Domain {:?}, in the VM's view: tx is what it sends, rx what it receives.\n",
@@ -307,7 +307,7 @@ impl Translation {
         text
     }
 
-    /// The same as an element for the domain's `<metadata>`.
+    /// Returns the same as an element for the domain's `<metadata>`.
     pub fn to_metadata(&self) -> String {
         let mut text = format!("<tidegate:contracts xmlns:tidegate=\"{NAMESPACE}\">\n");
         for (mac, keys) in &self.elements {
@@ -320,11 +320,11 @@ impl Translation {
     }
 }
 
-/// A text as the value of an attribute.
+/// Escapes a text as the value of an attribute.
 fn escaped(text: &str) -> String {
     let with = [("&", "&amp;"), ("<", "&lt;"), ("\"", "&quot;"), ("\n", "&#10;"), ("\t", "&#9;")];
     let text = with.into_iter().fold(text.to_owned(), |text, (plain, safe)| text.replace(plain, safe));
-    // What a terminal would not show as it is.
+    // Invisible characters.
     let reference = |c: char| if is_hidden(c) { format!("&#{};", u32::from(c)) } else { c.into() };
     text.chars().map(reference).collect()
 }

@@ -5,10 +5,10 @@ use std::ops::Range;
 use tidegate_contract::error::Excerpt;
 use tidegate_contract::{Error, Errors};
 
-/// Longest line that is shown with an error, in characters: some programs write a domain in one.
+/// Longest line in an error (characters): some programs write a domain in one.
 const LONGEST: usize = 200;
 
-/// A text, and where it came from.
+/// A text and its origin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'a> {
     pub text: &'a str,
@@ -16,7 +16,7 @@ pub(crate) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Reads it. Document type definitions, and with them entities that grow, are refused.
+    /// Parses it. Document type definitions, and so growing entities, are refused.
     pub fn parse(self) -> Result<Document<'a>, Errors> {
         let options = ParsingOptions { allow_dtd: false, ..ParsingOptions::default() };
         Document::parse_with_options(self.text, options).map_err(|e| {
@@ -27,15 +27,15 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// What is wrong at an element.
+    /// Returns an error at an element.
     pub fn at(self, node: Node<'_, '_>, key: &str, message: impl Into<String>) -> Error {
-        // The start tag's name, not all that the element holds.
+        // The start tag's name, not the whole element.
         let start = node.range().start;
         let end = self.text[start..].find(|c: char| c == '>' || c == '/' || c.is_whitespace());
         self.error(start..start + end.unwrap_or(1), key, message.into())
     }
 
-    /// What is wrong with an attribute.
+    /// Returns an error at an attribute.
     pub fn at_attribute(self, attribute: Attribute<'_, '_>, key: &str, message: impl Into<String>) -> Error {
         self.error(attribute.range(), key, message.into())
     }
@@ -58,7 +58,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// An error of the text as a whole.
+    /// Returns an error of the whole text.
     pub fn nowhere(self) -> Error {
         Error {
             file: self.origin.into(),
@@ -71,7 +71,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The child elements of this name that are libvirt's own: in no namespace.
+/// Returns the child elements of this name in no namespace: libvirt's own.
 pub(crate) fn children<'a, 'i>(node: Node<'a, 'i>, name: &'static str) -> impl Iterator<Item = Node<'a, 'i>> {
     node.children()
         .filter(move |n| n.is_element() && n.tag_name().namespace().is_none() && n.tag_name().name() == name)

@@ -1,4 +1,4 @@
-//! The log of a process: what is said with `tracing`, on standard error.
+//! The log of a process: `tracing` events on standard error.
 //!
 //! ```text
 //!  any thread ── event ──▶ limit ──▶ line: one, clean, cut ──▶ queue ──▶ thread `log` ──▶ standard error
@@ -6,16 +6,16 @@
 //!                              suppressed, counted, told later    lost, counted, told later
 //! ```
 //!
-//! A thread that logs never waits for the program that reads the log: its line is queued or lost. And front ends, guests
-//! and users of the API, who cause lines, do not decide how many there are: of one kind about one subject there are
-//! five at once, then one in ten seconds. Each line is one line, with what cannot be seen written
-//! out (`tidegate-visible`).
+//! A thread that logs never waits for the log's reader: its line is queued or lost. Front ends, guests and
+//! users of the API, who cause lines, do not decide their number: of one kind about one subject there are
+//! five at once, then one in ten seconds. Each event is one line, with invisible characters written out
+//! (`tidegate-visible`).
 //!
-//! - [`limit`]: how many lines of a kind
+//! - [`limit`]: how many lines of a kind are written
 //! - [`line`]: an event as a line
 //! - [`writer`]: the queue, and the thread that writes
 //!
-//! A data plane's worker does not even call `tracing`: it has a ring of its own for what it notes
+//! A data plane's worker does not call `tracing`: it has a ring of its own for its notes
 //! (`tidegate_switch::worker::events`).
 
 pub mod limit;
@@ -35,28 +35,28 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, registry};
 use writer::Writer;
 
-/// How long the end of a process waits for its last lines to be written.
+/// Longest wait for the last lines at the end of a process.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// This process's log.
 static LOG: OnceLock<Arc<Log>> = OnceLock::new();
 
-/// What was not written, since the process started.
+/// Unwritten lines since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Lines that found the queue full: the program that reads the log is too slow.
+    /// Lines without room in the queue: the log's reader is too slow.
     pub lost: u64,
-    /// Lines that were left out because there had been enough of their kind.
+    /// Lines left out because enough of their kind were written.
     pub suppressed: u64,
 }
 
-/// What was not written so far; zeros before [`init`].
+/// Returns the unwritten lines; zeros before [`init`].
 pub fn counts() -> Counts {
     LOG.get().map(|log| log.counts()).unwrap_or_default()
 }
 
-/// Logs to standard error from now on: warnings, more with a higher `verbose` (0 to 3), or what RUST_LOG asks for.
-/// A panic is told there too. When the result is dropped, it waits for the last lines to be written, for at most a second.
+/// Logs to standard error from now on: warnings, more with a higher `verbose` (0 to 3), or as in RUST_LOG.
+/// Panics go there too. Dropping the result waits for the last lines, for at most a second.
 ///
 /// # Panics
 /// If it is called twice.
@@ -71,21 +71,22 @@ pub fn init(verbose: u8) -> Last {
     Last
 }
 
-/// Starts no thread before [`release`]: for a process that gives up its rights while it has one. Lines wait.
+/// Starts no thread before [`release`]: for a process that drops its privileges with a single thread. Lines
+/// wait.
 pub fn hold() {
     if let Some(log) = LOG.get() {
         log.writer.hold();
     }
 }
 
-/// Takes [`hold`] back.
+/// Reverts [`hold`].
 pub fn release() {
     if let Some(log) = LOG.get() {
         log.writer.release();
     }
 }
 
-/// Waits until what was said so far is written, for at most a second.
+/// Waits until all lines so far are written, for at most a second.
 pub fn flush() {
     if let Some(log) = LOG.get() {
         log.writer.flush(LAST_LINES);
@@ -103,7 +104,8 @@ impl Drop for Last {
     }
 }
 
-/// As the standard library tells a panic, but it waits for the log's reader for a second at most: the process is to end.
+/// Reports a panic like the standard library, but waits for the log's reader for a second at most: the
+/// process must end.
 fn panicked(info: &std::panic::PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let mut text = format!("thread '{}' {info}", thread.name().unwrap_or("<unnamed>"));
@@ -146,7 +148,7 @@ impl Log {
         let verdict = lock(&self.limit).ask(key, Instant::now());
         match verdict {
             Verdict::Write => {
-                // Not under the lock: what is said may take time to be put in words.
+                // Not under the lock: formatting may take time.
                 let body = line::body(event);
                 lock(&self.limit).wrote(key, *event.metadata().level(), &body);
                 self.writer.submit(line::line(*event.metadata().level(), &body));
@@ -180,7 +182,7 @@ mod tests {
     use std::io::Read;
     use tracing::subscriber::with_default;
 
-    /// What `say` logs, as it is written.
+    /// Returns the written log of `say`.
     fn said(say: impl FnOnce()) -> (String, Counts) {
         let (mut reader, writer) = io::pipe().unwrap();
         let log = Arc::new(Log::new(writer));
@@ -229,7 +231,7 @@ mod tests {
             let long = "x".repeat(3000);
             for n in 0..5000 {
                 tracing::warn!(port = n, "{long}");
-                // As many kinds as there are lines.
+                // As many kinds as lines.
                 log.writer.submit(long.clone() + "\n");
             }
         });

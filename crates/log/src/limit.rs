@@ -1,18 +1,18 @@
-//! How many lines there are of a kind: five at once about one subject, then one in ten seconds.
+//! Limits lines of a kind: five at once about one subject, then one in ten seconds.
 //!
-//! A kind is a place in the source (a callsite of `tracing`). Its subject is what the line is about: the vNIC, the port,
-//! the domain. A user who chooses names could make subjects without end, so a kind has a limit of its own too, and the
-//! number of subjects that are remembered is bounded.
+//! A kind is a place in the source (a callsite of `tracing`). Its subject is the vNIC, port or domain of
+//! the line. A user who chooses names could make endless subjects, so a kind also has a limit of its own,
+//! and the number of remembered subjects is bounded.
 //!
-//! Pure: the caller says what time it is.
+//! Pure: the caller states the time.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tracing::Level;
 
-/// Of one kind about one subject: lines at once, and the time after which there is one more.
+/// For one kind about one subject: lines at once, and the pause per further line.
 const SUBJECT: Rate = Rate { burst: 5, pause: Duration::from_secs(10) };
-/// Of one kind in all.
+/// For one kind in all.
 const KIND: Rate = Rate { burst: 100, pause: Duration::from_secs(1) };
 /// Delay of the line that reports the number of suppressed lines.
 const REPORT_AFTER: Duration = Duration::from_secs(10);
@@ -32,12 +32,12 @@ pub struct Key {
     pub subject: Option<u64>,
 }
 
-/// Whether a line is written.
+/// The decision on a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is.
+    /// Write it.
     Write,
-    /// It is not.
+    /// Suppress it.
     Suppress {
         /// It is the first suppressed line since the last report: [`Limit::due`] changes.
         first: bool,
@@ -101,10 +101,10 @@ struct Entry {
     excerpt: String,
 }
 
-/// How many lines there were, of all kinds and subjects.
+/// Accounts of all kinds and subjects.
 #[derive(Default)]
 pub struct Limit {
-    /// Of each kind, under no subject; of each kind and subject.
+    /// By kind without subject, and by kind and subject.
     entries: HashMap<Key, Entry>,
     kinds: HashMap<u64, Bucket>,
     /// When the report of suppressed lines is due.
@@ -112,7 +112,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Whether one more line may be written at `now`.
+    /// Decides on one more line at `now`.
     pub fn ask(&mut self, key: Key, now: Instant) -> Verdict {
         let key = self.place(key, now);
         let kind = self.kinds.entry(key.kind).or_insert_with(|| Bucket::full(KIND, now));
@@ -123,7 +123,7 @@ impl Limit {
             level: Level::WARN,
             excerpt: String::new(),
         });
-        // The kind's account is not charged for a line that its subject's does not pay.
+        // A line refused by its subject's account does not charge its kind's.
         if (!of_subject || entry.bucket.take(SUBJECT, now)) && kind.take(KIND, now) {
             return Verdict::Write;
         }
@@ -147,7 +147,8 @@ impl Limit {
         self.due
     }
 
-    /// What was suppressed, the most first, where it is [due](Self::due): a bounded number of lines in ten seconds.
+    /// Returns suppressed lines, the most first, when [due](Self::due): a bounded number of reports in ten
+    /// seconds.
     pub fn overdue(&mut self, now: Instant) -> Vec<Suppressed> {
         if self.due.is_none_or(|due| now < due) {
             return vec![];
@@ -171,8 +172,8 @@ impl Limit {
         told
     }
 
-    /// Where a key is accounted for. With many subjects, those that nothing was said about for long are forgotten;
-    /// where there is no room even so, all further subjects of a kind share one account.
+    /// Returns the account of a key. With many subjects, those without recent lines are forgotten; without
+    /// room even so, all further subjects of a kind share one account.
     fn place(&mut self, key: Key, now: Instant) -> Key {
         if self.entries.len() < SUBJECTS || self.entries.contains_key(&key) {
             return key;
@@ -206,7 +207,7 @@ mod tests {
             }
         }
         assert_eq!(written, [0, 1, 2, 3, 4, 100, 200, 300, 400, 500]);
-        // From the first that was not written on; at each the latest that was.
+        // From the first unwritten one on; each quotes the latest written one.
         let expected = [(105, 99, 100), (205, 99, 200), (305, 99, 300), (405, 99, 400), (505, 99, 500)];
         let expected = expected.map(|(n, lines, last)| (n, lines, format!("line {last}")));
         assert_eq!(told, expected);

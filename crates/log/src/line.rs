@@ -1,4 +1,5 @@
-//! An event as a line: `TIME LEVEL TARGET: MESSAGE key=value ...`, with what cannot be seen written out.
+//! Formats an event as a line: `TIME LEVEL TARGET: MESSAGE key=value ...`, with invisible characters
+//! written out.
 
 use crate::limit::{Key, Suppressed};
 use std::fmt::{self, Write};
@@ -11,14 +12,14 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 /// Longest line, bytes, its end included.
 pub const LONGEST: usize = 4096;
-/// What stands where a line was cut.
+/// Marks a cut.
 const CUT: &str = " [cut]";
 
-/// The fields that say what a line is about, the first of them that it has.
+/// Fields that can be a line's subject; the first present one is.
 const SUBJECTS: [&str; 11] =
     ["vnic", "port", "domain", "call", "nic", "place", "guest", "socket", "folder", "file", "worker"];
 
-/// What an event says: its target, its message, and its other fields.
+/// Formats an event's target, message, and other fields.
 pub fn body(event: &Event<'_>) -> String {
     let mut said = Said::default();
     event.record(&mut said);
@@ -26,7 +27,7 @@ pub fn body(event: &Event<'_>) -> String {
     visible(&format!("{target}: {}{}", said.message, said.fields)).into_owned()
 }
 
-/// A line that says `body` now.
+/// Formats a line with `body` and the present time.
 pub fn line(level: Level, body: &str) -> String {
     let mut line = String::with_capacity(64 + body.len());
     // Writing to a string cannot fail, and a clock without a date says so itself.
@@ -35,12 +36,12 @@ pub fn line(level: Level, body: &str) -> String {
     cut(line)
 }
 
-/// What tells of lines that were not written.
+/// Formats the report of unwritten lines.
 pub fn suppressed(what: &Suppressed) -> String {
     line(what.level, &format!("{} more suppressed: {}", what.lines, what.excerpt))
 }
 
-/// A text as a line that is not too long, with its end.
+/// Cuts a text to a line of allowed length, with its end.
 pub fn cut(mut line: String) -> String {
     let room = LONGEST - CUT.len() - 1;
     if line.len() > room {
@@ -56,7 +57,7 @@ pub fn cut(mut line: String) -> String {
 struct Said {
     message: String,
     fields: String,
-    /// Of a record of the `log` crate.
+    /// For a record of the `log` crate.
     target: Option<String>,
 }
 
@@ -77,7 +78,7 @@ impl Visit for Said {
     }
 }
 
-/// What an event is like, and about.
+/// Returns an event's kind and subject.
 pub fn key(event: &Event<'_>) -> Key {
     let (mut kind, mut subject) = (DefaultHasher::new(), Subject::default());
     event.metadata().callsite().hash(&mut kind);
@@ -85,7 +86,7 @@ pub fn key(event: &Event<'_>) -> Key {
     Key { kind: kind.finish(), subject: subject.best.map(|(_, value)| value) }
 }
 
-/// What an event is about, hashed.
+/// An event's subject, hashed.
 #[derive(Default)]
 struct Subject {
     /// Its place in [`SUBJECTS`], and the value.

@@ -16,22 +16,22 @@ use tracing::Level;
 /// Lines that may wait to be written, each of at most [`line::LONGEST`] bytes.
 pub const QUEUE: usize = 1024;
 
-/// How often it is looked whether all is written.
+/// Pause between looks whether all is written.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Lines that are due by themselves at a time, and when the next ones are.
+/// Returns due lines, and when the next ones are due.
 type Due = Box<dyn FnMut(Instant) -> (Vec<String>, Option<Instant>) + Send>;
 
 enum Message {
     Line(String),
-    /// Something may be due later.
+    /// Reports may be due later.
     Look,
 }
 
 /// Writes lines without waiting.
 pub struct Writer {
     queue: SyncSender<Message>,
-    /// What the thread takes with it; `None` when it runs.
+    /// The thread's state; `None` while it runs.
     stopped: Mutex<Option<Thread>>,
     held: AtomicBool,
     /// Lines that were queued.
@@ -41,7 +41,7 @@ pub struct Writer {
 
 #[derive(Default)]
 struct Counts {
-    /// Lines that were taken from the queue and written, or could not be.
+    /// Lines that were taken from the queue, written or not.
     done: AtomicU64,
     lost: AtomicU64,
 }
@@ -51,12 +51,13 @@ struct Thread {
     out: Box<dyn Write + Send>,
     due: Due,
     counts: Arc<Counts>,
-    /// Lost lines that `out` has been told of.
+    /// Lost lines that were reported to `out`.
     told: u64,
 }
 
 impl Writer {
-    /// Writes to `out`; its thread starts with the first line. `due` is asked, when it said so, for lines of its own.
+    /// Writes to `out`; its thread starts with the first line. `due` returns lines of its own, and when to
+    /// call it next.
     pub fn new(
         out: impl Write + Send + 'static,
         due: impl FnMut(Instant) -> (Vec<String>, Option<Instant>) + Send + 'static,
@@ -85,9 +86,9 @@ impl Writer {
         self.start();
     }
 
-    /// Something may be due later.
+    /// Announces that reports may be due later.
     pub fn look(&self) {
-        // Where the queue is full the thread looks anyway.
+        // With a full queue the thread looks anyway.
         let _ = self.queue.try_send(Message::Look);
         self.start();
     }
@@ -102,13 +103,13 @@ impl Writer {
         self.held.store(true, SeqCst);
     }
 
-    /// Takes [`hold`](Self::hold) back.
+    /// Reverts [`hold`](Self::hold).
     pub fn release(&self) {
         self.held.store(false, SeqCst);
         self.start();
     }
 
-    /// Waits until what was queued is written, for at most `patience`.
+    /// Waits until all queued lines are written, for at most `patience`.
     pub fn flush(&self, patience: Duration) {
         let (queued, end) = (self.queued.load(SeqCst), Instant::now() + patience);
         if queued == 0 {
@@ -126,7 +127,7 @@ impl Writer {
         }
         let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = stopped.take() {
-            // Without a thread nothing is written; that would be the least of this process's troubles.
+            // Without a thread nothing is written; then the process has greater trouble.
             let _ = std::thread::Builder::new().name("log".into()).spawn(move || thread.run());
         }
     }
@@ -154,7 +155,7 @@ impl Thread {
         }
     }
 
-    /// Writes a line, after it how many were lost before.
+    /// Writes a line after a report of earlier lost ones.
     fn write(&mut self, line: &str) {
         if self.out.write_all(line.as_bytes()).and_then(|()| self.out.flush()).is_err() {
             self.counts.lost.fetch_add(1, SeqCst);
@@ -183,7 +184,7 @@ mod tests {
         let sent = 3 * QUEUE as u64;
         (0..sent).for_each(|_| writer.submit(line.clone()));
         let lost = writer.lost();
-        // What a pipe holds is written.
+        // A pipe's contents are written.
         assert!((sent - QUEUE as u64 - 40..sent - QUEUE as u64 + 1).contains(&lost), "{lost} of {sent}");
         let reading =
             std::thread::spawn(move || BufReader::new(reader).lines().map_while(Result::ok).collect());

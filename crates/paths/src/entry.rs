@@ -1,4 +1,4 @@
-//! A name in a folder that is held open, and the socket file that stands there.
+//! A name in a folder that is held open, and the socket file with that name.
 
 use rustix::fs::{
     AtFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Uid, chmod, chownat, openat2, renameat_with,
@@ -18,13 +18,13 @@ use tidegate_contract::check::LONGEST_SOCKET_NAME;
 /// The file that a socket is bound to, as a descriptor (linux/un.h, Linux 4.14; unix(7) does not have it).
 const SIOCUNIXFILE: libc::c_ulong = 0x89e0;
 
-/// Which file it is, whatever it is called.
+/// The identity of a file, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inode {
     dev: u64,
     ino: u64,
-    /// Inode numbers are used again at once: the time of birth tells files apart, ns since the epoch; absent
-    /// where the file system does not keep it.
+    /// Inode numbers are reused at once: the birth time distinguishes files (ns since the epoch); absent if
+    /// the file system lacks it.
     born: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Inode {
     }
 }
 
-/// What stands at a name.
+/// The object at a name.
 #[derive(Debug)]
 pub enum At {
     /// Nothing.
@@ -50,7 +50,7 @@ pub enum At {
 }
 
 impl At {
-    /// The socket, where it is one.
+    /// Returns the socket's identity, if it is a socket.
     pub fn inode(&self) -> Option<Inode> {
         match self {
             Self::Socket(socket) => Some(socket.inode),
@@ -59,13 +59,13 @@ impl At {
     }
 }
 
-/// A name in a folder that is held open: whatever is done here is done in that folder, wherever it is moved and whatever
-/// takes its place.
+/// A name in a folder that is held open: all operations affect that folder, wherever it moves and whatever
+/// replaces it.
 #[derive(Debug)]
 pub struct Entry {
     folder: OwnedFd,
     name: OsString,
-    /// As it was written, for messages.
+    /// As written, for messages.
     path: PathBuf,
 }
 
@@ -74,12 +74,12 @@ impl Entry {
         Self { folder, name: name.into(), path: path.into() }
     }
 
-    /// As it was written, for messages.
+    /// Returns the path as written, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Another name in the same folder: this one, and `suffix`.
+    /// Returns another name in the same folder: this one with `suffix`.
     pub fn beside(&self, suffix: &str) -> io::Result<Self> {
         let longer = |name: &OsStr| {
             let mut name = name.to_owned();
@@ -90,10 +90,10 @@ impl Entry {
         Ok(Self { folder: self.folder.try_clone()?, name: longer(&self.name), path })
     }
 
-    /// Renames `file`, which stands here, to a name where nothing does.
+    /// Renames `file`, which has this name, to an unused name.
     ///
     /// # Errors
-    /// Something stands there; or another file stands here, or there afterwards.
+    /// The new name is used; or another file has this name, or the new one afterwards.
     pub fn rename(&self, file: Inode, to: &Self) -> io::Result<()> {
         let is_it = |at: io::Result<At>| match at?.inode() == Some(file) {
             true => Ok(()),
@@ -104,10 +104,10 @@ impl Entry {
         is_it(to.look())
     }
 
-    /// Looks, without opening the file: the other end of a FIFO, or a device, would notice that.
+    /// Finds the object without opening it: the other end of a FIFO, or a device, would notice that.
     pub fn look(&self) -> io::Result<At> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // What is mounted over a name is not asked what it is: its server may never answer.
+        // An object mounted over a name is not queried: its server may never answer.
         let file = match openat2(&self.folder, &self.name, flags, Mode::empty(), ResolveFlags::NO_XDEV) {
             Err(Errno::NOENT) => return Ok(At::Nothing),
             Err(Errno::XDEV) => return Ok(At::Other("a mount point")),
@@ -116,7 +116,8 @@ impl Entry {
         let there = file.metadata()?;
         let kind = there.file_type();
         Ok(if kind.is_socket() && there.nlink() > 1 {
-            // It may be a hard link to a socket of another user: a change of owner or mode would change that socket.
+            // Perhaps a hard link to another user's socket: a change of owner or mode would change that
+            // socket.
             At::Other("a socket with several names")
         } else if kind.is_socket() {
             At::Socket(SocketFile { inode: Inode::of(&there), file })
@@ -134,9 +135,9 @@ impl Entry {
     /// Binds `socket` to this name.
     ///
     /// # Errors
-    /// `InvalidInput` where the name is too long; otherwise those of bind(2).
+    /// `InvalidInput` if the name is too long; otherwise errors of bind(2).
     pub fn bind(&self, socket: &OwnedFd) -> io::Result<()> {
-        // With the folder in front of it, whatever its descriptor's number, it has room in an address (108 bytes).
+        // With the folder's descriptor in front, of any number, it fits an address (108 bytes).
         if self.name.len() > LONGEST_SOCKET_NAME {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -146,11 +147,11 @@ impl Entry {
         Ok(bind(socket, &address)?)
     }
 
-    /// The file that [`Entry::bind`] made for `socket`, and no other that has taken its place since.
+    /// Returns the file that [`Entry::bind`] made for `socket`, not one that has replaced it.
     pub fn bound(&self, socket: &OwnedFd) -> io::Result<SocketFile> {
         match SocketFile::of(socket.as_fd()) {
-            // Without CAP_NET_ADMIN the kernel does not tell. Who lacks that is not root: what is its own is all it
-            // could give away.
+            // Without CAP_NET_ADMIN the kernel does not tell. Such a process is not root: it could only
+            // give away its own files.
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => match self.look()? {
                 At::Socket(file) if file.owner()? == rustix::process::geteuid().as_raw() => Ok(file),
                 _ => Err(io::Error::other("another program replaced it while it was made")),
@@ -159,7 +160,7 @@ impl Entry {
         }
     }
 
-    /// Removes the name, where `file` stands there; whether it did.
+    /// Removes the name if it is `file`'s; whether it was.
     pub fn unlink(&self, file: Inode) -> io::Result<bool> {
         let is_it = self.look()?.inode() == Some(file);
         if is_it {
@@ -169,7 +170,7 @@ impl Entry {
     }
 }
 
-/// A socket's file, held open: wherever its name leads by now, this is it.
+/// A socket's file, held open, wherever its name leads.
 #[derive(Debug)]
 pub struct SocketFile {
     /// Which it is.
@@ -179,12 +180,12 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// The one that a Unix socket is bound to, or that a connection was accepted at.
+    /// Returns the file that a Unix socket is bound to, or at which a connection was accepted.
     ///
     /// # Errors
     /// There is none, or EPERM without CAP_NET_ADMIN.
     pub fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
-        // SAFETY: the request takes no argument; what it returns is an error or a new descriptor, which no other
+        // SAFETY: the request takes no argument and returns an error or a new descriptor, which no other
         // code owns.
         let file = unsafe {
             match libc::ioctl(socket.as_raw_fd(), SIOCUNIXFILE as _) {
@@ -195,7 +196,7 @@ impl SocketFile {
         Ok(Self { inode: Inode::of(&file.metadata()?), file })
     }
 
-    /// A path that leads to this file and no other, as long as this is held.
+    /// Returns a path that leads to this file only, while it is held.
     pub fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
     }
@@ -204,7 +205,7 @@ impl SocketFile {
         Ok(self.file.metadata()?.uid())
     }
 
-    /// Gives it to a user and a group, where one is named, and sets its permission bits.
+    /// Gives it to a user and a group, if named, and sets its permission bits.
     pub fn give(&self, user: Option<u32>, group: Option<u32>, mode: u32) -> io::Result<()> {
         if user.is_some() || group.is_some() {
             let (user, group) = (user.map(Uid::from_raw), group.map(Gid::from_raw));
@@ -250,12 +251,12 @@ mod tests {
         let expected =
             ["nothing", "a socket", "a regular file", "a directory", "a symbolic link", "a special file"];
         assert_eq!(names.map(what), expected);
-        // A second name of another program's socket is not taken for a socket of ours.
+        // A second name of another program's socket is not taken for ours.
         std::fs::hard_link(path("socket"), path("other")).unwrap();
         assert_eq!(["socket", "other"].map(what), ["a socket with several names"; 2]);
     }
 
-    /// Between bind and the next step the folder's owner exchanges the file, and the folder.
+    /// Between bind and the next step the folder's owner exchanges the file and the folder.
     #[test]
     fn the_file_of_a_socket_is_found_wherever_it_went() {
         let dir = tempfile::tempdir().unwrap();
@@ -267,14 +268,14 @@ mod tests {
         std::fs::rename(path("yard/a"), path("yard/moved")).unwrap();
         let _theirs = UnixListener::bind(path("yard/a")).unwrap();
         let file = ours.bound(&made).unwrap();
-        // The kernel tells this to a process with CAP_NET_ADMIN.
+        // The kernel tells only a process with CAP_NET_ADMIN.
         if SocketFile::of(made.as_fd()).is_ok() {
             file.give(None, None, 0o604).unwrap();
             let mode = |name: &str| path(name).metadata().unwrap().mode() & 0o777;
             assert_eq!((mode("yard/moved"), mode("yard/a") == 0o604), (0o604, false));
             assert!(!ours.unlink(file.inode).unwrap(), "another's file was removed");
         }
-        // A folder that is moved away takes what is done in it along.
+        // A moved folder takes its changes along.
         std::fs::rename(path("yard"), path("elsewhere")).unwrap();
         std::fs::create_dir(path("yard")).unwrap();
         let there = ours.look().unwrap().inode().unwrap();

@@ -12,15 +12,15 @@ const NSFS_MAGIC: FsWord = 0x6e73_6673;
 /// The kind of a namespace, as clone(2) has it (linux/nsfs.h).
 const NS_GET_NSTYPE: libc::c_ulong = 0xb703;
 
-/// Why there is no network namespace to use.
+/// Why a network namespace cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NamespaceError {
-    /// Nothing stands at this path.
+    /// The path does not exist.
     #[error(
         "network namespace {} does not exist: make it first (ip netns add, or a running container)", .0.display()
     )]
     Missing(PathBuf),
-    /// The file at the path is no network namespace, or is not to be used; in words.
+    /// The file is no network namespace, or forbidden; the reason.
     #[error("{0}")]
     Other(String),
 }
@@ -33,11 +33,11 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// The one at `path`, below one of `roots`. What stands there is opened only once it is known to be a namespace: a
-    /// FIFO's writer, or a device, would notice.
+    /// Opens the one at `path`, below one of `roots`. The file is opened only once it is known to be a
+    /// namespace: a FIFO's writer, or a device, would notice.
     ///
     /// # Errors
-    /// It is not there, is none, or is not to be used.
+    /// It does not exist, is none, or is forbidden.
     pub fn open(roots: &Roots, path: &Path) -> Result<Self, NamespaceError> {
         let shown = path.display();
         let missing = || NamespaceError::Missing(path.into());
@@ -49,7 +49,7 @@ impl Namespace {
             PathError::Missing { .. } => missing(),
             other => NamespaceError::Other(other.to_string()),
         })?;
-        // The links in procfs lead to namespaces, and no user can exchange them.
+        // Links in procfs lead to namespaces, and no user can exchange them.
         let follow = fstatfs(&folder).is_ok_and(|fs| fs.f_type == PROC_SUPER_MAGIC);
         let nofollow = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
         let there = openat(&folder, name, OFlags::PATH | OFlags::CLOEXEC | nofollow, Mode::empty());
@@ -69,7 +69,7 @@ impl Namespace {
         Ok(Self { file, path: path.into() })
     }
 
-    /// As it was written, for messages.
+    /// Returns the path as written, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -81,11 +81,11 @@ impl AsFd for Namespace {
     }
 }
 
-/// Runs `work` in a network namespace, on a thread of its own: entering one is for the whole life of a thread. Without one
-/// it runs here.
+/// Runs `work` in a network namespace, on a thread of its own, since entering one is permanent for a
+/// thread. Without a namespace it runs here.
 ///
 /// # Errors
-/// The namespace cannot be entered, or `work` failed; in words.
+/// The namespace cannot be entered, or `work` failed; the reason.
 pub fn within<T: Send + 'static>(
     netns: Option<Namespace>,
     work: impl FnOnce() -> Result<T, String> + Send + 'static,

@@ -10,20 +10,20 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Where vhost-user sockets are, and where guests' may be.
+/// Folder of vhost-user sockets, and possibly guests'.
 const SOCKETS: &str = "/run/tidegate/vm";
-/// Where libvirt has QEMU make the sockets of a domain's channels; which of them, its release says.
+/// Folders of libvirt's sockets of a domain's channels; which one depends on its release.
 const CHANNELS: [&str; 2] = ["/run/libvirt/qemu/channel", "/var/lib/libvirt/qemu/channel"];
-/// Where ip-netns(8) and podman keep network namespaces.
+/// Folder of network namespaces of ip-netns(8) and podman.
 const NAMESPACES: &str = "/run/netns";
-/// Most links that a path leads over (path_resolution(7)).
+/// Most links in a path (path_resolution(7)).
 const LINKS: usize = 40;
-/// What the agent's unit hides from it, or gives it folders of its own for (`ProtectHome=`, `PrivateTmp=`).
+/// Folders that the agent's unit hides from it, or replaces by its own (`ProtectHome=`, `PrivateTmp=`).
 const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
 const SOCKET_OPTION: &str = "--socket-root";
 const NAMESPACE_OPTION: &str = "--netns-root";
 
-/// Below which folders contracts may name what.
+/// Folders below which contracts may name objects.
 #[derive(Clone, Debug)]
 pub struct Paths {
     /// vhost-user sockets: made, given to their owner, connected to and removed.
@@ -35,10 +35,10 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// The folders that every agent has, and those that this one was told of besides.
+    /// Returns the standard folders and these further ones.
     ///
     /// # Errors
-    /// One of those is no absolute path.
+    /// One of these is not an absolute path.
     pub fn new(sockets: &[PathBuf], namespaces: &[PathBuf]) -> Result<Self, String> {
         let guests = CHANNELS.map(PathBuf::from).into_iter().chain(sockets.iter().cloned());
         Ok(Self {
@@ -53,11 +53,11 @@ impl Paths {
 #[derive(Clone, Debug)]
 pub struct Roots {
     folders: Vec<PathBuf>,
-    /// The agent's option that names more.
+    /// The agent's option that adds folders.
     option: &'static str,
 }
 
-/// Why a path is not to be used. Nothing was done there.
+/// Why a path is refused. Nothing was done there.
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
     /// It is below none of the roots.
@@ -69,10 +69,10 @@ pub enum PathError {
         folder: PathBuf,
         /// The roots, in words.
         roots: String,
-        /// The agent's option that names more.
+        /// The agent's option that adds folders.
         option: &'static str,
     },
-    /// Its folder is not there.
+    /// Its folder does not exist.
     #[error("the folder {folder} of {path} does not exist: make it first (mkdir -p {folder})")]
     Missing {
         /// The path.
@@ -80,7 +80,7 @@ pub enum PathError {
         /// Its folder.
         folder: PathBuf,
     },
-    /// Something on the way is a link.
+    /// A component is a link.
     #[error(
         "{path} leads over a symbolic link, which is not followed: name the folder that the link leads to"
     )]
@@ -88,7 +88,7 @@ pub enum PathError {
         /// The path.
         path: PathBuf,
     },
-    /// A file system is mounted on the way.
+    /// A file system is mounted on the path.
     #[error(
         "another file system is mounted on the way from {root} to {path}, and none is entered that users could have \
          mounted: let the agent use the folder where it is mounted (tidegate agent {option} DIR)"
@@ -96,22 +96,22 @@ pub enum PathError {
     Mount {
         /// The path.
         path: PathBuf,
-        /// The root it is below.
+        /// The root above it.
         root: PathBuf,
-        /// The agent's option that names more.
+        /// The agent's option that adds folders.
         option: &'static str,
     },
-    /// The operating system said no.
+    /// The operating system refused.
     #[error("cannot open the folder of {path}: {source}")]
     Io {
         /// The path.
         path: PathBuf,
-        /// What happened.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// How the administrator lets the agent use `folder`; nothing where its service cannot see what users see there.
+/// Advice to let the agent use `folder`; empty if its service cannot see users' files there.
 fn or_allow(folder: &Path, option: &str) -> String {
     if HIDDEN.iter().any(|hidden| folder.starts_with(hidden)) {
         return String::new();
@@ -132,12 +132,12 @@ impl Roots {
         Ok(Self { folders: folders.collect(), option })
     }
 
-    /// Why a contract may not name `path`, by its spelling alone; `None` where it may.
+    /// Returns why a contract may not name `path`, by its spelling alone; `None` if it may.
     pub fn refuse(&self, path: &Path) -> Option<String> {
         self.below(path).err().map(|e| e.to_string())
     }
 
-    /// Why a user other than root and the agent's could put another folder in the place of a root; `None` where
+    /// Returns why a user other than root and the agent's could replace a root by another folder; `None` if
     /// no user can. Files below a root may belong to any user.
     pub fn exposed(&self) -> Option<String> {
         self.folders.iter().find_map(|folder| {
@@ -146,38 +146,38 @@ impl Roots {
         })
     }
 
-    /// The name that `path` ends with, in its folder: resolved once, over no link, and held from then on.
+    /// Returns the last name of `path`, in its folder: resolved once, without links, and held from then on.
     pub fn entry(&self, path: &Path) -> Result<Entry, PathError> {
         let (folder, name) = self.folder(path)?;
         Ok(Entry::new(folder, name, path))
     }
 
-    /// The folder of `path`, held, and the name there.
+    /// Opens the folder of `path`; returns it with the name.
     pub(super) fn folder<'a>(&self, path: &'a Path) -> Result<(OwnedFd, &'a OsStr), PathError> {
         let (root, rest) = self.below(path)?;
         let outside = || self.outside(path);
         let name = rest.file_name().ok_or_else(outside)?;
         let folder = rest.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // Links on the way to a root are the administrator's, as the root itself is.
+        // Links on the path to a root are the administrator's, like the root itself.
         let held = open(root, flags, Mode::empty()).map_err(|e| failed(path, e))?;
-        // A user may mount a file system in a folder of his (fusermount3(1)), and its server may never answer.
+        // A user may mount a file system in his folder (fusermount3(1)), and its server may never answer.
         let resolve = ResolveFlags::BENEATH
             | ResolveFlags::NO_SYMLINKS
             | ResolveFlags::NO_MAGICLINKS
             | ResolveFlags::NO_XDEV;
         let folder = openat2(&held, folder, flags, Mode::empty(), resolve).map_err(|e| match e {
-            // Paths are plain, so it is not `..` that leads out.
+            // Paths are plain, so `..` is not the cause.
             Errno::XDEV => PathError::Mount { path: path.into(), root: root.into(), option: self.option },
             e => failed(path, e),
         })?;
         Ok((folder, name))
     }
 
-    /// The root that `path` is below, and the way from there.
+    /// Returns the root above `path`, and the rest of the path.
     fn below<'a>(&self, path: &'a Path) -> Result<(&Path, &'a Path), PathError> {
         let way = |root: &'_ PathBuf| path.strip_prefix(root).ok().filter(|way| !way.as_os_str().is_empty());
-        // The nearest: the others' way to it may be another.
+        // The nearest: another one's path to it may differ.
         let roots = self.folders.iter().filter_map(|root| Some((root.as_path(), way(root)?)));
         let nearest = roots.min_by_key(|(_, way)| way.components().count());
         nearest.filter(|_| is_plain(path)).ok_or_else(|| self.outside(path))
@@ -195,7 +195,7 @@ impl Roots {
 }
 
 impl Entry {
-    /// The last name of a path that the administrator wrote, in its folder. Links on the way are followed.
+    /// Returns the last name of an administrator's path, in its folder. Links are followed.
     ///
     /// # Errors
     /// The path has no last name, or its folder cannot be opened.
@@ -209,10 +209,11 @@ impl Entry {
 }
 
 impl SocketFile {
-    /// The socket file at `path`, below one of `roots`.
+    /// Returns the socket file at `path`, below one of `roots`.
     ///
     /// # Errors
-    /// `NotFound` where no file is there; `Other`, with the reason, where the path is refused or the file is no socket.
+    /// `NotFound` without a file; `Other`, with the reason, if the path is refused or the file is no
+    /// socket.
     pub fn at(roots: &Roots, path: &Path) -> io::Result<Self> {
         let entry = roots.entry(path).map_err(|e| match e {
             PathError::Missing { .. } => io::ErrorKind::NotFound.into(),
@@ -226,13 +227,13 @@ impl SocketFile {
     }
 }
 
-/// Why others than root and this agent's user could put another folder in the place of `folder`: they can exchange
-/// it, a link that its path leads over, or a folder on the way there.
+/// Returns why users other than root and this agent's could replace `folder`: they can exchange it, a link
+/// in its path, or a folder above it.
 pub fn exposed_way(folder: &Path) -> Option<String> {
     let (mut at, mut links) = (PathBuf::from("/"), 0);
     let parts =
         |path: &Path| path.components().rev().map(|part| part.as_os_str().to_owned()).collect::<Vec<_>>();
-    // The next one last.
+    // The next one is the last element.
     let mut way = parts(folder);
     while let Some(part) = way.pop() {
         match Path::new(&part).components().next() {
@@ -257,7 +258,7 @@ pub fn exposed_way(folder: &Path) -> Option<String> {
     None
 }
 
-/// Why others than root and this agent's user can take names in `folder` away, and put others in their place.
+/// Returns why users other than root and this agent's can replace names in `folder`.
 pub fn exposed(folder: &Path) -> Option<String> {
     let there = folder.metadata().ok()?;
     let who = if !is_trusted(&there) {
@@ -274,7 +275,8 @@ pub fn exposed(folder: &Path) -> Option<String> {
     ))
 }
 
-/// Why another user may rename `child` in `folder`, where all may write and each rename what is his (sticky).
+/// Returns why another user may rename `child` in `folder`, where all may write and rename their own files
+/// (sticky).
 fn exposed_name(folder: &Path, child: &Path) -> Option<String> {
     let owner = child.symlink_metadata().ok().filter(|child| !is_trusted(child))?.uid();
     let shown = child.display();
@@ -294,7 +296,7 @@ fn is_trusted(file: &Metadata) -> bool {
     [root, 0, rustix::process::geteuid().as_raw()].contains(&file.uid())
 }
 
-/// Absolute, and spelt in the one way in which every file below a folder begins with the folder's path.
+/// Whether a path is absolute, and spelt so that every file below a folder begins with the folder's path.
 fn is_plain(path: &Path) -> bool {
     let mut parts = path.components();
     path.is_absolute() && parts.all(|part| matches!(part, Component::RootDir | Component::Normal(_)))
@@ -381,7 +383,7 @@ mod tests {
         for over in ["root/mounted", "root/socket"] {
             assert!(matches!(there(over), At::Other("a mount point")), "{over}: {:?}", there(over));
         }
-        // What the administrator names may be anywhere.
+        // The administrator may name any folder.
         assert!(roots(&[&root, &mounted]).entry(&path("root/mounted/a")).is_ok());
     }
 
@@ -395,7 +397,7 @@ mod tests {
         let mode = |path: &Path, mode| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap()
         };
-        // Anybody may write to the root itself, and to a folder where names cannot be taken from their owner.
+        // All may write to the root itself, and to a folder where names belong to their owners.
         for (folder, bits) in [(&root, 0o777), (&above, 0o1777)] {
             mode(folder, bits);
             assert_eq!(roots(&root).exposed(), None);
@@ -408,7 +410,7 @@ mod tests {
             std::os::unix::fs::chown(&above, Some(4242), None).unwrap();
             assert!(roots(&root).exposed().unwrap().contains("/above belongs to user 4242"));
             std::os::unix::fs::chown(&above, Some(0), None).unwrap();
-            // Where all may write, the owner of a folder may rename it.
+            // Where all may write, a folder's owner may rename it.
             std::os::unix::fs::chown(&root, Some(4242), None).unwrap();
             assert_eq!(roots(&root).exposed(), None);
             mode(&above, 0o1777);
@@ -428,7 +430,7 @@ mod tests {
         symlink("../plain", path("yard/back")).unwrap();
         assert_eq!(exposed_way(&path("link")), None);
         std::fs::set_permissions(path("yard"), std::fs::Permissions::from_mode(0o777)).unwrap();
-        // The link's own folder is safe, where it leads is not; and the other way round.
+        // The link's own folder is safe, its target is not; and the other way round.
         for link in ["link", "yard/back"] {
             let why = exposed_way(&path(link)).unwrap_or_else(|| panic!("{link} is taken"));
             assert!(why.contains("/yard may be written by others"), "{why}");

@@ -1,6 +1,6 @@
 //! vhost-user sockets: listening ones we make, and front ends we dial.
 //!
-//! Their names stand in folders that others may own: see [`crate::Roots`].
+//! Their folders may belong to others: see [`crate::Roots`].
 
 use crate::users;
 use crate::{At, Entry, Inode, SocketFile};
@@ -23,9 +23,9 @@ pub enum Earlier {
     Made(Inode),
 }
 
-/// Makes a listening socket. Owner and mode are set before it listens, so no user connects who may not.
+/// Makes a listening socket. Owner and mode are set before it listens, so no forbidden user connects.
 ///
-/// A socket of ours that is left there is replaced; anything else is left alone and an error.
+/// A leftover socket of ours is replaced; any other object stays, with an error.
 pub fn listen_at(entry: &Entry, owner: &SocketOwner, earlier: Earlier) -> Result<(OwnedFd, Inode), String> {
     let shown = entry.path().display();
     clear(entry, earlier)?;
@@ -59,20 +59,20 @@ pub fn listen_at(entry: &Entry, owner: &SocketOwner, earlier: Earlier) -> Result
     }
 }
 
-/// That nothing stands where a socket shall be made for the first time.
+/// Whether a name is unused, before a first socket.
 pub fn free(entry: &Entry) -> Result<(), String> {
     clear(entry, Earlier::None)
 }
 
-/// Why a socket cannot be made there, without making it; `None` where it can.
+/// Returns why a socket cannot be made there, without making it; `None` if it can.
 pub fn obstacle(entry: &Entry, earlier: Earlier) -> Option<String> {
     ours(entry, earlier).err()
 }
 
-/// Removes the socket of ours that stands there, if one does.
+/// Removes a socket of ours at the name, if any.
 ///
 /// # Errors
-/// Something else stands there.
+/// Another object has the name.
 pub fn clear(entry: &Entry, earlier: Earlier) -> Result<(), String> {
     if let Some(old) = ours(entry, earlier)? {
         let gone = entry.unlink(old.inode);
@@ -81,10 +81,10 @@ pub fn clear(entry: &Entry, earlier: Earlier) -> Result<(), String> {
     Ok(())
 }
 
-/// The socket of ours that stands there; `None` where nothing does.
+/// Returns the socket of ours at the name; `None` if the name is unused.
 ///
 /// # Errors
-/// Something else does.
+/// Another object has the name.
 fn ours(entry: &Entry, earlier: Earlier) -> Result<Option<SocketFile>, String> {
     let shown = entry.path().display();
     let there = match entry.look().map_err(|e| format!("cannot look at {shown}: {e}"))? {
@@ -116,7 +116,7 @@ fn ours(entry: &Entry, earlier: Earlier) -> Result<Option<SocketFile>, String> {
     })
 }
 
-/// The socket at this path, if a process listens at it.
+/// Returns the socket at this path, if a process listens at it.
 pub fn listened_at(entry: &Entry) -> Option<Inode> {
     match entry.look() {
         Ok(At::Socket(there)) if is_live(&there) => Some(there.inode),
@@ -124,8 +124,8 @@ pub fn listened_at(entry: &Entry) -> Option<Inode> {
     }
 }
 
-/// Has a listening socket refuse connections from now on. Another thread may close it much later, and until then
-/// a front end, or an agent that looks whether the socket is in use, would be accepted.
+/// Makes a listening socket refuse connections from now on. Another thread may close it much later; until
+/// then it would accept a front end, or an agent that checks whether it is in use.
 pub fn stop_listening(socket: impl AsFd) {
     if let Err(error) = shutdown(socket, Shutdown::Both) {
         tracing::warn!(%error, "cannot stop listening at a socket");
@@ -136,7 +136,7 @@ pub fn stop_listening(socket: impl AsFd) {
 fn is_live(socket: &SocketFile) -> bool {
     match call(socket) {
         Ok(stream) => {
-            // Its front end may have sent descriptors by it.
+            // Its front end may have sent descriptors.
             tidegate_service::foreign::close(stream);
             true
         }
@@ -144,10 +144,10 @@ fn is_live(socket: &SocketFile) -> bool {
     }
 }
 
-/// Gives `socket`, one of ours, its owner, group and mode, as the contract says.
+/// Gives our `socket` its owner, group and mode by the contract.
 ///
 /// # Errors
-/// It does not stand there any more.
+/// It no longer has the name.
 pub fn set_owner(entry: &Entry, socket: Inode, owner: &SocketOwner) -> Result<(), String> {
     let shown = entry.path().display();
     match entry.look() {
@@ -157,7 +157,7 @@ pub fn set_owner(entry: &Entry, socket: Inode, owner: &SocketOwner) -> Result<()
     }
 }
 
-/// Owner, group and mode; `0o660` where the contract says no mode.
+/// Sets owner, group and mode; `0o660` if the contract has no mode.
 fn give(entry: &Entry, socket: &SocketFile, owner: &SocketOwner) -> Result<(), String> {
     let said = |e: io::Error| format!("socket {}: {e}", entry.path().display());
     let user = owner.user.as_deref().map(users::user).transpose().map_err(said)?;
@@ -166,7 +166,7 @@ fn give(entry: &Entry, socket: &SocketFile, owner: &SocketOwner) -> Result<(), S
     given.map_err(|e| format!("cannot give the socket {} its owner and mode: {e}", entry.path().display()))
 }
 
-/// Removes a socket of ours. Whatever else stands there is left alone.
+/// Removes a socket of ours. Any other object stays.
 pub fn remove(entry: &Entry, earlier: Earlier) {
     let ours = match (entry.look(), earlier) {
         (Ok(At::Socket(_)), Earlier::Made(made)) => Some(made),
@@ -190,7 +190,7 @@ pub enum Dialled {
     NotListening(String),
 }
 
-/// Connects to a front end that listens, without waiting.
+/// Connects to a listening front end, without waiting.
 pub fn dial(entry: &Entry) -> Dialled {
     let shown = entry.path().display();
     let there = match entry.look() {
@@ -237,7 +237,7 @@ mod tests {
         Entry::trusted(path).unwrap()
     }
 
-    /// A folder, and a path in it.
+    /// Returns a folder, and a path in it.
     fn at(name: &str) -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(name);

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::io;
 
-/// The number of a user, given by name or number.
+/// Returns the number of a user, given by name or number.
 pub fn user(name: &str) -> io::Result<u32> {
     if let Ok(number) = name.parse() {
         return Ok(number);
@@ -20,7 +20,7 @@ pub fn user(name: &str) -> io::Result<u32> {
     found.map(|()| entry.pw_uid)
 }
 
-/// The number of a group, given by name or number.
+/// Returns the number of a group, given by name or number.
 pub fn group(name: &str) -> io::Result<u32> {
     if let Ok(number) = name.parse() {
         return Ok(number);

@@ -60,7 +60,7 @@ fn metadata_wins_and_may_say_everything() {
     let flows = FlowQueueing { target: Nanos::new(2_000_000), per_host: true, ..FlowQueueing::default() };
     assert_eq!(vnic.queueing, Queueing::Flows(flows));
     assert!(done.contracts[0].limited_by_libvirt, "libvirt sets its own all the same");
-    // What is printed for the metadata says the same again.
+    // The printed metadata has the same meaning.
     let again = translate(&domain(&done.to_metadata(), &bridge(bandwidth)), "web.xml").expect("translated");
     assert_eq!(again, done);
 }
@@ -191,14 +191,14 @@ fn a_contract_for_no_interface_waits() {
 }
 
 proptest! {
-    /// Any domain name makes a name that a contract may have.
+    /// Any domain name becomes a valid name of a vNIC.
     #[test]
     fn every_domain_has_a_name_for_its_vnics(domain in "\\PC{1,300}", mac in any::<[u8; 6]>()) {
         let vnic = format!("[vnic.{:?}]\nattach = {{ netdev = 'a' }}\nmac = '52:54:00:00:00:01'\nsegment = 0\n", name(&domain, Mac(mac)));
         prop_assert!(tidegate_contract::parse(&vnic, "x").is_ok(), "{}", vnic);
     }
 
-    /// Whatever stands in an attribute, it is a contract or an error, and prints as what it was.
+    /// Any attribute is a contract or an error, and is printed as it was.
     #[test]
     fn attributes_are_read_as_they_were_written(name in "\\PC{0,20}", value in "[ -~\\n\\t]{0,30}", key in "(tx|rx)\\.(max|burst)|name|to|segment") {
         let element = format!("<tg:vnic mac='52:54:00:00:00:01' {key}=\"{}\" mtu=\"{}\"/>", escaped(&value), escaped(&name.replace(|c: char| c.is_control(), "")));
@@ -209,7 +209,7 @@ proptest! {
         }
     }
 
-    /// No text brings the reader down.
+    /// No text makes the reader panic.
     #[test]
     fn nonsense_is_an_error(text in "(<[a-z/]{0,8}( [a-z]{1,5}='[a-z0-9:]{0,20}')?/?>|[a-z ]){0,60}") {
         let _ = translate(&text, "x");
@@ -234,7 +234,7 @@ fn the_guests_limit_port_is_found() {
     let ours = port("unix", "bind", "org.tidegate.limit.0", path);
     let found = guest(&format!("{agent}{ours}"), "");
     assert_eq!(found.as_deref().map(|p| format!(" path='{p}'")).as_deref(), Some(path));
-    // Of a domain that does not run, libvirt has not said which yet.
+    // libvirt chooses that of a stopped domain later.
     assert_eq!(guest(&port("unix", "bind", "org.tidegate.limit.0", ""), ""), None);
     assert_eq!(guest(&format!("{agent}{}", port("unix", "connect", "org.tidegate.limit.0", path)), ""), None);
     assert_eq!(guest(&port("pty", "bind", "org.tidegate.limit.0", path), ""), None);

@@ -16,10 +16,11 @@ pub enum SwitchAction {
         /// Wanted.
         to: Host,
     },
-    /// A vNIC of another agent becomes ours, as it is. It is ours for good once the change that names it is accepted; if the change fails,
-    /// or the agent dies before, it is released. Its traffic does not notice.
+    /// A vNIC of another agent becomes ours, unchanged, without an effect on its traffic. The change that
+    /// names it makes that permanent when accepted; if the change fails, or the agent dies before, the vNIC
+    /// is released.
     Adopt(Vnic),
-    /// An adopted vNIC is the other agent's again.
+    /// An adopted vNIC returns to the other agent.
     Release(Vnic),
     /// The vNIC's connection is made anew; the contract stays.
     Reconnect(Vnic),

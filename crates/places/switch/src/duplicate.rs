@@ -1,4 +1,4 @@
-//! Our duplicates of the descriptors that the switch was given.
+//! Our duplicates of the switch's descriptors.
 
 use std::os::fd::OwnedFd;
 use tidegate_service::foreign::Foreign;

@@ -1,4 +1,4 @@
-//! What an earlier switch or agent has left of a vNIC, where it is what it was said to be.
+//! Descriptors of a vNIC that an earlier switch or agent passed on, after checks.
 //!
 //! ```text
 //!  Conversation: connections, listening sockets, taps ─▶ checks of `left` ─▶ the port that is made again
@@ -14,8 +14,8 @@ use tidegate_paths::socket;
 use tidegate_switch::control::handover::Connected;
 
 impl SwitchPlace {
-    /// Whether the connection that an earlier switch left leads to a front end that connected to the vNIC's socket, or
-    /// that listens at it.
+    /// Whether an earlier switch's connection leads to a front end that connected to the vNIC's socket, or
+    /// listens at it.
     pub(crate) fn is_connection_of(&self, left: &Connected, vnic: &Vnic) -> bool {
         let Some(stream) = left.descriptors.get(&left.kept.stream) else { return false };
         let is_so = match &vnic.attach {
@@ -34,13 +34,15 @@ impl SwitchPlace {
         is_so
     }
 
-    /// The vNIC's listening socket that an earlier agent made; `None` where it made none, or it does not listen at `entry`.
+    /// Returns the vNIC's listening socket of an earlier agent; `None` without one, or if it does not
+    /// listen at `entry`.
     pub(crate) fn left_listener(&mut self, name: &str, entry: &Entry) -> Option<Duplicate> {
         let fd = self.switch.take_link(name)?.pop()?;
         verify::is_listener(&fd, entry).then_some(Duplicate::Listener(fd))
     }
 
-    /// The vNIC's tap that an earlier agent made; `None` where it made none, or a queue is not of that interface.
+    /// Returns the vNIC's tap of an earlier agent; `None` without one, or if a queue is not of that
+    /// interface.
     pub(crate) fn left_tap(
         &mut self,
         name: &str,
@@ -52,8 +54,8 @@ impl SwitchPlace {
         verify::taps(queues, interface, netns.as_ref()).map(Duplicate::Tap)
     }
 
-    /// The socket or tap that this agent made, and that of an earlier one, for the caller to drop. The drop removes an
-    /// interface at once; a socket closes some time later, and takes no connections from now on.
+    /// Takes this agent's socket or tap, and an earlier agent's, for the caller to drop. The drop removes
+    /// an interface at once; a socket closes some time later, and accepts no connections from now on.
     pub(crate) fn let_go(&mut self, vnic: &Vnic) -> [Option<Duplicate>; 2] {
         let held = self.duplicates.remove(&vnic.name);
         let left = match &vnic.attach {

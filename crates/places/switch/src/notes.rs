@@ -1,8 +1,8 @@
-//! What a reader of a plan should know of how the switch keeps a contract. Pure.
+//! Notes for a reader of a plan on how the switch keeps a contract. Pure.
 
 use tidegate_contract::{Discipline, FlowQueueing, Queueing, Vnic};
 
-/// How frames wait for the limits of a contract; nothing where it has none.
+/// Describes how frames wait for a contract's limits; `None` without limits.
 pub fn queueing(vnic: &Vnic) -> Option<String> {
     let waits_to_send = vnic.tx.max.is_some();
     let waits_to_receive = vnic.rx.max.is_some() && vnic.rx.discipline == Discipline::Contract;

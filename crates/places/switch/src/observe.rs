@@ -1,4 +1,4 @@
-//! What is in force: what the switch says of its ports, and what is ours of it.
+//! Observes the state in force: the switch's ports, and our part of them.
 
 use crate::conversation::Conversation;
 use crate::duplicate::Duplicate;
@@ -18,16 +18,16 @@ use tidegate_place::{Keeper, Observed, ObservedVnic, PlaceError};
 use tidegate_switch::control::{Hello, PortStatus};
 use tidegate_switch::stats::Reader;
 
-/// What is kept of a vNIC of one queue pair: its listening socket and connection, the descriptors of its rings, and
-/// regions of an ordinary guest's memory.
+/// Descriptors of a vNIC with one queue pair: its listening socket and connection, its rings' descriptors,
+/// and the regions of an ordinary guest's memory.
 const DESCRIPTORS: usize = 12;
 
 impl SwitchPlace {
     /// [`tidegate_place::Place::observe`].
     pub(crate) fn look(&mut self, coming: &[Vnic]) -> Result<(Observed, Found), PlaceError> {
-        // What is in force goes on being looked at and put right while nothing can be written.
+        // Contracts in force are still observed and repaired while the disk is full.
         let problem = self.record.save().err().map(|e| format!("no change can be made: {e}"));
-        // As below: the switch has no programs loaded and unloaded as it likes.
+        // By our own record: the switch must not load and unload programs at will.
         let has_deadline = self.record.iter().any(|(_, made)| made.vnic.deadline.is_some());
         let culprits = &mut self.culprits;
         let asked = self.switch.ask(|session| {
@@ -43,10 +43,10 @@ impl SwitchPlace {
         let ports: Vec<PortStatus> = ports.into_iter().map(|port| self.believed(port)).collect();
         self.find_sockets(&ports);
         self.check_budget(ports.len());
-        // The agent is not going to make these again.
+        // The agent does not make these again.
         let (record, Conversation { predecessor, fdstore, .. }) = (&self.record, &mut self.switch);
         predecessor.connections.retain(|name, _| {
-            // What the switch says itself is the truth.
+            // The switch's own answer prevails.
             record.get(name).is_some() && fdstore.as_ref().is_none_or(|fdstore| !fdstore.knows(name))
         });
         predecessor.links.retain(|name, _| record.get(name).is_some());
@@ -58,13 +58,14 @@ impl SwitchPlace {
                 ..ObservedVnic::of(&made.vnic, Connection::Disconnected)
             });
         }
-        // By what we gave them: what the switch says of queues and deadlines would have the agent work without end.
+        // By our own settings: the switch's data on queues and deadlines could keep the agent busy without
+        // end.
         let given = self.record.iter().filter(|(name, _)| vnics.get(*name).is_some_and(|vnic| vnic.present));
         let given = given.map(|(_, made)| &made.vnic);
         let own_cpus = self.own_cpus.as_mut().map(|own| own.keep(given, &evidence));
         let own_cpus = own_cpus.cloned().unwrap_or_default();
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
-        // The plan refuses more vNICs than the switch carries: what else is in their way does not matter.
+        // The plan refuses more vNICs than the switch carries: other obstacles do not matter then.
         let new = new.take(plan::MOST);
         let mut ours = HashMap::new();
         for (_, entry) in self.record.iter() {
@@ -77,7 +78,7 @@ impl SwitchPlace {
         Ok((Observed { host, vnics, obstacles, evidence, keeper, own_cpus, problem }, found))
     }
 
-    /// Says, once, that descriptors of so many vNICs may be more than are kept.
+    /// Warns once that the descriptors of so many vNICs may exceed the limit.
     fn check_budget(&mut self, vnics: usize) {
         let (kept, needed) = (self.switch.budget.most(), vnics * DESCRIPTORS);
         let was_short = std::mem::replace(&mut self.is_short, kept < needed);
@@ -92,8 +93,8 @@ impl SwitchPlace {
         }
     }
 
-    /// A port as the switch tells of it, with the attachment that the agent's own record has. An attacker with the
-    /// switch in his hands would otherwise name files for the agent to make, to give away and to remove.
+    /// Returns a port's status with the attachment of our own record. An attacker in the switch could
+    /// otherwise name files for the agent to make, to give away and to remove.
     fn believed(&self, mut port: PortStatus) -> PortStatus {
         if let Some(made) = self.record.get(&port.vnic.name)
             && port.vnic.attach != made.vnic.attach
@@ -107,7 +108,8 @@ impl SwitchPlace {
         port
     }
 
-    /// An agent that died while it made a port's socket did not note the file: it is the one that the port listens at.
+    /// An agent that died while it made a port's socket did not record the file: it is the one at which the
+    /// port listens.
     fn find_sockets(&mut self, ports: &[PortStatus]) {
         for port in ports.iter().filter(|p| p.connection == Connection::Waiting) {
             if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &port.vnic.attach
@@ -120,7 +122,7 @@ impl SwitchPlace {
         }
     }
 
-    /// The recorded socket file; for a vNIC that was not ours, the file at its path.
+    /// Returns the recorded socket file; for another agent's vNIC, the file at its path.
     pub(crate) fn socket_of(&self, vnic: &Vnic) -> Option<Inode> {
         if let Some(made) = self.record.get(&vnic.name) {
             return made.socket;
@@ -131,7 +133,7 @@ impl SwitchPlace {
         }
     }
 
-    /// What stands in the way of an attachment that is to be made; what is ours does not.
+    /// Returns the obstacle to a new attachment; our own objects are none.
     fn obstacle(&self, vnic: &Vnic, ours: &HashMap<AttachmentKey<'_>, &Entry>) -> Option<String> {
         let ours = ours.get(&attachment_key(vnic)?);
         match &vnic.attach {
@@ -139,7 +141,7 @@ impl SwitchPlace {
                 let earlier = ours.map_or(Earlier::None, |made| made.earlier());
                 self.entry(path).map_or_else(Some, |entry| socket::obstacle(&entry, earlier))
             }
-            // A front end need not listen there yet.
+            // A front end may listen there later.
             Attach::VhostUser { path, mode: SocketMode::Client, .. } => self.paths.sockets.refuse(path),
             Attach::Tap { name, netns } => {
                 if ours.is_some() {
@@ -151,11 +153,11 @@ impl SwitchPlace {
         }
     }
 
-    /// Whether the socket that this agent made is gone from its path. `false` where the path is outside the roots by now,
-    /// or the file at it cannot be looked at.
+    /// Whether this agent's socket is gone from its path. `false` if the path is outside the roots now, or
+    /// the file there cannot be read.
     fn is_gone(&self, path: &Path, made: Option<Inode>) -> bool {
         match self.paths.sockets.entry(path) {
-            // Made when it was allowed: what is in force stays.
+            // Made when it was allowed: the contract in force stays.
             Err(PathError::Outside { .. }) => false,
             Err(_) => true,
             Ok(entry) => entry.look().is_ok_and(|there| made.is_none() || there.inode() != made),
@@ -169,7 +171,7 @@ impl SwitchPlace {
             (Attach::Tap { name: interface, .. }, Some(Duplicate::Tap(queues))) => {
                 tap::broken(&queues[0], interface)
             }
-            // A connected front end does not need the path any more: leave it alone.
+            // A connected front end does not need the path any more.
             (Attach::VhostUser { path, mode: SocketMode::Server, .. }, _)
                 if port.connection == Connection::Waiting =>
             {
@@ -188,7 +190,7 @@ impl SwitchPlace {
         let notes = [
             broken.clone(),
             self.waiting.get(name).cloned(),
-            // Why the last front end went says little while none listens, or another one is up.
+            // The last error says little while no front end listens, or another one is connected.
             port.last_error
                 .clone()
                 .filter(|_| !self.waiting.contains_key(name) && port.connection != Connection::Up)
@@ -223,7 +225,7 @@ impl SwitchPlace {
     }
 }
 
-/// The counters of the switch.
+/// Returns the switch's counters.
 pub fn evidence(reader: &Reader) -> Evidence {
     let vnics: BTreeMap<_, _> = reader.vnics().into_iter().map(|s| (s.name.clone(), s)).collect();
     let unsure = |s: &VnicStats| s.misses_possible > 0 || s.misses_asleep > 0;

@@ -24,15 +24,15 @@ use tidegate_switch::control::{Client, SwitchError};
 /// The host switch, reached over its control socket.
 pub struct SwitchPlace {
     pub(crate) switch: Conversation,
-    /// Where contracts may have sockets and taps.
+    /// Folders of sockets and taps that contracts may name.
     pub(crate) paths: Paths,
     pub(crate) record: Record,
     pub(crate) duplicates: HashMap<String, Duplicate>,
-    /// Why a front end that we dial is not connected.
+    /// Why a dialled front end is not connected.
     pub(crate) waiting: HashMap<String, String>,
-    /// What held workers up.
+    /// Culprits of delayed workers.
     pub(crate) culprits: Culprits,
-    /// The descriptors of all vNICs may be more than this process keeps.
+    /// The descriptors of all vNICs may exceed this process's limit.
     pub(crate) is_short: bool,
     /// Keeps other work off its workers' CPUs.
     pub(crate) own_cpus: Option<OwnCpus>,

@@ -18,10 +18,10 @@ use tidegate_testkit::contract::vnic;
 use tidegate_testkit::fake_switch::FakeSwitch;
 
 struct SwitchWorld {
-    /// Ends, by its socket, before the folder goes.
+    /// Ends by its socket, before the folder goes.
     switch: FakeSwitch,
     dir: tempfile::TempDir,
-    /// Of each agent.
+    /// One for each agent.
     foreign: RefCell<Vec<Arc<Budget>>>,
     /// Front ends that listen and wait to be dialled.
     _front_ends: Vec<UnixListener>,
@@ -82,7 +82,7 @@ impl World for SwitchWorld {
         Some(self.other(rate))
     }
 
-    /// The kernel closes the dead agent's descriptors at once; a thread of ours closes them soon.
+    /// The kernel closes a dead agent's descriptors at once; here a thread closes them soon.
     fn bury(&self) {
         let end = Instant::now() + Duration::from_secs(60);
         while self.foreign.borrow().iter().any(|foreign| foreign.held() > 0) {
@@ -139,7 +139,7 @@ fn an_apply_that_dies_anywhere_is_wholly_done_or_not_at_all() {
     dies_anywhere::<SwitchWorld>(6);
 }
 
-/// The points are where things happen: an apply of each kind of action has dozens.
+/// The points are between effects: an apply of each kind of action has dozens.
 #[test]
 fn there_are_many_points() {
     let case = Case {

@@ -1,5 +1,5 @@
-//! What the eBPF programs note of a worker, against what its thread did: nothing of the time in which it ran or slept, and the
-//! task that had its CPU.
+//! The eBPF programs' notes on a worker, against its thread's real behaviour: nothing while it ran or
+//! slept, and the task that had its CPU.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -13,11 +13,11 @@ use tidegate_place_switch::noise::{Interval, Noise, NoiseMeter};
 use tidegate_switch::clock::clock;
 
 const ROUNDS: usize = 30;
-/// How long the worker runs in a round, and how often the other thread runs while it sleeps.
+/// A worker's run in a round, and the other thread's runs while it sleeps.
 const RUNS: Duration = Duration::from_millis(2);
 const OTHERS: usize = 4;
 
-/// The calling thread runs on the last CPU that this process may use, and nowhere else; its number.
+/// Pins the calling thread to the last allowed CPU; returns its number.
 fn on_the_last_cpu() -> u32 {
     let allowed = sched_getaffinity(None).unwrap();
     let last = (0..CpuSet::MAX_CPU).rev().find(|cpu| allowed.is_set(*cpu)).unwrap();
@@ -66,7 +66,7 @@ fn a_worker_is_not_its_own_culprit() {
     let (mut noted, mut asleep, mut itself) = (Vec::new(), Vec::new(), 0);
     for _ in 0..ROUNDS {
         itself = told.recv().unwrap();
-        // By then it sleeps.
+        // It sleeps by then.
         sleep(RUNS);
         let from = clock();
         for _ in 0..OTHERS {
@@ -89,7 +89,7 @@ fn a_worker_is_not_its_own_culprit() {
     };
     assert!(by(itself).is_empty(), "it ran: {:?}", by(itself));
     assert!(!by(other).is_empty(), "both spun on one CPU, and it was not told: {noted:?}");
-    // A CPU that sleeps in a virtual machine may hear a timer late, which is noted, too.
+    // A sleeping CPU of a virtual machine may get a timer late, which is noted, too.
     let within = |(from, to): (u64, u64), i: &Interval| i.to.min(to).saturating_sub(i.from.max(from));
     let idle = || noted.iter().filter(|i| i.noise == Noise::Idle);
     let idle: u64 = asleep.iter().map(|span| idle().map(|i| within(*span, i)).sum::<u64>()).sum();

@@ -1,13 +1,13 @@
-//! How soon the agent connects again to a switch whose conversation broke off.
+//! How soon the agent reconnects to a switch whose conversation broke off.
 //!
 //! ```text
 //!  broke off, had answered a question ──▶ at once          ┐ but no more than 10 of them are saved up,
 //!  broke off, had answered none ──▶ 1 ms, 2 ms, ... 1 s ◀──┘ and one more each 100 ms
 //! ```
 //!
-//! A switch that is killed and started again is back within milliseconds, and is not to wait for this. One that breaks
-//! off each conversation would otherwise be connected to by every query of the API. Pure: the caller says what time it
-//! is.
+//! A switch that is killed and restarted is back within milliseconds, and must not wait for this. One that
+//! breaks off each conversation would otherwise be connected to by every query of the API. Pure: the caller
+//! states the time.
 
 use std::time::{Duration, Instant};
 
@@ -15,18 +15,18 @@ use std::time::{Duration, Instant};
 const SHORTEST: Duration = Duration::from_millis(1);
 /// ... up to this.
 const LONGEST: Duration = Duration::from_secs(1);
-/// One conversation may break off in so much time, in the long run.
+/// Long-run pause per conversation that breaks off.
 const EACH: Duration = Duration::from_millis(100);
-/// What may be saved up of that: ten conversations.
+/// Largest saved pause: ten conversations.
 const SAVED: Duration = Duration::from_secs(1);
 
 /// When the next conversation may begin.
 #[derive(Debug, Default)]
 pub struct Backoff {
     pause: Duration,
-    /// The end of that pause.
+    /// End of the pause.
     over: Option<Instant>,
-    /// When all conversations that broke off are paid for, at one for [`EACH`].
+    /// When all broken conversations are paid for, at [`EACH`] per conversation.
     paid: Option<Instant>,
 }
 
@@ -36,7 +36,8 @@ impl Backoff {
         self.over.is_some_and(|over| now < over) || self.paid.is_some_and(|paid| paid > now + SAVED)
     }
 
-    /// A conversation broke off at `now`; `had_answered` where the switch had answered a whole question in it.
+    /// Notes that a conversation broke off at `now`; `had_answered`: the switch had answered a whole
+    /// question in it.
     pub fn broke(&mut self, now: Instant, had_answered: bool) {
         self.pause = if had_answered { Duration::ZERO } else { (self.pause * 2).clamp(SHORTEST, LONGEST) };
         self.over = Some(now + self.pause);
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// How often a conversation begins within a minute that breaks off at once.
+    /// Returns how often a conversation that breaks off at once begins within a minute.
     fn begun(had_answered: impl Fn(u32) -> bool) -> u32 {
         let start = Instant::now();
         let (mut backoff, mut now, mut begun) = (Backoff::default(), start, 0);
@@ -84,7 +85,7 @@ mod tests {
         for kill in 0..100 {
             backoff.broke(now, true);
             assert!(!backoff.is_too_soon(now), "after {kill} kills");
-            // Of those that were killed before they had answered.
+            // They were killed before they had answered.
             now += Duration::from_millis(20);
             backoff.broke(now, false);
             assert!(!backoff.is_too_soon(now + Duration::from_millis(2)), "after {kill} kills");

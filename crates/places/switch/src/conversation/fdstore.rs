@@ -1,12 +1,11 @@
-//! Duplicates of everything the running switch has, for the switch after it.
+//! Duplicates of the running switch's descriptors, for the next switch.
 //!
 //! ```text
 //!  switch ── notes, descriptors ──▶ thread ─▶ Table: vNIC ─▶ connection, listener, tap
 //!                                     └─ the end: the switch is gone ─▶ Watch
 //! ```
 //!
-//! What front ends wrote to their doorbells meanwhile is in the event counters, and
-//! their connections are open: they do not notice.
+//! Kicks of front ends stay in the event counters, and connections stay open: front ends do not notice.
 
 use super::watch::Watch;
 use rustix::net::{Shutdown, shutdown};
@@ -21,22 +20,22 @@ use tidegate_switch::control::notes::{Note, Notes};
 use tidegate_switch::control::{Client, SwitchError};
 use tidegate_switch::stats::Reader;
 
-/// How long the notes of a switch that is gone take to be read at most.
+/// Longest time to read the notes of a gone switch.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Notes that are read as they come: all ports may speak at once.
+/// Notes read without a pause: all ports may send at once.
 const AT_ONCE: u32 = 50_000;
-/// After those, one in this time.
+/// Pause per note after those.
 const PAUSE: Duration = Duration::from_micros(200);
-/// How often it is looked whether descriptors were closed, where there are too many.
+/// Pause between looks at closed descriptors while there are too many.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What one switch has told.
+/// One switch's notes.
 #[derive(Debug, Default)]
 struct Table {
     told: Handover,
-    /// The thread has ended, and the switch with it.
+    /// The thread and the switch have ended.
     over: bool,
-    /// The agent does not want it any more.
+    /// The agent no longer wants it.
     abandoned: bool,
 }
 
@@ -52,15 +51,15 @@ impl Shared {
     }
 }
 
-/// Keeps what one switch tells.
+/// Stores one switch's notes.
 pub struct FdStore {
     shared: Arc<Shared>,
     statistics: (Reader, OwnedFd),
-    /// Ends with this, whether the switch has ended or not.
+    /// Dropping it ends the conversation, whether the switch has ended or not.
     _conversation: Conversation,
 }
 
-/// What the switch tells, as long as it is wanted.
+/// The switch's notes, while they are wanted.
 struct Conversation(Option<OwnedFd>);
 
 impl Drop for Conversation {
@@ -74,8 +73,8 @@ impl Drop for Conversation {
 }
 
 impl FdStore {
-    /// Begins to keep what the switch of `client` has, as many descriptors as `budget` allows; when it is gone the next
-    /// one is looked for.
+    /// Begins to store the descriptors of the switch of `client`, up to `budget`; when it is gone, the
+    /// watch looks for the next one.
     pub fn start(client: &mut Client, watch: &Arc<Watch>, budget: &Arc<Budget>) -> Result<Self, SwitchError> {
         let (_, reader, statistics) = client.hello()?;
         let notes = client.keep()?;
@@ -95,26 +94,27 @@ impl FdStore {
         self.shared.lock().over
     }
 
-    /// Whether the switch said anything of a vNIC's connection.
+    /// Whether the switch sent notes about a vNIC's connection.
     pub fn knows(&self, vnic: &str) -> bool {
         self.shared.lock().told.connections.contains_key(vnic)
     }
 
-    /// A tap or a listening socket of a vNIC, given away.
+    /// Takes a tap or a listening socket of a vNIC.
     pub fn take_link(&self, vnic: &str) -> Option<Vec<Foreign>> {
         self.shared.lock().told.links.remove(vnic)
     }
 
-    /// Ends with the switch: what it told last becomes part of `predecessor`. Waits for its last notes until `end` at most.
+    /// Ends with the switch: its last notes become part of `predecessor`. Waits for them until `end` at
+    /// most.
     pub fn pass_on(self, predecessor: &mut PredecessorState, end: Instant) {
         let end = end.min(Instant::now() + PATIENCE);
         let mut table = self.shared.lock();
         while !table.over {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // Two processes on the same rings would be worse than front ends that connect again.
+                // Two processes on the same rings would be worse than reconnecting front ends.
                 tracing::error!("the switch before this one has not ended: its connections are left to it");
-                // Its thread may be long in ending, and what it has told would count until then.
+                // Its thread may end late, and its notes would count until then.
                 (table.told, table.abandoned) = (Handover::default(), true);
                 predecessor.connections.clear();
                 predecessor.statistics = None;
@@ -130,7 +130,7 @@ impl FdStore {
             }
         }
         predecessor.links.append(&mut table.told.links);
-        // A switch that was killed before it had a port knows nothing of that port: what the switch before it had holds.
+        // A switch killed before it had a port does not know the port: the older switch's notes hold.
         predecessor.connections.retain(|vnic, connection| {
             let true_now = reader.messages(vnic).is_none_or(|messages| messages == connection.messages);
             if !true_now {
@@ -145,7 +145,7 @@ impl FdStore {
     }
 }
 
-/// The descriptors of switches that are gone.
+/// The descriptors of gone switches.
 #[derive(Debug, Default)]
 pub struct PredecessorState {
     /// Connections by vNIC.
@@ -161,7 +161,7 @@ struct Thread {
     notes: Notes,
     watch: Weak<Watch>,
     budget: Arc<Budget>,
-    /// More descriptors than may be held came, at the last look.
+    /// The last look found more descriptors than may be held.
     is_short: bool,
 }
 
@@ -181,7 +181,7 @@ impl Thread {
                         tracing::error!(%nonsense, "what the switch tells makes no sense");
                     }
                 }
-                // That it lacks them was said.
+                // The lack was logged.
                 Ok(Some((note, None))) => drop(table.told.note_alone(note)),
                 Ok(None) => break,
                 Err(error) => {
@@ -191,7 +191,7 @@ impl Thread {
                 }
             }
         }
-        // Closes what is in its queue, which may take long.
+        // Closing its queue may take long.
         drop(self.notes);
         let mut table = self.shared.lock();
         table.over = true;
@@ -203,8 +203,8 @@ impl Thread {
         }
     }
 
-    /// The next note and its descriptors. While there are too many it is read without them: only such notes, and the end,
-    /// say that some are not in use any more.
+    /// Returns the next note and its descriptors. While there are too many it is read without them: only
+    /// such notes, and the end, tell that some are unused.
     fn next(&mut self) -> io::Result<Option<(Note, Option<Vec<Foreign>>)>> {
         while self.budget.is_over() {
             if !std::mem::replace(&mut self.is_short, true) {
@@ -226,9 +226,9 @@ impl Thread {
     }
 }
 
-/// How fast notes are read.
+/// The pace of reading notes.
 struct Pace {
-    /// Most of the notes that may be read at once, and those that were not, each worth a [`PAUSE`].
+    /// Saved pauses, one [`PAUSE`] per unread note, up to those of the notes that may be read at once.
     saved: Duration,
     at: Instant,
 }
@@ -238,7 +238,7 @@ impl Pace {
         Self { saved: PAUSE * AT_ONCE, at: now }
     }
 
-    /// How long to wait before the next one is read.
+    /// Returns how long to wait before the next one is read.
     fn wait(&mut self, now: Instant) -> Duration {
         let passed = now.saturating_duration_since(self.at);
         self.saved = (self.saved + passed).min(PAUSE * AT_ONCE);

@@ -7,7 +7,7 @@
 //!                └ too early: the last reason                it gave none ─▶ Watch looks for the next switch
 //! ```
 //!
-//! One patience is for the connection and for all answers of a question together.
+//! One patience covers the connection and all answers of a question.
 
 mod backoff;
 mod fdstore;
@@ -29,40 +29,41 @@ use tidegate_switch::stats::Reader;
 pub use watch::Wake;
 use watch::Watch;
 
-/// Asks the switch at one path, as often and as long as it deserves.
+/// Asks the switch at one path, as often as its behaviour allows.
 pub struct Conversation {
     path: PathBuf,
     session: Option<Session>,
-    /// What this agent told the running switch.
+    /// Host-wide settings that this agent sent to the running switch.
     pub host: Option<Host>,
-    /// Start of the switch last spoken to.
+    /// Start of the switch of the last conversation.
     started: u64,
-    /// Keeps what that switch has.
+    /// Stores that switch's descriptors.
     pub fdstore: Option<FdStore>,
-    /// What switches before it have left and it has not got yet.
+    /// Descriptors of earlier switches that the present one has not got yet.
     pub predecessor: PredecessorState,
-    /// Of its descriptors.
+    /// For its descriptors.
     pub budget: Arc<Budget>,
     patience: Patience,
-    /// What went wrong when it was last asked at length.
+    /// The reason of the last failed question.
     trouble: String,
     watch: Arc<Watch>,
 }
 
 /// One connection to the switch.
 pub struct Session {
-    /// Asks.
+    /// For questions.
     pub client: Client,
     /// Its statistics.
     pub reader: Reader,
-    /// What it said of itself.
+    /// Its greeting.
     pub hello: Hello,
-    /// It has answered a whole question, past the `hello` of this connection.
+    /// It has answered a whole question after the `hello` of this connection.
     had_answered: bool,
 }
 
 impl Conversation {
-    /// With the switch whose control socket is `path`. `wake` is called when another switch answers there.
+    /// Begins with the switch whose control socket is `path`. `wake` is called when another switch answers
+    /// there.
     pub fn new(path: &Path, wake: Wake) -> Self {
         Self {
             path: path.to_owned(),
@@ -78,17 +79,17 @@ impl Conversation {
         }
     }
 
-    /// The control socket.
+    /// Returns the control socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Asks the switch. A conversation that broke off is given up; a later question begins the next one. A switch that
-    /// keeps the reconciler waiting, or breaks off again and again, is not asked all the time.
+    /// Asks the switch. A broken conversation is given up; a later question begins the next one. A switch
+    /// that keeps the reconciler waiting, or breaks off repeatedly, is asked less often.
     ///
     /// # Errors
-    /// The switch refused, cannot be reached or stopped answering; or it is too early to ask it again, with the reason of
-    /// the last time.
+    /// The switch refused, is unreachable or stopped answering; or it is too early to ask, with the last
+    /// reason.
     pub fn ask<T>(
         &mut self,
         question: impl FnOnce(&mut Session) -> Result<T, SwitchError>,
@@ -96,7 +97,7 @@ impl Conversation {
         cut::point();
         let began = Instant::now();
         let Some(patience) = self.patience.for_question(began) else {
-            // A switch that is found would not be asked either: the next tick does.
+            // A found switch would not be asked either: the next tick does.
             return Err(self.same_trouble());
         };
         let answer = self.ask_within(began, patience, question);
@@ -107,7 +108,7 @@ impl Conversation {
             Err(_) => {}
         }
         if matches!(answer, Err(SwitchError::Unreachable { .. } | SwitchError::Broken { .. })) {
-            // The next switch is not to wait for a tick, whichever step the last one was gone at.
+            // The next switch must not wait for a tick, at whichever step the last one ended.
             self.watch.look();
         }
         cut::point();
@@ -158,7 +159,7 @@ impl Conversation {
         SwitchError::Broken { path: self.path.clone(), reason: self.trouble.clone() }
     }
 
-    /// A connection whose answers all come within `patience` after `began`.
+    /// Returns a connection whose answers all come within `patience` after `began`.
     fn client(&self, began: Instant, patience: Duration) -> Result<Client, SwitchError> {
         let mut client = Client::connect(&self.path)?.apart()?;
         client.share_patience(began, patience);
@@ -193,7 +194,7 @@ impl Conversation {
         Ok(Session { client, reader, hello, had_answered: false })
     }
 
-    /// A listening socket or tap that an agent before us made, given away.
+    /// Takes a listening socket or tap that an earlier agent made.
     pub fn take_link(&mut self, vnic: &str) -> Option<Vec<Foreign>> {
         let left = self.predecessor.links.remove(vnic);
         left.or_else(|| self.fdstore.as_ref()?.take_link(vnic))
@@ -209,7 +210,8 @@ mod tests {
     use tidegate_switch::control::message::{PROTOCOL, Reply, Request};
     use tidegate_switch::stats::Region;
 
-    /// A switch at `path` that answers each question truly, `late`, and each connection's `most` questions only.
+    /// Starts a switch at `path` that answers each question correctly, `late`, and only `most` questions of
+    /// each connection.
     fn switch(path: &Path, late: Duration, most: usize) -> Arc<AtomicUsize> {
         let (listener, connections) = (UnixListener::bind(path).unwrap(), Arc::<AtomicUsize>::default());
         let counted = Arc::clone(&connections);
@@ -219,7 +221,7 @@ mod tests {
                 counted.fetch_add(1, Ordering::SeqCst);
                 std::thread::spawn(move || {
                     let region = Region::create().unwrap();
-                    // For as long as this connection: the switch lives on.
+                    // For this connection: the switch lives on.
                     let mut kept = Vec::new();
                     for _ in 0..most {
                         let Ok(Some((request, descriptors))) = receive::<Request>(&stream) else { return };
@@ -243,7 +245,7 @@ mod tests {
     fn all_answers_of_a_question_share_one_patience() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("switch.sock");
-        // In time for a patience of each answer's own, with a wide margin.
+        // In time for each answer's own patience, with a wide margin.
         switch(&path, PATIENCE / 2, usize::MAX);
         let mut conversation = Conversation::new(&path, Arc::new(|| {}));
         let began = Instant::now();
@@ -254,7 +256,7 @@ mod tests {
         let took = began.elapsed();
         assert!(matches!(&answer, Err(SwitchError::Broken { reason, .. }) if reason.contains("no answer")));
         assert!(took >= PATIENCE && took < PATIENCE * 2, "{took:?}");
-        // Nor does the second question, with a connection that is new again.
+        // Nor does the second question, on a new connection.
         let began = Instant::now();
         assert!(conversation.ask(|session| session.client.ports()).is_err());
         assert!(began.elapsed() < PATIENCE * 2, "{:?}", began.elapsed());
@@ -262,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_switch_that_breaks_off_is_not_connected_to_by_every_question() {
-        // It breaks off at once; after the hello; after what it takes to keep its descriptors; after one question.
+        // It breaks off at once; after the hello; after the descriptors' conversation; after one question.
         for most in 0..4 {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("switch.sock");

@@ -1,40 +1,41 @@
-//! How long the switch may keep the reconciler waiting: six seconds at once, a quarter of the time in the long run.
+//! How long the switch may keep the reconciler waiting: six seconds at once, a quarter of the time in the
+//! long run.
 //!
-//! A switch that hangs, or that answers each question at the last moment, would otherwise delay every change of every
-//! place, one question after the other. Pure: the caller says what time it is.
+//! A switch that hangs, or answers each question at the last moment, would otherwise delay every change of
+//! every place, one question after the other. Pure: the caller states the time.
 
 use std::time::{Duration, Instant};
 use tidegate_switch::control::client::PATIENCE;
 
-/// Most that is saved up.
+/// Largest saved time.
 const MOST: Duration = Duration::from_secs(6);
-/// A question that is answered sooner costs nothing.
+/// A question answered within this is free.
 const FREE: Duration = Duration::from_millis(100);
-/// With less than this left nothing is asked; after each question that took all of its time with less than twice as
-/// much, up to [`PATIENCE`]: an honest switch on a busy machine is given the time that it needs.
+/// With less than this left no question is asked; each question that used all of its time doubles it, up to
+/// [`PATIENCE`]: an honest switch on a busy machine gets the time that it needs.
 const LEAST: Duration = Duration::from_secs(1);
-/// In so many seconds one is saved.
+/// One second is saved in this many.
 const SHARE: u32 = 4;
 
-/// How much of it was spent.
+/// The spent patience.
 #[derive(Debug)]
 pub struct Patience {
-    /// Spent and not yet saved again; more than [`MOST`] after a question that took longer than it might.
+    /// Spent and not yet saved; more than [`MOST`] after a question that took too long.
     spent: Duration,
     at: Instant,
     /// With less than this left the next question is not asked.
     least: Duration,
-    /// What the last question might take.
+    /// Time of the last question.
     granted: Duration,
 }
 
 impl Patience {
-    /// All of it.
+    /// Returns full patience.
     pub fn new(now: Instant) -> Self {
         Self { spent: Duration::ZERO, at: now, least: LEAST, granted: PATIENCE }
     }
 
-    /// How long a question at `now` may take; `None` where it is too early to ask again.
+    /// Returns how long a question at `now` may take; `None` if it is too early.
     pub fn for_question(&mut self, now: Instant) -> Option<Duration> {
         self.spent = self.spent.saturating_sub(now.saturating_duration_since(self.at) / SHARE);
         self.at = now;
@@ -45,7 +46,7 @@ impl Patience {
         })
     }
 
-    /// A question took so long.
+    /// Notes the time of a question.
     pub fn spent(&mut self, took: Duration) {
         self.spent += took.saturating_sub(FREE);
         self.least = if took < self.granted { LEAST } else { (self.least * 2).min(PATIENCE) };
@@ -56,7 +57,7 @@ impl Patience {
 mod tests {
     use super::*;
 
-    /// Asks again and again for a minute; how long of it was waited. `answers` in this time, or not at all.
+    /// Asks repeatedly for a minute; returns the time waited. The switch answers after `answers`, or never.
     fn waited(answers: Duration) -> (Duration, u32) {
         let start = Instant::now();
         let (mut patience, mut now) = (Patience::new(start), start);
@@ -84,7 +85,7 @@ mod tests {
     fn a_switch_that_does_not_answer_is_waited_for_no_longer_than_its_share() {
         for answers in [300, 1000, 2900, 60_000].map(Duration::from_millis) {
             let (took, asked) = waited(answers);
-            // What a question takes beyond what is free; and what the last one takes.
+            // The charged part of questions, and the last question.
             let most = MOST + Duration::from_secs(60) / SHARE + FREE * asked + PATIENCE;
             assert!(took <= most, "{answers:?}: {took:?} of a minute, in {asked} questions");
             assert!(asked > 5, "{answers:?}: it is asked again");

@@ -1,12 +1,12 @@
-//! Finds the switch that comes after one that is gone.
+//! Finds the next switch after one is gone.
 //!
 //! ```text
 //!  notes end, a question is not answered ──▶ look ─▶ thread: hello? every ms ──answered──▶ wake
 //!  conversations that break off ──▶ Backoff ── too soon ──┘
 //! ```
 //!
-//! A connection says nothing: a process that is being killed takes them until its last
-//! descriptor is closed. Only an answer does.
+//! A connection proves nothing: a process that is being killed accepts them until its last descriptor is
+//! closed. Only an answer does.
 
 use super::backoff::Backoff;
 use std::path::{Path, PathBuf};
@@ -15,20 +15,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_switch::control::{Client, SwitchError};
 
-/// How often it is looked for, at first.
+/// Pause between looks at first.
 const LOOK_SOON: Duration = Duration::from_millis(1);
-/// How often it is looked for when it has not come for [`SOON`].
+/// Pause between looks after [`SOON`].
 const LOOK_LATER: Duration = Duration::from_millis(50);
-/// And when it has not come for [`LATER`].
+/// Pause between looks after [`LATER`].
 const LOOK_SELDOM: Duration = Duration::from_millis(500);
-/// A service manager starts it again within this time.
+/// A service manager restarts it within this time.
 const SOON: Duration = Duration::from_secs(3);
-/// An administrator may.
+/// An administrator may restart it within this time.
 const LATER: Duration = Duration::from_secs(60);
-/// Least time between two switches that were found: each has the reconciler look at all places.
+/// Least time between two found switches: each makes the reconciler look at all places.
 const FOUND_AGAIN: Duration = Duration::from_millis(20);
 
-/// Called when a switch answers where another one ended.
+/// Called when a new switch answers.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// Looks for the switch at one path.
@@ -43,7 +43,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Looks for nothing yet.
+    /// Returns an idle watch.
     pub fn new(path: &Path, wake: Wake) -> Arc<Self> {
         Arc::new(Self {
             path: path.into(),
@@ -55,22 +55,23 @@ impl Watch {
         })
     }
 
-    /// Whether a switch that broke off is not yet to be connected to again.
+    /// Whether it is too soon to reconnect to a switch that broke off.
     pub fn is_too_soon(&self) -> bool {
         self.backoff().is_too_soon(Instant::now())
     }
 
-    /// A conversation with the switch broke off; `had_answered` where the switch had answered a whole question in it.
+    /// Notes that a conversation broke off; `had_answered`: the switch had answered a whole question in it.
     pub fn broke(&self, had_answered: bool) {
         self.backoff().broke(Instant::now(), had_answered);
     }
 
-    /// A question was answered.
+    /// Notes an answered question.
     pub fn answered(&self) {
         self.unproven.store(false, Ordering::Relaxed);
     }
 
-    /// A question found no switch. One that was found a moment ago has broken off by that; one that is away for long has not.
+    /// Notes that a question found no switch. A switch found a moment ago has thus broken off; one that is
+    /// away for long has not.
     pub fn unreachable(&self) {
         if self.unproven.swap(false, Ordering::Relaxed) {
             self.broke(false);
@@ -81,7 +82,8 @@ impl Watch {
         self.backoff.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls [`Wake`] once, as soon as a switch answers. The thread that looks ends with the last owner of this.
+    /// Calls [`Wake`] once, as soon as a switch answers. The looking thread ends with the last owner of
+    /// this.
     pub fn look(self: &Arc<Self>) {
         if self.looking.swap(true, Ordering::SeqCst) {
             return;
@@ -112,7 +114,7 @@ impl Watch {
         if found.is_some_and(|found| found.elapsed() < FOUND_AGAIN) || self.is_too_soon() {
             return false;
         }
-        // Apart: a descriptor that comes with the answer may take long to close.
+        // Separately: closing a descriptor of the answer may take long.
         let hello = Client::connect(&self.path).and_then(Client::apart).and_then(|mut client| client.hello());
         if let Err(SwitchError::Broken { .. }) = hello {
             self.broke(false);
@@ -123,7 +125,7 @@ impl Watch {
     fn found(&self) {
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.unproven.store(true, Ordering::Relaxed);
-        // Before the call: the reconciler that is woken, and finds the switch gone again, asks for another look.
+        // Before the call: the woken reconciler may find the switch gone, and ask for another look.
         self.looking.store(false, Ordering::SeqCst);
         (self.wake)();
     }
@@ -153,7 +155,7 @@ mod tests {
         send(stream, &Reply::Hello(hello), &[region.file().as_fd()])
     }
 
-    /// A TCP socket that takes a minute to close, and its peer.
+    /// Returns a TCP socket that takes a minute to close, and its peer.
     fn lingering() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -177,7 +179,7 @@ mod tests {
         watch.look();
         let (stream, _) = listener.accept().unwrap();
         receive::<Request>(&stream).unwrap().unwrap();
-        // Instead of statistics; only the watch has it then.
+        // In place of statistics; only the watch has it then.
         let hello = Hello { protocol: PROTOCOL, version: "1".into(), pid: 1, started: 1, workers: 1 };
         send(&stream, &Reply::Hello(hello), &[socket.as_fd()]).unwrap();
         drop(socket);
@@ -186,7 +188,7 @@ mod tests {
         while wakes.try_recv().is_err() {
             assert!(Instant::now() < end, "it does not look again");
             match listener.accept() {
-                // A busy machine may have kept this thread from answering in time: then the next look is answered.
+                // A busy machine may have delayed this thread: then the next look is answered.
                 Ok((stream, _)) => drop(respond(&stream)),
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
@@ -200,7 +202,7 @@ mod tests {
         let (woken, wakes) = channel();
         let woken = Mutex::new(woken);
         let watch = Watch::new(&path, Arc::new(move || woken.lock().unwrap().send(()).unwrap()));
-        // A switch that is being killed listens, and closes what it has accepted.
+        // A switch that is being killed listens, and closes accepted connections.
         let listener = UnixListener::bind(&path).unwrap();
         watch.look();
         watch.look();
@@ -213,12 +215,12 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         answer(&listener);
         wakes.recv_timeout(Duration::from_secs(20)).unwrap();
-        // Once for each time it was asked for.
+        // Once for each request.
         watch.look();
         answer(&listener);
         wakes.recv_timeout(Duration::from_secs(20)).unwrap();
         assert!(wakes.try_recv().is_err());
-        // Without an owner the thread ends, and lets go of what it would have called.
+        // Without an owner the thread ends, and releases its callback.
         drop(listener);
         watch.look();
         drop(watch);

@@ -1,4 +1,4 @@
-//! What a time was spent on, of all that is known to have gone on meanwhile. Pure.
+//! Attributes a time to its causes, by all that is known to have happened meanwhile. Pure.
 //!
 //! ```text
 //!  the wait      ├───────────────────────────────────────────────┤
@@ -8,12 +8,12 @@
 //!                ├─own loop─┼task┼soft┼─task───┼───unexplained───┤
 //! ```
 //!
-//! Each nanosecond belongs to one: to what is known most exactly of it. A host that takes the CPU away takes it from
-//! whatever ran there; softirqs and interrupts run in the time of a task; and a loop of the worker lasts through all of them.
+//! Each nanosecond belongs to the most exact cause. A host that takes the CPU takes it from any work there;
+//! softirqs and interrupts run in the time of a task; and a loop of the worker lasts through all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How exactly something tells what a time was spent on; the highest wins.
+/// How exact a cause is; the highest wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     /// The worker was in a loop.
@@ -26,24 +26,24 @@ pub enum Rank {
     Host,
 }
 
-/// Something that went on from `from` to `to`.
+/// An activity from `from` to `to`.
 #[derive(Clone, Debug)]
 pub struct Span<T> {
     /// ns, of the clock of the wait.
     pub from: u64,
     /// See `from`.
     pub to: u64,
-    /// How exactly that is known.
+    /// Its exactness.
     pub rank: Rank,
-    /// What.
+    /// The activity.
     pub what: T,
 }
 
-/// How the time from `from` to `to` divides among what is known of it, ns; `None` is what nothing explains. All together are
-/// that time.
+/// Divides the time from `from` to `to` among its causes (ns); `None` is unexplained time. The sum is the
+/// whole time.
 pub fn shares<T: Ord>(from: u64, to: u64, spans: &[Span<T>]) -> BTreeMap<Option<&T>, u64> {
     let within = |span: &Span<T>| (span.from.clamp(from, to.max(from)), span.to.clamp(from, to.max(from)));
-    // Where each begins and ends, in time.
+    // Beginnings and ends in order of time.
     let mut edges: Vec<(u64, bool, usize)> = Vec::new();
     for (number, span) in spans.iter().enumerate() {
         let (began, ended) = within(span);
@@ -53,7 +53,7 @@ pub fn shares<T: Ord>(from: u64, to: u64, spans: &[Span<T>]) -> BTreeMap<Option<
     }
     edges.sort_unstable();
     let mut shares = BTreeMap::new();
-    // Those that go on, by how exactly they are known; of two alike the later one in the list wins.
+    // The present activities by exactness; of equal ones the later in the list wins.
     let mut open: BTreeSet<(Rank, usize)> = BTreeSet::new();
     let mut since = from;
     let mut spend = |open: &BTreeSet<(Rank, usize)>, since: u64, until: u64| {
@@ -99,7 +99,7 @@ mod tests {
     }
 
     proptest! {
-        /// As when each nanosecond is looked at by itself.
+        /// The same as looking at each nanosecond by itself.
         #[test]
         fn shares_are_those_of_the_nanoseconds(
             from in 0u64..40,

@@ -1,4 +1,5 @@
-//! What held a worker of the switch up while a frame was late: the culprit of a deadline miss of cause `worker`.
+//! Names the culprit of each deadline miss with cause `worker`: what held the worker up while the frame
+//! waited.
 //!
 //! ```text
 //!  misses: from when until when each frame waited ─────────────┐
@@ -6,16 +7,16 @@
 //!  NoiseMeter: what kept workers from their CPUs (eBPF) ───────┘
 //! ```
 //!
-//! - `attribute`: what a time was spent on
+//! - `attribute`: divides a time among its causes
 //! - `pace`: when the eBPF programs are loaded
-//! - `quota`: how many misses of each vNIC are looked at
-//! - `words`: what a culprit is called
+//! - `quota`: how many misses of each vNIC are examined
+//! - `words`: names of culprits
 //!
-//! The eBPF programs run while the agent's record has a vNIC with a deadline, and `--observe-cpu` is on. Where they cannot be had, the
-//! worker's own loops are named all the same, and everything else stays unexplained.
+//! The eBPF programs run while the agent's record has a vNIC with a deadline, and `--observe-cpu` is on.
+//! Without them, the worker's own loops are still named, and other time stays unexplained.
 //!
-//! What the switch says of its loops and misses is not trusted: it is as much as its region has room for, names are those
-//! of vNICs, and numbers lead to nothing but numbers.
+//! The switch's data on loops and misses are not trusted: their amount is bounded by its region, names are
+//! those of vNICs, and numbers have no effect but numbers.
 
 mod attribute;
 pub mod noise;
@@ -33,24 +34,25 @@ use tidegate_evidence::Evidence;
 use tidegate_switch::stats::{LateWait, LongLoop, Reader};
 use words::What;
 
-/// Intervals that are remembered of all workers: those of some seconds, on a host where much goes on.
+/// Remembered intervals of all workers: some seconds of a busy host.
 const REMEMBERED: usize = 8192;
-/// What a frame waited for may go on after it was delivered, and is known when it ends: misses are looked at that long after
-/// it, ns.
+/// A cause may continue after the frame's delivery, and is known when it ends: misses are examined this
+/// long after them (ns).
 const SETTLED: u64 = 20_000_000;
-/// Misses looked at in one look, of all vNICs: a switch that lies does not keep the agent busy.
+/// Misses per look, of all vNICs: a lying switch cannot keep the agent busy.
 const MOST: usize = 16;
-/// Longest wait that is looked into, ns: the longest deadline that a contract may have.
+/// Longest examined wait (ns): the longest possible deadline.
 const LONGEST: u64 = 10_000_000_000;
 
-/// A wake-up that is noted ends when the worker's thread runs, and the worker reads the clock a moment later, ns.
+/// A noted wake-up ends when the worker's thread runs; the worker reads the clock within this time after it
+/// (ns).
 const MOMENT: u64 = 200_000;
 
-/// Since when a worker that slept was to run, where that was noted, `noise` being in the order in which it ended: a frame that
-/// came while the worker slept has woken it. `None` where it slept on, or nothing was noted.
+/// Returns since when a sleeping worker was runnable, if that was noted; `noise` is ordered by end. A frame
+/// that came during its sleep woke it. `None` if it slept on, or nothing was noted.
 fn woken<'a>(wait: &LateWait, noise: impl DoubleEndedIterator<Item = &'a Interval>) -> Option<u64> {
     let mut since = wait.from;
-    // Several tasks may have run one after the other before it.
+    // Several tasks may have run in a row before it.
     for interval in noise.rev().filter(|i| matches!(i.noise, Noise::Task(_) | Noise::Idle)) {
         if interval.to.abs_diff(since) <= MOMENT {
             since = since.min(interval.from.max(wait.asleep));
@@ -62,39 +64,39 @@ fn woken<'a>(wait: &LateWait, noise: impl DoubleEndedIterator<Item = &'a Interva
 /// Names culprits, and counts them.
 #[derive(Debug)]
 pub struct Culprits {
-    /// CPUs may be observed.
+    /// Whether CPUs may be observed.
     observe: bool,
     pace: Pace,
-    /// The switch that is observed, by its process id, or why it is not.
+    /// The observed switch, by its process id, or the reason why it is not.
     meter: Option<(u32, Result<NoiseMeter, String>)>,
     intervals: VecDeque<Interval>,
-    /// When this agent first looked, CLOCK_MONOTONIC: of what was before it knows nothing.
+    /// This agent's first look (CLOCK_MONOTONIC): it knows nothing from before.
     since: u64,
     /// By vNIC.
     found: BTreeMap<String, Found>,
-    /// Looks so far.
+    /// Number of looks.
     looks: usize,
 }
 
-/// What was found of one vNIC's misses.
+/// Findings for one vNIC's misses.
 #[derive(Clone, Debug, Default)]
 struct Found {
-    /// Misses that were looked at, and that the switch still remembers, by number: when each was over, and its culprit. A switch
-    /// that takes over may go on with the misses of the one before, or begin anew with the number 1: the time tells which.
+    /// Examined misses that the switch still remembers, by number: the end of each, and its culprit. A
+    /// switch that takes over may continue the numbers, or begin anew with 1: the time distinguishes.
     looked_at: BTreeMap<u64, (u64, Option<Culprit>)>,
-    /// How many misses each kind is to blame for.
+    /// Number of misses by kind of culprit.
     counts: BTreeMap<String, u64>,
 }
 
 impl Found {
-    /// The culprit of a miss, by its number.
+    /// Returns the culprit of a miss, by its number.
     fn culprit(&self, number: u64) -> Option<&Culprit> {
         self.looked_at.get(&number)?.1.as_ref()
     }
 }
 
 impl Culprits {
-    /// With nothing found yet; CPUs are observed where `observe` says so, and a deadline is in force.
+    /// Returns empty findings; CPUs are observed if `observe` is set and a deadline is in force.
     pub fn new(observe: bool) -> Self {
         let since = tidegate_switch::clock::clock();
         Self {
@@ -108,18 +110,20 @@ impl Culprits {
         }
     }
 
-    /// Observes the workers of the switch with this process id, where one of its vNICs `has_deadline`, and a while longer.
+    /// Observes the workers of the switch with this process id while a vNIC `has_deadline`, and a while
+    /// longer.
     pub fn observe(&mut self, process: u32, has_deadline: bool) {
         let step =
             if self.observe { self.pace.step(Instant::now(), process, has_deadline) } else { Step::Rest };
         if step == Step::Keep {
             return;
         }
-        // The programs end with it: a host without deadlines pays nothing. And those of the switch before go first.
+        // The programs end with it: a host without deadlines pays nothing. Those of an earlier switch end
+        // first.
         self.meter = None;
         self.intervals.clear();
         if step == Step::Wait {
-            // Of misses until they are loaded nothing will be known.
+            // Misses before the load stay unexplained.
             self.since = u64::MAX;
         }
         if step == Step::Load {
@@ -135,7 +139,7 @@ impl Culprits {
         }
     }
 
-    /// Why CPUs are not observed, where a deadline is in force; `None` where they are.
+    /// Returns why CPUs are not observed during a deadline; `None` if they are.
     fn unobserved(&self) -> Option<&str> {
         match &self.meter {
             _ if !self.observe => Some("the agent was started with --observe-cpu off"),
@@ -144,13 +148,13 @@ impl Culprits {
         }
     }
 
-    /// Names the culprits of misses that are new, of these vNICs; it forgets all others.
+    /// Names the culprits of new misses of these vNICs; forgets all others.
     pub fn look<'a>(&mut self, reader: &Reader, vnics: impl Iterator<Item = &'a str>) {
         let until = tidegate_switch::clock::clock().saturating_sub(SETTLED);
         let waits = |name| reader.late_waits(name).into_iter().take_while(|wait| wait.to <= until).collect();
         let waits: BTreeMap<&str, Vec<LateWait>> = vnics.map(|name| (name, waits(name))).collect();
         self.found.retain(|name, _| waits.contains_key(name.as_str()));
-        // After the misses: what is fetched now has all that they waited for.
+        // After the misses: the fetched intervals now include all their causes.
         if let Some((_, Ok(meter))) = &self.meter {
             self.intervals.extend(meter.take());
             let old = self.intervals.len().saturating_sub(REMEMBERED);
@@ -163,7 +167,7 @@ impl Culprits {
             let mut is_new = |wait: &LateWait| {
                 let known = before.remove(&wait.number).filter(|(to, _)| *to == wait.to);
                 let is_new = known.is_none() && wait.asleep >= self.since;
-                // Also of one that there is no time for.
+                // Also a miss for which there is no time.
                 found.looked_at.insert(wait.number, known.unwrap_or((wait.to, None)));
                 is_new
             };
@@ -178,7 +182,7 @@ impl Culprits {
         let mut loops: BTreeMap<usize, Vec<LongLoop>> = BTreeMap::new();
         for ((name, waits), quota) in new.into_iter().zip(quotas) {
             let mut found = self.found.remove(name).unwrap_or_default();
-            // Of the latest, readers see the culprit first.
+            // Readers see the culprits of the latest first.
             for wait in &waits[waits.len() - quota..] {
                 let loops = loops.entry(wait.worker).or_insert_with(|| reader.long_loops(wait.worker));
                 let Some((delay, culprit)) = self.culprit(wait, loops) else { continue };
@@ -197,8 +201,8 @@ impl Culprits {
         }
     }
 
-    /// How long a frame waited, ns, and for what; `None` where it was in time by what is known of the worker's wake-up, or
-    /// waited for longer than any deadline.
+    /// Returns a frame's wait (ns) and its cause; `None` if the wake-up shows it was in time, or if it
+    /// waited longer than any deadline.
     fn culprit(&self, wait: &LateWait, loops: &[LongLoop]) -> Option<(u64, Culprit)> {
         if wait.to.saturating_sub(wait.from) > LONGEST {
             return None;
@@ -213,7 +217,7 @@ impl Culprits {
         Some((delay, words::culprit(&shares(from, wait.to, &spans))?))
     }
 
-    /// Enters what was found.
+    /// Enters the findings.
     pub fn enter(&self, evidence: &mut Evidence) {
         for (name, found) in &self.found {
             for miss in evidence.misses.get_mut(name).into_iter().flatten() {
@@ -253,7 +257,7 @@ mod tests {
             None,
             "nobody says that it was to run"
         );
-        // The frame cannot have come before that.
+        // The frame cannot have come earlier.
         let wait = LateWait { asleep: 4_000_000, ..wait };
         assert_eq!(
             super::woken(&wait, [interval(3_000_000, 4_990_000, Noise::Idle)].iter()),
@@ -261,7 +265,7 @@ mod tests {
         );
     }
 
-    /// Enters a miss of cause `worker` into the log of a vNIC.
+    /// Enters a miss of cause `worker` into a vNIC's log.
     fn enter(slot: &VnicSlot, number: u64, to: u64, delay: u64, slept: u64) {
         let record = &slot.miss_log[(number as usize - 1) % slot.miss_log.len()];
         record.at.set(to);
@@ -289,7 +293,7 @@ mod tests {
         assert_eq!(look(&before), (1, Some(2_000_000)), "each is looked at once");
         inherits.inherit(&Reader::open(before.file()).unwrap());
         assert_eq!(look(&inherits), (1, Some(2_000_000)));
-        // As many misses as there were, of which none is known.
+        // As many misses as before, all unknown.
         enter(anew.claim(1, "voice"), 1, 5_000_000, 3_000_000, 0);
         assert_eq!(look(&anew), (2, Some(3_000_000)));
         assert_eq!(look(&anew), (2, Some(3_000_000)));
@@ -345,7 +349,7 @@ mod tests {
         own.number.set(1);
         layout.workers[0].long_loops_seen.set(1);
         miss(1, 4_100_000, 1_200_000, 0);
-        // Late only if it came as soon as the worker fell asleep, of which nothing is known.
+        // Late only if it came just as the worker fell asleep, which is unknown.
         miss(2, 4_100_000, 10_000, 2_000_000);
         let reader = Reader::open(region.file()).unwrap();
         let look = |culprits: &mut Culprits| {
@@ -361,7 +365,7 @@ mod tests {
             ("own loop of 900 us (800 us for frames of voice)", 900_000)
         );
         assert_eq!(second, None);
-        // Each is looked at once; what happened before this agent looked is not its to explain.
+        // Each is examined once; this agent does not explain misses before its start.
         assert_eq!(look(&mut culprits).0["own_loop"], 1);
         miss(3, 9_000_000, 3_000_000, 0);
         culprits.since = 7_000_000;

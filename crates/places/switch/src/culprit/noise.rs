@@ -1,11 +1,11 @@
-//! What keeps the switch's workers from their CPUs: what the programs of `noise.bpf.c` see.
+//! What keeps the switch's workers from their CPUs, as seen by the programs of `noise.bpf.c`.
 //!
 //! ```text
 //!  sched, softirq, irq, timer tracepoints ─▶ map `intervals`, the latest 4096 ─▶ NoiseMeter::take ─▶ Interval
 //! ```
 //!
-//! The programs find the workers by the process id of the switch and the names of its threads (`worker-N`): a switch that lies
-//! about its process id has threads of that process seen, and of no other. They run for as long as the [`NoiseMeter`] lives.
+//! The programs find workers by the switch's process id and thread names (`worker-N`): a switch that lies
+//! about its process id exposes threads of that process only. They run while the [`NoiseMeter`] lives.
 
 use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder};
 use std::fmt;
@@ -14,13 +14,13 @@ const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/noise.bpf.o"));
 
 /// Shorter intervals are not noted, ns.
 pub const SHORTEST: u64 = 50_000;
-/// Intervals kept until they are fetched: `max_entries` of `intervals`.
+/// Intervals stored until they are fetched: `max_entries` of `intervals`.
 pub const KEPT: usize = 4096;
 /// `NAME` of `noise.h`.
 const NAME: usize = 16;
 /// `struct interval`.
 const SIZE: usize = 2 * 8 + 6 * 4 + NAME;
-/// The inode of the PID namespace that numbers of processes are of in the kernel (PROC_PID_INIT_INO).
+/// Inode of the PID namespace of the kernel's process numbers (PROC_PID_INIT_INO).
 const INITIAL: u64 = 0xefff_fffc;
 
 /// The kernel's softirqs, by their numbers (linux/interrupt.h).
@@ -32,18 +32,18 @@ const SOFTIRQS: [&str; 10] =
 pub struct Task {
     /// Its number in the initial PID namespace.
     pub pid: u32,
-    /// Its name: up to 15 printable ASCII characters, others are `?`. Its user can choose it.
+    /// Its name: up to 15 printable ASCII characters, others are `?`. A user can choose it.
     pub name: String,
 }
 
-/// What kept a worker from its CPU.
+/// A cause that keeps a worker from its CPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Noise {
-    /// Another task ran while the worker was to run.
+    /// Another task ran while the worker was runnable.
     Task(Task),
-    /// The CPU was idle although the worker was to run, or a timer to end.
+    /// The CPU was idle although the worker was runnable, or a timer due.
     Idle,
-    /// A softirq; `task` is who ran meanwhile, `None` where that was the worker itself.
+    /// A softirq; `task` is the interrupted task, `None` for the worker itself.
     Softirq {
         /// Such as `NET_RX`.
         name: &'static str,
@@ -56,7 +56,7 @@ pub enum Noise {
     Stolen,
 }
 
-/// A time in which a worker was kept from running.
+/// A time in which a worker did not get its CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interval {
     /// CLOCK_MONOTONIC, ns.
@@ -65,14 +65,14 @@ pub struct Interval {
     pub to: u64,
     /// The worker's number.
     pub worker: usize,
-    /// Where.
+    /// The CPU.
     pub cpu: u32,
-    /// By what.
+    /// The cause.
     pub noise: Noise,
 }
 
 impl Interval {
-    /// From `struct interval`; `None` where that is none.
+    /// Parses `struct interval`; `None` if it is invalid.
     fn read(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < SIZE {
             return None;
@@ -105,15 +105,15 @@ fn printable(name: &[u8]) -> String {
 /// CPUs cannot be observed.
 #[derive(Debug, thiserror::Error)]
 pub enum NoiseError {
-    /// The kernel, or a right to it.
+    /// The kernel, or a missing right.
     #[error("cannot {what}: {source}")]
     Kernel {
-        /// What was tried.
+        /// The attempt.
         what: &'static str,
-        /// What came of it.
+        /// The error.
         source: libbpf_rs::Error,
     },
-    /// Numbers of processes are others in the kernel.
+    /// Process numbers differ from the kernel's.
     #[error(
         "this process is in a PID namespace of its own, where it cannot tell the switch's threads in the kernel"
     )]
@@ -124,16 +124,16 @@ fn failed(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> NoiseError {
     move |source| NoiseError::Kernel { what, source }
 }
 
-/// The programs, at work.
+/// The running programs.
 pub struct NoiseMeter {
     intervals: MapHandle,
-    // Dropped first: they end with the programs.
+    // Dropped first: the programs end with them.
     _links: Vec<Link>,
     _object: Object,
 }
 
 impl NoiseMeter {
-    /// Loads the programs, and has what keeps threads named `worker-N` of this process from running be noted.
+    /// Loads the programs, which note what keeps threads `worker-N` of this process from running.
     ///
     /// # Errors
     /// No right to (`CAP_BPF` and `CAP_PERFMON`), a PID namespace of our own, or a kernel without BTF or one of the
@@ -167,10 +167,11 @@ impl NoiseMeter {
         Ok(Self { intervals, _links: links, _object: object })
     }
 
-    /// What was noted since the last time, in the order in which it ended: [`KEPT`] at most, older ones are lost.
+    /// Takes the intervals since the last call, in order of their ends: at most [`KEPT`], older ones are
+    /// lost.
     pub fn take(&self) -> Vec<Interval> {
         let next = || self.intervals.lookup_and_delete(&[]).ok().flatten();
-        // While it is fetched, more may come.
+        // More may come meanwhile.
         std::iter::from_fn(next).take(2 * KEPT).filter_map(|bytes| Interval::read(&bytes)).collect()
     }
 }

@@ -1,30 +1,31 @@
-//! When the eBPF programs are loaded, and when they go. Pure. A switch may say at each look that it is another process, and a
-//! user of the API may set a deadline and take it away, without end: loading takes the kernel tens of milliseconds.
+//! When the eBPF programs are loaded and removed. Pure. A switch may report another process at each look,
+//! and a user of the API may set and remove a deadline, without end: loading takes the kernel tens of
+//! milliseconds.
 
 use std::time::{Duration, Instant};
 
-/// They are loaded no more often.
+/// Least pause between loads.
 const AGAIN: Duration = Duration::from_secs(10);
-/// They stay so long after the last deadline went.
+/// How long they stay after the last deadline.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// What is done with the programs.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// They stay, where there are any.
+    /// Leaves them, if loaded.
     Keep,
-    /// They go: no deadline is in force.
+    /// Removes them: no deadline is in force.
     Rest,
-    /// They go, and are loaded for another process at a later look.
+    /// Removes them, to load them for another process at a later look.
     Wait,
-    /// They are loaded anew.
+    /// Loads them anew.
     Load,
 }
 
-/// What was done before.
+/// The earlier steps.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// The process that is observed.
+    /// The observed process.
     process: Option<u32>,
     /// When they were last loaded.
     loaded: Option<Instant>,
@@ -33,7 +34,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// What is to be done at `now`, for this process.
+    /// Returns the step at `now`, for this process.
     pub fn step(&mut self, now: Instant, process: u32, has_deadline: bool) -> Step {
         let within = |then: Option<Instant>, span: Duration| {
             then.is_some_and(|then| now.saturating_duration_since(then) < span)
@@ -87,7 +88,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any statistics of the switch, and any deadlines.
+        /// For any statistics and deadlines.
         #[test]
         fn loads_are_far_apart(looks in prop::collection::vec((0_u64..5_000, 0_u32..3, any::<bool>()), 0..200)) {
             let (mut pace, begin) = (Pace::default(), Instant::now());

@@ -1,21 +1,21 @@
-//! How many misses of each vNIC are looked at, where there are more than can be. Pure.
+//! How many misses of each vNIC are examined when there are too many. Pure.
 //!
 //! ```text
 //!  new misses   voice 3   web 32   bulk 32   ──▶ 40 at most ──▶ 3, 19, 18
 //! ```
 //!
-//! A vNIC whose frames are late all the time takes nothing from one that misses now and then.
+//! A vNIC with constant misses takes nothing from one with a few.
 
-/// How many misses of each vNIC are looked at, where each has `new` ones: `most` in all. A vNIC that gets fewer than it has new
-/// gets at most one fewer than any other. What cannot be divided goes to the vNICs from the place `first` on; callers give
-/// another place each time.
+/// Returns how many misses of each vNIC are examined, with `new` ones each and `most` in all. A vNIC that
+/// gets fewer than its new ones gets at most one fewer than any other. The indivisible rest goes to the
+/// vNICs from `first` on; callers rotate it.
 pub fn quotas(new: &[usize], most: usize, first: usize) -> Vec<usize> {
     let count = new.len().max(1);
     let mut order: Vec<usize> = (0..new.len()).collect();
     order.sort_by_key(|at| (new[*at], (at + count - first % count) % count));
     let mut quotas = vec![0; new.len()];
     let mut left = most;
-    // The vNIC with the fewest comes first: what it leaves is for the others.
+    // The vNIC with the fewest first: its rest is for the others.
     for (done, at) in order.iter().enumerate() {
         quotas[*at] = new[*at].min(left.div_ceil(new.len() - done));
         left -= quotas[*at];
@@ -55,7 +55,7 @@ mod tests {
             }
         }
 
-        /// Where even one each is too much, each has its turn.
+        /// If even one each is too much, each has its turn.
         #[test]
         fn no_vnic_is_left_out_for_ever(count in 1usize..20, most in 1usize..20) {
             let mut had = vec![0; count];

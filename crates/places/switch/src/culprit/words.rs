@@ -1,4 +1,4 @@
-//! What culprits are called. Pure.
+//! Names of culprits. Pure.
 
 use super::attribute::{Rank, Span};
 use crate::culprit::noise::Interval;
@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use tidegate_evidence::{Culprit, CulpritKind};
 use tidegate_switch::stats::{LongLoop, LoopPart};
 
-/// What a time was spent on, alike where it counts together.
+/// An activity; equal ones count together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What<'a> {
-    /// A CPU was kept from a worker.
+    /// A CPU was taken from a worker.
     Noise(u32, &'a Noise),
     /// The worker was in a loop.
     Loop(&'a LongLoop),
 }
 
 impl<'a> What<'a> {
-    /// Of what kept a worker from its CPU.
+    /// Returns the span of an interval.
     pub fn of_noise(interval: &'a Interval) -> Span<Self> {
         let rank = match &interval.noise {
             Noise::Task(_) | Noise::Idle => Rank::Task,
@@ -28,7 +28,7 @@ impl<'a> What<'a> {
         Span { from: interval.from, to: interval.to, rank, what }
     }
 
-    /// Of a loop of the worker.
+    /// Returns the span of a worker's loop.
     pub fn of_loop(one: &'a LongLoop) -> Span<Self> {
         Span { from: one.began, to: one.ended, rank: Rank::Loop, what: Self::Loop(one) }
     }
@@ -51,7 +51,7 @@ impl<'a> What<'a> {
             Self::Noise(cpu, Noise::Softirq { name, task: None }) => {
                 format!("{name} in the worker's own time on CPU {cpu}")
             }
-            // A kernel thread for it says by its name which CPU it is of.
+            // A kernel thread's name tells its CPU.
             Self::Noise(_, Noise::Softirq { name, task: Some(task) })
                 if task.name.starts_with("ksoftirqd/") =>
             {
@@ -80,8 +80,8 @@ fn words_of_loop(one: &LongLoop) -> String {
     format!("own loop of {} ({part})", duration(one.ended.saturating_sub(one.began)))
 }
 
-/// Who is to blame, of what a time was spent on: the kind that it was spent on for longest, by the name of the longest of that
-/// kind. `None` of no time.
+/// Returns the culprit: the kind with the longest total time, by the name of its longest activity. `None`
+/// without any time.
 pub fn culprit(shares: &BTreeMap<Option<&What<'_>>, u64>) -> Option<Culprit> {
     let mut kinds = BTreeMap::<CulpritKind, (u64, Vec<(u64, Option<What<'_>>)>)>::new();
     for (what, ns) in shares {
@@ -90,7 +90,7 @@ pub fn culprit(shares: &BTreeMap<Option<&What<'_>>, u64>) -> Option<Culprit> {
         *total += ns;
         all.push((*ns, what));
     }
-    // Of two alike, what is explained: it comes before.
+    // Of equal ones the explained: it comes before.
     let (kind, (took, all)) = kinds.into_iter().rev().max_by_key(|(_, (total, _))| *total)?;
     let others = if all.len() > 1 { " and others" } else { "" };
     let (_, what) = all.into_iter().max()?;
@@ -98,7 +98,7 @@ pub fn culprit(shares: &BTreeMap<Option<&What<'_>>, u64>) -> Option<Culprit> {
     Some(Culprit { kind: kind.label().into(), what, took })
 }
 
-/// A time, in three digits at most.
+/// Formats a time with three digits at most.
 pub fn duration(ns: u64) -> String {
     match ns {
         0..10_000_000 => format!("{} us", ns / 1_000),

@@ -8,7 +8,8 @@ pub type Cpus = BTreeSet<usize>;
 /// More than any Linux has (CONFIG_NR_CPUS).
 const MOST: usize = 8192;
 
-/// A list such as `0-3,7`; empty where nothing is said. `None` where it is no list, or names a CPU that no Linux has.
+/// Parses a list such as `0-3,7`; empty text is an empty list. `None` if it is no list, or names an
+/// impossible CPU.
 pub fn from_list(text: &str) -> Option<Cpus> {
     let mut cpus = Cpus::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -22,7 +23,7 @@ pub fn from_list(text: &str) -> Option<Cpus> {
     Some(cpus)
 }
 
-/// A mask as the kernel takes it: words of 32 bits in hexadecimal, the highest first.
+/// Formats a mask for the kernel: words of 32 bits in hexadecimal, the highest first.
 pub fn mask(cpus: &Cpus) -> String {
     let words = cpus.last().map_or(0, |last| last / 32) + 1;
     let word = |at: usize| {
@@ -36,7 +37,7 @@ pub fn mask(cpus: &Cpus) -> String {
     words.collect::<Vec<_>>().join(",")
 }
 
-/// A mask as [`mask`] writes it, however many leading zeros the kernel shows. `None` where it is none.
+/// Normalises a mask to the form of [`mask`], whatever its leading zeros. `None` if it is none.
 pub fn same_mask(text: &str) -> Option<String> {
     let mut cpus = Cpus::new();
     for (at, word) in text.trim().rsplit(',').enumerate() {
@@ -58,7 +59,7 @@ mod tests {
             prop_assert_eq!(from_list(&list), Some(cpus.clone()));
             let written = mask(&cpus);
             prop_assert_eq!(same_mask(&written), Some(written.clone()));
-            // As the kernel shows it: each word with all its digits, and words for CPUs that could come.
+            // In the kernel's form: each word with all its digits, and words for possible CPUs.
             let shown = written.split(',').map(|word| format!("{word:0>8}")).collect::<Vec<_>>().join(",");
             prop_assert_eq!(same_mask(&format!("00000000,{shown}\n")), Some(written.clone()));
             let bits: u32 = written.split(',').map(|word| u32::from_str_radix(word, 16).unwrap().count_ones()).sum();

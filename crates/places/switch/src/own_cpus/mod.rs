@@ -8,9 +8,9 @@
 //! ```
 //!
 //! - `cpus`: sets of CPUs, as text (pure)
-//! - `plan`: what each setting shall be, and what is done with it (pure)
-//! - `situation`: what decides, of the switch and of the machine (pure)
-//! - `record`: what was set, and what it was before
+//! - `plan`: the wanted value of each setting, and the step to it (pure)
+//! - `situation`: the deciding facts of the switch and the machine (pure)
+//! - `record`: our settings, and the values before them
 //! - `sysfs`: settings as files
 //! - `threads`: the agent's own threads
 
@@ -41,28 +41,28 @@ use tidegate_paths::Roots;
 
 /// Interval of rechecks: changes by other programs are found, failed writes are tried again.
 const LOOK: Duration = Duration::from_secs(10);
-/// What is wanted is brought about no more often, however often the switch says something else: it costs system calls for
-/// each queue, and a write to disk.
+/// Least pause between changes, however often the switch's answers change: each costs system calls for each
+/// queue, and a write to disk.
 const APART: Duration = Duration::from_secs(2);
 
-/// What is lost where workers' CPUs halt.
+/// The consequence of halting workers' CPUs.
 const LOST_TO_HALTS: &str =
     "an idle CPU wakes late, by milliseconds in a virtual machine, and real-time frames wait for it";
 
-/// What is lost where a tap's softirqs stay.
+/// The consequence of a tap's softirqs on a worker.
 const LOST_TO_SOFTIRQS: &str = "what the switch writes into these taps runs their stack on the worker, up to 0.4 ms for 64 kB, \
                     and real-time frames wait for it";
 
 /// Keeps other work off workers' CPUs.
 pub struct OwnCpus {
-    /// What is not kept off is put back where an agent before this one set it.
+    /// Work outside of it is put back if an earlier agent set it.
     off: KeepOff,
-    /// Where contracts may name network namespaces.
+    /// Folders of network namespaces that contracts may name.
     roots: Roots,
     flow: Flow,
     record: Record,
     threads: Threads,
-    /// As last looked at.
+    /// The last wanted settings.
     wanted: BTreeMap<Setting, String>,
     workers: Cpus,
     looked: Option<Instant>,
@@ -72,7 +72,7 @@ pub struct OwnCpus {
 }
 
 impl OwnCpus {
-    /// What was set before is on record in `state`. The second value is what was damaged.
+    /// Makes it with the record in `state`. The second value describes damage.
     ///
     /// # Errors
     /// The record cannot be read, or a newer release wrote it.
@@ -95,8 +95,8 @@ impl OwnCpus {
         Ok((own, damage))
     }
 
-    /// Looks at what the switch has, by the contracts that this agent gave to its ports, and brings about what that asks
-    /// for. Costs little where nothing changed, but for a look every 10 s at what was set.
+    /// Brings the settings about that this agent's contracts and the switch's answers require. Costs little
+    /// without changes, except for a check of all settings every 10 s.
     pub fn keep<'a>(&mut self, contracts: impl Iterator<Item = &'a Vnic>, evidence: &Evidence) -> &View {
         self.away = None;
         let now = Instant::now();
@@ -105,7 +105,7 @@ impl OwnCpus {
         self.settle_at(now, &situation)
     }
 
-    /// The switch does not answer. Where it stays so, nothing is steered off any more.
+    /// Notes that the switch does not answer. If that lasts, all steering ends.
     pub fn without_switch(&mut self) {
         let now = Instant::now();
         if now.saturating_duration_since(*self.away.get_or_insert(now)) >= LOOK {
@@ -136,7 +136,7 @@ impl OwnCpus {
         &self.view
     }
 
-    /// One step for each setting; what went wrong.
+    /// Does one step for each setting; returns the problems.
     fn settle(&mut self, files: &mut impl Files, settings: BTreeSet<Setting>) -> Vec<String> {
         let mut trouble = Vec::new();
         let mut set = BTreeSet::new();
@@ -144,7 +144,7 @@ impl OwnCpus {
         for setting in &settings {
             let (wanted, kept) = (self.wanted.get(setting).map(String::as_str), self.record.get(setting));
             let found = match files.read(setting) {
-                // A namespace that is gone has taken its taps with it.
+                // A gone namespace has taken its taps with it.
                 Err(_) if wanted.is_none() && files.is_gone(setting) => None,
                 Err(why) => {
                     trouble.push(why);
@@ -189,7 +189,7 @@ impl OwnCpus {
             if let Err(why) = files.write(&setting, &kept.ours) {
                 trouble.push(why);
                 set.remove(&setting);
-                // It is as it was, and no drift when it is tried again.
+                // The setting is unchanged, and the next try is no drift.
                 self.record.set(&setting, before);
             }
         }
@@ -205,7 +205,7 @@ impl OwnCpus {
         trouble
     }
 
-    /// Lets CPUs halt again, also those that an agent before this one kept from it; what went wrong.
+    /// Lets CPUs halt, those of an earlier agent included; returns the problems.
     fn let_halt(&mut self, files: &mut impl Files) -> Vec<String> {
         let awake: BTreeSet<Setting> = self.record.awake().cloned().collect();
         if awake.is_empty() {

@@ -51,10 +51,10 @@ impl fmt::Display for Setting {
     }
 }
 
-/// What a CPU's [`Setting::Resume`] is while it does not halt.
+/// The value of a CPU's [`Setting::Resume`] while it does not halt.
 pub const NO_LATENCY: &str = "n/a";
 
-/// What of the host decides.
+/// The deciding facts of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Situation {
     /// CPUs to which workers are pinned.
@@ -63,15 +63,15 @@ pub struct Situation {
     pub others: Cpus,
     /// A deadline is in force.
     pub deadline: bool,
-    /// Real-time frames went through the switch lately.
+    /// Real-time frames passed the switch recently.
     pub flows: bool,
     /// The taps of the switch: namespace, interface, queues.
     pub taps: Vec<(Option<PathBuf>, String, u16)>,
-    /// The switch names so many CPUs that none is taken for a worker's, in words.
+    /// The switch claims so many CPUs that none is accepted as a worker's; the reason.
     pub too_many: Option<String>,
 }
 
-/// What each setting shall be; nothing where there is no CPU to steer to.
+/// Returns the wanted settings; none without a CPU to steer to.
 pub fn wanted(situation: &Situation, off: KeepOff) -> BTreeMap<Setting, String> {
     let Situation { workers, others, deadline, flows, taps, .. } = situation;
     let to: Cpus = others.difference(workers).copied().collect();
@@ -108,13 +108,13 @@ pub struct SavedSetting {
 }
 
 impl SavedSetting {
-    /// Whether a value is one that the agent wrote.
+    /// Whether the agent wrote this value.
     fn wrote(&self, value: &str) -> bool {
         self.ours == value || self.earlier.as_deref() == Some(value)
     }
 }
 
-/// A setting as it is.
+/// A setting's present state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// As in [`SavedSetting::index`].
@@ -123,22 +123,22 @@ pub struct Found {
     pub value: String,
 }
 
-/// What is done with a setting.
+/// The step for a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It is as it shall be.
+    /// Nothing: it has its value.
     Nothing,
-    /// This goes on record, then its `ours` into the file.
+    /// Records this, then writes its `ours` into the file.
     Set(SavedSetting),
-    /// This value goes into the file, then the setting off the record.
+    /// Writes this value into the file, then removes the record.
     PutBack(String),
-    /// It goes off the record.
+    /// Removes the record.
     Forget,
-    /// Another program changes it after each repair: the agent leaves it.
+    /// Leaves it: another program changes it after each repair.
     Leave,
 }
 
-/// The step for one setting; `found` is `None` where there is no such file any more.
+/// Returns the step for one setting; `found` is `None` if the file is gone.
 pub fn step(wanted: Option<&str>, kept: Option<&SavedSetting>, found: Option<&Found>) -> Step {
     let Some(found) = found else {
         return if kept.is_some() { Step::Forget } else { Step::Nothing };
@@ -212,13 +212,13 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Event {
-        /// What is wanted changes.
+        /// The wanted value changes.
         Want(Option<&'static str>),
         /// Another program writes.
         Other(&'static str),
         /// The interface goes, and comes anew.
         Anew,
-        /// The agent looks, and dies after so many of its writes, to disk or file; 2 are all of a step.
+        /// The agent looks, and dies after so many of its writes, to disk or file; 2 are a whole step.
         Look(usize),
     }
 
@@ -232,15 +232,15 @@ mod tests {
         ]
     }
 
-    /// One file, the record, and who wrote the file last but us.
+    /// One file, the record, and its last foreign writer.
     #[derive(Debug)]
     struct World {
         found: Found,
         kept: Option<SavedSetting>,
         wanted: Option<&'static str>,
-        /// What the file was given by others, whatever we did.
+        /// The last foreign value, regardless of ours.
         theirs: String,
-        /// Whether `theirs` is from before we came, or was written over ours.
+        /// Whether `theirs` is older than ours, or was written over ours.
         over_ours: bool,
     }
 
@@ -272,7 +272,8 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever the agent dies: what is wanted is set, and once nothing is, the file has what others gave it.
+        /// Wherever the agent dies: the wanted value is set, and later the file gets its foreign value
+        /// back.
         #[test]
         fn what_was_set_is_put_back(events in prop::collection::vec(event(), 0..40)) {
             let found = Found { index: 1, value: "0".into() };
@@ -304,7 +305,8 @@ mod tests {
             world.wanted = None;
             while world.look(2) != Step::Nothing {}
             prop_assert_eq!(&world.kept, &None);
-            // A value that another program wrote over ours, and we over that, is lost: the file has what it had before us.
+            // A foreign value written over ours, and then overwritten by us, is lost: the file has the
+            // value before us.
             if !world.over_ours {
                 prop_assert_eq!(&world.found.value, &world.theirs);
             }

@@ -1,4 +1,4 @@
-//! The record of what the agent set for workers' CPUs, and of each setting before.
+//! The record of our settings for workers' CPUs, and of each value before.
 //!
 //! ```text
 //!  enter: on disk before the file is touched ─▶ set ─▶ restored ─▶ strike, saved with the next save

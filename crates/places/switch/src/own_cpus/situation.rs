@@ -1,4 +1,4 @@
-//! What of the switch decides whether CPUs are steered off, and which. Pure.
+//! The facts of the switch that decide whether CPUs are steered off, and which. Pure.
 
 use super::cpus::Cpus;
 use super::plan::Situation;
@@ -7,8 +7,8 @@ use tidegate_contract::{Attach, Vnic};
 use tidegate_evidence::Evidence;
 use tidegate_evidence::total;
 
-/// Real-time traffic that was seen is taken to go on for so long: a guest with a pause in its traffic now and then must
-/// not make the agent write to disk each time.
+/// Real-time traffic counts as present for this long: a guest with pauses must not make the agent write to
+/// disk each time.
 const GOES_ON: Duration = Duration::from_secs(10);
 
 /// The CPUs of the machine.
@@ -16,26 +16,26 @@ const GOES_ON: Duration = Duration::from_secs(10);
 pub struct Machine {
     /// Those that run.
     pub online: Cpus,
-    /// Those that were set apart when the machine started (`isolcpus=`, `nohz_full=`): they get no work by themselves.
+    /// Those set apart at boot (`isolcpus=`, `nohz_full=`): the kernel gives them no work by itself.
     pub apart: Cpus,
 }
 
 /// Whether real-time frames go through the switch.
 #[derive(Debug)]
 pub struct Flow {
-    /// Real-time frames delivered so far; `None` before the first look, which cannot tell when they were.
+    /// Real-time frames delivered so far; `None` before the first look, which cannot date them.
     delivered: Option<u64>,
-    /// When that was last seen to grow.
+    /// When the number last grew.
     grew: Option<Instant>,
 }
 
 impl Flow {
-    /// Before the first look; frames are taken to have flowed `at` that time, where it is known that they did.
+    /// Returns the state before the first look; frames flowed `at` that time, if known.
     pub fn new(at: Option<Instant>) -> Self {
         Self { delivered: None, grew: at }
     }
 
-    /// Looks at `now`.
+    /// Updates it at `now`; whether frames flow.
     pub fn see(&mut self, now: Instant, evidence: &Evidence) -> bool {
         let delivered = total(evidence.vnics.values().map(|stats| stats.realtime_delivered));
         if self.delivered.replace(delivered).is_some_and(|before| delivered > before) {
@@ -45,8 +45,8 @@ impl Flow {
     }
 }
 
-/// From the contracts that this agent gave to ports of the switch, and from what the switch says. Its word on CPUs is
-/// believed only where such a CPU is there, and no more than half of all are said to be workers'.
+/// Makes the situation from the contracts that this agent gave to ports, and from the switch's answers. Its
+/// claims on CPUs count only for existing CPUs, and for at most half of all.
 pub fn situation<'a>(
     contracts: impl Iterator<Item = &'a Vnic>,
     evidence: &Evidence,
@@ -142,10 +142,10 @@ mod tests {
         assert!(flow.see(begin, &evidence(5)));
         assert!(flow.see(begin + GOES_ON / 2, &evidence(5)));
         assert!(!flow.see(begin + GOES_ON, &evidence(5)));
-        // A switch that starts anew counts from 0.
+        // A restarted switch counts from 0.
         assert!(!flow.see(begin + GOES_ON, &evidence(0)));
         assert!(flow.see(begin + GOES_ON, &evidence(1)));
-        // The agent before this one saw them.
+        // The earlier agent saw them.
         let mut flow = Flow::new(Some(begin));
         assert!(flow.see(begin, &evidence(5)));
         assert!(!flow.see(begin + GOES_ON, &evidence(5)));

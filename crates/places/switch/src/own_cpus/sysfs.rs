@@ -1,6 +1,6 @@
-//! Settings as files of sysfs. A network namespace has a sysfs of its own view, which is mounted nowhere: a thread that
-//! has entered the namespace opens it (fsopen(2)), and files are reached from there. Where the agent may not do that,
-//! `/sys` is left, for its own namespace.
+//! Settings as files of sysfs. A network namespace has a view of sysfs that is not mounted: a thread in the
+//! namespace opens it (fsopen(2)), and files are reached from there. Without that right, `/sys` remains for
+//! the agent's own namespace.
 
 use super::cpus;
 use super::plan::{Found, Setting};
@@ -15,43 +15,43 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use tidegate_paths::{Namespace, NamespaceError, Roots, within};
 
-/// No setting is longer: a mask of 8192 CPUs has 2303 characters.
+/// Longest setting: a mask of 8192 CPUs has 2303 characters.
 const LONGEST: u64 = 4096;
 
 /// Where settings are read and written.
 pub trait Files {
-    /// A setting as it is; `None` where it is no more.
+    /// Returns a setting's state; `None` if it is gone.
     ///
     /// # Errors
-    /// It cannot be read; in words.
+    /// It cannot be read; the reason.
     fn read(&mut self, setting: &Setting) -> Result<Option<Found>, String>;
 
     /// Sets it.
     ///
     /// # Errors
-    /// It cannot be written; in words.
+    /// It cannot be written; the reason.
     fn write(&mut self, setting: &Setting, value: &str) -> Result<(), String>;
 
-    /// Whether a setting could not be read since its network namespace is there no more.
+    /// Whether a setting could not be read because its network namespace is gone.
     fn is_gone(&self, _setting: &Setting) -> bool {
         false
     }
 }
 
-/// For one look: what a namespace's path leads to may be another one at the next.
+/// For one look: a namespace's path may lead to another one at the next.
 pub struct Sysfs<'a> {
-    /// Where contracts may name network namespaces.
+    /// Folders of network namespaces that contracts may name.
     roots: &'a Roots,
     open: HashMap<Option<PathBuf>, Result<OwnedFd, NamespaceError>>,
 }
 
 impl<'a> Sysfs<'a> {
-    /// Nothing is opened yet.
+    /// Opens nothing yet.
     pub fn new(roots: &'a Roots) -> Self {
         Self { roots, open: HashMap::new() }
     }
 
-    /// The root of the sysfs that a namespace sees, and a file's path below it.
+    /// Returns the root of a namespace's sysfs, and a file's path below it.
     fn file(&mut self, setting: &Setting) -> Result<(&OwnedFd, String), String> {
         let (netns, path) = match setting {
             Setting::Rps { netns, device, queue } => {
@@ -105,7 +105,7 @@ pub fn machine() -> Machine {
     Machine { online: list("online"), apart }
 }
 
-/// A tap's; interfaces' names have no slash, which a contract's check sees to, and a record on disk does not.
+/// A tap's folder; interface names have no slash: contracts are checked for that, a record on disk is not.
 fn folder(device: &str) -> Result<String, String> {
     let good = !device.is_empty() && !device.contains('/') && device != "." && device != "..";
     if good {
@@ -128,7 +128,7 @@ fn root(roots: &Roots, netns: Option<PathBuf>) -> Result<OwnedFd, NamespaceError
     within(Some(namespace), move || own_view().map_err(|e| cannot(e.into()))).map_err(NamespaceError::Other)
 }
 
-/// The sysfs that the calling thread's network namespace sees.
+/// Returns the sysfs in the view of the calling thread's network namespace.
 fn own_view() -> rustix::io::Result<OwnedFd> {
     let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(context.as_fd())?;
@@ -138,7 +138,7 @@ fn own_view() -> rustix::io::Result<OwnedFd> {
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// A file's text without white space at its end; `None` where there is no such file or device.
+/// Returns a file's text without trailing white space; `None` without such a file or device.
 fn read(root: &OwnedFd, path: &str) -> io::Result<Option<String>> {
     let file = match openat(root, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         Err(Errno::NOENT | Errno::NODEV) => return Ok(None),
@@ -146,7 +146,7 @@ fn read(root: &OwnedFd, path: &str) -> io::Result<Option<String>> {
     };
     let mut text = String::new();
     match file.take(LONGEST).read_to_string(&mut text) {
-        // It went in between.
+        // It went meanwhile.
         Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(None),
         other => other.map(|_| Some(text.trim_end().to_owned())),
     }

@@ -4,19 +4,18 @@ use super::cpus::Cpus;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use std::io;
 
-/// Where the threads of this process may run.
+/// CPUs of this process's threads.
 #[derive(Debug, Default)]
 pub struct Threads {
-    /// As it was before the first CPU was left.
+    /// The CPUs before the first change.
     before: Option<CpuSet>,
 }
 
 impl Threads {
-    /// All threads leave these CPUs, or go where they may again where there are none. Threads that start later do as
-    /// the one that starts them.
+    /// Moves all threads off these CPUs, or back if `cpus` is empty. Later threads inherit that.
     ///
     /// # Errors
-    /// The operating system said no. Where no other CPU is left all stay.
+    /// The operating system refused. Without another CPU all stay.
     pub fn keep_off(&mut self, cpus: &Cpus) -> io::Result<()> {
         let before = match self.before {
             None if cpus.is_empty() => return Ok(()),
