@@ -1,4 +1,4 @@
-//! The agent with one place, without threads: for fuzzing what it does with the answers and counters of a place.
+//! The agent with one place, without threads, to fuzz how it handles the answers and counters of a place.
 //!
 //! ```text
 //!  place ─▶ reconciler: observe, repair, publish ─▶ board ─▶ JSON, metrics, why
@@ -13,11 +13,11 @@ use crate::views::Last;
 use tidegate_paths::Paths;
 use tidegate_place::{Adopt, Installed};
 
-/// The agent.
+/// An agent without threads.
 pub struct Scene(Reconciler);
 
 impl Scene {
-    /// An agent with this place, to which these contracts were applied.
+    /// Makes an agent with `place`, and applies `contracts` (TOML).
     ///
     /// # Panics
     /// The contracts are not admissible, or there is no temporary folder.
@@ -45,7 +45,7 @@ impl Scene {
     /// Looks at the place, plans, and shows the state.
     ///
     /// # Panics
-    /// Where the agent would.
+    /// If the agent would panic.
     pub fn look(&mut self) {
         self.0.obey(Command::Repair);
         let published = self.0.board().read();

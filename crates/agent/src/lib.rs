@@ -68,20 +68,20 @@ pub struct Options {
     pub api_group: Option<String>,
     /// Permission bits of the API's socket, `0o660` by convention.
     pub api_mode: u32,
-    /// Folders besides `/run/tidegate/vm` below which contracts may have sockets. No user but the
-    /// administrator may be able to put another folder in the place of one.
+    /// Folders besides `/run/tidegate/vm` below which contracts may have sockets. Only the administrator may be able
+    /// to replace them.
     pub socket_roots: Vec<PathBuf>,
     /// Folders besides `/run/netns` below which contracts may name network namespaces; `/proc` for those of processes.
     pub netns_roots: Vec<PathBuf>,
 }
 
-/// What a place may need to be installed.
+/// What the agent gives to places when it installs them.
 pub struct Site<'a> {
     /// The state folder, which this agent has locked.
     pub state: &'a Path,
     /// The folders below which contracts may name sockets and namespaces.
     pub paths: &'a Paths,
-    /// Has the reconciler look at all places now, because something appeared that one of them waited for.
+    /// Makes the reconciler look at all places now. A place calls it when something that it waited for appears.
     pub wake: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -89,19 +89,19 @@ pub struct Site<'a> {
 pub struct Places {
     /// In the order in which they plan and act.
     pub installed: Vec<Box<dyn Installed>>,
-    /// The copying of frames, if a place can.
+    /// The capture of frames, if a place offers it.
     pub capture: Option<Arc<dyn Capture>>,
-    /// Damage of their records.
+    /// Damage that the places found in their records.
     pub damage: Vec<Damage>,
 }
 
-/// Installs the places, once the agent has the state folder to itself.
+/// Installs the places, after the agent has locked the state folder.
 pub type Install = Box<dyn FnOnce(&Site<'_>) -> Result<Places, DurableError> + Send>;
 
 /// Why the agent does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another agent has the state directory or the network namespace, or it cannot be told.
+    /// Another agent has the state directory or the network namespace, or they cannot be locked.
     #[error(transparent)]
     Lock(#[from] lock::LockError),
     /// The state cannot be read.
@@ -110,30 +110,30 @@ pub enum Error {
     /// A folder for contracts' sockets or namespaces cannot be used.
     #[error("{0}")]
     Root(String),
-    /// The API's socket cannot be made.
+    /// The API's socket cannot be made, or its server ended.
     #[error("cannot offer the API: {0}")]
     Api(String),
-    /// The operating system said no.
+    /// A system call failed.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         what: String,
-        /// What happened.
+        /// The error of the system call.
         source: io::Error,
     },
 }
 
-/// Longest wait for the reconciler, to have started and to finish what it is doing.
+/// Longest wait for the reconciler: to start, and to finish its current work.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Runs the agent until SIGTERM or SIGINT; SIGHUP reads the contract files again. Ports keep running when it
+/// Runs the agent until SIGTERM or SIGINT; SIGHUP reads the contract files again. Ports keep running when the agent
 /// ends.
 ///
 /// # Errors
-/// It could not start; what is in force is untouched then.
+/// The agent could not start, and left what is in force untouched; or the API's server ended.
 ///
 /// # Panics
-/// Never by itself. Must be called within a tokio runtime with I/O and time enabled.
+/// Outside a tokio runtime with I/O and time enabled.
 pub async fn run(options: Options, install: Install) -> Result<(), Error> {
     let signals = || -> io::Result<_> {
         Ok((
@@ -143,7 +143,7 @@ pub async fn run(options: Options, install: Install) -> Result<(), Error> {
         ))
     };
     let (mut terminate, mut interrupt, mut hangup) = signals().map_err(io_error("wait for signals"))?;
-    // Half of them are for duplicates of the switch's.
+    // Half of the descriptors are for duplicates of the switch's descriptors.
     tidegate_service::raise_descriptors();
     let agent = Agent::start(&options, install)?;
     let commands = agent.commands.clone();
@@ -180,8 +180,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts one, within a tokio runtime. When this returns, the API takes requests, and what is saved and
-    /// what the files say is in force at the places that answer.
+    /// Starts an agent, within a tokio runtime. When this returns, the API takes requests, and the saved contracts and
+    /// those of the files are in force at the places that answer.
     ///
     /// # Errors
     /// As [`run`].
@@ -248,7 +248,7 @@ impl Agent {
         Ok(Self { commands, server, guests, failed, pulse, reconciled, api, _lock: lock })
     }
 
-    /// Says that the API takes requests, and from now on that the agent is alive, where a service manager wants to know.
+    /// Tells the service manager, if there is one, that the agent is ready, and from now on that it is alive.
     fn tell_service_manager(&self) -> io::Result<()> {
         let Some(manager) = Notifier::from_environment()? else { return Ok(()) };
         manager.ready()?;
@@ -258,7 +258,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Resolves when the API ends by itself, which it does not in normal operation.
+    /// Resolves when the API's server ends by itself, which is always an error.
     async fn served(&self) -> Result<(), Error> {
         let mut failed = self.failed.clone();
         match failed.wait_for(Option::is_some).await {
@@ -267,7 +267,7 @@ impl Agent {
         }
     }
 
-    /// Ends it. Ports keep running; a change under way is finished first.
+    /// Ends the agent after the change under way. Ports keep running.
     pub async fn stop(self) {
         self.server.abort();
         self.guests.abort();

@@ -1,4 +1,4 @@
-//! One agent per state directory, and one per network namespace: two would put right for ever what the other did.
+//! One agent per state directory, and one per network namespace: two agents would undo each other's work for ever.
 //!
 //! ```text
 //!  state directory ─ flock ─▶ Lock
@@ -18,12 +18,12 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The name that an agent has in its network namespace: an abstract one (unix(7)), which goes with its process.
+/// The agent's abstract socket name (unix(7)) in its network namespace. The kernel frees it when the process ends.
 const NAME: &[u8] = b"tidegate-agent";
-/// How often a holder that does not listen yet is asked again, and how long after.
+/// Attempts to ask a holder that does not listen yet, and the pause after each.
 const ASKED: (u32, Duration) = (20, Duration::from_millis(10));
 
-/// Held for as long as the agent runs; the kernel lets go of it with the process.
+/// The lock of the state directory. The kernel releases it when the process ends.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
@@ -32,38 +32,33 @@ pub struct Lock {
 /// Why the agent cannot have its state directory, or its network namespace, to itself.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another agent has the state directory.
     #[error("an agent (pid {pid}) already runs on {dir}: stop it first, or give this one its own --state")]
     Taken {
-        /// Its process id as it wrote it, `unknown` where it could not be read.
+        /// The other agent's process id from the lock file, `unknown` if it cannot be read.
         pid: String,
-        /// The state directory.
         dir: PathBuf,
     },
-    /// Another agent has the network namespace.
     #[error(
         "an agent (pid {pid}) already keeps the interfaces of this network namespace, and two would undo each other's \
          work: stop it first, or run this one in a namespace of its own (ip netns exec NAME tidegate agent)"
     )]
     Shared {
-        /// Its process id, 0 where that is in another PID namespace.
+        /// The other agent's process id, 0 if that agent is in another PID namespace.
         pid: i32,
     },
     /// The lock file cannot be made.
     #[error("cannot lock the state directory {dir}: {source}")]
     Io {
-        /// The state directory.
         dir: PathBuf,
-        /// What happened.
+        /// The error of the system call.
         source: std::io::Error,
     },
-    /// The name in the network namespace cannot be had.
     #[error("cannot lock the network namespace: {0}")]
     Namespace(Errno),
 }
 
 impl Lock {
-    /// Takes `dir`, which must exist.
+    /// Locks `dir`, which must exist.
     pub fn take(dir: &Path) -> Result<Self, LockError> {
         let io = |source| LockError::Io { dir: dir.to_owned(), source };
         let mut file = OpenOptions::new()
@@ -84,7 +79,7 @@ impl Lock {
             }
             Err(e) => return Err(io(e.into())),
         }
-        // Only for the message above: a full disk must not keep an agent from what is saved already.
+        // The pid is only for the message above: a full disk must not keep the agent from starting.
         let rewound = file.set_len(0).and_then(|()| file.rewind());
         if let Err(error) = rewound.and_then(|()| writeln!(file, "{}", std::process::id())) {
             tracing::warn!(dir = %dir.display(), %error, "cannot write the pid into the lock file");
@@ -93,22 +88,22 @@ impl Lock {
     }
 }
 
-/// The agent's network namespace, held for as long as the agent runs.
+/// The lock of the network namespace.
 #[derive(Debug)]
 pub struct NamespaceLock {
     _name: Option<OwnedFd>,
-    /// Why a second agent here would not be noticed, where it would not be.
+    /// Why a second agent here would not be noticed; `None` if it would be.
     pub problem: Option<String>,
 }
 
 impl NamespaceLock {
-    /// Takes the network namespace of this thread. An agent that may change no interface there takes nothing.
+    /// Locks the network namespace of this thread. An agent without CAP_NET_ADMIN locks nothing.
     ///
     /// Any user may take the name. If a process of a user other than root and this agent's holds it, the agent runs all the
     /// same.
     ///
     /// # Errors
-    /// Another agent has it.
+    /// Another agent has the namespace, or a system call failed.
     pub fn take() -> Result<Self, LockError> {
         let may = capabilities(None).map_err(LockError::Namespace)?.effective;
         if !may.contains(CapabilitySet::NET_ADMIN) {
@@ -136,7 +131,7 @@ impl NamespaceLock {
                             let (pid, uid) = (holder.pid.as_raw_nonzero(), holder.uid.as_raw());
                             return Ok(Self::unnoticed(&format!("pid {pid} of user {uid}")));
                         }
-                        // It does not listen yet, or has just ended.
+                        // The holder does not listen yet, or has just ended.
                         Err(_) => std::thread::sleep(ASKED.1),
                     }
                     continue;
@@ -182,7 +177,6 @@ mod tests {
         assert_eq!(first.problem, None);
         let error = NamespaceLock::take().unwrap_err().to_string();
         assert!(error.starts_with(&format!("an agent (pid {})", std::process::id())), "{error}");
-        // Another namespace is another agent's.
         std::thread::spawn(|| {
             assert!(own_network_or_skip() && NamespaceLock::take().unwrap().problem.is_none())
         })
@@ -203,9 +197,9 @@ mod tests {
         bind(&socket, &name).unwrap();
         let problem = || NamespaceLock::take().unwrap().problem.unwrap();
         assert!(problem().contains("does not say who it is"), "{}", problem());
-        // As another user; who listens is noted when it begins to.
+        // As another user: the kernel notes the user at listen().
         let thread = std::thread::spawn(move || {
-            // SAFETY: changes the file system user of this thread, which ends with this closure, and of no other.
+            // SAFETY: the raw system call changes the user of this thread only, and the thread ends with this closure.
             unsafe { libc::syscall(libc::SYS_setresuid, -1, 4242, -1) };
             listen(&socket, 1).unwrap();
             socket

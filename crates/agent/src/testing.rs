@@ -1,4 +1,4 @@
-//! The suite that every place has to pass: an agent that dies at any point of an apply, and what its successor makes of it.
+//! The suite that every place has to pass: an agent dies at any point of an apply, and its successor takes over.
 //!
 //! ```text
 //!  first agent: old document in force ─▶ apply new ─ dies at point n ─▶ the disk, the place
@@ -27,7 +27,7 @@ const CHOICES: u8 = 4;
 
 /// A host whose place outlives the agent.
 pub trait World {
-    /// A fresh one.
+    /// Makes a fresh host.
     fn new() -> Self;
 
     /// The agent's folder: `etc` and `state` are in it, and contracts may name guests' sockets below it.
@@ -39,7 +39,7 @@ pub trait World {
     /// A contract with one of [`CHOICES`] attachments, of one of two kinds if the place has two.
     fn vnic(&self, choice: Choice) -> Vnic;
 
-    /// A contract of another agent that is in force at the place, and that the suite may adopt with another rate (Mbit/s).
+    /// A contract of another agent, in force at the place, that the suite may adopt with another rate (Mbit/s).
     fn foreign(&self, _rate: u64) -> Option<Vnic> {
         None
     }
@@ -77,9 +77,9 @@ pub struct Choice {
 /// One case.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// In force before.
+    /// The contracts in force before.
     pub old: Vec<Choice>,
-    /// Applied.
+    /// The contracts that the agent applies.
     pub new: Vec<Choice>,
     /// The rate of the foreign contract in the new document, if that adopts it.
     pub adopts: Option<u64>,
@@ -148,7 +148,7 @@ fn apply(agent: &mut Reconciler, set: &Set) {
     agent.apply(&text, "test", &Owner::Api, true, Adopt::No, false).unwrap_or_else(|e| panic!("{e}\n{text}"));
 }
 
-/// An agent with these places in `folder`, that applies `contracts` (TOML) once.
+/// Applies `contracts` (TOML) once, with a new agent for these places in `folder`.
 ///
 /// # Errors
 /// The contracts are refused, in the agent's words.
@@ -164,7 +164,7 @@ pub fn apply_once(folder: &Path, places: Vec<Box<dyn Installed>>, contracts: &st
     applied.map(drop).map_err(|e| e.to_string())
 }
 
-/// Lets the agent do its work of each half second until nothing is left to do.
+/// Ticks the agent until nothing is left to do.
 fn settle(agent: &mut Reconciler) {
     let mut plans = Vec::new();
     for _ in 0..40 {
@@ -183,7 +183,7 @@ fn settle(agent: &mut Reconciler) {
     panic!("it never settles: {plans:#?}");
 }
 
-/// One life with a death at point `at`; whether the apply survived.
+/// Runs a case with a death at point `at`; returns whether the apply survived.
 ///
 /// # Panics
 /// The successor finds something else than the old or the new document.
@@ -218,12 +218,12 @@ pub fn dies<W: World>(case: &Case, at: u32) -> bool {
     assert_eq!(accepted(&world), accepted_now);
 
     let mut expected = accepted_now.clone();
-    // A contract of another agent that is not adopted is as it was.
+    // A foreign contract that is not adopted is unchanged.
     expected.extend(others.into_iter().filter(|(name, _)| !restarted && !accepted_now.contains_key(name)));
     assert_eq!(world.in_force(), expected, "the place enforces something else than accepted and foreign");
     world.check(&expected);
     drop(last);
-    // A successor would know these to be its own.
+    // A successor recognises its contracts by these records.
     let ours: Vec<String> = world.place().recorded().into_iter().map(|vnic| vnic.name).collect();
     let mut ours = ours;
     ours.sort();
@@ -231,7 +231,7 @@ pub fn dies<W: World>(case: &Case, at: u32) -> bool {
     survived
 }
 
-/// The number of points at which an apply can die.
+/// Returns the number of points at which an apply can die.
 ///
 /// # Panics
 /// As [`dies`].
@@ -239,8 +239,8 @@ pub fn deaths<W: World>(case: &Case) -> usize {
     (0..).take_while(|at| !dies::<W>(case, *at)).count()
 }
 
-/// An apply that dies anywhere is wholly done or not at all: `cases` random cases, each with a death at every point, or as many as the
-/// environment's `PROPTEST_CASES`.
+/// Tests that an apply that dies anywhere is wholly done or not at all: `cases` random cases, or as many as the
+/// environment's `PROPTEST_CASES`, each with a death at every point.
 ///
 /// # Panics
 /// As [`dies`]; or the points are so few that they prove nothing.

@@ -1,4 +1,4 @@
-//! Tells the service manager that the agent works. Without that, the service manager ends this process and starts another one.
+//! Tells the service manager that the agent works. Without these messages the service manager restarts the agent.
 //!
 //! ```text
 //!  reconciler ─ asks a place, gets its answer ─▶ Pulse ─▶ feed, on the API's thread ─▶ WATCHDOG=1
@@ -14,10 +14,10 @@ use tidegate_place::installed::{Look, Step};
 use tidegate_place::{Capabilities, Installed, PlaceError, Plan, Refusal, Wanted};
 use tidegate_service::Notifier;
 
-/// Messages within the time that the service manager waits.
+/// Messages per watchdog interval of the service manager.
 const TIMES: u32 = 4;
 
-/// Counts the answers that the reconciler got.
+/// A counter of the answers that the reconciler got from places.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse(Arc<AtomicU64>);
 
@@ -31,11 +31,9 @@ impl Pulse {
     }
 }
 
-/// A place, each of whose answers is a beat of the pulse.
+/// A place whose answers count in the pulse.
 pub struct Watched {
-    /// The place.
     pub place: Box<dyn Installed>,
-    /// The pulse of the reconciler that asks it.
     pub pulse: Pulse,
 }
 
@@ -86,8 +84,8 @@ impl Installed for Watched {
     }
 }
 
-/// Tells the service manager within each `interval` that the agent is alive, as long as it is. To be polled by the
-/// thread that answers the API.
+/// Tells the service manager that the agent is alive, at most four times per `interval`, as long as the pulse beats.
+/// The thread that answers the API has to poll this.
 pub async fn feed(manager: Notifier, interval: Duration, pulse: Pulse) {
     let mut known = None;
     loop {

@@ -1,7 +1,4 @@
-//! Addresses a contract names: MAC, IP prefix, segment.
-//!
-//! All are written and serialised as people write them: `52:54:00:00:00:01`,
-//! `10.0.0.0/8`; a segment is a number.
+//! Addresses in contracts: MAC, IP prefix, segment. They serialise as people write them.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::IpAddr, str::FromStr};
@@ -19,14 +16,13 @@ pub struct Prefix {
     len: u8,
 }
 
-/// An address that several vNICs may have, one of them at a time: a MAC, `00:00:5e:00:01:33`, or an IP address,
-/// `192.0.2.10`.
+/// An address that one of several vNICs has at a time: a MAC, `00:00:5e:00:01:33`, or an IP address, `192.0.2.10`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum SharedAddress {
     /// An Ethernet address.
     Mac(Mac),
-    /// An address of either version.
+    /// An IPv4 or IPv6 address.
     Ip(IpAddr),
 }
 
@@ -35,7 +31,7 @@ pub enum SharedAddress {
 #[serde(try_from = "u32", into = "u32")]
 pub struct Segment(u32);
 
-/// An address that cannot be read or used: what is wrong, and what to write.
+/// An invalid address: what is wrong, and what to write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each variant's message says it")]
 pub enum AddressError {
@@ -68,12 +64,12 @@ pub enum AddressError {
 }
 
 impl Mac {
-    /// The group bit (IEEE 802): broadcast and multicast.
+    /// Returns the group bit (IEEE 802), set for broadcast and multicast.
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 == 1
     }
 
-    /// The address, if a station may send from it.
+    /// Returns the address, if a station may send from it.
     ///
     /// # Errors
     /// A group address, or all zero.
@@ -101,7 +97,7 @@ impl FromStr for Mac {
         let mut parts = text.split(':');
         for byte in &mut mac {
             let part = parts.next().ok_or_else(bad)?;
-            // from_str_radix alone would take "+1".
+            // `from_str_radix` alone would accept "+1".
             if part.len() != 2 || !part.bytes().all(|b| b.is_ascii_hexdigit()) {
                 return Err(bad());
             }
@@ -112,7 +108,7 @@ impl FromStr for Mac {
 }
 
 impl Prefix {
-    /// The network `addr/len`.
+    /// Makes the network `addr/len`.
     ///
     /// # Errors
     /// `len` over 32 (IPv4) or 128 (IPv6), or bits of `addr` set after the first `len`.
@@ -128,18 +124,18 @@ impl Prefix {
         Ok(Self { addr, len })
     }
 
-    /// The network address.
+    /// Returns the network address.
     pub const fn addr(self) -> IpAddr {
         self.addr
     }
 
-    /// Length in bits, 0 to 32 or 128.
+    /// Returns the length (bits), 0 to 32 or 128.
     #[allow(clippy::len_without_is_empty, reason = "the length of a prefix is not a count of items")]
     pub const fn len(self) -> u8 {
         self.len
     }
 
-    /// Whether `addr` lies in the prefix; never across IP versions.
+    /// Returns whether `addr` is in the prefix; false across IP versions.
     pub fn contains(self, addr: IpAddr) -> bool {
         addr.is_ipv4() == self.addr.is_ipv4() && network(addr, self.len) == self.addr
     }
@@ -182,10 +178,10 @@ impl FromStr for Prefix {
 }
 
 impl SharedAddress {
-    /// The address, if a host may have it.
+    /// Returns the address, if a host may have it.
     ///
     /// # Errors
-    /// A group address, or one that is no host's.
+    /// A group address, or another address that no host can have.
     pub fn as_source(self) -> Result<Self, AddressError> {
         match self {
             Self::Mac(mac) => mac.as_source().map(Self::Mac),
@@ -198,7 +194,7 @@ impl SharedAddress {
         }
     }
 
-    /// The MAC, where it is one.
+    /// Returns the MAC, if it is one.
     pub const fn mac(self) -> Option<Mac> {
         match self {
             Self::Mac(mac) => Some(mac),
@@ -206,7 +202,7 @@ impl SharedAddress {
         }
     }
 
-    /// The IP address, where it is one.
+    /// Returns the IP address, if it is one.
     pub const fn ip(self) -> Option<IpAddr> {
         match self {
             Self::Mac(_) => None,
@@ -233,11 +229,11 @@ impl FromStr for SharedAddress {
 }
 
 impl Segment {
-    /// Segment `id`; `None` above 2^24 - 1.
+    /// Makes segment `id`; `None` above 2^24 - 1.
     pub const fn new(id: u32) -> Option<Self> {
         if id < 1 << 24 { Some(Self(id)) } else { None }
     }
-    /// The number.
+    /// Returns the number.
     pub const fn id(self) -> u32 {
         self.0
     }
@@ -391,7 +387,7 @@ mod tests {
 
         #[test]
         fn contains_compares_leading_bits(net: u32, addr: u32, len in 0u8..=32, same in 0u32..=32) {
-            // An address that agrees in the first `same` bits, so that both outcomes occur.
+            // The address agrees in the first `same` bits, so that both outcomes occur.
             let keep = u32::MAX.checked_shl(32 - same).unwrap_or(0);
             let addr = (net & keep) | (addr & !keep);
             let prefix = Prefix::new(network(IpAddr::V4(net.into()), len), len).expect("masked");

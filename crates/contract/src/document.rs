@@ -1,4 +1,4 @@
-//! The contents of one contract file.
+//! A contract file, as read.
 
 use crate::{Host, Located, Vnic};
 use serde::{Deserialize, Serialize};

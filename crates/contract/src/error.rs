@@ -1,4 +1,4 @@
-//! What is wrong with a contract, and where: file, line, column, key.
+//! Faults of contracts, and their places: file, line, column, key.
 //!
 //! ```text
 //! web.toml:4:16: vnic.web.tx.max: rate "500" has no unit; write "500mbit" (units: …)
@@ -11,24 +11,24 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use tidegate_visible::visible;
 
-/// A value and where it was written.
+/// A value, and the place where it was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Located<T> {
-    /// What was read.
+    /// The value.
     pub value: T,
-    /// The file, or what else it came from, such as `API`.
+    /// The file, or another source such as `API`.
     pub file: String,
-    /// Line of its table, from 1; 0 where there is no line.
+    /// Line of its table, from 1; 0 if there is none.
     pub line: usize,
 }
 
 impl<T> Located<T> {
-    /// `value`, from a source without lines, such as `API`.
+    /// Locates `value` in a source without lines, such as `API`.
     pub fn without_line(value: T, origin: impl Into<String>) -> Self {
         Self { value, file: origin.into(), line: 0 }
     }
 
-    /// `file:line`, or the file alone.
+    /// Returns `file:line`, or the file alone.
     pub fn place(&self) -> String {
         match self.line {
             0 => self.file.clone(),
@@ -37,38 +37,37 @@ impl<T> Located<T> {
     }
 }
 
-/// One thing that is wrong.
+/// One fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
-    /// The file, or what else was read.
+    /// The file, or another source.
     pub file: String,
-    /// Line, from 1; 0 where there is none.
+    /// Line, from 1; 0 if there is none.
     pub line: usize,
-    /// Column in characters, from 1; 0 where there is none.
+    /// Column (characters), from 1; 0 if there is none.
     pub column: usize,
-    /// Path of the key, such as `vnic.plc1.tx.max`; empty where none is concerned.
+    /// Path of the key, such as `vnic.plc1.tx.max`; empty if the fault concerns none.
     pub key: String,
     /// What was wrong, what was expected, what to do.
     pub message: String,
-    /// The line, where there is one.
+    /// The line, if there is one.
     pub excerpt: Option<Excerpt>,
 }
 
-/// A line of the source, with what is wrong in it underlined.
+/// A line of the source, with the fault underlined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Excerpt {
     /// The line, without its end.
     pub text: String,
-    /// How many characters are wrong, from the error's column on; at least 1.
+    /// Wrong characters from the error's column on; at least 1.
     pub width: usize,
 }
 
-/// A line of the source, as it is shown.
 fn shown(line: &str) -> String {
     visible(&line.replace('\t', "    ")).into_owned()
 }
 
-/// It quotes text that a user wrote: characters that act on a terminal or hide are written out.
+/// Quotes a user's text: characters that act on a terminal or hide are written out.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&visible(&self.file))?;
@@ -99,30 +98,29 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Everything that is wrong, in the order of the source; never empty.
+/// All faults, in the order of the source; never empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Errors(pub Vec<Error>);
 
 impl Errors {
-    /// `value` where nothing is wrong.
+    /// Returns `value` if there are no errors.
     pub(crate) fn unless_empty<T>(errors: Vec<Error>, value: T) -> Result<T, Self> {
         if errors.is_empty() { Ok(value) } else { Err(Self(errors)) }
     }
 }
 
-/// Errors as they are found. Who writes a text that is wrong a million times is told of the first hundred: those beyond
-/// are counted, and cost nothing.
+/// Errors as they are found: the first hundred, and the count of further ones, which cost nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     errors: Vec<Error>,
     more: usize,
 }
 
-/// Most errors that are told at once.
+/// Most errors reported at once.
 pub(crate) const MOST: usize = 100;
 
 impl Found {
-    /// One more, made only where it is told.
+    /// Notes an error, which is made only if it will be reported.
     pub(crate) fn note(&mut self, error: impl FnOnce() -> Error) {
         if self.errors.len() < MOST {
             self.errors.push(error());
@@ -131,7 +129,7 @@ impl Found {
         }
     }
 
-    /// Those to tell, in the order of the text; the last one says how many there are besides.
+    /// Returns the errors to report, in the order of the text; the last one counts the others.
     pub(crate) fn into_errors(self) -> Vec<Error> {
         let Self { mut errors, more } = self;
         errors.sort_by_key(|error| (error.line, error.column));

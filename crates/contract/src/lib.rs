@@ -1,5 +1,4 @@
-//! The contract of a virtual NIC: what it may send and receive, what it is
-//! guaranteed, and by when its frames arrive.
+//! The contract of a virtual NIC: what it may send and receive, its guarantees, and the deadline of its frames.
 //!
 //! ```text
 //!  /etc/tidegate/*.toml ──▶ parse ──▶ Vnic, Host ──▶ admit ──▶ Admission (delay bounds)
@@ -7,20 +6,19 @@
 //!                             └─▶ Errors: file:line:col  └─▶ Refusal: egress and numbers
 //! ```
 //!
-//! Pure: no I/O, no clock, no global state. Everything else in the workspace
-//! depends on this crate; it depends on none of them.
+//! Pure: no I/O, no clock, no global state. The rest of the workspace depends on this crate.
 //!
 //! - [`units`]: rates, sizes and durations with their units
 //! - [`address`]: MAC addresses, IP prefixes, segments
 //! - [`vnic`]: the contract itself
-//! - [`queueing`]: in which order frames wait for a rate
-//! - [`host`]: what the host declares about itself
+//! - [`queueing`]: the order in which frames wait for a rate
+//! - [`host`]: the host's declarations
 //! - [`frame`]: sizes of frames and super-frames
-//! - [`error`]: what is wrong with a contract, and where
-//! - [`check`]: the rules, of one contract and between contracts
+//! - [`error`]: faults of contracts, and their places
+//! - [`check`]: the rules of one contract and between contracts
 //! - [`mod@parse`]: TOML to contracts, with errors that point at the line
 //! - [`mod@write`]: contracts to TOML, and changes to single keys
-//! - [`admission`]: whether all promises fit together, exactly
+//! - [`admission`]: the exact test whether all promises fit together
 
 pub mod address;
 pub mod admission;

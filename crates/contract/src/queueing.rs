@@ -1,35 +1,34 @@
-//! In which order the frames of one vNIC wait for its rate: its `queueing`.
+//! The order in which the frames of one vNIC wait for its rate: its `queueing`.
 
 use crate::Nanos;
 use serde::{Deserialize, Serialize};
 
-/// How frames of a vNIC wait for its `tx.max` and its `rx.max`. Frames that do not wait for a rate are not concerned, nor
-/// are real-time ones: a deadline has an order of its own.
+/// The order in which frames wait for `tx.max` and `rx.max`. Real-time frames have an order of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Queueing {
-    /// Each flow waits for itself, and no flow waits long (RFC 8290).
+    /// Each flow has a queue of its own, and none waits long (RFC 8290).
     Flows(FlowQueueing),
     /// All wait in one queue, first come, first served.
     Fifo,
 }
 
-/// How flows wait, and for how long before their senders are told to slow down.
+/// Settings of queueing by flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FlowQueueing {
-    /// How long frames of a flow may wait for good (RFC 8289): 100 us to 100 ms; 5 ms unless said otherwise.
+    /// Permanent wait that a flow may have (RFC 8289): 100 us to 100 ms, default 5 ms.
     pub target: Nanos,
-    /// For how long they may wait longer than that before one is marked or dropped (RFC 8289), about the longest round
-    /// trip of the flows: twice `target` to 2 s; 100 ms unless said otherwise.
+    /// Time for which frames may wait longer than `target` before one is marked or dropped (RFC 8289), about the
+    /// longest round trip of the flows: twice `target` to 2 s, default 100 ms.
     pub interval: Nanos,
-    /// Whether the rate is shared between hosts first, and then between the flows of each: what the VM sends between
-    /// source addresses, what it receives between destination addresses.
+    /// Whether hosts share the rate first, and then the flows of each host. A host is a source address of sent frames,
+    /// and a destination address of received ones.
     pub per_host: bool,
 }
 
 impl Queueing {
-    /// Whether it is what a contract has that does not say.
+    /// Returns whether it is the default of a contract.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -42,7 +41,7 @@ impl Default for Queueing {
 }
 
 impl Default for FlowQueueing {
-    /// What RFC 8289 (section 4.2, 4.3) advises for the Internet.
+    /// The advice of RFC 8289 (section 4.2, 4.3) for the Internet.
     fn default() -> Self {
         Self { target: Nanos::new(5_000_000), interval: Nanos::new(100_000_000), per_host: false }
     }

@@ -1,13 +1,13 @@
 //! "Did you mean": the known word nearest to an unknown one.
 
-/// `; did you mean "max"?`, or nothing where no candidate is near.
+/// Returns `; did you mean "max"?`, or nothing if no candidate is near.
 pub(crate) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let lower = word.to_lowercase().replace('_', "-");
     let length = lower.chars().count();
     let near = 1 + length / 4;
     candidates
         .into_iter()
-        // No nearer than their lengths are.
+        // The distance is at least the difference of the lengths.
         .filter(|known| length.abs_diff(known.chars().count()) <= near.min(known.chars().count()))
         .map(|known| (edit_distance(&lower, &known.to_lowercase()), known))
         .filter(|(distance, known)| *distance <= near && *distance < known.chars().count())
@@ -16,8 +16,7 @@ pub(crate) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = 
         .unwrap_or_default()
 }
 
-/// Insertions, deletions, substitutions and swaps of neighbours between `a` and
-/// `b` (optimal string alignment).
+/// Counts insertions, deletions, substitutions and swaps of neighbours (optimal string alignment).
 fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];

@@ -1,8 +1,8 @@
-//! How a vNIC is connected.
+//! The connection of a vNIC.
 
 use serde::{Deserialize, Serialize};
 
-/// How a port is connected.
+/// The state of a port's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Connection {

@@ -1,12 +1,12 @@
-//! How long frames, or loops of a worker, took.
+//! Durations of frames, or of a worker's loops.
 
 use crate::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// How long each of many took, in nanoseconds: frames (Tr - Ts), or loops of a worker.
+/// Statistics of durations (ns): of frames (Tr - Ts), or of a worker's loops.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delay {
-    /// How many: frames delivered, or loops.
+    /// Number of frames delivered, or of loops.
     pub count: u64,
     /// Median.
     pub p50: u64,
@@ -14,9 +14,9 @@ pub struct Delay {
     pub p99: u64,
     /// 99.9 % took no longer.
     pub p999: u64,
-    /// The worst, exactly.
+    /// The longest, exactly.
     pub max: u64,
-    /// Non-empty buckets: (largest value, how many).
+    /// Non-empty buckets: (largest value, count).
     pub buckets: Vec<(u64, u64)>,
 }
 

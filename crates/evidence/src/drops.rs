@@ -1,4 +1,4 @@
-//! Drop reasons of netdevs and NICs, besides those of [`DropReason`](crate::DropReason), which are the switch's.
+//! Drop reasons of netdevs and NICs, besides the switch's [`DropReason`](crate::DropReason).
 //!
 //! ```text
 //!  switch    DropReason ──────────────┐
@@ -9,7 +9,7 @@
 crate::reasons! {
     /// Why the kernel, or an eBPF program of ours, dropped a frame of a netdev.
     NetdevDrop {
-        /// More than `tx.max`, where `tx.method` is `police`.
+        /// Above `tx.max`, with the `tx.method` `police`.
         Policed = "policed",
         /// A super-frame of a real-time vNIC that is larger than its `tx.burst`.
         OverBurst = "over_burst",
@@ -17,9 +17,9 @@ crate::reasons! {
         UnknownHeaders = "unknown_headers",
         /// A super-frame behind more than one VLAN tag.
         DoubleTagged = "double_tagged",
-        /// A real-time frame whose receiver took nothing for as long as its ring had room. Only of a miss.
+        /// A real-time frame that found the receiver's ring full: the receiver took nothing. Only in misses.
         RingFull = "ring_full",
-        /// A real-time frame that the kernel dropped for a reason that has no name here. Only of a miss.
+        /// A real-time frame that the kernel dropped for another reason. Only in misses.
         Kernel = "kernel",
     }
 }

@@ -21,7 +21,7 @@ pub struct Evidence {
     pub misses: BTreeMap<String, Vec<Miss>>,
     /// Number of misses by vNIC and by the kind of culprit that delayed the worker.
     pub culprits: BTreeMap<String, BTreeMap<String, u64>>,
-    /// The reason for which culprits are not observed; `None` if they are.
+    /// Why culprits are not observed; `None` if they are.
     pub unobserved: Option<String>,
     /// The workers' counters.
     pub workers: Vec<WorkerStats>,

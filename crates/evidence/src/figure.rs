@@ -26,7 +26,7 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// What it is, in words.
+    /// Returns the name in words.
     pub fn label(self) -> &'static str {
         match self {
             Self::Tx => "what it sends",
@@ -40,7 +40,7 @@ impl Quantity {
     }
 }
 
-/// What a place does not count of a vNIC, each with the reason.
+/// The quantities of a vNIC that a place does not count, each with the reason.
 pub type Unknown = BTreeMap<Quantity, String>;
 
 /// One figure, and where it was read.

@@ -1,26 +1,26 @@
-//! Threads of the switch that a front end's objects held up.
+//! Delays that a front end's objects cause to threads of the switch.
 
 use serde::{Deserialize, Serialize};
 
-/// What a port's objects did, and what came of it.
+/// Delays that a port's objects caused, and the quarantines for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldUp {
-    /// Times that they held a thread of the switch up.
+    /// Number of delays of a thread.
     pub events: u64,
-    /// Quarantines for it.
+    /// Number of quarantines.
     pub quarantines: u64,
-    /// The one that lasts.
+    /// The present quarantine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine: Option<Quarantine>,
 }
 
-/// A port that is kept apart.
+/// A quarantine of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quarantine {
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// How long it lasts in all, s.
+    /// Total time (s).
     pub seconds: u64,
-    /// How much of it is left, s.
+    /// Remaining time (s).
     pub left: u64,
 }

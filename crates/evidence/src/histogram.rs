@@ -12,7 +12,7 @@ pub fn total(numbers: impl IntoIterator<Item = u64>) -> u64 {
     numbers.into_iter().fold(0, u64::saturating_add)
 }
 
-/// The bucket a value falls into.
+/// Returns the bucket of a value.
 #[inline]
 pub const fn bucket(value: u64) -> usize {
     let value = if value >> MAX_BITS != 0 { (1 << MAX_BITS) - 1 } else { value };
@@ -23,7 +23,7 @@ pub const fn bucket(value: u64) -> usize {
     (exponent as usize + 1) * SUB + (value >> exponent) as usize - SUB
 }
 
-/// The largest value of a bucket.
+/// Returns the largest value of a bucket.
 pub const fn upper(bucket: usize) -> u64 {
     if bucket < 2 * SUB {
         return bucket as u64;
@@ -61,12 +61,12 @@ impl Histogram {
         self.max = self.max.max(value);
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         total(self.buckets.iter().copied())
     }
 
-    /// The largest value, exactly.
+    /// Returns the largest value, exactly.
     pub fn max(&self) -> u64 {
         self.max
     }
@@ -91,12 +91,12 @@ impl Histogram {
         0
     }
 
-    /// How many values lie in buckets wholly above `value`.
+    /// Returns the number of values in buckets wholly above `value`.
     pub fn above(&self, value: u64) -> u64 {
         total(self.buckets[bucket(value) + 1..].iter().copied())
     }
 
-    /// Non-empty buckets as (largest value, count).
+    /// Returns non-empty buckets as (largest value, count).
     pub fn occupied(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.buckets.iter().enumerate().filter(|(_, n)| **n > 0).map(|(i, n)| (upper(i), *n))
     }

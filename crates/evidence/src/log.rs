@@ -1,12 +1,12 @@
-//! What a log does not tell.
+//! Lines that a log omits.
 
 use serde::{Deserialize, Serialize};
 
-/// What a process's log does not tell, since the process started.
+/// Lines that a process's log omitted since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogStats {
-    /// Lines that were not written: the program that reads the log is too slow.
+    /// Lines lost because the program that reads the log was too slow.
     pub lost: u64,
-    /// Lines that the limit left out: enough of their kind were written.
+    /// Lines omitted by the limit: enough of their kind were written.
     pub suppressed: u64,
 }

@@ -1,4 +1,4 @@
-//! A deadline that was missed, and what held the worker up.
+//! Deadline misses, and the culprits that delayed the worker.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,68 +8,67 @@ pub const MISSES: usize = 32;
 /// One deadline miss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Miss {
-    /// Which miss of this vNIC, counting from 1.
+    /// Number of the miss among those of this vNIC, from 1.
     pub number: u64,
-    /// When it was delivered or dropped, nanoseconds since the epoch by the clock as it is set now.
+    /// Time of the delivery or drop (ns since the epoch, by the clock's present setting).
     pub at: u64,
-    /// The vNIC it was sent to.
+    /// The receiver.
     pub egress: String,
     /// [`MissCause::label`](crate::MissCause::label).
     pub cause: String,
-    /// [`DropReason::label`](crate::DropReason::label) where it was dropped.
+    /// [`DropReason::label`](crate::DropReason::label) if the frame was dropped.
     pub dropped: Option<String>,
-    /// The vNIC whose frames were ahead of it.
+    /// The vNIC whose frames were ahead.
     pub behind: Option<String>,
-    /// Tr - Ts, ns: the most that it can have been, but for `slept`.
+    /// Longest possible Tr - Ts without `slept` (ns).
     pub delay: u64,
-    /// The least that it can have been, ns. Beyond `deadline`, or where it was dropped, the miss is certain.
+    /// Shortest possible Tr - Ts (ns). If it exceeds `deadline`, or the frame was dropped, the miss is certain.
     #[serde(default)]
     pub delay_least: u64,
-    /// How much longer it can have been because the worker slept, ns: how long its wake-up took, it does not know.
+    /// Possible further delay because the worker slept (ns): the worker cannot measure its wake-up.
     #[serde(default)]
     pub slept: u64,
-    /// When the worker first saw the frame, in the terms of `at`; absent where no worker of ours carries its frames. It
-    /// waited to be looked at from at most `at - delay - slept` until then.
+    /// Time at which the worker first saw the frame, as `at`; absent if no worker of ours carries the frames. The frame
+    /// waited for that from `at - delay - slept` at the earliest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<u64>,
-    /// The worker that owned its sender.
+    /// The sender's worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<u64>,
     /// Td, ns.
     pub deadline: u64,
-    /// Waited for its own envelope before the clock started, ns.
+    /// Wait for its own envelope, before Ts (ns).
     pub tokens: u64,
-    /// Waited before a worker looked, ns.
+    /// Wait before a worker looked (ns).
     pub worker: u64,
-    /// Waited in the queue, ns.
+    /// Wait in the queue (ns).
     pub queue: u64,
-    /// Waited for receive buffers, ns.
+    /// Wait for receive buffers (ns).
     pub buffers: u64,
-    /// What held the worker up. The switch does not know it; the agent enters it where the miss was for the worker and the
-    /// agent found out.
+    /// The culprit that delayed the worker. The switch does not know it; the agent adds it if it finds one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub culprit: Option<Culprit>,
 }
 
 impl Miss {
-    /// Whether it was missed for certain: dropped, or late even by the least delay.
+    /// Returns whether the miss is certain: the frame was dropped, or late even by the least delay.
     pub fn is_certain(&self) -> bool {
         self.dropped.is_some() || self.delay_least > self.deadline
     }
 
-    /// Whether it was missed only if the worker's wake-up took that long.
+    /// Returns whether the frame was late only if the worker's wake-up took that long.
     pub fn is_by_sleep(&self) -> bool {
         !self.is_certain() && self.delay <= self.deadline
     }
 }
 
-/// What held a worker up while a frame was late.
+/// The cause that delayed a worker while a frame was late.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Culprit {
     /// [`CulpritKind::label`](crate::CulpritKind::label).
     pub kind: String,
-    /// What it was, such as `ksoftirqd/2 NET_RX`.
+    /// The description, such as `ksoftirqd/2 NET_RX`.
     pub what: String,
-    /// How much of the frame's delay it was, ns.
+    /// Its part of the frame's delay (ns).
     pub took: u64,
 }

@@ -1,4 +1,4 @@
-//! Why a frame was dropped, why a real-time frame missed its deadline, and what held the worker up.
+//! Reasons for drops and deadline misses, and the kinds of culprits that delay a worker.
 
 /// Defines an enum whose variants are counter indices with a label each.
 #[macro_export]
@@ -12,15 +12,15 @@ macro_rules! reasons {
         impl $name {
             /// Every value, in the order of the counters.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
-            /// How many there are.
+            /// Number of values.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// The label used in metrics, JSON and tables.
+            /// Returns the label used in metrics, JSON and tables.
             pub const fn label(self) -> &'static str {
                 match self { $(Self::$variant => $label,)+ }
             }
 
-            /// The value with this label; `None` where there is none.
+            /// Returns the value with this label; `None` if there is none.
             pub fn of_label(label: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|value| value.label() == label)
             }
@@ -31,9 +31,9 @@ macro_rules! reasons {
 reasons! {
     /// Why a frame was dropped. Counted at the sender (tx) or the receiver (rx).
     DropReason {
-        /// Headers or offload request that make no sense.
+        /// Invalid headers or offload request.
         Malformed = "malformed",
-        /// More scattered than a frame may be.
+        /// In more pieces of memory than a frame may have.
         TooScattered = "too_scattered",
         /// Longer than the sender's MTU allows.
         TooLong = "too_long",
@@ -41,17 +41,17 @@ reasons! {
         SourceMac = "source_mac",
         /// Source IP (or ARP sender) outside the allowed prefixes.
         SourcePrefix = "source_prefix",
-        /// A link-local address that is another vNIC's, or one too many.
+        /// A link-local address of another vNIC, or one too many.
         LinkLocal = "link_local",
-        /// For the link itself, without leave.
+        /// For the link itself, and not allowed.
         Control = "control",
-        /// Router advertisement or redirect, without leave.
+        /// Router advertisement or redirect, and not allowed.
         Router = "router",
-        /// From a DHCP server or relay, without leave.
+        /// From a DHCP server or relay, and not allowed.
         DhcpServer = "dhcp_server",
         /// A VLAN the vNIC is not a member of.
         Vlan = "vlan",
-        /// An encapsulation, extension headers or fragments that hide what is to be checked.
+        /// An encapsulation, extension headers or fragments that hide headers to check.
         Encapsulation = "encapsulation",
         /// No vNIC in the segment has the destination address.
         NoReceiver = "no_receiver",
@@ -63,7 +63,7 @@ reasons! {
         PoolFull = "pool_full",
         /// Half the sender's ring is in flight.
         RingShare = "ring_share",
-        /// Held as long as a reference may be.
+        /// The frame waited as long as a frame may.
         HeldTooLong = "held_too_long",
         /// A real-time frame that could no longer arrive in time.
         Late = "late",
@@ -77,19 +77,19 @@ reasons! {
         TapRefused = "tap_refused",
         /// The queue towards the receiver is full, and the receiver gives no buffers.
         NoBuffers = "no_buffers",
-        /// The queue towards the receiver is full, and its worker did not come to it.
+        /// The queue towards the receiver is full, and its worker did not serve it.
         WorkerBehind = "worker_behind",
-        /// The queue of its flow stood for longer than the target, and the frame cannot be marked.
+        /// Its flow's queue waited for longer than the target, and the frame cannot be marked.
         Codel = "codel",
-        /// The queue is full, and its flow had most in it.
+        /// The queue is full, and its flow had most of it.
         FlowCap = "flow_cap",
-        /// From an address that several vNICs may have, and another has.
+        /// From a shared address that another vNIC has.
         Shared = "shared",
     }
 }
 
 reasons! {
-    /// What a real-time frame that missed its deadline had waited for.
+    /// What a late real-time frame had waited for.
     MissCause {
         /// Tokens of its own envelope.
         Tokens = "tokens",
@@ -107,7 +107,7 @@ reasons! {
 }
 
 reasons! {
-    /// What held a worker up while a frame missed its deadline.
+    /// What delayed a worker while a frame missed its deadline.
     CulpritKind {
         /// A loop of the worker itself.
         OwnLoop = "own_loop",
@@ -121,7 +121,7 @@ reasons! {
         Interrupt = "interrupt",
         /// The host of the virtual machine had its CPU.
         Stolen = "stolen",
-        /// Nothing that is known.
+        /// Unknown.
         Unexplained = "unexplained",
     }
 }

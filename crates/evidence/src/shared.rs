@@ -6,13 +6,13 @@ use tidegate_contract::SharedAddress;
 /// An address that several vNICs of a segment may have, one at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedStatus {
-    /// It.
+    /// The address.
     pub address: SharedAddress,
-    /// The vNIC that has it; none until one uses it.
+    /// The vNIC that has it; `None` until one uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
-    /// How often it went from one vNIC to another.
+    /// Moves from one vNIC to another.
     pub moves: u64,
-    /// Announcements by which it did not, since it moved too often.
+    /// Announcements without a move, because the address moved too often.
     pub refused: u64,
 }

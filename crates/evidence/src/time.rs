@@ -1,4 +1,4 @@
-//! Moments as people read them.
+//! Moments of CLOCK_MONOTONIC as times of day.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -1,9 +1,9 @@
-//! Frames and bytes one way.
+//! Frames and bytes of one direction.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Frames and bytes one way, since the port was made.
+/// Frames and bytes of one direction, since the port was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Frames as the guest hands them over: a super-frame is one.
@@ -14,13 +14,13 @@ pub struct Traffic {
     pub wire_bytes: u64,
     /// Frames dropped, by [`DropReason::label`](crate::DropReason::label); reasons that never occurred are left out.
     pub dropped: BTreeMap<String, u64>,
-    /// Frames marked "congestion experienced" (ECN) in place of being dropped.
+    /// Frames marked "congestion experienced" (ECN) instead of dropped.
     #[serde(default)]
     pub marked: u64,
-    /// Flows of which frames wait now, for the rate of this way.
+    /// Flows with frames that wait now for the rate of this direction.
     #[serde(default)]
     pub flows_now: u64,
-    /// The most flows that waited at a time, since the port was made.
+    /// Most flows that waited at a time.
     #[serde(default)]
     pub flows_most: u64,
 }

@@ -16,38 +16,38 @@ pub struct VnicStats {
     pub tx: Traffic,
     /// What the VM received.
     pub rx: Traffic,
-    /// Time with frames waiting for tokens, ns.
+    /// Time with frames that waited for tokens (ns).
     pub throttled_ns: u64,
-    /// Waiting for tokens now.
+    /// Whether frames wait for tokens now.
     pub throttled: bool,
-    /// How long the frames that it sent waited for its own `tx.max`, those that did not wait included; absent where no
-    /// worker of ours limits it, and as long as nothing was sent under the limit in force.
+    /// Waits of sent frames for the vNIC's own `tx.max`, including waits of 0; absent if no worker of ours limits it, or
+    /// nothing was sent under the limit in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_tx: Option<Delay>,
-    /// How long the frames to it waited for its own `rx.max`, as above.
+    /// Waits of received frames for the vNIC's own `rx.max`, as above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_rx: Option<Delay>,
-    /// Of what it sent, and what waited for `tx.max` by flow: how long frames waited that found none of their flow before them,
-    /// such as a ping beside uploads, until their first part left. Absent as long as there was none under the limit in force.
+    /// Waits for `tx.max` by flow of sent frames that found no frame of their flow before them, such as a ping beside
+    /// uploads, until their first part left; absent if there was none under the limit in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sparse_tx: Option<Delay>,
-    /// The same of frames to it, and of its `rx.max`.
+    /// The same of received frames, and `rx.max`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sparse_rx: Option<Delay>,
-    /// Time of its worker; absent where no worker of ours carries its frames.
+    /// Time of its worker; absent if no worker of ours carries its frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<Work>,
-    /// Tr - Ts of what it sent: the most that it can have been while the worker was awake.
+    /// Longest possible Tr - Ts of sent frames, with the worker awake.
     pub delay: Delay,
-    /// The least that it can have been, of the same frames.
+    /// Shortest possible Tr - Ts of the same frames.
     #[serde(default)]
     pub delay_least: Delay,
     /// Real-time frames delivered.
     pub realtime_delivered: u64,
-    /// The worst Tr - Ts of those under the deadline in force, ns: the most that it can have been.
+    /// Worst of the longest possible Tr - Ts under the deadline in force (ns).
     #[serde(default)]
     pub realtime_worst_ns: u64,
-    /// The worst of the least that it can have been, ns.
+    /// Worst of the shortest possible Tr - Ts (ns).
     #[serde(default)]
     pub realtime_worst_least_ns: u64,
     /// Certain deadline misses by [`MissCause::label`](crate::MissCause::label); causes that never occurred are left out.
@@ -55,7 +55,7 @@ pub struct VnicStats {
     /// Possible misses: in time by the least delay, late by the most.
     #[serde(default)]
     pub misses_possible: u64,
-    /// Frames that were late only if the worker's wake-up took that long, which it cannot measure.
+    /// Frames that were late only if the worker's wake-up, which it cannot measure, took that long.
     #[serde(default)]
     pub misses_asleep: u64,
     /// The link-local addresses that it holds.

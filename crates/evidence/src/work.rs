@@ -3,23 +3,23 @@
 use crate::total;
 use serde::{Deserialize, Serialize};
 
-/// Time of its worker that a vNIC is charged, ns, since the port was made.
+/// Worker time charged to a vNIC since the port was made (ns).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// To take what it sends, and to deliver of it what is not queued.
+    /// Taking sent frames, and delivering those that are not queued.
     pub take_ns: u64,
-    /// To deliver its frames that were queued.
+    /// Delivering sent frames that were queued.
     pub deliver_ns: u64,
-    /// Those frames.
+    /// Number of these queued frames.
     pub delivered: u64,
-    /// What deliveries to it took longer because its buffers are small.
+    /// Extra time of deliveries to it because its buffers are small.
     pub buffers_ns: u64,
-    /// To hear the kicks of its driver.
+    /// Handling the kicks of its driver.
     pub kicks_ns: u64,
 }
 
 impl Work {
-    /// All of it, ns.
+    /// Returns the sum (ns).
     pub fn total_ns(&self) -> u64 {
         total([self.take_ns, self.deliver_ns, self.buffers_ns, self.kicks_ns])
     }

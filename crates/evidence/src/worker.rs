@@ -1,9 +1,9 @@
-//! A worker's account of itself.
+//! The counters of a worker.
 
 use crate::Delay;
 use serde::{Deserialize, Serialize};
 
-/// One worker's account of itself.
+/// One worker's counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStats {
     /// Loops that found work.
@@ -12,20 +12,20 @@ pub struct WorkerStats {
     pub loops_over_budget: u64,
     /// The longest loop, ns.
     pub longest_loop_ns: u64,
-    /// Times it slept.
+    /// Number of sleeps.
     pub sleeps: u64,
     /// Time asleep, ns.
     pub asleep_ns: u64,
-    /// Time awake with nothing to do, ns: it polled, for real-time frames or for a moment after work.
+    /// Time awake without work (ns): the worker polled, for real-time frames or for a moment after work.
     #[serde(default)]
     pub awake_ns: u64,
-    /// Events of it that the log does not tell of, since there were too many.
+    /// Events that the log omitted because there were too many.
     #[serde(default)]
     pub events_lost: u64,
-    /// The CPU that it has for itself.
+    /// The worker's own CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u64>,
-    /// How long the loops that found work took.
+    /// Durations of loops that found work.
     #[serde(default)]
     pub loop_time: Delay,
 }

@@ -1,6 +1,5 @@
 //! The command line.
 
-/// For `--help`.
 const HELP: &str = "\
 Shows and lowers the rate at which this VM may send.
 
@@ -22,16 +21,14 @@ Exit codes:
   4  the host cannot be reached
 ";
 
-/// The requested action.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Show or set.
     Limit(Arguments),
-    /// Print this.
+    /// Print this text.
     Text(String),
 }
 
-/// The arguments of `limit`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Arguments {
     /// A rate, or `none`; absent to set nothing.

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-/// The interfaces, devices before those made of them, such as a bond with the MAC of one.
+/// The interfaces: devices first, then interfaces made of them, such as a bond with a device's MAC.
 #[derive(Debug, Default)]
 pub struct Interfaces(Vec<(String, String)>);
 
 impl Interfaces {
-    /// Reads those of the kernel below `root`; none if they cannot be read.
+    /// Reads the kernel's interfaces below `root`; none if unreadable.
     pub fn read(root: &Path) -> Self {
         let mut found: Vec<(bool, String, String)> = fs::read_dir(root.join("sys/class/net"))
             .into_iter()

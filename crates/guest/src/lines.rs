@@ -14,7 +14,7 @@ pub enum Line {
     Garbage,
     /// The first bytes of a line that is too long; its rest is dropped.
     TooLong,
-    /// As many more of its bytes were dropped as the longest line has.
+    /// Further bytes of that line were dropped, as many as the longest line has.
     Dropped,
 }
 

@@ -53,7 +53,7 @@ pub struct Request {
 pub enum Ask {
     /// The limits of its vNICs.
     Limit,
-    /// Another soft limit.
+    /// A new soft limit.
     Set {
         /// The vNIC's MAC as written; absent for all vNICs.
         mac: Option<String>,
@@ -117,7 +117,7 @@ impl fmt::Display for Request {
 /// One line of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// The request's.
+    /// The request's tag.
     pub tag: Tag,
     /// The content.
     pub say: Say,
@@ -126,7 +126,7 @@ pub struct Reply {
 /// The content of an answer's line. `Ok` and `Error` end the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Say {
-    /// One vNIC.
+    /// The limits of one vNIC.
     Vnic(Limits),
     /// The end of the answer: all is done.
     Ok,
@@ -148,7 +148,7 @@ pub struct Limits {
     pub mac: String,
     /// The host's limit, or `none`.
     pub hard: String,
-    /// The guest's own, or `none`.
+    /// The soft limit, or `none`.
     pub soft: String,
     /// The present limit: a rate, `none`, or `pending` if it is about to come into force.
     pub in_force: String,
@@ -159,7 +159,7 @@ pub struct Limits {
 pub enum Kind {
     /// The line is no request.
     Malformed,
-    /// It is refused.
+    /// The host refuses.
     Refused,
     /// Not now: the host is busy, or in trouble.
     Unavailable,

@@ -7,8 +7,7 @@ use tidegate_guest::PORT;
 /// Returns the port's device below `root`: by udev's link, or without it by the kernel's name.
 ///
 /// # Errors
-/// There is none; the advice.
-/// There is none: what to do.
+/// There is none; the text says what to do.
 pub fn find(root: &Path) -> Result<PathBuf, String> {
     let linked = root.join("dev/virtio-ports").join(PORT);
     if linked.exists() {

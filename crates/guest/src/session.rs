@@ -27,9 +27,9 @@ pub const FLOOD: Duration = Duration::from_secs(3);
 /// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Answer this.
+    /// Answer this request.
     Ask(Request),
-    /// Say this.
+    /// Send this reply.
     Say(Reply),
     /// Read nothing, and call again after this time.
     Wait(Duration),
@@ -48,7 +48,7 @@ pub struct Session {
     change: Option<Request>,
     /// Bad lines since the last good one.
     bad: u32,
-    /// Wait of the present line, and of all before it since the last without one.
+    /// Wait of the present line, and of the consecutive lines before it that waited.
     waited: Duration,
     slowed: Duration,
 }
@@ -138,7 +138,7 @@ impl Session {
             Err(Malformed { tag, why }) => {
                 self.bad += 1;
                 match self.bad {
-                    // Once: an answer to each would double the traffic.
+                    // Only once: an answer to each line would double the traffic.
                     1 => Some(Step::Say(Reply::error(tag, Kind::Malformed, &why))),
                     BAD.. => Some(Step::Close),
                     _ => None,

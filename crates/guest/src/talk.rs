@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tidegate_guest::lines::{Line, Lines, REPLY};
 use tidegate_guest::message::{Ask, Kind, Limits, Reply, Request, Say, Tag};
 
-/// Longest wait for the host. A change may have to wait for others there.
+/// Longest wait for the host, where a change may wait for other changes.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest wait for another program that has the port open.
 const OTHERS: Duration = Duration::from_secs(2);

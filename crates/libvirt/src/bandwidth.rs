@@ -7,9 +7,9 @@
 //! ```
 //!
 //! # Units
-//! libvirt calls them "kilobytes per second" and "kilobytes" (formatdomain, "Quality of service"), and hands them to
-//! tc as `kbps` and `kb` (`virNetDevBandwidthSet`). To tc, `1000kbps` is 8 Mbit/s and `128kb` is 131072 bytes: a rate
-//! counts in thousands, a size in powers of two (tc(8), "Parameters"; measured with `tc class add ... htb rate 1000kbps burst
+//! libvirt calls them "kilobytes per second" and "kilobytes" (formatdomain, "Quality of service"), and gives them to tc as
+//! `kbps` and `kb` (`virNetDevBandwidthSet`). In tc a rate counts in thousands, a size in powers of two: `1000kbps` is
+//! 8 Mbit/s, `128kb` is 131072 bytes (tc(8), "Parameters"; measured with `tc class add ... htb rate 1000kbps burst
 //! 128kb`). So 1 of `average` is 8000 bit/s, and 1 of `burst` 1024 bytes.
 
 use crate::xml::{Source, child, children};
@@ -51,7 +51,7 @@ pub(crate) struct Bandwidth<'a> {
     pub inbound: Way,
     /// From the domain: its tx.
     pub outbound: Way,
-    /// On an Open vSwitch bridge, Open vSwitch keeps it, in other units.
+    /// Whether the interface is on an Open vSwitch bridge, which keeps these limits in other units.
     pub open_vswitch: bool,
 }
 

@@ -32,14 +32,14 @@ pub enum Todo {
 #[derive(Debug)]
 pub struct Follower<S> {
     running: BTreeMap<String, Known<S>>,
-    /// Since when an owner lacks a domain.
+    /// The time since which each owner has no running domain.
     orphans: BTreeMap<String, Instant>,
 }
 
 #[derive(Debug)]
 struct Known<S> {
     done: Option<S>,
-    /// When a version failed.
+    /// The version that failed, and the time.
     failed: Option<(S, Instant)>,
 }
 
@@ -82,7 +82,7 @@ impl<S: Clone + Eq> Follower<S> {
         self.running.insert(name.to_owned(), Known { done: Some(state), failed: None });
     }
 
-    /// Notes that a version failed. Whether that is new.
+    /// Notes that a version failed; returns whether this is new.
     pub fn failed(&mut self, now: Instant, name: &str, state: S) -> bool {
         let known = self.running.entry(name.to_owned()).or_insert(Known { done: None, failed: None });
         let news = known.failed.as_ref().is_none_or(|(before, _)| *before != state);

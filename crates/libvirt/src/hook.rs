@@ -16,12 +16,12 @@ use std::time::Duration;
 pub enum Call {
     /// Checks the domain's contracts: its taps do not exist yet. A refusal prevents its start.
     Check,
-    /// Brings them into force.
+    /// Brings the contracts into force.
     Put {
         /// Whether a refusal prevents the domain's start, as it should; it must not end a running VM.
         may_refuse: bool,
     },
-    /// Removes them: the domain has ended.
+    /// Removes the contracts: the domain has ended.
     Remove,
     /// Nothing: an earlier or later call does the work.
     Nothing,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Its name in a `qemu.d` folder.
+/// The file's name in a `qemu.d` folder.
 pub const NAME: &str = "tidegate";
 /// The beginning of the second line of our hook; a file without it is another program's.
 const MARK: &str = "# Made by `tidegate libvirt install-hook`";
@@ -38,7 +38,7 @@ pub fn text(settings: Settings<'_>) -> Result<String, String> {
     ))
 }
 
-/// Whether a file's text is ours, of any release and settings.
+/// Returns whether a file's text is ours, of any release and settings.
 pub fn is_ours(text: &str) -> bool {
     text.lines().nth(1).is_some_and(|line| line.starts_with(MARK))
 }

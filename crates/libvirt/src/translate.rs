@@ -1,7 +1,7 @@
 //! From a domain to contracts.
 //!
 //! ```text
-//!  interface ─┬─ metadata has its MAC ──▶ that contract           (its <bandwidth> is then as good as not there)
+//!  interface ─┬─ metadata has its MAC ──▶ that contract           (its <bandwidth> then has no effect)
 //!             ├─ has a <bandwidth> ─────▶ that, translated
 //!             └─ neither ───────────────▶ nothing
 //! ```

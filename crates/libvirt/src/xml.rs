@@ -77,7 +77,7 @@ pub(crate) fn children<'a, 'i>(node: Node<'a, 'i>, name: &'static str) -> impl I
         .filter(move |n| n.is_element() && n.tag_name().namespace().is_none() && n.tag_name().name() == name)
 }
 
-/// The first of them.
+/// Returns the first child element of this name.
 pub(crate) fn child<'a, 'i>(node: Node<'a, 'i>, name: &'static str) -> Option<Node<'a, 'i>> {
     children(node, name).next()
 }

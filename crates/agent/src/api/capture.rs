@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::oneshot::error::TryRecvError;
 
-/// Bytes taken from the pipe at once: as many as a pipe holds by default.
+/// Bytes read from the pipe at once: the default capacity of a pipe.
 const CHUNK: usize = 64 << 10;
 
 struct PipeBody(Receiver);
@@ -41,17 +41,17 @@ impl http_body::Body for PipeBody {
     }
 }
 
-/// Starts a capture; the body is its pcapng.
+/// Starts a capture; returns its pcapng as a body.
 ///
 /// # Errors
 /// The place refuses, or no pipe can be made.
 pub async fn start(place: Arc<dyn Capture>, vnic: String, snaplen: u32) -> Result<Body, ApiError> {
     let (reader, writer) = io::pipe().map_err(|e| failed("make a pipe", &e))?;
     let receiver = Receiver::from_owned_fd(reader.into()).map_err(|e| failed("use a pipe", &e))?;
-    // A place that refuses closes its end: not to be taken for frames before its answer is there.
+    // A place that refuses closes its end, which would look like frames. This end stays open until the answer.
     let held = writer.try_clone().map_err(|e| failed("hold a pipe", &e))?;
     let (tell, mut told) = tokio::sync::oneshot::channel();
-    // Not on tokio's threads: a switch that hangs must not keep the agent from ending.
+    // Not on tokio's threads: a place that hangs must not keep the agent from ending.
     let asking = move || {
         drop(tell.send(place.capture(&vnic, snaplen, writer.into())));
         drop(held);

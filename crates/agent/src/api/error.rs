@@ -8,7 +8,6 @@ use axum::response::{IntoResponse, Response};
 use tidegate_contract::Errors;
 use tidegate_place::PlaceError;
 
-/// A refusal on its way out.
 #[derive(Debug)]
 pub struct ApiError {
     status: StatusCode,
@@ -16,7 +15,6 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    /// A refusal with no further details.
     pub fn new(status: StatusCode, error: impl Into<String>) -> Self {
         Self::with_details(status, error, vec![])
     }
@@ -25,12 +23,11 @@ impl ApiError {
         Self { status, body: ErrorBody { error: error.into(), details } }
     }
 
-    /// No vNIC of that name.
     pub fn no_vnic(name: &str) -> Self {
         ApplyError::NoVnic(name.into()).into()
     }
 
-    /// The reconciler does not answer.
+    /// Returns the refusal for a change that the reconciler did not finish in time.
     pub fn stuck() -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,

@@ -1,4 +1,4 @@
-//! JSON as answers have it.
+//! JSON of answers.
 
 use axum::body::Bytes;
 use axum::http::{StatusCode, header};
@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// `value` as JSON. Characters that a terminal obeys, or does not show, are JSON escapes: the data is exact.
+/// Returns `value` as JSON. Characters that a terminal obeys, or does not show, become escapes: the data is exact.
 pub fn as_json(value: &impl Serialize) -> Result<Vec<u8>, String> {
     let text = serde_json::to_string(value).map_err(|e| e.to_string())?;
     Ok(match tidegate_visible::json(&text) {
@@ -15,7 +15,6 @@ pub fn as_json(value: &impl Serialize) -> Result<Vec<u8>, String> {
     })
 }
 
-/// A response with this JSON.
 pub fn json(bytes: Bytes) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], bytes).into_response()
 }

@@ -1,4 +1,4 @@
-//! Clients, none of which can keep the others waiting.
+//! The API's clients: none can keep the others waiting.
 //!
 //! ```text
 //!  socket ─▶ accept, at once ─▶ Room: a place for this user? ── no ─▶ 503
@@ -7,7 +7,7 @@
 //!                                      or it goes; a reader that takes nothing too
 //! ```
 //!
-//! Users are told apart by what the kernel says of them (SO_PEERCRED, unix(7)).
+//! The kernel names the user of each client (SO_PEERCRED, unix(7)).
 
 use super::room::{Entrance, Id, Room};
 use axum::extract::connect_info::Connected;
@@ -26,17 +26,16 @@ use tokio::time::{Instant, Sleep, sleep};
 
 /// Longest time from a connection to the end of its request's head, and from there to the end of its body.
 pub const REQUEST: Duration = Duration::from_secs(5);
-/// Longest time from a request's head to the begin of its answer, and between two bytes that it takes. Longer
-/// than the reconciler is waited for.
+/// Longest time from a request's head to the start of its answer, and between two bytes that the client takes. Longer
+/// than the routes wait for the reconciler.
 const ANSWER: Duration = Duration::from_secs(40);
 
-/// The API's socket.
 pub struct Bounded {
     socket: UnixListener,
     hall: Arc<Mutex<Hall>>,
 }
 
-/// The clients that have a place, and how each is told to go.
+/// The clients that have a place, and the channel that tells each to go.
 #[derive(Debug, Default)]
 struct Hall {
     room: Room,
@@ -48,12 +47,11 @@ fn lock(hall: &Mutex<Hall>) -> MutexGuard<'_, Hall> {
 }
 
 impl Bounded {
-    /// Accepts at `socket`.
     pub fn new(socket: UnixListener) -> Self {
         Self { socket, hall: Arc::default() }
     }
 
-    /// A place for a client, or why there is none.
+    /// Gives a client a place, or says why there is none.
     fn seat(&self, user: u32) -> Result<(Seat, oneshot::Receiver<()>), String> {
         let mut hall = lock(&self.hall);
         match hall.room.enter(user, Instant::now().into_std()) {
@@ -73,7 +71,7 @@ impl Bounded {
     }
 }
 
-/// A place among the clients; free again when this is dropped.
+/// A client's place; dropping it frees the place.
 #[derive(Debug)]
 struct Seat {
     hall: Arc<Mutex<Hall>>,
@@ -81,7 +79,7 @@ struct Seat {
 }
 
 impl Seat {
-    /// From now on the client is waited for, or waits for us.
+    /// Notes that from now on the agent waits for the client, or the client for the agent.
     fn wait_for(&self, client: bool) {
         let now = client.then(|| Instant::now().into_std());
         lock(&self.hall).room.wait_for(self.id, now);
@@ -96,16 +94,14 @@ impl Drop for Seat {
     }
 }
 
-/// Who is at the other end of a connection.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Its user.
     pub user: u32,
     seat: Arc<Seat>,
 }
 
 impl Peer {
-    /// Its request is whole: from now on it waits for us.
+    /// Notes that the request is complete: from now on the client waits for the agent.
     pub fn has_asked(&self) {
         self.seat.wait_for(false);
     }
@@ -124,7 +120,7 @@ impl axum::serve::Listener for Bounded {
     async fn accept(&mut self) -> (Patient, Peer) {
         loop {
             let (stream, _) = axum::serve::Listener::accept(&mut self.socket).await;
-            // Clients without a user are one user.
+            // Clients without credentials count as one user.
             let user = stream.peer_cred().map_or(u32::MAX, |peer| peer.uid());
             match self.seat(user) {
                 Err(why) => refuse(&stream, &why),
@@ -151,7 +147,7 @@ impl axum::serve::Listener for Bounded {
     }
 }
 
-/// Says why, where that can be said without waiting.
+/// Sends the reason, if the socket takes it without waiting.
 fn refuse(stream: &UnixStream, why: &str) {
     let body = serde_json::json!({"error": why, "details": []}).to_string();
     let answer = format!(
@@ -162,23 +158,23 @@ fn refuse(stream: &UnixStream, why: &str) {
     let _ = stream.try_write(answer.as_bytes());
 }
 
-/// Where a request's head ends: at its first empty line (RFC 9112, 2.1 and 2.2).
+/// Finds the end of a request's head: its first empty line (RFC 9112, 2.1 and 2.2).
 #[derive(Default)]
 struct Head {
-    /// The line that is being read has something in it.
+    /// The current line is not empty.
     line: bool,
     begun: bool,
     whole: bool,
 }
 
 impl Head {
-    /// Some more of it; whether it ended there.
+    /// Reads more of the head; returns whether it ended there.
     fn read(&mut self, bytes: &[u8]) -> bool {
         let before = self.whole;
         for byte in bytes {
             match byte {
                 b'\r' => {}
-                // Empty lines before a request are none of it.
+                // Empty lines before a request do not count.
                 b'\n' => self.whole |= self.begun && !std::mem::take(&mut self.line),
                 _ => (self.line, self.begun) = (true, true),
             }
@@ -187,15 +183,15 @@ impl Head {
     }
 }
 
-/// One client.
+/// A client's connection, with its time limits.
 pub struct Patient {
     stream: UnixStream,
-    /// Until it has to go.
+    /// The channel that tells the client to go.
     told: Option<oneshot::Receiver<()>>,
     goes: bool,
     head: Head,
     answered: bool,
-    /// It does not take what is written.
+    /// The client does not take what is written.
     blocked: bool,
     timer: Pin<Box<Sleep>>,
     seat: Arc<Seat>,
@@ -224,7 +220,7 @@ impl Patient {
         self.timer.as_mut().poll(context).map(|()| io::ErrorKind::TimedOut.into())
     }
 
-    /// What came of writing: any progress starts the clock anew.
+    /// Handles the result of a write: any progress restarts the timer.
     fn wrote<T>(&mut self, context: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         let blocked = result.is_pending();
         if blocked != self.blocked {
@@ -341,7 +337,6 @@ mod tests {
         }
     }
 
-    /// All places that this user may have.
     fn places() -> usize {
         if rustix::process::geteuid().is_root() { MOST + RESERVE } else { EACH }
     }
@@ -383,7 +378,6 @@ mod tests {
         let path = dir.path().join("s");
         serve(&path);
         let mut answered = ask(&path).await;
-        // However busily it says it.
         for word in [&b""[..], b"G", b"\r\n\r\n", b"GET / HTTP/1.1\r\nHost"] {
             let mut half = UnixStream::connect(&path).await.unwrap();
             let began = Instant::now();

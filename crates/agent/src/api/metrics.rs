@@ -14,7 +14,6 @@ use tidegate_contract::{Attach, Nanos, Rate, Vnic};
 use tidegate_evidence::{CulpritKind, Delay, LogStats, Traffic, VnicStats, total};
 use tidegate_evidence::{Quantity, Unknown};
 
-/// Of the answer.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Upper ends of the delay buckets, microseconds: 1, 2, 5 in every decade from 1 us to 10 s.
@@ -25,7 +24,6 @@ const BUCKETS: [u64; 22] = [
 
 const NANOS: f64 = 1e-9;
 
-/// Everything, as text.
 pub fn encode(published: Arc<Published>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("tidegate");
     registry.register_collector(Box::new(Snapshot(published)));
@@ -115,7 +113,7 @@ impl Collector for Snapshot {
         })?;
         let help = "Certain and possible deadline misses that were late for the worker, by what held it up";
         out.family("vnic_worker_culprits", help, Counter, {
-            // Also those that were none yet: a counter that begins at its first event hides it.
+            // Zeros too: a counter that first appears with its first event hides that event.
             real_time.iter().filter(|(_, view, _)| view.place == "switch").flat_map(|(name, view, _)| {
                 let count = |kind| view.culprits.get(kind).copied().unwrap_or_default();
                 let labels = |kind| vec![("vnic", *name), ("culprit", kind)];
@@ -263,7 +261,7 @@ impl Collector for Snapshot {
     }
 }
 
-/// The counters of one vNIC. What its place does not count is left out: a reader would take a 0 for a figure.
+/// The counters of one vNIC, without those that its place does not count: a reader would take a 0 for a figure.
 struct Counters<'a> {
     name: &'a str,
     stats: &'a VnicStats,
@@ -287,7 +285,7 @@ impl<'a> Counters<'a> {
         vec![("vnic", self.name)]
     }
 
-    /// A figure of each direction that is counted.
+    /// Returns a figure for each direction that is counted.
     fn ways(&self, value: impl Fn(&Traffic) -> u64) -> impl Iterator<Item = (Labels<'a>, f64)> {
         [("tx", Quantity::Tx, &self.stats.tx), ("rx", Quantity::Rx, &self.stats.rx)]
             .into_iter()
@@ -365,11 +363,11 @@ fn write(encoder: &mut MetricEncoder<'_>, kind: Kind, value: f64) -> fmt::Result
 }
 
 fn sum(delay: &Delay) -> f64 {
-    // Not `sum`, which makes nothing into -0.0.
+    // Not `sum`: the sum of nothing is -0.0.
     delay.buckets.iter().fold(0.0, |sum, (upper, n)| sum + *upper as f64 * *n as f64) * NANOS
 }
 
-/// (le in seconds, frames in this bucket). A fine bucket counts where its upper end lies.
+/// Returns pairs: le in seconds, frames in this bucket. A fine bucket counts where its upper end lies.
 fn buckets(delay: &Delay) -> Vec<(f64, u64)> {
     let mut rest = delay.buckets.iter().peekable();
     let mut up_to = |limit: u64| {

@@ -9,11 +9,11 @@
 //!
 //! - `socket`: the socket file
 //! - `routes`: the handler of each path
-//! - `json`: JSON as answers have it
+//! - `json`: JSON of answers
 //! - `error`: errors and their status codes
 //! - `capture`: a pipe as a response body
 //! - `listener`: clients come and go, and none delays others
-//! - `room`: the number of clients, and the one that has to go for another
+//! - `room`: the clients that have a place, and the one that makes room for another
 //! - `turns`: one change of each user at a time
 //! - `writer`: answers, made off the thread that serves clients
 //! - `metrics`: Prometheus text

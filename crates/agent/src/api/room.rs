@@ -1,4 +1,4 @@
-//! Who of many clients has a place. Pure.
+//! Decides which clients have a place. Pure.
 //!
 //! ```text
 //!  client of user u ─▶ has u less than EACH? ─▶ are there less than MOST? ─▶ it has a place
@@ -9,21 +9,20 @@
 //!                          └──── no client is slow ───┘ ─▶ refused
 //! ```
 //!
-//! A client is slow from when the agent begins to wait for it: until its request is whole, and while it does not take its
-//! answer. The slowest is the one that the agent has waited for longest. A client that waits for the agent keeps its
-//! place: no other client, of its own user or another, takes it.
+//! A client is slow while the agent waits for it: until its request is complete, and while it does not take its
+//! answer. The slowest has kept the agent waiting longest. A client that waits for the agent keeps its place.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Most clients at one time, root's included: descriptors are left for ports and files.
 pub const MOST: usize = 64;
-/// As many more are root's.
+/// Further places, for root only.
 pub const RESERVE: usize = 16;
 /// Most clients of one user; root may have all places.
 pub const EACH: usize = 16;
 
-/// One client, in the order in which they came.
+/// The number of a client, in order of arrival.
 pub type Id = u64;
 
 /// All clients that have a place.
@@ -36,26 +35,25 @@ pub struct Room {
 #[derive(Debug)]
 struct Client {
     user: u32,
-    /// Since when it is waited for; `None` while it waits for us.
+    /// When the agent began to wait for the client; `None` while the client waits for the agent.
     waited: Option<Instant>,
 }
 
-/// What becomes of a client that comes.
+/// The outcome for a new client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entrance {
-    /// It has a place; the other one, where one is named, has none any more.
+    /// The new client has a place; the second client, if any, lost its place.
     Come(Id, Option<Id>),
-    /// There is no place: so many are taken, by its own user where that is said.
     Full {
-        /// Places.
+        /// Places taken.
         taken: usize,
-        /// Whether they are those of its user.
+        /// Whether the client's own user has them.
         own: bool,
     },
 }
 
 impl Room {
-    /// A client of `user` comes.
+    /// Gives a new client of `user` a place, if there is one.
     pub fn enter(&mut self, user: u32, now: Instant) -> Entrance {
         let root = user == 0;
         let (own, all) = (self.of(user), self.clients.len());
@@ -88,14 +86,14 @@ impl Room {
         Entrance::Come(id, goes)
     }
 
-    /// From now on a client is waited for, or waits for us. Of one that is waited for already, the first time counts.
+    /// Notes that the agent waits for a client since `now`, or with `None` that the client waits for the agent. If
+    /// the agent waits already, the earlier time counts.
     pub fn wait_for(&mut self, id: Id, now: Option<Instant>) {
         if let Some(client) = self.clients.get_mut(&id) {
             client.waited = now.map(|now| client.waited.unwrap_or(now));
         }
     }
 
-    /// A client is gone.
     pub fn leave(&mut self, id: Id) {
         self.clients.remove(&id);
     }
@@ -141,7 +139,6 @@ mod tests {
         let (last, goes) = come(&mut room, 7, at(102));
         assert_eq!(goes, Some(ids[1]), "waited for since 100 ms, before the two that came then");
         room.wait_for(last, None);
-        // Another user still has places.
         assert_eq!(come(&mut room, 8, at(103)).1, None);
         let (only, goes) = come(&mut room, 7, at(104));
         assert!(goes.is_some());

@@ -1,4 +1,4 @@
-//! Who answers what.
+//! The routes of the API, and their handlers.
 
 use super::error::ApiError;
 use super::json::{Short, as_json, json};
@@ -36,25 +36,17 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(300);
 /// Longest body of a request, bytes.
 const LONGEST: usize = 2 << 20;
-/// Shortest capture of a frame that is of use, bytes.
+/// Bytes of each frame that a capture may keep.
 const SNAPLEN: std::ops::RangeInclusive<u32> = 64..=65535;
 
-/// What the handlers know.
 #[derive(Clone)]
 pub struct Api {
-    /// To the reconciler.
     pub commands: mpsc::Sender<Command>,
-    /// From the reconciler.
     pub board: Board,
-    /// For captures, where a place can.
     pub capture: Option<Arc<dyn Capture>>,
-    /// The clients that wait for a look at the places.
     pub looks: Looks,
-    /// Who changes something.
     pub turns: Turns,
-    /// Writes what is answered.
     pub writer: Writer,
-    /// Figures of windows.
     pub windows: Windows,
 }
 
@@ -70,7 +62,6 @@ pub struct Api {
 )]
 struct Document;
 
-/// All routes: what is not here is not answered.
 fn routes() -> Vec<(&'static str, MethodRouter<Api>)> {
     vec![
         ("/v1/host", get(host)),
@@ -86,10 +77,9 @@ fn routes() -> Vec<(&'static str, MethodRouter<Api>)> {
     ]
 }
 
-/// The API.
 pub fn router(api: Api) -> Router {
     let all = routes().into_iter().fold(Router::new(), |router, (path, route)| router.route(path, route));
-    // Concerns the routes there are by now, so it comes after them.
+    // After the routes: the fallback for methods applies only to routes added before it.
     all.fallback(nowhere)
         .method_not_allowed_fallback(not_so)
         .layer(axum::middleware::from_fn_with_state(api.clone(), in_turn))
@@ -98,7 +88,7 @@ pub fn router(api: Api) -> Router {
         .with_state(api)
 }
 
-/// Reads the whole body before a handler runs: one that is not there in time is refused, and keeps no handler busy.
+/// Reads the whole body before a handler runs: a body that does not come in time is refused, and keeps no handler busy.
 async fn whole(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let refusal = match tokio::time::timeout(REQUEST, axum::body::to_bytes(body, LONGEST)).await {
@@ -123,7 +113,7 @@ async fn whole(request: Request, next: Next) -> Response {
     refusal.into_response()
 }
 
-/// A user's changes come one after the other; other users' changes come between them.
+/// Runs a user's changes one after the other, and other users' changes between them.
 async fn in_turn(State(api): State<Api>, request: Request, next: Next) -> Response {
     let user = peer(request.extensions()).map(|peer| peer.user);
     let Some(user) = user.filter(|_| request.method() != Method::GET) else { return next.run(request).await };
@@ -134,7 +124,6 @@ async fn in_turn(State(api): State<Api>, request: Request, next: Next) -> Respon
     next.run(request).await
 }
 
-/// Who asks.
 fn peer(extensions: &Extensions) -> Option<&Peer> {
     extensions.get::<ConnectInfo<Peer>>().map(|ConnectInfo(peer)| peer)
 }
@@ -143,7 +132,7 @@ fn too_long(error: &axum::Error) -> bool {
     std::error::Error::source(error).is_some_and(|source| source.is::<http_body_util::LengthLimitError>())
 }
 
-/// One request a connection: a client that stays on keeps no place.
+/// Closes each connection after one request: a client that stays keeps no place.
 async fn last(mut response: Response) -> Response {
     response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
     response
@@ -205,7 +194,7 @@ async fn show(
     within(&api, &api.board.read(), &name, last).map(Short)
 }
 
-/// A vNIC, with the figures of a window where one is asked for.
+/// Returns a vNIC, with the figures of the window `last` if given.
 fn within(api: &Api, all: &Published, name: &str, last: Option<Last>) -> Result<VnicView, ApiError> {
     let view = all.vnics.get(name).cloned().ok_or_else(|| ApiError::no_vnic(name))?;
     Ok(match last {
@@ -274,11 +263,10 @@ async fn apply(
     submit(&api, query, text, false).await
 }
 
-/// Has the board show what is so now; what it shows already where that takes too long, as
-/// while a place does not answer.
+/// Waits until the board shows a fresh look at the places, but at most `LOOK`: a place may not answer.
 async fn look(api: &Api) {
     let (seen, first) = api.looks.join();
-    // One look serves all who wait when it begins.
+    // One look serves all clients that wait when it begins.
     if !first || api.commands.send(Command::Look(api.looks.clone())).is_ok() {
         let _ = tokio::time::timeout(LOOK, seen).await;
     }
@@ -382,7 +370,6 @@ mod tests {
 
     const METHODS: [&str; 5] = ["get", "put", "post", "patch", "delete"];
 
-    /// A body of which nothing comes.
     struct Endless;
 
     impl axum::body::HttpBody for Endless {
@@ -412,7 +399,7 @@ mod tests {
         (api, receiver)
     }
 
-    /// Status of a request; a route that waits for the reconciler answers at once that it is gone.
+    /// Returns the status of a request. The reconciler is gone, so no route waits for it.
     async fn status(method: &str, path: &str) -> StatusCode {
         let (api, receiver) = api();
         drop(receiver);

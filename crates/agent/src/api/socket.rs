@@ -1,24 +1,23 @@
-//! The socket of the agent's own API, made with the same care as those of vNICs.
+//! The socket of the agent's API, made with the same care as the sockets of vNICs.
 //!
 //! ```text
 //!  bind NAME.new ─▶ owner and mode ─▶ listen ─▶ rename to NAME
 //! ```
 //!
-//! Between bind and listen the kernel refuses clients. Many wait for the name and come at once: it is there when its
-//! socket listens.
+//! Between bind and listen the kernel refuses clients. Clients that wait for the name connect as soon as it
+//! exists, so it appears only after listen.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use tidegate_paths::socket::{self, Earlier};
 use tidegate_paths::{Entry, Inode};
 
-/// A listening socket for the API, in the place of one that an earlier agent left.
+/// Makes a listening socket for the API; replaces a socket that an earlier agent left.
 pub(crate) fn listen_for_api(
     path: &Path,
     owner: &tidegate_contract::SocketOwner,
 ) -> Result<(OwnedFd, ApiSocket), String> {
     let entry = Entry::trusted(path).map_err(|e| e.to_string())?;
-    // Before another one is made for nothing.
     if let Some(why) = socket::obstacle(&entry, Earlier::Intended) {
         return Err(why);
     }
@@ -26,7 +25,7 @@ pub(crate) fn listen_for_api(
     let made = entry.beside(".new").map_err(|e| cannot("make the socket", e))?;
     let (listener, inode) = socket::listen_at(&made, owner, Earlier::Intended)?;
     let place = || {
-        // Those that find no room in the queue are refused by the kernel.
+        // The kernel refuses clients that find no room in this queue.
         rustix::net::listen(&listener, 1024).map_err(|e| cannot("listen at", e.into()))?;
         socket::clear(&entry, Earlier::Intended)?;
         made.rename(inode, &entry).map_err(|e| cannot("make the socket", e))
@@ -39,7 +38,6 @@ pub(crate) fn listen_for_api(
     Ok((listener, ApiSocket { entry, inode }))
 }
 
-/// The API's socket file.
 #[derive(Debug)]
 pub(crate) struct ApiSocket {
     entry: Entry,
@@ -47,7 +45,7 @@ pub(crate) struct ApiSocket {
 }
 
 impl ApiSocket {
-    /// Removes it, where it still stands there.
+    /// Removes the file, if it is still the agent's.
     pub(crate) fn remove(&self) {
         socket::remove(&self.entry, Earlier::Made(self.inode));
     }
@@ -90,7 +88,7 @@ mod tests {
     fn only_what_an_agent_left_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("api.sock");
-        // An agent that was killed leaves its socket, and one that was killed while it made it, that.
+        // A killed agent leaves its socket, or the new one if it dies while it makes that.
         for left in ["api.sock", "api.sock.new"] {
             drop(UnixListener::bind(folder.path().join(left)).unwrap());
         }

@@ -1,19 +1,18 @@
-//! Changes, one of each user at a time: a user with many changes waits for his own, and other users do not wait for them.
+//! One change of each user at a time: changes of different users do not wait for each other.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Who changes something now, by user.
 #[derive(Clone, Debug, Default)]
 pub struct Turns(Arc<Mutex<BTreeMap<u32, Weak<Semaphore>>>>);
 
 impl Turns {
-    /// The turn of `user`, after the user's clients that asked earlier. Over when it is dropped.
+    /// Waits for the turn of `user`, after the user's earlier clients. Dropping the permit ends the turn.
     pub async fn take(&self, user: u32) -> Option<OwnedSemaphorePermit> {
         let turn = {
             let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            // Of users without a client nothing is left.
+            // Forgets users without a client.
             turns.retain(|_, turn| turn.strong_count() > 0);
             let known = turns.get(&user).and_then(Weak::upgrade);
             known.unwrap_or_else(|| {

@@ -15,10 +15,9 @@ use serde::Serialize;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 
-/// Answers that are written at the same time.
+/// Most answers written at the same time.
 const AT_ONCE: usize = 2;
 
-/// Writes answers.
 #[derive(Clone, Debug)]
 pub struct Writer(Arc<Semaphore>);
 
@@ -29,7 +28,7 @@ impl Default for Writer {
 }
 
 impl Writer {
-    /// A part of what stands on the board: `kept` is where its text is kept, and `write` makes the text the first time.
+    /// Returns a part of the board as text. `kept` selects where the text is stored; `write` makes it the first time.
     pub async fn part(
         &self,
         board: &Board,
@@ -50,12 +49,11 @@ impl Writer {
         .await
     }
 
-    /// `value` as JSON.
     pub async fn json<T: Serialize + Send + 'static>(&self, value: T) -> Result<Response, ApiError> {
         self.made(move || value).await
     }
 
-    /// What `make` makes, which may take long, as JSON.
+    /// Returns the result of `make`, which may take long, as JSON.
     pub async fn made<T: Serialize>(
         &self,
         make: impl FnOnce() -> T + Send + 'static,

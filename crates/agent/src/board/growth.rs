@@ -1,25 +1,25 @@
-//! How much a counter has grown of late: what happened once, long ago, needs no attention today. Pure.
+//! The recent growth of a counter: old events need no attention today. Pure.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tidegate_evidence::total;
 
-/// What counts as of late.
+/// The time that counts as recent.
 pub const RECENT: Duration = Duration::from_secs(600);
-/// Growth is kept by the minute.
+/// The resolution of stored growth.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A counter as it was seen, and its growth.
+/// A counter's last value, and its growth by minute.
 #[derive(Debug, Default)]
 pub struct Growth {
     last: Option<u64>,
-    /// When each minute began, and by how much the counter grew in it.
+    /// The start of each minute, and the growth in it.
     minutes: VecDeque<(Instant, u64)>,
 }
 
 impl Growth {
-    /// The counter is `total` now. What it counted before the first look is not known to be recent; where it fell it began
-    /// anew at 0.
+    /// Records that the counter is `total` now. The first value is no growth, as its age is unknown. A counter that
+    /// fell began anew at 0.
     pub fn see(&mut self, now: Instant, total: u64) {
         let before = self.last.replace(total).unwrap_or(total);
         let grown = total.checked_sub(before).unwrap_or(total);
@@ -31,7 +31,7 @@ impl Growth {
         }
     }
 
-    /// By how much it grew within [`RECENT`] before `now`.
+    /// Returns the growth within [`RECENT`] before `now`.
     pub fn recent(&self, now: Instant) -> u64 {
         total(self.minutes.iter().filter(|(began, _)| now.duration_since(*began) < RECENT).map(|(_, n)| *n))
     }
@@ -56,7 +56,6 @@ mod tests {
         assert_eq!((growth.recent(at(600)), growth.recent(at(601))), (6, 1));
         growth.see(at(700), 2);
         assert_eq!(growth.recent(at(700)), 3, "another process counts from 0");
-        // However long it grows, a few minutes are kept.
         (0..100_000).for_each(|n| growth.see(at(700 + n), n));
         assert!(growth.minutes.len() <= 11, "{}", growth.minutes.len());
     }

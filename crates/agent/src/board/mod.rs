@@ -5,9 +5,9 @@
 //! ```
 //!
 //! - [`status`]: what of the state needs a person (pure)
-//! - [`growth`]: how much a counter has grown of late (pure)
+//! - [`growth`]: the recent growth of a counter (pure)
 //! - [`why`]: why frames of a vNIC were late, throttled or dropped (pure)
-//! - `written`: answers that were made of a state
+//! - `written`: answers made from a state
 
 pub mod growth;
 pub mod status;
@@ -24,24 +24,20 @@ pub use written::Written;
 /// The state that readers see.
 #[derive(Clone, Debug)]
 pub struct Published {
-    /// The host.
     pub host: HostView,
-    /// Its state, and what needs a person.
+    /// The host's state, and what needs a person.
     pub status: StatusView,
-    /// The vNICs.
     pub vnics: BTreeMap<String, VnicView>,
-    /// The latest misses.
     pub misses: BTreeMap<String, Vec<Miss>>,
-    /// The reason for which the CPUs of the switch's workers are not observed; `None` if they are.
+    /// Why the CPUs of the switch's workers are not observed; `None` if they are.
     pub unobserved: Option<String>,
     /// The vNICs of each guest, by its socket.
     pub guests: BTreeMap<PathBuf, Vec<String>>,
-    /// The answers that were made of this state.
     pub written: Written,
 }
 
 impl Published {
-    /// The state before the first look at the places.
+    /// Returns the state before the first look at the places.
     pub fn starting() -> Self {
         let host = HostView {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -73,17 +69,14 @@ impl Published {
 pub struct Board(Arc<RwLock<Arc<Published>>>);
 
 impl Board {
-    /// A board with this state.
     pub fn new(published: Published) -> Self {
         Self(Arc::new(RwLock::new(Arc::new(published))))
     }
 
-    /// The latest state.
     pub fn read(&self) -> Arc<Published> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the state.
     pub fn publish(&self, published: Published) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(published);
     }

@@ -1,10 +1,10 @@
 //! What needs a person, and the figures of the host beside it. Pure.
 //!
 //! ```text
-//!  HostView, VnicViews, what grew of late ──▶ one function for each kind of trouble ──▶ attention, most urgent first
+//!  HostView, VnicViews, recent growth ──▶ one function for each kind of trouble ──▶ attention, most urgent first
 //! ```
 //!
-//! What the agent puts right by itself, and what a VM may well do, such as to be off, is not in it.
+//! It leaves out what the agent repairs by itself, and normal states of a VM, such as off.
 
 use super::growth::RECENT;
 use crate::views::{
@@ -15,21 +15,18 @@ use std::collections::BTreeMap;
 use tidegate_contract::Nanos;
 use tidegate_evidence::{WorkerStats, total};
 
-/// So many differences put right in [`RECENT`] are no accident: another program keeps changing them.
+/// Repairs within [`RECENT`] that are no accident: another program keeps changing settings.
 const OFTEN: u64 = 3;
 
 type Vnics = BTreeMap<String, VnicView>;
 
-/// How much grew within [`RECENT`].
+/// Growth of counters within [`RECENT`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recent {
-    /// Worker loops longer than the host's budget.
     pub loops_over_budget: u64,
-    /// Differences put right.
     pub drift_repaired: u64,
 }
 
-/// The host as it is.
 pub fn status(host: &HostView, vnics: &Vnics, recent: Recent) -> StatusView {
     let refused_files = host.files.iter().filter(|f| f.error.is_some()).count();
     let state = |state| vnics.values().filter(|v| v.state == state).count();
@@ -62,7 +59,7 @@ pub fn status(host: &HostView, vnics: &Vnics, recent: Recent) -> StatusView {
     }
 }
 
-/// What needs a person. Another kind of trouble is another function here, and another [`AttentionKind`].
+/// Returns what needs a person. A new kind of trouble needs a function here and an [`AttentionKind`].
 fn attention(host: &HostView, vnics: &Vnics, recent: Recent) -> Vec<Attention> {
     let mut all = [
         places_away(host, vnics),
@@ -84,7 +81,7 @@ fn has_deadline(view: &VnicView) -> bool {
     view.contract.as_ref().is_some_and(|c| c.deadline.is_some())
 }
 
-/// A place that no contract names may be away: a host that has SR-IOV functions only needs no switch.
+/// Lists places that do not answer and that contracts need: a host that has SR-IOV functions only needs no switch.
 fn places_away(host: &HostView, vnics: &Vnics) -> Vec<Attention> {
     let away = host.places.iter().filter_map(|place| Some((place, place.reason.as_ref()?)));
     let concerned = away.map(|(place, reason)| {
@@ -144,7 +141,7 @@ fn refused_files(host: &HostView) -> Vec<Attention> {
     attention.collect()
 }
 
-/// Of places that answer: what else is pending is so for its place.
+/// Lists failed and pending vNICs of places that answer. `places_away` reports the others.
 fn not_in_force(host: &HostView, vnics: &Vnics) -> Vec<Attention> {
     let is_away = |view: &VnicView| host.places.iter().any(|p| p.name == view.place && !p.reachable);
     let of = |state, kind| {
@@ -154,20 +151,20 @@ fn not_in_force(host: &HostView, vnics: &Vnics) -> Vec<Attention> {
     [of(State::Failed, AttentionKind::FailedVnic), of(State::Pending, AttentionKind::PendingVnic)].concat()
 }
 
-/// Whose VM it is has to be asked by a person: no guest of QEMU does that.
+/// Lists quarantined vNICs. A person has to ask the VM's owner: no guest of QEMU causes a quarantine.
 fn quarantines(vnics: &Vnics) -> Vec<Attention> {
     let them = vnics.values().filter_map(|v| Some((v.name.as_str(), v.held.quarantine.as_ref()?)));
     by_reason(AttentionKind::Quarantine, them.map(|(name, quarantine)| (name, quarantine.reason.as_str())))
 }
 
-/// Of contracts in force: others have no promise for another reason, which is told.
+/// Lists suspended deadlines of contracts in force. Contracts that are not in force have entries of their own.
 fn suspended_deadlines(vnics: &Vnics) -> Vec<Attention> {
     let them = vnics.values().filter(|v| v.state == State::InForce);
     let them = them.filter_map(|v| Some((v.name.as_str(), v.deadline_suspended.as_deref()?)));
     by_reason(AttentionKind::SuspendedDeadline, them)
 }
 
-/// Nothing where no vNIC was promised a delay: then no promise was broken.
+/// Reports long worker loops, if a vNIC was promised a delay: otherwise no promise was broken.
 fn host_latency(host: &HostView, recent: Recent) -> Vec<Attention> {
     let bounds =
         host.admission.bounds.iter().filter(|b| b.suspended.is_none() && b.host_latency_violations > 0);
@@ -206,7 +203,7 @@ fn drift(recent: Recent) -> Vec<Attention> {
     attention.into_iter().collect()
 }
 
-/// vNICs in the same trouble are one thing to see to.
+/// Makes one entry of vNICs with the same reason.
 fn by_reason<'a>(kind: AttentionKind, vnics: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<Attention> {
     let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     vnics.for_each(|(name, why)| reasons.entry(why).or_default().push(name.to_owned()));
@@ -219,7 +216,7 @@ fn by_reason<'a>(kind: AttentionKind, vnics: impl Iterator<Item = (&'a str, &'a 
     attention.collect()
 }
 
-/// A path as one word of a shell.
+/// Quotes a path as one word of a shell.
 fn quoted(path: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     if path.chars().all(plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
@@ -249,7 +246,6 @@ mod tests {
         }
     }
 
-    /// One in force, with its contract.
     fn in_force(name: &str) -> VnicView {
         let by = RefusedBy { file: "/etc/a.toml".into(), line: None, reason: String::new() };
         let view = VnicView::refused(name.into(), by, Some(vnic(name, 1)), "switch".into());
@@ -269,7 +265,7 @@ mod tests {
         let all = vnics(["a", "b"].map(in_force));
         let status = status(&host(), &all, Recent::default());
         assert_eq!((status.attention, status.vnics.in_force), (vec![], 2));
-        // What the agent puts right by itself, and a place that no contract names.
+        // Drift that the agent repaired, and the absence of a place that no contract needs.
         let mut host = host();
         host.places[1].reachable = false;
         host.places[1].reason = Some("no netlink".into());

@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_evidence::Quantity;
 use tidegate_evidence::{Culprit, Delay, Miss, MissCause, Traffic};
 
-/// Why frames of one vNIC were late, throttled or dropped, by the figures that it is shown with: of a window, or since its
-/// port was made.
+/// Explains the late, throttled and dropped frames of a vNIC, from the figures in `view`: of a window, or since its port
+/// was made.
 pub fn why(published: &Published, view: &VnicView) -> WhyView {
     let name = &view.name;
     let mut latest_misses = published.misses.get(name).cloned().unwrap_or_default();
@@ -64,7 +64,7 @@ pub fn why(published: &Published, view: &VnicView) -> WhyView {
             dropped.iter().map(|(reason, n)| format!("{n} frames dropped of what the VM {way}: {reason}")),
         );
     }
-    // A super-frame more or less explains nothing.
+    // An unknown count of super-frames explains nothing.
     let unknown = view.unknown.iter().filter(|(what, _)| **what != Quantity::SuperFrames);
     findings.extend(unknown.map(|(what, why)| format!("not known: {}: {why}", what.label())));
     if findings.is_empty() && view.stats.is_some() {
@@ -79,7 +79,7 @@ pub fn why(published: &Published, view: &VnicView) -> WhyView {
         window: view.window,
         tx_wait: own_wait(tx_limit, [stats.tokens_tx, stats.sparse_tx], &stats.tx),
         rx_wait: own_wait(rx_limit, [stats.tokens_rx, stats.sparse_rx], &stats.rx),
-        // Those are since the agent was started.
+        // Counted since the start of the agent, not by window.
         culprits: view.culprits.clone().into_iter().filter(|_| view.window.is_none()).collect(),
         unobserved: published.unobserved.clone().filter(|_| for_worker),
         misses: stats.misses,
@@ -92,7 +92,6 @@ pub fn why(published: &Published, view: &VnicView) -> WhyView {
     }
 }
 
-/// What limits what it sends, in words.
 fn tx_limit(view: &VnicView) -> String {
     let max = view.contract.as_ref().and_then(|c| c.tx.max);
     let hard = max.map(|r| format!("tx.max = {r}"));
@@ -106,7 +105,7 @@ fn tx_limit(view: &VnicView) -> String {
     }
 }
 
-/// That frames waited for its own limit, where any did.
+/// Says how long frames waited for the vNIC's own limit; `None` if none waited.
 fn waited(way: &str, limit: &str, waits: Option<&Delay>) -> Option<String> {
     let waits = waits.filter(|waits| waits.max > 0)?;
     Some(format!(
@@ -120,7 +119,7 @@ fn waited(way: &str, limit: &str, waits: Option<&Delay>) -> Option<String> {
     ))
 }
 
-/// That frames waited by flow without any of their flow before them, and how long.
+/// Says how long frames waited that found no frame of their flow before them; `None` if there were none.
 fn waited_alone(way: &str, waits: Option<&Delay>) -> Option<String> {
     let waits = waits.filter(|waits| waits.count > 0)?;
     Some(format!(
@@ -133,7 +132,7 @@ fn waited_alone(way: &str, waits: Option<&Delay>) -> Option<String> {
     ))
 }
 
-/// How frames waited for a limit of its own; `None` where there is none, or nothing was counted.
+/// Returns how frames waited for a limit of the vNIC's own; `None` if nothing was counted.
 fn own_wait(limit: String, [waited, sparse]: [Option<Delay>; 2], traffic: &Traffic) -> Option<OwnWait> {
     let Traffic { marked, flows_now, flows_most, .. } = *traffic;
     let [flows_now, flows_most] = [flows_now, flows_most].map(|flows| (flows_most > 0).then_some(flows));
@@ -141,12 +140,12 @@ fn own_wait(limit: String, [waited, sparse]: [Option<Delay>; 2], traffic: &Traff
     Some(OwnWait { limit, waited: waited?, sparse, marked, flows_now, flows_most })
 }
 
-/// Now, ns since the epoch.
+/// Returns the time of day (ns since the epoch).
 fn time_of_day() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
-/// That a bound did not hold, for the host took too long.
+/// Says that a delay bound did not hold because worker loops took longer than host-latency.
 fn host_latency(promises: &[Promise]) -> Option<String> {
     let broken = promises.iter().find(|p| p.suspended.is_none() && p.host_latency_violations > 0)?;
     Some(format!(

@@ -1,4 +1,4 @@
-//! Answers that were made of a published state, so that each is made once.
+//! Answers made from a published state, stored so that each is made once.
 
 use axum::body::Bytes;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! The rule between the host's limit and the guest's own: `ulimit`'s. Pure.
+//! The rule between the host's limit and the guest's own, as in `ulimit`. Pure.
 //!
 //! ```text
 //!  hard: tx.max as written ─┐
@@ -7,12 +7,11 @@
 //! ```
 //!
 //! - A soft limit is never over the hard one; asking for more is refused.
-//! - Raising the hard limit leaves the soft one; lowering it below lowers the soft one with it, for good.
-//! - Without a soft limit what is in force follows the hard one.
+//! - Raising the hard limit leaves the soft one; lowering it below the soft one lowers that too, for good.
+//! - Without a soft limit the hard one is in force.
 //!
-//! Whether contracts fit is computed with the contract as written. What is in force needs no more of anything: no rate
-//! and no guarantee is higher, and the rest of the envelope, burst and deadline, is the same. So no guest can make a
-//! contract not fit, now or later.
+//! Admission uses the contract as written. In force, no rate or guarantee is higher, and burst and deadline are the same.
+//! So no guest can make a contract not fit, now or later.
 
 use crate::store::Contracts;
 use serde::{Deserialize, Serialize};
@@ -24,7 +23,6 @@ use tidegate_contract::{Rate, Vnic};
 #[serde(transparent)]
 pub struct SoftLimits(BTreeMap<String, Rate>);
 
-/// A guest asks for more than it may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{asked} is over the hard limit of {hard}; a soft limit is at most that")]
 pub struct OverHard {
@@ -33,17 +31,17 @@ pub struct OverHard {
 }
 
 impl SoftLimits {
-    /// The soft limit of a vNIC; `None` where its guest has set none, or cannot any more.
+    /// Returns the soft limit of a vNIC; `None` if its guest has set none, or its contract names no guest.
     pub fn of(&self, vnic: &Vnic) -> Option<Rate> {
         vnic.guest.as_ref()?;
         let soft = *self.0.get(&vnic.name)?;
         Some(vnic.tx.max.map_or(soft, |hard| hard.min(soft)))
     }
 
-    /// Sets the soft limit of a vNIC, or with `None` gives it up.
+    /// Sets the soft limit of a vNIC, or with `None` removes it.
     ///
     /// # Errors
-    /// It is over the hard one; nothing was changed.
+    /// The limit is over the hard one; nothing was changed.
     pub fn set(&mut self, vnic: &Vnic, asked: Option<Rate>) -> Result<(), OverHard> {
         match (asked, vnic.tx.max) {
             (Some(asked), Some(hard)) if asked > hard => return Err(OverHard { asked, hard }),
@@ -53,24 +51,22 @@ impl SoftLimits {
         Ok(())
     }
 
-    /// The limits under `contracts`: of vNICs that exist and have a guest, none over its hard
-    /// limit.
+    /// Returns the limits of vNICs that have a contract with a guest, none over its hard limit.
     pub fn under(&self, contracts: &Contracts) -> Self {
         let left = contracts.vnics().filter_map(|(_, v)| Some((v.value.name.clone(), self.of(&v.value)?)));
         Self(left.collect())
     }
 
-    /// Without those that `drop` names.
     pub fn without(&self, drop: impl Fn(&str) -> bool) -> Self {
         Self(self.0.iter().filter(|(name, _)| !drop(name)).map(|(n, s)| (n.clone(), *s)).collect())
     }
 
-    /// The limits that `others` lacks.
+    /// Returns the limits that `others` lacks.
     pub fn lost_in<'a>(&'a self, others: &'a Self) -> impl Iterator<Item = (&'a str, Rate)> {
         self.0.iter().filter(|(name, _)| !others.0.contains_key(*name)).map(|(n, s)| (n.as_str(), *s))
     }
 
-    /// The contract that a place is to keep. Who sets its soft limit is no concern of a place.
+    /// Returns the contract for the place: under the soft limit, and without `guest`, which no place uses.
     pub fn in_force(&self, vnic: &Vnic) -> Vnic {
         let mut effective = Vnic { guest: None, ..vnic.clone() };
         if let Some(soft) = self.of(vnic) {
@@ -137,7 +133,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against two numbers, with infinity where there is no limit.
+        /// Compares with a model of two numbers; no limit is infinity.
         #[test]
         fn as_ulimit(events in prop::collection::vec(event(), 0..30)) {
             const NONE: u64 = u64::MAX;
@@ -148,7 +144,7 @@ mod tests {
                 match event {
                     Event::Hard(max) => {
                         hard = max.unwrap_or(NONE);
-                        // Where it has one of its own.
+                        // Only if there is a soft limit.
                         own = if own == NONE { NONE } else { own.min(hard) };
                         now = with(max, true);
                     }
@@ -209,8 +205,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is in force is a contract, differs in nothing else, and fits wherever what is written fits, with no
-        /// later bound: a guest cannot make anything not fit.
+        /// Contracts in force are valid, differ in nothing else, and fit if the written ones fit, with no higher bound.
         #[test]
         fn whatever_guests_ask_for_it_fits((vnics, soft) in set()) {
             let effective: Vec<Vnic> = vnics.iter().map(|v| soft.in_force(v)).collect();

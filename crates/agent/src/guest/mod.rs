@@ -7,12 +7,12 @@
 //!                                                                        SoftLimits: the lower of the two ◀┘
 //! ```
 //!
-//! What a guest says is hostile input. It reaches the vNICs whose contracts name its socket, and no others; it can only
-//! ever make them send less; and however much it says, the agent's other work goes on.
+//! A guest's input is hostile. It affects only vNICs whose contracts name the guest's socket, can only make them
+//! send less, and does not stop the agent's other work.
 //!
-//! - [`limits`]: the rule, `ulimit`'s. Pure
-//! - [`ports`]: which sockets there are
-//! - [`port`]: one of them
+//! - [`limits`]: the rule between the limits, as in `ulimit`. Pure
+//! - [`ports`]: the sockets that contracts name
+//! - [`port`]: one socket
 
 pub mod limits;
 mod port;

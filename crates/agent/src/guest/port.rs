@@ -1,4 +1,4 @@
-//! One socket: connected again and again, read as slowly as its guest may ask, answered without ever waiting long for it.
+//! One guest's socket: reconnects, reads no faster than the guest may ask, never waits long for the guest to read.
 
 use crate::board::Board;
 use crate::commands::{Command, Unmet};
@@ -18,34 +18,33 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// Pauses between connections: the first, and the longest, to which they double.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
-/// The longest after nonsense.
+/// Longest pause after nonsense, or answers that were not read.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Bytes read at once.
 const READ: usize = 512;
 /// Longest wait for a guest that does not read its answers.
 const UNREAD: Duration = Duration::from_secs(2);
-/// Least time between two lines of the log about what a guest did.
+/// Least time between two log lines about a guest's conduct.
 const QUIET: Duration = Duration::from_secs(60);
 /// Longest wait for the reconciler.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// What all ports share.
+/// State that all ports share.
 pub struct Host {
     board: Board,
     commands: mpsc::Sender<Command>,
-    /// Below which folders their sockets are.
+    /// Folders below which the sockets are.
     roots: Roots,
-    /// One change at a time, of all guests: so many wait among the commands, and others' wait for no more.
+    /// One change at a time, of all guests: other commands wait for at most one.
     turn: Arc<Semaphore>,
 }
 
 impl Host {
-    /// Reads `board`, and has `commands` done.
+    /// Makes the state: limits come from `board`, changes go to `commands`.
     pub fn new(board: Board, commands: mpsc::Sender<Command>, roots: Roots) -> Self {
         Self { board, commands, roots, turn: Arc::new(Semaphore::new(1)) }
     }
 
-    /// The lines that answer a request of the guest at `socket`.
     async fn answer(&self, socket: &Path, request: Request) -> Vec<Reply> {
         let Request { tag, ask } = request;
         let done = match ask {
@@ -78,7 +77,7 @@ impl Host {
         let guest = socket.to_owned();
         self.commands.send(Command::Soft { guest, mac, asked, reply }).map_err(|_| gone())?;
         let answer = timeout(PATIENCE, answer).await;
-        // As long as it took the next guest waits: half of the reconciler's time, at least, is for others.
+        // The next guest waits as long again: at least half of the reconciler's time is for other work.
         let pause = began.elapsed();
         tokio::spawn(async move {
             sleep(pause).await;
@@ -103,14 +102,12 @@ fn limits(view: &VnicView, contract: &Vnic) -> Limits {
     }
 }
 
-/// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The other end closed it.
     Gone,
-    /// What came was nonsense, or too much.
+    /// The guest sent nonsense, or too much.
     Nonsense,
-    /// Answers were not read.
+    /// The guest did not read its answers.
     Unread,
 }
 
@@ -127,7 +124,7 @@ pub async fn serve(socket: PathBuf, host: Arc<Host>) {
                 tracing::debug!(socket = %socket.display(), "connected to a guest's limit port");
                 let (end, asked) = speak(stream, &socket, &host, &mut session, began).await;
                 session = session.reconnected();
-                // What made sense does not excuse what came after it.
+                // A valid request does not excuse a bad end.
                 if asked && end == End::Gone {
                     pause = first;
                 }
@@ -154,15 +151,14 @@ pub async fn serve(socket: PathBuf, host: Arc<Host>) {
     }
 }
 
-/// Connects to the socket at `path`, and to nothing that a link leads to.
+/// Connects to the socket at `path`; follows no link.
 async fn connect(roots: &Roots, path: &Path) -> io::Result<UnixStream> {
-    // Held until it is connected to.
+    // Open until the connection is made.
     let there = SocketFile::at(roots, path)?;
     UnixStream::connect(there.path()).await
 }
 
-/// One connection to its end; and whether its guest has asked for something that makes sense. The port is there since
-/// `began`.
+/// Serves one connection; returns its end, and whether the guest made a valid request. The port exists since `began`.
 async fn speak(
     mut stream: UnixStream,
     socket: &Path,
@@ -226,7 +222,7 @@ mod tests {
         speak(stream, Path::new("/x"), &host, &mut Session::default(), Instant::now()).await
     }
 
-    /// A reconciler that says yes to everything; what it was asked for, at the end.
+    /// Runs a reconciler that accepts all requests; returns them at the end.
     fn yes(received: mpsc::Receiver<Command>) -> std::thread::JoinHandle<Vec<(Option<Mac>, Option<Rate>)>> {
         std::thread::spawn(move || {
             let mut all = Vec::new();
@@ -280,7 +276,8 @@ mod tests {
         assert_eq!(served.await.unwrap(), (End::Unread, true));
     }
 
-    /// Changes a guest gets in a minute that asks for five on each connection, and then says this; and its connections.
+    /// Returns the changes and connections that a guest gets in a minute. It asks for five changes on each
+    /// connection, then sends `last`.
     async fn in_a_minute(last: &str) -> (usize, usize) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
@@ -307,10 +304,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_comes_again_and_again_gets_no_more_changes() {
-        // Five a second, and five at once. Who just leaves finds the port open again soon.
+        // Five a second, and five at once. After a plain close the port opens again soon.
         let (changes, _) = in_a_minute("").await;
         assert!((240..=310).contains(&changes), "{changes}");
-        // Who ends with nonsense waits longer and longer, whatever it said before.
+        // After nonsense the pauses grow, whatever came before.
         let (changes, connections) = in_a_minute(&"?\n".repeat(20)).await;
         assert!((2..15).contains(&connections) && changes == 5 * connections, "{changes} {connections}");
     }

@@ -1,4 +1,4 @@
-//! Which sockets there are: those that contracts name. One task each.
+//! The guests' sockets that contracts name: one task each.
 
 use super::port::{Host, serve as serve_port};
 use crate::board::{Board, Published};
@@ -10,13 +10,13 @@ use std::time::Duration;
 use tidegate_paths::Roots;
 use tokio::task::{AbortHandle, JoinSet};
 
-/// How often contracts are looked at for sockets that came or went.
+/// Period of the check for sockets that came or went.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Speaks with the guests of all contracts, at sockets below `roots`, until it is dropped.
 pub async fn serve(board: Board, commands: mpsc::Sender<Command>, roots: Roots) {
     let host = Arc::new(Host::new(board.clone(), commands, roots));
-    // Dropped with this future, and with it each of them.
+    // Dropping this future drops the set, which aborts its tasks.
     let mut tasks = JoinSet::new();
     let mut ports: BTreeMap<PathBuf, AbortHandle> = BTreeMap::new();
     let mut seen: Option<Arc<Published>> = None;
@@ -40,7 +40,7 @@ pub async fn serve(board: Board, commands: mpsc::Sender<Command>, roots: Roots) 
                 .entry(socket.clone())
                 .or_insert_with(|| tasks.spawn(serve_port(socket.clone(), Arc::clone(&host))));
         }
-        // Those that were ended leave nothing to wait for.
+        // Removes the tasks that ended.
         while tasks.try_join_next().is_some() {}
         seen = Some(published);
     }

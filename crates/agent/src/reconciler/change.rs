@@ -1,4 +1,4 @@
-//! What the API changes: a text of contracts, keys of one, one that goes.
+//! Changes by the API: a text of contracts, single keys, a removal.
 //!
 //! ```text
 //!  wanted: a copy of the contracts, changed ─▶ enact ─▶ in force, saved, shown ─▶ what changed
@@ -25,7 +25,7 @@ impl Reconciler {
         dry_run: bool,
     ) -> Result<PlanView, ApplyError> {
         let document = parse(text, origin).map_err(ApplyError::Invalid)?;
-        // What so many would change is not looked at.
+        // Too many vNICs are refused before any comparison.
         match check::within("vNICs", document.vnics.len(), check::MOST_VNICS) {
             Some(why) if dry_run => return Ok(PlanView { refusals: vec![why], ..PlanView::default() }),
             Some(why) => return Err(ApplyError::Refused(vec![why])),
@@ -35,7 +35,7 @@ impl Reconciler {
         let mut wanted = self.contracts.clone();
         let file = Path::new(origin);
         let merged = if dry_run && *owner == Owner::Api && self.files.reads(file) {
-            // Planned is what the file would do: its vNICs are its own.
+            // Plans as if the file had this text: its vNICs are its own.
             wanted.set_file(file, Some(document));
             Ok(())
         } else {
@@ -47,7 +47,7 @@ impl Reconciler {
         let outcome = merged.and_then(|()| {
             if dry_run { self.dry_run(&wanted, adopt, &mut hints) } else { self.enact(wanted, adopt) }
         });
-        // What is promised and in force is told as it is after the change.
+        // The answer shows promises and states after the change.
         if !dry_run && outcome.is_ok() {
             self.changed();
         }
@@ -88,13 +88,13 @@ impl Reconciler {
         let needed = self.needed(name);
         let removed = self.change(name, |wanted| wanted.remove_api(name).map(drop));
         removed.map_err(|error| match (error, needed) {
-            // The rule that it breaks says where, and not what to do.
+            // The broken rule says where, and not what to do.
             (ApplyError::Invalid(_), Some(needed)) => ApplyError::Needed(needed),
             (error, _) => error,
         })
     }
 
-    /// The vNICs that name `name` in their `to`, and what to do before it can go; `None` where none does.
+    /// Says which vNICs name `name` in their `to`, and what to do first; `None` if none does.
     fn needed(&self, name: &str) -> Option<String> {
         let naming = self.contracts.vnics().filter(|(_, v)| v.value.to.iter().any(|to| to == name));
         let mut others: Vec<String> = naming
@@ -117,7 +117,7 @@ impl Reconciler {
         }
     }
 
-    /// There is no contract of that name; a refused file may name it.
+    /// Returns the error for a name without a contract, which a refused file may name.
     pub(super) fn none_of(&self, name: &str) -> ApplyError {
         match self.refused_vnics().remove(name) {
             Some((by, _)) => {
@@ -141,7 +141,7 @@ impl Reconciler {
         changes.into_iter().next().ok_or_else(|| ApplyError::NoVnic(name.into()))
     }
 
-    /// After a change: a file that was refused may fit now, and readers see the change at once.
+    /// Follows a change: retries refused files, which may fit now, and publishes the new state at once.
     pub(super) fn changed(&mut self) {
         self.problem("state", None);
         self.retry_files();

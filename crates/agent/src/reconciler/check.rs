@@ -1,4 +1,4 @@
-//! Whether a set of contracts can be had, before anything is touched.
+//! Checks whether a set of contracts can be in force, before anything is touched.
 
 use crate::commands::ApplyError;
 use crate::guest::limits::SoftLimits;
@@ -16,17 +16,15 @@ pub const MOST_PROMISES: usize = 16_384;
 /// Contracts that keep every rule and fit.
 #[derive(Debug)]
 pub struct Checked {
-    /// The host's declarations.
     pub host: Host,
-    /// What each place is to keep, in the order of the places: the contracts, under the guests' soft limits.
+    /// The contracts of each place, in the order of the places, under the guests' soft limits.
     pub by_place: Vec<Vec<Vnic>>,
-    /// What is promised.
     pub admission: Admission,
-    /// What the places say, by vNIC.
+    /// The places' notes, by vNIC.
     pub notes: BTreeMap<String, Vec<String>>,
 }
 
-/// Cross checks, capabilities, admission, in this order. What guests ask for has no part in whether contracts fit.
+/// Checks the rules between contracts, capabilities and admission, in this order. Admission ignores soft limits.
 pub fn check(
     contracts: &Contracts,
     soft: &SoftLimits,
@@ -89,7 +87,7 @@ pub fn check(
     let admission = match admit(&host, &all) {
         Ok(admission) => admission,
         Err(refused) => {
-            // A capacity for the uplink would not help those that no place can promise anything there.
+            // A capacity for the uplink would not help vNICs to which no place can promise anything there.
             let would_help = |r: &&NotAdmissible| {
                 r.egress() != UPLINK || !r.vnics().iter().all(|v| no_uplink.contains(v.as_str()))
             };
@@ -104,7 +102,7 @@ pub fn check(
     }
 }
 
-/// What a host keeps is bounded, and with it how long each look at it takes.
+/// Refuses more vNICs and promises than a host keeps: they bound the time of each look.
 fn within_bounds(contracts: &Contracts) -> Result<(), ApplyError> {
     let all = || contracts.vnics().map(|(_, located)| &located.value);
     let promising = all().filter(|v| v.is_realtime() || v.tx.min.is_some());
@@ -119,12 +117,12 @@ fn within_bounds(contracts: &Contracts) -> Result<(), ApplyError> {
     if refusals.is_empty() { Ok(()) } else { Err(ApplyError::Refused(refusals)) }
 }
 
-/// Why so many of something cannot be had; `None` where they can.
+/// Says why `count` is too many; `None` if it is not.
 pub fn within(what: &str, count: usize, most: usize) -> Option<String> {
     (count > most).then(|| format!("{count} {what} would be in force; a host keeps at most {most}"))
 }
 
-/// Promises towards a vNIC of another place: what is in between keeps none.
+/// Refuses promises towards a vNIC of another place: the path between places keeps none.
 fn across_places(by_place: &[Vec<Vnic>], places: &[Box<dyn Installed>]) -> Vec<String> {
     let mut place_of = HashMap::new();
     for (place, vnics) in by_place.iter().enumerate() {
@@ -148,7 +146,7 @@ fn across_places(by_place: &[Vec<Vnic>], places: &[Box<dyn Installed>]) -> Vec<S
     refusals
 }
 
-/// As the key in a contract.
+/// Returns the attachment's key in a contract.
 fn kind(attach: &Attach) -> &'static str {
     match attach {
         Attach::VhostUser { .. } => "vhost-user",

@@ -1,4 +1,4 @@
-//! What changes between two contracts, key by key. Pure.
+//! The changes between two sets of contracts, key by key. Pure.
 
 use crate::store::Contracts;
 use crate::views::{ChangeAction, KeyChange, VnicChange};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_contract::{Attach, FlowQueueing, Queueing, Vnic};
 
-/// What happens to the vNICs in `named` and to those that go.
+/// Returns the changes of the vNICs in `named`, and of those that go.
 pub fn vnics(old: &Contracts, new: &Contracts, named: &BTreeSet<String>) -> Vec<VnicChange> {
     let (old, new) = (old.by_name(), new.by_name());
     let gone = old.keys().copied().filter(|name| !new.contains_key(name));
@@ -35,7 +35,6 @@ pub fn vnics(old: &Contracts, new: &Contracts, named: &BTreeSet<String>) -> Vec<
         .collect()
 }
 
-/// What changes in the `[host]` table.
 pub fn host(old: &Contracts, new: &Contracts) -> Vec<KeyChange> {
     keys(&flat(&old.host()), &flat(&new.host()))
 }
@@ -48,7 +47,7 @@ fn keys(old: &BTreeMap<String, String>, new: &BTreeMap<String, String>) -> Vec<K
         .collect()
 }
 
-/// Keys as a user writes them, with the name left out: it is not a key.
+/// Returns the keys as a user writes them, without the name, which is no key.
 fn vnic_keys(vnic: &Vnic) -> BTreeMap<String, String> {
     let mut keys = flat(vnic);
     keys.remove("name");

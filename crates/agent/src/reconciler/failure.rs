@@ -2,21 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-/// A contract that failed in so many processes, one after the other, that its pause is longer has to wait.
+/// Longest pause that a new process cuts short. A longer one means failures in several processes in a row.
 pub(super) const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// A contract that could not be brought into force.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// Why.
     pub why: String,
     pub(super) pause: Duration,
     pub(super) retry_at: Instant,
 }
 
 impl Failure {
-    /// It failed in a process that is gone: in the one that came after it, it is tried without a pause. Not
-    /// for ever, since it may be what ends them.
+    /// Ends a short pause, because a new process replaced the one in which the contract failed. A long pause stays: the
+    /// contract may be what ends these processes.
     pub fn try_at_once(&mut self) {
         if self.pause <= AT_ONCE {
             self.retry_at = Instant::now();

@@ -1,7 +1,7 @@
-//! Contract files: what they say is in force, or why it is not.
+//! Contract files: brings their contents into force, or notes why not.
 //!
 //! ```text
-//!  folder ─ poll ─▶ new contents ─▶ taken together, or those that can be had one by one
+//!  folder ─ poll ─▶ new contents ─▶ taken together, or if that fails one by one
 //!                                        └─ the others: refused, kept, tried again, and shown
 //! ```
 
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use tidegate_contract::Vnic;
 
-/// Reasons in one line, without the lines of the file that they quote.
+/// Joins reasons into one line, without the lines of the file that they quote.
 fn without_excerpts(why: &str) -> String {
     let is_quoted = |line: &str| {
         line.trim_start_matches([' ', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']).starts_with('|')
@@ -55,7 +55,7 @@ impl Reconciler {
         self.retry_files();
     }
 
-    /// Takes all new contents together, or where that fails those that can be had one by one.
+    /// Takes all new contents together, or if that fails file by file.
     pub(super) fn retry_files(&mut self) {
         let open: Vec<PathBuf> =
             self.refused_files.iter().filter(|(_, f)| f.is_open()).map(|(p, _)| p.clone()).collect();
@@ -119,7 +119,7 @@ impl Reconciler {
         paths.into_iter().map(view).collect()
     }
 
-    /// What of a file whose present contents are not taken is in force, in words.
+    /// Says what of a refused file is in force.
     fn kept_of(&self, path: &Path) -> &'static str {
         if self.contracts.files.contains_key(path) {
             "what it said before stays in force"
@@ -133,12 +133,12 @@ impl Reconciler {
         document.map_or_else(Vec::new, |d| d.vnics.iter().map(|v| v.value.name.clone()).collect())
     }
 
-    /// The refused file that names each vNIC, or owns it, with what it says of it where that can be read.
+    /// Returns by vNIC the refused file that names or owns it, and the vNIC's contract there if it can be read.
     pub(super) fn refused_vnics(&self) -> BTreeMap<String, (RefusedBy, Option<Vnic>)> {
         let mut refused = BTreeMap::new();
         for (path, file) in &self.refused_files {
             let owned = self.owned_by(path);
-            // What it names comes before what it no longer names.
+            // vNICs that the file names come first: their lines are known.
             let named = file.names().into_iter().chain(owned.iter().map(|name| (name.as_str(), 0)));
             for (name, line) in named {
                 refused.entry(name.to_owned()).or_insert_with(|| {

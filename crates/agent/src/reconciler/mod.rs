@@ -10,7 +10,7 @@
 //! One thread, so that a place that hangs delays changes and never a reader.
 //!
 //! - `change`: changes that the API asks for
-//! - `check`: whether contracts can be had, before anything is touched
+//! - `check`: whether contracts can be in force, before anything is touched
 //! - `transaction`: all or nothing
 //! - `repair`: the work of each half second
 //! - `files`: contract files
@@ -59,23 +59,22 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How often a file that was refused is tried again: what stood in its way may be gone.
 const RETRY_FILES: Duration = Duration::from_secs(10);
 
-/// The last look at a place, or the reason for which it does not answer.
+/// The last look at a place, or why it does not answer.
 type Seen = Result<Look, String>;
 
-/// The reconciler.
 pub struct Reconciler {
     places: Vec<Box<dyn Installed>>,
-    /// Below which folders contracts may name the sockets of guests.
+    /// Folders below which contracts may name guests' sockets.
     guests: Roots,
-    /// Wanted: in force, or to be.
+    /// The wanted contracts: in force, or to be.
     contracts: Contracts,
-    /// Nothing usable was saved.
+    /// No usable contracts were saved.
     lost: bool,
     state: StateFile,
-    /// What guests ask for.
+    /// Guests' soft limits in force.
     soft: SoftLimits,
     soft_file: StateFile,
-    /// What that file says.
+    /// The soft limits in that file.
     saved_soft: SoftLimits,
     files: Files,
     refused_files: BTreeMap<PathBuf, RefusedFile>,
@@ -83,7 +82,7 @@ pub struct Reconciler {
     admission: Admission,
     failures: BTreeMap<String, repair::Failure>,
     problems: BTreeMap<&'static str, String>,
-    /// Of each place, in their order.
+    /// In the order of the places.
     rates: Vec<Rates>,
     windows: Windows,
     reconcile_errors: u64,
@@ -94,12 +93,11 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// Loads the contracts last in force; those that come may name guests' sockets below `guests`. Nothing is touched
-    /// before [`Reconciler::start`].
+    /// Loads the contracts last in force, and touches nothing before [`Reconciler::start`]. New contracts may name
+    /// guests' sockets below `guests`.
     ///
     /// # Errors
-    /// The state cannot be read, or a newer release wrote it. Damaged state is not an error: it is kept aside
-    /// and reported.
+    /// The state cannot be read, or a newer release wrote it. Damaged state is put aside and reported instead.
     pub fn new(
         config: &Path,
         state: &Path,
@@ -148,17 +146,15 @@ impl Reconciler {
         Ok(reconciler)
     }
 
-    /// Where readers look.
     pub fn board(&self) -> Board {
         self.board.clone()
     }
 
-    /// Figures of windows.
     pub fn windows(&self) -> Windows {
         self.windows.clone()
     }
 
-    /// Notes what is wrong on the host as a whole; logs it once.
+    /// Sets, or with `None` clears, a problem of the host as a whole; logs each problem once.
     pub fn problem(&mut self, about: &'static str, what: Option<String>) {
         match what {
             None => drop(self.problems.remove(about)),
@@ -170,7 +166,7 @@ impl Reconciler {
         }
     }
 
-    /// Brings what is saved and what the files say into force, at the places that answer.
+    /// Brings saved contracts and contract files into force, at the places that answer.
     pub fn start(&mut self) {
         match check::check(&self.contracts, &self.soft, &self.places) {
             Ok(checked) => self.admission = checked.admission,
@@ -178,13 +174,13 @@ impl Reconciler {
         }
         self.accept_at_places();
         self.look_at_files(true);
-        // After the files: a repair by an older observation would make their ports twice.
+        // After the files: a repair from an older observation would make their ports twice.
         self.observe();
         self.repair();
         self.publish();
     }
 
-    /// Until told to stop.
+    /// Carries out commands and the periodic work until `Command::Stop`.
     pub fn run(mut self, commands: &Receiver<Command>) {
         let (mut next_tick, mut next_look, mut next_retry) =
             (Instant::now() + TICK, Instant::now() + LOOK, Instant::now() + RETRY_FILES);
@@ -212,14 +208,14 @@ impl Reconciler {
             self.observe();
             self.repair();
             self.publish();
-            // After a place that was waited for in vain, clients that wait for us come first.
+            // Counted from now: after a wait for a place in vain, waiting clients come first.
             next_tick = Instant::now() + TICK;
         }
     }
 
-    /// Writes the contracts in force to disk again if their file was removed.
+    /// Saves the contracts in force if their file was removed.
     fn keep_saved(&mut self) {
-        // What was damaged stays as the last start found it, until something is accepted.
+        // A damaged file stays as the last start found it, until a change is accepted.
         if self.state.exists()
             || self.contracts == Contracts::default()
             || self.problems.contains_key("state")
@@ -233,8 +229,8 @@ impl Reconciler {
         self.problem("contracts on disk", failed.map(|e| format!("the saved contracts are gone: {e}")));
     }
 
-    /// If the saved contracts are lost, with no good copy, the contracts on the places' records are wanted still, as the API's. A file
-    /// that names one of them takes it over.
+    /// Takes the contracts of the places' records, as the API's, if the saved ones are lost without a good copy. A
+    /// file that names one of them takes it over.
     pub fn recover(&mut self) {
         let Some(damage) = self.problems.get("state").filter(|_| self.lost) else { return };
         let made: Vec<Vnic> = self.places.iter().flat_map(|place| place.recorded()).collect();
@@ -250,7 +246,7 @@ impl Reconciler {
         self.command(command);
     }
 
-    /// The work of each half second, without a thread.
+    /// Does the work of each half second, without a thread.
     #[cfg(feature = "testing")]
     pub fn tick(&mut self) {
         self.accept_at_places();
@@ -258,7 +254,7 @@ impl Reconciler {
         self.repair();
     }
 
-    /// The actions that the next repair would take, as text, after another look.
+    /// Looks at the places; returns the actions of the next repair, as text.
     #[cfg(feature = "testing")]
     pub fn planned(&mut self) -> Vec<String> {
         use tidegate_place::{Adopt, Wanted};
@@ -276,26 +272,23 @@ impl Reconciler {
         planned
     }
 
-    /// Whether an action failed and is to be tried again.
     #[cfg(feature = "testing")]
     pub fn has_failures(&self) -> bool {
         !self.failures.is_empty()
     }
 
-    /// Whether something is wrong on the host as a whole.
     #[cfg(feature = "testing")]
     pub fn has_problem(&self, about: &str) -> bool {
         self.problems.contains_key(about)
     }
 
-    /// The wanted contracts.
     #[cfg(feature = "testing")]
     pub fn contracts(&self) -> &Contracts {
         &self.contracts
     }
 
     fn command(&mut self, command: Command) {
-        // Who no longer waits was told that it did not happen, or does not want to know.
+        // The client was told that the change did not happen, or is gone.
         if command.is_abandoned() {
             return;
         }

@@ -1,4 +1,4 @@
-//! What readers see.
+//! The state that readers see.
 
 use super::{Reconciler, repair, view};
 use crate::board::Published;
@@ -18,12 +18,12 @@ use tidegate_place::ObservedVnic;
 struct Standing<'a> {
     /// The index of its place; `None` where no place keeps such an attachment.
     place: Option<usize>,
-    /// The vNIC, where its place answers and knows it.
+    /// The vNIC, if its place answers and knows it.
     there: Option<&'a ObservedVnic>,
     state: State,
     /// Why it is not in force, or what else a person should know.
     reason: Option<String>,
-    /// Why its deadline is not promised, where it has one that is not.
+    /// Why its deadline is not promised; `None` if it is, or if it has none.
     deadline_suspended: Option<String>,
 }
 
@@ -50,8 +50,8 @@ impl Reconciler {
         Standing { place, there, state, reason, deadline_suspended }
     }
 
-    /// Adds to each change why the contract is not in force, where it is not: by the latest look, and of what `is_planned`
-    /// where nothing changes.
+    /// Adds to each change why its contract is not in force, by the latest look. If `is_planned`, only to vNICs that do not
+    /// change.
     pub(super) fn add_what_is_not_in_force(&self, changes: &mut [VnicChange], is_planned: bool) {
         let contracts = self.contracts.by_name();
         for change in changes.iter_mut().filter(|c| !is_planned || c.action == ChangeAction::None) {
@@ -70,7 +70,7 @@ impl Reconciler {
 
     pub(super) fn admission_view(&self, admission: &Admission) -> AdmissionView {
         let evidence: Vec<_> = self.seen.iter().flatten().map(|look| &look.observed.evidence).collect();
-        // Of a vNIC that is only planned nothing is suspended.
+        // A vNIC that is only planned has no suspended deadline.
         let named = self.contracts.by_name();
         let suspended = |name: &str| self.standing(named.get(name)?).deadline_suspended;
         view::admission(admission, &evidence, suspended)
@@ -182,13 +182,13 @@ impl Reconciler {
     }
 }
 
-/// Of the place that has such CPUs, or had them and could not put back what was set there.
+/// Returns the own CPUs of the place that has some, or that could not put back their settings.
 fn own_cpus<'a>(mut places: impl Iterator<Item = &'a OwnCpus>) -> OwnCpus {
     places.find(|own| **own != OwnCpus::default()).cloned().unwrap_or_default()
 }
 
 impl Reconciler {
-    /// Lines that the logs of this process, and of places with a log of their own, did not write.
+    /// Counts the lines that the logs of this process, and of places with their own log, did not write.
     fn logs(&self) -> BTreeMap<String, LogStats> {
         let tidegate_log::Counts { lost, suppressed } = tidegate_log::counts();
         let ours = ("agent".to_owned(), LogStats { lost, suppressed });

@@ -20,13 +20,13 @@ struct Sample {
 }
 
 impl Rates {
-    /// Takes a sample of all that the place counts: vNICs that are not in it are forgotten.
+    /// Takes a sample of all vNICs that the place counts, and forgets all others.
     pub fn sample(&mut self, evidence: &Evidence) {
         self.0.retain(|name, _| evidence.vnics.contains_key(name));
         for (name, stats) in &evidence.vnics {
             let now = Sample { at: evidence.taken, tx: stats.tx.wire_bytes, rx: stats.rx.wire_bytes };
             let samples = self.0.entry(name.clone()).or_default();
-            // Counters that fell are another port's of the same name.
+            // Counters that fell belong to a new port of the same name.
             if samples.back().is_some_and(|last| last.tx > now.tx || last.rx > now.rx) {
                 samples.clear();
             }
@@ -40,7 +40,7 @@ impl Rates {
         }
     }
 
-    /// (tx, rx) in bit/s on the wire; `None` where there are not two samples yet.
+    /// Returns (tx, rx) in bit/s on the wire; `None` before the second sample.
     pub fn of(&self, name: &str) -> Option<(u64, u64)> {
         let samples = self.0.get(name)?;
         let (first, last) = (samples.front()?, samples.back()?);

@@ -4,34 +4,33 @@ use crate::commands::ApplyError;
 use std::path::Path;
 use tidegate_contract::{Document, Errors, Vnic};
 
-/// A file whose present contents are not in force.
 #[derive(Debug)]
 pub(crate) struct RefusedFile {
-    /// Empty until it was tried.
+    /// The reason; empty until the contents were tried.
     pub(super) why: String,
-    /// The line that `why` is about, from 1; 0 where it is about none.
+    /// The line that `why` is about, from 1; 0 if none.
     pub(super) line: usize,
     pub(super) contents: Contents,
 }
 
-/// What a file says.
+/// The present contents of a file.
 #[derive(Clone, Debug)]
 pub(super) enum Contents {
     /// To be tried again.
     Read(Document),
-    /// It is gone, and what it said has to go; to be tried again.
+    /// The file is gone, and its contracts have to go; to be tried again.
     Gone,
-    /// Nothing that could be tried; the vNICs that it names, with their lines.
+    /// Not to be tried; the vNICs that the file names, with their lines.
     Unreadable(Vec<(String, usize)>),
 }
 
 impl RefusedFile {
-    /// Whether there is something to try.
+    /// Returns whether the contents can be tried.
     pub(super) fn is_open(&self) -> bool {
         !matches!(self.contents, Contents::Unreadable(_))
     }
 
-    /// The vNICs that it names, with their lines.
+    /// Returns the vNICs that the file names, with their lines.
     pub(super) fn names(&self) -> Vec<(&str, usize)> {
         match &self.contents {
             Contents::Read(document) => {
@@ -42,13 +41,14 @@ impl RefusedFile {
         }
     }
 
-    /// What it says of a vNIC, where that can be read.
+    /// Returns the file's contract of a vNIC, if it can be read.
     pub(super) fn contract(&self, name: &str) -> Option<&Vnic> {
         let Contents::Read(document) = &self.contents else { return None };
         document.vnics.iter().map(|v| &v.value).find(|v| v.name == name)
     }
 
-    /// The line of it that a refusal is about: where an error says so, else where the vNIC stands that it names first.
+    /// Returns the line that a refusal is about: the first that an error names, else that of the first vNIC in the
+    /// refusal's text; 0 if neither.
     pub(super) fn line_of(&self, path: &Path, error: &ApplyError) -> usize {
         if let ApplyError::Invalid(Errors(errors)) = error {
             let of_it = errors.iter().filter(|e| Path::new(&e.file) == path).map(|e| e.line);

@@ -1,4 +1,4 @@
-//! What happens twice a second: look, report what differs, put it right.
+//! The work of each half second: observe, report differences, repair them.
 
 pub(super) use super::failure::Failure;
 use super::rates::Rates;
@@ -20,7 +20,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const HOST: &str = "[host]";
 
 impl Reconciler {
-    /// Asks every place what is in force.
     pub(super) fn observe(&mut self) {
         (0..self.places.len()).for_each(|place| self.look_at(place));
         self.drift.see(Instant::now(), self.drift_repaired);
@@ -28,7 +27,6 @@ impl Reconciler {
         self.problem("record", problem);
     }
 
-    /// Asks one place.
     pub(super) fn look_at(&mut self, index: usize) {
         let (place, seen) = (&mut self.places[index], &mut self.seen[index]);
         let now = place.observe(&[]).map_err(|e| e.to_string());
@@ -47,14 +45,13 @@ impl Reconciler {
                 rates.sample(&observed.evidence);
                 self.windows.sample(place.name(), observed);
             }
-            // What it was before is no rate of now.
+            // Old samples give no current rate.
             Err(_) => *rates = Rates::default(),
         }
         *seen = now;
     }
 
-    /// Puts right what differs from what is wanted. Each contract by itself: one that cannot be had does not
-    /// stand in the way of the others.
+    /// Repairs each contract by itself: one that fails does not stop the others.
     pub(super) fn repair(&mut self) {
         let checked = match check(&self.contracts, &self.soft, &self.places) {
             Ok(checked) => checked,
@@ -80,7 +77,7 @@ impl Reconciler {
                 }
                 Err(refusals) => (for_the_others(&*self.places[index], wanted, look, &refusals), refusals),
             };
-            // What is as wanted has no failure any more.
+            // A vNIC that is as wanted has no failure any more.
             let open: HashSet<&str> = refusals
                 .iter()
                 .map(|r| r.vnic.as_str())
@@ -96,7 +93,7 @@ impl Reconciler {
             for action in actions {
                 touched |= self.put_right(index, &action);
             }
-            // The others are as they were seen; one that hangs is not waited for again.
+            // Only this place: the others did not change, and one that hangs would delay again.
             if touched {
                 self.places[index].accept(&checked.by_place[index]);
                 self.look_at(index);
@@ -119,13 +116,13 @@ impl Reconciler {
                     "drift: another program changed its settings; repairing: {found}"
                 );
             }
-            // The agent told the place something else than it has: another program spoke to the place.
+            // The place has another contract than the agent gave it: another program changed it.
             Effect::Change => {
                 tracing::warn!(vnic = name, ?action, "drift: the contract in force differs; repairing");
             }
             Effect::Remove => tracing::warn!(vnic = name, "left over from an earlier change; removing it"),
             Effect::Create => tracing::info!(vnic = name, place = place.name(), "missing; making it"),
-            // Such as a front end that does not listen yet, which is dialled quietly.
+            // For example, dialling a front end that does not listen yet.
             Effect::Upkeep => {}
         }
         match place.apply(action) {
@@ -152,7 +149,7 @@ impl Reconciler {
     }
 }
 
-/// The actions for the contracts that a place does not refuse: planned as if the refused ones were wanted as they are in force.
+/// Returns the actions for the contracts that a place does not refuse; the refused ones stay as they are in force.
 fn for_the_others(place: &dyn Installed, wanted: Wanted<'_>, look: &Look, refusals: &[Refusal]) -> Vec<Step> {
     let names: HashSet<&str> = refusals.iter().map(|r| r.vnic.as_str()).collect();
     let refused = |name: &str| names.contains(name);
@@ -165,7 +162,6 @@ fn for_the_others(place: &dyn Installed, wanted: Wanted<'_>, look: &Look, refusa
     actions
 }
 
-/// A place as the API shows it.
 pub(super) fn place_view(name: &str, seen: &Seen) -> PlaceView {
     let (keeper, vnics, reason) = match seen {
         Ok(Look { observed, .. }) => {
@@ -211,7 +207,7 @@ mod tests {
         assert_eq!(at_once, [true, true, true, false, false, false]);
     }
 
-    /// What a place has, and what it cannot have any more.
+    /// The vNICs of a place, and those that it cannot have any more.
     #[derive(Default)]
     struct There {
         vnics: BTreeMap<String, Vnic>,
@@ -317,7 +313,7 @@ mod tests {
             .concat();
         agent.apply(&text, "test", &Owner::Api, false, Adopt::No, false).unwrap();
         {
-            // `a` is not as it is wanted, and cannot be; `c` is gone, and cannot be made.
+            // `a` differs from its contract, and `c` is gone; the place refuses both.
             let mut there = there.lock().unwrap();
             let other = Vnic { mtu: 9000, ..vnic("a", 1) };
             there.vnics.insert("a".into(), other);

@@ -1,11 +1,11 @@
-//! What guests ask for: soft limits, in force at once or refused.
+//! Soft limits that guests ask for: in force at once, or refused.
 //!
 //! ```text
 //!  guest's socket, MAC, rate ─▶ its own vNICs ─▶ not over the hard limit ─▶ the place can ─▶ on disk beside ─▶
 //!  one Change each ─▶ accepted, and readers see it
 //! ```
 //!
-//! Cheap beside an apply: contracts are neither checked nor written, and only the place of these vNICs is looked at.
+//! Cheaper than an apply: contracts are neither checked nor written, and only the places of these vNICs are observed.
 
 use super::Reconciler;
 use crate::commands::Unmet;
@@ -18,8 +18,7 @@ use tidegate_place::installed::{Look, Step};
 use tidegate_place::{Action, Adopt, Effect, Installed, PlaceError, Refusal, Wanted};
 
 impl Reconciler {
-    /// Sets the soft limit of the vNICs whose contracts name the socket `guest`, or of those with `mac` among them;
-    /// of all of them or of none.
+    /// Sets the soft limit of the vNICs whose contracts name the socket `guest`, and have `mac` if given; all or none.
     pub(super) fn set_soft(
         &mut self,
         guest: &Path,
@@ -61,7 +60,7 @@ impl Reconciler {
             done.push(change);
         }
         if let Err(e) = staged.commit() {
-            // Kept in memory, and saved as soon as that goes: the guest has it in force.
+            // Stays in memory, because it is in force; `keep_soft` saves it later.
             self.problem("soft limits", Some(format!("what guests ask for cannot be saved: {e}")));
         } else {
             self.saved_soft.clone_from(&soft);
@@ -74,7 +73,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// What to do at the places so that `soft` holds for these vNICs.
+    /// Returns the steps at the places that bring `soft` into force for these vNICs.
     fn changes(&mut self, mine: &[Vnic], soft: &SoftLimits) -> Result<Vec<(usize, Step)>, Unmet> {
         let mut changes = Vec::new();
         let place_of = |r: &Self, v: &Vnic| r.places.iter().position(|p| p.capabilities(&v.attach).is_some());
@@ -99,7 +98,7 @@ impl Reconciler {
                 let wanted = Wanted { host: &host, vnics, adopt: Adopt::No, claims: &[] };
                 place.plan(&wanted, &look).err().unwrap_or_default()
             };
-            // A contract that is in trouble already does not stand in the way.
+            // A refusal that `before` has too is no obstacle.
             let after = refused(&after);
             if !after.is_empty() {
                 let before = refused(&before);
@@ -112,9 +111,8 @@ impl Reconciler {
         Ok(changes)
     }
 
-    /// What is left of the soft limits under `wanted`; and, where that makes a difference, what is left without those
-    /// of vNICs that something is new about: with these alone the operator's word is tried where it fails with the
-    /// guests'.
+    /// Returns the soft limits under `wanted`, and, if they differ, the same without the limits of vNICs that the
+    /// change concerns: a change by the operator that fails with the first is tried with the second.
     pub(super) fn soft_under(&self, wanted: &Contracts) -> (SoftLimits, Option<SoftLimits>) {
         let soft = self.soft.under(wanted);
         let (now, then) = (self.contracts.by_name(), wanted.by_name());
@@ -126,13 +124,13 @@ impl Reconciler {
         (soft, differs.then_some(without))
     }
 
-    /// Takes the soft limits that came into force with a change of contracts, and has them on disk.
+    /// Takes and saves the soft limits that came into force with a change of contracts.
     pub(super) fn accept_soft(&mut self, soft: SoftLimits) {
         self.soft = soft;
         self.keep_soft();
     }
 
-    /// The soft limits are on disk as they are in force.
+    /// Saves the soft limits in force, if the file differs.
     pub(super) fn keep_soft(&mut self) {
         let nothing = self.soft == SoftLimits::default();
         if self.soft == self.saved_soft && (nothing || self.soft_file.exists()) {
@@ -146,8 +144,7 @@ impl Reconciler {
     }
 }
 
-/// What is to come into force with other soft limits. What is in force already is left out: a place looks at what is coming as
-/// at something new.
+/// Returns the contracts that other soft limits change, and no others: a place observes each of these as new.
 fn coming<'a>(vnics: impl Iterator<Item = &'a Vnic>, from: &SoftLimits, to: &SoftLimits) -> Vec<Vnic> {
     vnics
         .map(|v| (from.in_force(v), to.in_force(v)))
@@ -156,8 +153,8 @@ fn coming<'a>(vnics: impl Iterator<Item = &'a Vnic>, from: &SoftLimits, to: &Sof
         .collect()
 }
 
-/// The changes that bring the coming contracts into force at a place, all others staying as they are. A vNIC that is missing is made as
-/// wanted later.
+/// Returns the steps that bring the coming contracts into force at a place. Others stay as they are; a later
+/// repair makes missing vNICs.
 fn steps(place: &dyn Installed, host: &Host, coming: &[Vnic], look: &Look) -> Result<Vec<Step>, Unmet> {
     let ours = look.observed.vnics.values().filter(|there| there.present && there.ours);
     let changed = |there: &Vnic| coming.iter().find(|to| to.name == there.name && to.attach == there.attach);
@@ -169,7 +166,7 @@ fn steps(place: &dyn Installed, host: &Host, coming: &[Vnic], look: &Look) -> Re
     Ok(steps)
 }
 
-/// A guest is told what concerns its own vNICs.
+/// Returns an error for new refusals, with the reason only if it concerns the guest's own vNICs.
 fn unless_refused(new: &[Refusal], mine: &[Vnic]) -> Result<(), Unmet> {
     let own = new.iter().find(|r| mine.iter().any(|v| v.name == r.vnic));
     match (own, new.is_empty()) {
@@ -205,7 +202,7 @@ mod tests {
         let expected = [to.in_force(&mine[0])];
         assert_eq!(coming(mine.iter(), &from, &to), expected);
         assert_eq!(expected[0].tx.max, rate(400));
-        // All of it, given up.
+        // All limits given up.
         let back = coming(mine.iter(), &to, &SoftLimits::default());
         assert_eq!(back.iter().map(|v| v.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     }

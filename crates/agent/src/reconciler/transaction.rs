@@ -5,8 +5,8 @@
 //!    └────────┴───────────┴─ no: nothing was touched                       └─ no: taken back
 //! ```
 //!
-//! The rename in `commit` is the moment of acceptance. An agent that dies before it leaves the old contracts for
-//! its successor to put right by, one that dies after it the new ones.
+//! The rename in `commit` accepts the contracts. After a death before it, the successor repairs by the old contracts;
+//! after it, by the new ones.
 
 use super::Reconciler;
 use super::check::{Checked, check};
@@ -22,7 +22,7 @@ use tidegate_place::installed::{Look, Step};
 use tidegate_place::{Action, Adopt, PlaceError, Plan, Wanted};
 
 impl Reconciler {
-    /// Whether `wanted` could be brought into force; changes nothing.
+    /// Checks whether `wanted` could be brought into force; changes nothing.
     pub(super) fn dry_run(
         &mut self,
         wanted: &Contracts,
@@ -47,8 +47,8 @@ impl Reconciler {
         Ok(checked)
     }
 
-    /// Brings `wanted` into force and saves it; `adopt` says what becomes of what others made in its way. Where that fails
-    /// under the guests' soft limits, those that are concerned are given up: no guest stands in an operator's way.
+    /// Brings `wanted` into force and saves it; `adopt` says what happens to foreign objects in the way. If that fails with
+    /// guests' soft limits, the limits concerned are given up: no guest blocks the operator.
     pub(super) fn enact(&mut self, wanted: Contracts, adopt: Adopt) -> Result<Checked, ApplyError> {
         self.may_name_guests(&wanted)?;
         let (soft, without) = self.soft_under(&wanted);
@@ -77,7 +77,7 @@ impl Reconciler {
     ) -> Result<Checked, ApplyError> {
         let mut checked = check(&wanted, &soft, &self.places)?;
         let actions = self.plan(&mut checked, adopt)?;
-        // A disk that is full, or not to be written, says no before anything is touched.
+        // A full or read-only disk fails here, before anything is touched.
         for (index, place) in self.places.iter_mut().enumerate() {
             let of_it: Vec<&Step> = actions.iter().filter(|(i, _)| *i == index).map(|(_, a)| a).collect();
             place.prepare(&of_it).map_err(|e| ApplyError::NotRecorded(e.to_string()))?;
@@ -90,7 +90,7 @@ impl Reconciler {
                 done.push((place, action));
                 continue;
             };
-            // What was in trouble before must not stand in the way of others.
+            // A contract that did not change, and fails, must not block the others.
             let same = |name: &str| self.contracts.vnic(name) == wanted.vnic(name);
             if let Some(name) = action.vnic()
                 && same(name)
@@ -115,7 +115,7 @@ impl Reconciler {
         Ok(checked)
     }
 
-    /// As [`Self::enact`]; where a place cannot be reached, `wanted` is taken and brought into force later.
+    /// As [`Self::enact`], but if a place cannot be reached, accepts `wanted`, which later repairs bring into force.
     pub(super) fn enact_or_defer(&mut self, wanted: Contracts) -> Result<(), ApplyError> {
         match self.enact(wanted.clone(), Adopt::No) {
             Err(ApplyError::Unreachable(_)) => {
@@ -130,8 +130,7 @@ impl Reconciler {
         }
     }
 
-    /// Refuses guests' sockets that would be new, and that no contract may name. What was accepted when it was allowed
-    /// stays, and is no reason to refuse others.
+    /// Refuses new guests' sockets that no contract may name. A socket that was accepted earlier stays accepted.
     fn may_name_guests(&self, wanted: &Contracts) -> Result<(), ApplyError> {
         let accepted: BTreeSet<(&str, &Path)> = self
             .contracts
@@ -174,14 +173,14 @@ impl Reconciler {
         if refusals.is_empty() { Ok(actions) } else { Err(ApplyError::Refused(refusals)) }
     }
 
-    /// Asks each place for its state, and for obstacles to the contracts that would be new. A place that does not answer is left out
-    /// if it would have nothing to do.
+    /// Asks each place for its state, and for obstacles to new contracts. A place that does not answer is left out if
+    /// it would have nothing to do.
     fn look_ahead(&mut self, checked: &Checked) -> Result<Vec<(usize, Look)>, ApplyError> {
         let concerned: Vec<bool> = (0..self.places.len()).map(|i| self.concerns(checked, i)).collect();
         let in_force = self.contracts.by_name();
         let mut looks = Vec::new();
         for (index, place) in self.places.iter_mut().enumerate() {
-            // A contract that is in force, or in trouble, already does not stand in the way of others.
+            // An unchanged contract, even one in trouble, must not block the others.
             let changed = |v: &&Vnic| {
                 in_force.get(v.name.as_str()).map(|old| self.soft.in_force(old)).as_ref() != Some(*v)
             };
@@ -197,7 +196,7 @@ impl Reconciler {
         Ok(looks)
     }
 
-    /// Tells each place that the contracts in force are accepted: it needs no way back to those before.
+    /// Tells each place its accepted contracts: it needs no way back to earlier ones.
     pub(super) fn accept_at_places(&mut self) {
         let mut here = vec![Vec::new(); self.places.len()];
         for (_, located) in self.contracts.vnics() {
@@ -211,7 +210,7 @@ impl Reconciler {
         }
     }
 
-    /// Whether a place has to do something for these contracts that it need not for those in force.
+    /// Returns whether these contracts need a change at a place.
     fn concerns(&self, checked: &Checked, place: usize) -> bool {
         let at = &self.places[place];
         let written = self.contracts.vnics().map(|(_, located)| &located.value);
@@ -236,7 +235,8 @@ impl Reconciler {
         }
     }
 
-    /// What could not be taken back is put right by the next repair: the old contracts are still the wanted ones.
+    /// Takes an action back; returns the reason if that fails. Then the next repair does it: the old contracts are
+    /// still wanted.
     fn take_back(&mut self, place: usize, action: &Step) -> Option<String> {
         let inverse = action.inverse()?;
         let error = self.places[place].apply(&inverse).err()?;
@@ -245,7 +245,7 @@ impl Reconciler {
         Some(format!("{whom}: taking it back failed too ({error}); the agent keeps trying"))
     }
 
-    /// Puts `wanted` on disk, beside what is in force.
+    /// Writes `wanted` to disk, beside the contracts in force; `None` if they are the same.
     fn stage(&self, wanted: &Contracts) -> Result<Option<Staged>, ApplyError> {
         if *wanted == self.contracts && self.state.exists() {
             return Ok(None);

@@ -1,10 +1,10 @@
-//! What the agent knows, as the API shows it.
+//! Parts of the state, as the API shows them.
 
 use crate::views::{AdmissionView, Derivation, EgressView, Promise};
 use tidegate_contract::Admission;
 use tidegate_evidence::{Evidence, Figure, Quantity, Traffic, WorkerStats, total};
 
-/// What is promised, with what was seen beside it; `suspended` says of a vNIC why its deadline is not promised.
+/// Returns the promises, with the worst delays seen; `suspended` says why a vNIC's deadline is not promised.
 pub fn admission(
     admission: &Admission,
     evidence: &[&Evidence],
@@ -53,12 +53,12 @@ pub fn admission(
     AdmissionView { egresses: egresses.collect(), bounds: bounds.collect() }
 }
 
-/// How often the host's latency was violated, and the same in words.
+/// Returns the violations of the host latency, and the same in words.
 fn counted(violations: u64) -> (u64, String) {
     (violations, format!("violated {violations} times"))
 }
 
-/// Each figure of a vNIC, with where it was read.
+/// Returns each figure of a vNIC, with its source.
 pub fn figures(name: &str, evidence: &Evidence) -> Vec<Figure> {
     if let Some(figures) = evidence.figures.get(name) {
         return figures.clone();

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use tidegate_contract::parse::names;
 use tidegate_contract::{Document, parse};
 
-/// The folder and what was last seen in it.
 #[derive(Debug)]
 pub struct Files {
     folder: PathBuf,
@@ -18,7 +17,7 @@ pub struct Files {
     fresh: BTreeMap<PathBuf, Option<Stamp>>,
 }
 
-/// Changes with every write.
+/// The stamp of a file, which changes with every write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     mtime: (i64, i64),
@@ -26,36 +25,34 @@ struct Stamp {
     ino: u64,
 }
 
-/// One changed file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FileChange {
-    /// The file.
     pub path: PathBuf,
-    /// What it says; `None` where it is gone; or what is wrong with it.
+    /// The new contents, `None` if the file is gone; or what is wrong.
     pub contents: Result<Option<Document>, Unreadable>,
 }
 
-/// A file that says nothing that could be brought into force.
+/// A file without usable contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unreadable {
     /// All that is wrong, with file and line.
     pub why: String,
-    /// The first line that is wrong, from 1; 0 where no line is.
+    /// The first line that is wrong, from 1; 0 if none is.
     pub line: usize,
-    /// The vNICs that it names, each with its line.
+    /// The vNICs that the file names, each with its line.
     pub names: Vec<(String, usize)>,
 }
 
 impl Files {
     /// Watches `folder`; `known` are the files whose contents are in force already.
     pub fn new(folder: &Path, known: impl IntoIterator<Item = PathBuf>) -> Self {
-        // No real file has this stamp: each is read at the first look, and one that is gone is seen to be.
+        // No real file has this stamp, so the first look reads each file, or notices that it is gone.
         let never = Stamp { mtime: (0, -1), size: 0, ino: 0 };
         let read = known.into_iter().map(|path| (path, never)).collect();
         Self { folder: folder.to_owned(), read, fresh: BTreeMap::new() }
     }
 
-    /// Looks once. With `at_once`, changes count without a second look.
+    /// Looks once; returns the changed files. With `at_once`, changes count without a second look.
     ///
     /// # Errors
     /// The folder cannot be read; nothing counts as changed then. A missing folder is an empty one.
@@ -87,7 +84,7 @@ impl Files {
             .collect())
     }
 
-    /// Whether `path` is one of the files that are read.
+    /// Returns whether the agent reads `path`: a visible `*.toml` in the folder.
     pub fn reads(&self, path: &Path) -> bool {
         let hidden = path.file_name().is_none_or(|n| n.as_encoded_bytes().starts_with(b"."));
         path.parent() == Some(&self.folder) && !hidden && path.extension().is_some_and(|e| e == "toml")

@@ -1,10 +1,10 @@
-//! The contracts, and who owns each.
+//! The contracts, and the owner of each.
 //!
 //! ```text
 //!  /etc/tidegate/*.toml ──▶ files ──┐
 //!                                   ├─▶ Contracts ──▶ reconciler ──▶ contracts.json (last good of all)
 //!  API ─────────────────────────────┘   files win
-//!  programs, through the API: libvirt:web1 ──▶ what each says
+//!  programs, through the API: libvirt:web1 ──▶ the contracts of each
 //! ```
 //!
 //! - [`files`]: the configuration folder, watched
@@ -17,18 +17,15 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use tidegate_contract::{Document, Errors, Host, Located, Vnic, merge};
 
-/// Who a contract belongs to: no other owner may change it.
+/// The owner of a contract: no other owner may change it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A file in the configuration folder.
     File(PathBuf),
     /// A program that acts for a user or a domain through the API, such as `libvirt:web1`.
     Program(String),
-    /// The API.
     Api,
 }
 
-/// A name that no program can have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} names no owner; expected KIND:NAME such as \"libvirt:web1\", the kind in small letters and not \"file\""
@@ -36,7 +33,7 @@ pub enum Owner {
 pub struct NoOwner(String);
 
 impl Owner {
-    /// The owner that a program names itself: `libvirt:web1`, or `api`.
+    /// Parses the name of an owner: a program such as `libvirt:web1`, or `api`.
     pub fn named(text: &str) -> Result<Self, NoOwner> {
         let kind =
             |kind: &str| !kind.is_empty() && kind != "file" && kind.chars().all(|c| c.is_ascii_lowercase());
@@ -60,24 +57,21 @@ impl fmt::Display for Owner {
     }
 }
 
-/// All contracts, by owner. This is what is kept over restarts: the files' last good contents with it.
+/// All contracts, by owner. The agent saves them, with the files' last good contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contracts {
-    /// What each file says, or said when it was last good.
+    /// The last good contents of each file.
     pub files: BTreeMap<PathBuf, Document>,
-    /// Contracts of programs, by owner.
     #[serde(default)]
     pub programs: BTreeMap<String, Document>,
-    /// What came through the API.
     pub api: Document,
 }
 
-/// A change to a contract of another owner.
+/// A refused change to a contract of another owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owned {
     /// `vNIC plc1` or `[host]`.
     pub what: String,
-    /// To whom.
     pub owner: Owner,
 }
 
@@ -107,7 +101,7 @@ impl fmt::Display for Owned {
 impl std::error::Error for Owned {}
 
 impl Contracts {
-    /// Everything together, with the rules between contracts checked.
+    /// Merges all contracts, and checks the rules between them.
     pub fn merged(&self) -> Result<Document, Errors> {
         merge(self.documents().map(|(_, document)| document.clone()).collect())
     }
@@ -118,22 +112,20 @@ impl Contracts {
         files.chain(programs).chain([(Owner::Api, &self.api)])
     }
 
-    /// All contracts with their owners.
     pub fn vnics(&self) -> impl Iterator<Item = (Owner, &Located<Vnic>)> {
         self.documents().flat_map(|(owner, d)| d.vnics.iter().map(move |v| (owner.clone(), v)))
     }
 
-    /// One contract. To look up many, use [`Contracts::by_name`].
+    /// Returns one contract. To look up many, use [`Contracts::by_name`].
     pub fn vnic(&self, name: &str) -> Option<&Vnic> {
         self.vnics().map(|(_, v)| &v.value).find(|v| v.name == name)
     }
 
-    /// All contracts by their names.
     pub fn by_name(&self) -> HashMap<&str, &Vnic> {
         self.vnics().map(|(_, v)| (v.value.name.as_str(), &v.value)).collect()
     }
 
-    /// The host's declarations in force.
+    /// Returns the `[host]` table, or its default.
     pub fn host(&self) -> Host {
         self.documents().find_map(|(_, d)| Some(d.host.as_ref()?.value.clone())).unwrap_or_default()
     }
@@ -142,7 +134,6 @@ impl Contracts {
         self.vnics().find(|(_, v)| v.value.name == name).map(|(owner, _)| owner)
     }
 
-    /// An error if the contract has another owner.
     fn refuse_others(&self, name: &str, owner: &Owner) -> Result<(), Owned> {
         match self.owner_of(name) {
             Some(other) if other != *owner => Err(Owned { what: format!("vNIC {name}"), owner: other }),
@@ -150,7 +141,7 @@ impl Contracts {
         }
     }
 
-    /// What an owner says, if anything. Of a file it is not to be changed through this.
+    /// Returns an owner's contracts, added empty if there are none. Callers must not change a file's contracts.
     fn document(&mut self, owner: &Owner) -> &mut Document {
         match owner {
             Owner::File(path) => self.files.entry(path.clone()).or_default(),
@@ -159,14 +150,14 @@ impl Contracts {
         }
     }
 
-    /// Adds and changes what `document` names; with `prune` removes the owner's other vNICs.
+    /// Adds and changes the contracts of `document`; with `prune` removes the owner's other vNICs.
     pub fn merge(&mut self, owner: &Owner, document: Document, prune: bool) -> Result<(), Owned> {
         let named: HashMap<&str, &Vnic> =
             document.vnics.iter().map(|new| (new.value.name.as_str(), &new.value)).collect();
         if prune {
             self.document(owner).vnics.retain(|old| named.contains_key(old.value.name.as_str()));
         }
-        // What a file already says is no change.
+        // A contract that a file already has is no change.
         let mut said = HashSet::new();
         for (other, there) in self.vnics().filter(|(other, _)| other != owner) {
             let name = there.value.name.as_str();
@@ -196,12 +187,11 @@ impl Contracts {
                 None => self.document(owner).host = Some(host),
             }
         }
-        // Who says nothing is no owner.
+        // A program without contracts is no owner.
         self.programs.retain(|_, d| *d != Document::default());
         Ok(())
     }
 
-    /// Adds or changes one.
     pub fn set(&mut self, owner: &Owner, vnic: Located<Vnic>) -> Result<(), Owned> {
         self.refuse_others(&vnic.value.name, owner)?;
         let vnics = &mut self.document(owner).vnics;
@@ -212,7 +202,7 @@ impl Contracts {
         Ok(())
     }
 
-    /// Removes one of the API's; whether it was there.
+    /// Removes a contract of the API; returns whether it existed.
     pub fn remove_api(&mut self, name: &str) -> Result<bool, Owned> {
         self.refuse_others(name, &Owner::Api)?;
         let before = self.api.vnics.len();
@@ -220,8 +210,8 @@ impl Contracts {
         Ok(self.api.vnics.len() < before)
     }
 
-    /// Takes a file's new contents, `None` where the file is gone. What the API or a program had set of it is the
-    /// file's now; returns those names.
+    /// Sets a file's contents, `None` if the file is gone. The file takes over the vNICs and the `[host]` table that
+    /// the API or a program had set; returns their names.
     pub fn set_file(&mut self, path: &Path, document: Option<Document>) -> Vec<String> {
         let Some(document) = document else {
             self.files.remove(path);

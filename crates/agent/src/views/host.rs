@@ -94,7 +94,7 @@ impl std::fmt::Display for RefusedBy {
         if let Some(line) = line {
             write!(f, ":{line}")?;
         }
-        // An error in the file begins with where it is; the file is told already.
+        // An error in the file begins with its place; the file is named already.
         match reason.strip_prefix(file.as_str()).and_then(|rest| rest.strip_prefix(':')) {
             Some(rest) => write!(f, " is refused, at line {rest}"),
             None => write!(f, " is refused: {reason}"),

@@ -73,7 +73,7 @@ pub enum AttentionKind {
 }
 
 impl AttentionKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 10] = [
         Self::PlaceAway,
         Self::DeniedCall,
@@ -87,7 +87,7 @@ impl AttentionKind {
         Self::Drift,
     ];
 
-    /// As in JSON and in metrics.
+    /// Returns the name in JSON and in metrics.
     pub fn label(self) -> &'static str {
         match self {
             Self::PlaceAway => "place-away",

@@ -151,7 +151,7 @@ pub struct CaptureQuery {
 }
 
 impl VnicView {
-    /// A vNIC that only a refused file names.
+    /// Makes the view of a vNIC that only a refused file names.
     pub fn refused(name: String, by: RefusedBy, contract: Option<Vnic>, place: String) -> Self {
         let of_it = contract.as_ref();
         Self {
@@ -187,7 +187,7 @@ impl VnicView {
 }
 
 impl Limits {
-    /// The limits of a contract.
+    /// Returns the limits of a contract.
     pub fn of(vnic: &Vnic) -> Self {
         Self {
             tx_bps: vnic.tx.max.map(|r| r.bits()),

@@ -19,10 +19,10 @@ pub enum Last {
 }
 
 impl Last {
-    /// All of them.
+    /// All windows.
     pub const ALL: [Self; 3] = [Self::TenSeconds, Self::Minute, Self::Hour];
 
-    /// As it is written.
+    /// Returns the name, such as `10s`.
     pub const fn label(self) -> &'static str {
         match self {
             Self::TenSeconds => "10s",
@@ -31,7 +31,7 @@ impl Last {
         }
     }
 
-    /// How long it is.
+    /// Returns the length.
     pub const fn duration(self) -> Duration {
         match self {
             Self::TenSeconds => Duration::from_secs(10),

@@ -5,19 +5,18 @@ use std::collections::BTreeMap;
 use tidegate_evidence::histogram::{BUCKETS, upper};
 use tidegate_evidence::{Delay, Histogram, Traffic, VnicStats, Work};
 
-/// Histograms of a vNIC.
 const HISTOGRAMS: usize = 6;
 
 /// What was counted in one step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Delta {
-    /// All but the histograms, and what is as it is now.
+    /// The counters, without histograms and gauges.
     counters: VnicStats,
     histograms: [Packed; HISTOGRAMS],
 }
 
 impl Delta {
-    /// What `now` has more than `then`; `None` where it has less of anything, and so began anew.
+    /// Returns the growth from `then` to `now`; `None` if a counter fell, and so began anew.
     pub(super) fn between(then: &VnicStats, now: &VnicStats) -> Option<Self> {
         let none = Delay::default();
         let mut packed: [Packed; HISTOGRAMS] = Default::default();
@@ -28,7 +27,7 @@ impl Delta {
         Some(Self { counters: combined(now, then, u64::checked_sub)?, histograms: packed })
     }
 
-    /// This and another one.
+    /// Returns the sum of both.
     pub(super) fn and(&self, other: &Self) -> Self {
         let histograms = std::array::from_fn(|i| self.histograms[i].and(&other.histograms[i]));
         Self { counters: sum(&self.counters, &other.counters), histograms }
@@ -56,11 +55,11 @@ impl Sum {
         self.histograms.iter_mut().zip(&delta.histograms).for_each(|(all, packed)| packed.add_to(all));
     }
 
-    /// As figures of a vNIC that is as `now`: its gauges, and no value is larger than its largest ever.
+    /// Returns the sum as figures, with the gauges of `now`, and no value above its largest ever.
     pub(super) fn figures(self, now: &VnicStats) -> VnicStats {
         let delay = |(buckets, ever): (&[u64; BUCKETS], Option<&Delay>)| {
             let top = buckets.iter().rposition(|count| *count > 0).map_or(0, upper);
-            // The sum is for no figure.
+            // No figure needs the histogram's sum.
             let histogram = Histogram::recorded(top.min(ever?.max), 0, buckets.to_vec()).unwrap_or_default();
             Some(Delay::from(&histogram))
         };
@@ -80,7 +79,7 @@ impl Sum {
             tokens_rx,
             sparse_tx,
             sparse_rx,
-            // Of a window it is not kept: it stays that since the deadline is in force.
+            // Not counted by window: the worst since the deadline is in force.
             realtime_worst_ns: now.realtime_worst_ns,
             realtime_worst_least_ns: now.realtime_worst_least_ns,
             link_local: now.link_local.clone(),
@@ -89,7 +88,7 @@ impl Sum {
     }
 }
 
-/// The histograms of a vNIC, those absent where nothing counts them.
+/// Returns the histograms of a vNIC, `None` for those that are not counted.
 fn histograms(stats: &VnicStats) -> [Option<&Delay>; HISTOGRAMS] {
     let VnicStats { delay, delay_least, tokens_tx, tokens_rx, sparse_tx, sparse_rx, .. } = stats;
     let [tokens_tx, tokens_rx, sparse_tx, sparse_rx] =
@@ -105,7 +104,7 @@ fn sum(a: &VnicStats, b: &VnicStats) -> VnicStats {
     combined(a, b, |a, b| Some(a.saturating_add(b))).unwrap_or_default()
 }
 
-/// Each counter of both by `op`, without histograms; `None` where `op` has none.
+/// Combines each counter of both with `op`, without histograms; `None` if `op` returns `None`.
 fn combined(a: &VnicStats, b: &VnicStats, op: fn(u64, u64) -> Option<u64>) -> Option<VnicStats> {
     let map = |a: &BTreeMap<String, u64>, b: &BTreeMap<String, u64>| {
         let mut all = BTreeMap::new();

@@ -6,8 +6,8 @@
 //!            └─ the oldest step of one length goes into the newest of the next, as soon as its window is full without it
 //! ```
 //!
-//! A window is the youngest steps that are together as long as it, and what was counted since the last sample: it is a
-//! step longer than asked for at most, and it says how long it is.
+//! A window is what was counted since the last sample, and the youngest steps up to its length. It is at most one step
+//! longer than asked for, and says how long it is.
 
 use super::delta::{Delta, Sum};
 use crate::views::{Began, Last, WindowView};
@@ -17,42 +17,40 @@ use std::time::{Duration, Instant};
 use tidegate_contract::Vnic;
 use tidegate_evidence::VnicStats;
 
-/// How long a step is, and the window of which it is a part.
+/// Length of a step of each level, and the window of the level.
 const LEVELS: [(Duration, Last); 3] = [
     (Duration::from_secs(1), Last::TenSeconds),
     (Duration::from_secs(6), Last::Minute),
     (Duration::from_secs(300), Last::Hour),
 ];
-/// Samples are at least this far apart: a little less than a step, so that a look that comes twice a second does not
-/// make each step half as long again.
+/// Least time between samples: a little less than a step, so that two looks a second do not lengthen each step by half.
 const APART: Duration = Duration::from_millis(950);
 
-/// What was counted in some time; nothing where nothing was.
+/// A step: `delta` is `None` if nothing was counted.
 #[derive(Debug)]
 struct Step {
     took: Duration,
     delta: Option<Box<Delta>>,
 }
 
-/// What one vNIC counted.
 #[derive(Debug)]
 pub(super) struct History {
-    /// Of each level, the newest last.
+    /// By level, the newest last.
     steps: [VecDeque<Step>; LEVELS.len()],
     /// The last sample, up to which there are steps.
     last: Arc<VnicStats>,
     at: Instant,
-    /// What was seen last.
+    /// The figures seen last.
     newest: Arc<VnicStats>,
     seen: Instant,
-    /// The contract in force then; none where that is not known.
+    /// The contract in force at that time; `None` if unknown.
     contract: Option<Vnic>,
-    /// Why nothing is known of before.
+    /// Why nothing earlier is known.
     began: Began,
 }
 
 impl History {
-    /// From a first sample on, before which nothing is known for this reason.
+    /// Starts with a first sample.
     pub(super) fn new(at: Instant, stats: &VnicStats, contract: Option<&Vnic>, began: Began) -> Self {
         let (stats, contract) = (Arc::new(stats.clone()), contract.cloned());
         Self { steps: Default::default(), last: stats.clone(), at, newest: stats, seen: at, contract, began }
@@ -85,7 +83,7 @@ impl History {
         self.age();
     }
 
-    /// Moves what is too old for its level to the next.
+    /// Moves steps that are too old for their level to the next.
     fn age(&mut self) {
         let mut younger = Duration::ZERO;
         for level in 0..LEVELS.len() {
@@ -104,10 +102,10 @@ impl History {
         }
     }
 
-    /// The figures of the last of time, up to what was seen last.
+    /// Returns the figures of a window that ends with the last look.
     pub(super) fn window(&self, last: Last) -> (WindowView, VnicStats) {
         let (mut covers, mut sum) = (self.seen.saturating_duration_since(self.at), Sum::new());
-        // Counters that fell since the last sample are another port's: they began after it.
+        // Counters that fell since the last sample belong to a new port, made after it.
         let newest = Delta::between(&self.last, &self.newest);
         let is_anew = newest.is_none();
         if let Some(newest) = newest.or_else(|| Delta::between(&VnicStats::default(), &self.newest)) {
@@ -132,7 +130,7 @@ impl History {
     }
 }
 
-/// Adds a step to the newest of a level, whose steps are `length` long.
+/// Adds a step to a level: to its newest step, or as a new one if that exceeds `length`.
 fn add(level: &mut VecDeque<Step>, step: Step, length: Duration) {
     match level.back_mut() {
         Some(newest) if newest.took + step.took <= length => {

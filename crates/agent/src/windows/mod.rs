@@ -6,8 +6,8 @@
 //!  API, `?last=1m` ─▶ Windows::view ◀── the youngest steps, and what came since ──┘
 //! ```
 //!
-//! The place's counters only grow, so a window is the sum of what they grew in its steps. It is kept in the agent's memory:
-//! another agent begins anew, and says so. A vNIC that counts nothing costs a comparison a second.
+//! The place's counters only grow, so a window is the sum of their growth in its steps. The histories are in the agent's
+//! memory: a new agent begins anew, and says so. An idle vNIC costs a comparison a second.
 //!
 //! - `history`: the steps of one vNIC
 //! - `delta`: what was counted in one step, and in several together
@@ -25,26 +25,25 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_place::Observed;
 
-/// The histories of all vNICs, of each place. The reconciler writes, the API reads; the lock is held for one vNIC, or for
-/// one place's samples, and never while anything is waited for.
+/// The histories of all vNICs, by place. The reconciler writes, the API reads; the lock is held for one vNIC or one
+/// place's samples, and never during a wait.
 #[derive(Clone, Debug, Default)]
 pub struct Windows(Arc<Mutex<HashMap<&'static str, PlaceHistories>>>);
 
-/// One place.
 #[derive(Debug, Default)]
 struct PlaceHistories {
-    /// It was looked at.
+    /// Whether this agent has looked at the place.
     looked: bool,
     vnics: HashMap<String, History>,
 }
 
 impl Windows {
-    /// Takes a sample of all that a place counts. A vNIC that is not there any more is forgotten.
+    /// Takes a sample of all vNICs that a place counts, and forgets vNICs that are gone.
     pub fn sample(&self, place: &'static str, observed: &Observed) {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let place = places.entry(place).or_default();
         let (at, counted) = (observed.evidence.taken, &observed.evidence.vnics);
-        // Of those that are new: the first look of this agent, or one that was made meanwhile.
+        // A new vNIC: seen at this agent's first look, or made since the last one.
         let began = if place.looked { Began::Counters } else { Began::Agent };
         place.looked = true;
         place.vnics.retain(|name, _| counted.contains_key(name));
@@ -57,8 +56,8 @@ impl Windows {
         }
     }
 
-    /// A vNIC with the figures of the last of time in place of those since its port was made. One of which nothing is
-    /// known stays as it is.
+    /// Returns a vNIC with the figures of a window in place of those since its port was made. A vNIC without figures is
+    /// unchanged.
     pub fn view(&self, mut view: VnicView, last: Last) -> VnicView {
         if view.stats.is_none() {
             return view;
@@ -67,9 +66,9 @@ impl Windows {
         let history = places.get(view.place.as_str()).and_then(|place| place.vnics.get(&view.name));
         let figures = history.map(|history| history.window(last));
         drop(places);
-        // One that went meanwhile has none.
+        // A vNIC that is gone by now has none.
         (view.window, view.stats) = figures.unzip();
-        // Those are since the port was made.
+        // Counted since the port was made.
         view.figures.clear();
         view
     }

@@ -1,5 +1,5 @@
-//! How often each bucket of a histogram occurred, in few bytes: a busy vNIC has some hundred buckets in each of thirty
-//! steps, and there are a thousand vNICs.
+//! The counts of a histogram's buckets in few bytes: a busy vNIC has some hundred buckets in each of thirty steps, and a
+//! host has a thousand vNICs.
 //!
 //! ```text
 //!  (bucket, count), ascending ─▶ gap to the bucket before, count ─▶ seven bits a byte, the last without the eighth (LEB128)
@@ -8,12 +8,12 @@
 use tidegate_evidence::Delay;
 use tidegate_evidence::histogram::{BUCKETS, bucket};
 
-/// How often each bucket occurred; empty where nothing was recorded, and then without memory.
+/// The counts of buckets; empty, and without heap memory, if nothing was recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Packed(Box<[u8]>);
 
 impl Packed {
-    /// What `now` has more than `then`; `None` where a bucket of `then` has more.
+    /// Returns the growth from `then` to `now`; `None` if a bucket fell.
     pub(super) fn between(then: &Delay, now: &Delay) -> Option<Self> {
         let mut before = then.buckets.iter().peekable();
         let mut more = Vec::new();
@@ -34,7 +34,7 @@ impl Packed {
         before.next().is_none().then(|| Self::of(more))
     }
 
-    /// Of buckets in ascending order, each once.
+    /// Packs buckets in ascending order, each once.
     fn of(buckets: impl IntoIterator<Item = (usize, u64)>) -> Self {
         let (mut bytes, mut next) = (Vec::new(), 0);
         for (bucket, count) in buckets {
@@ -45,7 +45,6 @@ impl Packed {
         Self(bytes.into())
     }
 
-    /// Adds all buckets to `to`.
     pub(super) fn add_to(&self, to: &mut [u64; BUCKETS]) {
         let (mut rest, mut next) = (&self.0[..], 0);
         while let (Some(gap), Some(count)) = (take(&mut rest), take(&mut rest)) {
@@ -57,7 +56,7 @@ impl Packed {
         }
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     pub(super) fn and(&self, other: &Self) -> Self {
         if self.0.is_empty() || other.0.is_empty() {
             return if self.0.is_empty() { other.clone() } else { self.clone() };

@@ -13,7 +13,7 @@ struct Model {
     delays: Histogram,
     waits: Histogram,
     stats: VnicStats,
-    /// When, ms; how long the frame took, and how long it waited for tokens.
+    /// Time (ms), delay and token wait of each frame.
     events: Vec<(u64, u64, u64)>,
 }
 
@@ -29,7 +29,7 @@ impl Model {
         self.stats.tokens_tx = Some(Delay::from(&self.waits));
     }
 
-    /// What happened after `from`: the figures that a window is to have.
+    /// Returns the figures that a window from `from` on has to have.
     fn since(&self, from: u64) -> (Delay, Delay, u64, u64) {
         let (mut delays, mut waits, mut dropped) = (Histogram::default(), Histogram::default(), 0);
         for (_, delay, wait) in self.events.iter().filter(|(at, ..)| *at > from) {
@@ -41,7 +41,7 @@ impl Model {
     }
 }
 
-/// But for the largest value, of which a window knows the bucket.
+/// Omits the largest value, of which a window knows only the bucket.
 fn buckets(delay: &Delay) -> (u64, Vec<(u64, u64)>) {
     (delay.count, delay.buckets.clone())
 }
@@ -49,7 +49,7 @@ fn buckets(delay: &Delay) -> (u64, Vec<(u64, u64)>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whenever samples are taken, and however much happens: a window has every event since it began, and no other.
+    /// Whenever samples are taken, a window has every event since it began, and no other.
     #[test]
     fn a_window_has_what_happened_in_it(
         steps in prop::collection::vec((1u64..40_000, 0u64..4, 0u64..1 << 34, 0u64..1 << 30), 1..400),
@@ -64,7 +64,7 @@ proptest! {
             // Mostly as the agent looks, now and then late.
             let gap = if gap < 35_000 { gap % 1_500 + 1 } else { gap };
             for event in 1..=events {
-                // After the sample before it, also where only 1 ms is between two samples.
+                // After the previous sample, even if only 1 ms is between two samples.
                 model.send(now + (gap * event).div_ceil(events + 1), delay >> event, wait >> event);
             }
             now += gap;
@@ -93,7 +93,6 @@ proptest! {
     }
 }
 
-/// A vNIC that counts so many frames, and says so.
 fn counted(frames: u64) -> VnicStats {
     let mut stats = VnicStats::default();
     stats.tx.frames = frames;
@@ -115,13 +114,13 @@ fn counters_that_fall_and_another_contract_begin_anew() {
     history.sample(at(1_000), &counted(60), Some(&contracts[0]));
     history.sample(at(1_500), &counted(61), Some(&contracts[0]));
     assert_eq!(shown(&history), (1_500, Some(Began::Agent), 11));
-    // A port of the same name, made anew: what it counts is new, also before the next step.
+    // A new port of the same name: its counts are new, also before the next step.
     history.sample(at(1_600), &counted(3), Some(&contracts[0]));
     assert_eq!(shown(&history), (600, Some(Began::Counters), 3));
     history.sample(at(2_500), &counted(4), Some(&contracts[0]));
     history.sample(at(3_500), &counted(5), Some(&contracts[0]));
     assert_eq!(shown(&history), (1_000, Some(Began::Counters), 1));
-    // At once, not only where a step is due.
+    // At once, not only when a step is due.
     history.sample(at(3_600), &counted(5), Some(&contracts[1]));
     assert_eq!(shown(&history), (0, Some(Began::Contract), 0));
     history.sample(at(4_600), &counted(9), Some(&contracts[1]));
@@ -164,9 +163,9 @@ fn memory_is_bounded_whatever_is_counted() {
     let start = Instant::now();
     let mut stats = VnicStats::default();
     let mut history = History::new(start, &stats, None, Began::Agent);
-    // The last minute in steps of a second, before it as long ones as are kept.
+    // A sample each second in the last minute, and one each 6 s before.
     for second in (6..3_940).step_by(6).chain(3_941..=4_000) {
-        // Each bucket of each histogram, as often as a million frames a second have it.
+        // Each bucket of each histogram grows by 1000 frames a second.
         let all = Histogram::recorded(u64::MAX, 0, vec![second * 1_000; BUCKETS]).unwrap();
         stats.delay = Delay::from(&all);
         stats.delay_least = stats.delay.clone();

@@ -2,9 +2,8 @@
 
 use super::egress::{Egress, NANO, Point, Source};
 
-/// The condition at every distinct deadline, shortest first. Between two
-/// deadlines the slack changes with slope C minus the rates so far, so with
-/// rates that sum up to at most C these are its only minima.
+/// Returns the condition at every distinct deadline, shortest first. Between two deadlines the slack has the slope C
+/// minus the rates so far, so with a sum of rates of at most C these are its only minima.
 pub(super) fn points(egress: &Egress) -> Vec<Point> {
     let mut sources: Vec<&Source> = egress.sources.iter().collect();
     sources.sort_unstable_by_key(|s| s.deadline);
@@ -25,7 +24,7 @@ pub(super) fn points(egress: &Egress) -> Vec<Point> {
     points
 }
 
-/// Per source, the tightest condition from its deadline on.
+/// Returns for each source the tightest condition from its deadline on.
 pub(super) fn critical(egress: &Egress) -> Vec<Point> {
     let points = points(egress);
     let mut tightest = points.clone();

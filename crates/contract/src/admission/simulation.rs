@@ -1,11 +1,12 @@
-//! The bounds against packets: a server by deadline or by priority, conforming senders, and a host as slow as it may be.
+//! Compares the bounds with simulated packets: a server by deadline or priority, conforming senders, and the slowest
+//! permitted host.
 
 use super::egress::{Egress, Order, Source};
 use super::priority::priorities;
 use proptest::{collection::vec, prelude::*};
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-/// Largest frame, bytes; also what blocks.
+/// Largest frame (bytes), and L.
 const LARGEST: u64 = crate::frame::TAGGED_FRAME;
 
 struct Arrival {
@@ -20,16 +21,16 @@ struct Sender {
     start: u64,
     /// Frame sizes, bytes, repeated.
     sizes: Vec<u64>,
-    /// Waits besides those for tokens, ns, repeated. Empty: greedy, every frame as early as it conforms.
+    /// Waits besides those for tokens (ns), repeated. Empty: every frame comes as early as it conforms.
     gaps: Vec<u64>,
     frames: usize,
 }
 
-/// The frames of `sender` at the earliest times its token bucket allows; one that may owe lets each frame through while
-/// it owes nothing.
+/// Returns the frames of `sender` at the earliest times that its token bucket allows. A bucket that may owe lets a
+/// frame through while it owes nothing.
 fn arrivals(i: usize, source: &Source, sender: &Sender, may_owe: bool) -> Vec<Arrival> {
     let nano = 1_000_000_000u128;
-    // What it may owe, all frames being smaller: as if the bucket held that besides.
+    // The debt is the largest frame, so a bucket that may owe is like one that is deeper by it.
     let depth = (source.burst + if may_owe { u128::from(LARGEST * 8) } else { 0 }) * nano;
     let (mut tokens, mut now) = (depth, sender.start);
     let mut arrivals = Vec::new();
@@ -46,9 +47,8 @@ fn arrivals(i: usize, source: &Source, sender: &Sender, may_owe: bool) -> Vec<Ar
     arrivals
 }
 
-/// The worst delay of each source. Whenever real-time traffic arrives at a
-/// server that has none, a best-effort frame has just begun (its length by
-/// turns from `blockers`, bytes), and the host then sleeps for all of its budget.
+/// Returns the worst delay of each source. Whenever real-time traffic arrives at a server without any, a best-effort
+/// frame has just begun (its length from `blockers` by turns, bytes), and the host then sleeps for its whole budget.
 fn worst_delays(egress: &Egress, senders: &[Sender], blockers: &[u64]) -> Vec<u64> {
     let bits_per_ns = egress.capacity / 1_000_000_000;
     let mut all: Vec<Arrival> = Vec::new();
@@ -69,7 +69,7 @@ fn worst_delays(egress: &Egress, senders: &[Sender], blockers: &[u64]) -> Vec<u6
             let Arrival { at, source, .. } = all[next];
             let first = match egress.order {
                 Order::Edf => (at + egress.sources[source].deadline, 0),
-                // Within a level any order will do: the last source first.
+                // Within a level the bound holds for any order: here the last source first.
                 Order::Priority => (levels[source].into(), egress.sources.len() - source),
             };
             waiting.push(Reverse((first, next)));
@@ -97,7 +97,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// An egress that fits: deadlines are raised until it does.
+    /// Makes an egress that fits: raises deadlines until it does.
     fn fitting_egress()(
         // Whole bits per nanosecond, so that the server keeps exact time.
         gbits in prop_oneof![Just(1u64), Just(2), Just(4), Just(8)],
@@ -117,7 +117,7 @@ prop_compose! {
         while egress.promised() > u128::from(egress.capacity) {
             egress.sources.pop();
         }
-        // In small steps, so that it ends up near the limit, where a wrong bound would show.
+        // Small steps end near the limit, where a wrong bound would show.
         while !egress.fits() {
             for source in &mut egress.sources {
                 source.deadline += source.deadline / 64;
@@ -142,7 +142,7 @@ proptest! {
         }
     }
 
-    /// Alone, the bound is not only safe but reached: by the last frame of a burst.
+    /// The last frame of a lone burst reaches the bound.
     #[test]
     fn a_lone_burst_takes_exactly_its_bound(
         mut egress in fitting_egress(), frames in 2u64..20, bytes in 760..=LARGEST,

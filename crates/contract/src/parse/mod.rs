@@ -6,8 +6,7 @@
 //!              └─ syntax ────┴───────────── source: line, column, excerpt ◀──────┘──▶ Errors
 //! ```
 //!
-//! Everything wrong in a text is reported at once, except that a syntax error
-//! hides what it makes unreadable. Which vNICs a text names can be told of any.
+//! All faults of a text are reported at once, but a syntax error hides the others. `names` works on any text.
 
 mod host;
 pub(crate) mod keys;
@@ -22,18 +21,16 @@ use crate::{Document, Errors, Located};
 use reader::{Reader, Table};
 use source::Source;
 
-/// Reads contracts; `origin` is the file's name, for errors.
+/// Reads contracts, and checks each by itself; `origin` is the file's name, for errors.
 ///
-/// Each contract is checked by itself. Rules between contracts are
-/// [`crate::check_set`]'s, because they may stand in several files.
+/// [`crate::check_set`] checks the rules between contracts, which may be in several files.
 ///
 /// # Errors
-/// Everything that is wrong, in the order of the text.
+/// All faults, in the order of the text.
 pub fn parse(text: &str, origin: &str) -> Result<Document, Errors> {
     let source = Source::new(text, origin);
     if text.trim().is_empty() {
-        // What a crash between creating and writing a file leaves behind must
-        // not silently take every contract in it out of force.
+        // A crash between creating and writing a file must not silently end every contract in it.
         return Err(Errors(vec![source.error(
             0..0,
             "",

@@ -76,7 +76,7 @@ fn read_rx(table: &Table<'_>) -> Rx {
     }
 }
 
-/// `queueing` of a contract: a word, or a table where flows have settings.
+/// Reads `queueing`: a word, or a table of settings.
 fn read_queueing(contract: &Table<'_>) -> Queueing {
     if contract.as_str("queueing").is_some() {
         return contract.text("queueing", "", Queueing::default()).unwrap_or_default();
@@ -161,7 +161,7 @@ fn read_attach(table: &Table<'_>) -> Attach {
     }
 }
 
-/// A string whose form [`Vnic::check`] judges. Unlike `String`, it takes no bare number.
+/// A string that [`Vnic::check`] checks later. Unlike `String`, it takes no bare number.
 struct Name(String);
 
 impl FromStr for Name {

@@ -1,18 +1,17 @@
-//! How far traffic went beyond its envelope: the largest, over all intervals, of
-//! bytes - rate * length of the interval. Exact, and one step per observation.
+//! The excess of traffic over its envelope: the largest, over all intervals, of bytes - rate * length of the
+//! interval. Exact, and one step per observation.
 //!
 //! ```text
 //!  seen(time, bytes) ─▶ excess = max(0, excess - rate * since the last) + bytes ─▶ the largest
 //! ```
 //!
-//! A sink that polls knows of a frame only that it came between two polls. Two
-//! figures bound the truth:
-//! - **seen**: every frame came when it was seen. A sink that looks late sees two frames closer
-//!   together than they were, so this may be too much, by at most rate * the longest pause.
-//! - **certain**: the first frame of an interval came right after the poll before, so no interval
-//!   is counted shorter than it was. This much surely was beyond the envelope.
+//! A sink that polls only knows that a frame came between two polls. Two figures bound the truth:
+//! - **seen** assumes that every frame came when it was seen. A late look sees two frames closer together than they
+//!   were, so this may be too high, by at most rate * the longest pause.
+//! - **certain** assumes that the first frame of an interval came right after the poll before, so no interval
+//!   counts as shorter than it was. This is a lower bound.
 
-/// Units of 10^-9 bit in a byte: at r bit/s, r of them fall in every nanosecond.
+/// Units of 10^-9 bit in a byte: at r bit/s, every nanosecond has r units.
 const PER_BYTE: i128 = 8_000_000_000;
 
 /// The largest excess over a rate so far.
@@ -28,13 +27,13 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// Nothing seen yet, at `rate` bit/s.
+    /// Starts at `rate` bit/s, with nothing seen.
     pub fn new(rate: u64) -> Self {
         Self { rate: rate.into(), last: 0, seen: 0, certain: None, most_seen: 0, most_certain: 0 }
     }
 
-    /// `bytes` were seen at `now`, and not yet at `before`, ns of one clock. `before` may be
-    /// earlier than the last `now`: looking takes time.
+    /// Records that `bytes` were seen at `now` and not yet at `before` (ns of one clock). `before` may be earlier than
+    /// the last `now`, because looking takes time.
     pub fn observe(&mut self, before: u64, now: u64, bytes: u64) {
         let bytes = i128::from(bytes) * PER_BYTE;
         let earned = |ns: u64| i128::from(ns) * self.rate;
@@ -47,7 +46,7 @@ impl Envelope {
         self.most_certain = self.most_certain.max(self.certain.unwrap_or(0));
     }
 
-    /// The largest excess, bytes: as seen, and certain.
+    /// Returns the largest excess (bytes): as seen, and certain.
     pub fn excess(&self) -> (f64, f64) {
         let bytes = |units: i128| units as f64 / PER_BYTE as f64;
         (bytes(self.most_seen), bytes(self.most_certain))
@@ -59,7 +58,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// All intervals, one by one.
+    /// Computes both figures interval by interval.
     fn model(rate: u64, polls: &[(u64, u64, u64)]) -> (i128, i128) {
         let (mut seen, mut certain) = (0, 0);
         for first in 0..polls.len() {

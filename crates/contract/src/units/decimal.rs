@@ -2,19 +2,19 @@
 
 use std::fmt::Write;
 
-/// A unit and how many of the base unit it is.
+/// A unit, and its size in base units.
 pub(super) struct Unit {
     pub name: &'static str,
-    /// Only powers of 2 times powers of 5: every multiple then has a finite decimal form.
+    /// Powers of 2 times powers of 5 only, so that every multiple has a finite decimal form.
     pub scale: u64,
 }
 
-/// What one kind of quantity looks like in writing.
+/// The written form of one kind of quantity.
 pub(super) struct Quantity {
     pub what: &'static str,
     /// Smallest first; the first is the base unit, scale 1.
     pub units: &'static [Unit],
-    /// The unit to suggest where none was written.
+    /// The unit to suggest if none was written.
     pub usual: &'static str,
     /// The base unit in words.
     pub base: &'static str,
@@ -22,7 +22,7 @@ pub(super) struct Quantity {
     pub max: u64,
 }
 
-/// A quantity that cannot be read: what is wrong, and what to write instead.
+/// An invalid quantity: what is wrong, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UnitError(String);
@@ -31,7 +31,7 @@ impl Quantity {
     /// Reads `number unit`, spaces allowed between.
     ///
     /// # Errors
-    /// Everything that is not exactly one number of this quantity within its range.
+    /// Any text that is not exactly one number of this quantity within its range.
     pub(super) fn parse(&self, text: &str) -> Result<u64, UnitError> {
         let fail = |problem: String| Err(UnitError(format!("{} {text:?}{problem}", self.what)));
         let usual = format!("write for example \"500{}\"", self.usual);
@@ -99,8 +99,7 @@ impl Quantity {
         self.units.iter().map(|u| u.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// The shortest exact form. `0.5mbit` is never chosen over `500kbit`: a
-    /// leading zero reads badly.
+    /// Returns the shortest exact form, without a leading zero: `500kbit`, never `0.5mbit`.
     pub(super) fn format(&self, value: u64) -> String {
         let mut best = format!("{value}{}", self.units[0].name);
         for unit in &self.units[1..] {
@@ -122,7 +121,7 @@ enum Exact {
     Fraction,
 }
 
-/// `whole.fraction * scale`, where `fraction` has no trailing zeros.
+/// Returns `whole.fraction * scale`; `fraction` must have no trailing zeros.
 fn exact(whole: &str, fraction: &str, scale: u64) -> Exact {
     // A scale below 2^31 has at most 30 factors of ten (or of two): more digits cannot be whole.
     if fraction.len() > 30 {
@@ -150,7 +149,7 @@ fn gcd(mut a: u128, mut b: u128) -> u128 {
     a
 }
 
-/// `value / scale` in decimal; finite because of the scales allowed.
+/// Returns `value / scale` in decimal; finite because of the allowed scales.
 fn decimal(value: u64, scale: u64) -> String {
     let mut text = (value / scale).to_string();
     let mut rest = u128::from(value % scale);

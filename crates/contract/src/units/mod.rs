@@ -6,9 +6,8 @@
 //!                     └─▶ UnitError: what is wrong, what to write └─▶ "1.5gbit"
 //! ```
 //!
-//! All three are stored as integers, serialise as the string a person would
-//! write, and parse back to the same value. Nothing is ever rounded: what does
-//! not come out as a whole number of the base unit is an error.
+//! All three are integers, serialise as the string that a person would write, and parse back to the same value.
+//! Nothing is rounded: a value that is no whole number of the base unit is an error.
 
 mod decimal;
 
@@ -18,10 +17,8 @@ use decimal::{Quantity, Unit};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// A rate in bits per second of Ethernet frames (without preamble and FCS).
-///
-/// Written with a unit: `bit`, `kbit`, `mbit`, `gbit` (powers of 1000). Range
-/// 1 bit/s to 400 Gbit/s.
+/// A rate in bits per second of Ethernet frames (without preamble and FCS): `bit`, `kbit`, `mbit`, `gbit` (powers
+/// of 1000). 1 bit/s to 400 Gbit/s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Rate(u64);
@@ -80,36 +77,36 @@ const NANOS: Quantity = Quantity {
 };
 
 impl Rate {
-    /// The highest rate a contract can name: 400 Gbit/s.
+    /// The highest rate of a contract: 400 Gbit/s.
     pub const MAX: Self = Self(400_000_000_000);
 
-    /// `bits` per second; `None` outside 1 to 400 Gbit/s.
+    /// Makes a rate of `bits` per second; `None` outside 1 bit/s to 400 Gbit/s.
     pub const fn from_bits(bits: u64) -> Option<Self> {
         if bits >= 1 && bits <= Self::MAX.0 { Some(Self(bits)) } else { None }
     }
-    /// Bits per second.
+    /// Returns bits per second.
     pub const fn bits(self) -> u64 {
         self.0
     }
 }
 
 impl Bytes {
-    /// A size of `n` bytes.
+    /// Makes a size of `n` bytes.
     pub const fn new(n: u64) -> Self {
         Self(n)
     }
-    /// Bytes.
+    /// Returns bytes.
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
 impl Nanos {
-    /// A duration of `n` nanoseconds.
+    /// Makes a duration of `n` nanoseconds.
     pub const fn new(n: u64) -> Self {
         Self(n)
     }
-    /// Nanoseconds.
+    /// Returns nanoseconds.
     pub const fn get(self) -> u64 {
         self.0
     }

@@ -449,7 +449,7 @@ impl<O: Journal> PackedQueue<O> {
         Err(RingError::Loop { head, most })
     }
 
-    /// Whether the driver made the descriptor at `position` available in this round (2.8.1).
+    /// Whether the driver made the descriptor at `place` available in this round (2.8.1).
     #[inline]
     fn is_available(&self, place: Position) -> bool {
         place.is_available(self.parts.flags(place.slot()))

@@ -60,7 +60,7 @@ impl Parts {
         (u64::from_le(self.second_half(slot).load(Ordering::Acquire)) >> 48) as u16
     }
 
-    /// Returns how many of the `n` descriptors from `position` on, none behind the end of the ring, are
+    /// Returns how many of the `n` descriptors from `place` on, none behind the end of the ring, are
     /// chains of one that the driver made available in this round.
     #[inline]
     pub(super) fn singles(&self, place: Position, n: u16) -> u16 {
@@ -93,7 +93,7 @@ impl Parts {
         stored();
     }
 
-    /// Writes used descriptors from `position` on, in no order that a driver could see; returns the place
+    /// Writes used descriptors from `place` on, in no order that a driver could see; returns the place
     /// after them. `singles`: each takes one place.
     #[inline]
     pub(super) fn use_slots(
