@@ -1,4 +1,5 @@
-//! The agent and the switch may be of different releases, during an upgrade: each reads the control messages of the other.
+//! During an upgrade the agent and the switch may be of different releases. Each must read the control
+//! messages of the other.
 //!
 //! ```text
 //!  recorded/control-0.1.0 (written by commit d34f7b9) ─▶ parsed ─▶ equal to the same messages, made here
@@ -147,13 +148,13 @@ fn notes() -> Vec<Note> {
     ]
 }
 
-/// The recorded messages of a kind, one a line: the kind, a blank, JSON.
+/// Returns the recorded messages of `kind`. Each line holds the kind, a blank, and JSON.
 fn recorded(kind: &str) -> Vec<&'static str> {
     let lines = include_str!("recorded/control-0.1.0").lines();
     lines.filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' ')).collect()
 }
 
-/// Both directions, for the messages of a kind.
+/// Checks that each release reads the messages of this kind that the other one writes.
 fn agree<T: Serialize + DeserializeOwned + PartialEq + Debug>(kind: &str, ours: &[T]) {
     let recorded = recorded(kind);
     assert_eq!(recorded.len(), ours.len(), "one line for each {kind}");
