@@ -1,4 +1,4 @@
-//! A virtqueue with a buffer for every entry.
+//! A virtqueue with a buffer per entry.
 
 use crate::driver::{Buffer, DriverFeatures, DriverQueue};
 use crate::memory::SharedMemory;
@@ -6,25 +6,23 @@ use std::io;
 use std::sync::Arc;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-/// One virtqueue and its buffers.
 pub struct Queue {
-    /// The rings.
     pub ring: DriverQueue,
     /// Guest address of buffer 0.
     buffers: u64,
     buffer_size: u32,
-    /// Buffers not in use.
+    /// Free buffers.
     pub free: Vec<u16>,
-    /// The buffer under each head.
+    /// The buffer of the chain with each head.
     pub buffer_of: Vec<u16>,
-    /// Ours, for the device.
+    /// Kick counter, written by the driver.
     pub kick: EventFd,
-    /// The device's, for us.
+    /// Call counter, written by the device.
     pub call: EventFd,
 }
 
 impl Queue {
-    /// An empty queue with a buffer for every entry.
+    /// Makes an empty queue with a buffer per entry.
     pub fn new(
         memory: &Arc<SharedMemory>,
         size: u16,
@@ -44,13 +42,13 @@ impl Queue {
         })
     }
 
-    /// Guest address of a buffer.
+    /// Returns the guest address of a buffer.
     #[inline]
     pub fn addr(&self, buffer: u16) -> u64 {
         self.buffers + u64::from(buffer) * u64::from(self.buffer_size)
     }
 
-    /// A free buffer; looks for completed ones only if there is none.
+    /// Takes a free buffer. Looks for completed ones only if none is free.
     #[inline]
     pub fn take_buffer(&mut self) -> Option<u16> {
         if self.free.is_empty() {
@@ -66,8 +64,8 @@ impl Queue {
         }
     }
 
-    /// Adds a chain that uses `buffer`. False if descriptors ran out, which raw
-    /// chains can cause.
+    /// Adds a chain that uses `buffer`. Returns `false` without free descriptors, which raw chains can
+    /// cause.
     #[inline]
     pub fn add(&mut self, buffer: u16, chain: &[Buffer]) -> bool {
         match self.ring.add(chain) {
@@ -82,7 +80,7 @@ impl Queue {
         }
     }
 
-    /// Gives the device a free buffer to write to; false if there is none.
+    /// Gives the device a free buffer to write to. Returns `false` if there is none.
     pub fn give_buffer(&mut self) -> bool {
         let Some(buffer) = self.free.pop() else {
             return false;
@@ -95,7 +93,7 @@ impl Queue {
     #[inline]
     pub fn show(&mut self) {
         if self.ring.publish() {
-            // A full counter means it is signalled already.
+            // A full counter is signalled already.
             let _ = self.kick.write(1);
         }
     }
