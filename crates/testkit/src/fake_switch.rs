@@ -1,4 +1,4 @@
-//! The switch's side of the control socket, without any data plane.
+//! The switch's side of the control socket, without a data plane.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -15,10 +15,10 @@ use tidegate_switch::control::channel::{receive, send};
 use tidegate_switch::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
 use tidegate_switch::stats::{Reader, Region};
 
-/// Answers a request, as it likes; `false` where the honest answer is to be given.
+/// Answers a request, or returns `false` to let the switch answer honestly.
 pub type Lie = Arc<dyn Fn(&UnixStream, &Request, &[OwnedFd]) -> bool + Send + Sync>;
 
-/// The switch's side of the control socket. It has ports, and no frames.
+/// A switch with ports but without frames, for the control socket.
 pub struct FakeSwitch {
     path: PathBuf,
     state: Arc<Mutex<State>>,
@@ -30,31 +30,31 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
-/// Its state, which a test may read and change.
+/// State that a test may read and change.
 #[derive(Default)]
 pub struct State {
-    /// Number of this start: another one for each.
+    /// Number of the current start; each start has another.
     pub started: u64,
     /// The ports by name.
     pub ports: BTreeMap<String, PortStatus>,
     /// Host-wide settings.
     pub host: Option<Host>,
-    /// What changed anything, such as `set a Listener`.
+    /// Changes, such as `set a Listener`.
     pub log: Vec<String>,
     /// vNICs whose ports and captures are refused.
     pub refuse: BTreeSet<String>,
-    /// A limit that is refused.
+    /// A `tx.max` that is refused.
     pub refuse_tx: Option<tidegate_contract::Rate>,
     /// The statistics.
     pub region: Option<Region>,
-    /// The socket for notes with which another switch can go on.
+    /// Sockets for notes, with which another switch can continue.
     pub keepers: Vec<OwnedFd>,
-    /// An attacker's behaviour in place of answers.
+    /// An attacker's behaviour in place of honest answers.
     pub lie: Option<Lie>,
-    /// Connections that it has accepted since it was made.
+    /// Connections accepted by this value.
     pub accepted: u64,
     descriptors: BTreeMap<String, Vec<OwnedFd>>,
-    /// Those whose thread still reads them: a thread that ends closes its connection.
+    /// Connections that a thread still reads; a thread that ends closes its connection.
     connections: Vec<Weak<UnixStream>>,
 }
 
@@ -75,7 +75,7 @@ impl State {
 static STARTS: AtomicU64 = AtomicU64::new(1);
 
 impl FakeSwitch {
-    /// Starts one that listens at `path`.
+    /// Starts a switch that listens at `path`.
     ///
     /// # Panics
     /// The socket cannot be made.
@@ -101,7 +101,7 @@ impl FakeSwitch {
         let (state, done) = (Arc::clone(&self.state), Arc::clone(&over));
         let thread = std::thread::spawn(move || {
             if let Err(error) = accept(&listener, &state, &done) {
-                // With one descriptor less, those that are open can be counted.
+                // Without the listener there is a free descriptor to count the open ones.
                 drop(listener);
                 let accepted = lock(&state).accepted;
                 panic!(
@@ -113,10 +113,11 @@ impl FakeSwitch {
         self.running = Some(Running { over, thread });
     }
 
-    /// As after a kill: every connection and descriptor is gone.
+    /// Kills the switch: every connection and descriptor is gone.
     ///
     /// # Panics
-    /// A thread of this switch has panicked; not where the caller panics already, which would abort all tests.
+    /// A thread of this switch has panicked. If the caller already panics, this does not, since a second
+    /// panic would abort all tests.
     pub fn kill(&mut self) {
         let Some(running) = self.running.take() else { return };
         running.over.store(true, Ordering::SeqCst);
@@ -143,17 +144,17 @@ impl FakeSwitch {
         self.run();
     }
 
-    /// Its state, locked.
+    /// Locks and returns the state.
     pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    /// The names of its ports.
+    /// Returns the ports' names.
     pub fn ports(&self) -> Vec<String> {
         self.state().ports.keys().cloned().collect()
     }
 
-    /// An attacker takes it over: `lie` answers every question from now on. Conversations begin anew.
+    /// Lets an attacker take over: from now on `lie` answers each request. Conversations start anew.
     pub fn taken_over(
         &self,
         lie: impl Fn(&UnixStream, &Request, &[OwnedFd]) -> bool + Send + Sync + 'static,
@@ -169,7 +170,7 @@ impl FakeSwitch {
         self.taken_over(|_, _, _| false);
     }
 
-    /// Changes since the last call.
+    /// Takes the changes since the last call.
     pub fn log(&self) -> Vec<String> {
         std::mem::take(&mut self.state().log)
     }
@@ -181,16 +182,16 @@ impl Drop for FakeSwitch {
     }
 }
 
-/// The state, also after a thread has panicked with it: that thread's panic is the one to be read.
+/// Locks the state, even after a thread panicked with it: that thread's panic is the one to report.
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The descriptors that this process has open, by what they lead to. The agent of a test runs in it, too.
+/// Counts this process's open descriptors by kind. The agent of a test runs in this process, too.
 pub fn open_descriptors() -> io::Result<BTreeMap<String, usize>> {
     let mut kinds = BTreeMap::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
-        // One that was closed meanwhile leads nowhere.
+        // A descriptor that was closed meanwhile has no target.
         let Ok(target) = std::fs::read_link(entry?.path()) else { continue };
         let kind = target.to_string_lossy().split([':', ' ']).next().unwrap_or_default().to_owned();
         *kinds.entry(kind).or_default() += 1;
@@ -198,7 +199,7 @@ pub fn open_descriptors() -> io::Result<BTreeMap<String, usize>> {
     Ok(kinds)
 }
 
-/// Gives each connection a thread, until it is over.
+/// Serves each connection in a thread, until `over`.
 fn accept(listener: &UnixListener, state: &Arc<Mutex<State>>, over: &AtomicBool) -> io::Result<()> {
     loop {
         let stream = Arc::new(listener.accept()?.0);
@@ -231,7 +232,7 @@ fn serve(stream: &UnixStream, state: &Mutex<State>) {
     }
 }
 
-/// Whether the other end of a stream is still there.
+/// Returns whether the stream's other end is open.
 fn stream_state(stream: &OwnedFd) -> Connection {
     let stream = UnixStream::from(stream.try_clone().unwrap());
     stream.set_nonblocking(true).unwrap();
