@@ -59,7 +59,6 @@ fn a_capture_shows_both_directions_and_ends_when_its_reader_does() {
             expected.push((direction, seen, frame.len() as u32));
         }
     }
-    // The capture file fills while the capture goes on.
     let mut out = File::from(out);
     let mut bytes = Vec::new();
     while packets_so_far(&bytes) < expected.len() {
@@ -80,7 +79,6 @@ fn a_capture_shows_both_directions_and_ends_when_its_reader_does() {
     assert_eq!(b.receive(), frame);
 }
 
-/// Counts the complete packets at the start of a capture file.
 fn packets_so_far(bytes: &[u8]) -> usize {
     let (mut count, mut at) = (0, 0);
     while let Some(head) = bytes.get(at..at + 8) {

@@ -1,8 +1,8 @@
 //! Rates of contracts, measured between synthetic guests.
 //!
-//! The host may be busy. A guest's ring therefore holds enough frames for the time in which its thread does
-//! not run, no test checks absolute time, and a rate too low is measured again. A rate above the limit
-//! always fails. The scheduler's own tests check exact rates.
+//! The host may be busy. Rings hold enough frames for the time in which a guest's thread does not run, no
+//! test checks absolute time, and a rate too low is measured again; a rate above the limit always fails.
+//! The scheduler's own tests check exact rates.
 
 mod harness;
 
@@ -33,7 +33,6 @@ fn what_a_vm_sends_is_shaped_and_nothing_is_dropped() {
     assert!(stats.tx.dropped.is_empty(), "{:?}", stats.tx.dropped);
     assert!(stats.throttled_ns as f64 > 0.3 * all.as_nanos() as f64, "throttled {} ns", stats.throttled_ns);
 
-    // The rest waits in the guest's ring, and arrives.
     a.fill(&frame);
     let waiting = a.front.in_flight(0);
     host.until(|| host.stats("a").throttled);
@@ -175,8 +174,8 @@ fn what_a_vm_receives_keeps_to_its_limit() {
     }
 }
 
-/// Runs two senders of 40 Mbit/s each to one receiver of 40 Mbit/s, and checks that `value`, computed from
-/// the bytes of each sender, is in `range`.
+/// Runs two senders of 40 Mbit/s to one receiver of 40 Mbit/s; checks that `value` of each one's bytes is
+/// in `range`.
 #[track_caller]
 fn contend(
     a: &str,
@@ -229,7 +228,6 @@ fn a_limit_changes_live_without_losing_a_frame() {
     let mut stream = Stream::new(&a, &b);
     for mbit in [10, 40, 5, 80] {
         host.change(&limit(mbit));
-        // Receives what the previous limit let through.
         b.each(|frame| stream.check(frame));
         let (rate, burst) = (u64::from(mbit) * 1_000_000, u64::from(mbit) * 3_000);
         keeps_rate(&format!("{mbit} Mbit/s"), Limit { rate, burst, frame: 542 }, |arrivals| {
@@ -248,7 +246,6 @@ fn a_limit_changes_live_without_losing_a_frame() {
             }
         });
     }
-    // Without a limit, all waiting frames go at once.
     host.change(&vnic("a", 1, ""));
     host.until(|| {
         b.each(|frame| stream.check(frame));
@@ -262,7 +259,7 @@ fn what_waits_for_a_slow_receiver_arrives_when_its_limit_is_raised() {
     let host = TestSwitch::new(1);
     let mut a = host.guest(&vnic("a", 1, ""));
     let mut b = host.guest(&vnic("b", 2, "rx = { max = \"500kbit\", burst = \"1500B\" }"));
-    // 40 frames of 1042 bytes take 670 ms, far longer than the switch holds frames for a fast receiver.
+    // 40 frames of 1042 bytes take 670 ms, far longer than frames wait for a fast receiver.
     for n in 0..40u8 {
         a.send(&udp(b.mac(), a.mac(), &[n; 1000]));
     }

@@ -1,5 +1,4 @@
-//! During an upgrade the agent and the switch may be of different releases. Each must read the control
-//! messages of the other.
+//! During an upgrade, agent and switch of different releases read each other's control messages.
 //!
 //! ```text
 //!  recorded/control-0.1.0 (written by commit d34f7b9) ─▶ parsed ─▶ equal to the same messages, made here
@@ -17,7 +16,6 @@ use tidegate_switch::control::notes::{Note, What};
 use tidegate_switch::vhost_user::saved::{SavedConnection, SavedLog, SavedRegion, SavedVring};
 use tidegate_switch::worker::handover::Levels;
 
-/// A contract with many keys.
 const CONTRACT: &str = r#"
 [vnic.web]
 attach = { vhost-user = "/run/tidegate/vm/web.sock" }
@@ -148,13 +146,12 @@ fn notes() -> Vec<Note> {
     ]
 }
 
-/// Returns the recorded messages of `kind`. Each line holds the kind, a blank, and JSON.
+/// Returns the recorded messages of `kind`; each line is the kind, a blank, and JSON.
 fn recorded(kind: &str) -> Vec<&'static str> {
     let lines = include_str!("recorded/control-0.1.0").lines();
     lines.filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' ')).collect()
 }
 
-/// Checks that each release reads the messages of this kind that the other one writes.
 fn agree<T: Serialize + DeserializeOwned + PartialEq + Debug>(kind: &str, ours: &[T]) {
     let recorded = recorded(kind);
     assert_eq!(recorded.len(), ours.len(), "one line for each {kind}");

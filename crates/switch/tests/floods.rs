@@ -4,8 +4,8 @@
 //!  a ─ flood, probe ─ tx.max ─┬─ rx.max ─ b
 //! ```
 //!
-//! FIFO and queueing by flow are measured in turns on the same machine, and compared. `neighbours.rs` tests
-//! the effect on other vNICs.
+//! FIFO and queueing by flow are measured in turns on the same machine. `neighbours.rs` tests the effect on
+//! other vNICs.
 
 mod harness;
 
@@ -16,14 +16,11 @@ use std::time::{Duration, Instant};
 
 /// DSCP that marks a probe.
 const PROBE: u8 = 10;
-/// Probes of each measurement.
 const PROBES: usize = 5;
-/// A probe that did not arrive within this time is lost, and another one is sent.
+/// A probe that takes longer is lost, and another one is sent.
 const LOST: Duration = Duration::from_millis(500);
-/// Most frames of the flood that are added in one turn.
 const AT_A_TIME: usize = 64;
 
-/// Returns a probe: a frame with a flow of its own.
 fn probe(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
     let mut frame = udp_dscp(to, from, &[9; 64], PROBE);
     frame[34..36].copy_from_slice(&[0xff; 2]);
@@ -50,7 +47,7 @@ impl Scene {
         Self { host, flood, a, b, most, sent: 0, lost: 0 }
     }
 
-    /// Keeps the flood going and receives frames. Returns whether a probe arrived.
+    /// Keeps the flood going and receives. Returns whether a probe arrived.
     fn turn(&mut self) -> bool {
         let header_len = self.a.front.header_len();
         let room = self.most.saturating_sub(self.a.front.in_flight(0));
@@ -76,8 +73,7 @@ impl Scene {
         }
     }
 
-    /// Measures how long a probe takes to arrive. Returns the lower quartile, since a busy machine only
-    /// adds delay.
+    /// Returns the lower quartile of the probes' delays, since a busy machine only adds delay.
     fn wait(&mut self) -> Duration {
         self.flood_for(Duration::from_millis(100));
         let mut all: Vec<_> = (0..PROBES)
@@ -98,7 +94,6 @@ impl Scene {
         all[all.len() / 4]
     }
 
-    /// Checks that all sent buffers come back, and that the ring's index is right.
     fn finish(mut self) {
         self.most = 0;
         let start = Instant::now();
@@ -108,15 +103,15 @@ impl Scene {
         }
         let base = self.a.front.stop_queue(1).unwrap();
         assert_eq!(base, self.a.front.ring(1).base());
-        // No other guest sends: the switch counts each frame once, as sent or as dropped.
+        // No other guest sends: each frame is counted once, as sent or as dropped.
         let tx = self.host.stats("a").tx;
         let dropped: u64 = tx.dropped.values().sum();
         assert!(tx.frames + dropped >= u64::from(self.sent), "{tx:?} of {}", self.sent);
     }
 }
 
-/// Returns the largest allowed ratio of the waits. A probe overtakes the flood, except among flows of one
-/// small frame each, which look like the probe.
+/// Returns the largest allowed ratio of the waits. A probe overtakes the flood, unless the flood consists
+/// of flows of one small frame each.
 fn most(flood: Flood) -> f64 {
     if flood == Flood::ManyFlows { 1.5 } else { 0.5 }
 }
@@ -156,7 +151,6 @@ fn floods_of_its_own_limit() {
     }
 }
 
-/// Floods towards a receiver whose rate another flow of the sender uses up.
 #[test]
 fn floods_of_a_receivers_limit() {
     for flood in Flood::ALL {
@@ -164,7 +158,6 @@ fn floods_of_a_receivers_limit() {
     }
 }
 
-/// Tests a receiver's limit; `flows.rs` changes a sender's own limit.
 #[test]
 fn a_receivers_limit_that_changes_under_a_flood_holds() {
     let limit = |mbit: u64, queueing: &str| {

@@ -1,7 +1,6 @@
 //! A guest above its own limit, with a flood and a flow that sends little: how long the second flow waits.
 //!
-//! FIFO and queueing by flow are measured in turns on the same machine, and compared. No test checks an
-//! absolute time.
+//! FIFO and queueing by flow are measured in turns on the same machine; no test checks an absolute time.
 
 mod harness;
 
@@ -10,7 +9,7 @@ use harness::*;
 use std::time::{Duration, Instant};
 use tidegate_frontend::front_end::{IN_ORDER, Options};
 
-/// Payload of the flood's frames, and of the small flow's (bytes).
+/// Payloads of the flood's frames and of the small flow's (bytes).
 const LONG: usize = 1400;
 const SHORT: usize = 64;
 
@@ -18,7 +17,6 @@ fn limit(mbit: u32, queueing: &str) -> String {
     vnic("a", 1, &format!("tx = {{ max = \"{mbit}mbit\", burst = \"20kB\" }}\nqueueing = \"{queueing}\""))
 }
 
-/// Returns a frame of flow `flow` whose payload begins with `number`.
 fn of_flow(from: &Guest, to: &Guest, flow: u8, number: u32, len: usize) -> Vec<u8> {
     let mut payload = vec![flow; len];
     payload[..4].copy_from_slice(&number.to_be_bytes());
@@ -27,7 +25,6 @@ fn of_flow(from: &Guest, to: &Guest, flow: u8, number: u32, len: usize) -> Vec<u
     frame
 }
 
-/// A guest that floods, and its receiver.
 struct Scene {
     host: TestSwitch,
     a: Guest,
@@ -48,8 +45,8 @@ impl Scene {
         Self { host, a, b, most, sent: 0, seen: [None; 2] }
     }
 
-    /// Keeps frames of the flood in the ring, receives, and checks the order within each flow. Returns when
-    /// a frame of the small flow arrived.
+    /// Keeps the flood in the ring, receives, and checks each flow's order. Returns when a frame of the
+    /// small flow arrived.
     fn flood(&mut self) -> Option<Instant> {
         let header_len = self.a.front.header_len();
         while self.a.front.in_flight(0) < self.most {
@@ -78,7 +75,7 @@ impl Scene {
         }
     }
 
-    /// Measures how long a frame of the small flow takes. Returns the median of 15.
+    /// Returns the median delay of 15 frames of the small flow.
     fn wait(&mut self) -> Duration {
         self.flood_for(Duration::from_millis(100));
         let mut all: Vec<_> = (0..15)
@@ -129,7 +126,7 @@ fn rings_of_all_sizes_have_flows() {
     }
 }
 
-/// The flood does not react to losses: CoDel drops its frames, and the rate is still used in full.
+/// The flood does not react to losses: CoDel drops its frames, and the rate is used in full.
 #[test]
 fn a_limit_that_changes_under_a_flood_holds() {
     let mut scene = Scene::new(&limit(10, "flows"), ring(1024));

@@ -139,7 +139,7 @@ fn a_tagged_broadcast_goes_to_its_vlan_and_nothing_is_lost_elsewhere() {
     frame.splice(12..12, [0x81, 0x00, 0, 10]);
     a.send(&frame);
     assert_eq!(b.receive(), frame);
-    // A VLAN tag on a frame to one unreachable receiver counts as the reason of the drop.
+    // A tagged frame to one receiver outside the VLAN counts as dropped.
     let mut direct = frame.clone();
     direct[..6].copy_from_slice(&c.mac());
     a.send(&direct);
@@ -154,7 +154,6 @@ fn addresses_behind_a_bridge_are_learned() {
     let mut bridge = host.guest(&vnic("bridge", 1, "allowed = { macs = \"any\" }"));
     let mut b = host.guest(&vnic("b", 2, ""));
     let mut c = host.guest(&vnic("c", 3, ""));
-    // Receives the announcements of b and c.
     assert_eq!((bridge.receive().len(), bridge.receive().len()), (60, 60));
     let behind = [2, 0, 0, 0, 0, 9];
     b.send(&udp(behind, b.mac(), b"who is there"));
@@ -202,8 +201,7 @@ fn the_port_announces_its_addresses_to_bridges() {
     assert_eq!((&frame[6..12], &frame[12..14]), (&b.mac()[..], &[0x80, 0x35][..]));
 }
 
-/// The addresses that a port learned until the last moment disappear with it, since the next port gets its
-/// index.
+/// The next port gets the index, so the learned addresses must disappear with the port.
 #[test]
 fn nothing_that_a_removed_port_learned_stays() {
     let host = TestSwitch::new(1);

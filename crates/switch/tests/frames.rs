@@ -27,7 +27,6 @@ const ANOTHER: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
 const OWN4: [u8; 4] = [192, 0, 2, 7];
 const OTHER4: [u8; 4] = [198, 51, 100, 7];
 const OWN6: &str = "2001:db8::7";
-/// The addresses that c shares.
 const SHARED: &str = "shared = [\"192.0.2.99\", \"00:00:5e:00:01:33\"]";
 const VIRTUAL: [u8; 6] = [0, 0, 0x5e, 0, 1, 0x33];
 const OTHER6: &str = "2001:db8:ffff::7";
@@ -59,7 +58,6 @@ fn rows() -> Vec<Row> {
     lines.map(row).collect()
 }
 
-/// Returns the frames of a row: those to send first, and those that the row is about.
 fn frames_of(row: &str) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let own6 = || ip(OWN6);
     let tagged = |tag: u16, tci: u16| tag_with(udp4(OWN4, 1, 2), tag, tci);
@@ -278,7 +276,7 @@ fn udp4(source: [u8; 4], from: u16, to: u16) -> Vec<u8> {
     v4(source, 0, 17, &udp_header(from, to))
 }
 
-/// Returns a datagram behind extension headers, given as number and bytes; fills in the next-header fields.
+/// Returns a datagram behind extension headers (number, bytes), with next-header fields filled in.
 fn v6(source: Ipv6Addr, chain: &[(u8, Vec<u8>)], protocol: u8, upper: &[u8]) -> Vec<u8> {
     let next = |at: usize| chain.get(at).map_or(protocol, |header| header.0);
     let mut payload = Vec::new();
@@ -310,7 +308,6 @@ fn options(number: u8, units: usize) -> (u8, Vec<u8>) {
     (number, bytes)
 }
 
-/// Returns a fragment header with the "more fragments" flag.
 fn fragment(offset: u8) -> (u8, Vec<u8>) {
     (44, vec![0, 0, 0, offset << 3 | 1, 0, 0, 0, 1])
 }
@@ -319,7 +316,6 @@ fn icmp6(kind: u8) -> Vec<u8> {
     vec![kind, 0, 0, 0, 0, 0, 0, 0]
 }
 
-/// Returns a neighbour discovery message with a target and a link-layer address option.
 fn nd(source: Ipv6Addr, kind: u8, target: Option<&str>, option: Option<(u8, [u8; 6])>) -> Vec<u8> {
     let mut message = icmp6(kind);
     match (kind, target) {
@@ -344,7 +340,6 @@ fn link_locals(count: u16) -> Vec<Vec<u8>> {
     (1..=count).map(frame).collect()
 }
 
-/// Returns the contract's `allowed` table: the prefixes if `prefixes` is set, and a row's key.
 fn allowed(prefixes: bool, key: &str) -> String {
     let mut list: Vec<String> = PREFIXES.iter().map(|prefix| format!("\"{prefix}\"")).collect();
     let mut keys = Vec::new();
@@ -359,7 +354,6 @@ fn allowed(prefixes: bool, key: &str) -> String {
     format!("allowed = {{ {} }}", keys.join(", "))
 }
 
-/// The sender of a row's frames.
 enum Sender {
     Guest(Box<Guest>),
     Tap(File),
@@ -374,7 +368,6 @@ impl Sender {
     }
 }
 
-/// A switch with all guests but the sender.
 struct Scene {
     host: TestSwitch,
     b: Guest,
@@ -450,7 +443,6 @@ impl Scene {
     }
 }
 
-/// Returns the reason whose count changed between `before` and `after`.
 fn new(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> String {
     let counted = after.iter().find(|(reason, count)| before.get(*reason) != Some(count));
     counted.map(|(reason, _)| reason.clone()).unwrap_or_default()
@@ -494,7 +486,6 @@ fn frames_for_the_link_reach_those_who_asked_for_them() {
     let mut asked = host.guest(&vnic("asked", 3, control));
     a.send(&frame);
     assert_eq!(asked.receive(), frame);
-    // From now on `asked` does not receive them.
     host.change(&vnic("asked", 3, ""));
     a.send(&frame);
     host.until(|| host.stats("a").tx.dropped["no_receiver"] == 2);
@@ -502,12 +493,10 @@ fn frames_for_the_link_reach_those_who_asked_for_them() {
     assert_eq!(host.stats("a").tx.dropped.len(), 1);
 }
 
-/// Returns the contract of a vNIC with prefixes.
 fn claimant(name: &str, n: u8) -> String {
     vnic(name, n, &allowed(true, ""))
 }
 
-/// Sends a frame from a link-local address. Returns whether the frame passed.
 fn uses(host: &TestSwitch, guest: &mut Guest, address: &str) -> bool {
     let name = guest.vnic.name.clone();
     let counts = || {
@@ -539,7 +528,7 @@ fn a_link_local_address_is_that_of_the_vnic_that_used_it_first() {
     assert!(uses(&host, &mut a, "fe80::1") && !uses(&host, &mut c, "fe80::1"));
     assert!(uses(&host, &mut c, "fe80::2") && !uses(&host, &mut a, "fe80::2"));
     assert!(uses(&host, &mut elsewhere, "fe80::1"), "a segment is a world of its own");
-    // A vNIC that holds its maximum does not keep others from further addresses.
+    // A vNIC that holds its maximum keeps no further address from others.
     for n in 3..=5 {
         assert!(uses(&host, &mut a, &format!("fe80::{n}")));
     }
@@ -550,8 +539,7 @@ fn a_link_local_address_is_that_of_the_vnic_that_used_it_first() {
     host.until(|| host.stats("c").tx.frames == 3);
     assert_eq!(held(&host, "c"), ["fe80::2", "fe80::6"]);
 
-    // A contract that names an address takes it from its holder; so does a contract whose MAC the address
-    // is made of.
+    // A contract takes an address from its holder if it names the address, or if its MAC makes the address.
     assert!(uses(&host, &mut c, "fe80::5054:ff:fe00:9"));
     let mut named =
         host.guest(&vnic("named", 9, "allowed = { prefixes = [\"fe80::1/128\", \"192.0.2.0/24\"] }"));
@@ -580,7 +568,6 @@ fn a_link_local_address_is_that_of_the_vnic_that_used_it_first() {
     peer.drain();
 }
 
-/// Greedy guests keep others only from the addresses that they hold.
 #[test]
 fn nobody_uses_up_the_addresses_of_others() {
     let host = TestSwitch::new(2);

@@ -1,5 +1,5 @@
-//! A second switch continues with the front ends of one that is killed, or replaced while it runs. The
-//! front ends never reconnect.
+//! A second switch continues with the front ends of one that is killed, or replaced while it runs; they
+//! never reconnect.
 
 mod harness;
 
@@ -36,8 +36,7 @@ fn what_a_front_end_says_is_told() {
         assert!(kept.numbers().all(|number| known.descriptors.contains_key(&number)));
         assert_eq!(host.stats.messages(name), Some(*messages));
     }
-    // After an answer to the front end, the notes sent before are outdated; the message count differs until
-    // the new note arrives.
+    // After an answer to the front end, the message count shows that earlier notes are outdated.
     for enabled in [false, true] {
         let before = known.connections["b"].1;
         late.front.enable_queue(1, enabled).unwrap();
@@ -75,7 +74,6 @@ fn a_connection_goes_on_in_another_switch() {
         let before = host.stats("b");
         assert!(stats.vnic("b").unwrap().rx.frames >= before.rx.frames, "counters go on");
 
-        // All frames that the old switch took arrived. The new switch sends all others.
         for _ in 0..3 {
             stream.send(&mut a);
             let want = stream.received + 100;
@@ -90,7 +88,6 @@ fn a_connection_goes_on_in_another_switch() {
         });
         assert_eq!(host.stats("b"), before, "the old one carried something");
         assert_eq!(a.front.in_flight(0), 0);
-        // The connections still answer.
         let base = a.front.stop_queue(1).unwrap();
         assert_eq!(base, a.front.ring(1).base());
         let base = b.front.stop_queue(0).unwrap();
@@ -99,7 +96,7 @@ fn a_connection_goes_on_in_another_switch() {
     }
 }
 
-/// A guest may migrate to another host during the handover.
+/// The guest may migrate meanwhile.
 #[test]
 fn what_the_next_switch_writes_is_in_the_dirty_log() {
     for replaced in [false, true] {
@@ -127,7 +124,6 @@ fn what_the_next_switch_writes_is_in_the_dirty_log() {
         b.front.stop_queue(1).unwrap();
         let (written, marked) = (changed(&before, &b.front), log.take());
         assert!(!written.is_empty() && written.is_subset(&marked), "{written:?}, in the log {marked:?}");
-        // Logging ends in the new switch as in the old one.
         b.front.start_queue(0).unwrap();
         b.front.enable_queue(0, true).unwrap();
         Log::stop(&mut b.front);
@@ -138,8 +134,7 @@ fn what_the_next_switch_writes_is_in_the_dirty_log() {
     }
 }
 
-/// The vNIC that used the address first still holds it, although the other vNIC sends first in the new
-/// process.
+/// The first user of the address keeps it, although the other vNIC sends first in the new process.
 #[test]
 fn a_link_local_address_stays_with_its_vnic() {
     for replaced in [false, true] {
@@ -176,7 +171,6 @@ fn a_link_local_address_stays_with_its_vnic() {
     }
 }
 
-/// Returns an IPv6 frame from fe80::1 without a payload.
 fn from_link_local(dst: [u8; 6], src: [u8; 6]) -> Vec<u8> {
     let mut packet = vec![0x60, 0, 0, 0, 0, 0, 59, 64, 0xfe, 0x80];
     packet.extend([0; 13]);
@@ -199,14 +193,12 @@ fn nothing_is_lost_for_a_port_that_starts_later() {
     // The first guest that starts sends to the last, and the other way round.
     let mut streams: Vec<Stream> =
         (0..count).map(|n| Stream::new(&guests[n], &guests[count - 1 - n])).collect();
-    // Takes the others' announcements out of the receive buffers.
     for guest in &mut guests {
         guest.each(|_| ());
     }
     let next = Switch::start(1, &[], None).unwrap();
     let stats = Reader::open(next.region.file()).unwrap();
     let taken = replace::prepare(&next, Client::connect(&path).unwrap(), None).unwrap();
-    // These frames wait in the rings when the queues start.
     for (stream, guest) in streams.iter_mut().zip(&mut guests) {
         stream.send(guest);
     }

@@ -1,5 +1,5 @@
-//! A second switch continues while frames wait for a rate: at their sender's own limit or at the
-//! receiver's, by flow, some overtaken by others, super-frames sent in part.
+//! A second switch continues while frames wait for a sender's or a receiver's limit, by flow, some
+//! overtaken by others, super-frames sent in part.
 //!
 //! ```text
 //!  a ─ flood, a small flow ─ tx.max │ rx.max ─▶ b      each segment once, in its flow's order; each frame counted once
@@ -22,19 +22,18 @@ const SEGMENT: usize = 1400;
 const BULK: u8 = 0;
 const SPARSE: u8 = 1;
 
-/// The flood from a to b, and the uninvolved c and d.
 struct Scene {
     a: Guest,
     b: Guest,
     c: Guest,
     d: Guest,
-    /// Segments of each frame of the flood, and the most of these frames in the ring.
+    /// Segments of a flood frame, and the most of these frames in the ring.
     segments: usize,
     most: usize,
     /// Frames and segments sent.
     sent: (u32, usize),
     received: usize,
-    /// Whether a frame of the flood arrived after a small frame that was sent later.
+    /// Whether a flood frame arrived after a small frame that was sent later.
     is_overtaken: bool,
     /// Number and segment of the last frame received, of each flow.
     last: [(u32, u32); 2],
@@ -93,7 +92,6 @@ impl Scene {
         }
     }
 
-    /// Receives until all waiting frames are sent.
     fn finish(&mut self) {
         let end = Instant::now() + PATIENCE;
         while self.a.front.in_flight(0) > 0 || !self.neighbour.is_complete() {
@@ -132,8 +130,7 @@ fn goes_on(limits: [&str; 2], segments: usize, replaced: bool) {
     };
     // Floods until the burst is used up.
     scene.flood_for(Duration::from_millis(60));
-    // A receiver's limit holds one or two super-frames, and drops the others before a small frame overtakes
-    // them.
+    // A receiver's limit holds one or two super-frames, and drops the others before they are overtaken.
     let few = limits[0].is_empty() && segments > 1;
     for _ in 0..if few { 5 } else { 50 } {
         if !scene.is_overtaken {

@@ -1,5 +1,4 @@
-//! A frame stays in its sender's ring until it is delivered: how a receiver that takes nothing may affect
-//! other traffic.
+//! A frame stays in its sender's ring until it is delivered: the effect of a receiver that takes nothing.
 
 mod harness;
 
@@ -20,8 +19,7 @@ fn a_receiver_that_takes_nothing_harms_only_traffic_to_itself() {
         let mut live = host.guest_with(&vnic("live", 3, ""), ring(1024));
         let mut to_c = false;
         let what = format!("what a sends, {workers} workers");
-        // Measures what the switch counts as sent: between two workers frames wait while one of them stands
-        // still.
+        // By the switch's count: between two workers frames wait while one of them stands still.
         let mut counted = 0;
         let limit = Limit { rate: 40_000_000, burst: 120_000, frame: 1042 };
         keeps_rate(&what, limit, |sent| {
@@ -62,8 +60,7 @@ fn a_frame_is_held_for_a_while_and_dropped_then() {
     let mut filler = host.guest(&vnic("filler", 1, ""));
     let mut c = without_buffers(&host, &mut filler);
     let mut a = host.guest(&vnic("a", 2, ""));
-    // The switch measures the wait from the worker's last look at the ring, which on a busy machine may be
-    // well before the frame was sent.
+    // The wait counts from the worker's last look at the ring, which may be well before the frame was sent.
     let held = (0..5).map(|_| {
         let start = Instant::now();
         a.send(&udp(c.mac(), a.mac(), b"nobody takes me"));
@@ -93,12 +90,11 @@ fn at_most_half_a_ring_is_in_flight() {
         host.until(|| host.stats("a").tx.frames == 64 && dropped() >= 32);
         std::thread::sleep(Duration::from_millis(20));
         let (lost, waiting) = (dropped() as usize, a.front.in_flight(0));
-        // A worker that was long without its CPU gets another call.
+        // A late worker gets another call.
         assert!(
             lost + waiting == 64 && lost <= 32 + 2 * (workers - 1),
             "{lost} dropped, {waiting} in flight"
         );
-        // The frames are delivered as soon as there are buffers.
         let mut got = 0;
         host.until(|| {
             got += c.drain();
@@ -108,8 +104,7 @@ fn at_most_half_a_ring_is_in_flight() {
     }
 }
 
-/// Connects a (with IN_ORDER), live and c. a has no limit, so its frames leave at once; c's limit lets the
-/// switch hold a frame to c for seconds.
+/// a has no limit, so its frames leave at once; c's limit lets the switch hold a frame to c for seconds.
 fn in_order(host: &TestSwitch) -> (Guest, Guest, Guest) {
     let mut filler = host.guest(&vnic("filler", 1, ""));
     let c = without_buffers(host, &mut filler);

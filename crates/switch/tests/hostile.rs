@@ -1,4 +1,4 @@
-//! Guests that lie: a lie costs the guest its connection or the frame, and no other port anything.
+//! Guests that lie: a lie costs its guest the connection or the frame, and other ports nothing.
 
 mod harness;
 
@@ -20,7 +20,6 @@ fn offer(front: &mut FrontEnd, index: usize, addr: u64, len: u32, flags: u16, ne
     front.kick(index).unwrap();
 }
 
-/// Moves the available index of virtqueue `index` by `by`.
 fn jump(front: &mut FrontEnd, index: usize, by: u16) {
     let memory = front.memory().clone();
     let word = memory.word(front.ring(index).avail_addr() + 2);
@@ -28,7 +27,6 @@ fn jump(front: &mut FrontEnd, index: usize, by: u16) {
     front.kick(index).unwrap();
 }
 
-/// Makes a chain available that continues through a whole packed ring.
 fn endless(front: &mut FrontEnd, index: usize) {
     let ring = front.ring(index);
     for slot in 0..ring.size() {
@@ -60,7 +58,7 @@ fn a_ring_that_lies_costs_its_port_the_connection_and_others_nothing() {
     lies.extend(if packed() { &packed_ones[..] } else { &split_ones });
     for workers in [1, 2] {
         let host = TestSwitch::new(workers);
-        // `a` sends more than its limit. FIFO loses none of its frames.
+        // FIFO loses none of the frames above the limit.
         let limited = "tx = { max = \"50mbit\" }\nqueueing = \"fifo\"";
         let mut a = host.guest_with(&vnic("a", 1, limited), ring(1024));
         let mut b = host.guest_with(&vnic("b", 2, ""), ring(1024));
@@ -110,7 +108,6 @@ fn a_receive_ring_that_lies_costs_the_receiver_its_connection() {
     host.add(&liar);
     for (what, lie) in lies {
         let mut guest = host.connect(liar.clone(), Options { queue_size: 16, ..Options::default() });
-        // Uses up the honest buffers first.
         for _ in 0..16 {
             a.send(&udp(guest.mac(), a.mac(), b"fills a buffer"));
         }
@@ -197,7 +194,7 @@ fn what_was_checked_is_what_is_delivered() {
     let at = memory.alloc(good.len() as u64, 64);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Acts as the guest's other CPU, which rewrites the frame all the time.
+        // The guest's other CPU, which rewrites the frame all the time.
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 memory.write(at, &forged);

@@ -1,4 +1,4 @@
-//! Tests `harness::rate::keeps_rate` itself: one window above the rate fails, one slow window does not.
+//! Tests `keeps_rate` itself: one window above the rate fails, one slow window does not.
 
 mod harness;
 
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Limit = Limit { rate: 80_000_000, burst: 10_000, frame: 1_500 };
 
-/// Runs one window of a sender at `share` of the rate. The bytes sent follow from the time of the look: on
-/// a busy machine fewer looks bring more bytes each.
+/// Sends at `share` of the rate for one window. The bytes follow from the time of the look: a busy machine
+/// looks less often.
 fn window(arrivals: &mut Arrivals, share: f64) {
     let (began, mut sent) = (Instant::now(), 0);
     while began.elapsed() < Duration::from_millis(50) {
@@ -23,7 +23,6 @@ fn window(arrivals: &mut Arrivals, share: f64) {
     }
 }
 
-/// Sends at these shares of the rate, one window after the other.
 fn sends(shares: &[f64]) {
     let mut shares = shares.iter().chain(std::iter::repeat(shares.last().unwrap()));
     keeps_rate("a", LIMIT, |arrivals| window(arrivals, *shares.next().unwrap()));
@@ -55,7 +54,7 @@ fn more_than_the_rate_for_a_moment_fails_in_a_slow_window() {
         window(arrivals, 0.1);
         windows += 1;
         if windows == 2 {
-            // 10 s of the rate at once: no pause of the machine between two looks explains so much.
+            // 10 s of the rate at once, which no pause between two looks explains.
             arrivals.look(|| 100_000_000);
         }
     });

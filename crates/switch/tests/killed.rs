@@ -31,10 +31,9 @@ use tidegate_switch::virtio::{GuestMemory, Inflight};
 use tidegate_switch::worker::events::Events;
 use tidegate_switch::worker::{Worker, mailbox};
 
-/// Environment variable that describes the guests to the process: numbers, in the order of
-/// [`Guest::words`].
+/// Environment variable: the guests, as numbers in the order of [`Guest::words`].
 const GUESTS: &str = "TIDEGATE_TEST_GUESTS";
-/// Environment variable with the keys of the contracts: the sender's, a line break, the receiver's.
+/// Environment variable: the sender's contract keys, a line break, the receiver's.
 const KEYS: &str = "TIDEGATE_TEST_KEYS";
 /// VIRTIO_F_VERSION_1, VIRTIO_NET_F_MRG_RXBUF.
 const USUAL: u64 = 1 << 32 | 1 << 15;
@@ -43,9 +42,8 @@ const PACKED: u64 = 1 << 34;
 const HEADER: usize = 12;
 /// Size of a receive buffer (bytes). Long frames take several.
 const RX_BUFFER: u32 = 600;
-/// Distance between two buffers (bytes).
 const BUFFER: u64 = 2048;
-/// Line of output with which the process says that it carries frames.
+/// Output of a process that carries frames.
 const READY: &str = "carrying frames";
 const KILLS: usize = 100;
 const FLOWS: usize = 5;
@@ -62,8 +60,7 @@ struct Guest {
     /// In the protocol's order: rx, tx.
     rings: [DriverQueue; 2],
     kicks: [OwnedFd; 2],
-    /// Addresses of the free buffers of each ring, and of the buffers in the ring by the head that `add`
-    /// returned.
+    /// Addresses of each ring's free buffers, and of its used buffers by the head that `add` returned.
     free: [Vec<u64>; 2],
     given: [BTreeMap<u16, u64>; 2],
 }
@@ -93,7 +90,7 @@ impl Guest {
         memory.into_iter().chain([fd(self.inflight.fd().as_raw_fd())]).chain(rings).collect()
     }
 
-    /// Adds a buffer that `fill` prepares. Returns `false` if all buffers are in the ring.
+    /// Adds a buffer that `fill` prepares. Returns `false` without a free buffer.
     fn add(&mut self, index: usize, fill: impl FnOnce(&SharedMemory, u64) -> Buffer) -> bool {
         let Some(at) = self.free[index].pop() else { return false };
         let head = self.rings[index].add(&[fill(&self.memory, at)]).expect("as many entries as buffers");
@@ -106,7 +103,7 @@ impl Guest {
         let _ = rustix::io::write(&self.kicks[index], &1u64.to_ne_bytes());
     }
 
-    /// Takes the next buffer that came back. Returns its address and the bytes written to it.
+    /// Takes the next completed buffer. Returns its address and the bytes written.
     fn reap(&mut self, index: usize) -> Option<(u64, u32)> {
         let Used { head, len } = self.rings[index].reap()?;
         let at = self.given[index].remove(&head).expect("in flight");
@@ -114,7 +111,6 @@ impl Guest {
         Some((at, len))
     }
 
-    /// Adds all free receive buffers to the ring.
     fn give_buffers(&mut self) {
         while self.add(0, |_, at| Buffer::writable(at, RX_BUFFER)) {}
         self.show(0);
@@ -125,13 +121,11 @@ fn mac(index: u16) -> [u8; 6] {
     [0x52, 0x54, 0, 0, 0, index as u8]
 }
 
-/// Returns the flow of a frame: all long frames are of flow 0, the short ones of several flows that send
-/// little.
+/// Returns a frame's flow: 0 for long frames, one of several that send little for short ones.
 fn flow(number: u32, len: usize) -> usize {
     if len > 64 { 0 } else { 1 + number as usize % (FLOWS - 1) }
 }
 
-/// Returns a virtio header and a UDP frame from guest 0 to guest 1 whose `len` bytes repeat `number`.
 fn frame(number: u32, len: usize) -> Vec<u8> {
     let mut frame = vec![0; HEADER + len];
     let ethernet = &mut frame[HEADER..];
@@ -147,7 +141,7 @@ fn frame(number: u32, len: usize) -> Vec<u8> {
     frame
 }
 
-/// Runs the worker process with both guests until it is killed. It is not a test of its own.
+/// Runs the worker process until it is killed. Not a test of its own.
 #[test]
 fn device() {
     let Ok(words) = std::env::var(GUESTS) else { return };
@@ -172,7 +166,7 @@ fn device() {
         events,
     )
     .unwrap();
-    // SAFETY: the parent passed these descriptors to this process, which owns them.
+    // SAFETY: the parent passed these descriptors, which this process owns.
     let fd = |word: u64| unsafe { OwnedFd::from_raw_fd(word as i32) };
     let keys = std::env::var(KEYS).unwrap();
     for (index, keys) in (0..).zip(keys.splitn(2, '\n')) {
@@ -220,12 +214,12 @@ fn device() {
 struct Scene {
     size: u16,
     guests: [Guest; 2],
-    /// As passed to the first process: later processes find the ring positions by themselves.
+    /// For the first process; later ones find the ring positions by themselves.
     words: String,
     sent: u32,
     received: u32,
     keys: [&'static str; 2],
-    /// Number of the last frame received: of each flow if frames wait by flow, otherwise of all frames.
+    /// Last number received: by flow if frames wait by flow, otherwise of all.
     last: [u32; FLOWS],
     /// Bytes received of a partial frame, and its buffers to come.
     partial: (Vec<u8>, u16),
@@ -262,7 +256,6 @@ impl Scene {
         (process, ready)
     }
 
-    /// Sends as many frames as there are free buffers, at most `most`.
     fn send(&mut self, most: u32) {
         for _ in 0..most {
             let long = self.random(4) == 0;
@@ -320,10 +313,7 @@ impl Scene {
         self.send(most);
     }
 
-    /// Runs until `done` returns `true`.
-    ///
-    /// # Panics
-    /// It takes longer than 20 s.
+    /// Runs until `done`, at most 20 s.
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !done(self) {
@@ -331,7 +321,6 @@ impl Scene {
         }
     }
 
-    /// Starts a process, runs some traffic, and kills it, sometimes before it is ready.
     fn kill(&mut self) {
         let (mut process, ready) = self.start();
         let early = self.random(4) == 0;
@@ -352,7 +341,7 @@ impl Scene {
         }
     }
 
-    /// Runs a last process. All frames continue: none is stranded, and no buffer has leaked.
+    /// Runs a last process: no chain is stranded, no buffer has leaked.
     fn go_on(&mut self) {
         let (mut process, ready) = self.start();
         ready();
@@ -366,7 +355,7 @@ impl Scene {
             scene.both_drivers(7);
             scene.received >= received + 4 * u32::from(scene.size)
         });
-        // Without new receive buffers, the worker uses each of those in the ring.
+        // Without new receive buffers, the worker uses up those in the ring.
         self.until("every receive buffer is used", |scene| {
             scene.receive();
             scene.take_back();
@@ -407,7 +396,7 @@ fn a_packed_ring_loses_frames_and_nothing_else() {
     killed_under_load(61, USUAL | PACKED);
 }
 
-/// Frames wait by flow, some overtaken by others: at the sender's own limit, and at the receiver's.
+/// Some of the waiting frames are overtaken, at the sender's limit and at the receiver's.
 #[test]
 fn frames_that_wait_for_a_rate_are_lost_and_nothing_else() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,4 @@
-//! The worker of a sender writes into a receiver of another worker, while the receiver's front end,
-//! contract and guest change.
+//! A worker writes into another worker's receiver, whose front end, contract and guest change meanwhile.
 
 mod harness;
 
@@ -10,7 +9,6 @@ use std::time::{Duration, Instant};
 use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::Options;
 
-/// Connects two guests on different workers.
 fn apart(host: &TestSwitch, options: Options) -> (Guest, Guest) {
     let a = host.guest_with(&vnic("a", 1, ""), ring(1024));
     let b = host.guest_with(&vnic("b", 2, ""), options);
@@ -31,7 +29,7 @@ fn frames_keep_their_order_while_the_receiver_changes() {
             stream.send(&mut a);
             b.each(|frame| stream.check(frame));
         }
-        // The worker that owns the port makes each of these changes, and takes the whole port back for it.
+        // For each change, the owning worker takes the whole port back.
         match round % 5 {
             0 => b.front.share_memory().unwrap(),
             1 => host.change(&vnic("b", 2, "rx = { max = \"100gbit\" }")),
@@ -73,7 +71,7 @@ fn every_frame_is_counted_while_the_receiver_leaves_and_comes_back() {
     });
     let (a, b) = (host.stats("a").tx, host.stats("b").rx);
     let dropped: u64 = a.dropped.values().sum();
-    // b also received a's announcements from before.
+    // b also received a's announcements.
     assert!(b.frames + dropped >= a.frames - before, "{} + {dropped} of {}", b.frames, a.frames - before);
     assert!(b.frames > 1_000, "{}", b.frames);
 }
@@ -103,7 +101,7 @@ fn every_page_is_in_the_log_from_its_begin_on() {
     };
     for round in 0..20u32 {
         let log = Log::new(&b.front, 0);
-        // Sends enough frames that b's port is lent.
+        // Enough frames to lend b's port.
         for number in 0..50 {
             send(&mut a, number, b.mac());
         }

@@ -1,5 +1,4 @@
-//! Live migration: every page of guest memory that the switch writes is in the dirty log (vhost-user,
-//! "Migration").
+//! Live migration: every page that the switch writes is in the dirty log (vhost-user, "Migration").
 
 mod harness;
 
@@ -41,7 +40,7 @@ fn frame(to: [u8; 6], from: [u8; 6], len: usize, segments: bool) -> ([u8; 12], V
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Checks the pages of what an otherwise idle guest receives, and of its used rings.
+    /// Checks what an otherwise idle guest receives, and its used rings.
     #[test]
     fn every_page_that_is_written_is_in_the_log(
         packed in any::<bool>(),
@@ -64,18 +63,17 @@ proptest! {
             a.send_with(header, &frame);
         }
         host.until(|| host.stats("b").rx.frames == received.len() as u64 && a.front.in_flight(0) == 0);
-        // Stops both queues: before a worker sleeps, it enables kicks on each queue, and a stop logs that
-        // write.
+        // Both: before a worker sleeps it enables kicks on each queue, and a stop logs that write.
         front.stop_queue(0).unwrap();
         front.stop_queue(1).unwrap();
         let (marked, written) = (log.take(), changed(&before, &front));
         prop_assert!(!written.is_empty());
         prop_assert!(written.is_subset(&marked), "not in the log: {:?}", &written - &marked);
-        // The log does not mark everything: only the rings, and buffers of at most 3000 bytes.
+        // The log marks only the rings, and buffers of at most 3000 bytes.
         let segments: usize = received.iter().map(|(len, cut)| if *cut { len.div_ceil(500) } else { 1 }).sum();
         prop_assert!(marked.len() <= 2 * segments + 6, "{} pages for {segments} frames", marked.len());
 
-        // For frames that the guest sends, the switch writes only the ring.
+        // For sent frames the switch writes only the ring.
         front.enable_queue(1, false).unwrap();
         front.start_queue(1).unwrap();
         let bytes = with_header(12, [0; 12], &udp(a.mac(), vnic_b.mac.0, &pattern(700)));
@@ -108,8 +106,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Migrates as QEMU does: copies all memory while guest and switch run, then the pages written since,
-    /// and at last, with the queues stopped, the rest. The target then equals the source.
+    /// Migrates as QEMU does: copies all memory, then the pages written since, and at last, with the queues
+    /// stopped, the rest.
     #[test]
     fn a_copy_made_while_all_goes_on_is_the_memory(
         packed in any::<bool>(),
@@ -158,8 +156,7 @@ proptest! {
             let log = Log::new(&front, 0);
             log.start(&mut front).unwrap();
             let mut target = snapshot(&front);
-            // Pages that the guest may write itself: all but its receive buffers, which only the switch
-            // writes.
+            // All pages but the receive buffers, which only the switch writes.
             let buffers = front.buffers(0);
             let whole = buffers.start.div_ceil(PAGE)..buffers.end / PAGE;
             let own: Pages =
@@ -181,7 +178,6 @@ proptest! {
             copy(&front, &last, &mut target);
             let missing = changed(&target, &front);
             prop_assert!(missing.is_empty(), "differ: {missing:?}; last were {last:?}");
-            // The switch writes nothing after the stop.
             std::thread::sleep(Duration::from_millis(2));
             prop_assert_eq!(changed(&target, &front), Pages::new());
             prop_assert_eq!(log.take(), Pages::new());
@@ -193,7 +189,7 @@ proptest! {
     }
 }
 
-/// Runs a closure at the end of a test, also of one that fails.
+/// Runs a closure at the end of a test, even of a failed one.
 struct OnDrop<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {
@@ -202,8 +198,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     }
 }
 
-/// VHOST_VRING_F_LOG with a log address that differs from the used ring's address, as from a front end that
-/// translates addresses. It needs no LOG_ALL.
+/// VHOST_VRING_F_LOG with a translated address, which differs from the used ring's. It needs no LOG_ALL.
 #[test]
 fn a_used_ring_is_noted_where_the_front_end_says() {
     for packed in [false, true] {
@@ -292,8 +287,7 @@ fn a_log_that_is_taken_away_costs_its_port_and_nothing_else() {
     c.receive();
 }
 
-/// SEND_RARP (vhost-user): the front end requests an announcement for a guest that does not announce
-/// itself.
+/// SEND_RARP (vhost-user): requests an announcement for a silent guest.
 #[test]
 fn an_address_is_announced_when_the_front_end_asks() {
     let host = TestSwitch::new(1);
@@ -313,8 +307,7 @@ fn an_address_is_announced_when_the_front_end_asks() {
     assert_eq!((reply[0], reply[12..].iter().all(|byte| *byte == 0)), (19, true));
     let frame = bridge.receive();
     assert_eq!((&frame[6..12], &frame[12..14]), (&own[..], &[0x80, 0x35][..]));
-    // The switch announces no other vNIC's address: QEMU names the address that it was started with, and
-    // the request has no effect.
+    // Not for another vNIC's address: QEMU names the address that it was started with, to no effect.
     rarp([0x52, 0x54, 0, 0, 0, 1]);
     front.stream().unwrap().read_exact(&mut reply).unwrap();
     assert_eq!((reply[0], bridge.drain()), (19, 0));

@@ -6,8 +6,7 @@
 //!  noise ──────────┘             └─▶ bystanders, a bridge, a guest that takes nothing
 //! ```
 //!
-//! All ports share one worker, which is the worst case. A measurement that a busy host disturbs is
-//! repeated.
+//! All ports share one worker, the worst case. A measurement that a busy host disturbs is repeated.
 //! `TIDEGATE_REPORT=FILE` writes the results as JSON.
 
 mod harness;
@@ -25,13 +24,13 @@ use tidegate_switch::server::ports::Connect;
 
 const WHILE: Duration = Duration::from_millis(400);
 const RATE: u64 = 20_000_000;
-/// Least share of rate and punctuality beside a neighbour, relative to the measurement alone: below 1,
-/// since the worker must look at the neighbour's frames, and well above the share of a starved port.
+/// Least share of rate and punctuality beside a neighbour, relative to alone: below 1, since the worker
+/// looks at the neighbour's frames, and far above the share of a starved port.
 const KEPT: f64 = 0.75;
 
-/// SCHED_FIFO priority of the worker, as on a production host, so that other programs' use of the CPUs does
-/// not disturb the comparison. Without the permission the worker shares its CPU; with it, the kernel stops
-/// a constantly busy worker for 50 ms of each second (sched_rt_runtime_us), with or without a neighbour.
+/// SCHED_FIFO priority of the worker, as in production, so that other programs do not disturb it. Without
+/// permission the worker shares its CPU; with it, the kernel stops a constantly busy worker for 50 ms of
+/// each second (sched_rt_runtime_us), with or without a neighbour.
 const PRIORITY: u8 = 5;
 
 /// One turn of a neighbour's activity.
@@ -39,9 +38,9 @@ type Noise = Box<dyn FnMut() + Send>;
 
 struct Neighbour {
     name: &'static str,
-    /// Brings the neighbour's ports up, and returns its noise, which may count into the atomic.
+    /// Brings the neighbour's ports up. Returns its noise, which may count into the atomic.
     make: fn(&TestSwitch, &Arc<AtomicU64>) -> Noise,
-    /// Returns the amount of noise so far, by the switch's counters or the noise's own.
+    /// Returns the amount of noise so far.
     count: fn(&TestSwitch, &AtomicU64) -> u64,
 }
 
@@ -189,7 +188,6 @@ fn flood(host: &TestSwitch, count: &Arc<AtomicU64>, flood: Flood) -> Noise {
     })
 }
 
-/// A front end that connects and disconnects, and a port that is made and removed.
 fn flapping(host: &TestSwitch, count: &Arc<AtomicU64>) -> Noise {
     let mut noise = host.guest(&vnic("noise", 10, ""));
     let frame = udp([0x52, 0x54, 0, 0, 0, 3], noise.mac(), &[1; 500]);
@@ -226,14 +224,13 @@ struct Victims {
     sink: Guest,
 }
 
-/// How well the contracts held in one measurement.
 #[derive(Clone, Copy)]
 struct Seen {
     /// Bytes received, as a share of what the rate gives.
     rate: f64,
     /// Frames received within their deadline, as a share of those sent.
     in_time: f64,
-    /// Misses that the worker caused by coming late.
+    /// Misses caused by a late worker.
     by_worker: u64,
 }
 
@@ -256,7 +253,6 @@ impl Victims {
         let (start, mut tones, mut bytes) = (Instant::now(), 0u32, 0);
         while start.elapsed() < WHILE {
             rated.fill(&bulk);
-            // Up to 500 frames a second.
             if u128::from(tones) * 2 <= start.elapsed().as_millis() {
                 voice.send(&tone);
                 tones += 1;
@@ -283,7 +279,6 @@ impl Victims {
     }
 }
 
-/// The victims alone, then beside the neighbour.
 struct Comparison {
     alone: Seen,
     beside: Seen,
@@ -295,14 +290,13 @@ impl Comparison {
         (self.beside.rate / self.alone.rate).min(self.beside.in_time / self.alone.in_time)
     }
 
-    /// Returns how much this measurement proves: little if the host disturbed even the measurement alone.
+    /// Low if the host disturbed even the measurement alone.
     fn worth(&self) -> f64 {
         self.kept().min(1.0) * self.alone.rate.min(1.0) * self.alone.in_time
     }
 }
 
-/// Measures while another thread takes a turn every millisecond. Also returns the share of a CPU that the
-/// thread used.
+/// Measures while another thread takes a turn every millisecond. Returns also the CPU share of that thread.
 fn beside(measure: impl FnOnce() -> Seen, turn: &mut (dyn FnMut() + Send)) -> (Seen, f64) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -320,18 +314,16 @@ fn beside(measure: impl FnOnce() -> Seen, turn: &mut (dyn FnMut() + Send)) -> (S
     })
 }
 
-/// Returns the CPU time of this thread.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().expect("not negative")
 }
 
-/// Uses a share of a CPU without any effect, for the measurement alone. On a machine with few CPUs the
-/// victims pay for the CPU time in which a neighbour makes its frames, which no switch can prevent.
+/// Uses a share of a CPU without effect, during the measurement alone: with few CPUs, victims pay for a
+/// neighbour's CPU time, which no switch can prevent.
 fn as_busy(share: f64) -> impl FnMut() + Send {
     let start = Instant::now();
     move || {
         let turn = Instant::now();
-        // The turn ends even if the thread does not get its share.
         while cpu_time() < start.elapsed().mul_f64(share) && turn.elapsed() < Duration::from_millis(5) {
             std::hint::spin_loop();
         }
@@ -440,7 +432,7 @@ fn others_keep_rate_and_deadline() {
 
 #[test]
 fn a_minimum_holds_beside_one_that_meets_no_contention() {
-    // Together the two senders just fill the egress, so that frames often go the direct way.
+    // Together the senders just fill the egress, so frames often go the direct way.
     let host = TestSwitch::new(1);
     let mut c = host.guest_with(&vnic("c", 3, "rx = { max = \"40mbit\", burst = \"8kB\" }"), ring(1024));
     let promised = "tx = { max = \"17mbit\", min = \"15mbit\", burst = \"64kB\" }\nto = [\"c\"]";

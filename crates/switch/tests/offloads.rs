@@ -1,5 +1,5 @@
-//! Offloads of a sender: the switch does the work for receivers that do not. The tests check payload and
-//! checksums independently.
+//! The switch does the offloads of a sender for receivers that do not. Payload and checksums are checked
+//! independently.
 
 mod harness;
 
@@ -19,7 +19,6 @@ fn options(features: u64) -> Options {
     }
 }
 
-/// Returns the options of a receiver with ordinary buffers, with or without merging.
 fn plain(features: u64, merge: bool) -> Options {
     let mut options = Options { queue_size: 256, buffer_size: 2048, ..options(features) };
     if !merge {
@@ -28,7 +27,6 @@ fn plain(features: u64, merge: bool) -> Options {
     options
 }
 
-/// Receives the segments of a super-frame and checks them.
 #[track_caller]
 fn receive_segments(b: &mut Guest, kind: Kind, payload: &[u8], whole: &[u8], csum_done: bool) {
     let first = u32::from_be_bytes(whole[kind.l4() + 4..][..4].try_into().unwrap());
@@ -202,7 +200,6 @@ fn scattered_frames_arrive_whole_and_the_senders_memory_is_never_written() {
         for indirect in [false, true] {
             memory.write(at, &bytes);
             let before = memory.bytes(at, bytes.len());
-            // At most 60 pieces; the last one takes the remaining bytes.
             let starts: Vec<usize> = (0..60).map(|i| i * piece).take_while(|s| *s < bytes.len()).collect();
             let ends = starts.iter().skip(1).copied().chain([bytes.len()]);
             let chain: Vec<_> = starts

@@ -1,5 +1,5 @@
-//! Repeats the tests of frames, queues and lying guests with packed rings: the harness recognises the name
-//! of this test, and its guests then negotiate packed rings.
+//! Repeats the tests of frames, queues and lying guests: by this test's name the harness lets its guests
+//! negotiate packed rings.
 
 #![allow(clippy::duplicate_mod, reason = "each of these tests brings the harness, as it does alone")]
 

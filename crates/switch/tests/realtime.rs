@@ -7,7 +7,6 @@ use harness::*;
 use std::time::Duration;
 use tidegate_frontend::front_end::Options;
 
-/// Returns a real-time contract towards `c`.
 fn realtime(name: &str, n: u8, deadline: &str) -> String {
     let envelope = "tx = { max = \"10mbit\", burst = \"20kB\" }";
     vnic(name, n, &format!("{envelope}\ndeadline = \"{deadline}\"\nto = [\"c\"]"))
@@ -24,7 +23,7 @@ fn a_real_time_frame_overtakes_a_backlog() {
     let voice_frame = |n: u32| udp(c_mac, voice_mac, &[&n.to_be_bytes()[..], &[2; 196]].concat());
     let start = std::time::Instant::now();
     let (mut bytes, mut bulk_frames, mut heard, mut most_before) = (0, 0u32, 0, 0);
-    // Number of bulk frames that `c` had when each voice frame had been sent.
+    // Bulk frames at `c` when each voice frame had been sent.
     let mut sent: Vec<u32> = Vec::new();
     let mut look = |sent: &[u32]| {
         c.each(|frame| {
@@ -48,15 +47,14 @@ fn a_real_time_frame_overtakes_a_backlog() {
     }
     let (bytes, ..) = look(&sent);
     let allowed = bytes_in(20_000_000, start.elapsed());
-    // Voice did not wait for rx.max, and its bytes counted against it.
     assert!(bytes as f64 <= allowed + 4_000.0 + 2.0 * 1442.0, "{bytes} bytes, allowed {allowed}");
 
     host.until(|| host.stats("voice").realtime_delivered == 400);
     let (.., heard, most_before) = look(&sent);
     let (voice, bulk) = (host.stats("voice"), host.stats("bulk"));
     assert!(heard == 400 && voice.tx.dropped.is_empty(), "{heard}, {:?}", voice.tx.dropped);
-    // A burst may be on its way when a voice frame is sent. The test counts frames, not time: a host that
-    // takes the CPU from the worker delays voice, but lets no other frame overtake it.
+    // A burst may be on its way already. Frames, not time: a host that takes the worker's CPU delays voice,
+    // but lets no frame overtake it.
     assert!(most_before <= 8, "{most_before} bulk frames went before one of voice");
     assert!(voice.delay.p50 * 3 < bulk.delay.p50, "{} ns, bulk {} ns", voice.delay.p50, bulk.delay.p50);
 }
@@ -226,7 +224,6 @@ fn a_miss_says_who_was_ahead() {
     host.until(|| host.stats("ahead").tx.frames == 1);
     a.send(&udp(c.mac(), a.mac(), b"second"));
     host.until(|| host.stats("a").tx.frames == 1);
-    // c gives one buffer back.
     c.receive();
     host.until(|| !host.stats.misses("a").is_empty());
     assert!(host.stats.misses("ahead").is_empty());
@@ -255,7 +252,6 @@ fn a_deadline_is_suspended_where_guest_memory_may_fault() {
     host.change(&vnic("b", 2, ""));
     assert_eq!(host.port("b").deadline_suspended, None);
 
-    // The memory of the next guest is fully present.
     drop(a);
     host.until(|| host.port("a").connection == tidegate_evidence::Connection::Waiting);
     let mut a = host.connect(contract(&realtime("a", 1, "100ms")), Options::default());

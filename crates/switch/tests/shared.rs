@@ -1,4 +1,4 @@
-//! Addresses that vNICs share and that announcements move; and vNICs that try to steal them.
+//! Addresses that vNICs share and announcements move; and vNICs that try to steal them.
 //!
 //! ```text
 //!  fw1 ─┐ virtual MAC, 192.0.2.10
@@ -42,7 +42,6 @@ fn v4(from: [u8; 6], to: [u8; 6], source: [u8; 4], target: [u8; 4], protocol: u8
     ethernet(from, to, 0x0800, &packet)
 }
 
-/// Returns a VRRP advertisement from the virtual MAC and a router's own IP address.
 fn vrrp(source: [u8; 4]) -> Vec<u8> {
     v4(VIRTUAL, [1, 0, 0x5e, 0, 0, 0x12], source, [224, 0, 0, 18], 112)
 }
@@ -55,7 +54,6 @@ fn allowed(prefixes: &str, more: &str) -> String {
     format!("allowed = {{ prefixes = [{prefixes}], {more} }}")
 }
 
-/// Returns the contract of a router with its own address 192.0.2.n.
 fn router(name: &str, n: u8) -> String {
     vnic(name, n, &allowed(&format!("\"192.0.2.{n}/32\""), SHARES))
 }
@@ -74,7 +72,7 @@ impl Scene {
         Self { host, client, routers }
     }
 
-    /// Sends a frame of a router. Returns "passes", or the reason of the drop.
+    /// Returns "passes", or the reason of the drop.
     fn sends(&mut self, router: usize, frame: &[u8]) -> String {
         sends(&self.host, &mut self.routers[router], frame)
     }
@@ -83,12 +81,11 @@ impl Scene {
         self.host.port("fw1").shared[number].clone()
     }
 
-    /// Returns the holders of the MAC and of the IP address.
+    /// Holders of the MAC and of the IP address.
     fn holders(&self) -> [Option<String>; 2] {
         [0, 1].map(|number| self.shared(number).holder)
     }
 
-    /// Returns the router that a frame to the virtual MAC reaches.
     fn reached(&mut self) -> usize {
         let frame = data(self.client.mac(), VIRTUAL, [192, 0, 2, 9]);
         self.client.send(&frame);
@@ -135,7 +132,7 @@ fn an_announcement_moves_an_address_and_data_does_not() {
 
 fn moves_by_announcements(mut it: Scene) {
     assert_eq!(it.holders(), has("", ""));
-    // The first router that uses an address holds it, so a router continues after a restart of the switch.
+    // The first user holds an address, so a router continues after a restart of the switch.
     assert_eq!(it.sends(0, &data(VIRTUAL, it.client.mac(), [192, 0, 2, 1])), "passes");
     assert_eq!(it.sends(0, &data(VIRTUAL, it.client.mac(), VIP)), "passes");
     assert_eq!((it.holders(), it.reached()), (has("fw1", "fw1"), 0));
@@ -148,14 +145,13 @@ fn moves_by_announcements(mut it: Scene) {
         arp(fw2, client, VIRTUAL, [192, 0, 2, 2], [192, 0, 2, 9]),
         arp(fw2, client, fw2, VIP, [192, 0, 2, 9]),
         arp(fw2, BROADCAST, fw2, VIP, [192, 0, 2, 9]),
-        // An announcement to a single neighbour does not count, since the others do not hear it.
+        // To one neighbour only: the others do not hear it.
         arp(fw2, client, fw2, VIP, VIP),
         v4(VIRTUAL, client, [192, 0, 2, 2], [224, 0, 0, 18], 112),
     ] {
         assert_eq!(it.sends(1, &frame), "shared", "{frame:02x?}");
     }
     assert_eq!((it.holders(), it.reached()), (has("fw1", "fw1"), 0));
-    // The second router may still use its own address.
     assert_eq!(it.sends(1, &data(fw2, client, [192, 0, 2, 2])), "passes");
 
     // In VRRP the advertisement moves the MAC, and the gratuitous ARP the IP address.
@@ -183,7 +179,7 @@ fn who_is_not_named_takes_nothing() {
         (vnic("t1", 21, &allowed(subnet, "")), "source_mac", "source_prefix"),
         (vnic("t2", 22, &allowed(subnet, "macs = \"any\"")), "source_mac", "source_prefix"),
         (vnic("t3", 23, &allowed(subnet, "shared = [\"192.0.2.11\"]")), "source_mac", "source_prefix"),
-        // Without prefixes any IP address may be used, but not another's MAC.
+        // Without prefixes any IP address may be used, but no other vNIC's MAC.
         (vnic("t4", 24, "allowed = { macs = \"any\" }"), "source_mac", "passes"),
     ];
     for (contract, by_mac, by_ip) in thieves {
@@ -224,14 +220,13 @@ fn a_storm_of_announcements_moves_an_address_seldom() {
     }
     it.host.until(|| it.routers.iter_mut().all(|router| router.front.in_flight(0) == 0));
     let most = 8 + start.elapsed().as_secs() + 1;
-    // When both workers handle an announcement at once, it may move the MAC and find the IP address already
-    // at its router.
+    // An announcement on both workers at once may move the MAC and find the IP address already moved.
     for (shared, least) in [(it.shared(0), 8), (it.shared(1), 2)] {
         assert!((least..=most).contains(&shared.moves), "{shared:?} in {:?}", start.elapsed());
     }
     let mac = it.shared(0);
     assert!(mac.refused > mac.moves && rounds > 100, "{mac:?} of {rounds}");
-    // The holder keeps the address until the pause after the last move is over.
+    // The holder keeps the address until the pause after its move is over.
     let at = it.reached();
     assert_eq!(it.holders()[0], Some(["fw1", "fw2"][at].to_owned()));
     it.host.until(|| {
@@ -251,7 +246,6 @@ fn who_goes_or_is_named_no_more_has_it_no_more() {
     assert_eq!(it.sends(1, &gratuitous(VIRTUAL, VIP)), "source_mac");
     let fw2 = it.routers[1].mac();
     assert_eq!(it.sends(1, &gratuitous(fw2, VIP)), "source_prefix");
-    // The address is free, so the first frame claims it.
     assert_eq!(it.sends(0, &data(VIRTUAL, it.client.mac(), VIP)), "passes");
     assert_eq!(it.reached(), 0);
     it.host.change(&router("fw2", 2));
@@ -260,7 +254,6 @@ fn who_goes_or_is_named_no_more_has_it_no_more() {
     assert_eq!(it.holders(), has("", ""));
     assert_eq!(it.sends(0, &vrrp([192, 0, 2, 1])), "passes");
     assert_eq!(it.holders(), has("fw1", ""));
-    // The same address in another segment is a different address.
     it.host.change(&router("fw1", 1).replace("segment = 7", "segment = 8"));
     assert_eq!(it.holders(), has("", ""));
     // When no contract names the addresses, any vNIC may use them.

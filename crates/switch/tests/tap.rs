@@ -1,5 +1,5 @@
-//! Taps: the kernel's network stack on one side, synthetic guests on the other. Each test runs in its own
-//! network namespace.
+//! Taps: the kernel's network stack on one side, synthetic guests on the other, in a network namespace per
+//! test.
 
 mod harness;
 
@@ -16,12 +16,10 @@ use tidegate_frontend::front_end::Options;
 const UDP4: Kind = Kind { v6: false, tcp: false };
 const TCP4: Kind = Kind { v6: false, tcp: true };
 
-/// Returns the options of a guest with `features` and buffers for super-frames.
 fn big(features: u64) -> Options {
     Options { features: Options::default().features | features, buffer_size: 70_000, ..ring(64) }
 }
 
-/// Returns a kernel socket behind the tap, on the port that the test frames go to.
 fn socket(host: &str) -> UdpSocket {
     let socket = UdpSocket::bind((host, 0x2000)).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -153,7 +151,6 @@ fn over_its_limit_a_tap_waits_in_a_bounded_pool() {
         });
         assert!(host.stats("tg0").throttled);
         assert!(sent >= 2000, "4 MB hold more than {sent} frames of 1442 bytes");
-        // Waiting frames stay in order, and go when the limit allows.
         let (mut received, mut last) = (0, None);
         let mut receive = |b: &mut Guest| {
             received += b.each(|frame| {
@@ -228,7 +225,6 @@ fn a_tap_that_is_down_or_gone_is_told_apart() {
         let frame = udp(c.mac(), b.mac(), b"others go on");
         b.send(&frame);
         assert_eq!(c.receive(), frame);
-        // A new tap of the same name takes the place of the old one.
         drop(socket);
         let vnic_of_tap = tap(&host, &toml);
         let socket = self::socket("10.0.0.1");

@@ -13,8 +13,8 @@ pub struct Attempt {
     pub name: &'static str,
     pub call: i64,
     pub arguments: fn(&Held) -> Arguments,
-    /// Whether the call works for any user where nothing forbids it. Such calls are tried unconfined first,
-    /// so that a denial proves something.
+    /// Whether any user may make the call. Such calls are first tried unconfined, so that a denial proves
+    /// something.
     pub works: bool,
 }
 
@@ -33,7 +33,6 @@ pub struct Held {
     abstract_own: Box<libc::sockaddr_un>,
     victim: CString,
     new: CString,
-    /// Pointers of an argument vector.
     argv: Box<[usize; 3]>,
     scratch: Box<[u64; 64]>,
 }
@@ -85,7 +84,6 @@ impl Held {
     }
 }
 
-/// Returns the abstract address of a process of this test (unix(7)).
 pub fn abstract_address(pid: u32) -> libc::sockaddr_un {
     let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
     for (to, from) in address.sun_path[1..].iter_mut().zip(format!("tidegate-confine-{pid:010}").bytes()) {
@@ -94,7 +92,7 @@ pub fn abstract_address(pid: u32) -> libc::sockaddr_un {
     address
 }
 
-/// Length of an [`abstract_address`]: the family, a NUL and the name.
+/// Family, NUL and name.
 pub const ABSTRACT_LEN: usize = 2 + 1 + 27;
 
 /// Makes the call. Returns the error number if it fails.
@@ -139,7 +137,7 @@ macro_rules! attempts {
     };
 }
 
-/// The attempts. `false` marks calls that do not work for every user, or would harm the host.
+/// `false` marks calls that do not work for every user, or would harm the host.
 #[rustfmt::skip]
 pub const ATTEMPTS: &[Attempt] = attempts![
     // Files.
@@ -252,7 +250,6 @@ pub const ATTEMPTS: &[Attempt] = attempts![
     "change a tap", false, SYS_ioctl, |h| [0, 0x4004_54ca, h.scratch()];
 ];
 
-/// Calls that only x86_64 has.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 pub const OLDER: &[Attempt] = attempts![

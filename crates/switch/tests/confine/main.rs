@@ -5,8 +5,8 @@
 //!      └──"worker 17"──▶ its stdin ──▶ attempt 17 on its worker ──▶ stdout ──"denied 1, 18 violations"
 //! ```
 //!
-//! The switch process is this program, started again. It needs the main thread to itself and calls what
-//! `tidegate switch` calls; so this test has no libtest, and only prints in its format.
+//! The switch process is this program again: it needs the main thread to itself, so this test prints in
+//! libtest's format without libtest.
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -39,7 +39,6 @@ use vhost::vhost_user::message::FrontendReq;
 /// Environment variable: how the process confines itself. Unset in the test itself.
 const ROLE: &str = "TIDEGATE_TEST_CONFINE";
 
-/// Threads that make an attempt.
 const THREADS: [&str; 3] = ["worker", "main", "late"];
 
 fn main() {
@@ -78,7 +77,6 @@ fn main() {
     std::process::exit(i32::from(failed > 0));
 }
 
-/// Runs the process under test: a switch with an intruder.
 fn be_switch(role: &str) {
     let mut words = std::env::args().skip(1);
     let mut word = || words.next().unwrap();
@@ -100,7 +98,6 @@ fn be_switch(role: &str) {
         std::thread::spawn(std::thread::park);
         return println!("{}", confine::enclose(None).unwrap_err());
     }
-    // As in `tidegate switch`.
     let _log = tidegate_log::init(0);
     tidegate_log::hold();
     let enclosed = server::enclose(&options).unwrap();
@@ -156,7 +153,6 @@ fn needed() -> std::io::Result<()> {
     rustix::io::pwrite(&file, b"header", 0)?;
     fcntl_add_seals(&file, SealFlags::SHRINK)?;
     fcntl_get_seals(&file)?;
-    // Each thread leaves the CPUs of the workers.
     rustix::thread::sched_setaffinity(None, &rustix::thread::sched_getaffinity(None)?)?;
     let (protection, anywhere) = (ProtFlags::READ | ProtFlags::WRITE, std::ptr::null_mut());
     // SAFETY: replaces a page of a new mapping by an anonymous page, and unmaps the mapping.
@@ -187,7 +183,6 @@ fn needed() -> std::io::Result<()> {
     Ok(())
 }
 
-/// The process under test, as the test sees it.
 struct Suspect {
     child: Child,
     orders: ChildStdin,
@@ -218,7 +213,6 @@ impl Suspect {
         Self { child, orders, answers, dir, _listener: listener, _abstract: abstract_listener() }
     }
 
-    /// Starts a process and waits until it is up.
     fn up(role: &str) -> Self {
         let mut suspect = Self::start(role);
         let said = suspect.line();
@@ -237,7 +231,7 @@ impl Suspect {
         self.line()
     }
 
-    /// Returns the error number (0: the call worked) and the violations so far.
+    /// Returns the error number (0: success) and the violations so far.
     fn answer(&mut self, thread: &str, number: usize) -> (i32, u64) {
         let said = self.order(thread, number);
         let parsed = said.split_once(' ').and_then(|(e, n)| Some((e.parse().ok()?, n.parse().ok()?)));
@@ -252,7 +246,6 @@ impl Suspect {
         Client::connect(&self.dir.path().join("switch.sock")).unwrap()
     }
 
-    /// Connects a guest to a new port.
     fn guest(&self, client: &mut Client, name: &str, n: u8) -> Guest {
         let path = self.dir.path().join(format!("{name}.sock"));
         let _ = fs::remove_file(&path);
@@ -291,7 +284,6 @@ impl Drop for Suspect {
     }
 }
 
-/// Listens at this process's abstract address.
 fn abstract_listener() -> OwnedFd {
     // SAFETY: plain calls with valid arguments; the descriptor is new, not owned elsewhere.
     unsafe {
@@ -304,7 +296,6 @@ fn abstract_listener() -> OwnedFd {
     }
 }
 
-/// Sends a frame from `a` to `b`, and one back.
 #[track_caller]
 fn frames_flow(a: &mut Guest, b: &mut Guest, mark: &[u8]) {
     for (from, to) in [(0, 1), (1, 0)] {
@@ -313,17 +304,17 @@ fn frames_flow(a: &mut Guest, b: &mut Guest, mark: &[u8]) {
         guests[from].send(&frame);
         let [a, b] = guests;
         let receiver = if to == 0 { a } else { b };
-        // The announcement of a new port may come first.
+        // An announcement may come first.
         while receiver.receive() != frame {}
     }
 }
 
-/// Checks that the attempts work unconfined; otherwise a denial would prove nothing.
+/// A denial proves nothing for a call that never works.
 fn what_is_forbidden_works_where_it_is_not() {
     let mut tried = 0;
     for (number, Attempt { name, works, .. }) in attempts::all().into_iter().enumerate() {
         if *works {
-            // Each attempt gets its own process, since many change the process or replace its program.
+            // A process each: many attempts change or replace it.
             let said = Suspect::up("open").order("main", number);
             assert!(said == "0 0" || said == "escaped", "unconfined, one cannot {name}: {said}");
             tried += 1;
@@ -357,7 +348,7 @@ fn a_compromised_switch_cannot() {
     let (_, stats, _) = client.hello().unwrap();
     assert_eq!(stats.denied_calls(), expected, "what the agent is told");
 
-    // The log names each violation with its thread up to a limit, and then only counts them.
+    // The log names each violation up to a limit, then only the count.
     let told = Instant::now();
     let log = loop {
         let log = suspect.log();
@@ -438,7 +429,7 @@ fn every_thread_is_confined() {
     }
 }
 
-/// Landlock is one layer below the filter. It answers EACCES for files and ports, EPERM for the rest.
+/// Landlock alone, without the filter above it, answers EACCES for files and ports, EPERM for the rest.
 fn landlock_alone_closes_files_ports_and_processes() {
     // SAFETY: only asks for the interface's version (LANDLOCK_CREATE_RULESET_VERSION).
     let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, 1) };
@@ -522,8 +513,7 @@ fn what_it_needs_is_allowed() {
     assert_eq!(answer, (0, 0), "{}", suspect.log());
 }
 
-/// The switch checks descriptors without files of /proc, and without calls that a file system may never
-/// answer.
+/// Without files of /proc, and without calls that a file system may never answer.
 fn objects_are_told_apart() {
     let mut suspect = Suspect::up("confined");
     let mut client = suspect.client();
@@ -557,7 +547,6 @@ fn objects_are_told_apart() {
     drop(waiters);
     let (mut a, mut b) = (suspect.guest(&mut client, "a", 1), suspect.guest(&mut client, "b", 2));
     frames_flow(&mut a, &mut b, b"others");
-    // The filter denies none of these checks.
     assert_eq!(suspect.answer("clone3", 0).1, 0, "{}", suspect.log());
 }
 

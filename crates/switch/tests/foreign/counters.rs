@@ -1,5 +1,4 @@
-//! Event counters: the switch accepts only true eventfds, and no worker waits because many threads wait for
-//! one.
+//! The switch accepts only true eventfds, and no worker waits for the many threads that wait on one.
 
 use crate::harness::{TestSwitch, contract, vnic};
 use crate::pulse::{Attacked, Pulse, keeps};
@@ -10,14 +9,14 @@ use tidegate_evidence::Connection;
 use tidegate_frontend::attack::counters::silent_kick_waiters;
 use tidegate_frontend::attack::{Attack, Target};
 
-/// Least share of the neighbours' frames in time beside hostile counters, relative to the share alone.
-/// Without a guard it is at most a fifth.
+/// Least share of frames in time beside hostile counters, relative to alone. Without a guard it is at most
+/// a fifth.
 const KEPT: f64 = 0.6;
 
 fn beside(attacked: impl Fn(PathBuf) -> Attacked) {
     let host = TestSwitch::new(1);
     let pulse = Pulse::start(&host);
-    // Each try has its own port, since the port of the last try may be in quarantine.
+    // Each try has its own port, since the last one's may be in quarantine.
     let mut tries = 0;
     keeps(&pulse, KEPT, || {
         tries += 1;
@@ -55,7 +54,7 @@ fn who_waits_for_a_silent_kick_is_not_waited_for_by_neighbours() {
     });
 }
 
-/// After three events the port is in quarantine, for the reported time and reason.
+/// After three events.
 #[test]
 fn a_port_is_quarantined_and_says_why() {
     let host = TestSwitch::new(1);
@@ -81,7 +80,6 @@ fn a_port_is_quarantined_and_says_why() {
     assert!(port.thrown_out.contains_key("held") || port.thrown_out.contains_key("message"), "{port:?}");
     assert_eq!(port.held.quarantines, 1);
     pulse.beats();
-    // No other port had an event.
     assert!(
         host.switch
             .ports()

@@ -1,8 +1,8 @@
-//! A file system in a process (FUSE) with one file, which answers or falls silent.
+//! A FUSE file system with one file, which answers or falls silent.
 //!
-//! A thread with its own copy of the descriptor table serves it. When the process is killed, the end of
-//! that thread closes the device, and the kernel answers all waiting requests. If all threads shared the
-//! device's descriptor, threads that wait for an answer would keep the device open and never end.
+//! Its thread has its own descriptor table. When the process is killed, the end of the thread closes the
+//! device, and the kernel answers all requests. In a shared table, threads that wait for an answer would
+//! keep the device open and never end.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -33,8 +33,7 @@ pub struct Mount {
     silent: Arc<AtomicBool>,
 }
 
-/// Holds back all answers while it exists. Drop it before the mount's files, since closing a file also
-/// sends a request.
+/// Holds back all answers. Drop it before the mount's files, since closing a file sends a request.
 #[must_use = "it speaks again when this is dropped"]
 pub struct Silence(Arc<AtomicBool>);
 
@@ -45,7 +44,6 @@ impl Drop for Silence {
 }
 
 impl Mount {
-    /// Mounts the file system and serves it in a thread.
     pub fn new() -> Self {
         let folder = std::env::temp_dir().join(format!("tidegate-fuse-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -63,12 +61,11 @@ impl Mount {
         Self { folder, silent }
     }
 
-    /// Opens the file.
     pub fn file(&self) -> File {
         File::options().read(true).write(true).open(self.folder.join("memory")).unwrap()
     }
 
-    /// Holds back all answers until the result is dropped; then the held requests are answered too.
+    /// Holds back all answers until the result is dropped.
     pub fn fall_silent(&self) -> Silence {
         self.silent.store(true, Ordering::Relaxed);
         Silence(self.silent.clone())
@@ -100,7 +97,6 @@ fn mount(folder: &Path) -> File {
     device
 }
 
-/// Answers requests on `device` until it is unmounted; during a silence, holds them back.
 fn serve(device: &File, silent: &AtomicBool) {
     let (mut request, mut held_back) = (vec![0; 1 << 17], Vec::new());
     loop {

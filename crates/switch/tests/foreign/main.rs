@@ -1,5 +1,5 @@
-//! Objects that front ends share: their kind, how long the kernel works on them, and the time to close
-//! them. None of it delays a neighbour.
+//! Objects that front ends share: their kind, the kernel's work on them, the time to close them. None
+//! delays a neighbour.
 //!
 //! ```text
 //!  hostile ── counters with 300,000 waiters, memory with holes, sockets that linger ──▶ ┌────────┐

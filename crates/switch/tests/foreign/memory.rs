@@ -1,5 +1,4 @@
-//! Guest memory: a port whose pages are missing bears the cost, and the switch refuses files that are not
-//! memory.
+//! A port whose pages are missing bears the cost, and the switch refuses files that are not memory.
 
 use crate::closing::upgrade;
 use crate::fuse;
@@ -24,7 +23,6 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
 /// Bytes punched out at once: enough for each hole to be an event.
 const PUNCHED: u64 = 512 << 20;
 
-/// Sends `len` bytes of the guest's memory at `at`. Returns whether the ring had room.
 fn send_from(front: &mut FrontEnd, at: u64, len: usize) -> bool {
     let ring = front.ring(1);
     while ring.reap().is_some() {}
@@ -40,7 +38,7 @@ fn holes_are_punched_at_the_expense_of_whoever_punches_them() {
     punched_at_their_expense(attack::memory::punch_holes);
 }
 
-/// By its block count the file has no holes: it has other blocks behind its end.
+/// By its block count the file has no holes: it has blocks behind its end.
 #[test]
 fn holes_that_are_hidden_are_found() {
     punched_at_their_expense(attack::memory::punch_holes_unseen);
@@ -62,14 +60,13 @@ fn punched_at_their_expense(attack: fn(&Target<'_>, u64) -> std::io::Result<()>)
     }
     let reason = host.port("hostile").held.quarantine.unwrap().reason;
     assert!(reason.contains("waited") && reason.contains("page of the guest's memory"), "{reason}");
-    // The punching continues, but delays no worker any more.
     keeps(&pulse, 0.6, || pulse.in_time(Duration::from_secs(2)));
     attacked.end();
     let others = host.switch.ports().into_iter().filter(|port| port.vnic.name != "hostile");
     assert!(others.clone().all(|port| port.held.events == 0), "{:?}", others.collect::<Vec<_>>());
 }
 
-/// Imitates QEMU's balloon: punches out pages that the guest gave up, and uses them again after deflation.
+/// Punches out pages that the guest gave up, and uses them again, as QEMU's balloon does.
 #[test]
 fn a_balloon_is_no_attack() {
     const ABOVE: u64 = 64 << 20;
@@ -77,7 +74,7 @@ fn a_balloon_is_no_attack() {
     let options = Options { memory_size: 256 << 20, ..ring(256) };
     let mut guest = host.guest_with(&vnic("balloon", 3, ""), options);
     let mut peer = host.guest_with(&vnic("peer", 4, ""), ring(1024));
-    // Another guest attacks with holes, so that the worker looks for the owner of the holes.
+    // A real attack, so that the worker looks for the owner of holes.
     host.add(&contract(&vnic("hostile", 5, "")));
     let punch = |socket: std::path::PathBuf, stop: &AtomicBool, steps: &std::sync::atomic::AtomicU64| {
         attack::memory::punch_holes(&Target { socket: &socket, stop, steps }, PUNCHED)
@@ -101,7 +98,7 @@ fn a_balloon_is_no_attack() {
         let (start, mut sent, mut got, mut n) = (Instant::now(), 0u64, 0, 0u64);
         let frame = with_header(12, [0; 12], &udp(peer.mac(), guest.mac(), &[7; 1000]));
         while start.elapsed() < Duration::from_secs(6) {
-            // After deflation the pages are back, newly allocated, and the guest sends frames from them.
+            // After deflation the pages are new, and frames come from them.
             n += 1;
             let at = ABOVE + n * 4096 * 513 % (memory.size() - ABOVE - 8192);
             memory.write(at, &frame);
@@ -118,7 +115,6 @@ fn a_balloon_is_no_attack() {
     assert_eq!(host.port("peer").held.events, 0);
 }
 
-/// When other threads take the worker's CPU, the worker is late, but the switch blames no port's memory.
 #[test]
 fn a_worker_without_a_cpu_blames_nobody() {
     let cpu = rustix::thread::sched_getcpu();
@@ -143,14 +139,13 @@ fn a_worker_without_a_cpu_blames_nobody() {
             std::thread::sleep(Duration::from_millis(20));
         }
     });
-    // Without that permission the thread takes turns with the worker; the effect is the same but slower.
+    // Without that permission the effect is the same, but slower.
     println!("the CPU is taken by a real-time thread: {}", is_realtime.recv().unwrap());
     let (start, mut n) = (Instant::now(), 0u64);
     let memory = a.front.memory().clone();
     let frame = with_header(12, [0; 12], &udp(b.mac(), a.mac(), &[7; 1000]));
     while start.elapsed() < Duration::from_secs(6) {
         n += 1;
-        // A page that no thread has touched yet, as long as there are such pages.
         let at = (8 << 20) + n * 4096 % (48 << 20);
         memory.write(at, &frame);
         send_from(&mut a.front, at, frame.len());
@@ -166,7 +161,6 @@ fn a_worker_without_a_cpu_blames_nobody() {
     }
 }
 
-/// Shares `file` in addition to the guest's own memory.
 fn share(front: &mut FrontEnd, file: impl AsFd, bytes: u64) -> Result<(), String> {
     let memory = front.memory().clone();
     let own = VhostUserMemoryRegionInfo {
@@ -219,13 +213,11 @@ fn on_a_disk_a_deadline_is_refused_and_others_are_carried() {
     host.until(|| host.port("c").connection == Connection::Waiting);
     let why = host.port("c").last_error.unwrap();
     assert!(why.contains("is on a disk") && why.contains("deadline"), "{why}");
-    // After this guest has left, the contract may have a deadline.
     drop(a);
     host.until(|| host.port("a").connection == Connection::Waiting);
     host.change(&vnic("a", 1, limits));
 }
 
-/// A file system in a process falls silent: neither the port nor its removal waits for it.
 #[test]
 fn memory_of_a_file_system_in_a_process_is_refused() {
     in_mounts("memory::memory_of_a_file_system_in_a_process_is_refused", || {
@@ -241,7 +233,6 @@ fn memory_of_a_file_system_in_a_process_is_refused() {
         assert!(why.contains("not memory but on FUSE"), "{why}");
         drop((front, file));
 
-        // Now the file system does not even answer which kind it is.
         host.until(|| host.port("hostile").connection == Connection::Waiting);
         let mut front = FrontEnd::connect(host.socket("hostile"), Options::default()).unwrap();
         let file = fuse.file();
@@ -257,8 +248,7 @@ fn memory_of_a_file_system_in_a_process_is_refused() {
     });
 }
 
-/// A message may carry a descriptor that it does not need. Closing it sends a request to a silent file
-/// system.
+/// A message may carry a descriptor that it does not need, and whose closing asks a silent file system.
 #[test]
 fn a_file_that_nobody_wants_keeps_neither_a_removal_nor_an_upgrade_waiting() {
     const AT_ONCE: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! Two honest guests that exchange a frame each millisecond, and the share of frames in time.
+//! Two honest guests with a frame each millisecond, and the share of frames in time.
 
 use crate::harness::{Guest, TestSwitch, ring, udp, vnic};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use tidegate_frontend::attack::Attack;
 
 /// Pause between two frames.
 const EVERY: Duration = Duration::from_millis(1);
-/// Largest delay of a frame in time: far above an ordinary loop, far below the length of the attacks.
+/// Largest delay of a frame in time: far above an ordinary loop, far below an attack's.
 const IN_TIME: Duration = Duration::from_millis(20);
 
 /// When each frame was due, and its delay if it arrived.
@@ -32,7 +32,6 @@ impl Pulse {
         Self { log, over, thread: Some(thread) }
     }
 
-    /// Returns the share of frames in time during `time`.
     pub fn in_time(&self, time: Duration) -> f64 {
         let begin = Instant::now();
         std::thread::sleep(time);
@@ -41,7 +40,7 @@ impl Pulse {
         let log = self.log.lock().unwrap();
         let here: Vec<_> = log.iter().filter(|(due, _)| (begin..end).contains(due)).collect();
         let in_time = here.iter().filter(|(_, took)| took.is_some_and(|took| took <= IN_TIME)).count();
-        // A frame that was not even sent is not in time either.
+        // A frame that was not sent is not in time either.
         in_time as f64 / (time.as_micros() as f64 / EVERY.as_micros() as f64)
     }
 
@@ -85,7 +84,6 @@ fn beat(a: &mut Guest, b: &mut Guest, log: &Log, over: &AtomicBool) {
     }
 }
 
-/// An attack that runs in a thread.
 pub struct Attacked {
     steps: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
@@ -127,10 +125,7 @@ impl Attacked {
         self.steps.load(Ordering::Relaxed)
     }
 
-    /// Ends the attack.
-    ///
-    /// # Panics
-    /// The machine did not allow it.
+    /// Ends the attack, which this machine must have allowed.
     pub fn end(mut self) {
         self.over.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap().expect("this machine lets it attack");
@@ -144,8 +139,8 @@ impl Drop for Attacked {
     }
 }
 
-/// Checks that neighbours have at least `kept` of the share in time that they have alone, while `beside`
-/// runs. Measures up to three times, since the machine may be busy.
+/// Checks that the share in time, while `beside` runs, is at least `kept` of the share alone. Three tries,
+/// since the machine may be busy.
 #[track_caller]
 pub fn keeps(pulse: &Pulse, kept: f64, mut beside: impl FnMut() -> f64) {
     let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! The switch refuses one front end's demands above its quota, and has enough left for the others.
+//! A front end's demands above its quota are refused, and enough is left for the others.
 
 use crate::harness::{TestSwitch, contract, vnic};
 use crate::pulse::{Attacked, Pulse};
@@ -43,7 +43,6 @@ fn nobody_takes_all_addresses() {
     attacked.into_iter().for_each(Attacked::end);
 }
 
-/// The switch refuses more regions than a table may have, and regions longer than their file.
 #[test]
 fn regions_are_few_and_within_their_files() {
     let host = TestSwitch::new(1);
@@ -82,7 +81,7 @@ fn what_was_shared_is_given_back() {
             share_sparse(&mut front, file.as_fd(), &[600 << 30]).unwrap();
         }
         drop(front);
-        // The port serves one front end at a time, and would turn another one away.
+        // A port serves one front end at a time.
         host.until(|| host.port("guest").connection == Connection::Waiting);
     }
 }

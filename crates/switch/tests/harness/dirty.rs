@@ -12,16 +12,13 @@ use vhost::{VhostBackend, VhostUserDirtyLogRegion};
 /// VHOST_F_LOG_ALL.
 const LOG_ALL: u64 = 1 << 26;
 
-/// Page numbers.
 pub type Pages = BTreeSet<u64>;
 
-/// Returns the options of a guest that can migrate.
 pub fn migrating(options: Options) -> Options {
     let more = VhostUserProtocolFeatures::LOG_SHMFD | VhostUserProtocolFeatures::RARP;
     Options { protocol_features: options.protocol_features | more, ..options }
 }
 
-/// A dirty log.
 pub struct Log {
     pub memory: SharedMemory,
     /// Size that the front end passes to the back end (bytes).
@@ -29,7 +26,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Makes a log for all of the guest's memory, less `short` bytes.
+    /// Makes a log for all guest memory, less `short` bytes.
     pub fn new(front: &FrontEnd, short: u64) -> Self {
         let size = front.memory().size().div_ceil(8 * PAGE) - short;
         let memory = SharedMemory::new(0, (size as usize).next_multiple_of(PAGE as usize)).unwrap();
@@ -51,7 +48,6 @@ impl Log {
         front.protocol().unwrap().set_features(features | LOG_ALL).map_err(|error| error.to_string())
     }
 
-    /// Clears LOG_ALL.
     pub fn stop(front: &mut FrontEnd) {
         let features = front.features();
         front.protocol().unwrap().set_features(features).unwrap();
@@ -70,19 +66,16 @@ impl Log {
     }
 }
 
-/// Returns a copy of the guest's memory.
 pub fn snapshot(front: &FrontEnd) -> Vec<u8> {
     front.memory().bytes(0, front.memory().size() as usize)
 }
 
-/// Returns the pages that differ from `before`.
 pub fn changed(before: &[u8], front: &FrontEnd) -> Pages {
     let after = snapshot(front);
     let pages = before.chunks(PAGE as usize).zip(after.chunks(PAGE as usize));
     (0..).zip(pages).filter(|(_, (before, after))| before != after).map(|(page, _)| page).collect()
 }
 
-/// Copies pages of the guest's memory, as a migration does.
 pub fn copy(front: &FrontEnd, pages: &Pages, to: &mut [u8]) {
     for page in pages {
         let at = (page * PAGE) as usize;

@@ -25,7 +25,6 @@ const PROTOCOLS: [u8; 4] = [17, 1, 47, 132];
 impl Flood {
     pub const ALL: [Self; 4] = [Self::OneFlow, Self::ManyFlows, Self::SuperFrames, Self::EcnLies];
 
-    /// Returns the sender's options, with rings of `queue_size` entries.
     pub fn options(self, queue_size: u16) -> Options {
         let usual = ring(queue_size);
         match self {
@@ -36,14 +35,13 @@ impl Flood {
         }
     }
 
-    /// Returns the virtio header and the bytes of frame `number`.
     pub fn frame(self, number: u32, to: [u8; 6], from: [u8; 6]) -> ([u8; 12], Vec<u8>) {
         let plain = |frame| ([0; 12], frame);
         match self {
             Self::OneFlow => plain(udp(to, from, &[7; 1400])),
             Self::ManyFlows => {
                 let mut frame = udp(to, from, &[7; 18]);
-                // Writes the ports; there is no UDP checksum.
+                // The ports; there is no UDP checksum.
                 frame[34..38].copy_from_slice(&number.to_be_bytes());
                 plain(frame)
             }
@@ -60,20 +58,19 @@ impl Flood {
                 frame[24..26].fill(0);
                 let sum = checksum(&frame[14..34]);
                 frame[24..26].copy_from_slice(&sum.to_be_bytes());
-                // Tells the receiver the original code.
+                // For the receiver.
                 frame[60] = code;
                 plain(frame)
             }
         }
     }
 
-    /// Checks a frame that arrived.
     #[track_caller]
     pub fn check(self, frame: &[u8]) {
         assert_eq!(checksum(&frame[14..34]), 0, "the header's checksum");
         let code = frame[15] & 3;
         match self {
-            // The switch marks only frames with an ECN-capable code, and never clears a mark.
+            // Only ECN-capable frames get a mark, and none loses one.
             Self::EcnLies => {
                 let said = frame[60];
                 assert!(code == said || code == 3 && said != 0, "{said} became {code}");

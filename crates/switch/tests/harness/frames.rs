@@ -22,7 +22,6 @@ pub const HOST_USO: u64 = 1 << 56;
 /// All offloads that a sender may leave to the switch.
 pub const SENDER: u64 = CSUM | HOST_TSO4 | HOST_TSO6 | HOST_ECN | HOST_USO;
 
-/// The fields of a virtio_net_hdr that the tests check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     pub flags: u8,
@@ -45,7 +44,7 @@ impl Header {
         bytes
     }
 
-    /// Reads the header of a received frame, 10 or 12 bytes.
+    /// Reads a header of 10 or 12 bytes.
     pub fn read(bytes: &[u8]) -> Self {
         let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         Self {
@@ -59,7 +58,6 @@ impl Header {
     }
 }
 
-/// IP version and L4 protocol of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     pub v6: bool,
@@ -95,7 +93,7 @@ impl Kind {
         self.l4() + if self.tcp { 20 } else { 8 }
     }
 
-    /// Returns the receive features with which a super-frame of this kind arrives whole.
+    /// Returns the features with which a super-frame of this kind arrives whole.
     pub fn guest_features(self) -> u64 {
         GUEST_CSUM
             | match (self.tcp, self.v6) {
@@ -106,8 +104,8 @@ impl Kind {
             }
     }
 
-    /// Returns a frame without its L4 checksum, and its virtio header. If the payload is longer than
-    /// `gso_size`, the frame is a super-frame.
+    /// Returns a frame without its L4 checksum, and its virtio header; a super-frame if the payload exceeds
+    /// `gso_size`.
     pub fn frame(self, dst: [u8; 6], src: [u8; 6], payload: &[u8], gso_size: u16) -> (Header, Vec<u8>) {
         let l4_len = self.headers() - self.l4() + payload.len();
         let mut frame = [&dst[..], &src[..]].concat();
@@ -161,8 +159,7 @@ impl Kind {
         bytes
     }
 
-    /// Checks lengths and checksums of a complete frame. Returns TCP's sequence number (0 for UDP) and the
-    /// payload.
+    /// Checks a complete frame. Returns TCP's sequence number (0 for UDP) and the payload.
     #[track_caller]
     pub fn complete(self, frame: &[u8]) -> (u32, Vec<u8>) {
         let l4_len = frame.len() - self.l4();

@@ -12,7 +12,6 @@ use tidegate_switch::server::{Switch, replace, session};
 use tidegate_switch::vhost_user::listener::Restored;
 use tidegate_switch::vhost_user::saved::{Descriptors, SavedConnection};
 
-/// Serves the switch at a control socket, and returns the socket's path.
 pub fn control(host: &TestSwitch) -> PathBuf {
     let path = host.socket("control");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -26,8 +25,7 @@ pub fn control(host: &TestSwitch) -> PathBuf {
     path
 }
 
-/// Waits until `done`. Unlike `TestSwitch::until`, it works with a switch that has retired, which no longer
-/// reports its ports.
+/// As `TestSwitch::until`, but works with a switch that has retired and no longer reports its ports.
 #[track_caller]
 pub fn until(mut done: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
@@ -72,7 +70,7 @@ impl Known {
     }
 }
 
-/// Restores the ports in `next`. The old switch has retired and stays quiet, as if it were dead.
+/// Restores the ports in `next` while the old switch stays retired, as if dead.
 pub fn restore(next: &Arc<Switch>, path: &Path, contracts: &[String]) {
     let mut client = Client::connect(path).unwrap();
     let (_, counters, statistics) = client.hello().unwrap();

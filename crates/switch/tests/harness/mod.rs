@@ -28,16 +28,15 @@ pub mod netns;
 pub mod rate;
 pub mod report;
 
-/// Longest time that a test waits for what should happen at once.
+/// Longest wait for what should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether guests negotiate packed rings, as in the tests of `packed.rs`.
+/// Whether guests have packed rings, as in `packed.rs`.
 pub fn packed() -> bool {
     env!("CARGO_CRATE_NAME") == "packed"
 }
 
-/// Lets one switch run at a time, since workers and guests poll and would disturb each other's
-/// measurements.
+/// One switch at a time: workers and guests poll, and would disturb each other.
 static ALONE: Mutex<()> = Mutex::new(());
 
 pub struct TestSwitch {
@@ -52,12 +51,11 @@ impl TestSwitch {
         Self::start(workers, &[], None)
     }
 
-    /// Starts a switch with its workers on these CPUs.
     pub fn on(workers: usize, cpus: &[usize]) -> Self {
         Self::start(workers, cpus, None)
     }
 
-    /// Starts a switch with workers under SCHED_FIFO at this priority, if the system grants it.
+    /// Starts workers under SCHED_FIFO at this priority, if granted.
     pub fn with_priority(workers: usize, priority: Option<u8>) -> Self {
         Self::start(workers, &[], priority)
     }
@@ -88,7 +86,6 @@ impl TestSwitch {
         fd
     }
 
-    /// Makes a port and connects a guest to it.
     pub fn guest(&self, toml: &str) -> Guest {
         self.guest_with(toml, Options::default())
     }
@@ -99,7 +96,6 @@ impl TestSwitch {
         self.connect(vnic, options)
     }
 
-    /// Connects a guest to an existing port.
     pub fn connect(&self, vnic: Vnic, mut options: Options) -> Guest {
         if packed() {
             options.features |= RING_PACKED;
@@ -110,7 +106,6 @@ impl TestSwitch {
         Guest { vnic, front }
     }
 
-    /// Changes a contract while the port runs.
     pub fn change(&self, toml: &str) {
         self.switch.set_port(contract(toml), Connect::Keep).unwrap();
     }
@@ -139,7 +134,6 @@ impl TestSwitch {
     }
 }
 
-/// A vNIC and the guest on it.
 pub struct Guest {
     pub vnic: Vnic,
     pub front: FrontEnd,
@@ -153,20 +147,17 @@ impl Guest {
         assert!(self.front.send(0, &bytes), "transmit ring is full");
     }
 
-    /// Sends a frame if the ring has room.
     pub fn send_or_drop(&mut self, frame: &[u8]) {
         let bytes = with_header(self.front.header_len(), [0; 12], frame);
         self.front.send(0, &bytes);
     }
 
-    /// Sends a frame behind the given virtio header.
     #[track_caller]
     pub fn send_with(&mut self, header: [u8; 12], frame: &[u8]) {
         let bytes = with_header(self.front.header_len(), header, frame);
         assert!(self.front.send(0, &bytes), "transmit ring is full");
     }
 
-    /// Receives the next frame, without its virtio header.
     #[track_caller]
     pub fn receive(&mut self) -> Vec<u8> {
         self.receive_with_header().1
@@ -189,20 +180,19 @@ impl Guest {
         (0..usize::from(self.vnic.queues)).find_map(|pair| self.front.receive(pair))
     }
 
-    /// Receives all frames that wait. Returns their number.
+    /// Receives all waiting frames. Returns their number.
     pub fn drain(&mut self) -> usize {
         std::iter::from_fn(|| self.try_receive()).count()
     }
 
-    /// Receives all frames that wait. Returns their bytes.
+    /// Receives all waiting frames. Returns their bytes.
     pub fn drain_bytes(&mut self) -> u64 {
         let mut bytes = 0;
         self.each(|frame| bytes += frame.len() as u64);
         bytes
     }
 
-    /// Receives all frames that wait. Calls `visit` with each frame without its virtio header, and returns
-    /// their number.
+    /// Calls `visit` with each waiting frame, without its virtio header. Returns their number.
     pub fn each(&mut self, mut visit: impl FnMut(&[u8])) -> usize {
         let (header, mut count, mut bytes) = (self.front.header_len(), 0, Vec::new());
         for pair in 0..usize::from(self.vnic.queues) {
@@ -219,7 +209,7 @@ impl Guest {
         self.fill_with([0; 12], || frame.to_vec())
     }
 
-    /// As [`fill`](Self::fill), with each frame made anew, behind `header`.
+    /// As [`fill`](Self::fill), with new frames behind `header`.
     pub fn fill_with(&mut self, header: [u8; 12], mut frame: impl FnMut() -> Vec<u8>) -> usize {
         let len = self.front.header_len();
         let room = self.ring_size() - self.front.in_flight(0);
@@ -243,13 +233,12 @@ pub fn with_header(len: usize, header: [u8; 12], frame: &[u8]) -> Vec<u8> {
     [&header[..len], frame].concat()
 }
 
-/// Parses a contract.
 pub fn contract(toml: &str) -> Vnic {
     let document = tidegate_contract::parse(toml, "test").unwrap();
     document.vnics.into_iter().next().unwrap().value
 }
 
-/// Returns a contract of a vhost-user port in segment 7 with the n-th MAC and further lines.
+/// Returns a vhost-user contract in segment 7 with the n-th MAC and further lines.
 pub fn vnic(name: &str, n: u8, lines: &str) -> String {
     format!(
         "[vnic.{name}]\nattach = {{ vhost-user = \"/tmp/unused-{name}.sock\" }}\n\
@@ -257,13 +246,12 @@ pub fn vnic(name: &str, n: u8, lines: &str) -> String {
     )
 }
 
-/// Returns the options of a guest with rings of `queue_size` entries.
 pub fn ring(queue_size: u16) -> Options {
     Options { queue_size, ..Options::default() }
 }
 
-/// Runs greedy senders, each with copies of its frame, and a receiver that takes all frames, for `time`.
-/// Returns the bytes received from each sender, and the actual time.
+/// Runs greedy senders with copies of their frames for `time`. Returns the bytes received from each, and
+/// the actual time.
 pub fn pump(
     time: Duration,
     senders: &mut [(&mut Guest, Vec<u8>)],
@@ -301,8 +289,7 @@ pub fn pump_seen(
     (received, start.elapsed())
 }
 
-/// Numbered frames from one guest to another, of which none may be lost. Fewer frames are on the way than
-/// the receiver has buffers, so a late test thread loses none.
+/// Numbered frames, none of which may be lost: fewer are on the way than the receiver has buffers.
 pub struct Stream {
     to: [u8; 6],
     from: [u8; 6],
@@ -317,7 +304,6 @@ impl Stream {
         Self { to: to.mac(), from: from.mac(), sent: 0, received: 0 }
     }
 
-    /// Sends as many frames as may be on the way.
     pub fn send(&mut self, sender: &mut Guest) {
         let room = sender.ring_size() - sender.front.in_flight(0);
         for _ in 0..room.min((Self::ON_THE_WAY + self.received - self.sent) as usize) {
@@ -328,7 +314,6 @@ impl Stream {
         sender.front.flush(0);
     }
 
-    /// Checks a received frame if it is of this stream.
     #[track_caller]
     pub fn check(&mut self, frame: &[u8]) {
         if frame[6..12] == self.from {
@@ -342,10 +327,9 @@ impl Stream {
     }
 }
 
-/// Measures until the value is in `range`, at most ten times. A host that takes the CPU from a worker for
-/// longer than a burst lasts spoils a share for a while; a wrong share is wrong each time. For the same
-/// reason bursts are of 20 ms and more, and ranges wide. For limits, which always hold, use
-/// [`rate::keeps_rate`].
+/// Measures until the value is in `range`, at most ten times. A host that takes a worker's CPU for longer
+/// than a burst spoils a share for a while; a wrong share is always wrong. So bursts are 20 ms and more,
+/// and ranges wide. Limits always hold: [`rate::keeps_rate`].
 #[track_caller]
 pub fn measured(what: &str, range: RangeInclusive<f64>, mut measure: impl FnMut() -> f64) {
     let mut seen = Vec::new();
@@ -359,12 +343,11 @@ pub fn measured(what: &str, range: RangeInclusive<f64>, mut measure: impl FnMut(
     panic!("{what}: {seen:?}, expected {range:?}");
 }
 
-/// Returns the bytes that a rate gives in a time.
 pub fn bytes_in(bits_per_second: u64, time: Duration) -> f64 {
     bits_per_second as f64 / 8.0 * time.as_secs_f64()
 }
 
-/// Connects a receiver named `c` and fills all its buffers with frames of `filler`.
+/// Connects a receiver `c` and fills its buffers with frames of `filler`.
 pub fn without_buffers(host: &TestSwitch, filler: &mut Guest) -> Guest {
     let c = host.guest_with(&vnic("c", 9, ""), ring(16));
     for n in 1..=16 {
@@ -376,7 +359,7 @@ pub fn without_buffers(host: &TestSwitch, filler: &mut Guest) -> Guest {
 
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// Returns an IPv4 UDP frame with a complete IP checksum and no UDP checksum (0).
+/// Returns an IPv4 UDP frame without a UDP checksum (0).
 pub fn udp(dst: [u8; 6], src: [u8; 6], payload: &[u8]) -> Vec<u8> {
     udp_dscp(dst, src, payload, 0)
 }
@@ -396,7 +379,7 @@ pub fn udp_dscp(dst: [u8; 6], src: [u8; 6], payload: &[u8], dscp: u8) -> Vec<u8>
     frame
 }
 
-/// Returns the Internet checksum (RFC 1071), computed simply.
+/// Returns the Internet checksum (RFC 1071).
 pub fn checksum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {

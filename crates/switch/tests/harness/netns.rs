@@ -20,8 +20,8 @@ const MOUNTS: Kind<'_> = Kind {
     user: true,
 };
 
-/// Runs `body` in a new process with its own network namespace: this test again, by its name. Skips the
-/// test with a reason if that is forbidden; in CI that is a failure.
+/// Runs `body` in a process with its own network namespace: this test again, by its name. Skips the test if
+/// that is forbidden; in CI it fails.
 #[track_caller]
 pub fn in_namespace(name: &str, body: impl FnOnce()) {
     tidegate_testkit::in_namespace(name, NETWORK, body);
@@ -33,7 +33,6 @@ pub fn in_mounts(name: &str, body: impl FnOnce()) {
     tidegate_testkit::in_namespace(name, MOUNTS, body);
 }
 
-/// Runs `ip` with these words.
 #[track_caller]
 pub fn ip(words: &str) {
     let output = Command::new("ip").args(words.split(' ')).output().expect("ip (iproute2)");
@@ -46,14 +45,13 @@ pub fn tap_vnic(name: &str, n: u8, lines: &str) -> String {
     vnic(name, n, lines).replace(&vhost, &format!("tap = \"{name}\""))
 }
 
-/// Makes a port with a tap. The kernel's side gets the address 10.0.0.n, and only the neighbours that
-/// `neighbour` adds.
+/// Makes a port with a tap, 10.0.0.n on the kernel's side, without neighbours.
 pub fn tap(host: &TestSwitch, toml: &str) -> Vnic {
     let vnic = contract(toml);
     let queues = vec![open_tap(&vnic.name)];
     host.switch.set_port(vnic.clone(), Connect::Tap(queues)).unwrap();
     let (name, mac) = (&vnic.name, vnic.mac);
-    // Turns off the kernel's own frames (router solicitations, MLD).
+    // Without the kernel's own frames (router solicitations, MLD).
     std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
     std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1").unwrap();
     ip(&format!("link set {name} address {mac} up"));
@@ -61,12 +59,12 @@ pub fn tap(host: &TestSwitch, toml: &str) -> Vnic {
     vnic
 }
 
-/// Adds a guest to the neighbours of the kernel behind tap `name`.
+/// Makes a guest known to the kernel behind tap `name`.
 pub fn neighbour(name: &str, guest: &Guest) {
     ip(&format!("neigh add 10.0.0.{} lladdr {} dev {name}", guest.mac()[5], guest.vnic.mac));
 }
 
-/// Opens a tap as the agent does: non-blocking, 12-byte virtio headers, offloads that any kernel has.
+/// As the agent does: non-blocking, 12-byte virtio headers, offloads of any kernel.
 fn open_tap(name: &str) -> OwnedFd {
     const TUNSETVNETHDRSZ: u64 = 0x4004_54d8;
     let tun = File::options().read(true).write(true).open("/dev/net/tun").unwrap();
@@ -89,7 +87,7 @@ fn open_tap(name: &str) -> OwnedFd {
     tun.into()
 }
 
-/// Opens a packet socket on the kernel's side of tap `name`. Its frames have 10-byte virtio headers.
+/// Opens a packet socket on the kernel's side of a tap; its frames have 10-byte virtio headers.
 pub fn packet_socket(name: &str) -> File {
     use std::os::fd::FromRawFd;
     let check = |result: i32| {

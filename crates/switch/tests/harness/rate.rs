@@ -5,21 +5,18 @@
 //!                                        └─▶ sum of a window of a second ─▶ at least, in one of ten
 //! ```
 //!
-//! A host that takes the CPU from a worker for longer than a burst lasts can only lower the rate of a
-//! window.
-//! So the lower bound must hold once, and the upper bound always.
+//! A host that takes a worker's CPU for longer than a burst only lowers a window's rate. So the lower bound
+//! must hold once, and the upper bound always.
 
 use super::bytes_in;
 use std::time::Instant;
 use tidegate_contract::testing::envelope::Envelope;
 
-/// Most windows until one reaches the rate.
 const WINDOWS: usize = 10;
 
-/// Share of the rate that one window must reach: a wrong rate is off by a half or more in all ten.
+/// Share that one window must reach: a wrong rate is off by a half or more in all.
 const LEAST: f64 = 0.75;
 
-/// The limit to check.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     /// Bits per second.
@@ -31,15 +28,14 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Returns the bytes that may come beyond the rate. A worker that stands still between taking and
-    /// delivering frames delivers what it has taken, at most a burst and a frame, just before what has
-    /// conformed meanwhile, which is as much.
+    /// Returns the bytes allowed beyond the rate. A worker that stalls between taking and delivering frames
+    /// delivers the taken ones, at most a burst and a frame, just before as much that has conformed
+    /// meanwhile.
     fn most_beyond(&self) -> f64 {
         2.0 * (self.burst + self.frame) as f64
     }
 }
 
-/// What arrived, look by look.
 pub struct Arrivals {
     began: Instant,
     /// Begin of the last look (ns).
@@ -58,7 +54,7 @@ impl Arrivals {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// Makes one look: `receive` takes the waiting frames and returns their bytes on the wire.
+    /// Takes one look: `receive` returns the bytes on the wire of the waiting frames.
     pub fn look(&mut self, receive: impl FnOnce() -> u64) {
         let began = self.now();
         let bytes = receive();
@@ -70,8 +66,7 @@ impl Arrivals {
     }
 }
 
-/// Fails unless greedy traffic keeps to `limit` in every window, and reaches its rate in one of the windows
-/// that `traffic` makes.
+/// Checks that greedy traffic keeps to `limit` in every window, and reaches its rate in one.
 #[track_caller]
 pub fn keeps_rate(what: &str, limit: Limit, mut traffic: impl FnMut(&mut Arrivals)) {
     let mut arrivals = Arrivals::new(limit.rate);

@@ -1,10 +1,9 @@
-//! Writes the results of a test as one part of docs/reliability.md (`make reliability`): JSON, to the file
-//! that `TIDEGATE_REPORT` names.
+//! A test's results as a part of docs/reliability.md (`make reliability`): JSON, in the file that
+//! `TIDEGATE_REPORT` names.
 
 use serde_json::{Value, json};
 use std::process::Command;
 
-/// Returns a line of the part's table.
 pub fn row(measure: String, asked: &str, seen: String, kept: bool) -> Value {
     json!({ "measure": measure, "asked": asked, "seen": seen, "verdict": if kept { "kept" } else { "missed" } })
 }
@@ -14,7 +13,7 @@ pub fn info(measure: String, seen: String) -> Value {
     json!({ "measure": measure, "asked": "", "seen": seen, "verdict": "info" })
 }
 
-/// Writes the part `name`, measured by the test `test`, if TIDEGATE_REPORT is set.
+/// Writes the part `name`, measured by `test`, if TIDEGATE_REPORT is set.
 pub fn write(name: &str, test: &str, rows: &[Value], notes: &[&str]) {
     let Some(path) = std::env::var_os("TIDEGATE_REPORT") else { return };
     let said = |program: &str, args: &[&str]| {

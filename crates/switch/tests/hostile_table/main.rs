@@ -1,5 +1,4 @@
-//! Every way in which a front end can lie, by name: what the lie costs, and that it costs no other port
-//! anything.
+//! Every way in which a front end can lie, by name: what it costs, and that it costs other ports nothing.
 //!
 //! ```text
 //!  liar ──── one lie after the other ───▶ ┌────────┐ ──▶ its frame, or its connection; counted
@@ -7,8 +6,8 @@
 //!  a ══ numbered frames, deadline ══════▶ └────────┘ ══▶ b: none lost, none late for it
 //! ```
 //!
-//! A thread sends the neighbours' frames all the time. The test prints a table of the outcomes (`--
-//! --nocapture`), and writes it as JSON to the file that `TIDEGATE_REPORT` names.
+//! The neighbours' frames never stop. The test prints a table of the outcomes (`-- --nocapture`), as JSON
+//! into the file that `TIDEGATE_REPORT` names.
 //!
 //! - [`rings`]: descriptors and indices
 //! - [`frames`]: headers of frames and of virtio
@@ -34,14 +33,13 @@ use std::time::{Duration, Instant};
 use tidegate_evidence::Connection;
 use tidegate_switch::control::PortStatus;
 
-/// Time in which a port must not lose its connection.
+/// Time in which a port must keep its connection.
 const MOMENT: Duration = Duration::from_millis(20);
 
 fn cases() -> Vec<Case> {
     [rings::cases(), frames::cases(), memory::cases(), messages::cases()].concat()
 }
 
-/// The effect of one lie.
 struct Outcome {
     name: &'static str,
     layout: &'static str,
@@ -49,7 +47,6 @@ struct Outcome {
     reason: String,
 }
 
-/// Tells one lie and finds its effect.
 fn outcome(scene: &mut Scene, case: &Case, neighbours: &Neighbours) -> Outcome {
     let before = scene.liar();
     let drops = scene.drops();
@@ -84,7 +81,6 @@ fn outcome(scene: &mut Scene, case: &Case, neighbours: &Neighbours) -> Outcome {
     Outcome { name: case.name, layout, cost, reason }
 }
 
-/// Checks that the switch throws no front end out.
 fn stays_up(scene: &Scene, case: &Case, before: &PortStatus) {
     let start = Instant::now();
     while start.elapsed() < MOMENT {
@@ -94,7 +90,6 @@ fn stays_up(scene: &Scene, case: &Case, before: &PortStatus) {
     }
 }
 
-/// Runs the cases on a switch with `workers` workers, with split or packed rings.
 fn run(workers: usize, packed: bool, outcomes: &mut Vec<Outcome>) -> serde_json::Value {
     let mut failed = Vec::new();
     let host = TestSwitch::new(workers);
@@ -105,7 +100,7 @@ fn run(workers: usize, packed: bool, outcomes: &mut Vec<Outcome>) -> serde_json:
         if matches!((case.layout, packed), (Layout::Split, true) | (Layout::Packed, false)) {
             continue;
         }
-        // Names all cases that fail, not only the first.
+        // Names all failing cases, not only the first.
         match catch_unwind(AssertUnwindSafe(|| outcome(&mut scene, case, &neighbours))) {
             Ok(outcome) => outcomes.push(outcome),
             Err(_) => failed.push(format!("{} ({workers} workers)", case.name)),

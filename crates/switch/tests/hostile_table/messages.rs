@@ -19,7 +19,7 @@ use tidegate_frontend::front_end::VERSION_1;
 use tidegate_service::scm;
 use vhost::vhost_user::message::FrontendReq::{self, *};
 
-/// Returns a message's bytes. Flags: 1 is the version, 8 requests an acknowledgement.
+/// Flags: 1 is the version, 8 requests an acknowledgement.
 fn message(code: FrontendReq, flags: u32, payload: &[u8]) -> Vec<u8> {
     [&words(&[code.into(), flags, payload.len() as u32])[..], payload].concat()
 }
@@ -32,21 +32,19 @@ fn send_fds(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     scm::send(stream, bytes, fds, SendFlags::empty()).unwrap();
 }
 
-/// Sends these bytes on a new connection.
 fn say(scene: &mut Scene, bytes: &[u8]) -> Kept {
     let mut raw = scene.dial();
     raw.write_all(bytes).unwrap();
     Box::new(raw)
 }
 
-/// Sends these bytes while the rings run.
 fn say_running(scene: &mut Scene, bytes: &[u8]) -> Kept {
     let front = scene.connect();
     front.stream().unwrap().write_all(bytes).unwrap();
     Box::new(front)
 }
 
-/// Passes another descriptor instead of an eventfd, in each of the three messages that pass one.
+/// Passes a descriptor that is no eventfd, in each of the three messages that carry one.
 fn no_eventfd(scene: &mut Scene, make: fn() -> OwnedFd) -> Kept {
     let mut kept = Vec::new();
     for code in [SET_VRING_KICK, SET_VRING_CALL, SET_VRING_ERR] {
@@ -63,7 +61,6 @@ fn no_eventfd(scene: &mut Scene, make: fn() -> OwnedFd) -> Kept {
     Box::new(kept)
 }
 
-/// Owns a new descriptor.
 fn made(fd: i32) -> OwnedFd {
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());
     // SAFETY: a new descriptor, not owned elsewhere.
@@ -88,7 +85,6 @@ fn watched_files() -> OwnedFd {
     made(unsafe { libc::inotify_init1(0) })
 }
 
-/// Passes a counter that takes long to signal on any machine.
 fn waited_for(scene: &mut Scene, code: FrontendReq) -> Kept {
     let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let waiters = Waiters::on(&event, 300_000).unwrap();
@@ -97,7 +93,6 @@ fn waited_for(scene: &mut Scene, code: FrontendReq) -> Kept {
     Box::new((raw, event, waiters))
 }
 
-/// Passes another descriptor instead of memory.
 fn no_memory(scene: &mut Scene, code: FrontendReq, payload: &[u8], file: impl AsFd) -> Kept {
     let raw = scene.dial();
     send_fds(&raw, &message(code, 1, payload), &[file.as_fd()]);
@@ -169,7 +164,7 @@ pub fn cases() -> Vec<Case> {
                 [0x1000u64, 0x2000, 0x3000, 0].iter().flat_map(|a| a.to_ne_bytes()).collect();
             let stream = front.stream().unwrap();
             (&*stream).write_all(&message(SET_VRING_ADDR, 1, &[words(&[1, 0]), addresses].concat())).unwrap();
-            // The switch may have closed the connection already.
+            // The connection may be closed already.
             let _ = (&*stream).write_all(&message(SET_VRING_KICK, 1, &0x101u64.to_ne_bytes()));
             Box::new(front)
         }),
@@ -180,7 +175,7 @@ pub fn cases() -> Vec<Case> {
             let addresses: Vec<u8> = [start, start, start, 0].iter().flat_map(|a| a.to_ne_bytes()).collect();
             let stream = front.stream().unwrap();
             (&*stream).write_all(&message(SET_VRING_ADDR, 1, &[words(&[1, 0]), addresses].concat())).unwrap();
-            // The switch may have closed the connection already.
+            // The connection may be closed already.
             let _ = (&*stream).write_all(&message(SET_VRING_KICK, 1, &0x101u64.to_ne_bytes()));
             Box::new(front)
         }),
@@ -189,7 +184,7 @@ pub fn cases() -> Vec<Case> {
             front.stop_queue(1).unwrap();
             let stream = front.stream().unwrap();
             (&*stream).write_all(&message(SET_VRING_BASE, 1, &words(&[1, 30_000]))).unwrap();
-            // The switch may have closed the connection already.
+            // The connection may be closed already.
             let _ = (&*stream).write_all(&message(SET_VRING_KICK, 1, &0x101u64.to_ne_bytes()));
             Box::new(front)
         }),
@@ -230,8 +225,7 @@ pub fn cases() -> Vec<Case> {
                 no_memory(s, SET_MEM_TABLE, &table, std::fs::File::open("/proc/self/maps").unwrap())
             },
         ),
-        // The switch refuses the counter because the trial took too long or, on a busy machine, did not
-        // answer in time.
+        // Refused since the trial takes too long or, on a busy machine, gives no answer in time.
         case("call with 300,000 waiters", Split, wrong("tried out"), |s| waited_for(s, SET_VRING_CALL)),
         case(
             "sparse memory of 3 TiB",
@@ -295,7 +289,7 @@ pub fn cases() -> Vec<Case> {
             let front = s.connect();
             let before = s.liar().refused_connections;
             let others: Vec<_> = (0..150).map(|_| s.dial()).collect();
-            // One waits; the switch turns the others away one by one, as slowly as it accepts connections.
+            // One waits; the others are turned away one by one, at the rate of accepting.
             s.host.until(|| s.liar().refused_connections > before + 10);
             drop(others);
             Box::new(front)
@@ -314,7 +308,6 @@ pub fn cases() -> Vec<Case> {
             let before = s.liar().refused_connections;
             let mut heir = s.dial();
             heir.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-            // The heir also reads the answers.
             let (question, mut answer) = (message(GET_FEATURES, 1, &[]), [0; 20]);
             while heir.write_all(&question).is_ok() && heir.read_exact(&mut answer).is_ok() {}
             s.host.until(|| s.liar().refused_connections > before && !s.liar().heir);

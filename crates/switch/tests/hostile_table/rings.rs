@@ -17,7 +17,6 @@ use tidegate_frontend::memory::SharedMemory;
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
-/// An address outside all memory.
 const NOWHERE: u64 = 1 << 40;
 const OUTSIDE: &str = "are not in the guest's memory";
 
@@ -30,7 +29,7 @@ fn tx(scene: &mut Scene, lie: impl FnOnce(&mut FrontEnd)) -> Kept {
     Box::new(front)
 }
 
-/// Uses up the honest buffers, then sends a frame for the buffer that the lie offers.
+/// Uses up the honest buffers, then sends a frame for the lie's buffer.
 fn rx(scene: &mut Scene, lie: impl FnOnce(&mut FrontEnd)) -> Kept {
     let mut front = scene.connect_with(Options { queue_size: 16, ..Options::default() });
     scene.send_to_liar(16);
@@ -46,7 +45,6 @@ fn offer(front: &mut FrontEnd, index: usize, addr: u64, len: u32, flags: u16, ne
     front.kick(index).unwrap();
 }
 
-/// Offers an indirect table with these entries.
 fn offer_table(front: &mut FrontEnd, index: usize, entries: &[(u64, u32, u16, u16)]) {
     let at = front.memory().alloc(16 * entries.len() as u64, 16);
     let ring = front.ring(index);
@@ -56,7 +54,6 @@ fn offer_table(front: &mut FrontEnd, index: usize, entries: &[(u64, u32, u16, u1
     offer(front, index, at, 16 * entries.len() as u32, INDIRECT, 0);
 }
 
-/// Moves the available index of a split virtqueue by `by`.
 fn jump(front: &mut FrontEnd, index: usize, by: u16) {
     let memory = front.memory().clone();
     let word = memory.word(front.ring(index).avail_addr() + 2);
@@ -64,7 +61,6 @@ fn jump(front: &mut FrontEnd, index: usize, by: u16) {
     front.kick(index).unwrap();
 }
 
-/// Fills a whole virtqueue with `byte`.
 fn scribble(front: &mut FrontEnd, index: usize, byte: u8) {
     let memory = front.memory().clone();
     let ring = front.ring(index);
@@ -79,8 +75,7 @@ fn scribble(front: &mut FrontEnd, index: usize, byte: u8) {
     front.kick(index).unwrap();
 }
 
-/// Sends frames for at most `time`, while another thread applies `change` to each descriptor, like another
-/// CPU of the guest.
+/// Sends frames for at most `time`, while a second CPU of the guest applies `change` to each descriptor.
 fn rewriting(scene: &mut Scene, time: Duration, change: fn(&SharedMemory, u64, u64)) -> Kept {
     let frame = [&[0; 12][..], &scene.frame(&[5; 1000])].concat();
     let mut front = scene.connect();
@@ -202,7 +197,6 @@ fn packed_only() -> Vec<Case> {
         }),
         case("wrap counter that lies", Packed, Nothing, |s| {
             tx(s, |f| {
-                // Each descriptor's flags say that it is already used.
                 let (desc, size) = (f.ring(TX).desc_addr(), f.ring(TX).size());
                 for slot in 0..size {
                     f.ring(TX).write_raw_desc(desc, slot, 0, 100, 1 << 7 | 1 << 15, slot);
@@ -278,7 +272,7 @@ fn either_layout() -> Vec<Case> {
             })
         }),
         case("addresses rewritten while they are read", Both, ring(OUTSIDE), |s| {
-            // Rewrites until the worker reads a changed address, which may take long on a busy machine.
+            // Until the worker reads a changed address.
             rewriting(s, Duration::from_secs(8), |memory, desc, n| {
                 memory.write(desc + 4, &(0xffu32 * (n as u32 & 1)).to_le_bytes());
             })
@@ -302,7 +296,7 @@ fn either_layout() -> Vec<Case> {
                 while f.ring(RX).reap().is_some() {}
                 let at = f.memory().alloc(16 * 11 + 500, 16);
                 for n in 0..16 {
-                    // Only the first buffer is long enough for a header, but not for the frame.
+                    // Only the first holds a header, but not the frame.
                     let buffer = Buffer::writable(at + 11 * n, if n == 0 { 500 } else { 11 });
                     f.ring(RX).add(&[buffer]).unwrap();
                 }

@@ -9,7 +9,7 @@ use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::{FrontEnd, Options, RING_PACKED};
 use tidegate_switch::control::PortStatus;
 
-/// What must stay alive until the outcome is known.
+/// Kept alive until the outcome is known.
 pub type Kept = Box<dyn Any>;
 
 #[derive(Clone, Copy)]
@@ -65,7 +65,6 @@ impl<'h> Scene<'h> {
         self.connect_with(Options::default())
     }
 
-    /// Connects the liar's front end and starts its rings.
     pub fn connect_with(&self, mut options: Options) -> FrontEnd {
         options.features |= if self.packed { RING_PACKED } else { 0 };
         let front = FrontEnd::connect(self.host.socket("liar"), options).unwrap();
@@ -74,17 +73,14 @@ impl<'h> Scene<'h> {
         front
     }
 
-    /// Connects to the liar's socket without a message.
     pub fn dial(&self) -> UnixStream {
         UnixStream::connect(self.host.socket("liar")).unwrap()
     }
 
-    /// Returns a frame from the liar to the peer.
     pub fn frame(&self, payload: &[u8]) -> Vec<u8> {
         udp(self.peer.mac(), self.vnic.mac.0, payload)
     }
 
-    /// Sends `count` frames to the liar.
     pub fn send_to_liar(&mut self, count: usize) {
         let frame = udp(self.vnic.mac.0, self.peer.mac(), &[9; 1000]);
         for _ in 0..count {
@@ -96,7 +92,6 @@ impl<'h> Scene<'h> {
         self.host.port("liar")
     }
 
-    /// Returns the dropped frames from and to the liar, by reason.
     pub fn drops(&self) -> BTreeMap<String, u64> {
         let stats = self.host.stats("liar");
         let mut drops = stats.tx.dropped;
@@ -106,7 +101,6 @@ impl<'h> Scene<'h> {
         drops
     }
 
-    /// Checks that the port serves the next front end normally.
     pub fn assert_serves(&mut self, after: &str) {
         self.peer.drain();
         self.host.until(|| self.peer.front.in_flight(0) == 0);
