@@ -92,7 +92,6 @@ fn a_lost_record_costs_no_port() {
     until("taken over", || (agent.vnic("b")["state"] == "in force").then_some(()));
     assert_eq!(switch.log(), ["host"]);
     assert_eq!(switch.ports(), ["a", "b"]);
-    // The agent may remove what it took over.
     assert_eq!(agent.request("DELETE", "/v1/vnics/a", "").0, 200);
     assert_eq!(switch.ports(), ["b"]);
     assert!(!lab.path("a.sock").exists());
@@ -104,7 +103,7 @@ fn a_change_that_fails_gives_back_what_it_took_over() {
     let switch = lab.switch();
     let agent = lab.agent();
     agent.apply(&lab.vnic("a", 1, RATE));
-    // The port exists but is not in this agent's record, as if another agent had made it.
+    // As another agent would leave it: the port exists, but not in this agent's record.
     let mut foreign = switch.state().ports["a"].clone();
     foreign.vnic.name = "f".into();
     foreign.vnic.mac.0[5] = 6;
@@ -145,7 +144,7 @@ fn state_that_cannot_be_written_refuses_changes_and_keeps_what_is() {
     let mut switch = lab.switch();
     let agent = lab.agent();
     agent.apply(&lab.vnic("a", 1, RATE));
-    // The state folder is now a place where not even root can make a file: one in /proc.
+    // In /proc not even root can make a file.
     fs::rename(lab.path("state"), lab.path("away")).unwrap();
     symlink("/proc/self/fdinfo", lab.path("state")).unwrap();
     switch.log();
@@ -167,7 +166,7 @@ fn state_that_cannot_be_written_refuses_changes_and_keeps_what_is() {
         "{}",
         problems(&agent)
     );
-    // The promises still hold, also after a restart of the switch.
+    // The promises hold, even after a restart of the switch.
     switch.restart();
     until("in force", || (agent.vnic("a")["state"] == "in force").then_some(()));
     assert_eq!(switch.state().ports["a"].vnic.tx.max.unwrap().bits(), 100_000_000);
@@ -186,7 +185,7 @@ fn silent_and_slow_clients_keep_nobody_waiting() {
     let _silent: Vec<_> = (0..150).map(|_| UnixStream::connect(lab.path("api.sock")).unwrap()).collect();
     let mut slow: Vec<_> = (0..20).map(|_| UnixStream::connect(lab.path("api.sock")).unwrap()).collect();
     for client in &mut slow {
-        // Requests a long answer and reads nothing.
+        // A long answer, never read.
         client.write_all(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     }
     let begin = Instant::now();
@@ -195,20 +194,18 @@ fn silent_and_slow_clients_keep_nobody_waiting() {
     assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
     switch.state().ports.get_mut("a").unwrap().vnic.weight = 9;
     until("repaired", || (switch.state().ports["a"].vnic.weight == 1).then_some(()));
-    // A slow client still gets its answer.
     let mut answer = Vec::new();
     slow.remove(0).read_to_end(&mut answer).unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", answer.len());
 }
 
-/// Clients that send half a head, never send a body, or do not read the answer; each reconnects as soon as
-/// it is disconnected.
+/// Half a head, no body, or an unread answer; each client reconnects when disconnected.
 #[test]
 fn three_hundred_slow_clients_keep_nobody_waiting() {
     let lab = Lab::new();
     let _switch = lab.switch();
     let agent = lab.agent();
-    // The list of these vNICs exceeds a socket's buffer.
+    // The list exceeds a socket's buffer.
     let many: String = (0..200).map(|n| lab.vnic(&format!("v{n}"), n, "")).collect();
     assert_eq!(agent.apply(&many).0, 200);
     assert!(agent.raw("GET", "/v1/vnics", "").1.len() > 220_000);
@@ -226,7 +223,7 @@ fn three_hundred_slow_clients_keep_nobody_waiting() {
                     let mut client = UnixStream::connect(lab.path("api.sock")).unwrap();
                     client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
                     let _ = client.write_all(words.as_bytes());
-                    // Reads a byte of a long answer from time to time, until disconnected.
+                    // Reads a byte of a long answer now and then, until disconnected.
                     while !over.load(Ordering::Relaxed) {
                         match client.read(&mut [0]) {
                             Ok(1) => std::thread::sleep(Duration::from_millis(500)),
@@ -242,14 +239,14 @@ fn three_hundred_slow_clients_keep_nobody_waiting() {
         let waits: Vec<Duration> = (0..10)
             .map(|n| {
                 let begin = Instant::now();
-                // Repeats a request that the agent was too busy for.
+                // The agent may be too busy at first.
                 while agent.get("/v1/host").0 != 200 {}
                 while agent.apply(&lab.vnic("v0", 0, &format!("weight = {}", n + 1))).0 != 200 {}
                 begin.elapsed()
             })
             .collect();
         over.store(true, Ordering::Relaxed);
-        // When the agent served clients one after the other, each wait exceeded ten seconds.
+        // Served one after the other, each wait exceeded ten seconds.
         assert!(waits.iter().max() < Some(&Duration::from_secs(5)), "{waits:?}");
     });
 }
@@ -257,7 +254,7 @@ fn three_hundred_slow_clients_keep_nobody_waiting() {
 #[test]
 fn a_switch_that_hangs_is_said_and_hangs_nobody() {
     let lab = Lab::new();
-    // A switch that accepts connections and never answers.
+    // Accepts connections and never answers.
     let _hung = UnixListener::bind(lab.path("switch.sock")).unwrap();
     lab.write("a.toml", &lab.vnic("a", 1, RATE));
     let agent = lab.agent();

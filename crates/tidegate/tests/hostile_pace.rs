@@ -1,5 +1,5 @@
-//! How often the agent connects to a switch that ends each conversation early, however many clients query
-//! the agent.
+//! How often the agent connects to a switch that ends each conversation, however many clients query the
+//! agent.
 //!
 //! ```text
 //!  queries without end ──▶ agent ── connections, counted ──▶ switch that answers some questions and then breaks off
@@ -17,10 +17,10 @@ use tidegate_switch::control::channel::send;
 use tidegate_switch::control::message::{Reply, Request};
 use tidegate_testkit::fake_switch::open_descriptors;
 
-/// Connections of a conversation, including one to look for the switch and one to keep its descriptors.
+/// Connections of a conversation, including one to find the switch and one to keep its descriptors.
 const EACH: u64 = 3;
 
-/// Queries the agent for `how_long`. Returns the number of queries.
+/// Queries the agent for `how_long`. Returns the count.
 fn ask(agent: &RunningAgent, how_long: Duration) -> u64 {
     let (end, mut asked) = (Instant::now() + how_long, 0);
     while Instant::now() < end {
@@ -43,7 +43,7 @@ fn a_switch_that_breaks_off_is_connected_to_at_a_bounded_rate() {
     assert_eq!(agent.apply(&lab.vnic("a", 1, "")).0, 200);
     let answered = AtomicU64::new(0);
     let answered = std::sync::Arc::new(answered);
-    // When the switch ends the conversation, and how many conversations per second the agent may begin.
+    // When the switch ends the conversation, and the conversations per second that the agent may begin.
     let kinds = [("hello", 1), ("ports", 1), ("the end of each answer", 10)];
     for (what, most) in kinds {
         let count = std::sync::Arc::clone(&answered);
@@ -60,7 +60,7 @@ fn a_switch_that_breaks_off_is_connected_to_at_a_bounded_rate() {
             let _ = stream.shutdown(Shutdown::Both);
             true
         });
-        // Runs until the pause has grown and saved-up attempts are used.
+        // Until the pause has grown and saved-up attempts are used.
         ask(&agent, Duration::from_secs(3));
         for asks in [true, false] {
             let before = switch.state().accepted;
@@ -77,7 +77,7 @@ fn a_switch_that_breaks_off_is_connected_to_at_a_bounded_rate() {
                 open_descriptors().unwrap()
             );
             assert!(accepted <= 2 * EACH * most * (seconds + 1), "{what}: {accepted} connections");
-            // The agent answers its clients from its last look.
+            // Clients get the last look.
             assert!(!asks || asked > accepted, "{what}: {asked} queries, {accepted} connections");
         }
         switch.given_back();

@@ -34,12 +34,12 @@ use tidegate_switch::stats::Region;
 use tidegate_switch::stats::layout::Layout;
 use tidegate_testkit::fake_switch::open_descriptors;
 
-/// Longest time of a query, which waits up to 300 ms for a fresh look.
+/// Longest query, which waits up to 300 ms for a fresh look.
 const PROMPT: Duration = Duration::from_secs(3);
-/// Longest time of a change, which waits for the switch.
+/// Longest change, which waits for the switch.
 const CHANGE: Duration = Duration::from_secs(25);
 
-/// Makes the API's queries. Returns the longest time of one.
+/// Makes the API's queries. Returns the longest time.
 fn queries(agent: &RunningAgent) -> Duration {
     let reads = ["/v1/host", "/v1/vnics", "/v1/vnics/a", "/v1/vnics/a/why", "/metrics"];
     let timed = |method: &str, path: &str, body: &str, within: Duration| {
@@ -50,11 +50,11 @@ fn queries(agent: &RunningAgent) -> Duration {
         began.elapsed()
     };
     let longest = reads.iter().map(|path| timed("GET", path, "", PROMPT)).max().unwrap();
-    // The text is faulty, so this plan does not wait for the switch.
+    // Faulty text, whose plan does not wait for the switch.
     longest.max(timed("POST", "/v1/plan", "[vnic.x]\n", CHANGE))
 }
 
-/// Returns why the switch is unusable as a place, if it is.
+/// Returns why the switch is unusable, if it is.
 fn reason(agent: &RunningAgent) -> Option<String> {
     let host = agent.get("/v1/host").1;
     let places = host["places"].as_array().unwrap().clone();
@@ -68,7 +68,6 @@ fn hello() -> Reply {
     Reply::Hello(Hello { protocol: PROTOCOL, version: "hostile".into(), pid: 2, started, workers: 1 })
 }
 
-/// Returns valid statistics, as bytes.
 fn statistics() -> Vec<u8> {
     let region = Region::create().unwrap();
     region.claim(0, "a");
@@ -87,7 +86,6 @@ fn memfd(bytes: &[u8], seals: SealFlags) -> OwnedFd {
 
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// Starts an agent with one vNIC, and its switch.
 fn scene(lab: &Lab) -> (tidegate_testkit::fake_switch::FakeSwitch, RunningAgent) {
     let (switch, agent) = (lab.switch(), lab.agent());
     assert_eq!(agent.apply(&lab.vnic("a", 1, "")).0, 200);
@@ -95,14 +93,14 @@ fn scene(lab: &Lab) -> (tidegate_testkit::fake_switch::FakeSwitch, RunningAgent)
     (switch, agent)
 }
 
-/// Counts the descriptors of /dev/null in this process, which includes the agent.
+/// Counts the descriptors of /dev/null; the agent runs in this process too.
 fn descriptors() -> usize {
     let all = std::fs::read_dir("/proc/self/fd").unwrap();
     let links = all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
     links.filter(|link| link == Path::new("/dev/null")).count()
 }
 
-/// Waits until threads have closed the previous test's descriptors. Returns the number of the others.
+/// Waits until the previous test's descriptors are closed. Returns the number of the others.
 fn few_descriptors() -> usize {
     until("the descriptors of the test before are closed", || Some(descriptors()).filter(|open| *open < 10))
 }
@@ -121,7 +119,7 @@ fn statistics_that_are_cut_short_kill_nobody() {
         if *request != Request::Hello {
             return false;
         }
-        // Without seals the file looks right until it is mapped.
+        // Unsealed, the file looks right until it is mapped.
         let file = memfd(&bytes, SealFlags::empty());
         send(stream, &hello(), &[file.as_fd()]).unwrap();
         files.lock().unwrap().push(file);
@@ -188,7 +186,7 @@ fn whatever_stands_in_statistics_is_shown_and_harms_nobody() {
     let mut random = 1u64;
     for round in 0..12 {
         let mut bytes = honest.clone();
-        // After the header: counters of workers and vNICs, names, misses.
+        // Past the header: counters of workers and vNICs, names, misses.
         for word in bytes[16..].chunks_exact_mut(8) {
             random ^= random << 13;
             random ^= random >> 7;
@@ -215,7 +213,7 @@ fn whatever_stands_in_statistics_is_shown_and_harms_nobody() {
     assert_eq!(agent.apply(&lab.vnic("b", 2, "")).0, 200);
 }
 
-/// Serialises the tests that fill this process with descriptors, and one that measures the time of a query.
+/// Serialises tests that fill this process with descriptors, and one that measures query times.
 static MANY: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -243,7 +241,7 @@ fn too_many_descriptors_are_over_when_they_are_let_go_of() {
     };
     let few = || until("few are kept", || (descriptors() < before + 250).then_some(()));
 
-    // The switch reports that the descriptors are no longer in use.
+    // The switch reports that the descriptors are unused.
     let dead = keeper(&switch);
     too_many(&dead);
     for vnic in 0..vnics {
@@ -284,7 +282,7 @@ fn descriptors_without_end_stop_no_query() {
     let keepers: Arc<Mutex<Vec<OwnedFd>>> = Arc::default();
     let file = Arc::clone(&null);
     switch.taken_over(move |stream, request, _| {
-        // Sends the most descriptors that a message takes, before each answer.
+        // The most descriptors that a message takes.
         let _ = send_many(stream, &[], file.as_fd(), SCM_MAX);
         match request {
             Request::Hello => {
@@ -303,7 +301,7 @@ fn descriptors_without_end_stop_no_query() {
     }
     assert!(most < before + 20, "{before} descriptors before, {most} while it sends them");
 
-    // Then notes for ever new vNICs, each with the most descriptors that a connection may have.
+    // Then in notes for ever new vNICs, each with a connection's most descriptors.
     switch.given_back();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
     let kept = until("it is told", || switch.state().keepers.first().map(|fd| fd.try_clone().unwrap()));
@@ -335,14 +333,14 @@ fn descriptors_without_end_stop_no_query() {
     let sent = flood.join().unwrap();
     println!("{sent} notes of {SCM_MAX} descriptors: at most {most} of {:?}", limit.current);
     assert!(sent > 100, "{sent} notes are no flood");
-    // Half of the limit, and the descriptors of one note more.
+    // Half of the limit, and one note's descriptors.
     assert!(most <= limit.current.unwrap() as usize / 2 + 2 * SCM_MAX, "{most} descriptors are kept");
 }
 
 #[test]
 fn a_switch_that_is_slow_delays_no_query_and_other_changes_by_a_bounded_time() {
-    // Not at the same time as a test that makes the kernel grow this process's descriptor table: each query
-    // opens descriptors.
+    // Not beside a test that makes the kernel grow this process's descriptor table: queries open
+    // descriptors.
     let _turn = MANY.lock().unwrap_or_else(PoisonError::into_inner);
     let lab = Lab::new();
     let (switch, agent) = scene(&lab);
@@ -381,8 +379,7 @@ fn a_switch_that_is_slow_delays_no_query_and_other_changes_by_a_bounded_time() {
         let accepted = switch.state().accepted;
         println!("{accepted} connections so far; open descriptors: {:?}", open_descriptors().unwrap());
         assert!(rounds >= 3, "{rounds} rounds in 15 s");
-        // The reconciler does not wait all the time: a change that does not concern the switch finishes
-        // soon.
+        // Changes that do not concern the switch still finish soon.
         let began = Instant::now();
         assert_eq!(agent.request("POST", "/v1/plan", "[host]\nflood = \"1gbit\"\n").0 / 100, 2);
         assert!(began.elapsed() < Duration::from_secs(10), "a plan took {:?}", began.elapsed());
@@ -435,7 +432,7 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
         switch.given_back();
         until("it is trusted again", || reason(&agent).is_none().then_some(()));
     }
-    // The switch also reports what the last front end did.
+    // The front end's behaviour is also the switch's claim.
     let mut kept_apart = switch.state().ports["a"].clone();
     kept_apart.held.quarantine =
         Some(Quarantine { reason: "\x1b[2J\n".repeat(100_000), seconds: u64::MAX, left: u64::MAX });
@@ -452,14 +449,14 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
     assert!(text.len() < 10_000 && !text.contains("\\u001b"), "{} bytes: {text:.1000}", text.len());
     switch.given_back();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
-    // A second answer belongs to no question: the agent starts a new conversation.
+    // A second answer belongs to no question: the conversation starts anew.
     let twice = framed(ports(1, |_| "a".into())).repeat(2);
     switch.taken_over(move |stream, request, _| {
         *request == Request::Ports && (&mut &*stream).write_all(&twice).is_ok() | true
     });
     for _ in 0..5 {
         queries(&agent);
-        // The agent may read the extra answer as that to its next question, and refuse it.
+        // The agent may take the extra answer for that to this request, and refuse.
         let status = agent.request("PATCH", "/v1/vnics/a", r#"{"set": {"tx.max": "9mbit"}}"#).0;
         assert!(status == 200 || status == 503, "{status}");
     }
@@ -471,8 +468,7 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
 fn a_port_that_lies_about_its_socket_moves_no_file() {
     let lab = Lab::new();
     let (switch, agent) = scene(&lab);
-    // `victim` is another program's socket, which the agent could remove as root; `nowhere` is a path where
-    // it could make one.
+    // Another program's socket, which the agent could remove as root; and a path where it could make one.
     let (victim, nowhere) = (lab.path("victim.sock"), lab.path("nowhere.sock"));
     let _listener = UnixListener::bind(&victim).unwrap();
     let (before, own) = (identity(&victim), identity(&lab.path("a.sock")));
@@ -489,7 +485,7 @@ fn a_port_that_lies_about_its_socket_moves_no_file() {
             *request == Request::Ports && send(stream, &lie, &[]).is_ok()
         });
         std::thread::sleep(Duration::from_millis(1500));
-        // When a change fails half-way, the agent restores the previous state.
+        // A change that fails half-way is undone.
         switch.state().refuse = ["b".to_owned()].into();
         let both = lab.vnic("a", 1, "tx = { max = \"9mbit\" }") + &lab.vnic("b", 2, "");
         let (status, answer) = agent.apply(&both);
@@ -501,7 +497,7 @@ fn a_port_that_lies_about_its_socket_moves_no_file() {
         assert_eq!((identity(&victim), identity(&lab.path("a.sock"))), (before, own));
         let meta = std::fs::symlink_metadata(&victim).unwrap();
         assert_ne!((meta.uid(), meta.permissions().mode() & 0o777), (1, 0o777));
-        // A new agent does not believe the port either.
+        // A new agent does not believe it either.
     }
     drop(agent);
     let agent = lab.agent();
@@ -509,7 +505,7 @@ fn a_port_that_lies_about_its_socket_moves_no_file() {
     assert!(!lab.path("a.sock").exists() && identity(&victim) == before && !nowhere.exists());
 }
 
-/// The switch claims that its worker has a CPU, real-time frames flow and the vNIC has a deadline.
+/// The switch claims that the worker has a CPU, real-time frames flow, and the vNIC has a deadline.
 #[test]
 fn a_deadline_that_the_agent_did_not_give_keeps_no_cpu_awake() {
     let online = std::thread::available_parallelism().unwrap().get();
@@ -518,7 +514,7 @@ fn a_deadline_that_the_agent_did_not_give_keeps_no_cpu_awake() {
     }
     let lab = Lab::new();
     let switch = lab.switch();
-    // In this process, which runs other tests too, no thread leaves a CPU.
+    // No thread of this process, which runs other tests too, leaves a CPU.
     let places = lab.places_with(KeepOff { softirqs: false, halts: true });
     let agent = RunningAgent::start(lab.options(), places).unwrap();
     let envelope = "tx = { max = \"4mbit\", burst = \"2kB\" }\n";
@@ -550,7 +546,7 @@ fn a_deadline_that_the_agent_did_not_give_keeps_no_cpu_awake() {
         assert_eq!(cpus(), serde_json::json!([]));
         (looks.load(Ordering::Relaxed) >= 10).then_some(())
     });
-    // With the same claims, the agent keeps a CPU awake for a deadline that it gave.
+    // The same claims keep a CPU awake for a deadline that the agent gave.
     lying.store(false, Ordering::Relaxed);
     let deadline = format!("{envelope}deadline = \"10ms\"\nto = [\"b\"]\n");
     let (status, answer) = agent.apply(&(lab.vnic("a", 1, &deadline) + &sink));
@@ -565,7 +561,6 @@ fn captures_without_end_or_answer_stop_no_query() {
     switch.taken_over(|stream, request, descriptors| {
         let Request::Capture { snaplen, .. } = request else { return false };
         if *snaplen == 64 {
-            // A capture that is never answered.
             std::thread::sleep(Duration::from_secs(60));
             return true;
         }
@@ -578,7 +573,6 @@ fn captures_without_end_or_answer_stop_no_query() {
         write!(client, "GET /v1/vnics/a/capture?snaplen={snaplen} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         client
     };
-    // Some clients read everything, some nothing.
     let mut readers = Vec::new();
     for _ in 0..4 {
         let mut client = ask(1000);
@@ -620,13 +614,13 @@ fn lingering() -> (OwnedFd, TcpStream) {
 
 #[test]
 fn descriptors_that_take_long_to_close_keep_nobody_waiting() {
-    // Made in the original network namespace, since the lab's has no loopback interface that is up.
+    // Made in the original network namespace: the lab's has no loopback interface that is up.
     let (make, made) = sync_channel(1);
     std::thread::spawn(move || while make.send(lingering()).is_ok() {});
     let made = Arc::new(Mutex::new(made));
     let lab = Lab::new();
     let (switch, agent) = scene(&lab);
-    // Only the agent closes these sockets; here they are dropped as soon as they are sent.
+    // Only the agent closes these sockets; here they are dropped once sent.
     let peers: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
     let (open, sockets) = (Arc::clone(&peers), Arc::clone(&made));
     switch.taken_over(move |stream, request, _| {
@@ -636,7 +630,7 @@ fn descriptors_that_take_long_to_close_keep_nobody_waiting() {
         let (socket, peer) = sockets.lock().unwrap().recv().unwrap();
         open.lock().unwrap().push(peer);
         match request {
-            // In place of the statistics, and with answers that need no descriptor.
+            // In place of the statistics, and where none is expected.
             Request::Hello => send(stream, &hello(), &[socket.as_fd()]).is_ok(),
             _ => send(stream, &Reply::Done, &[socket.as_fd()]).is_ok(),
         }
@@ -648,7 +642,7 @@ fn descriptors_that_take_long_to_close_keep_nobody_waiting() {
     let began = Instant::now();
     switch.given_back();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
-    // Also in notes, where each descriptor replaces the one before.
+    // Also in notes, each descriptor replacing the last.
     let kept = until("it is told", || switch.state().keepers.first().map(|fd| fd.try_clone().unwrap()));
     for _ in 0..20 {
         let (socket, peer) = made.lock().unwrap().recv().unwrap();
@@ -670,7 +664,7 @@ fn descriptors_that_take_long_to_close_keep_nobody_waiting() {
         peers.lock().unwrap().len(),
         began.elapsed()
     );
-    // Without this, a thread of the switch that still waits to send a socket would hold the others open,
-    // and threads that other tests need would close them for minutes.
+    // Otherwise a thread of the switch that still waits to send a socket keeps the others open, and threads
+    // that other tests need close them for minutes.
     peers.lock().unwrap().clear();
 }

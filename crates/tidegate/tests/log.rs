@@ -1,5 +1,5 @@
-//! What front ends and API users can do to the logs of switch and agent, and what a log that is not read
-//! does to switch and agent.
+//! What front ends and API users can do to the logs of switch and agent, and what an unread log does to
+//! both.
 //!
 //! ```text
 //!  liar ── kicks that no worker can listen to, nonsense, over and over ──▶ tidegate switch ── stderr ──▶ read, or not
@@ -31,7 +31,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_tidegate");
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A process whose standard error is a pipe of the smallest size.
+/// A process whose standard error is the smallest pipe.
 struct Process {
     child: Child,
     log: Option<PipeReader>,
@@ -53,7 +53,7 @@ impl Process {
         Self { child, log: Some(log), into_log: Some(into_log) }
     }
 
-    /// Fills the pipe, as if the log's reader had stopped.
+    /// As if the log's reader had stopped.
     fn fill_log(&mut self) {
         let mut pipe = self.into_log.take().unwrap();
         rustix::io::ioctl_fionbio(&pipe, true).unwrap();
@@ -62,7 +62,7 @@ impl Process {
         rustix::io::ioctl_fionbio(&pipe, false).unwrap();
     }
 
-    /// Reads the log until the process ends; the result holds the lines.
+    /// Reads the log until the process ends.
     fn read_log(&mut self) -> JoinHandle<Vec<String>> {
         drop(self.into_log.take());
         let log = self.log.take().unwrap();
@@ -146,7 +146,7 @@ struct Agent {
 
 impl Agent {
     fn start() -> Self {
-        // Each network namespace allows one agent; this thread and its child processes get their own.
+        // A network namespace allows one agent.
         let _ = tidegate_testkit::own_network();
         let switch = Switch::start();
         let path = |name: &str| switch.socket(name).into_os_string();
@@ -161,7 +161,6 @@ impl Agent {
         agent
     }
 
-    /// Runs a command against the agent.
     fn tidegate(&self, arguments: &[&str], input: &str) -> Output {
         let mut child = Command::new(PROGRAM)
             .env("TIDEGATE_API", self.switch.socket("api.sock"))
@@ -184,7 +183,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Returns nested epolls, as deep as the kernel allows: adding them to one more fails (ELOOP).
+/// Returns epolls nested as deep as the kernel allows: one more fails (ELOOP).
 fn unpollable() -> Vec<OwnedFd> {
     let mut nested: Vec<OwnedFd> = Vec::new();
     loop {
@@ -198,13 +197,13 @@ fn unpollable() -> Vec<OwnedFd> {
     }
 }
 
-/// Sends SET_VRING_KICK of virtqueue 1 with the descriptor `kick`.
+/// Sends SET_VRING_KICK of virtqueue 1.
 fn send_kick(stream: &UnixStream, kick: &OwnedFd) -> std::io::Result<()> {
     let message: Vec<u8> = [12u32, 1, 8, 1, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
     scm::send(stream, &message, &[kick.as_fd()], SendFlags::empty()).map(drop)
 }
 
-/// A front end that makes the switch complain as fast as it can.
+/// A front end that makes the switch complain.
 struct Liar {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<u64>>,
@@ -218,14 +217,14 @@ impl Liar {
         Self { over, thread: Some(std::thread::spawn(move || lie(&path, &told))) }
     }
 
-    /// Stops the liar. Returns how often it lied.
+    /// Returns how often it lied.
     fn stop(&mut self) -> u64 {
         self.over.store(true, Ordering::SeqCst);
         self.thread.take().unwrap().join().unwrap()
     }
 }
 
-/// Sends kicks that cannot be polled, and reconnects when the switch refuses them.
+/// Sends kicks that cannot be polled, and reconnects after refusals.
 fn bad_kicks(path: &PathBuf, over: &AtomicBool) -> u64 {
     let (nested, mut lies) = (unpollable(), 0);
     let kick = nested.last().unwrap();
@@ -238,7 +237,6 @@ fn bad_kicks(path: &PathBuf, over: &AtomicBool) -> u64 {
     lies
 }
 
-/// Makes connections that send nonsense.
 fn nonsense(path: &PathBuf, over: &AtomicBool) -> u64 {
     let mut lies = 0;
     while !over.load(Ordering::SeqCst) {
@@ -250,7 +248,7 @@ fn nonsense(path: &PathBuf, over: &AtomicBool) -> u64 {
     lies
 }
 
-/// Counts the frames that reach `to` within `time`, from a sender that always has some.
+/// Counts the frames that reach `to` within `time`, from a greedy sender.
 fn carried(from: &mut FrontEnd, to: &mut FrontEnd, time: Duration) -> u64 {
     let frame =
         [&[0; 12][..], &[0x52, 0x54, 0, 0, 0, 2], &[0x52, 0x54, 0, 0, 0, 1], &[0x88, 0xb5], &[0; 986]];
@@ -313,7 +311,6 @@ fn a_user_of_the_api_fills_no_log() {
     let (of_agent, of_switch) = (agent.process.read_log(), agent.switch.process.read_log());
     let (rounds, began) = (400, Instant::now());
     for round in 0..rounds {
-        // A new name in each round.
         let name = format!("v{round}");
         let text = contract(&agent.switch.socket(&name), &name, 1);
         let applied = agent.tidegate(&["apply", "-f", "-"], &text);
@@ -326,8 +323,7 @@ fn a_user_of_the_api_fills_no_log() {
     agent.switch.process.kill();
     for (process, lines) in [("agent", of_agent), ("switch", of_switch)] {
         let lines = lines.join().unwrap();
-        // The log limits each of four kinds of lines, and their summaries, to 100 at once, then one a
-        // second.
+        // Four kinds of lines, and their summaries: each 100 at once, then one a second.
         let most = 4 * (100 + began.elapsed().as_secs() as usize);
         println!("{process}: {} lines of {rounds} rounds, at most {most}", lines.len());
         assert!(lines.len() < most, "{process}: {} lines, the last {:?}", lines.len(), lines.last());

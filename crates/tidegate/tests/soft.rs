@@ -1,4 +1,4 @@
-//! Soft limits that guests request over sockets, at an agent with a fake switch.
+//! Soft limits that guests request over sockets, with a fake switch.
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "these are the program's own rules")]
 
@@ -25,7 +25,6 @@ impl Guest {
         Self { path, listener, stream: None }
     }
 
-    /// Returns a contract with this guest's socket.
     fn vnic(&self, lab: &Lab, name: &str, mac: u8, more: &str) -> String {
         lab.vnic(name, mac, &format!("guest = \"{}\"\n{more}", self.path.display()))
     }
@@ -49,7 +48,7 @@ impl Guest {
         line.trim_end().to_owned()
     }
 
-    /// Sends a request. Returns the answer's lines, without version and tag.
+    /// Returns the answer's lines, without version and tag.
     fn ask(&mut self, ask: &str) -> Vec<String> {
         self.write(format!("1 t {ask}\n").as_bytes());
         let mut lines = Vec::new();
@@ -112,7 +111,7 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
         (&json!("500mbit"), &json!(400_000_000))
     );
 
-    // `set *` changes all vNICs or none, and never another VM's.
+    // All of a VM's vNICs or none, never another VM's.
     let refused = guest.ask("set * 600mbit");
     assert_eq!(
         refused,
@@ -126,7 +125,7 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
     assert_eq!(guest.ask("limit"), all("300mbit", "300mbit", "300mbit", "300mbit"));
     assert_eq!(other.ask("limit"), [format!("vnic c {} 1gbit none 1gbit", mac(3)), "ok".into()]);
 
-    // A higher hard limit leaves the soft limit unchanged; a lower one lowers it for good.
+    // A higher hard limit keeps the soft limit; a lower one lowers it for good.
     set(&agent, "a", "tx.max", "800mbit");
     assert!(guest.ask("limit")[0].ends_with("800mbit 300mbit 300mbit"));
     set(&agent, "a", "tx.min", "100mbit");
@@ -134,7 +133,6 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
     set(&agent, "a", "tx.max", "800mbit");
     assert!(guest.ask("limit")[0].ends_with("800mbit 200mbit 200mbit"));
 
-    // The next agent reads the soft limit from disk, and changes nothing.
     drop(guest.stream.take());
     agent.stop();
     switch.log();
@@ -147,15 +145,13 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
         metrics.contains("vnic_contract_bits_per_second{vnic=\"a\",direction=\"tx\",kind=\"max\"} 800000000")
     );
 
-    // The agent restores the limit in force, not the contract's, when another program changes it in the
-    // switch.
+    // The agent restores the limit in force, not the contract's.
     switch.state().ports.get_mut("a").unwrap().vnic.tx.max = Some("800mbit".parse().unwrap());
     let in_switch = || switch.state().ports["a"].vnic.tx.max;
     until("put right", || (in_switch() == "200mbit".parse().ok()).then_some(()));
     assert_eq!(guest.ask("set * none"), ["ok"]);
     assert_eq!(in_switch(), "800mbit".parse().ok());
 
-    // Without the contract the soft limit disappears.
     assert_eq!(guest.ask(&format!("set {b} 1mbit")), ["ok"]);
     assert_eq!(agent.request("DELETE", "/v1/vnics/b", "").0, 200);
     agent.apply(&guest.vnic(&lab, "b", 2, ""));
@@ -178,14 +174,14 @@ fn what_the_place_refuses_the_guest_is_told_and_an_operator_comes_first() {
     assert!(guest.ask("limit")[0].ends_with("500mbit none 500mbit"));
     switch.state().refuse.clear();
     assert_eq!(guest.ask("set * 400mbit"), ["ok"]);
-    // If the place no longer accepts the soft limit, the contract comes into force without it.
+    // A soft limit that the place no longer accepts does not block the contract.
     switch.state().refuse_tx = Some("400mbit".parse().unwrap());
     let (status, answer) = agent.request("PATCH", "/v1/vnics/a", r#"{"set": {"weight": "7"}}"#);
     assert_eq!(status, 200, "{answer}");
     let view = agent.vnic("a");
     assert_eq!((view.get("soft"), view["tx_in_force"].as_str()), (None, Some("500mbit")), "{view}");
     assert_eq!(agent.vnic("b")["soft"], "400mbit");
-    // A change without effect on the switch needs no switch; any other does, with or without soft limits.
+    // Only a change with an effect on the switch needs the switch.
     switch.kill();
     for (weight, expected) in [(7, 200), (8, 503)] {
         let body = json!({"set": {"weight": weight.to_string()}}).to_string();
@@ -203,7 +199,6 @@ fn guests_that_misbehave_harm_nobody() {
     let text =
         bad.vnic(&lab, "a", 1, "tx.max = \"500mbit\"") + &good.vnic(&lab, "b", 2, "tx.max = \"500mbit\"");
     agent.apply(&text);
-    // Floods the agent with changes, and reads no answer.
     let mut flood = bad.stream().get_ref().try_clone().unwrap();
     let flooding = std::thread::spawn(move || {
         for n in 0..100_000 {
@@ -221,7 +216,7 @@ fn guests_that_misbehave_harm_nobody() {
     bad.stream().get_ref().shutdown(std::net::Shutdown::Both).unwrap();
     flooding.join().unwrap();
     bad.stream = None;
-    // After a reconnect, an endless line and garbage get one answer, then the connection ends.
+    // After a reconnect, an endless line and garbage get one answer and end the connection.
     bad.write(&[b'x'; 4000]);
     assert!(bad.line().starts_with("1 - error malformed a line has at most 256 bytes"));
     let mut garbage = bad.stream().get_ref().try_clone().unwrap();

@@ -40,7 +40,7 @@ impl Agent {
                     "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
                     body.len()
                 );
-                // Reads the rest of the request, since closing with unread data would discard the answer.
+                // Closing with unread data would discard the answer.
                 let _ = stream.shutdown(std::net::Shutdown::Write);
                 let _ = stream.read_to_end(&mut Vec::new());
             }
@@ -73,7 +73,7 @@ fn refusal() -> String {
     format!(r#"{{"error":"{0}","details":["{0}",{{"{0}":"{0}"}}]}}"#, in_json())
 }
 
-/// Returns a vNIC with the evil text in every text field.
+/// Returns a vNIC with the text in every field.
 fn vnic() -> String {
     let evil = in_json();
     format!(
@@ -138,7 +138,7 @@ fn answer(head: &str) -> String {
     }
 }
 
-/// Returns two kinds of attention; the reason of one has several lines.
+/// Two kinds of attention; one reason has several lines.
 fn status() -> String {
     let evil = in_json();
     let attention = |kind: &str, what: &str| {
@@ -155,7 +155,7 @@ fn status() -> String {
     )
 }
 
-/// Checks that no character acts or hides, and that no line is forged.
+/// Checks that nothing acts or hides, and no line is forged.
 #[track_caller]
 fn assert_visible(what: &str, output: &Output) {
     for (stream, bytes) in [("standard output", &output.stdout), ("standard error", &output.stderr)] {
@@ -197,7 +197,7 @@ fn whatever_the_agent_answers_is_shown_and_does_nothing() {
         assert_visible(&format!("{arguments:?}"), &output);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(!shows || !errors.contains("makes no sense"), "{arguments:?}: {errors}");
-        // JSON output holds the exact text.
+        // JSON is exact.
         let output = agent.run(&[&["--json"], arguments].concat(), "[vnic.a]\n");
         assert_visible(&format!("--json {arguments:?}"), &output);
         if shows && arguments != ["top", "--once"] {
@@ -207,7 +207,6 @@ fn whatever_the_agent_answers_is_shown_and_does_nothing() {
     }
 }
 
-/// Whether a value contains `text`.
 fn has(value: &serde_json::Value, text: &str) -> bool {
     match value {
         serde_json::Value::String(own) => own == text,
@@ -260,7 +259,7 @@ fn files_sockets_and_arguments_are_shown_and_do_nothing() {
         &["agent", "--api-group", EVIL, "--state", missing, "--config", missing],
         &["switch", "--socket", &agent.dir.path().join("no").join(EVIL).display().to_string()],
         &["switch", "--user", EVIL],
-        // The command line parser quotes these arguments, each on one line.
+        // The command line parser quotes these, each on one line.
         &["switch", "--cpus", &line],
         &["vnic", "set", "a", &line],
         &[&line],
@@ -274,7 +273,7 @@ fn files_sockets_and_arguments_are_shown_and_do_nothing() {
 #[test]
 fn a_domain_is_shown_and_does_nothing() {
     let agent = Agent::new("200 OK");
-    // Evil text that XML allows.
+    // What XML allows.
     let evil = "\u{202e}\u{200b}\u{9b}31m&#10;forged: line&#9;";
     let xml = format!(
         "<domain><name>web{evil}</name><devices><interface type='network'><mac address='52:54:00:00:00:01'/>\

@@ -13,14 +13,13 @@ use tidegate_agent::{Agent, Error, Install, Options};
 use tidegate_testkit::fake_switch::FakeSwitch;
 use tokio::sync::oneshot;
 
-/// A test's folder with configuration, state and sockets.
 pub struct Lab {
     pub dir: tempfile::TempDir,
 }
 
 impl Lab {
-    /// Makes a lab, in a new network namespace for this thread and its children if allowed, so that no
-    /// other agent is in it. If not, agents cannot change interfaces and do not block other agents.
+    /// Makes a lab in a new network namespace of this thread, if allowed, so that no other agent is in it.
+    /// If not, agents cannot change interfaces, and block no other agent.
     pub fn new() -> Self {
         let _ = tidegate_testkit::own_network();
         Self::here()
@@ -66,7 +65,7 @@ impl Lab {
         RunningAgent::start(self.options(), self.places()).unwrap()
     }
 
-    /// Returns a vhost-user contract with its socket in this folder, and further lines.
+    /// Returns a vhost-user contract in this folder with further lines.
     pub fn vnic(&self, name: &str, mac: u8, more: &str) -> String {
         format!(
             "[vnic.{name}]\nattach = {{ vhost-user = \"{}\" }}\nmac = \"52:54:00:00:00:{mac:02x}\"\nsegment = 1\n{more}\n",
@@ -144,7 +143,6 @@ impl RunningAgent {
         (status, if head.contains("transfer-encoding: chunked") { unchunk(&body) } else { body })
     }
 
-    /// Stops the agent in the orderly way.
     pub fn stop(mut self) {
         self.end();
     }
@@ -174,10 +172,7 @@ fn unchunk(mut body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Waits until `found` returns a value.
-///
-/// # Panics
-/// None came within a minute.
+/// Waits until `found` returns a value, at most a minute.
 pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -189,7 +184,7 @@ pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Identifies a file. A file made later at the same path may have the same inode.
+/// A later file at the same path may have the same inode.
 pub fn identity(path: &Path) -> (u64, std::time::SystemTime) {
     use std::os::unix::fs::MetadataExt;
     let meta = std::fs::symlink_metadata(path).unwrap();

@@ -1,11 +1,11 @@
-//! With permission the agent takes over what another program made, remembers it, and restores it when the
+//! With permission the agent takes over another program's rules, remembers them, and restores them when the
 //! contract goes.
 
 use super::common::{Lab, RunningAgent, until};
 use super::{LIMITS, contract, in_namespace, is_shaped, run};
 use serde_json::Value;
 
-/// What libvirt makes of `<bandwidth>`, with modules that this kernel has.
+/// libvirt's rules for `<bandwidth>`, with this kernel's modules.
 const OTHERS: [&str; 6] = [
     "tc qdisc add dev vnet3 root handle 1: htb default 2",
     "tc class add dev vnet3 parent 1: classid 1:1 htb rate 8mbit ceil 9mbit burst 20k",
@@ -15,12 +15,11 @@ const OTHERS: [&str; 6] = [
     "tc filter add dev vnet3 parent ffff: protocol all pref 9 u32 match u32 0 0 classid :1",
 ];
 
-/// Returns all that tc shows of `vnet3`, without the kernel's numbers of u32 tables.
+/// Returns tc's output for `vnet3`, without the kernel's numbers of u32 tables.
 fn shown() -> String {
     let shown = ["qdisc show dev", "class show dev", "filter show dev", "filter show ingress dev"];
     let shown = shown.map(|words| run(&format!("tc {words} vnet3"))).concat();
-    // For all filters at an ingress the kernel shows the parent that the last added filter named
-    // (`block->classid`).
+    // At an ingress the kernel shows the last added filter's parent for all filters (`block->classid`).
     let shown = shown.replace("filter parent ffff: ", "filter ");
     shown.split_whitespace().filter(|word| !word.starts_with("80")).collect::<Vec<_>>().join(" ")
 }
@@ -80,11 +79,11 @@ fn others_are_named_then_taken_over_then_as_they_were() {
         );
         assert!(is_shaped());
 
-        // The next agent knows the adopted state only from its disk.
+        // The next agent knows the rules only from its disk.
         agent.stop();
         let agent = lab.agent();
         until("it is in force", || super::in_force(&agent).then_some(()));
-        // Repair of drift does not forget the adopted state.
+        // Repair forgets nothing.
         run("tc qdisc del dev vnet3 root");
         until("it is repaired", || is_shaped().then_some(()));
         remove(&agent, "web");
@@ -106,7 +105,7 @@ fn each_direction_is_taken_over_and_given_back_by_itself() {
         let before = others();
         adopt(&agent, &contract("web", 1, "vnet3", "tx = { max = \"100mbit\" }"));
         assert!(shown().contains("htb 1: root"), "{}", shown());
-        // A limit in force in one direction does not adopt the other direction.
+        // A limit in one direction adopts nothing in the other.
         let (status, answer) = set(&agent, "rx.max", "50mbit");
         assert_eq!(status, 422, "{answer}");
         assert!(
@@ -120,7 +119,7 @@ fn each_direction_is_taken_over_and_given_back_by_itself() {
         assert_eq!(status, 200, "{answer}");
         assert!(shown().contains("pref 9 u32"), "{}", shown());
         assert!(shown().contains("htb 7464: root"), "{}", shown());
-        // The netdev changes from one contract to another, which is then removed.
+        // The netdev moves to another contract, which then goes.
         let (status, answer) = agent.request(
             "POST",
             "/v1/apply?prune=true",
@@ -140,10 +139,10 @@ fn what_is_not_taken_over_in_the_end_is_as_it_was() {
         let _switch = lab.switch();
         let agent = lab.agent();
         let before = others();
-        // A folder in place of the file's earlier copy prevents the change.
+        // The change fails: a folder blocks the file's earlier copy.
         let earlier = lab.path("state/contracts.json.previous");
         std::fs::create_dir_all(earlier.join("in the way")).unwrap();
-        // The file must exist to have an earlier copy.
+        // Only an existing file gets an earlier copy.
         let text = contract("web", 1, "vnet3", LIMITS);
         std::fs::write(lab.path("state/contracts.json"), "").unwrap();
         let (status, answer) = agent.request("POST", "/v1/apply?adopt=true", &text);
@@ -152,7 +151,7 @@ fn what_is_not_taken_over_in_the_end_is_as_it_was() {
         assert_eq!(shown(), before);
         std::fs::remove_dir_all(earlier).unwrap();
 
-        // The agent does not adopt what it cannot restore.
+        // What the agent cannot restore is not adopted.
         run("ip tuntap add vnet4 mode tap");
         run(
             "tc filter add dev vnet3 parent ffff: protocol all pref 4 u32 match u32 0 0 action mirred egress redirect dev vnet4",
@@ -194,7 +193,7 @@ fn what_cannot_come_back_is_taken_over_where_that_is_said_and_named() {
         let lab = Lab::here();
         let _switch = lab.switch();
         let agent = lab.agent();
-        // The kernel's answer does not describe a size table fully; the agent restores the ingress.
+        // A size table cannot be read back; the ingress is restored.
         run("tc qdisc add dev vnet3 root handle 1: stab overhead 20 tbf rate 1mbit burst 10kb latency 50ms");
         for line in &OTHERS[4..] {
             run(line);
@@ -240,7 +239,7 @@ fn marks_of_ours_beside_them_are_not_theirs() {
             run(line);
         }
         let before = shown();
-        // At an ingress without a limit, the agent's filter coexists with the other program's.
+        // At an ingress without a limit, both programs' filters coexist.
         assert_eq!(agent.apply(&contract("web", 1, "vnet3", "rx = { max = \"50mbit\" }")).0, 200);
         adopt(&agent, &contract("web", 1, "vnet3", LIMITS));
         assert!(is_shaped());

@@ -1,4 +1,4 @@
-//! Another program changes what the agent made: the agent repairs it within a second, logs and counts it.
+//! The agent repairs, logs and counts within a second what another program changed.
 
 use super::common::{Lab, until};
 use super::{LIMITS, contract, in_namespace, is_shaped, run};
@@ -6,10 +6,10 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// The promised second, and a second more for a busy machine.
+/// The promised second, and one more for a busy machine.
 const WITHIN: Duration = Duration::from_secs(2);
 
-/// The agent's log from now on. This process runs one test.
+/// The agent's log. This process runs one test.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -81,12 +81,12 @@ fn a_filter_in_another_chain_is_in_nobodys_way() {
         let agent = lab.agent();
         run("ip tuntap add vnet4 mode tap");
         run("tc qdisc add dev vnet3 clsact");
-        // No filter leads to this chain, so it has no effect and refuses no contract.
+        // No filter leads to this chain, so it refuses no contract.
         run("tc filter add dev vnet3 ingress chain 4 protocol all pref 2 u32 match u32 0 0 classid :1");
         let text = contract("web", 1, "vnet3", LIMITS) + &contract("db", 2, "vnet4", LIMITS);
         let (status, answer) = agent.apply(&text);
         assert_eq!(status, 200, "{answer}");
-        // With the preferences of the agent's filters, on the netdev and on the shared IFB.
+        // With the preferences of the agent's filters, on a netdev and on the shared IFB.
         for line in [
             "tc filter add dev vnet3 ingress chain 5 protocol all pref 2 u32 match u32 0 0 classid :1",
             "tc filter add dev vnet3 ingress chain 5 protocol all pref 1 u32 match u32 0 0 classid :1",
@@ -109,7 +109,7 @@ fn a_filter_in_another_chain_is_in_nobodys_way() {
                 (view["state"] == "in force" && !wrong).then_some(())
             });
         }
-        // The agent owns all of the IFB; filters on netdevs that conflict with no contract stay.
+        // The whole IFB is the agent's; on netdevs, filters that conflict with no contract stay.
         assert!(!run("tc filter show dev tidegate-tx parent 7464:").contains("chain 5"));
         let theirs = || run("tc filter show dev vnet3 ingress");
         let before = theirs();

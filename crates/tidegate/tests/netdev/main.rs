@@ -1,5 +1,5 @@
 //! The agent and the kernel's netdevs, in a network namespace: limits come into force, are repaired, and
-//! are removed.
+//! go.
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "these are the program's own rules")]
 
@@ -21,7 +21,7 @@ mod soft;
 use common::{Lab, RunningAgent, until};
 use std::process::Command;
 
-/// Runs `body` in a process with its own network namespace that has a tap `vnet3`.
+/// Runs `body` in a process with a new network namespace and a tap `vnet3`.
 #[track_caller]
 fn in_namespace(name: &str, body: impl FnOnce()) {
     netns::in_namespace(name, || {
@@ -30,7 +30,6 @@ fn in_namespace(name: &str, body: impl FnOnce()) {
     });
 }
 
-/// Runs a command line. Returns its output.
 #[track_caller]
 fn run(line: &str) -> String {
     let (program, words) = line.split_once(' ').unwrap();
@@ -45,30 +44,29 @@ fn contract(name: &str, mac: u8, netdev: &str, more: &str) -> String {
 
 const LIMITS: &str = "tx = { max = \"100mbit\" }\nrx = { max = \"50mbit\" }";
 
-/// Whether `web` is in force; an agent that has just started may not know the vNIC yet.
+/// A new agent may not know the vNIC yet.
 fn in_force(agent: &RunningAgent) -> bool {
     agent.get("/v1/vnics/web").1["state"] == "in force"
 }
 
-/// Returns tc's list of classes on the tap and on the IFB.
 fn classes() -> String {
     let ifb = Command::new("tc").args(["class", "show", "dev", "tidegate-tx"]).output().unwrap();
     run("tc class show dev vnet3") + &String::from_utf8_lossy(&ifb.stdout)
 }
 
-/// Counts the HTB classes; a qdisc that cuts super-frames has a class too.
+/// Counts the HTB classes: qdiscs that cut super-frames have classes too.
 fn htb(classes: &str) -> usize {
     classes.lines().filter(|line| line.starts_with("class htb")).count()
 }
 
-/// Returns all qdiscs with their handles, without their counts.
+/// Returns all qdiscs and handles, without counts.
 fn qdiscs() -> String {
     let shown = run("tc qdisc show");
     let uncounted = |line: &str| line.split(" direct_packets_stat").next().unwrap().to_owned() + "\n";
     shown.lines().map(uncounted).collect()
 }
 
-/// Whether the vNIC's reason is empty, or names only a qdisc that this kernel lacks.
+/// Whether the reason is empty, or a qdisc that this kernel lacks.
 fn nothing_is_wrong(view: &serde_json::Value) -> bool {
     view["reason"].as_str().is_none_or(|reason| reason.starts_with("flows are not kept apart"))
 }
@@ -152,7 +150,6 @@ fn what_cannot_be_kept_is_refused_and_nothing_is_touched() {
         let promise = |more: &str| contract("web", 1, "vnet3", &format!("{more}\nto = [\"b\"]"));
         let no_shares = "interface mt0 is a macvtap, into which the device below sends";
         refused(&(promise("weight = 2") + &macvtap), no_shares);
-        // The same if only the sender changes.
         assert_eq!(agent.apply(&(promise("") + &macvtap)).0, 200);
         let (status, why) = agent.request("PATCH", "/v1/vnics/web", r#"{"set": {"weight": "2"}}"#);
         assert!(status == 422 && why.to_string().contains(no_shares), "{status} {why}");
@@ -181,7 +178,6 @@ fn a_netdev_that_goes_and_comes_is_shaped_again() {
         until("it is missed", || {
             agent.vnic("web")["reason"].as_str()?.contains("is not there").then_some(())
         });
-        // Changes meanwhile wait for the netdev.
         for rate in ["90mbit", "100mbit"] {
             let body = format!("{{\"set\": {{\"tx.max\": \"{rate}\"}}}}");
             let (status, answer) = agent.request("PATCH", "/v1/vnics/web", &body);
@@ -213,7 +209,7 @@ fn an_agent_that_starts_anew_changes_nothing() {
         // New queues would have other handles.
         assert_eq!(self::qdiscs(), qdiscs);
         agent.stop();
-        // Without its record, the agent recognises what is in force and does not make it again.
+        // Without its record the agent recognises what is in force, and makes nothing again.
         std::fs::remove_file(lab.path("state/kernel.json")).unwrap();
         let agent = lab.agent();
         until("it is in force", || in_force(&agent).then_some(()));

@@ -1,4 +1,4 @@
-//! The order in which frames wait: the kernel's qdiscs for it, live changes, drift.
+//! The order of waiting frames: the kernel's qdiscs, live changes, drift.
 
 use super::common::{Lab, RunningAgent, until};
 use super::netns::load::{Traffic, under};
@@ -6,7 +6,7 @@ use super::netns::{Guest, in_namespace, run};
 use super::{LIMITS, contract, nothing_is_wrong};
 use std::time::{Duration, Instant};
 
-/// Returns the kinds of a device's qdiscs, from the root down, then the ingress.
+/// Returns a device's kinds of qdiscs, root first, ingress last.
 fn qdiscs(device: &str) -> Vec<String> {
     let shown = run("tc", &format!("qdisc show dev {device}"));
     let kinds = shown.lines().filter_map(|line| line.split(' ').nth(1));
@@ -78,7 +78,7 @@ fn queueing_is_what_the_kernel_has_and_changes_under_traffic() {
         });
         assert_eq!(drift(), repaired, "a change is none");
 
-        // Without the queue below it, the qdisc that cuts super-frames drops everything.
+        // Without the queue below, the qdisc that cuts super-frames drops everything.
         let begin = Instant::now();
         run("tc", "qdisc del dev vnet4 parent 3001:1");
         until("it is put right", || (qdiscs("vnet4") == ["htb", "tbf", flows, "clsact"]).then_some(()));

@@ -1,5 +1,5 @@
-//! Another program renames a netdev: its limits stay, and the vNIC says so. A new netdev of the old name is
-//! limited as well.
+//! Another program renames a netdev: its limits stay, and the vNIC says so. A new netdev of the name is
+//! limited too.
 
 use super::common::{Lab, RunningAgent, until};
 use super::{LIMITS, contract, in_namespace, nothing_is_wrong, run};
@@ -9,12 +9,10 @@ fn is_shaped(name: &str) -> bool {
         && run(&format!("tc filter show dev {name} ingress")).contains("Redirect to device tidegate-tx")
 }
 
-/// Counts the VMs' classes on the IFB.
 fn leaves() -> usize {
     run("tc class show dev tidegate-tx").lines().filter(|line| line.contains("rate 100Mbit")).count()
 }
 
-/// Waits until the vNIC is in force with this reason.
 fn until_said(agent: &RunningAgent, what: &str) {
     until(what, || {
         let view = agent.vnic("web");
@@ -23,7 +21,6 @@ fn until_said(agent: &RunningAgent, what: &str) {
     });
 }
 
-/// Makes the agent look twice.
 fn look_twice(agent: &RunningAgent) {
     for _ in 0..2 {
         assert_eq!(agent.get("/v1/vnics/web/why").0, 200);
@@ -44,7 +41,7 @@ fn limits_stay_on_a_netdev_that_is_renamed() {
         look_twice(&agent);
         assert!(is_shaped("old") && leaves() == 1);
         assert_eq!(repaired(), before, "nothing was missing");
-        // The agent repairs and changes the limits on the renamed netdev.
+        // Repairs and changes reach the renamed netdev.
         run("tc qdisc del dev old root");
         until("it is repaired", || is_shaped("old").then_some(()));
         let (status, answer) = agent.request("PATCH", "/v1/vnics/web", r#"{"set": {"rx.max": "60mbit"}}"#);
@@ -61,7 +58,7 @@ fn limits_stay_on_a_netdev_that_is_renamed() {
         look_twice(&agent);
         assert!(is_shaped("old") && leaves() == 1);
 
-        // A new device of the name belongs to the contract; the renamed one keeps its limits.
+        // A new device of the name is the contract's; the renamed one keeps its limits.
         run("ip tuntap add vnet3 mode tap");
         until_said(&agent, "interface old, which was vnet3 before it was renamed, keeps the limits");
         assert!(is_shaped("vnet3") && is_shaped("old") && leaves() == 2);
@@ -97,7 +94,7 @@ fn a_name_that_another_contract_says_is_its_own() {
         let other = "tx = { max = \"100mbit\" }\nrx = { max = \"70mbit\" }";
         let text = contract("web", 1, "vnet3", LIMITS) + &contract("db", 2, "vnet4", other);
         assert_eq!(agent.apply(&text).0, 200);
-        // The VM of db ends, and web's netdev takes over the name of db's.
+        // web's netdev gets the name of db's, whose VM has ended.
         run("ip link del vnet4");
         run("ip link set vnet3 name vnet4");
         until("it is db's", || run("tc class show dev vnet4").contains("rate 70Mbit").then_some(()));

@@ -1,5 +1,5 @@
 //! Other programs' nftables rules at a netdev's ingress: shaped frames would bypass them, so the agent
-//! refuses such a contract and names the rules; policed frames still meet them.
+//! refuses and names the rules; policed frames meet them.
 
 use super::common::{Lab, RunningAgent, until};
 use super::netns::Guest;
@@ -7,7 +7,6 @@ use super::{contract, details, in_force, in_namespace, run};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// Runs an `nft` script.
 #[track_caller]
 fn nft(script: &str) {
     let mut nft = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().expect("nftables");
@@ -27,7 +26,6 @@ fn set(agent: &RunningAgent, key: &str, value: &str) -> (u16, String) {
     (status, answer.to_string())
 }
 
-/// Whether the vNIC says that its frames bypass rules.
 fn goes_past(agent: &RunningAgent) -> bool {
     agent.vnic("web")["reason"].as_str().unwrap_or_default().contains("goes past")
 }
@@ -58,7 +56,7 @@ fn what_would_go_past_rules_is_refused_with_their_names() {
         assert!(why.contains(name) && why.contains("tx.method = \"police\""), "{why}");
         assert_eq!(run("tc qdisc show") + &run("ip -br link"), untouched);
 
-        // These rules do not concern what the VM receives, and policed frames meet them.
+        // What the VM receives does not meet these rules; policed frames do.
         assert_eq!(agent.apply(&contract("web", 1, "web0", "rx = { max = \"50mbit\" }")).0, 200);
         let (status, answer) = agent.apply(&contract("web", 1, "web0", POLICED));
         assert_eq!(status, 200, "{answer}");
@@ -67,7 +65,7 @@ fn what_would_go_past_rules_is_refused_with_their_names() {
         assert!(status == 422 && why.contains(name), "{status} {why}");
         assert!(!reaches_host(&guest));
 
-        // A chain without decisions conflicts with no contract; the family inet counts like netdev.
+        // A chain without decisions conflicts with nothing; the family inet counts like netdev.
         nft("flush chain netdev filter vm-in");
         let (status, why) = set(&agent, "tx.method", "shape");
         assert_eq!(status, 200, "{why}");

@@ -12,20 +12,18 @@ const HEADERS: u64 = 42;
 const SINK: u8 = 5;
 /// `rx.max` of the sink (bit/s).
 const LIMIT: f64 = 12e6;
-/// The sink's default burst and one frame (bytes).
+/// The sink's default burst, and one frame (bytes).
 const BURST: f64 = 65_536.0 + 1_442.0;
-/// Looks per window.
 const LOOKS: usize = 12;
 
-/// Arrivals from one sender.
 #[derive(Default)]
 struct Arrived {
     bytes: AtomicU64,
-    /// Delay of each datagram that carries its send time (ns).
+    /// Delay of each datagram with a send time (ns).
     delays: std::sync::Mutex<Vec<u64>>,
 }
 
-/// Makes the guests `vnet1` to `vnet5` on one bridge, with addresses 10.9.N.2.
+/// Makes `vnet1` to `vnet5` on one bridge, with 10.9.N.2.
 fn bridged() -> Vec<Guest> {
     ip("link add br0 type bridge");
     ip("link set br0 up");
@@ -39,7 +37,7 @@ fn bridged() -> Vec<Guest> {
     (1..=SINK).map(guest).collect()
 }
 
-/// Sends datagrams with their send time to the sink's port `port` until `stop`.
+/// Sends datagrams with their send time to the sink's port until `stop`.
 fn send(port: u8, size: usize, at_once: usize, pause: Duration, start: Instant, stop: &AtomicBool) -> u64 {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     let mut datagram = vec![0; size];
@@ -66,18 +64,16 @@ fn receive(socket: &UdpSocket, from: &Arrived, start: Instant, stop: &AtomicBool
     }
 }
 
-/// Returns the bytes that a netdev of this network namespace has sent.
 fn sent_by(netdev: &str) -> u64 {
     let all = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     let counters = all.lines().find_map(|line| line.trim().strip_prefix(&format!("{netdev}:"))).unwrap();
     counters.split_whitespace().nth(8).unwrap().parse().unwrap()
 }
 
-/// Looks at the sink in windows of three seconds, until one of them has the contracts' shares.
+/// Looks at the sink until one of its windows (3 s) has the contracts' shares.
 ///
 /// # Errors
-/// The sink's tap sent more between two looks than its limit allows, or none of eight windows has the
-/// shares.
+/// The sink's tap exceeded its limit between two looks, or none of eight windows has the shares.
 fn shared_as_promised(arrived: &[Arrived]) -> Result<(), String> {
     let mut looks: Vec<(Instant, [u64; 4], u64)> = Vec::new();
     let mut windows = Vec::new();
@@ -145,7 +141,7 @@ fn each_sender_gets_what_it_was_promised() {
                 scope.spawn(move || receive(&socket, from, start, stop));
             }
             for (port, guest) in (1_u8..SINK).zip(&guests) {
-                // The first guest is the voice; each of the others alone sends many times the sink's limit.
+                // The first is the voice; each of the others alone exceeds the sink's limit many times.
                 let (size, at_once, pause) = if port == 1 { (160, 1, 10) } else { (1400, 24, 3) };
                 let pause = Duration::from_millis(pause);
                 scope.spawn(move || guest.within(|_| send(port, size, at_once, pause, start, stop)));
@@ -158,12 +154,12 @@ fn each_sender_gets_what_it_was_promised() {
         let delays = |n: usize| median(arrived[n].delays.lock().unwrap().clone());
         assert!(delays(0) * 5 < delays(3), "the voice goes first: {} and {} ns", delays(0), delays(3));
 
-        // The place counted the same voice frames, each at most once.
+        // The place counts the same voice frames, each at most once.
         let came = arrived[0].delays.lock().unwrap().len() as u64;
         let delivered = || agent.vnic("voice")["stats"]["realtime_delivered"].as_u64().unwrap();
         until("they are counted", || (came / 2..=came + 20).contains(&delivered()).then_some(()));
 
-        // A sender whose VM restarts gets its class again, which does not count as drift.
+        // A sender whose VM restarts gets its class again, without drift.
         let repaired = || agent.get("/v1/host").1["drift_repaired"].as_u64();
         let before = repaired();
         // Without the root class and the class of other traffic.

@@ -30,12 +30,12 @@ fn the_kernel_keeps_a_guests_limit() {
 
         assert_eq!(ask(&mut guest, "set 52:54:00:00:00:01 40mbit"), "ok");
         assert!(classes().contains("rate 40Mbit ceil 40Mbit"), "{}", classes());
-        // If the place cannot keep a limit, it refuses, and the limit in force stays.
+        // The place refuses a limit that it cannot keep; the limit in force stays.
         let refused = ask(&mut guest, "set 52:54:00:00:00:01 1bit");
         assert!(refused.starts_with("error refused tx: at 1bit a super-frame"), "{refused}");
         assert!(classes().contains("rate 40Mbit ceil 40Mbit"), "{}", classes());
 
-        // Repair of drift restores the lower of the two limits.
+        // Repair restores the lower of both limits.
         run("tc qdisc del dev tidegate-tx root");
         until("put right", || classes().contains("rate 40Mbit ceil 40Mbit").then_some(()));
 
