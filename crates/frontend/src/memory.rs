@@ -1,4 +1,4 @@
-//! A synthetic guest's memory: a memfd that is mapped here and passed to the device.
+//! A synthetic guest's memory: a memfd, mapped here and passed to the device.
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -6,10 +6,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
-/// A region of shared guest memory with an allocator that never frees.
+/// Shared guest memory with an allocator that never frees.
 ///
-/// Every access outside the region panics: a test lies to the device by what it writes, not where. The
-/// device may read and write at the same time.
+/// Every access outside it panics: a test lies by what it writes, not where. The device may access it at
+/// the same time.
 #[derive(Debug)]
 pub struct SharedMemory {
     fd: OwnedFd,
@@ -23,8 +23,8 @@ pub struct SharedMemory {
 /// Size of a huge page (bytes).
 const HUGE_PAGE: usize = 2 << 20;
 
-// SAFETY: no thread owns the shared mapping, which is valid as long as the value; guest memory allows
-// racing accesses.
+// SAFETY: no thread owns the mapping, which lives as long as the value; guest memory allows racing
+// accesses.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as above; the allocator is atomic.
 unsafe impl Sync for SharedMemory {}
@@ -40,12 +40,12 @@ impl SharedMemory {
     /// Makes `size` zero bytes (whole pages) at guest physical address `guest_addr`.
     ///
     /// # Errors
-    /// The kernel cannot make or map a memfd of that size.
+    /// The kernel cannot make or map the memfd.
     pub fn new(guest_addr: u64, size: usize) -> io::Result<Self> {
         Self::of(guest_addr, size, false)
     }
 
-    /// As [`new`](Self::new), in pages of 2 MB, with the size rounded up.
+    /// As [`new`](Self::new), in pages of 2 MB, with `size` rounded up.
     ///
     /// # Errors
     /// As there, or too few huge pages are free.
@@ -78,7 +78,7 @@ impl SharedMemory {
         self.huge
     }
 
-    /// Returns the file of the memory, to pass to the device.
+    /// Returns the memory's file, to pass to the device.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -88,7 +88,7 @@ impl SharedMemory {
         self.guest_addr
     }
 
-    /// Returns the address of the first byte in this process: the front end's "user address".
+    /// Returns the first byte's address in this process: the front end's "user address".
     pub fn user_addr(&self) -> u64 {
         self.start.addr() as u64
     }
@@ -122,11 +122,11 @@ impl SharedMemory {
     /// Copies `bytes` to guest address `gpa`.
     ///
     /// # Panics
-    /// The bytes are outside the region, as with all accesses.
+    /// Outside the region, as all accesses.
     #[inline]
     pub fn write(&self, gpa: u64, bytes: &[u8]) {
         let to = self.ptr(gpa, bytes.len());
-        // SAFETY: the target is in the mapping for its length, and a slice of ours is not.
+        // SAFETY: `to` is in the mapping for the length; a slice of ours is not.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
 
@@ -134,17 +134,17 @@ impl SharedMemory {
     #[inline]
     pub fn read(&self, gpa: u64, bytes: &mut [u8]) {
         let from = self.ptr(gpa, bytes.len());
-        // SAFETY: the source is in the mapping for its length, and a slice of ours is not.
+        // SAFETY: `from` is in the mapping for the length; a slice of ours is not.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// Copies `len` bytes at guest address `from` to guest address `to` of `other`, as memmove(3) does.
+    /// Copies `len` bytes from guest address `from` to `to` in `other`, as memmove(3).
     ///
     /// # Panics
-    /// The bytes are outside either region.
+    /// Outside either region.
     pub fn copy_to(&self, from: u64, other: &Self, to: u64, len: usize) {
         let (from, to) = (self.ptr(from, len), other.ptr(to, len));
-        // SAFETY: both are in their mappings for their length; they may overlap.
+        // SAFETY: both are in their mappings for the length; they may overlap.
         unsafe { std::ptr::copy(from, to, len) }
     }
 
@@ -155,10 +155,10 @@ impl SharedMemory {
         bytes
     }
 
-    /// Returns the 16-bit word at guest address `gpa`, such as an index that both sides use at once.
+    /// Returns the 16-bit word at guest address `gpa`, for indices that both sides use at once.
     ///
     /// # Panics
-    /// The word is outside the region or at an odd address.
+    /// Outside the region, or at an odd address.
     #[inline]
     pub fn word(&self, gpa: u64) -> &AtomicU16 {
         let ptr = self.ptr(gpa, 2).cast::<u16>();

@@ -11,18 +11,16 @@ pub struct Queue {
     /// Guest address of buffer 0.
     buffers: u64,
     buffer_size: u32,
-    /// Free buffers.
     pub free: Vec<u16>,
-    /// The buffer of the chain with each head.
+    /// Buffer of the chain with each head.
     pub buffer_of: Vec<u16>,
-    /// Kick counter, written by the driver.
+    /// Written by the driver.
     pub kick: EventFd,
-    /// Call counter, written by the device.
+    /// Written by the device.
     pub call: EventFd,
 }
 
 impl Queue {
-    /// Makes an empty queue with a buffer per entry.
     pub fn new(
         memory: &Arc<SharedMemory>,
         size: u16,
@@ -42,7 +40,6 @@ impl Queue {
         })
     }
 
-    /// Returns the guest address of a buffer.
     #[inline]
     pub fn addr(&self, buffer: u16) -> u64 {
         self.buffers + u64::from(buffer) * u64::from(self.buffer_size)
@@ -57,15 +54,13 @@ impl Queue {
         self.free.pop()
     }
 
-    /// Reclaims buffers that the device completed.
     pub fn reap_all(&mut self) {
         while let Some(used) = self.ring.reap() {
             self.free.push(self.buffer_of[usize::from(used.head)]);
         }
     }
 
-    /// Adds a chain that uses `buffer`. Returns `false` without free descriptors, which raw chains can
-    /// cause.
+    /// Adds a chain for `buffer`. Returns `false` without free descriptors, which raw chains may use up.
     #[inline]
     pub fn add(&mut self, buffer: u16, chain: &[Buffer]) -> bool {
         match self.ring.add(chain) {
@@ -80,7 +75,7 @@ impl Queue {
         }
     }
 
-    /// Gives the device a free buffer to write to. Returns `false` if there is none.
+    /// Gives the device a free buffer to write. Returns `false` if there is none.
     pub fn give_buffer(&mut self) -> bool {
         let Some(buffer) = self.free.pop() else {
             return false;

@@ -15,10 +15,10 @@ use tidegate_switch::control::channel::{receive, send};
 use tidegate_switch::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
 use tidegate_switch::stats::{Reader, Region};
 
-/// Answers a request, or returns `false` to let the switch answer honestly.
+/// Answers a request, or returns `false` for the honest answer.
 pub type Lie = Arc<dyn Fn(&UnixStream, &Request, &[OwnedFd]) -> bool + Send + Sync>;
 
-/// A switch with ports but without frames, for the control socket.
+/// The switch's side of the control socket, with ports but no frames.
 pub struct FakeSwitch {
     path: PathBuf,
     state: Arc<Mutex<State>>,
@@ -54,7 +54,7 @@ pub struct State {
     /// Connections accepted by this value.
     pub accepted: u64,
     descriptors: BTreeMap<String, Vec<OwnedFd>>,
-    /// Connections that a thread still reads; a thread that ends closes its connection.
+    /// Connections that a thread still reads, and closes at its end.
     connections: Vec<Weak<UnixStream>>,
 }
 
@@ -101,7 +101,7 @@ impl FakeSwitch {
         let (state, done) = (Arc::clone(&self.state), Arc::clone(&over));
         let thread = std::thread::spawn(move || {
             if let Err(error) = accept(&listener, &state, &done) {
-                // Without the listener there is a free descriptor to count the open ones.
+                // Frees a descriptor to count the open ones.
                 drop(listener);
                 let accepted = lock(&state).accepted;
                 panic!(
@@ -113,11 +113,10 @@ impl FakeSwitch {
         self.running = Some(Running { over, thread });
     }
 
-    /// Kills the switch: every connection and descriptor is gone.
+    /// Kills the switch with every connection and descriptor.
     ///
     /// # Panics
-    /// A thread of this switch has panicked. If the caller already panics, this does not, since a second
-    /// panic would abort all tests.
+    /// A thread of this switch has panicked, unless the caller panics already, which would abort all tests.
     pub fn kill(&mut self) {
         let Some(running) = self.running.take() else { return };
         running.over.store(true, Ordering::SeqCst);
@@ -138,7 +137,7 @@ impl FakeSwitch {
         assert!(!self.state.is_poisoned(), "a thread of the fake switch panicked while it answered");
     }
 
-    /// Kills and restarts the switch: every connection and port is gone.
+    /// Kills and restarts the switch, without connections and ports.
     pub fn restart(&mut self) {
         self.kill();
         self.run();
@@ -154,7 +153,7 @@ impl FakeSwitch {
         self.state().ports.keys().cloned().collect()
     }
 
-    /// Lets an attacker take over: from now on `lie` answers each request. Conversations start anew.
+    /// Lets an attacker answer each request by `lie`. Conversations start anew.
     pub fn taken_over(
         &self,
         lie: impl Fn(&UnixStream, &Request, &[OwnedFd]) -> bool + Send + Sync + 'static,
@@ -182,16 +181,16 @@ impl Drop for FakeSwitch {
     }
 }
 
-/// Locks the state, even after a thread panicked with it: that thread's panic is the one to report.
+/// Also after a thread panicked with the state: that panic is the one to report.
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Counts this process's open descriptors by kind. The agent of a test runs in this process, too.
+/// Counts this process's open descriptors by kind, including those of a test's agent.
 pub fn open_descriptors() -> io::Result<BTreeMap<String, usize>> {
     let mut kinds = BTreeMap::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
-        // A descriptor that was closed meanwhile has no target.
+        // A descriptor closed meanwhile has no target.
         let Ok(target) = std::fs::read_link(entry?.path()) else { continue };
         let kind = target.to_string_lossy().split([':', ' ']).next().unwrap_or_default().to_owned();
         *kinds.entry(kind).or_default() += 1;
@@ -199,7 +198,6 @@ pub fn open_descriptors() -> io::Result<BTreeMap<String, usize>> {
     Ok(kinds)
 }
 
-/// Serves each connection in a thread, until `over`.
 fn accept(listener: &UnixListener, state: &Arc<Mutex<State>>, over: &AtomicBool) -> io::Result<()> {
     loop {
         let stream = Arc::new(listener.accept()?.0);
@@ -232,7 +230,6 @@ fn serve(stream: &UnixStream, state: &Mutex<State>) {
     }
 }
 
-/// Returns whether the stream's other end is open.
 fn stream_state(stream: &OwnedFd) -> Connection {
     let stream = UnixStream::from(stream.try_clone().unwrap());
     stream.set_nonblocking(true).unwrap();

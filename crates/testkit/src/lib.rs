@@ -7,6 +7,7 @@
 //!  test ─ in_namespace ─▶ unshare(1) ─▶ this test once more, in a process with namespaces of its own
 //!       └ own_network, own_mounts ────▶ namespaces of the calling thread
 //! ```
+//!
 //! - `contract`: example contracts
 //! - `fake_switch`: the switch's side of the control socket, without a data plane
 //! - `toy_place`: a place in less than 150 lines

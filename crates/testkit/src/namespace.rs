@@ -1,4 +1,4 @@
-//! Namespaces for a test: of a process that runs the test again, or of the calling thread.
+//! Namespaces for a test's second process, or for the calling thread.
 
 use crate::skip::{skipped, unless_skipped};
 use rustix::mount::{MountPropagationFlags, mount_change};
@@ -9,21 +9,20 @@ use std::process::Command;
 /// Set in the process that runs the test again.
 const INSIDE: &str = "TIDEGATE_TEST_NAMESPACE";
 
-/// The namespaces that a test needs.
+/// Namespaces that a test needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind<'a> {
-    /// The needed namespaces, for a reason to skip: "network namespace with a veth".
+    /// Their description, for a reason to skip: "network namespace with a veth".
     pub what: &'a str,
-    /// Options of unshare(1) that make the namespaces: `--net`.
+    /// Options of unshare(1) for them: `--net`.
     pub unshare: &'a [&'a str],
-    /// A command that succeeds in the namespaces if the test can run there.
+    /// A command that succeeds in them if the test can run.
     pub probe: &'a [&'a str],
-    /// Whether to get the needed rights from a user namespace without root.
+    /// Whether, without root, a user namespace gives the needed rights.
     pub user: bool,
 }
 
 impl Kind<'_> {
-    /// Returns an unshare(1) command, to which the caller adds a command.
     fn command(&self) -> Command {
         let mut command = Command::new("unshare");
         if self.user && !rustix::process::geteuid().is_root() {
@@ -33,7 +32,7 @@ impl Kind<'_> {
         command
     }
 
-    /// Returns why the machine gives no namespaces; `None` if it does.
+    /// Returns why the machine gives none.
     fn missing(&self) -> Option<String> {
         let probe = self.command().args(self.probe).output().expect("unshare (util-linux)");
         let why = String::from_utf8_lossy(&probe.stderr);
@@ -47,8 +46,8 @@ pub fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// Runs `body` in a process with its own namespaces: this test again, by its name. If the machine gives
-/// none, the test is [`skipped`].
+/// Runs `body` in a process with its own namespaces: this test again, by its name. Without namespaces the
+/// test is [`skipped`].
 ///
 /// # Panics
 /// The test fails there, `name` is not this test's name, or CI would skip the test.
@@ -75,7 +74,7 @@ pub fn in_namespace(name: &str, kind: Kind<'_>, body: impl FnOnce()) {
     }
 }
 
-/// Gives the calling thread, and the threads and processes that it starts, a new network namespace.
+/// Gives the calling thread, and what it starts, a new network namespace.
 ///
 /// # Errors
 /// The thread lacks CAP_SYS_ADMIN.
@@ -84,7 +83,7 @@ pub fn own_network() -> io::Result<()> {
     Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?)
 }
 
-/// Gives the calling thread its own mounts, which no other mount namespace sees.
+/// Gives the calling thread mounts that no other namespace sees.
 ///
 /// # Errors
 /// The thread lacks CAP_SYS_ADMIN.
@@ -94,8 +93,7 @@ pub fn own_mounts() -> io::Result<()> {
     Ok(mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?)
 }
 
-/// Gives the calling thread a network namespace. If the machine gives none, the test is [`skipped`] and the
-/// result `false`.
+/// As `own_network`; on failure the test is [`skipped`], and the result `false`.
 ///
 /// # Panics
 /// CI would skip the test.
@@ -103,8 +101,7 @@ pub fn own_network_or_skip() -> bool {
     unless_skipped(own_network().map_err(|e| format!("no network namespace: {e}"))).is_some()
 }
 
-/// Gives the calling thread its own mounts. If the machine gives none, the test is [`skipped`] and the
-/// result `false`.
+/// As `own_mounts`; on failure the test is [`skipped`], and the result `false`.
 ///
 /// # Panics
 /// CI would skip the test.

@@ -11,11 +11,10 @@ use std::io::Write;
 pub fn skipped(why: impl Display) {
     let ci = std::env::var("CI").unwrap_or_default().to_lowercase();
     let line = line(&why.to_string(), &ci).unwrap_or_else(|why| panic!("{why}"));
-    // Unlike eprintln!, which libtest captures: scripts/test counts these lines.
+    // Unlike eprintln!, which libtest captures; scripts/test counts these lines.
     std::io::stderr().write_all(line.as_bytes()).expect("standard error");
 }
 
-/// Returns the line to print, or an error if the variable `CI` is set.
 fn line(why: &str, ci: &str) -> Result<String, String> {
     let why = why.trim_end();
     if ["1", "true", "yes"].contains(&ci) {

@@ -1,11 +1,11 @@
-//! A place in less than 150 lines: it "enforces" a contract on a netdev by writing the contract to a file.
+//! A place in less than 150 lines: it "enforces" a contract on a netdev by a file.
 //!
 //! ```text
 //!  Attach::Netdev { name } ──▶ FOLDER/enforced/NAME: TOML       record: FOLDER/state/toy.json
 //! ```
 //!
-//! Each place has such parts: an action, a plan by [`differences`], a record, and steps at which the
-//! process may die ([`cut::point`]).
+//! Each place has such parts: an action, a plan by [`differences`], a record, steps at which the process
+//! may die ([`cut::point`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,7 +31,7 @@ pub struct ToyPlace {
 }
 
 impl ToyPlace {
-    /// Makes the place with its files in `folder`.
+    /// Makes the place in `folder`.
     ///
     /// # Errors
     /// The record cannot be read.
@@ -68,7 +68,7 @@ impl ToyPlace {
         cut::point();
         let file = self.file(vnic).ok_or_else(|| failed("no netdev"))?;
         let new = self.enforced.with_extension("new");
-        // A rename replaces the file completely or not at all.
+        // A rename replaces all of the file or nothing.
         fs::write(&new, vnic.to_toml()).and_then(|()| fs::rename(&new, file)).map_err(failed)?;
         cut::point();
         Ok(())

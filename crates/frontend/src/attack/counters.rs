@@ -18,8 +18,8 @@ const TRANSMIT: usize = 1;
 /// Pause between two frames, in which the switch finishes the first.
 const FRAME_PAUSE: Duration = Duration::from_millis(1);
 
-/// Waiters on a counter, which the kernel treats as waiting threads: each signal walks over all of them.
-/// They end with this value.
+/// Waiters on a counter until they are dropped: the kernel treats them as waiting threads, and walks over
+/// all at each signal.
 #[derive(Debug)]
 pub struct Waiters {
     _epolls: Vec<OwnedFd>,
@@ -48,7 +48,7 @@ impl Waiters {
     }
 }
 
-/// Sends frames without a receiver, and asks for a call at each completion.
+/// Sends frames to nowhere, and asks for a call at each completion.
 pub(super) fn call_waiters(target: &Target<'_>, count: usize) -> io::Result<()> {
     let mut kept = None;
     let mut failed = None;
@@ -78,7 +78,6 @@ pub(super) fn call_waiters(target: &Target<'_>, count: usize) -> io::Result<()> 
     failed.map_or(Ok(()), Err)
 }
 
-/// Sends one frame, and asks for an interrupt.
 fn send_junk(front: &mut FrontEnd) -> Result<(), FrontEndError> {
     front.in_flight(0);
     let _ = front.ring(TRANSMIT).enable_interrupts();
@@ -86,24 +85,22 @@ fn send_junk(front: &mut FrontEnd) -> Result<(), FrontEndError> {
     front.is_connected().then_some(()).ok_or(FrontEndError::NotConnected)
 }
 
-/// Passes the counter repeatedly, while its waiters are woken without end: a thread that starts to listen
-/// to it must wait.
+/// Passes the counter repeatedly while its waiters are woken without end: a thread that starts to listen to
+/// it waits.
 pub(super) fn kick_waiters(target: &Target<'_>, count: usize) -> io::Result<()> {
     pass_kicks(target, count, |kick, over| flood(kick, || over.load(Ordering::Relaxed)))
 }
 
 /// As [`Attack::KickWaiters`](super::Attack), without signals: the kernel walks over the waiters when an
-/// epoll that has the counter is added to another epoll.
+/// epoll with the counter is added to another.
 ///
 /// # Errors
-/// Too few descriptors, or watches (`fs.epoll.max_user_watches`).
 /// Too few descriptors, or watches (`fs.epoll.max_user_watches`).
 pub fn silent_kick_waiters(target: &Target<'_>) -> io::Result<()> {
     pass_kicks(target, WAITERS, |_, _| ())
 }
 
-/// Passes a counter with `count` waiters until it is refused. Meanwhile runs `beside`, whose flag is set
-/// when the passing ends.
+/// Passes a counter with `count` waiters until it is refused, while `beside` runs, whose flag then ends it.
 fn pass_kicks(
     target: &Target<'_>,
     count: usize,
@@ -136,7 +133,7 @@ fn pass_kicks(
                 if target.is_over() {
                     break Ok(());
                 }
-                // Counts refused and accepted passes.
+                // Refused or not.
                 target.step();
                 if let Err(refused) = front.pass_kick(TRANSMIT) {
                     break Err(refused);
@@ -149,7 +146,6 @@ fn pass_kicks(
     failed.map_or(Ok(()), Err)
 }
 
-/// Kicks an empty queue from two threads.
 pub(super) fn kick_flood(target: &Target<'_>) -> io::Result<()> {
     target.repeat(|| {
         let front = target.connect(Options::default())?;
@@ -169,7 +165,7 @@ pub(super) fn kick_flood(target: &Target<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds to a counter until `done`, and empties it when it is full.
+/// Adds to a counter until `done`, and empties it when full.
 fn flood(event: &OwnedFd, done: impl Fn() -> bool) {
     while !done() {
         if rustix::io::write(event, &1u64.to_ne_bytes()).is_err() {

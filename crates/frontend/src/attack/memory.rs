@@ -1,4 +1,4 @@
-//! Memory that disappears while it is read, and memory that does not exist.
+//! Memory that disappears while it is read, or does not exist.
 
 use super::Target;
 use crate::driver::Buffer;
@@ -17,8 +17,8 @@ const TRANSMIT: usize = 1;
 /// Length of the frame sent from a hole (bytes).
 const FRAME: u32 = 1000;
 
-/// Repeatedly punches everything above the rings out of `bytes` of memory, and meanwhile sends frames from
-/// there: a thread that reads them waits for the kernel.
+/// Repeatedly punches out everything above the rings, and meanwhile sends frames from there: a thread that
+/// reads them waits for the kernel.
 ///
 /// # Errors
 /// This machine has too little memory.
@@ -26,7 +26,7 @@ pub fn punch_holes(target: &Target<'_>, bytes: u64) -> io::Result<()> {
     punch(target, bytes, 0)
 }
 
-/// As `punch_holes`, with a file whose number of pages always matches its length: further pages are behind
+/// As `punch_holes`, but the file always has as many pages as its length needs: further pages are behind
 /// its end.
 ///
 /// # Errors
@@ -35,7 +35,6 @@ pub fn punch_holes_unseen(target: &Target<'_>, bytes: u64) -> io::Result<()> {
     punch(target, bytes, bytes)
 }
 
-/// Punches holes into a file with `behind` bytes of pages behind its end.
 fn punch(target: &Target<'_>, bytes: u64, behind: u64) -> io::Result<()> {
     let options = Options { memory_size: bytes, ..Options::default() };
     target.repeat(|| {
@@ -82,8 +81,8 @@ pub fn sparse_file(bytes: u64) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Passes a memory table that uses all the address space that the switch gives: regions of 8 TiB, then
-/// halves, as many as it maps. They stay as long as the switch allows.
+/// Passes a table that uses all the address space that the switch gives: regions of 8 TiB, then halves.
+/// They stay as long as the switch allows.
 pub(super) fn sparse_regions(target: &Target<'_>) -> io::Result<()> {
     const LARGEST: u64 = 8 << 40;
     const SMALLEST: u64 = 1 << 20;
@@ -109,8 +108,8 @@ pub(super) fn sparse_regions(target: &Target<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Passes a table of the guest's own memory and a region of `file` for each of `sizes` (bytes), each at its
-/// own guest address.
+/// Passes a table of the guest's own memory and, for each of `sizes` (bytes), a region of `file` at its own
+/// guest address.
 ///
 /// # Errors
 /// The switch refused.

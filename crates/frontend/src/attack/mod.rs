@@ -1,4 +1,4 @@
-//! Attacks of a hostile front end with the objects that it shares, for tests and benchmarks.
+//! Attacks of a hostile front end with shared objects, for tests and benchmarks.
 //!
 //! ```text
 //!  Attack::run ─▶ connects to a port's socket, shares objects, makes the switch work on them,
@@ -64,8 +64,8 @@ impl Attack {
         }
     }
 
-    /// Attacks the port behind `socket` until `stop`. Counts its steps in `steps`: requested signals,
-    /// holes, tables, sockets, kicks, connections.
+    /// Attacks the port behind `socket` until `stop`, and counts `steps`: requested signals, holes, tables,
+    /// sockets, kicks, connections.
     ///
     /// # Errors
     /// This machine has too few descriptors or too little memory. A refusal by the switch is no error.

@@ -14,12 +14,12 @@ use vhost::vhost_user::message::FrontendReq;
 /// Length of a message's header (bytes).
 const HEADER: usize = 12;
 
-/// A TCP socket with more to send than its peer takes: the process that closes the last descriptor waits
-/// for the linger time.
+/// A TCP socket with more to send than its peer takes: closing its last descriptor waits for the linger
+/// time.
 #[derive(Debug)]
 pub struct Lingering {
     socket: Option<OwnedFd>,
-    /// Never reads, except in `read_all`.
+    /// Reads only in `read_all`.
     peer: TcpStream,
 }
 
@@ -48,18 +48,18 @@ impl Lingering {
         self.socket.as_ref().expect("not passed yet").as_fd()
     }
 
-    /// Closes this process's descriptor while another is on its way.
+    /// Closes the own descriptor while another is on its way.
     pub fn let_go(&mut self) {
         self.socket = None;
     }
 
-    /// Reads the pending data, so that close(2) of the socket no longer waits.
+    /// Reads the pending data, so that close(2) no longer waits.
     pub fn read_all(&mut self) {
         let _ = self.peer.set_read_timeout(Some(Duration::from_secs(1)));
         let _ = std::io::copy(&mut self.peer, &mut std::io::sink());
     }
 
-    /// Sends a message with this descriptor, and leaves the last descriptor to the receiver.
+    /// Sends a message with this descriptor, and leaves the last one to the receiver.
     ///
     /// # Errors
     /// Those of `stream`.
@@ -67,7 +67,7 @@ impl Lingering {
         let message = message(code, payload);
         let (header, rest) = message.split_at(HEADER);
         send_with(stream, header, &[self.fd()])?;
-        // This closes not the last descriptor: that one is on its way, in an incomplete message.
+        // The last descriptor is on its way, in an incomplete message.
         self.socket = None;
         let mut stream = stream;
         stream.write_all(rest)
@@ -88,7 +88,7 @@ pub fn message(code: FrontendReq, payload: &[u8]) -> Vec<u8> {
     [&header, payload].concat()
 }
 
-/// Returns the payload of a SET_MEM_TABLE with one region of a page.
+/// Returns the payload of a SET_MEM_TABLE with one page.
 pub fn one_page() -> Vec<u8> {
     [1u64, 0, 4096, 0, 0].map(u64::to_ne_bytes).concat()
 }
@@ -96,7 +96,7 @@ pub fn one_page() -> Vec<u8> {
 /// Sends bytes with descriptors.
 ///
 /// # Errors
-/// Those of the socket; or there are more than 253 descriptors.
+/// Those of the socket, or more than 253 descriptors.
 pub fn send_with(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -14,7 +14,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause after the switch has refused a connection.
 pub(super) const REFUSED_PAUSE: Duration = Duration::from_millis(5);
 
-/// The target of an attack, and its end.
+/// An attack's target and end.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     /// The port's socket.
@@ -42,7 +42,7 @@ impl Target<'_> {
         self.steps.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Calls `once` until the attack is over, with a pause after each refusal by the switch.
+    /// Calls `once` until the attack ends, with a pause after each refusal.
     pub(super) fn repeat(&self, mut once: impl FnMut() -> Result<(), FrontEndError>) {
         while !self.is_over() {
             if once().is_err() {
@@ -52,8 +52,7 @@ impl Target<'_> {
     }
 }
 
-/// Connects to a port's socket. Never waits long for a switch that accepts no connection, nor for its
-/// answers.
+/// Connects to a port's socket. Waits long neither to be accepted nor for answers.
 ///
 /// # Errors
 /// No process listens, or its backlog is full.

@@ -1,4 +1,4 @@
-//! Buffers of a chain, and the features that change the rings' meaning.
+//! Chains' buffers, and the features that change the rings' meaning.
 
 pub(super) const NEXT: u16 = 1;
 
@@ -9,7 +9,7 @@ pub(super) const INDIRECT: u16 = 4;
 /// Most buffers of a chain in an indirect table.
 pub const MAX_INDIRECT: usize = 128;
 
-/// The negotiated features that change the rings' meaning.
+/// Negotiated features that change the rings' meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverFeatures {
     /// VIRTIO_F_RING_PACKED.
@@ -18,7 +18,7 @@ pub struct DriverFeatures {
     pub event_idx: bool,
     /// VIRTIO_F_INDIRECT_DESC, for [`DriverQueue::add_indirect`].
     pub indirect: bool,
-    /// VIRTIO_F_IN_ORDER: one used entry, of a batch's last chain, may stand for the batch.
+    /// VIRTIO_F_IN_ORDER: a used entry may stand for a batch, by its last chain.
     pub in_order: bool,
 }
 
@@ -29,7 +29,7 @@ pub struct Buffer {
     pub addr: u64,
     /// Length in bytes.
     pub len: u32,
-    /// Whether the device writes the buffer, not reads it.
+    /// Whether the device writes, not reads.
     pub writable: bool,
 }
 
@@ -44,7 +44,6 @@ impl Buffer {
         Self { addr, len, writable: true }
     }
 
-    /// Returns the flags of the buffer's descriptor.
     pub(super) fn flags(self, more: bool) -> u16 {
         (if self.writable { WRITE } else { 0 }) | if more { NEXT } else { 0 }
     }

@@ -7,7 +7,7 @@
 use super::Used;
 use std::collections::VecDeque;
 
-/// The chains in flight, and which of them the device has completed.
+/// The chains in flight and the completed ones.
 #[derive(Debug, Default)]
 pub(super) struct InOrder {
     /// Heads, oldest first.
@@ -19,15 +19,14 @@ pub(super) struct InOrder {
 }
 
 impl InOrder {
-    /// Records an available chain.
     pub(super) fn add(&mut self, head: u16) {
         self.given.push_back(head);
     }
 
-    /// Records that the device used all chains up to `head`, and wrote `len` bytes into the last.
+    /// Records that the device used all chains up to `head`, with `len` bytes in the last.
     ///
     /// # Panics
-    /// `head` is not in flight, or earlier completed chains were not taken.
+    /// `head` is not in flight, or completed chains were not taken.
     pub(super) fn used_up_to(&mut self, head: u16, len: u32) {
         assert_eq!(self.back, 0, "chains that came back were not taken");
         let at = self.given.iter().position(|given| *given == head);
@@ -42,7 +41,6 @@ impl InOrder {
         Some(Used { head, len: if self.back == 0 { self.len } else { 0 } })
     }
 
-    /// Returns the chains from the oldest up to `head`.
     pub(super) fn up_to(&self, head: u16) -> impl Iterator<Item = u16> {
         let at = self.given.iter().skip(self.back).position(|given| *given == head).map_or(0, |at| at + 1);
         self.given.iter().skip(self.back).take(at).copied()

@@ -1,5 +1,4 @@
-//! The driver's side of a virtqueue (virtio 1.2, 2.7 and 2.8), as in a guest's kernel, for tests and
-//! benchmarks.
+//! The driver's side of a virtqueue (virtio 1.2, 2.7 and 2.8), for tests and benchmarks.
 //!
 //! ```text
 //!   add ─▶ descriptors                          device        used ─▶ reap
@@ -40,7 +39,7 @@ macro_rules! either {
 }
 
 impl DriverQueue {
-    /// Makes an empty queue of `size` entries in `memory`.
+    /// Makes an empty queue in `memory`.
     ///
     /// # Panics
     /// The layout has no such size, or the memory is full.
@@ -52,7 +51,7 @@ impl DriverQueue {
     /// (bits 0 to 14) and wrap counter (bit 15) of both sides of a packed one.
     ///
     /// # Panics
-    /// As there, or the ring has no such slot.
+    /// As there, or an invalid slot.
     pub fn starting_at(memory: &Arc<SharedMemory>, size: u16, features: DriverFeatures, base: u16) -> Self {
         match features.packed {
             true => Self::Packed(PackedDriver::starting_at(memory, size, features, base)),
@@ -65,19 +64,18 @@ impl DriverQueue {
         either!(self, queue => queue.size())
     }
 
-    /// Returns the guest address of the descriptor table or ring; [`SharedMemory::to_user`] makes it a
-    /// vring address.
+    /// Returns the guest address of the descriptor table or ring; a vring address by
+    /// [`SharedMemory::to_user`].
     pub fn desc_addr(&self) -> u64 {
         either!(self, queue => queue.desc_addr())
     }
 
-    /// Returns the guest address of the available ring or, packed, of the driver's event suppression
-    /// structure.
+    /// Returns the guest address of the available ring or, packed, of the driver's event suppression.
     pub fn avail_addr(&self) -> u64 {
         either!(self, queue => queue.avail_addr())
     }
 
-    /// Returns the guest address of the used ring or, packed, of the device's event suppression structure.
+    /// Returns the guest address of the used ring or, packed, of the device's event suppression.
     pub fn used_addr(&self) -> u64 {
         either!(self, queue => queue.used_addr())
     }
@@ -93,8 +91,8 @@ impl DriverQueue {
         either!(self, queue => queue.free())
     }
 
-    /// Adds a chain of buffers, one descriptor each. Returns its head (packed: its buffer id), or `None` if
-    /// too few descriptors are free. The device sees it after [`publish`](Self::publish).
+    /// Adds a chain, one descriptor per buffer. Returns its head (packed: buffer id), or `None` without
+    /// enough free descriptors. The device sees it after [`publish`](Self::publish).
     ///
     /// # Panics
     /// `buffers` is empty.
@@ -104,7 +102,7 @@ impl DriverQueue {
         either!(self, queue => queue.add(buffers))
     }
 
-    /// Adds a chain of buffers in an indirect table, which takes one descriptor.
+    /// Adds a chain in an indirect table, which takes one descriptor.
     ///
     /// # Panics
     /// The feature was not negotiated, or there are no buffers or more than [`MAX_INDIRECT`].
@@ -114,7 +112,7 @@ impl DriverQueue {
     }
 
     /// Makes one descriptor available at once, unchecked, for tests that lie. `next` is its buffer id in a
-    /// packed ring; in a split ring it overwrites descriptor 0.
+    /// packed ring; a split ring uses descriptor 0.
     pub fn offer_raw(&mut self, addr: u64, len: u32, flags: u16, next: u16) {
         either!(self, queue => queue.offer_raw(addr, len, flags, next));
     }
@@ -135,20 +133,20 @@ impl DriverQueue {
         either!(self, queue => queue.reap())
     }
 
-    /// Asks the device for no interrupts, since the queue is polled. A hint.
+    /// Asks the device for no interrupts, as a hint: the queue is polled.
     pub fn disable_interrupts(&mut self) {
         either!(self, queue => queue.disable_interrupts());
     }
 
-    /// Asks for an interrupt at the next completion. Returns whether a completion is already there, for
-    /// which no interrupt may come.
+    /// Asks for an interrupt at the next completion. Returns whether one has already happened, for which no
+    /// interrupt may come.
     #[must_use = "sleeping although chains came back may be for ever"]
     pub fn enable_interrupts(&mut self) -> bool {
         either!(self, queue => queue.enable_interrupts())
     }
 
-    /// Writes a descriptor, unchecked, at `index` of the table at guest address `table`, for tests that
-    /// lie. In a packed ring `next` is the buffer id.
+    /// Writes a descriptor, unchecked, into the table at guest address `table`, for tests that lie. In a
+    /// packed ring `next` is the buffer id.
     pub fn write_raw_desc(&self, table: u64, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
         either!(self, queue => queue.write_raw_desc(table, index, addr, len, flags, next));
     }

@@ -46,13 +46,11 @@ impl RingPosition {
         if slot < size { Self { slot, ..self } } else { Self { slot: slot - size, wrap: !self.wrap } }
     }
 
-    /// Returns the flags of an available descriptor here.
     #[inline]
     fn available(self) -> u16 {
         if self.wrap { AVAIL } else { USED }
     }
 
-    /// Returns the flags of a used descriptor here.
     #[inline]
     fn used(self) -> u16 {
         if self.wrap { AVAIL | USED } else { 0 }
@@ -73,7 +71,6 @@ pub struct PackedDriver {
     /// Positions of the next chain to add, and of the next used descriptor.
     avail: RingPosition,
     used: RingPosition,
-    /// Descriptors not in use.
     free: u16,
     /// Free buffer ids.
     ids: Vec<u16>,
@@ -81,7 +78,6 @@ pub struct PackedDriver {
     places: Vec<u16>,
     /// Slot and final flags of the first unpublished chain.
     unpublished: Option<(u16, u16)>,
-    /// Descriptors of all unpublished chains.
     added: u16,
     /// With VIRTIO_F_IN_ORDER: the chains in flight.
     order: InOrder,
@@ -91,7 +87,7 @@ impl PackedDriver {
     /// Makes an empty queue with both sides at `base`: slot and, in bit 15, wrap counter.
     ///
     /// # Panics
-    /// The size or the slot is invalid, or the memory is full.
+    /// Invalid size or slot, or full memory.
     pub fn starting_at(memory: &Arc<SharedMemory>, size: u16, features: DriverFeatures, base: u16) -> Self {
         assert!((1..=0x8000).contains(&size), "a packed ring of {size} entries");
         let start = RingPosition::from_bits(base);
@@ -220,8 +216,8 @@ impl PackedDriver {
         };
         self.memory.word(self.flags_addr(slot)).store(flags.to_le(), Ordering::Release);
         let added = std::mem::take(&mut self.added);
-        // The device enables kicks, then looks at the next descriptor; the driver makes that available,
-        // then looks whether kicks are enabled.
+        // The device enables kicks, then looks at the next descriptor; the driver makes it available, then
+        // looks for enabled kicks.
         fence(Ordering::SeqCst);
         let event = |at| u16::from_le(self.memory.word(self.device_events + at).load(Ordering::Acquire));
         match event(2) & 3 {
@@ -250,7 +246,7 @@ impl PackedDriver {
         Some(Used { head, len })
     }
 
-    /// Counts the completed chains, up to `most`. Not for VIRTIO_F_IN_ORDER, where one entry may stand for
+    /// Counts completed chains, up to `most`. Not for VIRTIO_F_IN_ORDER, where one entry may stand for
     /// several.
     pub fn completed(&self, most: u16) -> u16 {
         let (mut place, mut left, mut count) = (self.used, self.size - self.free, 0);
@@ -290,7 +286,6 @@ impl PackedDriver {
         Some(Used { head: id, len: if flags & WRITE != 0 { len } else { 0 } })
     }
 
-    /// Frees the chain of `id`.
     #[inline]
     fn free_chain(&mut self, id: u16) {
         let places = self.places_of(id);
@@ -329,7 +324,7 @@ impl PackedDriver {
         }
     }
 
-    /// Writes a descriptor. The flags of a batch's first descriptor wait for `publish`.
+    /// Writes a descriptor; the flags of a batch's first one wait for `publish`.
     #[inline]
     fn put(&mut self, slot: u16, head: bool, buffer: Buffer, id: u16, flags: u16) {
         let at = self.desc_at(slot);
@@ -343,7 +338,6 @@ impl PackedDriver {
         }
     }
 
-    /// Records the next `places` descriptors as the chain of `id`.
     #[inline]
     fn take(&mut self, id: u16, places: u16) {
         if self.features.in_order {
@@ -393,7 +387,7 @@ mod tests {
         (memory, queue)
     }
 
-    /// Completes a chain at a place as a device does, unchecked.
+    /// Completes a chain as a device does, unchecked.
     fn complete(memory: &SharedMemory, queue: &PackedDriver, place: u16, id: u16, len: u32) {
         let place = RingPosition::from_bits(place);
         let flags = place.used() | if len > 0 { WRITE } else { 0 };

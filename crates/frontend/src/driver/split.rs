@@ -27,13 +27,13 @@ pub struct SplitDriver {
     used: u64,
     /// Guest address of the indirect tables, one per descriptor; 0 without the feature.
     tables: u64,
-    /// Head of the list of free descriptors, linked through `next`; `free` is its length.
+    /// First free descriptor; the others follow by `next`.
     first_free: u16,
     free: u16,
     next: Vec<u16>,
     /// Descriptors of the chain in flight under each head, 0 for none.
     chain_len: Vec<u16>,
-    /// Next available index, and the index last published.
+    /// Next available index, and the published one.
     next_avail: u16,
     published: u16,
     next_used: u16,
@@ -42,7 +42,7 @@ pub struct SplitDriver {
 }
 
 impl SplitDriver {
-    /// Makes an empty queue of `size` entries in `memory`, with all indices at `base`.
+    /// Makes an empty queue with all indices at `base`.
     ///
     /// # Panics
     /// The size is not a power of two, or the memory is full.
@@ -164,8 +164,8 @@ impl SplitDriver {
         }
         self.memory.word(self.avail + 2).store(new.to_le(), Ordering::Release);
         self.published = new;
-        // The device enables kicks, then looks at the driver's index; the driver moves the index, then
-        // looks whether kicks are enabled.
+        // The device enables kicks, then looks at the driver's index; the driver moves it, then looks for
+        // enabled kicks.
         fence(Ordering::SeqCst);
         if self.features.event_idx {
             let event = u16::from_le(self.memory.word(self.avail_event()).load(Ordering::Relaxed));
@@ -211,7 +211,6 @@ impl SplitDriver {
         Some(Used { head: head as u16, len })
     }
 
-    /// Frees the chain of `head`.
     #[inline]
     fn free_chain(&mut self, head: u16) {
         let count = std::mem::take(&mut self.chain_len[usize::from(head)]);
@@ -262,7 +261,7 @@ impl SplitDriver {
         self.write_raw_desc(table, index, buffer.addr, buffer.len, flags, next.unwrap_or(0));
     }
 
-    /// Makes an available chain of the first `count` free descriptors, from `head` up to before `rest`.
+    /// Makes an available chain of the first `count` free descriptors, `head` to before `rest`.
     fn take(&mut self, head: u16, rest: u16, count: u16) {
         if self.features.in_order {
             self.order.add(head);

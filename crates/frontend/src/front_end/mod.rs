@@ -1,4 +1,4 @@
-//! A synthetic guest NIC: QEMU's and the guest driver's work in one object.
+//! A synthetic guest NIC: QEMU's and the guest driver's work.
 //!
 //! ```text
 //!  push ─▶ tx buffers ─▶ DriverQueue ─flush, kick─▶ ┐
@@ -7,8 +7,8 @@
 //!                └── given back at once
 //! ```
 //!
-//! Each frame begins with its virtio_net_hdr of [`FrontEnd::header_len`] bytes. Queues are counted in
-//! pairs: transmit queue 1 is virtqueue 3. [`push`](FrontEnd::push), [`flush`](FrontEnd::flush), and
+//! Frames begin with a virtio_net_hdr of [`FrontEnd::header_len`] bytes. Queues are counted in pairs:
+//! transmit queue 1 is virtqueue 3. [`push`](FrontEnd::push), [`flush`](FrontEnd::flush), and
 //! [`receive`](FrontEnd::receive) into a kept buffer allocate nothing.
 //!
 //! - `options`: features, queues and memory of a guest
@@ -50,7 +50,7 @@ pub enum FrontEndError {
     Protocol {
         /// The message.
         step: &'static str,
-        /// The error of the `vhost` crate.
+        /// The `vhost` crate's error.
         source: vhost::Error,
     },
     /// The back end has fewer queues than wanted.
@@ -78,14 +78,14 @@ impl<T> Step<T> for vhost::Result<T> {
     }
 }
 
-/// The socket of one connection: the protocol, and the bytes.
+/// A connection's protocol and socket.
 struct BackEndSocket {
     protocol: Frontend,
     stream: UnixStream,
 }
 
 impl BackEndSocket {
-    /// Sends a message of 32-bit words that needs no reply.
+    /// Sends 32-bit words that need no reply.
     fn send_raw(&self, request: FrontendReq, payload: &[u32]) -> io::Result<()> {
         let header = [u32::from(request), 1, 4 * payload.len() as u32];
         let words = header.iter().chain(payload);
@@ -94,7 +94,7 @@ impl BackEndSocket {
     }
 }
 
-/// A guest's NIC with a connection to a vhost-user back end.
+/// A guest's NIC on a vhost-user back end.
 pub struct FrontEnd {
     options: Options,
     path: Option<PathBuf>,
@@ -102,14 +102,14 @@ pub struct FrontEnd {
     link: Option<BackEndSocket>,
     features: u64,
     protocol_features: VhostUserProtocolFeatures,
-    /// The back end's in-flight region: its answer, and the file.
+    /// The back end's in-flight region: answer and file.
     inflight: Option<(VhostUserInflight, File)>,
     /// Even: receive; odd: transmit. Empty before the first negotiation.
     queues: Vec<Queue>,
 }
 
 impl FrontEnd {
-    /// Connects to a back end that listens at `path`, and starts all queues.
+    /// Connects to a listening back end, and starts all queues.
     ///
     /// # Errors
     /// The connection or the negotiation failed.
@@ -120,13 +120,13 @@ impl FrontEnd {
         Ok(guest)
     }
 
-    /// As [`connect`](Self::connect), on a stream, such as an accepted one if the back end is the client.
+    /// As [`connect`](Self::connect), on a stream, such as one accepted from a back end in client mode.
     ///
     /// # Errors
     /// As there.
     pub fn from_stream(stream: UnixStream, options: Options) -> Result<Self> {
         let entries = u64::from(options.queue_size);
-        // A ring with indirect tables takes a little more than 2 KiB per entry.
+        // A ring with indirect tables takes little more than 2 KiB per entry.
         let queue = entries * (u64::from(options.buffer_size) + 2048 + 64) + 4096;
         let needed = (queue * u64::from(options.queue_pairs) * 2).next_multiple_of(4096);
         let size = needed.max(options.memory_size.next_multiple_of(4096));
@@ -150,14 +150,14 @@ impl FrontEnd {
         Ok(guest)
     }
 
-    /// Closes only the socket, as a guest that crashes.
+    /// Closes only the socket, as a crashing guest.
     pub fn disconnect(&mut self) {
         self.link = None;
     }
 
-    /// Disconnects, connects to the same path, and starts the queues at the used index, as QEMU does, or at
-    /// the used place of a packed ring. The rings keep their layout. Chains in flight are shown again, so a
-    /// back end that completed out of order completes some twice, unless INFLIGHT_SHMFD names them.
+    /// Reconnects to the same path and starts the queues at the used index, as QEMU does, or at the used
+    /// place of a packed ring. The rings keep their layout. Chains in flight are shown again: without
+    /// INFLIGHT_SHMFD, a back end that completed out of order completes some twice.
     ///
     /// # Errors
     /// As [`connect`](Self::connect); or there is no path.
@@ -199,8 +199,7 @@ impl FrontEnd {
         self.features
     }
 
-    /// Returns the length of the virtio_net_hdr before each frame (bytes): 12, or 10 for a legacy driver
-    /// without MRG_RXBUF.
+    /// Returns the length of the virtio_net_hdr (bytes): 12, or 10 for a legacy driver without MRG_RXBUF.
     pub fn header_len(&self) -> usize {
         if self.features & (VERSION_1 | MRG_RXBUF) != 0 { 12 } else { 10 }
     }
@@ -211,8 +210,8 @@ impl FrontEnd {
     }
 
     /// Returns virtqueue `index` (even: receive, odd: transmit), for tests that lie. Reap raw chains before
-    /// the next [`push`](Self::push) or [`in_flight`](Self::in_flight) on their queue, which treat each
-    /// returned chain as their own.
+    /// the next [`push`](Self::push) or [`in_flight`](Self::in_flight), which take every returned chain for
+    /// their own.
     ///
     /// # Panics
     /// There is no such queue.
@@ -220,7 +219,7 @@ impl FrontEnd {
         &mut self.queues[index].ring
     }
 
-    /// Returns the guest addresses of virtqueue `index`'s buffers.
+    /// Returns the guest addresses of a virtqueue's buffers.
     ///
     /// # Panics
     /// There is no such queue.
@@ -229,7 +228,7 @@ impl FrontEnd {
         queue.addr(0)..queue.addr(queue.ring.size())
     }
 
-    /// Kicks virtqueue `index`, even if the back end did not ask for kicks.
+    /// Kicks virtqueue `index`, even unasked.
     ///
     /// # Errors
     /// The event counter is full: the back end does not read it.
@@ -237,7 +236,7 @@ impl FrontEnd {
         self.queues[index].kick.write(1)
     }
 
-    /// Returns the kick eventfd of virtqueue `index`.
+    /// Returns a virtqueue's kick eventfd.
     ///
     /// # Panics
     /// There is no such queue.
@@ -245,7 +244,7 @@ impl FrontEnd {
         borrow(&self.queues[index].kick)
     }
 
-    /// Returns the call eventfd of virtqueue `index`.
+    /// Returns a virtqueue's call eventfd.
     ///
     /// # Panics
     /// There is no such queue.
@@ -265,7 +264,7 @@ impl FrontEnd {
         link.protocol.set_vring_kick(index, &self.queues[index].kick).step("SET_VRING_KICK")
     }
 
-    /// Whether the back end still keeps the connection open.
+    /// Whether the back end keeps the connection.
     pub fn is_connected(&self) -> bool {
         let Some(link) = &self.link else { return false };
         let mut fds = [PollFd::new(&link.stream, PollFlags::RDHUP)];
@@ -282,7 +281,7 @@ impl FrontEnd {
         Ok(&mut link.protocol)
     }
 
-    /// Returns the socket, for bytes that break the protocol.
+    /// Returns the socket, for tests that break the protocol.
     ///
     /// # Errors
     /// Not connected.

@@ -1,4 +1,4 @@
-//! The features, queues and memory of a guest.
+//! Options of a guest.
 
 use vhost::vhost_user::VhostUserProtocolFeatures;
 
@@ -19,35 +19,34 @@ pub const IN_ORDER: u64 = 1 << 35;
 /// VIRTIO_F_RING_PACKED.
 pub const RING_PACKED: u64 = 1 << 34;
 
-/// The features, queues and memory of a guest.
+/// Features, queues and memory of a guest.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Wanted virtio features; the front end negotiates those that the back end offers.
+    /// Wanted virtio features, as far as the back end offers them.
     pub features: u64,
-    /// Wanted protocol features, likewise. With CONFIGURE_MEM_SLOTS the front end passes memory by region,
-    /// as QEMU does, otherwise as one table. With INFLIGHT_SHMFD it keeps the back end's in-flight region
-    /// and passes it when the guest reconnects.
+    /// Wanted protocol features, likewise. With CONFIGURE_MEM_SLOTS memory is passed by region, as in QEMU,
+    /// otherwise as one table. With INFLIGHT_SHMFD the back end's in-flight region is kept and passed after
+    /// a reconnection.
     pub protocol_features: VhostUserProtocolFeatures,
-    /// Queue pairs to set up.
+    /// Queue pairs.
     pub queue_pairs: u16,
-    /// Entries of each virtqueue; a power of two unless RING_PACKED is negotiated.
+    /// Entries of each virtqueue: a power of two without RING_PACKED.
     pub queue_size: u16,
-    /// Bytes of each buffer, header included: the longest frame that can be sent, and received without
-    /// MRG_RXBUF.
+    /// Bytes of each buffer, header included: the longest frame to send, and without MRG_RXBUF to receive.
     pub buffer_size: u32,
     /// Bytes of guest memory; more if rings and buffers need it.
     pub memory_size: u64,
-    /// Whether to pass the memory. If not, the guest sends an empty table.
+    /// Whether to pass the memory, instead of an empty table.
     pub share: bool,
-    /// Whether to allocate all memory at the start.
+    /// Whether to allocate all memory first.
     pub preallocate: bool,
-    /// Whether to use pages of 2 MB, if enough are free; they are all allocated at the start.
+    /// Whether to use pages of 2 MB, all allocated first, if enough are free.
     pub huge_pages: bool,
 }
 
 impl Default for Options {
-    /// One queue pair of 256 entries, buffers for a full Ethernet frame, and the features of a modern
-    /// driver with split rings, without offloads.
+    /// One queue pair of 256 entries, buffers for a full Ethernet frame, and a modern driver's features
+    /// with split rings, without offloads.
     fn default() -> Self {
         Self {
             features: VERSION_1 | MRG_RXBUF | EVENT_IDX | INDIRECT_DESC | MQ | PROTOCOL_FEATURES,

@@ -11,8 +11,7 @@ use vhost::vhost_user::{VhostUserFrontend, VhostUserProtocolFeatures};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 
 impl FrontEnd {
-    /// Sends SET_VRING_ENABLE if protocol features were negotiated; otherwise a queue runs once it is
-    /// started.
+    /// Sends SET_VRING_ENABLE; without protocol features a started queue runs anyway.
     ///
     /// # Errors
     /// The back end refused.
@@ -23,8 +22,8 @@ impl FrontEnd {
         self.protocol()?.set_vring_enable(index, enabled).step("SET_VRING_ENABLE")
     }
 
-    /// Stops virtqueue `index` (GET_VRING_BASE). Returns the back end's next available index, or both
-    /// places of a packed ring.
+    /// Stops virtqueue `index` (GET_VRING_BASE). Returns the next available index, or both places of a
+    /// packed ring.
     ///
     /// # Errors
     /// The back end refused.
@@ -32,7 +31,7 @@ impl FrontEnd {
         self.protocol()?.get_vring_base(index).step("GET_VRING_BASE")
     }
 
-    /// Describes virtqueue `index` to the back end, and starts it at its [base](DriverQueue::base).
+    /// Describes virtqueue `index` and starts it at its [base](DriverQueue::base).
     ///
     /// # Errors
     /// The back end refused.
@@ -61,7 +60,7 @@ impl FrontEnd {
         protocol.set_vring_kick(index, &queue.kick).step("SET_VRING_KICK")
     }
 
-    /// Passes the memory to the back end, also repeatedly.
+    /// Passes the memory, also repeatedly.
     ///
     /// # Errors
     /// The back end refused.
@@ -90,7 +89,7 @@ impl FrontEnd {
         Ok(())
     }
 
-    /// Passes the in-flight region to the back end; gets one from it first if there is none.
+    /// Passes the in-flight region, after a request for one if there is none.
     pub(super) fn share_inflight(&mut self) -> Result<()> {
         let (queues, entries) = (self.options.queue_pairs * 2, self.options.queue_size);
         let link = self.link.as_mut().ok_or(FrontEndError::NotConnected)?;
@@ -143,7 +142,7 @@ impl FrontEnd {
         let mut queue = Queue::new(&self.memory, size, features, buffer_size)?;
         if receive {
             while queue.give_buffer() {}
-            // The queue is not started yet, so there is no back end to kick.
+            // There is no back end to kick yet.
             let _ = queue.ring.publish();
         }
         Ok(queue)

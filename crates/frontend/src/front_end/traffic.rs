@@ -10,8 +10,8 @@ use std::time::Duration;
 const NUM_BUFFERS: usize = 10;
 
 impl FrontEnd {
-    /// Queues a frame on transmit queue `pair` until [`flush`](Self::flush). Returns `false` if all buffers
-    /// are in use.
+    /// Queues a frame on transmit queue `pair` until [`flush`](Self::flush). Returns `false` without a free
+    /// buffer.
     ///
     /// # Panics
     /// The frame is longer than a buffer.
@@ -33,13 +33,13 @@ impl FrontEnd {
         queue.add(buffer, &chain)
     }
 
-    /// Publishes pushed frames to the back end, and kicks it if it asked for kicks.
+    /// Publishes pushed frames, and kicks the back end if it asked for kicks.
     #[inline]
     pub fn flush(&mut self, pair: usize) {
         self.queues[2 * pair + 1].show();
     }
 
-    /// Sends one frame. Returns `false` if all buffers are in use.
+    /// Sends one frame. Returns `false` without a free buffer.
     ///
     /// # Panics
     /// The frame is longer than a buffer.
@@ -59,18 +59,19 @@ impl FrontEnd {
         sent
     }
 
-    /// Counts the frames of transmit queue `pair` that the back end has not given back.
+    /// Counts the frames of transmit queue `pair` in the back end.
     pub fn in_flight(&mut self, pair: usize) -> usize {
         let queue = &mut self.queues[2 * pair + 1];
         queue.reap_all();
         usize::from(queue.ring.size()) - queue.free.len()
     }
 
-    /// Takes the next frame from receive queue `pair` into `frame`, header first, merged from its buffers.
-    /// Returns `false` if there is none.
+    /// Takes the next frame from receive queue `pair`, header first, merged from its buffers. Returns
+    /// `false` if there is none.
     ///
     /// # Panics
-    /// The back end reports a length beyond the buffer, or more buffers in num_buffers than it gave back.
+    /// The back end reports a length beyond the buffer, or a num_buffers above the buffers that it gave
+    /// back.
     pub fn receive_into(&mut self, pair: usize, frame: &mut Vec<u8>) -> bool {
         let (buffer_size, mergeable) = (self.options.buffer_size, self.features & MRG_RXBUF != 0);
         let queue = &mut self.queues[2 * pair];

@@ -7,7 +7,7 @@
 //!    └─────────────── acknowledged, lost: a round trip later ◀───────────────────────────────────┘
 //! ```
 //!
-//! Time advances in ticks of a millisecond, and traffic is a fluid. The same scenario gives the same trace.
+//! Time advances in ticks of a millisecond, traffic is a fluid, and the same scenario gives the same trace.
 
 mod nic;
 mod random;
@@ -55,7 +55,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Returns exact timing with complete data, which sets limits within a tick.
+    /// Returns complete data on time, with limits set within a tick.
     pub const fn exact(period: Duration) -> Self {
         Self { period, jitter: Duration::ZERO, delay: Duration::ZERO, setting: TICK, missed: 0.0 }
     }
@@ -185,18 +185,18 @@ impl<'a> Simulation<'a> {
     }
 }
 
-/// The controller with its delays towards the NIC.
+/// The controller, with its delays.
 struct Governor {
     controller: Controller,
     timing: Timing,
     turn: u64,
     next: u64,
     random: Random,
-    /// Counters by tick, newest last, as far back as `delay`.
+    /// By tick, newest last, as far back as `delay`.
     counters: VecDeque<Vec<u64>>,
     /// Last sample of each member: bytes and time.
     last: Vec<(u64, u64)>,
-    /// Decided limits, with the tick at which each is in force.
+    /// Decided limits, and the ticks of their coming into force.
     pending: VecDeque<(u64, usize, Rate)>,
 }
 

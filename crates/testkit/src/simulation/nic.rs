@@ -1,9 +1,9 @@
-//! The NIC: a queue and a limit per function, and one FIFO towards the link. Unit: bytes, per tick of a
+//! The NIC: a queue and a limit per function, and one FIFO towards the link. Unit: bytes per tick of a
 //! millisecond.
 
 use tidegate_contract::{Bytes, Rate};
 
-/// Capacity of a function's queue (bytes): a guest's ring and the packets that its kernel queues behind it.
+/// Capacity of a function's queue (bytes): a guest's ring and its kernel's queue.
 const QUEUE: f64 = 1_500_000.0;
 /// Burst of a limiter: the larger of a time (s) and bytes.
 const BURST: (f64, f64) = (0.002, 3036.0);
@@ -28,13 +28,12 @@ pub struct Nic {
     line: Rate,
 }
 
-/// Returns the bytes of a rate in a tick.
 pub fn per_tick(rate: Rate) -> f64 {
     rate.bits() as f64 / 8000.0
 }
 
-/// Returns the effective limit of a NIC that stores it as a factor of its speed with 10 integer and 14
-/// fraction bits: at most `limit`, if that is above a 1024th of the speed.
+/// Returns the effective limit of a NIC that stores it as a factor of its speed with 10.14 bits: at most
+/// `limit`, if above a 1024th of the speed.
 pub fn factor_limit(speed: Rate, limit: Rate) -> f64 {
     let factor = (u128::from(speed.bits()) << FRACTION).div_ceil(u128::from(limit.bits().min(speed.bits())));
     let most = (1u128 << (10 + FRACTION)) - 1;
@@ -64,7 +63,7 @@ impl Nic {
         self.functions[index].limit = limit.map(|limit| factor_limit(self.line, limit) / 8000.0);
     }
 
-    /// Queues a sender's bytes. Returns the bytes that do not fit.
+    /// Queues bytes. Returns those that do not fit.
     pub fn enqueue(&mut self, index: usize, bytes: f64) -> f64 {
         let function = &mut self.functions[index];
         let taken = bytes.min(QUEUE - function.waiting);
@@ -72,7 +71,6 @@ impl Nic {
         bytes - taken
     }
 
-    /// Advances all functions by one tick.
     pub fn tick(&mut self) {
         let mut arrived = 0.0;
         let mut held = 0.0;
@@ -93,7 +91,7 @@ impl Nic {
             arrived += out;
             held += function.in_fifo;
         }
-        // The order within a tick is unknown: a function loses in proportion to what it sends.
+        // The order within a tick is unknown: loss is in proportion to the sent bytes.
         let room = (self.buffer + self.capacity - held).max(0.0);
         let kept = if arrived > room { room / arrived } else { 1.0 };
         let waiting = held + arrived * kept;

@@ -1,4 +1,4 @@
-//! Senders: UDP at a rate, and TCP whose window grows while all data arrives and halves after a loss.
+//! Senders: UDP at a rate, and TCP whose window grows until a loss halves it.
 
 use super::nic::per_tick;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct Activity {
     pub start: Duration,
     /// End of sending.
     pub stop: Duration,
-    /// Length of each period of sending; the sender never pauses if `off` is 0.
+    /// Length of each sending period; no pauses if `off` is 0.
     pub on: Duration,
     /// Length of each pause.
     pub off: Duration,
@@ -59,17 +59,17 @@ pub struct Sender {
     pub activity: Activity,
 }
 
-/// A running sender. Unit: bytes; a tick is a millisecond.
+/// A running sender (bytes; ticks of a millisecond).
 pub struct Source {
     sender: Sender,
     speed: f64,
     window: f64,
     threshold: f64,
     in_flight: f64,
-    /// Data of the application that waits to be sent.
+    /// Data that the application has not sent yet.
     ready: f64,
     recovered: u64,
-    /// Feedback that arrives later, by tick modulo the round trip: acknowledged, lost.
+    /// Later feedback, by tick modulo the round trip: acknowledged, lost.
     heard: Vec<(f64, f64)>,
 }
 
@@ -91,7 +91,7 @@ impl Source {
         }
     }
 
-    /// Returns the bytes that the sender sends in this tick.
+    /// Returns the bytes sent in this tick.
     pub fn offer(&mut self, now: u64) -> f64 {
         let active = self.sender.activity.sends(Duration::from_millis(now));
         match self.sender.kind {
@@ -112,7 +112,7 @@ impl Source {
                 let offered = (self.window - self.in_flight).clamp(0.0, self.speed).min(self.ready);
                 self.in_flight += offered;
                 if demand.is_some() {
-                    // An application makes up for at most one second of unsent data.
+                    // An application catches up on at most one second.
                     self.ready = (self.ready - offered).min(1000.0 * demand.map_or(0.0, per_tick));
                 }
                 offered
@@ -120,23 +120,21 @@ impl Source {
         }
     }
 
-    /// Records bytes that arrived; the sender hears of them a round trip later.
+    /// Records bytes that arrived, for feedback after a round trip.
     pub fn acknowledged(&mut self, now: u64, bytes: f64) {
         let trip = self.heard.len() as u64;
         self.heard[(now % trip) as usize].0 += bytes;
     }
 
-    /// Records lost bytes.
     pub fn lost(&mut self, now: u64, bytes: f64) {
         let trip = self.heard.len() as u64;
         self.heard[(now % trip) as usize].1 += bytes;
     }
 
-    /// Processes the feedback of a round trip ago.
     fn hear(&mut self, now: u64) {
         let trip = self.heard.len() as u64;
         let (acknowledged, lost) = std::mem::take(&mut self.heard[(now % trip) as usize]);
-        // A window that was not used up says nothing about the path's capacity (RFC 7661).
+        // An unused window says nothing about the path's capacity (RFC 7661).
         let in_use = self.in_flight >= 0.9 * self.window;
         self.in_flight = (self.in_flight - acknowledged - lost).max(0.0);
         if lost > 0.0 {

@@ -1,17 +1,15 @@
 //! Makes completed chains available again, unchanged.
 //!
-//! A generator sends the same frames again, and a sink gives back the same buffers. Their descriptors are
-//! already in the table, so each chain costs one read of a used entry and one write of an available entry.
+//! A generator resends its frames, and a sink gives its buffers back. The descriptors are in the table
+//! already, so a chain costs one read of a used entry and one write of an available entry.
 
 use super::SplitDriver;
 use crate::driver::Used;
 use std::sync::atomic::Ordering;
 
 impl SplitDriver {
-    /// Makes up to `max` completed chains available again, unchanged, each after a call of `visit`. The
-    /// device sees them after [`publish`](Self::publish). Returns their number.
-    ///
-    /// A chain of several descriptors, or with an indirect table, is recycled as a whole.
+    /// Makes up to `max` completed chains available again, each whole and unchanged, after a call of
+    /// `visit`. The device sees them after [`publish`](Self::publish). Returns their number.
     ///
     /// # Panics
     /// The device completed a chain that is not in flight.
@@ -38,7 +36,7 @@ impl SplitDriver {
         count
     }
 
-    /// Counts the completed chains that wait to be taken.
+    /// Counts the completed chains that wait.
     #[inline]
     pub fn completed(&self) -> u16 {
         let index = u16::from_le(self.memory.word(self.used + 2).load(Ordering::Acquire));
@@ -53,7 +51,6 @@ mod tests {
     use crate::memory::SharedMemory;
     use std::sync::Arc;
 
-    /// Completes a chain as a device does.
     fn complete(memory: &SharedMemory, queue: &SplitDriver, index: u16, head: u16, len: u32) {
         let slot = u64::from(index & (queue.size() - 1));
         memory.write(queue.used_addr() + 4 + 8 * slot, &u32::from(head).to_le_bytes());
@@ -61,7 +58,6 @@ mod tests {
         memory.word(queue.used_addr() + 2).store(index.wrapping_add(1), Ordering::Release);
     }
 
-    /// Returns the head at an available index.
     fn available(memory: &SharedMemory, queue: &SplitDriver, index: u16) -> u16 {
         let slot = u64::from(index & (queue.size() - 1));
         memory.word(queue.avail_addr() + 4 + 2 * slot).load(Ordering::Relaxed)
