@@ -1,5 +1,5 @@
-//! A guest without a virtual machine: a vhost-user front end with its own memory and the driver's side of the virtqueues, for
-//! tests and benchmarks.
+//! A guest without a virtual machine, for tests and benchmarks: a vhost-user front end with memory and the
+//! driver's side of virtqueues.
 //!
 //! ```text
 //!  test ── frames ──▶ FrontEnd ── driver ── descriptors, frames ──▶ SharedMemory ◀──▶ switch
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! - [`front_end`]: the connection, and frames in both directions
-//! - [`driver`]: the driver's side of split and packed virtqueues
+//! - [`driver`]: split and packed virtqueues
 //! - [`memory`]: the guest's memory, shared with the back end
 //! - [`attack`]: hostile front ends
 //! - `queue`: a virtqueue with its descriptors

@@ -1,5 +1,4 @@
-//! The memory of a guest without a virtual machine: a memfd, mapped here and
-//! handed to the device.
+//! A synthetic guest's memory: a memfd, mapped here and passed to the device.
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -7,10 +6,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
-/// One region of shared guest memory with an allocator that never frees.
+/// Shared guest memory with an allocator that never frees.
 ///
-/// Every access is checked and panics outside the region: a test that lies to the device does
-/// so in what it writes, not in how. The device may read and write at the same time.
+/// Every access outside it panics: a test lies by what it writes, not where. The device may access it at
+/// the same time.
 #[derive(Debug)]
 pub struct SharedMemory {
     fd: OwnedFd,
@@ -21,35 +20,35 @@ pub struct SharedMemory {
     allocated: AtomicU64,
 }
 
-/// Bytes of a huge page.
+/// Size of a huge page (bytes).
 const HUGE_PAGE: usize = 2 << 20;
 
-// SAFETY: a shared mapping that no thread owns, valid as long as the value; racing accesses are
-// what guest memory is for.
+// SAFETY: no thread owns the mapping, which lives as long as the value; guest memory allows racing
+// accesses.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as above; the allocator is atomic.
 unsafe impl Sync for SharedMemory {}
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        // SAFETY: exactly what mmap returned, owned by this value alone.
+        // SAFETY: the mapping of mmap, owned by this value alone.
         let _ = unsafe { munmap(self.start.cast(), self.size) };
     }
 }
 
 impl SharedMemory {
-    /// `size` bytes (whole pages) at guest physical address `guest_addr`, all zero.
+    /// Makes `size` zero bytes (whole pages) at guest physical address `guest_addr`.
     ///
     /// # Errors
-    /// When the kernel cannot make or map a memfd of that size.
+    /// The kernel cannot make or map the memfd.
     pub fn new(guest_addr: u64, size: usize) -> io::Result<Self> {
         Self::of(guest_addr, size, false)
     }
 
-    /// As [`new`](Self::new), in pages of 2 MB; there may be more of it than asked for.
+    /// As [`new`](Self::new), in pages of 2 MB, with `size` rounded up.
     ///
     /// # Errors
-    /// Also when fewer of them are free.
+    /// As there, or too few huge pages are free.
     pub fn in_huge_pages(guest_addr: u64, size: usize) -> io::Result<Self> {
         let memory = Self::of(guest_addr, size.next_multiple_of(HUGE_PAGE), true)?;
         memory.preallocate()?;
@@ -61,53 +60,53 @@ impl SharedMemory {
         let fd = memfd_create("tidegate-guest", MemfdFlags::CLOEXEC | pages)?;
         ftruncate(&fd, size as u64)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address the kernel chooses.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { mmap(std::ptr::null_mut(), size, protection, MapFlags::SHARED, &fd, 0) }?;
         Ok(Self { fd, start: start.cast(), size, huge, guest_addr, allocated: AtomicU64::new(0) })
     }
 
-    /// Allocates every page now, as QEMU's `prealloc=on` does.
+    /// Allocates every page now, like QEMU's `prealloc=on`.
     ///
     /// # Errors
-    /// When the kernel has not that much memory.
+    /// The kernel lacks the memory.
     pub fn preallocate(&self) -> io::Result<()> {
         Ok(fallocate(&self.fd, FallocateFlags::empty(), 0, self.size as u64)?)
     }
 
-    /// Whether it is in pages of 2 MB.
+    /// Whether the pages have 2 MB.
     pub fn is_huge(&self) -> bool {
         self.huge
     }
 
-    /// The memory, to be passed to the device.
+    /// Returns the memory's file, to pass to the device.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Guest physical address of the first byte.
+    /// Returns the guest physical address of the first byte.
     pub fn guest_addr(&self) -> u64 {
         self.guest_addr
     }
 
-    /// Address of the first byte in this process: the front end's "user address".
+    /// Returns the first byte's address in this process: the front end's "user address".
     pub fn user_addr(&self) -> u64 {
         self.start.addr() as u64
     }
 
-    /// Length in bytes.
+    /// Returns the length (bytes).
     pub fn size(&self) -> u64 {
         self.size as u64
     }
 
-    /// The user address of guest address `gpa`.
+    /// Returns the user address of guest address `gpa`.
     pub fn to_user(&self, gpa: u64) -> u64 {
         self.ptr(gpa, 0).addr() as u64
     }
 
-    /// Takes `len` bytes, aligned to `align` (a power of two); returns their guest address.
+    /// Allocates `len` bytes, aligned to `align` (a power of two). Returns their guest address.
     ///
     /// # Panics
-    /// When the region is full.
+    /// The region is full.
     pub fn alloc(&self, len: u64, align: u64) -> u64 {
         let take = |used: u64| {
             let start = (self.guest_addr + used).next_multiple_of(align) - self.guest_addr;
@@ -123,11 +122,11 @@ impl SharedMemory {
     /// Copies `bytes` to guest address `gpa`.
     ///
     /// # Panics
-    /// Outside the region, as all accesses do.
+    /// Outside the region, as all accesses.
     #[inline]
     pub fn write(&self, gpa: u64, bytes: &[u8]) {
         let to = self.ptr(gpa, bytes.len());
-        // SAFETY: in the mapping for its length; a slice of ours is not in it.
+        // SAFETY: `to` is in the mapping for the length; a slice of ours is not.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
     }
 
@@ -135,31 +134,31 @@ impl SharedMemory {
     #[inline]
     pub fn read(&self, gpa: u64, bytes: &mut [u8]) {
         let from = self.ptr(gpa, bytes.len());
-        // SAFETY: in the mapping for its length; a slice of ours is not in it.
+        // SAFETY: `from` is in the mapping for the length; a slice of ours is not.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    /// Copies `len` bytes at guest address `from` to guest address `to` of `other`, as memmove(3) does.
+    /// Copies `len` bytes from guest address `from` to `to` in `other`, as memmove(3).
     ///
     /// # Panics
     /// Outside either region.
     pub fn copy_to(&self, from: u64, other: &Self, to: u64, len: usize) {
         let (from, to) = (self.ptr(from, len), other.ptr(to, len));
-        // SAFETY: each in its mapping for its length; they may overlap.
+        // SAFETY: both are in their mappings for the length; they may overlap.
         unsafe { std::ptr::copy(from, to, len) }
     }
 
-    /// The `len` bytes at guest address `gpa`.
+    /// Returns the `len` bytes at guest address `gpa`.
     pub fn bytes(&self, gpa: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.read(gpa, &mut bytes);
         bytes
     }
 
-    /// The 16-bit word at guest address `gpa`, for the indices both sides use at once.
+    /// Returns the 16-bit word at guest address `gpa`, for indices that both sides use at once.
     ///
     /// # Panics
-    /// Outside the region or at an odd address.
+    /// Outside the region, or at an odd address.
     #[inline]
     pub fn word(&self, gpa: u64) -> &AtomicU16 {
         let ptr = self.ptr(gpa, 2).cast::<u16>();

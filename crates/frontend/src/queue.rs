@@ -1,4 +1,4 @@
-//! A virtqueue with a buffer for every entry.
+//! A virtqueue with a buffer per entry.
 
 use crate::driver::{Buffer, DriverFeatures, DriverQueue};
 use crate::memory::SharedMemory;
@@ -6,25 +6,21 @@ use std::io;
 use std::sync::Arc;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-/// One virtqueue and its buffers.
 pub struct Queue {
-    /// The rings.
     pub ring: DriverQueue,
     /// Guest address of buffer 0.
     buffers: u64,
     buffer_size: u32,
-    /// Buffers not in use.
     pub free: Vec<u16>,
-    /// The buffer under each head.
+    /// Buffer of the chain with each head.
     pub buffer_of: Vec<u16>,
-    /// Ours, for the device.
+    /// Written by the driver.
     pub kick: EventFd,
-    /// The device's, for us.
+    /// Written by the device.
     pub call: EventFd,
 }
 
 impl Queue {
-    /// An empty queue with a buffer for every entry.
     pub fn new(
         memory: &Arc<SharedMemory>,
         size: u16,
@@ -44,13 +40,12 @@ impl Queue {
         })
     }
 
-    /// Guest address of a buffer.
     #[inline]
     pub fn addr(&self, buffer: u16) -> u64 {
         self.buffers + u64::from(buffer) * u64::from(self.buffer_size)
     }
 
-    /// A free buffer; looks for completed ones only if there is none.
+    /// Takes a free buffer. Looks for completed ones only if none is free.
     #[inline]
     pub fn take_buffer(&mut self) -> Option<u16> {
         if self.free.is_empty() {
@@ -59,15 +54,13 @@ impl Queue {
         self.free.pop()
     }
 
-    /// Reclaims buffers that the device completed.
     pub fn reap_all(&mut self) {
         while let Some(used) = self.ring.reap() {
             self.free.push(self.buffer_of[usize::from(used.head)]);
         }
     }
 
-    /// Adds a chain that uses `buffer`. False if descriptors ran out, which raw
-    /// chains can cause.
+    /// Adds a chain for `buffer`. Returns `false` without free descriptors, which raw chains may use up.
     #[inline]
     pub fn add(&mut self, buffer: u16, chain: &[Buffer]) -> bool {
         match self.ring.add(chain) {
@@ -82,7 +75,7 @@ impl Queue {
         }
     }
 
-    /// Gives the device a free buffer to write to; false if there is none.
+    /// Gives the device a free buffer to write. Returns `false` if there is none.
     pub fn give_buffer(&mut self) -> bool {
         let Some(buffer) = self.free.pop() else {
             return false;
@@ -95,7 +88,7 @@ impl Queue {
     #[inline]
     pub fn show(&mut self) {
         if self.ring.publish() {
-            // A full counter means it is signalled already.
+            // A full counter is signalled already.
             let _ = self.kick.write(1);
         }
     }

@@ -1,4 +1,4 @@
-//! Copies of one vNIC's frames, read back by a library that is not ours.
+//! Captures of one vNIC's frames, parsed by an independent library.
 
 mod harness;
 
@@ -59,7 +59,6 @@ fn a_capture_shows_both_directions_and_ends_when_its_reader_does() {
             expected.push((direction, seen, frame.len() as u32));
         }
     }
-    // What was captured so far is there while the capture goes on.
     let mut out = File::from(out);
     let mut bytes = Vec::new();
     while packets_so_far(&bytes) < expected.len() {
@@ -80,13 +79,11 @@ fn a_capture_shows_both_directions_and_ends_when_its_reader_does() {
     assert_eq!(b.receive(), frame);
 }
 
-/// Whole packets in the beginning of a file.
 fn packets_so_far(bytes: &[u8]) -> usize {
     let (mut count, mut at) = (0, 0);
     while let Some(head) = bytes.get(at..at + 8) {
         let word = |i: usize| u32::from_ne_bytes(head[i..i + 4].try_into().unwrap());
         at += word(4) as usize;
-        // Block type 6: an enhanced packet.
         count += usize::from(word(0) == 6 && at <= bytes.len());
     }
     count

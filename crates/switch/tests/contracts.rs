@@ -1,8 +1,8 @@
-//! What a contract says of rates, measured between synthetic guests.
+//! Rates of contracts, measured between synthetic guests.
 //!
-//! The host may be busy, so a guest's ring holds enough for the time its thread
-//! is not scheduled; no test looks at absolute time, and a rate that a busy host kept from being
-//! reached is measured again. A limit is exceeded never. The exact rates are the scheduler's own tests' to prove.
+//! The host may be busy. Rings hold enough frames for the time in which a guest's thread does not run, no
+//! test checks absolute time, and a rate too low is measured again; a rate above the limit always fails.
+//! The scheduler's own tests check exact rates.
 
 mod harness;
 
@@ -33,7 +33,6 @@ fn what_a_vm_sends_is_shaped_and_nothing_is_dropped() {
     assert!(stats.tx.dropped.is_empty(), "{:?}", stats.tx.dropped);
     assert!(stats.throttled_ns as f64 > 0.3 * all.as_nanos() as f64, "throttled {} ns", stats.throttled_ns);
 
-    // The rest is still in the guest's own ring, and arrives.
     a.fill(&frame);
     let waiting = a.front.in_flight(0);
     host.until(|| host.stats("a").throttled);
@@ -90,12 +89,12 @@ fn super_frames_are_counted_as_they_look_on_the_wire() {
         buffer_size: 70_000,
         ..Options::default()
     };
-    // By flow they would leave in parts.
+    // With `queueing = "flows"` a super-frame would leave in parts.
     let limit = "tx = { max = \"100mbit\", burst = \"300kB\" }\nqueueing = \"fifo\"";
     let mut a = host.guest_with(&vnic("a", 1, limit), options(SENDER));
     let mut b = host.guest_with(&vnic("b", 2, ""), options(GUEST_CSUM | GUEST_TSO4));
     let tcp = Kind { v6: false, tcp: true };
-    // Small segments: headers are a fifth of what is on the wire.
+    // With small segments, headers are a fifth of the bytes on the wire.
     let (header, frame) = tcp.frame(b.mac(), a.mac(), &pattern(20_000), 200);
     let on_wire = 20_000 + 100 * 54;
     keeps_rate("tx.max", Limit { rate: 100_000_000, burst: 300_000, frame: on_wire }, |arrivals| {
@@ -121,7 +120,7 @@ fn super_frames_wait_in_the_ring_for_a_worker_that_is_behind() {
         buffer_size: 70_000,
         ..Options::default()
     };
-    // All may go at once, eight times as much as an egress holds of one sender.
+    // The limits let all frames go at once: eight times as much as an egress holds of one sender.
     let mut a =
         host.guest_with(&vnic("a", 1, "tx = { max = \"100gbit\", burst = \"10MB\" }"), options(SENDER));
     let mut b = host.guest_with(&vnic("b", 2, ""), options(GUEST_CSUM | GUEST_TSO4));
@@ -175,8 +174,8 @@ fn what_a_vm_receives_keeps_to_its_limit() {
     }
 }
 
-/// Two senders of 40 Mbit/s each, to one receiver of 40; whether what each gets, in bytes, makes a
-/// value in `range`.
+/// Runs two senders of 40 Mbit/s to one receiver of 40 Mbit/s; checks that `value` of each one's bytes is
+/// in `range`.
 #[track_caller]
 fn contend(
     a: &str,
@@ -191,7 +190,7 @@ fn contend(
     let mut b = host.guest_with(&vnic("b", 2, b), ring(1024));
     let (fa, fb) = (udp(c.mac(), a.mac(), &[1; 1000]), udp(c.mac(), b.mac(), &[2; 1000]));
     let mut senders = [(&mut a, fa), (&mut b, fb)];
-    // The first burst belongs to the sender that came first.
+    // The sender that came first gets the first burst.
     pump(Duration::from_millis(200), &mut senders, &mut c);
     measured(what, range, || {
         let (got, time) = pump(WHILE, &mut senders, &mut c);
@@ -210,7 +209,7 @@ fn what_is_left_is_shared_by_weight() {
 fn a_minimum_is_kept_under_overload() {
     let promised = "tx = { max = \"40mbit\", min = \"15mbit\" }\nto = [\"c\"]";
     let other = "tx = { max = \"40mbit\" }\nweight = 100";
-    // Without the promise it would have had a hundredth of the rest.
+    // Without the minimum, `a` would get a hundredth of the rate.
     contend(promised, other, "rate to minimum", 0.8..=1.2, |got, time| {
         got[0] as f64 / bytes_in(15_000_000, time)
     });
@@ -229,7 +228,6 @@ fn a_limit_changes_live_without_losing_a_frame() {
     let mut stream = Stream::new(&a, &b);
     for mbit in [10, 40, 5, 80] {
         host.change(&limit(mbit));
-        // What the limit before let through is here.
         b.each(|frame| stream.check(frame));
         let (rate, burst) = (u64::from(mbit) * 1_000_000, u64::from(mbit) * 3_000);
         keeps_rate(&format!("{mbit} Mbit/s"), Limit { rate, burst, frame: 542 }, |arrivals| {
@@ -248,7 +246,6 @@ fn a_limit_changes_live_without_losing_a_frame() {
             }
         });
     }
-    // Without any limit, all that waits goes at once.
     host.change(&vnic("a", 1, ""));
     host.until(|| {
         b.each(|frame| stream.check(frame));
@@ -262,7 +259,7 @@ fn what_waits_for_a_slow_receiver_arrives_when_its_limit_is_raised() {
     let host = TestSwitch::new(1);
     let mut a = host.guest(&vnic("a", 1, ""));
     let mut b = host.guest(&vnic("b", 2, "rx = { max = \"500kbit\", burst = \"1500B\" }"));
-    // 40 of 1042 bytes: 670 ms, held far longer than where a receiver is fast.
+    // 40 frames of 1042 bytes take 670 ms, far longer than frames wait for a fast receiver.
     for n in 0..40u8 {
         a.send(&udp(b.mac(), a.mac(), &[n; 1000]));
     }

@@ -1,4 +1,4 @@
-//! The agent and the switch may be of different releases, during an upgrade: each reads the control messages of the other.
+//! During an upgrade, agent and switch of different releases read each other's control messages.
 //!
 //! ```text
 //!  recorded/control-0.1.0 (written by commit d34f7b9) ─▶ parsed ─▶ equal to the same messages, made here
@@ -16,7 +16,6 @@ use tidegate_switch::control::notes::{Note, What};
 use tidegate_switch::vhost_user::saved::{SavedConnection, SavedLog, SavedRegion, SavedVring};
 use tidegate_switch::worker::handover::Levels;
 
-/// A contract with many keys.
 const CONTRACT: &str = r#"
 [vnic.web]
 attach = { vhost-user = "/run/tidegate/vm/web.sock" }
@@ -147,13 +146,12 @@ fn notes() -> Vec<Note> {
     ]
 }
 
-/// The recorded messages of a kind, one a line: the kind, a blank, JSON.
+/// Returns the recorded messages of `kind`; each line is the kind, a blank, and JSON.
 fn recorded(kind: &str) -> Vec<&'static str> {
     let lines = include_str!("recorded/control-0.1.0").lines();
     lines.filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' ')).collect()
 }
 
-/// Both directions, for the messages of a kind.
 fn agree<T: Serialize + DeserializeOwned + PartialEq + Debug>(kind: &str, ours: &[T]) {
     let recorded = recorded(kind);
     assert_eq!(recorded.len(), ours.len(), "one line for each {kind}");

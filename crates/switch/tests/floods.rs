@@ -1,10 +1,11 @@
-//! A vNIC that floods its own limit, or a receiver's, in each bad way: what another flow of the same vNIC waits for.
+//! A vNIC that floods its own limit, or its receiver's: how long another flow of the same vNIC waits.
 //!
 //! ```text
 //!  a ─ flood, probe ─ tx.max ─┬─ rx.max ─ b
 //! ```
 //!
-//! Both ways to queue are measured in turns on the same machine, and compared. What others notice of it is in `neighbours.rs`.
+//! FIFO and queueing by flow are measured in turns on the same machine. `neighbours.rs` tests the effect on
+//! other vNICs.
 
 mod harness;
 
@@ -13,16 +14,13 @@ use harness::rate::{Limit, keeps_rate};
 use harness::*;
 use std::time::{Duration, Instant};
 
-/// Priority bits of the IP header, by which a probe is told from the flood.
+/// DSCP that marks a probe.
 const PROBE: u8 = 10;
-/// Of each measurement.
 const PROBES: usize = 5;
-/// A probe that did not come by then is lost, and another one is sent.
+/// A probe that takes longer is lost, and another one is sent.
 const LOST: Duration = Duration::from_millis(500);
-/// Most frames of the flood that are made between two looks.
 const AT_A_TIME: usize = 64;
 
-/// A frame of a flow of its own.
 fn probe(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
     let mut frame = udp_dscp(to, from, &[9; 64], PROBE);
     frame[34..36].copy_from_slice(&[0xff; 2]);
@@ -41,7 +39,6 @@ struct Scene {
 }
 
 impl Scene {
-    /// With limits of the sender and of the receiver.
     fn new(flood: Flood, size: u16, tx: &str, rx: &str) -> Self {
         let host = TestSwitch::new(1);
         let a = host.guest_with(&vnic("a", 1, tx), flood.options(size));
@@ -50,7 +47,7 @@ impl Scene {
         Self { host, flood, a, b, most, sent: 0, lost: 0 }
     }
 
-    /// Keeps the flood going and receives what comes; whether a probe did.
+    /// Keeps the flood going and receives. Returns whether a probe arrived.
     fn turn(&mut self) -> bool {
         let header_len = self.a.front.header_len();
         let room = self.most.saturating_sub(self.a.front.in_flight(0));
@@ -76,7 +73,7 @@ impl Scene {
         }
     }
 
-    /// How long it takes until a probe arrives: the lower quartile, since a busy machine only adds to it.
+    /// Returns the lower quartile of the probes' delays, since a busy machine only adds delay.
     fn wait(&mut self) -> Duration {
         self.flood_for(Duration::from_millis(100));
         let mut all: Vec<_> = (0..PROBES)
@@ -97,7 +94,6 @@ impl Scene {
         all[all.len() / 4]
     }
 
-    /// All that was sent comes back, and the ring goes on where it is.
     fn finish(mut self) {
         self.most = 0;
         let start = Instant::now();
@@ -107,14 +103,15 @@ impl Scene {
         }
         let base = self.a.front.stop_queue(1).unwrap();
         assert_eq!(base, self.a.front.ring(1).base());
-        // Nobody else sent anything: a frame was sent, or dropped, once.
+        // No other guest sends: each frame is counted once, as sent or as dropped.
         let tx = self.host.stats("a").tx;
         let dropped: u64 = tx.dropped.values().sum();
         assert!(tx.frames + dropped >= u64::from(self.sent), "{tx:?} of {}", self.sent);
     }
 }
 
-/// A probe goes past what waits; of flows that have one small frame each none can be told from it.
+/// Returns the largest allowed ratio of the waits. A probe overtakes the flood, unless the flood consists
+/// of flows of one small frame each.
 fn most(flood: Flood) -> f64 {
     if flood == Flood::ManyFlows { 1.5 } else { 0.5 }
 }
@@ -154,7 +151,6 @@ fn floods_of_its_own_limit() {
     }
 }
 
-/// At a receiver whose rate another flow of the sender uses up.
 #[test]
 fn floods_of_a_receivers_limit() {
     for flood in Flood::ALL {
@@ -162,7 +158,6 @@ fn floods_of_a_receivers_limit() {
     }
 }
 
-/// Of a receiver; a sender's own is changed in `flows.rs`.
 #[test]
 fn a_receivers_limit_that_changes_under_a_flood_holds() {
     let limit = |mbit: u64, queueing: &str| {

@@ -1,6 +1,6 @@
-//! A guest above its own limit, with a flood and a flow that sends little: what the second one waits for.
+//! A guest above its own limit, with a flood and a flow that sends little: how long the second flow waits.
 //!
-//! Both ways to queue are measured in turns on the same machine, and compared; no time is looked at alone.
+//! FIFO and queueing by flow are measured in turns on the same machine; no test checks an absolute time.
 
 mod harness;
 
@@ -9,7 +9,7 @@ use harness::*;
 use std::time::{Duration, Instant};
 use tidegate_frontend::front_end::{IN_ORDER, Options};
 
-/// Payload of the flood's frames, and of the others.
+/// Payloads of the flood's frames and of the small flow's (bytes).
 const LONG: usize = 1400;
 const SHORT: usize = 64;
 
@@ -17,7 +17,6 @@ fn limit(mbit: u32, queueing: &str) -> String {
     vnic("a", 1, &format!("tx = {{ max = \"{mbit}mbit\", burst = \"20kB\" }}\nqueueing = \"{queueing}\""))
 }
 
-/// A frame of flow number `flow`, of which the payload begins with `number`.
 fn of_flow(from: &Guest, to: &Guest, flow: u8, number: u32, len: usize) -> Vec<u8> {
     let mut payload = vec![flow; len];
     payload[..4].copy_from_slice(&number.to_be_bytes());
@@ -26,7 +25,6 @@ fn of_flow(from: &Guest, to: &Guest, flow: u8, number: u32, len: usize) -> Vec<u
     frame
 }
 
-/// A guest that floods, and what the receiver has of it.
 struct Scene {
     host: TestSwitch,
     a: Guest,
@@ -34,7 +32,7 @@ struct Scene {
     /// Most frames of the flood in the ring.
     most: usize,
     sent: u32,
-    /// The last number of each of both flows.
+    /// Last number received of each of the two flows.
     seen: [Option<u32>; 2],
 }
 
@@ -47,8 +45,8 @@ impl Scene {
         Self { host, a, b, most, sent: 0, seen: [None; 2] }
     }
 
-    /// Keeps frames of the flood in the ring, and receives what comes, each flow in its order; when a frame of the other
-    /// flow came.
+    /// Keeps the flood in the ring, receives, and checks each flow's order. Returns when a frame of the
+    /// small flow arrived.
     fn flood(&mut self) -> Option<Instant> {
         let header_len = self.a.front.header_len();
         while self.a.front.in_flight(0) < self.most {
@@ -77,7 +75,7 @@ impl Scene {
         }
     }
 
-    /// How long a frame of the other flow takes, the median of some.
+    /// Returns the median delay of 15 frames of the small flow.
     fn wait(&mut self) -> Duration {
         self.flood_for(Duration::from_millis(100));
         let mut all: Vec<_> = (0..15)
@@ -128,7 +126,7 @@ fn rings_of_all_sizes_have_flows() {
     }
 }
 
-/// The flood is what does not react: it loses by CoDel, and the rate is used.
+/// The flood does not react to losses: CoDel drops its frames, and the rate is used in full.
 #[test]
 fn a_limit_that_changes_under_a_flood_holds() {
     let mut scene = Scene::new(&limit(10, "flows"), ring(1024));
@@ -155,7 +153,7 @@ fn a_limit_that_changes_under_a_flood_holds() {
     assert!(dropped.values().sum::<u64>() > 0);
 }
 
-/// Queues stop and start again with frames that wait and that others have overtaken.
+/// Queues stop and start while frames wait, some of them overtaken by others.
 #[test]
 fn a_flood_goes_on_where_its_ring_stopped() {
     let mut scene = Scene::new(&limit(20, "flows"), ring(256));

@@ -1,4 +1,4 @@
-//! Frames between synthetic guests: who gets them, and who does not.
+//! Frames between synthetic guests: which guests receive them.
 
 mod harness;
 
@@ -139,7 +139,7 @@ fn a_tagged_broadcast_goes_to_its_vlan_and_nothing_is_lost_elsewhere() {
     frame.splice(12..12, [0x81, 0x00, 0, 10]);
     a.send(&frame);
     assert_eq!(b.receive(), frame);
-    // To a receiver that cannot be seen: the tag of a single receiver does count.
+    // A tagged frame to one receiver outside the VLAN counts as dropped.
     let mut direct = frame.clone();
     direct[..6].copy_from_slice(&c.mac());
     a.send(&direct);
@@ -154,7 +154,6 @@ fn addresses_behind_a_bridge_are_learned() {
     let mut bridge = host.guest(&vnic("bridge", 1, "allowed = { macs = \"any\" }"));
     let mut b = host.guest(&vnic("b", 2, ""));
     let mut c = host.guest(&vnic("c", 3, ""));
-    // The announcements of b and c.
     assert_eq!((bridge.receive().len(), bridge.receive().len()), (60, 60));
     let behind = [2, 0, 0, 0, 0, 9];
     b.send(&udp(behind, b.mac(), b"who is there"));
@@ -164,7 +163,7 @@ fn addresses_behind_a_bridge_are_learned() {
     b.send(&udp(behind, b.mac(), b"hello"));
     assert_eq!(&bridge.receive()[..6], &behind);
     assert_eq!(c.drain(), 0);
-    // Pretending to be b from behind the bridge moves nothing.
+    // A guest behind the bridge cannot take b's address.
     bridge.send(&udp(c.mac(), b.mac(), b"stolen"));
     host.until(|| host.stats("bridge").tx.dropped.contains_key("source_mac"));
     c.send(&udp(b.mac(), c.mac(), b"still here"));
@@ -202,7 +201,7 @@ fn the_port_announces_its_addresses_to_bridges() {
     assert_eq!((&frame[6..12], &frame[12..14]), (&b.mac()[..], &[0x80, 0x35][..]));
 }
 
-/// What a port learns until the last moment leads nowhere when it is gone: its index is the next port's.
+/// The next port gets the index, so the learned addresses must disappear with the port.
 #[test]
 fn nothing_that_a_removed_port_learned_stays() {
     let host = TestSwitch::new(1);

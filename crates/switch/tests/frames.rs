@@ -1,4 +1,4 @@
-//! What a guest can and cannot send: the table of `docs/reference/frames.md`, row by row, through a switch.
+//! Frames that a guest can and cannot send: checks each row of `docs/reference/frames.md` through a switch.
 //!
 //! ```text
 //!  row of the table ─▶ contract: without prefixes, with them, with the key ─┐
@@ -17,7 +17,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use tidegate_switch::control::PortStatus;
 
 const TABLE: &str = include_str!("../../../docs/reference/frames.md");
-/// Of the contract with prefixes, where a row's key has none.
+/// Prefixes of the contract where a row's key names none.
 const PREFIXES: [&str; 2] = ["192.0.2.0/24", "2001:db8::/48"];
 
 const SENDER: &str = "sender";
@@ -27,12 +27,10 @@ const ANOTHER: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
 const OWN4: [u8; 4] = [192, 0, 2, 7];
 const OTHER4: [u8; 4] = [198, 51, 100, 7];
 const OWN6: &str = "2001:db8::7";
-/// What c shares.
 const SHARED: &str = "shared = [\"192.0.2.99\", \"00:00:5e:00:01:33\"]";
 const VIRTUAL: [u8; 6] = [0, 0, 0x5e, 0, 1, 0x33];
 const OTHER6: &str = "2001:db8:ffff::7";
 
-/// A row of the table.
 #[derive(Debug)]
 struct Row {
     frame: String,
@@ -60,7 +58,6 @@ fn rows() -> Vec<Row> {
     lines.map(row).collect()
 }
 
-/// The frames of a row: those that go before, and those that the row is about.
 fn frames_of(row: &str) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let own6 = || ip(OWN6);
     let tagged = |tag: u16, tci: u16| tag_with(udp4(OWN4, 1, 2), tag, tci);
@@ -165,7 +162,7 @@ fn frames_of(row: &str) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         "neighbour solicitation, of any target; router solicitation" => vec![
             nd(own6(), 135, Some(OTHER6), Some((1, A))),
             nd(own6(), 135, Some("fe80::c"), None),
-            // Duplicate address detection, also of what is another's.
+            // Duplicate address detection, also of an address of another vNIC.
             nd(Ipv6Addr::UNSPECIFIED, 135, Some("fe80::c"), None),
             nd(own6(), 133, None, Some((1, A))),
         ],
@@ -199,7 +196,7 @@ fn frames_of(row: &str) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         }
         "extension headers that end within the first 192 bytes" => vec![
             v6(own6(), &[options(0, 1), options(60, 2)], 17, &udp_header(1, 2)),
-            // The message's type is the last byte that is looked at.
+            // The message's type is the last byte that the switch reads.
             v6(own6(), &[options(60, 17)], 58, &[&[128; 1][..], &[0; 15]].concat()),
         ],
         "extension headers that lead further, or a routing header in use" => {
@@ -279,7 +276,7 @@ fn udp4(source: [u8; 4], from: u16, to: u16) -> Vec<u8> {
     v4(source, 0, 17, &udp_header(from, to))
 }
 
-/// A datagram behind extension headers: their numbers and bytes; next-header is filled in.
+/// Returns a datagram behind extension headers (number, bytes), with next-header fields filled in.
 fn v6(source: Ipv6Addr, chain: &[(u8, Vec<u8>)], protocol: u8, upper: &[u8]) -> Vec<u8> {
     let next = |at: usize| chain.get(at).map_or(protocol, |header| header.0);
     let mut payload = Vec::new();
@@ -311,7 +308,6 @@ fn options(number: u8, units: usize) -> (u8, Vec<u8>) {
     (number, bytes)
 }
 
-/// A fragment header; more follow.
 fn fragment(offset: u8) -> (u8, Vec<u8>) {
     (44, vec![0, 0, 0, offset << 3 | 1, 0, 0, 0, 1])
 }
@@ -320,7 +316,6 @@ fn icmp6(kind: u8) -> Vec<u8> {
     vec![kind, 0, 0, 0, 0, 0, 0, 0]
 }
 
-/// A message of neighbour discovery, with a target and an option with a link-layer address.
 fn nd(source: Ipv6Addr, kind: u8, target: Option<&str>, option: Option<(u8, [u8; 6])>) -> Vec<u8> {
     let mut message = icmp6(kind);
     match (kind, target) {
@@ -337,7 +332,7 @@ fn nd(source: Ipv6Addr, kind: u8, target: Option<&str>, option: Option<(u8, [u8;
 }
 
 fn link_locals(count: u16) -> Vec<Vec<u8>> {
-    // Some of a kind that goes the fast way, some of another.
+    // Frames that can take the direct way alternate with frames that cannot.
     let frame = |n: u16| {
         let source = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, n);
         if n % 2 == 1 { udp6(source, 1, 2) } else { nd(source, 135, Some(OTHER6), Some((1, A))) }
@@ -345,7 +340,6 @@ fn link_locals(count: u16) -> Vec<Vec<u8>> {
     (1..=count).map(frame).collect()
 }
 
-/// The table `allowed` of a's contract: the prefixes where it has some, and a row's key.
 fn allowed(prefixes: bool, key: &str) -> String {
     let mut list: Vec<String> = PREFIXES.iter().map(|prefix| format!("\"{prefix}\"")).collect();
     let mut keys = Vec::new();
@@ -360,7 +354,6 @@ fn allowed(prefixes: bool, key: &str) -> String {
     format!("allowed = {{ {} }}", keys.join(", "))
 }
 
-/// Whose frames are looked at.
 enum Sender {
     Guest(Box<Guest>),
     Tap(File),
@@ -375,10 +368,8 @@ impl Sender {
     }
 }
 
-/// A switch with everybody but the sender.
 struct Scene {
     host: TestSwitch,
-    /// Receives whatever there is.
     b: Guest,
     _others: [Guest; 2],
 }
@@ -394,7 +385,7 @@ impl Scene {
         Self { host, b, _others: [c, d] }
     }
 
-    /// Sends the frames of a row under one contract, and says what is not as the table has it.
+    /// Sends the frames of a row under one contract. Returns what differs from the table.
     fn try_row(&mut self, row: &Row, allowed: &str, passes: bool, on_tap: bool) -> Vec<String> {
         let (before, frames) = frames_of(&row.frame);
         let mut sender = match on_tap {
@@ -404,7 +395,7 @@ impl Scene {
             }
             false => Sender::Guest(Box::new(self.host.guest(&vnic(SENDER, 1, allowed)))),
         };
-        // Announcements.
+        // Drops the announcements.
         self.b.drain();
         for frame in &before {
             sender.send(frame);
@@ -452,7 +443,6 @@ impl Scene {
     }
 }
 
-/// The reason that was counted between the two.
 fn new(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> String {
     let counted = after.iter().find(|(reason, count)| before.get(*reason) != Some(count));
     counted.map(|(reason, _)| reason.clone()).unwrap_or_default()
@@ -461,7 +451,7 @@ fn new(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> String 
 #[test]
 fn a_guest_can_send_what_the_table_says() {
     assert!(rows().len() > 35, "{:#?}", rows());
-    // With one worker much goes the fast way, with two nothing does.
+    // With one worker many frames take the direct way, with two none does.
     for workers in [1, 2] {
         assert_eq!(Scene::new(workers).try_table(false), Vec::<String>::new(), "{workers} workers");
     }
@@ -496,7 +486,6 @@ fn frames_for_the_link_reach_those_who_asked_for_them() {
     let mut asked = host.guest(&vnic("asked", 3, control));
     a.send(&frame);
     assert_eq!(asked.receive(), frame);
-    // From now on it does not.
     host.change(&vnic("asked", 3, ""));
     a.send(&frame);
     host.until(|| host.stats("a").tx.dropped["no_receiver"] == 2);
@@ -504,12 +493,10 @@ fn frames_for_the_link_reach_those_who_asked_for_them() {
     assert_eq!(host.stats("a").tx.dropped.len(), 1);
 }
 
-/// A vNIC with prefixes, on its own.
 fn claimant(name: &str, n: u8) -> String {
     vnic(name, n, &allowed(true, ""))
 }
 
-/// Sends a frame from a link-local address, and says whether it passed.
 fn uses(host: &TestSwitch, guest: &mut Guest, address: &str) -> bool {
     let name = guest.vnic.name.clone();
     let counts = || {
@@ -541,18 +528,18 @@ fn a_link_local_address_is_that_of_the_vnic_that_used_it_first() {
     assert!(uses(&host, &mut a, "fe80::1") && !uses(&host, &mut c, "fe80::1"));
     assert!(uses(&host, &mut c, "fe80::2") && !uses(&host, &mut a, "fe80::2"));
     assert!(uses(&host, &mut elsewhere, "fe80::1"), "a segment is a world of its own");
-    // Who may use no more cannot keep others from what it does not use.
+    // A vNIC that holds its maximum keeps no further address from others.
     for n in 3..=5 {
         assert!(uses(&host, &mut a, &format!("fe80::{n}")));
     }
     assert!(!uses(&host, &mut a, "fe80::6") && uses(&host, &mut c, "fe80::6"));
     assert_eq!(held(&host, "a"), ["fe80::1", "fe80::3", "fe80::4", "fe80::5"]);
-    // To ask for an address takes none.
+    // A request for an address claims nothing.
     c.send(&from(c.mac(), nd(Ipv6Addr::UNSPECIFIED, 135, Some("fe80::7"), None)));
     host.until(|| host.stats("c").tx.frames == 3);
     assert_eq!(held(&host, "c"), ["fe80::2", "fe80::6"]);
 
-    // A contract that names an address takes it from the vNIC that holds it; so does one whose MAC it is made of.
+    // A contract takes an address from its holder if it names the address, or if its MAC makes the address.
     assert!(uses(&host, &mut c, "fe80::5054:ff:fe00:9"));
     let mut named =
         host.guest(&vnic("named", 9, "allowed = { prefixes = [\"fe80::1/128\", \"192.0.2.0/24\"] }"));
@@ -561,7 +548,7 @@ fn a_link_local_address_is_that_of_the_vnic_that_used_it_first() {
     assert_eq!(held(&host, "named"), ["fe80::5054:ff:fe00:9"], "what its contract names it need not hold");
     assert_eq!(held(&host, "a"), ["fe80::3", "fe80::4", "fe80::5"]);
 
-    // What ends a claim: without prefixes there is none; another segment; no port.
+    // A claim ends when the vNIC has no prefixes, changes its segment, or is removed.
     host.change(&vnic("a", 1, ""));
     assert!(held(&host, "a").is_empty() && uses(&host, &mut c, "fe80::3"));
     assert!(uses(&host, &mut a, "fe80::3"), "without prefixes any address may be used");
@@ -574,14 +561,13 @@ fn a_link_local_address_is_that_of_the_vnic_that_used_it_first() {
     host.change(&claimant("c", 3));
     assert!(uses(&host, &mut c, "fe80::2"));
 
-    // It outlasts a connection.
+    // A claim outlasts a connection.
     drop(c);
     host.until(|| host.port("c").connection == tidegate_evidence::Connection::Waiting);
     assert_eq!(held(&host, "c"), ["fe80::2"]);
     peer.drain();
 }
 
-/// Guests that use what they can as fast as they can keep no address from another but those they hold.
 #[test]
 fn nobody_uses_up_the_addresses_of_others() {
     let host = TestSwitch::new(2);

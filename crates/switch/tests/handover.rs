@@ -1,5 +1,5 @@
-//! Another switch goes on with the front ends of one that is killed, or replaced while it runs.
-//! The front ends never connect again.
+//! A second switch continues with the front ends of one that is killed, or replaced while it runs; they
+//! never reconnect.
 
 mod harness;
 
@@ -36,7 +36,7 @@ fn what_a_front_end_says_is_told() {
         assert!(kept.numbers().all(|number| known.descriptors.contains_key(&number)));
         assert_eq!(host.stats.messages(name), Some(*messages));
     }
-    // What was told before an answer does not hold after it: the count says so until the new is told.
+    // After an answer to the front end, the message count shows that earlier notes are outdated.
     for enabled in [false, true] {
         let before = known.connections["b"].1;
         late.front.enable_queue(1, enabled).unwrap();
@@ -74,7 +74,6 @@ fn a_connection_goes_on_in_another_switch() {
         let before = host.stats("b");
         assert!(stats.vnic("b").unwrap().rx.frames >= before.rx.frames, "counters go on");
 
-        // Every frame that the old switch took arrived, all others come from the new one.
         for _ in 0..3 {
             stream.send(&mut a);
             let want = stream.received + 100;
@@ -89,7 +88,6 @@ fn a_connection_goes_on_in_another_switch() {
         });
         assert_eq!(host.stats("b"), before, "the old one carried something");
         assert_eq!(a.front.in_flight(0), 0);
-        // The same connections answer.
         let base = a.front.stop_queue(1).unwrap();
         assert_eq!(base, a.front.ring(1).base());
         let base = b.front.stop_queue(0).unwrap();
@@ -98,7 +96,7 @@ fn a_connection_goes_on_in_another_switch() {
     }
 }
 
-/// A guest may be on its way to another host meanwhile.
+/// The guest may migrate meanwhile.
 #[test]
 fn what_the_next_switch_writes_is_in_the_dirty_log() {
     for replaced in [false, true] {
@@ -126,7 +124,6 @@ fn what_the_next_switch_writes_is_in_the_dirty_log() {
         b.front.stop_queue(1).unwrap();
         let (written, marked) = (changed(&before, &b.front), log.take());
         assert!(!written.is_empty() && written.is_subset(&marked), "{written:?}, in the log {marked:?}");
-        // And it ends as it would have in the one before.
         b.front.start_queue(0).unwrap();
         b.front.enable_queue(0, true).unwrap();
         Log::stop(&mut b.front);
@@ -137,7 +134,7 @@ fn what_the_next_switch_writes_is_in_the_dirty_log() {
     }
 }
 
-/// The vNIC that used it first has it still, though the other one sends first in the new process.
+/// The first user of the address keeps it, although the other vNIC sends first in the new process.
 #[test]
 fn a_link_local_address_stays_with_its_vnic() {
     for replaced in [false, true] {
@@ -166,7 +163,7 @@ fn a_link_local_address_stays_with_its_vnic() {
         b.receive();
         assert_eq!(stats.vnic("a").unwrap().link_local, [address]);
         assert!(stats.vnic("b").unwrap().link_local.is_empty());
-        // Where it ends it ends.
+        // A change of the contract ends the claim.
         let unrestricted = vnic("a", 1, "");
         next.set_port(contract(&unrestricted), Connect::Keep).unwrap();
         b.send(&from_link_local(a.mac(), b.mac()));
@@ -174,7 +171,6 @@ fn a_link_local_address_stays_with_its_vnic() {
     }
 }
 
-/// A frame of IPv6 that says nothing, from fe80::1.
 fn from_link_local(dst: [u8; 6], src: [u8; 6]) -> Vec<u8> {
     let mut packet = vec![0x60, 0, 0, 0, 0, 0, 59, 64, 0xfe, 0x80];
     packet.extend([0; 13]);
@@ -187,24 +183,22 @@ fn from_link_local(dst: [u8; 6], src: [u8; 6]) -> Vec<u8> {
 fn nothing_is_lost_for_a_port_that_starts_later() {
     let host = TestSwitch::new(1);
     let path = control(&host);
-    // One more has a front end and no driver.
+    // This port has a front end and no driver.
     let idle = contract(&vnic("idle", 9, ""));
     let (front, back) = std::os::unix::net::UnixStream::pair().unwrap();
     host.switch.set_port(idle, Connect::Stream(back.into())).unwrap();
     let mut guests: Vec<Guest> =
         (1..=6).map(|n| host.guest_with(&vnic(&format!("g{n}"), n, ""), ring(256))).collect();
     let count = guests.len();
-    // The first to start sends to the last, and the other way round.
+    // The first guest that starts sends to the last, and the other way round.
     let mut streams: Vec<Stream> =
         (0..count).map(|n| Stream::new(&guests[n], &guests[count - 1 - n])).collect();
-    // What others announced takes no buffers any more.
     for guest in &mut guests {
         guest.each(|_| ());
     }
     let next = Switch::start(1, &[], None).unwrap();
     let stats = Reader::open(next.region.file()).unwrap();
     let taken = replace::prepare(&next, Client::connect(&path).unwrap(), None).unwrap();
-    // It waits in the rings when they start.
     for (stream, guest) in streams.iter_mut().zip(&mut guests) {
         stream.send(guest);
     }
@@ -288,7 +282,7 @@ fn what_was_kept_is_checked_as_messages_are() {
     drop(guest);
 }
 
-/// Nobody was connected to it in the new process, and nobody has left it.
+/// In the new process no front end has connected to the port, and none has left it.
 #[test]
 fn a_port_whose_front_end_is_gone_waits_for_the_next_after_an_upgrade() {
     let host = TestSwitch::new(1);

@@ -1,4 +1,4 @@
-//! Another switch goes on while frames wait for a rate: in front of their sender's own limit, or at a receiver's, by flow, some
+//! A second switch continues while frames wait for a sender's or a receiver's limit, by flow, some
 //! overtaken by others, super-frames sent in part.
 //!
 //! ```text
@@ -22,21 +22,20 @@ const SEGMENT: usize = 1400;
 const BULK: u8 = 0;
 const SPARSE: u8 = 1;
 
-/// The flood, and who has no part in it.
 struct Scene {
     a: Guest,
     b: Guest,
     c: Guest,
     d: Guest,
-    /// Segments of each frame of the flood, and most of these frames in the ring.
+    /// Segments of a flood frame, and the most of these frames in the ring.
     segments: usize,
     most: usize,
-    /// Frames and segments.
+    /// Frames and segments sent.
     sent: (u32, usize),
     received: usize,
-    /// Whether something of the flood arrived after a small frame that was sent later.
+    /// Whether a flood frame arrived after a small frame that was sent later.
     is_overtaken: bool,
-    /// Of each flow, the last frame and segment.
+    /// Number and segment of the last frame received, of each flow.
     last: [(u32, u32); 2],
     neighbour: Stream,
 }
@@ -93,7 +92,6 @@ impl Scene {
         }
     }
 
-    /// The frames that wait, sent to the end.
     fn finish(&mut self) {
         let end = Instant::now() + PATIENCE;
         while self.a.front.in_flight(0) > 0 || !self.neighbour.is_complete() {
@@ -130,9 +128,9 @@ fn goes_on(limits: [&str; 2], segments: usize, replaced: bool) {
         last: [(0, 0); 2],
         neighbour,
     };
-    // The burst is gone.
+    // Floods until the burst is used up.
     scene.flood_for(Duration::from_millis(60));
-    // Of super-frames a receiver's limit has one or two; the others are dropped before they are overtaken.
+    // A receiver's limit holds one or two super-frames, and drops the others before they are overtaken.
     let few = limits[0].is_empty() && segments > 1;
     for _ in 0..if few { 5 } else { 50 } {
         if !scene.is_overtaken {
@@ -163,7 +161,7 @@ fn goes_on(limits: [&str; 2], segments: usize, replaced: bool) {
     });
     println!("{what}: {:?} sent, {} received, tx {tx:?}, rx {rx:?}", scene.sent, scene.received);
     assert_eq!(rx.wire_frames, scene.received as u64, "{what}: segments");
-    // A frame of which a part was sent may be counted as sent, and its rest as dropped.
+    // A frame that was sent in part may count as sent, and its rest as dropped.
     let (lost, told) = (scene.sent.1 - scene.received, dropped as usize);
     if segments == 1 {
         assert_eq!(lost, told, "{what}: each that was lost is counted once");

@@ -1,5 +1,4 @@
-//! A frame stays in its sender's ring until it is delivered: what a receiver
-//! that takes nothing may cost the others.
+//! A frame stays in its sender's ring until it is delivered: the effect of a receiver that takes nothing.
 
 mod harness;
 
@@ -20,7 +19,7 @@ fn a_receiver_that_takes_nothing_harms_only_traffic_to_itself() {
         let mut live = host.guest_with(&vnic("live", 3, ""), ring(1024));
         let mut to_c = false;
         let what = format!("what a sends, {workers} workers");
-        // By what the switch counts as sent: between two workers frames wait for as long as one of them stands still.
+        // By the switch's count: between two workers frames wait while one of them stands still.
         let mut counted = 0;
         let limit = Limit { rate: 40_000_000, burst: 120_000, frame: 1042 };
         keeps_rate(&what, limit, |sent| {
@@ -61,7 +60,7 @@ fn a_frame_is_held_for_a_while_and_dropped_then() {
     let mut filler = host.guest(&vnic("filler", 1, ""));
     let mut c = without_buffers(&host, &mut filler);
     let mut a = host.guest(&vnic("a", 2, ""));
-    // It counts as arrived since the worker last looked, which on a busy machine may be a while before it was sent.
+    // The wait counts from the worker's last look at the ring, which may be well before the frame was sent.
     let held = (0..5).map(|_| {
         let start = Instant::now();
         a.send(&udp(c.mac(), a.mac(), b"nobody takes me"));
@@ -91,12 +90,11 @@ fn at_most_half_a_ring_is_in_flight() {
         host.until(|| host.stats("a").tx.frames == 64 && dropped() >= 32);
         std::thread::sleep(Duration::from_millis(20));
         let (lost, waiting) = (dropped() as usize, a.front.in_flight(0));
-        // A worker that was kept from its CPU for long is asked again.
+        // A late worker gets another call.
         assert!(
             lost + waiting == 64 && lost <= 32 + 2 * (workers - 1),
             "{lost} dropped, {waiting} in flight"
         );
-        // As soon as there are buffers, they are delivered.
         let mut got = 0;
         host.until(|| {
             got += c.drain();
@@ -106,8 +104,7 @@ fn at_most_half_a_ring_is_in_flight() {
     }
 }
 
-/// Without a limit of `a`, so that its frames leave as they come, and with one of `c` that lets a
-/// frame to it be held for seconds.
+/// a has no limit, so its frames leave at once; c's limit lets the switch hold a frame to c for seconds.
 fn in_order(host: &TestSwitch) -> (Guest, Guest, Guest) {
     let mut filler = host.guest(&vnic("filler", 1, ""));
     let c = without_buffers(host, &mut filler);
@@ -167,7 +164,7 @@ fn order_is_not_offered_where_a_deadline_could_wait_for_it() {
     assert_ne!(b.front.features() & IN_ORDER, 0);
     let a = host.guest_with(&vnic("a", 2, deadline), with_order());
     assert_eq!(a.front.features() & IN_ORDER, 0);
-    // Who has it keeps it; who comes later is asked for what the contract is then.
+    // A connection keeps the feature; a new connection gets what the contract then allows.
     host.change(&vnic("b", 1, "tx = { max = \"1mbit\", burst = \"4kB\" }\ndeadline = \"1ms\"\nto = [\"a\"]"));
     host.change(&vnic("a", 2, ""));
     let (vnic_a, vnic_b) = (a.vnic.clone(), b.vnic.clone());
@@ -186,7 +183,7 @@ fn frames_that_wait_for_buffers_go_when_there_are_some() {
     let mut a = host.guest(&vnic("a", 2, limit));
     for n in 0..50u8 {
         a.send(&udp(c.mac(), a.mac(), &[n; 30]));
-        // The worker falls asleep without buffers, and the driver's kick or a look wakes it.
+        // The worker sleeps without buffers; the driver's kick or a periodic look wakes it.
         std::thread::sleep(Duration::from_millis(1));
         c.receive();
     }

@@ -1,5 +1,4 @@
-//! Guests that lie: what they say costs them their connection, or the frame,
-//! and no other port anything.
+//! Guests that lie: a lie costs its guest the connection or the frame, and other ports nothing.
 
 mod harness;
 
@@ -15,13 +14,12 @@ const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// Makes one descriptor of virtqueue `index` available, as it is.
+/// Makes one descriptor of virtqueue `index` available, unchecked.
 fn offer(front: &mut FrontEnd, index: usize, addr: u64, len: u32, flags: u16, next: u16) {
     front.ring(index).offer_raw(addr, len, flags, next);
     front.kick(index).unwrap();
 }
 
-/// Moves the available index of virtqueue `index`.
 fn jump(front: &mut FrontEnd, index: usize, by: u16) {
     let memory = front.memory().clone();
     let word = memory.word(front.ring(index).avail_addr() + 2);
@@ -29,7 +27,6 @@ fn jump(front: &mut FrontEnd, index: usize, by: u16) {
     front.kick(index).unwrap();
 }
 
-/// Makes a chain available that goes on through all of a packed ring.
 fn endless(front: &mut FrontEnd, index: usize) {
     let ring = front.ring(index);
     for slot in 0..ring.size() {
@@ -61,7 +58,7 @@ fn a_ring_that_lies_costs_its_port_the_connection_and_others_nothing() {
     lies.extend(if packed() { &packed_ones[..] } else { &split_ones });
     for workers in [1, 2] {
         let host = TestSwitch::new(workers);
-        // It sends more than that, and is to lose nothing.
+        // FIFO loses none of the frames above the limit.
         let limited = "tx = { max = \"50mbit\" }\nqueueing = \"fifo\"";
         let mut a = host.guest_with(&vnic("a", 1, limited), ring(1024));
         let mut b = host.guest_with(&vnic("b", 2, ""), ring(1024));
@@ -111,7 +108,6 @@ fn a_receive_ring_that_lies_costs_the_receiver_its_connection() {
     host.add(&liar);
     for (what, lie) in lies {
         let mut guest = host.connect(liar.clone(), Options { queue_size: 16, ..Options::default() });
-        // Takes the honest buffers first.
         for _ in 0..16 {
             a.send(&udp(guest.mac(), a.mac(), b"fills a buffer"));
         }
@@ -153,7 +149,7 @@ fn a_super_frame_in_as_many_parts_as_may_be_is_cut_and_delivered() {
     let bytes = [&header.bytes(0)[..], &frame].concat();
     let at = a.front.memory().alloc(bytes.len() as u64, 16);
     a.front.memory().write(at, &bytes);
-    // The headers and a little more, 62 single bytes, and the rest: all within the first piece.
+    // The headers and 8 bytes, then 62 single bytes, then the rest: all within the first piece.
     let first = 12 + 192 + 8;
     let mut chain = vec![Buffer::readable(at, first)];
     chain.extend((0..62).map(|i| Buffer::readable(at + u64::from(first + i), 1)));
@@ -198,7 +194,7 @@ fn what_was_checked_is_what_is_delivered() {
     let at = memory.alloc(good.len() as u64, 64);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // A guest's other CPU, which rewrites the frame all the time.
+        // The guest's other CPU, which rewrites the frame all the time.
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 memory.write(at, &forged);

@@ -1,4 +1,4 @@
-//! Alone in its process, since it measures the process's worker threads.
+//! Alone in its process, since it measures the CPU time of all worker threads.
 
 mod harness;
 
@@ -22,7 +22,6 @@ fn an_idle_switch_uses_no_cpu() {
     b.receive();
 }
 
-/// CPU time of this process's worker threads.
 fn cpu_time_of_workers() -> Duration {
     let mut total = Duration::ZERO;
     for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {

@@ -1,4 +1,4 @@
-//! `harness::rate::keeps_rate` itself: one window beyond the rate fails, one slow window does not.
+//! Tests `keeps_rate` itself: one window above the rate fails, one slow window does not.
 
 mod harness;
 
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Limit = Limit { rate: 80_000_000, burst: 10_000, frame: 1_500 };
 
-/// One window of a sender at `share` of the rate. What it may have sent follows from the time of the look: on a busy machine
-/// looks are fewer and bring more.
+/// Sends at `share` of the rate for one window. The bytes follow from the time of the look: a busy machine
+/// looks less often.
 fn window(arrivals: &mut Arrivals, share: f64) {
     let (began, mut sent) = (Instant::now(), 0);
     while began.elapsed() < Duration::from_millis(50) {
@@ -23,7 +23,6 @@ fn window(arrivals: &mut Arrivals, share: f64) {
     }
 }
 
-/// One window after the other: shares of the rate.
 fn sends(shares: &[f64]) {
     let mut shares = shares.iter().chain(std::iter::repeat(shares.last().unwrap()));
     keeps_rate("a", LIMIT, |arrivals| window(arrivals, *shares.next().unwrap()));
@@ -43,7 +42,7 @@ fn a_rate_that_no_window_reaches_fails() {
 #[test]
 #[should_panic(expected = "bytes came beyond its rate in some window")]
 fn more_than_the_rate_in_one_window_fails() {
-    // 150 kB more than the rate gives, 23 kB allowed; the other windows are slow or good.
+    // 150 kB above the rate, with 23 kB allowed; the other windows are slow or good.
     sends(&[0.5, 1.3, 1.0]);
 }
 
@@ -55,7 +54,7 @@ fn more_than_the_rate_for_a_moment_fails_in_a_slow_window() {
         window(arrivals, 0.1);
         windows += 1;
         if windows == 2 {
-            // So much that no pause of the machine between two looks explains it: 10 s of the rate.
+            // 10 s of the rate at once, which no pause between two looks explains.
             arrivals.look(|| 100_000_000);
         }
     });

@@ -1,4 +1,4 @@
-//! A worker in a process of its own, killed at random while two guests use it.
+//! A worker in its own process, killed at random while two guests use it.
 //!
 //! ```text
 //!   guest 0 ──tx ring──▶ worker ──rx ring──▶ guest 1: each frame whole, in order, at most once
@@ -6,7 +6,7 @@
 //!      └── chains back ◀── next process: memory and regions, as the last one left them
 //! ```
 //!
-//! What the property test of `virtio` cuts in source order, this one cuts where the compiler put it.
+//! The property test of `virtio` cuts in source order; this test cuts in the compiled order.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -31,37 +31,36 @@ use tidegate_switch::virtio::{GuestMemory, Inflight};
 use tidegate_switch::worker::events::Events;
 use tidegate_switch::worker::{Worker, mailbox};
 
-/// How the process learns of the guests: numbers, in the order of [`Guest::words`].
+/// Environment variable: the guests, as numbers in the order of [`Guest::words`].
 const GUESTS: &str = "TIDEGATE_TEST_GUESTS";
-/// And of their contracts: keys of the sender's, a line, keys of the receiver's.
+/// Environment variable: the sender's contract keys, a line break, the receiver's.
 const KEYS: &str = "TIDEGATE_TEST_KEYS";
 /// VIRTIO_F_VERSION_1, VIRTIO_NET_F_MRG_RXBUF.
 const USUAL: u64 = 1 << 32 | 1 << 15;
 /// VIRTIO_F_RING_PACKED.
 const PACKED: u64 = 1 << 34;
 const HEADER: usize = 12;
-/// Long frames take several of these.
+/// Size of a receive buffer (bytes). Long frames take several.
 const RX_BUFFER: u32 = 600;
-/// Room for each buffer.
 const BUFFER: u64 = 2048;
-/// A line of it says that the process carries frames.
+/// Output of a process that carries frames.
 const READY: &str = "carrying frames";
 const KILLS: usize = 100;
 const FLOWS: usize = 5;
 const UNLIMITED: [&str; 2] = [""; 2];
 const LIMIT_TX: &str = "tx = { max = \"20mbit\", burst = \"4kB\" }";
 const LIMIT_RX: &str = "rx = { max = \"20mbit\", burst = \"4kB\" }";
-/// One at a time: guests and workers poll.
+/// Lets one test run at a time, since guests and workers poll.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// A guest's memory and rings: the driver's side.
 struct Guest {
     memory: Arc<SharedMemory>,
     inflight: Inflight,
-    /// As the protocol numbers them: rx, tx.
+    /// In the protocol's order: rx, tx.
     rings: [DriverQueue; 2],
     kicks: [OwnedFd; 2],
-    /// Buffers of each ring that are not in it, and those that are, by what `add` returned.
+    /// Addresses of each ring's free buffers, and of its used buffers by the head that `add` returned.
     free: [Vec<u64>; 2],
     given: [BTreeMap<u16, u64>; 2],
 }
@@ -91,7 +90,7 @@ impl Guest {
         memory.into_iter().chain([fd(self.inflight.fd().as_raw_fd())]).chain(rings).collect()
     }
 
-    /// Adds a buffer that `fill` prepares; `false` if all are in the ring.
+    /// Adds a buffer that `fill` prepares. Returns `false` without a free buffer.
     fn add(&mut self, index: usize, fill: impl FnOnce(&SharedMemory, u64) -> Buffer) -> bool {
         let Some(at) = self.free[index].pop() else { return false };
         let head = self.rings[index].add(&[fill(&self.memory, at)]).expect("as many entries as buffers");
@@ -104,7 +103,7 @@ impl Guest {
         let _ = rustix::io::write(&self.kicks[index], &1u64.to_ne_bytes());
     }
 
-    /// The next buffer that came back, where it is, and the bytes written to it.
+    /// Takes the next completed buffer. Returns its address and the bytes written.
     fn reap(&mut self, index: usize) -> Option<(u64, u32)> {
         let Used { head, len } = self.rings[index].reap()?;
         let at = self.given[index].remove(&head).expect("in flight");
@@ -112,7 +111,6 @@ impl Guest {
         Some((at, len))
     }
 
-    /// Gives all the receive buffers there are.
     fn give_buffers(&mut self) {
         while self.add(0, |_, at| Buffer::writable(at, RX_BUFFER)) {}
         self.show(0);
@@ -123,12 +121,11 @@ fn mac(index: u16) -> [u8; 6] {
     [0x52, 0x54, 0, 0, 0, index as u8]
 }
 
-/// Which flow a frame is of: the longer ones are of one, the others of some that send little.
+/// Returns a frame's flow: 0 for long frames, one of several that send little for short ones.
 fn flow(number: u32, len: usize) -> usize {
     if len > 64 { 0 } else { 1 + number as usize % (FLOWS - 1) }
 }
 
-/// UDP from guest 0 to guest 1, `len` bytes that repeat `number`, and a virtio header.
 fn frame(number: u32, len: usize) -> Vec<u8> {
     let mut frame = vec![0; HEADER + len];
     let ethernet = &mut frame[HEADER..];
@@ -144,7 +141,7 @@ fn frame(number: u32, len: usize) -> Vec<u8> {
     frame
 }
 
-/// The process: a worker with both guests, until it is killed. Not a test of its own.
+/// Runs the worker process until it is killed. Not a test of its own.
 #[test]
 fn device() {
     let Ok(words) = std::env::var(GUESTS) else { return };
@@ -169,7 +166,7 @@ fn device() {
         events,
     )
     .unwrap();
-    // SAFETY: the parent passed these descriptors on for us to own.
+    // SAFETY: the parent passed these descriptors, which this process owns.
     let fd = |word: u64| unsafe { OwnedFd::from_raw_fd(word as i32) };
     let keys = std::env::var(KEYS).unwrap();
     for (index, keys) in (0..).zip(keys.splitn(2, '\n')) {
@@ -217,14 +214,14 @@ fn device() {
 struct Scene {
     size: u16,
     guests: [Guest; 2],
-    /// As the first process was told: later ones find where the rings are by themselves.
+    /// For the first process; later ones find the ring positions by themselves.
     words: String,
     sent: u32,
     received: u32,
     keys: [&'static str; 2],
-    /// Number of the last frame received, of each flow where frames wait by flow, or of all.
+    /// Last number received: by flow if frames wait by flow, otherwise of all.
     last: [u32; FLOWS],
-    /// Of the frame being received: its bytes so far, and buffers to come.
+    /// Bytes received of a partial frame, and its buffers to come.
     partial: (Vec<u8>, u16),
     random: u64,
 }
@@ -259,7 +256,6 @@ impl Scene {
         (process, ready)
     }
 
-    /// Sends as many frames as there is room for, at most `most`.
     fn send(&mut self, most: u32) {
         for _ in 0..most {
             let long = self.random(4) == 0;
@@ -317,7 +313,7 @@ impl Scene {
         self.send(most);
     }
 
-    /// Until `done`; fails if that takes long.
+    /// Runs until `done`, at most 20 s.
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !done(self) {
@@ -325,7 +321,6 @@ impl Scene {
         }
     }
 
-    /// One process: some traffic, then the end, sometimes before it is ready.
     fn kill(&mut self) {
         let (mut process, ready) = self.start();
         let early = self.random(4) == 0;
@@ -346,7 +341,7 @@ impl Scene {
         }
     }
 
-    /// A last process, with which all goes on as ever: nothing was stranded, no buffer leaked.
+    /// Runs a last process: no chain is stranded, no buffer has leaked.
     fn go_on(&mut self) {
         let (mut process, ready) = self.start();
         ready();
@@ -360,7 +355,7 @@ impl Scene {
             scene.both_drivers(7);
             scene.received >= received + 4 * u32::from(scene.size)
         });
-        // No new receive buffers: those in the ring are used, each of them.
+        // Without new receive buffers, the worker uses up those in the ring.
         self.until("every receive buffer is used", |scene| {
             scene.receive();
             scene.take_back();
@@ -401,7 +396,7 @@ fn a_packed_ring_loses_frames_and_nothing_else() {
     killed_under_load(61, USUAL | PACKED);
 }
 
-/// They wait by flow, some have overtaken others: in front of the sender's own limit, and at the receiver's.
+/// Some of the waiting frames are overtaken, at the sender's limit and at the receiver's.
 #[test]
 fn frames_that_wait_for_a_rate_are_lost_and_nothing_else() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

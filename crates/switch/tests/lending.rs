@@ -1,4 +1,4 @@
-//! A receiver of one worker is written by another one, while its front end, its contract and its guest do as they please.
+//! A worker writes into another worker's receiver, whose front end, contract and guest change meanwhile.
 
 mod harness;
 
@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::Options;
 
-/// Two guests, each of a worker of its own.
 fn apart(host: &TestSwitch, options: Options) -> (Guest, Guest) {
     let a = host.guest_with(&vnic("a", 1, ""), ring(1024));
     let b = host.guest_with(&vnic("b", 2, ""), options);
@@ -30,7 +29,7 @@ fn frames_keep_their_order_while_the_receiver_changes() {
             stream.send(&mut a);
             b.each(|frame| stream.check(frame));
         }
-        // Each of these is done by the worker that has the port, with all of it.
+        // For each change, the owning worker takes the whole port back.
         match round % 5 {
             0 => b.front.share_memory().unwrap(),
             1 => host.change(&vnic("b", 2, "rx = { max = \"100gbit\" }")),
@@ -72,7 +71,7 @@ fn every_frame_is_counted_while_the_receiver_leaves_and_comes_back() {
     });
     let (a, b) = (host.stats("a").tx, host.stats("b").rx);
     let dropped: u64 = a.dropped.values().sum();
-    // Announcements of a, when it came up, are among what b received.
+    // b also received a's announcements.
     assert!(b.frames + dropped >= a.frames - before, "{} + {dropped} of {}", b.frames, a.frames - before);
     assert!(b.frames > 1_000, "{}", b.frames);
 }
@@ -90,7 +89,7 @@ fn a_receivers_limit_holds_towards_another_worker() {
     });
 }
 
-/// A guest begins to move to another host, while its frames come directly from another worker.
+/// A guest begins to migrate while another worker delivers its frames directly.
 #[test]
 fn every_page_is_in_the_log_from_its_begin_on() {
     let host = TestSwitch::new(2);
@@ -102,7 +101,7 @@ fn every_page_is_in_the_log_from_its_begin_on() {
     };
     for round in 0..20u32 {
         let log = Log::new(&b.front, 0);
-        // As much as makes it be lent.
+        // Enough frames to lend b's port.
         for number in 0..50 {
             send(&mut a, number, b.mac());
         }

@@ -1,5 +1,4 @@
-//! Ports, queues and memory that come and go under load: frames of their own
-//! may be lost, frames of others never.
+//! Ports, queues and memory come and go under load: their own frames may be lost, others never.
 
 mod harness;
 
@@ -11,10 +10,9 @@ use tidegate_frontend::front_end::{FrontEnd, Options};
 
 const LIMIT: &str = "tx = { max = \"30mbit\" }";
 
-/// Two senders to one receiver.
 struct Scene {
     host: TestSwitch,
-    /// Whatever the test does, it does to this one.
+    /// The sender that the test changes.
     a: Guest,
     b: Guest,
     c: Guest,
@@ -25,14 +23,13 @@ impl Scene {
     fn new(workers: usize) -> Self {
         let host = TestSwitch::new(workers);
         let a = host.guest_with(&vnic("a", 1, LIMIT), ring(256));
-        // Of what it sends all is to arrive.
         let b = host.guest_with(&vnic("b", 2, &format!("{LIMIT}\nqueueing = \"fifo\"")), ring(256));
         let c = host.guest_with(&vnic("c", 3, ""), ring(1024));
         let stream = Stream::new(&b, &c);
         Self { host, a, b, c, stream }
     }
 
-    /// Everybody sends for a while; returns how many frames of `a` arrived.
+    /// Lets both send for a while. Returns how many frames of `a` arrived.
     fn load(&mut self) -> usize {
         let frame = udp(self.c.mac(), self.a.mac(), &[1; 600]);
         let mut heard = 0;
@@ -45,7 +42,7 @@ impl Scene {
         heard
     }
 
-    /// Everybody sends until frames of `a` arrive: on a busy machine the worker has no CPU for many a while.
+    /// Lets both send until frames of `a` arrive, since the worker may be without a CPU for long.
     fn goes_on(&mut self) {
         let start = Instant::now();
         while self.load() == 0 {
@@ -62,7 +59,6 @@ impl Scene {
         heard
     }
 
-    /// All frames of `b` arrived, and all of `a` were given back.
     fn finish(mut self) {
         while !self.stream.is_complete() || self.a.front.in_flight(0) > 0 {
             self.receive();
@@ -189,7 +185,6 @@ fn ports_are_removed_and_made_under_load() {
         for _ in 0..10 {
             scene.load();
             d.fill(&to_a);
-            // It sends, and is sent to.
             scene.host.switch.remove_port("a").unwrap();
             assert!(scene.host.stats.vnic("a").is_none());
             d.fill(&to_a);
@@ -264,7 +259,6 @@ fn a_frame_that_waits_does_not_reach_its_receivers_successor() {
         let mut a = host.guest(&vnic("a", 1, &slow));
         let mut b = host.guest(&vnic("b", 2, ""));
         let frame = udp(b.mac(), a.mac(), &[1; 1400]);
-        // The second waits for tokens.
         a.send(&frame);
         a.send(&frame);
         b.receive();
@@ -292,7 +286,6 @@ fn flows_are_spread_over_queues_and_each_stays_in_order() {
         for flow in 0..64u8 {
             let mut frame = udp(b.mac(), a.mac(), &[flow, round]);
             frame[34..36].copy_from_slice(&(20_000 + u16::from(flow)).to_be_bytes());
-            // A guest sends each flow on one queue; both are read.
             let bytes = with_header(12, [0; 12], &frame);
             assert!(a.front.send(usize::from(flow % 2), &bytes));
         }
@@ -313,7 +306,6 @@ fn flows_are_spread_over_queues_and_each_stays_in_order() {
     let first = queue_of.iter().filter(|queue| **queue == Some(0)).count();
     assert!((16..=48).contains(&first), "{first} of 64 flows on queue 0");
 
-    // With one queue left, all goes there.
     b.front.enable_queue(0, false).unwrap();
     for flow in 0..64u8 {
         let mut frame = udp(b.mac(), a.mac(), &[flow]);

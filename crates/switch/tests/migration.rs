@@ -1,5 +1,4 @@
-//! Live migration, as a front end asks for it: every page of guest memory that we write is in the
-//! dirty log (vhost-user, "Migration").
+//! Live migration: every page that the switch writes is in the dirty log (vhost-user, "Migration").
 
 mod harness;
 
@@ -41,7 +40,7 @@ fn frame(to: [u8; 6], from: [u8; 6], len: usize, segments: bool) -> ([u8; 12], V
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Of the memory of a guest that does nothing meanwhile: what it receives, and its used rings.
+    /// Checks what an otherwise idle guest receives, and its used rings.
     #[test]
     fn every_page_that_is_written_is_in_the_log(
         packed in any::<bool>(),
@@ -58,24 +57,23 @@ proptest! {
         let log = Log::new(&front, 0);
         log.start(&mut front).unwrap();
 
-        // Receives.
         let before = snapshot(&front);
         for (len, segments) in &received {
             let (header, frame) = frame(vnic_b.mac.0, a.mac(), *len, *segments);
             a.send_with(header, &frame);
         }
         host.until(|| host.stats("b").rx.frames == received.len() as u64 && a.front.in_flight(0) == 0);
-        // Both: a worker that goes to sleep asks for kicks on each, which is noted when they stop.
+        // Both: before a worker sleeps it enables kicks on each queue, and a stop logs that write.
         front.stop_queue(0).unwrap();
         front.stop_queue(1).unwrap();
         let (marked, written) = (log.take(), changed(&before, &front));
         prop_assert!(!written.is_empty());
         prop_assert!(written.is_subset(&marked), "not in the log: {:?}", &written - &marked);
-        // And not simply everything: its rings, and buffers of at most 3000 bytes.
+        // The log marks only the rings, and buffers of at most 3000 bytes.
         let segments: usize = received.iter().map(|(len, cut)| if *cut { len.div_ceil(500) } else { 1 }).sum();
         prop_assert!(marked.len() <= 2 * segments + 6, "{} pages for {segments} frames", marked.len());
 
-        // Sends: only the ring is written.
+        // For sent frames the switch writes only the ring.
         front.enable_queue(1, false).unwrap();
         front.start_queue(1).unwrap();
         let bytes = with_header(12, [0; 12], &udp(a.mac(), vnic_b.mac.0, &pattern(700)));
@@ -93,7 +91,7 @@ proptest! {
         prop_assert!(written.is_subset(&marked), "not in the log: {:?}", &written - &marked);
         prop_assert!(marked.len() <= 4, "{marked:?}");
 
-        // Logging ends as it began: while queues run.
+        // Logging ends while the queues run, as it began.
         front.start_queue(0).unwrap();
         front.enable_queue(0, true).unwrap();
         Log::stop(&mut front);
@@ -108,8 +106,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// As QEMU moves a guest: all of its memory is sent while guest and switch go on, then what was
-    /// written since, and at last, with the queues stopped, the rest. The target has what the source has.
+    /// Migrates as QEMU does: copies all memory, then the pages written since, and at last, with the queues
+    /// stopped, the rest.
     #[test]
     fn a_copy_made_while_all_goes_on_is_the_memory(
         packed in any::<bool>(),
@@ -158,7 +156,7 @@ proptest! {
             let log = Log::new(&front, 0);
             log.start(&mut front).unwrap();
             let mut target = snapshot(&front);
-            // What the guest writes itself: all but its receive buffers, which only the switch writes.
+            // All pages but the receive buffers, which only the switch writes.
             let buffers = front.buffers(0);
             let whole = buffers.start.div_ceil(PAGE)..buffers.end / PAGE;
             let own: Pages =
@@ -171,7 +169,7 @@ proptest! {
                 });
                 copy(&front, &(&log.take() | &own), &mut target);
             }
-            // The guest is stopped, and no other.
+            // Only this guest stops.
             std::thread::sleep(Duration::from_millis(2));
             for queue in [0, 1] {
                 front.stop_queue(queue).unwrap();
@@ -180,11 +178,10 @@ proptest! {
             copy(&front, &last, &mut target);
             let missing = changed(&target, &front);
             prop_assert!(missing.is_empty(), "differ: {missing:?}; last were {last:?}");
-            // Nothing more comes.
             std::thread::sleep(Duration::from_millis(2));
             prop_assert_eq!(changed(&target, &front), Pages::new());
             prop_assert_eq!(log.take(), Pages::new());
-            // The rings are in the last part, whatever else is.
+            // The rings are always among the last pages.
             prop_assert!(!last.is_empty());
             Ok(())
         });
@@ -192,7 +189,7 @@ proptest! {
     }
 }
 
-/// Runs at the end, also of a test that fails.
+/// Runs a closure at the end of a test, even of a failed one.
 struct OnDrop<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {
@@ -201,8 +198,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     }
 }
 
-/// VHOST_VRING_F_LOG, with an address for the used ring that is not where it is: as a front end may have
-/// one that translates addresses. It needs no LOG_ALL.
+/// VHOST_VRING_F_LOG with a translated address, which differs from the used ring's. It needs no LOG_ALL.
 #[test]
 fn a_used_ring_is_noted_where_the_front_end_says() {
     for packed in [false, true] {
@@ -248,7 +244,7 @@ fn a_used_ring_is_noted_where_the_front_end_says() {
         assert!(marked.len() > 1, "{marked:?}");
         send();
         assert_eq!(log.take(), Pages::new());
-        // One without a bit.
+        // An address for which the log has no bit.
         let beyond = log.size * 8 * PAGE;
         let refused = say(LOG_USED, Some(beyond)).is_err();
         host.until(|| host.port("b").last_error.is_some());
@@ -291,7 +287,7 @@ fn a_log_that_is_taken_away_costs_its_port_and_nothing_else() {
     c.receive();
 }
 
-/// SEND_RARP (vhost-user): the front end asks on behalf of a guest that does not announce itself.
+/// SEND_RARP (vhost-user): requests an announcement for a silent guest.
 #[test]
 fn an_address_is_announced_when_the_front_end_asks() {
     let host = TestSwitch::new(1);
@@ -311,11 +307,11 @@ fn an_address_is_announced_when_the_front_end_asks() {
     assert_eq!((reply[0], reply[12..].iter().all(|byte| *byte == 0)), (19, true));
     let frame = bridge.receive();
     assert_eq!((&frame[6..12], &frame[12..14]), (&own[..], &[0x80, 0x35][..]));
-    // Not for others: QEMU names the address it was started with, which costs nothing.
+    // Not for another vNIC's address: QEMU names the address that it was started with, to no effect.
     rarp([0x52, 0x54, 0, 0, 0, 1]);
     front.stream().unwrap().read_exact(&mut reply).unwrap();
     assert_eq!((reply[0], bridge.drain()), (19, 0));
-    // Not without end: the budget of flooded frames is for these as well.
+    // The budget of flooded frames limits these announcements too.
     let (flood, flood_burst) = (Rate::from_bits(8_000).unwrap(), Bytes::new(600));
     host.switch.set_host(Host { flood, flood_burst, ..Host::default() }).unwrap();
     for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! Ports go from worker to worker while they run.
+//! Ports move from worker to worker while they run.
 
 mod harness;
 
@@ -16,13 +16,12 @@ use tidegate_switch::server::placement::Placer;
 use tidegate_switch::server::{Switch, replace, session};
 use tidegate_switch::stats::Reader;
 
-/// Moves of each port in one test.
 const MOVES: usize = 200;
 
-/// Moves these ports in turn to each worker, until `moves` of them went well or `over` is set.
+/// Moves these ports in turn to each worker, until `moves` of the moves succeeded or `over` is set.
 ///
 /// # Panics
-/// None went well for a minute.
+/// No move succeeds for a minute.
 fn move_about(switch: &Switch, names: &[&str], moves: usize, over: &AtomicBool) -> Vec<u64> {
     let (workers, mut pauses) = (switch.workers.len(), Vec::new());
     let mut last = Instant::now();
@@ -32,7 +31,6 @@ fn move_about(switch: &Switch, names: &[&str], moves: usize, over: &AtomicBool) 
         }
         let name = names[step % names.len()];
         let Some(port) = switch.ports().into_iter().find(|port| port.vnic.name == name) else { continue };
-        // The others are not always where the port was.
         let to = (port.worker + 1 + step / names.len() % (workers - 1)) % workers;
         match switch.move_port(name, to) {
             Ok(moved) => {
@@ -53,10 +51,8 @@ fn every_frame_arrives_once_and_in_order_while_ports_move() {
         let mut guests: Vec<Guest> =
             (1..=3).map(|n| host.guest_with(&vnic(&format!("g{n}"), n, ""), ring(1024))).collect();
         for guest in &mut guests {
-            // What others announced takes no buffers any more.
             guest.drain();
         }
-        // Each to the next one, and the first to the last as well.
         let ways = [(0, 1), (1, 2), (2, 0), (0, 2)];
         let mut streams: Vec<Stream> =
             ways.iter().map(|(from, to)| Stream::new(&guests[*from], &guests[*to])).collect();
@@ -120,7 +116,7 @@ fn every_frame_arrives_once_and_in_order_while_ports_move() {
     }
 }
 
-/// Runs `body` again and again while ports move, until there were enough moves.
+/// Runs `body` until `moves` moves succeeded.
 fn while_moving(host: &TestSwitch, names: &[&str], moves: usize, mut body: impl FnMut()) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -148,18 +144,16 @@ fn limits_hold_while_a_port_moves() {
         });
     });
     let stats = host.stats("a");
-    // It sends more than its limit, and does not react.
+    // `a` exceeds its limit, and does not react to losses.
     assert!(stats.tx.dropped.keys().all(|reason| reason == "codel"), "{:?}", stats.tx.dropped);
 }
 
-/// A guest that kicks after a move kicks the worker that its port is at, which sleeps.
 #[test]
 fn a_port_that_moved_is_heard_when_it_kicks() {
     let host = TestSwitch::new(2);
     let mut a = host.guest(&vnic("a", 1, ""));
     let mut b = host.guest(&vnic("b", 2, ""));
     for round in 0..20 {
-        // Both workers are asleep, and the ports quiet.
         std::thread::sleep(Duration::from_millis(20));
         let from = host.port("a").worker;
         host.switch.move_port("a", 1 - from).unwrap();
@@ -172,7 +166,6 @@ fn a_port_that_moved_is_heard_when_it_kicks() {
         b.send(&frame);
         assert_eq!(a.receive(), frame);
     }
-    // A queue that is stopped and started is heard as ever.
     a.front.stop_queue(1).unwrap();
     a.front.start_queue(1).unwrap();
     a.front.enable_queue(1, true).unwrap();
@@ -188,7 +181,7 @@ fn floods_and_their_drops_are_counted_once_while_the_sender_moves() {
     host.switch.set_host(Host { flood: "10gbit".parse().unwrap(), ..Host::default() }).unwrap();
     let mut a = host.guest_with(&vnic("a", 1, ""), ring(1024));
     let mut b = host.guest_with(&vnic("b", 2, ""), ring(1024));
-    // Takes nothing: what waits for it is dropped in the end.
+    // c takes nothing, so its frames are dropped in the end.
     let c = host.guest_with(&vnic("c", 3, ""), ring(16));
     b.drain();
     let before = (host.stats("a"), host.stats("c").rx);
@@ -201,7 +194,7 @@ fn floods_and_their_drops_are_counted_once_while_the_sender_moves() {
         received += b.drain() as u64;
         std::thread::sleep(Duration::from_micros(100));
     });
-    // A frame beyond the cap is counted once, and was to be two copies.
+    // A frame beyond the cap counts once, but was meant for two receivers.
     let dropped = |now: &std::collections::BTreeMap<String, u64>| {
         now.values().sum::<u64>() + now.get("flood_cap").copied().unwrap_or(0)
     };
@@ -209,9 +202,8 @@ fn floods_and_their_drops_are_counted_once_while_the_sender_moves() {
         received += b.drain() as u64;
         let (a, c) = (host.stats("a"), host.stats("c").rx);
         let lost = dropped(&a.tx.dropped) - dropped(&before.0.tx.dropped);
-        // What is still in the ring is sent, too.
         let sent = a.tx.frames - before.0.tx.frames;
-        // A copy for each of both, each of which arrives or is counted.
+        // b and c each receive or drop a copy.
         received + (c.frames - before.1.frames) + lost == 2 * sent
     });
     drop(c);
@@ -239,7 +231,6 @@ fn a_tap_moves_and_loses_nothing() {
                 to_guest += 1;
                 to_kernel += 1;
             }
-            // Everyone sleeps now and then.
             round += 1;
             if round % 10 == 0 {
                 std::thread::sleep(Duration::from_millis(5));
@@ -250,7 +241,7 @@ fn a_tap_moves_and_loses_nothing() {
     });
 }
 
-/// A guest that is on its way to another host.
+/// The guest may migrate meanwhile.
 #[test]
 fn every_page_that_any_worker_writes_is_in_the_log() {
     let host = TestSwitch::new(2);
@@ -263,7 +254,6 @@ fn every_page_that_any_worker_writes_is_in_the_log() {
     let mut marked = log.take();
     let mut left = 200u32;
     while_moving(&host, &["b"], 20, || {
-        // The guest does nothing that writes to its memory.
         if left > 0 {
             left -= 1;
             a.send(&udp(b.mac(), a.mac(), &left.to_be_bytes()));
@@ -291,7 +281,6 @@ fn front_ends_come_and_go_while_their_port_moves() {
             b.send_or_drop(&udp(a.mac(), b.mac(), &[4; 900]));
         }
         a.drain();
-        // In the middle of all that.
         b.front.disconnect();
         host.until(|| host.port("b").connection == Connection::Waiting);
         b.front.reconnect().unwrap();
@@ -329,7 +318,6 @@ fn ports_are_removed_and_made_while_others_and_they_move() {
     assert_eq!(host.switch.ports().len(), 1);
 }
 
-/// Lets a switch of this process be asked at a control socket.
 fn control(host: &TestSwitch) -> std::path::PathBuf {
     let path = host.socket("control");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -369,7 +357,7 @@ fn another_process_takes_over_in_the_middle_of_moves() {
     let mut stream = Stream::new(&a, &b);
     let next = Switch::start(2, &[], None).unwrap();
     let old = host.switch.clone();
-    // Not in the scope: when the old switch has retired it answers no more.
+    // Not in the scope: the old switch stops answering when it has retired.
     std::thread::spawn(move || move_about(&old, &["a", "b"], usize::MAX, &AtomicBool::new(false)));
     std::thread::scope(|scope| {
         let upgrade = scope.spawn(|| {
@@ -398,7 +386,6 @@ fn another_process_takes_over_in_the_middle_of_moves() {
     assert!(stats.vnic("b").unwrap().rx.frames >= u64::from(stream.received));
 }
 
-/// A vNIC with a deadline, and one that receives from it, stay where they are if moving takes longer than H.
 #[test]
 fn what_has_a_deadline_does_not_move_where_that_takes_too_long() {
     let host = TestSwitch::new(2);
@@ -407,7 +394,7 @@ fn what_has_a_deadline_does_not_move_where_that_takes_too_long() {
     let mut a = host.guest_with(&vnic("a", 1, deadline), ring(1024));
     b.drain();
     let latency = |us: u64| Host { host_latency: Nanos::new(us * 1000), ..Host::default() };
-    // No worker comes to a call in no time.
+    // No worker answers a call in no time.
     host.switch.set_host(latency(0)).unwrap();
     for name in ["a", "b"] {
         let at = host.port(name).worker;
@@ -438,7 +425,7 @@ fn what_has_a_deadline_does_not_move_where_that_takes_too_long() {
 #[test]
 fn pairs_that_talk_come_together_and_stay() {
     let host = TestSwitch::new(2);
-    // Ports are made in turn at both workers, so the two of a pair are apart.
+    // Ports go to the workers in turn, so the two of each pair are apart.
     let mut senders: Vec<Guest> =
         (1..=2).map(|n| host.guest_with(&vnic(&format!("s{n}"), n, ""), ring(256))).collect();
     let mut receivers: Vec<Guest> =
@@ -482,12 +469,11 @@ fn pairs_that_talk_come_together_and_stay() {
     assert_eq!(pair(look(15)), (true, true), "they were torn apart");
 }
 
-/// A contract becomes real-time in the middle of its traffic: best-effort taps leave its worker, and its receiver's.
 #[test]
 fn a_deadline_that_comes_parts_real_time_traffic_from_taps() {
     in_namespace("a_deadline_that_comes_parts_real_time_traffic_from_taps", || {
         let host = TestSwitch::new(2);
-        // As much as a loaded machine takes: no move is refused.
+        // With so large an H, even a loaded machine refuses no move.
         host.switch.set_host(Host { host_latency: Nanos::new(100_000_000), ..Host::default() }).unwrap();
         let tap = tap(&host, &tap_vnic("tg0", 1, ""));
         let mut a = host.guest_with(&vnic("a", 2, ""), ring(1024));
@@ -497,13 +483,12 @@ fn a_deadline_that_comes_parts_real_time_traffic_from_taps() {
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let given_up = || host.stats("a").tx.dropped.get("held_too_long").copied().unwrap_or(0);
         let mut held = 0;
-        // What others announced comes before what is counted.
         a.drain();
         b.drain();
         let places = || ["tg0", "a", "b"].map(|name| host.port(name).worker);
         let (mut placer, mut looked) = (Placer::default(), 0);
         let mut sent = 0u32;
-        // The tap talks with the guest that is to have a deadline, which sends to the other one.
+        // The tap and `a`, which will get a deadline, send to each other; `a` also sends to `b`.
         let mut looks = |count: usize| {
             let over = AtomicBool::new(false);
             std::thread::scope(|scope| {
@@ -521,7 +506,7 @@ fn a_deadline_that_comes_parts_real_time_traffic_from_taps() {
                     a.send(&udp(b.mac(), a.mac(), &payload));
                     let mut got = [0; 100];
                     let start = Instant::now();
-                    // Where the tap's writer gets no CPU for as long as a frame may wait, that is counted.
+                    // The switch counts a frame that waits too long because the tap's writer gets no CPU.
                     while !socket.recv(&mut got).is_ok_and(|n| got[..n] == payload) {
                         if given_up() > held {
                             held += 1;
@@ -546,7 +531,7 @@ fn a_deadline_that_comes_parts_real_time_traffic_from_taps() {
             2,
             "tx = { max = \"100mbit\", burst = \"4kB\" }\ndeadline = \"50ms\"\nto = [\"b\"]",
         ));
-        // Of the looks before nothing rests any more.
+        // The rest period after the earlier moves is over.
         assert_eq!(looks(20), [1, 0, 0], "the tap leaves");
         assert_eq!(looks(20), [1, 0, 0], "and stays away");
         assert!(sent > 100 && held < 10, "{held} of {sent} had to wait for too long");

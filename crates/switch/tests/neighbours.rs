@@ -1,4 +1,4 @@
-//! Noisy neighbours: whatever one port does, the others keep their rates and deadlines.
+//! Noisy neighbours: whatever one port does, the other ports keep their rates and deadlines.
 //!
 //! ```text
 //!  rated ─ tx.max ─┐             ┌─▶ sink      rate and deadlines measured without the noise and
@@ -6,8 +6,8 @@
 //!  noise ──────────┘             └─▶ bystanders, a bridge, a guest that takes nothing
 //! ```
 //!
-//! All share one worker, which is the worst case. What a busy host spoils is measured again.
-//! `TIDEGATE_REPORT=FILE` writes what was seen, as JSON.
+//! All ports share one worker, the worst case. A measurement that a busy host disturbs is repeated.
+//! `TIDEGATE_REPORT=FILE` writes the results as JSON.
 
 mod harness;
 
@@ -24,24 +24,23 @@ use tidegate_switch::server::ports::Connect;
 
 const WHILE: Duration = Duration::from_millis(400);
 const RATE: u64 = 20_000_000;
-/// What is kept beside a neighbour, of what is kept alone: far from all, since the worker has to look at the
-/// neighbour's frames, and far from what is left where anybody is starved.
+/// Least share of rate and punctuality beside a neighbour, relative to alone: below 1, since the worker
+/// looks at the neighbour's frames, and far above the share of a starved port.
 const KEPT: f64 = 0.75;
 
-/// SCHED_FIFO priority of the worker, as on a production host: what another program does with the CPUs says nothing about
-/// neighbours. Where it is not granted the worker shares them; where it is, the kernel stops a worker that is busy all
-/// the time for 50 ms of each second (sched_rt_runtime_us), alone as well as beside a neighbour.
+/// SCHED_FIFO priority of the worker, as in production, so that other programs do not disturb it. Without
+/// permission the worker shares its CPU; with it, the kernel stops a constantly busy worker for 50 ms of
+/// each second (sched_rt_runtime_us), with or without a neighbour.
 const PRIORITY: u8 = 5;
 
-/// One thing that a neighbour does, again and again.
+/// One turn of a neighbour's activity.
 type Noise = Box<dyn FnMut() + Send>;
 
-/// A noisy neighbour.
 struct Neighbour {
     name: &'static str,
-    /// Brings its ports up; what it does, and what to count to see that it did it.
+    /// Brings the neighbour's ports up. Returns its noise, which may count into the atomic.
     make: fn(&TestSwitch, &Arc<AtomicU64>) -> Noise,
-    /// How much of it there is, by the switch's own counters or by the noise's.
+    /// Returns the amount of noise so far.
     count: fn(&TestSwitch, &AtomicU64) -> u64,
 }
 
@@ -79,7 +78,7 @@ fn held_in_vain(host: &TestSwitch, _: &AtomicU64) -> u64 {
     host.stats("noise").tx.dropped.values().sum()
 }
 
-/// The n-th MAC of those that belong to nobody's contract.
+/// Returns the n-th MAC that belongs to no contract.
 fn foreign(n: u32) -> [u8; 6] {
     let [a, b, c, d] = n.to_be_bytes();
     [0x0a, 0, a, b, c, d]
@@ -166,7 +165,7 @@ fn same_receiver(host: &TestSwitch, count: &Arc<AtomicU64>) -> Noise {
     })
 }
 
-/// A flood above its own limit, and one as fast as it can above the receiver's; both by flow.
+/// Floods one vNIC's own limit, and another flood's receiver at full speed; both queue by flow.
 fn flood(host: &TestSwitch, count: &Arc<AtomicU64>, flood: Flood) -> Noise {
     let limit = "= { max = \"20mbit\" }";
     let ways = [(20, format!("tx {limit}"), String::new()), (30, String::new(), format!("rx {limit}"))];
@@ -189,7 +188,6 @@ fn flood(host: &TestSwitch, count: &Arc<AtomicU64>, flood: Flood) -> Noise {
     })
 }
 
-/// A front end that comes and goes, and a port that is made and removed.
 fn flapping(host: &TestSwitch, count: &Arc<AtomicU64>) -> Noise {
     let mut noise = host.guest(&vnic("noise", 10, ""));
     let frame = udp([0x52, 0x54, 0, 0, 0, 3], noise.mac(), &[1; 500]);
@@ -219,21 +217,20 @@ fn flapping(host: &TestSwitch, count: &Arc<AtomicU64>) -> Noise {
     })
 }
 
-/// Who has a contract to be kept.
+/// The guests whose contracts must hold.
 struct Victims {
     rated: Guest,
     voice: Guest,
     sink: Guest,
 }
 
-/// How it was kept for a while.
 #[derive(Clone, Copy)]
 struct Seen {
-    /// Bytes received, of those that the rate gives.
+    /// Bytes received, as a share of what the rate gives.
     rate: f64,
-    /// Frames received within their deadline, of those sent.
+    /// Frames received within their deadline, as a share of those sent.
     in_time: f64,
-    /// Deadlines missed because the worker came late.
+    /// Misses caused by a late worker.
     by_worker: u64,
 }
 
@@ -256,7 +253,6 @@ impl Victims {
         let (start, mut tones, mut bytes) = (Instant::now(), 0u32, 0);
         while start.elapsed() < WHILE {
             rated.fill(&bulk);
-            // 500 a second, as time allows.
             if u128::from(tones) * 2 <= start.elapsed().as_millis() {
                 voice.send(&tone);
                 tones += 1;
@@ -283,7 +279,6 @@ impl Victims {
     }
 }
 
-/// The victims alone, then beside the neighbour.
 struct Comparison {
     alone: Seen,
     beside: Seen,
@@ -295,13 +290,13 @@ impl Comparison {
         (self.beside.rate / self.alone.rate).min(self.beside.in_time / self.alone.in_time)
     }
 
-    /// How much there is to compare with: nothing is kept of a rate that the host had spoiled.
+    /// Low if the host disturbed even the measurement alone.
     fn worth(&self) -> f64 {
         self.kept().min(1.0) * self.alone.rate.min(1.0) * self.alone.in_time
     }
 }
 
-/// Measures while another thread takes a turn every millisecond; the share of a CPU that the thread took.
+/// Measures while another thread takes a turn every millisecond. Returns also the CPU share of that thread.
 fn beside(measure: impl FnOnce() -> Seen, turn: &mut (dyn FnMut() + Send)) -> (Seen, f64) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -319,18 +314,16 @@ fn beside(measure: impl FnOnce() -> Seen, turn: &mut (dyn FnMut() + Send)) -> (S
     })
 }
 
-/// CPU time of this thread.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().expect("not negative")
 }
 
-/// Takes a share of a CPU and does nothing with it. What a neighbour's frames cost to make, its victims have to pay on
-/// a machine with few CPUs, and no switch can change that: alone, they pay the same.
+/// Uses a share of a CPU without effect, during the measurement alone: with few CPUs, victims pay for a
+/// neighbour's CPU time, which no switch can prevent.
 fn as_busy(share: f64) -> impl FnMut() + Send {
     let start = Instant::now();
     move || {
         let turn = Instant::now();
-        // Where it does not get its share it still has to end.
         while cpu_time() < start.elapsed().mul_f64(share) && turn.elapsed() < Duration::from_millis(5) {
             std::hint::spin_loop();
         }
@@ -439,7 +432,7 @@ fn others_keep_rate_and_deadline() {
 
 #[test]
 fn a_minimum_holds_beside_one_that_meets_no_contention() {
-    // Together they fill the egress just about, so that frames go the fast way again and again.
+    // Together the senders just fill the egress, so frames often go the direct way.
     let host = TestSwitch::new(1);
     let mut c = host.guest_with(&vnic("c", 3, "rx = { max = \"40mbit\", burst = \"8kB\" }"), ring(1024));
     let promised = "tx = { max = \"17mbit\", min = \"15mbit\", burst = \"64kB\" }\nto = [\"c\"]";

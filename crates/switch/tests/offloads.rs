@@ -1,5 +1,5 @@
-//! What a sender leaves to be done, done for the receivers that do not do it
-//! themselves. Payload and checksums are checked independently.
+//! The switch does the offloads of a sender for receivers that do not. Payload and checksums are checked
+//! independently.
 
 mod harness;
 
@@ -19,7 +19,6 @@ fn options(features: u64) -> Options {
     }
 }
 
-/// A receiver with ordinary buffers, that merges them or not.
 fn plain(features: u64, merge: bool) -> Options {
     let mut options = Options { queue_size: 256, buffer_size: 2048, ..options(features) };
     if !merge {
@@ -28,7 +27,6 @@ fn plain(features: u64, merge: bool) -> Options {
     options
 }
 
-/// Receives the parts of a super-frame and checks that they are what it is to become.
 #[track_caller]
 fn receive_segments(b: &mut Guest, kind: Kind, payload: &[u8], whole: &[u8], csum_done: bool) {
     let first = u32::from_be_bytes(whole[kind.l4() + 4..][..4].try_into().unwrap());
@@ -126,7 +124,7 @@ fn congestion_marks_need_a_receiver_that_knows_them() {
     for b in [&mut knows, &mut other] {
         let (mut header, mut frame) = kind.frame(b.mac(), a.mac(), &payload, GSO);
         header.gso_type |= ECN;
-        // CWR, which belongs on the first segment only (RFC 3168, 6.1.2).
+        // CWR, which belongs in the first segment only (RFC 3168, 6.1.2).
         frame[kind.l4() + 13] |= 0x80;
         a.send_with(header.bytes(0), &frame);
     }
@@ -164,7 +162,7 @@ fn what_a_receiver_cannot_take_is_dropped_and_counted() {
     a.send(&udp(b.mac(), a.mac(), &pattern(2100)));
     host.until(|| host.stats("b").rx.dropped.get("unacceptable") == Some(&1));
     host.until(|| host.stats("a").tx.dropped.get("unacceptable") == Some(&1));
-    // The buffer it did not fit is used for the next, which does.
+    // The buffer that was too small serves the next frame, which fits.
     let fits = udp(b.mac(), a.mac(), &pattern(1900));
     a.send(&fits);
     assert_eq!(b.receive(), fits);
@@ -202,7 +200,6 @@ fn scattered_frames_arrive_whole_and_the_senders_memory_is_never_written() {
         for indirect in [false, true] {
             memory.write(at, &bytes);
             let before = memory.bytes(at, bytes.len());
-            // The first byte-wise pieces are few, the last one takes what is left.
             let starts: Vec<usize> = (0..60).map(|i| i * piece).take_while(|s| *s < bytes.len()).collect();
             let ends = starts.iter().skip(1).copied().chain([bytes.len()]);
             let chain: Vec<_> = starts

@@ -1,5 +1,5 @@
-//! Everything about frames, queues and guests that lie, once more with packed rings: the harness
-//! sees what this test is called, and its guests negotiate them.
+//! Repeats the tests of frames, queues and lying guests: by this test's name the harness lets its guests
+//! negotiate packed rings.
 
 #![allow(clippy::duplicate_mod, reason = "each of these tests brings the harness, as it does alone")]
 

@@ -1,5 +1,4 @@
-//! Frames with a deadline: who goes first, who is held to its envelope, and
-//! what is told of a miss.
+//! Frames with a deadline: their order, the limits of their envelope, and the report of a miss.
 
 mod harness;
 
@@ -8,7 +7,6 @@ use harness::*;
 use std::time::Duration;
 use tidegate_frontend::front_end::Options;
 
-/// A real-time contract towards `c`.
 fn realtime(name: &str, n: u8, deadline: &str) -> String {
     let envelope = "tx = { max = \"10mbit\", burst = \"20kB\" }";
     vnic(name, n, &format!("{envelope}\ndeadline = \"{deadline}\"\nto = [\"c\"]"))
@@ -25,7 +23,7 @@ fn a_real_time_frame_overtakes_a_backlog() {
     let voice_frame = |n: u32| udp(c_mac, voice_mac, &[&n.to_be_bytes()[..], &[2; 196]].concat());
     let start = std::time::Instant::now();
     let (mut bytes, mut bulk_frames, mut heard, mut most_before) = (0, 0u32, 0, 0);
-    // How many bulk frames `c` had when each voice frame had been sent.
+    // Bulk frames at `c` when each voice frame had been sent.
     let mut sent: Vec<u32> = Vec::new();
     let mut look = |sent: &[u32]| {
         c.each(|frame| {
@@ -49,15 +47,14 @@ fn a_real_time_frame_overtakes_a_backlog() {
     }
     let (bytes, ..) = look(&sent);
     let allowed = bytes_in(20_000_000, start.elapsed());
-    // It did not wait for rx.max, and was charged to it.
     assert!(bytes as f64 <= allowed + 4_000.0 + 2.0 * 1442.0, "{bytes} bytes, allowed {allowed}");
 
     host.until(|| host.stats("voice").realtime_delivered == 400);
     let (.., heard, most_before) = look(&sent);
     let (voice, bulk) = (host.stats("voice"), host.stats("bulk"));
     assert!(heard == 400 && voice.tx.dropped.is_empty(), "{heard}, {:?}", voice.tx.dropped);
-    // A burst may be on its way when it is sent. In frames, not in time: a host that takes the CPU from the worker
-    // makes voice late, and lets no other frame go before it.
+    // A burst may be on its way already. Frames, not time: a host that takes the worker's CPU delays voice,
+    // but lets no frame overtake it.
     assert!(most_before <= 8, "{most_before} bulk frames went before one of voice");
     assert!(voice.delay.p50 * 3 < bulk.delay.p50, "{} ns, bulk {} ns", voice.delay.p50, bulk.delay.p50);
 }
@@ -93,7 +90,7 @@ fn a_sender_beyond_its_envelope_waits_and_its_clock_starts_when_it_conforms() {
     let contract = "tx = { max = \"1mbit\", burst = \"2kB\" }\ndeadline = \"250ms\"\nto = [\"c\"]";
     let mut c = host.guest(&vnic("c", 9, ""));
     let mut a = host.guest(&vnic("a", 1, contract));
-    // 40 times 1042 bytes take 333 ms at 1 Mbit/s: more than the deadline.
+    // 40 times 1042 bytes take 333 ms at 1 Mbit/s, more than the deadline.
     let frame = udp(c.mac(), a.mac(), &[1; 1000]);
     let start = std::time::Instant::now();
     (0..40).for_each(|_| a.send(&frame));
@@ -227,7 +224,6 @@ fn a_miss_says_who_was_ahead() {
     host.until(|| host.stats("ahead").tx.frames == 1);
     a.send(&udp(c.mac(), a.mac(), b"second"));
     host.until(|| host.stats("a").tx.frames == 1);
-    // One buffer comes back.
     c.receive();
     host.until(|| !host.stats.misses("a").is_empty());
     assert!(host.stats.misses("ahead").is_empty());
@@ -248,7 +244,7 @@ fn a_deadline_is_suspended_where_guest_memory_may_fault() {
     host.until(|| host.stats("a").delay.count == 1);
     assert_eq!(host.stats("a").realtime_delivered, 0);
 
-    // The same where the deadline comes later than the memory.
+    // The deadline may also come after the memory.
     let _b = host.guest_with(&vnic("b", 2, ""), lazy());
     assert_eq!(host.port("b").deadline_suspended, None);
     host.change(&realtime("b", 2, "100ms"));
@@ -256,7 +252,6 @@ fn a_deadline_is_suspended_where_guest_memory_may_fault() {
     host.change(&vnic("b", 2, ""));
     assert_eq!(host.port("b").deadline_suspended, None);
 
-    // Another guest, whose memory is all there.
     drop(a);
     host.until(|| host.port("a").connection == tidegate_evidence::Connection::Waiting);
     let mut a = host.connect(contract(&realtime("a", 1, "100ms")), Options::default());
@@ -311,7 +306,7 @@ fn a_fifo_keeps_the_order_of_arrival_and_drops_at_its_tail() {
     let full = |name| host.stats(name).tx.dropped.get("queue_full").copied().unwrap_or(0);
     let dropped = |name| host.stats(name).tx.dropped.values().sum::<u64>();
     assert_eq!(received.len() as u64 + dropped("a") + dropped("b"), 60);
-    // 30 frames fit, and it went on leaving meanwhile.
+    // 30 frames fit, and more left meanwhile.
     assert!(received.len() >= 28 && received[..28].iter().enumerate().all(|(i, n)| i == usize::from(*n)));
     assert!(full("a") + full("b") > 0, "60 kB into 30");
 }

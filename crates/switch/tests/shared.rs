@@ -1,4 +1,4 @@
-//! Addresses that vNICs share, moved by announcements, through a switch; and vNICs that would rather steal them.
+//! Addresses that vNICs share and announcements move; and vNICs that try to steal them.
 //!
 //! ```text
 //!  fw1 ─┐ virtual MAC, 192.0.2.10
@@ -42,7 +42,6 @@ fn v4(from: [u8; 6], to: [u8; 6], source: [u8; 4], target: [u8; 4], protocol: u8
     ethernet(from, to, 0x0800, &packet)
 }
 
-/// An advertisement of VRRP, by the virtual MAC, from a router's own address.
 fn vrrp(source: [u8; 4]) -> Vec<u8> {
     v4(VIRTUAL, [1, 0, 0x5e, 0, 0, 0x12], source, [224, 0, 0, 18], 112)
 }
@@ -55,7 +54,6 @@ fn allowed(prefixes: &str, more: &str) -> String {
     format!("allowed = {{ prefixes = [{prefixes}], {more} }}")
 }
 
-/// A router with its own address 192.0.2.n.
 fn router(name: &str, n: u8) -> String {
     vnic(name, n, &allowed(&format!("\"192.0.2.{n}/32\""), SHARES))
 }
@@ -74,7 +72,7 @@ impl Scene {
         Self { host, client, routers }
     }
 
-    /// Sends a frame of a router, and says whether it passed: otherwise by which reason it did not.
+    /// Returns "passes", or the reason of the drop.
     fn sends(&mut self, router: usize, frame: &[u8]) -> String {
         sends(&self.host, &mut self.routers[router], frame)
     }
@@ -83,12 +81,11 @@ impl Scene {
         self.host.port("fw1").shared[number].clone()
     }
 
-    /// Who has the MAC and the IP address.
+    /// Holders of the MAC and of the IP address.
     fn holders(&self) -> [Option<String>; 2] {
         [0, 1].map(|number| self.shared(number).holder)
     }
 
-    /// The router that a frame to the virtual MAC reaches.
     fn reached(&mut self) -> usize {
         let frame = data(self.client.mac(), VIRTUAL, [192, 0, 2, 9]);
         self.client.send(&frame);
@@ -127,7 +124,7 @@ fn has(mac: &str, ip: &str) -> [Option<String>; 2] {
 
 #[test]
 fn an_announcement_moves_an_address_and_data_does_not() {
-    // With one worker much goes the fast way, with two nothing does.
+    // With one worker many frames take the direct way, with two none does.
     for workers in [1, 2] {
         moves_by_announcements(Scene::new(workers));
     }
@@ -135,12 +132,12 @@ fn an_announcement_moves_an_address_and_data_does_not() {
 
 fn moves_by_announcements(mut it: Scene) {
     assert_eq!(it.holders(), has("", ""));
-    // Who uses it first has it; so a router goes on after the switch was started anew.
+    // The first user holds an address, so a router continues after a restart of the switch.
     assert_eq!(it.sends(0, &data(VIRTUAL, it.client.mac(), [192, 0, 2, 1])), "passes");
     assert_eq!(it.sends(0, &data(VIRTUAL, it.client.mac(), VIP)), "passes");
     assert_eq!((it.holders(), it.reached()), (has("fw1", "fw1"), 0));
 
-    // The other one moves nothing by what it sends otherwise.
+    // No other frame of the second router moves an address.
     let [client, fw2] = [it.client.mac(), it.routers[1].mac()];
     for frame in [
         data(VIRTUAL, client, [192, 0, 2, 2]),
@@ -148,17 +145,16 @@ fn moves_by_announcements(mut it: Scene) {
         arp(fw2, client, VIRTUAL, [192, 0, 2, 2], [192, 0, 2, 9]),
         arp(fw2, client, fw2, VIP, [192, 0, 2, 9]),
         arp(fw2, BROADCAST, fw2, VIP, [192, 0, 2, 9]),
-        // An announcement, but to one neighbour: the others would not hear it.
+        // To one neighbour only: the others do not hear it.
         arp(fw2, client, fw2, VIP, VIP),
         v4(VIRTUAL, client, [192, 0, 2, 2], [224, 0, 0, 18], 112),
     ] {
         assert_eq!(it.sends(1, &frame), "shared", "{frame:02x?}");
     }
     assert_eq!((it.holders(), it.reached()), (has("fw1", "fw1"), 0));
-    // Its own address stays its own.
     assert_eq!(it.sends(1, &data(fw2, client, [192, 0, 2, 2])), "passes");
 
-    // VRRP: the advertisement moves the MAC, the gratuitous ARP the address.
+    // In VRRP the advertisement moves the MAC, and the gratuitous ARP the IP address.
     assert_eq!(it.sends(1, &vrrp([192, 0, 2, 2])), "passes");
     assert_eq!((it.holders(), it.reached()), (has("fw2", "fw1"), 1));
     assert_eq!(it.sends(1, &vrrp(VIP)), "shared", "an advertisement says nothing of its IP source");
@@ -168,7 +164,7 @@ fn moves_by_announcements(mut it: Scene) {
         assert_eq!(it.sends(1, &frame), "passes");
         assert_eq!(it.sends(0, &frame), "shared");
     }
-    // One packet moves both back.
+    // One packet moves both addresses back.
     assert_eq!(it.sends(0, &gratuitous(VIRTUAL, VIP)), "passes");
     assert_eq!((it.holders(), it.reached()), (has("fw1", "fw1"), 0));
     assert_eq!((it.shared(0).moves, it.shared(1).moves, it.shared(0).refused), (2, 2, 0));
@@ -183,7 +179,7 @@ fn who_is_not_named_takes_nothing() {
         (vnic("t1", 21, &allowed(subnet, "")), "source_mac", "source_prefix"),
         (vnic("t2", 22, &allowed(subnet, "macs = \"any\"")), "source_mac", "source_prefix"),
         (vnic("t3", 23, &allowed(subnet, "shared = [\"192.0.2.11\"]")), "source_mac", "source_prefix"),
-        // Without prefixes no IP address is anybody's; the MAC is.
+        // Without prefixes any IP address may be used, but no other vNIC's MAC.
         (vnic("t4", 24, "allowed = { macs = \"any\" }"), "source_mac", "passes"),
     ];
     for (contract, by_mac, by_ip) in thieves {
@@ -200,7 +196,7 @@ fn who_is_not_named_takes_nothing() {
         drop(thief);
         it.host.switch.remove_port(&name).unwrap();
     }
-    // A segment is a world of its own.
+    // Another segment has its own addresses.
     let elsewhere = vnic("t5", 25, &allowed(subnet, "")).replace("segment = 7", "segment = 8");
     let mut elsewhere = it.host.guest(&elsewhere);
     let own = elsewhere.mac();
@@ -224,13 +220,13 @@ fn a_storm_of_announcements_moves_an_address_seldom() {
     }
     it.host.until(|| it.routers.iter_mut().all(|router| router.front.in_flight(0) == 0));
     let most = 8 + start.elapsed().as_secs() + 1;
-    // An announcement that both workers handle at once may move the MAC and find the IP address where it is.
+    // An announcement on both workers at once may move the MAC and find the IP address already moved.
     for (shared, least) in [(it.shared(0), 8), (it.shared(1), 2)] {
         assert!((least..=most).contains(&shared.moves), "{shared:?} in {:?}", start.elapsed());
     }
     let mac = it.shared(0);
     assert!(mac.refused > mac.moves && rounds > 100, "{mac:?} of {rounds}");
-    // The one that has it keeps it until the other is due.
+    // The holder keeps the address until the pause after its move is over.
     let at = it.reached();
     assert_eq!(it.holders()[0], Some(["fw1", "fw2"][at].to_owned()));
     it.host.until(|| {
@@ -250,7 +246,6 @@ fn who_goes_or_is_named_no_more_has_it_no_more() {
     assert_eq!(it.sends(1, &gratuitous(VIRTUAL, VIP)), "source_mac");
     let fw2 = it.routers[1].mac();
     assert_eq!(it.sends(1, &gratuitous(fw2, VIP)), "source_prefix");
-    // Free, so the first frame has it.
     assert_eq!(it.sends(0, &data(VIRTUAL, it.client.mac(), VIP)), "passes");
     assert_eq!(it.reached(), 0);
     it.host.change(&router("fw2", 2));
@@ -259,10 +254,9 @@ fn who_goes_or_is_named_no_more_has_it_no_more() {
     assert_eq!(it.holders(), has("", ""));
     assert_eq!(it.sends(0, &vrrp([192, 0, 2, 1])), "passes");
     assert_eq!(it.holders(), has("fw1", ""));
-    // Another segment is another address.
     it.host.change(&router("fw1", 1).replace("segment = 7", "segment = 8"));
     assert_eq!(it.holders(), has("", ""));
-    // When no contract names them any more, both are as any other.
+    // When no contract names the addresses, any vNIC may use them.
     it.host.change(&vnic("fw1", 1, "allowed = { macs = \"any\" }"));
     assert_eq!(it.sends(0, &data(VIRTUAL, it.client.mac(), VIP)), "passes");
     let mut own = it.host.guest(&vnic("own", 7, "").replace("52:54:00:00:00:07", "00:00:5e:00:01:33"));

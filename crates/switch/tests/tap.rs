@@ -1,5 +1,5 @@
-//! Taps: the kernel's network stack on one side, synthetic guests on the other.
-//! Each test runs in a network namespace of its own.
+//! Taps: the kernel's network stack on one side, synthetic guests on the other, in a network namespace per
+//! test.
 
 mod harness;
 
@@ -16,12 +16,10 @@ use tidegate_frontend::front_end::Options;
 const UDP4: Kind = Kind { v6: false, tcp: false };
 const TCP4: Kind = Kind { v6: false, tcp: true };
 
-/// A guest's buffers for super-frames, and all it may leave to the switch.
 fn big(features: u64) -> Options {
     Options { features: Options::default().features | features, buffer_size: 70_000, ..ring(64) }
 }
 
-/// A socket of the kernel behind the tap, on the port our frames go to.
 fn socket(host: &str) -> UdpSocket {
     let socket = UdpSocket::bind((host, 0x2000)).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -79,7 +77,7 @@ fn super_frames_pass_a_tap_whole() {
         let mut whole = host.guest_with(&vnic("whole", 2, ""), big(SENDER | GUEST_CSUM | GUEST_TSO4));
         let mut plain = host.guest(&vnic("plain", 3, ""));
         let mut packets = packet_socket("tg0");
-        // The kernel is not to answer for itself.
+        // Keeps the kernel from answering.
         ip("addr flush dev tg0");
         for len in [3_000, 20_000, 60_000] {
             let payload = pattern(len);
@@ -103,7 +101,7 @@ fn super_frames_pass_a_tap_whole() {
             let mut got = vec![0; 70_000];
             let n = loop {
                 let n = packets.read(&mut got).unwrap();
-                // It also sees what it sent.
+                // The packet socket also sees the frames that it sent.
                 if got[10..16] == tap.mac.0 {
                     break n;
                 }
@@ -153,7 +151,6 @@ fn over_its_limit_a_tap_waits_in_a_bounded_pool() {
         });
         assert!(host.stats("tg0").throttled);
         assert!(sent >= 2000, "4 MB hold more than {sent} frames of 1442 bytes");
-        // What waits is kept in order, and goes when it may.
         let (mut received, mut last) = (0, None);
         let mut receive = |b: &mut Guest| {
             received += b.each(|frame| {
@@ -165,9 +162,9 @@ fn over_its_limit_a_tap_waits_in_a_bounded_pool() {
         };
         receive(&mut b);
         host.change(&tap_vnic("tg0", 1, "tx = { max = \"100mbit\" }\nqueueing = \"fifo\""));
-        // In pieces of 2 KiB; and up to 500 more were in the kernel's queue when the last ones were sent.
+        // The waiting room counts pieces of 2 KiB, and the kernel's queue holds up to 500 frames more.
         let waited = 1900..=2700;
-        // A worker that comes late has tokens, while frames still wait.
+        // A late worker has tokens while frames still wait.
         host.until(|| {
             let delivered = receive(&mut b);
             delivered >= *waited.start()
@@ -228,7 +225,6 @@ fn a_tap_that_is_down_or_gone_is_told_apart() {
         let frame = udp(c.mac(), b.mac(), b"others go on");
         b.send(&frame);
         assert_eq!(c.receive(), frame);
-        // A new tap of the same name takes its place.
         drop(socket);
         let vnic_of_tap = tap(&host, &toml);
         let socket = self::socket("10.0.0.1");

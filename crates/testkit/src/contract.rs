@@ -4,7 +4,7 @@ use tidegate_contract::{
     Allowed, Attach, Mac, Queueing, Rx, Segment, SocketMode, SocketOwner, Tx, VfOptions, Vnic,
 };
 
-/// A best-effort contract whose MAC ends in `mac`.
+/// Returns a best-effort contract whose MAC ends in `mac`.
 pub fn vnic(name: &str, mac: u8) -> Vnic {
     Vnic {
         name: name.into(),
@@ -28,7 +28,7 @@ pub fn vnic(name: &str, mac: u8) -> Vnic {
     }
 }
 
-/// A contract for a netdev, that may send 1 Mbit/s.
+/// Returns a contract for a netdev, with 1 Mbit/s of tx.max.
 pub fn netdev(name: &str, mac: u8, interface: &str) -> Vnic {
     let max = tidegate_contract::Rate::from_bits(1_000_000);
     Vnic {
@@ -39,12 +39,12 @@ pub fn netdev(name: &str, mac: u8, interface: &str) -> Vnic {
     }
 }
 
-/// A tap attachment.
+/// Returns a tap attachment.
 pub fn tap(name: &str) -> Attach {
     Attach::Tap { name: name.into(), netns: None }
 }
 
-/// A contract for a virtual function in segment 0, without limits.
+/// Returns a contract for a virtual function in segment 0, without limits.
 pub fn vf(name: &str, mac: u8, pf: &str, index: u16) -> Vnic {
     Vnic {
         attach: Attach::Vf { pf: pf.into(), index, options: VfOptions::default() },

@@ -1,4 +1,4 @@
-//! The switch's side of the control socket, without any data plane.
+//! The switch's side of the control socket, without a data plane.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -15,10 +15,10 @@ use tidegate_switch::control::channel::{receive, send};
 use tidegate_switch::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
 use tidegate_switch::stats::{Reader, Region};
 
-/// Answers a request, as it likes; `false` where the honest answer is to be given.
+/// Answers a request, or returns `false` for the honest answer.
 pub type Lie = Arc<dyn Fn(&UnixStream, &Request, &[OwnedFd]) -> bool + Send + Sync>;
 
-/// The switch's side of the control socket. It has ports, and no frames.
+/// The switch's side of the control socket, with ports but no frames.
 pub struct FakeSwitch {
     path: PathBuf,
     state: Arc<Mutex<State>>,
@@ -30,31 +30,31 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
-/// Its state, which a test may read and change.
+/// State that a test may read and change.
 #[derive(Default)]
 pub struct State {
-    /// Number of this start: another one for each.
+    /// Number of the current start; each start has another.
     pub started: u64,
     /// The ports by name.
     pub ports: BTreeMap<String, PortStatus>,
     /// Host-wide settings.
     pub host: Option<Host>,
-    /// What changed anything, such as `set a Listener`.
+    /// Changes, such as `set a Listener`.
     pub log: Vec<String>,
     /// vNICs whose ports and captures are refused.
     pub refuse: BTreeSet<String>,
-    /// A limit that is refused.
+    /// A `tx.max` that is refused.
     pub refuse_tx: Option<tidegate_contract::Rate>,
     /// The statistics.
     pub region: Option<Region>,
-    /// The socket for notes with which another switch can go on.
+    /// Sockets for notes, with which another switch can continue.
     pub keepers: Vec<OwnedFd>,
-    /// An attacker's behaviour in place of answers.
+    /// An attacker's behaviour in place of honest answers.
     pub lie: Option<Lie>,
-    /// Connections that it has accepted since it was made.
+    /// Connections accepted by this value.
     pub accepted: u64,
     descriptors: BTreeMap<String, Vec<OwnedFd>>,
-    /// Those whose thread still reads them: a thread that ends closes its connection.
+    /// Connections that a thread still reads, and closes at its end.
     connections: Vec<Weak<UnixStream>>,
 }
 
@@ -75,7 +75,7 @@ impl State {
 static STARTS: AtomicU64 = AtomicU64::new(1);
 
 impl FakeSwitch {
-    /// Starts one that listens at `path`.
+    /// Starts a switch that listens at `path`.
     ///
     /// # Panics
     /// The socket cannot be made.
@@ -101,7 +101,7 @@ impl FakeSwitch {
         let (state, done) = (Arc::clone(&self.state), Arc::clone(&over));
         let thread = std::thread::spawn(move || {
             if let Err(error) = accept(&listener, &state, &done) {
-                // With one descriptor less, those that are open can be counted.
+                // Frees a descriptor to count the open ones.
                 drop(listener);
                 let accepted = lock(&state).accepted;
                 panic!(
@@ -113,10 +113,10 @@ impl FakeSwitch {
         self.running = Some(Running { over, thread });
     }
 
-    /// As after a kill: every connection and descriptor is gone.
+    /// Kills the switch with every connection and descriptor.
     ///
     /// # Panics
-    /// A thread of this switch has panicked; not where the caller panics already, which would abort all tests.
+    /// A thread of this switch has panicked, unless the caller panics already, which would abort all tests.
     pub fn kill(&mut self) {
         let Some(running) = self.running.take() else { return };
         running.over.store(true, Ordering::SeqCst);
@@ -137,23 +137,23 @@ impl FakeSwitch {
         assert!(!self.state.is_poisoned(), "a thread of the fake switch panicked while it answered");
     }
 
-    /// Kills and restarts the switch: every connection and port is gone.
+    /// Kills and restarts the switch, without connections and ports.
     pub fn restart(&mut self) {
         self.kill();
         self.run();
     }
 
-    /// Its state, locked.
+    /// Locks and returns the state.
     pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    /// The names of its ports.
+    /// Returns the ports' names.
     pub fn ports(&self) -> Vec<String> {
         self.state().ports.keys().cloned().collect()
     }
 
-    /// An attacker takes it over: `lie` answers every question from now on. Conversations begin anew.
+    /// Lets an attacker answer each request by `lie`. Conversations start anew.
     pub fn taken_over(
         &self,
         lie: impl Fn(&UnixStream, &Request, &[OwnedFd]) -> bool + Send + Sync + 'static,
@@ -169,7 +169,7 @@ impl FakeSwitch {
         self.taken_over(|_, _, _| false);
     }
 
-    /// Changes since the last call.
+    /// Takes the changes since the last call.
     pub fn log(&self) -> Vec<String> {
         std::mem::take(&mut self.state().log)
     }
@@ -181,16 +181,16 @@ impl Drop for FakeSwitch {
     }
 }
 
-/// The state, also after a thread has panicked with it: that thread's panic is the one to be read.
+/// Also after a thread panicked with the state: that panic is the one to report.
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The descriptors that this process has open, by what they lead to. The agent of a test runs in it, too.
+/// Counts this process's open descriptors by kind, including those of a test's agent.
 pub fn open_descriptors() -> io::Result<BTreeMap<String, usize>> {
     let mut kinds = BTreeMap::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
-        // One that was closed meanwhile leads nowhere.
+        // A descriptor closed meanwhile has no target.
         let Ok(target) = std::fs::read_link(entry?.path()) else { continue };
         let kind = target.to_string_lossy().split([':', ' ']).next().unwrap_or_default().to_owned();
         *kinds.entry(kind).or_default() += 1;
@@ -198,7 +198,6 @@ pub fn open_descriptors() -> io::Result<BTreeMap<String, usize>> {
     Ok(kinds)
 }
 
-/// Gives each connection a thread, until it is over.
 fn accept(listener: &UnixListener, state: &Arc<Mutex<State>>, over: &AtomicBool) -> io::Result<()> {
     loop {
         let stream = Arc::new(listener.accept()?.0);
@@ -231,7 +230,6 @@ fn serve(stream: &UnixStream, state: &Mutex<State>) {
     }
 }
 
-/// Whether the other end of a stream is still there.
 fn stream_state(stream: &OwnedFd) -> Connection {
     let stream = UnixStream::from(stream.try_clone().unwrap());
     stream.set_nonblocking(true).unwrap();

@@ -8,12 +8,12 @@
 //!       └ own_network, own_mounts ────▶ namespaces of the calling thread
 //! ```
 //!
-//! - `contract`: made-up contracts
+//! - `contract`: example contracts
 //! - `fake_switch`: the switch's side of the control socket, without a data plane
 //! - `toy_place`: a place in less than 150 lines
-//! - `simulation`: a simulated NIC under its control loop
+//! - `simulation`: a simulated NIC and its control loop
 //! - `skip`: tests that a machine cannot run
-//! - `namespace`: namespaces that a test has for itself
+//! - `namespace`: namespaces for one test
 
 pub mod contract;
 pub mod fake_switch;

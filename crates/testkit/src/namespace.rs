@@ -1,4 +1,4 @@
-//! Namespaces of a test's own: of a process that runs the test once more, or of the calling thread.
+//! Namespaces for a test's second process, or for the calling thread.
 
 use crate::skip::{skipped, unless_skipped};
 use rustix::mount::{MountPropagationFlags, mount_change};
@@ -6,24 +6,23 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::io::{self, Write};
 use std::process::Command;
 
-/// Set in the process that runs the test once more.
+/// Set in the process that runs the test again.
 const INSIDE: &str = "TIDEGATE_TEST_NAMESPACE";
 
-/// The namespaces that a test needs.
+/// Namespaces that a test needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind<'a> {
-    /// What is to be had there, for a reason to skip: "network namespace with a veth".
+    /// Their description, for a reason to skip: "network namespace with a veth".
     pub what: &'a str,
-    /// Options of unshare(1) that make them: `--net`.
+    /// Options of unshare(1) for them: `--net`.
     pub unshare: &'a [&'a str],
-    /// A command that succeeds in them where the test can run.
+    /// A command that succeeds in them if the test can run.
     pub probe: &'a [&'a str],
-    /// Without root, a user namespace gives the rights that the test needs.
+    /// Whether, without root, a user namespace gives the needed rights.
     pub user: bool,
 }
 
 impl Kind<'_> {
-    /// unshare(1), to which a command is to be added.
     fn command(&self) -> Command {
         let mut command = Command::new("unshare");
         if self.user && !rustix::process::geteuid().is_root() {
@@ -33,7 +32,7 @@ impl Kind<'_> {
         command
     }
 
-    /// The reason for which the machine gives no namespaces; `None` if it does.
+    /// Returns why the machine gives none.
     fn missing(&self) -> Option<String> {
         let probe = self.command().args(self.probe).output().expect("unshare (util-linux)");
         let why = String::from_utf8_lossy(&probe.stderr);
@@ -47,11 +46,11 @@ pub fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// Runs `body` in a process with namespaces of its own: this test once more, by its name. Where there are none to be
-/// had the test is [`skipped`].
+/// Runs `body` in a process with its own namespaces: this test again, by its name. Without namespaces the
+/// test is [`skipped`].
 ///
 /// # Panics
-/// If the test fails there; if `name` is not the name of this test; in CI, if it would be skipped.
+/// The test fails there, `name` is not this test's name, or CI would skip the test.
 #[track_caller]
 pub fn in_namespace(name: &str, kind: Kind<'_>, body: impl FnOnce()) {
     if is_inside() {
@@ -65,7 +64,7 @@ pub fn in_namespace(name: &str, kind: Kind<'_>, body: impl FnOnce()) {
     again.arg(test).args([name, "--exact", "--nocapture"]).env(INSIDE, "1");
     let done = again.output().expect("unshare (util-linux)");
     let [out, err] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text));
-    // Indented, its "test result" is not one more for scripts/test.
+    // Indented, so that scripts/test does not count the inner "test result".
     let indented = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
     let both = indented(&out) + &indented(&err);
     assert!(done.status.success(), "{name} failed in its namespace:\n{both}");
@@ -75,7 +74,7 @@ pub fn in_namespace(name: &str, kind: Kind<'_>, body: impl FnOnce()) {
     }
 }
 
-/// Gives the calling thread, and threads and processes that it starts, a network namespace of its own.
+/// Gives the calling thread, and what it starts, a new network namespace.
 ///
 /// # Errors
 /// The thread lacks CAP_SYS_ADMIN.
@@ -84,28 +83,28 @@ pub fn own_network() -> io::Result<()> {
     Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?)
 }
 
-/// Gives the calling thread mounts of its own, which no other mount namespace sees.
+/// Gives the calling thread mounts that no other namespace sees.
 ///
 /// # Errors
-/// It has no right to (CAP_SYS_ADMIN).
+/// The thread lacks CAP_SYS_ADMIN.
 pub fn own_mounts() -> io::Result<()> {
-    // SAFETY: of what threads share, this takes the working directory from this one, which no test relies on.
+    // SAFETY: of what threads share, this separates only the working directory, which no test relies on.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
     Ok(mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?)
 }
 
-/// Gives the calling thread a network namespace of its own. False, and the test is [`skipped`], if the machine has none to give.
+/// As `own_network`; on failure the test is [`skipped`], and the result `false`.
 ///
 /// # Panics
-/// In CI, if the test would be skipped.
+/// CI would skip the test.
 pub fn own_network_or_skip() -> bool {
     unless_skipped(own_network().map_err(|e| format!("no network namespace: {e}"))).is_some()
 }
 
-/// Gives the calling thread mounts of its own. False, and the test is [`skipped`], if the machine has none to give.
+/// As `own_mounts`; on failure the test is [`skipped`], and the result `false`.
 ///
 /// # Panics
-/// In CI, if the test would be skipped.
+/// CI would skip the test.
 pub fn own_mounts_or_skip() -> bool {
     unless_skipped(own_mounts().map_err(|e| format!("no mounts of its own: {e}"))).is_some()
 }

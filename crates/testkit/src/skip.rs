@@ -1,9 +1,9 @@
-//! Skipping by hand, with the reason; in CI (`CI=true`) each test has to run.
+//! Skips tests with a reason; in CI (`CI=true`) each test must run.
 
 use std::fmt::Display;
 use std::io::Write;
 
-/// Prints the reason for which a test does not run. The test then returns.
+/// Prints why a test does not run. The test then returns.
 ///
 /// # Panics
 /// In CI.
@@ -11,11 +11,10 @@ use std::io::Write;
 pub fn skipped(why: impl Display) {
     let ci = std::env::var("CI").unwrap_or_default().to_lowercase();
     let line = line(&why.to_string(), &ci).unwrap_or_else(|why| panic!("{why}"));
-    // Not eprintln!, which libtest keeps to itself: scripts/test counts these lines.
+    // Unlike eprintln!, which libtest captures; scripts/test counts these lines.
     std::io::stderr().write_all(line.as_bytes()).expect("standard error");
 }
 
-/// The line that says it, or the failure where the variable `CI` says that this is CI.
 fn line(why: &str, ci: &str) -> Result<String, String> {
     let why = why.trim_end();
     if ["1", "true", "yes"].contains(&ci) {
@@ -24,10 +23,10 @@ fn line(why: &str, ci: &str) -> Result<String, String> {
     Ok(format!("skipped: {why}\n"))
 }
 
-/// Whether `condition` holds; if not, the test is [`skipped`].
+/// Returns whether `condition` holds; if not, the test is [`skipped`].
 ///
 /// # Panics
-/// In CI, where it does not hold.
+/// In CI, if the condition does not hold.
 #[track_caller]
 pub fn need(reason: &str, condition: bool) -> bool {
     if !condition {
@@ -36,10 +35,10 @@ pub fn need(reason: &str, condition: bool) -> bool {
     condition
 }
 
-/// The value; without one the test is [`skipped`], with the error for a reason.
+/// Returns the value; on an error the test is [`skipped`] with that reason.
 ///
 /// # Panics
-/// In CI, with an error.
+/// In CI, on an error.
 #[track_caller]
 pub fn unless_skipped<T, E: Display>(done: Result<T, E>) -> Option<T> {
     match done {

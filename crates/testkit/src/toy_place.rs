@@ -1,10 +1,11 @@
-//! A place in less than 150 lines: it "enforces" a contract on a netdev by a file with the contract's text.
+//! A place in less than 150 lines: it "enforces" a contract on a netdev by a file.
 //!
 //! ```text
 //!  Attach::Netdev { name } ──▶ FOLDER/enforced/NAME: TOML       record: FOLDER/state/toy.json
 //! ```
 //!
-//! Each place has such parts: an action, a plan by [`differences`], a record, steps at which the process may die ([`cut::point`]).
+//! Each place has such parts: an action, a plan by [`differences`], a record, steps at which the process
+//! may die ([`cut::point`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,25 +19,25 @@ use tidegate_place::{
     Capabilities, ContractChange, Observed, ObservedVnic, Place, PlaceError, Plan, Refusal, Wanted,
 };
 
-/// The place.
+/// The toy place.
 #[derive(Debug)]
 pub struct ToyPlace {
-    /// Its name, for tests with several.
+    /// Name, for tests with several places.
     pub name: &'static str,
     enforced: PathBuf,
     record: Journal<String, Vnic>,
-    /// The host resources that it takes.
+    /// Host resources that the place claims.
     pub claims: Vec<Claim>,
 }
 
 impl ToyPlace {
-    /// The place with its files in `folder`.
+    /// Makes the place in `folder`.
     ///
     /// # Errors
-    /// Its record cannot be read.
+    /// The record cannot be read.
     ///
     /// # Panics
-    /// The folder for its files cannot be made.
+    /// The folder cannot be made.
     pub fn new(folder: &Path) -> Result<Self, DurableError> {
         let enforced = folder.join("enforced");
         fs::create_dir_all(&enforced).expect("a folder of this test");
@@ -44,10 +45,10 @@ impl ToyPlace {
         Ok(Self { name: "toy", enforced, record, claims: vec![] })
     }
 
-    /// The contracts that the files say, by vNIC.
+    /// Returns the contracts in the files, by vNIC.
     ///
     /// # Panics
-    /// A file is no contract.
+    /// A file holds no contract.
     pub fn in_force(&self) -> BTreeMap<String, Vnic> {
         let files = fs::read_dir(&self.enforced).expect("made by new").flatten();
         let vnics = files.map(|file| {
@@ -67,7 +68,7 @@ impl ToyPlace {
         cut::point();
         let file = self.file(vnic).ok_or_else(|| failed("no netdev"))?;
         let new = self.enforced.with_extension("new");
-        // A rename replaces the file wholly or not at all.
+        // A rename replaces all of the file or nothing.
         fs::write(&new, vnic.to_toml()).and_then(|()| fs::rename(&new, file)).map_err(failed)?;
         cut::point();
         Ok(())

@@ -1,4 +1,4 @@
-//! The agent against a switch that only talks.
+//! The agent against a fake switch.
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "these are the program's own rules")]
 
@@ -71,7 +71,6 @@ fn a_restarted_agent_takes_over_without_touching_a_port() {
     assert_eq!(agent.vnic("a")["state"], "in force");
     assert_eq!(switch.log(), ["host"]);
     assert_eq!(identity(&lab.path("a.sock")), socket);
-    // It still knows what is its own.
     assert_eq!(agent.request("DELETE", "/v1/vnics/a", "").0, 200);
     assert!(!lab.path("a.sock").exists());
 }
@@ -92,7 +91,7 @@ fn a_restarted_switch_gets_everything_again() {
     switch.restart();
     until("in force", || (agent.vnic("b")["state"] == "in force").then_some(()));
     assert_eq!(switch.log(), ["host", "set a Listener", "set b Listener"]);
-    // The socket a guest's configuration names stayed: its descriptor was kept.
+    // The agent kept the descriptor of the socket that a guest's configuration names.
     assert_eq!(identity(&lab.path("a.sock")), socket);
     UnixStream::connect(lab.path("a.sock")).unwrap();
 }
@@ -230,7 +229,7 @@ fn a_real_time_vnic_shows_its_bound() {
     assert!(promise.bound_ns > promise.derivation.host_latency_ns && promise.bound_ns < promise.deadline_ns);
     assert_eq!(promise.margin_ns, promise.deadline_ns - promise.bound_ns);
     assert_eq!(promise.holds_if, "host latency 250us held (violated 0 times) and the receiver had buffers");
-    // The receiver is needed: without it the promise would lead nowhere.
+    // Without its receiver the promise has no effect.
     assert_eq!(agent.request("DELETE", "/v1/vnics/b", "").0, 400);
 }
 
@@ -278,7 +277,7 @@ fn a_file_owns_its_vnics() {
         assert_eq!(status, 409);
         assert!(error["error"].as_str().unwrap().contains("web.toml"), "{error}");
     }
-    // The API's own vNIC becomes the file's when the file names it.
+    // A file takes over the API's vNIC that it names.
     agent.apply(&lab.vnic("b", 2, ""));
     switch.log();
     lab.write("web.toml", &(lab.vnic("a", 1, RATE) + &lab.vnic("b", 2, "weight = 3")));
@@ -310,7 +309,7 @@ fn a_program_owns_its_vnics() {
         assert!(error["error"].as_str().unwrap().contains("libvirt domain \"web\""), "{error}");
     }
     assert_eq!(say("nobody", &both).0, 400);
-    // Others' are not pruned, and what it says is kept over a restart.
+    // Others' vNICs are not pruned, and ownership outlasts a restart.
     assert_eq!(agent.request("POST", "/v1/apply?prune=true", &lab.vnic("c", 3, "")).0, 200);
     drop(agent);
     let agent = lab.agent();
@@ -335,12 +334,12 @@ fn a_bad_file_keeps_its_last_good_contents_in_force() {
         until("reported", || agent.get("/v1/host").1["files"][0]["error"].as_str().map(str::to_owned));
     assert!(error.contains("a.toml:5") && error.contains("has no unit"), "{error}");
     assert_eq!((agent.vnic("a")["limits"]["tx_bps"].as_u64(), switch.log()), (Some(100_000_000), vec![]));
-    // Also over a restart, where the file is bad from the start.
+    // Also after a restart, when the file is bad from the start.
     agent.stop();
     let agent = lab.agent();
     assert_eq!(agent.vnic("a")["limits"]["tx_bps"], 100_000_000);
     assert!(agent.get("/v1/host").1["files"][0]["error"].is_string());
-    // A second file is not held up by the first, nor by a third that does not go with the others.
+    // The first file does not block the second; nor does the third, which conflicts.
     lab.write("b.toml", &lab.vnic("b", 2, ""));
     lab.write("c.toml", &lab.vnic("c", 2, ""));
     until("b", || (agent.get("/v1/vnics/b").0 == 200).then_some(()));
@@ -391,7 +390,7 @@ fn a_second_agent_in_the_network_namespace_is_told_who_was_first() {
     assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
     assert!(error.contains("network namespace"), "{error}");
     agent.stop();
-    // It has left nothing that would keep it out.
+    // The first agent leaves nothing that blocks another.
     RunningAgent::start(other.options(), other.places()).unwrap();
 }
 

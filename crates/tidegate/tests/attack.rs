@@ -1,5 +1,5 @@
-//! A member of the API group against the agent's rights: contracts lead into a folder that is swapped, again and
-//! again, for a symbolic link to another program's.
+//! A member of the API group against the agent's rights: contracts name a folder that is swapped for a
+//! symbolic link to another program's.
 //!
 //! ```text
 //!  vm/yard ◀─ exchanged, as fast as it goes ─▶ vm/link ─▶ vault: a.sock of root's
@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 use tidegate_agent::Options;
 use tidegate_testkit::fake_switch::FakeSwitch;
 
-/// Who shall own what is root's.
+/// The owner that contracts name.
 const STRANGER: u32 = 4242;
-/// How long an attack goes on. Where a path is resolved twice, root loses its socket within a hundred contracts.
+/// Length of an attack. A path resolved twice costs root its socket within a hundred contracts.
 const SPAN: Duration = Duration::from_secs(8);
 
-/// Exchanges two names until it is dropped.
+/// Exchanges two names until dropped.
 struct Swapper {
     over: Arc<AtomicBool>,
     swaps: Arc<AtomicU64>,
@@ -58,18 +58,17 @@ impl Drop for Swapper {
     }
 }
 
-/// Whether this test may give files away; `CI=true` insists.
+/// Whether this test may change owners; with `CI=true` it must.
 fn may_chown() -> bool {
     tidegate_testkit::need("only root may give a file away", rustix::process::geteuid().is_root())
 }
 
-/// The agent, a folder `vm/yard` for its sockets, and `vault` with a socket of root's.
 struct Scene {
     agent: RunningAgent,
     switch: FakeSwitch,
-    /// Root's.
+    /// Root's socket.
     theirs: PathBuf,
-    /// Goes last: the others end by what is in it.
+    /// Dropped last: the other fields need the folder when they end.
     lab: Lab,
 }
 
@@ -85,19 +84,18 @@ impl Scene {
         (Self { switch: lab.switch(), agent: lab.agent(), theirs, lab }, listener)
     }
 
-    /// From here on `vm/yard` is the link to the vault half of the time.
     fn swap(&self) -> Swapper {
         Swapper::start(self.lab.path("vm/yard"), self.lab.path("vm/link"))
     }
 
-    /// A contract with its socket in a folder, and further keys of its attachment.
+    /// Returns a contract with its socket in `folder`, and further attachment keys.
     fn vnic(&self, folder: &str, keys: &str) -> String {
         self.lab.vnic("a", 1, "").replace("a.sock\"", &format!("{folder}/a.sock\", {keys}"))
     }
 }
 
-/// Applies contracts while their folder is swapped for a link to the vault; `owners` has owner and mode of their
-/// socket. With `live` another program listens at root's socket, else it looks like one that an agent left behind.
+/// Applies contracts while their folder is swapped; `owners` holds their sockets' owners and modes. With
+/// `live` another program listens at root's socket, otherwise it looks left behind by an agent.
 fn attack(live: bool, owners: &[(&str, &str)]) {
     if !may_chown() {
         return;
@@ -121,7 +119,7 @@ fn attack(live: bool, owners: &[(&str, &str)]) {
             assert_eq!(now, before, "attempt {tried}: a file of root's was given away");
         }
         agent.request("DELETE", "/v1/vnics/a", "");
-        // What the agent did not find when it was to go would stand in the way of the next attempt.
+        // A socket that the agent did not find would block the next attempt.
         let _ = unlinkat(&yard, "a.sock", AtFlags::empty());
     }
     let swaps = swapper.swaps.load(Ordering::Relaxed);
@@ -129,7 +127,6 @@ fn attack(live: bool, owners: &[(&str, &str)]) {
     assert!(tried > 50 && swaps > 1_000, "{tried} contracts and {swaps} swaps are no attack");
     let left: Vec<_> = std::fs::read_dir(lab.path("vault")).unwrap().collect();
     assert_eq!(left.len(), 1, "a file was made outside of the folder: {left:?}");
-    // Once the attack ends, everything works.
     let folder = if lab.path("vm/yard").is_symlink() { "vm/link" } else { "vm/yard" };
     let (status, answer) = agent.apply(&vnic(folder, "4242", "0640"));
     assert_eq!(status, 200, "{answer}");
@@ -151,7 +148,7 @@ fn a_socket_of_roots_is_not_given_away() {
 
 #[test]
 fn a_socket_of_roots_is_not_removed() {
-    // The second cannot be had: what was begun is taken back.
+    // The second owner does not exist, so the agent undoes the change.
     attack(false, &[("4242", "0666"), ("no-such-user", "0666")]);
 }
 
@@ -163,7 +160,7 @@ fn nobody_is_called_in_roots_name() {
     let guest = format!("guest = \"{}\"", scene.lab.path("vm/yard/a.sock").display());
     let end = Instant::now() + SPAN;
     while Instant::now() < end {
-        // QEMU would listen at the one, and the guest's port at the other.
+        // The agent connects to QEMU at the first path, and to the guest's port at the second.
         for text in [scene.vnic("vm/yard", "mode = \"client\""), scene.lab.vnic("b", 2, &guest)] {
             scene.agent.apply(&text);
             assert!(listener.accept().is_err(), "the agent spoke to a program of root's");
@@ -200,7 +197,7 @@ fn a_path_outside_of_the_roots_is_refused_before_anything_changes() {
         (tap(&format!("{away}/netns")), "is not below"),
         (tap("/proc/1/ns/net"), "--netns-root /proc"),
     ] {
-        // With another one that could be had: neither is.
+        // Together with an allowed vNIC: neither is accepted.
         let (status, answer) = agent.apply(&(text.clone() + &lab.vnic("b", 2, "")));
         let why = answer["details"][0].as_str().unwrap_or_default();
         assert!(status == 422 && why.contains("vNIC a") && why.contains(said), "{text}{answer}");
@@ -221,7 +218,6 @@ fn what_was_accepted_before_stays_in_force() {
     assert_eq!(agent.apply(&(lab.vnic("old", 1, &guest) + &lab.vnic("gone", 3, ""))).0, 200);
     let Scene { lab, agent, switch, .. } = scene;
     agent.stop();
-    // The next agent is told of another folder only.
     let mut options = lab.options();
     options.socket_roots = vec![lab.path("vm")];
     let agent = RunningAgent::start(options, lab.places()).unwrap();
@@ -231,10 +227,10 @@ fn what_was_accepted_before_stays_in_force() {
     assert_eq!(status, 200, "{answer}");
     let (status, answer) = agent.request("PATCH", "/v1/vnics/old", r#"{"set": {"tx.max": "5mbit"}}"#);
     assert_eq!(status, 200, "{answer}");
-    // Its socket is not for this agent to remove.
+    // A socket outside the root stays.
     assert_eq!(agent.request("DELETE", "/v1/vnics/gone", "").0, 200);
     assert!(lab.path("gone.sock").exists());
-    // A port that has to be made anew is not.
+    // Nor is its port made again.
     std::fs::remove_file(lab.path("old.sock")).unwrap();
     switch.state().ports.remove("old");
     until("it is said", || {
@@ -245,7 +241,7 @@ fn what_was_accepted_before_stays_in_force() {
     assert_eq!(agent.vnic("new")["state"], "in force");
 }
 
-/// A folder below a root becomes a link to a folder of another program, in which there is no such file; and stays one.
+/// A folder below a root stays a link to another program's folder without such a file.
 #[test]
 fn a_setting_is_forgotten_only_where_its_namespace_is_gone() {
     let lab = Lab::new();
@@ -260,7 +256,6 @@ fn a_setting_is_forgotten_only_where_its_namespace_is_gone() {
             {"index": 1, "before": "0", "ours": "1", "repairs": 0}
         ])
     };
-    // As an agent before this one left it.
     let record = lab.path("state/own-cpus.json");
     let before: Vec<_> = names.iter().map(entry).collect();
     std::fs::write(&record, serde_json::json!({"version": 1, "value": before}).to_string()).unwrap();

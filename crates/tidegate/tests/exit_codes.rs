@@ -1,4 +1,4 @@
-//! The program as a script sees it: exit codes and output, against an agent that answers as told.
+//! The program as a script sees it, against a fake agent.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
-/// Answers every request alike, and notes what was asked.
+/// Gives every request the same answer, and records it.
 struct FakeAgent {
     socket: PathBuf,
     requests: Arc<Mutex<Vec<String>>>,
@@ -39,7 +39,6 @@ impl FakeAgent {
     }
 }
 
-/// Head and body of one request.
 fn request(stream: &mut impl Read) -> String {
     let mut text = Vec::new();
     let mut byte = [0];
@@ -108,7 +107,7 @@ fn what_is_not_in_force_although_nothing_changes_is_4_where_its_place_is_away() 
         let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((code(&output), value), (4, serde_json::from_str(body).unwrap()));
     }
-    // A plan says the same; that it can be had is its answer.
+    // `plan` shows the same and succeeds: the contracts are admissible.
     let output = FakeAgent::answering("200 OK", PLAN).run(&["plan", "-f", "-"]);
     assert_eq!(code(&output), 0);
     assert!(String::from_utf8(output.stdout).unwrap().contains("but logger is pending"));
@@ -204,7 +203,7 @@ fn top_without_a_terminal_prints_one_table() {
     assert_eq!(agent.requests.lock().unwrap().len(), 2);
 }
 
-/// An answer of `/v1/status` with these things that need a person.
+/// An answer of `/v1/status` with this attention list.
 macro_rules! status {
     ($attention:literal) => {
         concat!(
@@ -259,7 +258,7 @@ fn a_status_without_an_agent_is_4_and_says_what_goes_on() {
         (&value["attention"][0]["kind"], &value["attention"][0]["about"][0]),
         (&"place-away".into(), &"agent".into())
     );
-    // 1 is kept for what needs a person: an agent that does not know the question is none that can be asked.
+    // 1 means that a person is needed; an agent that does not know the question counts as unreachable.
     for (answer, body) in [("200 OK", "5"), ("404 Not Found", r#"{"error":"nothing here","details":[]}"#)] {
         let strange = FakeAgent::answering(answer, body);
         assert_eq!(code(&strange.run(&["status"])), 4);

@@ -1,4 +1,4 @@
-//! What is left of the state, and clients that do not behave.
+//! Damaged state, and clients that misbehave.
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "these are the program's own rules")]
 
@@ -41,7 +41,7 @@ fn contracts_without_a_good_copy_are_those_last_in_force() {
     assert_eq!(agent.vnic("a")["limits"]["tx_bps"], 100_000_000);
     assert!(agent.vnic("c")["owner"].as_str().unwrap().starts_with("file:"));
     agent.stop();
-    // The file was accepted, which made the state whole.
+    // The accepted file repaired the state.
     let agent = lab.agent();
     assert_eq!(
         (switch.log(), problems(&agent).as_str()),
@@ -92,7 +92,6 @@ fn a_lost_record_costs_no_port() {
     until("taken over", || (agent.vnic("b")["state"] == "in force").then_some(()));
     assert_eq!(switch.log(), ["host"]);
     assert_eq!(switch.ports(), ["a", "b"]);
-    // What it took over it can remove.
     assert_eq!(agent.request("DELETE", "/v1/vnics/a", "").0, 200);
     assert_eq!(switch.ports(), ["b"]);
     assert!(!lab.path("a.sock").exists());
@@ -104,7 +103,7 @@ fn a_change_that_fails_gives_back_what_it_took_over() {
     let switch = lab.switch();
     let agent = lab.agent();
     agent.apply(&lab.vnic("a", 1, RATE));
-    // As another agent would leave it: the port is there, and not on our record.
+    // As another agent would leave it: the port exists, but not in this agent's record.
     let mut foreign = switch.state().ports["a"].clone();
     foreign.vnic.name = "f".into();
     foreign.vnic.mac.0[5] = 6;
@@ -145,7 +144,7 @@ fn state_that_cannot_be_written_refuses_changes_and_keeps_what_is() {
     let mut switch = lab.switch();
     let agent = lab.agent();
     agent.apply(&lab.vnic("a", 1, RATE));
-    // The folder is somewhere else, where nothing can be made: not even root can in /proc.
+    // In /proc not even root can make a file.
     fs::rename(lab.path("state"), lab.path("away")).unwrap();
     symlink("/proc/self/fdinfo", lab.path("state")).unwrap();
     switch.log();
@@ -167,7 +166,7 @@ fn state_that_cannot_be_written_refuses_changes_and_keeps_what_is() {
         "{}",
         problems(&agent)
     );
-    // What was promised is kept, also over a restart of the switch.
+    // The promises hold, even after a restart of the switch.
     switch.restart();
     until("in force", || (agent.vnic("a")["state"] == "in force").then_some(()));
     assert_eq!(switch.state().ports["a"].vnic.tx.max.unwrap().bits(), 100_000_000);
@@ -186,7 +185,7 @@ fn silent_and_slow_clients_keep_nobody_waiting() {
     let _silent: Vec<_> = (0..150).map(|_| UnixStream::connect(lab.path("api.sock")).unwrap()).collect();
     let mut slow: Vec<_> = (0..20).map(|_| UnixStream::connect(lab.path("api.sock")).unwrap()).collect();
     for client in &mut slow {
-        // Asks for much and takes nothing.
+        // A long answer, never read.
         client.write_all(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     }
     let begin = Instant::now();
@@ -195,19 +194,18 @@ fn silent_and_slow_clients_keep_nobody_waiting() {
     assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
     switch.state().ports.get_mut("a").unwrap().vnic.weight = 9;
     until("repaired", || (switch.state().ports["a"].vnic.weight == 1).then_some(()));
-    // A slow one is answered all the same.
     let mut answer = Vec::new();
     slow.remove(0).read_to_end(&mut answer).unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", answer.len());
 }
 
-/// Half a head, a body that never comes, an answer that the client does not take: each comes back as soon as it is disconnected.
+/// Half a head, no body, or an unread answer; each client reconnects when disconnected.
 #[test]
 fn three_hundred_slow_clients_keep_nobody_waiting() {
     let lab = Lab::new();
     let _switch = lab.switch();
     let agent = lab.agent();
-    // Their list is more than a socket holds.
+    // The list exceeds a socket's buffer.
     let many: String = (0..200).map(|n| lab.vnic(&format!("v{n}"), n, "")).collect();
     assert_eq!(agent.apply(&many).0, 200);
     assert!(agent.raw("GET", "/v1/vnics", "").1.len() > 220_000);
@@ -225,7 +223,7 @@ fn three_hundred_slow_clients_keep_nobody_waiting() {
                     let mut client = UnixStream::connect(lab.path("api.sock")).unwrap();
                     client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
                     let _ = client.write_all(words.as_bytes());
-                    // Until it is disconnected; of a long answer it takes a byte now and then.
+                    // Reads a byte of a long answer now and then, until disconnected.
                     while !over.load(Ordering::Relaxed) {
                         match client.read(&mut [0]) {
                             Ok(1) => std::thread::sleep(Duration::from_millis(500)),
@@ -241,14 +239,14 @@ fn three_hundred_slow_clients_keep_nobody_waiting() {
         let waits: Vec<Duration> = (0..10)
             .map(|n| {
                 let begin = Instant::now();
-                // An honest client that is told to come again does.
+                // The agent may be too busy at first.
                 while agent.get("/v1/host").0 != 200 {}
                 while agent.apply(&lab.vnic("v0", 0, &format!("weight = {}", n + 1))).0 != 200 {}
                 begin.elapsed()
             })
             .collect();
         over.store(true, Ordering::Relaxed);
-        // Where clients were served one after the other, each wait was longer than ten seconds.
+        // Served one after the other, each wait exceeded ten seconds.
         assert!(waits.iter().max() < Some(&Duration::from_secs(5)), "{waits:?}");
     });
 }
@@ -256,7 +254,7 @@ fn three_hundred_slow_clients_keep_nobody_waiting() {
 #[test]
 fn a_switch_that_hangs_is_said_and_hangs_nobody() {
     let lab = Lab::new();
-    // It takes connections, and says nothing.
+    // Accepts connections and never answers.
     let _hung = UnixListener::bind(lab.path("switch.sock")).unwrap();
     lab.write("a.toml", &lab.vnic("a", 1, RATE));
     let agent = lab.agent();

@@ -1,4 +1,5 @@
-//! How often the agent connects to a switch that breaks off each conversation, however many clients ask the agent.
+//! How often the agent connects to a switch that ends each conversation, however many clients query the
+//! agent.
 //!
 //! ```text
 //!  queries without end ──▶ agent ── connections, counted ──▶ switch that answers some questions and then breaks off
@@ -16,10 +17,10 @@ use tidegate_switch::control::channel::send;
 use tidegate_switch::control::message::{Reply, Request};
 use tidegate_testkit::fake_switch::open_descriptors;
 
-/// Connections that a conversation takes, with one that looks for the switch, and one that keeps its descriptors.
+/// Connections of a conversation, including one to find the switch and one to keep its descriptors.
 const EACH: u64 = 3;
 
-/// Asks the agent for as long; how often.
+/// Queries the agent for `how_long`. Returns the count.
 fn ask(agent: &RunningAgent, how_long: Duration) -> u64 {
     let (end, mut asked) = (Instant::now() + how_long, 0);
     while Instant::now() < end {
@@ -42,7 +43,7 @@ fn a_switch_that_breaks_off_is_connected_to_at_a_bounded_rate() {
     assert_eq!(agent.apply(&lab.vnic("a", 1, "")).0, 200);
     let answered = AtomicU64::new(0);
     let answered = std::sync::Arc::new(answered);
-    // What it breaks off at, and how often the agent may begin a conversation in a second.
+    // When the switch ends the conversation, and the conversations per second that the agent may begin.
     let kinds = [("hello", 1), ("ports", 1), ("the end of each answer", 10)];
     for (what, most) in kinds {
         let count = std::sync::Arc::clone(&answered);
@@ -59,7 +60,7 @@ fn a_switch_that_breaks_off_is_connected_to_at_a_bounded_rate() {
             let _ = stream.shutdown(Shutdown::Both);
             true
         });
-        // Until the pause has grown, and what was saved up is used up.
+        // Until the pause has grown and saved-up attempts are used.
         ask(&agent, Duration::from_secs(3));
         for asks in [true, false] {
             let before = switch.state().accepted;
@@ -76,7 +77,7 @@ fn a_switch_that_breaks_off_is_connected_to_at_a_bounded_rate() {
                 open_descriptors().unwrap()
             );
             assert!(accepted <= 2 * EACH * most * (seconds + 1), "{what}: {accepted} connections");
-            // The clients are answered by what was seen last.
+            // Clients get the last look.
             assert!(!asks || asked > accepted, "{what}: {asked} queries, {accepted} connections");
         }
         switch.given_back();

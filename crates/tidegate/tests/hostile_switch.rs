@@ -1,4 +1,4 @@
-//! A switch that an intruder has taken over: what it can do to the agent, which is root.
+//! What an intruder in control of the switch can do to the agent, which is root.
 //!
 //! ```text
 //!  switch that an intruder controls ── answers, notes, descriptors, statistics ──▶ agent ◀── six queries, in time
@@ -34,12 +34,12 @@ use tidegate_switch::stats::Region;
 use tidegate_switch::stats::layout::Layout;
 use tidegate_testkit::fake_switch::open_descriptors;
 
-/// Longest that a query may take, whatever the switch does. It waits 300 ms for a fresh look.
+/// Longest query, which waits up to 300 ms for a fresh look.
 const PROMPT: Duration = Duration::from_secs(3);
-/// Longest that a change may take: it waits for the switch.
+/// Longest change, which waits for the switch.
 const CHANGE: Duration = Duration::from_secs(25);
 
-/// The queries of the API; the longest any of them took.
+/// Makes the API's queries. Returns the longest time.
 fn queries(agent: &RunningAgent) -> Duration {
     let reads = ["/v1/host", "/v1/vnics", "/v1/vnics/a", "/v1/vnics/a/why", "/metrics"];
     let timed = |method: &str, path: &str, body: &str, within: Duration| {
@@ -50,11 +50,11 @@ fn queries(agent: &RunningAgent) -> Duration {
         began.elapsed()
     };
     let longest = reads.iter().map(|path| timed("GET", path, "", PROMPT)).max().unwrap();
-    // Not one that waits for the switch: what is wrong with the text is found before.
+    // Faulty text, whose plan does not wait for the switch.
     longest.max(timed("POST", "/v1/plan", "[vnic.x]\n", CHANGE))
 }
 
-/// Why the switch is no place to keep contracts now; none where it is.
+/// Returns why the switch is unusable, if it is.
 fn reason(agent: &RunningAgent) -> Option<String> {
     let host = agent.get("/v1/host").1;
     let places = host["places"].as_array().unwrap().clone();
@@ -68,7 +68,6 @@ fn hello() -> Reply {
     Reply::Hello(Hello { protocol: PROTOCOL, version: "hostile".into(), pid: 2, started, workers: 1 })
 }
 
-/// Bytes of statistics as a switch has them.
 fn statistics() -> Vec<u8> {
     let region = Region::create().unwrap();
     region.claim(0, "a");
@@ -87,7 +86,6 @@ fn memfd(bytes: &[u8], seals: SealFlags) -> OwnedFd {
 
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// An agent with one vNIC, and its switch.
 fn scene(lab: &Lab) -> (tidegate_testkit::fake_switch::FakeSwitch, RunningAgent) {
     let (switch, agent) = (lab.switch(), lab.agent());
     assert_eq!(agent.apply(&lab.vnic("a", 1, "")).0, 200);
@@ -95,19 +93,18 @@ fn scene(lab: &Lab) -> (tidegate_testkit::fake_switch::FakeSwitch, RunningAgent)
     (switch, agent)
 }
 
-/// Descriptors that lead to /dev/null, of this process, in which the agent runs too.
+/// Counts the descriptors of /dev/null; the agent runs in this process too.
 fn descriptors() -> usize {
     let all = std::fs::read_dir("/proc/self/fd").unwrap();
     let links = all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
     links.filter(|link| link == Path::new("/dev/null")).count()
 }
 
-/// Those, once the test before has closed its own: threads close them.
+/// Waits until the previous test's descriptors are closed. Returns the number of the others.
 fn few_descriptors() -> usize {
     until("the descriptors of the test before are closed", || Some(descriptors()).filter(|open| *open < 10))
 }
 
-/// Sends bytes with copies of a descriptor.
 fn send_many(stream: &UnixStream, bytes: &[u8], fd: BorrowedFd<'_>, count: usize) -> io::Result<usize> {
     scm::send(stream, bytes, &vec![fd; count], SendFlags::empty())
 }
@@ -122,7 +119,7 @@ fn statistics_that_are_cut_short_kill_nobody() {
         if *request != Request::Hello {
             return false;
         }
-        // Not sealed: it looks right, until it is mapped.
+        // Unsealed, the file looks right until it is mapped.
         let file = memfd(&bytes, SealFlags::empty());
         send(stream, &hello(), &[file.as_fd()]).unwrap();
         files.lock().unwrap().push(file);
@@ -216,7 +213,7 @@ fn whatever_stands_in_statistics_is_shown_and_harms_nobody() {
     assert_eq!(agent.apply(&lab.vnic("b", 2, "")).0, 200);
 }
 
-/// Held by the tests that fill this process with descriptors, and by one that measures how long a query takes.
+/// Serialises tests that fill this process with descriptors, and one that measures query times.
 static MANY: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -244,7 +241,7 @@ fn too_many_descriptors_are_over_when_they_are_let_go_of() {
     };
     let few = || until("few are kept", || (descriptors() < before + 250).then_some(()));
 
-    // The switch tells that they are not in use any more.
+    // The switch reports that the descriptors are unused.
     let dead = keeper(&switch);
     too_many(&dead);
     for vnic in 0..vnics {
@@ -252,7 +249,7 @@ fn too_many_descriptors_are_over_when_they_are_let_go_of() {
     }
     few();
 
-    // Another takes its place, and something of the one before goes on talking.
+    // A new switch replaces the old one, whose note socket still sends.
     too_many(&dead);
     switch.restart();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
@@ -265,7 +262,7 @@ fn too_many_descriptors_are_over_when_they_are_let_go_of() {
         "it is read still"
     );
 
-    // And one that ends.
+    // The switch ends.
     too_many(&next);
     drop(next);
     switch.restart();
@@ -285,7 +282,7 @@ fn descriptors_without_end_stop_no_query() {
     let keepers: Arc<Mutex<Vec<OwnedFd>>> = Arc::default();
     let file = Arc::clone(&null);
     switch.taken_over(move |stream, request, _| {
-        // As many descriptors as a message takes before each answer, whatever was asked.
+        // The most descriptors that a message takes.
         let _ = send_many(stream, &[], file.as_fd(), SCM_MAX);
         match request {
             Request::Hello => {
@@ -304,7 +301,7 @@ fn descriptors_without_end_stop_no_query() {
     }
     assert!(most < before + 20, "{before} descriptors before, {most} while it sends them");
 
-    // And in its notes, for vNICs without end, each with all that a connection may have.
+    // Then in notes for ever new vNICs, each with a connection's most descriptors.
     switch.given_back();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
     let kept = until("it is told", || switch.state().keepers.first().map(|fd| fd.try_clone().unwrap()));
@@ -336,13 +333,14 @@ fn descriptors_without_end_stop_no_query() {
     let sent = flood.join().unwrap();
     println!("{sent} notes of {SCM_MAX} descriptors: at most {most} of {:?}", limit.current);
     assert!(sent > 100, "{sent} notes are no flood");
-    // Half of what there is, and those of one note.
+    // Half of the limit, and one note's descriptors.
     assert!(most <= limit.current.unwrap() as usize / 2 + 2 * SCM_MAX, "{most} descriptors are kept");
 }
 
 #[test]
 fn a_switch_that_is_slow_delays_no_query_and_other_changes_by_a_bounded_time() {
-    // Not beside a test that makes the kernel grow this process's table of descriptors: each query opens some.
+    // Not beside a test that makes the kernel grow this process's descriptor table: queries open
+    // descriptors.
     let _turn = MANY.lock().unwrap_or_else(PoisonError::into_inner);
     let lab = Lab::new();
     let (switch, agent) = scene(&lab);
@@ -350,7 +348,7 @@ fn a_switch_that_is_slow_delays_no_query_and_other_changes_by_a_bounded_time() {
         let body = serde_json::to_vec(reply).unwrap();
         [&(body.len() as u32).to_le_bytes()[..], &body].concat()
     };
-    // The first says nothing; the second a byte in half a second; the third answers, each time late.
+    // 0: no answer. 1: a byte every half second. 2: each answer late.
     for kind in 0..3 {
         switch.taken_over(move |stream, _, _| {
             match kind {
@@ -381,7 +379,7 @@ fn a_switch_that_is_slow_delays_no_query_and_other_changes_by_a_bounded_time() {
         let accepted = switch.state().accepted;
         println!("{accepted} connections so far; open descriptors: {:?}", open_descriptors().unwrap());
         assert!(rounds >= 3, "{rounds} rounds in 15 s");
-        // The reconciler is not kept waiting all the time: what does not concern the switch is done soon.
+        // Changes that do not concern the switch still finish soon.
         let began = Instant::now();
         assert_eq!(agent.request("POST", "/v1/plan", "[host]\nflood = \"1gbit\"\n").0 / 100, 2);
         assert!(began.elapsed() < Duration::from_secs(10), "a plan took {:?}", began.elapsed());
@@ -434,7 +432,7 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
         switch.given_back();
         until("it is trusted again", || reason(&agent).is_none().then_some(()));
     }
-    // What the last front end did is the switch's word, too.
+    // The front end's behaviour is also the switch's claim.
     let mut kept_apart = switch.state().ports["a"].clone();
     kept_apart.held.quarantine =
         Some(Quarantine { reason: "\x1b[2J\n".repeat(100_000), seconds: u64::MAX, left: u64::MAX });
@@ -451,14 +449,14 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
     assert!(text.len() < 10_000 && !text.contains("\\u001b"), "{} bytes: {text:.1000}", text.len());
     switch.given_back();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
-    // A second answer belongs to no question: the conversation begins anew.
+    // A second answer belongs to no question: the conversation starts anew.
     let twice = framed(ports(1, |_| "a".into())).repeat(2);
     switch.taken_over(move |stream, request, _| {
         *request == Request::Ports && (&mut &*stream).write_all(&twice).is_ok() | true
     });
     for _ in 0..5 {
         queries(&agent);
-        // It may come as the answer to the next question, which it is not.
+        // The agent may take the extra answer for that to this request, and refuse.
         let status = agent.request("PATCH", "/v1/vnics/a", r#"{"set": {"tx.max": "9mbit"}}"#).0;
         assert!(status == 200 || status == 503, "{status}");
     }
@@ -470,7 +468,7 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
 fn a_port_that_lies_about_its_socket_moves_no_file() {
     let lab = Lab::new();
     let (switch, agent) = scene(&lab);
-    // Another program's socket, which the agent may remove: it is root. And one that it may make.
+    // Another program's socket, which the agent could remove as root; and a path where it could make one.
     let (victim, nowhere) = (lab.path("victim.sock"), lab.path("nowhere.sock"));
     let _listener = UnixListener::bind(&victim).unwrap();
     let (before, own) = (identity(&victim), identity(&lab.path("a.sock")));
@@ -487,7 +485,7 @@ fn a_port_that_lies_about_its_socket_moves_no_file() {
             *request == Request::Ports && send(stream, &lie, &[]).is_ok()
         });
         std::thread::sleep(Duration::from_millis(1500));
-        // A change that fails half-way is taken back: what was there is made again.
+        // A change that fails half-way is undone.
         switch.state().refuse = ["b".to_owned()].into();
         let both = lab.vnic("a", 1, "tx = { max = \"9mbit\" }") + &lab.vnic("b", 2, "");
         let (status, answer) = agent.apply(&both);
@@ -499,7 +497,7 @@ fn a_port_that_lies_about_its_socket_moves_no_file() {
         assert_eq!((identity(&victim), identity(&lab.path("a.sock"))), (before, own));
         let meta = std::fs::symlink_metadata(&victim).unwrap();
         assert_ne!((meta.uid(), meta.permissions().mode() & 0o777), (1, 0o777));
-        // An agent that starts believes it no more.
+        // A new agent does not believe it either.
     }
     drop(agent);
     let agent = lab.agent();
@@ -507,7 +505,7 @@ fn a_port_that_lies_about_its_socket_moves_no_file() {
     assert!(!lab.path("a.sock").exists() && identity(&victim) == before && !nowhere.exists());
 }
 
-/// Its worker is said to have a CPU, real-time frames to flow, and the vNIC to have a deadline.
+/// The switch claims that the worker has a CPU, real-time frames flow, and the vNIC has a deadline.
 #[test]
 fn a_deadline_that_the_agent_did_not_give_keeps_no_cpu_awake() {
     let online = std::thread::available_parallelism().unwrap().get();
@@ -516,7 +514,7 @@ fn a_deadline_that_the_agent_did_not_give_keeps_no_cpu_awake() {
     }
     let lab = Lab::new();
     let switch = lab.switch();
-    // No thread of this process, in which other tests run too, leaves a CPU.
+    // No thread of this process, which runs other tests too, leaves a CPU.
     let places = lab.places_with(KeepOff { softirqs: false, halts: true });
     let agent = RunningAgent::start(lab.options(), places).unwrap();
     let envelope = "tx = { max = \"4mbit\", burst = \"2kB\" }\n";
@@ -548,7 +546,7 @@ fn a_deadline_that_the_agent_did_not_give_keeps_no_cpu_awake() {
         assert_eq!(cpus(), serde_json::json!([]));
         (looks.load(Ordering::Relaxed) >= 10).then_some(())
     });
-    // By the same words it is kept awake for a deadline that the agent gave.
+    // The same claims keep a CPU awake for a deadline that the agent gave.
     lying.store(false, Ordering::Relaxed);
     let deadline = format!("{envelope}deadline = \"10ms\"\nto = [\"b\"]\n");
     let (status, answer) = agent.apply(&(lab.vnic("a", 1, &deadline) + &sink));
@@ -563,7 +561,6 @@ fn captures_without_end_or_answer_stop_no_query() {
     switch.taken_over(|stream, request, descriptors| {
         let Request::Capture { snaplen, .. } = request else { return false };
         if *snaplen == 64 {
-            // One that is never answered.
             std::thread::sleep(Duration::from_secs(60));
             return true;
         }
@@ -576,7 +573,6 @@ fn captures_without_end_or_answer_stop_no_query() {
         write!(client, "GET /v1/vnics/a/capture?snaplen={snaplen} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         client
     };
-    // Some read all there is, some nothing.
     let mut readers = Vec::new();
     for _ in 0..4 {
         let mut client = ask(1000);
@@ -604,7 +600,7 @@ fn captures_without_end_or_answer_stop_no_query() {
     assert!(bytes > 1 << 20);
 }
 
-/// A TCP socket that takes a minute to close, and its peer.
+/// Returns a TCP socket that takes a minute to close, and its peer.
 fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -618,13 +614,13 @@ fn lingering() -> (OwnedFd, TcpStream) {
 
 #[test]
 fn descriptors_that_take_long_to_close_keep_nobody_waiting() {
-    // Made in this network namespace: the lab's has no loopback interface that is up.
+    // Made in the original network namespace: the lab's has no loopback interface that is up.
     let (make, made) = sync_channel(1);
     std::thread::spawn(move || while make.send(lingering()).is_ok() {});
     let made = Arc::new(Mutex::new(made));
     let lab = Lab::new();
     let (switch, agent) = scene(&lab);
-    // Only the agent closes them: here they are gone as soon as they are sent.
+    // Only the agent closes these sockets; here they are dropped once sent.
     let peers: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
     let (open, sockets) = (Arc::clone(&peers), Arc::clone(&made));
     switch.taken_over(move |stream, request, _| {
@@ -634,7 +630,7 @@ fn descriptors_that_take_long_to_close_keep_nobody_waiting() {
         let (socket, peer) = sockets.lock().unwrap().recv().unwrap();
         open.lock().unwrap().push(peer);
         match request {
-            // In the place of the statistics, and beside what is asked for.
+            // In place of the statistics, and where none is expected.
             Request::Hello => send(stream, &hello(), &[socket.as_fd()]).is_ok(),
             _ => send(stream, &Reply::Done, &[socket.as_fd()]).is_ok(),
         }
@@ -646,7 +642,7 @@ fn descriptors_that_take_long_to_close_keep_nobody_waiting() {
     let began = Instant::now();
     switch.given_back();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
-    // And in notes: one after the other replaces the one before.
+    // Also in notes, each descriptor replacing the last.
     let kept = until("it is told", || switch.state().keepers.first().map(|fd| fd.try_clone().unwrap()));
     for _ in 0..20 {
         let (socket, peer) = made.lock().unwrap().recv().unwrap();
@@ -668,7 +664,7 @@ fn descriptors_that_take_long_to_close_keep_nobody_waiting() {
         peers.lock().unwrap().len(),
         began.elapsed()
     );
-    // A thread of the switch may still be about to send one, and keep all the others: threads that other tests need would
-    // go on closing them for minutes.
+    // Otherwise a thread of the switch that still waits to send a socket keeps the others open, and threads
+    // that other tests need close them for minutes.
     peers.lock().unwrap().clear();
 }

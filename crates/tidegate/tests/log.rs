@@ -1,4 +1,5 @@
-//! What front ends and users of the API can do to the logs of switch and agent, and a log that is not read to them.
+//! What front ends and API users can do to the logs of switch and agent, and what an unread log does to
+//! both.
 //!
 //! ```text
 //!  liar ── kicks that no worker can listen to, nonsense, over and over ──▶ tidegate switch ── stderr ──▶ read, or not
@@ -30,11 +31,11 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_tidegate");
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A process, its standard error a pipe of the smallest size.
+/// A process whose standard error is the smallest pipe.
 struct Process {
     child: Child,
     log: Option<PipeReader>,
-    /// The other end, which the process has too.
+    /// The pipe's other end, shared with the process.
     into_log: Option<PipeWriter>,
 }
 
@@ -52,16 +53,16 @@ impl Process {
         Self { child, log: Some(log), into_log: Some(into_log) }
     }
 
-    /// The reader of the log has stopped: there is room for no byte more.
+    /// As if the log's reader had stopped.
     fn fill_log(&mut self) {
         let mut pipe = self.into_log.take().unwrap();
         rustix::io::ioctl_fionbio(&pipe, true).unwrap();
         while pipe.write(b"x").is_ok() {}
-        // The process has the same open file, and is to block.
+        // The process shares the open file, and must block.
         rustix::io::ioctl_fionbio(&pipe, false).unwrap();
     }
 
-    /// All that is logged until the result is asked for its lines.
+    /// Reads the log until the process ends.
     fn read_log(&mut self) -> JoinHandle<Vec<String>> {
         drop(self.into_log.take());
         let log = self.log.take().unwrap();
@@ -80,7 +81,6 @@ impl Drop for Process {
     }
 }
 
-/// `tidegate switch`.
 struct Switch {
     process: Process,
     dir: tempfile::TempDir,
@@ -139,7 +139,6 @@ fn contract(socket: &Path, name: &str, mac: u8) -> String {
     )
 }
 
-/// `tidegate agent` of a switch.
 struct Agent {
     process: Process,
     switch: Switch,
@@ -147,7 +146,7 @@ struct Agent {
 
 impl Agent {
     fn start() -> Self {
-        // There is one agent in a network namespace: of this thread, and of the processes that it starts.
+        // A network namespace allows one agent.
         let _ = tidegate_testkit::own_network();
         let switch = Switch::start();
         let path = |name: &str| switch.socket(name).into_os_string();
@@ -162,7 +161,6 @@ impl Agent {
         agent
     }
 
-    /// Runs a command against it.
     fn tidegate(&self, arguments: &[&str], input: &str) -> Output {
         let mut child = Command::new(PROGRAM)
             .env("TIDEGATE_API", self.switch.socket("api.sock"))
@@ -185,7 +183,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Epolls in one another, as deep as the kernel allows: one more takes none of them (ELOOP).
+/// Returns epolls nested as deep as the kernel allows: one more fails (ELOOP).
 fn unpollable() -> Vec<OwnedFd> {
     let mut nested: Vec<OwnedFd> = Vec::new();
     loop {
@@ -199,13 +197,13 @@ fn unpollable() -> Vec<OwnedFd> {
     }
 }
 
-/// SET_VRING_KICK of virtqueue 1, with `kick` for its descriptor.
+/// Sends SET_VRING_KICK of virtqueue 1.
 fn send_kick(stream: &UnixStream, kick: &OwnedFd) -> std::io::Result<()> {
     let message: Vec<u8> = [12u32, 1, 8, 1, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
     scm::send(stream, &message, &[kick.as_fd()], SendFlags::empty()).map(drop)
 }
 
-/// A front end that gives the switch things to complain about, as fast as it can.
+/// A front end that makes the switch complain.
 struct Liar {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<u64>>,
@@ -219,14 +217,14 @@ impl Liar {
         Self { over, thread: Some(std::thread::spawn(move || lie(&path, &told))) }
     }
 
-    /// How often it lied.
+    /// Returns how often it lied.
     fn stop(&mut self) -> u64 {
         self.over.store(true, Ordering::SeqCst);
         self.thread.take().unwrap().join().unwrap()
     }
 }
 
-/// Kicks that cannot be polled; one connection after the other where the switch will not have them.
+/// Sends kicks that cannot be polled, and reconnects after refusals.
 fn bad_kicks(path: &PathBuf, over: &AtomicBool) -> u64 {
     let (nested, mut lies) = (unpollable(), 0);
     let kick = nested.last().unwrap();
@@ -239,7 +237,6 @@ fn bad_kicks(path: &PathBuf, over: &AtomicBool) -> u64 {
     lies
 }
 
-/// Connections that say nonsense.
 fn nonsense(path: &PathBuf, over: &AtomicBool) -> u64 {
     let mut lies = 0;
     while !over.load(Ordering::SeqCst) {
@@ -251,7 +248,7 @@ fn nonsense(path: &PathBuf, over: &AtomicBool) -> u64 {
     lies
 }
 
-/// Frames that reach `to` within `time`, of a sender that always has some.
+/// Counts the frames that reach `to` within `time`, from a greedy sender.
 fn carried(from: &mut FrontEnd, to: &mut FrontEnd, time: Duration) -> u64 {
     let frame =
         [&[0; 12][..], &[0x52, 0x54, 0, 0, 0, 2], &[0x52, 0x54, 0, 0, 0, 1], &[0x88, 0xb5], &[0; 986]];
@@ -300,7 +297,6 @@ fn a_log_that_nobody_reads_stops_no_frame() {
     let mut liar = Liar::start(&switch, bad_kicks);
     std::thread::sleep(Duration::from_secs(2));
     let beside = carried(&mut a, &mut b, Duration::from_secs(1));
-    // The switch answers the agent, too.
     let answers = switch.client().is_some_and(|mut client| client.ports().is_ok());
     println!("frames in a second: {alone} alone, {beside} while nobody reads the log");
     assert!(answers, "the switch does not answer while nobody reads its log");
@@ -315,7 +311,6 @@ fn a_user_of_the_api_fills_no_log() {
     let (of_agent, of_switch) = (agent.process.read_log(), agent.switch.process.read_log());
     let (rounds, began) = (400, Instant::now());
     for round in 0..rounds {
-        // As many names as there are rounds.
         let name = format!("v{round}");
         let text = contract(&agent.switch.socket(&name), &name, 1);
         let applied = agent.tidegate(&["apply", "-f", "-"], &text);
@@ -328,7 +323,7 @@ fn a_user_of_the_api_fills_no_log() {
     agent.switch.process.kill();
     for (process, lines) in [("agent", of_agent), ("switch", of_switch)] {
         let lines = lines.join().unwrap();
-        // Of four kinds, and what tells of others: 100 at once, then one in a second.
+        // Four kinds of lines, and their summaries: each 100 at once, then one a second.
         let most = 4 * (100 + began.elapsed().as_secs() as usize);
         println!("{process}: {} lines of {rounds} rounds, at most {most}", lines.len());
         assert!(lines.len() < most, "{process}: {} lines, the last {:?}", lines.len(), lines.last());

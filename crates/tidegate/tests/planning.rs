@@ -1,4 +1,4 @@
-//! How long the agent is busy with many contracts, and with those that are made to keep it busy.
+//! How long the agent plans many contracts, some made to take long.
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "these are the program's own rules")]
 
@@ -8,7 +8,7 @@ use common::{Lab, RunningAgent};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-/// So many contracts on netdevs; `more` gives the further keys of one.
+/// Returns contracts on netdevs; `more` gives further keys of each.
 fn contracts(count: usize, more: impl Fn(usize) -> String) -> String {
     (0..count).fold(String::new(), |mut text, n| {
         let mac = format!("02:00:00:{:02x}:{:02x}:{:02x}", n >> 16 & 255, n >> 8 & 255, n & 255);
@@ -21,7 +21,6 @@ fn contracts(count: usize, more: impl Fn(usize) -> String) -> String {
     })
 }
 
-/// How long a plan takes.
 fn plan(agent: &RunningAgent, text: &str) -> Duration {
     let begin = Instant::now();
     let (status, _) = agent.raw("POST", "/v1/plan", text);
@@ -29,7 +28,7 @@ fn plan(agent: &RunningAgent, text: &str) -> Duration {
     begin.elapsed()
 }
 
-/// That a plan takes less than `most`. The machine may be busy with something else: three times at most.
+/// Checks that a plan takes less than `most`, in three tries, since the machine may be busy.
 fn takes_less(agent: &RunningAgent, what: &str, text: &str, most: Duration) {
     let mut seen = Vec::new();
     while seen.len() < 3 {
@@ -71,7 +70,7 @@ fn eight_times_the_contracts_take_eight_times_as_long() {
     for (shape, more) in shapes {
         let of = |all: usize| contracts(all, |n| more(n, all, promise, realtime));
         let few = plan(&agent, &of(1_000)).min(plan(&agent, &of(1_000)));
-        // Each with each it would be 64 times.
+        // Comparing each pair would take 64 times as long.
         takes_less(&agent, shape, &of(8_000), few * 20);
     }
 }
@@ -138,7 +137,7 @@ fn readers_are_answered_while_many_contracts_are_planned() {
             waits = waits.max(begin.elapsed());
             answers += 1;
         }
-        // What it shows is at most a third of a second older.
+        // Answers are at most a third of a second older.
         assert!(
             answers > 3 && waits < alone + Duration::from_secs(2),
             "{answers} answers, the latest after {waits:?}"

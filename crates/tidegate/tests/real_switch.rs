@@ -40,7 +40,6 @@ fn contracts_come_into_force_change_and_go() {
     let limit = |name: &str| switch.ports().iter().find(|p| p.vnic.name == name).and_then(|p| p.vnic.tx.max);
     assert_eq!(limit("a").unwrap().bits(), 20_000_000);
 
-    // A connected front end stays connected over an agent's life.
     let front_end = UnixStream::connect(lab.path("b.sock")).unwrap();
     until("connected", || (agent.vnic("b")["connection"] == "connected").then_some(()));
     agent.stop();
@@ -92,7 +91,7 @@ fn a_tap_that_is_deleted_is_made_again() {
         (&agent.vnic("t")["state"], &agent.vnic("t")["connection"]),
         (&"in force".into(), &"up".into())
     );
-    // Of this thread's namespace; /sys shows another's.
+    // `ip` shows this thread's namespace, /sys another's.
     let address = || {
         let shown = std::process::Command::new("ip").args(["-o", "link", "show", &name]).output().unwrap();
         shown.status.success().then(|| String::from_utf8(shown.stdout).unwrap())
@@ -103,7 +102,7 @@ fn a_tap_that_is_deleted_is_made_again() {
         until("made again", address);
         until("in force", || (agent.vnic("t")["connection"] == "up").then_some(()));
     }
-    // A new agent holds no descriptor of it; the switch does.
+    // The switch keeps the tap's descriptor, a new agent does not.
     agent.stop();
     assert!(address().is_some());
     let agent = lab.agent();

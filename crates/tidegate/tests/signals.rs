@@ -1,4 +1,4 @@
-//! SIGHUP and SIGTERM; alone in its process, because signals are the process's.
+//! SIGHUP and SIGTERM; alone in the process that receives them.
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "these are the program's own rules")]
 

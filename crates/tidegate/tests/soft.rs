@@ -1,4 +1,4 @@
-//! Soft limits, asked for by guests that are sockets, at an agent whose switch only talks.
+//! Soft limits that guests request over sockets, with a fake switch.
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "these are the program's own rules")]
 
@@ -11,7 +11,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// QEMU's side of a VM's limit port, and the guest behind it.
+/// QEMU's side of a VM's limit port, and the guest.
 struct Guest {
     path: PathBuf,
     listener: UnixListener,
@@ -25,7 +25,6 @@ impl Guest {
         Self { path, listener, stream: None }
     }
 
-    /// A contract whose guest this is.
     fn vnic(&self, lab: &Lab, name: &str, mac: u8, more: &str) -> String {
         lab.vnic(name, mac, &format!("guest = \"{}\"\n{more}", self.path.display()))
     }
@@ -49,7 +48,7 @@ impl Guest {
         line.trim_end().to_owned()
     }
 
-    /// The answer's lines, without version and tag.
+    /// Returns the answer's lines, without version and tag.
     fn ask(&mut self, ask: &str) -> Vec<String> {
         self.write(format!("1 t {ask}\n").as_bytes());
         let mut lines = Vec::new();
@@ -112,7 +111,7 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
         (&json!("500mbit"), &json!(400_000_000))
     );
 
-    // All of them or none; another VM's are out of reach.
+    // All of a VM's vNICs or none, never another VM's.
     let refused = guest.ask("set * 600mbit");
     assert_eq!(
         refused,
@@ -126,7 +125,7 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
     assert_eq!(guest.ask("limit"), all("300mbit", "300mbit", "300mbit", "300mbit"));
     assert_eq!(other.ask("limit"), [format!("vnic c {} 1gbit none 1gbit", mac(3)), "ok".into()]);
 
-    // Raised, the hard limit leaves it; lowered it takes it along, for good.
+    // A higher hard limit keeps the soft limit; a lower one lowers it for good.
     set(&agent, "a", "tx.max", "800mbit");
     assert!(guest.ask("limit")[0].ends_with("800mbit 300mbit 300mbit"));
     set(&agent, "a", "tx.min", "100mbit");
@@ -134,7 +133,6 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
     set(&agent, "a", "tx.max", "800mbit");
     assert!(guest.ask("limit")[0].ends_with("800mbit 200mbit 200mbit"));
 
-    // An agent that comes after finds it, and changes nothing.
     drop(guest.stream.take());
     agent.stop();
     switch.log();
@@ -147,14 +145,13 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
         metrics.contains("vnic_contract_bits_per_second{vnic=\"a\",direction=\"tx\",kind=\"max\"} 800000000")
     );
 
-    // What another program changes in the switch is put right to what is in force, not to what is written.
+    // The agent restores the limit in force, not the contract's.
     switch.state().ports.get_mut("a").unwrap().vnic.tx.max = Some("800mbit".parse().unwrap());
     let in_switch = || switch.state().ports["a"].vnic.tx.max;
     until("put right", || (in_switch() == "200mbit".parse().ok()).then_some(()));
     assert_eq!(guest.ask("set * none"), ["ok"]);
     assert_eq!(in_switch(), "800mbit".parse().ok());
 
-    // With its contract it goes.
     assert_eq!(guest.ask(&format!("set {b} 1mbit")), ["ok"]);
     assert_eq!(agent.request("DELETE", "/v1/vnics/b", "").0, 200);
     agent.apply(&guest.vnic(&lab, "b", 2, ""));
@@ -177,14 +174,14 @@ fn what_the_place_refuses_the_guest_is_told_and_an_operator_comes_first() {
     assert!(guest.ask("limit")[0].ends_with("500mbit none 500mbit"));
     switch.state().refuse.clear();
     assert_eq!(guest.ask("set * 400mbit"), ["ok"]);
-    // A place that keeps no such limit any more: the contract comes into force all the same, without it.
+    // A soft limit that the place no longer accepts does not block the contract.
     switch.state().refuse_tx = Some("400mbit".parse().unwrap());
     let (status, answer) = agent.request("PATCH", "/v1/vnics/a", r#"{"set": {"weight": "7"}}"#);
     assert_eq!(status, 200, "{answer}");
     let view = agent.vnic("a");
     assert_eq!((view.get("soft"), view["tx_in_force"].as_str()), (None, Some("500mbit")), "{view}");
     assert_eq!(agent.vnic("b")["soft"], "400mbit");
-    // What changes nothing there needs no switch, soft limits or not; what does, needs it.
+    // Only a change with an effect on the switch needs the switch.
     switch.kill();
     for (weight, expected) in [(7, 200), (8, 503)] {
         let body = json!({"set": {"weight": weight.to_string()}}).to_string();
@@ -202,7 +199,6 @@ fn guests_that_misbehave_harm_nobody() {
     let text =
         bad.vnic(&lab, "a", 1, "tx.max = \"500mbit\"") + &good.vnic(&lab, "b", 2, "tx.max = \"500mbit\"");
     agent.apply(&text);
-    // It floods with changes, and reads none of the answers.
     let mut flood = bad.stream().get_ref().try_clone().unwrap();
     let flooding = std::thread::spawn(move || {
         for n in 0..100_000 {
@@ -220,7 +216,7 @@ fn guests_that_misbehave_harm_nobody() {
     bad.stream().get_ref().shutdown(std::net::Shutdown::Both).unwrap();
     flooding.join().unwrap();
     bad.stream = None;
-    // Connected again: a line without an end, then garbage, is answered once and cut off.
+    // After a reconnect, an endless line and garbage get one answer and end the connection.
     bad.write(&[b'x'; 4000]);
     assert!(bad.line().starts_with("1 - error malformed a line has at most 256 bytes"));
     let mut garbage = bad.stream().get_ref().try_clone().unwrap();

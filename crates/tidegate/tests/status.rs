@@ -1,4 +1,4 @@
-//! What the agent shows of a host on which not all is well: refused files, deadlines that are not promised, rates.
+//! What the agent shows of refused files, deadlines without a promise, and rates.
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "these are the program's own rules")]
 
@@ -15,7 +15,6 @@ fn status(agent: &RunningAgent) -> Value {
     agent.get("/v1/status").1
 }
 
-/// The kinds of trouble there are.
 fn kinds(agent: &RunningAgent) -> Vec<String> {
     let status = status(agent);
     let all = status["attention"].as_array().unwrap().iter();
@@ -44,7 +43,7 @@ fn a_rate_is_that_of_the_counters_whatever_other_places_count() {
         Some((view["tx_rate_bps"].as_u64()?, view["rx_rate_bps"].as_u64()?)).filter(|(tx, _)| *tx > 0)
     });
     assert!(rates.0 / 3 < rates.1 && rates.1 < rates.0, "{rates:?}");
-    // It falls to 0, which is a figure, when nothing is sent any more.
+    // 0 differs from no rate.
     until("nothing is sent", || (agent.vnic("a")["tx_rate_bps"] == 0).then_some(()));
 }
 
@@ -148,7 +147,6 @@ fn an_apply_that_changes_nothing_says_what_is_not_in_force() {
     }
     assert_eq!((set.0, &set.1["action"]), (200, &json!("none")), "{}", set.1);
     is_away(&set.1["not_in_force"]);
-    // What would change is refused, as before.
     assert_eq!(agent.apply(&lab.vnic("a", 1, "tx = { max = \"1mbit\" }")).0, 503);
 }
 
@@ -185,7 +183,7 @@ fn a_refused_file_shows_with_its_line_and_its_vnics() {
     let path = lab.path("etc/a.toml").display().to_string();
     assert_eq!(status(&agent)["files"], json!({"accepted": 1, "refused": 0}));
 
-    // What it says of `a` cannot be read, nor what it says of `b`; the comment moves them down by a line.
+    // Both contracts are faulty; the comment moves them down by a line.
     let bad = "# new\n".to_owned() + &good.replace("100mbit", "5") + &lab.vnic("b", 2, "tx = 7");
     lab.write("a.toml", &bad);
     let seen = until("refused", || Some(status(&agent)).filter(|s| s["files"]["refused"] == 1));
@@ -198,13 +196,11 @@ fn a_refused_file_shows_with_its_line_and_its_vnics() {
         "{refused}"
     );
     assert_eq!(refused["next"], format!("tidegate plan -f {path}"));
-    // The old state in force is shown as it is.
     let a = agent.vnic("a");
     assert_eq!((&a["state"], &a["limits"]["tx_bps"]), (&json!("in force"), &json!(100_000_000)), "{a}");
     assert_eq!((&a["refused"]["file"], &a["refused"]["line"]), (&json!(path), &json!(2)), "{a}");
     let findings = agent.get("/v1/vnics/a/why").1["findings"].to_string();
     assert!(findings.contains(&format!("{path}:2 is refused, at line 6:")), "{findings}");
-    // The one that is not there is named.
     let b = agent.vnic("b");
     assert_eq!((&b["state"], &b["refused"]["line"]), (&json!("refused"), &json!(7)), "{b}");
     assert!(b["contract"].is_null() && b["connection"].is_null() && b["stats"].is_null(), "{b}");
@@ -220,7 +216,7 @@ fn a_refused_file_shows_with_its_line_and_its_vnics() {
     let file = &agent.get("/v1/host").1["files"][0];
     assert_eq!((&file["line"], &file["refused"]), (&json!(6), &json!(["a", "b"])), "{file}");
 
-    // One that can be read, and does not fit: what it asks for is shown.
+    // Readable but inadmissible: the contract is shown.
     let unfit = good.clone() + &lab.vnic("b", 2, REALTIME);
     lab.write("a.toml", &unfit);
     let b = until("read", || Some(agent.vnic("b")).filter(|b| !b["contract"].is_null()));
@@ -228,7 +224,7 @@ fn a_refused_file_shows_with_its_line_and_its_vnics() {
     assert_eq!(b["deadline_suspended"], "its contract is refused");
     assert_eq!(b["refused"]["line"], 6, "{b}");
 
-    // `plan` of that very file says what the file would do, as its own.
+    // `plan` with the file's path treats its contracts as that file's.
     let (code, plan) = agent.request("POST", &format!("/v1/plan?origin={path}"), &unfit);
     assert_eq!((code, &plan["admissible"]), (200, &json!(false)), "{plan}");
     assert!(plan["refusals"].to_string().contains("sink"), "{plan}");

@@ -1,4 +1,4 @@
-//! Text in contracts, file names, domains and the agent's answers: nothing of it acts on a terminal.
+//! Text in contracts, file names, domains and the agent's answers never acts on a terminal.
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "these are the program's own rules")]
 
@@ -11,12 +11,11 @@ use tidegate_visible::is_hidden;
 /// Clears the screen, sets a title, turns text around, hides, and forges a line.
 const EVIL: &str = "\u{1b}[2J\u{9b}31m\u{1b}]0;owned\u{7}\u{202e}\u{200b}\r\nforged: line\t\u{e0041}";
 
-/// As it stands in JSON.
 fn in_json() -> String {
     serde_json::to_string(EVIL).unwrap().trim_matches('"').to_owned()
 }
 
-/// An agent, or who has taken its place, that answers by the path that is asked for.
+/// An agent, or an impostor, whose answer depends on the path.
 struct Agent {
     socket: PathBuf,
     dir: tempfile::TempDir,
@@ -41,7 +40,7 @@ impl Agent {
                     "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
                     body.len()
                 );
-                // What is left of the request, so that closing does not throw the answer away.
+                // Closing with unread data would discard the answer.
                 let _ = stream.shutdown(std::net::Shutdown::Write);
                 let _ = stream.read_to_end(&mut Vec::new());
             }
@@ -74,7 +73,7 @@ fn refusal() -> String {
     format!(r#"{{"error":"{0}","details":["{0}",{{"{0}":"{0}"}}]}}"#, in_json())
 }
 
-/// A vNIC with such text in every place that takes one.
+/// Returns a vNIC with the text in every field.
 fn vnic() -> String {
     let evil = in_json();
     format!(
@@ -139,7 +138,7 @@ fn answer(head: &str) -> String {
     }
 }
 
-/// What needs a person, of two kinds: the reason of one has several lines.
+/// Two kinds of attention; one reason has several lines.
 fn status() -> String {
     let evil = in_json();
     let attention = |kind: &str, what: &str| {
@@ -156,7 +155,7 @@ fn status() -> String {
     )
 }
 
-/// Nothing acts or hides, and no line is one that another program has written.
+/// Checks that nothing acts or hides, and no line is forged.
 #[track_caller]
 fn assert_visible(what: &str, output: &Output) {
     for (stream, bytes) in [("standard output", &output.stdout), ("standard error", &output.stderr)] {
@@ -198,7 +197,7 @@ fn whatever_the_agent_answers_is_shown_and_does_nothing() {
         assert_visible(&format!("{arguments:?}"), &output);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(!shows || !errors.contains("makes no sense"), "{arguments:?}: {errors}");
-        // The data is exact.
+        // JSON is exact.
         let output = agent.run(&[&["--json"], arguments].concat(), "[vnic.a]\n");
         assert_visible(&format!("--json {arguments:?}"), &output);
         if shows && arguments != ["top", "--once"] {
@@ -208,7 +207,6 @@ fn whatever_the_agent_answers_is_shown_and_does_nothing() {
     }
 }
 
-/// Whether a value has that text somewhere.
 fn has(value: &serde_json::Value, text: &str) -> bool {
     match value {
         serde_json::Value::String(own) => own == text,
@@ -261,7 +259,7 @@ fn files_sockets_and_arguments_are_shown_and_do_nothing() {
         &["agent", "--api-group", EVIL, "--state", missing, "--config", missing],
         &["switch", "--socket", &agent.dir.path().join("no").join(EVIL).display().to_string()],
         &["switch", "--user", EVIL],
-        // These are quoted by who reads the command line, and a line of theirs stays one.
+        // The command line parser quotes these, each on one line.
         &["switch", "--cpus", &line],
         &["vnic", "set", "a", &line],
         &[&line],
@@ -275,7 +273,7 @@ fn files_sockets_and_arguments_are_shown_and_do_nothing() {
 #[test]
 fn a_domain_is_shown_and_does_nothing() {
     let agent = Agent::new("200 OK");
-    // What XML allows of it.
+    // What XML allows.
     let evil = "\u{202e}\u{200b}\u{9b}31m&#10;forged: line&#9;";
     let xml = format!(
         "<domain><name>web{evil}</name><devices><interface type='network'><mac address='52:54:00:00:00:01'/>\

@@ -11,15 +11,15 @@ use std::time::Duration;
 /// Waiters of an attack.
 pub const WAITERS: usize = 300_000;
 
-/// Duplicates of the counter; each is one waiter of every epoll.
+/// Duplicates of the counter; each is one waiter per epoll.
 const DUPLICATES: usize = 1000;
 /// Transmit queue of a guest with one queue pair.
 const TRANSMIT: usize = 1;
-/// How long between two frames: the switch is to finish one before the next is there.
+/// Pause between two frames, in which the switch finishes the first.
 const FRAME_PAUSE: Duration = Duration::from_millis(1);
 
-/// Waiters for a counter, which the kernel takes for threads that wait: each signal walks over all of them. They
-/// leave when this is dropped.
+/// Waiters on a counter until they are dropped: the kernel treats them as waiting threads, and walks over
+/// all at each signal.
 #[derive(Debug)]
 pub struct Waiters {
     _epolls: Vec<OwnedFd>,
@@ -27,7 +27,7 @@ pub struct Waiters {
 }
 
 impl Waiters {
-    /// `count` of them on `event`, by epoll.
+    /// Makes `count` waiters on `event`, by epoll.
     ///
     /// # Errors
     /// Too few descriptors, or watches (`fs.epoll.max_user_watches`).
@@ -48,7 +48,7 @@ impl Waiters {
     }
 }
 
-/// Frames that go nowhere, whose completion the driver wants to be called for.
+/// Sends frames to nowhere, and asks for a call at each completion.
 pub(super) fn call_waiters(target: &Target<'_>, count: usize) -> io::Result<()> {
     let mut kept = None;
     let mut failed = None;
@@ -62,7 +62,7 @@ pub(super) fn call_waiters(target: &Target<'_>, count: usize) -> io::Result<()> 
             None => guest.insert(target.connect(Options::default())?),
         };
         if kept.is_none() {
-            // When the switch has the counter.
+            // The switch has the counter by now.
             match Waiters::on(front.call(TRANSMIT), count) {
                 Ok(waiters) => kept = Some(waiters),
                 Err(error) => failed = Some(error),
@@ -78,7 +78,6 @@ pub(super) fn call_waiters(target: &Target<'_>, count: usize) -> io::Result<()> 
     failed.map_or(Ok(()), Err)
 }
 
-/// One frame, and an interrupt for it.
 fn send_junk(front: &mut FrontEnd) -> Result<(), FrontEndError> {
     front.in_flight(0);
     let _ = front.ring(TRANSMIT).enable_interrupts();
@@ -86,14 +85,14 @@ fn send_junk(front: &mut FrontEnd) -> Result<(), FrontEndError> {
     front.is_connected().then_some(()).ok_or(FrontEndError::NotConnected)
 }
 
-/// The counter is passed again and again, while its waiters are woken without end: a thread that listens to it
-/// waits for that.
+/// Passes the counter repeatedly while its waiters are woken without end: a thread that starts to listen to
+/// it waits.
 pub(super) fn kick_waiters(target: &Target<'_>, count: usize) -> io::Result<()> {
     pass_kicks(target, count, |kick, over| flood(kick, || over.load(Ordering::Relaxed)))
 }
 
-/// As [`Attack::KickWaiters`](super::Attack), but the counter is never signalled: the kernel walks over its waiters where
-/// an epoll that has it is put into another one.
+/// As [`Attack::KickWaiters`](super::Attack), without signals: the kernel walks over the waiters when an
+/// epoll with the counter is added to another.
 ///
 /// # Errors
 /// Too few descriptors, or watches (`fs.epoll.max_user_watches`).
@@ -101,7 +100,7 @@ pub fn silent_kick_waiters(target: &Target<'_>) -> io::Result<()> {
     pass_kicks(target, WAITERS, |_, _| ())
 }
 
-/// Passes a counter with `count` waiters until it is refused, beside `beside`, which is told when that is over.
+/// Passes a counter with `count` waiters until it is refused, while `beside` runs, whose flag then ends it.
 fn pass_kicks(
     target: &Target<'_>,
     count: usize,
@@ -147,7 +146,6 @@ fn pass_kicks(
     failed.map_or(Ok(()), Err)
 }
 
-/// Two threads kick a queue that has nothing.
 pub(super) fn kick_flood(target: &Target<'_>) -> io::Result<()> {
     target.repeat(|| {
         let front = target.connect(Options::default())?;
@@ -167,7 +165,7 @@ pub(super) fn kick_flood(target: &Target<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds to a counter until `done`, and takes off it what would fill it.
+/// Adds to a counter until `done`, and empties it when full.
 fn flood(event: &OwnedFd, done: impl Fn() -> bool) {
     while !done() {
         if rustix::io::write(event, &1u64.to_ne_bytes()).is_err() {

@@ -1,4 +1,4 @@
-//! Memory that is taken away while it is read, and memory that is not there at all.
+//! Memory that disappears while it is read, or does not exist.
 
 use super::Target;
 use crate::driver::Buffer;
@@ -10,31 +10,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
 
-/// Below this, rings and buffers of a guest stay where they are.
+/// Bytes below which the guest's rings and buffers stay.
 const KEPT: u64 = 32 << 20;
 /// Transmit queue of a guest with one queue pair.
 const TRANSMIT: usize = 1;
-/// Bytes of the frame that is sent from a hole.
+/// Length of the frame sent from a hole (bytes).
 const FRAME: u32 = 1000;
 
-/// Punches everything above its rings out of `bytes` of memory, again and again, and sends frames
-/// from there meanwhile: a thread that reads them waits until the kernel is done.
+/// Repeatedly punches out everything above the rings, and meanwhile sends frames from there: a thread that
+/// reads them waits for the kernel.
 ///
 /// # Errors
-/// Too little memory on this machine.
+/// This machine has too little memory.
 pub fn punch_holes(target: &Target<'_>, bytes: u64) -> io::Result<()> {
     punch(target, bytes, 0)
 }
 
-/// The same, of a file that has as many pages as it is long all the time: the others are behind its end.
+/// As `punch_holes`, but the file always has as many pages as its length needs: further pages are behind
+/// its end.
 ///
 /// # Errors
-/// Too little memory on this machine.
+/// This machine has too little memory.
 pub fn punch_holes_unseen(target: &Target<'_>, bytes: u64) -> io::Result<()> {
     punch(target, bytes, bytes)
 }
 
-/// Punches holes into a file with `behind` bytes of pages behind its end.
 fn punch(target: &Target<'_>, bytes: u64, behind: u64) -> io::Result<()> {
     let options = Options { memory_size: bytes, ..Options::default() };
     target.repeat(|| {
@@ -71,22 +71,22 @@ fn punch(target: &Target<'_>, bytes: u64, behind: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// A file of `bytes` without a page.
+/// Makes a file of `bytes` without a page.
 ///
 /// # Errors
-/// The kernel does not make it.
+/// The kernel refuses.
 pub fn sparse_file(bytes: u64) -> io::Result<OwnedFd> {
     let file = memfd_create("tidegate-sparse", MemfdFlags::CLOEXEC)?;
     ftruncate(&file, bytes)?;
     Ok(file)
 }
 
-/// A memory table that takes all address space the switch gives: regions of 8 TiB, then halves, as many as
-/// it maps. They stay as long as the switch lets them.
+/// Passes a table that uses all the address space that the switch gives: regions of 8 TiB, then halves.
+/// They stay as long as the switch allows.
 pub(super) fn sparse_regions(target: &Target<'_>) -> io::Result<()> {
     const LARGEST: u64 = 8 << 40;
     const SMALLEST: u64 = 1 << 20;
-    /// With that of the guest itself, as many as a message has room for.
+    /// With the guest's own region, as many as a message can carry.
     const MOST: usize = 31;
     let file = sparse_file(LARGEST)?;
     let (mut sizes, mut next) = (Vec::new(), LARGEST);
@@ -108,8 +108,8 @@ pub(super) fn sparse_regions(target: &Target<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Shares a table of the guest's own memory and, for each of `sizes`, so many bytes of `file`, each region at a
-/// guest address of its own.
+/// Passes a table of the guest's own memory and, for each of `sizes` (bytes), a region of `file` at its own
+/// guest address.
 ///
 /// # Errors
 /// The switch refused.
@@ -123,7 +123,7 @@ pub fn share_sparse(front: &mut FrontEnd, file: impl AsFd, sizes: &[u64]) -> Res
         mmap_handle: file,
     };
     let mut table = vec![region(0, memory.size(), memory.user_addr(), memory.fd().as_raw_fd())];
-    // Far above what any guest's own memory is at.
+    // Far above every guest's own memory.
     let mut at = 1 << 60;
     for &size in sizes {
         table.push(region(at, size, at, file.as_fd().as_raw_fd()));

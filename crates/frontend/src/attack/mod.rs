@@ -1,13 +1,13 @@
-//! What a front end that means harm does with the objects it shares, for tests and benchmarks.
+//! Attacks of a hostile front end with shared objects, for tests and benchmarks.
 //!
 //! ```text
 //!  Attack::run ─▶ connects to a port's socket, shares objects, makes the switch work on them,
 //!                 and connects again when it is thrown out, until it is told to stop
 //! ```
 //!
-//! - [`counters`]: event counters: waiters on them, floods of them
-//! - [`memory`]: memory with holes, and memory without end
-//! - [`sockets`]: sockets where memory is expected, and connections without end
+//! - [`counters`]: event counters with many waiters, floods of signals
+//! - [`memory`]: memory with holes, and endless memory
+//! - [`sockets`]: sockets in place of memory, and endless connections
 
 pub mod counters;
 pub mod memory;
@@ -20,22 +20,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use target::REFUSED_PAUSE;
 pub use target::{Target, dial};
 
-/// One way to do harm.
+/// One kind of attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attack {
-    /// 300,000 waiters on the counter that the switch calls the driver by.
+    /// 300,000 waiters on the call eventfd.
     CallWaiters,
-    /// The same on the counter that the driver kicks by, passed again and again.
+    /// 300,000 waiters on the kick eventfd, which is passed repeatedly.
     KickWaiters,
-    /// Memory is punched out of its file while the switch reads it.
+    /// Holes punched into the memory's file while the switch reads it.
     PunchHoles,
-    /// Regions of up to 8 TiB, in a file without pages, until no more are mapped.
+    /// Regions of up to 8 TiB, in a file without pages, until the switch maps no more.
     SparseRegions,
-    /// Sockets with data to send (SO_LINGER) where memory is expected.
+    /// Sockets with data to send (SO_LINGER) in place of memory.
     LingeringSockets,
-    /// Kicks as fast as two threads can.
+    /// Kicks at the full speed of two threads.
     KickFlood,
-    /// Connections and first messages as fast as they are taken.
+    /// Connections and first messages as fast as the switch accepts them.
     ConnectionStorm,
 }
 
@@ -51,7 +51,7 @@ impl Attack {
         Self::ConnectionStorm,
     ];
 
-    /// In a few words.
+    /// Returns a short description.
     pub fn name(self) -> &'static str {
         match self {
             Self::CallWaiters => "300,000 epoll waiters on the call eventfd",
@@ -64,11 +64,11 @@ impl Attack {
         }
     }
 
-    /// Attacks the port behind `socket` until `stop`. Counts in `steps` what it did: signals asked for,
-    /// holes punched, tables sent, sockets passed, kicks, connections.
+    /// Attacks the port behind `socket` until `stop`, and counts `steps`: requested signals, holes, tables,
+    /// sockets, kicks, connections.
     ///
     /// # Errors
-    /// This machine does not let it: too few descriptors, too little memory. What the switch refuses is no error.
+    /// This machine has too few descriptors or too little memory. A refusal by the switch is no error.
     pub fn run(self, socket: &Path, stop: &AtomicBool, steps: &AtomicU64) -> io::Result<()> {
         let target = Target { socket, stop, steps };
         match self {

@@ -1,4 +1,4 @@
-//! Descriptors that are slow to close, and connections without end.
+//! Descriptors that are slow to close, and endless connections.
 
 use super::Target;
 use crate::front_end::{FrontEndError, Options};
@@ -11,19 +11,20 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use vhost::vhost_user::message::FrontendReq;
 
-/// Bytes of a message's header.
+/// Length of a message's header (bytes).
 const HEADER: usize = 12;
 
-/// A TCP socket with more to send than its peer takes: the process that closes it last waits for so long.
+/// A TCP socket with more to send than its peer takes: closing its last descriptor waits for the linger
+/// time.
 #[derive(Debug)]
 pub struct Lingering {
     socket: Option<OwnedFd>,
-    /// Does not read.
+    /// Reads only in `read_all`.
     peer: TcpStream,
 }
 
 impl Lingering {
-    /// One that lingers for `time`.
+    /// Makes a socket that lingers for `time`.
     ///
     /// # Errors
     /// There is no loopback interface.
@@ -34,25 +35,25 @@ impl Lingering {
         sockopt::set_socket_linger(&socket, Some(time))?;
         socket.set_nonblocking(true)?;
         while socket.write(&[0; 1 << 16]).is_ok() {}
-        // Without a blocking socket close(2) does not wait.
+        // On a non-blocking socket close(2) would not wait.
         socket.set_nonblocking(false)?;
         Ok(Self { socket: Some(socket.into()), peer })
     }
 
-    /// The socket.
+    /// Returns the socket.
     ///
     /// # Panics
-    /// If it was [passed](Self::pass).
+    /// The socket was [passed](Self::pass).
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_ref().expect("not passed yet").as_fd()
     }
 
-    /// Gives the own descriptor up, while another one is on its way.
+    /// Closes the own descriptor while another is on its way.
     pub fn let_go(&mut self) {
         self.socket = None;
     }
 
-    /// Reads what was to be sent: then close(2) of the socket does not wait any more.
+    /// Reads the pending data, so that close(2) no longer waits.
     pub fn read_all(&mut self) {
         let _ = self.peer.set_read_timeout(Some(Duration::from_secs(1)));
         let _ = std::io::copy(&mut self.peer, &mut std::io::sink());
@@ -66,7 +67,7 @@ impl Lingering {
         let message = message(code, payload);
         let (header, rest) = message.split_at(HEADER);
         send_with(stream, header, &[self.fd()])?;
-        // Not the last one: that one is on its way, with a message that is not whole yet.
+        // The last descriptor is on its way, in an incomplete message.
         self.socket = None;
         let mut stream = stream;
         stream.write_all(rest)
@@ -81,13 +82,13 @@ impl Drop for Lingering {
     }
 }
 
-/// A message as it is on the socket.
+/// Returns the bytes of a message.
 pub fn message(code: FrontendReq, payload: &[u8]) -> Vec<u8> {
     let header = [u32::from(code), 1, payload.len() as u32].map(u32::to_ne_bytes).concat();
     [&header, payload].concat()
 }
 
-/// The payload of a SET_MEM_TABLE of one region of a page.
+/// Returns the payload of a SET_MEM_TABLE with one page.
 pub fn one_page() -> Vec<u8> {
     [1u64, 0, 4096, 0, 0].map(u64::to_ne_bytes).concat()
 }
@@ -95,7 +96,7 @@ pub fn one_page() -> Vec<u8> {
 /// Sends bytes with descriptors.
 ///
 /// # Errors
-/// The socket's; more than 253 descriptors.
+/// Those of the socket, or more than 253 descriptors.
 pub fn send_with(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -106,7 +107,7 @@ pub fn send_with(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_
     Ok(())
 }
 
-/// Passes such sockets as memory, and leaves their last descriptors to the switch.
+/// Passes lingering sockets as memory, and leaves their last descriptors to the switch.
 pub(super) fn lingering(target: &Target<'_>) -> io::Result<()> {
     let mut kept = Vec::new();
     target.repeat(|| {
@@ -115,7 +116,7 @@ pub(super) fn lingering(target: &Target<'_>) -> io::Result<()> {
         socket.pass(&stream, FrontendReq::SET_MEM_TABLE, &one_page())?;
         target.step();
         kept.push(socket);
-        // The peer of one that is gone takes the socket with it.
+        // Dropping a socket's peer ends the linger.
         kept.truncate(256);
         Ok(())
     });

@@ -1,4 +1,4 @@
-//! The port that an attack is aimed at.
+//! The target of an attack.
 
 use crate::front_end::{FrontEnd, FrontEndError, Options};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -14,14 +14,14 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause after the switch has refused a connection.
 pub(super) const REFUSED_PAUSE: Duration = Duration::from_millis(5);
 
-/// Whom an attack is for, and for how long.
+/// An attack's target and end.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
     /// The port's socket.
     pub socket: &'a Path,
-    /// Ends the attack.
+    /// Whether the attack must end.
     pub stop: &'a AtomicBool,
-    /// What was done so far.
+    /// Steps so far.
     pub steps: &'a AtomicU64,
 }
 
@@ -42,7 +42,7 @@ impl Target<'_> {
         self.steps.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Calls `once` until the attack is over, with a pause after each refusal by the switch.
+    /// Calls `once` until the attack ends, with a pause after each refusal.
     pub(super) fn repeat(&self, mut once: impl FnMut() -> Result<(), FrontEndError>) {
         while !self.is_over() {
             if once().is_err() {
@@ -52,11 +52,10 @@ impl Target<'_> {
     }
 }
 
-/// Connects to a port's socket, and never waits for long: neither for a switch that takes no connection, nor
-/// for its answers.
+/// Connects to a port's socket. Waits long neither to be accepted nor for answers.
 ///
 /// # Errors
-/// No process listens, or the one that listens takes no connections.
+/// No process listens, or its backlog is full.
 pub fn dial(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -1,4 +1,4 @@
-//! Buffers of a chain, and the features that change what rings mean.
+//! Chains' buffers, and the features that change the rings' meaning.
 
 pub(super) const NEXT: u16 = 1;
 
@@ -6,10 +6,10 @@ pub(super) const WRITE: u16 = 2;
 
 pub(super) const INDIRECT: u16 = 4;
 
-/// Most buffers of a chain added through an indirect table.
+/// Most buffers of a chain in an indirect table.
 pub const MAX_INDIRECT: usize = 128;
 
-/// The negotiated features that change what the rings mean.
+/// Negotiated features that change the rings' meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverFeatures {
     /// VIRTIO_F_RING_PACKED.
@@ -18,7 +18,7 @@ pub struct DriverFeatures {
     pub event_idx: bool,
     /// VIRTIO_F_INDIRECT_DESC, for [`DriverQueue::add_indirect`].
     pub indirect: bool,
-    /// VIRTIO_F_IN_ORDER: one used entry may stand for a batch, by its last chain.
+    /// VIRTIO_F_IN_ORDER: a used entry may stand for a batch, by its last chain.
     pub in_order: bool,
 }
 
@@ -29,32 +29,31 @@ pub struct Buffer {
     pub addr: u64,
     /// Length in bytes.
     pub len: u32,
-    /// For the device to write, not to read.
+    /// Whether the device writes, not reads.
     pub writable: bool,
 }
 
 impl Buffer {
-    /// A buffer the device reads.
+    /// Makes a buffer that the device reads.
     pub fn readable(addr: u64, len: u32) -> Self {
         Self { addr, len, writable: false }
     }
 
-    /// A buffer the device writes.
+    /// Makes a buffer that the device writes.
     pub fn writable(addr: u64, len: u32) -> Self {
         Self { addr, len, writable: true }
     }
 
-    /// The flags of its descriptor.
     pub(super) fn flags(self, more: bool) -> u16 {
         (if self.writable { WRITE } else { 0 }) | if more { NEXT } else { 0 }
     }
 }
 
-/// A chain that came back.
+/// A completed chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
-    /// What [`DriverQueue::add`] returned for it.
+    /// The chain's head, from [`DriverQueue::add`].
     pub head: u16,
-    /// Bytes the device says it wrote.
+    /// Bytes written, as the device reports.
     pub len: u32,
 }

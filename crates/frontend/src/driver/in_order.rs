@@ -1,4 +1,4 @@
-//! Chains in the order they were made available, for VIRTIO_F_IN_ORDER (virtio 1.2, 2.7.9 and 2.8.8).
+//! Completion in order, for VIRTIO_F_IN_ORDER (virtio 1.2, 2.7.9 and 2.8.8).
 //!
 //! ```text
 //!   add ─▶ a b c d ─▶ used: c, 0 bytes ─▶ a, b, c came back, one `take` each
@@ -7,27 +7,26 @@
 use super::Used;
 use std::collections::VecDeque;
 
-/// Chains with the device, and which of them it gave back.
+/// The chains in flight and the completed ones.
 #[derive(Debug, Default)]
 pub(super) struct InOrder {
-    /// Heads, the oldest first.
+    /// Heads, oldest first.
     given: VecDeque<u16>,
-    /// How many at the front came back.
+    /// Completed chains at the front.
     back: usize,
-    /// Bytes that the device wrote into the last of them.
+    /// Bytes that the device wrote into the last completed chain.
     len: u32,
 }
 
 impl InOrder {
-    /// A chain was made available.
     pub(super) fn add(&mut self, head: u16) {
         self.given.push_back(head);
     }
 
-    /// The device says that it used all chains up to `head`, and wrote `len` bytes into that one.
+    /// Records that the device used all chains up to `head`, with `len` bytes in the last.
     ///
     /// # Panics
-    /// If that is not in flight, or what came back before was not taken.
+    /// `head` is not in flight, or completed chains were not taken.
     pub(super) fn used_up_to(&mut self, head: u16, len: u32) {
         assert_eq!(self.back, 0, "chains that came back were not taken");
         let at = self.given.iter().position(|given| *given == head);
@@ -35,14 +34,13 @@ impl InOrder {
         (self.back, self.len) = (at + 1, len);
     }
 
-    /// The next chain that came back. Only the last of a batch has a length.
+    /// Takes the next completed chain. Only the last of a batch has a length.
     pub(super) fn take(&mut self) -> Option<Used> {
         self.back = self.back.checked_sub(1)?;
         let head = self.given.pop_front()?;
         Some(Used { head, len: if self.back == 0 { self.len } else { 0 } })
     }
 
-    /// Chains from the oldest on, up to `head`.
     pub(super) fn up_to(&self, head: u16) -> impl Iterator<Item = u16> {
         let at = self.given.iter().skip(self.back).position(|given| *given == head).map_or(0, |at| at + 1);
         self.given.iter().skip(self.back).take(at).copied()

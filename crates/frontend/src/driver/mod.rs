@@ -1,5 +1,4 @@
-//! The driver's side of a virtqueue (virtio 1.2, 2.7 and 2.8): what a guest's
-//! kernel does, for tests and benchmarks.
+//! The driver's side of a virtqueue (virtio 1.2, 2.7 and 2.8), for tests and benchmarks.
 //!
 //! ```text
 //!   add ─▶ descriptors                          device        used ─▶ reap
@@ -40,19 +39,19 @@ macro_rules! either {
 }
 
 impl DriverQueue {
-    /// Makes an empty queue of `size` entries in `memory`.
+    /// Makes an empty queue in `memory`.
     ///
     /// # Panics
-    /// If there is no such size in this layout, or the memory is full.
+    /// The layout has no such size, or the memory is full.
     pub fn new(memory: &Arc<SharedMemory>, size: u16, features: DriverFeatures) -> Self {
         Self::starting_at(memory, size, features, if features.packed { packed::FIRST } else { 0 })
     }
 
-    /// As [`new`](Self::new), from `base` on, as after a reconnection: all indices of a split
-    /// queue, or the place (bits 0 to 14) and wrap counter (bit 15) of both sides of a packed one.
+    /// As [`new`](Self::new), from `base`, as after a reconnection: all indices of a split queue, or slot
+    /// (bits 0 to 14) and wrap counter (bit 15) of both sides of a packed one.
     ///
     /// # Panics
-    /// As there, or if the ring has no such place.
+    /// As there, or an invalid slot.
     pub fn starting_at(memory: &Arc<SharedMemory>, size: u16, features: DriverFeatures, base: u16) -> Self {
         match features.packed {
             true => Self::Packed(PackedDriver::starting_at(memory, size, features, base)),
@@ -60,94 +59,94 @@ impl DriverQueue {
         }
     }
 
-    /// Entries of the ring.
+    /// Returns the entries of the ring.
     pub fn size(&self) -> u16 {
         either!(self, queue => queue.size())
     }
 
-    /// Guest address of the descriptor table or ring; [`SharedMemory::to_user`] makes it a vring
-    /// address.
+    /// Returns the guest address of the descriptor table or ring; a vring address by
+    /// [`SharedMemory::to_user`].
     pub fn desc_addr(&self) -> u64 {
         either!(self, queue => queue.desc_addr())
     }
 
-    /// Guest address of the available ring or, packed, of the driver's event suppression.
+    /// Returns the guest address of the available ring or, packed, of the driver's event suppression.
     pub fn avail_addr(&self) -> u64 {
         either!(self, queue => queue.avail_addr())
     }
 
-    /// Guest address of the used ring or, packed, of the device's event suppression.
+    /// Returns the guest address of the used ring or, packed, of the device's event suppression.
     pub fn used_addr(&self) -> u64 {
         either!(self, queue => queue.used_addr())
     }
 
-    /// Up to where the device completed, as VHOST_USER_SET_VRING_BASE says it: a device that has
-    /// nothing in flight goes on there.
+    /// Returns how far the device has completed, as for VHOST_USER_SET_VRING_BASE: a device with nothing in
+    /// flight continues there.
     pub fn base(&self) -> u32 {
         either!(self, queue => queue.base())
     }
 
-    /// Descriptors not in use.
+    /// Returns the number of descriptors not in use.
     pub fn free(&self) -> u16 {
         either!(self, queue => queue.free())
     }
 
-    /// Adds a chain of buffers, a descriptor each; returns its head (packed: its buffer id), or
-    /// `None` if too few descriptors are free. The device sees it after [`publish`](Self::publish).
+    /// Adds a chain, one descriptor per buffer. Returns its head (packed: buffer id), or `None` without
+    /// enough free descriptors. The device sees it after [`publish`](Self::publish).
     ///
     /// # Panics
-    /// Without buffers.
+    /// `buffers` is empty.
     #[inline]
     pub fn add(&mut self, buffers: &[Buffer]) -> Option<u16> {
         assert!(!buffers.is_empty(), "a chain of no buffers");
         either!(self, queue => queue.add(buffers))
     }
 
-    /// Adds a chain of buffers in an indirect table, which takes one descriptor.
+    /// Adds a chain in an indirect table, which takes one descriptor.
     ///
     /// # Panics
-    /// Without the feature, without buffers, or with more than [`MAX_INDIRECT`].
+    /// The feature was not negotiated, or there are no buffers or more than [`MAX_INDIRECT`].
     pub fn add_indirect(&mut self, buffers: &[Buffer]) -> Option<u16> {
         assert!((1..=MAX_INDIRECT).contains(&buffers.len()), "a table of {} buffers", buffers.len());
         either!(self, queue => queue.add_indirect(buffers))
     }
 
-    /// Makes one descriptor available as it is, right or wrong, at once: for tests that lie. `next`
-    /// is its buffer id in a packed ring; in a split one it is descriptor 0, whatever was there.
+    /// Makes one descriptor available at once, unchecked, for tests that lie. `next` is its buffer id in a
+    /// packed ring; a split ring uses descriptor 0.
     pub fn offer_raw(&mut self, addr: u64, len: u32, flags: u16, next: u16) {
         either!(self, queue => queue.offer_raw(addr, len, flags, next));
     }
 
-    /// Shows the device what was added; returns whether it wants to be kicked for it.
+    /// Publishes added chains to the device. Returns whether it asked for a kick.
     #[inline]
     #[must_use = "a device that asked for a kick waits for it"]
     pub fn publish(&mut self) -> bool {
         either!(self, queue => queue.publish())
     }
 
-    /// Takes the next chain the device completed.
+    /// Takes the next completed chain.
     ///
     /// # Panics
-    /// If the device completed what is not in flight: it must not, and a test wants to know.
+    /// The device completed a chain that is not in flight.
     #[inline]
     pub fn reap(&mut self) -> Option<Used> {
         either!(self, queue => queue.reap())
     }
 
-    /// Asks the device for no interrupts: the queue is polled. A hint.
+    /// Asks the device for no interrupts, as a hint: the queue is polled.
     pub fn disable_interrupts(&mut self) {
         either!(self, queue => queue.disable_interrupts());
     }
 
-    /// Asks for an interrupt at the next completion; returns whether there is one already, for
-    /// which none may come.
+    /// Asks for an interrupt at the next completion. Returns whether one has already happened, for which no
+    /// interrupt may come.
     #[must_use = "sleeping although chains came back may be for ever"]
     pub fn enable_interrupts(&mut self) -> bool {
         either!(self, queue => queue.enable_interrupts())
     }
 
-    /// Writes a descriptor as it is, right or wrong, at `index` of the table at guest address
-    /// `table`: for tests that lie. In a packed ring `next` is the buffer id.
+    /// Writes a descriptor, unchecked, into the table at guest address `table`, for tests that lie. In a
+    /// packed ring `next` is the buffer id.
     pub fn write_raw_desc(&self, table: u64, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
         either!(self, queue => queue.write_raw_desc(table, index, addr, len, flags, next));
     }

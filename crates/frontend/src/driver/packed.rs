@@ -21,7 +21,7 @@ const EVENTS_ENABLE: u16 = 0;
 const EVENTS_DISABLE: u16 = 1;
 const EVENTS_AT_PLACE: u16 = 2;
 
-/// Where a queue begins: slot 0, wrap counter 1.
+/// Start of a queue: slot 0, wrap counter 1.
 pub const FIRST: u16 = 0x8000;
 
 /// A position in the ring: descriptor slot and wrap counter.
@@ -46,13 +46,11 @@ impl RingPosition {
         if slot < size { Self { slot, ..self } } else { Self { slot: slot - size, wrap: !self.wrap } }
     }
 
-    /// The flags that make a descriptor available here.
     #[inline]
     fn available(self) -> u16 {
         if self.wrap { AVAIL } else { USED }
     }
 
-    /// The flags of a used descriptor here.
     #[inline]
     fn used(self) -> u16 {
         if self.wrap { AVAIL | USED } else { 0 }
@@ -68,30 +66,28 @@ pub struct PackedDriver {
     desc: u64,
     driver_events: u64,
     device_events: u64,
-    /// Indirect tables, one for each buffer id; none without the feature.
+    /// Guest address of the indirect tables, one per buffer id; 0 without the feature.
     tables: u64,
-    /// Where the next chain goes, and where the next used descriptor comes.
+    /// Positions of the next chain to add, and of the next used descriptor.
     avail: RingPosition,
     used: RingPosition,
-    /// Places neither taken by a chain nor by what the device has not given back.
     free: u16,
-    /// Buffer ids not in use.
+    /// Free buffer ids.
     ids: Vec<u16>,
-    /// Places of the chain in flight with each buffer id, 0 for none.
+    /// Descriptors of the chain in flight with each buffer id, 0 for none.
     places: Vec<u16>,
-    /// Of the first chain not yet shown to the device: where its flags are, and what they will be.
+    /// Slot and final flags of the first unpublished chain.
     unpublished: Option<(u16, u16)>,
-    /// Places of all chains not yet shown.
     added: u16,
     /// With VIRTIO_F_IN_ORDER: the chains in flight.
     order: InOrder,
 }
 
 impl PackedDriver {
-    /// An empty queue, both sides of which are at `base`: place and, in bit 15, wrap counter.
+    /// Makes an empty queue with both sides at `base`: slot and, in bit 15, wrap counter.
     ///
     /// # Panics
-    /// If no ring has that size or that place, or the memory is full.
+    /// Invalid size or slot, or full memory.
     pub fn starting_at(memory: &Arc<SharedMemory>, size: u16, features: DriverFeatures, base: u16) -> Self {
         assert!((1..=0x8000).contains(&size), "a packed ring of {size} entries");
         let start = RingPosition::from_bits(base);
@@ -117,7 +113,7 @@ impl PackedDriver {
             added: 0,
             order: InOrder::default(),
         };
-        // As if everything before had come back: used in the last round.
+        // Marks all descriptors as used in the last round.
         for slot in 0..size {
             let round = RingPosition { slot, wrap: if slot < start.slot { start.wrap } else { !start.wrap } };
             queue.memory.word(queue.flags_addr(slot)).store(round.used().to_le(), Ordering::Relaxed);
@@ -125,22 +121,22 @@ impl PackedDriver {
         queue
     }
 
-    /// Entries of the ring.
+    /// Returns the entries of the ring.
     pub fn size(&self) -> u16 {
         self.size
     }
 
-    /// Guest address of the descriptor ring.
+    /// Returns the guest address of the descriptor ring.
     pub fn desc_addr(&self) -> u64 {
         self.desc
     }
 
-    /// Guest address of the driver's event suppression structure.
+    /// Returns the guest address of the driver's event suppression structure.
     pub fn avail_addr(&self) -> u64 {
         self.driver_events
     }
 
-    /// Guest address of the device's event suppression structure.
+    /// Returns the guest address of the device's event suppression structure.
     pub fn used_addr(&self) -> u64 {
         self.device_events
     }
@@ -148,7 +144,7 @@ impl PackedDriver {
     /// See [`DriverQueue::base`](super::DriverQueue::base).
     ///
     /// # Panics
-    /// If the device completed what is not in flight.
+    /// The device completed a chain that is not in flight.
     pub fn base(&self) -> u32 {
         let (mut place, mut left) = (self.used, self.size - self.free);
         while left > 0 && self.is_used(place) {
@@ -163,7 +159,7 @@ impl PackedDriver {
         u32::from(place.bits()) | u32::from(place.bits()) << 16
     }
 
-    /// Descriptors not in use.
+    /// Returns the number of descriptors not in use.
     pub fn free(&self) -> u16 {
         self.free
     }
@@ -188,7 +184,7 @@ impl PackedDriver {
     /// See [`DriverQueue::add_indirect`](super::DriverQueue::add_indirect).
     ///
     /// # Panics
-    /// Without the feature.
+    /// The feature was not negotiated.
     pub fn add_indirect(&mut self, buffers: &[Buffer]) -> Option<u16> {
         assert!(self.features.indirect, "indirect descriptors were not negotiated");
         if self.free == 0 {
@@ -220,8 +216,8 @@ impl PackedDriver {
         };
         self.memory.word(self.flags_addr(slot)).store(flags.to_le(), Ordering::Release);
         let added = std::mem::take(&mut self.added);
-        // The device asks for a kick, then looks at the next descriptor; we make that available,
-        // then look whether it asked.
+        // The device enables kicks, then looks at the next descriptor; the driver makes it available, then
+        // looks for enabled kicks.
         fence(Ordering::SeqCst);
         let event = |at| u16::from_le(self.memory.word(self.device_events + at).load(Ordering::Acquire));
         match event(2) & 3 {
@@ -239,7 +235,7 @@ impl PackedDriver {
     /// See [`DriverQueue::reap`](super::DriverQueue::reap).
     ///
     /// # Panics
-    /// If the device completed what is not in flight.
+    /// The device completed a chain that is not in flight.
     #[inline]
     pub fn reap(&mut self) -> Option<Used> {
         if self.features.in_order {
@@ -250,8 +246,8 @@ impl PackedDriver {
         Some(Used { head, len })
     }
 
-    /// Completed chains that wait to be taken, of which at most `most` are counted; not with
-    /// VIRTIO_F_IN_ORDER, where one entry stands for several.
+    /// Counts completed chains, up to `most`. Not for VIRTIO_F_IN_ORDER, where one entry may stand for
+    /// several.
     pub fn completed(&self, most: u16) -> u16 {
         let (mut place, mut left, mut count) = (self.used, self.size - self.free, 0);
         while left > 0 && count < most && self.is_used(place) {
@@ -277,7 +273,7 @@ impl PackedDriver {
         Some(next)
     }
 
-    /// The next used descriptor, as it is.
+    /// Reads the next used descriptor, unchecked.
     #[inline]
     fn next_used(&self) -> Option<Used> {
         if self.free == self.size || !self.is_used(self.used) {
@@ -290,7 +286,6 @@ impl PackedDriver {
         Some(Used { head: id, len: if flags & WRITE != 0 { len } else { 0 } })
     }
 
-    /// The chain of `id` is not in flight any more.
     #[inline]
     fn free_chain(&mut self, id: u16) {
         let places = self.places_of(id);
@@ -309,7 +304,7 @@ impl PackedDriver {
     pub fn enable_interrupts(&mut self) -> bool {
         let flags = if self.features.event_idx { EVENTS_AT_PLACE } else { EVENTS_ENABLE };
         self.memory.word(self.driver_events).store(self.used.bits().to_le(), Ordering::Relaxed);
-        // Release: the device that sees the flags sees the place.
+        // Release: a device that sees the flags also sees the place.
         self.memory.word(self.driver_events + 2).store(flags.to_le(), Ordering::Release);
         fence(Ordering::SeqCst);
         self.free < self.size && self.is_used(self.used)
@@ -329,7 +324,7 @@ impl PackedDriver {
         }
     }
 
-    /// Writes a descriptor; the flags of the first of a batch wait for `publish`.
+    /// Writes a descriptor; the flags of a batch's first one wait for `publish`.
     #[inline]
     fn put(&mut self, slot: u16, head: bool, buffer: Buffer, id: u16, flags: u16) {
         let at = self.desc_at(slot);
@@ -343,7 +338,6 @@ impl PackedDriver {
         }
     }
 
-    /// Counts `places` from `avail` on as the chain of `id`.
     #[inline]
     fn take(&mut self, id: u16, places: u16) {
         if self.features.in_order {
@@ -393,7 +387,7 @@ mod tests {
         (memory, queue)
     }
 
-    /// Completes at a place as a device would, without its checks.
+    /// Completes a chain as a device does, unchecked.
     fn complete(memory: &SharedMemory, queue: &PackedDriver, place: u16, id: u16, len: u32) {
         let place = RingPosition::from_bits(place);
         let flags = place.used() | if len > 0 { WRITE } else { 0 };

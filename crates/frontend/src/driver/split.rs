@@ -25,15 +25,15 @@ pub struct SplitDriver {
     desc: u64,
     avail: u64,
     used: u64,
-    /// Indirect tables, one for each descriptor; none without the feature.
+    /// Guest address of the indirect tables, one per descriptor; 0 without the feature.
     tables: u64,
-    /// Free descriptors: a list through `next`, as long as `free`.
+    /// First free descriptor; the others follow by `next`.
     first_free: u16,
     free: u16,
     next: Vec<u16>,
     /// Descriptors of the chain in flight under each head, 0 for none.
     chain_len: Vec<u16>,
-    /// Next available entry, and up to where the device was told.
+    /// Next available index, and the published one.
     next_avail: u16,
     published: u16,
     next_used: u16,
@@ -42,10 +42,10 @@ pub struct SplitDriver {
 }
 
 impl SplitDriver {
-    /// An empty queue of `size` entries in `memory`, with all indices at `base`.
+    /// Makes an empty queue with all indices at `base`.
     ///
     /// # Panics
-    /// If the size is no power of two, or the memory is full.
+    /// The size is not a power of two, or the memory is full.
     pub fn starting_at(memory: &Arc<SharedMemory>, size: u16, features: DriverFeatures, base: u16) -> Self {
         assert!(size.is_power_of_two(), "a ring of {size} entries");
         let entries = u64::from(size);
@@ -77,27 +77,27 @@ impl SplitDriver {
         queue
     }
 
-    /// Entries of the ring.
+    /// Returns the entries of the ring.
     pub fn size(&self) -> u16 {
         self.size
     }
 
-    /// Guest address of the descriptor table.
+    /// Returns the guest address of the descriptor table.
     pub fn desc_addr(&self) -> u64 {
         self.desc
     }
 
-    /// Guest address of the available ring.
+    /// Returns the guest address of the available ring.
     pub fn avail_addr(&self) -> u64 {
         self.avail
     }
 
-    /// Guest address of the used ring.
+    /// Returns the guest address of the used ring.
     pub fn used_addr(&self) -> u64 {
         self.used
     }
 
-    /// Descriptors not in use.
+    /// Returns the number of descriptors not in use.
     pub fn free(&self) -> u16 {
         self.free
     }
@@ -128,7 +128,7 @@ impl SplitDriver {
     /// See [`DriverQueue::add_indirect`](super::DriverQueue::add_indirect).
     ///
     /// # Panics
-    /// Without the feature.
+    /// The feature was not negotiated.
     pub fn add_indirect(&mut self, buffers: &[Buffer]) -> Option<u16> {
         assert!(self.features.indirect, "indirect descriptors were not negotiated");
         if self.free == 0 {
@@ -164,7 +164,8 @@ impl SplitDriver {
         }
         self.memory.word(self.avail + 2).store(new.to_le(), Ordering::Release);
         self.published = new;
-        // The device asks for a kick, then looks at our index; we move it, then look whether it asked.
+        // The device enables kicks, then looks at the driver's index; the driver moves it, then looks for
+        // enabled kicks.
         fence(Ordering::SeqCst);
         if self.features.event_idx {
             let event = u16::from_le(self.memory.word(self.avail_event()).load(Ordering::Relaxed));
@@ -177,7 +178,7 @@ impl SplitDriver {
     /// See [`DriverQueue::reap`](super::DriverQueue::reap).
     ///
     /// # Panics
-    /// If the device completed what is not in flight.
+    /// The device completed a chain that is not in flight.
     #[inline]
     pub fn reap(&mut self) -> Option<Used> {
         let next = match self.features.in_order {
@@ -195,7 +196,7 @@ impl SplitDriver {
         Some(next)
     }
 
-    /// The next used entry, as it is.
+    /// Reads the next used entry, unchecked.
     #[inline]
     fn used_entry(&self) -> Option<Used> {
         let index = u16::from_le(self.memory.word(self.used + 2).load(Ordering::Acquire));
@@ -210,11 +211,10 @@ impl SplitDriver {
         Some(Used { head: head as u16, len })
     }
 
-    /// The chain of `head` is not in flight any more.
     #[inline]
     fn free_chain(&mut self, head: u16) {
         let count = std::mem::take(&mut self.chain_len[usize::from(head)]);
-        // The chain is still linked through `next`; put it before the free ones.
+        // The chain is still linked through `next`; it goes before the free descriptors.
         let mut last = head;
         for _ in 1..count {
             last = self.next[usize::from(last)];
@@ -261,7 +261,7 @@ impl SplitDriver {
         self.write_raw_desc(table, index, buffer.addr, buffer.len, flags, next.unwrap_or(0));
     }
 
-    /// Makes the first `count` free descriptors, from `head` to before `rest`, an available chain.
+    /// Makes an available chain of the first `count` free descriptors, `head` to before `rest`.
     fn take(&mut self, head: u16, rest: u16, count: u16) {
         if self.features.in_order {
             self.order.add(head);
@@ -293,7 +293,7 @@ mod tests {
         (memory, queue)
     }
 
-    /// Completes as a device would, without its checks.
+    /// Completes a chain as a device does, unchecked.
     fn complete(memory: &SharedMemory, queue: &SplitDriver, index: u16, head: u16, len: u32) {
         let slot = u64::from(index & (queue.size() - 1));
         memory.write(queue.used_addr() + 4 + 8 * slot, &u32::from(head).to_le_bytes());

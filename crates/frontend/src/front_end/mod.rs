@@ -1,5 +1,4 @@
-//! A synthetic guest NIC: what QEMU and the guest's driver do together, in one
-//! object.
+//! A synthetic guest NIC: QEMU's and the guest driver's work.
 //!
 //! ```text
 //!  push ─▶ tx buffers ─▶ DriverQueue ─flush, kick─▶ ┐
@@ -8,14 +7,13 @@
 //!                └── given back at once
 //! ```
 //!
-//! Frames are passed with their virtio_net_hdr of [`FrontEnd::header_len`]
-//! bytes in front. Queues are counted in pairs: transmit queue 1 is virtqueue 3.
-//! [`push`](FrontEnd::push), [`flush`](FrontEnd::flush) and
+//! Frames begin with a virtio_net_hdr of [`FrontEnd::header_len`] bytes. Queues are counted in pairs:
+//! transmit queue 1 is virtqueue 3. [`push`](FrontEnd::push), [`flush`](FrontEnd::flush), and
 //! [`receive`](FrontEnd::receive) into a kept buffer allocate nothing.
 //!
-//! - `options`: what kind of guest to be
-//! - `setup`: what the back end is told before frames go
-//! - `traffic`: frames, sent and received
+//! - `options`: features, queues and memory of a guest
+//! - `setup`: negotiation, memory and queues
+//! - `traffic`: frames in both directions
 
 mod options;
 mod setup;
@@ -41,29 +39,29 @@ use vhost::vhost_user::message::{FrontendReq, VhostUserInflight};
 use vhost::vhost_user::{Frontend, VhostUserProtocolFeatures};
 use vmm_sys_util::eventfd::EventFd;
 
-/// Why the front end cannot go on.
+/// Why the front end cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontEndError {
-    /// The socket or the memory could not be had.
+    /// The socket or the memory failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The back end refused, answered wrongly, or went away.
+    /// The back end refused, answered wrongly, or disconnected.
     #[error("{step}: {source}")]
     Protocol {
-        /// Which message.
+        /// The message.
         step: &'static str,
-        /// What the `vhost` crate says of it.
+        /// The `vhost` crate's error.
         source: vhost::Error,
     },
     /// The back end has fewer queues than wanted.
     #[error("the back end has {has} virtqueues, wanted {wanted}")]
     Queues {
-        /// GET_QUEUE_NUM.
+        /// The answer to GET_QUEUE_NUM.
         has: u64,
-        /// Two for each pair.
+        /// Two per pair.
         wanted: u64,
     },
-    /// Not connected, or not by path.
+    /// Not connected, or without a path.
     #[error("not connected")]
     NotConnected,
 }
@@ -80,14 +78,14 @@ impl<T> Step<T> for vhost::Result<T> {
     }
 }
 
-/// One connection's socket: the protocol, and the bytes.
+/// A connection's protocol and socket.
 struct BackEndSocket {
     protocol: Frontend,
     stream: UnixStream,
 }
 
 impl BackEndSocket {
-    /// Sends a message of 32-bit words that wants no reply.
+    /// Sends 32-bit words that need no reply.
     fn send_raw(&self, request: FrontendReq, payload: &[u32]) -> io::Result<()> {
         let header = [u32::from(request), 1, 4 * payload.len() as u32];
         let words = header.iter().chain(payload);
@@ -96,7 +94,7 @@ impl BackEndSocket {
     }
 }
 
-/// A guest's NIC, connected to a vhost-user back end.
+/// A guest's NIC on a vhost-user back end.
 pub struct FrontEnd {
     options: Options,
     path: Option<PathBuf>,
@@ -104,17 +102,17 @@ pub struct FrontEnd {
     link: Option<BackEndSocket>,
     features: u64,
     protocol_features: VhostUserProtocolFeatures,
-    /// What the back end said of its in-flight region, and the region.
+    /// The back end's in-flight region: answer and file.
     inflight: Option<(VhostUserInflight, File)>,
     /// Even: receive; odd: transmit. Empty before the first negotiation.
     queues: Vec<Queue>,
 }
 
 impl FrontEnd {
-    /// Connects to a back end that listens at `path` and starts all queues.
+    /// Connects to a listening back end, and starts all queues.
     ///
     /// # Errors
-    /// No connection, or a back end that does not agree.
+    /// The connection or the negotiation failed.
     pub fn connect(path: impl AsRef<Path>, options: Options) -> Result<Self> {
         let stream = UnixStream::connect(&path)?;
         let mut guest = Self::from_stream(stream, options)?;
@@ -122,14 +120,13 @@ impl FrontEnd {
         Ok(guest)
     }
 
-    /// As [`connect`](Self::connect), on a stream: one that was accepted, if
-    /// the back end is the client.
+    /// As [`connect`](Self::connect), on a stream, such as one accepted from a back end in client mode.
     ///
     /// # Errors
     /// As there.
     pub fn from_stream(stream: UnixStream, options: Options) -> Result<Self> {
         let entries = u64::from(options.queue_size);
-        // A ring with its indirect tables takes 2 KiB and some an entry.
+        // A ring with indirect tables takes little more than 2 KiB per entry.
         let queue = entries * (u64::from(options.buffer_size) + 2048 + 64) + 4096;
         let needed = (queue * u64::from(options.queue_pairs) * 2).next_multiple_of(4096);
         let size = needed.max(options.memory_size.next_multiple_of(4096));
@@ -153,19 +150,17 @@ impl FrontEnd {
         Ok(guest)
     }
 
-    /// Closes the socket and nothing else, as a guest that crashes.
+    /// Closes only the socket, as a crashing guest.
     pub fn disconnect(&mut self) {
         self.link = None;
     }
 
-    /// Disconnects, connects to the same path and starts the queues where the
-    /// back end left them: at the used index, as QEMU does, or the used place
-    /// of a packed ring. The layout of the rings stays. What was in flight
-    /// is shown again, so a back end that completed out of order completes some
-    /// of it twice, unless INFLIGHT_SHMFD tells it what.
+    /// Reconnects to the same path and starts the queues at the used index, as QEMU does, or at the used
+    /// place of a packed ring. The rings keep their layout. Chains in flight are shown again: without
+    /// INFLIGHT_SHMFD, a back end that completed out of order completes some twice.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect); without a path, not connected.
+    /// As [`connect`](Self::connect); or there is no path.
     pub fn reconnect(&mut self) -> Result<()> {
         self.disconnect();
         let path = self.path.as_ref().ok_or(FrontEndError::NotConnected)?;
@@ -199,43 +194,41 @@ impl FrontEnd {
         Ok(())
     }
 
-    /// Negotiated virtio features.
+    /// Returns the negotiated virtio features.
     pub fn features(&self) -> u64 {
         self.features
     }
 
-    /// Bytes of virtio_net_hdr in front of each frame: 12, or 10 for a legacy
-    /// driver without MRG_RXBUF.
+    /// Returns the length of the virtio_net_hdr (bytes): 12, or 10 for a legacy driver without MRG_RXBUF.
     pub fn header_len(&self) -> usize {
         if self.features & (VERSION_1 | MRG_RXBUF) != 0 { 12 } else { 10 }
     }
 
-    /// The guest's memory, for raw access.
+    /// Returns the guest's memory, for raw access.
     pub fn memory(&self) -> &Arc<SharedMemory> {
         &self.memory
     }
 
-    /// Virtqueue `index` (even: receive, odd: transmit), for tests that lie.
-    /// Reap raw chains before the next [`push`](Self::push) or
-    /// [`in_flight`](Self::in_flight) on their queue, which take what comes back
-    /// for theirs.
+    /// Returns virtqueue `index` (even: receive, odd: transmit), for tests that lie. Reap raw chains before
+    /// the next [`push`](Self::push) or [`in_flight`](Self::in_flight), which take every returned chain for
+    /// their own.
     ///
     /// # Panics
-    /// If there is no such queue.
+    /// There is no such queue.
     pub fn ring(&mut self, index: usize) -> &mut DriverQueue {
         &mut self.queues[index].ring
     }
 
-    /// Guest addresses of virtqueue `index`'s buffers.
+    /// Returns the guest addresses of a virtqueue's buffers.
     ///
     /// # Panics
-    /// If there is no such queue.
+    /// There is no such queue.
     pub fn buffers(&self, index: usize) -> Range<u64> {
         let queue = &self.queues[index];
         queue.addr(0)..queue.addr(queue.ring.size())
     }
 
-    /// Kicks virtqueue `index`, whether the back end asked for it or not.
+    /// Kicks virtqueue `index`, even unasked.
     ///
     /// # Errors
     /// The event counter is full: the back end does not read it.
@@ -243,35 +236,35 @@ impl FrontEnd {
         self.queues[index].kick.write(1)
     }
 
-    /// The counter that virtqueue `index` is kicked by.
+    /// Returns a virtqueue's kick eventfd.
     ///
     /// # Panics
-    /// If there is no such queue.
+    /// There is no such queue.
     pub fn kick_event(&self, index: usize) -> BorrowedFd<'_> {
         borrow(&self.queues[index].kick)
     }
 
-    /// The counter that the back end calls for virtqueue `index`.
+    /// Returns a virtqueue's call eventfd.
     ///
     /// # Panics
-    /// If there is no such queue.
+    /// There is no such queue.
     pub fn call(&self, index: usize) -> BorrowedFd<'_> {
         borrow(&self.queues[index].call)
     }
 
-    /// SET_VRING_KICK of virtqueue `index`, once more.
+    /// Sends SET_VRING_KICK of virtqueue `index` again.
     ///
     /// # Errors
     /// The back end refused.
     ///
     /// # Panics
-    /// If there is no such queue.
+    /// There is no such queue.
     pub fn pass_kick(&mut self, index: usize) -> Result<()> {
         let link = self.link.as_ref().ok_or(FrontEndError::NotConnected)?;
         link.protocol.set_vring_kick(index, &self.queues[index].kick).step("SET_VRING_KICK")
     }
 
-    /// Whether the back end still holds the connection.
+    /// Whether the back end keeps the connection.
     pub fn is_connected(&self) -> bool {
         let Some(link) = &self.link else { return false };
         let mut fds = [PollFd::new(&link.stream, PollFlags::RDHUP)];
@@ -279,7 +272,7 @@ impl FrontEnd {
         poll(&mut fds, Some(&now)).is_ok() && !fds[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP)
     }
 
-    /// The protocol, for single messages.
+    /// Returns the protocol, for single messages.
     ///
     /// # Errors
     /// Not connected.
@@ -288,7 +281,7 @@ impl FrontEnd {
         Ok(&mut link.protocol)
     }
 
-    /// The socket, for what no protocol allows.
+    /// Returns the socket, for tests that break the protocol.
     ///
     /// # Errors
     /// Not connected.
@@ -299,6 +292,6 @@ impl FrontEnd {
 }
 
 fn borrow(event: &EventFd) -> BorrowedFd<'_> {
-    // SAFETY: the descriptor is the counter's, which outlives this borrow.
+    // SAFETY: the counter owns the descriptor and outlives this borrow.
     unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) }
 }

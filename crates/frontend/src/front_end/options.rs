@@ -1,4 +1,4 @@
-//! What kind of guest to be: its features, queues and memory.
+//! Options of a guest.
 
 use vhost::vhost_user::VhostUserProtocolFeatures;
 
@@ -19,35 +19,34 @@ pub const IN_ORDER: u64 = 1 << 35;
 /// VIRTIO_F_RING_PACKED.
 pub const RING_PACKED: u64 = 1 << 34;
 
-/// What kind of guest to be.
+/// Features, queues and memory of a guest.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Wanted virtio features; negotiated is what the back end offers of them.
+    /// Wanted virtio features, as far as the back end offers them.
     pub features: u64,
-    /// Wanted protocol features, likewise. With CONFIGURE_MEM_SLOTS memory goes
-    /// region by region, as QEMU does it, else as one table. With INFLIGHT_SHMFD the back end's
-    /// account of what is in flight is kept, and given back when the guest reconnects.
+    /// Wanted protocol features, likewise. With CONFIGURE_MEM_SLOTS memory is passed by region, as in QEMU,
+    /// otherwise as one table. With INFLIGHT_SHMFD the back end's in-flight region is kept and passed after
+    /// a reconnection.
     pub protocol_features: VhostUserProtocolFeatures,
-    /// Queue pairs to set up.
+    /// Queue pairs.
     pub queue_pairs: u16,
-    /// Entries of each virtqueue; a power of two unless RING_PACKED is negotiated.
+    /// Entries of each virtqueue: a power of two without RING_PACKED.
     pub queue_size: u16,
-    /// Bytes of each buffer, header included: the longest frame that can be
-    /// sent, and received unless MRG_RXBUF is negotiated.
+    /// Bytes of each buffer, header included: the longest frame to send, and without MRG_RXBUF to receive.
     pub buffer_size: u32,
-    /// Bytes of guest memory; more if rings and buffers need more.
+    /// Bytes of guest memory; more if rings and buffers need it.
     pub memory_size: u64,
-    /// Whether to pass the memory on. A guest that does not sends an empty table.
+    /// Whether to pass the memory, instead of an empty table.
     pub share: bool,
-    /// Whether the memory is all there from the start.
+    /// Whether to allocate all memory first.
     pub preallocate: bool,
-    /// Whether the memory is in pages of 2 MB, where enough are free; then it is all there.
+    /// Whether to use pages of 2 MB, all allocated first, if enough are free.
     pub huge_pages: bool,
 }
 
 impl Default for Options {
-    /// One queue pair of 256 entries, buffers for a full Ethernet frame, and
-    /// the features of a modern driver with split rings and without offloads.
+    /// One queue pair of 256 entries, buffers for a full Ethernet frame, and a modern driver's features
+    /// with split rings, without offloads.
     fn default() -> Self {
         Self {
             features: VERSION_1 | MRG_RXBUF | EVENT_IDX | INDIRECT_DESC | MQ | PROTOCOL_FEATURES,

@@ -1,4 +1,4 @@
-//! What the back end is told before frames go: features, memory, queues.
+//! Negotiation, memory and queues.
 
 use super::{
     EVENT_IDX, FrontEnd, FrontEndError, IN_ORDER, INDIRECT_DESC, PROTOCOL_FEATURES, RING_PACKED, Result, Step,
@@ -11,8 +11,7 @@ use vhost::vhost_user::{VhostUserFrontend, VhostUserProtocolFeatures};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 
 impl FrontEnd {
-    /// SET_VRING_ENABLE, if protocol features were negotiated; without, a
-    /// queue runs as soon as it is started.
+    /// Sends SET_VRING_ENABLE; without protocol features a started queue runs anyway.
     ///
     /// # Errors
     /// The back end refused.
@@ -23,8 +22,8 @@ impl FrontEnd {
         self.protocol()?.set_vring_enable(index, enabled).step("SET_VRING_ENABLE")
     }
 
-    /// GET_VRING_BASE: stops virtqueue `index`; returns the next available
-    /// index the back end would have read, or both places of a packed ring.
+    /// Stops virtqueue `index` (GET_VRING_BASE). Returns the next available index, or both places of a
+    /// packed ring.
     ///
     /// # Errors
     /// The back end refused.
@@ -32,7 +31,7 @@ impl FrontEnd {
         self.protocol()?.get_vring_base(index).step("GET_VRING_BASE")
     }
 
-    /// Describes virtqueue `index` to the back end and starts it at its [base](DriverQueue::base).
+    /// Describes virtqueue `index` and starts it at its [base](DriverQueue::base).
     ///
     /// # Errors
     /// The back end refused.
@@ -53,7 +52,7 @@ impl FrontEnd {
         protocol.set_vring_num(index, ring.size()).step("SET_VRING_NUM")?;
         match u16::try_from(base) {
             Ok(base) => protocol.set_vring_base(index, base).step("SET_VRING_BASE")?,
-            // The `vhost` crate has no room for both halves of a packed ring's base.
+            // The `vhost` crate cannot send both halves of a packed ring's base.
             Err(_) => link.send_raw(FrontendReq::SET_VRING_BASE, &[index as u32, base])?,
         }
         protocol.set_vring_addr(index, &config).step("SET_VRING_ADDR")?;
@@ -61,7 +60,7 @@ impl FrontEnd {
         protocol.set_vring_kick(index, &queue.kick).step("SET_VRING_KICK")
     }
 
-    /// Passes the memory to the back end, again if it was before.
+    /// Passes the memory, also repeatedly.
     ///
     /// # Errors
     /// The back end refused.
@@ -79,7 +78,7 @@ impl FrontEnd {
         );
         let link = self.link.as_mut().ok_or(FrontEndError::NotConnected)?;
         if !share {
-            // The `vhost` crate sends no empty table.
+            // The `vhost` crate cannot send an empty table.
             return Ok(link.send_raw(FrontendReq::SET_MEM_TABLE, &[0, 0])?);
         }
         if slots {
@@ -90,7 +89,7 @@ impl FrontEnd {
         Ok(())
     }
 
-    /// Passes the back end its own account of what is in flight; asks for one first if there is none.
+    /// Passes the in-flight region, after a request for one if there is none.
     pub(super) fn share_inflight(&mut self) -> Result<()> {
         let (queues, entries) = (self.options.queue_pairs * 2, self.options.queue_size);
         let link = self.link.as_mut().ok_or(FrontEndError::NotConnected)?;
@@ -143,7 +142,7 @@ impl FrontEnd {
         let mut queue = Queue::new(&self.memory, size, features, buffer_size)?;
         if receive {
             while queue.give_buffer() {}
-            // The queue is not started yet: there is no back end to kick.
+            // There is no back end to kick yet.
             let _ = queue.ring.publish();
         }
         Ok(queue)

@@ -1,4 +1,4 @@
-//! Frames, sent and received.
+//! Sending and receiving frames.
 
 use super::{FrontEnd, MRG_RXBUF, borrow};
 use crate::driver::Buffer;
@@ -10,11 +10,11 @@ use std::time::Duration;
 const NUM_BUFFERS: usize = 10;
 
 impl FrontEnd {
-    /// Queues a frame on transmit queue `pair`, unseen until
-    /// [`flush`](Self::flush). False if all buffers are in use.
+    /// Queues a frame on transmit queue `pair` until [`flush`](Self::flush). Returns `false` without a free
+    /// buffer.
     ///
     /// # Panics
-    /// If the frame is longer than a buffer.
+    /// The frame is longer than a buffer.
     #[inline]
     pub fn push(&mut self, pair: usize, frame: &[u8]) -> bool {
         assert!(
@@ -33,45 +33,45 @@ impl FrontEnd {
         queue.add(buffer, &chain)
     }
 
-    /// Shows the back end what was pushed, and kicks it if it asked for that.
+    /// Publishes pushed frames, and kicks the back end if it asked for kicks.
     #[inline]
     pub fn flush(&mut self, pair: usize) {
         self.queues[2 * pair + 1].show();
     }
 
-    /// Sends one frame. False if all buffers are in use.
+    /// Sends one frame. Returns `false` without a free buffer.
     ///
     /// # Panics
-    /// If the frame is longer than a buffer.
+    /// The frame is longer than a buffer.
     pub fn send(&mut self, pair: usize, frame: &[u8]) -> bool {
         let sent = self.push(pair, frame);
         self.flush(pair);
         sent
     }
 
-    /// Sends frames with one notification; returns how many found a buffer.
+    /// Sends frames with one notification. Returns how many found a buffer.
     ///
     /// # Panics
-    /// If a frame is longer than a buffer.
+    /// A frame is longer than a buffer.
     pub fn send_batch<'f>(&mut self, pair: usize, frames: impl IntoIterator<Item = &'f [u8]>) -> usize {
         let sent = frames.into_iter().take_while(|frame| self.push(pair, frame)).count();
         self.flush(pair);
         sent
     }
 
-    /// Frames of transmit queue `pair` that the back end has not given back.
+    /// Counts the frames of transmit queue `pair` in the back end.
     pub fn in_flight(&mut self, pair: usize) -> usize {
         let queue = &mut self.queues[2 * pair + 1];
         queue.reap_all();
         usize::from(queue.ring.size()) - queue.free.len()
     }
 
-    /// Takes the next frame from receive queue `pair` into `frame`, header
-    /// first, merged if it came in several buffers. False if there is none.
+    /// Takes the next frame from receive queue `pair`, header first, merged from its buffers. Returns
+    /// `false` if there is none.
     ///
     /// # Panics
-    /// If the back end breaks the rules: a length beyond the buffer, or
-    /// num_buffers more than it gave back.
+    /// The back end reports a length beyond the buffer, or a num_buffers above the buffers that it gave
+    /// back.
     pub fn receive_into(&mut self, pair: usize, frame: &mut Vec<u8>) -> bool {
         let (buffer_size, mergeable) = (self.options.buffer_size, self.features & MRG_RXBUF != 0);
         let queue = &mut self.queues[2 * pair];
@@ -105,7 +105,7 @@ impl FrontEnd {
         true
     }
 
-    /// The next frame of receive queue `pair`.
+    /// Takes the next frame from receive queue `pair`.
     ///
     /// # Panics
     /// As [`receive_into`](Self::receive_into).
@@ -114,14 +114,14 @@ impl FrontEnd {
         self.receive_into(pair, &mut frame).then_some(frame)
     }
 
-    /// Sleeps until a receive queue has a frame; false after `timeout`.
+    /// Sleeps until a receive queue has a frame. Returns `false` after `timeout`.
     ///
     /// # Errors
     /// The kernel refused to wait.
     pub fn wait_receive(&mut self, timeout: Duration) -> io::Result<bool> {
         let mut ready = false;
         for queue in self.queues.iter_mut().step_by(2) {
-            // What was signalled so far is covered by looking at the ring now.
+            // The next look at the ring covers all earlier signals.
             let _ = queue.call.read();
             ready |= queue.ring.enable_interrupts();
         }

@@ -1,4 +1,4 @@
-//! What a switch that an intruder controls would try: one system call each.
+//! What an intruder in control of a switch would try: one system call each.
 
 use std::ffi::{CString, c_char};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -8,19 +8,17 @@ use std::ptr::null_mut;
 
 type Arguments = [usize; 6];
 
-/// One system call.
 pub struct Attempt {
-    /// In the words of "a compromised switch cannot ...".
+    /// Completes "a compromised switch cannot ...".
     pub name: &'static str,
-    /// The call.
     pub call: i64,
-    /// Its arguments.
     pub arguments: fn(&Held) -> Arguments,
-    /// It works where nothing forbids it, for any user: tried, so that a denial says something.
+    /// Whether any user may make the call. Such calls are first tried unconfined, so that a denial proves
+    /// something.
     pub works: bool,
 }
 
-/// What the process holds already: an intruder may have been handed it.
+/// What the process already holds, and an intruder may use.
 pub struct Held {
     pub parent: usize,
     tcp: OwnedFd,
@@ -35,19 +33,18 @@ pub struct Held {
     abstract_own: Box<libc::sockaddr_un>,
     victim: CString,
     new: CString,
-    /// Addresses of an argument vector.
     argv: Box<[usize; 3]>,
     scratch: Box<[u64; 64]>,
 }
 
 impl Held {
-    /// To be made before anything is given up.
+    /// Must run before the process gives up its rights.
     pub fn new(dir: &Path, parent: u32, port: u16) -> Self {
         let socket = |family, kind| {
             // SAFETY: a call without pointers.
             let fd = unsafe { libc::socket(family, kind, 0) };
             assert!(fd >= 0);
-            // SAFETY: a descriptor just made, not owned elsewhere.
+            // SAFETY: a new descriptor, not owned elsewhere.
             unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) }
         };
         let inet = |port: u16| libc::sockaddr_in {
@@ -57,7 +54,7 @@ impl Held {
             sin_zero: [0; 8],
         };
         let path = |name: &str| CString::new(dir.join(name).to_str().unwrap()).unwrap();
-        // SAFETY: a new private mapping; nothing existing is touched.
+        // SAFETY: a new private mapping that replaces no other.
         let page = unsafe {
             let (protection, flags) =
                 (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -87,7 +84,6 @@ impl Held {
     }
 }
 
-/// The abstract address of a process of this test (unix(7)).
 pub fn abstract_address(pid: u32) -> libc::sockaddr_un {
     let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
     for (to, from) in address.sun_path[1..].iter_mut().zip(format!("tidegate-confine-{pid:010}").bytes()) {
@@ -96,14 +92,14 @@ pub fn abstract_address(pid: u32) -> libc::sockaddr_un {
     address
 }
 
-/// Length of an [`abstract_address`]: the family, a NUL and the name.
+/// Family, NUL and name.
 pub const ABSTRACT_LEN: usize = 2 + 1 + 27;
 
-/// Makes the call; the error number where it fails.
+/// Makes the call. Returns the error number if it fails.
 pub fn make(attempt: &Attempt, held: &Held) -> Result<(), i32> {
     let [a, b, c, d, e, f] = (attempt.arguments)(held);
-    // SAFETY: pointers among the arguments lead into `held` or to static data, of the size the call
-    // reads or writes; what a successful call does to this process is what the test is about.
+    // SAFETY: pointer arguments lead into `held` or static data of the size that the call reads or writes;
+    // the effect of a successful call on this process is what the test measures.
     let result = unsafe { libc::syscall(attempt.call, a, b, c, d, e, f) };
     if result == 0 && attempt.name.starts_with("fork") {
         // SAFETY: the new process ends at once.
@@ -141,7 +137,7 @@ macro_rules! attempts {
     };
 }
 
-/// The table. Those that do not work for everybody, or would harm the host, are `false`.
+/// `false` marks calls that do not work for every user, or would harm the host.
 #[rustfmt::skip]
 pub const ATTEMPTS: &[Attempt] = attempts![
     // Files.
@@ -167,7 +163,7 @@ pub const ATTEMPTS: &[Attempt] = attempts![
     "clone a mount", false, SYS_open_tree, |h| [CWD, c"/".as_ptr(), 0];
     "open a message queue", false, SYS_mq_open, |h| [c"tidegate".as_ptr(), libc::O_RDONLY];
 
-    // The outside.
+    // Network and other IPC.
     "make an IPv4 socket", true, SYS_socket, |h| [libc::AF_INET, libc::SOCK_STREAM, 0];
     "make an IPv6 socket", true, SYS_socket, |h| [libc::AF_INET6, libc::SOCK_DGRAM, 0];
     "make a Unix socket", true, SYS_socket, |h| [libc::AF_UNIX, libc::SOCK_DGRAM, 0];
@@ -204,7 +200,7 @@ pub const ATTEMPTS: &[Attempt] = attempts![
     "queue a signal to another process", false, SYS_rt_sigqueueinfo, |h| [h.parent, 0, h.scratch()];
     "have signals sent by a socket", true, SYS_fcntl, |h| [fd(&h.unix), libc::F_SETOWN, h.parent];
 
-    // Memory that is code.
+    // Executable memory.
     "map executable memory", true, SYS_mmap, |h| [0, 4096, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, usize::MAX, 0];
     "map a program", true, SYS_mmap,
@@ -254,7 +250,6 @@ pub const ATTEMPTS: &[Attempt] = attempts![
     "change a tap", false, SYS_ioctl, |h| [0, 0x4004_54ca, h.scratch()];
 ];
 
-/// Those that only this architecture has.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 pub const OLDER: &[Attempt] = attempts![
@@ -265,11 +260,9 @@ pub const OLDER: &[Attempt] = attempts![
     "reach I/O ports", false, SYS_iopl, |h| [3];
     "change segments", false, SYS_modify_ldt, |h| [0, h.scratch(), 0];
 ];
-/// Those that only this architecture has.
 #[cfg(not(target_arch = "x86_64"))]
 pub const OLDER: &[Attempt] = &[];
 
-/// All of them.
 pub fn all() -> Vec<&'static Attempt> {
     ATTEMPTS.iter().chain(OLDER).collect()
 }

@@ -1,12 +1,12 @@
-//! A switch that an intruder controls: what it cannot do any more.
+//! What an intruder in control of a switch cannot do.
 //!
 //! ```text
 //!  this test ──frames, control socket──▶ a switch in a process of its own, confined as the real one
 //!      └──"worker 17"──▶ its stdin ──▶ attempt 17 on its worker ──▶ stdout ──"denied 1, 18 violations"
 //! ```
 //!
-//! The process is this program, started again: it has a main thread to itself, as the switch has, and
-//! calls what `tidegate switch` calls. So there is no libtest here, only its way of telling.
+//! The switch process is this program again: it needs the main thread to itself, so this test prints in
+//! libtest's format without libtest.
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -36,10 +36,9 @@ use tidegate_switch::control::{Attachment, Client};
 use tidegate_switch::server;
 use vhost::vhost_user::message::FrontendReq;
 
-/// What the process gives up; unset in the test itself.
+/// Environment variable: how the process confines itself. Unset in the test itself.
 const ROLE: &str = "TIDEGATE_TEST_CONFINE";
 
-/// Where an attempt is made.
 const THREADS: [&str; 3] = ["worker", "main", "late"];
 
 fn main() {
@@ -78,7 +77,6 @@ fn main() {
     std::process::exit(i32::from(failed > 0));
 }
 
-/// The process under test: a switch, and an intruder.
 fn be_switch(role: &str) {
     let mut words = std::env::args().skip(1);
     let mut word = || words.next().unwrap();
@@ -100,7 +98,6 @@ fn be_switch(role: &str) {
         std::thread::spawn(std::thread::park);
         return println!("{}", confine::enclose(None).unwrap_err());
     }
-    // As `tidegate switch` does it.
     let _log = tidegate_log::init(0);
     tidegate_log::hold();
     let enclosed = server::enclose(&options).unwrap();
@@ -119,12 +116,13 @@ fn be_switch(role: &str) {
         let done = match (thread, number.parse::<usize>()) {
             ("panic", _) => std::thread::spawn(|| panic!("told")).join().map_err(|_| 0),
             ("crash", _) => {
-                // SAFETY: none; that is the test.
+                // SAFETY: none: this crash is the test.
                 unsafe { std::ptr::null_mut::<u8>().write_volatile(1) };
                 Ok(())
             }
             ("clone3", _) => {
-                // SAFETY: the kernel refuses it before it reads its arguments, or for being empty.
+                // SAFETY: the kernel refuses the call before it reads the arguments, or because they are
+                // empty.
                 let result = unsafe { libc::syscall(libc::SYS_clone3, 0, 0) };
                 assert_eq!(result, -1);
                 Err(std::io::Error::last_os_error().raw_os_error().unwrap())
@@ -145,8 +143,8 @@ fn be_switch(role: &str) {
     }
 }
 
-/// What no test above makes the switch do, and what it does for inflight regions, for connections
-/// that it takes over, for guest memory that vanishes under it, and to give memory back.
+/// Makes the system calls that no test above causes but the switch needs: for inflight regions, restored
+/// connections, lost guest memory, and memory that it gives back.
 fn needed() -> std::io::Result<()> {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
     use rustix::mm::{MapFlags, ProtFlags};
@@ -155,10 +153,9 @@ fn needed() -> std::io::Result<()> {
     rustix::io::pwrite(&file, b"header", 0)?;
     fcntl_add_seals(&file, SealFlags::SHRINK)?;
     fcntl_get_seals(&file)?;
-    // Each thread goes off the CPUs that workers have.
     rustix::thread::sched_setaffinity(None, &rustix::thread::sched_getaffinity(None)?)?;
     let (protection, anywhere) = (ProtFlags::READ | ProtFlags::WRITE, std::ptr::null_mut());
-    // SAFETY: a new mapping, of which one page is replaced by an anonymous one, and unmapped again.
+    // SAFETY: replaces a page of a new mapping by an anonymous page, and unmaps the mapping.
     unsafe {
         let start = rustix::mm::mmap(anywhere, 8192, protection, MapFlags::SHARED, &file, 0)?;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
@@ -170,7 +167,7 @@ fn needed() -> std::io::Result<()> {
     a.shutdown(std::net::Shutdown::Both)?;
     std::io::Read::read_to_end(&mut b, &mut vec![])?;
     drop(b.try_clone()?);
-    // Heaps that could shrink: of threads that are there at the same time, as those of many ports are.
+    // Heaps of several threads at the same time shrink, as those of many ports do.
     let pieces = || std::hint::black_box((0..64).map(|_| vec![0u8; 64 << 10]).collect::<Vec<_>>());
     let both = std::sync::Barrier::new(3);
     std::thread::scope(|scope| {
@@ -186,7 +183,6 @@ fn needed() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Such a process, as the test sees it.
 struct Suspect {
     child: Child,
     orders: ChildStdin,
@@ -217,7 +213,6 @@ impl Suspect {
         Self { child, orders, answers, dir, _listener: listener, _abstract: abstract_listener() }
     }
 
-    /// One that runs.
     fn up(role: &str) -> Self {
         let mut suspect = Self::start(role);
         let said = suspect.line();
@@ -236,7 +231,7 @@ impl Suspect {
         self.line()
     }
 
-    /// The error number (0: it worked), and violations so far.
+    /// Returns the error number (0: success) and the violations so far.
     fn answer(&mut self, thread: &str, number: usize) -> (i32, u64) {
         let said = self.order(thread, number);
         let parsed = said.split_once(' ').and_then(|(e, n)| Some((e.parse().ok()?, n.parse().ok()?)));
@@ -251,7 +246,6 @@ impl Suspect {
         Client::connect(&self.dir.path().join("switch.sock")).unwrap()
     }
 
-    /// A guest on a port of its own.
     fn guest(&self, client: &mut Client, name: &str, n: u8) -> Guest {
         let path = self.dir.path().join(format!("{name}.sock"));
         let _ = fs::remove_file(&path);
@@ -290,9 +284,8 @@ impl Drop for Suspect {
     }
 }
 
-/// Listens at this process's abstract address, where it is not taken by another suspect's.
 fn abstract_listener() -> OwnedFd {
-    // SAFETY: plain calls with valid arguments; the descriptor is new and not owned elsewhere.
+    // SAFETY: plain calls with valid arguments; the descriptor is new, not owned elsewhere.
     unsafe {
         let fd = OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0));
         let address = abstract_address(std::process::id());
@@ -303,7 +296,6 @@ fn abstract_listener() -> OwnedFd {
     }
 }
 
-/// A frame from `a` to `b` and one back.
 #[track_caller]
 fn frames_flow(a: &mut Guest, b: &mut Guest, mark: &[u8]) {
     for (from, to) in [(0, 1), (1, 0)] {
@@ -312,17 +304,17 @@ fn frames_flow(a: &mut Guest, b: &mut Guest, mark: &[u8]) {
         guests[from].send(&frame);
         let [a, b] = guests;
         let receiver = if to == 0 { a } else { b };
-        // The announcement of a port that came up may stand before it.
+        // An announcement may come first.
         while receiver.receive() != frame {}
     }
 }
 
-/// Without this, a denial would say nothing.
+/// A denial proves nothing for a call that never works.
 fn what_is_forbidden_works_where_it_is_not() {
     let mut tried = 0;
     for (number, Attempt { name, works, .. }) in attempts::all().into_iter().enumerate() {
         if *works {
-            // A process each: many change it, or become another program.
+            // A process each: many attempts change or replace it.
             let said = Suspect::up("open").order("main", number);
             assert!(said == "0 0" || said == "escaped", "unconfined, one cannot {name}: {said}");
             tried += 1;
@@ -356,7 +348,7 @@ fn a_compromised_switch_cannot() {
     let (_, stats, _) = client.hello().unwrap();
     assert_eq!(stats.denied_calls(), expected, "what the agent is told");
 
-    // Each was logged, with the thread, until there were too many of them; and the rest was counted.
+    // The log names each violation up to a limit, then only the count.
     let told = Instant::now();
     let log = loop {
         let log = suspect.log();
@@ -376,7 +368,7 @@ fn a_compromised_switch_cannot() {
         let call = format!("denied system call {} ", attempt.call);
         match lines.iter().find(|line| line.contains(&violation)) {
             Some(line) => assert!(line.contains(&call), "{line}"),
-            // That call was told of often enough.
+            // The log already names this call often enough.
             None => assert!(calls.contains(&attempt.call), "{violation} of {call} is not told of:\n{log}"),
         }
         calls.insert(attempt.call);
@@ -385,7 +377,7 @@ fn a_compromised_switch_cannot() {
     assert!(lines.len() < 180, "{} lines of {expected}", lines.len());
 }
 
-/// Their part of docs/reliability.md.
+/// Writes the confinement part of docs/reliability.md.
 fn report(attempts: usize, wrong: &[String]) {
     let all = attempts::all();
     let named = |wanted: &[&str]| {
@@ -437,9 +429,9 @@ fn every_thread_is_confined() {
     }
 }
 
-/// Landlock's answers, one layer below the filter: EACCES for files and ports, EPERM for the rest.
+/// Landlock alone, without the filter above it, answers EACCES for files and ports, EPERM for the rest.
 fn landlock_alone_closes_files_ports_and_processes() {
-    // SAFETY: asks for the version of the interface alone (LANDLOCK_CREATE_RULESET_VERSION).
+    // SAFETY: only asks for the interface's version (LANDLOCK_CREATE_RULESET_VERSION).
     let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, 1) };
     if !tidegate_testkit::need("this kernel has no landlock", abi >= 1) {
         return;
@@ -511,7 +503,7 @@ fn ports_come_and_go_and_captures_run() {
     std::io::Read::read_to_end(&mut reader, &mut captured).unwrap();
     let found = captured.windows(8).filter(|bytes| *bytes == b"captured").count();
     assert_eq!(found, 2, "one frame each way");
-    // Nothing that it does of its own accord is denied.
+    // The filter denies none of the switch's own calls.
     assert_eq!(suspect.answer("clone3", 0).1, 0, "{}", suspect.log());
 }
 
@@ -521,7 +513,7 @@ fn what_it_needs_is_allowed() {
     assert_eq!(answer, (0, 0), "{}", suspect.log());
 }
 
-/// Without a file of /proc, and without a question to a file system that may not answer.
+/// Without files of /proc, and without calls that a file system may never answer.
 fn objects_are_told_apart() {
     let mut suspect = Suspect::up("confined");
     let mut client = suspect.client();
@@ -555,7 +547,6 @@ fn objects_are_told_apart() {
     drop(waiters);
     let (mut a, mut b) = (suspect.guest(&mut client, "a", 1), suspect.guest(&mut client, "b", 2));
     frames_flow(&mut a, &mut b, b"others");
-    // Nothing of that is denied to it.
     assert_eq!(suspect.answer("clone3", 0).1, 0, "{}", suspect.log());
 }
 

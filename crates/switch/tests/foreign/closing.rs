@@ -1,4 +1,4 @@
-//! A descriptor that takes long to close keeps only the port waiting that it came in by.
+//! A descriptor that takes long to close delays only its own port.
 
 use crate::harness::{PATIENCE, TestSwitch, contract, udp, vnic};
 use crate::pulse::Pulse;
@@ -13,15 +13,12 @@ use tidegate_switch::control::Client;
 use tidegate_switch::server::{Switch, replace, session};
 use vhost::vhost_user::message::FrontendReq;
 
-/// How long a socket lingers: longer than anything here may take.
+/// Linger time, longer than any step here.
 const LINGER: Duration = Duration::from_secs(60);
-/// What is done at once, is done in this time.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// How a front end passes a socket.
 type Pass = fn(&UnixStream, &mut Lingering);
 
-/// A port whose front end has passed a socket that lingers, in that way.
 fn hung(host: &TestSwitch, pass: impl FnOnce(&UnixStream, &mut Lingering)) -> Lingering {
     host.add(&contract(&vnic("hostile", 3, "")));
     let mut socket = Lingering::new(LINGER).unwrap();
@@ -72,7 +69,7 @@ fn a_removal_does_not_wait_for_a_socket_that_lingers() {
     }
 }
 
-/// Descriptors that no process has received yet go with the socket that they are queued on.
+/// Unreceived descriptors are closed with the socket on which they are queued.
 #[test]
 fn what_is_queued_is_closed_where_nobody_waits() {
     let host = TestSwitch::new(1);
@@ -85,15 +82,15 @@ fn what_is_queued_is_closed_where_nobody_waits() {
     host.until(|| host.port("hostile").thrown_out.contains_key("message"));
     at_once("removal, of one in the middle of a message", || host.switch.remove_port("hostile").unwrap());
 
-    // Behind one that is served, and turned away; and one that is never taken.
+    // Behind a served connection: some are turned away, others never accepted.
     host.add(&contract(&vnic("hostile", 3, "")));
     let served = FrontEnd::connect(host.socket("hostile"), Options::default()).unwrap();
     let (mut sockets, mut others) = (Vec::new(), Vec::new());
     host.until(|| {
         let mut socket = Lingering::new(LINGER).unwrap();
         let other = UnixStream::connect(host.socket("hostile")).unwrap();
-        // One that was turned away before it could send comes again. Its socket has no other descriptor: to let that go
-        // would take this thread as long as it lingers.
+        // A connection closed before the descriptor was sent is made again. `let_go` would then close the
+        // last descriptor, and block this thread for the linger time.
         if send_with(&other, &[0], &[socket.fd()]).is_ok() {
             socket.let_go();
             sockets.push(socket);
@@ -114,7 +111,6 @@ fn a_port_takes_the_next_front_end_when_the_last_one_is_closed() {
     let pulse = Pulse::start(&host);
     let mut socket = hung(&host, as_memory);
     host.until(|| host.port("hostile").closing);
-    // Others may come, and wait.
     let path = host.socket("hostile");
     let connecting = std::thread::spawn(move || FrontEnd::connect(path, Options::default()).map(drop));
     std::thread::sleep(Duration::from_millis(500));
@@ -127,7 +123,7 @@ fn a_port_takes_the_next_front_end_when_the_last_one_is_closed() {
     assert!(!host.port("hostile").closing);
 }
 
-/// Another switch goes on with what this one has, at once. Both live as long as the result.
+/// Lets a second switch continue with this one's ports. Both live as long as the result.
 pub fn upgrade(host: &TestSwitch) -> impl Sized {
     let path = host.socket("control");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -144,7 +140,6 @@ pub fn upgrade(host: &TestSwitch) -> impl Sized {
     (next, went_on)
 }
 
-/// The process that goes on waits for nothing that the other one closes.
 #[test]
 fn an_upgrade_does_not_wait_for_a_socket_that_lingers() {
     let host = TestSwitch::new(1);
@@ -161,7 +156,7 @@ fn an_upgrade_does_not_wait_for_a_socket_that_lingers() {
     }
 }
 
-/// As many as one message carries, of what is closed at once: none of them stays.
+/// As many descriptors as one message carries, all quick to close.
 #[test]
 fn descriptors_that_nobody_asked_for_are_all_closed() {
     let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();

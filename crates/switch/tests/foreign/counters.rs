@@ -1,4 +1,4 @@
-//! Event counters: only true ones are taken, and no worker waits because many threads wait for one.
+//! The switch accepts only true eventfds, and no worker waits for the many threads that wait on one.
 
 use crate::harness::{TestSwitch, contract, vnic};
 use crate::pulse::{Attacked, Pulse, keeps};
@@ -9,13 +9,14 @@ use tidegate_evidence::Connection;
 use tidegate_frontend::attack::counters::silent_kick_waiters;
 use tidegate_frontend::attack::{Attack, Target};
 
-/// What neighbours keep beside hostile counters, of what they have alone. Without a guard it is a fifth at most.
+/// Least share of frames in time beside hostile counters, relative to alone. Without a guard it is at most
+/// a fifth.
 const KEPT: f64 = 0.6;
 
 fn beside(attacked: impl Fn(PathBuf) -> Attacked) {
     let host = TestSwitch::new(1);
     let pulse = Pulse::start(&host);
-    // Each try has a port of its own: that of the last one may be in quarantine.
+    // Each try has its own port, since the last one's may be in quarantine.
     let mut tries = 0;
     keeps(&pulse, KEPT, || {
         tries += 1;
@@ -40,7 +41,7 @@ fn who_waits_for_a_kick_is_not_waited_for_by_neighbours() {
     beside(|socket| Attacked::with(Attack::KickWaiters, socket));
 }
 
-/// Never signalled, the counter is cheap for an epoll without waiters.
+/// A counter that is never signalled costs little in an epoll that has no waiters itself.
 #[test]
 fn who_waits_for_a_silent_kick_is_not_waited_for_by_neighbours() {
     let pass = |socket: PathBuf, stop: &AtomicBool, steps: &AtomicU64| {
@@ -53,7 +54,7 @@ fn who_waits_for_a_silent_kick_is_not_waited_for_by_neighbours() {
     });
 }
 
-/// Three times, and the port is apart from the others, for a time that is said, with the reason.
+/// After three events.
 #[test]
 fn a_port_is_quarantined_and_says_why() {
     let host = TestSwitch::new(1);
@@ -79,7 +80,6 @@ fn a_port_is_quarantined_and_says_why() {
     assert!(port.thrown_out.contains_key("held") || port.thrown_out.contains_key("message"), "{port:?}");
     assert_eq!(port.held.quarantines, 1);
     pulse.beats();
-    // No other port is.
     assert!(
         host.switch
             .ports()

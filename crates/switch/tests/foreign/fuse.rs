@@ -1,8 +1,8 @@
-//! A file system in a process (FUSE) of one file, which answers, or does not.
+//! A FUSE file system with one file, which answers or falls silent.
 //!
-//! A thread with descriptors of its own serves it. When the process is killed, that thread's end closes the device, and
-//! the kernel answers whatever waits. With the device among the descriptors that all threads share, threads
-//! that wait for an answer would keep it open, and never end.
+//! Its thread has its own descriptor table. When the process is killed, the end of the thread closes the
+//! device, and the kernel answers all requests. In a shared table, threads that wait for an answer would
+//! keep the device open and never end.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 
-/// What is asked (linux/fuse.h, `enum fuse_opcode`).
+/// Requests (linux/fuse.h, `enum fuse_opcode`).
 const LOOKUP: u32 = 1;
 const FORGET: u32 = 2;
 const GETATTR: u32 = 3;
@@ -24,16 +24,16 @@ const FLUSH: u32 = 25;
 const INIT: u32 = 26;
 const INTERRUPT: u32 = 36;
 
-/// How often it is looked whether it speaks again, ms.
+/// Interval of the check whether the silence is over (ms).
 const LOOK: i32 = 10;
 
-/// A mount; gone with the namespace it is in.
+/// A mount, which disappears with its mount namespace.
 pub struct Mount {
     folder: PathBuf,
     silent: Arc<AtomicBool>,
 }
 
-/// While this is there, nothing is answered. To be dropped before the mount's files are: to close one asks, too.
+/// Holds back all answers. Drop it before the mount's files, since closing a file sends a request.
 #[must_use = "it speaks again when this is dropped"]
 pub struct Silence(Arc<AtomicBool>);
 
@@ -44,7 +44,6 @@ impl Drop for Silence {
 }
 
 impl Mount {
-    /// Mounts it, and answers in a thread.
     pub fn new() -> Self {
         let folder = std::env::temp_dir().join(format!("tidegate-fuse-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -52,7 +51,7 @@ impl Mount {
         let (served, is_silent) = (folder.clone(), silent.clone());
         let (told, mounted) = channel();
         std::thread::spawn(move || {
-            // SAFETY: a plain call; this thread goes on with a copy of the descriptors.
+            // SAFETY: a plain call; this thread continues with a copy of the descriptors.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0, "{}", std::io::Error::last_os_error());
             let device = mount(&served);
             told.send(()).unwrap();
@@ -62,12 +61,11 @@ impl Mount {
         Self { folder, silent }
     }
 
-    /// The file, opened.
     pub fn file(&self) -> File {
         File::options().read(true).write(true).open(self.folder.join("memory")).unwrap()
     }
 
-    /// Answers nothing until the result is dropped; then also what it was asked meanwhile.
+    /// Holds back all answers until the result is dropped.
     pub fn fall_silent(&self) -> Silence {
         self.silent.store(true, Ordering::Relaxed);
         Silence(self.silent.clone())
@@ -78,7 +76,7 @@ impl Drop for Mount {
     fn drop(&mut self) {
         self.silent.store(false, Ordering::Relaxed);
         let target = CString::new(self.folder.to_str().unwrap()).unwrap();
-        // SAFETY: a string that ends with 0.
+        // SAFETY: the string ends with 0.
         unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
         let _ = std::fs::remove_dir(&self.folder);
     }
@@ -92,14 +90,13 @@ fn mount(folder: &Path) -> File {
     let data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
     let data = CString::new(data).unwrap();
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    // SAFETY: strings that end with 0, live for the call.
+    // SAFETY: the strings end with 0 and live during the call.
     let mounted =
         unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) };
     assert_eq!(mounted, 0, "{}", std::io::Error::last_os_error());
     device
 }
 
-/// Answers what is asked on `device` until it is unmounted; while it is silent, later.
 fn serve(device: &File, silent: &AtomicBool) {
     let (mut request, mut held_back) = (vec![0; 1 << 17], Vec::new());
     loop {
@@ -116,7 +113,7 @@ fn serve(device: &File, silent: &AtomicBool) {
     }
 }
 
-/// A `struct fuse_attr`: a folder, or a file of a MiB.
+/// Returns a `struct fuse_attr`: of a folder, or of a file of 1 MiB.
 fn attributes(node: u64) -> Vec<u8> {
     let folder = node == 1;
     let size: u64 = if folder { 0 } else { 1 << 20 };
@@ -136,7 +133,7 @@ fn answer(device: &File, request: &[u8]) {
     let [unique, node] = [8, 16].map(|at| u64::from_ne_bytes(request[at..at + 8].try_into().unwrap()));
     let (error, body) = match code {
         FORGET | INTERRUPT => return,
-        // Version 7.31, no features; 16 requests at once, writes of a page.
+        // Version 7.31, no features, 16 requests at once, writes of one page.
         INIT => {
             let half = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
             (0, [half(&[7, 31, 0, 0, 12 << 16 | 16, 4096, 1, 0]), vec![0; 32]].concat())

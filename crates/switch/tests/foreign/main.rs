@@ -1,5 +1,5 @@
-//! Objects that front ends share: what they are, how long the kernel works on them, and what it takes to close
-//! them. None of it is a neighbour's.
+//! Objects that front ends share: their kind, the kernel's work on them, the time to close them. None
+//! delays a neighbour.
 //!
 //! ```text
 //!  hostile ── counters with 300,000 waiters, memory with holes, sockets that linger ──▶ ┌────────┐
@@ -7,10 +7,10 @@
 //!                                                           in time beside it, of those in time alone
 //! ```
 //!
-//! - [`counters`]: of events
+//! - [`counters`]: event counters
 //! - [`memory`]: holes, disks, file systems of another process
-//! - [`closing`]: what takes long to close: the port, its removal, an upgrade
-//! - [`quotas`]: more than there is for one
+//! - [`closing`]: descriptors that take long to close: the port, its removal, an upgrade
+//! - [`quotas`]: front ends that exceed their share
 //! - [`pulse`]: the neighbours
 //! - [`fuse`]: a file system that does not answer
 

@@ -1,4 +1,4 @@
-//! Memory: whose pages are missing pays for it, and what is not memory is not taken.
+//! A port whose pages are missing bears the cost, and the switch refuses files that are not memory.
 
 use crate::closing::upgrade;
 use crate::fuse;
@@ -20,10 +20,9 @@ use vhost::vhost_user::VhostUserProtocolFeatures;
 use vhost::vhost_user::message::FrontendReq;
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
 
-/// Punched out at once: long enough for each hole to be an event.
+/// Bytes punched out at once: enough for each hole to be an event.
 const PUNCHED: u64 = 512 << 20;
 
-/// Sends `len` bytes that are in the guest's memory at `at`, if the ring has room.
 fn send_from(front: &mut FrontEnd, at: u64, len: usize) -> bool {
     let ring = front.ring(1);
     while ring.reap().is_some() {}
@@ -39,7 +38,7 @@ fn holes_are_punched_at_the_expense_of_whoever_punches_them() {
     punched_at_their_expense(attack::memory::punch_holes);
 }
 
-/// By its blocks the file is whole: it has others behind its end.
+/// By its block count the file has no holes: it has blocks behind its end.
 #[test]
 fn holes_that_are_hidden_are_found() {
     punched_at_their_expense(attack::memory::punch_holes_unseen);
@@ -61,14 +60,13 @@ fn punched_at_their_expense(attack: fn(&Target<'_>, u64) -> std::io::Result<()>)
     }
     let reason = host.port("hostile").held.quarantine.unwrap().reason;
     assert!(reason.contains("waited") && reason.contains("page of the guest's memory"), "{reason}");
-    // Punching goes on; no worker is held up by it any more.
     keeps(&pulse, 0.6, || pulse.in_time(Duration::from_secs(2)));
     attacked.end();
     let others = host.switch.ports().into_iter().filter(|port| port.vnic.name != "hostile");
     assert!(others.clone().all(|port| port.held.events == 0), "{:?}", others.collect::<Vec<_>>());
 }
 
-/// As QEMU's balloon does it: pages that the guest gave up are punched out, and used again when it has them back.
+/// Punches out pages that the guest gave up, and uses them again, as QEMU's balloon does.
 #[test]
 fn a_balloon_is_no_attack() {
     const ABOVE: u64 = 64 << 20;
@@ -76,7 +74,7 @@ fn a_balloon_is_no_attack() {
     let options = Options { memory_size: 256 << 20, ..ring(256) };
     let mut guest = host.guest_with(&vnic("balloon", 3, ""), options);
     let mut peer = host.guest_with(&vnic("peer", 4, ""), ring(1024));
-    // Another one punches for real, so that the worker looks for whose holes they are.
+    // A real attack, so that the worker looks for the owner of holes.
     host.add(&contract(&vnic("hostile", 5, "")));
     let punch = |socket: std::path::PathBuf, stop: &AtomicBool, steps: &std::sync::atomic::AtomicU64| {
         attack::memory::punch_holes(&Target { socket: &socket, stop, steps }, PUNCHED)
@@ -100,7 +98,7 @@ fn a_balloon_is_no_attack() {
         let (start, mut sent, mut got, mut n) = (Instant::now(), 0u64, 0, 0u64);
         let frame = with_header(12, [0; 12], &udp(peer.mac(), guest.mac(), &[7; 1000]));
         while start.elapsed() < Duration::from_secs(6) {
-            // Deflated: pages are there again, new ones, and frames are sent from them.
+            // After deflation the pages are new, and frames come from them.
             n += 1;
             let at = ABOVE + n * 4096 * 513 % (memory.size() - ABOVE - 8192);
             memory.write(at, &frame);
@@ -117,7 +115,6 @@ fn a_balloon_is_no_attack() {
     assert_eq!(host.port("peer").held.events, 0);
 }
 
-/// A worker that others keep from its CPU is late, and no port's memory is to blame.
 #[test]
 fn a_worker_without_a_cpu_blames_nobody() {
     let cpu = rustix::thread::sched_getcpu();
@@ -142,14 +139,13 @@ fn a_worker_without_a_cpu_blames_nobody() {
             std::thread::sleep(Duration::from_millis(20));
         }
     });
-    // Without the right to it, it takes turns with the worker, which is the same only slower.
+    // Without that permission the effect is the same, but slower.
     println!("the CPU is taken by a real-time thread: {}", is_realtime.recv().unwrap());
     let (start, mut n) = (Instant::now(), 0u64);
     let memory = a.front.memory().clone();
     let frame = with_header(12, [0; 12], &udp(b.mac(), a.mac(), &[7; 1000]));
     while start.elapsed() < Duration::from_secs(6) {
         n += 1;
-        // Always a page that no thread has touched, while there are some.
         let at = (8 << 20) + n * 4096 % (48 << 20);
         memory.write(at, &frame);
         send_from(&mut a.front, at, frame.len());
@@ -165,7 +161,6 @@ fn a_worker_without_a_cpu_blames_nobody() {
     }
 }
 
-/// Shares `file` beside the guest's own memory.
 fn share(front: &mut FrontEnd, file: impl AsFd, bytes: u64) -> Result<(), String> {
     let memory = front.memory().clone();
     let own = VhostUserMemoryRegionInfo {
@@ -207,24 +202,22 @@ fn on_a_disk_a_deadline_is_refused_and_others_are_carried() {
     let frame = udp(b.mac(), a.mac(), b"from a guest on a disk");
     a.send(&frame);
     while b.receive() != frame {}
-    // Neither is a deadline taken later ...
+    // The switch accepts no deadline later ...
     let limits = "tx = { max = \"10mbit\", burst = \"4kB\" }\ndeadline = \"5ms\"\nto = [\"b\"]";
     let refused =
         host.switch.set_port(contract(&vnic("a", 1, limits)), tidegate_switch::server::ports::Connect::Keep);
     assert!(refused.as_ref().is_err_and(|why| why.contains("is on a disk")), "{refused:?}");
-    // ... nor such memory where there is one.
+    // ... and no such memory on a port with a deadline.
     let mut c: Guest = host.guest(&vnic("c", 3, limits));
     assert!(share(&mut c.front, &file, 1 << 20).is_err());
     host.until(|| host.port("c").connection == Connection::Waiting);
     let why = host.port("c").last_error.unwrap();
     assert!(why.contains("is on a disk") && why.contains("deadline"), "{why}");
-    // When it has left, the contract may have one.
     drop(a);
     host.until(|| host.port("a").connection == Connection::Waiting);
     host.change(&vnic("a", 1, limits));
 }
 
-/// A file system in a process, which answers no more: neither the port nor its removal waits for it.
 #[test]
 fn memory_of_a_file_system_in_a_process_is_refused() {
     in_mounts("memory::memory_of_a_file_system_in_a_process_is_refused", || {
@@ -240,7 +233,6 @@ fn memory_of_a_file_system_in_a_process_is_refused() {
         assert!(why.contains("not memory but on FUSE"), "{why}");
         drop((front, file));
 
-        // Now it does not even say what it is.
         host.until(|| host.port("hostile").connection == Connection::Waiting);
         let mut front = FrontEnd::connect(host.socket("hostile"), Options::default()).unwrap();
         let file = fuse.file();
@@ -256,7 +248,7 @@ fn memory_of_a_file_system_in_a_process_is_refused() {
     });
 }
 
-/// A message may bring a descriptor that it has no use for. Closing it asks its file system, which is silent.
+/// A message may carry a descriptor that it does not need, and whose closing asks a silent file system.
 #[test]
 fn a_file_that_nobody_wants_keeps_neither_a_removal_nor_an_upgrade_waiting() {
     const AT_ONCE: Duration = Duration::from_secs(5);
@@ -277,11 +269,10 @@ fn a_file_that_nobody_wants_keeps_neither_a_removal_nor_an_upgrade_waiting() {
         let (removed, upgraded) = (connect("removed", 3), connect("upgraded", 4));
         let silence = fuse.fall_silent();
         for front in [&removed, &upgraded] {
-            // A region that there is not: 8 bytes of padding, then where it is.
+            // A region that does not exist: 8 bytes of padding, then its place.
             let message = message(FrontendReq::REM_MEM_REG, &[0; 40]);
             send_with(front.stream().unwrap(), &message, &[file.as_fd()]).unwrap();
         }
-        // The descriptors are received.
         host.until(|| host.port("removed").last_error.is_some() || host.port("removed").closing);
         let (switch, (done, is_done)) = (host.switch.clone(), std::sync::mpsc::channel());
         std::thread::spawn(move || done.send(switch.remove_port("removed").map(drop)));

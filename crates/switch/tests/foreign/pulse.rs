@@ -1,4 +1,4 @@
-//! Two honest guests: a frame each millisecond, and how many of them come in time.
+//! Two honest guests with a frame each millisecond, and the share of frames in time.
 
 use crate::harness::{Guest, TestSwitch, ring, udp, vnic};
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use tidegate_frontend::attack::Attack;
 
 /// Pause between two frames.
 const EVERY: Duration = Duration::from_millis(1);
-/// What comes later is not in time: far more than an ordinary loop, far less than what the attacks take.
+/// Largest delay of a frame in time: far above an ordinary loop, far below an attack's.
 const IN_TIME: Duration = Duration::from_millis(20);
 
-/// When each frame was due, and how long it took.
+/// When each frame was due, and its delay if it arrived.
 type Log = Arc<Mutex<Vec<(Instant, Option<Duration>)>>>;
 
 pub struct Pulse {
@@ -32,7 +32,6 @@ impl Pulse {
         Self { log, over, thread: Some(thread) }
     }
 
-    /// The share of frames that come in time for `time`.
     pub fn in_time(&self, time: Duration) -> f64 {
         let begin = Instant::now();
         std::thread::sleep(time);
@@ -41,7 +40,7 @@ impl Pulse {
         let log = self.log.lock().unwrap();
         let here: Vec<_> = log.iter().filter(|(due, _)| (begin..end).contains(due)).collect();
         let in_time = here.iter().filter(|(_, took)| took.is_some_and(|took| took <= IN_TIME)).count();
-        // One that was not even sent is not in time either.
+        // A frame that was not sent is not in time either.
         in_time as f64 / (time.as_micros() as f64 / EVERY.as_micros() as f64)
     }
 
@@ -74,7 +73,7 @@ fn beat(a: &mut Guest, b: &mut Guest, log: &Log, over: &AtomicBool) {
         }
         let now = Instant::now();
         b.each(|frame| {
-            // What ports announce of themselves has no number.
+            // Announcements of ports have no number.
             let Some(number) = frame.get(42..46).and_then(|bytes| bytes.try_into().ok()) else { return };
             if let Some((due, took)) = log.lock().unwrap().get_mut(u32::from_be_bytes(number) as usize) {
                 took.get_or_insert(now - *due);
@@ -85,7 +84,6 @@ fn beat(a: &mut Guest, b: &mut Guest, log: &Log, over: &AtomicBool) {
     }
 }
 
-/// An attack that goes on.
 pub struct Attacked {
     steps: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
@@ -103,7 +101,7 @@ impl Attacked {
         Self { steps, over, thread: Some(thread) }
     }
 
-    /// As [`by`](Self::by); returns when it is under way.
+    /// As [`by`](Self::by); returns after the first step.
     pub fn with(attack: Attack, socket: PathBuf) -> Self {
         let it = Self::by(move |socket, stop, steps| attack.run(&socket, stop, steps), socket);
         it.wait_for(1);
@@ -127,7 +125,7 @@ impl Attacked {
         self.steps.load(Ordering::Relaxed)
     }
 
-    /// Ends it; it must have been possible here.
+    /// Ends the attack, which this machine must have allowed.
     pub fn end(mut self) {
         self.over.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap().expect("this machine lets it attack");
@@ -141,8 +139,8 @@ impl Drop for Attacked {
     }
 }
 
-/// Neighbours have at least `kept` of what they have alone, while `beside` goes on. Measured again where this machine
-/// was busy with something else.
+/// Checks that the share in time, while `beside` runs, is at least `kept` of the share alone. Three tries,
+/// since the machine may be busy.
 #[track_caller]
 pub fn keeps(pulse: &Pulse, kept: f64, mut beside: impl FnMut() -> f64) {
     let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! More than there is for one front end is refused, and there is enough for the others.
+//! A front end's demands above its quota are refused, and enough is left for the others.
 
 use crate::harness::{TestSwitch, contract, vnic};
 use crate::pulse::{Attacked, Pulse};
@@ -20,14 +20,14 @@ fn nobody_takes_all_addresses() {
             Attacked::with(Attack::SparseRegions, host.socket(&name))
         })
         .collect();
-    // Each has as much as it gets: none gets more for a while.
+    // Waits until no attacker gets more for a while.
     let steps = || attacked.iter().map(Attacked::steps).sum::<u64>();
     let mut last = 0;
     host.until(|| {
         std::thread::sleep(Duration::from_millis(300));
         std::mem::replace(&mut last, steps()) == steps()
     });
-    // One that has 24 GiB, and one of the usual size.
+    // A guest with 24 GiB, and one of the usual size, still connect.
     let _large = {
         let mut large = host.guest(&vnic("large", 4, "")).front;
         share_sparse(&mut large, sparse_file(24 << 30).unwrap(), &[24 << 30]).unwrap();
@@ -43,7 +43,6 @@ fn nobody_takes_all_addresses() {
     attacked.into_iter().for_each(Attacked::end);
 }
 
-/// Neither more regions than a table may have, nor more than its file is long.
 #[test]
 fn regions_are_few_and_within_their_files() {
     let host = TestSwitch::new(1);
@@ -60,10 +59,10 @@ fn regions_are_few_and_within_their_files() {
     assert!(share_sparse(&mut connect(), file.as_fd(), &[8192]).is_err());
     let longer = why(None);
     assert!(longer.as_ref().unwrap().contains("of its file, which has 4096"), "{longer:?}");
-    // 16 sparse regions of a page are no attack.
+    // 16 sparse regions of a page are allowed.
     share_sparse(&mut connect(), file.as_fd(), &[4096; 16]).unwrap();
     host.until(|| host.port("hostile").connection == Connection::Waiting);
-    // Two PiB are, whatever the file says.
+    // 2 PiB are refused, whatever the file's size.
     let huge = sparse_file(2 << 50).unwrap();
     assert!(share_sparse(&mut connect(), huge.as_fd(), &[2 << 50]).is_err());
     let more = why(longer);
@@ -75,14 +74,14 @@ fn what_was_shared_is_given_back() {
     let host = TestSwitch::new(1);
     host.add(&contract(&vnic("guest", 3, "")));
     let file = sparse_file(600 << 30).unwrap();
-    // Two tables of that do not fit: each is there only when the last one is gone.
+    // Two tables of this size exceed the quota: each exists only after the last one is gone.
     for _ in 0..5 {
         let mut front = FrontEnd::connect(host.socket("guest"), Options::default()).unwrap();
         for _ in 0..3 {
             share_sparse(&mut front, file.as_fd(), &[600 << 30]).unwrap();
         }
         drop(front);
-        // Until then another one would be turned away: one at a time.
+        // A port serves one front end at a time.
         host.until(|| host.port("guest").connection == Connection::Waiting);
     }
 }

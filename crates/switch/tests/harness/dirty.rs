@@ -1,4 +1,4 @@
-//! A guest's dirty log, as its front end keeps it (vhost-user, "Migration").
+//! A guest's dirty log, on its front end's side (vhost-user, "Migration").
 
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
@@ -12,31 +12,28 @@ use vhost::{VhostBackend, VhostUserDirtyLogRegion};
 /// VHOST_F_LOG_ALL.
 const LOG_ALL: u64 = 1 << 26;
 
-/// Numbers of pages.
 pub type Pages = BTreeSet<u64>;
 
-/// A guest that can migrate.
 pub fn migrating(options: Options) -> Options {
     let more = VhostUserProtocolFeatures::LOG_SHMFD | VhostUserProtocolFeatures::RARP;
     Options { protocol_features: options.protocol_features | more, ..options }
 }
 
-/// The log.
 pub struct Log {
     pub memory: SharedMemory,
-    /// What the back end is told of its size, bytes.
+    /// Size that the front end passes to the back end (bytes).
     pub size: u64,
 }
 
 impl Log {
-    /// One that covers all of the guest's memory, or `short` bytes less of log.
+    /// Makes a log for all guest memory, less `short` bytes.
     pub fn new(front: &FrontEnd, short: u64) -> Self {
         let size = front.memory().size().div_ceil(8 * PAGE) - short;
         let memory = SharedMemory::new(0, (size as usize).next_multiple_of(PAGE as usize)).unwrap();
         Self { memory, size }
     }
 
-    /// SET_LOG_BASE.
+    /// Sends SET_LOG_BASE.
     pub fn pass(&self, front: &mut FrontEnd) -> Result<(), String> {
         let mmap_handle = self.memory.fd().as_raw_fd();
         let region = VhostUserDirtyLogRegion { mmap_size: self.size, mmap_offset: 0, mmap_handle };
@@ -44,20 +41,19 @@ impl Log {
         protocol.set_log_base(0, Some(region)).map_err(|error| error.to_string())
     }
 
-    /// SET_LOG_BASE, then LOG_ALL while the queues run, as QEMU does it.
+    /// Sends SET_LOG_BASE, then sets LOG_ALL while the queues run, as QEMU does.
     pub fn start(&self, front: &mut FrontEnd) -> Result<(), String> {
         self.pass(front)?;
         let features = front.features();
         front.protocol().unwrap().set_features(features | LOG_ALL).map_err(|error| error.to_string())
     }
 
-    /// No LOG_ALL any more.
     pub fn stop(front: &mut FrontEnd) {
         let features = front.features();
         front.protocol().unwrap().set_features(features).unwrap();
     }
 
-    /// Takes the bits away; the back end may be setting some.
+    /// Clears the bits and returns their pages; the back end may set bits at the same time.
     pub fn take(&self) -> Pages {
         let words = (0..self.memory.size() / 2).filter_map(|word| {
             let bits = self.memory.word(2 * word).swap(0, Ordering::AcqRel);
@@ -70,19 +66,16 @@ impl Log {
     }
 }
 
-/// The guest's memory as it is now.
 pub fn snapshot(front: &FrontEnd) -> Vec<u8> {
     front.memory().bytes(0, front.memory().size() as usize)
 }
 
-/// Pages that are not as they were.
 pub fn changed(before: &[u8], front: &FrontEnd) -> Pages {
     let after = snapshot(front);
     let pages = before.chunks(PAGE as usize).zip(after.chunks(PAGE as usize));
     (0..).zip(pages).filter(|(_, (before, after))| before != after).map(|(page, _)| page).collect()
 }
 
-/// Copies pages of the guest's memory, as a target is sent them.
 pub fn copy(front: &FrontEnd, pages: &Pages, to: &mut [u8]) {
     for page in pages {
         let at = (page * PAGE) as usize;

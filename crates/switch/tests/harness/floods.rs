@@ -1,23 +1,23 @@
-//! Floods that a vNIC's limit has to stand.
+//! Floods that a vNIC's limit must withstand.
 
 use super::frames::{CSUM, HOST_TSO4, Kind};
 use super::{checksum, ring, udp};
 use tidegate_frontend::front_end::Options;
 
-/// What a vNIC sends above a limit, frame after frame.
+/// What a vNIC sends above a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flood {
-    /// Long frames of one flow of UDP, which never reacts.
+    /// Long frames of one UDP flow, which never reacts.
     OneFlow,
-    /// Short frames, each of a flow of its own.
+    /// Short frames, each of its own flow.
     ManyFlows,
     /// Frames of 43 segments.
     SuperFrames,
-    /// All codes of ECN, as it comes, on protocols that have no answer to a mark.
+    /// All ECN codes in random order, on protocols that do not react to a mark.
     EcnLies,
 }
 
-/// Payload of a segment of a super-frame.
+/// Payload of a super-frame's segment (bytes).
 const SEGMENT: u16 = 1400;
 /// UDP, ICMP, GRE, SCTP.
 const PROTOCOLS: [u8; 4] = [17, 1, 47, 132];
@@ -25,7 +25,6 @@ const PROTOCOLS: [u8; 4] = [17, 1, 47, 132];
 impl Flood {
     pub const ALL: [Self; 4] = [Self::OneFlow, Self::ManyFlows, Self::SuperFrames, Self::EcnLies];
 
-    /// What its sender needs, with rings of so many entries.
     pub fn options(self, queue_size: u16) -> Options {
         let usual = ring(queue_size);
         match self {
@@ -36,7 +35,6 @@ impl Flood {
         }
     }
 
-    /// The virtio header and the bytes of its frame number `number`.
     pub fn frame(self, number: u32, to: [u8; 6], from: [u8; 6]) -> ([u8; 12], Vec<u8>) {
         let plain = |frame| ([0; 12], frame);
         match self {
@@ -60,20 +58,19 @@ impl Flood {
                 frame[24..26].fill(0);
                 let sum = checksum(&frame[14..34]);
                 frame[24..26].copy_from_slice(&sum.to_be_bytes());
-                // What was said, for the receiver.
+                // For the receiver.
                 frame[60] = code;
                 plain(frame)
             }
         }
     }
 
-    /// Checks what arrived of it.
     #[track_caller]
     pub fn check(self, frame: &[u8]) {
         assert_eq!(checksum(&frame[14..34]), 0, "the header's checksum");
         let code = frame[15] & 3;
         match self {
-            // A mark is set on what claims to bear it, and never taken away.
+            // Only ECN-capable frames get a mark, and none loses one.
             Self::EcnLies => {
                 let said = frame[60];
                 assert!(code == said || code == 3 && said != 0, "{said} became {code}");

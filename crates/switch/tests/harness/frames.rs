@@ -1,5 +1,4 @@
-//! Frames with offload requests, and what must become of them: built and
-//! checked here independently of the switch.
+//! Frames with offload requests, built and checked independently of the switch.
 
 use super::checksum;
 
@@ -20,10 +19,9 @@ pub const HOST_ECN: u64 = 1 << 13;
 pub const GUEST_USO4: u64 = 1 << 54;
 pub const GUEST_USO6: u64 = 1 << 55;
 pub const HOST_USO: u64 = 1 << 56;
-/// Everything a sender may leave to us.
+/// All offloads that a sender may leave to the switch.
 pub const SENDER: u64 = CSUM | HOST_TSO4 | HOST_TSO6 | HOST_ECN | HOST_USO;
 
-/// The fields of a virtio_net_hdr that a test looks at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     pub flags: u8,
@@ -46,7 +44,7 @@ impl Header {
         bytes
     }
 
-    /// From the header of a received frame, 10 or 12 bytes.
+    /// Reads a header of 10 or 12 bytes.
     pub fn read(bytes: &[u8]) -> Self {
         let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         Self {
@@ -60,7 +58,6 @@ impl Header {
     }
 }
 
-/// One kind of frame: IP version and L4 protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     pub v6: bool,
@@ -91,24 +88,24 @@ impl Kind {
         if self.tcp { 16 } else { 6 }
     }
 
-    /// Bytes of all headers.
+    /// Returns the length of all headers (bytes).
     pub fn headers(self) -> usize {
         self.l4() + if self.tcp { 20 } else { 8 }
     }
 
-    /// The receive features that let a super-frame of this kind through whole.
+    /// Returns the features with which a super-frame of this kind arrives whole.
     pub fn guest_features(self) -> u64 {
         GUEST_CSUM
             | match (self.tcp, self.v6) {
                 (true, false) => GUEST_TSO4,
                 (true, true) => GUEST_TSO6,
-                // What a driver accepts of UDP it accepts in both versions, or not at all.
+                // A driver accepts USO for both IP versions, or for none.
                 (false, _) => GUEST_USO4 | GUEST_USO6 | GUEST_TSO4 | GUEST_TSO6,
             }
     }
 
-    /// A frame whose L4 checksum is left to us, and its virtio header; a super-frame where the
-    /// payload is longer than `gso_size`.
+    /// Returns a frame without its L4 checksum, and its virtio header; a super-frame if the payload exceeds
+    /// `gso_size`.
     pub fn frame(self, dst: [u8; 6], src: [u8; 6], payload: &[u8], gso_size: u16) -> (Header, Vec<u8>) {
         let l4_len = self.headers() - self.l4() + payload.len();
         let mut frame = [&dst[..], &src[..]].concat();
@@ -137,7 +134,7 @@ impl Kind {
             frame.extend((l4_len as u16).to_be_bytes());
             frame.extend([0, 0]);
         }
-        // What the driver leaves: the sum of the pseudo-header.
+        // The driver writes only the sum of the pseudo-header.
         let pseudo = !checksum(&self.pseudo(&frame, l4_len));
         let at = self.l4() + self.csum_offset();
         frame[at..at + 2].copy_from_slice(&pseudo.to_be_bytes());
@@ -162,8 +159,7 @@ impl Kind {
         bytes
     }
 
-    /// Checks lengths and checksums of a frame that needs nothing more; returns TCP's sequence
-    /// number (0 for UDP) and the payload.
+    /// Checks a complete frame. Returns TCP's sequence number (0 for UDP) and the payload.
     #[track_caller]
     pub fn complete(self, frame: &[u8]) -> (u32, Vec<u8>) {
         let l4_len = frame.len() - self.l4();
@@ -172,7 +168,7 @@ impl Kind {
         self.lengths(frame)
     }
 
-    /// As [`complete`](Self::complete), of a frame whose L4 checksum is left to the receiver.
+    /// As [`complete`](Self::complete), for a frame whose L4 checksum is left to the receiver.
     #[track_caller]
     pub fn lengths(self, frame: &[u8]) -> (u32, Vec<u8>) {
         let l4_len = frame.len() - self.l4();
@@ -193,7 +189,7 @@ impl Kind {
     }
 }
 
-/// Finishes a checksum as the receiver's network stack would.
+/// Finishes a checksum as the receiver's network stack does.
 pub fn finish(header: Header, frame: &mut [u8]) {
     assert_eq!(header.flags & NEEDS_CSUM, NEEDS_CSUM);
     let start = usize::from(header.csum_start);
@@ -202,7 +198,7 @@ pub fn finish(header: Header, frame: &mut [u8]) {
     frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Bytes that are nowhere the same.
+/// Returns bytes without a repeating pattern.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! A switch takes the place of another one, in this process.
+//! Replaces one switch by another, in this process.
 
 use super::{PATIENCE, TestSwitch, contract};
 use std::collections::BTreeMap;
@@ -12,7 +12,6 @@ use tidegate_switch::server::{Switch, replace, session};
 use tidegate_switch::vhost_user::listener::Restored;
 use tidegate_switch::vhost_user::saved::{Descriptors, SavedConnection};
 
-/// Lets a switch of this process be asked at a control socket.
 pub fn control(host: &TestSwitch) -> PathBuf {
     let path = host.socket("control");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -26,7 +25,7 @@ pub fn control(host: &TestSwitch) -> PathBuf {
     path
 }
 
-/// Waits until `done`. The harness's own asks a switch for its ports, which one that has retired does not tell.
+/// As `TestSwitch::until`, but works with a switch that has retired and no longer reports its ports.
 #[track_caller]
 pub fn until(mut done: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
@@ -36,7 +35,7 @@ pub fn until(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// What a subscriber knows of connections.
+/// What a subscriber of the control socket knows of the connections.
 #[derive(Default)]
 pub struct Known {
     pub connections: BTreeMap<String, (SavedConnection, u64)>,
@@ -71,7 +70,7 @@ impl Known {
     }
 }
 
-/// The old one is quiet and stays so: as good as dead.
+/// Restores the ports in `next` while the old switch stays retired, as if dead.
 pub fn restore(next: &Arc<Switch>, path: &Path, contracts: &[String]) {
     let mut client = Client::connect(path).unwrap();
     let (_, counters, statistics) = client.hello().unwrap();
@@ -91,11 +90,11 @@ pub fn restore(next: &Arc<Switch>, path: &Path, contracts: &[String]) {
         let restored = Restored { listener: None, kept, descriptors, gate: None };
         next.set_port(vnic, Connect::Restored(Box::new(restored))).unwrap();
     }
-    // Dropped, the client would let the old one go on.
+    // Dropping the client would let the old switch continue.
     std::mem::forget(client);
 }
 
-/// As `tidegate switch --replace`, but for the last step: the old one is not to end this process.
+/// As `tidegate switch --replace`, without the last step, which would end this process.
 pub fn upgrade(next: &Arc<Switch>, path: &std::path::Path) {
     let taken = replace::prepare(next, Client::connect(path).unwrap(), None).unwrap();
     let client = taken.go_on().unwrap();

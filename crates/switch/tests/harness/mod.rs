@@ -1,4 +1,4 @@
-//! A switch in this process, synthetic guests on it, and frames for them.
+//! A switch in this process, synthetic guests on it, and their frames.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -28,18 +28,17 @@ pub mod netns;
 pub mod rate;
 pub mod report;
 
-/// Longest a test waits for anything that should happen at once.
+/// Longest wait for what should happen at once.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether guests have packed rings: those of the tests in `packed.rs` have.
+/// Whether guests have packed rings, as in `packed.rs`.
 pub fn packed() -> bool {
     env!("CARGO_CRATE_NAME") == "packed"
 }
 
-/// One switch at a time: workers and guests poll, and would measure each other.
+/// One switch at a time: workers and guests poll, and would disturb each other.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A running switch.
 pub struct TestSwitch {
     pub switch: Arc<Switch>,
     pub stats: Reader,
@@ -52,12 +51,11 @@ impl TestSwitch {
         Self::start(workers, &[], None)
     }
 
-    /// With its workers on these CPUs.
     pub fn on(workers: usize, cpus: &[usize]) -> Self {
         Self::start(workers, cpus, None)
     }
 
-    /// With workers under SCHED_FIFO at this priority, where that is granted.
+    /// Starts workers under SCHED_FIFO at this priority, if granted.
     pub fn with_priority(workers: usize, priority: Option<u8>) -> Self {
         Self::start(workers, &[], priority)
     }
@@ -88,7 +86,6 @@ impl TestSwitch {
         fd
     }
 
-    /// Makes a port and connects a guest to it.
     pub fn guest(&self, toml: &str) -> Guest {
         self.guest_with(toml, Options::default())
     }
@@ -99,7 +96,6 @@ impl TestSwitch {
         self.connect(vnic, options)
     }
 
-    /// Connects a guest to a port that is there.
     pub fn connect(&self, vnic: Vnic, mut options: Options) -> Guest {
         if packed() {
             options.features |= RING_PACKED;
@@ -110,7 +106,6 @@ impl TestSwitch {
         Guest { vnic, front }
     }
 
-    /// Changes a contract, live.
     pub fn change(&self, toml: &str) {
         self.switch.set_port(contract(toml), Connect::Keep).unwrap();
     }
@@ -139,7 +134,6 @@ impl TestSwitch {
     }
 }
 
-/// A vNIC and the guest on it.
 pub struct Guest {
     pub vnic: Vnic,
     pub front: FrontEnd,
@@ -153,20 +147,17 @@ impl Guest {
         assert!(self.front.send(0, &bytes), "transmit ring is full");
     }
 
-    /// Sends a frame where the ring has room.
     pub fn send_or_drop(&mut self, frame: &[u8]) {
         let bytes = with_header(self.front.header_len(), [0; 12], frame);
         self.front.send(0, &bytes);
     }
 
-    /// Sends a frame behind the given virtio header.
     #[track_caller]
     pub fn send_with(&mut self, header: [u8; 12], frame: &[u8]) {
         let bytes = with_header(self.front.header_len(), header, frame);
         assert!(self.front.send(0, &bytes), "transmit ring is full");
     }
 
-    /// The next frame received, without its virtio header.
     #[track_caller]
     pub fn receive(&mut self) -> Vec<u8> {
         self.receive_with_header().1
@@ -189,19 +180,19 @@ impl Guest {
         (0..usize::from(self.vnic.queues)).find_map(|pair| self.front.receive(pair))
     }
 
-    /// Everything that is there to be received.
+    /// Receives all waiting frames. Returns their number.
     pub fn drain(&mut self) -> usize {
         std::iter::from_fn(|| self.try_receive()).count()
     }
 
-    /// Everything that is there to be received; bytes of the frames.
+    /// Receives all waiting frames. Returns their bytes.
     pub fn drain_bytes(&mut self) -> u64 {
         let mut bytes = 0;
         self.each(|frame| bytes += frame.len() as u64);
         bytes
     }
 
-    /// Receives everything that is there, frame by frame, without its virtio header.
+    /// Calls `visit` with each waiting frame, without its virtio header. Returns their number.
     pub fn each(&mut self, mut visit: impl FnMut(&[u8])) -> usize {
         let (header, mut count, mut bytes) = (self.front.header_len(), 0, Vec::new());
         for pair in 0..usize::from(self.vnic.queues) {
@@ -213,12 +204,12 @@ impl Guest {
         count
     }
 
-    /// Fills the transmit ring with copies of `frame`; returns how many fitted.
+    /// Fills the transmit ring with copies of `frame`. Returns how many fitted.
     pub fn fill(&mut self, frame: &[u8]) -> usize {
         self.fill_with([0; 12], || frame.to_vec())
     }
 
-    /// As [`fill`](Self::fill), each frame made anew and behind that virtio header.
+    /// As [`fill`](Self::fill), with new frames behind `header`.
     pub fn fill_with(&mut self, header: [u8; 12], mut frame: impl FnMut() -> Vec<u8>) -> usize {
         let len = self.front.header_len();
         let room = self.ring_size() - self.front.in_flight(0);
@@ -242,13 +233,12 @@ pub fn with_header(len: usize, header: [u8; 12], frame: &[u8]) -> Vec<u8> {
     [&header[..len], frame].concat()
 }
 
-/// `name: rest of the table` as a contract on a vhost-user port; the n-th MAC for `n`.
 pub fn contract(toml: &str) -> Vnic {
     let document = tidegate_contract::parse(toml, "test").unwrap();
     document.vnics.into_iter().next().unwrap().value
 }
 
-/// A contract in segment 7 with further lines.
+/// Returns a vhost-user contract in segment 7 with the n-th MAC and further lines.
 pub fn vnic(name: &str, n: u8, lines: &str) -> String {
     format!(
         "[vnic.{name}]\nattach = {{ vhost-user = \"/tmp/unused-{name}.sock\" }}\n\
@@ -256,13 +246,12 @@ pub fn vnic(name: &str, n: u8, lines: &str) -> String {
     )
 }
 
-/// A guest with rings of so many entries.
 pub fn ring(queue_size: u16) -> Options {
     Options { queue_size, ..Options::default() }
 }
 
-/// Greedy senders and a receiver that takes all, for `time`. Each sender sends copies of its
-/// frame. Returns the bytes received from each, and how long it was in the end.
+/// Runs greedy senders with copies of their frames for `time`. Returns the bytes received from each, and
+/// the actual time.
 pub fn pump(
     time: Duration,
     senders: &mut [(&mut Guest, Vec<u8>)],
@@ -271,7 +260,7 @@ pub fn pump(
     pump_seen(time, senders, receiver, &mut Arrivals::new(0))
 }
 
-/// As [`pump`], and tells `arrivals` of each look.
+/// As [`pump`], and reports each look to `arrivals`.
 pub fn pump_seen(
     time: Duration,
     senders: &mut [(&mut Guest, Vec<u8>)],
@@ -300,8 +289,7 @@ pub fn pump_seen(
     (received, start.elapsed())
 }
 
-/// Numbered frames from one guest to another, of which none may be lost. Fewer are on the way than
-/// the receiver has buffers, however late the test's thread is with new ones.
+/// Numbered frames, none of which may be lost: fewer are on the way than the receiver has buffers.
 pub struct Stream {
     to: [u8; 6],
     from: [u8; 6],
@@ -316,7 +304,6 @@ impl Stream {
         Self { to: to.mac(), from: from.mac(), sent: 0, received: 0 }
     }
 
-    /// Sends as many as may be on the way.
     pub fn send(&mut self, sender: &mut Guest) {
         let room = sender.ring_size() - sender.front.in_flight(0);
         for _ in 0..room.min((Self::ON_THE_WAY + self.received - self.sent) as usize) {
@@ -327,7 +314,6 @@ impl Stream {
         sender.front.flush(0);
     }
 
-    /// Checks one frame of a receiver, where it is of this stream.
     #[track_caller]
     pub fn check(&mut self, frame: &[u8]) {
         if frame[6..12] == self.from {
@@ -341,10 +327,9 @@ impl Stream {
     }
 }
 
-/// Measures again, at most ten times, until what is measured is in `range`: a worker that the
-/// host took the CPU from for longer than a burst lasts does not keep a share meanwhile, and a wrong
-/// one is wrong each time. Bursts are of 20 ms and more for the same reason, and ranges wide. Not for limits,
-/// which hold always: [`rate::keeps_rate`].
+/// Measures until the value is in `range`, at most ten times. A host that takes a worker's CPU for longer
+/// than a burst spoils a share for a while; a wrong share is always wrong. So bursts are 20 ms and more,
+/// and ranges wide. Limits always hold: [`rate::keeps_rate`].
 #[track_caller]
 pub fn measured(what: &str, range: RangeInclusive<f64>, mut measure: impl FnMut() -> f64) {
     let mut seen = Vec::new();
@@ -358,13 +343,11 @@ pub fn measured(what: &str, range: RangeInclusive<f64>, mut measure: impl FnMut(
     panic!("{what}: {seen:?}, expected {range:?}");
 }
 
-/// Bytes of a rate in a time.
 pub fn bytes_in(bits_per_second: u64, time: Duration) -> f64 {
     bits_per_second as f64 / 8.0 * time.as_secs_f64()
 }
 
-/// A receiver named `c` that has used up all its buffers, since `filler` sent as many frames as
-/// it has.
+/// Connects a receiver `c` and fills its buffers with frames of `filler`.
 pub fn without_buffers(host: &TestSwitch, filler: &mut Guest) -> Guest {
     let c = host.guest_with(&vnic("c", 9, ""), ring(16));
     for n in 1..=16 {
@@ -376,7 +359,7 @@ pub fn without_buffers(host: &TestSwitch, filler: &mut Guest) -> Guest {
 
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// An IPv4 UDP frame, checksums complete (UDP checksum 0: none).
+/// Returns an IPv4 UDP frame without a UDP checksum (0).
 pub fn udp(dst: [u8; 6], src: [u8; 6], payload: &[u8]) -> Vec<u8> {
     udp_dscp(dst, src, payload, 0)
 }
@@ -396,7 +379,7 @@ pub fn udp_dscp(dst: [u8; 6], src: [u8; 6], payload: &[u8], dscp: u8) -> Vec<u8>
     frame
 }
 
-/// The Internet checksum (RFC 1071), the slow way.
+/// Returns the Internet checksum (RFC 1071).
 pub fn checksum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {

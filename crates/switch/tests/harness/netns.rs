@@ -20,40 +20,38 @@ const MOUNTS: Kind<'_> = Kind {
     user: true,
 };
 
-/// Runs `body` in a process with a network namespace of its own: this test once more, by its
-/// name. Skipped with the reason where that is forbidden, which is a failure in CI.
+/// Runs `body` in a process with its own network namespace: this test again, by its name. Skips the test if
+/// that is forbidden; in CI it fails.
 #[track_caller]
 pub fn in_namespace(name: &str, body: impl FnOnce()) {
     tidegate_testkit::in_namespace(name, NETWORK, body);
 }
 
-/// As [`in_namespace`], in a mount namespace, where file systems in processes (FUSE) can be mounted.
+/// As [`in_namespace`], in a mount namespace that allows FUSE mounts.
 #[track_caller]
 pub fn in_mounts(name: &str, body: impl FnOnce()) {
     tidegate_testkit::in_namespace(name, MOUNTS, body);
 }
 
-/// Runs `ip` with these words.
 #[track_caller]
 pub fn ip(words: &str) {
     let output = Command::new("ip").args(words.split(' ')).output().expect("ip (iproute2)");
     assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A contract as [`vnic`], on a tap of the vNIC's name.
+/// Returns a contract like [`vnic`]'s, on a tap of the vNIC's name.
 pub fn tap_vnic(name: &str, n: u8, lines: &str) -> String {
     let vhost = format!("vhost-user = \"/tmp/unused-{name}.sock\"");
     vnic(name, n, lines).replace(&vhost, &format!("tap = \"{name}\""))
 }
 
-/// Makes a port with a tap, and gives the kernel's side the address 10.0.0.n and no neighbours
-/// but those it is told of.
+/// Makes a port with a tap, 10.0.0.n on the kernel's side, without neighbours.
 pub fn tap(host: &TestSwitch, toml: &str) -> Vnic {
     let vnic = contract(toml);
     let queues = vec![open_tap(&vnic.name)];
     host.switch.set_port(vnic.clone(), Connect::Tap(queues)).unwrap();
     let (name, mac) = (&vnic.name, vnic.mac);
-    // The kernel's own talk (router solicitations, MLD) is not part of a test.
+    // Without the kernel's own frames (router solicitations, MLD).
     std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
     std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1").unwrap();
     ip(&format!("link set {name} address {mac} up"));
@@ -61,12 +59,12 @@ pub fn tap(host: &TestSwitch, toml: &str) -> Vnic {
     vnic
 }
 
-/// Tells the kernel behind tap `name` of a guest.
+/// Makes a guest known to the kernel behind tap `name`.
 pub fn neighbour(name: &str, guest: &Guest) {
     ip(&format!("neigh add 10.0.0.{} lladdr {} dev {name}", guest.mac()[5], guest.vnic.mac));
 }
 
-/// As the agent opens one: non-blocking, 12-byte virtio headers, offloads of any kernel.
+/// As the agent does: non-blocking, 12-byte virtio headers, offloads of any kernel.
 fn open_tap(name: &str) -> OwnedFd {
     const TUNSETVNETHDRSZ: u64 = 0x4004_54d8;
     let tun = File::options().read(true).write(true).open("/dev/net/tun").unwrap();
@@ -89,7 +87,7 @@ fn open_tap(name: &str) -> OwnedFd {
     tun.into()
 }
 
-/// A packet socket on tap `name`, on the kernel's side: frames with their 10-byte virtio headers.
+/// Opens a packet socket on the kernel's side of a tap; its frames have 10-byte virtio headers.
 pub fn packet_socket(name: &str) -> File {
     use std::os::fd::FromRawFd;
     let check = |result: i32| {
@@ -99,7 +97,7 @@ pub fn packet_socket(name: &str) -> File {
     let all = (libc::ETH_P_ALL as u16).to_be();
     // SAFETY: a plain call.
     let raw = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, i32::from(all)) });
-    // SAFETY: just opened, and not owned elsewhere.
+    // SAFETY: a new descriptor, not owned elsewhere.
     let socket = unsafe { File::from_raw_fd(raw) };
     let one: i32 = 1;
     // SAFETY: the option is one int, read during the call.

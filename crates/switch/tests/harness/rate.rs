@@ -1,53 +1,51 @@
-//! A rate that is kept, as the receiving guest sees it.
+//! Checks that a rate holds, as the receiving guest sees it.
 //!
 //! ```text
 //!  look: bytes that came since the last ─┬─▶ Envelope ─▶ at most, in every window however short
 //!                                        └─▶ sum of a window of a second ─▶ at least, in one of ten
 //! ```
 //!
-//! A host that takes the CPU from a worker for longer than a burst lasts spoils the rate of a window; it never makes it more.
-//! So the lower bound has to hold once, and the upper one always.
+//! A host that takes a worker's CPU for longer than a burst only lowers a window's rate. So the lower bound
+//! must hold once, and the upper bound always.
 
 use super::bytes_in;
 use std::time::Instant;
 use tidegate_contract::testing::envelope::Envelope;
 
-/// Windows until one reaches the rate.
 const WINDOWS: usize = 10;
 
-/// What one of them has to reach: a rate that is not kept is off by a half, or ten times.
+/// Share that one window must reach: a wrong rate is off by a half or more in all.
 const LEAST: f64 = 0.75;
 
-/// What is to be kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     /// Bits per second.
     pub rate: u64,
     /// Bytes.
     pub burst: u64,
-    /// The longest frame that there is, bytes on the wire.
+    /// Longest frame (bytes on the wire).
     pub frame: u64,
 }
 
 impl Limit {
-    /// Bytes that may come beyond the rate. A worker that stands still between taking frames and delivering them delivers what
-    /// was in its hands, at most a burst and a frame, just before what has conformed meanwhile, which is as much.
+    /// Returns the bytes allowed beyond the rate. A worker that stalls between taking and delivering frames
+    /// delivers the taken ones, at most a burst and a frame, just before as much that has conformed
+    /// meanwhile.
     fn most_beyond(&self) -> f64 {
         2.0 * (self.burst + self.frame) as f64
     }
 }
 
-/// What came, look by look.
 pub struct Arrivals {
     began: Instant,
-    /// When the last look began, ns.
+    /// Begin of the last look (ns).
     last: u64,
     envelope: Envelope,
     bytes: u64,
 }
 
 impl Arrivals {
-    /// Nothing came yet; it is held to `rate` bit/s.
+    /// Starts without arrivals; the limit is `rate` (bit/s).
     pub fn new(rate: u64) -> Self {
         Self { began: Instant::now(), last: 0, envelope: Envelope::new(rate), bytes: 0 }
     }
@@ -56,7 +54,7 @@ impl Arrivals {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// One look: `receive` takes the frames that are there, and says how many bytes that were on the wire.
+    /// Takes one look: `receive` returns the bytes on the wire of the waiting frames.
     pub fn look(&mut self, receive: impl FnOnce() -> u64) {
         let began = self.now();
         let bytes = receive();
@@ -68,8 +66,7 @@ impl Arrivals {
     }
 }
 
-/// Fails unless traffic that always has more to send keeps to `limit` in every window, and reaches its rate in one of those that
-/// `traffic` makes.
+/// Checks that greedy traffic keeps to `limit` in every window, and reaches its rate in one.
 #[track_caller]
 pub fn keeps_rate(what: &str, limit: Limit, mut traffic: impl FnMut(&mut Arrivals)) {
     let mut arrivals = Arrivals::new(limit.rate);

@@ -1,20 +1,19 @@
-//! What a test saw, as one part of docs/reliability.md (`make reliability`): JSON, where `TIDEGATE_REPORT`
-//! says.
+//! A test's results as a part of docs/reliability.md (`make reliability`): JSON, in the file that
+//! `TIDEGATE_REPORT` names.
 
 use serde_json::{Value, json};
 use std::process::Command;
 
-/// One line of the part's table.
 pub fn row(measure: String, asked: &str, seen: String, kept: bool) -> Value {
     json!({ "measure": measure, "asked": asked, "seen": seen, "verdict": if kept { "kept" } else { "missed" } })
 }
 
-/// As [`row`], where nothing was asked.
+/// As [`row`], for a result without a requirement.
 pub fn info(measure: String, seen: String) -> Value {
     json!({ "measure": measure, "asked": "", "seen": seen, "verdict": "info" })
 }
 
-/// Writes the part `name`, which the test of the same or another name measures, if TIDEGATE_REPORT asks for it.
+/// Writes the part `name`, measured by `test`, if TIDEGATE_REPORT is set.
 pub fn write(name: &str, test: &str, rows: &[Value], notes: &[&str]) {
     let Some(path) = std::env::var_os("TIDEGATE_REPORT") else { return };
     let said = |program: &str, args: &[&str]| {

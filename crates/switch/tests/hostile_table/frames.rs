@@ -1,4 +1,4 @@
-//! What can be wrong with a frame: its own headers, and the one that virtio puts in front.
+//! Faults of a frame: in its own headers, and in the virtio header.
 
 use crate::harness::frames::{Header, Kind, NEEDS_CSUM, SENDER, TCPV4};
 use crate::harness::{udp_dscp, vnic, with_header};
@@ -26,21 +26,18 @@ fn send(scene: &mut Scene, header: [u8; 12], frame: &[u8]) -> Kept {
     Box::new(front)
 }
 
-/// A super-frame whose virtio header says something else.
 fn super_frame(scene: &mut Scene, lie: impl FnOnce(&mut Header)) -> Kept {
     let (mut header, frame) = TCP.frame(scene.peer.mac(), scene.vnic.mac.0, &[1; 20_000], 1000);
     lie(&mut header);
     send(scene, header.bytes(0), &frame)
 }
 
-/// An honest UDP frame with bytes changed.
 fn changed(scene: &mut Scene, change: impl FnOnce(&mut Vec<u8>)) -> Kept {
     let mut frame = scene.frame(&[1; 100]);
     change(&mut frame);
     send(scene, [0; 12], &frame)
 }
 
-/// Puts the liar's own contract back.
 struct Restricted(Arc<Switch>, Vnic);
 
 impl Drop for Restricted {
@@ -49,7 +46,6 @@ impl Drop for Restricted {
     }
 }
 
-/// Frames of a liar whose contract names prefixes.
 fn restricted(scene: &mut Scene, frames: &[Vec<u8>]) -> Kept {
     scene.host.change(&vnic("liar", 3, "allowed = { prefixes = [\"10.0.0.0/24\", \"2001:db8::/32\"] }"));
     let mut front = scene.connect_with(Options { queue_size: 256, ..Options::default() });
@@ -59,7 +55,6 @@ fn restricted(scene: &mut Scene, frames: &[Vec<u8>]) -> Kept {
     Box::new((front, Restricted(scene.host.switch.clone(), scene.vnic.clone())))
 }
 
-/// A UDP frame of the liar's, with other ports.
 fn ports(scene: &Scene, from: u16, to: u16) -> Vec<u8> {
     let mut frame = scene.frame(&[1; 100]);
     frame[34..36].copy_from_slice(&from.to_be_bytes());
@@ -67,7 +62,6 @@ fn ports(scene: &Scene, from: u16, to: u16) -> Vec<u8> {
     frame
 }
 
-/// An IPv6 frame of the liar's: source, next header, all behind the IPv6 header.
 fn six(scene: &Scene, source: &str, next: u8, payload: &[u8]) -> Vec<u8> {
     let address = |text: &str| text.parse::<Ipv6Addr>().unwrap().octets();
     let mut frame = [&scene.peer.mac()[..], &scene.vnic.mac.0, &[0x86, 0xdd, 0x60, 0, 0, 0]].concat();

@@ -1,4 +1,4 @@
-//! Every way a front end can lie, by name: what it costs, and that it costs no other port anything.
+//! Every way in which a front end can lie, by name: what it costs, and that it costs other ports nothing.
 //!
 //! ```text
 //!  liar ──── one lie after the other ───▶ ┌────────┐ ──▶ its frame, or its connection; counted
@@ -6,13 +6,13 @@
 //!  a ══ numbered frames, deadline ══════▶ └────────┘ ══▶ b: none lost, none late for it
 //! ```
 //!
-//! The neighbours' frames go on all the time, in a thread of their own. A table of the outcomes is
-//! printed (`-- --nocapture`); as JSON it goes to the file that `TIDEGATE_REPORT` names.
+//! The neighbours' frames never stop. The test prints a table of the outcomes (`-- --nocapture`), as JSON
+//! into the file that `TIDEGATE_REPORT` names.
 //!
 //! - [`rings`]: descriptors and indices
 //! - [`frames`]: headers of frames and of virtio
-//! - [`memory`]: tables and files
-//! - [`messages`]: the socket
+//! - [`memory`]: memory tables and files
+//! - [`messages`]: messages on the socket
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -33,14 +33,13 @@ use std::time::{Duration, Instant};
 use tidegate_evidence::Connection;
 use tidegate_switch::control::PortStatus;
 
-/// How long a port that keeps its connection is given to lose it.
+/// Time in which a port must keep its connection.
 const MOMENT: Duration = Duration::from_millis(20);
 
 fn cases() -> Vec<Case> {
     [rings::cases(), frames::cases(), memory::cases(), messages::cases()].concat()
 }
 
-/// What one lie did.
 struct Outcome {
     name: &'static str,
     layout: &'static str,
@@ -48,7 +47,6 @@ struct Outcome {
     reason: String,
 }
 
-/// Lies, and finds out what came of it.
 fn outcome(scene: &mut Scene, case: &Case, neighbours: &Neighbours) -> Outcome {
     let before = scene.liar();
     let drops = scene.drops();
@@ -83,7 +81,6 @@ fn outcome(scene: &mut Scene, case: &Case, neighbours: &Neighbours) -> Outcome {
     Outcome { name: case.name, layout, cost, reason }
 }
 
-/// No front end was thrown out; those that are connected stay so.
 fn stays_up(scene: &Scene, case: &Case, before: &PortStatus) {
     let start = Instant::now();
     while start.elapsed() < MOMENT {
@@ -93,7 +90,6 @@ fn stays_up(scene: &Scene, case: &Case, before: &PortStatus) {
     }
 }
 
-/// The cases on a switch of so many workers, with split or packed rings.
 fn run(workers: usize, packed: bool, outcomes: &mut Vec<Outcome>) -> serde_json::Value {
     let mut failed = Vec::new();
     let host = TestSwitch::new(workers);
@@ -104,7 +100,7 @@ fn run(workers: usize, packed: bool, outcomes: &mut Vec<Outcome>) -> serde_json:
         if matches!((case.layout, packed), (Layout::Split, true) | (Layout::Packed, false)) {
             continue;
         }
-        // All that fail are named, not the first one alone.
+        // Names all failing cases, not only the first.
         match catch_unwind(AssertUnwindSafe(|| outcome(&mut scene, case, &neighbours))) {
             Ok(outcome) => outcomes.push(outcome),
             Err(_) => failed.push(format!("{} ({workers} workers)", case.name)),

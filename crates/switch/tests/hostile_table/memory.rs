@@ -1,4 +1,4 @@
-//! What a front end can do to the memory it shares.
+//! What a front end can do to the memory that it shares.
 
 use crate::harness::{udp, with_header};
 use crate::scene::{
@@ -21,7 +21,7 @@ fn roomy() -> Options {
     Options { memory_size: 16 << 20, queue_size: 64, ..Options::default() }
 }
 
-/// `size` bytes at guest address `at`, which are `offset` bytes into the file of `memory`.
+/// Describes `size` bytes at guest address `at`, at `offset` in the file of `memory`.
 fn region(memory: &SharedMemory, at: u64, offset: u64, size: u64) -> VhostUserMemoryRegionInfo {
     VhostUserMemoryRegionInfo {
         guest_phys_addr: at,
@@ -32,7 +32,7 @@ fn region(memory: &SharedMemory, at: u64, offset: u64, size: u64) -> VhostUserMe
     }
 }
 
-/// Fills the transmit ring, and says another memory table while the switch works on it.
+/// Fills the transmit ring, and passes another table while the switch works on it.
 fn table(
     scene: &mut Scene,
     regions: impl FnOnce(&SharedMemory) -> Vec<VhostUserMemoryRegionInfo>,
@@ -41,13 +41,12 @@ fn table(
     let frame = with_header(12, [0; 12], &scene.frame(&[1; 1000]));
     front.send_batch(0, std::iter::repeat_n(&frame[..], 64));
     let regions = regions(&front.memory().clone());
-    // Whether it is accepted is seen by what it costs.
+    // The case's cost shows whether it is accepted.
     let _ = front.protocol().unwrap().set_mem_table(&regions);
     front
 }
 
-/// Offers a buffer of `len` bytes that ends a page after the rings do, to send or to receive into,
-/// and takes that page away. What is before `len` less the page is still there.
+/// Offers a buffer to send or receive, and truncates the file after the buffer's first `still_there` bytes.
 fn cut_buffer(scene: &mut Scene, queue: usize, still_there: u64) -> Kept {
     let mut front = scene.connect_with(Options { queue_size: 16, ..roomy() });
     if queue == 0 {
@@ -72,7 +71,6 @@ fn cut_buffer(scene: &mut Scene, queue: usize, still_there: u64) -> Kept {
     Box::new(front)
 }
 
-/// Takes all of it away while frames are sent and received.
 fn cut_all(scene: &mut Scene, queue_size: u16) -> Kept {
     let mut front = scene.connect_with(Options { queue_size, ..roomy() });
     let frame = with_header(12, [0; 12], &scene.frame(&[1; 1000]));
@@ -80,7 +78,7 @@ fn cut_all(scene: &mut Scene, queue_size: u16) -> Kept {
     scene.send_to_liar(32);
     ftruncate(front.memory().fd(), 0).unwrap();
     front.kick(1).unwrap();
-    // It cannot be touched here any more, either.
+    // This process must not touch the memory now either.
     Box::new(front)
 }
 
@@ -121,7 +119,6 @@ pub fn cases() -> Vec<Case> {
             Connection("ring", "are not in the guest's memory"),
             |s| {
                 let mut front = table(s, |m| vec![region(m, 0, 0, m.size() / 2)]);
-                // The ring has room for one more.
                 s.host.until(|| front.in_flight(0) == 0);
                 let end = front.memory().size();
                 front.ring(1).offer_raw(end - 4096, 100, 0, 0);

@@ -1,4 +1,4 @@
-//! What can be wrong on the socket.
+//! Faults of messages on the socket.
 
 use crate::scene::{
     Case,
@@ -19,7 +19,7 @@ use tidegate_frontend::front_end::VERSION_1;
 use tidegate_service::scm;
 use vhost::vhost_user::message::FrontendReq::{self, *};
 
-/// A message as it is on the socket. Flags: 1 is the version, 8 asks for an acknowledgement.
+/// Flags: 1 is the version, 8 requests an acknowledgement.
 fn message(code: FrontendReq, flags: u32, payload: &[u8]) -> Vec<u8> {
     [&words(&[code.into(), flags, payload.len() as u32])[..], payload].concat()
 }
@@ -32,21 +32,19 @@ fn send_fds(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     scm::send(stream, bytes, fds, SendFlags::empty()).unwrap();
 }
 
-/// Says these bytes on a new connection.
 fn say(scene: &mut Scene, bytes: &[u8]) -> Kept {
     let mut raw = scene.dial();
     raw.write_all(bytes).unwrap();
     Box::new(raw)
 }
 
-/// Says it beside running rings.
 fn say_running(scene: &mut Scene, bytes: &[u8]) -> Kept {
     let front = scene.connect();
     front.stream().unwrap().write_all(bytes).unwrap();
     Box::new(front)
 }
 
-/// Another descriptor where an eventfd is expected, for each of the three messages that pass one.
+/// Passes a descriptor that is no eventfd, in each of the three messages that carry one.
 fn no_eventfd(scene: &mut Scene, make: fn() -> OwnedFd) -> Kept {
     let mut kept = Vec::new();
     for code in [SET_VRING_KICK, SET_VRING_CALL, SET_VRING_ERR] {
@@ -63,10 +61,9 @@ fn no_eventfd(scene: &mut Scene, make: fn() -> OwnedFd) -> Kept {
     Box::new(kept)
 }
 
-/// A descriptor that was just made.
 fn made(fd: i32) -> OwnedFd {
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: just made, and not owned elsewhere.
+    // SAFETY: a new descriptor, not owned elsewhere.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -76,7 +73,7 @@ fn timer() -> OwnedFd {
 }
 
 fn signals() -> OwnedFd {
-    // SAFETY: an empty mask, live for the call.
+    // SAFETY: an empty mask that lives during the call.
     made(unsafe {
         let mask: libc::sigset_t = std::mem::zeroed();
         libc::signalfd(-1, &raw const mask, 0)
@@ -88,7 +85,6 @@ fn watched_files() -> OwnedFd {
     made(unsafe { libc::inotify_init1(0) })
 }
 
-/// A counter that takes long to signal: long enough on any machine.
 fn waited_for(scene: &mut Scene, code: FrontendReq) -> Kept {
     let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let waiters = Waiters::on(&event, 300_000).unwrap();
@@ -97,7 +93,6 @@ fn waited_for(scene: &mut Scene, code: FrontendReq) -> Kept {
     Box::new((raw, event, waiters))
 }
 
-/// Something else where memory is expected.
 fn no_memory(scene: &mut Scene, code: FrontendReq, payload: &[u8], file: impl AsFd) -> Kept {
     let raw = scene.dial();
     send_fds(&raw, &message(code, 1, payload), &[file.as_fd()]);
@@ -106,7 +101,7 @@ fn no_memory(scene: &mut Scene, code: FrontendReq, payload: &[u8], file: impl As
 
 pub fn cases() -> Vec<Case> {
     let wrong = |text| Connection("message", text);
-    // None of these depends on the layout of rings.
+    // These cases do not depend on the rings' layout.
     vec![
         case("another protocol", Split, wrong("is not of the vhost-user protocol"), |s| {
             say(s, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -169,7 +164,7 @@ pub fn cases() -> Vec<Case> {
                 [0x1000u64, 0x2000, 0x3000, 0].iter().flat_map(|a| a.to_ne_bytes()).collect();
             let stream = front.stream().unwrap();
             (&*stream).write_all(&message(SET_VRING_ADDR, 1, &[words(&[1, 0]), addresses].concat())).unwrap();
-            // It may have been thrown out by now.
+            // The connection may be closed already.
             let _ = (&*stream).write_all(&message(SET_VRING_KICK, 1, &0x101u64.to_ne_bytes()));
             Box::new(front)
         }),
@@ -180,7 +175,7 @@ pub fn cases() -> Vec<Case> {
             let addresses: Vec<u8> = [start, start, start, 0].iter().flat_map(|a| a.to_ne_bytes()).collect();
             let stream = front.stream().unwrap();
             (&*stream).write_all(&message(SET_VRING_ADDR, 1, &[words(&[1, 0]), addresses].concat())).unwrap();
-            // It may have been thrown out by now.
+            // The connection may be closed already.
             let _ = (&*stream).write_all(&message(SET_VRING_KICK, 1, &0x101u64.to_ne_bytes()));
             Box::new(front)
         }),
@@ -189,7 +184,7 @@ pub fn cases() -> Vec<Case> {
             front.stop_queue(1).unwrap();
             let stream = front.stream().unwrap();
             (&*stream).write_all(&message(SET_VRING_BASE, 1, &words(&[1, 30_000]))).unwrap();
-            // It may have been thrown out by now.
+            // The connection may be closed already.
             let _ = (&*stream).write_all(&message(SET_VRING_KICK, 1, &0x101u64.to_ne_bytes()));
             Box::new(front)
         }),
@@ -230,7 +225,7 @@ pub fn cases() -> Vec<Case> {
                 no_memory(s, SET_MEM_TABLE, &table, std::fs::File::open("/proc/self/maps").unwrap())
             },
         ),
-        // Refused for how long the trial took, or, on a busy machine, for no answer of it in time.
+        // Refused since the trial takes too long or, on a busy machine, gives no answer in time.
         case("call with 300,000 waiters", Split, wrong("tried out"), |s| waited_for(s, SET_VRING_CALL)),
         case(
             "sparse memory of 3 TiB",
@@ -294,7 +289,7 @@ pub fn cases() -> Vec<Case> {
             let front = s.connect();
             let before = s.liar().refused_connections;
             let others: Vec<_> = (0..150).map(|_| s.dial()).collect();
-            // One waits; the others are turned away one by one, as slowly as they are let in.
+            // One waits; the others are turned away one by one, at the rate of accepting.
             s.host.until(|| s.liar().refused_connections > before + 10);
             drop(others);
             Box::new(front)
@@ -313,7 +308,6 @@ pub fn cases() -> Vec<Case> {
             let before = s.liar().refused_connections;
             let mut heir = s.dial();
             heir.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-            // It reads the answers, too.
             let (question, mut answer) = (message(GET_FEATURES, 1, &[]), [0; 20]);
             while heir.write_all(&question).is_ok() && heir.read_exact(&mut answer).is_ok() {}
             s.host.until(|| s.liar().refused_connections > before && !s.liar().heir);

@@ -1,4 +1,4 @@
-//! Two guests beside the liar: one sends numbered frames under a deadline, the other counts them.
+//! Two guests beside the liar: one sends numbered frames with a deadline, the other counts.
 
 use crate::harness::{Guest, PATIENCE, Stream, TestSwitch, ring, vnic};
 use serde_json::{Value, json};
@@ -29,7 +29,6 @@ impl Neighbours {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Their frames still move.
     pub fn wait_for_more(&self, after: &str) {
         let (start, before) = (Instant::now(), self.received());
         while self.received() == before {
@@ -38,9 +37,8 @@ impl Neighbours {
         }
     }
 
-    /// Ends, when every frame has arrived. A deadline may have been missed because this machine kept
-    /// the worker or the receiver from its CPU, or behind own frames that were late by that; never
-    /// behind another port's.
+    /// Waits for every frame. A deadline may be missed because this machine delayed the worker or the
+    /// receiver, or behind own frames so delayed; never behind another port's.
     pub fn finish(self, host: &TestSwitch) -> Value {
         self.done.store(true, Ordering::Relaxed);
         let frames = self.received.clone();

@@ -1,4 +1,4 @@
-//! What can be wrong in a ring.
+//! Faults in a ring.
 
 use crate::scene::{
     Case,
@@ -17,13 +17,10 @@ use tidegate_frontend::memory::SharedMemory;
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
-/// Where nothing is.
 const NOWHERE: u64 = 1 << 40;
 const OUTSIDE: &str = "are not in the guest's memory";
 
-/// The transmit queue.
 const TX: usize = 1;
-/// The receive queue.
 const RX: usize = 0;
 
 fn tx(scene: &mut Scene, lie: impl FnOnce(&mut FrontEnd)) -> Kept {
@@ -32,7 +29,7 @@ fn tx(scene: &mut Scene, lie: impl FnOnce(&mut FrontEnd)) -> Kept {
     Box::new(front)
 }
 
-/// The honest buffers are used up first, then a frame comes for what the lie offers.
+/// Uses up the honest buffers, then sends a frame for the lie's buffer.
 fn rx(scene: &mut Scene, lie: impl FnOnce(&mut FrontEnd)) -> Kept {
     let mut front = scene.connect_with(Options { queue_size: 16, ..Options::default() });
     scene.send_to_liar(16);
@@ -42,13 +39,12 @@ fn rx(scene: &mut Scene, lie: impl FnOnce(&mut FrontEnd)) -> Kept {
     Box::new(front)
 }
 
-/// Makes one descriptor of virtqueue `index` available, as it is.
+/// Makes one descriptor of virtqueue `index` available, unchecked.
 fn offer(front: &mut FrontEnd, index: usize, addr: u64, len: u32, flags: u16, next: u16) {
     front.ring(index).offer_raw(addr, len, flags, next);
     front.kick(index).unwrap();
 }
 
-/// Offers an indirect table of these entries.
 fn offer_table(front: &mut FrontEnd, index: usize, entries: &[(u64, u32, u16, u16)]) {
     let at = front.memory().alloc(16 * entries.len() as u64, 16);
     let ring = front.ring(index);
@@ -58,7 +54,6 @@ fn offer_table(front: &mut FrontEnd, index: usize, entries: &[(u64, u32, u16, u1
     offer(front, index, at, 16 * entries.len() as u32, INDIRECT, 0);
 }
 
-/// Moves the available index of a split virtqueue.
 fn jump(front: &mut FrontEnd, index: usize, by: u16) {
     let memory = front.memory().clone();
     let word = memory.word(front.ring(index).avail_addr() + 2);
@@ -66,7 +61,6 @@ fn jump(front: &mut FrontEnd, index: usize, by: u16) {
     front.kick(index).unwrap();
 }
 
-/// Writes `byte` all over a virtqueue.
 fn scribble(front: &mut FrontEnd, index: usize, byte: u8) {
     let memory = front.memory().clone();
     let ring = front.ring(index);
@@ -81,7 +75,7 @@ fn scribble(front: &mut FrontEnd, index: usize, byte: u8) {
     front.kick(index).unwrap();
 }
 
-/// Sends frames for a while, as another CPU of the guest rewrites `change` of each descriptor.
+/// Sends frames for at most `time`, while a second CPU of the guest applies `change` to each descriptor.
 fn rewriting(scene: &mut Scene, time: Duration, change: fn(&SharedMemory, u64, u64)) -> Kept {
     let frame = [&[0; 12][..], &scene.frame(&[5; 1000])].concat();
     let mut front = scene.connect();
@@ -203,7 +197,6 @@ fn packed_only() -> Vec<Case> {
         }),
         case("wrap counter that lies", Packed, Nothing, |s| {
             tx(s, |f| {
-                // Used already, says the flag of each descriptor.
                 let (desc, size) = (f.ring(TX).desc_addr(), f.ring(TX).size());
                 for slot in 0..size {
                     f.ring(TX).write_raw_desc(desc, slot, 0, 100, 1 << 7 | 1 << 15, slot);
@@ -279,7 +272,7 @@ fn either_layout() -> Vec<Case> {
             })
         }),
         case("addresses rewritten while they are read", Both, ring(OUTSIDE), |s| {
-            // Until the worker reads one of them: a busy machine takes its time.
+            // Until the worker reads a changed address.
             rewriting(s, Duration::from_secs(8), |memory, desc, n| {
                 memory.write(desc + 4, &(0xffu32 * (n as u32 & 1)).to_le_bytes());
             })
@@ -303,7 +296,7 @@ fn either_layout() -> Vec<Case> {
                 while f.ring(RX).reap().is_some() {}
                 let at = f.memory().alloc(16 * 11 + 500, 16);
                 for n in 0..16 {
-                    // Only the first is long enough, but not for the frame.
+                    // Only the first holds a header, but not the frame.
                     let buffer = Buffer::writable(at + 11 * n, if n == 0 { 500 } else { 11 });
                     f.ring(RX).add(&[buffer]).unwrap();
                 }

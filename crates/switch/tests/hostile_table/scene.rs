@@ -1,4 +1,4 @@
-//! The liar's port, and whom it talks to.
+//! The liar's port, and the guests that it talks to.
 
 use crate::harness::{Guest, TestSwitch, contract, udp, vnic, without_buffers};
 use std::any::Any;
@@ -9,7 +9,7 @@ use tidegate_evidence::Connection;
 use tidegate_frontend::front_end::{FrontEnd, Options, RING_PACKED};
 use tidegate_switch::control::PortStatus;
 
-/// What stays alive until the outcome is known.
+/// Kept alive until the outcome is known.
 pub type Kept = Box<dyn Any>;
 
 #[derive(Clone, Copy)]
@@ -22,11 +22,11 @@ pub enum Layout {
 /// What a lie must cost.
 #[derive(Clone, Copy)]
 pub enum Costs {
-    /// The connection: the kind it is counted under, and part of the reason.
+    /// The connection: the kind in its counter, and part of the reason.
     Connection(&'static str, &'static str),
-    /// Frames, dropped for this reason; the connection stays.
+    /// Frames dropped for this reason; the connection stays.
     Frame(&'static str),
-    /// It does not matter.
+    /// At most frames; the connection stays.
     Nothing,
 }
 
@@ -46,9 +46,9 @@ pub struct Scene<'h> {
     pub host: &'h TestSwitch,
     pub packed: bool,
     pub vnic: Vnic,
-    /// Honest, and has to do with the liar.
+    /// An honest guest that exchanges frames with the liar.
     pub peer: Guest,
-    /// Gives no buffers.
+    /// A guest that gives no buffers.
     pub stuck: Guest,
 }
 
@@ -65,7 +65,6 @@ impl<'h> Scene<'h> {
         self.connect_with(Options::default())
     }
 
-    /// The liar's front end, its rings running.
     pub fn connect_with(&self, mut options: Options) -> FrontEnd {
         options.features |= if self.packed { RING_PACKED } else { 0 };
         let front = FrontEnd::connect(self.host.socket("liar"), options).unwrap();
@@ -74,17 +73,14 @@ impl<'h> Scene<'h> {
         front
     }
 
-    /// The liar's socket, nothing said yet.
     pub fn dial(&self) -> UnixStream {
         UnixStream::connect(self.host.socket("liar")).unwrap()
     }
 
-    /// A frame of the liar's to the peer.
     pub fn frame(&self, payload: &[u8]) -> Vec<u8> {
         udp(self.peer.mac(), self.vnic.mac.0, payload)
     }
 
-    /// Sends `count` frames to the liar.
     pub fn send_to_liar(&mut self, count: usize) {
         let frame = udp(self.vnic.mac.0, self.peer.mac(), &[9; 1000]);
         for _ in 0..count {
@@ -96,7 +92,6 @@ impl<'h> Scene<'h> {
         self.host.port("liar")
     }
 
-    /// Frames dropped that the liar sent or was to receive, by reason.
     pub fn drops(&self) -> BTreeMap<String, u64> {
         let stats = self.host.stats("liar");
         let mut drops = stats.tx.dropped;
@@ -106,7 +101,6 @@ impl<'h> Scene<'h> {
         drops
     }
 
-    /// The next front end on that port is served as if nothing had been.
     pub fn assert_serves(&mut self, after: &str) {
         self.peer.drain();
         self.host.until(|| self.peer.front.in_flight(0) == 0);

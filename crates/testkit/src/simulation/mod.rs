@@ -1,4 +1,4 @@
-//! The loop on a simulated NIC: senders, their limits, the link they share, counters that come late.
+//! The control loop on a simulated NIC: senders, their limits, the shared link, and late counters.
 //!
 //! ```text
 //!  Sender ─▶ its VF's queue ─▶ limit (10.14 bits) ─▶ counter ─▶ FIFO of the link, tail drop ─▶ Trace
@@ -7,7 +7,7 @@
 //!    └─────────────── acknowledged, lost: a round trip later ◀───────────────────────────────────┘
 //! ```
 //!
-//! Time goes in ticks of a millisecond, and what flows is a fluid. The same scenario gives the same trace.
+//! Time advances in ticks of a millisecond, traffic is a fluid, and the same scenario gives the same trace.
 
 mod nic;
 mod random;
@@ -28,83 +28,83 @@ use tidegate_place_nic::control::{Controller, LinkTerms, Member, Tenant, TermsEr
 /// The resolution of all times.
 pub const TICK: Duration = Duration::from_millis(1);
 
-/// Who sets limits.
+/// What sets the limits.
 #[derive(Clone, Debug)]
 pub enum Control {
     /// Nothing sets limits.
     None,
-    /// The host, once; by member.
+    /// The host, once; limits by member.
     Fixed(Vec<Option<Rate>>),
-    /// The loop.
+    /// The control loop.
     Loop(Timing),
 }
 
-/// When the loop looks and what it sees. Times are rounded to ticks.
+/// Timing and data of the loop. Times are rounded to ticks.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// From look to look.
+    /// Time between two looks.
     pub period: Duration,
-    /// A look is late by up to so much.
+    /// Largest lateness of a look.
     pub jitter: Duration,
-    /// Counters are as they were so long ago.
+    /// Age of the counters at a look.
     pub delay: Duration,
-    /// Limits are in force so long after they were decided on.
+    /// Time from a decision until its limits are in force.
     pub setting: Duration,
-    /// The share of samples that are missing: 0 to 1.
+    /// Share of missing samples, 0 to 1.
     pub missed: f64,
 }
 
 impl Timing {
-    /// On time, and complete: read and set within a tick.
+    /// Returns complete data on time, with limits set within a tick.
     pub const fn exact(period: Duration) -> Self {
         Self { period, jitter: Duration::ZERO, delay: Duration::ZERO, setting: TICK, missed: 0.0 }
     }
 }
 
-/// What is simulated.
+/// A simulation's input.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The link, as the loop knows it.
+    /// The link's terms for the loop.
     pub link: LinkTerms,
-    /// What a function without a limit sends at, and what limits are factors of.
+    /// Rate of a function without a limit; limits are factors of it.
     pub speed: Rate,
-    /// What may wait for the link.
+    /// Largest queue towards the link.
     pub buffer: Bytes,
-    /// The functions, and who sends through them.
+    /// The functions with their senders.
     pub members: Vec<(Member, Sender)>,
-    /// The tenants' aggregates.
+    /// The tenants.
     pub tenants: Vec<Tenant>,
-    /// Who sets limits.
+    /// What sets the limits.
     pub control: Control,
-    /// How long.
+    /// Simulated time.
     pub duration: Duration,
-    /// What is added up to one point of the trace.
+    /// Time per point of the trace.
     pub bucket: Duration,
-    /// Of jitter and missed samples.
+    /// Seed of jitter and missed samples.
     pub seed: u64,
 }
 
-/// What happened.
+/// A simulation's result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Trace {
-    /// Length of a bucket, seconds.
+    /// Length of a bucket (s).
     pub bucket: f64,
-    /// What left the link, Mbit/s: by bucket, by member.
+    /// Traffic on the link (Mbit/s), by bucket and member.
     pub delivered: Vec<Vec<f64>>,
-    /// The loop's steps.
+    /// Steps of the loop.
     pub steps: Vec<Step>,
-    /// What the link dropped, bytes, by member.
+    /// Bytes that the link dropped, by member.
     pub dropped: Vec<f64>,
 }
 
 /// One step of the loop.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Step {
-    /// When, seconds.
+    /// Time (s).
     pub at: f64,
-    /// Limits, units, by member.
+    /// Limits (units), by member.
     pub limits: Vec<u64>,
-    /// How many of them changed.
+    /// Number of changed limits.
     pub changed: usize,
 }
 
@@ -185,18 +185,18 @@ impl<'a> Simulation<'a> {
     }
 }
 
-/// The controller, and what stands between it and the NIC.
+/// The controller, with its delays.
 struct Governor {
     controller: Controller,
     timing: Timing,
     turn: u64,
     next: u64,
     random: Random,
-    /// By tick, the newest last: as far back as counters may be late.
+    /// By tick, newest last, as far back as `delay`.
     counters: VecDeque<Vec<u64>>,
-    /// By member, what was read and when.
+    /// Last sample of each member: bytes and time.
     last: Vec<(u64, u64)>,
-    /// What was decided, and when it is in force.
+    /// Decided limits, and the ticks of their coming into force.
     pending: VecDeque<(u64, usize, Rate)>,
 }
 
@@ -217,7 +217,7 @@ impl Governor {
         if now < self.next {
             return;
         }
-        // Late looks do not move those that follow.
+        // A late look does not shift the following ones.
         self.turn += 1;
         let late = self.random.below(ticks(self.timing.jitter) + 1);
         self.next = self.turn * ticks(self.timing.period).max(1) + late;
@@ -249,13 +249,13 @@ impl Governor {
 }
 
 impl Trace {
-    /// What a member got from `from` to `to`, Mbit/s; seconds, in whole buckets.
+    /// Returns a member's mean rate (Mbit/s) from `from` to `to` (s), in whole buckets.
     pub fn mean(&self, member: usize, from: f64, to: f64) -> f64 {
         let buckets = self.between(from, to);
         buckets.iter().map(|b| b[member]).sum::<f64>() / buckets.len().max(1) as f64
     }
 
-    /// The buckets from `from` to `to`, seconds.
+    /// Returns the buckets from `from` to `to` (s).
     pub fn between(&self, from: f64, to: f64) -> &[Vec<f64>] {
         let at = |time: f64| ((time / self.bucket).round() as usize).min(self.delivered.len());
         &self.delivered[at(from)..at(to)]

@@ -1,10 +1,11 @@
-//! The NIC: a queue and a limit per function, and one FIFO towards the link. Bytes, per tick of a millisecond.
+//! The NIC: a queue and a limit per function, and one FIFO towards the link. Unit: bytes per tick of a
+//! millisecond.
 
 use tidegate_contract::{Bytes, Rate};
 
-/// What a function's queue holds: a guest's ring and the packets its kernel keeps behind it.
+/// Capacity of a function's queue (bytes): a guest's ring and its kernel's queue.
 const QUEUE: f64 = 1_500_000.0;
-/// Time and bytes that a limiter may make up for.
+/// Burst of a limiter: the larger of a time (s) and bytes.
 const BURST: (f64, f64) = (0.002, 3036.0);
 /// Fraction bits of a rate factor (82576 datasheet, RTTBCNRC).
 const FRACTION: u32 = 14;
@@ -27,13 +28,12 @@ pub struct Nic {
     line: Rate,
 }
 
-/// Bytes in a tick.
 pub fn per_tick(rate: Rate) -> f64 {
     rate.bits() as f64 / 8000.0
 }
 
-/// What a NIC makes of a limit that it keeps as a factor of its speed, 10 bits before the point and 14 behind it: at most
-/// `limit`, where that is above a 1024th of the speed.
+/// Returns the effective limit of a NIC that stores it as a factor of its speed with 10.14 bits: at most
+/// `limit`, if above a 1024th of the speed.
 pub fn factor_limit(speed: Rate, limit: Rate) -> f64 {
     let factor = (u128::from(speed.bits()) << FRACTION).div_ceil(u128::from(limit.bits().min(speed.bits())));
     let most = (1u128 << (10 + FRACTION)) - 1;
@@ -63,7 +63,7 @@ impl Nic {
         self.functions[index].limit = limit.map(|limit| factor_limit(self.line, limit) / 8000.0);
     }
 
-    /// Takes what a sender hands over; returns what does not fit.
+    /// Queues bytes. Returns those that do not fit.
     pub fn enqueue(&mut self, index: usize, bytes: f64) -> f64 {
         let function = &mut self.functions[index];
         let taken = bytes.min(QUEUE - function.waiting);
@@ -71,7 +71,6 @@ impl Nic {
         bytes - taken
     }
 
-    /// One tick of all.
     pub fn tick(&mut self) {
         let mut arrived = 0.0;
         let mut held = 0.0;
@@ -92,7 +91,7 @@ impl Nic {
             arrived += out;
             held += function.in_fifo;
         }
-        // Who comes first within a tick is not known: a function that brings more loses more.
+        // The order within a tick is unknown: loss is in proportion to the sent bytes.
         let room = (self.buffer + self.capacity - held).max(0.0);
         let kept = if arrived > room { room / arrived } else { 1.0 };
         let waiting = held + arrived * kept;
@@ -105,12 +104,12 @@ impl Nic {
         }
     }
 
-    /// What was delivered and dropped for a function in the last tick.
+    /// Returns a function's delivered and dropped bytes of the last tick.
     pub fn outcome(&self, index: usize) -> (f64, f64) {
         self.functions[index].outcome
     }
 
-    /// Bytes sent, by function.
+    /// Returns the bytes sent by each function.
     pub fn counters(&self) -> Vec<u64> {
         self.functions.iter().map(|function| function.sent as u64).collect()
     }

@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same for the same seed.
+//! Pseudorandom numbers, the same for the same seed.
 
 /// `SplitMix64` (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 pub struct Random(u64);
@@ -15,14 +15,14 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// 0 to `bound - 1`; `bound` above 0.
+    /// Returns a number from 0 to `bound - 1`; `bound` is above 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// True with this probability.
+    /// Returns `true` with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
-        // 53 bits are what a double holds.
+        // A double has 53 bits.
         ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 }

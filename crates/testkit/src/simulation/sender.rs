@@ -1,45 +1,45 @@
-//! Who sends: UDP at a rate, TCP with a window that opens while all arrives and halves when something does not.
+//! Senders: UDP at a rate, and TCP whose window grows until a loss halves it.
 
 use super::nic::per_tick;
 use std::time::Duration;
 use tidegate_contract::Rate;
 
-/// Bytes of a segment.
+/// Length of a segment (bytes).
 const SEGMENT: f64 = 1500.0;
-/// The receiver's window, bytes.
+/// The receiver's window (bytes).
 const WINDOW: f64 = 8e6;
-/// The first window, segments (RFC 6928).
+/// The initial window (segments; RFC 6928).
 const FIRST: f64 = 10.0;
 
-/// How one sends.
+/// How a sender sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// At a rate, whatever becomes of it.
+    /// At a fixed rate, regardless of losses.
     Udp(Rate),
-    /// As much as arrives: slow start, then one segment more a round trip, half after a loss (RFC 5681).
+    /// Slow start, then one more segment per round trip; half the window after a loss (RFC 5681).
     Tcp {
-        /// Round trip, without queues.
+        /// Round trip without queues.
         rtt: Duration,
-        /// What the application has to send; `None`: always more.
+        /// Rate of the application's data; `None`: unlimited.
         demand: Option<Rate>,
     },
 }
 
-/// When one sends.
+/// When a sender sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
-    /// From then on.
+    /// Start of sending.
     pub start: Duration,
-    /// Until then.
+    /// End of sending.
     pub stop: Duration,
-    /// For so long, and not for so long, again and again; always where `off` is 0.
+    /// Length of each sending period; no pauses if `off` is 0.
     pub on: Duration,
-    /// See `on`.
+    /// Length of each pause.
     pub off: Duration,
 }
 
 impl Activity {
-    /// From `start` on.
+    /// Sends from `start` on, without end.
     pub const fn from(start: Duration) -> Self {
         Self { start, stop: Duration::MAX, on: Duration::ZERO, off: Duration::ZERO }
     }
@@ -50,26 +50,26 @@ impl Activity {
     }
 }
 
-/// One sender.
+/// A sender.
 #[derive(Clone, Debug)]
 pub struct Sender {
-    /// How.
+    /// How it sends.
     pub kind: Kind,
-    /// When.
+    /// When it sends.
     pub activity: Activity,
 }
 
-/// A sender at work. Bytes, and ticks of a millisecond.
+/// A running sender (bytes; ticks of a millisecond).
 pub struct Source {
     sender: Sender,
     speed: f64,
     window: f64,
     threshold: f64,
     in_flight: f64,
-    /// What the application handed over and was not sent.
+    /// Data that the application has not sent yet.
     ready: f64,
     recovered: u64,
-    /// What will be heard, by tick modulo the round trip: acknowledged, lost.
+    /// Later feedback, by tick modulo the round trip: acknowledged, lost.
     heard: Vec<(f64, f64)>,
 }
 
@@ -91,7 +91,7 @@ impl Source {
         }
     }
 
-    /// What it hands over in this tick.
+    /// Returns the bytes sent in this tick.
     pub fn offer(&mut self, now: u64) -> f64 {
         let active = self.sender.activity.sends(Duration::from_millis(now));
         match self.sender.kind {
@@ -112,7 +112,7 @@ impl Source {
                 let offered = (self.window - self.in_flight).clamp(0.0, self.speed).min(self.ready);
                 self.in_flight += offered;
                 if demand.is_some() {
-                    // What an application cannot send for a second it does not make up for.
+                    // An application catches up on at most one second.
                     self.ready = (self.ready - offered).min(1000.0 * demand.map_or(0.0, per_tick));
                 }
                 offered
@@ -120,23 +120,21 @@ impl Source {
         }
     }
 
-    /// So much arrived; the sender hears of it a round trip later.
+    /// Records bytes that arrived, for feedback after a round trip.
     pub fn acknowledged(&mut self, now: u64, bytes: f64) {
         let trip = self.heard.len() as u64;
         self.heard[(now % trip) as usize].0 += bytes;
     }
 
-    /// So much was lost.
     pub fn lost(&mut self, now: u64, bytes: f64) {
         let trip = self.heard.len() as u64;
         self.heard[(now % trip) as usize].1 += bytes;
     }
 
-    /// What was entered a round trip ago.
     fn hear(&mut self, now: u64) {
         let trip = self.heard.len() as u64;
         let (acknowledged, lost) = std::mem::take(&mut self.heard[(now % trip) as usize]);
-        // A window that was not in use says nothing about what the path bears (RFC 7661).
+        // An unused window says nothing about the path's capacity (RFC 7661).
         let in_use = self.in_flight >= 0.9 * self.window;
         self.in_flight = (self.in_flight - acknowledged - lost).max(0.0);
         if lost > 0.0 {

@@ -1,4 +1,4 @@
-//! A switch that only talks, an agent on its own thread, and a small HTTP client.
+//! A fake switch, an agent on its own thread, and a small HTTP client.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -13,20 +13,19 @@ use tidegate_agent::{Agent, Error, Install, Options};
 use tidegate_testkit::fake_switch::FakeSwitch;
 use tokio::sync::oneshot;
 
-/// One test's folder: configuration, state and sockets.
 pub struct Lab {
     pub dir: tempfile::TempDir,
 }
 
 impl Lab {
-    /// With a network namespace of its own for this thread and those it starts, where that may be had: no other agent is
-    /// there. Where it may not, agents cannot change interfaces, and are in the way of no other agent.
+    /// Makes a lab in a new network namespace of this thread, if allowed, so that no other agent is in it.
+    /// If not, agents cannot change interfaces, and block no other agent.
     pub fn new() -> Self {
         let _ = tidegate_testkit::own_network();
         Self::here()
     }
 
-    /// In the network namespace of this thread.
+    /// Makes a lab in this thread's network namespace.
     pub fn here() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("etc")).unwrap();
@@ -66,7 +65,7 @@ impl Lab {
         RunningAgent::start(self.options(), self.places()).unwrap()
     }
 
-    /// A vhost-user contract with its socket in this folder, and further lines.
+    /// Returns a vhost-user contract in this folder with further lines.
     pub fn vnic(&self, name: &str, mac: u8, more: &str) -> String {
         format!(
             "[vnic.{name}]\nattach = {{ vhost-user = \"{}\" }}\nmac = \"52:54:00:00:00:{mac:02x}\"\nsegment = 1\n{more}\n",
@@ -144,7 +143,6 @@ impl RunningAgent {
         (status, if head.contains("transfer-encoding: chunked") { unchunk(&body) } else { body })
     }
 
-    /// Ends the agent in the orderly way.
     pub fn stop(mut self) {
         self.end();
     }
@@ -174,7 +172,7 @@ fn unchunk(mut body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Waits until `found` holds; panics with `what` where it never does.
+/// Waits until `found` returns a value, at most a minute.
 pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -186,14 +184,14 @@ pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Tells a file from one made later at the same path, which may have the same inode.
+/// A later file at the same path may have the same inode.
 pub fn identity(path: &Path) -> (u64, std::time::SystemTime) {
     use std::os::unix::fs::MetadataExt;
     let meta = std::fs::symlink_metadata(path).unwrap();
     (meta.ino(), meta.created().unwrap())
 }
 
-/// Whether this process may change interfaces; `CI=true` insists.
+/// Whether this process may change interfaces; with `CI=true` it must.
 pub fn may_administer() -> bool {
     let mine = rustix::thread::capabilities(None).unwrap().effective;
     let may = mine.contains(rustix::thread::CapabilitySet::NET_ADMIN);

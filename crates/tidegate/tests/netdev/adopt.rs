@@ -1,10 +1,11 @@
-//! What another program made is taken over where that is said, remembered, and as it was when the contract goes.
+//! With permission the agent takes over another program's rules, remembers them, and restores them when the
+//! contract goes.
 
 use super::common::{Lab, RunningAgent, until};
 use super::{LIMITS, contract, in_namespace, is_shaped, run};
 use serde_json::Value;
 
-/// What libvirt makes of `<bandwidth>`, with the modules that this kernel has.
+/// libvirt's rules for `<bandwidth>`, with this kernel's modules.
 const OTHERS: [&str; 6] = [
     "tc qdisc add dev vnet3 root handle 1: htb default 2",
     "tc class add dev vnet3 parent 1: classid 1:1 htb rate 8mbit ceil 9mbit burst 20k",
@@ -14,11 +15,11 @@ const OTHERS: [&str; 6] = [
     "tc filter add dev vnet3 parent ffff: protocol all pref 9 u32 match u32 0 0 classid :1",
 ];
 
-/// All that tc shows of `vnet3`, but the numbers that the kernel gives u32's tables.
+/// Returns tc's output for `vnet3`, without the kernel's numbers of u32 tables.
 fn shown() -> String {
     let shown = ["qdisc show dev", "class show dev", "filter show dev", "filter show ingress dev"];
     let shown = shown.map(|words| run(&format!("tc {words} vnet3"))).concat();
-    // Of all filters at an ingress the kernel says the parent that the last one made named (`block->classid`).
+    // At an ingress the kernel shows the last added filter's parent for all filters (`block->classid`).
     let shown = shown.replace("filter parent ffff: ", "filter ");
     shown.split_whitespace().filter(|word| !word.starts_with("80")).collect::<Vec<_>>().join(" ")
 }
@@ -78,11 +79,11 @@ fn others_are_named_then_taken_over_then_as_they_were() {
         );
         assert!(is_shaped());
 
-        // An agent that knows it from its disk only.
+        // The next agent knows the rules only from its disk.
         agent.stop();
         let agent = lab.agent();
         until("it is in force", || super::in_force(&agent).then_some(()));
-        // Drift is no reason to forget them.
+        // Repair forgets nothing.
         run("tc qdisc del dev vnet3 root");
         until("it is repaired", || is_shaped().then_some(()));
         remove(&agent, "web");
@@ -104,7 +105,7 @@ fn each_direction_is_taken_over_and_given_back_by_itself() {
         let before = others();
         adopt(&agent, &contract("web", 1, "vnet3", "tx = { max = \"100mbit\" }"));
         assert!(shown().contains("htb 1: root"), "{}", shown());
-        // What is in force for one direction is no hold on the other.
+        // A limit in one direction adopts nothing in the other.
         let (status, answer) = set(&agent, "rx.max", "50mbit");
         assert_eq!(status, 422, "{answer}");
         assert!(
@@ -118,7 +119,7 @@ fn each_direction_is_taken_over_and_given_back_by_itself() {
         assert_eq!(status, 200, "{answer}");
         assert!(shown().contains("pref 9 u32"), "{}", shown());
         assert!(shown().contains("htb 7464: root"), "{}", shown());
-        // Its netdev goes from one contract to another; then that goes.
+        // The netdev moves to another contract, which then goes.
         let (status, answer) = agent.request(
             "POST",
             "/v1/apply?prune=true",
@@ -138,10 +139,10 @@ fn what_is_not_taken_over_in_the_end_is_as_it_was() {
         let _switch = lab.switch();
         let agent = lab.agent();
         let before = others();
-        // The change cannot be accepted: the file's earlier copy has no place to go.
+        // The change fails: a folder blocks the file's earlier copy.
         let earlier = lab.path("state/contracts.json.previous");
         std::fs::create_dir_all(earlier.join("in the way")).unwrap();
-        // There has to be one that is replaced.
+        // Only an existing file gets an earlier copy.
         let text = contract("web", 1, "vnet3", LIMITS);
         std::fs::write(lab.path("state/contracts.json"), "").unwrap();
         let (status, answer) = agent.request("POST", "/v1/apply?adopt=true", &text);
@@ -150,7 +151,7 @@ fn what_is_not_taken_over_in_the_end_is_as_it_was() {
         assert_eq!(shown(), before);
         std::fs::remove_dir_all(earlier).unwrap();
 
-        // Nor is what cannot be made again.
+        // What the agent cannot restore is not adopted.
         run("ip tuntap add vnet4 mode tap");
         run(
             "tc filter add dev vnet3 parent ffff: protocol all pref 4 u32 match u32 0 0 action mirred egress redirect dev vnet4",
@@ -192,7 +193,7 @@ fn what_cannot_come_back_is_taken_over_where_that_is_said_and_named() {
         let lab = Lab::here();
         let _switch = lab.switch();
         let agent = lab.agent();
-        // A size table is not told from what the kernel says; the ingress comes back.
+        // A size table cannot be read back; the ingress is restored.
         run("tc qdisc add dev vnet3 root handle 1: stab overhead 20 tbf rate 1mbit burst 10kb latency 50ms");
         for line in &OTHERS[4..] {
             run(line);
@@ -238,7 +239,7 @@ fn marks_of_ours_beside_them_are_not_theirs() {
             run(line);
         }
         let before = shown();
-        // At an ingress that is not limited, ours is beside theirs.
+        // At an ingress without a limit, both programs' filters coexist.
         assert_eq!(agent.apply(&contract("web", 1, "vnet3", "rx = { max = \"50mbit\" }")).0, 200);
         adopt(&agent, &contract("web", 1, "vnet3", LIMITS));
         assert!(is_shaped());

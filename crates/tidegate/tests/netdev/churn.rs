@@ -1,4 +1,4 @@
-//! VMs come and go while limits change: what is in force is right in the end, and nothing is left behind.
+//! VMs come and go while limits change: the final state is right, and nothing remains.
 
 use super::common::{Lab, RunningAgent};
 use super::netns::ip;
@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 const VMS: usize = 200;
 
-/// Contracts of all VMs, at a rate of their own each.
 fn contracts(rate: impl Fn(usize) -> usize) -> String {
     let mut text = String::new();
     for n in 0..VMS {
@@ -21,7 +20,7 @@ fn contracts(rate: impl Fn(usize) -> usize) -> String {
     text
 }
 
-/// Says that it is over, also where a test fails.
+/// Sets the flag when dropped, even after a failure.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -30,7 +29,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Runs lines of `ip`, in one process; those that fail because of what another one did are left out.
+/// Runs lines of `ip` in one process; some may fail because of another's change.
 fn batch(lines: impl Iterator<Item = String>) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), lines.fold(String::new(), |all, line| all + &line + "\n")).unwrap();
@@ -38,7 +37,7 @@ fn batch(lines: impl Iterator<Item = String>) {
     drop(done);
 }
 
-/// Every other VM is on a tap, the others on a veth.
+/// Even VMs have a tap, odd ones a veth.
 fn start(n: usize) -> String {
     if n.is_multiple_of(2) {
         format!("tuntap add tg{n} mode tap")
@@ -47,7 +46,7 @@ fn start(n: usize) -> String {
     }
 }
 
-/// Interfaces, and all qdiscs, classes and filters on them.
+/// Lists interfaces with all qdiscs, classes and filters.
 fn everything() -> Vec<String> {
     let links = run("ip -br link");
     let names = links.lines().filter_map(|line| line.split([' ', '@']).next());
@@ -63,11 +62,11 @@ fn everything() -> Vec<String> {
     lines
 }
 
-/// Whether each VM has its rates, and its own leaf, to which one filter leads for all.
+/// Checks each VM's rates and leaf, and the one filter to all leaves.
 fn all_shaped(rate: impl Fn(usize) -> usize) -> Result<(), String> {
     let leaves = run("tc class show dev tidegate-tx");
     let filters = run("tc filter show dev tidegate-tx");
-    // A preference, and what is in it.
+    // Two lines: the filter's preference, and the filter.
     let counts = (htb(&leaves), filters.lines().filter(|l| l.contains("pref")).count());
     let wrong = (0..VMS).find(|n| {
         let (tx, rx) = (rate(*n), rate(*n) + 1);
@@ -113,14 +112,15 @@ fn two_hundred_vms_come_and_go_while_limits_change() {
             let _ends = Ends(&over);
             let begin = Instant::now();
             let mut changes = 0;
-            // Also on a busy machine a few.
+            // At least 20 changes, even on a busy machine.
             while begin.elapsed() < Duration::from_secs(8)
                 || (changes < 20 && begin.elapsed() < Duration::from_secs(40))
             {
                 let body = format!("{{\"set\": {{\"tx.max\": \"{}mbit\"}}}}", changes + 1);
                 let path = format!("/v1/vnics/vm{}", changes * 13 % VMS);
                 let (status, answer) = agent.request("PATCH", &path, &body);
-                // Where reading is slower than what changes, nothing is changed, and that is said.
+                // If the state changes faster than the agent reads it, the agent changes nothing and says
+                // so.
                 let slow = status == 503 && answer.to_string().contains("faster than it can be read");
                 assert!(status == 200 || slow, "{status} {answer}");
                 changes += usize::from(status == 200);
@@ -134,7 +134,7 @@ fn two_hundred_vms_come_and_go_while_limits_change() {
             assert!(begin.elapsed() < Duration::from_secs(60), "never: {why}\n{}", shown());
         }
 
-        // A quarter of them ends by itself; then all contracts go, and the others.
+        // A quarter of the VMs ends, then all contracts, then the other VMs.
         batch((0..VMS / 4).map(|n| format!("link del tg{n}")));
         let (status, answer) = agent.request("POST", "/v1/apply?prune=true", "# none");
         assert_eq!(status, 200, "{answer}");
@@ -151,7 +151,6 @@ fn a_netdev_that_goes_while_its_contract_comes_is_refused_and_leaves_nothing() {
         let lab = Lab::here();
         let _switch = lab.switch();
         let agent = lab.agent();
-        // Beside one that stays.
         ip("tuntap add vnet4 mode tap");
         apply(&agent, &contract("other", 2, "vnet4", LIMITS.replace("100", "70").as_str()));
         let before = everything();

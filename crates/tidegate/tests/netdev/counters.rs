@@ -1,4 +1,4 @@
-//! What the agent says was sent, beside what the interface and iperf3 say.
+//! The agent's counts against those of the interface and iperf3.
 
 use super::common::{Lab, RunningAgent, until};
 use super::netns::super_frames::{Headers, Network, SuperFrame};
@@ -10,10 +10,9 @@ use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Bytes on the wire for each of TCP payload: Ethernet, IP, TCP with timestamps.
+/// Wire bytes per byte of TCP payload: Ethernet, IP, TCP with timestamps.
 const TCP: f64 = 1514.0 / 1448.0;
 
-/// Of one direction of a vNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Count {
     bytes: u64,
@@ -31,7 +30,7 @@ impl Count {
     }
 }
 
-/// (tx, rx) of `web`, as the API and so `tidegate vnic show --json` has them.
+/// Returns (tx, rx) of `web` from the API, as in `tidegate vnic show --json`.
 fn counted(agent: &RunningAgent) -> (Count, Count) {
     let stats = &agent.vnic("web")["stats"];
     let of = |way: &str| {
@@ -46,8 +45,7 @@ fn counted(agent: &RunningAgent) -> (Count, Count) {
     (of("tx"), of("rx"))
 }
 
-/// (tx, rx) of the VM, as the interface of the host counts them: every frame before its limit from the VM, and after
-/// it to the VM.
+/// Returns (tx, rx) of the VM by the host's interface: tx before the limit, rx after it.
 fn interface() -> (Count, Count) {
     let shown: Value = serde_json::from_str(&run("ip", "-j -s link show vnet4")).unwrap();
     let of = |way: &str| {
@@ -61,9 +59,9 @@ fn interface() -> (Count, Count) {
     (of("rx"), of("tx"))
 }
 
-/// Datagrams without super-frames, at about this many per second; no program has to listen.
+/// Sends datagrams without super-frames, about `per_second`; no listener is needed.
 fn send_datagrams(to: &str, count: usize, per_second: u32) {
-    // A datagram that waits for its limit fills the buffer of its socket: one alone would wait with it.
+    // Several sockets, since waiting datagrams block their socket.
     let sockets: Vec<_> = (0..16).map(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).collect();
     for (n, socket) in sockets.iter().cycle().take(count).enumerate() {
         socket.send_to(&[0; 1400], (to, 9)).unwrap();
@@ -73,9 +71,9 @@ fn send_datagrams(to: &str, count: usize, per_second: u32) {
     }
 }
 
-/// A guest in front of an agent with its limits in force; nothing but what a test sends goes over it.
+/// Runs `body` with a guest and limits in force. Only the test's frames pass.
 fn with_guest(body: impl FnOnce(&RunningAgent, &Guest)) {
-    // No neighbour discovery of IPv6 in between; a kernel without IPv6 has none.
+    // No IPv6 neighbour discovery; a kernel without IPv6 has none.
     let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
     let guest = Guest::new("vnet4", 1);
     let lab = Lab::here();
@@ -86,7 +84,7 @@ fn with_guest(body: impl FnOnce(&RunningAgent, &Guest)) {
     body(&agent, &guest);
 }
 
-/// Counts when nothing moves any more.
+/// Returns the counts once they are stable.
 fn settled(agent: &RunningAgent) -> ((Count, Count), (Count, Count)) {
     let mut last = (counted(agent), interface());
     until("nothing moves", || {
@@ -105,7 +103,6 @@ fn counters_are_those_of_the_interface() {
         with_guest(|agent, guest| {
             let (host, inside) = (guest.address(1), guest.address(2));
             let (ours, theirs) = settled(agent);
-            // Within the limits, nothing is lost.
             guest.within(|_| send_datagrams(&host, 500, 2_000));
             send_datagrams(&inside, 300, 1_000);
             let (after, there) = settled(agent);
@@ -113,7 +110,7 @@ fn counters_are_those_of_the_interface() {
             assert_eq!((tx, rx), (there.0.since(theirs.0), there.1.since(theirs.1)));
             assert!(tx.frames >= 500 && rx.frames >= 300, "{tx:?} {rx:?}");
 
-            // Far above them: what is sent and what is dropped are all there was.
+            // Far above the limits, sent and dropped frames are all frames.
             let (ours, theirs) = (after, there);
             guest.within(|_| send_datagrams(&host, 10_000, 1_000_000));
             let (after, there) = settled(agent);
@@ -157,7 +154,7 @@ fn what_is_policed_is_counted_and_does_not_wait() {
             assert_eq!(stats["tx"]["dropped"]["policed"].as_u64(), Some(after.0.dropped));
             assert!(tx.dropped > 0 && stats["delay"]["count"] == 0, "{stats:#}");
 
-            // Through a burst that is too short for TCP: said before, when it comes into force, and from then on.
+            // A burst too short for TCP: plan, apply and the vNIC warn.
             let warns = |told: &Value| told.to_string().contains("its burst lasts 26 ms at its rate");
             assert!(!warns(&answer) && !warns(&agent.vnic("web")["reason"]));
             let short = "tx = { max = \"20mbit\", burst = \"64KiB\", method = \"police\" }";
@@ -167,7 +164,7 @@ fn what_is_policed_is_counted_and_does_not_wait() {
             }
             until("it is shown", || warns(&agent.vnic("web")["reason"]).then_some(()));
 
-            // It waits again, and what is more than may wait has another reason.
+            // A shaped queue that is full has another reason.
             assert_eq!(agent.apply(&contract("web", 1, "vnet4", LIMITS)).0, 200);
             until("it waits", || {
                 guest.within(|_| send_datagrams(&host, 5, 1_000_000));
@@ -184,7 +181,7 @@ fn what_is_policed_is_counted_and_does_not_wait() {
     });
 }
 
-/// A super-frame of TCP over IPv6, behind so many VLAN tags and with so many extension headers.
+/// Returns a TCP super-frame over IPv6.
 fn super_frame(tags: usize, extensions: usize) -> SuperFrame {
     let network = vec![Network::V6 { extensions: vec![(0, 0); extensions] }];
     let headers = Headers { tags: vec![0x8100; tags], network, tcp: Some(0) };
@@ -237,7 +234,7 @@ fn waits_are_measured() {
         with_guest(|agent, guest| {
             let host = guest.address(1);
             let waited = || agent.vnic("web")["stats"]["delay"]["count"].as_u64().unwrap();
-            // From the first look after it came into force.
+            // Measured from the first look after the limit came into force.
             until("waits are measured", || {
                 guest.within(|_| send_datagrams(&host, 1, 1_000_000));
                 (waited() > 0).then_some(())
@@ -251,17 +248,17 @@ fn waits_are_measured() {
             let tx = after.since(before);
             let stats = &agent.vnic("web")["stats"];
             let delay = &stats["delay"];
-            // Now and then the kernel calls no program for some frames in a row.
+            // The kernel sometimes skips the program for a few frames in a row.
             let once = tx.frames * 3 / 4..=tx.frames;
             assert!(once.contains(&(waited() - measured)), "each frame once, of {}: {stats:#}", tx.frames);
             assert!(tx.dropped > 0, "{tx:?}");
-            // It was full: 8 ms at the limit, or more where flows are kept apart.
+            // The queue was full: 8 ms at the limit, more with queueing by flow.
             let max = delay["max"].as_u64().unwrap();
             assert!((6_000_000..took).contains(&max), "{max} of {took}");
             let throttled = stats["throttled_ns"].as_u64().unwrap();
             assert!((max..took).contains(&throttled), "{max} {throttled} of {took}");
 
-            // Of a VM that is gone and came back nothing is left of what waited before.
+            // A VM that comes back has none of the earlier waits.
             let (status, answer) = agent.raw("DELETE", "/v1/vnics/web", "");
             assert_eq!(status, 200, "{}", String::from_utf8_lossy(&answer));
             assert_eq!(agent.apply(&contract("web", 1, "vnet4", LIMITS)).0, 200);
@@ -270,7 +267,7 @@ fn waits_are_measured() {
     });
 }
 
-/// 12 MB of TCP in super-frames; the payload that iperf3 received, bytes.
+/// Transfers 12 MB of TCP in super-frames. Returns iperf3's received payload (bytes).
 fn iperf(guest: &Guest, from_guest: bool) -> f64 {
     let mut server = Command::new("iperf3").arg("-s").stdout(Stdio::null()).spawn().expect("iperf3");
     let reverse: &[&str] = if from_guest { &[] } else { &["-R"] };
@@ -280,7 +277,7 @@ fn iperf(guest: &Guest, from_guest: bool) -> f64 {
             let words = ["-c", &host, "-n", "12M", "-J"];
             Command::new("iperf3").args(words).args(reverse).output().expect("iperf3")
         });
-        // It also ends well where it could not connect.
+        // iperf3 succeeds even without a connection.
         let report: Value = serde_json::from_slice(&client.stdout).ok()?;
         report["end"]["sum_received"]["bytes"].as_f64()
     });
@@ -293,7 +290,7 @@ fn iperf(guest: &Guest, from_guest: bool) -> f64 {
 fn super_frames_are_counted_as_on_the_wire() {
     in_namespace("counters::super_frames_are_counted_as_on_the_wire", || {
         with_guest(|agent, guest| {
-            // Whole ones; and in a longer queue, in which little is lost that TCP sends once more.
+            // FIFO keeps super-frames whole, and its longer queue causes few retransmissions.
             let fifo = r#"{"set": {"queueing": "fifo"}}"#;
             assert_eq!(agent.request("PATCH", "/v1/vnics/web", fifo).0, 200);
             for from_guest in [true, false] {

@@ -1,4 +1,4 @@
-//! Another program changes what we made: it is put right within a second, with a line in the log, and counted.
+//! The agent repairs, logs and counts within a second what another program changed.
 
 use super::common::{Lab, until};
 use super::{LIMITS, contract, in_namespace, is_shaped, run};
@@ -6,10 +6,10 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// The promise is a second; what is on top is for a busy machine.
+/// The promised second, and one more for a busy machine.
 const WITHIN: Duration = Duration::from_secs(2);
 
-/// What the agent logs, from here on. This process is one test's own.
+/// The agent's log. This process runs one test.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -53,7 +53,7 @@ fn drift_is_repaired_within_a_second_logged_and_counted() {
             ("tc qdisc del dev vnet3 clsact", "set qdisc clsact at clsact of vnet3"),
             ("tc class change dev vnet3 classid 7464:1 htb rate 1mbit", "set class 7464:1 of vnet3"),
             ("ip link del tidegate-tx", "make interface tidegate-tx"),
-            // Real-time marks, and on a kernel without fq_codel and cake what marks congestion.
+            // Real-time marks and, without fq_codel and cake, the congestion marks.
             ("tc filter del dev vnet3 ingress pref 1", "in what vnet3 receives"),
         ];
         for (number, (damage, what)) in (1..).zip(damages) {
@@ -81,17 +81,16 @@ fn a_filter_in_another_chain_is_in_nobodys_way() {
         let agent = lab.agent();
         run("ip tuntap add vnet4 mode tap");
         run("tc qdisc add dev vnet3 clsact");
-        // No filter leads there, so nothing of it happens: it refuses no contract.
+        // No filter leads to this chain, so it refuses no contract.
         run("tc filter add dev vnet3 ingress chain 4 protocol all pref 2 u32 match u32 0 0 classid :1");
         let text = contract("web", 1, "vnet3", LIMITS) + &contract("db", 2, "vnet4", LIMITS);
         let (status, answer) = agent.apply(&text);
         assert_eq!(status, 200, "{answer}");
-        // With the preferences of ours, on the netdev and on the IFB that all share.
+        // With the preferences of the agent's filters, on a netdev and on the shared IFB.
         for line in [
             "tc filter add dev vnet3 ingress chain 5 protocol all pref 2 u32 match u32 0 0 classid :1",
             "tc filter add dev vnet3 ingress chain 5 protocol all pref 1 u32 match u32 0 0 classid :1",
             "tc filter add dev tidegate-tx parent 7464: chain 5 protocol all pref 2 u32 match u32 0 0 classid :1",
-            // Drift at both.
             "tc filter del dev vnet3 ingress chain 0 pref 2",
             "tc filter del dev vnet4 ingress chain 0 pref 2",
         ] {
@@ -110,7 +109,7 @@ fn a_filter_in_another_chain_is_in_nobodys_way() {
                 (view["state"] == "in force" && !wrong).then_some(())
             });
         }
-        // All on the IFB is ours; what is on others' netdevs and in the way of no contract stays.
+        // The whole IFB is the agent's; on netdevs, filters that conflict with no contract stay.
         assert!(!run("tc filter show dev tidegate-tx parent 7464:").contains("chain 5"));
         let theirs = || run("tc filter show dev vnet3 ingress");
         let before = theirs();

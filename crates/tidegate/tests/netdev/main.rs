@@ -1,4 +1,5 @@
-//! The agent and the kernel's netdevs, in a network namespace: limits come into force, are put right, and go.
+//! The agent and the kernel's netdevs, in a network namespace: limits come into force, are repaired, and
+//! go.
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "these are the program's own rules")]
 
@@ -20,7 +21,7 @@ mod soft;
 use common::{Lab, RunningAgent, until};
 use std::process::Command;
 
-/// Runs `body` in a process with a network namespace of its own, where a tap `vnet3` is.
+/// Runs `body` in a process with a new network namespace and a tap `vnet3`.
 #[track_caller]
 fn in_namespace(name: &str, body: impl FnOnce()) {
     netns::in_namespace(name, || {
@@ -29,7 +30,6 @@ fn in_namespace(name: &str, body: impl FnOnce()) {
     });
 }
 
-/// Runs a command line; what it printed.
 #[track_caller]
 fn run(line: &str) -> String {
     let (program, words) = line.split_once(' ').unwrap();
@@ -44,30 +44,29 @@ fn contract(name: &str, mac: u8, netdev: &str, more: &str) -> String {
 
 const LIMITS: &str = "tx = { max = \"100mbit\" }\nrx = { max = \"50mbit\" }";
 
-/// Whether `web` is; an agent that has just started may not know it yet.
+/// A new agent may not know the vNIC yet.
 fn in_force(agent: &RunningAgent) -> bool {
     agent.get("/v1/vnics/web").1["state"] == "in force"
 }
 
-/// The classes on the tap and on the IFB, as tc shows them.
 fn classes() -> String {
     let ifb = Command::new("tc").args(["class", "show", "dev", "tidegate-tx"]).output().unwrap();
     run("tc class show dev vnet3") + &String::from_utf8_lossy(&ifb.stdout)
 }
 
-/// Classes of HTB; what cuts super-frames below one has one, too.
+/// Counts the HTB classes: qdiscs that cut super-frames have classes too.
 fn htb(classes: &str) -> usize {
     classes.lines().filter(|line| line.starts_with("class htb")).count()
 }
 
-/// All qdiscs with their handles, without what they counted.
+/// Returns all qdiscs and handles, without counts.
 fn qdiscs() -> String {
     let shown = run("tc qdisc show");
     let uncounted = |line: &str| line.split(" direct_packets_stat").next().unwrap().to_owned() + "\n";
     shown.lines().map(uncounted).collect()
 }
 
-/// Whether nothing is said of a vNIC but what this kernel has no qdisc for.
+/// Whether the reason is empty, or a qdisc that this kernel lacks.
 fn nothing_is_wrong(view: &serde_json::Value) -> bool {
     view["reason"].as_str().is_none_or(|reason| reason.starts_with("flows are not kept apart"))
 }
@@ -151,7 +150,6 @@ fn what_cannot_be_kept_is_refused_and_nothing_is_touched() {
         let promise = |more: &str| contract("web", 1, "vnet3", &format!("{more}\nto = [\"b\"]"));
         let no_shares = "interface mt0 is a macvtap, into which the device below sends";
         refused(&(promise("weight = 2") + &macvtap), no_shares);
-        // Also where only the sender changes.
         assert_eq!(agent.apply(&(promise("") + &macvtap)).0, 200);
         let (status, why) = agent.request("PATCH", "/v1/vnics/web", r#"{"set": {"weight": "2"}}"#);
         assert!(status == 422 && why.to_string().contains(no_shares), "{status} {why}");
@@ -180,7 +178,6 @@ fn a_netdev_that_goes_and_comes_is_shaped_again() {
         until("it is missed", || {
             agent.vnic("web")["reason"].as_str()?.contains("is not there").then_some(())
         });
-        // What changes meanwhile waits for it.
         for rate in ["90mbit", "100mbit"] {
             let body = format!("{{\"set\": {{\"tx.max\": \"{rate}\"}}}}");
             let (status, answer) = agent.request("PATCH", "/v1/vnics/web", &body);
@@ -209,10 +206,10 @@ fn an_agent_that_starts_anew_changes_nothing() {
         let qdiscs = qdiscs();
         let agent = lab.agent();
         until("it is in force", || in_force(&agent).then_some(()));
-        // Queues made anew would have other handles.
+        // New queues would have other handles.
         assert_eq!(self::qdiscs(), qdiscs);
         agent.stop();
-        // Its memory is lost: what is in force is recognised, not made again.
+        // Without its record the agent recognises what is in force, and makes nothing again.
         std::fs::remove_file(lab.path("state/kernel.json")).unwrap();
         let agent = lab.agent();
         until("it is in force", || in_force(&agent).then_some(()));

@@ -1,4 +1,4 @@
-//! In which order frames wait: what the kernel has for it, live changes of it, drift.
+//! The order of waiting frames: the kernel's qdiscs, live changes, drift.
 
 use super::common::{Lab, RunningAgent, until};
 use super::netns::load::{Traffic, under};
@@ -6,7 +6,7 @@ use super::netns::{Guest, in_namespace, run};
 use super::{LIMITS, contract, nothing_is_wrong};
 use std::time::{Duration, Instant};
 
-/// The kinds of the qdiscs of a device, from its root down, and at its ingress.
+/// Returns a device's kinds of qdiscs, root first, ingress last.
 fn qdiscs(device: &str) -> Vec<String> {
     let shown = run("tc", &format!("qdisc show dev {device}"));
     let kinds = shown.lines().filter_map(|line| line.split(' ').nth(1));
@@ -16,7 +16,6 @@ fn qdiscs(device: &str) -> Vec<String> {
     kinds
 }
 
-/// Sets keys of `web`, as `tidegate vnic set` does.
 #[track_caller]
 fn set(agent: &RunningAgent, keys: &str) {
     let (status, answer) = agent.request("PATCH", "/v1/vnics/web", &format!(r#"{{"set": {{{keys}}}}}"#));
@@ -63,7 +62,7 @@ fn queueing_is_what_the_kernel_has_and_changes_under_traffic() {
                     r#""queueing.target": "2ms", "queueing.interval": "20ms""#,
                     &["htb", "tbf", flows, "clsact"],
                 ),
-                // No super-frame lasts for 1 ms there.
+                // At this rate no super-frame lasts 1 ms.
                 (r#""rx.max": "1gbit""#, &["htb", flows, "clsact"]),
                 (r#""queueing": "fifo", "rx.max": "20mbit""#, &["htb", "bfifo", "clsact"]),
                 (r#""queueing": "flows""#, &["htb", "tbf", flows, "clsact"]),
@@ -79,7 +78,7 @@ fn queueing_is_what_the_kernel_has_and_changes_under_traffic() {
         });
         assert_eq!(drift(), repaired, "a change is none");
 
-        // Without the queue below it, what cuts drops everything.
+        // Without the queue below, the qdisc that cuts super-frames drops everything.
         let begin = Instant::now();
         run("tc", "qdisc del dev vnet4 parent 3001:1");
         until("it is put right", || (qdiscs("vnet4") == ["htb", "tbf", flows, "clsact"]).then_some(()));

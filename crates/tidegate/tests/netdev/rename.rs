@@ -1,20 +1,18 @@
-//! Another program renames a netdev: its limits stay on it, and the vNIC says so; another one of the name is limited as well.
+//! Another program renames a netdev: its limits stay, and the vNIC says so. A new netdev of the name is
+//! limited too.
 
 use super::common::{Lab, RunningAgent, until};
 use super::{LIMITS, contract, in_namespace, nothing_is_wrong, run};
 
-/// Whether both directions of this interface are limited.
 fn is_shaped(name: &str) -> bool {
     run(&format!("tc class show dev {name}")).contains("rate 50Mbit ceil 50Mbit")
         && run(&format!("tc filter show dev {name} ingress")).contains("Redirect to device tidegate-tx")
 }
 
-/// Classes on the IFB: what each netdev's VM sends waits in its own.
 fn leaves() -> usize {
     run("tc class show dev tidegate-tx").lines().filter(|line| line.contains("rate 100Mbit")).count()
 }
 
-/// Until the vNIC is in force, with this reason and no other.
 fn until_said(agent: &RunningAgent, what: &str) {
     until(what, || {
         let view = agent.vnic("web");
@@ -23,7 +21,6 @@ fn until_said(agent: &RunningAgent, what: &str) {
     });
 }
 
-/// Two looks of the agent.
 fn look_twice(agent: &RunningAgent) {
     for _ in 0..2 {
         assert_eq!(agent.get("/v1/vnics/web/why").0, 200);
@@ -44,7 +41,7 @@ fn limits_stay_on_a_netdev_that_is_renamed() {
         look_twice(&agent);
         assert!(is_shaped("old") && leaves() == 1);
         assert_eq!(repaired(), before, "nothing was missing");
-        // What is wrong there is put right there, and changes come there.
+        // Repairs and changes reach the renamed netdev.
         run("tc qdisc del dev old root");
         until("it is repaired", || is_shaped("old").then_some(()));
         let (status, answer) = agent.request("PATCH", "/v1/vnics/web", r#"{"set": {"rx.max": "60mbit"}}"#);
@@ -53,7 +50,7 @@ fn limits_stay_on_a_netdev_that_is_renamed() {
         let (status, answer) = agent.request("PATCH", "/v1/vnics/web", r#"{"set": {"rx.max": "50mbit"}}"#);
         assert_eq!(status, 200, "{answer}");
 
-        // An agent that knows it from its disk only.
+        // The next agent knows the netdev only from its disk.
         agent.stop();
         assert!(is_shaped("old"));
         let agent = lab.agent();
@@ -61,7 +58,7 @@ fn limits_stay_on_a_netdev_that_is_renamed() {
         look_twice(&agent);
         assert!(is_shaped("old") && leaves() == 1);
 
-        // Another device with the name is the contract's; the renamed one keeps its limits.
+        // A new device of the name is the contract's; the renamed one keeps its limits.
         run("ip tuntap add vnet3 mode tap");
         until_said(&agent, "interface old, which was vnet3 before it was renamed, keeps the limits");
         assert!(is_shaped("vnet3") && is_shaped("old") && leaves() == 2);
@@ -74,7 +71,7 @@ fn limits_stay_on_a_netdev_that_is_renamed() {
         });
         until("one of them is left", || (is_shaped("vnet3") && leaves() == 1).then_some(()));
 
-        // With its contract go its limits, under whatever name.
+        // The limits go with the contract, under whatever name.
         run("ip link set vnet3 name old");
         let (status, answer) = agent.request("DELETE", "/v1/vnics/web", "");
         assert_eq!(status, 200, "{answer}");
@@ -97,7 +94,7 @@ fn a_name_that_another_contract_says_is_its_own() {
         let other = "tx = { max = \"100mbit\" }\nrx = { max = \"70mbit\" }";
         let text = contract("web", 1, "vnet3", LIMITS) + &contract("db", 2, "vnet4", other);
         assert_eq!(agent.apply(&text).0, 200);
-        // The VM of db ends, and web's netdev gets the name of its netdev.
+        // web's netdev gets the name of db's, whose VM has ended.
         run("ip link del vnet4");
         run("ip link set vnet3 name vnet4");
         until("it is db's", || run("tc class show dev vnet4").contains("rate 70Mbit").then_some(()));

@@ -1,5 +1,5 @@
-//! Others' rules of nftables at a netdev's ingress: what waits for a limit would go past them, so such a contract is refused,
-//! with their names; what is policed is asked by them.
+//! Other programs' nftables rules at a netdev's ingress: shaped frames would bypass them, so the agent
+//! refuses and names the rules; policed frames meet them.
 
 use super::common::{Lab, RunningAgent, until};
 use super::netns::Guest;
@@ -7,7 +7,6 @@ use super::{contract, details, in_force, in_namespace, run};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// Gives `nft` a script.
 #[track_caller]
 fn nft(script: &str) {
     let mut nft = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().expect("nftables");
@@ -27,7 +26,6 @@ fn set(agent: &RunningAgent, key: &str, value: &str) -> (u16, String) {
     (status, answer.to_string())
 }
 
-/// Whether the vNIC says that rules are gone past.
 fn goes_past(agent: &RunningAgent) -> bool {
     agent.vnic("web")["reason"].as_str().unwrap_or_default().contains("goes past")
 }
@@ -58,7 +56,7 @@ fn what_would_go_past_rules_is_refused_with_their_names() {
         assert!(why.contains(name) && why.contains("tx.method = \"police\""), "{why}");
         assert_eq!(run("tc qdisc show") + &run("ip -br link"), untouched);
 
-        // What the VM receives meets no such rule, and what is policed comes to them.
+        // What the VM receives does not meet these rules; policed frames do.
         assert_eq!(agent.apply(&contract("web", 1, "web0", "rx = { max = \"50mbit\" }")).0, 200);
         let (status, answer) = agent.apply(&contract("web", 1, "web0", POLICED));
         assert_eq!(status, 200, "{answer}");
@@ -67,7 +65,7 @@ fn what_would_go_past_rules_is_refused_with_their_names() {
         assert!(status == 422 && why.contains(name), "{status} {why}");
         assert!(!reaches_host(&guest));
 
-        // A chain that decides nothing is in the way of no contract; one of the family inet is as one of netdev.
+        // A chain without decisions conflicts with nothing; the family inet counts like netdev.
         nft("flush chain netdev filter vm-in");
         let (status, why) = set(&agent, "tx.method", "shape");
         assert_eq!(status, 200, "{why}");
@@ -83,7 +81,7 @@ fn what_would_go_past_rules_is_refused_with_their_names() {
         };
         let late = "what it sends goes past the policy drop of chain in in table inet late";
         until("it is said", || said(&agent, late));
-        // Its limit stays: the agent does not choose between a limit and a rule.
+        // The limit stays: the agent does not choose between a limit and a rule.
         assert!(reaches_host(&guest));
         agent.stop();
         let agent = lab.agent();

@@ -1,15 +1,15 @@
-//! A segment of bridge ports: frames pass between its ports and to no other, whatever other programs change; in the end the ports
-//! are as they were.
+//! A segment of bridge ports: frames pass only between its ports, whatever others change; afterwards the
+//! ports are as before.
 //!
-//! Where bridges filter no VLANs (CONFIG_BRIDGE_VLAN_FILTERING), tests/kernel/test_segments.py runs this in a guest whose
-//! kernel lets them.
+//! Without VLAN filtering (CONFIG_BRIDGE_VLAN_FILTERING), tests/kernel/test_segments.py runs this in a
+//! guest that has it.
 
 use super::common::{Lab, RunningAgent, until};
 use super::netns::Guest;
 use super::{contract, run};
 use std::process::Command;
 
-/// Says so, since only the guest does without it.
+/// Whether this kernel's bridges filter VLANs; prints if not.
 fn bridges_filter() -> bool {
     let made =
         Command::new("ip").args("link add br0 type bridge vlan_filtering 1".split(' ')).output().unwrap();
@@ -22,7 +22,7 @@ fn bridges_filter() -> bool {
     made.status.success()
 }
 
-/// A guest behind a port of `br0`, with the address 10.8.0.NUMBER.
+/// Makes a guest behind a port of `br0`: 10.8.0.NUMBER.
 fn guest(number: u8) -> Guest {
     let port = format!("vnet{number}");
     let guest = Guest::new(&port, number);
@@ -39,7 +39,7 @@ fn reaches(guest: &Guest, number: u8) -> bool {
     })
 }
 
-/// VLANs of a port, as `bridge` shows them: `42 PVID Egress Untagged`.
+/// Returns a port's VLANs, such as `42 PVID Egress Untagged`.
 fn vlans(port: &str) -> String {
     let shown = run(&format!("bridge vlan show dev {port}"));
     let lines = shown.lines().skip(1).map(|line| line.trim_start_matches(port).trim());
@@ -84,7 +84,7 @@ fn frames_pass_within_a_segment_only() {
         let [web, db, other] = [1, 2, 3].map(guest);
         until("they reach each other", || (reaches(&web, 2) && reaches(&web, 3)).then_some(()));
 
-        // Another program gave a port VLANs: named, then taken over.
+        // Another program's VLANs of a port: named, then taken over.
         run("bridge vlan add dev vnet2 vid 7 pvid untagged");
         run("bridge vlan add dev vnet2 vid 10-12");
         let before = vlans("vnet2");
@@ -108,7 +108,7 @@ fn frames_pass_within_a_segment_only() {
         assert!(reaches(&web, 2) && reaches(&db, 1));
         assert!(!reaches(&web, 3) && !reaches(&other, 2));
 
-        // Another program changes what keeps it; a port that comes to a bridge begins as every other.
+        // A port that joins a bridge starts with its defaults.
         run("ip link add br1 type bridge vlan_filtering 1");
         for (damage, port, vlan) in [
             ("bridge vlan del dev vnet1 vid 42", "vnet1", 42),
@@ -129,7 +129,7 @@ fn frames_pass_within_a_segment_only() {
         run("ip link set vnet3 master br0");
         until("it is in force again", || in_force(&agent, "other").filter(|()| is_in("vnet3", 43)));
 
-        // An agent that knows it from its disk only; without a limit it starts sooner.
+        // The next agent knows the segment only from its disk, and starts sooner without a limit.
         set(&agent, "tx.max", "none");
         agent.stop();
         let shown = run("bridge vlan show");

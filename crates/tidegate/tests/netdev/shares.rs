@@ -1,4 +1,4 @@
-//! Promises at the egress of a netdev: who gets what, and who goes first.
+//! Promises at the egress of a netdev: each sender's share, and priority.
 
 use super::common::{Lab, until};
 use super::netns::{Guest, in_namespace, ip};
@@ -7,25 +7,23 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Of a datagram's payload, on the wire: UDP, IP and Ethernet headers.
+/// Headers of a datagram on the wire: UDP, IP, Ethernet (bytes).
 const HEADERS: u64 = 42;
 const SINK: u8 = 5;
-/// `rx.max` of the sink, bit/s.
+/// `rx.max` of the sink (bit/s).
 const LIMIT: f64 = 12e6;
-/// Its default burst, and one frame, bytes.
+/// The sink's default burst, and one frame (bytes).
 const BURST: f64 = 65_536.0 + 1_442.0;
-/// Looks of a window.
 const LOOKS: usize = 12;
 
-/// What came from one sender.
 #[derive(Default)]
 struct Arrived {
     bytes: AtomicU64,
-    /// Of each datagram that says when it was sent, ns.
+    /// Delay of each datagram with a send time (ns).
     delays: std::sync::Mutex<Vec<u64>>,
 }
 
-/// Guests `vnet1` to `vnet5` on one bridge, each 10.9.N.2.
+/// Makes `vnet1` to `vnet5` on one bridge, with 10.9.N.2.
 fn bridged() -> Vec<Guest> {
     ip("link add br0 type bridge");
     ip("link set br0 up");
@@ -39,7 +37,7 @@ fn bridged() -> Vec<Guest> {
     (1..=SINK).map(guest).collect()
 }
 
-/// Sends datagrams to the sink's port `port` until told to stop; each says when it was sent.
+/// Sends datagrams with their send time to the sink's port until `stop`.
 fn send(port: u8, size: usize, at_once: usize, pause: Duration, start: Instant, stop: &AtomicBool) -> u64 {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     let mut datagram = vec![0; size];
@@ -66,17 +64,16 @@ fn receive(socket: &UdpSocket, from: &Arrived, start: Instant, stop: &AtomicBool
     }
 }
 
-/// Bytes that a netdev of this network namespace has sent.
 fn sent_by(netdev: &str) -> u64 {
     let all = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     let counters = all.lines().find_map(|line| line.trim().strip_prefix(&format!("{netdev}:"))).unwrap();
     counters.split_whitespace().nth(8).unwrap().parse().unwrap()
 }
 
-/// Looks at the sink for windows of three seconds, until one of them has the shares of the contracts.
+/// Looks at the sink until one of its windows (3 s) has the contracts' shares.
 ///
 /// # Errors
-/// The sink's tap sent more between two looks than the sink's limit lets through; or none of eight windows has the shares.
+/// The sink's tap exceeded its limit between two looks, or none of eight windows has the shares.
 fn shared_as_promised(arrived: &[Arrived]) -> Result<(), String> {
     let mut looks: Vec<(Instant, [u64; 4], u64)> = Vec::new();
     let mut windows = Vec::new();
@@ -144,7 +141,7 @@ fn each_sender_gets_what_it_was_promised() {
                 scope.spawn(move || receive(&socket, from, start, stop));
             }
             for (port, guest) in (1_u8..SINK).zip(&guests) {
-                // The first is the voice; each of the others would fill the sink alone, many times.
+                // The first is the voice; each of the others alone exceeds the sink's limit many times.
                 let (size, at_once, pause) = if port == 1 { (160, 1, 10) } else { (1400, 24, 3) };
                 let pause = Duration::from_millis(pause);
                 scope.spawn(move || guest.within(|_| send(port, size, at_once, pause, start, stop)));
@@ -157,15 +154,15 @@ fn each_sender_gets_what_it_was_promised() {
         let delays = |n: usize| median(arrived[n].delays.lock().unwrap().clone());
         assert!(delays(0) * 5 < delays(3), "the voice goes first: {} and {} ns", delays(0), delays(3));
 
-        // The place saw the same voice frames arrive; each once at most.
+        // The place counts the same voice frames, each at most once.
         let came = arrived[0].delays.lock().unwrap().len() as u64;
         let delivered = || agent.vnic("voice")["stats"]["realtime_delivered"].as_u64().unwrap();
         until("they are counted", || (came / 2..=came + 20).contains(&delivered()).then_some(()));
 
-        // A sender whose VM stops and starts has its class again, and that counts as no change.
+        // A sender whose VM restarts gets its class again, without drift.
         let repaired = || agent.get("/v1/host").1["drift_repaired"].as_u64();
         let before = repaired();
-        // Besides the class of all, and that of the rest.
+        // Without the root class and the class of other traffic.
         let senders = || run("tc class show dev vnet5").lines().count() - 2;
         assert_eq!(senders(), 3);
         run("ip link del vnet2");

@@ -30,16 +30,16 @@ fn the_kernel_keeps_a_guests_limit() {
 
         assert_eq!(ask(&mut guest, "set 52:54:00:00:00:01 40mbit"), "ok");
         assert!(classes().contains("rate 40Mbit ceil 40Mbit"), "{}", classes());
-        // What the place cannot keep, it says; what was in force stays.
+        // The place refuses a limit that it cannot keep; the limit in force stays.
         let refused = ask(&mut guest, "set 52:54:00:00:00:01 1bit");
         assert!(refused.starts_with("error refused tx: at 1bit a super-frame"), "{refused}");
         assert!(classes().contains("rate 40Mbit ceil 40Mbit"), "{}", classes());
 
-        // Drift is put right to the lower of the two.
+        // Repair restores the lower of both limits.
         run("tc qdisc del dev tidegate-tx root");
         until("put right", || classes().contains("rate 40Mbit ceil 40Mbit").then_some(()));
 
-        // Where the host has no limit, any soft one is kept.
+        // Without a hard limit, any soft limit is accepted.
         assert_eq!(ask(&mut guest, "set 52:54:00:00:00:02 30mbit"), "ok");
         assert!(classes().contains("rate 30Mbit ceil 30Mbit"), "{}", classes());
         assert_eq!(ask(&mut guest, "set * none"), "ok");

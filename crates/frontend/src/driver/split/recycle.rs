@@ -1,21 +1,18 @@
-//! Chains that go round: completed ones made available again as they are.
+//! Makes completed chains available again, unchanged.
 //!
-//! A generator sends the same frames again and a sink gives the same buffers
-//! back. Their descriptors are in the table already: what is left to do per chain
-//! is to read one used entry and write one available entry.
+//! A generator resends its frames, and a sink gives its buffers back. The descriptors are in the table
+//! already, so a chain costs one read of a used entry and one write of an available entry.
 
 use super::SplitDriver;
 use crate::driver::Used;
 use std::sync::atomic::Ordering;
 
 impl SplitDriver {
-    /// Makes up to `max` completed chains available again, unchanged, each after `visit` saw it. The
-    /// device sees them after [`publish`](Self::publish). Returns how many.
-    ///
-    /// A chain of several descriptors, or one with an indirect table, goes round as a whole.
+    /// Makes up to `max` completed chains available again, each whole and unchanged, after a call of
+    /// `visit`. The device sees them after [`publish`](Self::publish). Returns their number.
     ///
     /// # Panics
-    /// If the device completed what is not in flight.
+    /// The device completed a chain that is not in flight.
     #[inline]
     pub fn recycle(&mut self, max: u16, mut visit: impl FnMut(Used)) -> u16 {
         let index = u16::from_le(self.memory.word(self.used + 2).load(Ordering::Acquire));
@@ -39,7 +36,7 @@ impl SplitDriver {
         count
     }
 
-    /// Completed chains that wait to be taken.
+    /// Counts the completed chains that wait.
     #[inline]
     pub fn completed(&self) -> u16 {
         let index = u16::from_le(self.memory.word(self.used + 2).load(Ordering::Acquire));
@@ -54,7 +51,6 @@ mod tests {
     use crate::memory::SharedMemory;
     use std::sync::Arc;
 
-    /// Completes as a device would.
     fn complete(memory: &SharedMemory, queue: &SplitDriver, index: u16, head: u16, len: u32) {
         let slot = u64::from(index & (queue.size() - 1));
         memory.write(queue.used_addr() + 4 + 8 * slot, &u32::from(head).to_le_bytes());
@@ -62,7 +58,6 @@ mod tests {
         memory.word(queue.used_addr() + 2).store(index.wrapping_add(1), Ordering::Release);
     }
 
-    /// The head at an available index.
     fn available(memory: &SharedMemory, queue: &SplitDriver, index: u16) -> u16 {
         let slot = u64::from(index & (queue.size() - 1));
         memory.word(queue.avail_addr() + 4 + 2 * slot).load(Ordering::Relaxed)
@@ -71,7 +66,7 @@ mod tests {
     #[test]
     fn chains_go_round_in_the_order_they_came_back() {
         let memory = Arc::new(SharedMemory::new(0, 0x10000).unwrap());
-        // The indices wrap on the way.
+        // The indices wrap during the test.
         let mut queue = SplitDriver::starting_at(&memory, 4, DriverFeatures::default(), u16::MAX - 2);
         let chain = [Buffer::readable(0x40, 12), Buffer::readable(0x80, 60)];
         let (a, b) = (queue.add(&chain).unwrap(), queue.add(&chain).unwrap());
@@ -86,7 +81,7 @@ mod tests {
             assert_eq!(queue.recycle(1, |used| seen.push(used)), 1);
             assert_eq!(queue.recycle(9, |used| seen.push(used)), 1);
             assert_eq!(seen.split_off(0), [Used { head: first, len: 7 }, Used { head: second, len: 8 }]);
-            // Two were made available by `add`, and two more now.
+            // `add` made two available, and `recycle` two more.
             index = index.wrapping_add(2);
             assert_eq!(available(&memory, &queue, index), first);
             assert_eq!(available(&memory, &queue, index.wrapping_add(1)), second);
