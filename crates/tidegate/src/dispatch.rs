@@ -1,4 +1,4 @@
-//! From the command line to the command.
+//! Dispatches the command line to its command.
 
 use crate::cli::{Cli, Command};
 use crate::client::Client;

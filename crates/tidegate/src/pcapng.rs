@@ -1,4 +1,4 @@
-//! A pcapng stream cut into its blocks (draft-ietf-opsawg-pcapng, section 3.1).
+//! Cuts a pcapng stream into its blocks (draft-ietf-opsawg-pcapng, section 3.1).
 
 /// Type of the Section Header Block; the same in both byte orders.
 const SECTION: u32 = 0x0A0D_0D0A;
@@ -6,14 +6,14 @@ const SECTION: u32 = 0x0A0D_0D0A;
 const PACKETS: [u32; 2] = [3, 6];
 /// The byte-order magic of a section.
 const MAGIC: u32 = 0x1A2B_3C4D;
-/// No block this program is sent is longer.
+/// Longest block accepted (bytes); the agent sends none that is longer.
 const LONGEST: usize = 16 << 20;
 
-/// Takes bytes as they come, gives whole blocks.
+/// A buffer that takes bytes in pieces and returns whole blocks.
 #[derive(Debug, Default)]
 pub struct Blocks {
     bytes: Vec<u8>,
-    /// How much of `bytes` has been given out.
+    /// Length of the part of `bytes` already returned.
     taken: usize,
     big_endian: bool,
 }
@@ -21,21 +21,21 @@ pub struct Blocks {
 /// One whole block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block<'a> {
-    /// All of it, with its type and both its lengths.
+    /// The whole block, with its type and both lengths.
     pub bytes: &'a [u8],
     /// Whether it holds a frame.
     pub is_packet: bool,
 }
 
 impl Blocks {
-    /// Adds what came.
+    /// Appends bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
         self.taken = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next block; `None` until it is whole.
+    /// Returns the next block; `None` until it is complete.
     ///
     /// # Errors
     /// The bytes are no pcapng.

@@ -5,7 +5,7 @@ use crate::exit::Failure;
 use std::path::PathBuf;
 use tidegate::places::{self, KeepOff};
 
-/// The API socket, unless another is given.
+/// Default of `--api`.
 pub const API: &str = "/run/tidegate/api.sock";
 
 /// Arguments of `agent`. The API socket it listens on is the global `--api`.

@@ -11,7 +11,7 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Prints the script for `command`, the definition of the whole command line.
+/// Prints the script for `command`, the whole command line.
 pub fn run(args: Args, command: clap::Command) -> Result<(), Failure> {
     exit::print(&script(args.shell, command))
 }
