@@ -6,7 +6,7 @@ use crate::commands::window::Window;
 use std::time::Instant;
 use tidegate_agent::views::VnicView;
 
-/// What is looked at.
+/// API path of the vNICs.
 pub(super) const VNICS: &str = "/v1/vnics";
 
 /// All vNICs at one time.
@@ -16,19 +16,19 @@ pub struct Look {
 }
 
 impl Look {
-    /// As the agent says it.
+    /// Reads the vNICs exactly as the agent reports them.
     pub(super) async fn exact(client: &Client, window: Window) -> Result<Self, ClientError> {
         let vnics = client.get(&window.of(VNICS)).await?;
         Ok(Self { at: Instant::now(), vnics })
     }
 
-    /// To be shown.
+    /// Reads the vNICs with texts that are safe to show.
     pub(super) async fn take(client: &Client, window: Window) -> Result<Self, ClientError> {
         let vnics = client.get_shown(&window.of(VNICS)).await?;
         Ok(Self { at: Instant::now(), vnics })
     }
 
-    /// The rows since an earlier look.
+    /// Computes the rows from an earlier look and this one.
     pub(super) fn since(&self, earlier: &Self) -> Vec<Row> {
         super::rows::rows(&earlier.vnics, &self.vnics, self.at.duration_since(earlier.at))
     }
