@@ -40,7 +40,6 @@ pub enum ClientError {
     /// No agent answers at the socket.
     #[error("cannot reach the agent at {}: {source}\n{}", path(socket), advice(socket, source))]
     Unreachable {
-        /// The API socket.
         socket: PathBuf,
         /// Why the connection failed.
         source: io::Error,
@@ -48,15 +47,12 @@ pub enum ClientError {
     /// The agent closed the connection in the middle, or did not answer in time.
     #[error("the agent at {} broke off: {reason}\nSee its log: journalctl -u tidegate-agent", path(socket))]
     Broken {
-        /// The API socket.
         socket: PathBuf,
         /// What happened.
         reason: String,
     },
-    /// The agent answered with an error.
     #[error("{}", problem.text())]
     Answered {
-        /// The HTTP status.
         status: StatusCode,
         /// The body of the answer.
         problem: Problem,
@@ -67,7 +63,6 @@ pub enum ClientError {
         visible(reason)
     )]
     Strange {
-        /// Method and path.
         request: String,
         /// What the parser rejected.
         reason: String,
@@ -128,7 +123,6 @@ impl Client {
         Self { socket: socket.to_owned() }
     }
 
-    /// Returns the API socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -143,17 +137,14 @@ impl Client {
         shown(self.get(path).await?, path)
     }
 
-    /// Sends `POST path` with a TOML body.
     pub async fn post_toml<T: DeserializeOwned>(&self, path: &str, toml: &str) -> Result<T, ClientError> {
         self.json(Method::POST, path, Some(("application/toml", toml.to_owned()))).await
     }
 
-    /// Sends `PATCH path` with a JSON body.
     pub async fn patch<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ClientError> {
         self.json(Method::PATCH, path, Some(("application/json", body.to_string()))).await
     }
 
-    /// Sends `DELETE path`.
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.json(Method::DELETE, path, None).await
     }

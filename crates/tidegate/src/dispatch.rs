@@ -9,7 +9,6 @@ use crate::commands::{
 use crate::exit::Failure;
 use clap::CommandFactory;
 
-/// Runs a command to its end.
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let (client, json) = (Client::new(&cli.api), cli.json);
     match cli.command {

@@ -38,7 +38,6 @@ pub enum Code {
 /// An error for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The exit code.
     pub code: Code,
     /// What was wrong and what to do. Line breaks in it are this program's own. Empty if standard output
     /// said everything.

@@ -4,7 +4,6 @@
 const SECTION: u32 = 0x0A0D_0D0A;
 /// Types of the blocks that hold a frame: simple and enhanced packet.
 const PACKETS: [u32; 2] = [3, 6];
-/// The byte-order magic of a section.
 const MAGIC: u32 = 0x1A2B_3C4D;
 /// Longest block accepted (bytes); the agent sends none that is longer.
 const LONGEST: usize = 16 << 20;
@@ -18,17 +17,14 @@ pub struct Blocks {
     big_endian: bool,
 }
 
-/// One whole block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block<'a> {
     /// The whole block, with its type and both lengths.
     pub bytes: &'a [u8],
-    /// Whether it holds a frame.
     pub is_packet: bool,
 }
 
 impl Blocks {
-    /// Appends bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
         self.taken = 0;
@@ -74,12 +70,10 @@ pub mod tests {
         [&number(kind), &length, content, &length].concat()
     }
 
-    /// A section header.
     pub fn header() -> Vec<u8> {
         block(SECTION, &[&MAGIC.to_le_bytes()[..], &[1, 0, 0, 0], &[0xff; 8]].concat(), false)
     }
 
-    /// An enhanced packet block.
     pub fn packet(byte: u8) -> Vec<u8> {
         block(6, &[byte; 24], false)
     }

@@ -1,15 +1,11 @@
 //! Plain tables: columns as wide as their widest cell, two spaces apart, no lines.
 
-/// Alignment of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Names and other text.
     Left,
-    /// Figures.
     Right,
 }
 
-/// A table that grows row by row.
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<Align>,

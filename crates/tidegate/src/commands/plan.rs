@@ -19,7 +19,6 @@ pub struct Args {
     how: How,
 }
 
-/// Shows what `apply` would change.
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
     let (path, toml) = args.source.read("/v1/plan", args.how)?;
     let answer: Value = client.post_toml(&path, &toml).await?;

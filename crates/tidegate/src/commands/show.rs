@@ -11,7 +11,6 @@ use tidegate_evidence::{Connection, SharedStatus};
 use tidegate_evidence::{Delay, VnicStats, total};
 use tidegate_evidence::{Quantity, Unknown};
 
-/// Describes everything about one vNIC.
 pub fn text(view: &VnicView) -> String {
     let mut out = format!("{}\n", view.name);
     for (key, value) in facts(view) {
@@ -66,17 +65,14 @@ pub fn condition(view: &VnicView) -> String {
     }
 }
 
-/// Returns the contract's deadline.
 pub fn deadline(view: &VnicView) -> Option<Nanos> {
     view.contract.as_ref()?.deadline
 }
 
-/// Returns the contract's `tx.max`.
 pub fn tx_max(view: &VnicView) -> Option<Rate> {
     view.contract.as_ref()?.tx.max
 }
 
-/// Returns the state of a connection in one word.
 pub fn connection(connection: Option<Connection>) -> &'static str {
     match connection {
         Some(Connection::Up) => "up",
@@ -92,7 +88,6 @@ pub fn soft(view: &VnicView) -> Option<Rate> {
     view.soft.filter(|soft| tx_max(view).is_none_or(|hard| *soft < hard))
 }
 
-/// Describes an attachment in one line.
 pub fn attachment(attach: &Attach) -> String {
     match attach {
         Attach::VhostUser { path, mode: SocketMode::Server, .. } => {
@@ -206,7 +201,6 @@ fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// Describes the queueing at the vNIC's limits.
 fn queueing(queueing: Queueing) -> String {
     match queueing {
         Queueing::Fifo => "fifo".into(),
@@ -298,7 +292,6 @@ pub fn is_the_wait(stats: &VnicStats) -> bool {
     stats.tokens_tx.as_ref() == Some(&stats.delay)
 }
 
-/// Formats the quantiles of a delay.
 fn quantiles(delay: &Delay) -> String {
     let Delay { p50, p99, p999, max, .. } = *delay;
     let [p50, p99, p999, max] = [p50, p99, p999, max].map(duration);

@@ -179,7 +179,6 @@ fn figures(status: &StatusView) -> String {
     ]);
     let mut table = Table::new(&[("", Align::Left), ("", Align::Left)]);
     rows.into_iter().for_each(|(name, value)| table.row([name.to_owned(), value]));
-    // Without the line of headings.
     table.render().lines().skip(1).map(|line| format!("{line}\n")).collect()
 }
 

@@ -58,7 +58,6 @@ enum Placement {
     Fixed,
 }
 
-/// Parses `--cpus`.
 fn which_cpus(text: &str) -> Result<Cpus, String> {
     match text {
         "auto" => Ok(Cpus::Auto),
@@ -82,7 +81,6 @@ fn enough_workers(workers: u16, cpus: &Cpus) -> Result<(), Failure> {
     }
 }
 
-/// Runs the switch until a signal stops it.
 pub fn run(args: Args) -> Result<(), Failure> {
     enough_workers(args.workers, &args.cpus)?;
     if args.detach {

@@ -45,7 +45,6 @@ pub enum Command {
     },
 }
 
-/// A key of a contract and its new value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValue {
     /// Dotted key, such as `tx.max`.
@@ -67,7 +66,6 @@ impl FromStr for KeyValue {
     }
 }
 
-/// Runs a command.
 pub async fn run(client: &Client, command: Command, json: bool) -> Result<(), Failure> {
     match command {
         Command::Ls => list(client, json).await,
@@ -86,7 +84,6 @@ async fn list(client: &Client, json: bool) -> Result<(), Failure> {
     exit::print(&(overview(&vnics) + &refusals(&host.files) + &notes(&host.problems)))
 }
 
-/// Lists the problems of the whole host.
 fn notes(problems: &[String]) -> String {
     problems.iter().map(|problem| format!("Note: {problem}\n")).collect()
 }

@@ -19,7 +19,6 @@ use tidegate_evidence::{Delay, VnicStats, total};
 
 /// Least delay (ns) for which the text mentions that it may have been much less.
 const LONG: u64 = 1_000_000;
-/// Most misses shown.
 const MISSES: usize = 10;
 
 /// Label of the row for frames of a flow that had none before them.
@@ -34,7 +33,6 @@ pub struct Args {
     window: Window,
 }
 
-/// Prints the account.
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
     let path = format!("/v1/vnics/{}", encode(&args.name));
     let (vnic, path) = (args.window.of(&path), args.window.of(&(path + "/why")));
@@ -363,7 +361,6 @@ fn culprits(why: &WhyView) -> String {
     out
 }
 
-/// Says that the deadline is not promised right now.
 fn not_promised(view: &VnicView) -> String {
     match (&view.deadline_suspended, show::deadline(view)) {
         (Some(why), Some(deadline)) => {
@@ -373,7 +370,6 @@ fn not_promised(view: &VnicView) -> String {
     }
 }
 
-/// Says that no deadline was missed.
 fn kept(deadline: Nanos, delivered: u64, when: &str) -> String {
     match delivered {
         0 if !when.is_empty() => format!("No frame with its deadline of {deadline} was delivered{when}.\n"),

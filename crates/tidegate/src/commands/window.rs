@@ -12,7 +12,6 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns whether a window was asked for.
     pub fn is_some(self) -> bool {
         self.last.is_some()
     }

@@ -24,9 +24,7 @@ pub enum Sign {
 /// A span of time in which a CPU was away, at least in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Away {
-    /// The evidence.
     pub sign: Sign,
-    /// Number of the CPU.
     pub cpu: usize,
     /// The span (CLOCK_MONOTONIC, ns).
     pub span: Window,
@@ -47,14 +45,12 @@ impl Away {
 /// Late frames, by who is to blame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Blame {
-    /// All late frames.
     pub late: u64,
     /// Frames late because of the host machine's steal time.
     pub steal: u64,
     /// Frames late because a control thread did not run: the host machine's fault, or kernel work that no
     /// thread interrupts.
     pub stalled: u64,
-    /// All other late frames.
     pub unexplained: u64,
 }
 

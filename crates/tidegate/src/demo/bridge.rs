@@ -24,7 +24,6 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
 
-/// Creates the bridge and connects the tenants to it.
 pub fn build(tenants: &[Tenant; 4]) -> Result<(), SceneError> {
     let failed = |what: &str, e: &dyn std::fmt::Display| SceneError::new(format!("cannot make {what}: {e}"));
     let mut socket = Socket::route().map_err(|e| failed("interfaces", &e))?;

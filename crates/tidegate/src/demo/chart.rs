@@ -4,7 +4,6 @@ use crate::format;
 use tidegate_evidence::Histogram;
 use tidegate_evidence::histogram::bucket;
 
-/// Longest bar (columns).
 const WIDTH: usize = 24;
 
 /// Returns the upper ends of the rows (ns): 1, 2, 5 of each decade from 1 us to 10 s.

@@ -18,7 +18,6 @@ pub enum Where {
     Kernel,
 }
 
-/// The two halves of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The sink's queue is a plain FIFO of 1,000 full-size frames; no vNIC has a deadline.
@@ -27,10 +26,8 @@ pub enum Phase {
     Contract,
 }
 
-/// The tenants, in the order of their addresses.
 pub const TENANTS: [&str; 4] = ["voice", "bulk1", "bulk2", "sink"];
 
-/// Returns the address of tenant `index` of [`TENANTS`].
 pub fn address(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, 1 + index as u8)
 }

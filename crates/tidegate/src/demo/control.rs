@@ -23,12 +23,9 @@ const STALL: u64 = 500_000;
 /// Time between two reads of /proc/stat (ns); its steal time has steps of 10 ms.
 const LOOK: u64 = 20_000_000;
 
-/// What was observed during a window.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// Lateness of each CPU's control thread.
     pub timers: BTreeMap<usize, Histogram>,
-    /// Spans in which CPUs were away.
     pub away: Vec<Away>,
 }
 
@@ -41,13 +38,11 @@ impl Seen {
         histogram(&of.flat_map(|(_, timer)| timer.occupied()).collect::<Vec<_>>())
     }
 
-    /// Returns the spans in which `cpus` were away.
     pub fn away(&self, cpus: &[usize]) -> Vec<Away> {
         self.away.iter().filter(|away| cpus.contains(&away.cpu)).copied().collect()
     }
 }
 
-/// Observations of one control thread.
 type Control = (Histogram, Vec<Away>);
 
 /// Control threads, which run until some time after the window.

@@ -8,12 +8,10 @@ pub struct SceneError {
 }
 
 impl SceneError {
-    /// Creates an error with this reason.
     pub fn new(reason: String) -> Self {
         Self { reason }
     }
 
-    /// Returns what is wrong, and with which part of the scene.
     pub fn reason(&self) -> &str {
         &self.reason
     }

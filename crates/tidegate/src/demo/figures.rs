@@ -5,10 +5,8 @@ use super::contracts::Where;
 use serde::Serialize;
 use tidegate_evidence::Histogram;
 
-/// The measurements of one phase.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// Voice frames sent.
     pub sent: u64,
     /// Voice frames received, of those sent.
     pub received: u64,
@@ -42,36 +40,27 @@ pub struct Measured {
     pub wakeup: Histogram,
     /// CPU time of the switch's workers (cores); `None` without a switch.
     pub worker: Option<f64>,
-    /// Bulk goodput (bit/s).
     pub bulk: u64,
 }
 
-/// One run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Figures under a plain FIFO.
     pub fifo: Figures,
-    /// Figures under contract.
     pub edf: Figures,
-    /// The place that kept the contracts.
     pub place: Where,
     /// Whether the worker, voice's threads and the control threads ran under SCHED_FIFO, in both phases.
     pub realtime_priority: bool,
 }
 
-/// Several runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Runs<'a> {
-    /// The runs, in the order in which they were made.
     pub runs: &'a [Report],
 }
 
-/// One phase's figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
     /// Tr - Ts of voice, as the place measured it.
     pub switch_delay_us: Quantiles,
-    /// Least possible Tr - Ts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch_delay_least_us: Option<Quantiles>,
     /// Possible misses: in time by the least delay, late by the largest.
@@ -82,24 +71,19 @@ pub struct Figures {
     pub voice_misses_asleep: Option<u64>,
     /// Certain deadline misses; under the FIFO, frames that would have missed the deadline.
     pub voice_misses: u64,
-    /// Who is to blame for the misses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub misses_blame: Option<Blame>,
-    /// Latest misses inside, certain and possible, each with what it waited for; newest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub latest_misses: Vec<String>,
     /// One-way delay of voice between the applications.
     pub voice_delay_us: Quantiles,
     /// Voice frames that took longer than the deadline between the applications.
     pub voice_late: u64,
-    /// Who is to blame for the late frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_blame: Option<Blame>,
-    /// Voice frames that did not arrive.
     pub voice_lost: u64,
     /// Timer lateness of a thread without other work: same window and CPUs, no network.
     pub timer_us: Quantiles,
-    /// Timer lateness of voice's sender.
     pub host_wakeup_us: Quantiles,
     /// CPU time of the switch's workers (cores).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,13 +95,9 @@ pub struct Figures {
 /// A distribution in microseconds, with one decimal.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// Median.
     pub p50: f64,
-    /// 99 % took no longer.
     pub p99: f64,
-    /// 99.9 % took no longer.
     pub p999: f64,
-    /// The longest.
     pub max: f64,
 }
 
@@ -134,14 +114,12 @@ impl Quantiles {
 }
 
 impl Quantiles {
-    /// Returns the values in ascending order.
     pub fn all(&self) -> [f64; 4] {
         [self.p50, self.p99, self.p999, self.max]
     }
 }
 
 impl Measured {
-    /// Converts the measurements to figures.
     pub fn figures(&self) -> Figures {
         let whole = |histogram: &Histogram| Quantiles::of(histogram, histogram.max());
         Figures {

@@ -5,7 +5,6 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-/// Sets the interface up.
 pub fn up(name: &str) -> io::Result<()> {
     let mut request = Request::new(name)?;
     request.ioctl(libc::SIOCGIFFLAGS)?;
@@ -26,7 +25,6 @@ pub fn assign(name: &str, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
     up(name)
 }
 
-/// Returns the interface's index.
 pub fn index(name: &str) -> io::Result<u32> {
     let mut request = Request::new(name)?;
     request.ioctl(libc::SIOCGIFINDEX)?;

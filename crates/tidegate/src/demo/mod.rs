@@ -62,18 +62,13 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Traffic before each window, so that TCP fills the queue.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// Options of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The place that keeps the contracts.
     pub place: Where,
-    /// Whether to print JSON.
     pub json: bool,
-    /// Whether to leave the scene running afterwards.
     pub serve: bool,
     /// Measured time of each phase.
     pub span: Duration,
-    /// Whether to use real-time priority where it is permitted.
     pub realtime: bool,
     /// Number of runs; `None` is one run, with the report of a single run.
     pub runs: Option<u64>,
@@ -166,7 +161,6 @@ async fn perform(
     Ok((scene, [fifo, contract]))
 }
 
-/// Prints several runs.
 fn tell(runs: &[Report], json: bool) -> Result<(), Failure> {
     if json { exit::print_json(&Runs { runs }) } else { exit::print(&report::texts(runs)) }
 }
@@ -198,7 +192,6 @@ async fn serve(scene: &mut Scene, dir: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Waits for Ctrl-C or SIGTERM.
 async fn ended() -> Result<(), Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;

@@ -4,7 +4,6 @@
 use rustix::thread::UnshareFlags;
 use std::{fs, io};
 
-/// The demo could not get its namespace.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make a {what}: {source}\n{}", advice())]
 pub struct NamespaceError {

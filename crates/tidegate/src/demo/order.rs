@@ -19,30 +19,24 @@ pub const LATE: usize = 1_024;
 pub enum Order {
     /// Wait for `eth0`, give it this address in a /24, and start the role's work.
     Start {
-        /// The tenant's own address.
         address: Ipv4Addr,
         /// The sink's address, the peer.
         sink: Ipv4Addr,
-        /// Whether voice's threads take real-time priority.
         realtime: bool,
     },
     /// Count what happens from `from` to `to` (CLOCK_MONOTONIC, ns).
     Measure(Window),
-    /// Report the figures of the last window.
     Report,
 }
 
 /// A span of CLOCK_MONOTONIC (ns).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
-    /// First instant in the span.
     pub from: u64,
-    /// First instant after the span.
     pub to: u64,
 }
 
 impl Window {
-    /// Returns whether `at` lies in the span.
     pub fn holds(&self, at: u64) -> bool {
         (self.from..self.to).contains(&at)
     }
@@ -52,11 +46,8 @@ impl Window {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// The order is done.
     Done,
-    /// Answer to [`Order::Report`].
     Figures(Figures),
-    /// The order failed, with the reason.
     Failed(String),
 }
 

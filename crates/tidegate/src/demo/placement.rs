@@ -7,7 +7,6 @@
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Returns the CPUs that this process may use.
 pub fn allowed() -> Vec<usize> {
     let Ok(allowed) = sched_getaffinity(None) else { return Vec::new() };
     (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()

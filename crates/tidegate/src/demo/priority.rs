@@ -4,7 +4,6 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// SCHED_FIFO priority of the switch's worker.
 pub const WORKER: u8 = 2;
 /// SCHED_FIFO priority of voice's threads: short work, above the worker.
 pub const VOICE: u8 = 3;

@@ -74,7 +74,6 @@ impl Process {
         Ok(Self { name: name.into(), child, log })
     }
 
-    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -135,7 +134,6 @@ impl Tenant {
         format!("/proc/{}/ns/net", self.process.id())
     }
 
-    /// Sends an order and waits for its answer.
     pub async fn ask(&mut self, order: &Order) -> Result<Figures, SceneError> {
         let mut line = serde_json::to_vec(order).map_err(|e| self.process.error(&e.to_string()))?;
         line.push(b'\n');
@@ -144,7 +142,6 @@ impl Tenant {
         self.answer().await
     }
 
-    /// Returns an error if the tenant has ended.
     pub fn check(&mut self) -> Result<(), SceneError> {
         self.process.check()
     }

@@ -4,7 +4,6 @@ use crate::exit;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
-/// The demo's progress.
 #[derive(Debug)]
 pub struct Progress {
     bar: Option<ProgressBar>,
@@ -31,7 +30,6 @@ impl Progress {
         part.clone_into(&mut self.part);
     }
 
-    /// Shows the current step.
     pub fn say(&self, message: &str) {
         let message = format!("{}{message}", self.part);
         match &self.bar {

@@ -7,10 +7,8 @@ use super::rows::{self, Ratio, Worse, spread, us};
 use crate::format;
 use crate::table::{Align, Table};
 
-/// Most misses listed.
 const MISSES: usize = 5;
 
-/// Describes one run.
 pub fn text(fifo: &Measured, contract: &Measured, run: &Report) -> String {
     let (what, both) = match run.place {
         Where::Switch => ("voice, inside the switch (Tr - Ts)", [&fifo.inside, &contract.inside]),

@@ -7,36 +7,26 @@ use crate::format;
 /// Which of two values is worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worse {
-    /// The larger one.
     More,
-    /// The smaller one.
     Less,
 }
 
 /// Returns a row's value in a phase, if there is one.
 pub type Value = Box<dyn Fn(&Figures) -> Option<f64>>;
 
-/// One row.
 pub struct Row {
-    /// Label of the row.
     pub title: &'static str,
-    /// Its value in a phase, if there is one.
     pub value: Value,
-    /// Formats the value.
     pub show: fn(f64) -> String,
-    /// Selects the worst of several runs.
     pub worse: Worse,
 }
 
 /// Rows under one title.
 pub struct Section {
-    /// Title above the rows.
     pub title: &'static str,
-    /// The rows.
     pub rows: Vec<Row>,
 }
 
-/// Returns the table's sections from top to bottom.
 pub fn sections(place: Where) -> Vec<Section> {
     let mut inside = delays(|f| f.switch_delay_us);
     inside.extend([
@@ -83,9 +73,7 @@ fn delays(of: fn(&Figures) -> Quantiles) -> Vec<Row> {
 /// A ratio by which a run is judged.
 #[derive(Clone, Copy)]
 pub struct Ratio {
-    /// Computes the ratio of a run.
     pub value: fn(&Report) -> f64,
-    /// Selects the worst of several runs.
     pub worse: Worse,
 }
 
@@ -113,7 +101,6 @@ pub fn spread(values: impl IntoIterator<Item = f64>, worse: Worse) -> Option<(f6
     Some((*values.get(values.len() / 2)?, *values.last()?))
 }
 
-/// Formats microseconds for people.
 pub fn us(us: f64) -> String {
     format::duration((us * 1000.0) as u64)
 }

@@ -32,7 +32,6 @@ pub const SETTLE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Scene {
     client: Client,
-    /// In the order of [`TENANTS`].
     tenants: [Tenant; 4],
     agent: Process,
     switch: Process,
@@ -80,7 +79,6 @@ impl Scene {
         Ok(Self { client, tenants, agent, switch, place, realtime })
     }
 
-    /// Puts the contracts of `phase` in force.
     pub async fn apply(&self, phase: Phase) -> Result<(), SceneError> {
         let namespaces = self.tenants.each_ref().map(Tenant::namespace);
         let path = format!("/v1/apply?origin={}", encode("demo"));
@@ -89,7 +87,6 @@ impl Scene {
         applied.map(drop).map_err(|e| SceneError::new(format!("the contracts were not taken: {e}")))
     }
 
-    /// Starts the traffic, the sink first.
     pub async fn play(&mut self) -> Result<(), SceneError> {
         let sink = contracts::address(TENANTS.len() - 1);
         for (index, tenant) in self.tenants.iter_mut().enumerate().rev() {
@@ -134,7 +131,6 @@ impl Scene {
         }
     }
 
-    /// Measures for `span`.
     pub async fn measure(
         &mut self,
         phase: Phase,
@@ -235,7 +231,6 @@ fn spans(misses: &[Miss]) -> Vec<Window> {
     certain.map(|miss| Window { from: miss.at.saturating_sub(miss.delay), to: miss.at }).collect()
 }
 
-/// Returns the number of deadline misses so far.
 fn counted(stats: &VnicStats) -> u64 {
     stats.misses.values().sum()
 }

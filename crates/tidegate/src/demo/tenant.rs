@@ -10,7 +10,6 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-/// The interface of every tenant.
 pub const INTERFACE: &str = "eth0";
 
 /// Time that a tenant waits for its interface and for the sink.

@@ -12,7 +12,6 @@ use tidegate_evidence::Histogram;
 
 /// Length of a voice frame (bytes, without FCS).
 pub const FRAME: usize = 200;
-/// Frames per second.
 pub const PER_SECOND: u64 = 1_000;
 
 /// Length of the Ethernet, IPv4 and UDP headers (bytes).
@@ -55,12 +54,10 @@ struct Counts {
 }
 
 impl Tally {
-    /// Starts a new window.
     pub fn measure(&self, window: Window) {
         *self.counts() = Counts { window, late_spans: Vec::with_capacity(LATE), ..Counts::default() };
     }
 
-    /// Returns the counts of the window.
     pub fn figures(&self) -> Figures {
         let counts = self.counts();
         Figures {
@@ -121,7 +118,6 @@ pub fn send(socket: &UdpSocket, tally: &Tally, realtime: bool) -> io::Result<()>
     Ok(())
 }
 
-/// Receives until the socket breaks.
 pub fn receive(socket: &UdpSocket, tally: &Tally, realtime: bool) -> io::Result<()> {
     clock::wake_promptly(realtime);
     // One byte more: a longer frame, such as a stray broadcast of the host, is not voice.

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-/// The workers of a switch at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workers {
     /// CPU time of all workers (ns).

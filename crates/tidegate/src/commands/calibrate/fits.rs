@@ -21,7 +21,6 @@ impl Fits {
         Self { host, vnics: accepted.filter_map(|vnic| vnic.contract.clone()).collect() }
     }
 
-    /// Returns the number of vNICs with a deadline.
     pub fn deadlines(&self) -> usize {
         self.vnics.iter().filter(|vnic| vnic.is_realtime()).count()
     }

@@ -29,7 +29,6 @@ const DEBUGGING: [&str; 8] = [
 /// Properties of the host that do not change during the measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
-    /// Online CPUs.
     pub online: BTreeSet<usize>,
     /// CPUs on which this program may run.
     pub own: BTreeSet<usize>,
@@ -37,9 +36,7 @@ pub struct Machine {
     pub isolated: BTreeSet<usize>,
     /// Workers of the switch whose threads are visible.
     pub workers: Vec<Worker>,
-    /// The driver of idle states.
     pub idle_driver: Option<String>,
-    /// Whether the host is a virtual machine.
     pub is_guest: bool,
     /// Frequency governor by CPU, for CPUs that have one.
     pub governors: BTreeMap<usize, String>,
@@ -48,23 +45,18 @@ pub struct Machine {
     /// Time that real-time threads may use in each period, and the period (us); a negative time means no
     /// limit.
     pub realtime: Option<(i64, i64)>,
-    /// Whether the host has swap space.
     pub swaps: bool,
     /// Locked memory of the switch (kB); `None` if unknown.
     pub locked: Option<u64>,
-    /// Debugging features of the kernel.
     pub debugging: Vec<String>,
     /// Preemption mode; `None` if unknown. With `none` and `voluntary` an urgent thread waits while the
     /// kernel works for another thread.
     pub preemption: Option<String>,
 }
 
-/// A worker's thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Worker {
-    /// Thread name, such as `worker-0`.
     pub name: String,
-    /// Thread number.
     pub thread: u32,
     /// Online CPUs on which it may run.
     pub cpus: BTreeSet<usize>,
@@ -82,46 +74,36 @@ impl Machine {
     }
 }
 
-/// The counters at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Time of reading (CLOCK_MONOTONIC, ns).
     pub at: u64,
-    /// Use of the time of each CPU.
     pub times: BTreeMap<usize, Times>,
-    /// Softirqs by kind.
     pub softirqs: BTreeMap<String, Row>,
-    /// Interrupts by number or kind.
     pub interrupts: BTreeMap<String, Row>,
     /// Threads of all other programs, by thread number.
     pub threads: BTreeMap<u32, Thread>,
     /// Time for which a worker's thread was ready but did not run (ns), by thread number.
     pub waited: BTreeMap<u32, u64>,
-    /// Idle states by CPU.
     pub idle: BTreeMap<usize, Vec<IdleState>>,
 }
 
-/// An idle state of one CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdleState {
     /// Name, such as `C6`.
     pub name: String,
     /// Exit latency (us), as the driver states it.
     pub latency_us: u64,
-    /// Number of entries.
     pub usage: u64,
 }
 
-/// Reads the host's properties and counters.
 pub struct Looker {
-    /// Process of the switch.
     switch: Option<u32>,
     workers: Vec<Worker>,
     unseen: Vec<String>,
 }
 
 impl Looker {
-    /// Creates a reader; `switch` is the switch's process.
     pub fn new(switch: Option<u32>) -> Self {
         Self { switch, workers: vec![], unseen: vec![] }
     }
@@ -131,7 +113,6 @@ impl Looker {
         self.unseen
     }
 
-    /// Reads the properties.
     pub fn machine(&mut self) -> Machine {
         let cpu = |name: &str| read(format!("/sys/devices/system/cpu/{name}")).map(|text| proc::list(&text));
         let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
@@ -192,7 +173,6 @@ impl Looker {
         workers
     }
 
-    /// Reads the counters.
     pub fn snapshot(&mut self) -> Snapshot {
         let file = |path: &str| read(path).unwrap_or_default();
         let waited = |worker: &Worker| {
@@ -275,7 +255,6 @@ fn states(cpu: usize) -> Vec<IdleState> {
     numbered(&folder, "state", STATES).into_iter().filter_map(state).collect()
 }
 
-/// Lists the debugging features of the kernel.
 fn debugging() -> Vec<String> {
     let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
     let config = read(format!("/boot/config-{}", release.trim())).unwrap_or_default();

@@ -34,7 +34,6 @@ use tidegate_evidence::Histogram;
 use tidegate_evidence::histogram::{BUCKETS, bucket};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Interval at which the progress is shown.
 const TELL: Duration = Duration::from_millis(200);
 /// Shortest measurement that is reported.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -51,7 +50,6 @@ pub struct Args {
     seconds: u64,
 }
 
-/// Measures, and prints the report.
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
     let span = Duration::from_secs(args.seconds);
     let agent: Result<HostView, String> = asked(client, "/v1/host").await;

@@ -27,40 +27,29 @@ const CPUS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// The host has only one CPU.
     OneCpu,
-    /// The hypervisor takes the CPU away.
     Steal,
-    /// Other threads are busy on the CPU.
     BusyThreads,
     /// A worker runs with ordinary priority beside busy threads.
     OrdinaryPriority,
     /// A worker may run on more than one CPU.
     NotPinned,
-    /// Softirqs run on the CPU.
     Softirqs,
-    /// Interrupts arrive at the CPU.
     Interrupts,
-    /// The other hyperthread of the core is busy.
     Hyperthread,
     /// The CPU sleeps when idle, and wakes late.
     IdleStates,
-    /// Its frequency changes.
     Frequency,
     /// The kernel throttles real-time threads.
     RealtimeThrottling,
     /// The kernel does not preempt the system call of another thread.
     Preemption,
-    /// A worker waits for pages of memory.
     PageFaults,
-    /// The switch's memory may be swapped out.
     Swap,
-    /// The kernel is built for debugging.
     DebuggingKernel,
 }
 
 impl Kind {
-    /// Returns the name for people.
     pub fn title(self) -> &'static str {
         match self {
             Self::OneCpu => "one CPU",
@@ -82,16 +71,12 @@ impl Kind {
     }
 }
 
-/// One obstacle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Obstacle {
-    /// Its kind.
     pub kind: Kind,
     /// CPUs it concerns; empty if it concerns the host.
     pub cpus: Vec<usize>,
-    /// What was seen, by CPU or worker.
     pub what: Vec<String>,
-    /// What to do.
     pub remedy: String,
 }
 
@@ -414,7 +399,6 @@ mod tests {
     use super::super::proc::{Row, Thread, Times};
     use super::*;
 
-    /// Two CPUs, with a worker pinned to the second.
     fn machine() -> Machine {
         let worker = Worker { name: "worker-0".into(), thread: 8, cpus: [1].into(), priority: None };
         Machine { online: [0, 1].into(), own: [0, 1].into(), workers: vec![worker], ..Machine::default() }
@@ -428,7 +412,6 @@ mod tests {
         seconds * rustix::param::clock_ticks_per_second()
     }
 
-    /// Ten quiet seconds.
     fn quiet() -> (Snapshot, Snapshot) {
         let after = Snapshot {
             at: 10_000_000_000,

@@ -12,7 +12,6 @@ const ROWS: usize = 16_384;
 pub struct Row {
     /// The text after the counts: an interrupt's chip and device.
     pub label: String,
-    /// Counts by CPU.
     pub counts: BTreeMap<usize, u64>,
 }
 
@@ -41,23 +40,17 @@ pub fn rows(text: &str) -> BTreeMap<String, Row> {
 pub struct Times {
     /// In threads of any priority, and in the kernel for them.
     pub threads: u64,
-    /// Idle.
     pub idle: u64,
-    /// In interrupts.
     pub irq: u64,
-    /// In softirqs.
     pub softirq: u64,
-    /// Taken away by the hypervisor.
     pub steal: u64,
 }
 
 impl Times {
-    /// Returns the sum.
     pub fn total(&self) -> u64 {
         [self.threads, self.idle, self.irq, self.softirq, self.steal].into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Returns the increase since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             threads: self.threads.saturating_sub(earlier.threads),
@@ -93,17 +86,15 @@ pub struct Thread {
     pub name: String,
     /// Page faults: without and with a read from disk.
     pub faults: (u64, u64),
-    /// CPU time used, ticks.
+    /// CPU time used (ticks).
     pub used: u64,
     /// Start time (ticks); tells apart threads that had the same number.
     pub began: u64,
-    /// CPU on which it ran last.
     pub cpu: usize,
     /// Real-time priority, 1 to 99; `None` without.
     pub priority: Option<u8>,
 }
 
-/// Parses a thread's line.
 pub fn thread(text: &str) -> Option<Thread> {
     // The name may contain anything, also parentheses.
     let (head, rest) = text.rsplit_once(')')?;

@@ -23,10 +23,8 @@ const COPIES: f64 = 0.99;
 /// What a value of `host-latency` covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Cover {
-    /// 99 % of wake-ups and loops.
     #[serde(rename = "p99")]
     P99,
-    /// 99.9 % of wake-ups and loops.
     #[serde(rename = "p99.9")]
     P999,
     /// All that were seen, plus the margin.
@@ -35,7 +33,6 @@ pub enum Cover {
 }
 
 impl Cover {
-    /// All values, ascending.
     pub const ALL: [Self; 3] = [Self::P99, Self::P999, Self::Worst];
 
     fn share(self) -> f64 {
@@ -60,14 +57,12 @@ pub struct Measured {
     pub workers: usize,
     /// Loops of each worker; empty if unknown.
     pub loops: Vec<Histogram>,
-    /// Copies of 64 KB.
     pub copies: Histogram,
 }
 
 /// A value of `host-latency`, and its parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Proposal {
-    /// What it covers.
     pub covers: Cover,
     /// Wake-up of the worker that wakes latest.
     pub wakeup_ns: u64,
@@ -77,16 +72,13 @@ pub struct Proposal {
     pub copy_ns: u64,
     /// Number of workers that a frame may pass: 1 or 2.
     pub workers: u64,
-    /// Sum of the parts.
     pub sum_ns: u64,
-    /// Percent added to the sum.
     pub margin_percent: u64,
     /// The sum plus the margin, rounded up to a round value.
     pub host_latency_ns: u64,
 }
 
 impl Proposal {
-    /// Returns the value as a contract has it.
     pub fn host_latency(&self) -> Nanos {
         Nanos::new(self.host_latency_ns)
     }

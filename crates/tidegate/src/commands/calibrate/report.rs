@@ -18,7 +18,6 @@ const FEW: u64 = 1_000;
 /// Most CPUs, and most workers, with a line in the text.
 const SHOWN: usize = 16;
 
-/// What the agent reported.
 #[derive(Clone, Debug)]
 pub struct Agent {
     /// `host-latency` in force (ns).
@@ -28,7 +27,6 @@ pub struct Agent {
     pub workers: usize,
     /// Loops of each worker during the measurement; empty if unknown.
     pub loops: Vec<Histogram>,
-    /// Why the loops are unknown.
     pub problem: Option<String>,
 }
 
@@ -49,7 +47,6 @@ impl From<&Histogram> for Spread {
     }
 }
 
-/// Wake-ups on one CPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Wakeups {
     cpu: usize,
@@ -59,7 +56,6 @@ struct Wakeups {
     spread: Spread,
 }
 
-/// A proposal, and whether the contracts in force fit with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Choice {
     #[serde(flatten)]
@@ -70,20 +66,17 @@ struct Choice {
     refusals: Option<Vec<String>>,
 }
 
-/// The host's values in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct InForce {
     host_latency_ns: u64,
     /// Wake-ups and loops that took longer than `host_latency_ns`.
     wakeups_longer: u64,
     loops_longer: u64,
-    /// Number of vNICs with a deadline.
     deadlines: usize,
     /// Largest `host-latency` with which the contracts fit; null without a deadline, or if no value fits.
     largest_that_fits_ns: Option<u64>,
 }
 
-/// The whole report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
     measured_ns: u64,
@@ -94,7 +87,6 @@ pub struct Report {
     /// counted, because then all choices are too small.
     host_latency: Option<String>,
     choices: Vec<Choice>,
-    /// Null without an agent.
     in_force: Option<InForce>,
     obstacles: Vec<Obstacle>,
     unseen: Vec<String>,
@@ -151,7 +143,6 @@ impl Report {
         }
     }
 
-    /// Renders the report for people.
     pub fn text(&self) -> String {
         let mut out = format!("{} under the load that was there:\n\n", duration(self.measured_ns));
         out += &self.figures();
@@ -172,7 +163,6 @@ impl Report {
         out
     }
 
-    /// Returns the largest choice.
     fn largest(&self) -> &str {
         self.choices.last().map_or("", |choice| &choice.text)
     }

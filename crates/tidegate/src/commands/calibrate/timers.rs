@@ -23,10 +23,8 @@ const COPY_EACH: u64 = 16;
 const SLEEP: u64 = 500_000;
 const SPREAD: u64 = 1_000_000;
 
-/// What was measured on one CPU.
 #[derive(Debug)]
 pub struct Cpu {
-    /// CPU number.
     pub cpu: usize,
     /// SCHED_FIFO priority of the thread; `None` under SCHED_OTHER with a short slice.
     pub priority: Option<u8>,
@@ -36,7 +34,6 @@ pub struct Cpu {
     pub copies: Histogram,
 }
 
-/// The measuring threads.
 pub struct Timers {
     ended: Arc<AtomicBool>,
     threads: Vec<(usize, Option<u8>, JoinHandle<io::Result<Cpu>>)>,

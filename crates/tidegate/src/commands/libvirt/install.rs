@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 use tidegate_libvirt::script::{self, Settings};
 
-/// Default of `--hooks-dir`.
 const HOOKS: &str = "/etc/libvirt/hooks";
 
 /// Arguments of `install-hook`. The agent's API socket that the hook uses is the global `--api`.

@@ -34,7 +34,6 @@ pub async fn put(
     }
 }
 
-/// Removes all contracts of a domain.
 pub async fn remove(client: &Client, domain: &str) -> Result<PlanView, ClientError> {
     client.post_toml(&apply(domain, false), &format!("# Domain {domain:?} is gone\n")).await
 }

@@ -8,7 +8,6 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Default of `--run-dir`.
 pub const FOLDER: &str = "/run/libvirt/qemu";
 
 /// Where states are read.
@@ -54,22 +53,18 @@ impl Folder {
         Ok(states)
     }
 
-    /// Returns the running domains.
     pub fn running(&self) -> io::Result<BTreeSet<String>> {
         Ok(self.states()?.into_keys().collect())
     }
 
-    /// Reads the state of a domain.
     pub fn read(&self, domain: &str) -> io::Result<String> {
         std::fs::read_to_string(self.file(domain))
     }
 
-    /// Returns the path of a domain's state.
     pub fn file(&self, domain: &str) -> PathBuf {
         self.path.join(format!("{domain}.xml"))
     }
 
-    /// Returns the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -12,7 +12,6 @@ use tidegate_libvirt::follow::{Follower, Todo};
 use tidegate_libvirt::translate;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Interval at which the states are read.
 const TICK: Duration = Duration::from_millis(500);
 /// Interval at which the agent is asked which domains own contracts.
 const ASK: Duration = Duration::from_secs(5);

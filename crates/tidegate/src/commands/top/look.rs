@@ -6,10 +6,8 @@ use crate::commands::window::Window;
 use std::time::Instant;
 use tidegate_agent::views::VnicView;
 
-/// API path of the vNICs.
 pub(super) const VNICS: &str = "/v1/vnics";
 
-/// All vNICs at one time.
 pub struct Look {
     pub(super) at: Instant,
     pub(super) vnics: Vec<VnicView>,
@@ -28,7 +26,6 @@ impl Look {
         Ok(Self { at: Instant::now(), vnics })
     }
 
-    /// Computes the rows from an earlier look and this one.
     pub(super) fn since(&self, earlier: &Self) -> Vec<Row> {
         super::rows::rows(&earlier.vnics, &self.vnics, self.at.duration_since(earlier.at))
     }

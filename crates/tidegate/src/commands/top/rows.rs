@@ -18,7 +18,6 @@ const BAR: usize = 8;
 /// delays in ns.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Name of the vNIC.
     pub name: String,
     /// Length of the window (ns); absent if none was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,24 +32,19 @@ pub struct Row {
     pub tx_soft: bool,
     /// Rate received over the last second, or over the window; absent if not counted.
     pub rx_rate: Option<f64>,
-    /// Limit `rx.max`.
     pub rx_max: Option<u64>,
     /// p99 of the wait of sent frames for the vNIC's own limit; absent without a limit or without frames.
     pub tx_wait_p99: Option<u64>,
-    /// p99.9 of the same wait.
     pub tx_wait_p999: Option<u64>,
     /// p99 of the wait of received frames for the vNIC's own limit; absent without a limit or without
     /// frames.
     pub rx_wait_p99: Option<u64>,
-    /// p99.9 of the same wait.
     pub rx_wait_p999: Option<u64>,
     /// p99 of the delay of sent frames; absent if none was delivered.
     pub delay_p99: Option<u64>,
-    /// p99.9 of the delay.
     pub delay_p999: Option<u64>,
     /// Longest delay (at most 3.1 % too high).
     pub delay_max: Option<u64>,
-    /// Deadline of the contract.
     pub deadline: Option<u64>,
     /// Why the deadline is not promised right now; absent if it is promised.
     pub deadline_suspended: Option<String>,
@@ -68,27 +62,18 @@ pub struct Row {
     pub frame_ns: Option<FrameTimes>,
 }
 
-/// Order of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// By name.
     Name,
-    /// Most sent first.
     Tx,
-    /// Most received first.
     Rx,
-    /// Longest delay first.
     Delay,
-    /// Most misses first.
     Misses,
-    /// Most throttled first.
     Throttled,
-    /// Most of a worker's time first.
     Worker,
 }
 
 impl Order {
-    /// Returns the order that a key selects.
     pub fn of_key(key: char) -> Option<Self> {
         Some(match key {
             'n' => Self::Name,
@@ -205,7 +190,6 @@ impl Added {
     }
 }
 
-/// Sorts the rows; equal ones by name.
 pub fn sort(rows: &mut [Row], order: Order) {
     let key = |row: &Row| match order {
         Order::Name => 0.0,
@@ -219,7 +203,6 @@ pub fn sort(rows: &mut [Row], order: Order) {
     rows.sort_by(|a, b| key(b).total_cmp(&key(a)).then_with(|| a.name.cmp(&b.name)));
 }
 
-/// Headings and alignment of the columns.
 pub const COLUMNS: [(&str, Align); 17] = [
     ("vnic", Align::Left),
     ("state", Align::Left),
@@ -303,7 +286,6 @@ fn bar(rate: Option<f64>, max: Option<u64>) -> String {
     "█".repeat(full) + &"░".repeat(BAR - full)
 }
 
-/// Renders all rows as a plain table.
 pub fn table(rows: &[Row]) -> String {
     let mut table = Table::new(&COLUMNS);
     rows.iter().for_each(|row| table.row(cells(row)));

@@ -18,7 +18,6 @@ use tokio::sync::mpsc;
 
 const KEYS: &str = "q quit   sort by: n name  t tx  r rx  d delay  m misses  w throttled  c worker";
 
-/// Content of the screen.
 struct View {
     rows: Vec<Row>,
     order: Order,
@@ -72,7 +71,6 @@ pub async fn run(client: &Client, interval: Duration, window: Window) -> Result<
     Ok(())
 }
 
-/// Restores the terminal when dropped.
 struct Restore;
 
 impl Drop for Restore {
