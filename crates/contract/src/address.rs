@@ -1,7 +1,6 @@
-//! Addresses a contract names: MAC, IP prefix, segment.
+//! Addresses in a contract: MAC, IP prefix, shared address, segment.
 //!
-//! All are written and serialised as people write them: `52:54:00:00:00:01`,
-//! `10.0.0.0/8`; a segment is a number.
+//! They serialise as people write them: `52:54:00:00:00:01`, `10.0.0.0/8`; a segment as a number.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::IpAddr, str::FromStr};
@@ -19,8 +18,8 @@ pub struct Prefix {
     len: u8,
 }
 
-/// An address that several vNICs may have, one of them at a time: a MAC, `00:00:5e:00:01:33`, or an IP address,
-/// `192.0.2.10`.
+/// An address that several vNICs may have, one at a time: a MAC (`00:00:5e:00:01:33`) or an IP address
+/// (`192.0.2.10`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum SharedAddress {
@@ -35,7 +34,7 @@ pub enum SharedAddress {
 #[serde(try_from = "u32", into = "u32")]
 pub struct Segment(u32);
 
-/// An address that cannot be read or used: what is wrong, and what to write.
+/// An address that cannot be read or used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each variant's message says it")]
 pub enum AddressError {
@@ -68,15 +67,15 @@ pub enum AddressError {
 }
 
 impl Mac {
-    /// The group bit (IEEE 802): broadcast and multicast.
+    /// Returns whether the group bit (IEEE 802) is set: broadcast or multicast.
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 == 1
     }
 
-    /// The address, if a station may send from it.
+    /// Returns the address if a station may send from it.
     ///
     /// # Errors
-    /// A group address, or all zero.
+    /// The address is a group address, or all zero.
     pub fn as_source(self) -> Result<Self, AddressError> {
         match self {
             Self([0, 0, 0, 0, 0, 0]) => Err(AddressError::ZeroMac),
@@ -101,7 +100,7 @@ impl FromStr for Mac {
         let mut parts = text.split(':');
         for byte in &mut mac {
             let part = parts.next().ok_or_else(bad)?;
-            // from_str_radix alone would take "+1".
+            // from_str_radix alone would accept "+1".
             if part.len() != 2 || !part.bytes().all(|b| b.is_ascii_hexdigit()) {
                 return Err(bad());
             }
@@ -112,10 +111,10 @@ impl FromStr for Mac {
 }
 
 impl Prefix {
-    /// The network `addr/len`.
+    /// Creates the network `addr/len`.
     ///
     /// # Errors
-    /// `len` over 32 (IPv4) or 128 (IPv6), or bits of `addr` set after the first `len`.
+    /// `len` is over 32 (IPv4) or 128 (IPv6), or bits of `addr` are set after the first `len`.
     pub fn new(addr: IpAddr, len: u8) -> Result<Self, AddressError> {
         let width = width(addr);
         if len > width {
@@ -128,18 +127,18 @@ impl Prefix {
         Ok(Self { addr, len })
     }
 
-    /// The network address.
+    /// Returns the network address.
     pub const fn addr(self) -> IpAddr {
         self.addr
     }
 
-    /// Length in bits, 0 to 32 or 128.
+    /// Returns the length in bits, 0 to 32 or 128.
     #[allow(clippy::len_without_is_empty, reason = "the length of a prefix is not a count of items")]
     pub const fn len(self) -> u8 {
         self.len
     }
 
-    /// Whether `addr` lies in the prefix; never across IP versions.
+    /// Returns whether `addr` lies in the prefix; never across IP versions.
     pub fn contains(self, addr: IpAddr) -> bool {
         addr.is_ipv4() == self.addr.is_ipv4() && network(addr, self.len) == self.addr
     }
@@ -182,10 +181,10 @@ impl FromStr for Prefix {
 }
 
 impl SharedAddress {
-    /// The address, if a host may have it.
+    /// Returns the address if a host may have it.
     ///
     /// # Errors
-    /// A group address, or one that is no host's.
+    /// It is a group address, or no host can have it.
     pub fn as_source(self) -> Result<Self, AddressError> {
         match self {
             Self::Mac(mac) => mac.as_source().map(Self::Mac),
@@ -198,7 +197,7 @@ impl SharedAddress {
         }
     }
 
-    /// The MAC, where it is one.
+    /// Returns the MAC, if it is one.
     pub const fn mac(self) -> Option<Mac> {
         match self {
             Self::Mac(mac) => Some(mac),
@@ -206,7 +205,7 @@ impl SharedAddress {
         }
     }
 
-    /// The IP address, where it is one.
+    /// Returns the IP address, if it is one.
     pub const fn ip(self) -> Option<IpAddr> {
         match self {
             Self::Mac(_) => None,
@@ -233,11 +232,11 @@ impl FromStr for SharedAddress {
 }
 
 impl Segment {
-    /// Segment `id`; `None` above 2^24 - 1.
+    /// Creates segment `id`; `None` above 2^24 - 1.
     pub const fn new(id: u32) -> Option<Self> {
         if id < 1 << 24 { Some(Self(id)) } else { None }
     }
-    /// The number.
+    /// Returns the number.
     pub const fn id(self) -> u32 {
         self.0
     }

@@ -1,4 +1,4 @@
-//! What is wrong with a contract, and where: file, line, column, key.
+//! Errors in contracts, and where they are: file, line, column, key.
 //!
 //! ```text
 //! web.toml:4:16: vnic.web.tx.max: rate "500" has no unit; write "500mbit" (units: …)
@@ -14,21 +14,21 @@ use tidegate_visible::visible;
 /// A value and where it was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Located<T> {
-    /// What was read.
+    /// The value.
     pub value: T,
-    /// The file, or what else it came from, such as `API`.
+    /// The file, or another origin such as `API`.
     pub file: String,
-    /// Line of its table, from 1; 0 where there is no line.
+    /// Line of its table, from 1; 0 without a line.
     pub line: usize,
 }
 
 impl<T> Located<T> {
-    /// `value`, from a source without lines, such as `API`.
+    /// Creates a value from a source without lines, such as `API`.
     pub fn without_line(value: T, origin: impl Into<String>) -> Self {
         Self { value, file: origin.into(), line: 0 }
     }
 
-    /// `file:line`, or the file alone.
+    /// Returns `file:line`, or only the file.
     pub fn place(&self) -> String {
         match self.line {
             0 => self.file.clone(),
@@ -37,38 +37,38 @@ impl<T> Located<T> {
     }
 }
 
-/// One thing that is wrong.
+/// One error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
-    /// The file, or what else was read.
+    /// The file, or another origin.
     pub file: String,
-    /// Line, from 1; 0 where there is none.
+    /// Line, from 1; 0 without a line.
     pub line: usize,
-    /// Column in characters, from 1; 0 where there is none.
+    /// Column in characters, from 1; 0 without a column.
     pub column: usize,
-    /// Path of the key, such as `vnic.plc1.tx.max`; empty where none is concerned.
+    /// Path of the key, such as `vnic.plc1.tx.max`; empty if no key is concerned.
     pub key: String,
     /// What was wrong, what was expected, what to do.
     pub message: String,
-    /// The line, where there is one.
+    /// The source line, if there is one.
     pub excerpt: Option<Excerpt>,
 }
 
-/// A line of the source, with what is wrong in it underlined.
+/// A line of the source, with the error underlined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Excerpt {
     /// The line, without its end.
     pub text: String,
-    /// How many characters are wrong, from the error's column on; at least 1.
+    /// Number of wrong characters from the error's column on; at least 1.
     pub width: usize,
 }
 
-/// A line of the source, as it is shown.
+/// Makes a source line visible.
 fn shown(line: &str) -> String {
     visible(&line.replace('\t', "    ")).into_owned()
 }
 
-/// It quotes text that a user wrote: characters that act on a terminal or hide are written out.
+/// Writes out characters that act on a terminal or hide, because an error quotes text that a user wrote.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&visible(&self.file))?;
@@ -84,7 +84,7 @@ impl fmt::Display for Error {
         write!(f, ": {}", visible(&self.message))?;
         if let Some(excerpt) = &self.excerpt {
             let gutter = " ".repeat(self.line.to_string().len());
-            // The carets stand below their text as it is shown.
+            // The carets stand below the text as it is shown.
             let width =
                 |chars: &mut dyn Iterator<Item = char>| shown(&chars.collect::<String>()).chars().count();
             let before = self.column.saturating_sub(1);
@@ -99,30 +99,30 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Everything that is wrong, in the order of the source; never empty.
+/// All errors, in the order of the source; never empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Errors(pub Vec<Error>);
 
 impl Errors {
-    /// `value` where nothing is wrong.
+    /// Returns `value` if there are no errors.
     pub(crate) fn unless_empty<T>(errors: Vec<Error>, value: T) -> Result<T, Self> {
         if errors.is_empty() { Ok(value) } else { Err(Self(errors)) }
     }
 }
 
-/// Errors as they are found. Who writes a text that is wrong a million times is told of the first hundred: those beyond
-/// are counted, and cost nothing.
+/// Collects errors: reports the first `MOST`, and only counts the others, which cost nothing. A text may be
+/// wrong in a million places.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     errors: Vec<Error>,
     more: usize,
 }
 
-/// Most errors that are told at once.
+/// Most errors reported at once.
 pub(crate) const MOST: usize = 100;
 
 impl Found {
-    /// One more, made only where it is told.
+    /// Adds an error, and builds it only if it is reported.
     pub(crate) fn note(&mut self, error: impl FnOnce() -> Error) {
         if self.errors.len() < MOST {
             self.errors.push(error());
@@ -131,7 +131,7 @@ impl Found {
         }
     }
 
-    /// Those to tell, in the order of the text; the last one says how many there are besides.
+    /// Returns the errors to report, in the order of the text. The last one says how many more there are.
     pub(crate) fn into_errors(self) -> Vec<Error> {
         let Self { mut errors, more } = self;
         errors.sort_by_key(|error| (error.line, error.column));

@@ -16,21 +16,21 @@ pub const TAGGED_ETHERNET: u64 = ETHERNET + VLAN_TAG;
 /// Largest frame of an MTU of 1,500 bytes, without a tag.
 pub const FRAME: u64 = ETHERNET + 1500;
 
-/// The same with one VLAN tag.
+/// Largest frame of an MTU of 1,500 bytes, with one VLAN tag.
 pub const TAGGED_FRAME: u64 = TAGGED_ETHERNET + 1500;
 
 /// Largest value of the length field of IP: an IPv4 packet (RFC 791, 3.1), or the payload of an IPv6 packet (RFC 8200, 3).
 const LONGEST_IP: u64 = 65_535;
 
-/// Largest super-frame that admission counts with: an IPv4 packet in a tagged frame.
+/// Largest super-frame in admission: an IPv4 packet in a tagged frame.
 pub const SUPER_FRAME_IPV4: u64 = TAGGED_ETHERNET + LONGEST_IP;
 
-/// Largest frame that the switch takes: an IPv6 packet in a tagged frame.
+/// Largest frame that the switch accepts: an IPv6 packet in a tagged frame.
 pub const FRAME_MAX: u64 = TAGGED_ETHERNET + 40 + LONGEST_IP;
 
-/// Data that a guest hands over in one super-frame (64 KiB): the least burst that lets one pass without a debt.
+/// Data that a guest passes in one super-frame (64 KiB): the least burst that lets one pass without a debt.
 pub const SUPER_FRAME: u64 = 65_536;
 
-/// Bytes on the wire of a super-frame of [`SUPER_FRAME`] bytes that is cut into frames of an MTU of 1,500 bytes, rounded up: 45
-/// frames, each with headers of 54 bytes.
+/// Bytes on the wire of a super-frame of [`SUPER_FRAME`] bytes, cut to an MTU of 1,500 bytes, rounded up:
+/// 45 frames, each with headers of 54 bytes.
 pub const SUPER_FRAME_ON_WIRE: u64 = 68_000;

@@ -1,23 +1,23 @@
-//! What the host declares about itself: the `[host]` table.
+//! The `[host]` table: what the host declares about itself.
 
 use crate::{Bytes, Nanos, Rate, Segment};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The `[host]` table; it may stand in one file only.
+/// The `[host]` table; only one file may have it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Host {
-    /// H of the admission arithmetic: worst worker loop, both workers of a
-    /// crossing, the wake-up and one 64 KB copy. 250 us unless said otherwise.
+    /// H of the admission arithmetic: worst worker loop, both workers of a crossing, the wake-up and one 64
+    /// KB copy. Default 250 us.
     pub host_latency: Nanos,
-    /// For how long of each second a worker may wait awake for real-time frames, 0 to 1 s: it polls, which counts as CPU
-    /// used. 250 ms unless said otherwise; 0 is never.
+    /// Time in each second for which a worker may poll for real-time frames, 0 (never) to 1 s; polling
+    /// counts as CPU used. Default 250 ms.
     pub busy_poll: Nanos,
-    /// Capacity of the uplink; no uplink where absent.
+    /// Capacity of the uplink; `None` without an uplink.
     pub uplink: Option<Rate>,
-    /// Broadcast, multicast and unknown-unicast frames a vNIC may send: rate of
-    /// *copies made*; 10 Mbit/s unless said otherwise.
+    /// Rate of *copies made* of a vNIC's broadcast, multicast and unknown-unicast frames. Default 10
+    /// Mbit/s.
     pub flood: Rate,
     /// Burst of `flood`.
     pub flood_burst: Bytes,
@@ -26,18 +26,17 @@ pub struct Host {
     pub nic: BTreeMap<String, Nic>,
 }
 
-/// What is declared about one NIC: the `[host.nic.NAME]` table.
+/// The `[host.nic.NAME]` table of one NIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Nic {
-    /// What its functions may send together, where that is less than its link's speed.
+    /// Rate that its functions may send together, if lower than its link's speed.
     pub capacity: Option<Rate>,
     /// Whether the traffic-engineering loop runs.
     pub control: Control,
-    /// How often the loop looks and sets, at most: 10 ms to 1 s; 100 ms unless said otherwise. Where the NIC bears
-    /// less, it is less often.
+    /// Shortest period of the loop, 10 ms to 1 s; longer if the NIC is too slow. Default 100 ms.
     pub period: Nanos,
-    /// What the functions of one segment may send together.
+    /// Rates that the functions of a segment may send together.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub segment: BTreeMap<Segment, Aggregate>,
 }
@@ -49,19 +48,19 @@ pub enum Control {
     /// Where a contract needs it: a minimum that the NIC cannot keep by itself, a weight, a segment's aggregate.
     #[default]
     Auto,
-    /// Always: what functions send is shared out fairly.
+    /// Always: functions share the link fairly.
     On,
-    /// Never: what needs it is refused.
+    /// Never: contracts that need it are refused.
     Off,
 }
 
-/// What the functions of one segment on one NIC may send together: `[host.nic.NAME.segment.ID]`.
+/// Rates of the functions of one segment on one NIC together: `[host.nic.NAME.segment.ID]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Aggregate {
-    /// At most.
+    /// Limit.
     pub max: Option<Rate>,
-    /// At least, where they want it.
+    /// Guarantee, as far as they want it.
     pub min: Option<Rate>,
 }
 

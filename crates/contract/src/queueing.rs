@@ -1,35 +1,35 @@
-//! In which order the frames of one vNIC wait for its rate: its `queueing`.
+//! The key `queueing`: the order in which frames of a vNIC wait for its rate.
 
 use crate::Nanos;
 use serde::{Deserialize, Serialize};
 
-/// How frames of a vNIC wait for its `tx.max` and its `rx.max`. Frames that do not wait for a rate are not concerned, nor
-/// are real-time ones: a deadline has an order of its own.
+/// How frames of a vNIC wait for `tx.max` and `rx.max`. It does not affect frames that do not wait for a
+/// rate, nor real-time frames, which the deadline orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Queueing {
-    /// Each flow waits for itself, and no flow waits long (RFC 8290).
+    /// Each flow has a queue of its own, and no flow waits long (RFC 8290).
     Flows(FlowQueueing),
-    /// All wait in one queue, first come, first served.
+    /// All frames wait in one queue, first come, first served.
     Fifo,
 }
 
-/// How flows wait, and for how long before their senders are told to slow down.
+/// How flows wait, and after what time their senders are signalled to slow down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FlowQueueing {
-    /// How long frames of a flow may wait for good (RFC 8289): 100 us to 100 ms; 5 ms unless said otherwise.
+    /// Time that frames of a flow may wait permanently (RFC 8289): 100 us to 100 ms. Default 5 ms.
     pub target: Nanos,
-    /// For how long they may wait longer than that before one is marked or dropped (RFC 8289), about the longest round
-    /// trip of the flows: twice `target` to 2 s; 100 ms unless said otherwise.
+    /// Time for which they may wait longer than `target` before one is marked or dropped (RFC 8289), about
+    /// the longest round trip of the flows: twice `target` to 2 s. Default 100 ms.
     pub interval: Nanos,
-    /// Whether the rate is shared between hosts first, and then between the flows of each: what the VM sends between
-    /// source addresses, what it receives between destination addresses.
+    /// Whether hosts share the rate first, and then the flows of each host. Hosts are source addresses of
+    /// frames that the VM sends, and destination addresses of frames that it receives.
     pub per_host: bool,
 }
 
 impl Queueing {
-    /// Whether it is what a contract has that does not say.
+    /// Returns whether it is the default.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -42,7 +42,7 @@ impl Default for Queueing {
 }
 
 impl Default for FlowQueueing {
-    /// What RFC 8289 (section 4.2, 4.3) advises for the Internet.
+    /// Returns what RFC 8289 (section 4.2, 4.3) advises for the Internet.
     fn default() -> Self {
         Self { target: Nanos::new(5_000_000), interval: Nanos::new(100_000_000), per_host: false }
     }

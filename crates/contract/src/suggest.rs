@@ -1,13 +1,13 @@
-//! "Did you mean": the known word nearest to an unknown one.
+//! "Did you mean": finds the known word nearest to an unknown one.
 
-/// `; did you mean "max"?`, or nothing where no candidate is near.
+/// Returns `; did you mean "max"?`, or an empty text if no candidate is near.
 pub(crate) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let lower = word.to_lowercase().replace('_', "-");
     let length = lower.chars().count();
     let near = 1 + length / 4;
     candidates
         .into_iter()
-        // No nearer than their lengths are.
+        // The difference of the lengths is a lower bound of the distance.
         .filter(|known| length.abs_diff(known.chars().count()) <= near.min(known.chars().count()))
         .map(|known| (edit_distance(&lower, &known.to_lowercase()), known))
         .filter(|(distance, known)| *distance <= near && *distance < known.chars().count())
@@ -16,8 +16,8 @@ pub(crate) fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = 
         .unwrap_or_default()
 }
 
-/// Insertions, deletions, substitutions and swaps of neighbours between `a` and
-/// `b` (optimal string alignment).
+/// Counts the insertions, deletions, substitutions and swaps of neighbours between `a` and `b` (optimal
+/// string alignment).
 fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];

@@ -1,13 +1,13 @@
-//! Contracts for tests, and whether traffic keeps to one.
+//! Contracts for tests, and a check that traffic keeps to one.
 
 pub mod envelope;
 
 use crate::{Allowed, Attach, Mac, Queueing, Rx, Segment, SocketMode, SocketOwner, Tx, Vnic};
 
-/// A best-effort vhost-user vNIC in segment 1; its MAC and socket follow from its name.
+/// Makes a best-effort vhost-user vNIC in segment 1; its MAC and socket follow from its name.
 ///
 /// # Panics
-/// Where `name` breaks the rules of names.
+/// `name` breaks the rules of names.
 pub fn vnic(name: &str) -> Vnic {
     // FNV-1a: different names, different MACs.
     let hash =
@@ -37,7 +37,7 @@ pub fn vnic(name: &str) -> Vnic {
     vnic
 }
 
-/// Where a vNIC is a port of the switch: its socket.
+/// Returns the socket of a vNIC that is a port of the switch.
 pub fn vhost_user_socket(vnic: &Vnic) -> Option<std::path::PathBuf> {
     match &vnic.attach {
         Attach::VhostUser { path, .. } => Some(path.clone()),

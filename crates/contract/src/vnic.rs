@@ -5,50 +5,49 @@ use crate::{Bytes, Mac, Nanos, Prefix, Queueing, Rate, Segment, SharedAddress};
 use serde::{Deserialize, Serialize};
 use std::{ops::Not, path::PathBuf};
 
-/// The contract of one virtual NIC, checked: code that holds one may rely on the
-/// rules [`crate::parse()`] enforces (`tx.min <= tx.max`, a deadline has its
-/// envelope and its `to`, and so on). One that came by serde is checked with
-/// [`Vnic::check`].
+/// The contract of one virtual NIC. Code may rely on the rules that [`crate::parse()`] enforces (`tx.min <=
+/// tx.max`, a deadline has its envelope and its `to`, and so on). [`Vnic::check`] checks a contract that
+/// came by serde.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vnic {
     /// Unique on the host: 1 to 63 of `[a-zA-Z0-9._-]`, first alphanumeric.
     pub name: String,
-    /// Where the VM is connected.
+    /// Attachment of the VM.
     pub attach: Attach,
-    /// The vNIC's own MAC; always unicast.
+    /// Own MAC; always unicast.
     pub mac: Mac,
     /// Tenant network; frames never cross segments.
     pub segment: Segment,
-    /// What the VM sends.
+    /// Terms of what the VM sends.
     pub tx: Tx,
-    /// What the VM receives.
+    /// Terms of what the VM receives.
     pub rx: Rx,
-    /// How its frames wait for `tx.max` and `rx.max`.
+    /// How frames wait for `tx.max` and `rx.max`.
     #[serde(default, skip_serializing_if = "Queueing::is_default")]
     pub queueing: Queueing,
-    /// Share of what is left over once guarantees are met: 1 to 1000.
+    /// Share of the capacity left after all guarantees: 1 to 1000.
     pub weight: u32,
-    /// Bound of Tr - Ts; present on real-time vNICs only. 10 us to 10 s.
+    /// Bound of Tr - Ts, 10 us to 10 s; only real-time vNICs have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Nanos>,
     /// Where `tx.min` and the deadline hold: names of vNICs, or `uplink`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<String>,
-    /// What it may send besides its own MAC.
+    /// Frames that it may send besides those from its own MAC.
     #[serde(default)]
     pub allowed: Allowed,
-    /// Largest IP packet, bytes: 68 to 65535; 1500 unless said otherwise.
+    /// Largest IP packet (bytes): 68 to 65535. Default 1500.
     pub mtu: u16,
     /// Queue pairs: 1 to 64.
     pub queues: u16,
-    /// Host-side Unix socket of the virtio-serial port through which the VM sees its limits and lowers its own:
-    /// absolute, at most 107 bytes. It stands for the VM, so all vNICs of one VM may name the same.
+    /// Host-side Unix socket of the virtio-serial port through which the VM sees its limits and lowers its
+    /// own: absolute, at most 107 bytes. It identifies the VM, so all vNICs of a VM may name the same one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<PathBuf>,
 }
 
-/// The kinds of connection a contract can name; one key each in TOML.
+/// The kinds of attachment; one key each in TOML.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Attach {
@@ -56,22 +55,22 @@ pub enum Attach {
     VhostUser {
         /// The Unix socket, absolute, at most 107 bytes.
         path: PathBuf,
-        /// Who listens: `server` (we do, default) or `client` (the front end does).
+        /// End that listens: `server` (Tidegate, default) or `client` (the front end).
         #[serde(default)]
         mode: SocketMode,
         /// Owner, group and mode of a socket we listen on.
         #[serde(default)]
         owner: SocketOwner,
     },
-    /// A tap made and owned by our switch.
+    /// A tap that our switch makes and owns.
     Tap {
         /// Interface name, 1 to 15 bytes.
         name: String,
-        /// Network namespace to make it in, as a path such as `/run/netns/web`; the host's otherwise.
+        /// Path of its network namespace, such as `/run/netns/web`; `None` for the host's.
         #[serde(default)]
         netns: Option<PathBuf>,
     },
-    /// A kernel device that is already there.
+    /// An existing kernel device.
     Netdev {
         /// Interface name, 1 to 15 bytes.
         name: String,
@@ -82,19 +81,19 @@ pub enum Attach {
         pf: String,
         /// Index of the virtual function.
         index: u16,
-        /// What the NIC is told of it besides.
+        /// Further settings at the NIC.
         #[serde(default)]
         options: VfOptions,
     },
 }
 
-/// What a NIC is told of a virtual function besides its rates, its MAC and its segment.
+/// Settings of a virtual function at the NIC, besides its rates, MAC and segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct VfOptions {
     /// Priority in the VLAN tag of its segment (802.1Q PCP): 0 to 7.
     pub qos: u8,
-    /// Whether the guest's driver may do what concerns others: promiscuous mode, further MACs.
+    /// Whether the guest's driver may affect others: promiscuous mode, further MACs.
     pub trust: bool,
     /// Link state that the guest sees.
     pub link_state: LinkState,
@@ -104,16 +103,16 @@ pub struct VfOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkState {
-    /// That of the NIC's port.
+    /// The state of the NIC's port.
     #[default]
     Auto,
-    /// Up always: guests of one NIC reach each other without a cable.
+    /// Always up: guests of one NIC reach each other without a cable.
     Enable,
-    /// Down: the guest neither sends nor receives.
+    /// Always down: the guest neither sends nor receives.
     Disable,
 }
 
-/// Which end of a vhost-user socket listens.
+/// End of a vhost-user socket that listens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SocketMode {
@@ -124,7 +123,7 @@ pub enum SocketMode {
     Client,
 }
 
-/// Ownership of a listening socket; what is absent is left as the process makes it.
+/// Ownership of a listening socket; absent values stay as the process makes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SocketOwner {
@@ -132,11 +131,11 @@ pub struct SocketOwner {
     pub user: Option<String>,
     /// Group name or number.
     pub group: Option<String>,
-    /// Permission bits, `0o660` unless said otherwise.
+    /// Permission bits. Default `0o660`.
     pub mode: Option<u32>,
 }
 
-/// What the VM sends.
+/// Terms of what the VM sends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tx {
@@ -144,30 +143,30 @@ pub struct Tx {
     pub max: Option<Rate>,
     /// Guaranteed rate towards `to`.
     pub min: Option<Rate>,
-    /// Token bucket depth. Defaulted by [`Tx::burst_or_default`].
+    /// Token bucket depth. Default from [`Tx::burst_or_default`].
     pub burst: Option<Bytes>,
-    /// What becomes of what exceeds `max`.
+    /// What happens to frames above `max`.
     pub method: Method,
 }
 
-/// What becomes of frames above a rate.
+/// What happens to frames above a rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
     /// They wait.
     #[default]
     Shape,
-    /// They are dropped at once: nothing waits, and the sender finds its rate by what is lost.
+    /// They are dropped at once; the sender finds its rate by the losses.
     Police,
 }
 
-/// What the VM receives.
+/// Terms of what the VM receives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rx {
     /// Hard limit, and the capacity C that admission counts with.
     pub max: Option<Rate>,
-    /// Token bucket depth; defaulted like `tx.burst`.
+    /// Token bucket depth. Default like `tx.burst`.
     pub burst: Option<Bytes>,
     /// Order in which waiting frames leave: `contract` (EDF, minima, weights) or `fifo`.
     pub discipline: Discipline,
@@ -175,31 +174,30 @@ pub struct Rx {
     pub queue: Option<Bytes>,
 }
 
-/// The order in which frames that wait for a vNIC are delivered.
+/// Order in which frames that wait for a vNIC are delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Discipline {
     /// Real-time frames by deadline, then minima, then shares by weight.
     #[default]
     Contract,
-    /// First come, first served, tail drop: what a plain interface does. Keeps
-    /// no promise, so admission refuses every promise towards it. There to
-    /// compare with.
+    /// First come, first served, tail drop, like a plain interface. Keeps no promise, so admission refuses
+    /// every promise towards it. Serves comparisons.
     Fifo,
 }
 
-/// What a vNIC may send besides frames from its own MAC. Of what is written, keys that are `false` are left
-/// out: a release that does not know them reads the rest.
+/// Frames that a vNIC may send besides those from its own MAC. Keys that are `false` are not written, so
+/// that an older release reads the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Allowed {
     /// Further source MACs.
     pub macs: Vec<Mac>,
-    /// `macs = "any"`: a bridge or router lives behind it; its MACs are learned.
+    /// `macs = "any"`: a bridge or router is behind it; its MACs are learned.
     pub any_mac: bool,
     /// Source IP prefixes; empty means any.
     pub prefixes: Vec<Prefix>,
-    /// Addresses that it may have besides, while no other vNIC of its segment has them: VRRP, CARP. At most 64.
+    /// Addresses that it may have while no other vNIC of its segment has them (VRRP, CARP). At most 64.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<SharedAddress>,
     /// VLAN ids of a trunk, 1 to 4094; empty means untagged frames only.
@@ -207,39 +205,41 @@ pub struct Allowed {
     /// Frames for the link itself (IEEE 802.1Q, table 8-1: STP, LACP, LLDP, EAPOL, PAUSE), sent and received.
     #[serde(skip_serializing_if = "Not::not")]
     pub control: bool,
-    /// It may send router advertisements and redirects although it has `prefixes`. Without these any vNIC may.
+    /// Whether it may send router advertisements and redirects although it has `prefixes`. Without
+    /// `prefixes` any vNIC may.
     #[serde(skip_serializing_if = "Not::not")]
     pub router: bool,
-    /// It may send what DHCP servers and relays send although it has `prefixes`. Without these any vNIC may.
+    /// Whether it may send what DHCP servers and relays send although it has `prefixes`. Without `prefixes`
+    /// any vNIC may.
     #[serde(skip_serializing_if = "Not::not")]
     pub dhcp_server: bool,
 }
 
-/// The name that stands for the uplink in [`Vnic::to`].
+/// The name of the uplink in [`Vnic::to`].
 pub const UPLINK: &str = "uplink";
 
 impl Vnic {
-    /// Whether it has a deadline: its frames then go first, earliest deadline
-    /// before others, and are held to the envelope `tx.max`, `tx.burst`.
+    /// Returns whether it has a deadline: its frames then go first, by deadline, and must keep to the
+    /// envelope `tx.max`, `tx.burst`.
     pub const fn is_realtime(&self) -> bool {
         self.deadline.is_some()
     }
 
-    /// Largest Ethernet frame on the wire, bytes without FCS: `mtu`, header and VLAN tag.
+    /// Returns the largest Ethernet frame on the wire (bytes without FCS): `mtu`, header and VLAN tag.
     pub fn largest_frame(&self) -> u64 {
         u64::from(self.mtu) + TAGGED_ETHERNET
     }
 
-    /// Whether frames of a segment may reach it: those of its own; on a kernel device in segment 0, which is kept apart
-    /// from none, such as the uplink of a bridge, those of all.
+    /// Returns whether frames of a segment may reach it: those of its own segment; those of all if it is a
+    /// kernel device in segment 0, which is isolated from none, such as the uplink of a bridge.
     pub fn hears(&self, segment: Segment) -> bool {
         segment == self.segment || (self.segment.id() == 0 && matches!(self.attach, Attach::Netdev { .. }))
     }
 }
 
 impl Tx {
-    /// `burst`, or where none is given one 64 KiB super-frame or 10 ms at `rate`
-    /// (the limit in force), whichever is larger; 250 ms with [`Method::Police`]. A real-time vNIC always states its own.
+    /// Returns `burst`. The default is one 64 KiB super-frame or 10 ms at `rate` (the limit in force),
+    /// whichever is larger; 250 ms with [`Method::Police`]. A real-time vNIC always states its own.
     pub fn burst_or_default(&self, rate: Rate) -> Bytes {
         self.burst.unwrap_or_else(|| match self.method {
             Method::Shape => default_burst(rate),
@@ -255,16 +255,16 @@ impl Rx {
     }
 }
 
-/// Less than one super-frame would turn every full-size send into a debt. A full bucket earns nothing, so
-/// a burst shorter than the time for which a scheduler or a hypervisor takes a CPU away costs rate: 10 ms
-/// covers the time slices of Linux.
+/// A burst below one super-frame would turn every full-size send into a debt. A full bucket earns nothing,
+/// so a burst shorter than the time for which a scheduler or a hypervisor takes a CPU away costs rate: 10
+/// ms covers the time slices of Linux.
 fn default_burst(rate: Rate) -> Bytes {
     Bytes::new(SUPER_FRAME.max(rate.bits() / 8 / 100))
 }
 
-/// At a policer nothing waits: when its bucket is empty, a TCP connection loses all that is under way, and sends
-/// nothing until its retransmission timer expires, after 200 ms at least in Linux (`TCP_RTO_MIN`). What comes into the bucket
-/// meanwhile has to fit.
+/// Nothing waits at a policer: when its bucket is empty, a TCP connection loses all frames under way, and
+/// sends nothing until its retransmission timer expires, at least 200 ms in Linux (`TCP_RTO_MIN`). The
+/// tokens of that time must fit the bucket.
 fn policer_burst(rate: Rate) -> Bytes {
     Bytes::new(SUPER_FRAME.max(rate.bits() / 8 / 4))
 }

@@ -1,4 +1,4 @@
-//! Contracts to TOML, and changes to single keys of one.
+//! Writes contracts to TOML, and changes single keys.
 
 use crate::error::{Found, MOST};
 use crate::{
@@ -9,8 +9,8 @@ use std::fmt::{Display, Write};
 use toml_edit::{Array, DocumentMut, InlineTable, Item, TableLike, Value};
 
 impl Vnic {
-    /// The table a user would write for this contract, defaults left out;
-    /// [`crate::parse()`] reads it back to an equal value.
+    /// Writes the table that a user would write for this contract, without defaults. [`crate::parse()`]
+    /// reads it back to an equal value.
     pub fn to_toml(&self) -> String {
         let mut text = format!("[vnic.{}]\n", key(&self.name));
         let mut line = |key: &str, value: Value| {
@@ -80,7 +80,7 @@ impl Vnic {
     }
 }
 
-/// A name as a TOML key: bare unless it holds a dot.
+/// Writes a name as a TOML key: bare unless it has a dot.
 fn key(name: &str) -> String {
     if name.contains('.') { format!("\"{name}\"") } else { name.into() }
 }
@@ -89,7 +89,7 @@ fn string(value: impl Display) -> Value {
     value.to_string().into()
 }
 
-/// The keys that have a value, or nothing where none has.
+/// Builds a table of the keys that have a value; `None` without any.
 fn table<const N: usize>(entries: [(&str, Option<Value>); N]) -> Option<Value> {
     let table: InlineTable = entries.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
     (!table.is_empty()).then(|| table.into())
@@ -127,13 +127,11 @@ fn attach(attach: &Attach) -> InlineTable {
 
 /// Changes single keys of a contract: `[("tx.max", "500mbit"), ("deadline", "none")]`.
 ///
-/// Keys are dotted as in the file, from the contract's table on. A value is
-/// written without quotes; lists with commas between (`plc2,uplink`) or as
-/// TOML (`["plc2", "uplink"]`). `none` removes a key.
+/// Keys are dotted as in the file, from the contract's table on. Values have no quotes; lists have commas
+/// between (`plc2,uplink`) or are TOML (`["plc2", "uplink"]`). `none` removes a key.
 ///
 /// # Errors
-/// Unknown keys, and everything [`crate::parse()`] and [`Vnic::check`] refuse:
-/// the result keeps every rule a file must keep. Errors carry no line.
+/// Unknown keys, and everything that [`crate::parse()`] and [`Vnic::check`] refuse. Errors have no line.
 pub fn set_key(vnic: &Vnic, assignments: &[(String, String)]) -> Result<Vnic, Errors> {
     const ORIGIN: &str = "vnic set";
     let error = |key: &str, message: String| Error {
@@ -152,7 +150,7 @@ pub fn set_key(vnic: &Vnic, assignments: &[(String, String)]) -> Result<Vnic, Er
             errors.note(|| error(key, message));
         }
     }
-    // There are fewer keys than that: some of these are wrong, or said twice.
+    // There are fewer keys than that: some of these are wrong, or repeated.
     for (key, _) in assignments.iter().skip(MOST) {
         errors.note(|| error(key, "too many keys at once".into()));
     }
@@ -161,7 +159,7 @@ pub fn set_key(vnic: &Vnic, assignments: &[(String, String)]) -> Result<Vnic, Er
         return Err(Errors(errors));
     }
     let parsed = parse(&document.to_string(), ORIGIN).map_err(|Errors(errors)| {
-        // Places in a text that the user never saw would only mislead.
+        // Places in a text that the user never saw would mislead.
         Errors(errors.into_iter().map(|e| Error { line: 0, column: 0, excerpt: None, ..e }).collect())
     })?;
     Ok(parsed.vnics.into_iter().next().expect("the one table that was written").value)
@@ -195,7 +193,7 @@ fn assign(contract: &mut dyn TableLike, key: &str, value: &str) -> Result<(), St
     Ok(())
 }
 
-/// `text` as the kind of value `key` takes.
+/// Converts `text` to the kind of value that `key` takes.
 fn typed(key: &str, text: &str) -> Result<Value, String> {
     if text.starts_with(['[', '{', '"', '\'']) {
         return text
@@ -399,7 +397,7 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
         }
     }
 
-    /// A guarantee, perhaps, and a limit not below it.
+    /// An optional guarantee, and a limit not below it.
     fn any_rates_pair() -> impl Strategy<Value = (Option<Rate>, Rate)> {
         (any_rate(), any_rate(), any::<bool>()).prop_map(|(a, b, min)| (min.then(|| a.min(b)), a.max(b)))
     }
@@ -447,7 +445,7 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
             to in btree_set("~?[a-z]{3}", 0..3), allowed in any_allowed(), mtu in prop_oneof![Just(1500), 68u16..],
             queues in 1u16..=64, guest in option::of("(/[a-zü\"' \\\\.]{1,9}){1,3}y"),
         ) -> Vnic {
-            // Not a name another generator makes, so that `to` never holds the vNIC itself.
+            // A name that no other generator makes, so that `to` never holds the vNIC itself.
             let mut to: Vec<String> = to.into_iter().map(|t| if t.starts_with('~') { "uplink".into() } else { format!("to-{t}") }).collect();
             to.dedup();
             let mut vnic = Vnic {

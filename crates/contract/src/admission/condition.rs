@@ -1,10 +1,9 @@
-//! The delay condition of an egress, in the order in which the egress serves: earliest deadline first, or strict priorities.
+//! The delay condition of an egress that serves by earliest deadline first, or by strict priorities.
 
 use super::egress::{Egress, Order, Point, Source};
 use super::{edf, priority};
 
 impl Egress {
-    /// The conditions to be met.
     pub(super) fn points(&self) -> Vec<Point> {
         match self.order {
             Order::Edf => edf::points(self),
@@ -12,12 +11,13 @@ impl Egress {
         }
     }
 
-    /// Whether every promise can be kept.
+    /// Returns whether the egress can keep every promise.
     pub(super) fn fits(&self) -> bool {
         self.promised() <= u128::from(self.capacity) && self.points().iter().all(|p| p.slack >= 0)
     }
 
-    /// Per source, the delay bound in ns and the point it comes from; meaningful where [`Egress::fits`].
+    /// Returns, per source, the delay bound (ns) and the point it comes from; meaningful if
+    /// [`Egress::fits`].
     pub(super) fn bounds(&self) -> Vec<(u64, Point)> {
         let critical = match self.order {
             Order::Edf => edf::critical(self),
@@ -32,7 +32,7 @@ impl Egress {
         self.sources.iter().zip(critical).map(bound).collect()
     }
 
-    /// The smallest capacity with which everything fits, bit/s; `None` where no capacity helps.
+    /// Returns the smallest capacity with which everything fits (bit/s); `None` if no capacity suffices.
     pub(super) fn least_capacity(&self) -> Option<u128> {
         let mut least = self.promised();
         for point in self.points() {

@@ -2,9 +2,9 @@
 
 use super::egress::{Egress, NANO, Point, Source};
 
-/// The condition at every distinct deadline, shortest first. Between two
-/// deadlines the slack changes with slope C minus the rates so far, so with
-/// rates that sum up to at most C these are its only minima.
+/// Returns the condition at every distinct deadline, shortest first. Between two deadlines the slack
+/// changes with slope C minus the rates so far, so these are its only minima if the rates sum up to at most
+/// C.
 pub(super) fn points(egress: &Egress) -> Vec<Point> {
     let mut sources: Vec<&Source> = egress.sources.iter().collect();
     sources.sort_unstable_by_key(|s| s.deadline);
@@ -25,7 +25,7 @@ pub(super) fn points(egress: &Egress) -> Vec<Point> {
     points
 }
 
-/// Per source, the tightest condition from its deadline on.
+/// Returns, per source, the tightest condition from its deadline on.
 pub(super) fn critical(egress: &Egress) -> Vec<Point> {
     let points = points(egress);
     let mut tightest = points.clone();

@@ -1,12 +1,11 @@
-//! An egress: its capacity, and the promises made there.
+//! An egress: its capacity and its promises.
 //!
-//! Times are nanoseconds, rates bit/s. Amounts of data in sums with rates are
-//! in nanobits (bit/s times ns), where everything is an integer: with at most
-//! 400 Gbit/s, 10 s and 1 GB each, a sum of 2^50 vNICs stays below 2^127.
+//! Times are in nanoseconds, rates in bit/s. Sums of data are in nanobits (bit/s times ns), always
+//! integers: with at most 400 Gbit/s, 10 s and 1 GB each, a sum over 2^50 vNICs stays below 2^127.
 
 use crate::{Bytes, Rate};
 
-/// Nanobits in a bit.
+/// Nanobits per bit.
 pub(super) const NANO: i128 = 1_000_000_000;
 
 /// A real-time vNIC's envelope and deadline.
@@ -19,13 +18,13 @@ pub(super) struct Source {
     pub rate: u64,
     /// ns.
     pub deadline: u64,
-    /// The least rate it may declare, bit/s: its `tx.min`.
+    /// Least rate that it may declare (bit/s): its `tx.min`.
     pub smallest_rate: u64,
-    /// The least burst it may declare, bytes.
+    /// Least burst that it may declare (bytes).
     pub smallest_burst: u64,
 }
 
-/// In which order an egress serves real-time frames.
+/// Order in which an egress serves real-time frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// Earliest deadline first.
@@ -34,12 +33,12 @@ pub(super) enum Order {
     Priority,
 }
 
-/// An egress and what was promised there.
+/// An egress and its promises.
 #[derive(Clone, Debug)]
 pub(super) struct Egress {
     pub name: String,
     pub order: Order,
-    /// Where its capacity is set.
+    /// Key that sets the capacity.
     pub capacity_key: String,
     /// C, bit/s.
     pub capacity: u64,
@@ -64,39 +63,39 @@ pub(super) struct Point {
 }
 
 impl Egress {
-    /// Sum of what is promised, bit/s.
+    /// Returns the sum of the promised rates (bit/s).
     pub(super) fn promised(&self) -> u128 {
         let rates = self.sources.iter().map(|s| s.rate);
         rates.chain(self.minima.iter().map(|(_, min)| *min)).map(u128::from).sum()
     }
 
-    /// The condition where `demand` may be due within `t`.
+    /// Builds the condition for a `demand` that may be due within `t`.
     pub(super) fn point(&self, t: u64, demand: i128) -> Point {
         Point { t, demand, slack: self.served(t) - demand - self.blocked() }
     }
 
-    /// C (t - H), nanobits; negative before H.
+    /// Returns C (t - H) in nanobits; negative before H.
     pub(super) fn served(&self, t: u64) -> i128 {
         i128::from(self.capacity) * (i128::from(t) - i128::from(self.host_latency))
     }
 
-    /// L, nanobits.
+    /// Returns L in nanobits.
     pub(super) fn blocked(&self) -> i128 {
         i128::from(self.blocking) * NANO
     }
 }
 
-/// Nanobits as bytes, rounded up.
+/// Converts nanobits to bytes, rounded up.
 pub(super) fn bytes_up(nanobits: i128) -> Bytes {
     Bytes::new(u64::try_from((nanobits.max(0) as u128).div_ceil(8 * NANO as u128)).unwrap_or(u64::MAX))
 }
 
-/// Nanobits as bytes, rounded down; nothing where negative.
+/// Converts nanobits to bytes, rounded down; 0 if negative.
 pub(super) fn bytes_down(nanobits: i128) -> Bytes {
     Bytes::new(u64::try_from(nanobits.max(0) / (8 * NANO)).unwrap_or(u64::MAX))
 }
 
-/// A capacity as the rate it came from.
+/// Converts a capacity back to the rate it came from.
 pub(super) fn rate(bits: u64) -> Rate {
     Rate::from_bits(bits).expect("taken from a rate")
 }

@@ -1,4 +1,4 @@
-//! Whether all promises fit together, exactly.
+//! Checks exactly whether all promises fit together.
 //!
 //! ```text
 //!  Vnic, Vnic, … ─┐  per egress named in a `to`     all t >= min d:
@@ -7,32 +7,29 @@
 //!                                                                                 and what would fit
 //! ```
 //!
-//! For each egress, with (b, r, d) the burst, rate and deadline of every
-//! real-time vNIC that names it:
+//! For each egress, with (b, r, d) the burst, rate and deadline of every real-time vNIC that names it:
 //!
 //! - C: its capacity, the receiver's `rx.max` or the host's `uplink`.
 //! - H: the host's latency budget, `host-latency`.
-//! - L: the largest frame that can be under way when a more urgent one arrives:
-//!   the largest `mtu` + 18 bytes of all vNICs that can send there. That is one
-//!   frame and not a 64 KiB super-frame, because on an uplink super-frames are
-//!   cut so that they block for one MTU frame only, and on a virtual egress a
-//!   super-frame costs one copy, which H covers.
-//!   The scheduler owes the arithmetic this: at an uplink a real-time
-//!   super-frame, too, lets a more urgent frame in after each MTU frame.
+//! - L: the largest frame that can be under way when a more urgent one arrives: the largest `mtu` + 18
+//!   bytes of all vNICs that can send there. This is one frame and not a 64 KiB super-frame: at an uplink
+//!   super-frames are cut, so that they block for one MTU frame only, and at a virtual egress a super-frame
+//!   costs one copy, which H covers. In return the scheduler must let a more urgent frame in after each MTU
+//!   frame at an uplink, also of a real-time super-frame.
 //!
-//! An egress of the kernel (a `netdev`) serves by strict priorities instead, the
-//! shorter deadline first, and cuts no super-frame: L is 64 KiB there, and each
-//! source has a condition of its own at t = d, with demand(d) = the bursts, and a frame on top of each, of all
-//! that do not go after it, and what the others of them send within d.
+//! An egress of the kernel (a `netdev`) serves by strict priorities instead, the shorter deadline first,
+//! and cuts no super-frame: L is 64 KiB there. Each source has its own condition at t = d. Its demand(d) is
+//! the bursts, and a frame for each, of all sources that do not go after it, and what the others of them
+//! send within d.
 //!
-//! A real-time vNIC counts with its rate `tx.max`, whatever its `tx.min`: the
-//! envelope already includes the guarantee. A vNIC that names several places
-//! counts in full at each. Frames that come in over the uplink are not counted:
-//! only this host's vNICs are known here.
+//! A real-time vNIC counts with its rate `tx.max`, whatever its `tx.min`: the envelope includes the
+//! guarantee. A vNIC that names several egresses counts in full at each. Frames that arrive over the uplink
+//! do not count: only this host's vNICs are known here.
 //!
-//! What an SR-IOV function is promised on its NIC's link is not counted here: how much that carries, the NIC says.
+//! Promises to SR-IOV functions on their NIC's link do not count here: the NIC states how much the link
+//! carries.
 //!
-//! The arithmetic is in integers throughout: a sum that fits by one bit fits.
+//! All arithmetic is in integers: a sum that fits by one bit fits.
 
 mod condition;
 mod edf;
@@ -56,94 +53,92 @@ use std::{
     fmt,
 };
 
-/// Every promise fits: what follows from it.
+/// The result if every promise fits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Admission {
     /// One per real-time vNIC and egress, by egress, then in the order of the vNICs.
     pub bounds: Vec<DelayBound>,
-    /// One per egress that promises lead to, by name.
+    /// One per egress that promises name, by name.
     pub egresses: Vec<EgressSummary>,
 }
 
-/// How late a real-time vNIC's frames can be at one egress, and why.
+/// The bound on a real-time vNIC's delay at one egress, with its derivation.
 ///
 /// The bound is B = d - min over t >= d of slack(t) / C, with slack(t) =
 /// C (t - H) - demand(t) - L and demand(t) = sum over d_i <= t of
 /// (b_i + r_i (t - d_i)), rounded up to a nanosecond.
 ///
-/// Why it bounds the delay: take a frame that conforms at `a` and must be out
-/// by D = a + d. Let t0 be the last moment up to `a` before which no frame due
-/// by D waited. From t0 until our frame is out, EDF sends only frames due by D
-/// that conformed from t0 on, which are at most demand(D - t0), after at most one
-/// frame (L) that was already under way and the host's own latency (H). So it is out by
-/// t0 + H + (L + demand(D - t0)) / C = D - slack(D - t0) / C. As t0 <= a, the
-/// interval D - t0 is at least d, hence the minimum over t >= d. It is attained
-/// at a deadline, because between two deadlines the slack never falls while the
+/// Why it bounds the delay: take a frame that conforms at `a` and must be out by D = a + d. Let t0 be the
+/// last moment up to `a` before which no frame due by D waited. From t0 until our frame is out, EDF sends
+/// only frames due by D that conformed from t0 on, which are at most demand(D - t0), after at most one
+/// frame (L) already under way and the host's own latency (H). So it is out by t0 + H + (L + demand(D -
+/// t0)) / C = D - slack(D - t0) / C. As t0 <= a, the interval D - t0 is at least d, hence the minimum over
+/// t >= d. It is attained at a deadline, because between two deadlines the slack never falls while the
 /// rates' sum is at most C.
 ///
-/// Of strict priorities, with t = d: let t0 be the last moment up to `a` before which no frame of the source's level or
-/// a higher one waited. Until the frame is out at D there go at most one frame (L), b + r (a - t0) of its own source and
-/// b_j + r_j (D - t0) of each of the others. With all rates' sum at most C, D - a is largest where t0 = a; and as the
-/// others' rates are below C, d - slack(d) / C is not before it.
+/// For strict priorities, t = d. Let t0 be the last moment up to `a` before which no frame of the source's
+/// level or a higher one waited. Until the frame is out at D, the egress sends at most one frame (L), b + r
+/// (a - t0) of its own source and b_j + r_j (D - t0) of each other source. If all rates' sum is at most C,
+/// D - a is largest for t0 = a; and as the others' rates are below C, d - slack(d) / C is not before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DelayBound {
-    /// The sender.
+    /// Sender.
     pub vnic: String,
-    /// Where its frames go.
+    /// Egress of its frames.
     pub egress: String,
-    /// d, as promised.
+    /// Promised deadline d.
     pub deadline: Nanos,
-    /// B, the proven bound; at most `deadline`.
+    /// Proven bound B; at most `deadline`.
     pub bound: Nanos,
-    /// The interval t at which the slack is least.
+    /// Interval t at which the slack is least.
     pub critical_t: Nanos,
-    /// demand(t) there, rounded up to a byte.
+    /// demand(t) at that interval, rounded up to a byte.
     pub demand: Bytes,
-    /// C.
+    /// Capacity C.
     pub capacity: Rate,
-    /// L.
+    /// Blocking frame L.
     pub blocking: Bytes,
-    /// H.
+    /// Host budget H.
     pub host_latency: Nanos,
 }
 
-/// What an egress has promised, and what it can still promise. Rates in bit/s.
+/// The promises of an egress, and what it can still promise. Rates in bit/s.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EgressSummary {
     /// A vNIC's name, or `uplink`.
     pub egress: String,
-    /// C.
+    /// Capacity C.
     pub capacity: Rate,
     /// Sum of `tx.max` of the real-time vNICs.
     pub realtime_bits: u64,
     /// Sum of `tx.min` of the others.
     pub guaranteed_bits: u64,
-    /// What is not promised.
+    /// Rate that is not promised.
     pub remaining_bits: u64,
-    /// Who was promised it, in the order of the vNICs.
+    /// vNICs with promises there, in their order.
     pub vnics: Vec<String>,
 }
 
 impl Admission {
-    /// The delay bounds of one vNIC, one per egress.
+    /// Returns the delay bounds of one vNIC, one per egress.
     pub fn bounds_of<'a>(&'a self, vnic: &'a str) -> impl Iterator<Item = &'a DelayBound> {
         self.bounds.iter().filter(move |bound| bound.vnic == vnic)
     }
 
-    /// The summary of one egress; `None` where no promise leads to it.
+    /// Returns the summary of one egress; `None` if no promise names it.
     pub fn egress(&self, name: &str) -> Option<&EgressSummary> {
         self.egresses.iter().find(|egress| egress.egress == name)
     }
 }
 
 impl DelayBound {
-    /// What is left of the deadline at worst.
+    /// Returns what is left of the deadline in the worst case.
     pub fn margin(&self) -> Nanos {
         Nanos::new(self.deadline.get() - self.bound.get())
     }
 }
 
-/// The derivation, as `vnic show` prints it.
+/// Formats the derivation, as `vnic show` prints it.
 impl fmt::Display for DelayBound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { vnic, egress, deadline, bound, critical_t, demand, capacity, blocking, host_latency } =
@@ -161,10 +156,10 @@ impl fmt::Display for DelayBound {
     }
 }
 
-/// Whether `host` can keep every promise of `vnics`, and what follows.
+/// Checks whether `host` can keep every promise of `vnics`.
 ///
 /// # Errors
-/// Every egress that cannot keep what leads to it, with the numbers.
+/// Every egress that cannot keep its promises, with the numbers.
 pub fn admit(host: &Host, vnics: &[Vnic]) -> Result<Admission, Vec<NotAdmissible>> {
     let by_nic = |v: &&Vnic| matches!(v.attach, Attach::Vf { .. });
     let promising = |v: &&Vnic| (v.is_realtime() || v.tx.min.is_some()) && !by_nic(v);
@@ -192,10 +187,10 @@ pub fn admit(host: &Host, vnics: &[Vnic]) -> Result<Admission, Vec<NotAdmissible
     if refusals.is_empty() { Ok(admission) } else { Err(refusals) }
 }
 
-/// All vNICs of the host, as an egress asks for them.
+/// Index of all vNICs of the host.
 struct Neighbours<'a> {
     by_name: HashMap<&'a str, &'a Vnic>,
-    /// By segment, the largest frame and whose it is; and the largest of the others.
+    /// By segment: the largest frame with its vNIC, and the largest frame of the others.
     largest: HashMap<Segment, Largest<'a>>,
 }
 
@@ -226,13 +221,14 @@ impl<'a> Neighbours<'a> {
         for vnic in vnics {
             largest.entry(vnic.segment).or_default().add(&vnic.name, vnic.largest_frame());
         }
-        // Of two of one name, which no document has, the first.
+        // Of two vNICs with one name, which no document has, the first counts.
         let by_name = vnics.iter().rev().map(|v| (v.name.as_str(), v)).collect();
         Self { by_name, largest }
     }
 
-    /// The largest frame that others can send to a `receiver` that hears its own segment only; or, where there is none,
-    /// out of the host: every segment leaves through the one uplink.
+    /// Returns the largest frame that others can send to a `receiver` that hears only its own segment.
+    /// Without a receiver, returns the largest frame that leaves the host: every segment uses the one
+    /// uplink.
     fn largest_frame(&self, receiver: Option<&Vnic>) -> u64 {
         match receiver {
             Some(r) => self.largest.get(&r.segment).map_or(0, |largest| largest.besides(&r.name)),
@@ -241,7 +237,7 @@ impl<'a> Neighbours<'a> {
     }
 }
 
-/// The numbers of one egress.
+/// Gathers the numbers of one egress.
 fn egress(
     name: &str,
     host: &Host,

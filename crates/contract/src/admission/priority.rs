@@ -1,16 +1,18 @@
-//! Strict priorities where an egress cannot order frames by deadline: the shorter the deadline, the higher.
+//! Strict priorities, for an egress that cannot order frames by deadline: the shorter the deadline, the
+//! higher.
 //!
-//! A source's frames are bounded for any order among those of its own level: what the others of its level and the
-//! levels above may send is taken to go first, all of it. This is the "blind" leftover service of network calculus
+//! A source's bound holds for any order within its level: it assumes that all frames that the others of its
+//! level and the levels above may send go first. This is the "blind" leftover service of network calculus
 //! (Le Boudec and Thiran, Network Calculus, 6.2).
 
 use super::egress::{Egress, NANO, Point, Source};
 
-/// Levels for real-time traffic; the highest is 0. One more is needed for the rest, and HTB has eight
-/// (`TC_HTB_NUMPRIO`, net/sched/sch_htb.c).
+/// Number of levels for real-time traffic; 0 is the highest. Other traffic needs one more, and HTB has
+/// eight (`TC_HTB_NUMPRIO`, net/sched/sch_htb.c).
 pub const LEVELS: u8 = 7;
 
-/// The level of each deadline, ns: its rank among the distinct ones; the longest share the last level.
+/// Returns the level of each deadline (ns): its rank among the distinct ones; the longest share the last
+/// level.
 pub fn priorities(deadlines: &[u64]) -> Vec<u8> {
     let mut distinct = deadlines.to_vec();
     distinct.sort_unstable();
@@ -19,15 +21,15 @@ pub fn priorities(deadlines: &[u64]) -> Vec<u8> {
     deadlines.iter().map(|deadline| u8::try_from(rank(deadline)).unwrap_or(LEVELS - 1)).collect()
 }
 
-/// The condition of each source at its own deadline, in the order of the sources: what may go before the last bit of
-/// its burst within d is no more than C (d - H) - L.
+/// Returns the condition of each source at its own deadline, in their order: what may go before the last
+/// bit of its burst within d is at most C (d - H) - L.
 pub(super) fn points(egress: &Egress) -> Vec<Point> {
     let deadlines: Vec<u64> = egress.sources.iter().map(|s| s.deadline).collect();
     let levels = priorities(&deadlines);
-    // A bucket of the kernel's lets the frame through that uses it up: over by one, no larger than the burst, since marks
-    // drop such, nor than a super-frame.
+    // A token bucket of the kernel passes the frame that exhausts it. The excess is one frame, no larger
+    // than the burst, since marks drop larger frames, and no larger than a super-frame.
     let over = |burst: u128| burst + burst.min(egress.blocking.into());
-    // What the sources of a level and of those above it may send: at once, and per second.
+    // What the sources of a level and the levels above may send: at once, and per second.
     let mut upto = [(0i128, 0i128); LEVELS as usize];
     for (source, level) in egress.sources.iter().zip(&levels) {
         for (bursts, rates) in &mut upto[usize::from(*level)..] {

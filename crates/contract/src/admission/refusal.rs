@@ -5,17 +5,17 @@ use crate::{Bytes, Nanos, Rate};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Suggestions are made for the vNICs that ask for most, at most this many.
+/// Most vNICs with suggestions: those that ask for most.
 const SUGGESTED_VNICS: usize = 3;
-/// vNICs that a message names; the others are counted.
+/// Most vNICs that a message names; it counts the others.
 const NAMED_VNICS: usize = 16;
-/// Suggested deadlines are whole microseconds, suggested rates whole kbit/s: exact enough, and readable.
+/// Suggestions are in whole microseconds and whole kbit/s: exact enough, and readable.
 const MICROSECOND: u64 = 1_000;
 const KBIT: u64 = 1_000;
-/// The longest deadline a contract may have, ns.
+/// Longest deadline that a contract may have (ns).
 const LONGEST_DEADLINE: u64 = 10_000_000_000;
 
-/// A promise that cannot be kept: where, whose, the numbers, and what would fit.
+/// A promise that cannot be kept, with the numbers and what would fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "kebab-case")]
 #[allow(
@@ -25,16 +25,16 @@ const LONGEST_DEADLINE: u64 = 10_000_000_000;
 pub enum NotAdmissible {
     /// `egress` is neither a vNIC nor the uplink.
     UnknownEgress { egress: String, vnics: Vec<String> },
-    /// The capacity of `egress` is not known: `key` sets it.
+    /// The capacity of `egress` is unknown; `key` sets it.
     NoCapacity { egress: String, vnics: Vec<String>, key: String },
     /// `egress` serves first come, first served.
     Fifo { egress: String, vnics: Vec<String> },
     /// A deadline without `tx.max` and `tx.burst`, which [`crate::Vnic::check`] refuses as well.
     NoEnvelope { egress: String, vnics: Vec<String> },
-    /// More is promised (`needed_bits`, bit/s) than `egress` carries (`available`).
+    /// The promises (`needed_bits`, bit/s) exceed the capacity of `egress` (`available`).
     Rate { egress: String, vnics: Vec<String>, needed_bits: u64, available: Rate, fits: Vec<Fit> },
-    /// Within `t`, `needed` bytes may be due (real-time `demand` and the frame under way,
-    /// `blocking`), but only `available` can be sent at `capacity` once `host_latency` has passed.
+    /// Within `t`, `needed` bytes may be due (real-time `demand` and the frame under way, `blocking`), but
+    /// `capacity` can send only `available` after `host_latency`.
     Deadline {
         egress: String,
         vnics: Vec<String>,
@@ -49,18 +49,18 @@ pub enum NotAdmissible {
     },
 }
 
-/// One change that, made alone, removes a refusal.
+/// A change that removes a refusal when made alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fit {
     /// The key, such as `vnic.plc1.tx.max`.
     pub key: String,
-    /// On which side of `value` it must lie.
+    /// Side of `value` on which the key must lie.
     pub relation: Relation,
-    /// The largest or smallest value, as it is written.
+    /// Largest or smallest value, as a contract has it.
     pub value: String,
 }
 
-/// On which side of a value a key must lie.
+/// Side of a value on which a key must lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Relation {
@@ -71,7 +71,7 @@ pub enum Relation {
 }
 
 impl NotAdmissible {
-    /// The egress that refuses.
+    /// Returns the egress that refuses.
     pub fn egress(&self) -> &str {
         match self {
             Self::UnknownEgress { egress, .. }
@@ -83,7 +83,7 @@ impl NotAdmissible {
         }
     }
 
-    /// The vNICs whose promises do not fit.
+    /// Returns the vNICs whose promises do not fit.
     pub fn vnics(&self) -> &[String] {
         match self {
             Self::UnknownEgress { vnics, .. }
@@ -95,7 +95,7 @@ impl NotAdmissible {
         }
     }
 
-    /// Changes each of which would make it fit; may be empty.
+    /// Returns changes, each of which alone would make the promises fit; may be empty.
     pub fn fits(&self) -> &[Fit] {
         match self {
             Self::Rate { fits, .. } | Self::Deadline { fits, .. } => fits,
@@ -158,14 +158,14 @@ impl fmt::Display for Fit {
     }
 }
 
-/// What `egress` cannot keep; empty where everything fits.
+/// Returns the promises that `egress` cannot keep.
 pub(super) fn refusals(egress: &Egress) -> Vec<NotAdmissible> {
     let realtime: u128 = egress.sources.iter().map(|s| u128::from(s.rate)).sum();
     let mut refusals = Vec::new();
     if egress.promised() > u128::from(egress.capacity) {
         refusals.push(rate(egress));
     }
-    // Over capacity in real-time traffic alone, the slack falls for ever and has no worst point.
+    // If real-time traffic alone exceeds the capacity, the slack falls for ever and has no worst point.
     if realtime <= u128::from(egress.capacity) {
         refusals.extend(deadline(egress));
     }
@@ -226,8 +226,8 @@ fn deadline(egress: &Egress) -> Option<NotAdmissible> {
     })
 }
 
-/// What source `i` alone could change. The demand falls at every t when its
-/// deadline grows, its rate falls or its burst falls, so each has one boundary.
+/// Returns the changes that source `i` alone could make. The demand falls at every t when its deadline
+/// grows, its rate falls or its burst falls, so each has one boundary.
 fn source_fits(egress: &Egress, i: usize) -> Vec<Fit> {
     let mut changed = egress.clone();
     let source = egress.sources[i].clone();
@@ -274,14 +274,14 @@ fn capacity_fit(egress: &Egress) -> Option<Fit> {
     Some(Fit { key: egress.capacity_key.clone(), relation: Relation::AtLeast, value })
 }
 
-/// Rounded down to whole kbit/s; nothing where that leaves less than `smallest`.
+/// Suggests a rate rounded down to whole kbit/s; `None` if it is below `smallest`.
 fn at_most_rate(key: String, bits: u64, smallest: u64) -> Option<Fit> {
     let bits = Some(bits - bits % KBIT).filter(|bits| *bits >= smallest)?;
     let value = Rate::from_bits(bits)?.to_string();
     Some(Fit { key, relation: Relation::AtMost, value })
 }
 
-/// The smallest of `low..=high` for which `holds`, which holds from some value on.
+/// Returns the smallest of `low..=high` for which `holds`, which must hold from some value on.
 fn smallest(mut low: u64, mut high: u64, holds: &mut impl FnMut(u64) -> bool) -> Option<u64> {
     if low > high || !holds(high) {
         return None;

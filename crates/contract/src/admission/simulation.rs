@@ -1,11 +1,12 @@
-//! The bounds against packets: a server by deadline or by priority, conforming senders, and a host as slow as it may be.
+//! Compares the bounds with simulated packets: a server by deadline or by priority, conforming senders, and
+//! a host that uses its whole budget.
 
 use super::egress::{Egress, Order, Source};
 use super::priority::priorities;
 use proptest::{collection::vec, prelude::*};
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-/// Largest frame, bytes; also what blocks.
+/// Largest frame (bytes), also the blocking one.
 const LARGEST: u64 = crate::frame::TAGGED_FRAME;
 
 struct Arrival {
@@ -14,22 +15,23 @@ struct Arrival {
     bytes: u64,
 }
 
-/// How one source sends.
+/// Behaviour of one source.
 #[derive(Clone, Debug)]
 struct Sender {
     start: u64,
-    /// Frame sizes, bytes, repeated.
+    /// Frame sizes (bytes), repeated.
     sizes: Vec<u64>,
-    /// Waits besides those for tokens, ns, repeated. Empty: greedy, every frame as early as it conforms.
+    /// Waits in addition to those for tokens (ns), repeated. Empty: every frame is sent as early as it
+    /// conforms.
     gaps: Vec<u64>,
     frames: usize,
 }
 
-/// The frames of `sender` at the earliest times its token bucket allows; one that may owe lets each frame through while
-/// it owes nothing.
+/// Returns the frames of `sender` at the earliest times that its token bucket allows. With `may_owe`, each
+/// frame passes while the bucket owes nothing.
 fn arrivals(i: usize, source: &Source, sender: &Sender, may_owe: bool) -> Vec<Arrival> {
     let nano = 1_000_000_000u128;
-    // What it may owe, all frames being smaller: as if the bucket held that besides.
+    // A debt of at most one frame equals a bucket that is deeper by the largest frame.
     let depth = (source.burst + if may_owe { u128::from(LARGEST * 8) } else { 0 }) * nano;
     let (mut tokens, mut now) = (depth, sender.start);
     let mut arrivals = Vec::new();
@@ -46,9 +48,9 @@ fn arrivals(i: usize, source: &Source, sender: &Sender, may_owe: bool) -> Vec<Ar
     arrivals
 }
 
-/// The worst delay of each source. Whenever real-time traffic arrives at a
-/// server that has none, a best-effort frame has just begun (its length by
-/// turns from `blockers`, bytes), and the host then sleeps for all of its budget.
+/// Returns the worst delay of each source. Whenever real-time traffic arrives at a server without any, a
+/// best-effort frame has just begun (its length from `blockers` in turn, bytes), and the host then sleeps
+/// for its whole budget.
 fn worst_delays(egress: &Egress, senders: &[Sender], blockers: &[u64]) -> Vec<u64> {
     let bits_per_ns = egress.capacity / 1_000_000_000;
     let mut all: Vec<Arrival> = Vec::new();
@@ -69,7 +71,7 @@ fn worst_delays(egress: &Egress, senders: &[Sender], blockers: &[u64]) -> Vec<u6
             let Arrival { at, source, .. } = all[next];
             let first = match egress.order {
                 Order::Edf => (at + egress.sources[source].deadline, 0),
-                // Within a level any order will do: the last source first.
+                // Within a level any order is allowed: here the last source first.
                 Order::Priority => (levels[source].into(), egress.sources.len() - source),
             };
             waiting.push(Reverse((first, next)));
@@ -97,13 +99,13 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// An egress that fits: deadlines are raised until it does.
+    /// Makes an egress that fits, by raising deadlines.
     fn fitting_egress()(
         // Whole bits per nanosecond, so that the server keeps exact time.
         gbits in prop_oneof![Just(1u64), Just(2), Just(4), Just(8)],
         host_latency in prop_oneof![Just(0u64), 0u64..100_000],
         order in prop_oneof![Just(Order::Edf), Just(Order::Priority)],
-        // Some deadlines are the same.
+        // Some deadlines are equal.
         envelopes in vec((1_000_000u64..330_000_000, LARGEST..20_000, prop_oneof![Just(100_000), 10_000u64..400_000]), 1..6),
     ) -> Egress {
         let source = |(i, (rate, burst, deadline)): (usize, (u64, u64, u64))| Source {
@@ -117,7 +119,7 @@ prop_compose! {
         while egress.promised() > u128::from(egress.capacity) {
             egress.sources.pop();
         }
-        // In small steps, so that it ends up near the limit, where a wrong bound would show.
+        // In small steps, so that it ends near the limit, where a wrong bound would show.
         while !egress.fits() {
             for source in &mut egress.sources {
                 source.deadline += source.deadline / 64;
@@ -142,7 +144,7 @@ proptest! {
         }
     }
 
-    /// Alone, the bound is not only safe but reached: by the last frame of a burst.
+    /// For a lone source the bound is reached, by the last frame of a burst.
     #[test]
     fn a_lone_burst_takes_exactly_its_bound(
         mut egress in fitting_egress(), frames in 2u64..20, bytes in 760..=LARGEST,

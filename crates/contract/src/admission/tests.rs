@@ -1,11 +1,11 @@
-//! The arithmetic against the formula as written, and against worked examples.
+//! Compares the arithmetic with the formula as written, and with worked examples.
 
 use super::egress::{Egress, Order, Source};
 use super::*;
 use crate::{Segment, Tx, testing};
 use proptest::{collection::vec, prelude::*};
 
-/// A real-time vNIC towards `sink`.
+/// Makes a real-time vNIC towards `sink`.
 fn realtime(name: &str, max: &str, burst: &str, deadline: &str) -> Vnic {
     let mut vnic = testing::vnic(name);
     vnic.tx = Tx { max: max.parse().ok(), min: None, burst: burst.parse().ok(), ..Tx::default() };
@@ -15,7 +15,7 @@ fn realtime(name: &str, max: &str, burst: &str, deadline: &str) -> Vnic {
     vnic
 }
 
-/// A vNIC with a guarantee towards `sink`.
+/// Makes a vNIC with a guarantee towards `sink`.
 fn guaranteed(name: &str, min: &str) -> Vnic {
     let mut vnic = testing::vnic(name);
     vnic.tx.min = min.parse().ok();
@@ -29,7 +29,7 @@ fn sink(max: &str) -> Vnic {
     vnic
 }
 
-/// The same at the kernel's place, which serves by priorities and cuts no super-frame.
+/// Moves a vNIC to the kernel place, which serves by priorities and cuts no super-frame.
 fn of_kernel(mut vnic: Vnic) -> Vnic {
     vnic.attach = crate::Attach::Netdev { name: format!("{}0", vnic.name) };
     vnic
@@ -68,8 +68,8 @@ plc1 to sink: at most 294144ns of 500us, margin 205856ns
 
 #[test]
 fn priorities_by_hand() {
-    // L = 65,553 bytes, and a burst is 4000 and a frame of 4000. The one of the shorter deadline waits for its own
-    // only: 588.4 us. The other, due in 2 ms, for both and for the 25,000 that the first sends within 2 ms: 852.4 us.
+    // L = 65,553 bytes; a burst counts as 4000 and a frame of 4000. `fast` waits only for its own: 588.4
+    // us. `slow` (2 ms) waits for both, and for the 25,000 bytes that `fast` sends within 2 ms: 852.4 us.
     let vnics = [
         realtime("fast", "100mbit", "4kB", "900us"),
         realtime("slow", "100mbit", "4kB", "2ms"),
@@ -121,10 +121,10 @@ fn a_sum_that_fits_by_one_bit_fits() {
           or vnic.sink.rx.max at least 1000001kbit"
         ]
     );
-    // No rate is suggested that its own minimum forbids.
+    // A suggested rate is never below the vNIC's own minimum.
     vnics[0].tx.min = Rate::from_bits(400_000_000);
     assert!(!refusals(&vnics)[0].contains("vnic.rt.tx.max"));
-    // A real-time vNIC's own minimum lies within its envelope.
+    // The minimum of a real-time vNIC lies within its envelope.
     vnics[1].tx.min = Rate::from_bits(600_000_000);
     assert!(admit(&Host::default(), &vnics).is_ok());
 
@@ -170,7 +170,7 @@ fn refusals_name_what_to_set() {
     );
     let host = Host { uplink: Rate::from_bits(1_000_000), ..Host::default() };
     assert_eq!(admit(&host, &[up]).expect("fits").egresses[0].remaining_bits, 0);
-    // No capacity helps where the deadline is within the host's own latency.
+    // No capacity helps if the deadline is within the host's own latency.
     let [early] =
         refusals(&[realtime("rt", "1mbit", "2kB", "250us"), sink("1gbit")]).try_into().expect("one");
     assert!(early.contains("but 0B can be sent"), "{early}");
@@ -253,7 +253,7 @@ prop_compose! {
     }
 }
 
-/// The slack at t straight from the formula, nanobits.
+/// Computes the slack at t straight from the formula (nanobits).
 fn slack(egress: &Egress, t: u64) -> i128 {
     let t = i128::from(t);
     let due = egress.sources.iter().filter(|s| i128::from(s.deadline) <= t);
@@ -265,7 +265,7 @@ fn slack(egress: &Egress, t: u64) -> i128 {
         - i128::from(egress.blocking) * 1_000_000_000
 }
 
-/// Every deadline and its neighbours, an even grid, and far beyond.
+/// Returns every deadline and its neighbours, an even grid, and far larger times.
 fn grid(egress: &Egress) -> Vec<u64> {
     let deadlines = || egress.sources.iter().map(|s| s.deadline);
     let (first, last) = (deadlines().min().expect("a source"), deadlines().max().expect("a source"));
@@ -326,7 +326,7 @@ impl Egress {
     }
 }
 
-/// `egress` with the suggestion taken, and with one step more than suggested.
+/// Returns `egress` with the suggestion applied, and with one step more.
 fn applied(egress: &Egress, fit: &Fit) -> (Egress, Egress) {
     let (mut at, mut beyond) = (egress.clone(), egress.clone());
     let (name, key) = fit.key.strip_prefix("vnic.").and_then(|k| k.split_once('.')).expect("a vNIC's key");
@@ -358,7 +358,7 @@ fn applied(egress: &Egress, fit: &Fit) -> (Egress, Egress) {
 }
 
 proptest! {
-    /// The largest frame under way, against its definition.
+    /// Compares the largest frame under way with its definition.
     #[test]
     fn the_largest_frame_is_that_of_another_in_the_segment(
         frames in vec((68u16..9000, 0u32..4), 0..30), receiver in 0usize..30,
@@ -376,7 +376,7 @@ proptest! {
     }
 }
 
-/// At the kernel's place, with thousands of senders, too: a condition is a few sums.
+/// Admission is fast even with thousands of senders at the kernel place: a condition is a few sums.
 #[test]
 fn many_senders_are_admitted_at_once() {
     let sender =
@@ -386,11 +386,11 @@ fn many_senders_are_admitted_at_once() {
     let begin = std::time::Instant::now();
     let admission = admit(&Host::default(), &vnics).expect("fits");
     assert_eq!(admission.bounds.len(), 8_000);
-    // Too little for them: what would fit is tried a hundred times over.
+    // Too little capacity: admission tries about a hundred changes.
     vnics[8_000] = of_kernel(sink("10mbit"));
     let Err(refused) = admit(&Host::default(), &vnics) else { panic!("it fits") };
     let why = refused[0].to_string();
     assert!(why.contains(" more: within 9") && why.len() < 1_000, "{}", &why[..300]);
-    // Each with each it took minutes.
+    // Comparing each sender with each took minutes.
     assert!(begin.elapsed().as_secs() < 30, "{:?}", begin.elapsed());
 }

@@ -1,15 +1,15 @@
-//! The rules contracts keep between each other.
+//! The rules between contracts.
 
 use crate::error::Found;
 use crate::{Attach, Document, Error, Errors, Located, Mac, Segment, UPLINK, Vnic};
 use std::{collections::HashMap, hash::Hash};
 
-/// Checks the rules between vNICs: unique names; in one segment no MAC twice,
-/// `allowed` ones included; no socket, tap, netdev or VF twice; `guest` is no
-/// socket of a port; `to` names a vNIC that hears its segment.
+/// Checks the rules between vNICs: unique names; in one segment no MAC twice, `allowed` ones included; no
+/// socket, tap, netdev or VF twice; `guest` is no socket of a port; `to` names a vNIC that hears the
+/// sender's segment.
 ///
 /// # Errors
-/// Every rule that is broken; each error stands at the later of two vNICs and names the earlier one's place.
+/// Every broken rule; each error stands at the later of two vNICs and names the earlier one's place.
 pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
     let mut errors = Found::default();
     let mut names = Taken::default();
@@ -33,7 +33,7 @@ pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
             errors.note(|| at(vnic, key, message()));
         }
     }
-    // A vNIC's own MAC is its own all the time.
+    // No vNIC may share another vNIC's own MAC.
     for vnic in vnics {
         for mac in vnic.value.allowed.shared.iter().filter_map(|address| address.mac()) {
             let first = macs.0.get(&(vnic.value.segment, mac));
@@ -56,7 +56,8 @@ pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
             ports.take(path.as_path(), vnic);
         }
     }
-    // Several vNICs of one VM name one guest's socket; any process that connects to a port is its front end.
+    // vNICs of one VM may name the same guest's socket, but not a port's: any process that connects to it
+    // is the port's front end.
     for vnic in vnics {
         let Some(guest) = &vnic.value.guest else { continue };
         if let Some(other) = ports.0.get(guest.as_path()).filter(|o| o.value.name != vnic.value.name) {
@@ -93,8 +94,8 @@ pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
     Errors::unless_empty(errors.into_errors(), ())
 }
 
-/// Joins the documents of several files and checks the rules between them: those of
-/// [`check_set`], and that the `[host]` table stands in one file only.
+/// Joins the documents of several files and checks the rules between them: those of [`check_set`], and that
+/// only one file has a `[host]` table.
 ///
 /// # Errors
 /// As [`check_set`].
@@ -122,7 +123,7 @@ pub fn merge(documents: Vec<Document>) -> Result<Document, Errors> {
     Errors::unless_empty(errors, all)
 }
 
-/// Who came first, by what only one may have.
+/// First owner of each key that only one vNIC may have.
 struct Taken<'a, K>(HashMap<K, &'a Located<Vnic>>);
 
 impl<K> Default for Taken<'_, K> {
@@ -132,7 +133,7 @@ impl<K> Default for Taken<'_, K> {
 }
 
 impl<'a, K: Eq + Hash> Taken<'a, K> {
-    /// Who already has `key`; otherwise `vnic` has it from now on.
+    /// Returns the owner of `key`; if there is none, `vnic` becomes it.
     fn take(&mut self, key: K, vnic: &'a Located<Vnic>) -> Option<&'a Located<Vnic>> {
         match self.0.entry(key) {
             std::collections::hash_map::Entry::Occupied(first) => Some(first.get()),
@@ -152,7 +153,7 @@ fn mac_taken(mac: Mac, segment: Segment, first: &Located<Vnic>) -> String {
     )
 }
 
-/// What an attachment takes for itself, as the error names it.
+/// Returns what an attachment claims: its key, and its name in errors.
 fn claim(attach: &Attach) -> (&'static str, String) {
     match attach {
         Attach::VhostUser { path, .. } => ("attach.vhost-user", format!("socket {}", path.display())),

@@ -1,4 +1,4 @@
-//! The rules one contract keeps by itself.
+//! The rules within one contract.
 
 use crate::{Aggregate, Allowed, Attach, Bytes, Host, Method, Nanos, Queueing, SocketMode, UPLINK, Vnic};
 use serde::{Deserialize, Serialize};
@@ -8,50 +8,51 @@ use std::{collections::HashSet, fmt, hash::Hash, ops::RangeInclusive, path::Path
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{key}: {message}")]
 pub struct Problem {
-    /// The key, from the contract's table on, such as `tx.min`.
+    /// Key relative to the contract's table, such as `tx.min`.
     pub key: String,
     /// What was wrong, what was expected, what to do.
     pub message: String,
 }
 
-/// Longest name, in its folder, of a socket that is made, bytes: with the folder's descriptor before it
-/// (`/proc/self/fd/N/`) it has room in an address (108 bytes, unix(7)).
+/// Longest name of a socket that Tidegate makes (bytes): together with the descriptor of its folder
+/// (`/proc/self/fd/N/`) it fits an address (108 bytes, unix(7)).
 pub const LONGEST_SOCKET_NAME: usize = 80;
 
 pub(crate) const WEIGHT: RangeInclusive<u32> = 1..=1000;
 pub(crate) const MTU: RangeInclusive<u16> = 68..=u16::MAX;
-/// Queue pairs of a vNIC.
+/// Range of queue pairs of a vNIC.
 pub const QUEUES: RangeInclusive<u16> = 1..=64;
 pub(crate) const QOS: RangeInclusive<u8> = 0..=7;
 pub(crate) const VLAN: RangeInclusive<u16> = 1..=4094;
 /// Longest name of a user or group, bytes (LOGIN_NAME_MAX, limits.h(0p)).
 const LOGIN_NAME: usize = 256;
-/// Most places in `to`: each is one more delay bound to compute and to show.
+/// Most names in `to`: each is one more delay bound to compute and to show.
 const DESTINATIONS: usize = 64;
 /// Most MACs and most prefixes in `allowed`: each frame of the VM may be compared with all of them.
 const ADDRESSES: usize = 1024;
-/// Most addresses in `allowed.shared`: a frame may move several of them at once, and a word has a bit for each.
+/// Most addresses in `allowed.shared`: a frame may move several at once, and a word has a bit for each.
 pub const SHARED: usize = 64;
-/// As many as there are.
+/// Most VLANs: all that exist.
 const VLANS: usize = *VLAN.end() as usize;
-/// Of each second.
+/// Range of `busy-poll` (of each second).
 const BUSY_POLL: RangeInclusive<Nanos> = Nanos::new(0)..=Nanos::new(1_000_000_000);
-/// Shortest deadline: below it, reading the clock would be a good part of it.
+/// Range of a deadline: below it, reading the clock would take a good part of it.
 const DEADLINE: RangeInclusive<Nanos> = Nanos::new(10_000)..=Nanos::new(10_000_000_000);
-/// Of the traffic-engineering loop.
+/// Range of the traffic-engineering loop's period.
 const PERIOD: RangeInclusive<Nanos> = Nanos::new(10_000_000)..=Nanos::new(1_000_000_000);
-/// Of flows that wait (RFC 8289): below it the wait is that of the worker's loop, above it no wait is short.
+/// Range of the flows' target (RFC 8289): below it, the worker's loop is the wait; above it, no wait is
+/// short.
 const TARGET: RangeInclusive<Nanos> = Nanos::new(100_000)..=Nanos::new(100_000_000);
-/// The longest round trip of any use: between hosts of one planet it is below 1 s.
+/// Longest interval: any round trip between hosts of one planet is below 1 s.
 const LONGEST_INTERVAL: Nanos = Nanos::new(2_000_000_000);
-/// Keeps token arithmetic in bits times nanoseconds within 64 bits.
+/// Range of sizes: keeps token arithmetic in bits times nanoseconds within 64 bits.
 const SIZE: RangeInclusive<Bytes> = Bytes::new(1)..=Bytes::new(1_000_000_000);
 
 impl Vnic {
-    /// Checks the rules one contract keeps by itself, all of them.
+    /// Checks all rules within one contract.
     ///
     /// # Errors
-    /// Every rule that is broken, with its key.
+    /// Every broken rule, with its key.
     pub fn check(&self) -> Result<(), Vec<Problem>> {
         let mut rules = Rules::default();
         if let Err(message) = vnic_name(&self.name) {
@@ -74,7 +75,7 @@ impl Vnic {
     }
 }
 
-/// Checks the `[host]` table; keys as written there.
+/// Checks the `[host]` table; keys are as written there.
 pub(crate) fn check_host(host: &Host) -> Result<(), Vec<Problem>> {
     let mut rules = Rules::default();
     rules.within("host-latency", host.host_latency, Nanos::new(1)..=*DEADLINE.end());
@@ -115,7 +116,7 @@ impl Rules {
         }
     }
 
-    /// At most `most` items, and none of them twice.
+    /// Checks that there are at most `most` items, none of them twice.
     fn distinct<T: Eq + Hash + fmt::Display>(&mut self, key: &str, items: &[T], most: usize) {
         if items.len() > most {
             self.broken(key, format!("{} are listed; at most {most}", items.len()));
@@ -336,13 +337,14 @@ fn shared(rules: &mut Rules, vnic: &Vnic) {
 }
 
 impl Vnic {
-    /// Whether a vNIC can have that name: 1 to 63 of `[a-zA-Z0-9._-]`, first alphanumeric, not reserved.
+    /// Returns whether a vNIC can have that name: 1 to 63 of `[a-zA-Z0-9._-]`, first alphanumeric, not
+    /// reserved.
     pub fn is_name(name: &str) -> bool {
         vnic_name(name).is_ok()
     }
 }
 
-/// A vNIC's name: 1 to 63 of `[a-zA-Z0-9._-]`, first alphanumeric, not reserved.
+/// Checks a vNIC's name, as [`Vnic::is_name`].
 pub(crate) fn vnic_name(name: &str) -> Result<(), String> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     if name == UPLINK || name == "host" {
@@ -359,8 +361,8 @@ pub(crate) fn vnic_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A network interface's name as Linux takes it: 1 to 15 bytes without '/', ':' and space. Linux also takes
-/// one that begins with '-', and every tool would take it for an option.
+/// Checks an interface name: as Linux accepts it, 1 to 15 bytes without '/', ':' and space. Linux also
+/// accepts a leading '-', but every tool would read it as an option.
 fn interface_name(name: &str) -> Result<(), String> {
     if name.len() > 15 {
         return Err(format!("interface name {name:?} has {} bytes; Linux takes at most 15", name.len()));
@@ -377,7 +379,8 @@ fn interface_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A Unix socket's path: absolute, and short enough for `sun_path` (108 bytes with its NUL, unix(7)).
+/// Checks a Unix socket's path: absolute, and short enough for `sun_path` (108 bytes with its NUL,
+/// unix(7)).
 fn socket_path(path: &Path) -> Result<(), String> {
     let bytes = path.as_os_str().as_encoded_bytes();
     if bytes.len() > 107 {
@@ -394,7 +397,7 @@ fn socket_path(path: &Path) -> Result<(), String> {
     seen(path)
 }
 
-/// That a path has no character that a person cannot see: it would not be the one that they take it for.
+/// Refuses a path with an invisible character: a person would take it for another path.
 fn seen(path: &Path) -> Result<(), String> {
     let text = path.to_string_lossy();
     match text.chars().find(|c| tidegate_visible::is_hidden(*c)) {

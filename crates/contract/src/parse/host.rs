@@ -1,4 +1,4 @@
-//! The `[host]` table to a [`Host`].
+//! Reads the `[host]` table to a [`Host`].
 
 use super::{keys, reader::Table};
 use crate::{Aggregate, Control, Host, Nic, Rate, Segment};

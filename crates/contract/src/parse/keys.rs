@@ -23,9 +23,9 @@ pub(crate) const RX: &[&str] = &["max", "burst", "discipline", "queue"];
 pub(crate) const QUEUEING: &[&str] = &["target", "interval", "per-host"];
 pub(crate) const ALLOWED: &[&str] =
     &["macs", "prefixes", "shared", "vlans", "control", "router", "dhcp-server"];
-/// The kinds of attachment; exactly one of them is given.
+/// Kinds of attachment; a contract has exactly one.
 pub(crate) const ATTACH_KINDS: &[&str] = &["vhost-user", "tap", "netdev", "vf"];
-/// Keys beside the kind: which kind each belongs to.
+/// Options of an attachment, with the kind each belongs to.
 pub(crate) const ATTACH_OPTIONS: &[(&str, &str)] = &[
     ("mode", "vhost-user"),
     ("owner", "vhost-user"),
@@ -37,7 +37,7 @@ pub(crate) const ATTACH_OPTIONS: &[(&str, &str)] = &[
     ("link-state", "vf"),
 ];
 
-/// Every key of a vNIC, dotted.
+/// Returns every key of a vNIC, dotted.
 pub(crate) fn vnic_keys() -> Vec<String> {
     let below = |table: &str, keys: &[&str]| keys.iter().map(|k| format!("{table}.{k}")).collect::<Vec<_>>();
     let options: Vec<&str> = ATTACH_OPTIONS.iter().map(|(key, _)| *key).collect();

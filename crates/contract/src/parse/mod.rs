@@ -6,8 +6,8 @@
 //!              └─ syntax ────┴───────────── source: line, column, excerpt ◀──────┘──▶ Errors
 //! ```
 //!
-//! Everything wrong in a text is reported at once, except that a syntax error
-//! hides what it makes unreadable. Which vNICs a text names can be told of any.
+//! All errors of a text are reported at once, except that a syntax error hides what it makes unreadable.
+//! The names of its vNICs can be found in any text.
 
 mod host;
 pub(crate) mod keys;
@@ -24,16 +24,16 @@ use source::Source;
 
 /// Reads contracts; `origin` is the file's name, for errors.
 ///
-/// Each contract is checked by itself. Rules between contracts are
-/// [`crate::check_set`]'s, because they may stand in several files.
+/// Checks each contract by itself. [`crate::check_set`] checks the rules between contracts, because they
+/// may stand in several files.
 ///
 /// # Errors
-/// Everything that is wrong, in the order of the text.
+/// All errors, in the order of the text.
 pub fn parse(text: &str, origin: &str) -> Result<Document, Errors> {
     let source = Source::new(text, origin);
     if text.trim().is_empty() {
-        // What a crash between creating and writing a file leaves behind must
-        // not silently take every contract in it out of force.
+        // A crash between creating and writing a file leaves it empty. That must not silently take every
+        // contract in it out of force.
         return Err(Errors(vec![source.error(
             0..0,
             "",

@@ -1,12 +1,12 @@
-//! The vNICs that a text names, however wrong the rest of it is: so that a refusal can say which vNICs it concerns.
+//! Finds the vNICs that a text names, however wrong the rest is, so that a refusal can list them.
 
 use super::source::Source;
 use crate::check::vnic_name;
 use toml_edit::{Document, Key};
 
-/// The names with the line of each, from 1, in the order of the text. What cannot be the name of a vNIC is left out.
+/// Returns the names with their lines (from 1), in the order of the text. Skips impossible names.
 ///
-/// A text that is no TOML is searched for the headers of tables, `[vnic.NAME]` or below.
+/// Searches a text that is not TOML for the headers of tables, `[vnic.NAME]` or below.
 pub fn names(text: &str) -> Vec<(String, usize)> {
     let found = match Document::parse(text) {
         Ok(document) => in_tables(&Source::new(text, ""), &document),
@@ -31,7 +31,7 @@ fn in_tables(source: &Source<'_>, document: &Document<&str>) -> Vec<(String, usi
     names
 }
 
-/// The vNIC of a line such as `[vnic.web.tx]`.
+/// Returns the vNIC of a line such as `[vnic.web.tx]`.
 fn in_header(line: &str) -> Option<String> {
     let (header, _) = line.trim_start().strip_prefix('[')?.split_once(']')?;
     match &Key::parse(header).ok()?[..] {

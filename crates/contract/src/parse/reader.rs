@@ -1,8 +1,7 @@
-//! A TOML table read key by key, noting everything that is wrong.
+//! Reads a TOML table key by key, and notes all errors.
 //!
-//! Every reading function returns `None` for a key that is absent, and a
-//! stand-in for one whose value cannot be read: the error is noted, and rules
-//! about the key's presence do not report it a second time.
+//! A reading function returns `None` for an absent key, and a stand-in for an unreadable value: the error
+//! is noted, and rules about the key's presence do not report it a second time.
 
 use super::source::Source;
 use crate::suggest::did_you_mean;
@@ -16,12 +15,11 @@ pub(super) struct Reader<'a> {
     errors: RefCell<Found>,
 }
 
-/// One table of the text.
 pub(super) struct Table<'a> {
     reader: &'a Reader<'a>,
-    /// The table's key, such as `vnic.plc1.tx`.
+    /// Path of the table's key, such as `vnic.plc1.tx`.
     path: String,
-    /// Where that key stands.
+    /// Place of that key.
     pub key_span: Range<usize>,
     items: &'a dyn TableLike,
 }
@@ -31,7 +29,7 @@ impl<'a> Reader<'a> {
         Self { source, errors: RefCell::default() }
     }
 
-    /// What was noted, in the order of the text.
+    /// Returns the noted errors, in the order of the text.
     pub(super) fn into_errors(self) -> Vec<Error> {
         self.errors.into_inner().into_errors()
     }
@@ -50,8 +48,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Where the value of `key`, a dotted path from this table on, stands: of
-    /// its nearest parent if it is absent.
+    /// Returns the place of the value of `key`, a dotted path from this table on; if absent, of its nearest
+    /// parent.
     fn span_of(&self, key: &str) -> Range<usize> {
         let mut items = self.items;
         let mut span = self.key_span.clone();
@@ -69,7 +67,7 @@ impl<'a> Table<'a> {
         span
     }
 
-    /// Notes that the value of `key` is wrong; this table itself where `key` is empty.
+    /// Notes that the value of `key` is wrong; this table itself if `key` is empty.
     pub(super) fn wrong(&self, key: &str, message: impl Display) {
         self.wrong_at(self.span_of(key), key, message);
     }
@@ -79,14 +77,14 @@ impl<'a> Table<'a> {
         self.reader.errors.borrow_mut().note(error);
     }
 
-    /// Notes the rules that what was read from this table breaks.
+    /// Notes the rules that a value from this table breaks.
     pub(super) fn problems(&self, checked: Result<(), Vec<Problem>>) {
         for Problem { key, message } in checked.err().into_iter().flatten() {
             self.wrong(&key, message);
         }
     }
 
-    /// Notes every key that is none of `keys`.
+    /// Notes every key that is not in `keys`.
     pub(super) fn known(&self, keys: &[&str]) {
         for (key, _) in self.items.iter().filter(|(key, _)| !keys.contains(key)) {
             let span = self.items.key(key).and_then(|k| k.span()).unwrap_or(self.key_span.clone());
@@ -107,12 +105,12 @@ impl<'a> Table<'a> {
         self.items.contains_key(key)
     }
 
-    /// The table at `key`, inline or not.
+    /// Returns the table at `key`, inline or not.
     pub(super) fn table(&self, key: &str) -> Option<Table<'a>> {
         self.table_or(key, "a table")
     }
 
-    /// As [`Table::table`], for a key that takes more than a table: `expected` names all.
+    /// As [`Table::table`], for a key that accepts more than a table: `expected` names all.
     pub(super) fn table_or(&self, key: &str, expected: &str) -> Option<Table<'a>> {
         let (name, item) = self.items.get_key_value(key)?;
         let Some(items) = item.as_table_like() else {
@@ -123,13 +121,13 @@ impl<'a> Table<'a> {
         Some(Table { reader: self.reader, path: self.path_of(key), key_span, items })
     }
 
-    /// Every table in this one, with its key.
+    /// Returns every table in this one, with its key.
     pub(super) fn tables(&self) -> Vec<(String, Table<'a>)> {
         let keys = self.items.iter().map(|(key, _)| key.to_owned());
         keys.filter_map(|key| self.table(&key).map(|table| (key, table))).collect()
     }
 
-    /// A value written as a string.
+    /// Reads a value written as a string.
     pub(super) fn text<T: FromStr<Err: Display>>(&self, key: &str, expected: &str, stand_in: T) -> Option<T> {
         let item = self.items.get(key)?;
         Some(self.convert(key, item.as_value(), expected).unwrap_or(stand_in))
@@ -150,7 +148,7 @@ impl<'a> Table<'a> {
         self.text(key, expected, stand_in)
     }
 
-    /// A whole number in `range`.
+    /// Reads a whole number in `range`.
     pub(super) fn integer<T>(&self, key: &str, range: &RangeInclusive<T>) -> Option<T>
     where
         T: TryFrom<i64> + PartialOrd + Display + Copy,
@@ -159,7 +157,6 @@ impl<'a> Table<'a> {
         Some(self.number(key, item.as_value(), range).unwrap_or(*range.start()))
     }
 
-    /// `true` or `false`.
     pub(super) fn boolean(&self, key: &str) -> Option<bool> {
         let item = self.items.get(key)?;
         if item.as_bool().is_none() {
@@ -168,12 +165,12 @@ impl<'a> Table<'a> {
         Some(item.as_bool().unwrap_or_default())
     }
 
-    /// A list of values written as strings.
+    /// Reads a list of values written as strings.
     pub(super) fn texts<T: FromStr<Err: Display>>(&self, key: &str, expected: &str) -> Vec<T> {
         self.list(key).iter().filter_map(|value| self.convert(key, Some(value), expected)).collect()
     }
 
-    /// A list of whole numbers in `range`.
+    /// Reads a list of whole numbers in `range`.
     pub(super) fn integers<T>(&self, key: &str, range: &RangeInclusive<T>) -> Vec<T>
     where
         T: TryFrom<i64> + PartialOrd + Display + Copy,
@@ -181,7 +178,7 @@ impl<'a> Table<'a> {
         self.list(key).iter().filter_map(|value| self.number(key, Some(value), range)).collect()
     }
 
-    /// The string at `key`, if that is what stands there.
+    /// Returns the string at `key`; `None` if the value is not a string.
     pub(super) fn as_str(&self, key: &str) -> Option<&'a str> {
         self.items.get(key).and_then(Item::as_str)
     }
@@ -208,7 +205,7 @@ impl<'a> Table<'a> {
         let span = value.and_then(Value::span).unwrap_or_else(|| self.span_of(key));
         let parsed = match value {
             Some(Value::String(text)) => text.value().parse().map_err(|error: T::Err| error.to_string()),
-            // A bare number lacks its unit, and what reads the quantity says so best.
+            // A bare number lacks its unit, and the quantity's own parser says so best.
             Some(Value::Integer(_) | Value::Float(_)) => {
                 match self.reader.source.text[span.clone()].parse::<T>() {
                     Err(error) => Err(error.to_string()),

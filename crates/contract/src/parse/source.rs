@@ -1,15 +1,15 @@
-//! Byte offsets of a text to lines, columns and excerpts.
+//! Converts byte offsets of a text to lines, columns and excerpts.
 
 use crate::{Error, error::Excerpt};
 use std::ops::Range;
 
-/// Longest line that an error shows, bytes.
+/// Longest line that an error shows (bytes).
 const LONGEST: usize = 1_000;
 
 pub(super) struct Source<'a> {
     pub text: &'a str,
     origin: &'a str,
-    /// Where each line begins.
+    /// Offset at which each line begins.
     lines: Vec<usize>,
 }
 
@@ -19,7 +19,7 @@ impl<'a> Source<'a> {
         Self { text, origin, lines: std::iter::once(0).chain(after_newline).collect() }
     }
 
-    /// The line in which `span` begins, from 1.
+    /// Returns the line in which `span` begins, from 1.
     pub(super) fn line(&self, span: &Range<usize>) -> usize {
         self.lines.partition_point(|begin| *begin <= span.start)
     }
@@ -28,7 +28,7 @@ impl<'a> Source<'a> {
         let boundary = |at: &usize| self.text.is_char_boundary(*at);
         let clamp = |at: usize| (0..=at.min(self.text.len())).rev().find(boundary).unwrap_or(0);
         let (mut start, end) = (clamp(span.start), clamp(span.end));
-        // The end of a text is shown after its last character, not on an empty line below it.
+        // An error at the end of the text is shown after its last character, not on an empty line below it.
         if start == self.text.len() {
             start = self.text.trim_end().len();
         }
@@ -42,7 +42,7 @@ impl<'a> Source<'a> {
             column: self.text[begin..start].chars().count() + 1,
             key: key.into(),
             message,
-            // A longer one no person wrote, and none wants to see.
+            // A longer line is of no use to people.
             excerpt: (text.len() <= LONGEST).then(|| Excerpt {
                 text: text.into(),
                 width: self.text[start..until].chars().count().max(1),

@@ -1,4 +1,4 @@
-//! What is accepted, what is refused, and in which words.
+//! Accepted and refused texts, with the messages.
 
 use super::*;
 use crate::{Aggregate, Control, Nic};
@@ -8,7 +8,7 @@ use crate::{
 };
 use crate::{Host, Vnic};
 
-/// A complete contract, with `line` replaced or added.
+/// Makes a complete contract, with `line` replaced or added.
 fn with(line: &str) -> String {
     let key = line.split(['=', ' ']).next().expect("a key");
     let lines = ["attach = { tap = \"t0\" }", "mac = \"52:54:00:00:00:01\"", "segment = 1"];
@@ -21,7 +21,7 @@ fn only(text: &str) -> Vnic {
     document.vnics.into_iter().next().expect("one vNIC").value
 }
 
-/// `key: message` of every error.
+/// Returns `key: message` of every error.
 fn messages(text: &str) -> Vec<String> {
     let Errors(errors) = parse(text, "t.toml").expect_err(text);
     errors.iter().map(|e| format!("{}: {}", e.key, e.message)).collect()
@@ -181,7 +181,7 @@ min = "100mbit"
     assert_eq!(serde_json::from_str::<Host>(&json).expect("parses"), host);
 }
 
-/// Every bad input a parser can see: the line, and the one error it gives.
+/// Every bad input that a parser can see, with the one error it gives.
 #[test]
 fn refuses_bad_input() {
     let long_path = format!("attach = {{ vhost-user = \"/{}\" }}", "x".repeat(107));
@@ -469,7 +469,7 @@ fn errors_of_a_file_come_together_and_in_order() {
     assert_eq!(lines, [2, 3, 5, 6, 6, 6, 7]);
 }
 
-/// A file cut anywhere is either refused or says nothing but what whole lines of it say.
+/// A file cut anywhere is refused.
 #[test]
 fn a_half_written_file_is_an_error() {
     let text = "[vnic.plc1]\nattach = { tap = \"t0\" }\nsegment = 4\nto = [\"plc2\"]\ntx = { max = \"500mbit\", min = \"50mbit\" }\nmac = \"52:54:00:00:00:01\"\n";
@@ -537,7 +537,8 @@ proptest::proptest! {
     }
 }
 
-/// A text of a few kB must not become one of many MB, nor take long: a user who may write contracts may write any text.
+/// A text of a few kB must not become one of many MB, nor take long: a user who may write contracts may
+/// write any text.
 #[test]
 fn errors_without_end_are_counted() {
     let list = |item: &str, count: usize| vec![item; count].join(",");

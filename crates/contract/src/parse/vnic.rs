@@ -1,4 +1,4 @@
-//! A `[vnic.NAME]` table to a [`Vnic`].
+//! Reads a `[vnic.NAME]` table to a [`Vnic`].
 
 use super::{keys, reader::Table};
 use crate::check::{MTU, QOS, QUEUES, VLAN, WEIGHT};
@@ -76,7 +76,7 @@ fn read_rx(table: &Table<'_>) -> Rx {
     }
 }
 
-/// `queueing` of a contract: a word, or a table where flows have settings.
+/// Reads `queueing`: a word, or a table with the settings of flows.
 fn read_queueing(contract: &Table<'_>) -> Queueing {
     if contract.as_str("queueing").is_some() {
         return contract.text("queueing", "", Queueing::default()).unwrap_or_default();
@@ -161,7 +161,7 @@ fn read_attach(table: &Table<'_>) -> Attach {
     }
 }
 
-/// A string whose form [`Vnic::check`] judges. Unlike `String`, it takes no bare number.
+/// A string whose form [`Vnic::check`] judges. Unlike `String`, it accepts no bare number.
 struct Name(String);
 
 impl FromStr for Name {

@@ -1,24 +1,23 @@
-//! How far traffic went beyond its envelope: the largest, over all intervals, of
-//! bytes - rate * length of the interval. Exact, and one step per observation.
+//! Measures how far traffic exceeds its envelope: the largest, over all intervals, of bytes - rate * length
+//! of the interval. Exact, with one step per observation.
 //!
 //! ```text
 //!  seen(time, bytes) ─▶ excess = max(0, excess - rate * since the last) + bytes ─▶ the largest
 //! ```
 //!
-//! A sink that polls knows of a frame only that it came between two polls. Two
-//! figures bound the truth:
-//! - **seen**: every frame came when it was seen. A sink that looks late sees two frames closer
-//!   together than they were, so this may be too much, by at most rate * the longest pause.
-//! - **certain**: the first frame of an interval came right after the poll before, so no interval
-//!   is counted shorter than it was. This much surely was beyond the envelope.
+//! A sink that polls knows only that a frame arrived between two polls. Two figures bound the truth:
+//! - **seen**: every frame arrived when it was seen. A late look shows frames closer together than they
+//!   were, so this may be too large, by at most rate * the longest pause.
+//! - **certain**: the first frame of an interval arrived right after the poll before, so no interval counts
+//!   shorter than it was. The excess is at least this.
 
-/// Units of 10^-9 bit in a byte: at r bit/s, r of them fall in every nanosecond.
+/// Units of 10^-9 bit in a byte: at r bit/s, r of them pass in every nanosecond.
 const PER_BYTE: i128 = 8_000_000_000;
 
 /// The largest excess over a rate so far.
 #[derive(Clone, Debug)]
 pub struct Envelope {
-    /// bit/s, which is units per nanosecond.
+    /// Rate (bit/s), which is units per nanosecond.
     rate: i128,
     last: u64,
     seen: i128,
@@ -28,13 +27,13 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// Nothing seen yet, at `rate` bit/s.
+    /// Creates one without observations, at `rate` bit/s.
     pub fn new(rate: u64) -> Self {
         Self { rate: rate.into(), last: 0, seen: 0, certain: None, most_seen: 0, most_certain: 0 }
     }
 
-    /// `bytes` were seen at `now`, and not yet at `before`, ns of one clock. `before` may be
-    /// earlier than the last `now`: looking takes time.
+    /// Records that `bytes` arrived between `before` and `now` (ns of one clock). `before` may be earlier
+    /// than the last `now`, because a look takes time.
     pub fn observe(&mut self, before: u64, now: u64, bytes: u64) {
         let bytes = i128::from(bytes) * PER_BYTE;
         let earned = |ns: u64| i128::from(ns) * self.rate;
@@ -47,7 +46,7 @@ impl Envelope {
         self.most_certain = self.most_certain.max(self.certain.unwrap_or(0));
     }
 
-    /// The largest excess, bytes: as seen, and certain.
+    /// Returns the largest excess (bytes): seen and certain.
     pub fn excess(&self) -> (f64, f64) {
         let bytes = |units: i128| units as f64 / PER_BYTE as f64;
         (bytes(self.most_seen), bytes(self.most_certain))
@@ -59,7 +58,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// All intervals, one by one.
+    /// Computes all intervals one by one.
     fn model(rate: u64, polls: &[(u64, u64, u64)]) -> (i128, i128) {
         let (mut seen, mut certain) = (0, 0);
         for first in 0..polls.len() {

@@ -1,22 +1,22 @@
-//! A decimal number with a unit, read and written without rounding.
+//! Decimal numbers with a unit, read and written without rounding.
 
 use std::fmt::Write;
 
-/// A unit and how many of the base unit it is.
+/// A unit and its size in base units.
 pub(super) struct Unit {
     pub name: &'static str,
-    /// Only powers of 2 times powers of 5: every multiple then has a finite decimal form.
+    /// Only powers of 2 times powers of 5, so that every multiple has a finite decimal form.
     pub scale: u64,
 }
 
-/// What one kind of quantity looks like in writing.
+/// How one kind of quantity is written.
 pub(super) struct Quantity {
     pub what: &'static str,
     /// Smallest first; the first is the base unit, scale 1.
     pub units: &'static [Unit],
-    /// The unit to suggest where none was written.
+    /// Unit to suggest if none was written.
     pub usual: &'static str,
-    /// The base unit in words.
+    /// Base unit in words.
     pub base: &'static str,
     pub min: u64,
     pub max: u64,
@@ -28,10 +28,10 @@ pub(super) struct Quantity {
 pub struct UnitError(String);
 
 impl Quantity {
-    /// Reads `number unit`, spaces allowed between.
+    /// Reads `number unit`, with or without spaces between.
     ///
     /// # Errors
-    /// Everything that is not exactly one number of this quantity within its range.
+    /// The text is not exactly one number of this quantity within its range.
     pub(super) fn parse(&self, text: &str) -> Result<u64, UnitError> {
         let fail = |problem: String| Err(UnitError(format!("{} {text:?}{problem}", self.what)));
         let usual = format!("write for example \"500{}\"", self.usual);
@@ -99,8 +99,7 @@ impl Quantity {
         self.units.iter().map(|u| u.name).collect::<Vec<_>>().join(", ")
     }
 
-    /// The shortest exact form. `0.5mbit` is never chosen over `500kbit`: a
-    /// leading zero reads badly.
+    /// Returns the shortest exact form. Never prefers `0.5mbit` to `500kbit`: a leading zero reads badly.
     pub(super) fn format(&self, value: u64) -> String {
         let mut best = format!("{value}{}", self.units[0].name);
         for unit in &self.units[1..] {
@@ -122,7 +121,7 @@ enum Exact {
     Fraction,
 }
 
-/// `whole.fraction * scale`, where `fraction` has no trailing zeros.
+/// Computes `whole.fraction * scale`; `fraction` has no trailing zeros.
 fn exact(whole: &str, fraction: &str, scale: u64) -> Exact {
     // A scale below 2^31 has at most 30 factors of ten (or of two): more digits cannot be whole.
     if fraction.len() > 30 {
@@ -150,7 +149,7 @@ fn gcd(mut a: u128, mut b: u128) -> u128 {
     a
 }
 
-/// `value / scale` in decimal; finite because of the scales allowed.
+/// Writes `value / scale` in decimal, which is finite for the permitted scales.
 fn decimal(value: u64, scale: u64) -> String {
     let mut text = (value / scale).to_string();
     let mut rest = u128::from(value % scale);

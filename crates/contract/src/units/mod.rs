@@ -6,9 +6,8 @@
 //!                     └─▶ UnitError: what is wrong, what to write └─▶ "1.5gbit"
 //! ```
 //!
-//! All three are stored as integers, serialise as the string a person would
-//! write, and parse back to the same value. Nothing is ever rounded: what does
-//! not come out as a whole number of the base unit is an error.
+//! All are stored as integers, serialise as the string that a person would write, and parse back to the
+//! same value. Nothing is rounded: a value that is not a whole number of the base unit is an error.
 
 mod decimal;
 
@@ -80,36 +79,36 @@ const NANOS: Quantity = Quantity {
 };
 
 impl Rate {
-    /// The highest rate a contract can name: 400 Gbit/s.
+    /// Highest rate that a contract can name: 400 Gbit/s.
     pub const MAX: Self = Self(400_000_000_000);
 
-    /// `bits` per second; `None` outside 1 to 400 Gbit/s.
+    /// Creates a rate of `bits` per second; `None` outside 1 bit/s to 400 Gbit/s.
     pub const fn from_bits(bits: u64) -> Option<Self> {
         if bits >= 1 && bits <= Self::MAX.0 { Some(Self(bits)) } else { None }
     }
-    /// Bits per second.
+    /// Returns the bits per second.
     pub const fn bits(self) -> u64 {
         self.0
     }
 }
 
 impl Bytes {
-    /// A size of `n` bytes.
+    /// Creates a size of `n` bytes.
     pub const fn new(n: u64) -> Self {
         Self(n)
     }
-    /// Bytes.
+    /// Returns the bytes.
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
 impl Nanos {
-    /// A duration of `n` nanoseconds.
+    /// Creates a duration of `n` nanoseconds.
     pub const fn new(n: u64) -> Self {
         Self(n)
     }
-    /// Nanoseconds.
+    /// Returns the nanoseconds.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -117,7 +116,7 @@ impl Nanos {
 
 macro_rules! written_with_unit {
     ($type:ident, $quantity:ident) => {
-        /// The shortest exact form, such as `1.5gbit`; parses back to the same value.
+        /// Writes the shortest exact form, such as `1.5gbit`; parses back to the same value.
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.pad(&$quantity.format(self.0))
