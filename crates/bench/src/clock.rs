@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+/// Returns CLOCK_MONOTONIC (ns).
 #[inline]
 pub fn now() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);

@@ -18,7 +18,6 @@ pub const SEGMENTS: usize = 44;
 const NEEDS_CSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
 
-/// The frames that a generator sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     /// UDP frames of this length (bytes, without FCS).

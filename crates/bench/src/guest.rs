@@ -194,7 +194,6 @@ impl Guest {
         self.front.flush(0);
     }
 
-    /// Returns whether the switch gave back all loaded frames.
     pub fn is_idle(&mut self) -> bool {
         completed(self.front.ring(TRANSMIT), self.ring) == self.ring
     }

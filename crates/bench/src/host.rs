@@ -16,7 +16,6 @@ const LINES: usize = 8;
 /// A vNIC: name, MAC and further lines of its contract (TOML).
 pub type Vnic<'a> = (&'a str, [u8; 6], &'a str);
 
-/// Worker time that a vNIC used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     pub frames: u64,
@@ -228,7 +227,6 @@ fn work(vnics: &serde_json::Value) -> Option<BTreeMap<String, Work>> {
     vnics.as_array()?.iter().map(of).collect()
 }
 
-/// Sums all vNICs' `stats.tx.dropped`.
 fn dropped(vnics: &serde_json::Value) -> Option<BTreeMap<String, u64>> {
     let mut sum = BTreeMap::new();
     for vnic in vnics.as_array()? {

@@ -88,17 +88,13 @@ pub struct Count {
     /// Frames that the switch gave back: sent or dropped.
     pub sent: u64,
     pub received: u64,
-    /// Looks at the transmit ring.
     pub looks: Looks,
-    /// Looks at the receive ring.
     pub drains: Looks,
 }
 
 pub struct Load {
     pub guests: Vec<Guest>,
-    /// Indices of the guests that send.
     pub senders: Vec<usize>,
-    /// Indices of the guests that receive.
     pub receivers: Vec<usize>,
 }
 
@@ -228,7 +224,7 @@ impl Load {
     }
 }
 
-/// Returns the median of `values`; 0 without values.
+/// Returns the median; 0 without values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

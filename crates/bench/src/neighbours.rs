@@ -70,7 +70,6 @@ pub struct Window {
     length: u64,
     /// When each voice frame was due, and its delay (ns).
     delays: Vec<(u64, u64)>,
-    /// Voice frames that did not arrive.
     lost: u64,
     /// Begin and end of the parts in which a CPU was taken away.
     taken: Vec<(u64, u64)>,

@@ -34,7 +34,6 @@ pub struct Client {
     socket: PathBuf,
 }
 
-/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No agent answers at the socket.

@@ -12,7 +12,6 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use tidegate_visible::visible;
 
-/// The exit codes, for `--help`.
 pub const HELP: &str = "\
 Exit codes:
   0  done
@@ -21,7 +20,6 @@ Exit codes:
   3  refused: a contract is not valid, or is not admissible
   4  the agent or the switch cannot be reached";
 
-/// The exit code of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
@@ -35,7 +33,6 @@ pub enum Code {
     Unreachable = 4,
 }
 
-/// An error for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub code: Code,
@@ -50,7 +47,6 @@ impl Failure {
         Self { code: Code::Failed, message: visible(&message.to_string()).into_owned() }
     }
 
-    /// Creates a failure with exit code 2.
     pub fn usage(message: impl Display) -> Self {
         Self { code: Code::Usage, message: message.to_string() }
     }

@@ -59,7 +59,6 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// Returns the receivers of each of `ports` ports.
     fn targets(self, ports: usize) -> Vec<Vec<usize>> {
         let to = |port: usize| match self {
             Self::Pairs if port.is_multiple_of(2) && port + 1 < ports => vec![port + 1],
@@ -79,7 +78,6 @@ pub struct Report {
     ports: usize,
     senders: usize,
     receivers: usize,
-    /// Connected but silent ports.
     idle: usize,
     macs: usize,
     huge_pages: bool,
@@ -167,7 +165,6 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     })
 }
 
-/// The addresses behind each port.
 struct Addresses(Vec<Vec<Mac>>);
 
 impl Addresses {

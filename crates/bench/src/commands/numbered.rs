@@ -45,7 +45,6 @@ pub struct Args {
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Line {
     pub seconds: f64,
-    /// Frames put into the ring.
     pub sent: u64,
     /// Bytes of frames received for the first time, without FCS.
     pub bytes: u64,
@@ -58,7 +57,6 @@ pub struct Line {
 /// duplicate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Arrivals {
-    /// Frames that arrived for the first time.
     pub received: u64,
     /// Numbers below the latest that did not arrive.
     pub lost: u64,

@@ -114,7 +114,7 @@ impl Part {
         self.received as f64 / self.seconds.max(1e-9)
     }
 
-    /// A frame under way at an end of a part may count in both parts or neither.
+    /// A frame under way at the end of a part counts as sent in it, and as received in the next.
     fn lost(self) -> i64 {
         self.sent as i64 - self.received as i64
     }
@@ -186,7 +186,6 @@ struct Both {
 }
 
 impl Both {
-    /// Connects all guests and fills the senders' rings.
     fn connect(scene: &Scene, args: &Args) -> Outcome<Self> {
         let pairs = pairs(args.pairs.into(), args.stride.into());
         let vnics = scene.first(pairs.iter().map(|(_, receiver)| receiver + 1).max())?;

@@ -176,7 +176,7 @@ fn beside_a_busy_core<T>(cpu: Option<usize>, what: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Copies frames one after another for `time`. Returns bytes and seconds.
+/// Copies frames for `time`. Returns bytes and seconds.
 fn memcpy(load: &Load, time: Duration) -> (u64, f64) {
     let (sender, receiver) = (&load.guests[0], &load.guests[1]);
     let start = clock::now();

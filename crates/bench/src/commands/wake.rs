@@ -50,14 +50,13 @@ pub struct Args {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Round-trip times of the frames that came back, sorted (ns).
+    /// Round-trip times of the frames that came back (ns).
     pub trips: Vec<u64>,
-    /// Frames that did not come back within a second.
     pub lost: usize,
 }
 
 impl Report {
-    /// Prints half of the round-trip times.
+    /// Shows half of the round-trip times.
     pub fn table(&self) -> String {
         let mut sorted = self.trips.clone();
         sorted.sort_unstable();

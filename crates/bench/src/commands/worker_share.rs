@@ -243,7 +243,6 @@ pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
     })
 }
 
-/// A window, and what the switch counted in it.
 struct Look {
     window: Window,
     /// Bulk's share of the time that the worker charged.
@@ -278,7 +277,6 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// Measures the honest guests for a window.
     fn look(&mut self) -> Outcome<Look> {
         let worked = self.host.work()?;
         let window = self.honest.window(self.args.time);

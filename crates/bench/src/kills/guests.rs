@@ -37,7 +37,6 @@ pub struct End {
     pub leaked: u64,
 }
 
-/// The counts that the guests' thread publishes.
 #[derive(Default)]
 struct Board {
     counts: RwLock<Counts>,
@@ -82,7 +81,6 @@ impl Guests {
         Ok(Self { board, orders, thread: Some(thread) })
     }
 
-    /// Returns the frames that moved so far.
     pub fn counts(&self) -> Counts {
         *self.board.counts.read().unwrap_or_else(PoisonError::into_inner)
     }

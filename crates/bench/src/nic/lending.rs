@@ -26,11 +26,9 @@ struct Row {
     /// Duration of B's bursts, and of its pauses (s).
     burst: f64,
     lending: &'static str,
-    /// Period of the loop.
     period_ms: u64,
     /// Delivered share of B's demand, all of which was promised.
     b_got: f64,
-    /// Used share of the link.
     used: f64,
 }
 

@@ -5,7 +5,6 @@
 
 use crate::{Bytes, Rate};
 
-/// Nanobits per bit.
 pub(super) const NANO: i128 = 1_000_000_000;
 
 /// A real-time vNIC's envelope and deadline.
@@ -24,7 +23,6 @@ pub(super) struct Source {
     pub smallest_burst: u64,
 }
 
-/// Order in which an egress serves real-time frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// Earliest deadline first.
@@ -79,7 +77,6 @@ impl Egress {
         i128::from(self.capacity) * (i128::from(t) - i128::from(self.host_latency))
     }
 
-    /// Returns L in nanobits.
     pub(super) fn blocked(&self) -> i128 {
         i128::from(self.blocking) * NANO
     }

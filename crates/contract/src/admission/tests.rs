@@ -5,7 +5,6 @@ use super::*;
 use crate::{Segment, Tx, testing};
 use proptest::{collection::vec, prelude::*};
 
-/// Makes a real-time vNIC towards `sink`.
 fn realtime(name: &str, max: &str, burst: &str, deadline: &str) -> Vnic {
     let mut vnic = testing::vnic(name);
     vnic.tx = Tx { max: max.parse().ok(), min: None, burst: burst.parse().ok(), ..Tx::default() };
@@ -15,7 +14,6 @@ fn realtime(name: &str, max: &str, burst: &str, deadline: &str) -> Vnic {
     vnic
 }
 
-/// Makes a vNIC with a guarantee towards `sink`.
 fn guaranteed(name: &str, min: &str) -> Vnic {
     let mut vnic = testing::vnic(name);
     vnic.tx.min = min.parse().ok();

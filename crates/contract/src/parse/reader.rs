@@ -29,7 +29,6 @@ impl<'a> Reader<'a> {
         Self { source, errors: RefCell::default() }
     }
 
-    /// Returns the noted errors, in the order of the text.
     pub(super) fn into_errors(self) -> Vec<Error> {
         self.errors.into_inner().into_errors()
     }
@@ -121,7 +120,6 @@ impl<'a> Table<'a> {
         Some(Table { reader: self.reader, path: self.path_of(key), key_span, items })
     }
 
-    /// Returns every table in this one, with its key.
     pub(super) fn tables(&self) -> Vec<(String, Table<'a>)> {
         let keys = self.items.iter().map(|(key, _)| key.to_owned());
         keys.filter_map(|key| self.table(&key).map(|table| (key, table))).collect()
@@ -148,7 +146,6 @@ impl<'a> Table<'a> {
         self.text(key, expected, stand_in)
     }
 
-    /// Reads a whole number in `range`.
     pub(super) fn integer<T>(&self, key: &str, range: &RangeInclusive<T>) -> Option<T>
     where
         T: TryFrom<i64> + PartialOrd + Display + Copy,
@@ -165,12 +162,10 @@ impl<'a> Table<'a> {
         Some(item.as_bool().unwrap_or_default())
     }
 
-    /// Reads a list of values written as strings.
     pub(super) fn texts<T: FromStr<Err: Display>>(&self, key: &str, expected: &str) -> Vec<T> {
         self.list(key).iter().filter_map(|value| self.convert(key, Some(value), expected)).collect()
     }
 
-    /// Reads a list of whole numbers in `range`.
     pub(super) fn integers<T>(&self, key: &str, range: &RangeInclusive<T>) -> Vec<T>
     where
         T: TryFrom<i64> + PartialOrd + Display + Copy,

@@ -2,14 +2,12 @@
 
 use std::fmt::Write;
 
-/// A unit and its size in base units.
 pub(super) struct Unit {
     pub name: &'static str,
     /// Only powers of 2 times powers of 5, so that every multiple has a finite decimal form.
     pub scale: u64,
 }
 
-/// How one kind of quantity is written.
 pub(super) struct Quantity {
     pub what: &'static str,
     /// Smallest first; the first is the base unit, scale 1.

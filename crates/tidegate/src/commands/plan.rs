@@ -35,7 +35,6 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
     Err(Failure { code: Code::Refused, message })
 }
 
-/// Describes the changes of a plan, made or not.
 pub fn text(plan: &PlanView) -> String {
     let changed =
         plan.vnics.iter().filter(|v| v.action != ChangeAction::None).count() + plan.host.len().min(1);

@@ -144,7 +144,6 @@ fn overview(vnics: &[VnicView]) -> String {
     table.render()
 }
 
-/// Returns the guest's own limit, to stand beside `tx.max`.
 fn asked(view: &VnicView) -> String {
     show::soft(view).map_or_else(String::new, |soft| format!(" (guest: {soft})"))
 }

@@ -80,7 +80,6 @@ fn unknown(view: &VnicView) -> String {
     if lines.is_empty() { String::new() } else { format!("Not counted here:\n{}", lines.concat()) }
 }
 
-/// Says whether the vNIC is connected and its contract in force.
 fn condition(view: &VnicView) -> String {
     let name = &view.name;
     if let (State::Refused, Some(by)) = (view.state, &view.refused) {
@@ -110,7 +109,6 @@ fn condition(view: &VnicView) -> String {
     out
 }
 
-/// Says whether the vNIC waits for its own limit.
 fn throttling(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     if !counts(view, Quantity::Throttled) {
         return String::new();
@@ -206,7 +204,6 @@ fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     format!("\nWhere its frames waited:\n{}{verdict}{apart}", indented(&table.render()))
 }
 
-/// Says how long frames took.
 fn delays(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     let delay = &stats.delay;
     let is_told = delay.count > 0 && (why.tx_wait.is_some() || why.rx_wait.is_some());
@@ -257,7 +254,6 @@ fn host_latency(view: &VnicView) -> String {
     })
 }
 
-/// Lists drops with their reasons.
 fn drops(view: &VnicView, why: &WhyView) -> String {
     let list = |title: &str, drops: &BTreeMap<String, u64>| {
         let mut table =
@@ -284,7 +280,6 @@ fn drops(view: &VnicView, why: &WhyView) -> String {
     }
 }
 
-/// Lists missed deadlines with their causes.
 fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String {
     let total = total(why.misses.values().copied());
     let deadline = show::deadline(view);

@@ -16,7 +16,6 @@ impl Window {
         self.last.is_some()
     }
 
-    /// Returns an API path with the query for the window.
     pub fn of(self, path: &str) -> String {
         self.last.map_or_else(|| path.to_owned(), |last| format!("{path}?last={}", last.label()))
     }

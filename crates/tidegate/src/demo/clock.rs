@@ -5,6 +5,7 @@ use rustix::thread::ClockId as SleepClock;
 use rustix::time::{ClockId, Timespec};
 use std::num::NonZeroU64;
 
+/// Returns CLOCK_MONOTONIC (ns).
 pub fn now() -> u64 {
     read(ClockId::Monotonic)
 }

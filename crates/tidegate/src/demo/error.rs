@@ -1,6 +1,5 @@
 //! The error of the demo.
 
-/// The scene could not be built, or broke.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the demo could not be run: {reason}")]
 pub struct SceneError {

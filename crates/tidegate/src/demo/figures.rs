@@ -16,7 +16,8 @@ pub struct Measured {
     pub inside_least: Option<Histogram>,
     /// Possible misses: in time by the least delay, late by the largest; `None` without a deadline.
     pub possible: Option<u64>,
-    /// Frames that were late only if the worker took that long to wake up; `None` without a deadline.
+    /// Frames late only if the worker took that long to wake up, which it cannot measure; `None` without a
+    /// deadline.
     pub asleep: Option<u64>,
     /// Certain deadline misses that the place counted; without a deadline, frames that would have missed
     /// it.
@@ -40,6 +41,7 @@ pub struct Measured {
     pub wakeup: Histogram,
     /// CPU time of the switch's workers (cores); `None` without a switch.
     pub worker: Option<f64>,
+    /// Bulk goodput (bit/s).
     pub bulk: u64,
 }
 
@@ -57,35 +59,28 @@ pub struct Runs<'a> {
     pub runs: &'a [Report],
 }
 
+/// Figures of one phase, as explained in [`Measured`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
-    /// Tr - Ts of voice, as the place measured it.
     pub switch_delay_us: Quantiles,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch_delay_least_us: Option<Quantiles>,
-    /// Possible misses: in time by the least delay, late by the largest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub voice_misses_possible: Option<u64>,
-    /// Frames that were late only if the worker took that long to wake up, which the switch cannot measure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub voice_misses_asleep: Option<u64>,
-    /// Certain deadline misses; under the FIFO, frames that would have missed the deadline.
     pub voice_misses: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub misses_blame: Option<Blame>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub latest_misses: Vec<String>,
-    /// One-way delay of voice between the applications.
     pub voice_delay_us: Quantiles,
-    /// Voice frames that took longer than the deadline between the applications.
     pub voice_late: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_blame: Option<Blame>,
     pub voice_lost: u64,
-    /// Timer lateness of a thread without other work: same window and CPUs, no network.
     pub timer_us: Quantiles,
     pub host_wakeup_us: Quantiles,
-    /// CPU time of the switch's workers (cores).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_cpu: Option<f64>,
     /// Goodput of all bulk connections (Mbit/s).

@@ -13,7 +13,6 @@ pub const BULK_PORT: u16 = 5001;
 /// Most late frames of a window whose spans are reported.
 pub const LATE: usize = 1_024;
 
-/// An order of the demo to a tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
@@ -68,7 +67,6 @@ pub struct Figures {
     pub bytes: u64,
 }
 
-/// Builds a histogram from its occupied buckets.
 pub fn histogram(buckets: &[(u64, u64)]) -> Histogram {
     let mut histogram = Histogram::default();
     for (value, count) in buckets {

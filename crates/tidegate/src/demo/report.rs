@@ -30,7 +30,6 @@ pub fn texts(runs: &[Report]) -> String {
     )
 }
 
-/// Lists the latest misses inside the switch.
 fn misses(run: &Report) -> String {
     let latest = &run.edf.latest_misses;
     if latest.is_empty() {

@@ -40,7 +40,6 @@ impl Packet {
     }
 }
 
-/// Counts of the current window, shared with the thread that takes orders.
 #[derive(Clone, Default)]
 pub struct Tally(Arc<Mutex<Counts>>);
 

@@ -108,7 +108,6 @@ impl Looker {
         Self { switch, workers: vec![], unseen: vec![] }
     }
 
-    /// Returns what was not visible, and why.
     pub fn unseen(self) -> Vec<String> {
         self.unseen
     }

@@ -82,7 +82,6 @@ pub fn times(text: &str) -> BTreeMap<usize, Times> {
 /// A thread, as `/proc/PID/task/TID/stat` shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
-    /// Thread name, chosen by its program.
     pub name: String,
     /// Page faults: without and with a read from disk.
     pub faults: (u64, u64),

@@ -20,7 +20,6 @@ const SHOWN: usize = 16;
 
 #[derive(Clone, Debug)]
 pub struct Agent {
-    /// `host-latency` in force (ns).
     pub host_latency_ns: u64,
     /// Workers of the switch, the larger number of before and after the measurement; 0 if the switch was
     /// away.

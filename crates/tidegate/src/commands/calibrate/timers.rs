@@ -28,9 +28,9 @@ pub struct Cpu {
     pub cpu: usize,
     /// SCHED_FIFO priority of the thread; `None` under SCHED_OTHER with a short slice.
     pub priority: Option<u8>,
-    /// How late the thread woke, ns.
+    /// Lateness of the thread's wake-ups (ns).
     pub wakeups: Histogram,
-    /// How long copies of 64 KB took, ns.
+    /// Durations of copies of 64 KB (ns).
     pub copies: Histogram,
 }
 

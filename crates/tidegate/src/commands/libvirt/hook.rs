@@ -102,7 +102,6 @@ async fn carry_out(client: &Client, args: &Args, call: Call, xml: &str) -> Resul
     }
 }
 
-/// Translates the XML of the domain that libvirt named.
 fn read(xml: &str, domain: &str) -> Result<Translation, Failure> {
     let translation = translate(xml, &format!("domain {domain}"))
         .map_err(|e| Failure { code: Code::Refused, message: e.to_string() })?;

@@ -11,7 +11,6 @@ use tidegate_agent::views::VnicView;
 use tidegate_evidence::Quantity;
 use tidegate_evidence::{Delay, VnicStats, Work, total};
 
-/// Width of a bar (columns).
 const BAR: usize = 8;
 
 /// One vNIC over the interval between two looks, or over the window that was asked for. Rates in bit/s,
