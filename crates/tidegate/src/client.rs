@@ -16,7 +16,7 @@ use std::{fs, io};
 use tidegate_visible::{is_hidden, visible};
 use tokio::net::UnixStream;
 
-/// How long [`Client`] retries to connect while the agent's listen queue is full, and the pause between two
+/// How long `Client` retries to connect while the agent's listen queue is full, and the pause between two
 /// attempts.
 const FULL: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);

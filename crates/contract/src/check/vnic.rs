@@ -344,7 +344,7 @@ impl Vnic {
     }
 }
 
-/// Checks a vNIC's name, as [`Vnic::is_name`].
+/// Checks a vNIC's name, as `Vnic::is_name`.
 pub(crate) fn vnic_name(name: &str) -> Result<(), String> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     if name == UPLINK || name == "host" {

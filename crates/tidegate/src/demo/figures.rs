@@ -59,7 +59,7 @@ pub struct Runs<'a> {
     pub runs: &'a [Report],
 }
 
-/// Figures of one phase, as explained in [`Measured`].
+/// Figures of one phase, as explained in `Measured`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
     pub switch_delay_us: Quantiles,
