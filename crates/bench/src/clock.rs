@@ -1,4 +1,4 @@
-//! Time, the CPU, and the CPU time that others took.
+//! Time, CPU pinning, and the CPU time that other programs took.
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Nanoseconds of CLOCK_MONOTONIC.
+/// Returns CLOCK_MONOTONIC (ns).
 #[inline]
 pub fn now() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
@@ -29,21 +29,21 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Moves this thread, and the threads it will start, off these CPUs, where others are measured. On a machine without
-/// other CPUs it stays.
+/// Moves this thread, and the threads that it will start, off these CPUs, where other threads are measured.
+/// Without other CPUs it does nothing.
 pub fn keep_off(cpus: &[usize]) {
     let mut set = CpuSet::new();
     (0..CpuSet::MAX_CPU).filter(|cpu| !cpus.contains(cpu)).for_each(|cpu| set.set(cpu));
-    // The kernel ignores CPUs that do not exist, and refuses a set that is empty then.
+    // The kernel ignores CPUs that do not exist, and refuses a set without any existing CPU.
     let _ = sched_setaffinity(None, &set);
 }
 
-/// The time for which threads were ready but did not run, and the time for which they ran, from their schedstat.
+/// Reads from schedstat how long threads ran, and how long they were ready but did not run.
 #[derive(Debug)]
 pub struct Taken(Vec<(PathBuf, File)>);
 
 impl Taken {
-    /// Of the calling thread.
+    /// Measures the calling thread.
     ///
     /// # Errors
     /// The kernel keeps no schedstat.
@@ -53,7 +53,7 @@ impl Taken {
         Ok(Self(vec![(path, file)]))
     }
 
-    /// Of all threads of the process `pid` whose name begins with `name`, together.
+    /// Measures all threads of the process `pid` whose names begin with `name`, together.
     ///
     /// # Errors
     /// There is no such thread, or the kernel keeps no schedstat.
@@ -62,7 +62,7 @@ impl Taken {
         let mut files = Vec::new();
         for task in fs::read_dir(&tasks).map_err(|error| at(&tasks, error))? {
             let task = task?.path();
-            // A thread whose file cannot be read has ended.
+            // A thread with an unreadable file has ended.
             if fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.starts_with(name)) {
                 let path = task.join("schedstat");
                 let file = open(&path)?;
@@ -76,12 +76,12 @@ impl Taken {
         Ok(Self(files))
     }
 
-    /// Of no thread: always 0.
+    /// Measures no thread: always 0.
     pub fn none() -> Self {
         Self(Vec::new())
     }
 
-    /// Nanoseconds for which the threads were ready but did not run, since they began.
+    /// Returns for how long the threads were ready but did not run since they began (ns).
     ///
     /// # Errors
     /// A thread ended, or its file is not as documented (Documentation/scheduler/sched-stats.rst in the
@@ -90,7 +90,7 @@ impl Taken {
         self.sum(1)
     }
 
-    /// Nanoseconds for which the threads ran, since they began.
+    /// Returns for how long the threads ran since they began (ns).
     ///
     /// # Errors
     /// As [`read`](Self::read); this is the first number.
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn schedstat_counts_on() {
-        // A thread of this name alone: those of other tests may end while they are read.
+        // Only a thread of this name: threads of other tests may end during the read.
         const NAME: &str = "counts-on";
         let counts = || {
             for taken in [Taken::here().unwrap(), Taken::of(std::process::id(), NAME).unwrap()] {

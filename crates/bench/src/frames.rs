@@ -1,29 +1,28 @@
-//! Frames with their virtio_net_hdr, built once before anything is measured.
+//! Frames with their virtio_net_hdr, built before the measurement begins.
 
 use tidegate_contract::Mac;
 
-/// Bytes of virtio_net_hdr in front of every frame (virtio 1.2, 5.1.6).
+/// Length of virtio_net_hdr in front of every frame (bytes; virtio 1.2, 5.1.6).
 pub const VNET_HDR: usize = 12;
-/// Ethernet, IPv4 and UDP headers: the shortest frame that can be built.
+/// Length of Ethernet, IPv4 and UDP headers: the shortest frame (bytes).
 pub const UDP_HEADERS: usize = 14 + 20 + 8;
-/// Longest frame: a jumbo frame's 9,000 bytes of IP behind an Ethernet header.
+/// Longest frame (bytes): 9,000 bytes of IP behind an Ethernet header.
 pub const LONGEST: usize = 14 + 9000;
-/// Ethernet, IPv4 and TCP headers without options.
+/// Length of Ethernet, IPv4 and TCP headers without options (bytes).
 pub const TCP_HEADERS: usize = 14 + 20 + 20;
-/// Payload of each segment of a super-frame: what is left of 1500 bytes.
+/// Payload of each segment of a super-frame (bytes): 1500 without headers.
 pub const SEGMENT: usize = 1460;
-/// Segments of a super-frame: as many as fit the 65,535 bytes of an IP packet, whole ones.
+/// Segments of a super-frame: as many whole ones as fit the 65,535 bytes of an IP packet.
 pub const SEGMENTS: usize = 44;
 
 const NEEDS_CSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
 
-/// What a generator sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// UDP frames of this many bytes, without FCS.
+    /// UDP frames of this length (bytes, without FCS).
     Frame(usize),
-    /// TCP super-frames of [`SEGMENTS`] times [`SEGMENT`] bytes, to be cut by the receiver, if at all.
+    /// TCP super-frames of [`SEGMENTS`] times [`SEGMENT`] bytes.
     Super,
 }
 
@@ -51,7 +50,7 @@ impl std::fmt::Display for Size {
 }
 
 impl Size {
-    /// Bytes of the frame in memory, without virtio_net_hdr.
+    /// Returns the length of the frame in memory, without virtio_net_hdr (bytes).
     pub fn bytes(self) -> usize {
         match self {
             Self::Frame(bytes) => bytes,
@@ -59,12 +58,12 @@ impl Size {
         }
     }
 
-    /// Bytes of a buffer for such frames: 2 KiB, as Linux gives; more for longer frames.
+    /// Returns the size of a buffer for such frames (bytes): 2 KiB, as in Linux, or more for longer frames.
     pub fn buffer(self) -> u32 {
         ((VNET_HDR + self.bytes()) as u32).next_multiple_of(64).max(2048)
     }
 
-    /// Bytes as the contract counts them: every segment with its own headers.
+    /// Returns the bytes as the contract counts them: every segment with its own headers.
     pub fn wire_bytes(self) -> u64 {
         let bytes = match self {
             Self::Frame(bytes) => bytes,
@@ -73,8 +72,8 @@ impl Size {
         bytes as u64
     }
 
-    /// A frame behind its virtio_net_hdr. `flow` goes to the source port and, its lower half,
-    /// to the IPv4 identification, where [`flow_of`] finds it.
+    /// Builds a frame behind its virtio_net_hdr. Writes `flow` to the source port and to the IPv4
+    /// identification, where [`flow_of`] finds it.
     pub fn build(self, to: Mac, from: Mac, flow: u16) -> Vec<u8> {
         let tcp = self == Self::Super;
         let len = self.bytes();
@@ -107,7 +106,7 @@ impl Size {
             // No UDP checksum (RFC 768).
             frame.extend([0, 0]);
         }
-        // No zeros: they would look like a page that was never written.
+        // Not zeros, which would look like a page that was never written.
         frame.resize(len, 0x5a);
         [&vnet[..], &frame].concat()
     }
@@ -116,7 +115,7 @@ impl Size {
 /// Offset of [`flow_of`]'s bytes in a buffer.
 pub const FLOW_OFFSET: u64 = (VNET_HDR + 14 + 4) as u64;
 
-/// The flow of a frame, from the two bytes at [`FLOW_OFFSET`].
+/// Returns the flow of a frame from the two bytes at [`FLOW_OFFSET`].
 pub fn flow_of(bytes: [u8; 2]) -> u16 {
     u16::from_be_bytes(bytes)
 }
@@ -125,7 +124,7 @@ fn words(bytes: &[u8]) -> u32 {
     bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum()
 }
 
-/// The ones' complement sum (RFC 1071).
+/// Computes the ones' complement sum (RFC 1071).
 fn fold(mut sum: u32) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);

@@ -1,5 +1,4 @@
-//! One synthetic guest: a ring full of frames that go round, and a ring full of
-//! buffers that go round.
+//! A synthetic guest: a ring of frames and a ring of buffers, both reused in circles.
 //!
 //! ```text
 //!  load ─▶ frames in guest memory ─start─▶ ┌────────┐
@@ -15,12 +14,12 @@ use tidegate_frontend::driver::{Buffer, DriverQueue, Used};
 use tidegate_frontend::front_end::{FrontEnd, FrontEndError, MRG_RXBUF, Options, RING_PACKED};
 use tidegate_frontend::memory::SharedMemory;
 
-/// VIRTIO_NET_F_CSUM, GUEST_CSUM, GUEST_TSO4 and HOST_TSO4: what super-frames take.
+/// VIRTIO_NET_F_CSUM, GUEST_CSUM, GUEST_TSO4 and HOST_TSO4, which super-frames need.
 const OFFLOADS: u64 = 1 << 0 | 1 << 1 | 1 << 7 | 1 << 11;
 /// Offset of num_buffers in a virtio_net_hdr (virtio 1.2, 5.1.6).
 const NUM_BUFFERS: u64 = 10;
-/// Completed frames are made available again once there are this many, but at most an eighth of a ring: the switch
-/// looks at each batch once.
+/// Completed frames after which they are made available again (at most an eighth of a ring), so that the
+/// switch looks at each batch once.
 const BATCH: u16 = 32;
 
 /// VIRTQ_DESC_F_WRITE.
@@ -29,66 +28,59 @@ const WRITE: u16 = 2;
 const RECEIVE: usize = 0;
 const TRANSMIT: usize = 1;
 
-/// Why a guest cannot connect.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
-    /// Its contract names no socket.
+    /// The contract names no socket.
     #[error(transparent)]
     Scene(#[from] SceneError),
-    /// The switch refused it.
+    /// The switch refused the guest.
     #[error("vnic.{name} at {socket}: {source} (is the switch running, with this contract in force?)")]
     Connect {
-        /// Which vNIC.
         name: String,
-        /// Its socket.
         socket: String,
         /// What happened.
         source: FrontEndError,
     },
-    /// An offload is missing: frames would be cut, and the measurement would be another one.
+    /// An offload is missing. Without it frames would be cut, and the measurement would differ.
     #[error("vnic.{name}: the switch offers features {has:#x}, of which {wanted:#x} are needed")]
     Features {
-        /// Which vNIC.
         name: String,
-        /// What was negotiated.
+        /// Features negotiated.
         has: u64,
-        /// What is needed.
+        /// Features needed.
         wanted: u64,
     },
 }
 
-/// The virtqueues of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rings {
-    /// Entries of each.
+    /// Size of each ring (entries).
     pub size: u16,
-    /// Packed ones (virtio 1.2, 2.8); otherwise split.
+    /// Whether the rings are packed (virtio 1.2, 2.8); otherwise split.
     pub packed: bool,
 }
 
 impl From<u16> for Rings {
-    /// Split rings of that size.
     fn from(size: u16) -> Self {
         Self { size, packed: false }
     }
 }
 
-/// Frames and bytes that a guest received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Frames, a super-frame being one.
+    /// Frames; a super-frame counts as one.
     pub frames: u64,
     /// Bytes in memory, without virtio_net_hdr.
     pub bytes: u64,
 }
 
-/// The state of a ring at the guest's looks at it.
+/// How full a ring was when the guest looked at it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Looks {
     /// Looks that found frames to take.
     pub count: u64,
-    /// Looks that found more than three quarters of the ring to take: the switch may have waited for frames, or for
-    /// buffers.
+    /// Looks that found more than three quarters of the ring to take: the switch may have waited for frames
+    /// or buffers.
     pub late: u64,
 }
 
@@ -100,42 +92,41 @@ impl Looks {
     }
 }
 
-/// A guest on a vNIC.
 pub struct Guest {
-    /// Its contract.
     pub vnic: Vnic,
-    /// What it received so far.
+    /// Frames and bytes received so far.
     pub received: Received,
     /// Frames that the switch gave back so far: sent or dropped.
     pub sent: u64,
-    /// How its transmit ring was found.
+    /// Looks at the transmit ring.
     pub looks: Looks,
-    /// How its receive ring was found.
+    /// Looks at the receive ring.
     pub drains: Looks,
     front: FrontEnd,
     memory: Arc<SharedMemory>,
     ring: u16,
-    /// The receive buffer under each head.
+    /// Receive buffer by head.
     buffers: Vec<Buffer>,
-    /// The frame under each head, once they were loaded.
+    /// Frame by head, once loaded.
     frames: Vec<Buffer>,
     buffer_size: usize,
-    /// Frames may come in several buffers.
+    /// Whether a frame may fill several buffers.
     merged: bool,
-    /// Buffers of the current frame yet to come.
+    /// Remaining buffers of the current frame.
     rest: u16,
 }
 
 impl Guest {
-    /// Whether its memory is in pages of 2 MB; it is if the kernel has reserved enough of them.
+    /// Returns whether the guest's memory is in pages of 2 MB; it is if the kernel has reserved enough of
+    /// them.
     pub fn has_huge_pages(&self) -> bool {
         self.memory.is_huge()
     }
 
-    /// Connects with such `rings`, for frames of `size` and with receive buffers of `buffer` bytes.
+    /// Connects with `rings`, for frames of `size`, with receive buffers of `buffer` bytes.
     ///
     /// # Errors
-    /// The switch refuses it, or lacks features that `rings` and `size` need.
+    /// The switch refuses the guest, or lacks features that `rings` and `size` need.
     pub fn connect(
         vnic: &Vnic,
         rings: impl Into<Rings>,
@@ -182,16 +173,15 @@ impl Guest {
         })
     }
 
-    /// Its MAC.
     pub fn mac(&self) -> Mac {
         self.vnic.mac
     }
 
-    /// Fills the transmit ring with the frames that `frame` makes of their number. The switch
-    /// sees none of them before [`start`](Self::start).
+    /// Fills the transmit ring with the frames that `frame` builds from their numbers. The switch does not
+    /// see them before [`start`](Self::start).
     ///
     /// # Panics
-    /// If it was filled before, or a frame is longer than a buffer.
+    /// The ring was filled before, or a frame is longer than a buffer.
     pub fn load(&mut self, mut frame: impl FnMut(u16) -> Vec<u8>) {
         for number in 0..self.ring {
             assert!(self.front.push(0, &frame(number)), "the transmit ring was full before");
@@ -204,12 +194,11 @@ impl Guest {
         self.front.flush(0);
     }
 
-    /// Whether the switch gave back all frames that were loaded.
     pub fn is_idle(&mut self) -> bool {
         completed(self.front.ring(TRANSMIT), self.ring) == self.ring
     }
 
-    /// Sends the frames again that the switch gave back.
+    /// Resends the frames that the switch gave back.
     #[inline]
     pub fn refill(&mut self) {
         let ring = self.front.ring(TRANSMIT);
@@ -226,7 +215,7 @@ impl Guest {
         }
     }
 
-    /// Counts the received frames and gives the buffers back. Returns the number of frames.
+    /// Counts the received frames and gives their buffers back. Returns the number of frames.
     #[inline]
     pub fn drain(&mut self) -> u64 {
         if self.merged {
@@ -245,7 +234,7 @@ impl Guest {
         frames
     }
 
-    /// As [`drain`](Self::drain), with the flow of every frame.
+    /// As [`drain`](Self::drain), and visits the flow of every frame.
     #[inline]
     pub fn drain_flows(&mut self, mut visit: impl FnMut(u16)) -> u64 {
         let memory = Arc::clone(&self.memory);
@@ -256,7 +245,7 @@ impl Guest {
         })
     }
 
-    /// Visits the first buffer of every frame, and adds up the rest.
+    /// Visits the first buffer of every frame, and counts the bytes of all its buffers.
     #[inline]
     fn drain_each(&mut self, mut visit: impl FnMut(u64)) -> u64 {
         let Self { front, memory, buffers, rest, .. } = self;
@@ -289,12 +278,12 @@ impl Guest {
         }
     }
 
-    /// Copies frame `number` of the ones loaded, `len` bytes with its virtio_net_hdr, to receive buffers of
-    /// `to`, from number `buffer` on: the copy alone of the switch's work. Returns the number after
-    /// the last one it filled.
+    /// Copies `len` bytes of the loaded frame `number`, with its virtio_net_hdr, to receive buffers of `to`
+    /// from number `buffer` on: only the copy of the switch's work. Returns the number after the last
+    /// buffer filled.
     ///
     /// # Panics
-    /// If nothing was loaded.
+    /// No frame was loaded.
     pub fn copy_to(&self, to: &Self, number: usize, len: usize, mut buffer: usize) -> usize {
         let from = self.frames[number % self.frames.len()].addr;
         let mut done = 0;
@@ -309,13 +298,14 @@ impl Guest {
     }
 }
 
-/// The chains of a queue that is full of them, each of one buffer, by their heads.
+/// Returns the chains of a full queue by their heads; each chain has one buffer.
 fn chains(memory: &SharedMemory, queue: &DriverQueue) -> Vec<Buffer> {
     let mut chains = vec![Buffer::readable(0, 0); usize::from(queue.size())];
     for slot in 0..queue.size() {
         let mut bytes = [0; 16];
         memory.read(queue.desc_addr() + 16 * u64::from(slot), &mut bytes);
-        // Address and length stand alike in both kinds of ring; then flags and next, or id and flags.
+        // Address and length are the same in both ring layouts; then follow flags and next, or id and
+        // flags.
         let (addr, len) = (bytes[..8].try_into(), bytes[8..12].try_into());
         let (addr, len) = (u64::from_le_bytes(addr.unwrap_or_default()), len.unwrap_or_default());
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -329,17 +319,17 @@ fn chains(memory: &SharedMemory, queue: &DriverQueue) -> Vec<Buffer> {
     chains
 }
 
-/// Completed chains, of which at most `most` are counted.
+/// Returns the number of completed chains; it may stop counting at `most`.
 #[inline]
 fn completed(queue: &DriverQueue, most: u16) -> u16 {
     match queue {
         DriverQueue::Split(queue) => queue.completed(),
-        // Each costs a look; `most` is enough to decide whether to go through them.
+        // Each count costs a look at the ring; the caller only needs to know whether there are `most`.
         DriverQueue::Packed(queue) => queue.completed(most),
     }
 }
 
-/// Makes completed chains available again, each after `visit` saw it; returns how many.
+/// Makes completed chains available again, each after `visit` saw it. Returns their number.
 #[inline]
 fn recycle(queue: &mut DriverQueue, chains: &[Buffer], mut visit: impl FnMut(Used)) -> u16 {
     match queue {

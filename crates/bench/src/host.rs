@@ -1,4 +1,4 @@
-//! An agent and a switch of our own, as child processes.
+//! An agent and a switch as child processes.
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::collections::BTreeMap;
@@ -9,20 +9,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest wait for a socket to exist.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Lines of the agent's log that an error shows.
+/// Lines of each log that an error shows.
 const LINES: usize = 8;
 
-/// A vNIC: its name, its MAC and further lines of its contract (TOML).
+/// A vNIC: name, MAC and further lines of its contract (TOML).
 pub type Vnic<'a> = (&'a str, [u8; 6], &'a str);
 
-/// The time of its worker that a vNIC used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Frames that it sent.
     pub frames: u64,
-    /// Time that the worker charged to it, ns.
+    /// Time that the worker charged to it (ns).
     pub ns: u64,
 }
 
@@ -37,8 +34,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts both, with these vNICs in one segment, and a worker on each of `cpus`; if `cpus` is empty, one worker that is
-    /// not pinned.
+    /// Starts both with these vNICs in one segment, and a worker on each of `cpus`; if `cpus` is empty, one
+    /// worker that is not pinned.
     ///
     /// # Errors
     /// The program is missing, or does not come up within 10 s.
@@ -72,12 +69,11 @@ impl Host {
         Ok(host)
     }
 
-    /// The socket to which the guest of `vnic` connects.
     pub fn socket(&self, vnic: &str) -> PathBuf {
         self.folder.join(format!("{vnic}.sock"))
     }
 
-    /// Starts a switch, and does not wait for it.
+    /// Starts a switch without waiting for it.
     ///
     /// # Errors
     /// It cannot be started.
@@ -96,7 +92,7 @@ impl Host {
         arguments
     }
 
-    /// kill -9 of the switch; returns after its end.
+    /// Kills the switch (kill -9), and waits for its end.
     ///
     /// # Errors
     /// The system refused.
@@ -108,7 +104,7 @@ impl Host {
         Ok(())
     }
 
-    /// Starts a switch that takes the place of the running one, and waits for the end of the old one.
+    /// Starts a switch that replaces the running one, and waits for the end of the old one.
     ///
     /// # Errors
     /// The new switch ends, or the old one is still running after 10 s.
@@ -130,7 +126,7 @@ impl Host {
         Ok(())
     }
 
-    /// Frames from the guests that the switch dropped, by reason: its own count, from the agent's API.
+    /// Returns the frames from guests that the switch dropped, by reason, from the agent's API.
     ///
     /// # Errors
     /// The agent does not answer, or its answer is no list of vNICs.
@@ -139,7 +135,7 @@ impl Host {
         dropped(&vnics).ok_or_else(|| io::Error::other(format!("the agent's API answered: {vnics}")))
     }
 
-    /// All vNICs, from the agent's API.
+    /// Returns all vNICs from the agent's API.
     ///
     /// # Errors
     /// As [`dropped`](Self::dropped).
@@ -152,12 +148,12 @@ impl Host {
         body_of(&answer).ok_or_else(|| io::Error::other(format!("the agent's API answered: {answer}")))
     }
 
-    /// The switch's process id; 0 where none runs.
+    /// Returns the switch's process id; 0 if none runs.
     pub fn switch_pid(&self) -> u32 {
         self.switch.as_ref().map_or(0, Child::id)
     }
 
-    /// The time of its worker that each vNIC used so far: from the agent's API.
+    /// Returns the worker time that each vNIC used so far, from the agent's API.
     ///
     /// # Errors
     /// As [`dropped`](Self::dropped).
@@ -174,21 +170,20 @@ impl Host {
         command.spawn().map_err(|error| io::Error::other(format!("cannot start {tidegate}: {error}")))
     }
 
-    /// As [`spawn`](Self::spawn), in a network namespace of its own if this process may make one: a namespace has one agent.
-    /// Without that right the agent cannot change interfaces, so it disturbs no other agent.
+    /// As [`spawn`](Self::spawn), in its own network namespace if this process may create one: a namespace
+    /// has one agent. Without that right the agent cannot change interfaces, so it disturbs no other agent.
     fn spawn_apart(&self, name: &str, arguments: &[String]) -> io::Result<Child> {
         let apart = || {
-            // SAFETY: neither descriptors nor directories are unshared.
+            // SAFETY: unshares neither descriptors nor directories.
             let _ = unsafe { unshare_unsafe(UnshareFlags::NEWNET) };
             self.spawn(name, arguments)
         };
-        // A child begins in the namespace of the thread that starts it, which ends here.
+        // A child starts in the namespace of the thread that starts it; the thread ends here.
         std::thread::scope(|scope| scope.spawn(apart).join()).unwrap_or_else(|_| {
             Err(io::Error::other(format!("cannot start the {name}: its thread panicked")))
         })
     }
 
-    /// The end of both logs.
     pub fn last_words(&self) -> String {
         let tail = |name: &str| {
             let log = std::fs::read_to_string(self.folder.join(format!("{name}.log"))).unwrap_or_default();
@@ -212,13 +207,12 @@ impl Drop for Host {
     }
 }
 
-/// The body of an answer of the API.
 fn body_of(answer: &str) -> Option<serde_json::Value> {
     let (_, body) = answer.split_once("\r\n\r\n")?;
     serde_json::from_str(body).ok()
 }
 
-/// Every vNIC's `stats.work`, by its name; a vNIC without a worker used no time.
+/// Reads every vNIC's `stats.work` by name; a vNIC without a worker used no time.
 fn work(vnics: &serde_json::Value) -> Option<BTreeMap<String, Work>> {
     let of = |vnic: &serde_json::Value| {
         let name = vnic.get("name")?.as_str()?.to_owned();
@@ -233,7 +227,6 @@ fn work(vnics: &serde_json::Value) -> Option<BTreeMap<String, Work>> {
     vnics.as_array()?.iter().map(of).collect()
 }
 
-/// All vNICs' `stats.tx.dropped`, added up.
 fn dropped(vnics: &serde_json::Value) -> Option<BTreeMap<String, u64>> {
     let mut sum = BTreeMap::new();
     for vnic in vnics.as_array()? {

@@ -1,4 +1,4 @@
-//! Guests that send and receive as fast as the switch lets them, and the counts of each window.
+//! Guests that send and receive as fast as the switch permits, and their counts per window.
 
 use crate::clock::{self, Taken};
 use crate::guest::{Guest, Looks, Received};
@@ -6,40 +6,34 @@ use serde::Serialize;
 use std::io;
 use std::time::Duration;
 
-/// How long to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Traffic before the first window.
     pub warm_up: Duration,
-    /// How many windows.
     pub windows: usize,
-    /// Length of each.
     pub window: Duration,
 }
 
-/// What happened in one window.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Window {
-    /// CLOCK_MONOTONIC at its begin, ns: to compare with other logs.
+    /// Begin (CLOCK_MONOTONIC, ns), to compare with other logs.
     pub start_ns: u64,
-    /// Its length.
     pub seconds: f64,
-    /// Frames received.
     pub frames: u64,
     /// Bytes received, in memory, without virtio_net_hdr.
     pub bytes: u64,
-    /// How long the generator was ready to run and did not, ns (schedstat).
+    /// Time for which the generator was ready but did not run (schedstat).
     pub taken_ns: u64,
-    /// How long the switch's workers were ready to run and did not, ns; 0 if the caller did not name the switch's process.
+    /// Time for which the switch's workers were ready but did not run; 0 if the switch's process is
+    /// unknown.
     pub switch_taken_ns: u64,
-    /// Longest time between two looks at the rings, ns.
+    /// Longest time between two looks at the rings.
     pub longest_gap_ns: u64,
-    /// Share of looks at a transmit ring that found more than three quarters of it to be filled up:
-    /// near 1, the switch may have waited for the generator.
+    /// Share of looks at a transmit ring that found more than three quarters of it empty: near 1, the
+    /// switch may have waited for the generator.
     pub starved: f64,
 }
 
-/// The CPU time that is watched: the generator's and the switch's.
+/// CPU time of the generator and of the switch.
 #[derive(Debug)]
 pub struct Watch {
     generator: Taken,
@@ -47,7 +41,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches this thread, and the workers of the switch whose process id is `switch`.
+    /// Watches this thread, and the workers of the switch with process id `switch`.
     ///
     /// # Errors
     /// The process does not exist, or has no worker.
@@ -56,7 +50,7 @@ impl Watch {
         Ok(Self { generator: Taken::here()?, switch })
     }
 
-    /// CPU time that others took so far from the generator, and from the switch, ns.
+    /// Returns the CPU time that others took so far from the generator and from the switch (ns).
     ///
     /// # Errors
     /// The switch ended.
@@ -64,7 +58,7 @@ impl Watch {
         Ok((self.generator.read()?, self.switch.read()?))
     }
 
-    /// How long the switch's workers ran so far, ns.
+    /// Returns for how long the switch's workers ran so far (ns).
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -73,57 +67,46 @@ impl Watch {
     }
 }
 
-/// A time in which every guest behaves in the same way.
+/// A time in which every guest's behaviour is constant.
 #[derive(Clone, Copy, Debug)]
 pub struct Phase {
-    /// Its end, CLOCK_MONOTONIC, ns.
+    /// Its end (CLOCK_MONOTONIC, ns).
     pub until: u64,
-    /// A receiver that takes nothing and gives no buffers meanwhile.
+    /// A receiver that takes nothing and gives no buffers.
     pub stalled: Option<usize>,
 }
 
-/// The counts of all guests at one moment.
 #[derive(Clone, Debug)]
 pub struct Counts {
-    /// The moment, CLOCK_MONOTONIC, ns.
+    /// The time (CLOCK_MONOTONIC, ns).
     pub at: u64,
-    /// The counts of each guest.
     pub guests: Vec<Count>,
 }
 
-/// The counts of one guest.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Count {
     /// Frames that the switch gave back: sent or dropped.
     pub sent: u64,
-    /// Frames received.
     pub received: u64,
-    /// How its transmit ring was found.
     pub looks: Looks,
-    /// How its receive ring was found.
     pub drains: Looks,
 }
 
-/// Guests, and which of them send and receive.
 pub struct Load {
-    /// All of them.
     pub guests: Vec<Guest>,
-    /// Indices of those that send ...
     pub senders: Vec<usize>,
-    /// ... and of those that receive.
     pub receivers: Vec<usize>,
 }
 
 impl Load {
-    /// Starts the senders' traffic.
     pub fn start(&mut self) {
         for &sender in &self.senders {
             self.guests[sender].start();
         }
     }
 
-    /// Runs from phase to phase; returns what each guest sent and received until the begin of the first, and
-    /// until the end of each.
+    /// Runs from phase to phase. Returns each guest's counts at the begin of the first phase, and at the
+    /// end of each.
     pub fn phases(&mut self, phases: &[Phase]) -> Vec<Counts> {
         let mut counts = vec![self.counts(clock::now())];
         for Phase { until, stalled } in phases {
@@ -150,8 +133,9 @@ impl Load {
         Counts { at, guests: self.guests.iter().map(count).collect() }
     }
 
-    /// Looks at every ring once. Returns when it began with the receivers, when it had looked, and the
-    /// frames they got: each came after the turn before began with them, and before this one had looked.
+    /// Looks at every ring once. Returns when it began with the receivers, when it had finished, and the
+    /// number of frames received. Each frame arrived after the previous turn began with the receivers, and
+    /// before this turn finished.
     #[inline]
     pub fn turn(&mut self) -> (u64, u64, u64) {
         for &sender in &self.senders {
@@ -166,13 +150,12 @@ impl Load {
         (began, looked, frames)
     }
 
-    /// Runs for `time`.
     pub fn run(&mut self, time: Duration) {
         let end = clock::now() + time.as_nanos() as u64;
         while self.turn().0 < end {}
     }
 
-    /// Receives the frames still on their way, without sending, until no guest received a frame for `quiet`.
+    /// Receives frames under way, without sending, until no guest received a frame for `quiet`.
     pub fn settle(&mut self, quiet: Duration) {
         let mut last = clock::now();
         loop {
@@ -186,7 +169,7 @@ impl Load {
         }
     }
 
-    /// All frames and bytes received so far.
+    /// Returns all frames and bytes received so far.
     pub fn received(&self) -> Received {
         self.receivers.iter().fold(Received::default(), |sum, &receiver| {
             let got = self.guests[receiver].received;
@@ -222,7 +205,7 @@ impl Load {
         let refills = looks_after.0 - looks.0;
         Ok(Window {
             start_ns: start,
-            // What the last turn received came up to now.
+            // Includes the time of the last turn, which received frames.
             seconds: (clock::now() - start) as f64 / 1e9,
             frames: after.frames - before.frames,
             bytes: after.bytes - before.bytes,
@@ -241,7 +224,7 @@ impl Load {
     }
 }
 
-/// The median of `values`; 0 if there are none.
+/// Returns the median; 0 without values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

@@ -6,16 +6,15 @@
 //!  command ─▶ load: one pinned thread turns over all rings ─▶ counts per window ─▶ JSON or a table
 //! ```
 //!
-//! The switch is an ordinary one: the caller has put the same contracts in
-//! force with `tidegate apply`. Frames are built once and go round; nothing is
-//! allocated and nothing is asked of the kernel per frame.
+//! The caller has put the same contracts in force with `tidegate apply`, on an ordinary switch. Frames are
+//! built once and reused; no frame costs an allocation or a system call.
 //!
 //! - [`scene`]: the guests
 //! - [`frames`]: the frames that they send
 //! - [`guest`], [`load`]: sending, receiving, counting
-//! - [`shares`]: how fair the counts are; pure
+//! - [`shares`]: fairness of the counts. Pure
 //! - [`neighbours`]: honest guests, measured beside others
-//! - [`host`]: an agent and a switch of our own
+//! - [`host`]: an agent and a switch as child processes
 //! - [`kills`]: the guests of the measurement that kills
 //! - [`reliability`]: a results file for docs/reliability.md
 //! - [`nic`]: the loop of the NIC place, simulated, on a switch, and its cost

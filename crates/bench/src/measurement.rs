@@ -1,4 +1,4 @@
-//! Shared by the measurements: their windows, common options, and reports.
+//! Windows, common options and reports of the measurements.
 
 use crate::load::Plan;
 use serde::Serialize;
@@ -25,22 +25,21 @@ impl From<Windows> for Plan {
     }
 }
 
-/// Entries of a virtqueue: a power of two, 8 to 32768.
+/// Parses the entries of a virtqueue: a power of two, 8 to 32768.
 pub fn ring(text: &str) -> Result<u16, String> {
     let entries = text.parse::<u16>().ok().filter(|n| n.is_power_of_two() && (8..=32_768).contains(n));
     entries.ok_or_else(|| format!("`{text}` is no power of two from 8 to 32768"))
 }
 
-/// A time in seconds, such as `0.5`: up to a day.
+/// Parses a time in seconds, such as `0.5`: up to a day.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|s| (0.0..=86_400.0).contains(s));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{text}` is no time from 0 to 86400 seconds"))
 }
 
-/// What a measurement returns.
 pub type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// A report as JSON or as a table.
+/// Formats a report as JSON or as a table.
 ///
 /// # Errors
 /// The report does not serialise.

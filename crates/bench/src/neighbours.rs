@@ -1,4 +1,4 @@
-//! Two pairs of honest guests on one thread: one sends as fast as it may, the other measures how long a frame takes.
+//! Two pairs of honest guests on one thread: one sends as fast as it may, the other measures delays.
 //!
 //! ```text
 //!  bulk ── 1514 B, as fast as it goes ──▶ sink      goodput
@@ -17,42 +17,37 @@ use std::time::Duration;
 use tidegate_contract::{Attach, Mac, Vnic};
 use tidegate_frontend::front_end::{FrontEnd, Options};
 
-/// Offset of the moment at which a voice frame was due.
+/// Offset of the time at which a voice frame was due.
 const STAMP: usize = VNET_HDR + UDP_HEADERS;
-/// Bytes of a voice frame.
+/// Length of a voice frame (bytes).
 const VOICE: usize = 200;
-/// Bytes of a bulk frame.
+/// Length of a bulk frame (bytes).
 const BULK: usize = tidegate_contract::frame::FRAME as usize;
-/// Entries of bulk's and sink's virtqueues.
+/// Virtqueue size of bulk and sink (entries).
 const RING: u16 = 1024;
-/// Between two checks whether a CPU was taken away, ns.
+/// Time between two checks whether a CPU was taken away (ns).
 const PART: u64 = 2_000_000;
-/// CPU time that may be taken away in a part that still counts as undisturbed, ns ...
+/// Largest CPU time taken away in an undisturbed part (ns).
 const TAKEN: u64 = 10_000;
-/// ... and the longest time for which the guests' thread may not look at the rings, ns.
+/// Longest time without a look at the rings in an undisturbed part (ns).
 const GAP: u64 = 50_000;
-/// How long after its end a measurement waits for frames on their way, in pauses between two voice frames.
+/// Longest wait for frames under way at the end of a measurement, in pauses between two voice frames.
 const PATIENCE: u64 = 2000;
 
-/// Goodput and delays of one window.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Seen {
-    /// What the sink received, Mbit/s.
     pub bulk_mbit: f64,
-    /// The median of the voice's delays, us.
     pub voice_p50_us: f64,
-    /// The 99.9th percentile.
     pub voice_p999_us: f64,
-    /// The longest.
     pub voice_worst_us: f64,
     /// Voice frames that did not arrive within 10 ms.
     pub late: u64,
-    /// Voice frames that did not arrive at all: each counts as one that took the whole window.
+    /// Voice frames that did not arrive: each counts as a delay of the whole window.
     pub lost: u64,
 }
 
 impl Seen {
-    /// The mean of both; of the worst delay, and of late and lost frames, the larger figure.
+    /// Returns the means; of the worst delay, and of late and lost frames, the larger value.
     pub fn mean(&self, other: &Self) -> Self {
         let middle = |of: fn(&Self) -> f64| median([of(self), of(other)]);
         Self {
@@ -71,18 +66,16 @@ impl Seen {
 pub struct Window {
     /// Bulk frames that the sink received.
     frames: u64,
-    /// Its length, ns.
+    /// Length (ns).
     length: u64,
-    /// The voice's delays, ns: when each was due, and how long it took.
+    /// When each voice frame was due, and its delay (ns).
     delays: Vec<(u64, u64)>,
-    /// Voice frames that did not arrive.
     lost: u64,
-    /// When a CPU was taken away: parts of the window, from when to when.
+    /// Begin and end of the parts in which a CPU was taken away.
     taken: Vec<(u64, u64)>,
 }
 
 impl Window {
-    /// Adds the counts of another window.
     pub fn join(&mut self, other: Self) {
         self.frames += other.frames;
         self.length += other.length;
@@ -91,9 +84,10 @@ impl Window {
         self.taken.extend(other.taken);
     }
 
-    /// The delays of the voice frames that were under way while no CPU was [taken away](Neighbours::watch): in order, us.
+    /// Returns the sorted delays of the voice frames under way while no CPU was [taken
+    /// away](Neighbours::watch) (us).
     pub fn undisturbed(&self) -> Vec<f64> {
-        // Parts are in order, and do not overlap: the first that ends after a frame was due.
+        // Parts are in order and do not overlap: finds the first that ends after a frame was due.
         let disturbed = |due: u64, delay: u64| {
             let part = self.taken.partition_point(|(_, end)| *end <= due);
             self.taken.get(part).is_some_and(|(start, _)| *start <= due + delay)
@@ -104,17 +98,15 @@ impl Window {
         left
     }
 
-    /// Voice frames that arrived.
     pub fn arrived(&self) -> usize {
         self.delays.len()
     }
 
-    /// Bulk frames received a second.
+    /// Returns the bulk frames received per second.
     pub fn rate(&self) -> f64 {
         self.frames as f64 / (self.length.max(1) as f64 / 1e9)
     }
 
-    /// The figures of these counts.
     pub fn seen(&self) -> Seen {
         let mut delays: Vec<u64> = self.delays.iter().map(|(_, delay)| *delay).collect();
         delays.resize((delays.len() + self.lost as usize).max(1), self.length);
@@ -131,26 +123,25 @@ impl Window {
     }
 }
 
-/// The guests.
 pub struct Neighbours {
     bulk: Guest,
     sink: Guest,
     voice: FrontEnd,
     ear: FrontEnd,
     frame: Vec<u8>,
-    /// Pause between two frames of the voice, ns.
+    /// Pause between two voice frames (ns).
     every: u64,
-    /// Pause between two refills of bulk's ring, ns; 0 where it sends as fast as it may.
+    /// Pause between two refills of bulk's ring (ns); 0 to send as fast as it may.
     pause: u64,
     watch: Option<Watch>,
 }
 
 impl Neighbours {
-    /// Connects bulk, sink, voice and ear to their vNICs of `host`, and starts the bulk traffic. The voice sends a frame
-    /// `every` so many nanoseconds.
+    /// Connects bulk, sink, voice and ear to their vNICs of `host`, and starts the bulk traffic. Voice
+    /// sends a frame every `every` nanoseconds.
     ///
     /// # Errors
-    /// The switch does not take one of them.
+    /// The switch refuses a guest.
     pub fn connect(host: &Host, places: [(&str, [u8; 6]); 4], every: u64) -> Outcome<Self> {
         let [bulk, sink, voice, ear] = places;
         let guest = |(name, mac): (&str, [u8; 6])| {
@@ -159,7 +150,7 @@ impl Neighbours {
         let (mut from, to) = (guest(bulk)?, guest(sink)?);
         from.load(|flow| Size::Frame(BULK).build(Mac(sink.1), Mac(bulk.1), flow));
         from.start();
-        // Room for what is due after a thread lost its CPU for some 100 ms.
+        // Room for the frames that are due after a thread lost its CPU for some 100 ms.
         let options = || Options { queue_size: 1024, ..Options::default() };
         let front = |name: &str| FrontEnd::connect(host.socket(name), options());
         let frame = Size::Frame(VOICE).build(Mac(ear.1), Mac(voice.1), 0);
@@ -167,13 +158,14 @@ impl Neighbours {
         Ok(Self { bulk: from, sink: to, voice, ear, frame, every, pause: 0, watch: None })
     }
 
-    /// From now on bulk sends so many frames a second, a ring of them at a time; 0: as many as the switch takes.
+    /// Makes bulk send `rate` frames a second from now on, a ring of them at a time; 0: as many as the
+    /// switch takes.
     pub fn pace(&mut self, rate: f64) {
         self.pause = if rate > 0.0 { (f64::from(RING) / rate * 1e9) as u64 } else { 0 };
     }
 
-    /// From now on windows note when a CPU was taken away from the guests' thread or from the workers of the switch whose
-    /// process id is `switch`.
+    /// Makes later windows note when a CPU was taken away from the guests' thread or from the workers of
+    /// the switch with process id `switch`.
     ///
     /// # Errors
     /// The process does not exist, or has no worker.
@@ -182,12 +174,12 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Sends and receives for `time`.
+    /// Sends and receives for `time`. Returns the figures.
     pub fn measure(&mut self, time: Duration) -> Seen {
         self.window(time).seen()
     }
 
-    /// Sends and receives for `time`.
+    /// Sends and receives for `time`. Returns the counts.
     pub fn window(&mut self, time: Duration) -> Window {
         let mut delays = Vec::with_capacity((time.as_nanos() as u64 / self.every) as usize + 1);
         let (start, frames) = (clock::now(), self.sink.received.frames);
@@ -195,7 +187,7 @@ impl Neighbours {
         let (mut due, mut received, mut now) = (start, Vec::new(), start);
         let mut refill = start;
         let mut parts = Parts::new(self.watch.as_ref(), start);
-        // Wait, for `PATIENCE`, for frames that are on their way at the end or that found no room yet.
+        // Waits up to `PATIENCE` for frames under way at the end, or without room so far.
         let under_way =
             |due, arrived: &Vec<_>| due < end || ((due - start) / self.every) as usize > arrived.len();
         while now < end || (under_way(due, &delays) && now < end + self.every * PATIENCE) {
@@ -235,12 +227,12 @@ impl Neighbours {
 /// Finds the parts of a window in which a CPU was taken away.
 struct Parts<'a> {
     watch: Option<&'a Watch>,
-    /// CPU time taken away before this part, from the guests' thread and from the workers, ns.
+    /// CPU time taken away before this part, from the guests' thread and from the workers (ns).
     before: (u64, u64),
-    /// When the part began, and when the rings were looked at last.
+    /// Begin of the part, and time of the last look at the rings.
     start: u64,
     last: u64,
-    /// Longest time between two looks in this part, ns.
+    /// Longest time between two looks in this part (ns).
     gap: u64,
     taken: Vec<(u64, u64)>,
 }
@@ -251,7 +243,6 @@ impl<'a> Parts<'a> {
         Self { watch, before, start, last: start, gap: 0, taken: Vec::new() }
     }
 
-    /// Notes that the rings were looked at.
     #[inline]
     fn note(&mut self, now: u64) {
         self.gap = self.gap.max(now - self.last);
@@ -265,7 +256,7 @@ impl<'a> Parts<'a> {
         // If the switch ended, the measurement fails elsewhere.
         let taken = self.watch.and_then(|watch| watch.read().ok()).unwrap_or(self.before);
         let most = (taken.0 - self.before.0).max(taken.1 - self.before.1);
-        // The kernel does not count the time that the hypervisor takes; a gap between two looks shows it.
+        // The kernel does not count time that the hypervisor takes; a gap between two looks shows it.
         if self.watch.is_some() && (most > TAKEN || self.gap > GAP) {
             self.taken.push((self.start, now));
         }
@@ -274,12 +265,12 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The quantile `q` (0 to 1) of `sorted`; 0 if it is empty.
+/// Returns the quantile `q` (0 to 1) of `sorted`; 0 without values.
 pub fn quantile<T: Copy + Default>(sorted: &[T], q: f64) -> T {
     sorted.get((sorted.len().saturating_sub(1) as f64 * q) as usize).copied().unwrap_or_default()
 }
 
-/// The contract of a vNIC on the vhost-user socket `path`.
+/// Builds the contract of a vNIC on the vhost-user socket `path`.
 pub fn vnic(name: &str, mac: Mac, path: &Path) -> Vnic {
     let toml = format!(
         "[vnic.{name}]\nattach = {{ vhost-user = \"{}\" }}\nmac = \"{mac}\"\nsegment = 1\n",

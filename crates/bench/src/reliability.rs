@@ -1,4 +1,4 @@
-//! The results of one part of docs/reliability.md, as `bench/run --scene reliability` takes it.
+//! The results of one part of docs/reliability.md, as `bench/run --scene reliability` reads them.
 //!
 //! ```text
 //!  a measurement ─▶ rows ─▶ target/reliability/NAME.json ◀─ rows of the same part, measured otherwise
@@ -9,19 +9,18 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-/// How a figure compares with what was asked.
+/// How a figure compares with the requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As asked.
+    /// The requirement is met.
     Kept,
-    /// Short of what was asked.
+    /// The requirement is not met.
     Missed,
-    /// Nothing was asked.
+    /// There is no requirement.
     Info,
 }
 
-/// One line of its table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Row {
     measure: String,
@@ -30,7 +29,6 @@ struct Row {
     verdict: Verdict,
 }
 
-/// One file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     name: String,
@@ -42,7 +40,8 @@ pub struct Part {
 }
 
 impl Part {
-    /// Without rows; with the date of now, and the commit of the current folder. `command` measures the part again.
+    /// Creates a part without rows, with the current date and the commit of the current folder. `command`
+    /// repeats the measurement.
     ///
     /// # Errors
     /// date(1) does not run.
@@ -56,12 +55,10 @@ impl Part {
         Ok(Self { name, command, date, commit, rows: Vec::new(), notes: Vec::new() })
     }
 
-    /// One more row.
     pub fn row(&mut self, measure: String, asked: &str, seen: String, verdict: Verdict) {
         self.rows.push(Row { measure, asked: asked.into(), seen, verdict });
     }
 
-    /// One more note.
     pub fn note(&mut self, note: &str) {
         self.notes.push(note.into());
     }
@@ -69,7 +66,7 @@ impl Part {
     /// Writes the whole file. Rows of the old file for which `others` is true stay, before the new rows.
     ///
     /// # Errors
-    /// The file cannot be written, or the old file is no such results file.
+    /// The file cannot be written, or the old file is not a results file.
     pub fn write(mut self, path: &Path, others: impl Fn(&str) -> bool) -> io::Result<()> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         match std::fs::read(path) {
@@ -91,7 +88,7 @@ impl Part {
     }
 }
 
-/// The output of a program; an error if the program fails.
+/// Returns the output of a program; `None` if it fails.
 fn said(program: &str, arguments: &[&str]) -> Option<String> {
     let output =
         Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;

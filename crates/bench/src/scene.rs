@@ -1,15 +1,12 @@
-//! The guests: the contracts that the switch was given, read from the same file.
+//! The guests, from the file with the contracts of the switch.
 
 use std::path::{Path, PathBuf};
 use tidegate_contract::{Attach, SocketMode, Vnic};
 
-/// Why no scene can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SceneError {
-    /// The file could not be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// Which file.
         path: PathBuf,
         /// What happened.
         source: std::io::Error,
@@ -17,35 +14,30 @@ pub enum SceneError {
     /// The file does not hold contracts.
     #[error("{0}")]
     Contracts(String),
-    /// A vNIC without a socket to connect to.
+    /// The vNIC has no socket to connect to.
     #[error("vnic.{0} has no vhost-user socket to connect to: write attach = {{ vhost-user = \"PATH\" }}")]
     NoSocket(String),
-    /// No such vNIC.
+    /// The file has no such vNIC.
     #[error("{path} has no vnic.{name}; it has {known}")]
     Unknown {
-        /// Which file.
         path: PathBuf,
-        /// The name that was looked for.
         name: String,
         /// The names in the file.
         known: String,
     },
-    /// Fewer vNICs than asked for.
+    /// The file has fewer vNICs than wanted.
     #[error("{path} has {has} vNICs, {wanted} are wanted")]
     TooFew {
-        /// Which file.
         path: PathBuf,
-        /// How many the file has.
+        /// vNICs in the file.
         has: usize,
-        /// How many are wanted.
         wanted: usize,
     },
-    /// The contract lacks the key that is to be measured.
+    /// The contract lacks the key to be measured.
     #[error("vnic.{name} has no {key}: without it there is nothing to compare with")]
     NoKey {
-        /// Which vNIC.
         name: String,
-        /// Which key is missing.
+        /// The missing key.
         key: &'static str,
     },
 }
@@ -54,7 +46,6 @@ pub enum SceneError {
 #[derive(Debug)]
 pub struct Scene {
     path: PathBuf,
-    /// The vNICs that the file defines.
     pub vnics: Vec<Vnic>,
 }
 
@@ -77,10 +68,10 @@ impl Scene {
         Ok(Self { path: path.to_owned(), vnics })
     }
 
-    /// The vNIC called `name`.
+    /// Returns the vNIC `name`.
     ///
     /// # Errors
-    /// There is none.
+    /// It does not exist.
     pub fn vnic(&self, name: &str) -> Result<&Vnic, SceneError> {
         self.vnics.iter().find(|vnic| vnic.name == name).ok_or_else(|| {
             let known: Vec<&str> = self.vnics.iter().map(|vnic| vnic.name.as_str()).collect();
@@ -88,7 +79,7 @@ impl Scene {
         })
     }
 
-    /// The first `wanted` vNICs, or all.
+    /// Returns the first `wanted` vNICs, or all.
     ///
     /// # Errors
     /// There are fewer.
@@ -99,10 +90,10 @@ impl Scene {
     }
 }
 
-/// The socket a guest on `vnic` connects to.
+/// Returns the socket to which a guest on `vnic` connects.
 ///
 /// # Errors
-/// It is no vhost-user port, or the front end listens at its socket.
+/// The vNIC is not a vhost-user port, or the front end listens at its socket.
 pub fn socket(vnic: &Vnic) -> Result<&Path, SceneError> {
     match &vnic.attach {
         Attach::VhostUser { path, mode: SocketMode::Server, .. } => Ok(path),

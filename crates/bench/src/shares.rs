@@ -1,14 +1,14 @@
-//! Measures of fairness; pure.
+//! Measures of fairness. Pure.
 
-/// Jain's index of `shares` (Jain, Chiu, Hawe, 1984): 1 where all are equal, 1/n where one has
-/// everything. 1 for none, and where all are 0.
+/// Returns Jain's index of `shares` (Jain, Chiu, Hawe, 1984): 1 if all are equal, 1/n if one has
+/// everything; 1 without shares, and if all are 0.
 pub fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();
     if squares == 0.0 { 1.0 } else { sum * sum / (shares.len() as f64 * squares) }
 }
 
-/// The largest relative difference between a sender's amount and its share of the total by weight.
+/// Returns the largest relative difference between a sender's amount and its share of the total by weight.
 pub fn weight_error(got: &[f64], weights: &[f64]) -> f64 {
     let (sum, weight): (f64, f64) = (got.iter().sum(), weights.iter().sum());
     let error = |(got, own): (&f64, &f64)| (got / (sum * own / weight) - 1.0).abs();

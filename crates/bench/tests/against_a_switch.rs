@@ -1,4 +1,4 @@
-//! The generator as it is called, against a switch in this process.
+//! The generator as a program, against a switch in this process.
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
 use serde_json::Value;
@@ -21,7 +21,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// A switch with vNICs `a`, `b`, ... of these further lines.
+    /// Starts a switch with vNICs `a`, `b`, ... whose contracts have these further lines.
     fn new(lines: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let switch = Switch::start(1, &[], None).unwrap();
@@ -48,7 +48,8 @@ impl Scene {
     }
 
     fn run(&self, arguments: &str) -> Result<Value, String> {
-        // The front ends of the run before have gone; the switch may not have noticed yet, and takes one at a time.
+        // The switch may not have noticed yet that the earlier front ends have gone, and takes one at a
+        // time.
         while self.switch.ports().iter().any(|port| port.connection != Connection::Waiting) {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -99,7 +100,7 @@ fn addresses_behind_ports_are_learned_before_anything_is_counted() {
     let scene = Scene::new(&[any, any, any, any]);
     let report = scene.run(&format!("forward --ring 64 --macs 256 {SHORT}")).unwrap();
     assert_eq!(report["macs"], 256);
-    // A frame to an address that was not learned would have reached them as well.
+    // A frame to an unknown address would have reached these vNICs too.
     let learning = 4 * 64;
     for idle in ["a", "c"] {
         assert!(scene.delivered(idle) <= learning, "{idle} got {}", scene.delivered(idle));
@@ -109,13 +110,13 @@ fn addresses_behind_ports_are_learned_before_anything_is_counted() {
     assert!(error.contains("1 to 64 each"), "{error}");
 }
 
-/// By one thread, and with one for the receivers.
+/// With one thread, and with a thread for the receivers.
 #[test]
 fn a_port_sends_to_the_one_that_comes_a_stride_after_it() {
     let cpus = rustix::thread::sched_getaffinity(None).unwrap();
     let cpu = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| cpus.is_set(*cpu)).unwrap();
     for (options, to) in [("--stride 2".to_owned(), "c"), (format!("--stride 1 --sink-cpu {cpu}"), "b")] {
-        // A switch for each: a frame of one run may arrive after its report.
+        // A new switch each time: a frame of one run may arrive after its report.
         let scene = Scene::new(&["", "", "", ""]);
         let before = ["b", "c", "d"].map(|name| scene.delivered(name));
         let report = scene.run(&format!("stall --pairs 1 --rounds 1 --round 0.4 {options}")).unwrap();
@@ -145,18 +146,18 @@ fn super_frames_arrive_whole_or_merged_and_are_compared() {
 
 #[test]
 fn a_rate_is_measured_in_wire_bytes() {
-    // Frames arrive as they were sent: where flows are queued, super-frames come in parts.
+    // Frames arrive as they were sent, because `fifo` does not split super-frames.
     let scene = Scene::new(&["tx = { max = \"20mbit\", burst = \"64kB\" }\nqueueing = \"fifo\"", ""]);
     for frame in ["200", "super"] {
         let line = format!("rates --from a --to b --frame {frame} --warm-up 0.3 --seconds 4");
-        // Headers of segments included a super-frame is 66,616 bytes; without, 3.5 % less. A machine
-        // that takes the CPU away spoils the rate of four seconds, so it is reached once.
+        // With the headers of its segments a super-frame has 66,616 bytes; without, 3.5 % less. A machine
+        // that takes the CPU away spoils the rate of four seconds, so one success is enough.
         let reached = (0..6).any(|_| {
             let report = scene.run(&line).unwrap();
             assert_eq!(report["set_bits_per_second"], 20_000_000);
             let of = |key: &str| report[key].as_f64().unwrap();
-            // It never makes it more: but for a burst and a frame, and as much that was in a worker's hands when
-            // it was stopped.
+            // The rate never exceeds the limit by more than a burst and a frame, and as much that a worker
+            // held when it was stopped.
             let most = 2.0 * (of("burst_bytes") + of("wire_bytes"));
             let percent = most * 8.0 / 20e6 / of("seconds") * 100.0;
             assert!(percent < 3.0 && of("error_percent") < percent, "{percent}: {report:#}");
@@ -181,8 +182,8 @@ fn probes_wait_behind_the_flows_of_a_full_ring() {
         assert_eq!(report["lost"], 0, "{report:#}");
     }
     assert!(alone["probes"].as_u64() > Some(90) && alone["goodput_bits_per_second"] == 0.0, "{alone:#}");
-    // A frame of 1514 bytes takes 0.24 ms of the rate: about so long a probe waits for a free entry, which it gets before the 63
-    // frames of others leave. Alone it takes microseconds.
+    // A frame of 1514 bytes takes 0.24 ms at this rate: about the time that a probe waits for a free entry.
+    // It gets it before the 63 frames of the others leave. Alone it takes microseconds.
     assert!(beside["p50_ns"].as_u64() > alone["p50_ns"].as_u64(), "{alone:#}, {beside:#}");
     assert_eq!(alone["ring_full"], 0, "{alone:#}");
     assert!(beside["ring_full"].as_u64() > Some(50) && beside["jain"].as_f64() > Some(0.9), "{beside:#}");

@@ -16,57 +16,54 @@ use std::{fs, io};
 use tidegate_visible::{is_hidden, visible};
 use tokio::net::UnixStream;
 
-/// How long to wait where the agent's queue of connections is full, and how often to try.
+/// How long `Client` retries to connect while the agent's listen queue is full, and the pause between two
+/// attempts.
 const FULL: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
-/// Longest answer, bytes: tens of thousands of vNICs take less. The process that listens at the socket need not be the agent.
+/// Longest answer accepted (bytes): tens of thousands of vNICs take less. The process at the socket need
+/// not be the agent.
 const LONGEST: usize = 256 << 20;
-/// Longest wait for an answer to begin, and from there to its end. The agent answers every request within 40 s.
+/// Longest wait for the head of an answer, and then for its end. The agent answers every request within 40
+/// s.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Talks to the agent; each request over a connection of its own, so a
-/// restarted agent goes unnoticed.
+/// An HTTP client of the agent. Each request opens its own connection, so a restart of the agent goes
+/// unnoticed.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
 }
 
-/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No agent answers at the socket.
     #[error("cannot reach the agent at {}: {source}\n{}", path(socket), advice(socket, source))]
     Unreachable {
-        /// The API socket.
         socket: PathBuf,
-        /// What happened.
+        /// Why the connection failed.
         source: io::Error,
     },
-    /// The agent went away in the middle.
+    /// The agent closed the connection in the middle, or did not answer in time.
     #[error("the agent at {} broke off: {reason}\nSee its log: journalctl -u tidegate-agent", path(socket))]
     Broken {
-        /// The API socket.
         socket: PathBuf,
         /// What happened.
         reason: String,
     },
-    /// It answered with an error.
     #[error("{}", problem.text())]
     Answered {
-        /// The HTTP status.
         status: StatusCode,
-        /// What it said.
+        /// The body of the answer.
         problem: Problem,
     },
-    /// Its answer is not what this program expects.
+    /// The answer is not what this program expects.
     #[error(
         "the agent's answer to {request} makes no sense to this program: {}\nIs the agent of another release?",
         visible(reason)
     )]
     Strange {
-        /// Method and path.
         request: String,
-        /// Where it makes no sense.
+        /// What the parser rejected.
         reason: String,
     },
 }
@@ -76,7 +73,7 @@ pub enum ClientError {
 pub struct Problem {
     /// What was wrong, in one line.
     pub error: String,
-    /// More, such as each reason of a refusal: strings, or objects.
+    /// Further reasons, such as each reason of a refusal: strings, or objects.
     #[serde(default)]
     pub details: Value,
 }
@@ -120,42 +117,38 @@ impl From<ClientError> for Failure {
 }
 
 impl Client {
-    /// A client of the agent at `socket`; connects when asked something.
+    /// Creates a client of the agent at `socket`, without connecting.
     pub fn new(socket: &Path) -> Self {
         Self { socket: socket.to_owned() }
     }
 
-    /// The API socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// `GET path`, as JSON.
+    /// Sends `GET path` and parses the JSON answer.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.json(Method::GET, path, None).await
     }
 
-    /// As [`get`](Self::get), to be [shown] to people.
+    /// As [`get`](Self::get), with texts that are safe to show ([`shown`]).
     pub async fn get_shown<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         shown(self.get(path).await?, path)
     }
 
-    /// `POST path` with a TOML body.
     pub async fn post_toml<T: DeserializeOwned>(&self, path: &str, toml: &str) -> Result<T, ClientError> {
         self.json(Method::POST, path, Some(("application/toml", toml.to_owned()))).await
     }
 
-    /// `PATCH path` with a JSON body.
     pub async fn patch<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ClientError> {
         self.json(Method::PATCH, path, Some(("application/json", body.to_string()))).await
     }
 
-    /// `DELETE path`.
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.json(Method::DELETE, path, None).await
     }
 
-    /// `GET path`; the body as it comes.
+    /// Sends `GET path` and returns the body as a stream.
     pub async fn stream(&self, path: &str) -> Result<Incoming, ClientError> {
         Ok(self.send(&Method::GET, path, None).await?.into_body())
     }
@@ -186,7 +179,8 @@ impl Client {
             .map_err(|source| ClientError::Unreachable { socket: self.socket.clone(), source })?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.broken(&e))?;
-        // Ends when the response body has been read or dropped; its errors reach us through the body.
+        // The task ends when the response body has been read or dropped; connection errors reach us through
+        // the body.
         tokio::spawn(connection);
         let mut request = Request::builder().method(method).uri(path).header(header::HOST, "tidegate");
         let (kind, content) = body.unzip();
@@ -210,7 +204,7 @@ impl Client {
         Err(ClientError::Answered { status, problem })
     }
 
-    /// Connects; where as many wait for the agent as may, waits for a place among them.
+    /// Connects. While the agent's listen queue is full, retries for up to `FULL`.
     async fn connect(&self) -> io::Result<UnixStream> {
         let begin = Instant::now();
         loop {
@@ -223,7 +217,7 @@ impl Client {
         }
     }
 
-    /// The whole body, where it is one that an agent sends, and there in time.
+    /// Reads the whole body. Fails if it is longer than `LONGEST` or takes longer than `PATIENCE`.
     async fn collect(&self, response: Response<Incoming>) -> Result<Bytes, ClientError> {
         let body = Limited::new(response.into_body(), LONGEST).collect();
         match tokio::time::timeout(PATIENCE, body).await {
@@ -242,8 +236,8 @@ impl Client {
     }
 }
 
-/// A text in one line, but for the lines that an error quotes of a contract, each with its number and a bar, and for
-/// further errors in the file that the first one names.
+/// Makes a text visible in one line. Keeps the line breaks before lines that quote a contract (a number and
+/// a bar), and before further errors in the file that the first line names.
 pub fn with_excerpts(text: &str) -> String {
     let is_quoted =
         |line: &str| line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit()).starts_with('|');
@@ -258,11 +252,11 @@ pub fn with_excerpts(text: &str) -> String {
     })
 }
 
-/// An answer to be shown to people, not to be reckoned with: nothing in its texts acts or hides, and each is one line,
-/// but for what an error [quotes](with_excerpts).
+/// Parses an answer for display only: makes control characters in its texts visible, and removes line
+/// breaks except those that [`with_excerpts`] keeps.
 ///
 /// # Errors
-/// It is not what is expected.
+/// The answer does not have the form of `T`.
 pub fn shown<T: DeserializeOwned>(mut answer: Value, request: &str) -> Result<T, ClientError> {
     make_visible(&mut answer);
     serde_json::from_value(answer)
@@ -284,7 +278,7 @@ fn make_visible(value: &mut Value) {
     }
 }
 
-/// A value as one segment or query value of a URI (RFC 3986).
+/// Percent-encodes a value as one path segment or query value of a URI (RFC 3986).
 pub fn encode(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
     text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
@@ -309,7 +303,7 @@ fn advice(socket: &Path, error: &io::Error) -> String {
     }
 }
 
-/// The group of the socket or, where even that is hidden, of its folder.
+/// Returns the group of the socket or, if the socket is hidden, of its folder.
 fn group_of(socket: &Path) -> Option<String> {
     let gid = fs::metadata(socket).ok().or_else(|| fs::metadata(socket.parent()?).ok())?.gid();
     let groups = fs::read_to_string("/etc/group").ok()?;

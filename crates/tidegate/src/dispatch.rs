@@ -1,4 +1,4 @@
-//! From the command line to the command.
+//! Dispatches the command line to its command.
 
 use crate::cli::{Cli, Command};
 use crate::client::Client;
@@ -9,7 +9,6 @@ use crate::commands::{
 use crate::exit::Failure;
 use clap::CommandFactory;
 
-/// Runs a command to its end.
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let (client, json) = (Client::new(&cli.api), cli.json);
     match cli.command {

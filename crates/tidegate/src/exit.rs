@@ -1,18 +1,17 @@
-//! What a command prints, and how it ends: exit codes that scripts can rely on.
+//! The output and the exit codes of all commands.
 //!
 //! ```text
-//!  text of others ─▶ print, say, finish ─▶ nothing that acts on a terminal or hides ─▶ standard output, standard error
-//!  values ─▶ print_json ─▶ the same, as JSON's own escapes: the data is exact
+//!  text ───▶ print, say, finish ─▶ control characters visible ─────────▶ standard output, standard error
+//!  values ─▶ print_json ─────────▶ control characters as JSON escapes: the data stays exact
 //! ```
 //!
-//! Nothing else of this program writes to either, but a capture, which is no text.
+//! No other code of this program writes to either, except `capture`, whose output is binary.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use tidegate_visible::visible;
 
-/// The exit codes, as `--help` states them. 0 is success.
 pub const HELP: &str = "\
 Exit codes:
   0  done
@@ -21,13 +20,12 @@ Exit codes:
   3  refused: a contract is not valid, or is not admissible
   4  the agent or the switch cannot be reached";
 
-/// Why a command did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
-    /// Anything that is none of the below.
+    /// Any failure without a code of its own.
     Failed = 1,
-    /// The command line makes no sense.
+    /// The command line is wrong.
     Usage = 2,
     /// A contract is not valid or not admissible.
     Refused = 3,
@@ -35,29 +33,26 @@ pub enum Code {
     Unreachable = 4,
 }
 
-/// An error for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The exit code.
     pub code: Code,
-    /// What was wrong and what to do; may have several lines, of our own making. Empty where all was said on standard
-    /// output.
+    /// What was wrong and what to do. Line breaks in it are this program's own. Empty if standard output
+    /// said everything.
     pub message: String,
 }
 
 impl Failure {
-    /// A failure with exit code 1, told in one line.
+    /// Creates a failure with exit code 1 and a message of one line.
     pub fn failed(message: impl Display) -> Self {
         Self { code: Code::Failed, message: visible(&message.to_string()).into_owned() }
     }
 
-    /// A failure with exit code 2.
     pub fn usage(message: impl Display) -> Self {
         Self { code: Code::Usage, message: message.to_string() }
     }
 }
 
-/// Ends the process's work: the message on standard error, the code for the shell.
+/// Writes the message to standard error and returns the exit code.
 pub fn finish(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -71,7 +66,7 @@ pub fn finish(result: Result<(), Failure>) -> ExitCode {
     }
 }
 
-/// Ends where the command line makes no sense, or asks for help: that is our own text, the other quotes its words.
+/// Prints clap's error or help text. Escapes only the error, because it quotes the command line.
 pub fn usage(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         say(error.render().to_string().trim_end());
@@ -81,16 +76,16 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(error.exit_code() as u8)
 }
 
-/// Writes lines to standard error, ended; what cannot be shown there is written out. Errors of that are ignored: there is
-/// no other place to report them.
+/// Writes whole lines to standard error, with control characters made visible. Ignores write errors: there
+/// is no other place to report them.
 pub fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", tidegate_visible::lines(text));
 }
 
-/// Writes lines to standard output; what cannot be shown there is written out.
+/// Writes lines to standard output, with control characters made visible.
 ///
 /// # Errors
-/// It cannot be written. That a reader such as `head` has seen enough is no failure.
+/// Standard output cannot be written. A broken pipe is no error: a reader such as `head` may stop early.
 pub fn print(text: &str) -> Result<(), Failure> {
     write(&tidegate_visible::lines(text))
 }

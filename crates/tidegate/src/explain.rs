@@ -1,11 +1,11 @@
-//! Reasons and causes in plain words.
+//! Drop reasons and causes of misses in plain words.
 
 use crate::format::duration;
 use tidegate_evidence::{Culprit, CulpritKind, DropReason, Miss, MissCause};
 use tidegate_evidence::{NetdevDrop, NicDrop};
 
-/// What a drop reason means and, where something can be done, what. `label` is that of a [`DropReason`], a
-/// [`NetdevDrop`] or a [`NicDrop`]; of a newer agent or switch it may be one this program does not know.
+/// Returns the meaning of a drop reason, and a remedy if there is one. `label` is that of a [`DropReason`],
+/// a [`NetdevDrop`] or a [`NicDrop`]; a newer agent or switch may send one that this program does not know.
 pub fn drop_reason(label: &str) -> &'static str {
     let of_netdev = || NetdevDrop::of_label(label).map(netdev_drop);
     let of_nic = || NicDrop::of_label(label).map(nic_drop);
@@ -114,7 +114,7 @@ fn switch_drop(reason: DropReason) -> &'static str {
     }
 }
 
-/// What happened to one real-time frame: by how much it was late, and what it waited for.
+/// Describes one missed deadline: by how much the frame was late, and what it waited for.
 pub fn miss(miss: &Miss) -> String {
     let head = match &miss.dropped {
         Some(reason) => format!("dropped after {} ({})", duration(miss.delay), drop_reason(reason)),
@@ -139,7 +139,7 @@ pub fn miss(miss: &Miss) -> String {
     .into_iter()
     .filter(|(cause, ns)| *ns > 0 && (cause.label() == miss.cause || *ns >= miss.delay / 10))
     .collect();
-    // The cause first, then by length.
+    // The cause first, then the others, longest first.
     waits.sort_by_key(|(cause, ns)| (cause.label() != miss.cause, std::cmp::Reverse(*ns)));
     let waits: Vec<String> = waits.into_iter().map(|(cause, ns)| wait(cause, ns, miss)).collect();
     match (waits.is_empty(), miss.cause == MissCause::Network.label()) {
@@ -149,7 +149,7 @@ pub fn miss(miss: &Miss) -> String {
     }
 }
 
-/// A time that is known to be in an interval.
+/// Formats a time that lies between two values.
 fn between(least: u64, most: u64) -> String {
     let [least, most] = [least, most].map(duration);
     if least == most { most } else { format!("{least} to {most}") }
@@ -172,12 +172,12 @@ fn wait(cause: MissCause, ns: u64, miss: &Miss) -> String {
         MissCause::Tokens => {
             format!("{time} for its own envelope (sent faster than `tx.max` and `tx.burst`)")
         }
-        // These two have no wait of their own in a record.
+        // A record has no separate wait for these two.
         MissCause::Network | MissCause::Dropped => time,
     }
 }
 
-/// What a cause of misses means.
+/// Returns the meaning of a cause of misses.
 pub fn cause(label: &str) -> &'static str {
     match MissCause::of_label(label) {
         Some(MissCause::Tokens) => "waited for its own envelope: sent faster than `tx.max` and `tx.burst`",
@@ -192,7 +192,7 @@ pub fn cause(label: &str) -> &'static str {
     }
 }
 
-/// What a kind of culprit means.
+/// Returns the meaning of a kind of culprit.
 pub fn culprit(label: &str) -> &'static str {
     match CulpritKind::of_label(label) {
         Some(CulpritKind::OwnLoop) => "the worker was busy with other frames, or with a change",

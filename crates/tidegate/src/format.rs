@@ -1,30 +1,30 @@
-//! Quantities for people: three digits, and the unit that fits. And paths, in which nothing hides.
+//! Formats quantities (three digits, fitting unit), names and paths for people.
 
 use std::path::Path;
 use tidegate_visible::visible;
 
-/// A path, in one line.
+/// Formats a path in one line, with control characters made visible.
 #[expect(clippy::disallowed_methods, reason = "it is made visible here")]
 pub fn path(path: &Path) -> String {
     visible(&path.display().to_string()).into_owned()
 }
 
-/// A duration of `ns` nanoseconds: `850 ns`, `48.1 us`, `11.9 ms`, `2.50 s`.
+/// Formats a duration (ns): `850 ns`, `48.1 us`, `11.9 ms`, `2.50 s`.
 pub fn duration(ns: u64) -> String {
     scaled(ns as f64, &[(1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns")])
 }
 
-/// A rate: `0 bit/s`, `1.60 Mbit/s`, `941 Mbit/s`.
+/// Formats a rate: `0 bit/s`, `1.60 Mbit/s`, `941 Mbit/s`.
 pub fn rate(bits_per_second: f64) -> String {
     scaled(bits_per_second, &[(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")])
 }
 
-/// A size: `1 B`, `64.0 kB`, `1.50 MB`.
+/// Formats a size: `1 B`, `64.0 kB`, `1.50 MB`.
 pub fn size(bytes: u64) -> String {
     scaled(bytes as f64, &[(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")])
 }
 
-/// A count with thousands apart: `12,345`.
+/// Formats a count with separated thousands: `12,345`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
@@ -37,13 +37,13 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// A share of 1, as `0 %`, `0.3 %`, `42 %`.
+/// Formats a share (1 is all): `0 %`, `0.3 %`, `42 %`.
 pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if percent > 0.0 && percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
-/// Names, the first five of them.
+/// Joins the first five names, and counts the others.
 pub fn names(all: &[String]) -> String {
     const SHOWN: usize = 5;
     match all.len().checked_sub(SHOWN) {
@@ -52,13 +52,13 @@ pub fn names(all: &[String]) -> String {
     }
 }
 
-/// `1 frame`, `2 frames`.
+/// Formats a count with its noun: `1 frame`, `2 frames`.
 pub fn plural(n: u64, one: &str) -> String {
     format!("{} {one}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
 fn scaled(value: f64, units: &[(f64, &str)]) -> String {
-    // The unit in which the rounded value is at least 1: 999,999 ns is 1.00 ms.
+    // Picks the unit in which the rounded value is at least 1: 999,999 ns is 1.00 ms.
     let (unit, name) =
         *units.iter().find(|(unit, _)| value / unit >= 0.9995).unwrap_or(&units[units.len() - 1]);
     let value = value / unit;

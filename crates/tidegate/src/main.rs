@@ -10,7 +10,7 @@
 //! - [`cli`]: the command line
 //! - [`commands`]: one file per command
 //! - [`client`]: the agent's API
-//! - [`format`], [`table`], [`explain`]: what people read
+//! - [`format`], [`table`], [`explain`]: output for people
 //! - [`pcapng`]: the blocks of a capture
 //! - [`exit`]: exit codes
 //! - [`demo`]: the demo's scene, measurement and report

@@ -1,41 +1,37 @@
-//! A pcapng stream cut into its blocks (draft-ietf-opsawg-pcapng, section 3.1).
+//! Cuts a pcapng stream into its blocks (draft-ietf-opsawg-pcapng, section 3.1).
 
 /// Type of the Section Header Block; the same in both byte orders.
 const SECTION: u32 = 0x0A0D_0D0A;
 /// Types of the blocks that hold a frame: simple and enhanced packet.
 const PACKETS: [u32; 2] = [3, 6];
-/// The byte-order magic of a section.
 const MAGIC: u32 = 0x1A2B_3C4D;
-/// No block this program is sent is longer.
+/// Longest block accepted (bytes); the agent sends none that is longer.
 const LONGEST: usize = 16 << 20;
 
-/// Takes bytes as they come, gives whole blocks.
+/// A buffer that takes bytes in pieces and returns whole blocks.
 #[derive(Debug, Default)]
 pub struct Blocks {
     bytes: Vec<u8>,
-    /// How much of `bytes` has been given out.
+    /// Length of the part of `bytes` already returned.
     taken: usize,
     big_endian: bool,
 }
 
-/// One whole block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block<'a> {
-    /// All of it, with its type and both its lengths.
+    /// The whole block, with its type and both lengths.
     pub bytes: &'a [u8],
-    /// Whether it holds a frame.
     pub is_packet: bool,
 }
 
 impl Blocks {
-    /// Adds what came.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
         self.taken = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next block; `None` until it is whole.
+    /// Returns the next block; `None` until it is complete.
     ///
     /// # Errors
     /// The bytes are no pcapng.
@@ -74,12 +70,10 @@ pub mod tests {
         [&number(kind), &length, content, &length].concat()
     }
 
-    /// A section header.
     pub fn header() -> Vec<u8> {
         block(SECTION, &[&MAGIC.to_le_bytes()[..], &[1, 0, 0, 0], &[0xff; 8]].concat(), false)
     }
 
-    /// An enhanced packet block.
     pub fn packet(byte: u8) -> Vec<u8> {
         block(6, &[byte; 24], false)
     }

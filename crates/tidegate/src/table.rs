@@ -1,15 +1,11 @@
 //! Plain tables: columns as wide as their widest cell, two spaces apart, no lines.
 
-/// On which side of a column its cells stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Names and other text.
     Left,
-    /// Figures.
     Right,
 }
 
-/// A table that grows row by row.
 #[derive(Clone, Debug)]
 pub struct Table {
     columns: Vec<Align>,
@@ -17,7 +13,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these columns; the headings are its first row.
+    /// Creates a table with these columns; the headings become its first row.
     pub fn new(columns: &[(&str, Align)]) -> Self {
         Self {
             columns: columns.iter().map(|(_, align)| *align).collect(),
@@ -25,17 +21,17 @@ impl Table {
         }
     }
 
-    /// Adds a row; cells that are missing are empty.
+    /// Adds a row. Missing cells stay empty.
     ///
     /// # Panics
-    /// With more cells than there are columns.
+    /// `cells` has more cells than there are columns.
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
         let cells: Vec<String> = cells.into_iter().map(Into::into).collect();
         assert!(cells.len() <= self.columns.len(), "more cells than columns: {cells:?}");
         self.rows.push(cells);
     }
 
-    /// The text, each line ended; without spaces at the ends of lines.
+    /// Renders the table; lines have no trailing spaces.
     pub fn render(&self) -> String {
         let width = |column: usize| {
             self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()

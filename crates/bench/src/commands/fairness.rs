@@ -1,7 +1,7 @@
 //! `tidegate-bench fairness`: each sender's share of one egress that all senders fill.
 //!
-//! Every vNIC but the receiver sends as much as it may. The receiver counts each sender's frames, by a number in the
-//! frame.
+//! Every vNIC except the receiver sends as much as it may. A number in each frame tells the receiver which
+//! sender it is from.
 
 use crate::clock;
 use crate::frames::Size;
@@ -29,23 +29,21 @@ pub struct Args {
     windows: Windows,
 }
 
-/// What was measured.
 #[derive(Debug, Serialize)]
 pub struct Report {
     to: String,
     set_bits_per_second: u64,
     senders: Vec<Sender>,
     windows: Vec<Window>,
-    /// Over all windows together: of bytes by weight, among those without a minimum.
+    /// Over all windows: Jain's index of bytes by weight, of the senders without a minimum.
     jain: f64,
-    /// The largest difference from a share by weight, %, among those without a minimum.
+    /// Largest difference from a share by weight (%), of the senders without a minimum.
     weight_error_percent: f64,
-    /// The least of rate / minimum; none without minima.
+    /// Smallest ratio of rate to minimum; `None` without minima.
     least_of_minimum: Option<f64>,
     bits_per_second: f64,
 }
 
-/// One sender's share.
 #[derive(Debug, Serialize)]
 struct Sender {
     name: String,
@@ -56,7 +54,6 @@ struct Sender {
     bits_per_second: f64,
 }
 
-/// One window's shares.
 #[derive(Debug, Serialize)]
 struct Window {
     start_ns: u64,
@@ -72,7 +69,6 @@ struct Window {
 }
 
 impl Report {
-    /// For people.
     pub fn table(&self) -> String {
         let mut text = format!(
             "{} senders to {} at {:.1} Mbit/s: Jain's index {:.6}, weights within {:.3} %{}\n",
@@ -94,7 +90,6 @@ impl Report {
     }
 }
 
-/// Measures.
 pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     let to = scene.vnic(&args.to)?;
     let set = to.rx.max.ok_or_else(|| SceneError::NoKey { name: to.name.clone(), key: "rx.max" })?;
@@ -168,7 +163,7 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     })
 }
 
-/// Runs for `time` and counts frames by flow. Returns the seconds it took and the longest gap, ns.
+/// Runs for `time` and counts frames by flow. Returns the elapsed seconds and the longest gap (ns).
 fn count(load: &mut Load, time: Duration, frames: &mut [u64]) -> Outcome<(f64, u64)> {
     let start = clock::now();
     let end = start + time.as_nanos() as u64;

@@ -10,12 +10,12 @@ use serde::Serialize;
 use std::time::{Duration, Instant};
 use tidegate_contract::Mac;
 
-/// Entries of a silent guest's virtqueues.
+/// Virtqueue size of a silent guest (entries).
 const IDLE_RING: u16 = 64;
 /// Longest wait until the switch has learned the addresses behind the ports.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The switch has learned all addresses if no frame arrives for this time.
+/// Time without a frame after which the switch has learned all addresses.
 const QUIET: Duration = Duration::from_millis(20);
 
 /// Arguments of `forward`.
@@ -59,7 +59,6 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// The receiver of each of `ports` ports.
     fn targets(self, ports: usize) -> Vec<Vec<usize>> {
         let to = |port: usize| match self {
             Self::Pairs if port.is_multiple_of(2) && port + 1 < ports => vec![port + 1],
@@ -71,7 +70,6 @@ impl Pattern {
     }
 }
 
-/// What was measured.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pattern: Pattern,
@@ -80,18 +78,14 @@ pub struct Report {
     ports: usize,
     senders: usize,
     receivers: usize,
-    /// Ports that are connected and silent.
     idle: usize,
-    /// Addresses of senders and receivers together.
     macs: usize,
-    /// All guests' memory is in pages of 2 MB.
     huge_pages: bool,
     frames_per_second: f64,
     windows: Vec<Window>,
 }
 
 impl Report {
-    /// For people.
     pub fn table(&self) -> String {
         let mut text = format!(
             "{:?}, frames of {} bytes, {} to {} ports, {} silent, {} addresses: {:.3} Mpps ({:.1} ns a frame)\n",
@@ -119,7 +113,6 @@ impl Report {
     }
 }
 
-/// Measures.
 pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     let ports = args.ports.unwrap_or(scene.vnics.len().saturating_sub(args.idle));
     let (vnics, idle) = scene.first(Some(ports + args.idle))?.split_at(ports);
@@ -134,7 +127,7 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     let rings = Rings { size: args.ring, packed: args.packed };
     let connect = |vnic| Guest::connect(vnic, rings, args.frame, args.frame.buffer());
     let guests = vnics.iter().map(connect).collect::<Result<Vec<_>, _>>()?;
-    // Kept until the end: a guest that is dropped disconnects.
+    // Kept until the end, because a dropped guest disconnects.
     let silent = |vnic| Guest::connect(vnic, IDLE_RING, args.frame, args.frame.buffer());
     let idle = idle.iter().map(silent).collect::<Result<Vec<_>, _>>()?;
     let mut load = Load { guests, senders, receivers };
@@ -172,11 +165,10 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     })
 }
 
-/// The addresses behind each port.
 struct Addresses(Vec<Vec<Mac>>);
 
 impl Addresses {
-    /// `macs` in total, evenly spread; the vNICs' own MACs if absent.
+    /// Spreads `macs` addresses evenly over the ports, or uses the vNICs' own if `None`.
     fn new(load: &Load, macs: Option<usize>, ring: u16) -> Outcome<Self> {
         let ports = load.guests.len();
         let own = |guest: &Guest| vec![guest.mac()];
@@ -194,7 +186,7 @@ impl Addresses {
             .into());
         }
         let mac = |port: usize, n: usize| {
-            // Locally administered (IEEE 802), and in no order that could favour a table.
+            // Locally administered (IEEE 802), in an order that favours no table.
             let spread = (n as u16).wrapping_mul(40_503).to_be_bytes();
             let port = (port as u16).to_be_bytes();
             Mac([0x0a, spread[1], port[0], port[1], spread[0], spread[1]])
@@ -211,13 +203,13 @@ impl Addresses {
     }
 }
 
-/// Lets every port send one ring of frames from its addresses, so that the switch knows where they are.
+/// Makes every port send one ring of frames from its addresses, so that the switch learns them.
 fn introduce(load: &mut Load) -> Outcome<()> {
     let end = Instant::now() + PATIENCE;
     for port in 0..load.guests.len() {
         load.guests[port].start();
         while !load.guests[port].is_idle() {
-            // Until an address is known, frames to it go to every port.
+            // The switch floods frames to an unknown address to every port.
             for guest in &mut load.guests {
                 guest.drain();
             }

@@ -21,9 +21,8 @@ use std::time::{Duration, Instant};
 use tidegate_frontend::attack::{Attack, dial};
 use tidegate_frontend::front_end::{FrontEnd, Options};
 
-/// Pause between two frames of the voice, ns.
+/// Pause between two voice frames (ns).
 const EVERY: u64 = 1_000_000;
-/// Longest preparation of an attack.
 const PREPARED: Duration = Duration::from_secs(20);
 /// Pause between two visits.
 const VISIT_EVERY: Duration = Duration::from_millis(100);
@@ -48,31 +47,27 @@ pub struct Args {
     report: Option<PathBuf>,
 }
 
-/// What was measured.
 #[derive(Debug, Serialize)]
 pub struct Report {
     seconds: f64,
     attacks: Vec<Beside>,
 }
 
-/// The neighbours beside one attack.
 #[derive(Debug, Serialize)]
 struct Beside {
     attack: &'static str,
-    /// Steps that the attacker took.
     steps: u64,
-    /// Why this machine did not allow the attack; `None` if it did.
+    /// Why this machine did not allow the attack.
     failed: Option<String>,
     alone: Seen,
     beside: Seen,
-    /// Bulk frames received, as a share of those without an attack.
+    /// Bulk frames received, relative to those without an attack.
     goodput: f64,
-    /// The voice's p99.9, as a multiple of that without an attack.
+    /// p99.9 of voice, relative to that without an attack.
     p999: f64,
-    /// Front ends that connected meanwhile, and how many of them the switch served.
+    /// Front ends that connected during the attack, and those that the switch served.
     visits: u64,
     served: u64,
-    /// The longest of those visits, ms.
     longest_visit_ms: f64,
     /// The agent's statement on the attacking port.
     last_error: String,
@@ -86,7 +81,7 @@ pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("tidegate"));
     let tidegate = args.tidegate.clone().map_or_else(beside, Ok)?;
     let mut attacks = Vec::new();
-    // The first case is no attack: its distance from 1 is the noise of every other share.
+    // The first case is no attack: its distance from 1 is the noise of all other ratios.
     for attack in [None].into_iter().chain(Attack::ALL.map(Some)) {
         if name(attack).contains(&args.only) {
             attacks.push(one(attack, &tidegate, args, cpu)?);
@@ -109,7 +104,7 @@ fn name(attack: Option<Attack>) -> &'static str {
     attack.map_or("nothing", Attack::name)
 }
 
-/// One attack on a switch of its own, on other CPUs than those of the neighbours and the worker.
+/// Runs one attack on its own switch, on other CPUs than those of the neighbours and the worker.
 fn one(attack: Option<Attack>, tidegate: &Path, args: &Args, cpu: Option<usize>) -> Outcome<Beside> {
     let taken: &[usize] = &cpu.into_iter().chain(args.switch_cpu).collect::<Vec<_>>();
     let promised = "tx = { max = \"10mbit\", burst = \"4kB\" }\ndeadline = \"1ms\"\nto = [\"ear\"]";
@@ -142,7 +137,7 @@ fn one(attack: Option<Attack>, tidegate: &Path, args: &Args, cpu: Option<usize>)
         });
         let seen = neighbours.measure(args.time);
         stop.store(true, Ordering::Relaxed);
-        // They are honest again only when it is over.
+        // The neighbours must keep running until the attack is over.
         while !attacker.is_finished() || !visitor.is_finished() {
             neighbours.measure(Duration::from_millis(50));
         }
@@ -173,7 +168,8 @@ fn one(attack: Option<Attack>, tidegate: &Path, args: &Args, cpu: Option<usize>)
     })
 }
 
-/// Front ends that connect, start and leave, until `stop`: how long each took, ms; `None` if the switch refused it.
+/// Connects and disconnects front ends until `stop`. Returns the duration of each visit (ms), `None` if the
+/// switch refused it.
 fn visit(host: &Host, stop: &AtomicBool) -> Vec<Option<f64>> {
     let mut visits = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -187,7 +183,7 @@ fn visit(host: &Host, stop: &AtomicBool) -> Vec<Option<f64>> {
 }
 
 impl Report {
-    /// For docs/reliability.md.
+    /// Builds the rows for docs/reliability.md.
     fn part(&self, path: &Path) -> std::io::Result<Part> {
         let command = format!("tidegate-bench hostile --time {} --report {}", self.seconds, path.display());
         let mut part = Part::new("beside", &command)?;
@@ -217,7 +213,6 @@ impl Report {
         Ok(part)
     }
 
-    /// For people.
     pub fn table(&self) -> String {
         let mut text = format!(
             "{:<42} {:>8} {:>9} {:>11} {:>11} {:>11} {:>9} {:>10}\n",

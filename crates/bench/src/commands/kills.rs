@@ -1,4 +1,4 @@
-//! Traffic while the switch is killed again and again.
+//! Traffic while the switch is killed repeatedly.
 //!
 //! ```text
 //!  this process: two guests, frames with numbers both ways, as fast as the rings take them
@@ -18,10 +18,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longest wait for a ring to move; a ring that has not moved by then is stuck.
+/// Longest wait for a ring to move. A ring that does not move in this time is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Traffic has to flow again within this time of a start, ms.
+/// Time after a start within which traffic must flow (ms).
 const WITHIN_MS: f64 = 200.0;
 
 /// Arguments of `kills`.
@@ -56,45 +56,41 @@ pub struct Args {
     report: Option<PathBuf>,
 }
 
-/// The result.
 #[derive(Debug, Serialize)]
 pub struct Report {
     layout: &'static str,
     what: &'static str,
     asked: u32,
     kills: u32,
-    /// Kills within 20 ms of a start: maybe before a frame moved.
+    /// Kills within 20 ms of a start, possibly before a frame moved.
     early_kills: u32,
-    /// Rings that had not moved for [`PATIENCE`] after a start.
+    /// Rings that did not move for [`PATIENCE`] after a start.
     stuck_rings: u32,
-    /// Kills after which a ring was stuck.
+    /// Kills that were followed by a stuck ring.
     stuck_at: u32,
-    /// How often a guest had to connect again because of a stuck ring.
+    /// Reconnections of guests because of a stuck ring.
     reconnections: u32,
     sent: u64,
     received: u64,
-    /// Sent, given back by the switch and never received.
+    /// Frames sent, given back by the switch, but never received.
     lost: u64,
-    /// Frames that the switch counted as dropped, by reason. The next process goes on counting.
+    /// Frames that the switch counted as dropped, by reason. The next process continues the count.
     dropped: BTreeMap<String, u64>,
-    /// `lost` without the frames dropped for a full receiver: lost by the kills or upgrades.
+    /// `lost` without drops at a full receiver: frames lost by the kills or upgrades.
     lost_by_it: u64,
-    /// Received more than once.
     duplicated: u64,
-    /// Received after a later one.
     reordered: u64,
     /// Buffers that the switch had taken and not given back at the end.
     buffers_leaked: u64,
-    /// From the start of the new process until it has carried frames both ways, ms.
+    /// Time from the start of a new process until it has carried frames in both directions (ms).
     traffic_again_ms: Spread,
-    /// The longest time without a frame at either guest around each change, ms.
+    /// Longest time without frames at one of the guests around each change (ms).
     silence_ms: Spread,
-    /// Frames per second, both ways together, before the first and after the last.
+    /// Rate before the first and after the last change (frames/s, both directions).
     rate_before: f64,
     rate_after: f64,
 }
 
-/// Median, 90th percentile and worst of several times.
 #[derive(Debug, Default, Serialize)]
 pub struct Spread {
     median: f64,
@@ -208,7 +204,7 @@ fn measure(args: &Args) -> Outcome<Report> {
     })
 }
 
-/// Dropped frames whose receiver had no buffers: these are no fault of the kill.
+/// Counts frames dropped because their receiver had no buffers: not a fault of the kill.
 fn full(dropped: &BTreeMap<String, u64>) -> u64 {
     ["ring_share", "queue_full", "no_buffers", "worker_behind", "held_too_long"]
         .iter()
@@ -222,7 +218,7 @@ impl Report {
         if each.is_empty() { "none".into() } else { each.join(", ") }
     }
 
-    /// For docs/reliability.md.
+    /// Builds the rows for docs/reliability.md.
     fn part(&self, path: &Path) -> std::io::Result<Part> {
         let replace = self.what == "replace";
         let (name, option) = if replace { ("upgrade", " --replace") } else { ("kills", "") };
@@ -272,7 +268,6 @@ impl Report {
         Ok(part)
     }
 
-    /// For people.
     pub fn table(&self) -> String {
         let spread = |of: &Spread| {
             format!(
@@ -311,7 +306,7 @@ impl Report {
     }
 }
 
-/// xorshift64*: pseudo-random numbers, the same for the same seed.
+/// xorshift64*: pseudo-random numbers, equal for equal seeds.
 struct Random(u64);
 
 impl Random {

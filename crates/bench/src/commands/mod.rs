@@ -70,7 +70,6 @@ pub enum Command {
     Nic(nic::Args),
 }
 
-/// Runs the command; returns the text to print.
 pub fn run(cli: &Cli) -> Outcome<String> {
     if let Some(cpu) = cli.cpu {
         clock::pin(cpu).map_err(|error| format!("--cpu {cpu}: {error}"))?;

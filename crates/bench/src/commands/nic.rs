@@ -1,4 +1,4 @@
-//! `tidegate-bench nic`: the loop that shares a NIC's link out, simulated and at work on a switch, and its cost.
+//! `tidegate-bench nic`: the loop that shares out a NIC's link: simulated, on a switch, and its cost.
 
 use crate::measurement::Outcome;
 use crate::nic::{cost, govern, lending, original};
@@ -25,7 +25,6 @@ enum Command {
     Cost(cost::Args),
 }
 
-/// Runs the command; returns the text to print.
 pub fn run(json: bool, args: &Args) -> Outcome<String> {
     match &args.command {
         Command::Simulate(args) => {

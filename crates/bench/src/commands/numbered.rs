@@ -1,5 +1,5 @@
-//! Numbered frames from one vNIC to another, until stopped: how many arrive, are lost, and come twice. Guests whose
-//! switch dies connect again, as QEMU's do.
+//! Numbered frames from one vNIC to another until stopped: how many arrive, are lost or arrive twice.
+//! Guests reconnect after the death of their switch, as QEMU's do.
 //!
 //! ```text
 //!  number ─▶ frame ─▶ transmit ring ══ switch ══▶ receive ring ─▶ number ─▶ Arrivals ─▶ a line of JSON a second
@@ -17,11 +17,11 @@ use std::time::Duration;
 use tidegate_contract::Vnic;
 use tidegate_frontend::front_end::{FrontEnd, Options};
 
-/// Between two looks at the rings.
+/// Time between two looks at the rings.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Between two attempts to connect again.
+/// Time between two attempts to reconnect (ns).
 const RETRY: u64 = 20_000_000;
-/// Where a frame's number is.
+/// Offset of a frame's number.
 const NUMBER: usize = VNET_HDR + UDP_HEADERS;
 
 /// Arguments of `numbered`.
@@ -41,37 +41,31 @@ pub struct Args {
     time: Duration,
 }
 
-/// One line, all counts since the start.
+/// One line of output: counts since the start.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Line {
-    /// Since the start.
     pub seconds: f64,
-    /// Frames that were put into the ring.
     pub sent: u64,
-    /// Bytes received of frames that came for the first time, without FCS.
+    /// Bytes of frames received for the first time, without FCS.
     pub bytes: u64,
-    /// Arrivals, losses and duplicates.
     #[serde(flatten)]
     pub arrivals: Arrivals,
-    /// How often one of the two guests connected again.
     pub reconnects: u64,
 }
 
-/// The arrivals of numbers that were sent in order. Numbers more than [`WINDOW`] behind the latest one count
-/// as seen before.
+/// Arrivals of numbers that were sent in order. A number more than [`WINDOW`] below the latest counts as a
+/// duplicate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Arrivals {
-    /// Frames that came for the first time.
     pub received: u64,
-    /// Numbers below the latest that never came.
+    /// Numbers below the latest that did not arrive.
     pub lost: u64,
-    /// Frames that came once more.
     pub duplicates: u64,
-    /// Frames that came after a later one.
+    /// Frames that arrived after a later one.
     pub late: u64,
 }
 
-/// More frames than are ever under way.
+/// More than the frames that are ever under way.
 const WINDOW: u64 = 1 << 16;
 
 struct Numbers {
@@ -85,11 +79,11 @@ impl Numbers {
         Self { seen: vec![false; WINDOW as usize], next: 0, arrivals: Arrivals::default() }
     }
 
-    /// Whether `number` came for the first time.
+    /// Records `number`. Returns whether it arrived for the first time.
     fn arrived(&mut self, number: u64) -> bool {
         let slot = (number % WINDOW) as usize;
         if number >= self.next {
-            // Skipped numbers count as lost until they come.
+            // Skipped numbers count as lost until they arrive.
             for skipped in self.next.max((number + 1).saturating_sub(WINDOW))..number {
                 self.seen[(skipped % WINDOW) as usize] = false;
             }
@@ -108,7 +102,6 @@ impl Numbers {
     }
 }
 
-/// A guest that connects again.
 struct Guest {
     front: FrontEnd,
     connected: bool,
@@ -126,7 +119,8 @@ impl Guest {
         Ok(Self { front, connected: true, again: 0 })
     }
 
-    /// Whether it is connected; tries again if not. The second value is `true` if it has just connected again.
+    /// Returns whether the guest is connected; reconnects if not. The second value is `true` just after a
+    /// reconnection.
     fn alive(&mut self, now: u64) -> (bool, bool) {
         if self.connected {
             let ended = self.front.stream().is_ok_and(|stream| {
@@ -144,7 +138,7 @@ impl Guest {
     }
 }
 
-/// Sends and counts; prints a line every second.
+/// Sends and counts, and prints a line every second.
 ///
 /// # Errors
 /// A vNIC is missing from the contracts, or the switch refuses it at the start.

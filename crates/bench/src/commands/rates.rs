@@ -6,8 +6,8 @@
 //!                                                        └─ envelope: bytes beyond rate * time + burst
 //! ```
 //!
-//! The rate is counted from right after one arrival to right after another: a window
-//! that begins and ends between frames would count up to one frame too many or too few.
+//! The rate is counted from just after one arrival to just after another: a window that begins and ends
+//! between frames would count up to one frame too many or too few.
 
 use crate::clock;
 use crate::frames::Size;
@@ -58,12 +58,11 @@ pub struct Args {
     seconds: Duration,
 }
 
-/// What was measured.
 #[derive(Debug, Serialize)]
 pub struct Report {
     limit: Limit,
     frame: String,
-    /// Bytes of the longest frame as the contract counts them.
+    /// Bytes of the longest frame, as the contract counts them.
     wire_bytes: u64,
     set_bits_per_second: u64,
     burst_bytes: u64,
@@ -71,19 +70,18 @@ pub struct Report {
     seconds: f64,
     bits_per_second: f64,
     error_percent: f64,
-    /// Bytes beyond rate and burst in the worst interval, the first burst included: the most possible, and the part that
-    /// is certain. Below 0 the burst was never used up.
+    /// Bytes beyond rate and burst in the worst interval, first burst included: the largest possible value,
+    /// and the certain part. Negative if the burst was never used up.
     over_seen_bytes: f64,
     over_certain_bytes: f64,
-    /// The same from the end of the warm-up on.
+    /// The same, from the end of the warm-up on.
     over_seen_later_bytes: f64,
     over_certain_later_bytes: f64,
     longest_gap_ns: u64,
-    /// The same in parts of a second or so, each from an arrival to an arrival.
+    /// Parts of about a second, each from an arrival to an arrival.
     windows: Vec<Window>,
 }
 
-/// A part of the time measured.
 #[derive(Debug, Serialize)]
 struct Window {
     seconds: f64,
@@ -96,7 +94,6 @@ struct Window {
 }
 
 impl Report {
-    /// For people.
     pub fn table(&self) -> String {
         format!(
             "{:?}.max {} with frames of {}: {:.3} Mbit/s, error {:+.3} %\n\
@@ -126,7 +123,6 @@ impl Report {
     }
 }
 
-/// The limit that is measured, and its burst.
 fn limit_of(args: &Args, from: &Vnic, to: &Vnic) -> Result<(Rate, Bytes), SceneError> {
     let (vnic, key, max) = match args.limit {
         Limit::Tx => (from, "tx.max", from.tx.max),
@@ -140,7 +136,6 @@ fn limit_of(args: &Args, from: &Vnic, to: &Vnic) -> Result<(Rate, Bytes), SceneE
     Ok((rate, burst))
 }
 
-/// Measures.
 pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     let (from, to) = (scene.vnic(&args.from)?, scene.vnic(&args.to)?);
     let (rate, burst) = limit_of(args, from, to)?;
@@ -155,7 +150,8 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     let size = |number: u16| args.frame[usize::from(number) % args.frame.len()];
     sender.load(|number| size(number).build(receiver.mac(), from.mac, 0));
     let mut load = Load { guests: vec![sender, receiver], senders: vec![0], receivers: vec![1] };
-    // Of a super-frame, which never is mixed, each segment counts with its headers.
+    // Each segment of a super-frame counts with its headers. Super-frames are never mixed with other
+    // frames.
     let wire = |bytes: u64| bytes * longest.wire_bytes() / longest.bytes() as u64;
     let wire = |bytes: u64| if merged { wire(bytes) } else { bytes };
     let error =
@@ -243,7 +239,7 @@ fn turn(load: &mut Load) -> (u64, u64, u64) {
     (began, looked, load.received().bytes - before)
 }
 
-/// Bytes after the first arrival, and when the first and the last one were.
+/// Bytes after the first arrival, and the times of the first and the last arrival (ns).
 #[derive(Clone, Copy, Debug, Default)]
 struct Arrivals {
     first: Option<u64>,
@@ -252,7 +248,7 @@ struct Arrivals {
 }
 
 impl Arrivals {
-    /// The bytes of the first arrival are where counting begins, not counted themselves.
+    /// Counting begins after the bytes of the first arrival.
     fn arrived(&mut self, now: u64, bytes: u64) {
         if self.first.is_none() {
             self.first = Some(now);
@@ -262,8 +258,8 @@ impl Arrivals {
         self.last = now;
     }
 
-    /// Bytes after the last arrival that `before` includes, and the nanoseconds from that arrival to the last one;
-    /// (0, 0) if no frame has arrived since.
+    /// Returns the bytes after the last arrival that `before` includes, and the time from that arrival to
+    /// the last one (ns); (0, 0) without a new arrival.
     fn since(&self, before: &Self) -> (u64, u64) {
         let from = if before.first.is_some() { before.last } else { self.first.unwrap_or(self.last) };
         (self.bytes - before.bytes, self.last - from)

@@ -1,4 +1,5 @@
-//! `tidegate-bench sparse`: how long the probes of a sparse flow take beside flows that fill the same vNIC's limit.
+//! `tidegate-bench sparse`: delay of the probes of a sparse flow beside flows that fill the same vNIC's
+//! limit.
 //!
 //! ```text
 //!  flows 0..N in turn ──▶ ┌──────────┐                    ┌─▶ bytes of each flow: rate, Jain's index
@@ -7,8 +8,8 @@
 //!                          `spare` descriptors are left free by the flows
 //! ```
 //!
-//! The flows never react to drops or marks: they are always ready to send. If they leave no descriptor free, a probe
-//! waits for one in the guest, and that time counts.
+//! The flows never react to drops or marks: they are always ready to send. If they leave no descriptor
+//! free, a probe waits in the guest, and that time counts.
 
 use crate::clock;
 use crate::frames::{SEGMENT, Size, TCP_HEADERS, UDP_HEADERS, VNET_HDR};
@@ -21,19 +22,19 @@ use tidegate_frontend::front_end::{FrontEnd, MRG_RXBUF, Options};
 
 /// VIRTIO_NET_F_CSUM, GUEST_CSUM, GUEST_TSO4 and HOST_TSO4.
 const OFFLOADS: u64 = 1 << 0 | 1 << 1 | 1 << 7 | 1 << 11;
-/// Between two probes, ns.
+/// Time between two probes (ns).
 const GAP: u64 = 10_000_000;
-/// Bytes of a probe, without FCS.
+/// Length of a probe (bytes, without FCS).
 const PROBE: usize = 60;
-/// The flow of the probes: above all others.
+/// Flow number of the probes, above all others.
 const SPARSE: u16 = u16::MAX;
-/// Offset of a frame's source port, which is the number of its flow.
+/// Offset of a frame's source port, which is its flow number.
 const FLOW: usize = VNET_HDR + 34;
 /// Offset of a probe's number.
 const NUMBER: usize = VNET_HDR + UDP_HEADERS;
-/// How long probes may still come after the last one was due, ns.
+/// Longest wait for probes after the last one was due (ns).
 const PATIENCE: u64 = 3_000_000_000;
-/// Frames that are received between two looks at the clock.
+/// Frames received between two looks at the clock.
 const BATCH: usize = 64;
 
 /// Arguments of `sparse`.
@@ -65,29 +66,26 @@ pub struct Args {
     seconds: Duration,
 }
 
-/// What was measured.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// One way, from when a probe was due to when it was received, ns.
+    /// One-way time from when a probe was due until it was received.
     p50_ns: u64,
     p99_ns: u64,
     p999_ns: u64,
     worst_ns: u64,
     probes: usize,
-    /// Probes that never came.
     lost: usize,
     /// Probes that found no free descriptor when they were due.
     ring_full: usize,
-    /// Payload that the flows delivered while probes were sent.
+    /// Payload of the flows that arrived while probes were sent.
     goodput_bits_per_second: f64,
-    /// The most payload that a bit of a limit can carry: of full frames, or full segments.
+    /// Largest payload share of a limit's bits: with full frames or full segments.
     payload_share: f64,
-    /// Of the flows' payload; 1 without flows.
+    /// Jain's index of the flows' payload; 1 without flows.
     jain: f64,
 }
 
 impl Report {
-    /// For people.
     pub fn table(&self) -> String {
         let ms = |ns: u64| ns as f64 / 1e6;
         format!(
@@ -106,7 +104,7 @@ impl Report {
     }
 }
 
-/// The probes, by number: when each was due, and how long it took.
+/// The probes by number: when each was due, and its delay.
 #[derive(Debug, Default)]
 struct Probes {
     due: Vec<u64>,
@@ -119,7 +117,7 @@ impl Probes {
         self.took.push(None);
     }
 
-    /// The first arrival counts; a number that was never sent is ignored.
+    /// Records an arrival. Ignores repeated and unknown numbers.
     fn arrived(&mut self, number: u64, now: u64) {
         let at = usize::try_from(number).unwrap_or(usize::MAX);
         if let (Some(due), Some(took @ None)) = (self.due.get(at), self.took.get_mut(at)) {
@@ -135,7 +133,6 @@ impl Probes {
         self.took.iter().filter(|took| took.is_none()).count()
     }
 
-    /// Times of the probes that came, sorted.
     fn sorted(&self) -> Vec<u64> {
         let mut sorted: Vec<u64> = self.took.iter().flatten().copied().collect();
         sorted.sort_unstable();
@@ -143,13 +140,14 @@ impl Probes {
     }
 }
 
-/// The smallest value that at least `share` of the values in `sorted` do not exceed; 0 if `sorted` is empty.
+/// Returns the smallest value of `sorted` that at least `share` of the values do not exceed; 0 without
+/// values.
 fn percentile(sorted: &[u64], share: f64) -> u64 {
     let rank = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied().unwrap_or(0)
 }
 
-/// Flow and payload bytes of a received frame, which begins with its header; `None` if it is not IPv4.
+/// Returns flow and payload length of a received frame with its virtio_net_hdr; `None` if it is not IPv4.
 fn payload_of(frame: &[u8]) -> Option<(u16, usize)> {
     if frame.get(VNET_HDR + 12..VNET_HDR + 14)? != [8, 0] {
         return None;
@@ -171,7 +169,7 @@ struct Run {
 }
 
 impl Run {
-    /// Fills the ring with the flows in turn, except the spare descriptors; receives a batch.
+    /// Fills the ring with the flows in turn, except the spare descriptors, and receives a batch.
     fn turn(&mut self) -> u64 {
         let room = self.most.saturating_sub(self.sender.in_flight(0));
         if !self.frames.is_empty() && room > 0 {
@@ -206,10 +204,8 @@ impl Run {
     }
 }
 
-/// Measures.
-///
 /// # Errors
-/// The contracts lack a vNIC, the switch refuses one, or no probe came.
+/// The contracts lack a vNIC, the switch refuses one, or no probe arrived.
 pub fn run(scene: &Scene, args: &Args) -> Outcome<Report> {
     let (from, to) = (scene.vnic(&args.from)?, scene.vnic(&args.to)?);
     let merged = args.frame == Size::Super;
@@ -242,7 +238,7 @@ pub fn run(scene: &Scene, args: &Args) -> Outcome<Report> {
         if now >= due {
             let number = run.probes.due.len() as u64;
             probe[NUMBER..NUMBER + 8].copy_from_slice(&number.to_be_bytes());
-            // Descriptors completed since then are free again.
+            // Frees descriptors that were completed in the meantime.
             run.sender.in_flight(0);
             if run.sender.send(0, &probe) {
                 run.probes.sent(due);

@@ -8,8 +8,8 @@
 //!  receivers: thread on --sink-cpu      ┘ without --sink-cpu
 //! ```
 //!
-//! The stalling receiver's own losses do not count. Measured are the other pairs, and the time after the stall:
-//! throughput and losses before, during and after it.
+//! Losses of the stalling receiver itself do not count. The measurement covers the other pairs, and the
+//! time after the stall: throughput and losses before, during and after it.
 
 use crate::clock::{self, Taken};
 use crate::frames::Size;
@@ -21,7 +21,7 @@ use serde::Serialize;
 use std::io;
 use std::time::Duration;
 
-/// Time that the switch has after a stall to recover.
+/// Time for the switch to recover after a stall.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Traffic before the first round.
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -59,7 +59,6 @@ pub struct Args {
     round: Duration,
 }
 
-/// What was measured.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pairs: u16,
@@ -74,37 +73,35 @@ pub struct Report {
     during_frames_per_second: f64,
     soon_frames_per_second: f64,
     after_frames_per_second: f64,
-    /// Frames received for each second of CPU time of the switch's workers; 0 if the caller did not name
-    /// the switch's process.
+    /// Frames received per second of CPU time of the switch's workers; 0 if the switch's process is
+    /// unknown.
     frames_per_cpu_second: f64,
-    /// Frames that did not arrive, of those sent before stalls and from 100 ms after them on, %.
+    /// Share of sent frames that did not arrive, before stalls and from 100 ms after them on (%).
     before_lost_percent: f64,
     after_lost_percent: f64,
 }
 
-/// One round.
 #[derive(Debug, Serialize)]
 struct Round {
     before: Part,
-    /// While the first receiver stalls, and in the 100 ms after that.
+    /// During the stall of the first receiver, and in the 100 ms after it.
     during: Part,
     soon: Part,
     after: Part,
-    /// Frames lost in the stall and in the 100 ms after it: those to the receiver that stalls, and the others.
+    /// Frames lost in the stall and in the 100 ms after it: to the stalled receiver, and to the others.
     lost_at_stalled: i64,
     lost_at_others: i64,
-    /// Before the stall: share of the looks at a transmit ring that found more than three quarters of it to be filled
-    /// up, and of those at a receive ring that found as much of it filled. Near 1, the generator is the limit.
+    /// Before the stall: share of looks at a transmit ring that found more than three quarters of it empty,
+    /// and at a receive ring that found as much of it filled. Near 1, the generator is the limit.
     senders_late: f64,
     receivers_late: f64,
-    /// Frames in the whole round for each second that the switch's workers ran.
+    /// Frames in the whole round per second of CPU time of the switch's workers.
     frames_per_cpu_second: f64,
-    /// As in the windows of `forward`; of both threads of the generator.
+    /// As in the windows of `forward`, for both threads of the generator.
     taken_ns: u64,
     switch_taken_ns: u64,
 }
 
-/// A part of a round.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Part {
     sent: u64,
@@ -117,33 +114,33 @@ impl Part {
         self.received as f64 / self.seconds.max(1e-9)
     }
 
-    /// Frames under way at the ends of a part count as one of both.
+    /// A frame under way at the end of a part counts as sent in it, and as received in the next.
     fn lost(self) -> i64 {
         self.sent as i64 - self.received as i64
     }
 }
 
-/// Frames that did not arrive, as a share of the sent ones, %.
+/// Returns the share of sent frames that did not arrive (%).
 fn lost(parts: impl Iterator<Item = Part>) -> f64 {
     let (sent, lost) = parts.fold((0, 0), |sum, part| (sum.0 + part.sent, sum.1 + part.lost()));
     lost as f64 / (sent as f64).max(1.0) * 100.0
 }
 
-/// Of the looks at rings between the first and the last of `counts`, the share that was late.
+/// Returns the share of late looks between the first and the last of `counts`.
 fn late(counts: &[Counts], of: fn(&Count) -> Looks) -> f64 {
     let sum = |at: &Counts| at.guests.iter().map(of).fold((0, 0), |sum, l| (sum.0 + l.count, sum.1 + l.late));
     let (before, after) = (sum(&counts[0]), sum(&counts[counts.len() - 1]));
     (after.1 - before.1) as f64 / (after.0 - before.0).max(1) as f64
 }
 
-/// Sender and receiver of each pair, by their place in the file: blocks of `stride` senders and as many receivers.
+/// Returns sender and receiver of each pair, as positions in the file: blocks of `stride` senders and as
+/// many receivers.
 fn pairs(count: usize, stride: usize) -> Vec<(usize, usize)> {
     let sender = |pair: usize| pair / stride * 2 * stride + pair % stride;
     (0..count).map(|pair| (sender(pair), sender(pair) + stride)).collect()
 }
 
 impl Report {
-    /// For people.
     pub fn table(&self) -> String {
         let mut text = format!(
             "{} pairs, {} bytes, {} rings of {}, a stall of {:.0} ms in each round\n\
@@ -180,16 +177,15 @@ impl Report {
     }
 }
 
-/// Senders and receivers of pairs: pair `n` is the `n`th sender and the `n`th receiver.
+/// The guests: pair `n` is the `n`th sender and the `n`th receiver.
 struct Both {
     senders: Load,
     receivers: Load,
-    /// CPU of the receivers' thread; none where one thread drives both.
+    /// CPU of the receivers' thread; `None` if one thread drives both.
     sink_cpu: Option<usize>,
 }
 
 impl Both {
-    /// All guests, connected; the senders' rings are full.
     fn connect(scene: &Scene, args: &Args) -> Outcome<Self> {
         let pairs = pairs(args.pairs.into(), args.stride.into());
         let vnics = scene.first(pairs.iter().map(|(_, receiver)| receiver + 1).max())?;
@@ -211,8 +207,8 @@ impl Both {
         })
     }
 
-    /// Goes through `phases`; returns the counts of senders and receivers, and for how long the receivers' thread
-    /// was ready to run and did not, ns.
+    /// Goes through `phases`. Returns the counts of senders and receivers, and for how long the receivers'
+    /// thread was ready but did not run (ns).
     fn phases(&mut self, phases: &[Phase]) -> io::Result<(Vec<Counts>, Vec<Counts>, u64)> {
         let Self { senders, receivers, sink_cpu } = self;
         let Some(cpu) = *sink_cpu else {
@@ -232,7 +228,7 @@ impl Both {
         })
     }
 
-    /// The same on this thread.
+    /// Does the same on this thread only.
     fn by_turns(
         senders: &mut Load,
         receivers: &mut Load,
@@ -258,7 +254,6 @@ impl Both {
     }
 }
 
-/// Measures.
 pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     let rest = args.round.saturating_sub(args.stall + SETTLE) / 2;
     if rest < SETTLE {
@@ -307,8 +302,8 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
 }
 
 impl Round {
-    /// From the counts at the begin of a round and at the end of each of its parts, the time `taken` from the
-    /// generator and from the switch, and that for which the switch's workers `ran`, ns.
+    /// Computes a round from the counts at its begin and at the end of each part, the time `taken` from
+    /// generator and switch, and the time that the switch's workers `ran` (ns).
     fn new(sent: &[Counts], received: &[Counts], taken: (u64, u64), ran: u64) -> Self {
         let part = |from: usize, to: usize, pairs: std::ops::Range<usize>| {
             let sum =
@@ -350,7 +345,7 @@ mod tests {
         assert_eq!(part(0, 100).per_second(), 200.0);
     }
 
-    /// Ports go to the workers in turn: port `n` is worker `n % 2`'s.
+    /// The switch assigns ports to the workers in turn: port `n` to worker `n % 2`.
     #[test]
     fn the_stride_says_whose_the_receiver_is() {
         assert_eq!(pairs(3, 1), [(0, 1), (2, 3), (4, 5)], "each on both workers");

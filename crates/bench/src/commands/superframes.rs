@@ -1,13 +1,13 @@
-//! `tidegate-bench superframes`: bytes per second in 64 KB super-frames, against
-//! memcpy between the same buffers.
+//! `tidegate-bench superframes`: bytes per second in 64 KB super-frames, compared with memcpy between the
+//! same buffers.
 //!
 //! ```text
 //!  guest A's frames ──switch──▶ guest B's buffers    one window
 //!  guest A's frames ──memcpy──▶ guest B's buffers    the next, on the switch's CPU
 //! ```
 //!
-//! Both walk the same memory in the same order, beside a core that polls, and no program writes or reads a payload.
-//! The difference is the switch's work besides copying.
+//! Both walk the same memory in the same order beside a polling core, and no program writes or reads a
+//! payload. The difference is the work of the switch besides copying.
 
 use crate::clock;
 use crate::frames::{SEGMENTS, Size, VNET_HDR};
@@ -19,9 +19,8 @@ use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Bytes of the sender's buffers.
 const BUFFER: u32 = 65_536;
-/// memcpy begins when no frame has arrived for this time.
+/// Time without a frame after which memcpy begins.
 const QUIET: Duration = Duration::from_millis(20);
 /// Copies between two looks at the clock.
 const COPIES: usize = 16;
@@ -48,26 +47,24 @@ pub struct Args {
     windows: Windows,
 }
 
-/// What was measured.
 #[derive(Debug, Serialize)]
 pub struct Report {
     from: String,
     to: String,
-    /// Bytes of a frame in memory, and how many segments it stands for.
+    /// Bytes of a frame in memory, and its number of segments.
     frame_bytes: usize,
     segments: usize,
     receive_buffer: u32,
-    /// Bytes of frames that are walked, and as many of buffers.
+    /// Size of the frames that are walked, and of the buffers (bytes).
     walked_bytes: usize,
-    /// Medians.
+    /// Medians over the windows.
     switch_bytes_per_second: f64,
     memcpy_bytes_per_second: f64,
-    /// Median over the windows of each against the memcpy after it.
+    /// Median of the ratios of each window to the memcpy after it.
     ratio: f64,
     windows: Vec<Pair>,
 }
 
-/// One window of each.
 #[derive(Debug, Serialize)]
 struct Pair {
     switch: Window,
@@ -86,7 +83,6 @@ impl Pair {
 }
 
 impl Report {
-    /// For people.
     pub fn table(&self) -> String {
         let mut text = format!(
             "{} bytes a frame, buffers of {}, {} MB walked: {:.2} GB/s, memcpy {:.2} GB/s, ratio {:.3}\n",
@@ -112,7 +108,6 @@ impl Report {
     }
 }
 
-/// Measures.
 pub fn run(scene: &Scene, args: &Args, watch: &Watch, cpu: Option<usize>) -> Outcome<Report> {
     let named = |name: &Option<String>, number: usize| match name {
         Some(name) => scene.vnic(name),
@@ -162,15 +157,15 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch, cpu: Option<usize>) -> Out
     })
 }
 
-/// Runs `what` while the generator's core polls, as it does while the switch copies: two cores may share caches and
-/// execution units.
+/// Runs `what` while the generator's core polls, as it does while the switch copies: two cores may share
+/// caches and execution units.
 fn beside_a_busy_core<T>(cpu: Option<usize>, what: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         if let Some(cpu) = cpu {
             let done = &done;
             scope.spawn(move || {
-                // If it cannot be pinned, it polls all the same.
+                // It polls even if it cannot be pinned.
                 let _ = clock::pin(cpu);
                 while !done.load(Ordering::Relaxed) {}
             });
@@ -181,7 +176,7 @@ fn beside_a_busy_core<T>(cpu: Option<usize>, what: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Copies frames one after the other for `time`; returns bytes and seconds.
+/// Copies frames for `time`. Returns bytes and seconds.
 fn memcpy(load: &Load, time: Duration) -> (u64, f64) {
     let (sender, receiver) = (&load.guests[0], &load.guests[1]);
     let start = clock::now();

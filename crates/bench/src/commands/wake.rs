@@ -1,11 +1,12 @@
-//! Single frames after silence, from guest to guest and back: both sleep until an interrupt wakes them.
+//! Single frames after silence, from guest to guest and back: both guests sleep until an interrupt wakes
+//! them.
 //!
 //! ```text
 //!  a: sleep, frame, kick ─▶ worker wakes up ─▶ call ─▶ b wakes up: the frame back, kick ─▶ ... ─▶ call ─▶ a wakes up
 //! ```
 //!
-//! Beside two taps on a kernel bridge, whose ends are applications as well, this is the same without a network stack
-//! at the ends.
+//! Compares with two taps on a kernel bridge, whose ends are applications too: here the ends have no
+//! network stack.
 
 use crate::clock;
 use crate::frames::{Size, UDP_HEADERS, VNET_HDR};
@@ -18,12 +19,11 @@ use std::time::Duration;
 use tidegate_contract::Mac;
 use tidegate_frontend::front_end::{FrontEnd, Options};
 
-/// Longest wait for an echo.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Round trips before those that count: the switch learns, and all code runs once.
+/// Round trips that do not count: the switch learns, and all code runs once.
 const FIRST: u16 = 5;
 const NAMES: [&str; 2] = ["a", "b"];
-/// Bytes of a frame, without FCS.
+/// Length of a frame (bytes, without FCS).
 const FRAME: usize = 60;
 /// Offset of a frame's number.
 const NUMBER: usize = VNET_HDR + UDP_HEADERS;
@@ -48,17 +48,15 @@ pub struct Args {
     worker_cpu: Option<usize>,
 }
 
-/// The times of the round trips.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Of the frames that came back, sorted, ns.
+    /// Round-trip times of the frames that came back (ns).
     pub trips: Vec<u64>,
-    /// How many did not come back within a second.
     pub lost: usize,
 }
 
 impl Report {
-    /// Half of the round trips, for people.
+    /// Shows half of the round-trip times.
     pub fn table(&self) -> String {
         let mut sorted = self.trips.clone();
         sorted.sort_unstable();
@@ -79,7 +77,7 @@ impl Report {
 /// Starts an agent and a switch, and sends single frames.
 ///
 /// # Errors
-/// They do not come up, or refuse the guests.
+/// Agent or switch do not come up, or refuse the guests.
 pub fn run(args: &Args) -> Outcome<Report> {
     let macs = [Mac([0x52, 0x54, 0, 0x09, 2, 1]), Mac([0x52, 0x54, 0, 0x09, 2, 2])];
     let vnics = [0, 1].map(|guest: usize| (NAMES[guest], macs[guest].0, ""));
@@ -104,7 +102,7 @@ pub fn run(args: &Args) -> Outcome<Report> {
     })
 }
 
-/// Returns each frame's number, until `ended`.
+/// Sends each received number back, until `ended`.
 fn echo(guest: &mut FrontEnd, mut frame: Vec<u8>, ended: &AtomicBool) -> Result<(), String> {
     let mut received = Vec::with_capacity(2048);
     while !ended.load(Ordering::Relaxed) {
@@ -142,7 +140,7 @@ fn ask(guest: &mut FrontEnd, mut frame: Vec<u8>, args: &Args) -> Outcome<Report>
     Ok(report)
 }
 
-/// The number in a frame; other frames, such as announcements, have none.
+/// Returns the number in a frame; other frames, such as announcements, have none.
 fn number(frame: &[u8]) -> Option<u64> {
     let bytes = frame.get(NUMBER..NUMBER + 8)?;
     // 0x0800: IPv4.

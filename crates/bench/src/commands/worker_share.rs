@@ -6,12 +6,12 @@
 //!  one more, which they need        ┘
 //! ```
 //!
-//! A vNIC of weight w beside n hostile ones of weight 1 has a share of w / (w + n) of what it had alone. Ports that feed tiny
-//! buffers need one more port that sends to them: then the share is w / (w + n + 1).
+//! A vNIC of weight w beside n hostile ones of weight 1 has a share of w / (w + n) of what it had alone.
+//! Ports that feed tiny buffers need one more port that sends to them: then the share is w / (w + n + 1).
 //!
-//! The guests of this program touch a frame's bytes once. Alone at full speed these bytes stay in the worker's cache; at
-//! the slower pace beside others, other programs evict them. The cost of a frame alone at that slower pace separates the
-//! two causes: the hostile ports, and the slower pace.
+//! The guests of this program touch a frame's bytes once. Alone at full speed these bytes stay in the
+//! worker's cache; at the slower pace beside others, other programs evict them. The cost of a frame alone
+//! at that slower pace separates the two causes.
 
 use crate::clock;
 use crate::frames::Size;
@@ -29,18 +29,17 @@ use std::time::{Duration, Instant};
 use tidegate_contract::Mac;
 use tidegate_frontend::attack::Attack;
 
-/// Pause between two frames of the voice, ns.
+/// Pause between two voice frames (ns).
 const EVERY: u64 = 200_000;
-/// Honest vNICs, and the hostile ones' own.
+/// Honest vNICs, and the additional port of the hostile ones.
 const HONEST: [&str; 4] = ["bulk", "sink", "voice", "ear"];
 const OTHER: &str = "other";
-/// Bytes of a receive buffer of a port that feeds tiny ones: a header, and little more.
+/// Size of a tiny receive buffer (bytes): a header and little more.
 const TINY: u32 = 64;
-/// Bytes of the frames that fill them.
+/// Length of the frames that fill tiny buffers (bytes).
 const FILLING: usize = tidegate_contract::frame::FRAME as usize;
-/// Entries of the hostile ports' virtqueues.
+/// Virtqueue size of the hostile ports (entries).
 const RING: u16 = 1024;
-/// Traffic before the first window.
 const WARM_UP: Duration = Duration::from_millis(250);
 /// Traffic between two windows of different kinds.
 const SETTLED: Duration = Duration::from_millis(50);
@@ -85,62 +84,59 @@ pub enum Load {
     Kicks,
 }
 
-/// What was measured.
 #[derive(Debug, Serialize)]
 pub struct Report {
     load: Load,
     weight: u16,
     hostile: u16,
-    /// w / (w + n), or w / (w + n + 1) where one more port has to send.
+    /// w / (w + n), or w / (w + n + 1) if one more port has to send.
     share: f64,
     rounds: Vec<Round>,
-    /// Of all windows together.
+    /// Over all windows together.
     alone: Voice,
     beside: Voice,
 }
 
-/// Delays of the voice's frames.
+/// Delays of voice frames.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Voice {
-    /// Of the frames that were under way while no CPU was taken away, us.
+    /// Of the frames under way while no CPU was taken away (us).
     p50_us: f64,
     p99_us: f64,
     p999_us: f64,
-    /// The share of these frames among all.
+    /// Share of these frames among all.
     undisturbed: f64,
-    /// Of all frames, us.
+    /// Of all frames (us).
     p999_of_all_us: f64,
-    /// Frames that did not arrive.
     lost: u64,
 }
 
-/// Alone, beside the hostile ports, and alone at the pace that bulk had beside them.
+/// One round: alone, beside the hostile ports, and alone at the pace that bulk had beside them.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Round {
-    /// Goodput alone, before and after, Mbit/s ...
+    /// Goodput alone, before and after (Mbit/s).
     alone_mbit: f64,
-    /// ... and beside the hostile ports.
+    /// Goodput beside the hostile ports (Mbit/s).
     beside_mbit: f64,
-    /// Goodput beside the hostile ports, as a part of the share of that alone.
+    /// Goodput beside the hostile ports, relative to the share of that alone.
     kept: f64,
-    /// The same of the worker's time.
+    /// Worker time beside the hostile ports, relative to the share of that alone.
     time: f64,
-    /// The voice's p99.9, as a multiple of that alone: of the frames that were under way while no CPU was taken away ...
+    /// p99.9 of voice relative to that alone: of the frames under way while no CPU was taken away.
     p999: f64,
-    /// ... and of all.
+    /// p99.9 of voice relative to that alone: of all frames.
     p999_of_all: f64,
-    /// Time of the worker that a bulk frame took alone, ns ...
+    /// Worker time of a bulk frame alone (ns).
     frame_ns_alone: f64,
-    /// ... alone at the pace that it had beside the hostile ports ...
+    /// Worker time of a bulk frame alone, at the pace beside the hostile ports (ns).
     frame_ns_paced: f64,
-    /// ... and beside them.
+    /// Worker time of a bulk frame beside the hostile ports (ns).
     frame_ns_beside: f64,
-    /// Frames that went between hostile ports a second, or kicks.
+    /// Frames between hostile ports, or kicks, per second.
     hostile_per_second: f64,
 }
 
 impl Report {
-    /// For people.
     pub fn table(&self) -> String {
         let of = |of: fn(&Round) -> f64| -> Vec<f64> { self.rounds.iter().map(of).collect() };
         let spread = |values: &[f64], digits: usize| {
@@ -247,17 +243,15 @@ pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
     })
 }
 
-/// One window, and what the switch counted in it.
 struct Look {
     window: Window,
-    /// Bulk's part of the time that the worker charged.
+    /// Bulk's share of the time that the worker charged.
     time: f64,
-    /// Time of the worker charged to one bulk frame, ns.
+    /// Worker time charged to one bulk frame (ns).
     frame_ns: f64,
 }
 
 impl Voice {
-    /// Of several windows.
     fn of(looks: Vec<Look>) -> Self {
         let mut all = Window::default();
         looks.into_iter().for_each(|look| all.join(look.window));
@@ -273,18 +267,16 @@ impl Voice {
     }
 }
 
-/// A switch, its honest guests, and its hostile ports.
 struct Scene<'a> {
     args: &'a Args,
     host: &'a Host,
     hostile: &'a [String],
-    /// CPUs that the hostile ports keep off.
+    /// CPUs that the hostile ports must not use.
     taken: &'a [usize],
     honest: Neighbours,
 }
 
 impl Scene<'_> {
-    /// The honest guests for a window.
     fn look(&mut self) -> Outcome<Look> {
         let worked = self.host.work()?;
         let window = self.honest.window(self.args.time);
@@ -301,7 +293,8 @@ impl Scene<'_> {
         })
     }
 
-    /// The honest guests for a window beside the hostile ports, and what those did a second.
+    /// Measures the honest guests for a window beside the hostile ports. Returns also the hostile steps per
+    /// second.
     fn beside(&mut self) -> Outcome<(Look, f64)> {
         let (stop, steps) = (AtomicBool::new(false), AtomicU64::new(0));
         let (load, host, hostile, taken) = (self.args.load, self.host, self.hostile, self.taken);
@@ -314,7 +307,7 @@ impl Scene<'_> {
             while steps.load(Ordering::Relaxed) == 0 && !crowd.is_finished() && started.elapsed() < PREPARED {
                 self.honest.measure(SETTLED);
             }
-            // The queues are empty of earlier frames.
+            // The queues become empty of earlier frames.
             self.honest.measure(SETTLED);
             let (start, before) = (Instant::now(), steps.load(Ordering::Relaxed));
             let look = self.look();
@@ -334,12 +327,12 @@ impl Scene<'_> {
 }
 
 impl Load {
-    /// Ports besides the hostile ones that want time of the worker.
+    /// Returns the number of ports besides the hostile ones that want worker time.
     fn accomplices(self) -> u16 {
         u16::from(self == Self::Tiny)
     }
 
-    /// Does harm from the ports called `names` until `stop`, and counts it in `steps`.
+    /// Does harm from the ports `names` until `stop`, and counts it in `steps`.
     fn run(self, host: &Host, names: &[String], stop: &AtomicBool, steps: &AtomicU64) -> Outcome<()> {
         let place = |n: usize, name: &str| vnic(name, Mac(mac(n)), &host.socket(name));
         let first = HONEST.len() + 1;

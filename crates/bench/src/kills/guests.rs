@@ -1,4 +1,4 @@
-//! Two guests that send numbered frames to each other, as fast as their rings take them.
+//! Two guests that send numbered frames to each other as fast as their rings take them.
 
 use super::MACS;
 use crate::clock;
@@ -16,35 +16,32 @@ use tidegate_frontend::front_end::{FrontEnd, FrontEndError, Options, RING_PACKED
 /// Offset of a frame's number.
 const NUMBER: usize = VNET_HDR + UDP_HEADERS;
 
-/// How many frames went through each of the four rings: sent and received by `a`, by `b`.
+/// Frames that passed each of the four rings: sent and received by `a`, by `b`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Completed or received.
+    /// Frames completed or received.
     pub each: [u64; 4],
     /// Rounds over all rings.
     rounds: u64,
 }
 
-/// The final counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct End {
-    /// Frames that the switch gave back as sent.
+    /// Frames that the switch gave back.
     pub sent: u64,
-    /// Different frames that arrived.
+    /// Distinct frames that arrived.
     pub received: u64,
-    /// Frames that arrived again.
     pub duplicated: u64,
-    /// Frames that arrived after a later one.
     pub reordered: u64,
-    /// Buffers the switch has taken and not given back.
+    /// Buffers that the switch has taken and not given back.
     pub leaked: u64,
 }
 
-/// Counts that the guests' thread publishes.
 #[derive(Default)]
 struct Board {
     counts: RwLock<Counts>,
-    /// The longest time between two rounds in which either guest received, ns, since [`Guests::longest_silence`] was called last.
+    /// Longest time between two rounds in which both guests received (ns), since the last call of
+    /// [`Guests::longest_silence`].
     silence: AtomicU64,
 }
 
@@ -53,7 +50,7 @@ enum Order {
     Finish(Duration, Sender<Result<End, FrontEndError>>),
 }
 
-/// Both guests, on a thread of their own.
+/// Both guests, on their own thread.
 pub struct Guests {
     board: Arc<Board>,
     orders: Sender<Order>,
@@ -61,7 +58,7 @@ pub struct Guests {
 }
 
 impl Guests {
-    /// Connects both and begins to send.
+    /// Connects both guests and starts to send.
     ///
     /// # Errors
     /// The switch refuses them.
@@ -84,12 +81,12 @@ impl Guests {
         Ok(Self { board, orders, thread: Some(thread) })
     }
 
-    /// Frames that moved so far.
     pub fn counts(&self) -> Counts {
         *self.board.counts.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Frames that moved so far, after the guests took everything that a former switch left in the rings.
+    /// Returns the frames that moved so far, after the guests took everything that an earlier switch left
+    /// in the rings.
     pub fn settled(&self) -> Counts {
         let rounds = self.counts().rounds;
         loop {
@@ -101,7 +98,7 @@ impl Guests {
         }
     }
 
-    /// The moment at which `done` held of the counts; `None` if it did not within `time`.
+    /// Returns when `done` became true for the counts; `None` if it did not within `time`.
     pub fn wait_for(&self, done: impl Fn(&Counts) -> bool, time: Duration) -> Option<Instant> {
         let end = Instant::now() + time;
         loop {
@@ -116,7 +113,7 @@ impl Guests {
         }
     }
 
-    /// Frames that both guests received per second, over `time`.
+    /// Returns the frames per second that both guests received, over `time`.
     pub fn rate(&self, time: Duration) -> f64 {
         let received = |counts: Counts| counts.each[1] + counts.each[3];
         let (before, began) = (received(self.counts()), Instant::now());
@@ -124,12 +121,12 @@ impl Guests {
         (received(self.counts()) - before) as f64 / began.elapsed().as_secs_f64()
     }
 
-    /// The longest time without a received frame since the last call, ns.
+    /// Returns the longest time in which not both guests received a frame, since the last call (ns).
     pub fn longest_silence(&self) -> u64 {
         self.board.silence.swap(0, Ordering::Relaxed)
     }
 
-    /// Connects both again; returns the number of connections made.
+    /// Reconnects both guests. Returns the number of connections made.
     ///
     /// # Errors
     /// The switch refuses them.
@@ -169,7 +166,6 @@ impl Drop for Guests {
 struct Guest {
     front: FrontEnd,
     template: Vec<u8>,
-    /// The number of the next frame.
     next: u64,
     numbers: Numbers,
 }
@@ -179,7 +175,6 @@ impl Guest {
         Self { front, template, next: 0, numbers: Numbers::default() }
     }
 
-    /// Fills the transmit ring.
     fn send(&mut self) {
         loop {
             self.template[NUMBER..NUMBER + 8].copy_from_slice(&self.next.to_le_bytes());
@@ -191,7 +186,7 @@ impl Guest {
         self.front.flush(0);
     }
 
-    /// Takes all received frames; returns whether there was one.
+    /// Takes all received frames. Returns whether there was one.
     fn receive(&mut self, frame: &mut Vec<u8>) -> bool {
         let mut any = false;
         while self.front.receive_into(0, frame) {
@@ -206,20 +201,18 @@ impl Guest {
         any
     }
 
-    /// Frames the switch gave back.
     fn sent(&mut self) -> u64 {
         self.next - self.front.in_flight(0) as u64
     }
 }
 
-/// The numbers that arrived.
 #[derive(Default)]
 struct Numbers {
     received: u64,
     duplicated: u64,
     reordered: u64,
     highest: u64,
-    /// One bit for each number.
+    /// One bit per number.
     seen: Vec<u64>,
 }
 
@@ -259,7 +252,7 @@ fn work(mut guests: [Guest; 2], board: &Board, orders: &Receiver<Order>) {
         let each = [a.sent(), a.numbers.received, b.sent(), b.numbers.received];
         *board.counts.write().unwrap_or_else(PoisonError::into_inner) = Counts { each, rounds };
         if !all {
-            // Leave the CPU to the worker, on a host with few CPUs.
+            // Leaves the CPU to the worker, on a host with few CPUs.
             std::thread::yield_now();
         }
         match orders.try_recv() {
@@ -280,7 +273,7 @@ fn work(mut guests: [Guest; 2], board: &Board, orders: &Receiver<Order>) {
 fn finish(guests: &mut [Guest; 2], patience: Duration) -> Result<End, FrontEndError> {
     let mut frame = Vec::new();
     let (end, mut last) = (Instant::now() + patience, Instant::now());
-    // The switch gave all frames back, and none has arrived for a while.
+    // Until the switch has given all frames back, and none has arrived for a while.
     while Instant::now() < end {
         let busy = guests.iter_mut().any(|guest| guest.front.in_flight(0) > 0);
         if guests.iter_mut().fold(false, |any, guest| guest.receive(&mut frame) | any) || busy {
@@ -298,7 +291,8 @@ fn finish(guests: &mut [Guest; 2], patience: Duration) -> Result<End, FrontEndEr
         sum.reordered += guest.numbers.reordered;
         sum.leaked += guest.front.in_flight(0) as u64;
         for queue in 0..2 {
-            // The same connection still answers, and the switch gave back every buffer that it took.
+            // Checks that the connection still answers, and that the switch gave back every buffer that it
+            // took.
             let taken = guest.front.stop_queue(queue)?;
             let given = guest.front.ring(queue).base();
             sum.leaked += u64::from(taken != given);

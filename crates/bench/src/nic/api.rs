@@ -1,4 +1,4 @@
-//! The part of the agent's HTTP API that a loop needs: counters, and `tx.max`.
+//! The part of the agent's HTTP API that the loop needs: counters and `tx.max`.
 
 use serde::Deserialize;
 use serde_json::json;
@@ -8,10 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tidegate_contract::Rate;
 
-/// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An agent, by its socket.
 #[derive(Debug)]
 pub struct Api(pub PathBuf);
 
@@ -32,7 +30,8 @@ struct Direction {
 }
 
 impl Api {
-    /// Wire bytes that each of these vNICs has sent since it exists; `None` for a vNIC without counters now.
+    /// Returns the wire bytes that each of these vNICs has sent in all; `None` for a vNIC without counters
+    /// now.
     ///
     /// # Errors
     /// The agent does not answer, or its answer is no list of vNICs.
@@ -54,12 +53,12 @@ impl Api {
         self.ask("PATCH", &format!("/v1/vnics/{name}"), &body).map(drop)
     }
 
-    /// One request; the body of the answer.
+    /// Sends one request. Returns the body of the answer.
     fn ask(&self, method: &str, path: &str, body: &str) -> io::Result<String> {
         let mut stream = UnixStream::connect(&self.0)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         let length = body.len();
-        // HTTP/1.0 answers are not sent in chunks.
+        // HTTP/1.0 answers are not chunked.
         let head = format!("{method} {path} HTTP/1.0\r\nHost: tidegate\r\nContent-Length: {length}\r\n");
         write!(stream, "{head}Content-Type: application/json\r\n\r\n{body}")?;
         let mut answer = String::new();

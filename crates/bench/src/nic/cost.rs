@@ -1,4 +1,5 @@
-//! CPU time of one step of the loop: a third of the functions is idle, a third has what it wants, a third wants more.
+//! CPU time of a step of the loop: a third of the functions is idle, a third has what it wants, and a third
+//! wants more.
 
 use crate::measurement::Outcome;
 use rustix::time::{ClockId, clock_gettime};
@@ -18,7 +19,6 @@ pub struct Args {
     steps: u32,
 }
 
-/// What was measured.
 #[derive(Debug, Serialize)]
 pub struct Report {
     rows: Vec<Row>,
@@ -28,17 +28,16 @@ pub struct Report {
 struct Row {
     functions: u16,
     steps: u32,
-    /// CPU time of a step, microseconds: median and most.
+    /// CPU time of a step: median and largest.
     step_us: f64,
     most_us: f64,
-    /// CPU time by function and second, microseconds, at 100 steps a second.
+    /// CPU time per function and second, at 100 steps a second.
     function_us_per_second_at_100: f64,
-    /// Limits that changed, by step.
+    /// Limits that changed per step.
     changes: f64,
 }
 
 impl Report {
-    /// For people.
     pub fn table(&self) -> String {
         let mut lines = vec![
             "VFs   us a step    most   us per VF and s, at 10/s  at 100/s   limits changed a step".into(),
@@ -63,7 +62,6 @@ fn cpu_time() -> Duration {
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// Measures.
 pub fn run(args: &Args) -> Outcome<Report> {
     let mut rows = Vec::new();
     for &functions in &args.functions {
@@ -105,7 +103,7 @@ fn row(functions: u16, steps: u32) -> Outcome<Row> {
         }
         for (index, standing) in controller.standings().enumerate() {
             let limit = standing.limit.map_or(0, Rate::bits);
-            // Which functions are idle and which want more changes four times a second, for some at a time.
+            // Four times a second each function changes: idle, satisfied, wanting more.
             let wanted = match (index as u32 + step / 25) % 3 {
                 0 => 0,
                 1 => fair * 500_000 + u64::from(step * 7919 % 100) * fair * 1000,

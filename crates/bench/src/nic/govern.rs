@@ -1,5 +1,5 @@
-//! The loop at work on ports of a switch, which stands in for the switch inside a NIC: what the VM sends is counted, and
-//! `tx.max` set, by the agent's API.
+//! The loop on ports of a switch, which replaces the switch in a NIC. Reads what the VM sent, and sets
+//! `tx.max`, by the agent's API.
 
 use super::api::Api;
 use crate::clock;
@@ -38,13 +38,12 @@ fn promise(text: &str) -> Result<(String, Rate), String> {
     Ok((name.to_owned(), rate.parse().map_err(|error| format!("{error}"))?))
 }
 
-/// What the loop did.
 #[derive(Debug, Serialize)]
 pub struct Report {
     turns: usize,
     changes: u64,
     not_set: u64,
-    /// Time from turn to turn, and of reading, and of setting one limit: median and longest, ms.
+    /// Time from turn to turn, of reading, and of setting one limit: median and longest.
     period_ms: Spread,
     read_ms: Spread,
     set_ms: Spread,
@@ -54,9 +53,9 @@ pub struct Report {
 
 #[derive(Debug, Serialize)]
 struct Limits {
-    /// Seconds of CLOCK_MONOTONIC.
+    /// CLOCK_MONOTONIC (s).
     at: f64,
-    /// Mbit/s, in the order of the arguments.
+    /// Limits (Mbit/s), in the order of the arguments.
     mbps: Vec<f64>,
 }
 
@@ -75,7 +74,6 @@ impl Spread {
 }
 
 impl Report {
-    /// For people.
     pub fn table(&self) -> String {
         format!(
             "{} turns, {} limits set, {} not taken; ms, median and most: period {:.1} {:.1}, reading {:.1} {:.1}, \
@@ -97,7 +95,6 @@ fn milliseconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-/// Governs.
 pub fn run(args: &Args) -> Outcome<Report> {
     let api = Api(args.api.clone());
     let names: Vec<String> = args.vnic.iter().map(|(name, _)| name.clone()).collect();
@@ -109,7 +106,7 @@ pub fn run(args: &Args) -> Outcome<Report> {
         segment: Segment::new(1).expect("in range"),
     };
     let members: Vec<Member> = args.vnic.iter().enumerate().map(member).collect();
-    // A switch counts a super-frame when it takes it.
+    // A switch counts a super-frame when it takes the frame.
     let link = LinkTerms { frame: Bytes::new(65_536), ..LinkTerms::new(args.capacity) };
     let mut controller = Controller::new(link, &members, &[])
         .map_err(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
@@ -121,7 +118,7 @@ pub fn run(args: &Args) -> Outcome<Report> {
     while begin.elapsed() < args.seconds {
         let turn = Instant::now();
         let sent = api.sent(&names)?;
-        // The agent read the counters between our question and its answer.
+        // The agent read the counters between our request and its answer.
         let read = turn + turn.elapsed() / 2;
         reads.push(milliseconds(turn));
         let usage: Vec<Option<Usage>> = sent

@@ -1,5 +1,5 @@
-//! What lending an unused minimum costs its owner, and what it gives the others. Simulated: A sends TCP always, B
-//! UDP at its minimum, half of the link, in bursts.
+//! The cost of lending an unused minimum for its owner, and the gain for the others. Simulated: A always
+//! sends TCP; B sends UDP at its minimum, half of the link, in bursts.
 
 use crate::measurement::Outcome;
 use serde::Serialize;
@@ -16,7 +16,6 @@ pub struct Args {
     seconds: Duration,
 }
 
-/// The result.
 #[derive(Debug, Serialize)]
 pub struct Report {
     rows: Vec<Row>,
@@ -24,19 +23,16 @@ pub struct Report {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    /// How long B sends, and then is silent, seconds.
+    /// Duration of B's bursts, and of its pauses (s).
     burst: f64,
     lending: &'static str,
-    /// The loop's period, ms.
     period_ms: u64,
-    /// B's delivered share of its demand, all of which was promised.
+    /// Delivered share of B's demand, all of which was promised.
     b_got: f64,
-    /// The used share of the link.
     used: f64,
 }
 
 impl Report {
-    /// For people.
     pub fn table(&self) -> String {
         let mut lines =
             vec!["burst and pause   minimum   period   B got of its minimum   link used".to_owned()];
@@ -54,7 +50,6 @@ impl Report {
     }
 }
 
-/// Simulates.
 pub fn run(args: &Args) -> Outcome<Report> {
     const CAPACITY: u64 = 800;
     const START: Duration = Duration::from_secs(2);

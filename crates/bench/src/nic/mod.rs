@@ -1,8 +1,8 @@
 //! The traffic-engineering loop of `tidegate-place-nic`, without a NIC.
 //!
 //! - [`original`]: the figure of the project's first source, simulated
-//! - [`govern`]: the loop on a switch's ports, by [`api`]: a switch stands in for the NIC's own
-//! - [`lending`]: minima that are lent beside minima that are reserved, simulated
+//! - [`govern`]: the loop on a switch's ports, by [`api`]; the switch replaces the NIC's own
+//! - [`lending`]: lent and reserved minima, simulated
 //! - [`cost`]: CPU time of a step
 
 mod api;

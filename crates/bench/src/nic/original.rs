@@ -1,5 +1,5 @@
-//! A link of 800 Mbit/s: A sends TCP, B joins after a third of the time with UDP and asks for everything. Simulated:
-//! without limits, with a limit that the host set for B, and with the loop and a minimum for both.
+//! A link of 800 Mbit/s: A sends TCP; after a third of the time B joins with UDP and wants everything.
+//! Simulated without limits, with a fixed limit for B, and with the loop and a minimum for both.
 
 use crate::measurement::Outcome;
 use serde::Serialize;
@@ -28,12 +28,11 @@ pub struct Args {
     rtt: u64,
 }
 
-/// The result.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Length of a bucket, seconds.
+    /// Length of a bucket (s).
     bucket: f64,
-    /// When B joined, seconds.
+    /// When B joined (s).
     joined: f64,
     cases: Vec<Case>,
 }
@@ -41,15 +40,14 @@ pub struct Report {
 #[derive(Debug, Serialize)]
 struct Case {
     name: &'static str,
-    /// Mbit/s of A and of B, by bucket.
+    /// Rates of A and B (Mbit/s), by bucket.
     delivered: Vec<[f64; 2]>,
-    /// Limits that the loop set, and in how many steps.
+    /// Limits that the loop set, and its steps.
     changes: usize,
     steps: usize,
 }
 
 impl Report {
-    /// For people.
     pub fn table(&self) -> String {
         let mut lines =
             vec!["Mbit/s, median      A before  B before   A after   B after   A worst".to_owned()];
@@ -72,7 +70,6 @@ fn median(buckets: &[[f64; 2]], who: usize) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Simulates.
 pub fn run(args: &Args) -> Outcome<Report> {
     let joined = Duration::from_secs_f64((args.seconds.as_secs_f64() / 3.0).round());
     let rtt = Duration::from_millis(args.rtt);
@@ -94,7 +91,7 @@ pub fn run(args: &Args) -> Outcome<Report> {
     };
     let scenario = |control| Scenario {
         link: LinkTerms::new(args.capacity),
-        // The link of the source was 1 Gbit/s that carried 800.
+        // The link of the source was 1 Gbit/s that carried 800 Mbit/s.
         speed: Rate::from_bits(args.capacity.bits() / 4 * 5).unwrap_or(Rate::MAX),
         buffer: Bytes::new(args.capacity.bits() / 8 / 100),
         members: vec![(member(0), tcp.clone()), (member(1), udp.clone())],

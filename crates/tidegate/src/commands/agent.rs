@@ -5,7 +5,6 @@ use crate::exit::Failure;
 use std::path::PathBuf;
 use tidegate::places::{self, KeepOff};
 
-/// The API socket, unless another is given.
 pub const API: &str = "/run/tidegate/api.sock";
 
 /// Arguments of `agent`. The API socket it listens on is the global `--api`.
@@ -67,7 +66,6 @@ fn mode(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| "expected an octal number up to 777".into())
 }
 
-/// Runs the agent until it is told to stop.
 pub fn run(args: Args, api: PathBuf) -> Result<(), Failure> {
     let own_cpus = KeepOff {
         softirqs: matches!(args.own_cpus, OwnCpus::All | OwnCpus::Softirqs),

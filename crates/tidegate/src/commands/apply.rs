@@ -19,7 +19,6 @@ pub struct Args {
     how: How,
 }
 
-/// Puts the contracts of a file in force, all or none.
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
     let (path, text) = args.source.read("/v1/apply", args.how)?;
     let answer: Value = client.post_toml(&path, &text).await?;

@@ -26,7 +26,7 @@ pub struct Args {
     count: Option<u64>,
 }
 
-/// Records until the count is reached, Ctrl-C, the reader goes, or the vNIC does.
+/// Records until the count is reached, Ctrl-C is pressed, the reader goes away or the vNIC is removed.
 pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
     let to_stdout = args.write == Path::new("-");
     if to_stdout && io::stdout().is_terminal() {
@@ -36,7 +36,7 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
         ));
     }
     let path = format!("/v1/vnics/{}/capture?snaplen={}", encode(&args.name), args.snaplen);
-    // Asked first: a name that is not there leaves no empty file behind.
+    // The request comes first, so that an unknown name leaves no empty file behind.
     let body = client.stream(&path).await?;
     let mut out: Box<dyn Write> = if to_stdout {
         Box::new(io::stdout().lock())
@@ -48,7 +48,7 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
     };
     let frames = tokio::select! {
         frames = copy(body, &mut out, args.count.unwrap_or(u64::MAX)) => frames?,
-        // What was written so far ends with a whole block: it is a valid file.
+        // The output so far ends with a whole block: it is a valid file.
         _ = tokio::signal::ctrl_c() => return Ok(()),
     };
     if !to_stdout {
@@ -58,8 +58,8 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes whole blocks until `most` frames are written, the stream ends or the
-/// reader is gone; the number of frames.
+/// Writes whole blocks until `most` frames are written, the stream ends or the reader goes away. Returns
+/// the number of frames.
 async fn copy<B>(mut body: B, out: &mut impl Write, most: u64) -> Result<u64, Failure>
 where
     B: hyper::body::Body<Data = hyper::body::Bytes> + Unpin,

@@ -11,7 +11,6 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Prints the script for `command`, the definition of the whole command line.
 pub fn run(args: Args, command: clap::Command) -> Result<(), Failure> {
     exit::print(&script(args.shell, command))
 }

@@ -31,14 +31,12 @@ pub struct TenantArgs {
     role: tenant::Role,
 }
 
-/// Runs the demo.
 pub fn run(args: Args, json: bool) -> Result<(), Failure> {
     let span = Duration::from_secs(args.seconds);
     let (place, serve, realtime, runs) = (args.place, args.serve, !args.no_realtime, args.runs);
     demo::run(demo::Options { place, json, serve, span, realtime, runs })
 }
 
-/// Runs a tenant.
 pub fn run_tenant(args: TenantArgs) -> Result<(), Failure> {
     tenant::run(args.role).map_err(Failure::failed)
 }

@@ -1,21 +1,22 @@
-//! How long a frame of a vNIC occupies its worker, stage by stage.
+//! Worker time per frame of a vNIC, by stage.
 
 use serde::Serialize;
 use tidegate_evidence::{VnicStats, Work, total};
 
-/// Time of a worker, in ns a frame; absent where there were no frames.
+/// Worker time per frame (ns); absent without frames.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FrameTimes {
-    /// To take one that it sent or that was dropped, and to deliver it where it was not queued.
+    /// Time to take a frame that the vNIC sent, delivered or dropped, including delivery if it was not
+    /// queued.
     pub take: Option<f64>,
-    /// To deliver one that was queued.
+    /// Time to deliver a queued frame.
     pub deliver: Option<f64>,
-    /// What small buffers of its own took more for one that it received.
+    /// Additional time per received frame because of the vNIC's own small buffers.
     pub buffers: Option<f64>,
 }
 
 impl FrameTimes {
-    /// Of what was counted between two looks.
+    /// Computes the times from the counters of two looks; `None` if the vNIC has no worker.
     pub fn between(then: &VnicStats, now: &VnicStats) -> Option<Self> {
         let (none, work) = (Work::default(), now.work.as_ref()?);
         let before = then.work.as_ref().unwrap_or(&none);

@@ -1,4 +1,4 @@
-//! One file per command. A command returns its failure; `main` makes the exit code of it.
+//! One file per command. A command returns its failure; `main` turns it into the exit code.
 
 pub mod agent;
 pub mod apply;

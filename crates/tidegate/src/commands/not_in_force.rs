@@ -1,11 +1,12 @@
-//! Contracts that were accepted and are not in force: how `apply`, `plan` and `vnic set` tell them, and end.
+//! Accepted contracts that are not in force: the output and exit codes of `apply`, `plan` and `vnic set`.
 
 use crate::exit::{Code, Failure};
 use crate::format::names;
 use std::collections::BTreeMap;
 use tidegate_agent::views::{NotInForce, State, VnicChange};
 
-/// What is not in force, one line for all vNICs of the same reason, such as `a, b are pending: no switch at ...`.
+/// Describes the contracts that are not in force, in one line per reason, such as `a, b are pending: no
+/// switch at ...`.
 pub fn lines(changes: &[VnicChange]) -> Vec<String> {
     let mut by_reason = BTreeMap::<(bool, &str), Vec<String>>::new();
     for (change, NotInForce { state, reason, .. }) in all(changes) {
@@ -22,7 +23,7 @@ pub fn lines(changes: &[VnicChange]) -> Vec<String> {
     by_reason.into_iter().map(line).collect()
 }
 
-/// The answer where nothing changes.
+/// Describes a request that changes nothing.
 pub fn nothing_to_change(lines: &[String]) -> String {
     match lines {
         [] => "Nothing to change: all of it is in force.\n".into(),
@@ -31,12 +32,13 @@ pub fn nothing_to_change(lines: &[String]) -> String {
     }
 }
 
-/// What stands below the changes that were made.
+/// Returns the lines to print below the changes that were made.
 pub fn beside(lines: &[String]) -> String {
     lines.iter().map(|line| format!("not in force: {line}\n")).collect()
 }
 
-/// How the command ends; standard output has the reasons. What waits for a link or a VF comes into force by itself.
+/// Returns the exit code, without a message: standard output has the reasons. A contract that waits for a
+/// link or a VF is no failure: it comes into force by itself.
 pub fn ended(changes: &[VnicChange]) -> Result<(), Failure> {
     let code = if all(changes).any(|(_, why)| why.place_away) {
         Code::Unreachable

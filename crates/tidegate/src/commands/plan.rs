@@ -1,4 +1,4 @@
-//! `tidegate plan -f FILE`, and how changes are shown.
+//! `tidegate plan -f FILE`, and the text of changes.
 
 use crate::client::{Client, shown};
 use crate::commands::not_in_force;
@@ -19,7 +19,6 @@ pub struct Args {
     how: How,
 }
 
-/// Shows what `apply` would change; changes nothing.
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
     let (path, toml) = args.source.read("/v1/plan", args.how)?;
     let answer: Value = client.post_toml(&path, &toml).await?;
@@ -36,7 +35,6 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
     Err(Failure { code: Code::Refused, message })
 }
 
-/// What changes, or has changed.
 pub fn text(plan: &PlanView) -> String {
     let changed =
         plan.vnics.iter().filter(|v| v.action != ChangeAction::None).count() + plan.host.len().min(1);
@@ -68,7 +66,7 @@ pub fn text(plan: &PlanView) -> String {
     out
 }
 
-/// What happens to one vNIC; nothing where nothing happens.
+/// Describes the change of one vNIC; empty if there is none.
 pub fn vnic(change: &VnicChange) -> String {
     let action = match change.action {
         ChangeAction::Create => "create",

@@ -1,4 +1,4 @@
-//! API answers that tests of the texts share.
+//! API answers for the tests of several texts.
 
 use serde_json::{Value, json};
 use tidegate_agent::views::{OwnWait, State, VnicView, WhyView};
@@ -48,7 +48,7 @@ pub fn voice() -> VnicView {
     )
 }
 
-/// The same, whose guest has lowered its limit.
+/// `voice`, whose guest has lowered its limit.
 pub fn lowered() -> VnicView {
     let mut view = voice();
     view.contract.as_mut().unwrap().guest = Some("/run/vm/voice.limit".into());
@@ -57,7 +57,7 @@ pub fn lowered() -> VnicView {
     view
 }
 
-/// A vNIC that sends more than its limit, in the last 10 s.
+/// A vNIC that sent more than its limit in the last 10 s.
 pub fn waiting() -> VnicView {
     view(
         r#"
@@ -116,7 +116,7 @@ pub fn why_waiting() -> WhyView {
     why
 }
 
-/// A vNIC without promises, to which no front end is connected.
+/// A vNIC without promises and without a front end.
 pub fn idle() -> VnicView {
     view(
         r#"
@@ -141,7 +141,7 @@ pub fn suspended() -> VnicView {
     view
 }
 
-/// A vNIC that a refused file would have: one that can be read, and one that cannot.
+/// Two vNICs of a refused file: one with a readable contract, one without.
 pub fn refused() -> [VnicView; 2] {
     let by =
         |line| json!({"file": "/etc/tidegate/cam.toml", "line": line, "reason": "egress sink refuses cam"});
@@ -157,7 +157,7 @@ pub fn refused() -> [VnicView; 2] {
     [refused(idle(), 4), refused(unreadable, 9)]
 }
 
-/// A vNIC of the kernel's of which little is counted.
+/// A vNIC of the kernel place, with few counters.
 pub fn unknown() -> VnicView {
     let mut view = view(
         r#"

@@ -11,7 +11,6 @@ use tidegate_evidence::{Connection, SharedStatus};
 use tidegate_evidence::{Delay, VnicStats, total};
 use tidegate_evidence::{Quantity, Unknown};
 
-/// Everything about one vNIC.
 pub fn text(view: &VnicView) -> String {
     let mut out = format!("{}\n", view.name);
     for (key, value) in facts(view) {
@@ -39,7 +38,7 @@ pub fn text(view: &VnicView) -> String {
     out
 }
 
-/// Every figure with its source, one in a line.
+/// Lists every figure with its source, one per line.
 pub fn statistics(view: &VnicView) -> String {
     if view.figures.is_empty() {
         return format!("{}: nothing is counted: the place that keeps it does not know it.\n", view.name);
@@ -52,7 +51,7 @@ pub fn statistics(view: &VnicView) -> String {
     table.render()
 }
 
-/// How a vNIC is, in a word or two: its connection, or what is wrong.
+/// Returns the condition of a vNIC in a word or two: its connection, or what is wrong.
 pub fn condition(view: &VnicView) -> String {
     let condition = match view.state {
         State::InForce => connection(view.connection).to_owned(),
@@ -66,17 +65,14 @@ pub fn condition(view: &VnicView) -> String {
     }
 }
 
-/// The deadline of its contract.
 pub fn deadline(view: &VnicView) -> Option<Nanos> {
     view.contract.as_ref()?.deadline
 }
 
-/// The limit of its contract on what it sends.
 pub fn tx_max(view: &VnicView) -> Option<Rate> {
     view.contract.as_ref()?.tx.max
 }
 
-/// How a vNIC is connected, in a word.
 pub fn connection(connection: Option<Connection>) -> &'static str {
     match connection {
         Some(Connection::Up) => "up",
@@ -87,12 +83,11 @@ pub fn connection(connection: Option<Connection>) -> &'static str {
     }
 }
 
-/// The guest's own limit, where it is the one that counts.
+/// Returns the guest's own limit if it is lower than `tx.max`.
 pub fn soft(view: &VnicView) -> Option<Rate> {
     view.soft.filter(|soft| tx_max(view).is_none_or(|hard| *soft < hard))
 }
 
-/// Where a vNIC is attached, in one line.
 pub fn attachment(attach: &Attach) -> String {
     match attach {
         Attach::VhostUser { path, mode: SocketMode::Server, .. } => {
@@ -118,18 +113,18 @@ fn facts(view: &VnicView) -> Vec<(&'static str, String)> {
     let reason = view.reason.clone().filter(|_| view.state != State::Refused);
     let said = [("reason", reason), ("refused", refused)];
     let said = said.into_iter().filter_map(|(key, value)| Some((key, hanging(&value?))));
-    // Below what it says of the contract as a whole.
+    // The reason and the refusal stand below the facts about the contract as a whole.
     let below = facts.iter().position(|(key, _)| *key == "mac").unwrap_or(facts.len());
     facts.splice(below..below, said);
     facts
 }
 
-/// Further lines below the first.
+/// Indents all lines after the first.
 fn hanging(text: &str) -> String {
     text.lines().collect::<Vec<_>>().join(&format!("\n{:14}", ""))
 }
 
-/// What stands in the contract; what is known of one that cannot be read.
+/// Lists the contract's terms; if the contract is unreadable, its state and owner.
 fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
     let state = match view.state {
         State::InForce => "in force",
@@ -206,7 +201,6 @@ fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// How its frames wait for its limits.
 fn queueing(queueing: Queueing) -> String {
     match queueing {
         Queueing::Fifo => "fifo".into(),
@@ -293,19 +287,18 @@ fn counters(view: &VnicView, stats: &VnicStats, unknown: &Unknown) -> String {
     out
 }
 
-/// Whether the delay of what it sent is its wait for its own limit: the kernel place measures both as one.
+/// Returns whether the delay is the wait for the vNIC's own limit: the kernel place measures both as one.
 pub fn is_the_wait(stats: &VnicStats) -> bool {
     stats.tokens_tx.as_ref() == Some(&stats.delay)
 }
 
-/// How long most took.
 fn quantiles(delay: &Delay) -> String {
     let Delay { p50, p99, p999, max, .. } = *delay;
     let [p50, p99, p999, max] = [p50, p99, p999, max].map(duration);
     format!("p50 {p50}, p99 {p99}, p99.9 {p999}, max {max}")
 }
 
-/// A deadline that is not promised: why, and what would be.
+/// Describes a deadline that is not promised: why, and the bound that it would have.
 fn suspended(view: &VnicView, promise: &Promise, why: &str) -> String {
     let missed = missed(view);
     let mut out = format!("deadline towards {}: not promised right now\n", promise.egress);
@@ -320,7 +313,7 @@ fn suspended(view: &VnicView, promise: &Promise, why: &str) -> String {
     out
 }
 
-/// How many frames missed a deadline: for certain, and possibly.
+/// Returns how many frames missed a deadline, certainly and possibly.
 fn missed(view: &VnicView) -> String {
     let Some(stats) = &view.stats else { return plural(0, "frame") };
     let certain = plural(total(stats.misses.values().copied()), "frame");
@@ -334,7 +327,7 @@ fn missed(view: &VnicView) -> String {
     }
 }
 
-/// The bound at one egress, the worst delay seen, and how both came about.
+/// Describes the bound at one egress and its derivation, and the worst delay seen.
 fn derivation(view: &VnicView, promise: &Promise) -> String {
     let (egress, of) = (&promise.egress, &promise.derivation);
     let deadline = Nanos::new(promise.deadline_ns);
@@ -358,7 +351,7 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
             }
         }
     };
-    // A window has what was missed in it, and no worst of its own.
+    // A window has its own misses, but no worst delay of its own.
     let since = if view.window.is_some() { " (since the deadline was set)" } else { "" };
     let worst = worst + since;
     let facts = [

@@ -27,7 +27,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The API path `route` with where the text came from, and the text.
+    /// Returns the API path `route` with the origin of the text, and the text.
     pub fn read(&self, route: &str, how: How) -> Result<(String, String), Failure> {
         let failed = |e: std::io::Error| Failure::failed(format!("cannot read {}: {e}", path(&self.file)));
         let (origin, text) = if self.file == Path::new("-") {

@@ -11,7 +11,7 @@ use tidegate_agent::views::{Attention, AttentionKind, HostLatency, StatusView};
 use tidegate_evidence::OwnCpus;
 use tidegate_visible::visible;
 
-/// Things of one kind that are shown; `--json` has all.
+/// Most items of one kind that the text shows; `--json` has all.
 const SHOWN: usize = 10;
 
 /// Arguments of `status`.
@@ -21,18 +21,18 @@ const SHOWN: usize = 10;
 )]
 pub struct Args {}
 
-/// Prints the status; fails where something needs a person.
+/// Prints the status. Fails if something needs a person.
 pub async fn run(client: &Client, Args {}: Args, json: bool) -> Result<(), Failure> {
     match look(client, json).await {
         Ok(0) => Ok(()),
         Ok(_) => Err(Failure { code: Code::Failed, message: String::new() }),
-        // 1 says that the agent answered: an error has another code.
+        // Exit code 1 means that the agent answered, so an error needs another code.
         Err(failure) if failure.code == Code::Failed => Err(Failure { code: Code::Unreachable, ..failure }),
         Err(failure) => Err(failure),
     }
 }
 
-/// Prints the status; how many things need a person.
+/// Prints the status. Returns how many items need a person.
 async fn look(client: &Client, json: bool) -> Result<usize, Failure> {
     let answer: Value = match client.get("/v1/status").await {
         Ok(answer) => answer,
@@ -51,7 +51,8 @@ async fn look(client: &Client, json: bool) -> Result<usize, Failure> {
     Ok(status.attention.len())
 }
 
-/// The answer, to be shown: what it says of a file is errors and, in a line of its own, what is in force instead.
+/// Makes the answer safe to show. The text about a refused file is errors that quote the file, and a last
+/// line that says what is in force instead.
 fn shown(answer: Value) -> Result<StatusView, Failure> {
     let exact: StatusView = serde_json::from_value(answer.clone()).map_err(Failure::failed)?;
     let mut status: StatusView = client::shown(answer, "GET /v1/status")?;
@@ -64,7 +65,8 @@ fn shown(answer: Value) -> Result<StatusView, Failure> {
     Ok(status)
 }
 
-/// Without the agent nothing is known of the rest: said in the same form, with the exit code of every other command.
+/// Reports in the same form that the agent is unreachable, and returns the failure with the exit code that
+/// every command uses for it.
 fn away(client: &Client, error: ClientError, json: bool) -> Result<Failure, Failure> {
     let failure = Failure::from(error);
     let attention = Attention {
@@ -91,7 +93,7 @@ fn needs(n: usize) -> String {
     }
 }
 
-/// What needs a person, with what to run next; then the figures.
+/// Lists what needs a person, with the next command, and then the figures.
 fn text(status: &StatusView) -> String {
     let mut out = match status.attention.len() {
         0 => "All is well: nothing needs a person.\n\n".to_owned(),
@@ -107,7 +109,7 @@ fn text(status: &StatusView) -> String {
     out + &figures(status)
 }
 
-/// One thing: what and whom it is about, why, and the command to run next.
+/// Describes one item: the subject, the reason, and the next command.
 fn thing(attention: &Attention) -> String {
     let mut out = title(attention.kind).to_owned();
     if !attention.about.is_empty() {
@@ -177,7 +179,6 @@ fn figures(status: &StatusView) -> String {
     ]);
     let mut table = Table::new(&[("", Align::Left), ("", Align::Left)]);
     rows.into_iter().for_each(|(name, value)| table.row([name.to_owned(), value]));
-    // Without the line of headings.
     table.render().lines().skip(1).map(|line| format!("{line}\n")).collect()
 }
 
@@ -190,7 +191,7 @@ fn place(place: &PlaceView) -> String {
     }
 }
 
-/// The workers' CPUs, where any are their own, and what is not kept off them.
+/// Describes the workers' own CPUs, and what is not kept off them; `None` if there is nothing to say.
 fn own(own: &OwnCpus) -> Option<String> {
     let OwnCpus { cpus, queues, steered, awake, missing } = own;
     let list = |cpus: &[usize]| cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
@@ -209,8 +210,8 @@ fn own(own: &OwnCpus) -> Option<String> {
     Some(text)
 }
 
-/// Whether the workers kept the host's budget. All counts are those of the present switch: what is recent may be of the one
-/// before it, and is told only where it needs a person.
+/// Describes how well the workers kept the host budget. All counts are those of the present switch; recent
+/// ones may be of its predecessor, so they appear only where they need a person.
 fn kept(latency: &HostLatency) -> String {
     let budget = duration(latency.budget_ns);
     match latency.loops {

@@ -58,7 +58,6 @@ enum Placement {
     Fixed,
 }
 
-/// The value of `--cpus`.
 fn which_cpus(text: &str) -> Result<Cpus, String> {
     match text {
         "auto" => Ok(Cpus::Auto),
@@ -67,10 +66,10 @@ fn which_cpus(text: &str) -> Result<Cpus, String> {
     }
 }
 
-/// How long a switch may take to have the place of another one.
+/// How long a new switch may take to replace the running one.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Each CPU is for one worker: the switch would not use one without, and would not say so.
+/// Refuses a list of more CPUs than workers: the switch would ignore the surplus CPUs silently.
 fn enough_workers(workers: u16, cpus: &Cpus) -> Result<(), Failure> {
     match cpus {
         Cpus::List(cpus) if cpus.len() > usize::from(workers) => Err(Failure::usage(format!(
@@ -82,7 +81,6 @@ fn enough_workers(workers: u16, cpus: &Cpus) -> Result<(), Failure> {
     }
 }
 
-/// Runs the switch until it is told to stop.
 pub fn run(args: Args) -> Result<(), Failure> {
     enough_workers(args.workers, &args.cpus)?;
     if args.detach {
@@ -99,12 +97,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
         guest_memory: args.guest_memory << 30,
         fixed: args.placement == Placement::Fixed,
     };
-    // It gives up rights that threads would keep.
+    // Threads would keep the rights that the switch gives up.
     tidegate_log::hold();
     tidegate_switch::run(options).map_err(Failure::failed)
 }
 
-/// Runs this very command line, without `--detach`, and waits until that switch answers at `socket`.
+/// Starts this command line without `--detach`, and waits until the new switch answers at `socket`.
 fn detach(socket: &Path) -> Result<(), Failure> {
     let fail = |error: std::io::Error| Failure::failed(format!("cannot start the switch: {error}"));
     let program = std::env::current_exe().map_err(fail)?;
@@ -120,7 +118,7 @@ fn detach(socket: &Path) -> Result<(), Failure> {
             )));
         }
         if Instant::now() > end {
-            // The new process has not got it, and must not get it later, when this one no longer expects that.
+            // The new process must not take over later, when the caller no longer expects it.
             let _ = child.kill();
             let _ = child.wait();
             return Err(Failure::failed(format!("it did not answer within {} s", PATIENCE.as_secs())));

@@ -45,12 +45,11 @@ pub enum Command {
     },
 }
 
-/// A key of a contract and its new value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValue {
-    /// Dotted, such as `tx.max`.
+    /// Dotted key, such as `tx.max`.
     pub key: String,
-    /// As in TOML, without quotes.
+    /// Value as in TOML, without quotes.
     pub value: String,
 }
 
@@ -67,7 +66,6 @@ impl FromStr for KeyValue {
     }
 }
 
-/// Runs one of them.
 pub async fn run(client: &Client, command: Command, json: bool) -> Result<(), Failure> {
     match command {
         Command::Ls => list(client, json).await,
@@ -86,18 +84,17 @@ async fn list(client: &Client, json: bool) -> Result<(), Failure> {
     exit::print(&(overview(&vnics) + &refusals(&host.files) + &notes(&host.problems)))
 }
 
-/// What is wrong on the host as a whole.
 fn notes(problems: &[String]) -> String {
     problems.iter().map(|problem| format!("Note: {problem}\n")).collect()
 }
 
-/// Why files are refused, and whom that concerns.
+/// Lists the refused files with the reasons, and the vNICs that each concerns.
 fn refusals(files: &[FileView]) -> String {
     let refused = files.iter().filter_map(|file| Some((file, file.error.as_ref()?)));
     let text = refused.map(|(file, error)| {
         let place = file.line.map_or_else(|| file.path.clone(), |line| format!("{}:{line}", file.path));
         let first = error.lines().next().unwrap_or_default();
-        // An error in the text says itself where it is.
+        // An error in the text begins with its place.
         let said = if first.starts_with(&place) { first.to_owned() } else { format!("{place}: {first}") };
         let whom = if file.refused.is_empty() { &file.vnics } else { &file.refused };
         format!("Refused: {said}\n  concerns: {}; tidegate status says what to do\n", whom.join(", "))
@@ -147,7 +144,6 @@ fn overview(vnics: &[VnicView]) -> String {
     table.render()
 }
 
-/// What the guest asks for, beside `tx.max`.
 fn asked(view: &VnicView) -> String {
     show::soft(view).map_or_else(String::new, |soft| format!(" (guest: {soft})"))
 }

@@ -17,12 +17,11 @@ use tidegate_evidence::Connection;
 use tidegate_evidence::Quantity;
 use tidegate_evidence::{Delay, VnicStats, total};
 
-/// A delay, ns, of which it matters whether it may have been much less.
+/// Least delay (ns) for which the text mentions that it may have been much less.
 const LONG: u64 = 1_000_000;
-/// Misses shown.
 const MISSES: usize = 10;
 
-/// Of the frames in the row before: those that a flow without others sent.
+/// Label of the row for frames of a flow that had none before them.
 const SPARSE: &str = "  with none of their flow before them";
 
 /// Arguments of `why`.
@@ -34,7 +33,6 @@ pub struct Args {
     window: Window,
 }
 
-/// Prints the account.
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
     let path = format!("/v1/vnics/{}", encode(&args.name));
     let (vnic, path) = (args.window.of(&path), args.window.of(&(path + "/why")));
@@ -46,8 +44,8 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
     exit::print(&text(&view, &client.get_shown(&path).await?, now))
 }
 
-/// The account; `now` in nanoseconds since the epoch. Figures are those of `why`, what they
-/// are measured against stands in `view`.
+/// Composes the account; `now` in nanoseconds since the epoch. Figures come from `why`, and the values to
+/// compare them with from `view`.
 fn text(view: &VnicView, why: &WhyView, now: u64) -> String {
     if view.state == State::Refused {
         return condition(view);
@@ -75,14 +73,13 @@ fn counts(view: &VnicView, what: Quantity) -> bool {
     !view.unknown.contains_key(&what)
 }
 
-/// What its place does not count, and why. A super-frame more or less explains nothing.
+/// Lists what the place does not count, and why. Super-frames are left out: they explain nothing.
 fn unknown(view: &VnicView) -> String {
     let unknown = view.unknown.iter().filter(|(what, _)| **what != Quantity::SuperFrames);
     let lines: Vec<String> = unknown.map(|(what, why)| format!("  {}: {why}\n", what.label())).collect();
     if lines.is_empty() { String::new() } else { format!("Not counted here:\n{}", lines.concat()) }
 }
 
-/// Whether it is connected, and its contract kept.
 fn condition(view: &VnicView) -> String {
     let name = &view.name;
     if let (State::Refused, Some(by)) = (view.state, &view.refused) {
@@ -112,7 +109,6 @@ fn condition(view: &VnicView) -> String {
     out
 }
 
-/// Whether it waits for its own limit.
 fn throttling(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     if !counts(view, Quantity::Throttled) {
         return String::new();
@@ -141,12 +137,13 @@ fn throttling(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     }
 }
 
-/// When what is told happened: at the end of a sentence, and at its beginning.
+/// Names the time of the figures: for the end of a sentence, and for its beginning.
 fn when(view: &VnicView) -> (&'static str, &'static str) {
     if view.window.is_some() { (" in that time", "In that time") } else { ("", "In all") }
 }
 
-/// Where its frames waited, where it has a limit of its own that was counted: the wait for that, beside the rest of the way.
+/// Shows where frames waited, for vNICs with counted limits of their own: at the limit, and on the rest of
+/// the way.
 fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     if [&why.tx_wait, &why.rx_wait].into_iter().flatten().all(|wait| wait.waited.count == 0) {
         return String::new();
@@ -183,7 +180,7 @@ fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     }
     let longest = |wait: &Option<OwnWait>| wait.as_ref().map_or(0, |wait| wait.waited.p99);
     let [tx, rx] = [&why.tx_wait, &why.rx_wait].map(longest);
-    // What is a tenth of the other is not worth a word.
+    // A wait below a tenth of the other is not mentioned.
     let sends = tx > 0 && (is_the_wait || tx > stats.delay.p99) && tx >= rx / 10;
     let receives = rx > 0 && rx >= tx / 10;
     let verdict = match (sends, receives) {
@@ -207,7 +204,6 @@ fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     format!("\nWhere its frames waited:\n{}{verdict}{apart}", indented(&table.render()))
 }
 
-/// How long its frames took.
 fn delays(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     let delay = &stats.delay;
     let is_told = delay.count > 0 && (why.tx_wait.is_some() || why.rx_wait.is_some());
@@ -230,8 +226,8 @@ fn delays(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     )
 }
 
-/// That the delay may have been much less, where it was long: a tap that is never seen empty tells nothing about when a frame
-/// came.
+/// Says that a long delay may really be much shorter: while a tap is never seen empty, the arrival time of
+/// a frame is unknown.
 fn since_seen(view: &VnicView, stats: &VnicStats) -> String {
     let (most, least) = (stats.delay.p99, stats.delay_least.p99);
     if !counts(view, Quantity::Delay) || show::is_the_wait(stats) || most < LONG || most < 2 * least {
@@ -244,7 +240,7 @@ fn since_seen(view: &VnicView, stats: &VnicStats) -> String {
     )
 }
 
-/// That its bound did not hold, for the host took too long, and what to do.
+/// Says that the bound did not hold because the host took too long, and what to do.
 fn host_latency(view: &VnicView) -> String {
     let broken = view.promises.iter().find(|p| p.suspended.is_none() && p.host_latency_violations > 0);
     broken.map_or_else(String::new, |promise| {
@@ -258,7 +254,6 @@ fn host_latency(view: &VnicView) -> String {
     })
 }
 
-/// What was dropped, and why.
 fn drops(view: &VnicView, why: &WhyView) -> String {
     let list = |title: &str, drops: &BTreeMap<String, u64>| {
         let mut table =
@@ -285,7 +280,6 @@ fn drops(view: &VnicView, why: &WhyView) -> String {
     }
 }
 
-/// Which deadlines were missed, and why.
 fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String {
     let total = total(why.misses.values().copied());
     let deadline = show::deadline(view);
@@ -321,7 +315,7 @@ fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String
     out
 }
 
-/// How many frames possibly missed a deadline, and what is not known of them; nothing where none did.
+/// Says how many frames possibly missed a deadline, and what is unknown about them; empty without any.
 fn unsure(why: &WhyView) -> String {
     let mut out = String::new();
     if why.misses_possible > 0 {
@@ -341,7 +335,7 @@ fn unsure(why: &WhyView) -> String {
     out
 }
 
-/// What held the worker up when frames were late for it.
+/// Lists what held up the worker when frames were late for it.
 fn culprits(why: &WhyView) -> String {
     let mut table =
         Table::new(&[("frames", Align::Right), ("culprit", Align::Left), ("what it means", Align::Left)]);
@@ -362,7 +356,6 @@ fn culprits(why: &WhyView) -> String {
     out
 }
 
-/// That its deadline is not promised right now.
 fn not_promised(view: &VnicView) -> String {
     match (&view.deadline_suspended, show::deadline(view)) {
         (Some(why), Some(deadline)) => {
@@ -372,7 +365,6 @@ fn not_promised(view: &VnicView) -> String {
     }
 }
 
-/// That no deadline was missed.
 fn kept(deadline: Nanos, delivered: u64, when: &str) -> String {
     match delivered {
         0 if !when.is_empty() => format!("No frame with its deadline of {deadline} was delivered{when}.\n"),

@@ -12,18 +12,16 @@ pub struct Window {
 }
 
 impl Window {
-    /// Whether one is asked for.
     pub fn is_some(self) -> bool {
         self.last.is_some()
     }
 
-    /// A path of the API, with the query for it.
     pub fn of(self, path: &str) -> String {
         self.last.map_or_else(|| path.to_owned(), |last| format!("{path}?last={}", last.label()))
     }
 }
 
-/// What figures are of, in a line; nothing where they are since the port was made.
+/// Says in one line which time the figures cover; empty if they cover the whole life of the port.
 pub fn title(window: Option<WindowView>) -> String {
     let Some(WindowView { covers_ns, began, .. }) = window else { return String::new() };
     let why = match began {
@@ -37,7 +35,7 @@ pub fn title(window: Option<WindowView>) -> String {
     format!("Figures of the last {}{why}.\n", time(covers_ns))
 }
 
-/// How long a window is: no one wants an hour in seconds.
+/// Formats a window's length: long ones in minutes.
 fn time(ns: u64) -> String {
     const MINUTE: u64 = 60_000_000_000;
     match ns {

@@ -1,4 +1,4 @@
-//! Whose fault a late frame is. Pure.
+//! Who is to blame for a late frame. Pure.
 //!
 //! ```text
 //!  late frame       ├──────────── 2.4 ms ────────────┤   deadline 1 ms
@@ -6,36 +6,35 @@
 //!                          without it: 0.5 ms, in time ─▶ the host machine's
 //! ```
 //!
-//! The host machine is blamed for a frame only where the frame would have been in time without what was taken from a
-//! CPU of its way. All else is unexplained, and counts as the switch's.
+//! The host machine is to blame for a frame only if the frame would have been in time without the time that
+//! was taken from one CPU of its way. All other late frames are unexplained, and count as the switch's.
 
 use super::order::Window;
 use serde::Serialize;
 
-/// What shows that a CPU did not run what it had to.
+/// Evidence that a CPU did not run its threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// /proc/stat counts time that the hypervisor took away.
+    /// Steal time in /proc/stat: the hypervisor took the CPU.
     Steal,
-    /// A control thread, above all others of its CPU, did not run.
+    /// A control thread did not run, although its priority is the highest on its CPU.
     Stalled,
 }
 
-/// A span of time in which a CPU was not there, in part or in whole.
+/// A span of time in which a CPU was away, at least in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Away {
-    /// How that is known.
     pub sign: Sign,
-    /// Which CPU.
     pub cpu: usize,
-    /// When: ns of CLOCK_MONOTONIC.
+    /// The span (CLOCK_MONOTONIC, ns).
     pub span: Window,
-    /// For how much of the span it was away at least, ns.
+    /// Least time for which the CPU was away in the span (ns).
     pub least: u64,
 }
 
 impl Away {
-    /// For how much of `frame` the CPU was away at least, ns: what can have been outside it, was.
+    /// Returns the least time for which the CPU was away during `frame` (ns): assumes that as much as
+    /// possible of the absence was outside the frame.
     fn from(&self, frame: Window) -> u64 {
         let overlap = self.span.to.min(frame.to).saturating_sub(self.span.from.max(frame.from));
         let outside = self.span.to.saturating_sub(self.span.from) - overlap;
@@ -43,23 +42,21 @@ impl Away {
     }
 }
 
-/// Late frames, by whose fault it is.
+/// Late frames, by who is to blame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Blame {
-    /// All of them.
     pub late: u64,
-    /// The host machine's, by its steal time.
+    /// Frames late because of the host machine's steal time.
     pub steal: u64,
-    /// The host machine's, by a control thread that did not run. The kernel's own work that no thread interrupts is
-    /// among it.
+    /// Frames late because a control thread did not run: the host machine's fault, or kernel work that no
+    /// thread interrupts.
     pub stalled: u64,
-    /// All others.
     pub unexplained: u64,
 }
 
 impl Blame {
-    /// Judges `late` frames, of which `known` has some, each from when it began to wait to its end. `away` is of the
-    /// CPUs that they passed; a frame that took longer than `deadline` ns was late.
+    /// Judges `late` frames. `known` has the spans of some of them, from the begin of the wait to the end.
+    /// `away` covers the CPUs that the frames passed. A frame that took longer than `deadline` ns was late.
     pub fn of(late: u64, known: &[Window], away: &[Away], deadline: u64) -> Self {
         let mut blame = Self { late, ..Self::default() };
         for frame in known.iter().take(late.try_into().unwrap_or(usize::MAX)) {
@@ -75,8 +72,8 @@ impl Blame {
     }
 }
 
-/// What one CPU, the one that was away longest, took of a frame's time at least, ns. Spans of one sign and one CPU do
-/// not overlap.
+/// Returns how much of a frame's time one CPU, the one that was away longest, took at least (ns). Spans of
+/// the same sign and CPU do not overlap.
 fn gone(frame: Window, away: &[Away], sign: Sign) -> u64 {
     let of = |cpu: usize| -> u64 {
         away.iter().filter(|a| a.sign == sign && a.cpu == cpu).map(|a| a.from(frame)).sum()
@@ -103,9 +100,9 @@ mod tests {
         let frames = [window(0, 24), window(100, 125), window(200, 230)];
         let away = [
             stalled(0, 5, 20),
-            // Not enough of the second: 25 - 14 > 10.
+            // The second frame lost too little: 25 - 14 > 10.
             stalled(0, 90, 114),
-            // Half of the third each: no CPU took enough alone.
+            // Two CPUs took half of the third frame each: neither took enough alone.
             stalled(0, 200, 212),
             stalled(1, 212, 224),
         ];
@@ -117,7 +114,7 @@ mod tests {
     fn stolen_time_counts_where_it_cannot_have_been_elsewhere() {
         let stolen = |least| Away { sign: Sign::Steal, cpu: 0, span: window(0, 20), least };
         let of = |least| Blame::of(1, &[window(5, 25)], &[stolen(least)], 10).steal;
-        // 5 ns of the span are outside the frame: of 14 stolen 9 are in it, of 15 10.
+        // 5 ns of the span are outside the frame: of 14 ns stolen 9 are in it, of 15 ns 10.
         assert_eq!((of(14), of(15)), (0, 1));
     }
 
@@ -128,7 +125,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against each nanosecond of a short time: those away are put outside the frame first.
+        /// Compares with a count of single nanoseconds, in which absences lie outside the frame first.
         #[test]
         fn it_is_what_counting_nanoseconds_says(
             cuts in prop::collection::btree_set(0u64..60, 2..12),

@@ -1,5 +1,5 @@
-//! The scene of the kernel's place: a Linux bridge, and for each tenant a veth whose one end is a port of it and whose other is
-//! the tenant's `eth0`. To the place, a port is what a VM's tap would be.
+//! The scene of the kernel place: a Linux bridge, and a veth for each tenant. One end is a port of the
+//! bridge, like a VM's tap; the other is the tenant's `eth0`.
 
 use super::contracts::port;
 use super::process::Tenant;
@@ -12,7 +12,7 @@ use tidegate_netlink::{Socket, link::header as link_header};
 
 const BRIDGE: &str = "tg-bridge";
 
-/// rtnetlink's numbers (linux/rtnetlink.h, if_link.h, veth.h).
+/// Numbers of rtnetlink (linux/rtnetlink.h, if_link.h, veth.h).
 const RTM_NEWLINK: u16 = 16;
 const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
@@ -24,7 +24,6 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
 
-/// Makes the bridge and connects the tenants to it.
 pub fn build(tenants: &[Tenant; 4]) -> Result<(), SceneError> {
     let failed = |what: &str, e: &dyn std::fmt::Display| SceneError::new(format!("cannot make {what}: {e}"));
     let mut socket = Socket::route().map_err(|e| failed("interfaces", &e))?;

@@ -1,5 +1,5 @@
-//! Bulk data: several TCP connections per tenant that send as fast as they are let, to a
-//! sink that reads and discards.
+//! Bulk data: several TCP connections per tenant that send as fast as they can, to a sink that reads and
+//! discards.
 
 use super::clock;
 use super::order::Window;
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Connections of one sender: enough that one which backs off does not leave the queue empty.
+/// Connections of one sender: enough that the queue stays full when one backs off.
 pub const CONNECTIONS: usize = 8;
 
 const CHUNK: usize = 256 * 1024;
 
-/// Sends over [`CONNECTIONS`] connections, each from a thread of its own, until they break.
+/// Sends over [`CONNECTIONS`] connections, each in its own thread, until they break.
 ///
 /// # Errors
 /// The sink cannot be reached within `patience`.
@@ -33,8 +33,8 @@ pub fn send(sink: SocketAddr, patience: Duration) -> io::Result<()> {
 
 fn connect(sink: SocketAddr, end: Instant) -> io::Result<TcpStream> {
     loop {
-        // A short time-out: the first SYN is lost where the sink's port is not up yet, and TCP
-        // would repeat it after a second only.
+        // The time-out is short: if the sink's port is not up yet, the first SYN is lost, and TCP would
+        // repeat it only after a second.
         match TcpStream::connect_timeout(&sink, Duration::from_millis(200)) {
             Err(e) if Instant::now() > end => {
                 return Err(io::Error::new(e.kind(), format!("no connection to {sink}: {e}")));
@@ -45,7 +45,7 @@ fn connect(sink: SocketAddr, end: Instant) -> io::Result<TcpStream> {
     }
 }
 
-/// Bytes the sink has read, of all connections.
+/// Counts the bytes that the sink read from all connections.
 #[derive(Clone, Default)]
 pub struct Meter {
     total: Arc<AtomicU64>,
@@ -53,7 +53,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Counts the bytes read from `window.from` to `window.to`, in a thread of its own.
+    /// Counts the bytes read from `window.from` to `window.to`, in its own thread.
     pub fn measure(&self, window: Window) {
         let meter = self.clone();
         meter.window.store(0, Relaxed);
@@ -65,13 +65,13 @@ impl Meter {
         });
     }
 
-    /// Bytes of the last window, once it has ended; 0 before.
+    /// Returns the bytes of the last window after its end; 0 before.
     pub fn bytes(&self) -> u64 {
         self.window.load(Relaxed)
     }
 }
 
-/// Accepts connections and reads from each, in a thread of its own, until it ends.
+/// Accepts connections, and reads from each in its own thread until it ends.
 pub fn receive(listener: &TcpListener, meter: &Meter) -> io::Result<()> {
     loop {
         let (mut stream, _) = listener.accept()?;

@@ -1,18 +1,17 @@
-//! Two distributions side by side, on a logarithmic scale, in text.
+//! Two distributions side by side as text, on a logarithmic scale.
 
 use crate::format;
 use tidegate_evidence::Histogram;
 use tidegate_evidence::histogram::bucket;
 
-/// Columns of the longest bar.
 const WIDTH: usize = 24;
 
-/// Ends of the rows, ns: 1, 2, 5 of each decade from 1 us to 10 s.
+/// Returns the upper ends of the rows (ns): 1, 2, 5 of each decade from 1 us to 10 s.
 fn ends() -> Vec<u64> {
     (3..10).flat_map(|decade| [1, 2, 5].map(|n| n * 10u64.pow(decade))).collect()
 }
 
-/// One row per step of the scale that either distribution reaches into.
+/// Renders one row per step of the scale, from the first to the last step with values.
 pub fn render(titles: [&str; 2], both: [&Histogram; 2]) -> String {
     let ends = ends();
     let shares = both.map(|histogram| shares(histogram, &ends));
@@ -39,7 +38,7 @@ pub fn render(titles: [&str; 2], both: [&Histogram; 2]) -> String {
     out
 }
 
-/// The share of values in each row; what is above the scale counts to the last.
+/// Returns the share of values in each row; values above the scale count in the last.
 fn shares(histogram: &Histogram, ends: &[u64]) -> Vec<f64> {
     let mut rows = vec![0.0; ends.len()];
     let total = histogram.count().max(1) as f64;
@@ -50,14 +49,14 @@ fn shares(histogram: &Histogram, ends: &[u64]) -> Vec<f64> {
     rows
 }
 
-/// `share` (0 to 1) of [`WIDTH`] columns in eighths; never nothing.
+/// Draws `share` (0 to 1) of [`WIDTH`] columns, in eighths, at least one eighth.
 fn bar(share: f64) -> String {
     let eighths = ((share * WIDTH as f64 * 8.0).round() as usize).max(1);
     let rest = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
     "█".repeat(eighths / 8) + rest
 }
 
-/// A round duration without decimals.
+/// Formats a round duration (ns) without decimals.
 fn scale(ns: u64) -> String {
     let (unit, name) = [(1_000_000_000, "s"), (1_000_000, "ms")]
         .into_iter()

@@ -1,16 +1,16 @@
-//! Time for the voice stream: CLOCK_MONOTONIC, one clock for all processes of a
-//! host, and threads that wake when they should.
+//! Time for the voice stream: CLOCK_MONOTONIC, which all processes of a host share, and threads that wake
+//! on time.
 
 use rustix::thread::ClockId as SleepClock;
 use rustix::time::{ClockId, Timespec};
 use std::num::NonZeroU64;
 
-/// Nanoseconds of CLOCK_MONOTONIC.
+/// Returns CLOCK_MONOTONIC (ns).
 pub fn now() -> u64 {
     read(ClockId::Monotonic)
 }
 
-/// Nanoseconds since the epoch, by the clock as it is set now.
+/// Returns the time of day: nanoseconds since the epoch.
 pub fn of_day() -> u64 {
     read(ClockId::Realtime)
 }
@@ -20,16 +20,16 @@ fn read(clock: ClockId) -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Sleeps until `at`; returns at once where that has passed.
+/// Sleeps until `at`; returns at once if that has passed.
 pub fn sleep_until(at: u64) {
     let request = Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
     while rustix::thread::clock_nanosleep_absolute(SleepClock::Monotonic, &request).is_err() {
-        // Interrupted by a signal: the time is absolute, so sleep on.
+        // A signal interrupted the sleep: the time is absolute, so sleep on.
     }
 }
 
-/// Makes a thread of the voice stream wake without delay: under SCHED_FIFO if `realtime`,
-/// which the demo has tried, else [`wake_soon`].
+/// Makes a thread of the voice stream wake without delay: applies [`wake_soon`] and, if `realtime`,
+/// SCHED_FIFO. The demo has checked that it is permitted.
 pub fn wake_promptly(realtime: bool) {
     wake_soon();
     if realtime {
@@ -37,16 +37,15 @@ pub fn wake_promptly(realtime: bool) {
     }
 }
 
-/// Makes the calling thread wake with as little delay as a thread without
-/// privileges can have: no timer slack (the default is 50 us), and a short slice, which makes
-/// the scheduler run it soon after it wakes (Linux 6.12 and later; elsewhere
-/// that part has no effect).
+/// Makes the calling thread wake with as little delay as is possible without privileges: no timer slack
+/// (the default is 50 us), and a short slice, so that the scheduler runs it soon after it wakes (no effect
+/// before Linux 6.12).
 pub fn wake_soon() {
-    // Both only help: where the kernel refuses, the figures are what they are.
+    // If the kernel refuses, the figures are only worse.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let attributes =
         SchedAttributes { size: size_of::<SchedAttributes>() as u32, runtime: 100_000, ..DEFAULT };
-    // SAFETY: sched_setattr(2) reads `size` bytes at the pointer, which this struct has.
+    // SAFETY: sched_setattr(2) reads `size` bytes at the pointer, the size of this struct.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
 
@@ -58,7 +57,7 @@ struct SchedAttributes {
     flags: u64,
     nice: i32,
     priority: u32,
-    /// Under SCHED_OTHER: the slice, ns.
+    /// Slice under SCHED_OTHER (ns).
     runtime: u64,
     deadline: u64,
     period: u64,

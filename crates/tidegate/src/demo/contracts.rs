@@ -1,11 +1,11 @@
-//! Where the scene plays, and its contracts: the same four vNICs, under a plain FIFO and under contract.
+//! The place of the scene, and its contracts: the same four vNICs, under a plain FIFO and under contract.
 
 use clap::ValueEnum;
 use serde::Serialize;
 use std::fmt::Write;
 use std::net::Ipv4Addr;
 
-/// Deadline of voice, ns; in the FIFO phase only a mark to count against.
+/// Deadline of voice (ns); in the FIFO phase only a mark to compare with.
 pub const DEADLINE: u64 = 1_000_000;
 
 /// Who keeps the contracts.
@@ -18,7 +18,6 @@ pub enum Where {
     Kernel,
 }
 
-/// The two halves of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The sink's queue is a plain FIFO of 1,000 full-size frames; no vNIC has a deadline.
@@ -27,15 +26,13 @@ pub enum Phase {
     Contract,
 }
 
-/// The tenants in the order of their addresses.
 pub const TENANTS: [&str; 4] = ["voice", "bulk1", "bulk2", "sink"];
 
-/// Address of tenant number `index` of [`TENANTS`].
 pub fn address(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, 1 + index as u8)
 }
 
-/// The contracts as TOML; `namespaces` holds the tenants' network namespaces as paths.
+/// Returns the contracts as TOML. `namespaces` holds the paths of the tenants' network namespaces.
 pub fn toml(place: Where, phase: Phase, namespaces: &[String; 4]) -> String {
     let mut text = String::new();
     for (index, (name, namespace)) in TENANTS.iter().zip(namespaces).enumerate() {
@@ -46,7 +43,7 @@ pub fn toml(place: Where, phase: Phase, namespaces: &[String; 4]) -> String {
             }
             ("sink", Phase::Fifo) => match place {
                 Where::Switch => "rx = { max = \"1gbit\", discipline = \"fifo\", queue = \"1500kB\" }\n",
-                // Where nothing is promised the kernel's queue is one, for all flows.
+                // Without promises the kernel place has one queue for all flows.
                 Where::Kernel => "rx = { max = \"1gbit\", queue = \"1500kB\" }\nqueueing = \"fifo\"\n",
             },
             ("sink", Phase::Contract) => "rx = { max = \"1gbit\" }\n",
@@ -66,7 +63,7 @@ pub fn toml(place: Where, phase: Phase, namespaces: &[String; 4]) -> String {
     text
 }
 
-/// The bridge's port of tenant number `index` of [`TENANTS`].
+/// Returns the bridge port of tenant `index` of [`TENANTS`].
 pub fn port(index: usize) -> String {
     format!("tg-{}", TENANTS[index])
 }

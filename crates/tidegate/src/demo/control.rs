@@ -1,5 +1,5 @@
-//! What the host machine did meanwhile: a control thread on each CPU, above everything else of the demo, that only
-//! wakes by a timer, and the steal time that /proc/stat counts.
+//! Observes the host machine during a window: by a control thread on each CPU, with the highest priority of
+//! the demo, that only wakes by a timer, and by the steal time in /proc/stat.
 //!
 //! ```text
 //!  timer, each ms ─▶ control thread of a CPU ─┬▶ how late it woke: the bare timer of the same window
@@ -15,42 +15,37 @@ use std::fs;
 use std::thread::{self, JoinHandle};
 use tidegate_evidence::Histogram;
 
-/// Between two wake-ups of a control thread, ns.
+/// Time between two wake-ups of a control thread (ns).
 const PERIOD: u64 = 1_000_000;
-/// A control thread that is this late shows that its CPU was away, ns. Above the longest piece of the switch's own work
-/// that no thread interrupts: 64 kB into a tap, 412 us.
+/// Lateness of a control thread that shows that its CPU was away (ns). It is above the longest work of the
+/// switch that no thread interrupts: 64 kB into a tap, 412 us.
 const STALL: u64 = 500_000;
-/// Between two looks at /proc/stat, ns: its steal time is in steps of 10 ms.
+/// Time between two reads of /proc/stat (ns); its steal time has steps of 10 ms.
 const LOOK: u64 = 20_000_000;
 
-/// What was seen during a window.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// How late each CPU's control thread woke.
     pub timers: BTreeMap<usize, Histogram>,
-    /// When CPUs were away.
     pub away: Vec<Away>,
 }
 
 impl Seen {
-    /// How late the control threads of `cpus` woke, all together, each value rounded up to its bucket's end; of all
-    /// CPUs where there are none of these.
+    /// Returns the lateness of the control threads of `cpus` together, each value rounded up to the end of
+    /// its bucket; without any such thread, that of all CPUs.
     pub fn timer(&self, cpus: &[usize]) -> Histogram {
         let known = cpus.iter().any(|cpu| self.timers.contains_key(cpu));
         let of = self.timers.iter().filter(|(cpu, _)| !known || cpus.contains(cpu));
         histogram(&of.flat_map(|(_, timer)| timer.occupied()).collect::<Vec<_>>())
     }
 
-    /// When `cpus` were away.
     pub fn away(&self, cpus: &[usize]) -> Vec<Away> {
         self.away.iter().filter(|away| cpus.contains(&away.cpu)).copied().collect()
     }
 }
 
-/// What one control thread saw.
 type Control = (Histogram, Vec<Away>);
 
-/// Control threads that run until some time after their window.
+/// Control threads, which run until some time after the window.
 #[derive(Debug)]
 pub struct Watch {
     controls: Vec<(usize, JoinHandle<Control>)>,
@@ -58,8 +53,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins: `window` is what timers are measured in; away CPUs are told until `settle` ns after it. Where `realtime`
-    /// is not allowed a control thread waits for other threads as well, so it shows nothing of the host.
+    /// Starts the threads. Timers are recorded in `window`, absent CPUs until `settle` ns after it. Without
+    /// permitted `realtime` a control thread also waits for other threads, so it shows nothing about the
+    /// host.
     pub fn begin(window: Window, settle: u64, realtime: bool) -> Self {
         let control = |cpu| (cpu, thread::spawn(move || control(cpu, window, settle, realtime)));
         let controls = placement::allowed().into_iter().map(control).collect();
@@ -70,11 +66,11 @@ impl Watch {
         Self { controls, steal }
     }
 
-    /// What was seen. Waits for the end.
+    /// Waits for the end of the threads, and returns the observations.
     pub fn finish(self) -> Seen {
         let mut seen = Seen::default();
         for (cpu, control) in self.controls {
-            // A thread that panicked saw nothing.
+            // A thread that panicked has no observations.
             let (timer, away) = control.join().unwrap_or_default();
             seen.timers.insert(cpu, timer);
             seen.away.extend(away);
@@ -96,7 +92,7 @@ fn control(cpu: usize, window: Window, settle: u64, realtime: bool) -> Control {
         if window.holds(due) {
             timer.record(now - due);
         }
-        // What is due while it was away is late as well: the same span is told once.
+        // The next due times within the absence are late as well: the span counts once.
         let span = Window { from: due.max(ran), to: now };
         if above && span.to.saturating_sub(span.from) >= STALL {
             away.push(Away { sign: Sign::Stalled, cpu, span, least: span.to - span.from });
@@ -118,7 +114,8 @@ fn steal(window: Window) -> Vec<Away> {
         if let Some((then, earlier)) = &before {
             for (cpu, ticks) in &stolen {
                 let more = ticks.saturating_sub(*earlier.get(cpu).unwrap_or(ticks));
-                // It counts whole ticks: of the first only the end is sure to be of this span.
+                // Steal time is in whole ticks: of the first tick only the end is certain to be in this
+                // span.
                 let least = (more.saturating_sub(1) * tick).min(now - then);
                 if least > 0 {
                     let span = Window { from: *then, to: now };
@@ -132,7 +129,8 @@ fn steal(window: Window) -> Vec<Away> {
     away
 }
 
-/// Ticks that the hypervisor took from each CPU: the eighth figure of its line (proc(5), /proc/stat).
+/// Returns the ticks that the hypervisor took from each CPU: the eighth figure of its line (proc(5),
+/// /proc/stat).
 fn stolen(text: &str) -> BTreeMap<usize, u64> {
     let line = |line: &str| {
         let mut words = line.split_ascii_whitespace();

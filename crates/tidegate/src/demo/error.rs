@@ -1,6 +1,5 @@
-//! Why the demo could not be run.
+//! The error of the demo.
 
-/// Why the scene could not be made, or broke.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the demo could not be run: {reason}")]
 pub struct SceneError {
@@ -8,12 +7,10 @@ pub struct SceneError {
 }
 
 impl SceneError {
-    /// An error with this reason.
     pub fn new(reason: String) -> Self {
         Self { reason }
     }
 
-    /// What is wrong, and with which part of the scene.
     pub fn reason(&self) -> &str {
         &self.reason
     }

@@ -1,122 +1,98 @@
-//! What a run of the demo found, as numbers: what was measured, and the object that `--json` prints.
+//! The results of the demo as numbers: the measurements, and the object that `--json` prints.
 
 use super::blame::Blame;
 use super::contracts::Where;
 use serde::Serialize;
 use tidegate_evidence::Histogram;
 
-/// What one phase measured, over its window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// Voice frames sent.
     pub sent: u64,
-    /// Of those, frames that came.
+    /// Voice frames received, of those sent.
     pub received: u64,
-    /// Tr - Ts of voice, as the switch counted it, or what the kernel's place measures.
+    /// Tr - Ts of voice, as the place measured it.
     pub inside: Histogram,
-    /// The least that it can have been, of the same frames; none of a place that knows one end alone.
+    /// Least possible Tr - Ts of the same frames; `None` if the place sees only one end.
     pub inside_least: Option<Histogram>,
-    /// Misses that were possible: in time by the least delay, late by the most; none without a deadline.
+    /// Possible misses: in time by the least delay, late by the largest; `None` without a deadline.
     pub possible: Option<u64>,
-    /// Frames that were late only if the worker's wake-up took that long; none without a deadline.
+    /// Frames late only if the worker took that long to wake up, which it cannot measure; `None` without a
+    /// deadline.
     pub asleep: Option<u64>,
-    /// Certain deadline misses inside: as the switch counted them; without a deadline, what would have been one.
+    /// Certain deadline misses that the place counted; without a deadline, frames that would have missed
+    /// it.
     pub misses: u64,
-    /// Whose fault those were; none where there was no deadline.
+    /// Who is to blame for `misses`; `None` without a deadline.
     pub misses_blame: Option<Blame>,
-    /// The latest misses inside, certain and possible, each with what it waited for; newest first.
+    /// Latest misses inside, certain and possible, each with what it waited for; newest first.
     pub latest_misses: Vec<String>,
-    /// One-way delay of voice from application to application.
+    /// One-way delay of voice between the applications.
     pub delay: Histogram,
-    /// The longest of it, ns, exactly.
+    /// Exact longest delay between the applications (ns).
     pub longest: u64,
-    /// Frames of voice that took longer than the deadline from application to application.
+    /// Voice frames that took longer than the deadline between the applications.
     pub late: u64,
-    /// Whose fault those were; none where there was no deadline.
+    /// Who is to blame for `late`; `None` without a deadline.
     pub late_blame: Option<Blame>,
-    /// How late a thread that does nothing else woke by its timer, on the CPUs that voice's frames passed, above all
-    /// other threads where that is allowed.
+    /// Timer lateness of a thread without other work on the CPUs that voice passed; if permitted, with the
+    /// highest priority there.
     pub timer: Histogram,
-    /// How late voice's sender woke, which is not part of the delay.
+    /// Timer lateness of voice's sender, which is not part of the delay.
     pub wakeup: Histogram,
-    /// CPU time of the switch's workers, of one core; none where there is no switch in the way.
+    /// CPU time of the switch's workers (cores); `None` without a switch.
     pub worker: Option<f64>,
-    /// Bulk goodput, bit/s.
+    /// Bulk goodput (bit/s).
     pub bulk: u64,
 }
 
-/// One run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Under a plain FIFO.
     pub fifo: Figures,
-    /// Under contract.
     pub edf: Figures,
-    /// Who kept the contracts.
     pub place: Where,
-    /// Whether the switch's worker, voice's threads and the control threads ran under SCHED_FIFO, in both phases.
+    /// Whether the worker, voice's threads and the control threads ran under SCHED_FIFO, in both phases.
     pub realtime_priority: bool,
 }
 
-/// Several runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Runs<'a> {
-    /// In the order in which they were made.
     pub runs: &'a [Report],
 }
 
-/// One phase's figures.
+/// Figures of one phase, as explained in `Measured`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figures {
-    /// Tr - Ts of voice inside the switch, or as the kernel's place measures it.
     pub switch_delay_us: Quantiles,
-    /// The least that it can have been.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch_delay_least_us: Option<Quantiles>,
-    /// Possible misses: in time by the least delay, late by the most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub voice_misses_possible: Option<u64>,
-    /// Frames that were late only if the worker's wake-up took that long, which the switch cannot measure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub voice_misses_asleep: Option<u64>,
-    /// Certain deadline misses inside; under the FIFO, frames that would have been one.
     pub voice_misses: u64,
-    /// Whose fault they were.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub misses_blame: Option<Blame>,
-    /// The latest misses inside, certain and possible, each with what it waited for; newest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub latest_misses: Vec<String>,
-    /// One-way delay of voice from application to application.
     pub voice_delay_us: Quantiles,
-    /// Voice frames that took longer than the deadline from application to application.
     pub voice_late: u64,
-    /// Whose fault they were.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_blame: Option<Blame>,
-    /// Voice frames that never came.
     pub voice_lost: u64,
-    /// How late a thread that does nothing else woke by its timer: the same window, the same CPUs, no network.
     pub timer_us: Quantiles,
-    /// How late voice's sender woke by its timer.
     pub host_wakeup_us: Quantiles,
-    /// CPU time of the switch's workers, of one core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_cpu: Option<f64>,
-    /// Goodput of all bulk connections, Mbit/s.
+    /// Goodput of all bulk connections (Mbit/s).
     pub bulk_mbps: f64,
 }
 
 /// A distribution in microseconds, with one decimal.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// Median.
     pub p50: f64,
-    /// 99 % took no longer.
     pub p99: f64,
-    /// 99.9 % took no longer.
     pub p999: f64,
-    /// The longest.
     pub max: f64,
 }
 
@@ -133,14 +109,12 @@ impl Quantiles {
 }
 
 impl Quantiles {
-    /// From the median to the longest.
     pub fn all(&self) -> [f64; 4] {
         [self.p50, self.p99, self.p999, self.max]
     }
 }
 
 impl Measured {
-    /// The figures.
     pub fn figures(&self) -> Figures {
         let whole = |histogram: &Histogram| Quantiles::of(histogram, histogram.max());
         Figures {
@@ -168,7 +142,7 @@ pub mod tests {
     use super::*;
     use crate::demo::order::histogram;
 
-    /// A phase in which each frame took `delay` ns, half of it inside the switch.
+    /// Returns a phase in which each frame took `delay` ns, half of it inside the switch.
     pub fn measured(delay: u64, misses: u64, blame: Option<Blame>) -> Measured {
         Measured {
             sent: 6_000,
@@ -191,7 +165,7 @@ pub mod tests {
         }
     }
 
-    /// A run with `delay` ns under contract.
+    /// Returns a run with `delay` ns under contract.
     pub fn report(delay: u64, blame: Blame) -> Report {
         Report {
             fifo: measured(12_000_000, 5_998, None).figures(),

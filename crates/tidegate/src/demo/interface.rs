@@ -1,22 +1,20 @@
-//! A network interface's address and state, by the ioctls of netdevice(7): the
-//! demo needs no `ip` program.
+//! Address and state of a network interface, by the ioctls of netdevice(7): the demo needs no `ip` program.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-/// Sets the interface up.
 pub fn up(name: &str) -> io::Result<()> {
     let mut request = Request::new(name)?;
     request.ioctl(libc::SIOCGIFFLAGS)?;
-    // SAFETY: SIOCGIFFLAGS has just filled in the union's flags.
+    // SAFETY: SIOCGIFFLAGS has just filled in the flags of the union.
     let flags = unsafe { request.raw.ifr_ifru.ifru_flags };
     request.raw.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
     request.ioctl(libc::SIOCSIFFLAGS)
 }
 
-/// Gives the interface an address in a network of `prefix` bits, and sets it up.
+/// Gives the interface an address with a prefix of `prefix` bits, and sets it up.
 pub fn assign(name: &str, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
     let mask = Ipv4Addr::from_bits(u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0));
     for (operation, value) in [(libc::SIOCSIFADDR, address), (libc::SIOCSIFNETMASK, mask)] {
@@ -27,18 +25,17 @@ pub fn assign(name: &str, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
     up(name)
 }
 
-/// Its number.
 pub fn index(name: &str) -> io::Result<u32> {
     let mut request = Request::new(name)?;
     request.ioctl(libc::SIOCGIFINDEX)?;
-    // SAFETY: SIOCGIFINDEX has just filled in the union's index.
+    // SAFETY: SIOCGIFINDEX has just filled in the index of the union.
     Ok(unsafe { request.raw.ifr_ifru.ifru_ifindex }.cast_unsigned())
 }
 
-/// Waits until the interface is there.
+/// Waits until the interface exists.
 ///
 /// # Errors
-/// It is not after `patience`.
+/// It does not exist after `patience`.
 pub fn wait_for(name: &str, patience: Duration) -> io::Result<()> {
     let end = Instant::now() + patience;
     loop {
@@ -54,7 +51,7 @@ pub fn wait_for(name: &str, patience: Duration) -> io::Result<()> {
     }
 }
 
-/// One `struct ifreq` and a socket to pass it through.
+/// A `struct ifreq`, and a socket for its ioctls.
 struct Request {
     raw: libc::ifreq,
     socket: UdpSocket,
@@ -62,7 +59,7 @@ struct Request {
 
 impl Request {
     fn new(name: &str) -> io::Result<Self> {
-        // SAFETY: all-zero is a valid ifreq: plain integers and a union of such.
+        // SAFETY: all-zero is a valid ifreq: plain integers and a union of integers.
         let mut raw: libc::ifreq = unsafe { std::mem::zeroed() };
         if name.is_empty() || name.len() >= raw.ifr_name.len() {
             return Err(io::Error::other(format!("`{name}` is no interface name (1 to 15 bytes)")));
@@ -74,7 +71,7 @@ impl Request {
     }
 
     fn ioctl(&mut self, operation: libc::c_ulong) -> io::Result<()> {
-        // SAFETY: the operations used here read and write one ifreq, which lives through the call.
+        // SAFETY: the operations used here read and write one ifreq, which outlives the call.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), operation as _, &raw mut self.raw) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

@@ -10,21 +10,20 @@
 //!  └──────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! With `--place kernel` there is a Linux bridge in place of the switch: each tenant has a veth to it, and the
-//! kernel's place keeps the contracts.
+//! With `--place kernel` a Linux bridge replaces the switch: each tenant has a veth to it, and the kernel
+//! place keeps the contracts.
 //!
-//! Every tenant is a process with its own network namespace and its own Linux
-//! TCP/IP stack, on a tap of the switch or on that veth. Switch and agent are this very program, as
-//! it runs on a host. Phase one queues first come, first served; phase two is
-//! under contract. Traffic, processes, priorities and placement are the same in both.
+//! Every tenant is a process with its own network namespace and its own Linux TCP/IP stack, on a tap of the
+//! switch or on a veth. Switch and agent are this program, as on a host. Phase one queues first come, first
+//! served; phase two is under contract. Traffic, processes, priorities and CPUs are the same in both.
 //!
-//! - [`namespace`], [`interface`], [`clock`], [`priority`],
-//!   [`placement`]: what is asked of the kernel
-//! - [`order`], [`process`]: tenants as processes, and the talk with them
-//! - [`tenant`], [`voice`], [`bulk`]: what they do
-//! - [`contracts`], [`scene`], [`bridge`]: the two phases, and where they play
-//! - [`control`], [`workers`], [`blame`]: what the host machine did meanwhile, and whose fault a late frame is
-//! - [`figures`], [`rows`], [`report`], [`chart`], [`progress`]: what is shown
+//! - [`namespace`], [`interface`], [`clock`], [`priority`], [`placement`]: requests to the kernel
+//! - [`order`], [`process`]: tenants as processes, and the dialogue with them
+//! - [`tenant`], [`voice`], [`bulk`]: the work of the tenants
+//! - [`contracts`], [`scene`], [`bridge`]: the two phases, and the place of the scene
+//! - [`control`], [`workers`], [`blame`]: observation of the host machine, and who is to blame for a late
+//!   frame
+//! - [`figures`], [`rows`], [`report`], [`chart`], [`progress`]: the output
 
 pub mod blame;
 pub mod bridge;
@@ -60,23 +59,18 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Traffic before each window, so that TCP has filled the queue.
+/// Traffic before each window, so that TCP fills the queue.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// What to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Who keeps the contracts.
     pub place: Where,
-    /// Print JSON.
     pub json: bool,
-    /// Leave the scene running afterwards.
     pub serve: bool,
     /// Measured time of each phase.
     pub span: Duration,
-    /// Use real-time priority where it is allowed.
     pub realtime: bool,
-    /// How often; none is once, and told as one run.
+    /// Number of runs; `None` is one run, with the report of a single run.
     pub runs: Option<u64>,
 }
 
@@ -90,7 +84,7 @@ impl From<SceneError> for Failure {
 pub fn run(options: Options) -> Result<(), Failure> {
     namespace::enter().map_err(|e| SceneError::new(e.to_string()))?;
     let realtime = options.realtime && priority::allow();
-    // One thread: children live as long as the thread that started them.
+    // One thread, because children live only as long as the thread that started them.
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     runtime.block_on(async {
@@ -99,7 +93,7 @@ pub fn run(options: Options) -> Result<(), Failure> {
             result = repeat(options, realtime, &mut runs) => result,
             ended = ended() => ended.and(Err(interrupted(runs.len(), options.runs))),
         };
-        // What was measured until then is told, whatever ended it.
+        // Completed runs are reported whatever ended the demo.
         if options.runs.is_some() && !runs.is_empty() {
             tell(&runs, options.json)?;
         }
@@ -108,7 +102,7 @@ pub fn run(options: Options) -> Result<(), Failure> {
     })
 }
 
-/// Makes all runs, each with a scene of its own; the last one still runs.
+/// Makes all runs, each with its own scene. Returns the last scene, which still runs.
 async fn repeat(
     options: Options,
     realtime: bool,
@@ -146,7 +140,7 @@ async fn repeat(
     }
 }
 
-/// Measures both phases; the scene still runs.
+/// Measures both phases, and returns the scene, which still runs.
 async fn perform(
     options: Options,
     realtime: bool,
@@ -167,7 +161,6 @@ async fn perform(
     Ok((scene, [fifo, contract]))
 }
 
-/// Prints several runs.
 fn tell(runs: &[Report], json: bool) -> Result<(), Failure> {
     if json { exit::print_json(&Runs { runs }) } else { exit::print(&report::texts(runs)) }
 }
@@ -179,11 +172,11 @@ fn interrupted(done: usize, of: Option<u64>) -> Failure {
     })
 }
 
-/// Keeps the scene running until the demo is ended, or its switch or agent does.
+/// Keeps the scene running until a signal, or the end of its switch or agent.
 async fn serve(scene: &mut Scene, dir: &Path) -> Result<(), Failure> {
     let api = dir.join("api.sock");
     let api = crate::format::path(&api);
-    // As it was started: it may not be on PATH.
+    // The name as it was started: it may not be on PATH.
     let program = std::env::args_os().next().unwrap_or_else(|| "tidegate".into());
     let program = crate::format::path(Path::new(&program));
     exit::say(&format!(
@@ -199,7 +192,6 @@ async fn serve(scene: &mut Scene, dir: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Returns on Ctrl-C or SIGTERM.
 async fn ended() -> Result<(), Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;
@@ -207,7 +199,7 @@ async fn ended() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A temporary folder whose path leaves room for a socket's name (107 bytes in all, unix(7)).
+/// Creates a temporary folder whose path leaves room for a socket's name (107 bytes in all, unix(7)).
 fn folder() -> std::io::Result<TempDir> {
     let builder = || tempfile::Builder::new().prefix("tidegate-demo-").to_owned();
     if std::env::temp_dir().as_os_str().len() > 60 {

@@ -1,10 +1,9 @@
-//! Namespaces: one for the whole demo, in which it is root without being root,
-//! and a network namespace for each tenant.
+//! Namespaces: one for the whole demo, in which it is root without being root on the host, and a network
+//! namespace for each tenant.
 
 use rustix::thread::UnshareFlags;
 use std::{fs, io};
 
-/// Why the demo has no namespace of its own.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make a {what}: {source}\n{}", advice())]
 pub struct NamespaceError {
@@ -12,15 +11,14 @@ pub struct NamespaceError {
     source: io::Error,
 }
 
-/// Moves this process into a new user and network namespace, as its root. A
-/// user who is root already needs and gets a network namespace alone, and keeps real-time priority.
+/// Moves this process into a new user and network namespace, as its root. A user who is root already gets
+/// only a network namespace, and keeps real-time priority.
+///
+/// Must be called while the process has one thread: otherwise the kernel refuses the user namespace
+/// (unshare(2)).
 ///
 /// # Errors
-/// Where the host forbids both; the message says how to go on.
-///
-/// # Panics
-/// Never. Must be called while the process has one thread: a user namespace
-/// cannot be entered by a part of a process (unshare(2)), and that is an error here.
+/// The host forbids both; the message says how to go on.
 pub fn enter() -> Result<(), NamespaceError> {
     let root = rustix::process::geteuid().is_root();
     if root && unshare(UnshareFlags::NEWNET).is_ok() && super::interface::up("lo").is_ok() {
@@ -37,23 +35,21 @@ pub fn enter_tenant() -> io::Result<()> {
 fn user_and_network() -> io::Result<()> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNET)?;
-    // A group map may be written without privileges only once setgroups is off
-    // (user_namespaces(7)).
+    // A group map can be written without privileges only after setgroups is off (user_namespaces(7)).
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
     fs::write("/proc/self/gid_map", format!("0 {gid} 1"))?;
-    // AppArmor may let the namespace be made and then withhold every capability
-    // in it: find out now.
+    // AppArmor may permit the namespace but withhold every capability in it: find out now.
     super::interface::up("lo")
 }
 
 fn unshare(flags: UnshareFlags) -> io::Result<()> {
-    // SAFETY: neither CLONE_FILES nor CLONE_FS is asked for, so no descriptor or
-    // directory that other code relies on is unshared.
+    // SAFETY: neither CLONE_FILES nor CLONE_FS is set, so no descriptor or directory that other code relies
+    // on is unshared.
     unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(io::Error::from)
 }
 
-/// The first switch found that forbids user namespaces, and how to go on.
+/// Returns advice on the first setting found that forbids user namespaces.
 fn advice() -> String {
     let switches = [
         ("kernel.unprivileged_userns_clone", "0", "1"),

@@ -1,20 +1,19 @@
-//! Which CPU does what, in both phases: the switch's worker and voice's threads on one CPU, bulk
-//! traffic on the others.
+//! The CPUs of the demo, in both phases: the switch's worker and voice's threads on one CPU, bulk traffic
+//! on the others.
 //!
-//! A kernel without preemption lets no thread in, of whatever priority, before a system call or
-//! softirq that bulk traffic makes on its CPU has ended. So an operator keeps such work off the
-//! CPU that real-time frames pass.
+//! A kernel without preemption runs no other thread, of whatever priority, before a system call or softirq
+//! of bulk traffic has ended on that CPU. So an operator keeps such work off the CPU that real-time frames
+//! pass.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The CPUs this process may use.
 pub fn allowed() -> Vec<usize> {
     let Ok(allowed) = sched_getaffinity(None) else { return Vec::new() };
     (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
 }
 
-/// The CPU of the worker and of voice: the first of those this process may use. None where there
-/// is only one.
+/// Returns the CPU of the worker and of voice: the first that this process may use; `None` if there is only
+/// one.
 pub fn prompt() -> Option<usize> {
     match allowed()[..] {
         [first, _, ..] => Some(first),
@@ -22,16 +21,16 @@ pub fn prompt() -> Option<usize> {
     }
 }
 
-/// Keeps the calling thread, and those it starts from now on, to `cpu`.
+/// Restricts the calling thread, and those that it starts later, to `cpu`.
 pub fn keep_to(cpu: Option<usize>) {
     let Some(cpu) = cpu else { return };
     let mut set = CpuSet::new();
     set.set(cpu);
-    // It only helps: where the kernel refuses, the figures are what they are.
+    // If the kernel refuses, the figures are only worse.
     let _ = sched_setaffinity(None, &set);
 }
 
-/// Keeps the calling thread, and those it starts from now on, off `cpu`.
+/// Keeps the calling thread, and those that it starts later, off `cpu`.
 pub fn keep_off(cpu: Option<usize>) {
     let (Some(cpu), Ok(mut set)) = (cpu, sched_getaffinity(None)) else { return };
     set.unset(cpu);

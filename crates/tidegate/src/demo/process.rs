@@ -15,14 +15,14 @@ use std::process::{Child, Command, Stdio};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 
-/// Name of the switch's process. It gets what any thread can have, [`clock::wake_soon`], which its
-/// threads inherit; where real-time priority is allowed its worker takes that itself.
+/// Name of the switch's process. The process applies [`clock::wake_soon`], which its threads inherit; with
+/// real-time priority the worker takes that itself.
 pub const SWITCH: &str = "switch";
 
-/// Lines of a log that an error shows.
+/// Lines of the log that an error shows.
 const LOG_LINES: usize = 12;
 
-/// One child process running this program; killed when dropped.
+/// A child process that runs this program; killed when dropped.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -31,11 +31,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `tidegate ARGUMENTS`; what it writes to standard error, and to
-    /// standard output where `io` is `None`, goes to `dir/NAME.log`.
+    /// Starts `tidegate ARGUMENTS`. Standard error goes to `dir/NAME.log`, as does standard output if `io`
+    /// is `None`.
     ///
-    /// Must be called from the process's main thread: the child is killed when
-    /// the thread that started it ends (PR_SET_PDEATHSIG of prctl(2)).
+    /// Must be called from the process's main thread: the kernel kills the child when the thread that
+    /// started it ends (PR_SET_PDEATHSIG of prctl(2)).
     pub fn start(
         name: &str,
         arguments: &[&str],
@@ -51,11 +51,11 @@ impl Process {
             Some(io) => command.stdin(io.try_clone().map_err(failed)?).stdout(io),
             None => command.stdin(Stdio::null()).stdout(file),
         };
-        // A group of its own: Ctrl-C is the demo's to handle.
+        // Its own process group, so that Ctrl-C reaches only the demo.
         command.process_group(0);
         let (parent, prompt) = (rustix::process::getpid(), name == SWITCH);
-        // SAFETY: between fork and exec only prctl, sched_setattr and getppid are called: system
-        // calls without locks or allocation.
+        // SAFETY: between fork and exec only prctl, sched_setattr and getppid run: system calls without
+        // locks or allocation.
         unsafe {
             command.pre_exec(move || {
                 rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -74,12 +74,11 @@ impl Process {
         Ok(Self { name: name.into(), child, log })
     }
 
-    /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// An error where it has ended.
+    /// Returns an error if the process has ended.
     pub fn check(&mut self) -> Result<(), SceneError> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -88,7 +87,7 @@ impl Process {
         }
     }
 
-    /// An error about it, with the end of its log.
+    /// Creates an error about the process, with the end of its log.
     pub fn error(&self, reason: &str) -> SceneError {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -103,13 +102,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only where it is gone already.
+        // Both fail only if the process is gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A tenant's process and the conversation with it.
+/// A tenant's process, and the dialogue with it.
 #[derive(Debug)]
 pub struct Tenant {
     process: Process,
@@ -117,7 +116,7 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// Starts one and waits for its namespace.
+    /// Starts a tenant and waits for its namespace.
     pub async fn start(name: &str, role: Role, dir: &Path) -> Result<Self, SceneError> {
         let failed = |e: io::Error| SceneError::new(format!("cannot start tenant {name}: {e}"));
         let (ours, theirs) = StdStream::pair().map_err(failed)?;
@@ -130,12 +129,11 @@ impl Tenant {
         Ok(tenant)
     }
 
-    /// Its network namespace, as a path.
+    /// Returns the path of the tenant's network namespace.
     pub fn namespace(&self) -> String {
         format!("/proc/{}/ns/net", self.process.id())
     }
 
-    /// Asks it to do something, and waits until it has.
     pub async fn ask(&mut self, order: &Order) -> Result<Figures, SceneError> {
         let mut line = serde_json::to_vec(order).map_err(|e| self.process.error(&e.to_string()))?;
         line.push(b'\n');
@@ -144,7 +142,6 @@ impl Tenant {
         self.answer().await
     }
 
-    /// An error where it has ended.
     pub fn check(&mut self) -> Result<(), SceneError> {
         self.process.check()
     }

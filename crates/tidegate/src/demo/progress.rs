@@ -1,37 +1,35 @@
-//! What the demo says while it runs, on standard error: a bar on a terminal, plain lines elsewhere.
+//! Progress of the demo on standard error: a bar on a terminal, otherwise plain lines.
 
 use crate::exit;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 
-/// The demo's progress.
 #[derive(Debug)]
 pub struct Progress {
     bar: Option<ProgressBar>,
-    /// Before each message.
+    /// Prefix of each message.
     part: String,
 }
 
 impl Progress {
-    /// Begins; the whole takes about `total` milliseconds.
+    /// Starts a progress of about `total` milliseconds.
     pub fn new(total: u64) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self { bar: None, part: String::new() };
         }
         let bar = ProgressBar::new(total);
-        // The template is constant; the default style serves where it ever is wrong.
+        // The template is constant; if it were wrong, the default style would serve.
         if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg}") {
             bar.set_style(style);
         }
         Self { bar: Some(bar), part: String::new() }
     }
 
-    /// Begins a part: what is said from now on begins with its name.
+    /// Begins a part: later messages have its name as prefix.
     pub fn begin(&mut self, part: &str) {
         part.clone_into(&mut self.part);
     }
 
-    /// What is being done now.
     pub fn say(&self, message: &str) {
         let message = format!("{}{message}", self.part);
         match &self.bar {
@@ -40,7 +38,7 @@ impl Progress {
         }
     }
 
-    /// That `milliseconds` more of the whole are done.
+    /// Records that `milliseconds` more are done.
     pub fn advance(&self, milliseconds: u64) {
         if let Some(bar) = &self.bar {
             bar.inc(milliseconds);

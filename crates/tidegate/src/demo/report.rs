@@ -1,4 +1,4 @@
-//! What the demo found, for people: the table, the histogram, and what it comes to.
+//! The results of the demo for people: the table, the histogram and a verdict.
 
 use super::chart;
 use super::contracts::Where;
@@ -7,10 +7,8 @@ use super::rows::{self, Ratio, Worse, spread, us};
 use crate::format;
 use crate::table::{Align, Table};
 
-/// Misses that are told one by one.
 const MISSES: usize = 5;
 
-/// One run.
 pub fn text(fifo: &Measured, contract: &Measured, run: &Report) -> String {
     let (what, both) = match run.place {
         Where::Switch => ("voice, inside the switch (Tr - Ts)", [&fifo.inside, &contract.inside]),
@@ -21,7 +19,7 @@ pub fn text(fifo: &Measured, contract: &Measured, run: &Report) -> String {
     format!("{}\n{what}\n{chart}\n{}{}\n{}\n", table(runs), misses(run), notes(run), verdict(runs))
 }
 
-/// Several runs: at least one.
+/// Describes several runs; at least one.
 pub fn texts(runs: &[Report]) -> String {
     let about = runs.first().map_or("", notes);
     format!(
@@ -32,7 +30,6 @@ pub fn texts(runs: &[Report]) -> String {
     )
 }
 
-/// The latest misses inside, in the switch's words.
 fn misses(run: &Report) -> String {
     let latest = &run.edf.latest_misses;
     if latest.is_empty() {
@@ -83,7 +80,7 @@ fn notes(run: &Report) -> &'static str {
     }
 }
 
-/// What it comes to, in one line.
+/// Sums up the results in one line.
 fn verdict(runs: &[Report]) -> String {
     let several = runs.len() > 1;
     let say = |value: fn(&Report) -> f64, worse, show: fn(f64) -> String| match spread(
@@ -126,7 +123,7 @@ fn verdict(runs: &[Report]) -> String {
     )
 }
 
-/// A ratio, to two significant digits or the whole number.
+/// Formats a ratio with two significant digits, or as a whole number.
 fn times(times: f64) -> String {
     match times {
         9.95.. => format!("{times:.0}"),

@@ -1,42 +1,32 @@
-//! The rows of the demo's table: what each says, of one run and of several.
+//! The rows of the demo's table, for one run or several.
 
 use super::contracts::Where;
 use super::figures::{Figures, Quantiles, Report};
 use crate::format;
 
-/// Which of two values is the worse.
+/// Which of two values is worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worse {
-    /// The larger one.
     More,
-    /// The smaller one.
     Less,
 }
 
-/// A row's value in a phase, where it has one.
+/// Returns a row's value in a phase, if there is one.
 pub type Value = Box<dyn Fn(&Figures) -> Option<f64>>;
 
-/// One row.
 pub struct Row {
-    /// What it says.
     pub title: &'static str,
-    /// Its value in a phase, where it has one.
     pub value: Value,
-    /// The value in words.
     pub show: fn(f64) -> String,
-    /// For the worst of several runs.
     pub worse: Worse,
 }
 
-/// Rows that stand together.
+/// Rows under one title.
 pub struct Section {
-    /// Over its rows.
     pub title: &'static str,
-    /// They.
     pub rows: Vec<Row>,
 }
 
-/// The table, from top to bottom.
 pub fn sections(place: Where) -> Vec<Section> {
     let mut inside = delays(|f| f.switch_delay_us);
     inside.extend([
@@ -80,29 +70,28 @@ fn delays(of: fn(&Figures) -> Quantiles) -> Vec<Row> {
     ["  p50", "  p99", "  p99.9", "  worst"].into_iter().enumerate().map(quantile).collect()
 }
 
-/// What a run is judged by.
+/// A ratio by which a run is judged.
 #[derive(Clone, Copy)]
 pub struct Ratio {
-    /// What it says, of the first and the second.
     pub value: fn(&Report) -> f64,
-    /// For the worst of several runs.
     pub worse: Worse,
 }
 
-/// How many times p99.9 inside is below the FIFO's.
+/// p99.9 inside: FIFO to contract.
 pub const BELOW_FIFO: Ratio =
     Ratio { value: |r| times(r.fifo.switch_delay_us.p999, r.edf.switch_delay_us.p999), worse: Worse::Less };
-/// The same from application to application.
+/// p99.9 between the applications: FIFO to contract.
 pub const BELOW_FIFO_OUTSIDE: Ratio =
     Ratio { value: |r| times(r.fifo.voice_delay_us.p999, r.edf.voice_delay_us.p999), worse: Worse::Less };
-/// p99.9 from application to application, in those of the bare timer.
+/// p99.9 between the applications under contract, to that of the bare timer.
 pub const OF_TIMER: Ratio =
     Ratio { value: |r| times(r.edf.voice_delay_us.p999, r.edf.timer_us.p999), worse: Worse::More };
-/// Goodput under contract, of that under the FIFO.
+/// Goodput under contract, to that under the FIFO.
 pub const OF_BULK: Ratio =
     Ratio { value: |r| r.edf.bulk_mbps / r.fifo.bulk_mbps.max(f64::MIN_POSITIVE), worse: Worse::Less };
 
-/// The median and the worst; of an even number of values the worse of the middle two. None of no values.
+/// Returns the median and the worst value; of an even number of values, the worse of the middle two. `None`
+/// without values.
 pub fn spread(values: impl IntoIterator<Item = f64>, worse: Worse) -> Option<(f64, f64)> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
@@ -112,7 +101,6 @@ pub fn spread(values: impl IntoIterator<Item = f64>, worse: Worse) -> Option<(f6
     Some((*values.get(values.len() / 2)?, *values.last()?))
 }
 
-/// Microseconds, for people.
 pub fn us(us: f64) -> String {
     format::duration((us * 1000.0) as u64)
 }

@@ -1,4 +1,4 @@
-//! The scene: a switch, an agent and four tenants, and how it is measured.
+//! The scene: a switch, an agent and four tenants; and its measurement.
 
 use super::blame::{Away, Blame};
 use super::contracts::DEADLINE;
@@ -19,30 +19,29 @@ use std::time::{Duration, Instant};
 use tidegate_agent::views::{VnicView, WhyView};
 use tidegate_evidence::{Delay, Histogram, Miss, VnicStats};
 
-/// How long the switch and the agent may take to come up.
+/// Time that the switch and the agent have to come up.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often it is checked that everything still runs.
+/// Interval at which the processes are checked.
 const TICK: Duration = Duration::from_millis(100);
-/// Time between an order and the window it is about.
+/// Time from an order to the begin of its window.
 const LEAD: Duration = Duration::from_millis(20);
-/// Time after a window until its figures are complete: frames under way arrive.
+/// Time after a window until its figures are complete, since frames under way still arrive.
 pub const SETTLE: Duration = Duration::from_millis(100);
 
-/// Everything the demo started. Dropping it ends all of it.
+/// All processes that the demo started. They end when the scene is dropped.
 #[derive(Debug)]
 pub struct Scene {
     client: Client,
-    /// In the order of [`TENANTS`].
     tenants: [Tenant; 4],
     agent: Process,
     switch: Process,
     place: Where,
-    /// The worker and voice's threads have real-time priority.
+    /// Whether the worker and voice's threads have real-time priority.
     realtime: bool,
 }
 
 impl Scene {
-    /// Starts the processes; files and sockets go to `dir`.
+    /// Starts the processes. Files and sockets go to `dir`.
     pub async fn build(dir: &Path, place: Where, realtime: bool) -> Result<Self, SceneError> {
         let path = |name: &str| dir.join(name).to_string_lossy().into_owned();
         let (control, api, config, state) =
@@ -50,7 +49,7 @@ impl Scene {
         for folder in [&config, &state] {
             std::fs::create_dir(folder).map_err(|e| SceneError::new(format!("cannot make {folder}: {e}")))?;
         }
-        // One worker: the tenants need the other cores, and one carries far more than 1 Gbit/s.
+        // One worker: the tenants need the other cores, and one worker carries far more than 1 Gbit/s.
         let priority = priority::WORKER.to_string();
         let mut switch = vec!["switch", "--socket", &control, "--workers", "1"];
         let cpu = placement::prompt().map(|cpu| cpu.to_string());
@@ -63,7 +62,7 @@ impl Scene {
         let mut switch = Process::start(SWITCH, &switch, dir, None)?;
         wait(&mut switch, async || Path::new(&control).exists()).await?;
         let agent = ["agent", "--config", &config, "--state", &state, "--switch", &control, "--api", &api];
-        // A tenant's namespace has no name, but its process.
+        // A tenant's namespace has no name; its path leads through the tenant's process.
         let agent = [&agent[..], &["--netns-root", "/proc"]].concat();
         let mut agent = Process::start("agent", &agent, dir, None)?;
         let client = Client::new(Path::new(&api));
@@ -80,7 +79,6 @@ impl Scene {
         Ok(Self { client, tenants, agent, switch, place, realtime })
     }
 
-    /// Puts the contracts of `phase` in force.
     pub async fn apply(&self, phase: Phase) -> Result<(), SceneError> {
         let namespaces = self.tenants.each_ref().map(Tenant::namespace);
         let path = format!("/v1/apply?origin={}", encode("demo"));
@@ -89,7 +87,6 @@ impl Scene {
         applied.map(drop).map_err(|e| SceneError::new(format!("the contracts were not taken: {e}")))
     }
 
-    /// Starts the traffic, the sink first.
     pub async fn play(&mut self) -> Result<(), SceneError> {
         let sink = contracts::address(TENANTS.len() - 1);
         for (index, tenant) in self.tenants.iter_mut().enumerate().rev() {
@@ -100,7 +97,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Lets the traffic run for `span` while everything is alive.
+    /// Lets the traffic run for `span`. Fails if a process ends.
     pub async fn run(&mut self, span: Duration, progress: &Progress) -> Result<(), SceneError> {
         let end = Instant::now() + span;
         loop {
@@ -116,8 +113,8 @@ impl Scene {
         }
     }
 
-    /// Lets the traffic run until the switch or the agent ends. A tenant may: who watches may
-    /// remove its vNIC. That is said.
+    /// Lets the traffic run until the switch or the agent ends. A tenant may end, because the user may
+    /// remove its vNIC; a message says so.
     pub async fn keep(&mut self) -> SceneError {
         let mut ended = [false; 4];
         loop {
@@ -134,7 +131,6 @@ impl Scene {
         }
     }
 
-    /// Measures for `span`.
     pub async fn measure(
         &mut self,
         phase: Phase,
@@ -163,7 +159,7 @@ impl Scene {
             );
             return Err(self.switch.error(&what));
         }
-        // The CPUs of voice's way: those that its threads and the worker are kept to.
+        // The CPUs that voice passes: those of its threads and of the worker.
         let way: Vec<usize> = placement::prompt().into_iter().chain(workers_after.cpus.clone()).collect();
         let (timer, away) = if way.is_empty() {
             (seen.timer(&placement::allowed()), seen.away)
@@ -171,7 +167,7 @@ impl Scene {
             (seen.timer(&way), seen.away(&way))
         };
         let inside = added(&before.delay, &after.delay);
-        // A place that knows one end alone says nothing of the other.
+        // A place that sees only one end has no least delay.
         let least = (self.place == Where::Switch).then(|| added(&before.delay_least, &after.delay_least));
         let known = phase == Phase::Contract && self.place == Where::Switch;
         let more = |of: fn(&VnicStats) -> u64| known.then(|| of(&after).saturating_sub(of(&before)));
@@ -182,7 +178,7 @@ impl Scene {
         let count = match (phase, self.place) {
             (Phase::Contract, _) => counted,
             (Phase::Fifo, Where::Switch) => inside.above(DEADLINE),
-            // Its FIFO has no clock of voice's: what comes late has missed.
+            // The kernel's FIFO has no deadline of voice: a late frame counts as a miss.
             (Phase::Fifo, Where::Kernel) => received.late,
         };
         let used = workers_after.used.saturating_sub(workers.used) as f64 / lasted.as_nanos() as f64;
@@ -211,12 +207,12 @@ impl Scene {
         Workers::of(self.switch.id())
     }
 
-    /// The latest misses since `from`, certain and possible, of those in memory; newest first. Their times are
-    /// of CLOCK_MONOTONIC.
+    /// Returns the latest misses since `from` that the agent still has, certain and possible, newest first,
+    /// with times of CLOCK_MONOTONIC.
     async fn misses(&self, from: u64) -> Result<Vec<Miss>, SceneError> {
         let why = self.client.get::<WhyView>("/v1/vnics/voice/why").await;
         let misses = why.map_err(|e| SceneError::new(e.to_string()))?.latest_misses;
-        // Told by the clock of the day.
+        // The answer has times of day.
         let offset = clock::of_day().saturating_sub(clock::now());
         let misses = misses.into_iter().rev().map(|miss| Miss { at: miss.at.saturating_sub(offset), ..miss });
         Ok(misses.filter(|miss| miss.at >= from).collect())
@@ -229,23 +225,22 @@ impl Scene {
     }
 }
 
-/// When the frames of certain misses waited.
+/// Returns the spans in which frames with certain misses waited.
 fn spans(misses: &[Miss]) -> Vec<Window> {
     let certain = misses.iter().filter(|miss| miss.is_certain());
     certain.map(|miss| Window { from: miss.at.saturating_sub(miss.delay), to: miss.at }).collect()
 }
 
-/// Deadline misses so far.
 fn counted(stats: &VnicStats) -> u64 {
     stats.misses.values().sum()
 }
 
-/// Delays the switch recorded between two looks.
+/// Returns the delays recorded between two looks.
 fn added(before: &Delay, after: &Delay) -> Histogram {
     histogram(&after.buckets).since(&histogram(&before.buckets))
 }
 
-/// Waits until `ready`, as long as the process lives.
+/// Waits until `ready`. Fails if the process ends, or is not ready in time.
 async fn wait(process: &mut Process, ready: impl AsyncFn() -> bool) -> Result<(), SceneError> {
     let end = Instant::now() + PATIENCE;
     while !ready().await {

@@ -1,5 +1,5 @@
-//! One tenant: a process with its own network namespace, its own Linux network
-//! stack and one interface, that does what its role says.
+//! A tenant: a process with its own network namespace, Linux network stack and one interface, with one
+//! role.
 
 use super::order::{Answer, BULK_PORT, Figures, Order, VOICE_PORT, Window};
 use super::{bulk, interface, namespace, placement, voice};
@@ -10,10 +10,9 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-/// The interface every tenant has.
 pub const INTERFACE: &str = "eth0";
 
-/// How long a tenant waits for its interface and for the sink.
+/// Time that a tenant waits for its interface and for the sink.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a tenant does.
@@ -30,7 +29,7 @@ pub enum Role {
 /// Runs a tenant until its standard input ends.
 ///
 /// # Errors
-/// Its standard input or output broke. What goes wrong otherwise is an answer.
+/// Standard input or output broke. All other errors are answers.
 pub fn run(role: Role) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let mut answer = |answer: &Answer| -> io::Result<()> {
@@ -69,7 +68,7 @@ impl Tenant {
     fn start(&self, address: Ipv4Addr, sink: Ipv4Addr, realtime: bool) -> io::Result<()> {
         interface::wait_for(INTERFACE, PATIENCE)?;
         interface::assign(INTERFACE, address, 24)?;
-        // Before this thread, which starts the others, leaves it.
+        // Read before this thread, which starts the others, leaves that CPU.
         let prompt = placement::prompt();
         placement::keep_off(prompt);
         match self.role {
@@ -109,8 +108,8 @@ impl Tenant {
     }
 }
 
-/// Runs `body` in a thread. A stream that breaks off would make the figures a lie:
-/// the tenant ends with it, and the demo with the tenant.
+/// Runs `body` in a thread. If the stream breaks, the figures would be wrong: the tenant ends, and the demo
+/// with it.
 fn work(what: &'static str, body: impl FnOnce() -> io::Result<()> + Send + 'static) {
     thread::spawn(move || {
         if let Err(e) = body() {

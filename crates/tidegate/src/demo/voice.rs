@@ -1,5 +1,4 @@
-//! The voice stream: 1,000 frames of 200 bytes a second, each with its number
-//! and the time it was sent.
+//! The voice stream: 1,000 frames of 200 bytes a second, each with its number and its send time.
 
 use super::clock;
 use super::contracts::DEADLINE;
@@ -11,16 +10,15 @@ use std::net::UdpSocket;
 use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_evidence::Histogram;
 
-/// Bytes of one Ethernet frame of voice, without FCS.
+/// Length of a voice frame (bytes, without FCS).
 pub const FRAME: usize = 200;
-/// Frames per second.
 pub const PER_SECOND: u64 = 1_000;
 
-/// Ethernet, IPv4 and UDP headers.
+/// Length of the Ethernet, IPv4 and UDP headers (bytes).
 const HEADERS: usize = 14 + 20 + 8;
 const PAYLOAD: usize = FRAME - HEADERS;
 
-/// What a packet says: its number and when it was sent (CLOCK_MONOTONIC, ns).
+/// Content of a packet: its number and send time (CLOCK_MONOTONIC, ns).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packet {
     number: u64,
@@ -42,7 +40,6 @@ impl Packet {
     }
 }
 
-/// Counts of the current window, shared with the thread that takes orders.
 #[derive(Clone, Default)]
 pub struct Tally(Arc<Mutex<Counts>>);
 
@@ -56,12 +53,10 @@ struct Counts {
 }
 
 impl Tally {
-    /// Begins a new window.
     pub fn measure(&self, window: Window) {
         *self.counts() = Counts { window, late_spans: Vec::with_capacity(LATE), ..Counts::default() };
     }
 
-    /// What was counted.
     pub fn figures(&self) -> Figures {
         let counts = self.counts();
         Figures {
@@ -74,7 +69,7 @@ impl Tally {
         }
     }
 
-    /// At the sender the delay is that of its timer: how late the host let it run.
+    /// Counts a sent packet. Its delay here is the sender's timer lateness.
     fn sent(&self, packet: Packet, due: u64) {
         let mut counts = self.counts();
         if counts.window.holds(packet.sent) {
@@ -83,7 +78,7 @@ impl Tally {
         }
     }
 
-    /// A packet belongs to the window it was sent in, whenever it comes.
+    /// Counts a received packet in the window in which it was sent, whenever it arrives.
     fn received(&self, packet: Packet, at: u64) {
         let mut counts = self.counts();
         if counts.window.holds(packet.sent) && counts.numbers.insert(packet.number) {
@@ -103,8 +98,8 @@ impl Tally {
     }
 }
 
-/// Sends until the socket breaks. The time in a packet is taken right before
-/// it is sent, so a sender that woke late does not look like a slow network.
+/// Sends until the socket breaks. The send time is read right before the send, so a late wake-up does not
+/// look like a slow network.
 pub fn send(socket: &UdpSocket, tally: &Tally, realtime: bool) -> io::Result<()> {
     clock::wake_promptly(realtime);
     let period = 1_000_000_000 / PER_SECOND;
@@ -114,7 +109,7 @@ pub fn send(socket: &UdpSocket, tally: &Tally, realtime: bool) -> io::Result<()>
         clock::sleep_until(next);
         let packet = Packet { number, sent: clock::now() };
         match socket.send(&packet.bytes()) {
-            // A frame the own interface had no room for is a lost frame, and counts as one.
+            // A frame without room in the sender's own interface counts as lost.
             Err(e) if e.raw_os_error() != Some(Errno::NOBUFS.raw_os_error()) => return Err(e),
             _ => tally.sent(packet, next),
         }
@@ -122,10 +117,9 @@ pub fn send(socket: &UdpSocket, tally: &Tally, realtime: bool) -> io::Result<()>
     Ok(())
 }
 
-/// Receives until the socket breaks.
 pub fn receive(socket: &UdpSocket, tally: &Tally, realtime: bool) -> io::Result<()> {
     clock::wake_promptly(realtime);
-    // A frame of the host's own, such as a stray broadcast, is no voice.
+    // One byte more: a longer frame, such as a stray broadcast of the host, is not voice.
     let mut buffer = [0; PAYLOAD + 1];
     loop {
         let length = socket.recv(&mut buffer)?;

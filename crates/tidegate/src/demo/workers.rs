@@ -1,19 +1,19 @@
-//! The switch's workers as the kernel sees them: the CPU time they used, and the CPUs they are kept to.
+//! The switch's workers as the kernel sees them: their CPU time and their CPUs.
 
 use std::fs;
 use std::path::Path;
 
-/// The workers of a switch at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workers {
-    /// CPU time of all of them, ns.
+    /// CPU time of all workers (ns).
     pub used: u64,
-    /// The CPUs of those that are kept to one.
+    /// CPUs of the workers that are pinned to one CPU.
     pub cpus: Vec<usize>,
 }
 
 impl Workers {
-    /// Those of process `id`. What cannot be read is left out: the process may have ended, which others find.
+    /// Reads the workers of process `id`. Skips what cannot be read: the process may have ended, which
+    /// other code detects.
     pub fn of(id: u32) -> Self {
         let mut workers = Self::default();
         let tasks = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
@@ -28,12 +28,12 @@ impl Workers {
     }
 }
 
-/// CPU time, ns: the first figure (proc(5), /proc/PID/schedstat).
+/// Parses the CPU time (ns): the first figure of /proc/PID/schedstat (proc(5)).
 fn used(schedstat: &str) -> u64 {
     schedstat.split_ascii_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
-/// The CPU a thread is kept to, where that is one alone (proc(5), /proc/PID/status).
+/// Returns the CPU of a thread that is pinned to one CPU (/proc/PID/status, proc(5)).
 fn only_cpu(status: &str) -> Option<usize> {
     status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().parse().ok()
 }

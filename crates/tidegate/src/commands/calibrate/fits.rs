@@ -1,12 +1,13 @@
-//! Whether the contracts in force fit with another `host-latency`: the agent's own arithmetic, asked here. Pure.
+//! Checks whether the contracts in force fit with another `host-latency`, with the agent's own arithmetic.
+//! Pure.
 
 use tidegate_agent::views::{State, VnicView};
 use tidegate_contract::{Host, Nanos, Vnic, admit};
 
-/// Longest `host-latency` of a contract, ns.
+/// Longest `host-latency` that a contract may have (ns).
 const LONGEST: u64 = 10_000_000_000;
 
-/// The contracts that are accepted, in force or about to be.
+/// The accepted contracts, in force or pending.
 #[derive(Clone, Debug)]
 pub struct Fits {
     host: Host,
@@ -14,31 +15,30 @@ pub struct Fits {
 }
 
 impl Fits {
-    /// Of what the agent says.
+    /// Takes the accepted contracts from the agent's answer.
     pub fn new(host: Host, vnics: &[VnicView]) -> Self {
         let accepted = vnics.iter().filter(|vnic| vnic.state != State::Refused);
         Self { host, vnics: accepted.filter_map(|vnic| vnic.contract.clone()).collect() }
     }
 
-    /// How many vNICs have a deadline.
     pub fn deadlines(&self) -> usize {
         self.vnics.iter().filter(|vnic| vnic.is_realtime()).count()
     }
 
-    /// Why they do not fit with this `host-latency`; empty where they do.
+    /// Returns why the contracts do not fit with this `host-latency`; empty if they fit.
     pub fn refusals(&self, host_latency: Nanos) -> Vec<String> {
         let host = Host { host_latency, ..self.host.clone() };
         admit(&host, &self.vnics).err().into_iter().flatten().map(|refusal| refusal.to_string()).collect()
     }
 
-    /// The largest `host-latency` with which they fit, to a microsecond; `None` where no deadline asks for one, or none
-    /// fits.
+    /// Returns the largest `host-latency` (whole microseconds) with which the contracts fit; `None` if no
+    /// vNIC has a deadline, or if no value fits.
     pub fn largest(&self) -> Option<Nanos> {
         let fits = |us: u64| self.refusals(Nanos::new(us * 1000)).is_empty();
         if self.deadlines() == 0 || !fits(1) {
             return None;
         }
-        // What fits with more latency fits with less.
+        // Contracts that fit with one latency fit with every smaller one.
         let (mut fitting, mut refused) = (1, LONGEST / 1000 + 1);
         while refused - fitting > 1 {
             let middle = fitting.midpoint(refused);

@@ -1,4 +1,4 @@
-//! Reads `/proc` and `/sys`, as any user may; says what it may not see.
+//! Reads `/proc` and `/sys` with any user's rights, and records what is not visible.
 
 use super::proc::{self, Row, Thread, Times};
 use crate::demo::clock;
@@ -8,13 +8,13 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
-/// Longest file that is read, bytes: `/proc/interrupts` of a large machine.
+/// Longest part of a file that is read (bytes); `/proc/interrupts` of a large machine fits.
 const LONGEST: u64 = 16 << 20;
-/// Most threads of the host, CPUs and idle states of one that are looked at.
+/// Limits of what is read: threads of the host, CPUs, idle states of one CPU.
 const THREADS: usize = 32_768;
 const CPUS: usize = 1_024;
 const STATES: usize = 16;
-/// What makes a kernel slow, in the words of its configuration.
+/// Options of the kernel's configuration that make it slow.
 const DEBUGGING: [&str; 8] = [
     "CONFIG_PROVE_LOCKING",
     "CONFIG_LOCK_STAT",
@@ -26,53 +26,46 @@ const DEBUGGING: [&str; 8] = [
     "CONFIG_PREEMPT_TRACER",
 ];
 
-/// What does not change while it is measured.
+/// Properties of the host that do not change during the measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
-    /// CPUs that are there and run.
     pub online: BTreeSet<usize>,
-    /// Those on which this program may run.
+    /// CPUs on which this program may run.
     pub own: BTreeSet<usize>,
-    /// Those that the scheduler gives no work by itself.
+    /// CPUs that the scheduler gives no work by itself.
     pub isolated: BTreeSet<usize>,
-    /// The switch's workers whose threads can be seen.
+    /// Workers of the switch whose threads are visible.
     pub workers: Vec<Worker>,
-    /// The driver of idle states.
     pub idle_driver: Option<String>,
-    /// Whether it is a virtual machine.
     pub is_guest: bool,
-    /// The frequency governor of a CPU, where it has one.
+    /// Frequency governor by CPU, for CPUs that have one.
     pub governors: BTreeMap<usize, String>,
-    /// The hyperthreads of one core, by CPU; with itself.
+    /// Hyperthreads of the CPU's core, itself included, by CPU.
     pub siblings: BTreeMap<usize, BTreeSet<usize>>,
-    /// What real-time threads may use of each period, and the period, us; the first negative without a limit.
+    /// Time that real-time threads may use in each period, and the period (us); a negative time means no
+    /// limit.
     pub realtime: Option<(i64, i64)>,
-    /// Whether memory may be swapped out.
     pub swaps: bool,
-    /// Memory of the switch that cannot be swapped out, kB; `None` where that is not known.
+    /// Locked memory of the switch (kB); `None` if unknown.
     pub locked: Option<u64>,
-    /// What of the kernel is for debugging.
     pub debugging: Vec<String>,
-    /// Whether the kernel lets an urgent thread in while it works for another: `none` and `voluntary` do not. `None`
-    /// where that is not known.
+    /// Preemption mode; `None` if unknown. With `none` and `voluntary` an urgent thread waits while the
+    /// kernel works for another thread.
     pub preemption: Option<String>,
 }
 
-/// A worker's thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Worker {
-    /// Its name, `worker-0`.
     pub name: String,
-    /// Its thread.
     pub thread: u32,
-    /// CPUs on which it may run.
+    /// Online CPUs on which it may run.
     pub cpus: BTreeSet<usize>,
     /// Its SCHED_FIFO priority; `None` under SCHED_OTHER.
     pub priority: Option<u8>,
 }
 
 impl Machine {
-    /// The CPUs that are measured: the workers', or those of this program.
+    /// Returns the CPUs to measure: the workers' or, if no worker is visible, those of this program.
     pub fn measured(&self) -> BTreeSet<usize> {
         let workers: BTreeSet<usize> =
             self.workers.iter().flat_map(|worker| worker.cpus.iter().copied()).collect();
@@ -81,56 +74,44 @@ impl Machine {
     }
 }
 
-/// What is counted, at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// When, ns of CLOCK_MONOTONIC.
+    /// Time of reading (CLOCK_MONOTONIC, ns).
     pub at: u64,
-    /// What the CPUs' time went into.
     pub times: BTreeMap<usize, Times>,
-    /// Softirqs by kind.
     pub softirqs: BTreeMap<String, Row>,
-    /// Interrupts by number or kind.
     pub interrupts: BTreeMap<String, Row>,
-    /// All threads but this program's, by number.
+    /// Threads of all other programs, by thread number.
     pub threads: BTreeMap<u32, Thread>,
-    /// How long a worker's thread was ready to run and did not, ns.
+    /// Time for which a worker's thread was ready but did not run (ns), by thread number.
     pub waited: BTreeMap<u32, u64>,
-    /// Idle states by CPU.
     pub idle: BTreeMap<usize, Vec<IdleState>>,
 }
 
-/// An idle state of one CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdleState {
-    /// Such as `C6`.
+    /// Name, such as `C6`.
     pub name: String,
-    /// How long leaving it takes, us, as its driver says.
+    /// Exit latency (us), as the driver states it.
     pub latency_us: u64,
-    /// How often it was entered.
     pub usage: u64,
 }
 
-/// Reads.
 pub struct Looker {
-    /// The switch's process.
     switch: Option<u32>,
     workers: Vec<Worker>,
     unseen: Vec<String>,
 }
 
 impl Looker {
-    /// Of a host whose switch is this process.
     pub fn new(switch: Option<u32>) -> Self {
         Self { switch, workers: vec![], unseen: vec![] }
     }
 
-    /// What could not be seen, and why.
     pub fn unseen(self) -> Vec<String> {
         self.unseen
     }
 
-    /// What does not change.
     pub fn machine(&mut self) -> Machine {
         let cpu = |name: &str| read(format!("/sys/devices/system/cpu/{name}")).map(|text| proc::list(&text));
         let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
@@ -191,7 +172,6 @@ impl Looker {
         workers
     }
 
-    /// What is counted, now.
     pub fn snapshot(&mut self) -> Snapshot {
         let file = |path: &str| read(path).unwrap_or_default();
         let waited = |worker: &Worker| {
@@ -228,14 +208,14 @@ impl Looker {
     }
 }
 
-/// A file's text; `None` where it cannot be read. What is no UTF-8 is replaced.
+/// Reads a file's text; `None` if it cannot be read. Replaces invalid UTF-8.
 fn read(path: impl AsRef<Path>) -> Option<String> {
     let mut bytes = Vec::new();
     File::open(path).ok()?.take(LONGEST).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The entries of a folder that are `prefix` and a number.
+/// Lists the numbers of the folder's entries that are named `prefix` and a number.
 fn numbered(folder: &str, prefix: &str, most: usize) -> Vec<usize> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let number = |name: &str| name.strip_prefix(prefix)?.parse().ok();
@@ -246,7 +226,7 @@ fn numbers(folder: &str) -> Vec<u32> {
     numbered(folder, "", THREADS).into_iter().filter_map(|number| number.try_into().ok()).collect()
 }
 
-/// All threads that can be seen, but this program's own.
+/// Reads all visible threads except this program's own.
 fn threads() -> BTreeMap<u32, Thread> {
     let own = std::process::id();
     let of = |pid: u32| numbers(&format!("/proc/{pid}/task")).into_iter().map(move |thread| (pid, thread));
@@ -257,7 +237,7 @@ fn threads() -> BTreeMap<u32, Thread> {
     .collect()
 }
 
-/// The idle states of a CPU that are not held off.
+/// Reads the idle states of a CPU, without disabled ones.
 fn states(cpu: usize) -> Vec<IdleState> {
     let folder = format!("/sys/devices/system/cpu/cpu{cpu}/cpuidle");
     let state = |number: usize| {
@@ -274,23 +254,22 @@ fn states(cpu: usize) -> Vec<IdleState> {
     numbered(&folder, "state", STATES).into_iter().filter_map(state).collect()
 }
 
-/// Debugging features that the kernel's configuration names.
 fn debugging() -> Vec<String> {
     let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
     let config = read(format!("/boot/config-{}", release.trim())).unwrap_or_default();
     let is_set = |option: &&str| config.lines().any(|line| line == format!("{option}=y"));
     let mut all: Vec<String> =
         DEBUGGING.iter().filter(|option| is_set(option)).map(|o| (*o).to_owned()).collect();
-    // It is there with CONFIG_PROVE_LOCKING alone.
+    // Shows lock debugging where the configuration is not readable.
     if all.is_empty() && Path::new("/proc/lockdep").exists() {
         all.push("CONFIG_LOCKDEP".into());
     }
     all
 }
 
-/// The mode of preemption, where it can be seen: `full`, `lazy`, `voluntary`, `none`, `rt`.
+/// Returns the preemption mode if it is visible: `full`, `lazy`, `voluntary`, `none`, `rt`.
 fn preemption() -> Option<String> {
-    // Root may see the mode that is in force, in parentheses.
+    // Only root can read the active mode, which stands in parentheses.
     let modes = read("/sys/kernel/debug/sched/preempt");
     if let Some(mode) = modes.as_deref().and_then(|text| Some(text.split_once('(')?.1.split_once(')')?.0)) {
         return Some(mode.to_owned());
@@ -300,7 +279,7 @@ fn preemption() -> Option<String> {
     match () {
         () if has("PREEMPT_RT") => Some("rt".into()),
         () if has("PREEMPT") => Some("full".into()),
-        // It can be any.
+        // Any mode is possible.
         () if has("PREEMPT_DYNAMIC") => None,
         () => Some("voluntary".into()),
     }

@@ -8,11 +8,11 @@
 //! ```
 //!
 //! - [`timers`]: threads that wake up and copy, on the CPUs of the workers
-//! - [`look`]: reads `/proc` and `/sys`; [`proc`]: what stands in the files there. Pure
-//! - [`proposal`], [`fits`], [`obstacles`]: what follows. Pure
-//! - [`report`]: what is shown
+//! - [`look`]: reads `/proc` and `/sys`; [`proc`]: parses their files. Pure
+//! - [`proposal`], [`fits`], [`obstacles`]: the conclusions. Pure
+//! - [`report`]: the output
 //!
-//! It changes nothing. Without an agent it measures what does not need one, and says what is missing.
+//! It changes nothing. Without an agent it measures what needs none, and lists what is missing.
 
 mod fits;
 mod look;
@@ -34,9 +34,8 @@ use tidegate_evidence::Histogram;
 use tidegate_evidence::histogram::{BUCKETS, bucket};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How often the progress is told.
 const TELL: Duration = Duration::from_millis(200);
-/// Shortest time that says anything.
+/// Shortest measurement that is reported.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Arguments of `calibrate`.
@@ -51,7 +50,6 @@ pub struct Args {
     seconds: u64,
 }
 
-/// Measures, and says what follows.
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
     let span = Duration::from_secs(args.seconds);
     let agent: Result<HostView, String> = asked(client, "/v1/host").await;
@@ -87,9 +85,9 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
     if json { exit::print_json(&report) } else { exit::print(&report.text()) }
 }
 
-/// Waits while the timers run; how long that was. Ctrl-C ends it early.
+/// Waits while the timers run, and returns for how long. Ctrl-C ends the wait early.
 async fn wait(span: Duration) -> Result<Duration, Failure> {
-    // Before anything is said: from there on it may be ended.
+    // Before the first message: from then on the user may press Ctrl-C.
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;
     let begin = Instant::now();
@@ -111,7 +109,7 @@ async fn wait(span: Duration) -> Result<Duration, Failure> {
     }
 }
 
-/// An answer of the agent; why there is none, in one line.
+/// Sends a GET request to the agent. The error says in one line why there is no answer.
 async fn asked<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, String> {
     client
         .get(path)
@@ -119,7 +117,7 @@ async fn asked<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, St
         .map_err(|error: ClientError| error.to_string().lines().next().unwrap_or_default().to_owned())
 }
 
-/// What the agent says after the measurement: the workers' loops meanwhile, and the contracts in force.
+/// Asks the agent after the measurement: for the workers' loops in between, and for the contracts in force.
 async fn heard(client: &Client, before: HostView) -> Result<(Agent, fits::Fits), Failure> {
     let after: HostView = client.get("/v1/host").await?;
     let vnics: Vec<VnicView> = client.get("/v1/vnics").await?;

@@ -1,6 +1,5 @@
-//! What stands in the way of a smaller `host-latency`, by name, with what to do. Pure.
-//!
-//! Of what was counted between two looks, on the CPUs that were measured.
+//! Finds what stands in the way of a smaller `host-latency`, with remedies, from two snapshots of the
+//! measured CPUs. Pure.
 
 use super::look::{Machine, Snapshot};
 use crate::format::{duration, percent, plural};
@@ -8,59 +7,49 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_visible::visible;
 
-/// A thread that uses less of a CPU is not named.
+/// Least share of a CPU for which a thread is named.
 const BUSY: f64 = 0.01;
-/// A share of a CPU's time that is worth a word: softirqs and interrupts, steal, a sibling's work.
+/// Least share of a CPU's time that is reported: of softirqs and steal, and of a sibling's work.
 const SHARE: f64 = 0.001;
 const SIBLING: f64 = 0.05;
-/// A second, of a CPU: softirqs, interrupts of devices, interrupts from other CPUs, sleeps, page faults of a worker.
+/// Least rates that are reported (per second and CPU): softirqs, interrupts of devices, interrupts from
+/// other CPUs, sleeps, page faults of a worker.
 const SOFTIRQS: f64 = 100.0;
 const DEVICES: f64 = 10.0;
 const OTHERS: f64 = 1_000.0;
 const SLEEPS: f64 = 1.0;
 const FAULTS: f64 = 1.0;
-/// Things of one kind that are named: of a CPU, and CPUs.
+/// Most items named for one CPU, and most CPUs (or workers) listed.
 const NAMED: usize = 3;
 const CPUS: usize = 4;
 
-/// Kinds of obstacles, in the order in which they are told.
+/// Kinds of obstacles, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// There is one CPU for all.
     OneCpu,
-    /// The hypervisor takes the CPU away.
     Steal,
-    /// Other threads are busy on the CPU.
     BusyThreads,
-    /// A worker runs with ordinary priority beside them.
+    /// A worker runs with ordinary priority beside busy threads.
     OrdinaryPriority,
-    /// A worker runs wherever the scheduler puts it.
+    /// A worker may run on more than one CPU.
     NotPinned,
-    /// Softirqs run there.
     Softirqs,
-    /// Interrupts arrive there.
     Interrupts,
-    /// The other hyperthread of the core is busy.
     Hyperthread,
     /// The CPU sleeps when idle, and wakes late.
     IdleStates,
-    /// Its frequency changes.
     Frequency,
-    /// The kernel stops real-time threads.
+    /// The kernel throttles real-time threads.
     RealtimeThrottling,
-    /// The kernel lets no thread in while it works for another.
+    /// The kernel does not preempt the system call of another thread.
     Preemption,
-    /// A worker waits for pages of memory.
     PageFaults,
-    /// The switch's memory may be swapped out.
     Swap,
-    /// The kernel is made for debugging.
     DebuggingKernel,
 }
 
 impl Kind {
-    /// For people.
     pub fn title(self) -> &'static str {
         match self {
             Self::OneCpu => "one CPU",
@@ -82,20 +71,16 @@ impl Kind {
     }
 }
 
-/// One of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Obstacle {
-    /// Which.
     pub kind: Kind,
-    /// The CPUs it is about; empty where it is about the host.
+    /// CPUs it concerns; empty if it concerns the host.
     pub cpus: Vec<usize>,
-    /// What was seen, of each CPU or worker.
     pub what: Vec<String>,
-    /// What to do.
     pub remedy: String,
 }
 
-/// What was seen between two looks, in the order of the kinds.
+/// Returns the obstacles seen between two snapshots, in the order of their kinds.
 pub fn obstacles(machine: &Machine, before: &Snapshot, after: &Snapshot) -> Vec<Obstacle> {
     let seen = Seen { machine, before, after, cpus: machine.measured() };
     let busy = seen.busy_threads();
@@ -135,13 +120,13 @@ impl Seen<'_> {
         (self.after.at.saturating_sub(self.before.at) as f64 / 1e9).max(1e-3)
     }
 
-    /// A share of a CPU's time, by what it went into.
+    /// Returns the share of a CPU's time that went into `part`.
     fn share(&self, cpu: usize, part: impl Fn(&super::proc::Times) -> u64) -> Option<f64> {
         let times = self.after.times.get(&cpu)?.since(self.before.times.get(&cpu)?);
         (times.total() > 0).then(|| part(&times) as f64 / times.total() as f64)
     }
 
-    /// The CPUs of which there is something to say, those with the most first.
+    /// Builds an obstacle from the CPUs for which `of` returns something, the largest value first.
     fn by_cpu(
         &self,
         kind: Kind,
@@ -240,7 +225,7 @@ impl Seen<'_> {
         )
     }
 
-    /// What a row counted on a CPU, a second.
+    /// Returns by how much a counter rose per second.
     fn rate(&self, of: impl Fn(&Snapshot) -> Option<u64>) -> f64 {
         let count = |snapshot| of(snapshot).unwrap_or(0);
         count(self.after).saturating_sub(count(self.before)) as f64 / self.seconds()
@@ -268,7 +253,7 @@ impl Seen<'_> {
                 let of = |snapshot: &Snapshot| snapshot.interrupts.get(name)?.counts.get(&cpu).copied();
                 let rate = self.rate(of);
                 let is_device = name.bytes().all(|b| b.is_ascii_digit());
-                // The local timer is the workers' own.
+                // The local timer interrupts are the workers' own.
                 let least = if is_device { DEVICES } else { OTHERS };
                 (name != "LOC" && rate >= least).then(|| (rate, format!("{name} {}", row.label)))
             });
@@ -311,7 +296,7 @@ impl Seen<'_> {
                 let rate = state.usage.saturating_sub(before) as f64 / self.seconds();
                 (rate >= SLEEPS).then_some((rate, state))
             });
-            // What takes longest to leave makes the tail.
+            // The state with the longest exit latency makes the tail.
             let (rate, deepest) = entered.max_by_key(|(_, state)| state.latency_us)?;
             let name = visible(&deepest.name).into_owned();
             let what = format!(
@@ -396,7 +381,7 @@ impl Seen<'_> {
     }
 }
 
-/// The most frequent, with how often a second; `None` without any.
+/// Names the most frequent items with their rates per second; `None` without any.
 fn most<T>(rates: impl Iterator<Item = (f64, T)>, name: impl Fn(&T) -> String) -> Option<String> {
     let mut all: Vec<(f64, T)> = rates.collect();
     all.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -414,7 +399,6 @@ mod tests {
     use super::super::proc::{Row, Thread, Times};
     use super::*;
 
-    /// Two CPUs, with a worker pinned to the second.
     fn machine() -> Machine {
         let worker = Worker { name: "worker-0".into(), thread: 8, cpus: [1].into(), priority: None };
         Machine { online: [0, 1].into(), own: [0, 1].into(), workers: vec![worker], ..Machine::default() }
@@ -428,7 +412,6 @@ mod tests {
         seconds * rustix::param::clock_ticks_per_second()
     }
 
-    /// Ten quiet seconds.
     fn quiet() -> (Snapshot, Snapshot) {
         let after = Snapshot {
             at: 10_000_000_000,

@@ -1,22 +1,21 @@
-//! What stands in the files of `/proc` and `/sys` that are read (proc(5)). Pure; any text is taken, and what is not
-//! understood is left out.
+//! Parses files of `/proc` and `/sys` (proc(5)). Pure: accepts any text, and skips what it does not
+//! understand.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Highest number of a CPU that is believed, and most rows of a file.
+/// Highest CPU number accepted, and most rows read from a file.
 const CPUS: usize = 65_536;
 const ROWS: usize = 16_384;
 
-/// Counts of one row by CPU: of `/proc/softirqs` or `/proc/interrupts`.
+/// A row of `/proc/softirqs` or `/proc/interrupts`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
-    /// What stands behind the counts: an interrupt's chip and device.
+    /// The text after the counts: an interrupt's chip and device.
     pub label: String,
-    /// By CPU.
     pub counts: BTreeMap<usize, u64>,
 }
 
-/// The rows of `/proc/softirqs` or `/proc/interrupts`, by their names.
+/// Parses the rows of `/proc/softirqs` or `/proc/interrupts`, by name.
 pub fn rows(text: &str) -> BTreeMap<String, Row> {
     let mut lines = text.lines();
     let number = |word: &str| word.strip_prefix("CPU")?.parse().ok().filter(|cpu| *cpu < CPUS);
@@ -36,28 +35,22 @@ pub fn rows(text: &str) -> BTreeMap<String, Row> {
     lines.take(ROWS).filter_map(row).collect()
 }
 
-/// What a CPU's time went into, ticks: a line of `/proc/stat`.
+/// Use of a CPU's time (ticks): a line of `/proc/stat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// In threads, of whatever priority, and in the kernel for them.
+    /// In threads of any priority, and in the kernel for them.
     pub threads: u64,
-    /// Idle.
     pub idle: u64,
-    /// In interrupts.
     pub irq: u64,
-    /// In softirqs.
     pub softirq: u64,
-    /// Taken away by the hypervisor.
     pub steal: u64,
 }
 
 impl Times {
-    /// All of it.
     pub fn total(&self) -> u64 {
         [self.threads, self.idle, self.irq, self.softirq, self.steal].into_iter().fold(0, u64::saturating_add)
     }
 
-    /// What was added since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             threads: self.threads.saturating_sub(earlier.threads),
@@ -69,7 +62,7 @@ impl Times {
     }
 }
 
-/// The CPUs of `/proc/stat`.
+/// Parses the CPUs' lines of `/proc/stat`.
 pub fn times(text: &str) -> BTreeMap<usize, Times> {
     let line = |line: &str| {
         let mut words = line.strip_prefix("cpu")?.split_whitespace();
@@ -86,30 +79,27 @@ pub fn times(text: &str) -> BTreeMap<usize, Times> {
         .collect()
 }
 
-/// What `/proc/PID/task/TID/stat` says of a thread.
+/// A thread, as `/proc/PID/task/TID/stat` shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
-    /// Its name; of its own choice.
     pub name: String,
-    /// Page faults without and with a read from disk.
+    /// Page faults: without and with a read from disk.
     pub faults: (u64, u64),
-    /// CPU time used, ticks.
+    /// CPU time used (ticks).
     pub used: u64,
-    /// When it began, ticks: another thread may get its number.
+    /// Start time (ticks); tells apart threads that had the same number.
     pub began: u64,
-    /// The CPU it ran on last.
     pub cpu: usize,
-    /// Its real-time priority, 1 to 99; `None` without.
+    /// Real-time priority, 1 to 99; `None` without.
     pub priority: Option<u8>,
 }
 
-/// A thread's line.
 pub fn thread(text: &str) -> Option<Thread> {
-    // The name may hold anything, parentheses too.
+    // The name may contain anything, also parentheses.
     let (head, rest) = text.rsplit_once(')')?;
     let name = head.split_once('(')?.1.to_owned();
     let words: Vec<&str> = rest.split_whitespace().take(64).collect();
-    // Fields count from 1, and the third is the first behind the name.
+    // Fields count from 1; the third is the first after the name.
     let field = |n: usize| words.get(n - 3)?.parse::<u64>().ok();
     Some(Thread {
         name,
@@ -121,7 +111,7 @@ pub fn thread(text: &str) -> Option<Thread> {
     })
 }
 
-/// CPU numbers as in `0-3,8`.
+/// Parses CPU numbers such as `0-3,8`.
 pub fn list(text: &str) -> BTreeSet<usize> {
     let number = |word: &str| word.trim().parse::<usize>().ok().filter(|cpu| *cpu < CPUS);
     let part = |part: &str| {
@@ -131,7 +121,7 @@ pub fn list(text: &str) -> BTreeSet<usize> {
     text.trim().split(',').take(ROWS).filter_map(part).flatten().collect()
 }
 
-/// A value of a file of `Name: value` lines, such as `/proc/PID/status`.
+/// Returns a value of a file of `Name: value` lines, such as `/proc/PID/status`.
 pub fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }

@@ -1,11 +1,11 @@
-//! What `host-latency` has to be, from what was measured. Pure.
+//! Computes `host-latency` from the measurements. Pure.
 //!
 //! ```text
 //!  H = workers of a crossing (1 or 2) × (wake-up + loop) + one copy of 64 KB
 //! ```
 //!
-//! A worker under load has no wake-up, and an idle one no loop: the sum is what one frame can meet at worst, not what it
-//! meets. A stall can be in both, so it may count twice: too much, never too little.
+//! The sum is the worst case of one frame: a worker under load has no wake-up, and an idle worker has no
+//! loop. A stall may count in both, so the sum may be too large, but never too small.
 
 use super::look::Machine;
 use super::timers::Cpu;
@@ -13,29 +13,26 @@ use serde::Serialize;
 use tidegate_contract::Nanos;
 use tidegate_evidence::Histogram;
 
-/// More than the worst that was seen, since a longer look sees worse: a quarter.
+/// Margin above the worst that was seen (percent): a longer measurement sees worse.
 pub const MARGIN_PERCENT: u64 = 25;
-/// What a person would write, as the first digits of a duration; sorted.
+/// First digits of a round duration, ascending.
 const STEPS: [u64; 11] = [10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100];
-/// A share of copies that no interruption made long.
+/// Quantile of the copies: excludes those that an interruption made long.
 const COPIES: f64 = 0.99;
 
 /// What a value of `host-latency` covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Cover {
-    /// 99 % of wake-ups and loops.
     #[serde(rename = "p99")]
     P99,
-    /// 99.9 % of them.
     #[serde(rename = "p99.9")]
     P999,
-    /// All that were seen, and the margin.
+    /// All that were seen, plus the margin.
     #[serde(rename = "worst")]
     Worst,
 }
 
 impl Cover {
-    /// From the least to the most.
     pub const ALL: [Self; 3] = [Self::P99, Self::P999, Self::Worst];
 
     fn share(self) -> f64 {
@@ -51,50 +48,45 @@ impl Cover {
     }
 }
 
-/// What goes into H.
+/// The measurements from which H follows.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// Wake-ups on the CPUs of each worker, one for each; of the CPUs we may use where no worker is known.
+    /// Wake-ups on the CPUs of each worker; if no worker is known, one histogram of all measured CPUs.
     pub wakeups: Vec<Histogram>,
-    /// Workers of the switch, also where their loops are not known; 0 where nothing tells.
+    /// Workers of the switch, also if their loops are unknown; 0 if unknown.
     pub workers: usize,
-    /// Loops of each worker; empty where none is known.
+    /// Loops of each worker; empty if unknown.
     pub loops: Vec<Histogram>,
-    /// Copies of 64 KB.
     pub copies: Histogram,
 }
 
-/// A value of `host-latency`, and what it is made of; ns.
+/// A value of `host-latency`, and its parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Proposal {
-    /// What it covers.
     pub covers: Cover,
-    /// The wake-up of the worker that wakes latest.
+    /// Wake-up of the worker that wakes latest.
     pub wakeup_ns: u64,
-    /// The loop of the worker whose loops are longest; 0 where none was counted.
+    /// Loop of the worker with the longest loops; 0 if none was counted.
     pub loop_ns: u64,
-    /// One copy of 64 KB, which 99 % of copies do not exceed.
+    /// One copy of 64 KB; 99 % of copies take no longer.
     pub copy_ns: u64,
-    /// How many workers a frame may pass: 1 or 2.
+    /// Number of workers that a frame may pass: 1 or 2.
     pub workers: u64,
-    /// The sum.
     pub sum_ns: u64,
-    /// Percent added to the sum.
     pub margin_percent: u64,
-    /// With the margin, rounded up to what a person would write.
+    /// The sum plus the margin, rounded up to a round value.
     pub host_latency_ns: u64,
 }
 
 impl Proposal {
-    /// As it stands in a contract.
     pub fn host_latency(&self) -> Nanos {
         Nanos::new(self.host_latency_ns)
     }
 }
 
 impl Measured {
-    /// Gathers what was measured. The agent says that there are so many `workers`; `loops` has one histogram for each,
-    /// where they are known.
+    /// Gathers the measurements. `workers` is the number that the agent reports; `loops` has one histogram
+    /// for each, if known.
     pub fn new(cpus: &[Cpu], machine: &Machine, workers: usize, loops: Vec<Histogram>) -> Self {
         let on = |allowed: &dyn Fn(usize) -> bool| {
             let wakeups = cpus.iter().filter(|cpu| allowed(cpu.cpu)).map(|cpu| &cpu.wakeups);
@@ -110,17 +102,17 @@ impl Measured {
         Self { wakeups, workers, loops, copies: together(cpus.iter().map(|cpu| &cpu.copies)) }
     }
 
-    /// Whether a loop of a worker was counted: without, nothing is known of what is added to the wake-up.
+    /// Returns whether any loop of a worker was counted. Without loops, every proposal is too small.
     pub fn has_loops(&self) -> bool {
         self.loops.iter().any(|loops| loops.count() > 0)
     }
 
-    /// What covers so much.
+    /// Computes the proposal for `covers`.
     pub fn proposal(&self, covers: Cover) -> Proposal {
         let longest = |all: &[Histogram]| all.iter().map(|h| h.quantile(covers.share())).max().unwrap_or(0);
         let (wakeup_ns, loop_ns) = (longest(&self.wakeups), longest(&self.loops));
         let copy_ns = self.copies.quantile(COPIES);
-        // Loops are not known where the switch was replaced meanwhile: frames cross from worker to worker all the same.
+        // Loops are unknown if the switch was replaced meanwhile; frames still cross from worker to worker.
         let workers = self.workers.max(self.loops.len()).clamp(1, 2) as u64;
         let sum_ns = (wakeup_ns + loop_ns) * workers + copy_ns;
         let margin_percent = covers.margin_percent();
@@ -141,7 +133,7 @@ fn together<'a>(all: impl Iterator<Item = &'a Histogram>) -> Histogram {
     Histogram::recorded(max, 0, counts).unwrap_or_default()
 }
 
-/// The least duration, ns, that is at least `ns` and that a person would write: two digits, and at least 1 us.
+/// Rounds a duration (ns) up to a round one: two digits, and at least 1 us.
 pub fn written(ns: u64) -> u64 {
     let mut unit = 100;
     loop {
@@ -198,11 +190,11 @@ mod tests {
         let two = measured.proposal(Cover::Worst);
         assert_eq!((two.workers, two.sum_ns, two.host_latency_ns), (2, 186_000, 250_000));
         assert!(measured.has_loops());
-        // Loops that are not known take no wake-up of the second worker away.
+        // Unknown loops do not remove the wake-up of the second worker.
         measured.loops.clear();
         let unknown = measured.proposal(Cover::Worst);
         assert_eq!((unknown.workers, unknown.sum_ns), (2, 86_000));
-        // Without a switch there is no loop to count, and no second worker.
+        // Without a switch there are no loops and no second worker.
         measured.workers = 0;
         assert_eq!(measured.proposal(Cover::Worst).sum_ns, 46_000);
     }
@@ -250,7 +242,7 @@ mod tests {
             };
             let all = Cover::ALL.map(|cover| measured.proposal(cover));
             prop_assert!(all.is_sorted_by_key(|p| p.host_latency_ns));
-            // The worst covers any frame: every wake-up, every loop, on both workers.
+            // `Worst` covers any frame: every wake-up and every loop, on both workers.
             let worst = wakeups.iter().max().unwrap() + loops.iter().flatten().max().unwrap_or(&0);
             prop_assert!(all[2].host_latency_ns >= worst * all[2].workers);
         }

@@ -1,4 +1,4 @@
-//! What `calibrate` shows: text for people, and the same as JSON.
+//! The output of `calibrate`: text for people, or JSON.
 
 use super::fits::Fits;
 use super::obstacles::Obstacle;
@@ -13,25 +13,23 @@ use tidegate_contract::Nanos;
 use tidegate_evidence::Histogram;
 use tidegate_visible::visible;
 
-/// Loops that are too few to say anything of the rare ones.
+/// Fewer loops than this say nothing about rare ones.
 const FEW: u64 = 1_000;
-/// CPUs and workers that the text has a line for.
+/// Most CPUs, and most workers, with a line in the text.
 const SHOWN: usize = 16;
 
-/// What the agent says.
 #[derive(Clone, Debug)]
 pub struct Agent {
-    /// `host-latency` in force, ns.
     pub host_latency_ns: u64,
-    /// Workers of the switch, before or after the measurement, where there were more; 0 where it was away.
+    /// Workers of the switch, the larger number of before and after the measurement; 0 if the switch was
+    /// away.
     pub workers: usize,
-    /// Loops of each worker while it was measured; empty where none can be had.
+    /// Loops of each worker during the measurement; empty if unknown.
     pub loops: Vec<Histogram>,
-    /// Why there are none.
     pub problem: Option<String>,
 }
 
-/// How long each of many took, ns.
+/// Distribution of durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Spread {
     count: u64,
@@ -48,59 +46,54 @@ impl From<&Histogram> for Spread {
     }
 }
 
-/// Wake-ups on one CPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Wakeups {
     cpu: usize,
-    /// The SCHED_FIFO priority they were measured with; null under SCHED_OTHER.
+    /// SCHED_FIFO priority of the measuring thread; null under SCHED_OTHER.
     fifo_priority: Option<u8>,
     #[serde(flatten)]
     spread: Spread,
 }
 
-/// A proposal, and whether the contracts in force fit with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Choice {
     #[serde(flatten)]
     proposal: Proposal,
-    /// As it stands in a contract.
+    /// `host-latency` as a contract has it.
     text: String,
-    /// Why the contracts do not fit with it; empty where they do, null where they are not known.
+    /// Why the contracts do not fit; empty if they fit, null if they are unknown.
     refusals: Option<Vec<String>>,
 }
 
-/// What is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct InForce {
     host_latency_ns: u64,
-    /// Wake-ups and loops that took longer.
+    /// Wake-ups and loops that took longer than `host_latency_ns`.
     wakeups_longer: u64,
     loops_longer: u64,
-    /// vNICs with a deadline.
     deadlines: usize,
-    /// The largest `host-latency` with which the contracts fit, ns; null where no deadline asks for one.
+    /// Largest `host-latency` with which the contracts fit; null without a deadline, or if no value fits.
     largest_that_fits_ns: Option<u64>,
 }
 
-/// All of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
     measured_ns: u64,
     wakeups: Vec<Wakeups>,
     loops: Vec<Spread>,
     copies: Spread,
-    /// What to write: the choice that covers the worst that was seen. Null where no loop of a worker was counted: all
-    /// choices are too small then.
+    /// The proposed value: the choice that covers the worst that was seen. Null if no loop of a worker was
+    /// counted, because then all choices are too small.
     host_latency: Option<String>,
     choices: Vec<Choice>,
-    /// Null without an agent.
     in_force: Option<InForce>,
     obstacles: Vec<Obstacle>,
     unseen: Vec<String>,
 }
 
 impl Report {
-    /// Of what was measured in `took`; `agent` is why there is none, where there is none.
+    /// Builds the report of a measurement that lasted `took`. An error in `agent` says why the agent did
+    /// not answer.
     pub fn new(
         took: Duration,
         cpus: &[Cpu],
@@ -149,7 +142,6 @@ impl Report {
         }
     }
 
-    /// For people.
     pub fn text(&self) -> String {
         let mut out = format!("{} under the load that was there:\n\n", duration(self.measured_ns));
         out += &self.figures();
@@ -170,7 +162,6 @@ impl Report {
         out
     }
 
-    /// The largest of the choices.
     fn largest(&self) -> &str {
         self.choices.last().map_or("", |choice| &choice.text)
     }
@@ -207,7 +198,7 @@ impl Report {
         out
     }
 
-    /// Of what each choice is made, and whether contracts bear it.
+    /// Renders the parts of each choice, and whether the contracts fit with it.
     fn choices(&self) -> String {
         let mut table = Table::new(&[
             ("host-latency", Align::Right),
@@ -383,7 +374,7 @@ In the way of a smaller one:
             let report = measured(Ok(agent), None);
             assert_eq!(serde_json::to_value(&report).unwrap()["host_latency"], serde_json::Value::Null);
             let text = report.text();
-            // Twice 30 us and one copy of 6 us, a quarter more.
+            // Twice 30 us and one copy of 6 us, plus a quarter.
             let said = "No host-latency is proposed: no loop of a worker was counted. It has to be more than \"100us\".";
             assert!(text.contains(said), "{text}");
             assert!(text.contains("2 x 30.0 us     -  6.00 us"), "{text}");

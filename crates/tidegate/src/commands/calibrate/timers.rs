@@ -1,7 +1,8 @@
 //! Threads that wake up on the workers' CPUs as a worker does, and copy now and then.
 //!
-//! Each sleeps for 0.5 to 1.5 ms, other lengths each time, so that it does not keep step with the kernel's tick, and
-//! measures how late it wakes; every sixteenth time it copies 64 KB. That is 0.5 to 2 % of the CPU.
+//! Each sleeps for 0.5 to 1.5 ms, a different time after each wake-up so that it does not keep step with
+//! the kernel's tick, and measures how late it wakes. After every sixteenth wake-up it copies 64 KB. This
+//! takes 0.5 to 2 % of the CPU.
 
 use crate::demo::{clock, priority};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -12,40 +13,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use tidegate_evidence::Histogram;
 
-/// The copy that H contains: the largest frame, bytes.
+/// Size of the copy that H contains (bytes): the largest frame.
 pub const COPY: usize = 65_536;
-/// What is copied from, bytes: more than the caches next to a CPU hold, as guests' memory is.
+/// Size of the copies' source (bytes): larger than the caches next to a CPU, as guests' memory is.
 const SOURCE: usize = 256 * COPY;
-/// One copy each so many wake-ups.
+/// Wake-ups per copy.
 const COPY_EACH: u64 = 16;
-/// Shortest sleep, and what is added to it at most, ns.
+/// Shortest sleep, and the largest random addition (ns).
 const SLEEP: u64 = 500_000;
 const SPREAD: u64 = 1_000_000;
 
-/// What was measured on one CPU.
 #[derive(Debug)]
 pub struct Cpu {
-    /// Its number.
     pub cpu: usize,
-    /// The SCHED_FIFO priority that the thread had; `None` under SCHED_OTHER with a short slice.
+    /// SCHED_FIFO priority of the thread; `None` under SCHED_OTHER with a short slice.
     pub priority: Option<u8>,
-    /// How late the thread woke, ns.
+    /// Lateness of the thread's wake-ups (ns).
     pub wakeups: Histogram,
-    /// How long copies of 64 KB took, ns.
+    /// Durations of copies of 64 KB (ns).
     pub copies: Histogram,
 }
 
-/// Threads that measure.
 pub struct Timers {
     ended: Arc<AtomicBool>,
     threads: Vec<(usize, Option<u8>, JoinHandle<io::Result<Cpu>>)>,
 }
 
 impl Timers {
-    /// Begins, with a thread on each CPU, under SCHED_FIFO where a priority is given and allowed.
+    /// Starts a thread on each CPU, under SCHED_FIFO if a priority is given and permitted.
     ///
     /// # Errors
-    /// A thread cannot be made.
+    /// A thread cannot be created.
     pub fn start(cpus: impl Iterator<Item = (usize, Option<u8>)>) -> io::Result<Self> {
         let source: Arc<[u8]> = vec![1; SOURCE].into();
         let ended = Arc::new(AtomicBool::new(false));
@@ -59,7 +57,7 @@ impl Timers {
         Ok(timers)
     }
 
-    /// Ends: what was measured, and what could not be measured as it was to be.
+    /// Stops the threads. Returns the measurements, and what was not measured as intended.
     pub fn stop(mut self) -> (Vec<Cpu>, Vec<String>) {
         self.ended.store(true, Ordering::Relaxed);
         let (mut all, mut unseen) = (vec![], vec![]);
@@ -96,7 +94,7 @@ fn measure(cpu: usize, wanted: Option<u8>, source: &[u8], ended: &AtomicBool) ->
     let priority = wanted.filter(|priority| priority::take(*priority));
     let mut target = vec![0; COPY];
     let (mut wakeups, mut copies) = (Histogram::default(), Histogram::default());
-    // A sequence of any lengths (Knuth's MMIX), another one on each CPU.
+    // A pseudo-random sequence (Knuth's MMIX), different on each CPU.
     let mut random = cpu as u64;
     for number in 1.. {
         if ended.load(Ordering::Relaxed) {

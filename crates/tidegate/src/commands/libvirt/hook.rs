@@ -1,7 +1,7 @@
-//! `tidegate libvirt hook`: what libvirt runs when a domain starts and stops.
+//! `tidegate libvirt hook`: libvirt runs it when a domain starts or stops.
 //!
-//! Standard output stays empty: of some calls libvirt would take it for the domain's new XML. Where the hook fails,
-//! libvirt shows its standard error to the person who started the domain.
+//! Standard output stays empty: for some operations libvirt reads it as the domain's new XML. If the hook
+//! fails, libvirt shows its standard error to the person who started the domain.
 
 use super::keeper;
 use super::states::Folder;
@@ -14,7 +14,7 @@ use tidegate_libvirt::hook::{Call, call};
 use tidegate_libvirt::{Translation, translate};
 use tidegate_visible::visible;
 
-/// Longest XML of a domain that is read, bytes.
+/// Longest XML of a domain that is read (bytes).
 const LONGEST: u64 = 16 << 20;
 
 /// Arguments of `hook`.
@@ -34,9 +34,9 @@ pub struct Args {
     more: Vec<String>,
 }
 
-/// Does what a call asks for. Fails only where libvirt is to stop.
+/// Carries out a call. Fails only to make libvirt stop the operation.
 pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
-    // Read in any case: libvirt writes it.
+    // Read in every case, because libvirt writes it.
     let mut xml = String::new();
     let read = std::io::stdin().take(LONGEST).read_to_string(&mut xml);
     let Some(call) = call(&args.operation) else {
@@ -94,7 +94,6 @@ async fn carry_out(client: &Client, args: &Args, call: Call, xml: &str) -> Resul
                     ),
                 });
             }
-            // A domain without contracts needs no agent.
             if !translation.contracts.is_empty() {
                 keeper::put(client, &translation, &args.states).await?;
             }
@@ -103,7 +102,6 @@ async fn carry_out(client: &Client, args: &Args, call: Call, xml: &str) -> Resul
     }
 }
 
-/// What the XML asks for, of the domain that libvirt named.
 fn read(xml: &str, domain: &str) -> Result<Translation, Failure> {
     let translation = translate(xml, &format!("domain {domain}"))
         .map_err(|e| Failure { code: Code::Refused, message: e.to_string() })?;
@@ -113,10 +111,11 @@ fn read(xml: &str, domain: &str) -> Result<Translation, Failure> {
 /// Writes `message` to the system log: libvirt drops the output of a hook that does not fail.
 fn warn(message: &str) {
     exit::say(&format!("tidegate: {message}"));
-    // 28 is a warning of a daemon (RFC 3164, 4.1.1). A host without a log has nowhere else.
+    // 28 is a warning of a daemon (RFC 3164, 4.1.1). Errors are ignored: a host without a log has no other
+    // place.
     let line = format!("<28>tidegate-hook: {}", visible(&message.replace('\n', " ")));
     let _ = UnixDatagram::unbound().and_then(|log| {
-        // A log that hangs does not delay libvirt either.
+        // A log that hangs must not delay libvirt.
         log.set_nonblocking(true)?;
         log.send_to(line.as_bytes(), "/dev/log")
     });

@@ -18,7 +18,7 @@ pub struct Args {
     metadata: bool,
 }
 
-/// Prints the contracts that a domain's XML means.
+/// Prints the contracts that a domain's XML describes.
 pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     let failed =
         |e: std::io::Error| Failure::failed(format!("cannot read {}: {e}", format::path(&args.file)));
@@ -39,7 +39,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     if !args.metadata {
         return exit::print(&translation.explained());
     }
-    // Notes are no part of the element.
+    // The notes are not part of the element.
     for note in &translation.notes {
         exit::say(&format!("tidegate: {}", visible(note)));
     }

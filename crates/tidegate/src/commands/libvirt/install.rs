@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 use tidegate_libvirt::script::{self, Settings};
 
-/// libvirt's folder of hooks, unless another is given.
 const HOOKS: &str = "/etc/libvirt/hooks";
 
 /// Arguments of `install-hook`. The agent's API socket that the hook uses is the global `--api`.
@@ -30,7 +29,7 @@ pub struct RemoveArgs {
     hooks_dir: PathBuf,
 }
 
-/// Writes the file that libvirt runs, unless another program's is there.
+/// Writes the hook's file, unless another program's file is in its place.
 pub fn run(args: &Args, api: &Path) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|e| Failure::failed(format!("cannot tell where this program is: {e}")))?;
@@ -44,7 +43,7 @@ pub fn run(args: &Args, api: &Path) -> Result<(), Failure> {
     if there.as_deref() != Some(&text) {
         let folder = args.hooks_dir.join("qemu.d");
         fs::DirBuilder::new().recursive(true).mode(0o755).create(&folder).map_err(failed)?;
-        // Not beside it: libvirt runs whatever is in that folder.
+        // Not in the same folder: libvirt runs every file there.
         let partial = args.hooks_dir.join(format!(".tidegate-{}", std::process::id()));
         let written = write(&partial, &text).and_then(|()| fs::rename(&partial, &path));
         if written.is_err() {
@@ -61,7 +60,7 @@ pub fn run(args: &Args, api: &Path) -> Result<(), Failure> {
     ))
 }
 
-/// Removes the file, where it is ours.
+/// Removes the hook's file if it is ours.
 pub fn remove(args: &RemoveArgs) -> Result<(), Failure> {
     let path = place(&args.hooks_dir);
     if ours(&path)?.is_none() {
@@ -79,7 +78,7 @@ fn place(hooks: &Path) -> PathBuf {
     hooks.join("qemu.d").join(script::NAME)
 }
 
-/// The text of our hook at `path`; `None` where nothing is.
+/// Returns the text of our hook at `path`; `None` if no file exists.
 fn ours(path: &Path) -> Result<Option<String>, Failure> {
     let failed = |e: io::Error| Failure::failed(format!("cannot look at {}: {e}", format::path(path)));
     match fs::symlink_metadata(path) {

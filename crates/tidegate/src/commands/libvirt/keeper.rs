@@ -1,4 +1,5 @@
-//! Has the agent keep the contracts of a domain: all that its owner has, and no other.
+//! Puts contracts of libvirt's domains in force, and removes them. A domain owns exactly the contracts of
+//! its XML.
 
 use super::states::Folder;
 use crate::client::{Client, ClientError, encode};
@@ -8,15 +9,16 @@ use tidegate_agent::views::{PlanView, VnicView};
 use tidegate_contract::Vnic;
 use tidegate_libvirt::{OWNER, Translation, owner, room};
 
-/// Puts the contracts of a domain in force. What is in their way of domains that are gone goes first.
+/// Puts the contracts of a domain in force. If contracts of domains that do not run any more are in the
+/// way, removes them first.
 pub async fn put(
     client: &Client,
     translation: &Translation,
     states: &Folder,
 ) -> Result<PlanView, ClientError> {
     let domain = translation.domain.as_str();
-    // libvirt made a qdisc and a filter for its <bandwidth>: they are taken over. The domain starts also where they cannot be
-    // put back later; the agent says so.
+    // libvirt made a qdisc and a filter for its <bandwidth>: the agent takes them over. The domain starts
+    // even if they cannot be put back later; the agent reports that.
     let adopt = translation.contracts.iter().any(|c| c.limited_by_libvirt);
     let path = apply(domain, adopt);
     let text = translation.to_toml();
@@ -32,12 +34,11 @@ pub async fn put(
     }
 }
 
-/// Has the agent forget a domain.
 pub async fn remove(client: &Client, domain: &str) -> Result<PlanView, ClientError> {
     client.post_toml(&apply(domain, false), &format!("# Domain {domain:?} is gone\n")).await
 }
 
-/// The domains for which the agent keeps contracts.
+/// Returns the domains that own contracts.
 pub async fn owners(client: &Client) -> Result<BTreeSet<String>, ClientError> {
     let vnics: Vec<VnicView> = client.get("/v1/vnics").await?;
     Ok(vnics.iter().filter_map(|v| Some(v.owner.strip_prefix(OWNER)?.to_owned())).collect())
@@ -53,9 +54,9 @@ fn is_refusal(status: StatusCode) -> bool {
     [StatusCode::BAD_REQUEST, StatusCode::CONFLICT, StatusCode::UNPROCESSABLE_ENTITY].contains(&status)
 }
 
-/// Removes what domains that are gone left in the way; whether there was any.
+/// Removes the contracts in the way whose domains do not run any more. Returns whether there were any.
 async fn make_room(client: &Client, translation: &Translation, states: &Folder) -> Result<bool, ClientError> {
-    // Where the folder cannot be read it is not known which domains run: then none counts as gone.
+    // If the folder cannot be read, the running domains are unknown: no domain counts as stopped.
     let Ok(running) = states.running() else { return Ok(false) };
     let there: Vec<VnicView> = client.get("/v1/vnics").await?;
     let ours: Vec<Vnic> = translation.contracts.iter().map(|c| c.vnic.clone()).collect();

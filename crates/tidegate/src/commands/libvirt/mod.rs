@@ -34,7 +34,6 @@ pub enum Command {
     Watch(watch::Args),
 }
 
-/// Runs one of them.
 pub async fn run(client: &Client, command: Command, json: bool) -> Result<(), Failure> {
     match command {
         Command::Import(args) => import::run(&args, json),

@@ -1,14 +1,13 @@
-//! The states of running domains, as libvirt keeps them: one file each in `/run/libvirt/qemu`.
+//! The states of running domains: one file each in `/run/libvirt/qemu`.
 //!
-//! libvirt writes such a file beside and renames it, when a domain starts and at each change; it removes it when the
-//! domain stops. So a file is never half-written, and asking libvirt is not needed.
+//! libvirt replaces the file by a rename when a domain starts and at each change, and removes it when the
+//! domain stops. So a file is never half-written, and there is no need to ask libvirt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// libvirt's folder, unless another is given.
 pub const FOLDER: &str = "/run/libvirt/qemu";
 
 /// Where states are read.
@@ -19,7 +18,7 @@ pub struct Folder {
     path: PathBuf,
 }
 
-/// Tells one version of a state from another.
+/// Distinguishes two versions of a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamp {
     ino: u64,
@@ -28,7 +27,8 @@ pub struct Stamp {
 }
 
 impl Folder {
-    /// The states there are, by domain. None where the folder is missing: libvirt has not started yet.
+    /// Returns the versions of all states, by domain; empty if the folder is missing, because libvirt has
+    /// not started yet.
     pub fn states(&self) -> io::Result<BTreeMap<String, Stamp>> {
         let entries = match std::fs::read_dir(&self.path) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -45,7 +45,7 @@ impl Folder {
                     states.insert(name.to_owned(), Stamp { ino: meta.ino(), mtime, size: meta.len() });
                 }
                 Ok(_) => {}
-                // Stopped since it was listed.
+                // The domain stopped after the folder was listed.
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
                 Err(e) => return Err(e),
             }
@@ -53,22 +53,18 @@ impl Folder {
         Ok(states)
     }
 
-    /// The domains that run; without the domains of folders that cannot be read.
     pub fn running(&self) -> io::Result<BTreeSet<String>> {
         Ok(self.states()?.into_keys().collect())
     }
 
-    /// The state of a domain.
     pub fn read(&self, domain: &str) -> io::Result<String> {
         std::fs::read_to_string(self.file(domain))
     }
 
-    /// Where the state of a domain is.
     pub fn file(&self, domain: &str) -> PathBuf {
         self.path.join(format!("{domain}.xml"))
     }
 
-    /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -12,9 +12,8 @@ use tidegate_libvirt::follow::{Follower, Todo};
 use tidegate_libvirt::translate;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How often states are looked at.
 const TICK: Duration = Duration::from_millis(500);
-/// How often the agent is asked for which domains it keeps contracts.
+/// Interval at which the agent is asked which domains own contracts.
 const ASK: Duration = Duration::from_secs(5);
 
 /// Arguments of `watch`.
@@ -24,7 +23,7 @@ pub struct Args {
     states: Folder,
 }
 
-/// Follows them until told to end.
+/// Follows the domains until a signal arrives.
 pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
     let signals = |kind| signal(kind).map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")));
     let (mut terminate, mut interrupt) =
@@ -46,7 +45,7 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
             tokio::time::sleep(TICK).await;
         }
     };
-    // Also while an agent that hangs is asked.
+    // A signal also ends the wait for an agent that hangs.
     tokio::select! {
         () = follow => {}
         _ = terminate.recv() => {}
@@ -59,14 +58,14 @@ struct Watch<'a> {
     client: &'a Client,
     states: Folder,
     follower: Follower<Stamp>,
-    /// The domains for which the agent keeps contracts, when it was last asked.
+    /// Domains that owned contracts when the agent was last asked.
     owners: BTreeSet<String>,
     asked: Option<Instant>,
-    /// What was last put for each domain: most changes of a state do not concern us.
+    /// Contracts last put in force, by domain: most changes of a state do not concern us.
     put: BTreeMap<String, String>,
-    /// Why the contracts of domains that ended are still there.
+    /// Why the contracts of a stopped domain are still in force, by domain.
     stuck: BTreeMap<String, String>,
-    /// What keeps it from doing anything, said once.
+    /// The current obstacle, logged once.
     trouble: Option<String>,
 }
 
@@ -95,7 +94,7 @@ impl Watch<'_> {
     }
 
     fn trouble(&mut self, what: String) {
-        // Asked anew as soon as it is over.
+        // So that the agent is asked as soon as the obstacle is gone.
         self.asked = None;
         if self.trouble.as_ref() != Some(&what) {
             tracing::error!("{what}");
@@ -106,7 +105,7 @@ impl Watch<'_> {
     async fn put(&mut self, domain: &str, stamp: &Stamp) {
         let file = self.states.file(domain);
         let outcome = match self.states.read(domain) {
-            // Stopped since it was listed.
+            // The domain stopped after the folder was listed.
             Err(e) if e.kind() == ErrorKind::NotFound => return,
             Err(e) => Err(format!("cannot read {}: {e}", format::path(&file))),
             Ok(xml) => self.put_contracts(domain, &xml).await,
@@ -160,7 +159,7 @@ impl Watch<'_> {
                     domain,
                     "it does not run any more, and its contracts cannot be removed yet: {e}"
                 );
-                // Not at every tick.
+                // Without the owner the removal is not repeated at every tick.
                 self.owners.remove(domain);
             }
         }

@@ -5,9 +5,9 @@
 //!                                                              └──▶ table (one, elsewhere)
 //! ```
 //!
-//! With `--last` one answer is enough: its figures are those of the window.
+//! With `--last` one answer is enough: it has the figures of the window.
 //!
-//! - [`rows`]: what is shown, from two answers; pure
+//! - [`rows`]: computes the rows from two answers. Pure
 //! - [`screen`]: the terminal
 
 mod look;
@@ -35,7 +35,7 @@ pub struct Args {
     window: Window,
 }
 
-/// Runs until `q`, or once.
+/// Runs until `q`, or prints one table.
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
     let interval = Duration::from_secs(args.interval);
     if !json && !args.once && std::io::stdout().is_terminal() {

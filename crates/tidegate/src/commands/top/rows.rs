@@ -1,4 +1,4 @@
-//! What `top` shows of each vNIC, from two looks at its counters.
+//! The rows of `top`, from two looks at the counters.
 
 use crate::commands::frame_times::FrameTimes;
 use crate::commands::show;
@@ -11,82 +11,68 @@ use tidegate_agent::views::VnicView;
 use tidegate_evidence::Quantity;
 use tidegate_evidence::{Delay, VnicStats, Work, total};
 
-/// Columns of a bar.
 const BAR: usize = 8;
 
-/// One vNIC over one interval, which is a window where one is asked for. Rates in bit/s, delays in ns.
+/// One vNIC over the interval between two looks, or over the window that was asked for. Rates in bit/s,
+/// delays in ns.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The vNIC.
     pub name: String,
-    /// How long the window is that the figures are of, ns; absent where none was asked for.
+    /// Length of the window (ns); absent if none was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window_ns: Option<u64>,
-    /// How it is connected, or what is wrong.
+    /// Connection, or what is wrong.
     pub state: String,
-    /// What it sent over the last second, or the window; absent where that is not counted.
+    /// Rate sent over the last second, or over the window; absent if not counted.
     pub tx_rate: Option<f64>,
-    /// Its limit: the lower of `tx.max` and what its guest asks for.
+    /// The lower of `tx.max` and the guest's own limit.
     pub tx_max: Option<u64>,
-    /// Whether that is the guest's.
+    /// Whether `tx_max` is the guest's own limit.
     pub tx_soft: bool,
-    /// What it received over the last second, or the window; absent where that is not counted.
+    /// Rate received over the last second, or over the window; absent if not counted.
     pub rx_rate: Option<f64>,
-    /// Its `rx.max`.
     pub rx_max: Option<u64>,
-    /// p99 of how long what it sent in the interval waited for its own limit; absent where it has none, or sent nothing.
+    /// p99 of the wait of sent frames for the vNIC's own limit; absent without a limit or without frames.
     pub tx_wait_p99: Option<u64>,
-    /// p99.9 of that.
     pub tx_wait_p999: Option<u64>,
-    /// p99 of how long what it received in the interval waited for its own limit; absent as above.
+    /// p99 of the wait of received frames for the vNIC's own limit; absent without a limit or without
+    /// frames.
     pub rx_wait_p99: Option<u64>,
-    /// p99.9 of that.
     pub rx_wait_p999: Option<u64>,
-    /// p99 of the delay of what it sent in the interval; absent where nothing was delivered.
+    /// p99 of the delay of sent frames; absent if none was delivered.
     pub delay_p99: Option<u64>,
-    /// p99.9 of it.
     pub delay_p999: Option<u64>,
-    /// The longest delay of the interval (at most 3.1 % too high).
+    /// Longest delay (at most 3.1 % too high).
     pub delay_max: Option<u64>,
-    /// Its deadline.
     pub deadline: Option<u64>,
-    /// Why that is not promised right now, where it is not.
+    /// Why the deadline is not promised right now; absent if it is promised.
     pub deadline_suspended: Option<String>,
-    /// Deadlines missed in all; absent where that is not counted.
+    /// Deadlines missed in all; absent if not counted.
     pub misses: Option<u64>,
-    /// Deadlines missed in the interval; absent where that is not counted.
+    /// Deadlines missed in the interval; absent if not counted.
     pub new_misses: Option<u64>,
-    /// Frames dropped in the interval, both ways; absent where neither is counted.
+    /// Frames dropped in the interval, in both directions; absent if neither is counted.
     pub dropped: Option<u64>,
-    /// Share of the interval in which it waited for tokens, 0 to 1; absent where that is not counted.
+    /// Share of the interval in which frames waited for tokens, 0 to 1; absent if not counted.
     pub throttled: Option<f64>,
-    /// Share of its worker's time that it is charged, 0 to 1; absent where it has no worker.
+    /// Share of its worker's time charged to the vNIC, 0 to 1; absent without a worker.
     pub worker: Option<f64>,
-    /// What a frame of it took in the interval, by stage; absent where it has no worker.
+    /// Worker time per frame, by stage; absent without a worker.
     pub frame_ns: Option<FrameTimes>,
 }
 
-/// What rows are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// By name.
     Name,
-    /// Most sent first.
     Tx,
-    /// Most received first.
     Rx,
-    /// Longest delay first.
     Delay,
-    /// Most misses first.
     Misses,
-    /// Most throttled first.
     Throttled,
-    /// Most of a worker's time first.
     Worker,
 }
 
 impl Order {
-    /// The order a key stands for.
     pub fn of_key(key: char) -> Option<Self> {
         Some(match key {
             'n' => Self::Name,
@@ -101,14 +87,14 @@ impl Order {
     }
 }
 
-/// The rows of all vNICs in `now`; one that is new counts from zero.
+/// Computes the rows of all vNICs in `now`; a new vNIC counts from zero.
 pub fn rows(then: &[VnicView], now: &[VnicView], interval: Duration) -> Vec<Row> {
     let before: HashMap<&str, &VnicView> = then.iter().map(|v| (v.name.as_str(), v)).collect();
     now.iter().map(|view| row(before.get(view.name.as_str()).copied(), view, interval)).collect()
 }
 
 fn row(then: Option<&VnicView>, now: &VnicView, interval: Duration) -> Row {
-    // A port that was made anew starts at zero: its counters are below the earlier ones.
+    // A port that was made anew has lower counters than before: it counts from zero.
     let none = VnicStats::default();
     let stats = now.stats.as_ref().unwrap_or(&none);
     let is_window = now.window.is_some();
@@ -165,7 +151,7 @@ fn row(then: Option<&VnicView>, now: &VnicView, interval: Duration) -> Row {
     }
 }
 
-/// The delays recorded between two looks. Work is per bucket, not per frame.
+/// Returns the delays recorded between two looks. The work is per bucket, not per frame.
 fn added(then: &Delay, now: &Delay) -> Added {
     let before: HashMap<u64, u64> = then.buckets.iter().copied().collect();
     Added(
@@ -177,7 +163,7 @@ fn added(then: &Delay, now: &Delay) -> Added {
     )
 }
 
-/// Buckets (largest value, frames), ascending, none empty.
+/// Buckets (largest value, frames), ascending, without empty ones.
 struct Added(Vec<(u64, u64)>);
 
 impl Added {
@@ -189,7 +175,7 @@ impl Added {
         self.0.last().map_or(0, |(end, _)| *end)
     }
 
-    /// As `tidegate_evidence::Histogram::quantile`.
+    /// Returns the same as `tidegate_evidence::Histogram::quantile`.
     fn quantile(&self, q: f64) -> u64 {
         let rank = ((self.count() as f64 * q).ceil() as u64).max(1);
         let mut seen = 0;
@@ -203,7 +189,6 @@ impl Added {
     }
 }
 
-/// Sorts; equals by name.
 pub fn sort(rows: &mut [Row], order: Order) {
     let key = |row: &Row| match order {
         Order::Name => 0.0,
@@ -217,7 +202,6 @@ pub fn sort(rows: &mut [Row], order: Order) {
     rows.sort_by(|a, b| key(b).total_cmp(&key(a)).then_with(|| a.name.cmp(&b.name)));
 }
 
-/// The headings and on which side their columns stand.
 pub const COLUMNS: [(&str, Align); 17] = [
     ("vnic", Align::Left),
     ("state", Align::Left),
@@ -238,12 +222,12 @@ pub const COLUMNS: [(&str, Align); 17] = [
     ("worker", Align::Right),
 ];
 
-/// Indices into [`COLUMNS`], the first to go where there is little room: bars, then what the
-/// contract says, then what is measured.
+/// Indices into [`COLUMNS`] in the order in which columns are hidden: bars, then values of the contract,
+/// then measured values.
 const DISPENSABLE: [usize; 16] = [7, 4, 6, 12, 11, 3, 9, 16, 15, 13, 1, 5, 8, 10, 14, 2];
 
-/// The columns that fit into `room`, of columns `widths` wide with one blank between two; the first
-/// always does.
+/// Returns the columns that fit into `room`, with one blank between two. The first column is always among
+/// them.
 pub fn fitting(widths: &[usize; 17], room: usize) -> Vec<usize> {
     let mut shown: Vec<usize> = (0..COLUMNS.len()).collect();
     for column in DISPENSABLE {
@@ -256,7 +240,7 @@ pub fn fitting(widths: &[usize; 17], room: usize) -> Vec<usize> {
     shown
 }
 
-/// A row's cells, in the order of [`COLUMNS`].
+/// Returns a row's cells, in the order of [`COLUMNS`].
 pub fn cells(row: &Row) -> [String; 17] {
     let limit = |max: Option<u64>| max.map_or_else(|| "-".into(), |bits| rate(bits as f64));
     let time = |ns: Option<u64>| ns.map_or_else(|| "-".into(), duration);
@@ -268,7 +252,7 @@ pub fn cells(row: &Row) -> [String; 17] {
     let missed = match (promised, row.misses, row.new_misses.unwrap_or(0)) {
         (None, ..) | (_, None, _) => "-".into(),
         (Some(_), Some(misses), 0) => count(misses),
-        // All of the window's.
+        // With a window, all misses are new.
         (Some(_), Some(misses), _) if row.window_ns.is_some() => count(misses),
         (Some(_), Some(misses), new) => format!("{} +{}", count(misses), count(new)),
     };
@@ -294,14 +278,13 @@ pub fn cells(row: &Row) -> [String; 17] {
     ]
 }
 
-/// How much of `max` is used; empty where there is no limit, or the rate is not known.
+/// Draws the used share of `max`; empty without a limit or a known rate.
 fn bar(rate: Option<f64>, max: Option<u64>) -> String {
     let (Some(rate), Some(max)) = (rate, max) else { return String::new() };
     let full = (rate / max as f64 * BAR as f64).round().clamp(0.0, BAR as f64) as usize;
     "█".repeat(full) + &"░".repeat(BAR - full)
 }
 
-/// All rows as a plain table.
 pub fn table(rows: &[Row]) -> String {
     let mut table = Table::new(&COLUMNS);
     rows.iter().for_each(|row| table.row(cells(row)));

@@ -1,4 +1,4 @@
-//! The live view: a table that fills the terminal, keys that sort it.
+//! The live view: a table that fills the terminal, and keys that sort it.
 
 use super::Look;
 use super::rows::{self, COLUMNS, Order, Row};
@@ -18,19 +18,18 @@ use tokio::sync::mpsc;
 
 const KEYS: &str = "q quit   sort by: n name  t tx  r rx  d delay  m misses  w throttled  c worker";
 
-/// What the screen shows.
 struct View {
     rows: Vec<Row>,
     order: Order,
-    /// Why there is nothing new, where there is nothing new.
+    /// Why the rows could not be refreshed.
     trouble: Option<String>,
     socket: String,
 }
 
-/// Shows until `q`, Escape or Ctrl-C; the terminal is as before afterwards.
+/// Shows the view until `q`, Escape or Ctrl-C, and then restores the terminal.
 ///
 /// # Errors
-/// The agent cannot be reached at the start; later that is shown, not an error.
+/// The agent cannot be reached at the start. A later failure appears on the screen instead.
 pub async fn run(client: &Client, interval: Duration, window: Window) -> Result<(), Failure> {
     let mut last = Look::take(client, window).await?;
     let mut view = View {
@@ -42,7 +41,7 @@ pub async fn run(client: &Client, interval: Duration, window: Window) -> Result<
     let mut terminal = ratatui::try_init().map_err(|e| Failure::failed(format!("no terminal: {e}")))?;
     let restore = Restore;
     let mut keys = keys();
-    // One short interval first, so that rates are there soon.
+    // The first interval is short, so that rates appear soon.
     let mut due = tokio::time::Instant::now() + interval.min(Duration::from_millis(300));
     loop {
         rows::sort(&mut view.rows, view.order);
@@ -72,7 +71,6 @@ pub async fn run(client: &Client, interval: Duration, window: Window) -> Result<
     Ok(())
 }
 
-/// Gives the terminal back, however the view ends.
 struct Restore;
 
 impl Drop for Restore {
@@ -87,7 +85,7 @@ enum Key {
     Redraw,
 }
 
-/// Keys, read by a thread of their own: reading a terminal blocks.
+/// Reads keys in a thread of their own, because reading a terminal blocks.
 fn keys() -> mpsc::UnboundedReceiver<Key> {
     let (sender, receiver) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -128,7 +126,7 @@ fn draw(frame: &mut Frame, view: &View) {
     frame.render_widget(foot_line, foot);
 }
 
-/// The table within `room` columns of the terminal, and how many of its own do not fit.
+/// Builds the table for `room` columns of the terminal. Returns it with the number of hidden table columns.
 fn table(rows: &[Row], room: usize) -> (Table<'static>, usize) {
     let lines: Vec<[String; COLUMNS.len()]> = rows.iter().map(rows::cells).collect();
     let widths: [usize; COLUMNS.len()] = std::array::from_fn(|column| {
@@ -153,8 +151,8 @@ fn table(rows: &[Row], room: usize) -> (Table<'static>, usize) {
     (table, COLUMNS.len() - shown.len())
 }
 
-/// Red where deadlines are being missed, yellow where frames are dropped or wait for tokens most of
-/// the time, dim where no front end is connected.
+/// Returns red for a vNIC that misses deadlines, yellow if frames are dropped or wait for tokens most of
+/// the time, and dim if it is not up.
 fn style(row: &Row) -> Style {
     if row.new_misses.is_some_and(|n| n > 0) {
         Color::Red.into()
