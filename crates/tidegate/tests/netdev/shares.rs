@@ -90,7 +90,7 @@ fn shared_as_promised(arrived: &[Arrived]) -> Result<(), String> {
         }
         looks.push((began, now, at_tap));
         let (first, then, _) = looks[looks.len().saturating_sub(LOOKS)];
-        if looks.len() % LOOKS == 0 {
+        if looks.len().is_multiple_of(LOOKS) {
             let seconds = (began - first).as_secs_f64();
             let rate = |n: usize| (now[n] - then[n]) as f64 * 8.0 / seconds / 1e6;
             let [voice, data, heavy, other] = std::array::from_fn(rate);
