@@ -22,7 +22,7 @@ pub const RING_PACKED: u64 = 1 << 34;
 /// Features, queues and memory of a guest.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Wanted virtio features, as far as the back end offers them.
+    /// Wanted virtio features, masked by those that the back end offers.
     pub features: u64,
     /// Wanted protocol features, likewise. With CONFIGURE_MEM_SLOTS memory is passed by region, as in QEMU,
     /// otherwise as one table. With INFLIGHT_SHMFD the back end's in-flight region is kept and passed after
