@@ -378,7 +378,7 @@ impl Fdb {
         }
     }
 
-    /// Removes an entry with this value, which leads somewhere.
+    /// Removes an entry if it has this value.
     fn remove(&self, entry: &Entry, value: Value) -> bool {
         // The value first: a reader that still matches the key finds that it leads nowhere.
         let removed = entry.replace(value, Value::REMOVING);

@@ -110,7 +110,7 @@ impl Tx {
         }
     }
 
-    /// Whether a waiting frame, or a part of it, may be sent: the frames in flight are limited, and parts
+    /// Whether a waiting frame, or a part of it, may be sent: the sent frames are limited, and parts
     /// leave room for a whole frame of another flow.
     pub fn may_leave(&mut self, frame: &Frame, in_parts: bool) -> bool {
         either!(self, tx => tx.may_leave(frame, in_parts))

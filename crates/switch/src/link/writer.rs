@@ -24,7 +24,7 @@ pub(super) const BUFFER: usize = VnetHdr::LEN + FRAME_MAX;
 /// Longest CPU time of a tap's frames at the writer (ns), by its last ones; one frame is always allowed.
 pub(super) const PART: u64 = 1_000_000;
 
-/// Retries of a write for which the kernel has no memory, and their pause.
+/// Attempts of a write for which the kernel has no memory, and the pause after each.
 pub(super) const AGAIN: (u32, Duration) = (5, Duration::from_micros(200));
 
 /// Results of a write.
@@ -43,7 +43,7 @@ pub(crate) struct Progress {
     pub(super) given_up: AtomicU64,
     /// Results of the last ones.
     pub(super) outcomes: [AtomicU8; DEPTH],
-    /// Duration of the last write, or half of the former value (ns of CPU time).
+    /// Duration of the last write, but at least half of the former value (ns of CPU time).
     pub(super) took: AtomicU64,
     /// Its end (ns).
     pub(super) at: AtomicU64,

@@ -212,6 +212,7 @@ impl Port {
     ///
     /// A real-time frame is charged at its conformance, from which its deadline counts. Any other is
     /// charged when sent, so that a worker that lost its CPU does not give more than the burst at once.
+    ///
     /// # Errors
     /// The time to try again at.
     #[inline]

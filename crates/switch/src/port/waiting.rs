@@ -20,7 +20,8 @@ use tidegate_contract::{Queueing, SUPER_FRAME};
 
 /// Parts per second of the rate: one is a millisecond.
 const PARTS: u64 = 1000;
-/// Frames in own memory are at most one part in this many of a second of the rate: 10 ms.
+/// Frames in own memory are at most one part in this many of a second of the rate (10 ms), and
+/// always two super-frames.
 const ROOMS: u64 = 100;
 
 /// Settings of a room.
@@ -121,8 +122,8 @@ impl Room {
     }
 
     /// Whether a frame without tokens may wait in a ring of so many entries, in front of all others: with
-    /// equally long frames, the ring would be sent within the target. So many small frames at a high rate
-    /// go by the batch.
+    /// equally long frames, the ring would be sent within the target. Thus many small frames at a
+    /// high rate leave in one batch.
     pub fn is_brief(&self, frame: &Frame, entries: u16) -> bool {
         u64::from(frame.wire_bytes) * u64::from(entries) <= self.config.target
     }

@@ -85,7 +85,8 @@ impl<F: Keyed> Scheduler<F> {
         }
     }
 
-    /// Changes the egress; all frames stay, even above a smaller `queue`. A new rate's bucket starts full.
+    /// Changes the egress; all frames stay, even above a smaller `queue`. A first rate's bucket starts full; a changed
+    /// rate keeps the level.
     pub fn reconfigure(&mut self, now: u64, config: EgressConfig) {
         self.picked = None;
         self.bucket = config.rate.map(|rate| match self.bucket.take() {

@@ -13,11 +13,11 @@
 //! charging ever rounds and no remainder is left to carry: after months the
 //! bucket has given what an ideal one would have given.
 //!
-//! Only time is whole nanoseconds. A sender that waits for a *full* bucket is
-//! told the first whole nanosecond at which it is full; what fell in during the
-//! last fraction of it would spill, up to 50 bytes per frame at 400 Gbit/s.
-//! Therefore a bucket that became full within the last nanosecond keeps that
-//! fraction. Hence the bounds, for frames of at most L bytes:
+//! Only time is whole nanoseconds. A sender that waits for a *full* bucket gets
+//! the first whole nanosecond at which it is full; the tokens of that
+//! nanosecond's last fraction would spill, up to 50 bytes per frame at 400
+//! Gbit/s. Therefore a bucket that became full within the last nanosecond keeps
+//! that fraction. Hence the bounds, for frames of at most L bytes:
 //!
 //! - any interval of t ns carries at most max(burst, L) + rate * (t + 1 ns);
 //! - a sender that always has a frame and sends as soon as it may gets `rate`
@@ -41,7 +41,7 @@ pub struct TokenBucket {
     /// Units held at `at`; negative is debt.
     level: i128,
     at: u64,
-    /// Bytes charged for frames that were not shown yet, but those of one frame that waited.
+    /// Bytes charged for frames that no observer has seen yet, without those of one waiting frame.
     unseen: Option<u64>,
 }
 
@@ -108,8 +108,8 @@ impl TokenBucket {
         self.unseen = Some(self.unseen.unwrap_or(0).saturating_add(bytes));
     }
 
-    /// What was charged has been shown, at `now`. Who looks at the frames sees them from then on:
-    /// what the bucket could not have held beside them is lost, as if they were charged now.
+    /// Observers see the charged frames from `now` on: tokens that the bucket could not have held
+    /// beside them are lost, as if the frames were charged now.
     pub fn shown(&mut self, now: u64) {
         self.settle(now);
         if let Some(unseen) = self.unseen.take() {
@@ -117,7 +117,7 @@ impl TokenBucket {
         }
     }
 
-    /// Takes out what is above `bytes` at `now`: the level of a bucket that this one goes on for.
+    /// Lowers the level at `now` to `bytes`, the level of the bucket that this one replaces.
     pub fn lower(&mut self, now: u64, bytes: i64) {
         self.settle(now);
         self.level = self.level.min(i128::from(bytes) * PER_BYTE);
@@ -146,8 +146,8 @@ impl TokenBucket {
         }
     }
 
-    /// Units held at `now`. Nothing falls in at `at` itself, where most of a batch's frames ask, and what is held there
-    /// is less than a nanosecond's worth above `depth`.
+    /// The level at `now` (units). No time has passed at `at` itself, when most of a batch's frames ask, and the
+    /// level is less than a nanosecond's worth above `depth` then.
     #[inline]
     fn level_at(&self, now: u64) -> i128 {
         if now <= self.at {

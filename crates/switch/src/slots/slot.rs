@@ -43,7 +43,7 @@ pub enum Owner {
         /// How many chunks.
         chunks: u16,
     },
-    /// One of the pieces a real-time super-frame was cut into.
+    /// One of the pieces that a super-frame was cut into.
     Piece {
         /// The super-frame.
         whole: FrameRef,

@@ -137,7 +137,7 @@ impl Peer {
     }
 
     /// Returns how many of the best-effort frames in `sent` the other worker has not taken out of its ring.
-    /// `sent` counts frames to this worker only.
+    /// `sent` counts frames to the other worker only.
     pub fn left(&self, sent: Sent) -> u64 {
         let in_ring = (self.frames_out.buffer().capacity() - self.frames_out.slots()) as u64;
         in_ring.saturating_sub(self.sent.frames - sent.frames)

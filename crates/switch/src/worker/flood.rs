@@ -13,8 +13,7 @@ use tidegate_evidence::DropReason;
 
 /// Flooded frames in flight per worker.
 const COPIES: u16 = 256;
-/// Longest flooded frame: a large MTU's, but no super-frame, since the switch does not segment those for
-/// several receivers.
+/// Longest flooded frame: a large MTU's. The switch does not segment a super-frame for several receivers, and drops it.
 pub const FLOOD_MAX: usize = 9_216;
 
 /// Members of a segment that a frame is for.
@@ -22,7 +21,7 @@ pub const FLOOD_MAX: usize = 9_216;
 pub(super) enum Audience {
     /// All: broadcast and multicast.
     All,
-    /// Members that learn addresses: unknown unicast.
+    /// Ports behind which the switch learns addresses: unknown unicast.
     Learning,
     /// Members that receive frames for the link itself.
     Control,

@@ -83,7 +83,7 @@ impl Worker {
     }
 
     /// Settles a flooded copy: counted at its source, then given back to the pool of the worker that made
-    /// it, which may outlive the source's port.
+    /// it. The copy may outlive the source's port.
     fn settle_copy(&mut self, fate: &mut Fate, buffer: BufferIndex) -> Option<usize> {
         let frame = fate.frame.get();
         // A port outside the VLAN is no addressee: nothing is lost if it gets no copy.

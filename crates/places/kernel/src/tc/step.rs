@@ -45,7 +45,7 @@ pub enum Step {
     SetQdisc {
         /// The device.
         device: Device,
-        /// Root, clsact, or a class.
+        /// Root, clsact, a class, or the place below a qdisc that cuts.
         parent: Handle,
         /// Its handle; 0 lets the kernel choose.
         handle: Handle,
@@ -58,7 +58,7 @@ pub enum Step {
     DeleteQdisc {
         /// The device.
         device: Device,
-        /// Root or clsact.
+        /// Root, clsact, or a class.
         parent: Handle,
         /// Its handle.
         handle: Handle,

@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tidegate_evidence::DropReason;
 
-/// A tap with longer writes has one part in this many of the writer's time, beside the others.
+/// Rest of a tap whose writes exceed [`PART`], in durations of its last write.
 const REST: u64 = 4;
 /// How long a worker writes for a tap itself after the writer did not reach a frame (ns).
 const ALONE: u64 = 1_000_000_000;

@@ -36,7 +36,7 @@ const MOST: u16 = 1024;
 /// resets its device, must take less than a millisecond.
 const MOST_OF_PORT: u16 = 4096;
 
-/// Most frames of a ring in flight, pieces included: half of it.
+/// Most sent frames of a ring that are not completed, pieces included: half of the ring, at most `MOST`.
 fn most_sent(ring: u16) -> u16 {
     half(ring).min(MOST)
 }

@@ -63,7 +63,7 @@ pub struct TxQueue {
     pub ring: Ring,
     /// Limits of looking ahead.
     ahead: Ahead,
-    /// Frames in flight: at most half the ring.
+    /// Frames taken and not completed: waiting ones, and sent ones (see `most_sent`).
     pub slots: Slots,
     /// Entries taken until the last frame that was taken alone.
     taken: u64,

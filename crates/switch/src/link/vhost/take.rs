@@ -135,7 +135,7 @@ impl Tx {
 
     pub(in crate::link) fn slot_for_piece(&mut self, whole: &Frame) -> Option<FrameRef> {
         let slots = &mut self.queue_of(whole)?.slots;
-        // Waiting frames may have taken them.
+        // Waiting frames may have taken all slots.
         let piece = if slots.available() > 0 { slots.take_or_make() } else { None };
         piece.inspect(|_| slots.note_piece())
     }

@@ -34,7 +34,7 @@ fn a_frame_is_its_links_until_it_is_completed() {
     scene.finish();
 }
 
-/// Further bytes would precede a frame with a deadline by more than a loop delivers.
+/// With more bytes, a frame with a deadline would stand behind more than a loop delivers.
 #[test]
 fn a_link_holds_as_many_bytes_as_a_loop_delivers() {
     for (bytes, frames, most) in [(9000, 30, 7), (100, 60, DEPTH)] {

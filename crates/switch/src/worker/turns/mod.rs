@@ -242,7 +242,8 @@ impl Turns {
         self.accounts[usize::from(port)].costly && !self.is_due(port)
     }
 
-    /// The same as [`holds`](Self::holds), without noting that the port waits.
+    /// Whether the port is costly and has used up its quantum. Unlike [`holds`](Self::holds), this ignores time reserved
+    /// for real-time frames, and does not note that the port waits.
     #[inline]
     pub(super) fn is_held(&self, port: PortIndex) -> bool {
         let account = &self.accounts[usize::from(port)];

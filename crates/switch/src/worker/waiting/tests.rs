@@ -26,7 +26,7 @@ fn segment_ns(mbit: u32) -> u64 {
 }
 
 /// A flow keeps 16 super-frames under way, or sends one a millisecond; another sends a small frame now and
-/// then. Returns how long each of the latter waited (ns), if it exceeded a millisecond.
+/// then. Returns how long each small frame that arrived within its millisecond waited (ns).
 fn flood(scene: &mut Scene, ms: u64, payload: usize) -> Vec<u64> {
     let mut waits = Vec::new();
     for _ in 0..ms {

@@ -36,7 +36,6 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
         owners: BTreeSet::new(),
         asked: None,
         put: BTreeMap::new(),
-        stuck: BTreeMap::new(),
         trouble: None,
     };
     let follow = async {
@@ -64,7 +63,6 @@ struct Watch<'a> {
     /// Contracts last put in force, by domain: most changes of a state do not concern us.
     put: BTreeMap<String, String>,
     /// Why the contracts of a stopped domain are still in force, by domain.
-    stuck: BTreeMap<String, String>,
     /// The current obstacle, logged once.
     trouble: Option<String>,
 }
@@ -152,7 +150,6 @@ impl Watch<'_> {
                 tracing::info!(domain, "it does not run any more; its contracts are removed");
                 self.owners.remove(domain);
                 self.put.remove(domain);
-                self.stuck.remove(domain);
             }
             Err(e) => {
                 tracing::warn!(
