@@ -24,6 +24,7 @@
 //! - [`finish`]: the checksum that a receiver will not compute
 //! - [`mod@flow`]: which frames keep their order
 //! - [`segment`]: cuts super-frames to frames, or to smaller super-frames
+//! - [`join`]: joins frames to super-frames
 //! - [`dscp`]: priority marks; [`mod@ecn`]: congestion marks
 //! - [`policy`]: whether a vNIC may send a frame: anti-spoofing; link, router and DHCP server frames
 
@@ -34,6 +35,7 @@ mod extension;
 pub mod finish;
 pub mod flow;
 pub mod headers;
+pub mod join;
 pub mod offload;
 pub mod parse;
 pub mod payload;
@@ -50,6 +52,7 @@ pub use ecn::{ect, set_ce};
 pub use finish::finish_checksum;
 pub use flow::{FlowKey, HostEnd, flow};
 pub use headers::{FRAME_MAX, HEADER_MAX, Headers, L3, L4};
+pub use join::Joined;
 pub use offload::{Malformed, Offload, receiver_hdr, segments, wire_bytes};
 pub use parse::{ParseError, parse};
 pub use payload::{Payload, Span};

@@ -1,0 +1,19 @@
+//! The formats and decisions of frames between hosts. Pure: no I/O, no clock of its own, no allocation per frame.
+//!
+//! ```text
+//!  frame of a real-time vNIC ──▶ stamp::Stamp + tag ──▶ trailer (32 bytes) ──▶ vxlan header ──▶ network
+//!                                                                                              │
+//!  receiving vNIC ◀── frame ◀── replay::Window ◀── tag checked ◀── trailer ◀── vxlan header ◀──┘
+//!                                     │
+//!                                     └──▶ clock::Offset: Tr - Ts on one timescale ──▶ miss, certain or not
+//! ```
+//!
+//! - [`vxlan`]: the header of RFC 7348
+//! - [`stamp`]: the trailer that carries a frame's deadline and sending time, and its tag
+//! - [`replay`]: which sequence numbers of a sender have arrived
+//! - [`clock`]: the offset between two hosts' clocks, and its error
+
+pub mod clock;
+pub mod replay;
+pub mod stamp;
+pub mod vxlan;

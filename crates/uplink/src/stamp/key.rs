@@ -1,0 +1,57 @@
+//! The keys of a segment, and the tags they make.
+
+use super::head::{self, COVERED};
+use super::{FIELDS, KeyNumber};
+use siphasher::sip::SipHasher24;
+use std::fmt;
+
+/// A key of a segment: 128 bits that its hosts share.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Key([u8; 16]);
+
+impl Key {
+    /// A key of these bytes.
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// SipHash-2-4 of the canonical head, the frame's length and the stamp's fields.
+    #[inline]
+    pub(super) fn tag(&self, head: &[u8], length: u32, fields: &[u8; FIELDS]) -> u64 {
+        let (covered, len) = head::canonical(head);
+        let mut input = [0; COVERED + 4 + FIELDS];
+        input[..COVERED].copy_from_slice(&covered);
+        input[COVERED..COVERED + 4].copy_from_slice(&length.to_be_bytes());
+        input[COVERED + 4..].copy_from_slice(fields);
+        // The padding of a short head is not ambiguous: the length is hashed too.
+        debug_assert!(len <= COVERED);
+        SipHasher24::new_with_key(&self.0).hash(&input)
+    }
+}
+
+impl fmt::Debug for Key {
+    /// Never the bytes: logs are read by people who need not know the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// The keys of a segment that are valid now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keys {
+    /// The key of [`KeyNumber::Even`].
+    pub even: Option<Key>,
+    /// The key of [`KeyNumber::Odd`].
+    pub odd: Option<Key>,
+}
+
+impl Keys {
+    /// The key of a number; `None` where the segment has none.
+    #[inline]
+    pub const fn get(&self, number: KeyNumber) -> Option<&Key> {
+        match number {
+            KeyNumber::Even => self.even.as_ref(),
+            KeyNumber::Odd => self.odd.as_ref(),
+        }
+    }
+}

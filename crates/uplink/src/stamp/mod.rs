@@ -1,0 +1,117 @@
+//! The stamp: a trailer of 32 bytes behind the payload of a real-time frame.
+//!
+//! ```text
+//!  0     2     3     4          8          16      20        24       32
+//!  │magic│ver. │flags│ Td, us   │ Ts, ns   │hold,ns│sequence │ tag    │   big-endian
+//!
+//!  frame head ─▶ head::canonical ─▶ SipHash-2-4 under the segment's key ─▶ tag
+//! ```
+//!
+//! The network forwards a stamped frame unchanged; the receiving host checks the tag and removes the trailer. The tag
+//! covers the head that the switch copied, the frame's length and the other fields: payload that a guest rewrites during
+//! the transmission causes no false forgery, and the cost is constant.
+//!
+//! - `head`: the bytes of a frame's head that no network element changes
+//! - [`key`]: the keys of a segment, and the tag
+
+mod head;
+pub mod key;
+
+pub use key::{Key, Keys};
+
+/// Bytes of the trailer.
+pub const LEN: usize = 32;
+/// Bytes of the trailer without its tag.
+const FIELDS: usize = 24;
+/// First two bytes of a stamp.
+const MAGIC: u16 = 0x7464;
+/// Layout of the trailer.
+const VERSION: u8 = 1;
+
+/// The fields of a stamp, without its tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Which of the segment's two keys made the tag.
+    pub key: KeyNumber,
+    /// Td: the deadline, relative to Ts (us).
+    pub deadline_us: u32,
+    /// Ts: when the frame's clock started, on the sending host's timescale (ns).
+    pub sent_ns: u64,
+    /// From Ts until the frame left the sending switch (ns); `u32::MAX` where it was 4.29 s or longer.
+    pub hold_ns: u32,
+    /// Number of the frame among those of its pair (vNIC, remote), modulo 2^32.
+    pub sequence: u32,
+}
+
+/// A key of a segment: two are valid while one replaces the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyNumber {
+    /// Flag bit 0 clear.
+    Even,
+    /// Flag bit 0 set.
+    Odd,
+}
+
+impl Stamp {
+    /// The trailer of a frame of `length` bytes, whose first bytes are `head`: at least its first 68 bytes, or the whole
+    /// frame where it is shorter.
+    #[inline]
+    pub fn trailer(&self, key: &Key, head: &[u8], length: u32) -> [u8; LEN] {
+        let fields = self.fields();
+        let mut trailer = [0; LEN];
+        trailer[..FIELDS].copy_from_slice(&fields);
+        trailer[FIELDS..].copy_from_slice(&key.tag(head, length, &fields).to_be_bytes());
+        trailer
+    }
+
+    /// Reads the trailer that ends `frame`, and checks its tag. The frame's own bytes are those before the trailer.
+    /// `None` where `frame` carries no stamp of this segment: such a frame is delivered unchanged.
+    #[inline]
+    pub fn read(frame: &[u8], keys: &Keys) -> Option<Self> {
+        let (rest, trailer) = frame.split_last_chunk::<LEN>()?;
+        let (fields, tag) = trailer.split_first_chunk::<FIELDS>()?;
+        let stamp = Self::from_fields(fields)?;
+        let expected = keys.get(stamp.key)?.tag(rest, u32::try_from(rest.len()).ok()?, fields);
+        // Not in constant time: the network sees whether a stamped frame is accepted anyway, and a tag is of one frame.
+        (tag == expected.to_be_bytes()).then_some(stamp)
+    }
+
+    fn fields(&self) -> [u8; FIELDS] {
+        let mut bytes = [0; FIELDS];
+        bytes[..2].copy_from_slice(&MAGIC.to_be_bytes());
+        bytes[2] = VERSION;
+        bytes[3] = u8::from(self.key == KeyNumber::Odd);
+        bytes[4..8].copy_from_slice(&self.deadline_us.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.sent_ns.to_be_bytes());
+        bytes[16..20].copy_from_slice(&self.hold_ns.to_be_bytes());
+        bytes[20..].copy_from_slice(&self.sequence.to_be_bytes());
+        bytes
+    }
+
+    /// `None` where magic or version differ, or a flag is set that this version does not know.
+    fn from_fields(bytes: &[u8; FIELDS]) -> Option<Self> {
+        let [m0, m1, version, flags, rest @ ..] = bytes;
+        if u16::from_be_bytes([*m0, *m1]) != MAGIC || *version != VERSION {
+            return None;
+        }
+        let key = match flags {
+            0 => KeyNumber::Even,
+            1 => KeyNumber::Odd,
+            _ => return None,
+        };
+        let (deadline, rest) = rest.split_first_chunk()?;
+        let (sent, rest) = rest.split_first_chunk()?;
+        let (hold, rest) = rest.split_first_chunk()?;
+        let (sequence, _) = rest.split_first_chunk()?;
+        Some(Self {
+            key,
+            deadline_us: u32::from_be_bytes(*deadline),
+            sent_ns: u64::from_be_bytes(*sent),
+            hold_ns: u32::from_be_bytes(*hold),
+            sequence: u32::from_be_bytes(*sequence),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
