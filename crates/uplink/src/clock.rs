@@ -8,12 +8,13 @@
 //!
 //! One exchange gives an interval as wide as its round trip (RFC 5905, section 8). Several exchanges give several
 //! intervals at different times; between them the clocks drift apart. [`Offset`] takes every offset and drift that agrees
-//! with all of the last exchanges: what it reports is the middle and half the width of those offsets at a given time.
-//! Both clocks must not step (CLOCK_MONOTONIC_RAW), and drift steadily by at most [`DRIFT_MAX`] over one window.
+//! with all of the last exchanges, and reports the middle and half the width of those offsets at a given time.
+//! Neither clock may step (both are CLOCK_MONOTONIC_RAW), and their drift is steady and at most [`DRIFT_MAX`] over one
+//! window.
 
 use std::collections::VecDeque;
 
-/// Most that two clocks drift apart: 200 ppm, twice what crystals of mainboards are specified for.
+/// Largest drift between two clocks: 200 ppm. A mainboard's crystal is specified for at most half of that.
 pub const DRIFT_MAX: f64 = 200e-6;
 /// Exchanges in the window.
 pub const WINDOW: usize = 32;
@@ -37,7 +38,7 @@ pub enum ExchangeError {
     /// A clock ran backwards within the exchange, or the peer took longer than the whole exchange.
     #[error("the times of the exchange contradict each other")]
     Impossible,
-    /// It does not come after the last one.
+    /// The exchange does not come after the last one.
     #[error("the exchange is older than the last one")]
     Old,
 }
@@ -70,8 +71,8 @@ struct Interval {
 impl Offset {
     /// Takes an exchange into account.
     ///
-    /// Where the last exchanges cannot all be true (a clock stepped, or its frequency changed), the oldest are forgotten
-    /// until the rest can.
+    /// Forgets the oldest exchanges while the exchanges contradict each other (a clock stepped, or its frequency
+    /// changed).
     ///
     /// # Errors
     /// The exchange contradicts itself, or is older than the last one.
@@ -103,7 +104,7 @@ impl Offset {
         Ok(())
     }
 
-    /// The offset at `now`, this host's clock (ns); `None` before the first exchange.
+    /// Estimates the offset at `now`, this host's clock (ns). Returns `None` before the first exchange.
     pub fn estimate(&self, now: u64) -> Option<Estimate> {
         let last = self.intervals.back()?;
         // Offsets relative to the last interval keep f64 exact to the nanosecond for a century of difference.
@@ -138,7 +139,7 @@ impl Offset {
 /// Error of the arithmetic (ns).
 const ROUNDING: f64 = 1.0;
 
-/// Where a concave function is largest.
+/// Finds the argument at which a concave function is largest.
 fn peak(mut from: f64, mut to: f64, f: impl Fn(f64) -> f64) -> f64 {
     for _ in 0..100 {
         let (a, b) = (from + (to - from) / 3.0, to - (to - from) / 3.0);
@@ -147,7 +148,7 @@ fn peak(mut from: f64, mut to: f64, f: impl Fn(f64) -> f64) -> f64 {
     (from + to) / 2.0
 }
 
-/// The furthest point from `inside` towards `to` where `holds` still holds, which it does on one stretch.
+/// Finds the furthest point from `inside` towards `to` at which `holds` still holds. `holds` is true on one interval.
 fn edge(inside: f64, to: f64, holds: impl Fn(f64) -> bool) -> f64 {
     if holds(to) {
         return to;
@@ -161,7 +162,7 @@ fn edge(inside: f64, to: f64, holds: impl Fn(f64) -> bool) -> f64 {
     no
 }
 
-/// What the time between a frame's stamp and its arrival says about its deadline.
+/// Whether a frame met its deadline, by the time between its stamp and its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// In time: Tr - Ts is at most Td.

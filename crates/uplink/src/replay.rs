@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A sender numbers the frames of a pair (vNIC, remote) in the order of their Ts. So a frame with a later Ts than all
-//! others cannot be a replay, also where its number is lower: its sender has restarted. A frame with an earlier Ts is
-//! accepted once, if its number lies in the window and its Ts is not from before the window, as it would be for a number
-//! of an earlier start or of an earlier round through all 2^32 numbers.
+//! others is no replay, even with a lower number: its sender has restarted. The window accepts a frame with an earlier
+//! Ts once, if neither its number nor its Ts lies before the window. The Ts tells a number of this round from the same
+//! number of an earlier start, or of an earlier round through all 2^32 numbers.
 
 /// Numbers in the window: a frame that 128 later ones have overtaken is not accepted.
 pub const WINDOW: u32 = 128;
@@ -32,7 +32,7 @@ pub struct Window {
     lost: u64,
 }
 
-/// What a frame's number and Ts say.
+/// How a frame's number and Ts relate to those of the frames before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// The newest frame so far.
@@ -57,7 +57,7 @@ impl Arrival {
 }
 
 impl Window {
-    /// Notes a frame whose tag was checked.
+    /// Records the arrival of a frame with a valid tag.
     #[inline]
     pub fn arrive(&mut self, sequence: u32, sent_ns: u64) -> Arrival {
         let Some(newest_sent) = self.newest_sent else {
@@ -97,7 +97,7 @@ impl Window {
         Arrival::Reordered
     }
 
-    /// Frames that were sent and cannot arrive any more. Frames before the first that arrived are unknown.
+    /// Counts frames that were sent and cannot arrive any more, from the first arrived frame on.
     pub const fn lost(&self) -> u64 {
         self.lost
     }
@@ -122,7 +122,7 @@ impl Window {
         }
     }
 
-    /// Numbers in the window that have not arrived.
+    /// Counts the numbers in the window that have not arrived.
     fn missing(&self) -> u64 {
         u64::from(self.arrived.count_zeros())
     }

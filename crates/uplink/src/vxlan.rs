@@ -29,17 +29,17 @@ pub enum VxlanError {
     Extension(u8),
 }
 
-/// The header of a frame in segment `vni`. Bits of `vni` above the 24th are ignored.
+/// Makes the header of a frame in segment `vni`. Ignores the bits of `vni` above the 24th.
 #[inline]
 pub const fn header(vni: u32) -> [u8; LEN] {
     let [_, a, b, c] = vni.to_be_bytes();
     [VALID_VNI, 0, 0, 0, a, b, c, 0]
 }
 
-/// The VNI of a datagram and the Ethernet frame behind the header.
+/// Returns the VNI of a datagram and the Ethernet frame behind the header.
 ///
-/// RFC 7348 has a receiver ignore reserved bits. The first byte is the exception here: GBP and GPE use its other bits,
-/// and a GPE payload need not be an Ethernet frame.
+/// A receiver ignores reserved bits (RFC 7348), except those of the first byte: GBP and GPE use them, and a GPE payload
+/// need not be an Ethernet frame.
 ///
 /// # Errors
 /// The datagram is too short, names no VNI, or has an extension.

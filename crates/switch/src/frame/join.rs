@@ -1,5 +1,4 @@
-//! Frames of one flow that arrive one after the other, joined to a super-frame: the reverse of
-//! [`segment`](crate::frame::segment).
+//! Joins consecutive frames of one flow to a super-frame: the reverse of [`segment`](crate::frame::segment).
 //!
 //! ```text
 //!  head   │ payload 1 │            Joined::begin
@@ -8,8 +7,8 @@
 //!                                  finish ─▶ head of one super-frame │ payload 1 │ payload 2 │ payl. 3 │
 //! ```
 //!
-//! A frame joins only where the [`Segmenter`](crate::frame::Segmenter) would make the very same frames of the result.
-//! The caller has checked the L4 checksums: a super-frame carries none that a receiver could check.
+//! A frame joins only if the [`Segmenter`](crate::frame::Segmenter) would cut the result into the same frames again. The
+//! caller checks the L4 checksums first: a receiver cannot check the checksum of a super-frame.
 
 use crate::frame::checksum;
 use crate::frame::finish::{csum_offset, pseudo_sum};
@@ -48,8 +47,8 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// Begins with a frame of `total_len` bytes whose headers were parsed from `head`. `None` where no frame can join it:
-    /// it is no segment of TCP with data nor a UDP datagram with a checksum, or is padded.
+    /// Begins with a frame of `total_len` bytes, whose headers were parsed from `head`. Returns `None` if no frame can
+    /// join it: it is padded, or is neither a TCP segment with data nor a UDP datagram with a checksum.
     #[inline]
     pub fn begin(head: &[u8], headers: &Headers, total_len: usize) -> Option<Self> {
         let payload = payload(head, headers, total_len)?;
@@ -69,7 +68,7 @@ impl Joined {
         })
     }
 
-    /// Joins the frame that arrived next. `false`, and nothing changed, where it does not belong to this super-frame.
+    /// Joins the frame that arrived next. Returns `false` and changes nothing if it does not belong to this super-frame.
     #[inline]
     pub fn join(&mut self, head: &[u8], headers: &Headers, total_len: usize) -> bool {
         self.try_join(head, headers, total_len).is_some()

@@ -7,10 +7,10 @@ const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
 
-/// The first 64 bytes of a frame, without the fields that a network may change, and their number.
+/// Copies the first 64 bytes of a frame without the fields that a network may change; returns them and their number.
 ///
-/// The 802.1Q tag is left out, DSCP, ECN and IPv4's header checksum are 0. `head` holds at least the frame's first 68
-/// bytes, or all of a shorter frame.
+/// The copy has no 802.1Q tag; its DSCP, ECN and IPv4 header checksum are 0. `head` holds the frame's first 68 bytes or
+/// more, or all of a shorter frame.
 #[inline]
 pub fn canonical(head: &[u8]) -> ([u8; COVERED], usize) {
     let mut bytes = [0; COVERED];

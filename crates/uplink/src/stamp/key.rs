@@ -1,21 +1,32 @@
 //! The keys of a segment, and the tags they make.
 
 use super::head::{self, COVERED};
-use super::{FIELDS, KeyNumber};
 use siphasher::sip::SipHasher24;
 use std::fmt;
+
+/// Bytes of the trailer without its tag.
+pub(super) const FIELDS: usize = 24;
+
+/// A segment has up to two keys: both are valid while one replaces the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyNumber {
+    /// Flag bit 0 clear.
+    Even,
+    /// Flag bit 0 set.
+    Odd,
+}
 
 /// A key of a segment: 128 bits that its hosts share.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key([u8; 16]);
 
 impl Key {
-    /// A key of these bytes.
+    /// Makes a key of 16 bytes.
     pub const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// SipHash-2-4 of the canonical head, the frame's length and the stamp's fields.
+    /// Computes SipHash-2-4 of the canonical head, the frame's length and the stamp's fields.
     #[inline]
     pub(super) fn tag(&self, head: &[u8], length: u32, fields: &[u8; FIELDS]) -> u64 {
         let (covered, len) = head::canonical(head);
@@ -30,7 +41,7 @@ impl Key {
 }
 
 impl fmt::Debug for Key {
-    /// Never the bytes: logs are read by people who need not know the key.
+    /// Hides the bytes: readers of logs need not know the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(..)")
     }
@@ -46,7 +57,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The key of a number; `None` where the segment has none.
+    /// Returns the key of a number; `None` if the segment has none.
     #[inline]
     pub const fn get(&self, number: KeyNumber) -> Option<&Key> {
         match number {

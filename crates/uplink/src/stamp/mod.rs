@@ -17,12 +17,12 @@
 mod head;
 pub mod key;
 
-pub use key::{Key, Keys};
+pub use key::{Key, KeyNumber, Keys};
+
+use key::FIELDS;
 
 /// Bytes of the trailer.
 pub const LEN: usize = 32;
-/// Bytes of the trailer without its tag.
-const FIELDS: usize = 24;
 /// First two bytes of a stamp.
 const MAGIC: u16 = 0x7464;
 /// Layout of the trailer.
@@ -37,24 +37,15 @@ pub struct Stamp {
     pub deadline_us: u32,
     /// Ts: when the frame's clock started, on the sending host's timescale (ns).
     pub sent_ns: u64,
-    /// From Ts until the frame left the sending switch (ns); `u32::MAX` where it was 4.29 s or longer.
+    /// From Ts until the frame left the sending switch (ns); `u32::MAX` stands for 4.29 s or longer.
     pub hold_ns: u32,
     /// Number of the frame among those of its pair (vNIC, remote), modulo 2^32.
     pub sequence: u32,
 }
 
-/// A key of a segment: two are valid while one replaces the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyNumber {
-    /// Flag bit 0 clear.
-    Even,
-    /// Flag bit 0 set.
-    Odd,
-}
-
 impl Stamp {
-    /// The trailer of a frame of `length` bytes, whose first bytes are `head`: at least its first 68 bytes, or the whole
-    /// frame where it is shorter.
+    /// Makes the trailer of a frame of `length` bytes. `head` holds the frame's first 68 bytes or more, or the whole of
+    /// a shorter frame.
     #[inline]
     pub fn trailer(&self, key: &Key, head: &[u8], length: u32) -> [u8; LEN] {
         let fields = self.fields();
@@ -64,15 +55,15 @@ impl Stamp {
         trailer
     }
 
-    /// Reads the trailer that ends `frame`, and checks its tag. The frame's own bytes are those before the trailer.
-    /// `None` where `frame` carries no stamp of this segment: such a frame is delivered unchanged.
+    /// Reads the trailer at the end of `frame` and checks its tag. The bytes before the trailer are the sent frame.
+    /// Returns `None` if `frame` carries no stamp of this segment: the switch delivers such a frame unchanged.
     #[inline]
     pub fn read(frame: &[u8], keys: &Keys) -> Option<Self> {
         let (rest, trailer) = frame.split_last_chunk::<LEN>()?;
         let (fields, tag) = trailer.split_first_chunk::<FIELDS>()?;
         let stamp = Self::from_fields(fields)?;
         let expected = keys.get(stamp.key)?.tag(rest, u32::try_from(rest.len()).ok()?, fields);
-        // Not in constant time: the network sees whether a stamped frame is accepted anyway, and a tag is of one frame.
+        // Not in constant time: the network sees anyway whether the switch accepts a frame, and each tag fits one frame.
         (tag == expected.to_be_bytes()).then_some(stamp)
     }
 
@@ -88,7 +79,7 @@ impl Stamp {
         bytes
     }
 
-    /// `None` where magic or version differ, or a flag is set that this version does not know.
+    /// Returns `None` for another magic or version, and for a flag that this version does not know.
     fn from_fields(bytes: &[u8; FIELDS]) -> Option<Self> {
         let [m0, m1, version, flags, rest @ ..] = bytes;
         if u16::from_be_bytes([*m0, *m1]) != MAGIC || *version != VERSION {
