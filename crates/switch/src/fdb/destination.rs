@@ -12,7 +12,7 @@
 pub type PortIndex = u16;
 
 /// Another host, numbered densely over all links.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerIndex(u16);
 
 impl PeerIndex {

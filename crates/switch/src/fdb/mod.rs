@@ -50,6 +50,12 @@ const GONE: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentIndex(pub u16);
 
+impl SegmentIndex {
+    /// Stands for the segment of an uplink's port, whose frames each name their own. No segment has this
+    /// index.
+    pub const OF_EACH_FRAME: Self = Self(u16::MAX - 1);
+}
+
 /// A key and its destination. The key changes only while the value leads nowhere, and no such value occurs
 /// twice.
 #[derive(Default)]

@@ -74,9 +74,28 @@ pub struct PortInfo {
     pub learns: bool,
     /// It receives frames for the link itself.
     pub control: bool,
+    /// Its link leads to other hosts.
+    pub is_uplink: bool,
 }
 
 impl PortInfo {
+    /// Makes that of an uplink: a member of segments with any addresses behind it, without a promise of its
+    /// own.
+    pub fn of_uplink(worker: u16) -> Self {
+        Self {
+            worker,
+            segment: SegmentIndex::OF_EACH_FRAME,
+            deadline: None,
+            min: None,
+            min_burst: SUPER_FRAME_ON_WIRE,
+            weight: 1,
+            to: Box::new(PortSet::EMPTY),
+            learns: true,
+            control: false,
+            is_uplink: true,
+        }
+    }
+
     /// Makes it from a contract; `to` are the ports that its names mean now.
     pub fn new(vnic: &Vnic, worker: u16, segment: SegmentIndex, to: PortSet) -> Self {
         Self {
@@ -89,6 +108,7 @@ impl PortInfo {
             to: Box::new(to),
             learns: vnic.allowed.any_mac,
             control: vnic.allowed.control,
+            is_uplink: false,
         }
     }
 
@@ -148,9 +168,30 @@ pub struct PortContract {
     pub frame_max: u32,
     /// Share of its worker's time.
     pub weight: u32,
+    /// Its link leads to other hosts: its frames name their segments, and their hosts have checked them.
+    pub is_uplink: bool,
 }
 
 impl PortContract {
+    /// Makes that of an uplink with this capacity (bit/s on the wire) for inner frames of at most
+    /// `frame_max` bytes, each `overhead` bytes longer on the wire.
+    pub fn of_uplink(rate: Rate, frame_max: u32, overhead: u32, host: &Host) -> Self {
+        let largest = frame_max + overhead;
+        Self {
+            policy: Policy::open(),
+            weight: 1,
+            deadline: None,
+            tx_limit: None,
+            cut_to: None,
+            frame_max,
+            egress: EgressConfig::physical(rate, largest, host.host_latency.get(), QUEUE),
+            queueing: Queueing::Fifo,
+            hold: hold_limit(Some(rate)),
+            flood: (host.flood, host.flood_burst),
+            is_uplink: true,
+        }
+    }
+
     /// From a contract and the host's settings.
     pub fn new(vnic: &Vnic, host: &Host) -> Self {
         let queue = vnic.rx.queue.map_or(QUEUE, |q| q.get());
@@ -178,6 +219,7 @@ impl PortContract {
             queueing: vnic.queueing,
             hold: hold(vnic, queue),
             flood: (host.flood, host.flood_burst),
+            is_uplink: false,
         }
     }
 }

@@ -36,7 +36,7 @@ impl Worker {
         let refused = |frame: &Frame| match frame.headers.vid() {
             Some(vid) if !contract.policy.may_receive_tagged(vid) => Some(DropReason::Vlan),
             // The port moved, or another has its index, since the frame was sent.
-            _ if frame.segment != *segment => Some(DropReason::NoReceiver),
+            _ if frame.segment != *segment && !contract.is_uplink => Some(DropReason::NoReceiver),
             _ => None,
         };
         let mut rest = frames;

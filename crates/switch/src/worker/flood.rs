@@ -185,7 +185,7 @@ impl Worker {
             Audience::Learning => info.learns,
             Audience::Control => info.control,
         };
-        member != from && asked
+        member != from && asked && !(info.is_uplink && self.is_uplink(from))
     }
 
     fn spread(&mut self, from: PortIndex, audience: Audience, copy: FrameRef) {

@@ -33,11 +33,14 @@ impl Worker {
                 Err(NotSent::Take(_)) => return Err(DropReason::Shared),
             }
         };
-        frame.segment = port.segment;
         frame.headers = decision.headers;
         frame.offload = decision.offload;
         frame.wire_frames = decision.wire_frames;
         frame.wire_bytes = decision.wire_bytes;
+        if port.contract.is_uplink {
+            return self.learn_from_host(port, frame);
+        }
+        frame.segment = port.segment;
         let Some(info) = &self.infos[port.index as usize] else { return Err(DropReason::NoReceiver) };
         if info.learns && !self.learn(port, decision.headers.src) {
             // Another vNIC's own address, from behind a bridge: spoofed.

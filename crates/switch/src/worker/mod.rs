@@ -99,6 +99,7 @@ mod token_waits;
 pub mod trouble;
 mod turns;
 mod under_way;
+mod uplink;
 mod waiting;
 mod watch;
 pub mod work;

@@ -40,7 +40,8 @@ impl Worker {
     /// Returns a frame's present destination; `None` if that is its sender. Looked up at sending: its
     /// receiver's index may have become another's during the wait for tokens.
     fn destination(&self, port: &Port, frame: &Frame) -> Option<To> {
-        decide::destination(&self.fdb, frame.segment, port.index, frame.headers.dst)
+        let to = decide::destination(&self.fdb, frame.segment, port.index, frame.headers.dst)?;
+        (!port.contract.is_uplink || self.may_come_in(to)).then_some(to)
     }
 
     /// Sends a frame, or puts it back to wait for tokens.

@@ -136,7 +136,7 @@ impl Worker {
                     let gone = if tier != Tier::RealTime && port.contract.egress.flows.is_some() {
                         self.deliver_by_flow(port, &queued, part, left)
                     } else {
-                        self.deliver_run(port, &queued, most, left)
+                        self.deliver_run(port, &queued, part, most, left)
                     };
                     let buffers = budget::scattered(self.scratch.filled);
                     self.bill.buffers += buffers;
@@ -157,16 +157,23 @@ impl Worker {
         }
     }
 
-    /// Delivers the first frame and those that [leave with it](Self::post_run), or drops the first; `None`
-    /// if it stays first.
+    /// Delivers the first frame, or the `part` of it that a wire takes at once (bytes), and those that [leave
+    /// with it](Self::post_run), or drops the first; `None` if it stays first.
     #[inline]
     fn deliver_run(
         &mut self,
         port: &mut Port,
         queued: &Queued<FrameRef>,
+        part: u32,
         most: usize,
         budget: i64,
     ) -> Option<Backlog> {
+        if part < queued.bytes {
+            let frame = queued.frame.get();
+            let (what, _) = Delivery::next(frame, queued.bytes, part);
+            let outcome = (!port.may_post(frame)).then_some(Posted::NoBuffers);
+            return self.deliver_head(port, queued, what, outcome);
+        }
         match self.post_run(port, queued, most, budget) {
             (0, outcome) => {
                 let rest = Delivery::of_rest(queued.frame.get(), queued.bytes);

@@ -16,7 +16,7 @@ use rtrb::Consumer;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tidegate_contract::{Host, Vnic};
+use tidegate_contract::{Host, Mac, Rate, Vnic};
 
 /// Returns a worker that is alone, and its handle.
 pub fn worker() -> (Worker, WorkerHandle) {
@@ -57,9 +57,8 @@ fn all(count: usize) -> Vec<(Worker, WorkerHandle, Consumer<Event>)> {
 
 /// Returns a frame from the vNIC of port `from` to that of port `to`, as a tap's descriptor has it.
 pub fn tap_frame(from: PortIndex, to: PortIndex) -> Vec<u8> {
-    let mac = |index: PortIndex| [0x52, 0x54, 0, 0, 0, index as u8];
     // A virtio header without requests, and an EtherType for local experiments (IEEE 802).
-    [&[0; VnetHdr::LEN][..], &mac(to), &mac(from), &[0x88, 0xb5], &[0; 46]].concat()
+    [&[0; VnetHdr::LEN][..], &mac(to).0, &mac(from).0, &[0x88, 0xb5], &[0; 46]].concat()
 }
 
 /// Adds a vhost-user port without front end and limits.
@@ -90,6 +89,22 @@ pub fn add_tap_with(worker: &mut Worker, index: PortIndex, keys: &str) -> OwnedF
     let info = add_link(worker, index, keys, link, stats);
     worker.set_info(index, Some(info));
     theirs
+}
+
+/// Adds an uplink whose link is a tap, as [`add_tap`] does: all its frames are of segment 0 and of peer 0.
+/// Without a limit for practical purposes.
+pub fn add_uplink(worker: &mut Worker, index: PortIndex) -> OwnedFd {
+    let end = add_tap(worker, index);
+    let rate = Rate::from_bits(100_000_000_000).unwrap();
+    worker.set_contract(index, PortContract::of_uplink(rate, 1518, 50, &Host::default()));
+    worker.set_info(index, Some(PortInfo::of_uplink(worker.id)));
+    worker.fdb.unpin(SegmentIndex(0), mac(index), index);
+    end
+}
+
+/// Returns the address of a port's vNIC.
+pub fn mac(index: PortIndex) -> Mac {
+    Mac([0x52, 0x54, 0, 0, 0, index as u8])
 }
 
 /// Adds a port with this link, which counts there.

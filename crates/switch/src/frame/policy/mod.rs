@@ -103,6 +103,23 @@ fn alone(ip: IpAddr) -> Option<Prefix> {
 }
 
 impl Policy {
+    /// Returns the policy of a link to other hosts, whose switches have checked their senders: any address
+    /// and any VLAN. Frames for the link itself end at each host.
+    pub fn open() -> Self {
+        Self {
+            mac: Mac([0; 6]),
+            macs: Box::default(),
+            any_mac: true,
+            control: false,
+            router: true,
+            dhcp_server: true,
+            prefixes: Prefixes::new(&[]),
+            vlans: Box::new([u64::MAX; 64]),
+            shared: None,
+            looks_closer: false,
+        }
+    }
+
     /// Sets the addresses that the vNIC shares with others.
     pub fn share(&mut self, shared: Option<Shared>) {
         self.shared = shared.map(Box::new);
