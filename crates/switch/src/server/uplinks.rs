@@ -1,0 +1,266 @@
+//! Creates, changes and removes uplinks, under the table's lock.
+//!
+//! ```text
+//!  contract: Uplink, Remotes ─┐
+//!  ports' segments ───────────┴▶ Peers: addresses, VNIs ─▶ link, at its worker
+//!                              ▶ pins: (segment, MAC) ─▶ peer, in the FDB
+//! ```
+//!
+//! A peer's number stays as long as its name and address do; the FDB forgets a peer that leaves.
+
+use super::Switch;
+use super::table::Table;
+use crate::capacity::VNICS;
+use crate::clock::clock;
+use crate::control::uplink::UplinkStatus;
+use crate::fdb::{Destination, PeerIndex, PortIndex, SegmentIndex};
+use crate::link::{Link, vxlan};
+use crate::port::{Port, PortContract, PortInfo};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use tidegate_contract::{Host, Mac, Remote, Uplink};
+
+/// Longest train (bytes): the most that one message to a UDP socket carries.
+const TRAIN: usize = 65_507;
+
+/// One uplink.
+pub struct UplinkEntry {
+    /// Index of its port in all tables.
+    pub index: PortIndex,
+    /// The worker that owns it.
+    pub worker: usize,
+    /// The declaration in force.
+    pub uplink: Uplink,
+    /// vNICs behind its peers.
+    pub remotes: Vec<Remote>,
+    /// Number of each peer, by name.
+    numbers: BTreeMap<String, PeerIndex>,
+    /// Addresses that the FDB holds for its remotes.
+    pins: BTreeSet<(SegmentIndex, Mac, PeerIndex)>,
+    /// The segments that its peers carried when the link's table was made.
+    published: Option<Vec<(SegmentIndex, u32)>>,
+}
+
+/// The sockets of an uplink, as its link takes them.
+pub struct Sockets {
+    /// Bound to the uplink's port.
+    pub receive: Vec<OwnedFd>,
+    /// Each with a source port of its own.
+    pub send: Vec<OwnedFd>,
+}
+
+impl UplinkEntry {
+    /// Returns the segments that its peers carry, of those with ports here, with their VNIs.
+    fn segments(&self, table: &Table) -> Vec<(SegmentIndex, u32)> {
+        let carried = |segment| self.uplink.peers.iter().any(|peer| peer.carries(segment));
+        let here = table.known_segments().filter(|(_, segment)| carried(*segment));
+        here.map(|(index, segment)| (index, segment.id())).collect()
+    }
+
+    /// Returns the table of its peers.
+    fn peers(&self, table: &Table) -> Result<vxlan::Peers, String> {
+        let peer = |peer: &tidegate_contract::Peer| {
+            let here = table.known_segments().filter(|(_, segment)| peer.carries(*segment));
+            Some(vxlan::Peer {
+                index: *self.numbers.get(&peer.name)?,
+                address: SocketAddr::new(peer.address, self.uplink.port),
+                segments: here.map(|(index, _)| index).collect(),
+                takes_stamps: peer.stamps,
+            })
+        };
+        let peers = self.uplink.peers.iter().filter_map(peer).collect();
+        vxlan::Peers::new(peers, &self.segments(table))
+            .map_err(|error| format!("uplink {}: {error}", self.uplink.name))
+    }
+
+    /// Returns the addresses that the FDB has to hold for its remotes.
+    fn wanted_pins(&self, table: &Table) -> BTreeSet<(SegmentIndex, Mac, PeerIndex)> {
+        let pin = |remote: &Remote| {
+            let (segment, _) = table.known_segments().find(|(_, segment)| *segment == remote.segment)?;
+            Some((segment, remote.mac, *self.numbers.get(&remote.peer)?))
+        };
+        self.remotes.iter().filter_map(pin).collect()
+    }
+
+    fn contract(&self, host: &Host) -> PortContract {
+        let (frame_max, overhead) = (self.uplink.largest_inner_frame(), self.uplink.encapsulation());
+        PortContract::of_uplink(self.uplink.rate, frame_max as u32, overhead as u32, host)
+    }
+
+    fn peer(&self, peer: PeerIndex) -> Destination {
+        Destination::Peer { link: self.index, peer }
+    }
+}
+
+impl Switch {
+    /// Returns the state of all uplinks.
+    pub fn uplinks(&self) -> Vec<UplinkStatus> {
+        let status = |entry: &UplinkEntry| UplinkStatus {
+            uplink: entry.uplink.clone(),
+            remotes: entry.remotes.clone(),
+            index: entry.index.into(),
+            worker: entry.worker,
+        };
+        self.lock().uplinks.values().map(status).collect()
+    }
+
+    /// Creates an uplink on `sockets`, or changes one; without sockets, it keeps those that it has.
+    ///
+    /// # Errors
+    /// Nothing has changed: the reason.
+    pub fn set_uplink(
+        &self,
+        uplink: Uplink,
+        remotes: Vec<Remote>,
+        sockets: Option<Sockets>,
+    ) -> Result<(), String> {
+        let mut table = self.lock();
+        let name = uplink.name.clone();
+        if table.entries.contains_key(&name) {
+            return Err(format!("{name} is a vNIC; give the uplink another name"));
+        }
+        match (sockets, table.uplinks.contains_key(&name)) {
+            (None, false) => Err(format!("{name} is not an uplink yet, and no sockets came with it")),
+            (None, true) => self.change_uplink(&mut table, uplink, remotes),
+            (Some(sockets), true) => {
+                drop(table);
+                self.remove_uplink(&name)?;
+                self.set_uplink(uplink, remotes, Some(sockets))
+            }
+            (Some(sockets), false) => self.add_uplink(&mut table, uplink, remotes, sockets),
+        }
+    }
+
+    fn add_uplink(
+        &self,
+        table: &mut Table,
+        uplink: Uplink,
+        remotes: Vec<Remote>,
+        sockets: Sockets,
+    ) -> Result<(), String> {
+        if sockets.receive.is_empty() || sockets.send.is_empty() {
+            return Err(format!("{}: an uplink needs a socket each way", uplink.name));
+        }
+        let wanted = self.region.inherited_index(&uplink.name).map(|index| index as PortIndex);
+        let reserved = |index| self.region.is_reserved(usize::from(index));
+        let index = table
+            .free_index(wanted, reserved)
+            .ok_or_else(|| format!("a switch has at most {VNICS} ports, uplinks included"))?;
+        let worker = table.worker_of(&uplink.name, self.workers.len());
+        let mut entry = UplinkEntry {
+            index,
+            worker,
+            uplink,
+            remotes,
+            numbers: BTreeMap::new(),
+            pins: BTreeSet::new(),
+            published: None,
+        };
+        entry.numbers = table.number_peers(&entry.uplink, &entry.numbers)?;
+        let peers = Arc::new(entry.peers(table)?);
+        let (send_v4, send_v6) =
+            if entry.uplink.local.is_ipv4() { (sockets.send, vec![]) } else { (vec![], sockets.send) };
+        let (receive, fdb) = (sockets.receive, self.fdb.clone());
+        let setup = vxlan::Setup { receive, send_v4, send_v6, peers, fdb, train: TRAIN };
+        let link = Link::vxlan(setup, index, worker as u16, clock());
+        let name = entry.uplink.name.clone();
+        let stats = self.region.claim(usize::from(index), &name);
+        let contract = entry.contract(&table.host);
+        let mut port = Box::new(Port::new(index, SegmentIndex::OF_EACH_FRAME, contract, stats, link));
+        port.pauses = u32::from(self.holds.load(std::sync::atomic::Ordering::Relaxed));
+        let info = PortInfo::of_uplink(worker as u16);
+        self.workers[worker].call(move |worker| worker.add_port(port));
+        for worker in self.workers.iter() {
+            let info = Some(info.clone());
+            worker.call(move |worker| worker.set_info(index, info));
+        }
+        tracing::info!(uplink = name, index, worker, "uplink added");
+        table.uplinks.insert(name, entry);
+        self.publish(table);
+        Ok(())
+    }
+
+    fn change_uplink(&self, table: &mut Table, uplink: Uplink, remotes: Vec<Remote>) -> Result<(), String> {
+        let Some(mut entry) = table.uplinks.remove(&uplink.name) else { return Err("no such uplink".into()) };
+        let before = (entry.uplink.clone(), std::mem::replace(&mut entry.remotes, remotes));
+        let numbers_before = entry.numbers.clone();
+        entry.uplink = uplink;
+        let numbered = table.number_peers(&entry.uplink, &entry.numbers).and_then(|numbers| {
+            entry.numbers = numbers;
+            entry.peers(table).map(drop)
+        });
+        if let Err(why) = numbered {
+            (entry.uplink, entry.remotes) = before;
+            entry.numbers = numbers_before;
+            table.uplinks.insert(entry.uplink.name.clone(), entry);
+            return Err(why);
+        }
+        let stays: BTreeSet<_> = entry.numbers.values().copied().collect();
+        let left: Vec<_> = numbers_before.into_values().filter(|peer| !stays.contains(peer)).collect();
+        entry.published = None;
+        let (index, contract) = (entry.index, entry.contract(&table.host));
+        self.workers[entry.worker].call_on(index, move |worker| worker.set_contract(index, contract));
+        let gone: Vec<Destination> = left.into_iter().map(|peer| entry.peer(peer)).collect();
+        table.uplinks.insert(entry.uplink.name.clone(), entry);
+        self.publish(table);
+        // Only after the link knows them no more: it learned until then.
+        gone.into_iter().for_each(|peer| self.fdb.forget(peer));
+        Ok(())
+    }
+
+    /// Removes an uplink; its frames in flight are dropped.
+    ///
+    /// # Errors
+    /// There is no uplink of that name.
+    pub fn remove_uplink(&self, name: &str) -> Result<(), String> {
+        let mut table = self.lock();
+        let entry = table.uplinks.remove(name).ok_or_else(|| format!("{name} is not an uplink"))?;
+        table.removing.push(entry.index);
+        for (segment, mac, peer) in &entry.pins {
+            self.fdb.unpin(*segment, *mac, entry.peer(*peer));
+        }
+        self.fdb.forget(entry.index);
+        self.publish(&mut table);
+        drop(table);
+        let (index, worker) = (entry.index, entry.worker);
+        self.quiet(index, worker);
+        self.forget(index, worker);
+        self.lock().removing.retain(|removing| *removing != index);
+        tracing::info!(uplink = name, index, "uplink removed");
+        Ok(())
+    }
+
+    /// Tells the links of uplinks the segments with ports here, and the FDB the addresses of remotes.
+    pub(super) fn publish_uplinks(&self, table: &mut Table) {
+        let mut uplinks = std::mem::take(&mut table.uplinks);
+        for (name, entry) in &mut uplinks {
+            let segments = entry.segments(table);
+            if entry.published.as_ref() != Some(&segments) {
+                match entry.peers(table) {
+                    Ok(peers) => {
+                        let (index, peers) = (entry.index, Arc::new(peers));
+                        let set = move |worker: &mut crate::worker::Worker| worker.set_peers(index, peers);
+                        drop(self.workers[entry.worker].call_on(index, set));
+                        entry.published = Some(segments);
+                    }
+                    Err(why) => tracing::error!(uplink = name, "its peers cannot be told of segments: {why}"),
+                }
+            }
+            let wanted = entry.wanted_pins(table);
+            for (segment, mac, peer) in entry.pins.difference(&wanted) {
+                self.fdb.unpin(*segment, *mac, entry.peer(*peer));
+            }
+            let mut pinned = BTreeSet::new();
+            for (segment, mac, peer) in wanted {
+                match self.fdb.pin(segment, mac, entry.peer(peer)) {
+                    Ok(()) => _ = pinned.insert((segment, mac, peer)),
+                    Err(why) => tracing::warn!(uplink = name, %mac, ?why, "a remote's address has no place in the FDB"),
+                }
+            }
+            entry.pins = pinned;
+        }
+        table.uplinks = uplinks;
+    }
+}
