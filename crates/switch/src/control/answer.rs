@@ -7,7 +7,7 @@
 
 use super::channel::{self, Bounds, MAX_MESSAGE};
 use super::clip;
-use super::message::{Hello, PROTOCOL, PortStatus, Reply};
+use super::message::{Hello, PROTOCOL, PortStatus, Reply, UplinkStatus};
 use crate::capacity::{VNICS, WORKERS};
 use crate::stats::{Reader, ThrownOut};
 use crate::vhost_user::conduct;
@@ -38,6 +38,8 @@ pub enum Expected {
     Hello,
     /// All ports.
     Ports,
+    /// All uplinks.
+    Uplinks,
     /// The state of a retired switch, with a descriptor of its control socket.
     Retired,
     /// No content.
@@ -48,7 +50,7 @@ impl Expected {
     fn bounds(self) -> Bounds {
         match self {
             Self::Hello => Bounds { bytes: SHORT, descriptors: 1 },
-            Self::Ports => Bounds { bytes: MAX_MESSAGE, descriptors: 0 },
+            Self::Ports | Self::Uplinks => Bounds { bytes: MAX_MESSAGE, descriptors: 0 },
             Self::Retired => Bounds { bytes: MAX_MESSAGE, descriptors: 1 },
             Self::Done => Bounds { bytes: SHORT, descriptors: 0 },
         }
@@ -100,6 +102,7 @@ fn checked(reply: Reply) -> Result<Reply, String> {
         Reply::Refused(why) => Reply::Refused(words(why)),
         Reply::Hello(hello) => Reply::Hello(hello_of(hello)?),
         Reply::Ports(ports) => Reply::Ports(ports_of(ports)?),
+        Reply::Uplinks(uplinks) => Reply::Uplinks(uplinks_of(uplinks)?),
         Reply::Retired(mut retired) => {
             retired.ports = ports_of(std::mem::take(&mut retired.ports))?;
             Reply::Retired(retired)
@@ -165,6 +168,23 @@ fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
         }
     }
     Ok(ports)
+}
+
+fn uplinks_of(uplinks: Vec<UplinkStatus>) -> Result<Vec<UplinkStatus>, String> {
+    if uplinks.len() > VNICS {
+        return Err(format!("it says that it has {} uplinks, of at most {VNICS}", uplinks.len()));
+    }
+    let mut names = BTreeSet::new();
+    for UplinkStatus { uplink, remotes, .. } in &uplinks {
+        let mut all = std::iter::once(&uplink.name).chain(remotes.iter().map(|remote| &remote.name));
+        if !all.all(|name| Vnic::is_name(name)) {
+            return Err("it has an uplink or a remote that can have no such name".into());
+        }
+        if !names.insert(&uplink.name) {
+            return Err(format!("it has two uplinks {}", uplink.name));
+        }
+    }
+    Ok(uplinks)
 }
 
 /// A thread that receives answers. The client goes on without it if it does not return.

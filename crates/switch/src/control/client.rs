@@ -9,7 +9,7 @@
 //! an agent's answers, and the caller waits only for the answer.
 
 use super::answer::{self, Answer, Expected};
-use super::message::{Hello, LinkKind, PortStatus, Reply, Request, Retired};
+use super::message::{Hello, LinkKind, PortStatus, Reply, Request, Retired, UplinkStatus};
 use super::{channel, clip, notes};
 use crate::stats::Reader;
 use crate::vhost_user::saved::{Number, SavedConnection};
@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tidegate_contract::{Host, Vnic};
+use tidegate_contract::{Host, Remote, Uplink, Vnic};
 use tidegate_service::foreign::Foreign;
 
 /// Longest wait for an answer, from the start of the question. The switch answers within milliseconds;
@@ -65,6 +65,15 @@ pub enum Attachment<'a> {
         /// Descriptors of the connection.
         descriptors: &'a HashMap<Number, Foreign>,
     },
+}
+
+/// The sockets of an uplink.
+#[derive(Clone, Copy, Debug)]
+pub struct UplinkSockets<'a> {
+    /// Bound to its port.
+    pub receive: &'a [OwnedFd],
+    /// Each with a source port of its own.
+    pub send: &'a [OwnedFd],
 }
 
 /// The reason why a request failed.
@@ -176,6 +185,32 @@ impl Client {
     /// Removes a port.
     pub fn remove_port(&mut self, name: &str) -> Result<(), SwitchError> {
         self.done(&Request::RemovePort { name: name.into() }, &[])
+    }
+
+    /// Creates or changes an uplink; without `sockets` it keeps those that it has.
+    pub fn set_uplink(
+        &mut self,
+        uplink: &Uplink,
+        remotes: &[Remote],
+        sockets: Option<UplinkSockets<'_>>,
+    ) -> Result<(), SwitchError> {
+        let UplinkSockets { receive, send } = sockets.unwrap_or(UplinkSockets { receive: &[], send: &[] });
+        let descriptors: Vec<_> = receive.iter().chain(send).map(AsFd::as_fd).collect();
+        let (uplink, remotes) = (Box::new(uplink.clone()), remotes.to_vec());
+        self.done(&Request::SetUplink { uplink, remotes, receive: receive.len() }, &descriptors)
+    }
+
+    /// Removes an uplink.
+    pub fn remove_uplink(&mut self, name: &str) -> Result<(), SwitchError> {
+        self.done(&Request::RemoveUplink { name: name.into() }, &[])
+    }
+
+    /// Returns all uplinks.
+    pub fn uplinks(&mut self) -> Result<Vec<UplinkStatus>, SwitchError> {
+        match self.ask(&Request::Uplinks, &[], Expected::Uplinks)? {
+            Answer { reply: Reply::Uplinks(uplinks), .. } => Ok(uplinks),
+            other => Err(self.unexpected(&other)),
+        }
     }
 
     /// Returns all ports with their contracts in force.

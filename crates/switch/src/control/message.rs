@@ -4,7 +4,7 @@ use crate::vhost_user::saved::{Number, SavedConnection};
 use crate::worker::handover::Levels;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tidegate_contract::{Host, Mac, Vnic};
+use tidegate_contract::{Host, Mac, Remote, Uplink, Vnic};
 use tidegate_evidence::{Connection, HeldUp, SharedStatus};
 
 /// Version of this protocol; both ends must speak the same.
@@ -32,6 +32,23 @@ pub enum Request {
     },
     /// Asks for all ports with their contracts in force.
     Ports,
+    /// Creates an uplink, or changes one, live.
+    SetUplink {
+        /// Its declaration.
+        uplink: Box<Uplink>,
+        /// vNICs behind its peers.
+        remotes: Vec<Remote>,
+        /// How many of the request's descriptors are sockets that receive; the others send. 0 without
+        /// descriptors: the uplink keeps its sockets.
+        receive: usize,
+    },
+    /// Removes an uplink; its frames in flight are dropped.
+    RemoveUplink {
+        /// The uplink.
+        name: String,
+    },
+    /// Asks for all uplinks.
+    Uplinks,
     /// Makes the switch send the state that another process needs to continue, from now on, as
     /// [notes](super::notes) into the request's descriptor, a `SOCK_SEQPACKET` socket.
     Keep,
@@ -85,6 +102,8 @@ pub enum Reply {
     Hello(Hello),
     /// To [`Request::Ports`].
     Ports(Vec<PortStatus>),
+    /// To [`Request::Uplinks`].
+    Uplinks(Vec<UplinkStatus>),
     /// To [`Request::Retire`], with the control socket that listens.
     Retired(Box<Retired>),
     /// Refused; nothing has changed.
@@ -98,6 +117,7 @@ impl Reply {
             Self::Done => "done",
             Self::Hello(_) => "hello",
             Self::Ports(_) => "ports",
+            Self::Uplinks(_) => "uplinks",
             Self::Retired(_) => "retired",
             Self::Refused(_) => "refused",
         }
@@ -137,6 +157,19 @@ pub struct Hello {
     pub started: u64,
     /// Worker threads.
     pub workers: usize,
+}
+
+/// The state of one uplink.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UplinkStatus {
+    /// Its declaration in force.
+    pub uplink: Uplink,
+    /// vNICs behind its peers.
+    pub remotes: Vec<Remote>,
+    /// Its index in the statistics region.
+    pub index: usize,
+    /// The worker that owns it.
+    pub worker: usize,
 }
 
 /// The state of one port.

@@ -24,8 +24,8 @@ pub mod handover;
 pub mod message;
 pub mod notes;
 
-pub use client::{Attachment, Client, SwitchError};
-pub use message::{Hello, PortStatus};
+pub use client::{Attachment, Client, SwitchError, UplinkSockets};
+pub use message::{Hello, PortStatus, UplinkStatus};
 
 /// Cuts `text` to whole characters within `room` bytes.
 fn clip(mut text: String, room: usize) -> String {

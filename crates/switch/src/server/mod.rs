@@ -11,6 +11,7 @@
 //! - [`ports`]: creates, changes and removes ports
 //! - `status`: reports their state
 //! - `trouble`: handles their faults
+//! - [`uplinks`]: creates, changes and removes uplinks
 //! - [`link`]: connects a port's vhost-user thread and its worker
 //! - [`cpus`]: a CPU of its own for each worker with deadlines to keep
 //! - [`pace`]: limits the workers' time for a front end's messages
@@ -47,6 +48,7 @@ mod status;
 pub mod table;
 pub mod teller;
 mod trouble;
+pub mod uplinks;
 pub mod watchdog;
 mod writer;
 

@@ -62,6 +62,9 @@ impl Switch {
         for entry in table.entries.values() {
             self.send_contract(&table, entry);
         }
+        for entry in table.uplinks.values() {
+            self.send_uplink_contract(&table.host, entry);
+        }
         Ok(())
     }
 
@@ -362,7 +365,7 @@ impl Switch {
     }
 
     /// Makes all workers forget the port.
-    fn forget(&self, index: PortIndex, owner: usize) {
+    pub(super) fn forget(&self, index: PortIndex, owner: usize) {
         for worker in self.workers.iter() {
             worker.call(move |worker| worker.set_info(index, None));
         }
@@ -376,8 +379,9 @@ impl Switch {
     }
 
     /// Sends all workers the changes in ports, workers and deadlines.
-    fn publish(&self, table: &mut Table) {
+    pub(super) fn publish(&self, table: &mut Table) {
         self.realtime_changed();
+        self.publish_uplinks(table);
         let infos: Vec<_> =
             table.entries.values().map(|entry| (entry.vnic.name.clone(), table.info(entry))).collect();
         let (members, named) = table.segments();

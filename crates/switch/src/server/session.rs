@@ -3,6 +3,7 @@
 use super::Switch;
 use super::ports::Connect;
 use super::retire;
+use super::uplinks::Sockets;
 use crate::control::channel;
 use crate::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
 use crate::vhost_user::listener::Restored;
@@ -86,6 +87,17 @@ fn answer(switch: &Arc<Switch>, request: Request, mut descriptors: Vec<OwnedFd>)
             (kind, count) => Err(format!("{kind:?} with {count} descriptors")),
         },
         Request::RemovePort { name } => switch.remove_port(&name),
+        Request::Uplinks => return Reply::Uplinks(switch.uplinks()),
+        Request::SetUplink { uplink, remotes, receive } => match descriptors.len() {
+            0 if receive == 0 => switch.set_uplink(*uplink, remotes, None),
+            count if receive < count => {
+                let send = descriptors.split_off(receive);
+                let sockets = Sockets { receive: descriptors, send };
+                switch.set_uplink(*uplink, remotes, Some(sockets))
+            }
+            count => Err(format!("an uplink with {receive} receiving sockets and {count} descriptors")),
+        },
+        Request::RemoveUplink { name } => switch.remove_uplink(&name),
         Request::Keep => match descriptors.pop() {
             Some(socket) => switch.keep(socket),
             None => Err("nothing to tell what is to be kept: no descriptor".into()),

@@ -1,9 +1,10 @@
 //! The ports, and the workers' data about them.
 
 use super::shares::Shares;
+use super::uplinks::UplinkEntry;
 use crate::capacity::VNICS;
 use crate::claims::Named;
-use crate::fdb::{PortIndex, SegmentIndex};
+use crate::fdb::{PeerIndex, PortIndex, SegmentIndex};
 use crate::port::{PortInfo, PortSet};
 use crate::quota::Account;
 use crate::vhost_user::listener::PortThread;
@@ -11,7 +12,7 @@ use crate::vhost_user::status::ConnectionStatus;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tidegate_contract::{Host, Mac, Segment, Vnic};
+use tidegate_contract::{Host, Mac, Segment, UPLINK, Uplink, Vnic};
 
 /// All ports.
 #[derive(Default)]
@@ -20,6 +21,8 @@ pub struct Table {
     pub host: Host,
     /// Ports, by vNIC name.
     pub entries: BTreeMap<String, Entry>,
+    /// Uplinks, by name.
+    pub uplinks: BTreeMap<String, UplinkEntry>,
     /// Addresses that vNICs share.
     pub shares: Shares,
     /// Segments in use, by index.
@@ -114,7 +117,11 @@ impl Table {
         wanted: Option<PortIndex>,
         reserved: impl Fn(PortIndex) -> bool,
     ) -> Option<PortIndex> {
-        let used = |i: &PortIndex| self.removing.contains(i) || self.entries.values().any(|e| e.index == *i);
+        let used = |i: &PortIndex| {
+            self.removing.contains(i)
+                || self.entries.values().any(|e| e.index == *i)
+                || self.uplinks.values().any(|uplink| uplink.index == *i)
+        };
         let free = || (0..VNICS as PortIndex).filter(|i| !used(i));
         let wanted = wanted.filter(|i| !used(i));
         wanted.or_else(|| free().find(|i| !reserved(*i))).or_else(|| free().next())
@@ -127,7 +134,10 @@ impl Table {
     }
 
     fn least_worker(&self, workers: usize) -> usize {
-        let load = |w: &usize| self.entries.values().filter(|e| e.worker == *w).count();
+        let load = |w: &usize| {
+            let uplinks = self.uplinks.values().filter(|uplink| uplink.worker == *w).count();
+            self.entries.values().filter(|e| e.worker == *w).count() + uplinks
+        };
         (0..workers).min_by_key(load).unwrap_or(0)
     }
 
@@ -143,6 +153,32 @@ impl Table {
         }
         self.segments[i] = Some(segment);
         SegmentIndex(i as u16)
+    }
+
+    /// Returns the segments that ports are in.
+    pub fn known_segments(&self) -> impl Iterator<Item = (SegmentIndex, Segment)> {
+        let used = |i: &u16| self.entries.values().any(|entry| entry.segment.0 == *i);
+        let all = (0..).zip(&self.segments).filter(move |(i, _)| used(i));
+        all.filter_map(|(i, segment)| Some((SegmentIndex(i), (*segment)?)))
+    }
+
+    /// Returns a number for each peer of an uplink that is not in the table now: the one in `before`, else an
+    /// unused one.
+    ///
+    /// # Errors
+    /// There are more peers than numbers.
+    pub fn number_peers(
+        &self,
+        uplink: &Uplink,
+        before: &BTreeMap<String, PeerIndex>,
+    ) -> Result<BTreeMap<String, PeerIndex>, String> {
+        let others = self.uplinks.values().flat_map(UplinkEntry::numbers);
+        let used: BTreeSet<PeerIndex> = others.chain(before.values().copied()).collect();
+        let mut free = (0..PeerIndex::MOST).filter_map(PeerIndex::new).filter(|number| !used.contains(number));
+        let mut number = |name: &String| before.get(name).copied().or_else(|| free.next());
+        let mut numbered = |name: &String| Some((name.clone(), number(name)?));
+        let numbers: Option<_> = uplink.peers.iter().map(|peer| numbered(&peer.name)).collect();
+        numbers.ok_or_else(|| format!("a switch has at most {} peers", PeerIndex::MOST))
     }
 
     /// Returns the vNICs towards which others have a deadline.
@@ -163,7 +199,12 @@ impl Table {
         for entry in self.entries.values() {
             segments[entry.segment.0 as usize].push(entry);
         }
-        let members = segments.iter().map(|here| here.iter().map(|entry| entry.index).collect()).collect();
+        let mut members: Vec<Vec<PortIndex>> =
+            segments.iter().map(|here| here.iter().map(|entry| entry.index).collect()).collect();
+        for (index, segment) in self.known_segments() {
+            let carries = |uplink: &&UplinkEntry| uplink.uplink.peers.iter().any(|peer| peer.carries(segment));
+            members[usize::from(index.0)].extend(self.uplinks.values().filter(carries).map(|uplink| uplink.index));
+        }
         let named = segments.iter().map(|here| Named::new(here.iter().map(|entry| &entry.vnic))).collect();
         (members, named)
     }
@@ -177,6 +218,10 @@ impl Table {
             {
                 to.insert(egress.index);
             }
+            let leads_there = |uplink: &&UplinkEntry| {
+                name == UPLINK || uplink.remotes.iter().any(|remote| remote.name == *name)
+            };
+            self.uplinks.values().filter(leads_there).for_each(|uplink| to.insert(uplink.index));
         }
         let mut info = PortInfo::new(&entry.vnic, entry.worker as u16, entry.segment, to);
         if entry.suspended().is_some() {

@@ -12,7 +12,7 @@ use super::Switch;
 use super::table::Table;
 use crate::capacity::VNICS;
 use crate::clock::clock;
-use crate::control::uplink::UplinkStatus;
+use crate::control::message::UplinkStatus;
 use crate::fdb::{Destination, PeerIndex, PortIndex, SegmentIndex};
 use crate::link::{Link, vxlan};
 use crate::port::{Port, PortContract, PortInfo};
@@ -52,6 +52,11 @@ pub struct Sockets {
 }
 
 impl UplinkEntry {
+    /// Returns the numbers of its peers.
+    pub fn numbers(&self) -> impl Iterator<Item = PeerIndex> {
+        self.numbers.values().copied()
+    }
+
     /// Returns the segments that its peers carry, of those with ports here, with their VNIs.
     fn segments(&self, table: &Table) -> Vec<(SegmentIndex, u32)> {
         let carried = |segment| self.uplink.peers.iter().any(|peer| peer.carries(segment));
@@ -200,14 +205,18 @@ impl Switch {
         let stays: BTreeSet<_> = entry.numbers.values().copied().collect();
         let left: Vec<_> = numbers_before.into_values().filter(|peer| !stays.contains(peer)).collect();
         entry.published = None;
-        let (index, contract) = (entry.index, entry.contract(&table.host));
-        self.workers[entry.worker].call_on(index, move |worker| worker.set_contract(index, contract));
+        self.send_uplink_contract(&table.host, &entry);
         let gone: Vec<Destination> = left.into_iter().map(|peer| entry.peer(peer)).collect();
         table.uplinks.insert(entry.uplink.name.clone(), entry);
         self.publish(table);
         // Only after the link knows them no more: it learned until then.
         gone.into_iter().for_each(|peer| self.fdb.forget(peer));
         Ok(())
+    }
+
+    pub(super) fn send_uplink_contract(&self, host: &Host, entry: &UplinkEntry) {
+        let (index, contract) = (entry.index, entry.contract(host));
+        self.workers[entry.worker].call_on(index, move |worker| worker.set_contract(index, contract));
     }
 
     /// Removes an uplink; its frames in flight are dropped.

@@ -8,8 +8,10 @@
 use super::Worker;
 use super::decide::To;
 use crate::fdb::{Destination, NotLearned, PortIndex};
+use crate::link::vxlan::Peers;
 use crate::port::Port;
 use crate::slots::Frame;
+use std::sync::Arc;
 use tidegate_evidence::DropReason;
 
 impl Worker {
@@ -24,6 +26,12 @@ impl Worker {
             Err(NotLearned::Pinned) => Err(DropReason::SourceMac),
             Ok(()) | Err(NotLearned::Full) => Ok(()),
         }
+    }
+
+    /// Sets the peers of an uplink, and returns those before, for the caller to free.
+    #[must_use = "a worker has no time to free memory"]
+    pub fn set_peers(&mut self, index: PortIndex, peers: Arc<Peers>) -> Option<Arc<Peers>> {
+        self.ports[usize::from(index)].as_mut()?.link.set_peers(peers)
     }
 
     /// Whether a frame of an uplink may go there: between other hosts no frame passes through this one, so
