@@ -97,7 +97,7 @@ fuzz: ## each fuzz target for SECONDS=60, with a nightly compiler; target/fuzz/r
 	scripts/fuzz $(or $(SECONDS),60) $(TARGETS)
 
 # What needs neither guest memory nor system calls, and is `unsafe` or shared between threads.
-MIRI := worker::crossing worker::lending::exchange slots:: fdb::tests::a_contract_holds_while_others_learn_and_sweep link::vhost::arrivals link::tap::pool virtio::tests::writer
+MIRI := worker::crossing worker::lending::exchange slots:: fdb::tests::a_contract_holds_while_others_learn_and_sweep link::vhost::arrivals link::pool virtio::tests::writer
 
 miri: ## frames between workers, slots, arrivals, pools, spans under Miri, with a nightly compiler (minutes)
 	@scripts/setup fuzz

@@ -85,6 +85,18 @@ reasons! {
         FlowCap = "flow_cap",
         /// From a shared address that another vNIC has.
         Shared = "shared",
+        /// From an address that is no peer of the uplink.
+        UnknownPeer = "unknown_peer",
+        /// Its VNI is no segment that its peer carries, or its segment has no VNI.
+        UnknownSegment = "unknown_segment",
+        /// The network between hosts marked it as congested, and its receiver does not take marks (RFC 6040).
+        Congested = "congested",
+        /// Too long for the path between hosts, which does not fragment.
+        PathMtu = "path_mtu",
+        /// The kernel has no route to the peer.
+        NoRoute = "no_route",
+        /// The kernel refused to send it to the peer.
+        UplinkRefused = "uplink_refused",
     }
 }
 

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use tidegate_contract::Host;
 use tidegate_evidence::Connection;
-use tidegate_switch::control::PortStatus;
 use tidegate_switch::control::channel::{receive, send};
 use tidegate_switch::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
+use tidegate_switch::control::{PortStatus, UplinkStatus};
 use tidegate_switch::stats::{Reader, Region};
 
 /// Answers a request, or returns `false` for the honest answer.
@@ -37,6 +37,8 @@ pub struct State {
     pub started: u64,
     /// The ports by name.
     pub ports: BTreeMap<String, PortStatus>,
+    /// The uplinks by name.
+    pub uplinks: BTreeMap<String, UplinkStatus>,
     /// Host-wide settings.
     pub host: Option<Host>,
     /// Changes, such as `set a Listener`.
@@ -93,6 +95,7 @@ impl FakeSwitch {
             state.started = STARTS.fetch_add(1, Ordering::Relaxed);
             state.region = Some(Region::create().unwrap());
             state.ports.clear();
+            state.uplinks.clear();
             state.descriptors.clear();
             state.host = None;
         }
@@ -309,6 +312,19 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
             state.region.as_ref().unwrap().release(port.index);
             state.descriptors.remove(&name);
         }
+        Request::SetUplink { uplink, remotes, .. } => {
+            let index = 512 + state.uplinks.len();
+            state.log.push(format!("set uplink {} {} sockets", uplink.name, descriptors.len()));
+            let status = UplinkStatus { uplink: *uplink, remotes, index, worker: 0 };
+            state.uplinks.insert(status.uplink.name.clone(), status);
+        }
+        Request::RemoveUplink { name } => {
+            if state.uplinks.remove(&name).is_none() {
+                return Reply::Refused(format!("{name} is not an uplink"));
+            }
+            state.log.push(format!("remove uplink {name}"));
+        }
+        Request::Uplinks => return Reply::Uplinks(state.uplinks.values().cloned().collect()),
         Request::Retire | Request::Release => return Reply::Refused("nobody takes its place".into()),
         Request::Keep => state.keepers.extend(descriptors),
         Request::Inherit => {

@@ -111,6 +111,23 @@ fn switch_drop(reason: DropReason) -> &'static str {
         DropReason::ReceiverDown => "the receiver's port went down while it waited",
         DropReason::SenderReset => "the sender's own port was reset while it waited",
         DropReason::TapRefused => "the receiver's tap refused it: is the interface up?",
+        DropReason::UnknownPeer => {
+            "from an address that is no `peer` of the uplink: another host uses this VXLAN, or the list of peers is old"
+        }
+        DropReason::UnknownSegment => {
+            "of a VNI that is no segment here, or none that this peer carries: compare `segment` on both hosts"
+        }
+        DropReason::Congested => {
+            "marked by a congested network between hosts, and the inner sender does not take marks (ECN, RFC 6040)"
+        }
+        DropReason::PathMtu => {
+            "too long for the path between hosts: VXLAN adds 50 bytes (IPv4) or 70 (IPv6) to each frame; set the guests' \
+             `mtu` that much lower than the network's"
+        }
+        DropReason::NoRoute => "the kernel has no route to the peer: `ip route get` its address",
+        DropReason::UplinkRefused => {
+            "the kernel refused to send it to the peer: a filter (nftables, cgroup) that does not know it?"
+        }
     }
 }
 

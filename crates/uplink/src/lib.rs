@@ -9,11 +9,13 @@
 //! ```
 //!
 //! - [`vxlan`]: the header of RFC 7348
+//! - [`ecn`]: congestion marks of RFC 6040
 //! - [`stamp`]: the trailer that carries a frame's deadline and sending time, and its tag
 //! - [`replay`]: which sequence numbers of a sender have arrived
 //! - [`clock`]: the offset between two hosts' clocks, and its error
 
 pub mod clock;
+pub mod ecn;
 pub mod replay;
 pub mod stamp;
 pub mod vxlan;

@@ -12,12 +12,16 @@
 pub type PortIndex = u16;
 
 /// Another host, numbered densely over all links.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerIndex(u16);
 
 impl PeerIndex {
     /// Largest number of peers.
     pub const MOST: u16 = 1 << 13;
+    /// The first peer.
+    pub const MIN: Self = Self(0);
+    /// The last one.
+    pub const MAX: Self = Self(Self::MOST - 1);
 
     /// Returns the peer of that number; `None` from [`PeerIndex::MOST`] on.
     pub const fn new(number: u16) -> Option<Self> {

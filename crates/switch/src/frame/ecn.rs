@@ -4,7 +4,7 @@ use crate::frame::checksum;
 use crate::frame::headers::{Headers, L3, get16, put};
 
 /// Congestion experienced. The other codes except 0 say that the sender understands it.
-const CE: u16 = 3;
+const CE: u8 = 3;
 
 /// Returns the frame's mark as the lowest two bits, and its shift in the word; `None` without IP.
 #[inline]
@@ -24,20 +24,34 @@ pub fn ect(head: &[u8], headers: &Headers) -> bool {
     mark(head, headers).is_some_and(|(mark, _)| mark != 0)
 }
 
-/// Marks a frame whose sender [understands](ect) it with CE, and updates IPv4's header checksum: a wrong one
-/// stays wrong. Returns whether the frame carries the mark now.
+/// Returns a frame's mark (0 to 3); `None` without IP.
 #[inline]
-pub fn set_ce(head: &mut [u8], headers: &Headers) -> bool {
-    let Some((mark @ 1.., shift)) = mark(head, headers) else { return false };
+pub fn ecn(head: &[u8], headers: &Headers) -> Option<u8> {
+    mark(head, headers).map(|(mark, _)| mark as u8)
+}
+
+/// Replaces a frame's mark by `value` (0 to 3; higher bits are ignored), and updates IPv4's header checksum:
+/// a wrong one stays wrong. Returns whether the frame carries the mark now.
+#[inline]
+pub fn set_ecn(head: &mut [u8], headers: &Headers, value: u8) -> bool {
+    let Some((before, shift)) = mark(head, headers) else { return false };
     let l3 = usize::from(headers.l3_offset);
+    let value = u16::from(value & 3);
     let Some(old) = get16(head, l3) else { return false };
-    let new = old | CE << shift;
-    if headers.l3 == L3::Ipv4 && mark != CE {
+    let new = old & !(3 << shift) | value << shift;
+    if headers.l3 == L3::Ipv4 && before != value {
         let Some(check) = get16(head, l3 + 10) else { return false };
         put(head, l3 + 10, checksum::update(check, old, new).to_be_bytes());
     }
     put(head, l3, new.to_be_bytes());
     true
+}
+
+/// Marks a frame whose sender [understands](ect) it with CE, and updates IPv4's header checksum: a wrong one
+/// stays wrong. Returns whether the frame carries the mark now.
+#[inline]
+pub fn set_ce(head: &mut [u8], headers: &Headers) -> bool {
+    ect(head, headers) && set_ecn(head, headers, CE)
 }
 
 #[cfg(test)]
@@ -65,6 +79,15 @@ mod tests {
             let expected = Frame { ecn, ..spec }.build();
             prop_assert_eq!(&frame, &expected);
             prop_assert_eq!(headers, parsed(&expected), "nothing else changes");
+        }
+
+        #[test]
+        fn a_replaced_mark_is_as_if_built_so(spec in testing::frame(), ecn in 0..4u8) {
+            let mut frame = spec.build();
+            let headers = parsed(&frame);
+            prop_assert_eq!(super::ecn(&frame, &headers), Some(spec.ecn));
+            prop_assert!(set_ecn(&mut frame, &headers, ecn));
+            prop_assert_eq!(frame, Frame { ecn, ..spec }.build());
         }
 
         #[test]

@@ -108,10 +108,11 @@ fn addresses(head: &[u8], headers: &Headers, bytes: &mut [u8; 4 * WORDS], end: H
 /// Returns a value, from a frame's first bytes, that is equal for all frames of a flow, and for all fragments
 /// between two hosts.
 pub fn flow(head: &[u8], len: usize) -> u32 {
-    parse(head, len).map_or(0, |headers| hash(head, &headers))
+    parse(head, len).map_or(0, |headers| flow_of(head, &headers))
 }
 
-fn hash(head: &[u8], headers: &Headers) -> u32 {
+/// The same, from [parsed](parse()) headers.
+pub fn flow_of(head: &[u8], headers: &Headers) -> u32 {
     let (l3, l4) = (headers.l3_offset as usize, headers.l4_offset as usize);
     let addresses = match headers.l3 {
         L3::Ipv4 => l3 + 12..l3 + 20,

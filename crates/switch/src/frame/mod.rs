@@ -48,9 +48,9 @@ pub mod vnet_hdr;
 pub(crate) mod testing;
 
 pub use dscp::{clear_realtime_marks, set_dscp};
-pub use ecn::{ect, set_ce};
+pub use ecn::{ecn, ect, set_ce, set_ecn};
 pub use finish::finish_checksum;
-pub use flow::{FlowKey, HostEnd, flow};
+pub use flow::{FlowKey, HostEnd, flow, flow_of};
 pub use headers::{FRAME_MAX, HEADER_MAX, Headers, L3, L4};
 pub use join::Joined;
 pub use offload::{Malformed, Offload, receiver_hdr, segments, wire_bytes};

@@ -19,6 +19,9 @@
 //! - [`tx`], [`rx`]: the halves, of any kind
 //! - [`vhost`]: rings in a guest's memory
 //! - [`tap`]: a network interface of the kernel
+//! - [`vxlan`]: other hosts
+//! - [`store`], [`pool`]: frames that wait in own memory
+//! - [`readiness`]: which descriptors may have frames
 //! - [`delivery`]: the segments of a frame to deliver, and their marks
 //! - [`receiver`]: the frames that a receiver takes unchanged; others are finished for it
 //! - [`scratch`]: memory that a worker reuses for every frame
@@ -27,14 +30,18 @@
 #[cfg(test)]
 pub mod deferred;
 pub mod delivery;
+pub mod pool;
 mod posted;
+pub mod readiness;
 pub mod receiver;
 pub mod rx;
 pub mod scratch;
+pub mod store;
 mod taken;
 pub mod tap;
 pub mod tx;
 pub mod vhost;
+pub mod vxlan;
 pub mod writer;
 
 pub use delivery::Delivery;
@@ -45,6 +52,7 @@ pub use tx::{Absorbed, Pending, Taken, Tx};
 
 use crate::fdb::PortIndex;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// Both halves of a link.
 pub struct Link {
@@ -67,10 +75,27 @@ impl Link {
         Self { tx: Tx::Tap(Box::new(tx)), rx: Rx::Tap(rx) }
     }
 
+    /// Returns the link to other hosts over sockets that the agent made, for port `port` of `worker`.
+    pub fn vxlan(setup: vxlan::Setup, port: PortIndex, worker: u16, now: u64) -> Self {
+        let (tx, rx) = vxlan::halves(setup, port, worker, now);
+        Self { tx: Tx::Vxlan(Box::new(tx)), rx: Rx::Vxlan(Box::new(rx)) }
+    }
+
     /// Returns the front end's access; `None` for a link without one.
     pub fn vhost(&mut self) -> Option<vhost::Control<'_>> {
         match self {
             Self { tx: Tx::Vhost(tx), rx: Rx::Vhost(rx) } => Some(vhost::Control { tx, rx }),
+            _ => None,
+        }
+    }
+
+    /// Sets the peers of a link to other hosts, and returns those before.
+    pub fn set_peers(&mut self, peers: Arc<vxlan::Peers>) -> Option<Arc<vxlan::Peers>> {
+        match self {
+            Self { tx: Tx::Vxlan(tx), rx: Rx::Vxlan(rx) } => {
+                tx.set_peers(peers.clone());
+                Some(rx.set_peers(peers))
+            }
             _ => None,
         }
     }
@@ -86,7 +111,7 @@ impl Link {
     pub fn is_lost(&self) -> bool {
         match &self.tx {
             Tx::Vhost(tx) => tx.is_lost(),
-            Tx::Tap(_) => false,
+            Tx::Tap(_) | Tx::Vxlan(_) => false,
         }
     }
 }

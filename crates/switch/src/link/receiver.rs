@@ -92,6 +92,12 @@ pub(super) fn finished(frame: &Frame) -> ([u8; HEADER_MAX], VnetHdr) {
     (head, vnet)
 }
 
+/// Copies what `spans` point to; returns the number of bytes, at most `out.len()`.
+pub(super) fn copy_body(spans: &[Span], out: &mut [u8]) -> usize {
+    // SAFETY: as for `finished`.
+    unsafe { Payload::new(spans) }.copy_to(0, out)
+}
+
 /// Completes the checksum of one segment.
 pub(super) fn finish_part(head: &mut [u8], vnet: &mut VnetHdr, headers: &Headers, spans: &[Span]) {
     // SAFETY: the source's memory, and the frame's own copied bytes, are valid while this worker holds the

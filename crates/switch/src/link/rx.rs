@@ -3,7 +3,7 @@
 #[cfg(test)]
 use super::deferred;
 pub use super::posted::{Completed, Posted};
-use super::{Delivery, Scratch, tap, vhost};
+use super::{Delivery, Scratch, tap, vhost, vxlan};
 use crate::slots::Frame;
 use tidegate_evidence::DropReason;
 
@@ -13,6 +13,8 @@ pub enum Rx {
     Vhost(vhost::Rx),
     /// Frames that the kernel receives from a tap.
     Tap(tap::Rx),
+    /// Frames that other hosts receive.
+    Vxlan(Box<vxlan::Rx>),
     /// Frames that a test completes.
     #[cfg(test)]
     Deferred(deferred::Rx),
@@ -55,6 +57,7 @@ impl Rx {
         match self {
             Self::Vhost(rx) => rx.post(frame, scratch),
             Self::Tap(rx) => rx.post(frame, scratch),
+            Self::Vxlan(rx) => rx.post(frame),
             #[cfg(test)]
             Self::Deferred(rx) => rx.post(frame),
         }
@@ -74,6 +77,7 @@ impl Rx {
         match self {
             Self::Vhost(rx) => (rx.post_run(head, frames, scratch.waiting), None),
             Self::Tap(rx) => rx.post_run(head, frames, scratch.hands_over),
+            Self::Vxlan(rx) => rx.post_run(frames),
             #[cfg(test)]
             Self::Deferred(_) => (0, None),
         }
@@ -82,7 +86,7 @@ impl Rx {
     /// Returns the most frames that it holds; 0 if a post tells a frame's end.
     pub fn depth(&self) -> usize {
         match self {
-            Self::Vhost(_) => 0,
+            Self::Vhost(_) | Self::Vxlan(_) => 0,
             Self::Tap(_) => super::writer::DEPTH,
             #[cfg(test)]
             Self::Deferred(rx) => rx.depth(),
@@ -92,7 +96,7 @@ impl Rx {
     /// Whether a held frame points into its sender's memory.
     pub fn lends_memory(&self) -> bool {
         match self {
-            Self::Vhost(_) | Self::Tap(_) => false,
+            Self::Vhost(_) | Self::Tap(_) | Self::Vxlan(_) => false,
             #[cfg(test)]
             Self::Deferred(rx) => rx.lends_memory(),
         }
@@ -107,7 +111,7 @@ impl Rx {
     /// Returns the end of its oldest held frame; `None` while that is open.
     pub fn completed(&mut self) -> Option<Completed> {
         match self {
-            Self::Vhost(_) => None,
+            Self::Vhost(_) | Self::Vxlan(_) => None,
             Self::Tap(rx) => rx.completed(),
             #[cfg(test)]
             Self::Deferred(rx) => rx.completed(),
@@ -118,7 +122,7 @@ impl Rx {
     /// receiver.
     pub fn cancel(&mut self) {
         match self {
-            Self::Vhost(_) => {}
+            Self::Vhost(_) | Self::Vxlan(_) => {}
             Self::Tap(rx) => rx.cancel(),
             #[cfg(test)]
             Self::Deferred(rx) => rx.cancel(),
@@ -140,11 +144,22 @@ impl Rx {
         }
     }
 
-    /// Shows posted frames to the VM.
+    /// Shows posted frames to the VM, or sends them to other hosts.
     #[inline]
     pub fn flush(&mut self) {
-        if let Self::Vhost(rx) = self {
-            rx.flush();
+        match self {
+            Self::Vhost(rx) => rx.flush(),
+            Self::Vxlan(rx) => rx.flush(),
+            _ => {}
+        }
+    }
+
+    /// Whether a later flush has to show posted frames: the kernel had no room for them.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        match self {
+            Self::Vxlan(rx) => rx.has_unsent(),
+            _ => false,
         }
     }
 
@@ -155,11 +170,13 @@ impl Rx {
         }
     }
 
-    /// Asks for a kick when there is room or a frame completed; `true` if that is so already.
+    /// Asks for a kick when there is room or a frame completed; `true` if that is so already, or if unsent
+    /// frames must be tried again.
     pub fn request_kicks(&mut self) -> bool {
         match self {
             Self::Vhost(rx) => rx.request_kicks(),
             Self::Tap(rx) => rx.has_completed(),
+            Self::Vxlan(rx) => rx.has_unsent(),
             #[cfg(test)]
             Self::Deferred(rx) => rx.has_completed(),
         }

@@ -44,7 +44,7 @@ pub struct Absorbed {
     pub bytes: usize,
     /// Frames without room.
     pub full: u64,
-    /// Malformed frames.
+    /// Malformed frames, and others that a link refused.
     pub malformed: u64,
     /// The link is gone; the reason.
     pub broken: Option<String>,

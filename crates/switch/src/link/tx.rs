@@ -1,7 +1,7 @@
 //! The sending half of a link: takes frames and gives them back.
 
 pub use super::taken::{Absorbed, Pending, Taken};
-use super::{Scratch, tap, vhost};
+use super::{Scratch, tap, vhost, vxlan};
 use crate::sched::Queued;
 use crate::slots::{Frame, FrameRef};
 use crate::virtio::RingError;
@@ -13,13 +13,18 @@ pub enum Tx {
     Vhost(vhost::Tx),
     /// Frames that the kernel sends into a tap.
     Tap(Box<tap::Tx>),
+    /// Frames that other hosts send.
+    Vxlan(Box<vxlan::Tx>),
 }
 
+/// Rings in a guest's memory, or frames in own memory.
 macro_rules! either {
-    ($half:expr, $inner:ident => $what:expr) => {
+    ($half:expr, $inner:ident => $what:expr) => { either!($half, $inner => $what, $inner => $what) };
+    ($half:expr, $rings:ident => $of_rings:expr, $own:ident => $of_own:expr) => {
         match $half {
-            Self::Vhost($inner) => $what,
-            Self::Tap($inner) => $what,
+            Self::Vhost($rings) => $of_rings,
+            Self::Tap($own) => $of_own,
+            Self::Vxlan($own) => $of_own,
         }
     };
 }
@@ -37,45 +42,36 @@ impl Tx {
     /// A fault of the VM.
     #[inline]
     pub fn poll(&mut self, queue: usize, now: u64) -> Result<bool, RingError> {
-        match self {
-            Self::Vhost(tx) => tx.poll(queue, now),
-            Self::Tap(tx) => Ok(tx.poll(now)),
-        }
+        either!(self, tx => tx.poll(queue, now), tx => Ok(tx.poll(now)))
     }
 
     /// Takes the next frame of a queue: copies its headers, refers to its payload. `ahead`: it will wait
     /// with those before it.
     #[inline]
     pub fn take(&mut self, queue: usize, scratch: &mut Scratch, ahead: bool) -> Taken {
-        match self {
-            Self::Vhost(tx) => tx.take(queue, &mut scratch.chain, ahead),
-            Self::Tap(tx) => tx.take(),
-        }
+        either!(self, tx => tx.take(queue, &mut scratch.chain, ahead), tx => tx.take())
     }
 
     /// Whether frames of a queue may be taken while earlier ones wait: of a ring up to its entries, or half
-    /// of them if the VM relies on their order; of a tap as long as slots remain for
+    /// of them if the VM relies on their order; of others as long as slots remain for
     /// [pieces](Self::slot_for_piece).
     #[inline]
     pub fn may_look_ahead(&self, queue: usize) -> bool {
-        match self {
-            Self::Vhost(tx) => tx.may_look_ahead(queue),
-            Self::Tap(tx) => tx.may_look_ahead(),
-        }
+        either!(self, tx => tx.may_look_ahead(queue), tx => tx.store.has_room())
     }
 
-    /// Returns the entries of a frame's ring; `None` for a tap.
+    /// Returns the entries of a frame's ring; `None` without rings.
     pub fn entries(&self, frame: &Frame) -> Option<u16> {
         match self {
             Self::Vhost(tx) => tx.entries(frame),
-            Self::Tap(_) => None,
+            Self::Tap(_) | Self::Vxlan(_) => None,
         }
     }
 
     /// Whether waiting frames are in own memory, and lost without room there, instead of in their VM's.
     #[inline]
     pub fn holds_frames(&self) -> bool {
-        matches!(self, Self::Tap(_))
+        matches!(self, Self::Tap(_) | Self::Vxlan(_))
     }
 
     /// Puts a frame back that waits for tokens: it is taken first next time.
@@ -84,16 +80,13 @@ impl Tx {
     /// In debug builds, if one waits already.
     #[inline]
     pub fn put_back(&mut self, pending: Pending) {
-        either!(self, tx => tx.put_back(pending));
+        either!(self, tx => tx.put_back(pending), tx => tx.store.put_back(pending));
     }
 
     /// Takes up to `most` frames that could otherwise be lost into own memory while earlier ones wait. A
     /// ring loses none.
     pub fn absorb(&mut self, most: usize) -> Absorbed {
-        match self {
-            Self::Vhost(_) => Absorbed::default(),
-            Self::Tap(tx) => tx.absorb(most),
-        }
+        either!(self, _tx => Absorbed::default(), tx => tx.absorb(most))
     }
 
     /// Notes that a frame taken ahead waits.
@@ -113,27 +106,28 @@ impl Tx {
     /// Whether a waiting frame, or a part of it, may be sent: the sent frames are limited, and parts
     /// leave room for a whole frame of another flow.
     pub fn may_leave(&mut self, frame: &Frame, in_parts: bool) -> bool {
-        either!(self, tx => tx.may_leave(frame, in_parts))
+        either!(self, tx => tx.may_leave(frame, in_parts), tx => tx.store.may_leave(in_parts))
     }
 
     /// Returns a slot for a piece of `whole`.
     pub fn slot_for_piece(&mut self, whole: &Frame) -> Option<FrameRef> {
-        either!(self, tx => tx.slot_for_piece(whole))
+        either!(self, tx => tx.slot_for_piece(whole), tx => tx.store.slot_for_piece())
     }
 
     /// Returns a frame's memory once no worker refers to it. The last piece returns the whole's.
     #[inline]
     pub fn give_back(&mut self, frame: FrameRef) {
-        either!(self, tx => tx.give_back(frame));
+        either!(self, tx => tx.give_back(frame), tx => tx.store.give_back(frame));
     }
 
-    /// Like [`give_back`](Self::give_back), for frames of one transmit ring, or of a tap.
+    /// Like [`give_back`](Self::give_back), for frames of one transmit ring, or of a link without rings.
     #[inline]
     pub fn give_back_all(&mut self, frames: impl Iterator<Item = FrameRef> + Clone) {
-        match self {
-            Self::Vhost(tx) => tx.give_back_all(frames),
-            Self::Tap(tx) => frames.for_each(|frame| tx.give_back(frame)),
-        }
+        either!(
+            self,
+            tx => tx.give_back_all(frames),
+            tx => frames.for_each(|frame| tx.store.give_back(frame))
+        );
     }
 
     /// Whether more frames of a queue are unreturned than may be in flight: completed ones wait for [an
@@ -142,7 +136,7 @@ impl Tx {
     pub fn is_crowded(&self, queue: usize) -> bool {
         match self {
             Self::Vhost(tx) => tx.is_crowded(queue),
-            Self::Tap(_) => false,
+            Self::Tap(_) | Self::Vxlan(_) => false,
         }
     }
 
@@ -151,7 +145,7 @@ impl Tx {
     pub fn holds_back(&self, queue: usize) -> Option<FrameRef> {
         match self {
             Self::Vhost(tx) => tx.holds_back(queue),
-            Self::Tap(_) => None,
+            Self::Tap(_) | Self::Vxlan(_) => None,
         }
     }
 
@@ -165,7 +159,7 @@ impl Tx {
 
     /// Takes out a frame that waits for tokens; `None` if none remains.
     pub fn take_pending(&mut self) -> Option<Pending> {
-        either!(self, tx => tx.take_pending())
+        either!(self, tx => tx.take_pending(), tx => tx.store.take_pending())
     }
 
     /// Puts frames that wait for tokens back for the next process, as if they had not been taken; not those
@@ -186,25 +180,25 @@ impl Tx {
 
     /// Returns the number of frames taken and not given back.
     pub fn in_flight(&self) -> usize {
-        either!(self, tx => tx.in_flight())
+        either!(self, tx => tx.in_flight(), tx => tx.store.in_flight())
     }
 
     /// Returns how many of these wait for tokens, unsent.
     pub fn waiting(&self) -> usize {
-        either!(self, tx => tx.waiting())
+        either!(self, tx => tx.waiting(), tx => tx.store.waiting())
     }
 
     /// Counts frames in its rings as arrived at `now`: nothing was taken until then. Frames already read
-    /// from a tap keep their arrival.
+    /// into own memory keep their arrival.
     pub fn restart(&mut self, now: u64) {
-        either!(self, tx => tx.restart(now));
+        either!(self, tx => tx.restart(now), tx => tx.readiness.restart(now));
     }
 
     /// Notes that it was empty at `since`, by a poll or a silent descriptor; the worker slept after that
     /// until `woke`, unless the two are equal.
     #[inline]
     pub fn woke(&mut self, since: u64, woke: u64) {
-        either!(self, tx => tx.woke(since, woke));
+        either!(self, tx => tx.woke(since, woke), tx => tx.readiness.woke(since, woke));
     }
 
     /// Returns descriptors that become readable with its frames, by queue. A link without any uses kicks.
@@ -212,6 +206,7 @@ impl Tx {
         let queues = match self {
             Self::Vhost(_) => &[][..],
             Self::Tap(tx) => tx.files(),
+            Self::Vxlan(tx) => tx.sockets(),
         };
         queues.iter().map(|file| std::os::fd::AsFd::as_fd(&**file))
     }
@@ -220,17 +215,13 @@ impl Tx {
     /// unless the two are equal.
     #[inline]
     pub fn is_readable(&mut self, queue: usize, since: u64, woke: u64) {
-        if let Self::Tap(tx) = self {
-            tx.is_readable(queue, since, woke);
-        }
+        either!(self, _tx => (), tx => tx.readiness.is_readable(queue, since, woke));
     }
 
     /// Notes that none of its [descriptors](Self::descriptors) is readable at `now`.
     #[inline]
     pub fn note_empty(&mut self, now: u64) {
-        if let Self::Tap(tx) = self {
-            tx.note_empty(now);
-        }
+        either!(self, _tx => (), tx => tx.readiness.note_empty(now));
     }
 
     /// Whether it may stay unpolled until it announces frames: each queue has a kick or a descriptor, and
@@ -245,7 +236,7 @@ impl Tx {
     pub fn has_descriptors(&self) -> bool {
         match self {
             Self::Vhost(_) => false,
-            Self::Tap(_) => true,
+            Self::Tap(_) | Self::Vxlan(_) => true,
         }
     }
 
@@ -253,7 +244,7 @@ impl Tx {
     pub fn request_kicks(&mut self, throttled: bool) -> bool {
         match self {
             Self::Vhost(tx) => tx.request_kicks(throttled),
-            Self::Tap(_) => false,
+            Self::Tap(_) | Self::Vxlan(_) => false,
         }
     }
 
@@ -270,7 +261,7 @@ impl Tx {
     pub fn rings(&mut self) -> Option<&mut vhost::Tx> {
         match self {
             Self::Vhost(tx) => Some(tx),
-            Self::Tap(_) => None,
+            Self::Tap(_) | Self::Vxlan(_) => None,
         }
     }
 }

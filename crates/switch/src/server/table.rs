@@ -174,7 +174,8 @@ impl Table {
     ) -> Result<BTreeMap<String, PeerIndex>, String> {
         let others = self.uplinks.values().flat_map(UplinkEntry::numbers);
         let used: BTreeSet<PeerIndex> = others.chain(before.values().copied()).collect();
-        let mut free = (0..PeerIndex::MOST).filter_map(PeerIndex::new).filter(|number| !used.contains(number));
+        let mut free =
+            (0..PeerIndex::MOST).filter_map(PeerIndex::new).filter(|number| !used.contains(number));
         let mut number = |name: &String| before.get(name).copied().or_else(|| free.next());
         let mut numbered = |name: &String| Some((name.clone(), number(name)?));
         let numbers: Option<_> = uplink.peers.iter().map(|peer| numbered(&peer.name)).collect();
@@ -202,8 +203,10 @@ impl Table {
         let mut members: Vec<Vec<PortIndex>> =
             segments.iter().map(|here| here.iter().map(|entry| entry.index).collect()).collect();
         for (index, segment) in self.known_segments() {
-            let carries = |uplink: &&UplinkEntry| uplink.uplink.peers.iter().any(|peer| peer.carries(segment));
-            members[usize::from(index.0)].extend(self.uplinks.values().filter(carries).map(|uplink| uplink.index));
+            let carries =
+                |uplink: &&UplinkEntry| uplink.uplink.peers.iter().any(|peer| peer.carries(segment));
+            members[usize::from(index.0)]
+                .extend(self.uplinks.values().filter(carries).map(|uplink| uplink.index));
         }
         let named = segments.iter().map(|here| Named::new(here.iter().map(|entry| &entry.vnic))).collect();
         (members, named)

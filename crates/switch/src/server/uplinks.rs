@@ -265,7 +265,9 @@ impl Switch {
             for (segment, mac, peer) in wanted {
                 match self.fdb.pin(segment, mac, entry.peer(peer)) {
                     Ok(()) => _ = pinned.insert((segment, mac, peer)),
-                    Err(why) => tracing::warn!(uplink = name, %mac, ?why, "a remote's address has no place in the FDB"),
+                    Err(why) => {
+                        tracing::warn!(uplink = name, %mac, ?why, "a remote's address has no place in the FDB")
+                    }
                 }
             }
             entry.pins = pinned;

@@ -36,7 +36,7 @@ pub enum Owner {
         /// First descriptor.
         head: u16,
     },
-    /// The source tap's byte pool.
+    /// The byte pool of the source, a link without rings.
     Pool {
         /// First chunk; the others are linked to it.
         first: u32,
@@ -64,8 +64,8 @@ pub struct Frame {
     pub source: PortIndex,
     /// Its segment. A port of one segment sets it for all of its frames.
     pub segment: SegmentIndex,
-    /// The host that it came from, if its source is an uplink.
-    pub peer: PeerIndex,
+    /// The host that sent it, if another one did.
+    pub peer: Option<PeerIndex>,
     /// The worker whose pool a flooded copy returns to; for other frames, the one at which their queue was
     /// started.
     pub worker: u16,
@@ -336,7 +336,7 @@ fn frames(slots: Range<u16>, source: PortIndex, worker: u16) -> Box<[UnsafeCell<
         UnsafeCell::new(Frame {
             source,
             segment: SegmentIndex(0),
-            peer: PeerIndex::default(),
+            peer: None,
             worker,
             slot,
             shares: Cell::new(0),

@@ -12,7 +12,7 @@ use tidegate_evidence::{DropReason, MISSES, MissCause};
 /// `tgstats` and a NUL, big-endian.
 pub const MAGIC: u64 = 0x7467_7374_6174_7300;
 /// Version of this layout.
-pub const VERSION: u64 = 8;
+pub const VERSION: u64 = 9;
 /// Long loops recorded per worker.
 pub const LONG_LOOPS: usize = 64;
 /// Longest vNIC name (bytes).

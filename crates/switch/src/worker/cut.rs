@@ -84,7 +84,7 @@ pub(super) fn cut(whole: FrameRef, part: Part, piece: FrameRef) -> bool {
     });
     let Some(made) = made else { return false };
     debug_assert_eq!((made.payload_len, made.segments), (part.payload as usize, part.segments));
-    piece.segment = of.segment;
+    (piece.segment, piece.peer) = (of.segment, of.peer);
     piece.len = u32::from(of.headers.len) + part.payload;
     piece.wire_bytes = part.wire;
     piece.wire_frames = part.segments;

@@ -83,7 +83,7 @@ impl FloodPool {
         }
         debug_assert_eq!(at, tail);
         copy.source = frame.source;
-        copy.segment = frame.segment;
+        (copy.segment, copy.peer) = (frame.segment, frame.peer);
         copy.len = frame.len;
         copy.wire_bytes = frame.wire_bytes;
         copy.wire_frames = frame.wire_frames;
@@ -223,7 +223,7 @@ impl FloodPool {
         let headers = parse(&bytes[..LEN], LEN).ok()?;
         let (reference, _) = self.take(source, receivers)?;
         let frame = reference.get_mut();
-        (frame.source, frame.segment) = (source, segment);
+        (frame.source, frame.segment, frame.peer) = (source, segment, None);
         (frame.len, frame.wire_bytes, frame.wire_frames) = (LEN as u32, LEN as u32, 1);
         (frame.started, frame.deadline) = (now, crate::slots::NEVER);
         (frame.offload, frame.vnet, frame.headers) = (Offload::None, VnetHdr::default(), headers);

@@ -6,17 +6,19 @@ use super::lending::Lending;
 use super::{Peers, Worker, WorkerHandle, mailbox};
 use crate::claims::Claims;
 pub use crate::clock::test_clock::set_time;
-use crate::fdb::{Fdb, PortIndex, SegmentIndex};
+use crate::fdb::{Fdb, PeerIndex, PortIndex, SegmentIndex};
 use crate::frame::VnetHdr;
-use crate::link::Link;
+use crate::link::{Link, vxlan};
 use crate::port::{Port, PortContract, PortInfo, PortSet};
 use crate::stats::Region;
 use crate::stats::layout::VnicSlot;
 use rtrb::Consumer;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tidegate_contract::{Host, Mac, Rate, Vnic};
+use tidegate_uplink::vxlan::header as vxlan_header;
 
 /// Returns a worker that is alone, and its handle.
 pub fn worker() -> (Worker, WorkerHandle) {
@@ -91,15 +93,56 @@ pub fn add_tap_with(worker: &mut Worker, index: PortIndex, keys: &str) -> OwnedF
     theirs
 }
 
-/// Adds an uplink whose link is a tap, as [`add_tap`] does: all its frames are of segment 0 and of peer 0.
+/// The segment of [`add_uplink`]'s frames, as VXLAN has it.
+pub const VNI: u32 = 7;
+
+/// The host at the other end of an uplink, as a plain socket.
+pub struct Far {
+    socket: UdpSocket,
+    uplink: SocketAddr,
+}
+
+impl Far {
+    /// Sends a frame to the uplink.
+    pub fn send(&self, frame: &[u8]) {
+        let datagram = [&vxlan_header(VNI)[..], frame].concat();
+        assert_eq!(self.socket.send_to(&datagram, self.uplink).unwrap(), datagram.len());
+    }
+
+    /// Returns the next frame that arrived.
+    pub fn receive(&self) -> Option<Vec<u8>> {
+        let mut datagram = [0; 1 << 16];
+        let (len, _) = self.socket.recv_from(&mut datagram).ok()?;
+        Some(datagram[vxlan_header(VNI).len()..len].to_vec())
+    }
+}
+
+/// Adds an uplink over loopback to one peer, number `index`, of which the result is. It carries segment 0.
 /// Without a limit for practical purposes.
-pub fn add_uplink(worker: &mut Worker, index: PortIndex) -> OwnedFd {
-    let end = add_tap(worker, index);
+pub fn add_uplink(worker: &mut Worker, index: PortIndex) -> Far {
+    let bound = |last: u16| {
+        let socket = UdpSocket::bind((Ipv4Addr::new(127, 0, 1, last as u8), 0)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket
+    };
+    let (socket, receive) = (bound(index), bound(0));
+    let far = Far { uplink: receive.local_addr().unwrap(), socket };
+    let peer = vxlan::Peer {
+        index: PeerIndex::new(index).unwrap(),
+        address: far.socket.local_addr().unwrap(),
+        segments: vec![SegmentIndex(0)],
+        takes_stamps: false,
+    };
+    let peers = Arc::new(vxlan::Peers::new(vec![peer], &[(SegmentIndex(0), VNI)]).unwrap());
+    let (receive, send_v4, fdb) = (vec![receive.into()], vec![bound(0).into()], worker.fdb.clone());
+    let setup = vxlan::Setup { receive, send_v4, send_v6: vec![], peers, fdb, train: 65_507 };
+    let link = Link::vxlan(setup, index, worker.id, worker.now);
     let rate = Rate::from_bits(100_000_000_000).unwrap();
-    worker.set_contract(index, PortContract::of_uplink(rate, 1518, 50, &Host::default()));
+    let contract = PortContract::of_uplink(rate, 1518, 50, &Host::default());
+    let stats = &Region::create().unwrap().layout().vnics[usize::from(index)];
+    worker.add_port(Box::new(Port::new(index, SegmentIndex::OF_EACH_FRAME, contract, stats, link)));
     worker.set_info(index, Some(PortInfo::of_uplink(worker.id)));
-    worker.fdb.unpin(SegmentIndex(0), mac(index), index);
-    end
+    far
 }
 
 /// Returns the address of a port's vNIC.

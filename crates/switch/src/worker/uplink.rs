@@ -20,7 +20,8 @@ impl Worker {
     /// # Errors
     /// A contract places the address elsewhere: at a vNIC of this host, or behind another peer.
     pub(super) fn learn_from_host(&self, port: &Port, frame: &Frame) -> Result<(), DropReason> {
-        let from = Destination::Peer { link: port.index, peer: frame.peer };
+        let Some(peer) = frame.peer else { return Err(DropReason::NoReceiver) };
+        let from = Destination::Peer { link: port.index, peer };
         let seconds = (self.now / 1_000_000_000) as u32;
         match self.fdb.learn(frame.segment, frame.headers.src, from, seconds) {
             Err(NotLearned::Pinned) => Err(DropReason::SourceMac),
@@ -56,7 +57,7 @@ mod tests {
     use crate::fdb::{PeerIndex, SegmentIndex};
     use crate::frame::VnetHdr;
     use crate::frame::testing::Frame as Spec;
-    use crate::worker::testing::{self, add_tap, add_uplink, mac, tap_frame};
+    use crate::worker::testing::{self, Far, add_tap, add_uplink, mac, tap_frame};
     use std::os::fd::OwnedFd;
 
     const SEGMENT: SegmentIndex = SegmentIndex(0);
@@ -68,10 +69,16 @@ mod tests {
     /// A vNIC of another host.
     const FAR: PortIndex = 20;
 
-    /// Two vNICs and two uplinks.
+    /// A port's other end.
+    enum End {
+        Tap(OwnedFd),
+        Far(Far),
+    }
+
+    /// Two vNICs and two uplinks, each to the peer of its port's number.
     struct Scene {
         worker: Worker,
-        ends: [OwnedFd; 4],
+        ends: [End; 4],
     }
 
     const PORTS: [PortIndex; 4] = [LOCAL, ALSO_LOCAL, UPLINK, OTHER_UPLINK];
@@ -80,8 +87,8 @@ mod tests {
         fn new() -> Self {
             let (mut worker, _) = testing::worker();
             let ends = PORTS.map(|index| match index {
-                UPLINK | OTHER_UPLINK => add_uplink(&mut worker, index),
-                _ => add_tap(&mut worker, index),
+                UPLINK | OTHER_UPLINK => End::Far(add_uplink(&mut worker, index)),
+                _ => End::Tap(add_tap(&mut worker, index)),
             });
             worker.set_members(vec![PORTS.to_vec()]);
             Self { worker, ends }
@@ -89,13 +96,24 @@ mod tests {
 
         /// Sends a frame into a port, and returns the ports that it reached.
         fn send(&mut self, into: PortIndex, frame: &[u8]) -> Vec<PortIndex> {
-            let end = |index| &self.ends[PORTS.iter().position(|port| *port == index).unwrap()];
-            rustix::io::write(end(into), frame).unwrap();
+            match &self.ends[PORTS.iter().position(|port| *port == into).unwrap()] {
+                End::Tap(tap) => _ = rustix::io::write(tap, frame).unwrap(),
+                End::Far(far) => far.send(&frame[VnetHdr::LEN..]),
+            }
             // The frame wakes the worker, if it sleeps.
             self.worker.turn();
             while self.worker.work() {}
-            let reached = |index: &PortIndex| rustix::io::read(end(*index), &mut [0; 70_000]).is_ok();
-            PORTS.into_iter().filter(reached).collect()
+            let frame = &frame[VnetHdr::LEN..];
+            let reached = |end: &End| match end {
+                End::Tap(tap) => {
+                    let mut buffer = [0; 70_000];
+                    rustix::io::read(tap, &mut buffer)
+                        .map(|len| assert_eq!(&buffer[VnetHdr::LEN..len], frame))
+                        .is_ok()
+                }
+                End::Far(far) => far.receive().map(|got| assert_eq!(got, frame)).is_some(),
+            };
+            PORTS.into_iter().zip(&self.ends).filter(|(_, end)| reached(end)).map(|(port, _)| port).collect()
         }
 
         fn dropped(&self, port: PortIndex, reason: DropReason) -> u64 {
@@ -104,8 +122,8 @@ mod tests {
         }
     }
 
-    fn peer(number: u16) -> Destination {
-        Destination::Peer { link: UPLINK, peer: PeerIndex::new(number).unwrap() }
+    fn peer(link: PortIndex) -> Destination {
+        Destination::Peer { link, peer: PeerIndex::new(link).unwrap() }
     }
 
     fn to_all(from: PortIndex) -> Vec<u8> {
@@ -118,15 +136,14 @@ mod tests {
     fn a_frame_of_another_host_reaches_vnics_and_no_uplink() {
         let mut scene = Scene::new();
         assert_eq!(scene.send(UPLINK, &tap_frame(FAR, LOCAL)), [LOCAL]);
-        assert_eq!(scene.worker.fdb.destination(SEGMENT, mac(FAR)), Some(peer(0)), "learned");
+        assert_eq!(scene.worker.fdb.destination(SEGMENT, mac(FAR)), Some(peer(UPLINK)), "learned");
         assert_eq!(scene.send(UPLINK, &to_all(FAR)), [LOCAL, ALSO_LOCAL]);
         assert_eq!(
             scene.send(UPLINK, &tap_frame(FAR, 99)),
             NONE,
-            "unknown, and no vNIC here has others behind it"
+            "unknown: no vNIC here has others behind it"
         );
-        let elsewhere = Destination::Peer { link: OTHER_UPLINK, peer: PeerIndex::new(1).unwrap() };
-        scene.worker.fdb.pin(SEGMENT, mac(30), elsewhere).unwrap();
+        scene.worker.fdb.pin(SEGMENT, mac(30), peer(OTHER_UPLINK)).unwrap();
         assert_eq!(scene.send(UPLINK, &tap_frame(FAR, 30)), NONE, "from one uplink to another");
         assert_eq!(scene.dropped(UPLINK, DropReason::NoReceiver), 2);
     }
@@ -145,13 +162,11 @@ mod tests {
         let mut scene = Scene::new();
         assert_eq!(scene.send(UPLINK, &tap_frame(ALSO_LOCAL, LOCAL)), NONE);
         assert_eq!(scene.worker.fdb.destination(SEGMENT, mac(ALSO_LOCAL)), Some(ALSO_LOCAL.into()));
-        // A remote vNIC's address, by contract behind peer 1; the frame is of peer 0.
-        scene.worker.fdb.pin(SEGMENT, mac(FAR), peer(1)).unwrap();
+        // A remote vNIC's address is behind the other uplink, by contract.
+        scene.worker.fdb.pin(SEGMENT, mac(FAR), peer(OTHER_UPLINK)).unwrap();
         assert_eq!(scene.send(UPLINK, &tap_frame(FAR, LOCAL)), NONE);
         assert_eq!(scene.dropped(UPLINK, DropReason::SourceMac), 2);
-        scene.worker.fdb.unpin(SEGMENT, mac(FAR), peer(1));
-        scene.worker.fdb.pin(SEGMENT, mac(FAR), peer(0)).unwrap();
-        assert_eq!(scene.send(UPLINK, &tap_frame(FAR, LOCAL)), [LOCAL]);
+        assert_eq!(scene.send(OTHER_UPLINK, &tap_frame(FAR, LOCAL)), [LOCAL]);
     }
 
     #[test]

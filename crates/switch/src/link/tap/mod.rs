@@ -9,23 +9,16 @@
 //! - [`take`]: the sending half
 //! - [`post`]: the receiving half
 //! - [`writer`]: the thread that writes best effort for a worker
-//! - [`pool`]: the bounded memory that frames wait in
-
-pub mod pool;
 pub mod post;
 mod receiver;
 pub mod take;
 pub mod writer;
 
-use super::Pending;
+use super::readiness::Readiness;
+use super::store::Store;
 use crate::fdb::PortIndex;
 use crate::frame::{FRAME_MAX, VnetHdr};
-use crate::slots::Arrival;
-use crate::slots::arrival::Unseen;
-use crate::slots::{FrameRef, Slots};
-use pool::Pool;
 pub use receiver::RECEIVER;
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -38,20 +31,10 @@ const FRAMES: u16 = 2048;
 pub struct Tx {
     /// One for each queue, non-blocking, `IFF_VNET_HDR` with 12-byte headers.
     files: Box<[Arc<OwnedFd>]>,
-    /// Whether a queue may hold frames: it was not yet read until it would block.
-    readable: Box<[bool]>,
-    /// Since when each queue can hold unread frames: a read found nothing, or its descriptor was silent.
-    unseen: Box<[Unseen]>,
-    /// The queue to read next.
-    next: usize,
-    /// Memory of waiting frames.
-    pool: Pool,
-    /// Frames in flight or waiting.
-    slots: Slots,
-    /// Frames that were read and not yet processed, with their arrival.
-    waiting: VecDeque<(FrameRef, Arrival)>,
-    /// The frame that waits for tokens, before those.
-    pending: Option<Pending>,
+    /// Which queues may hold frames.
+    pub(super) readiness: Readiness,
+    /// Frames that were read, and their memory.
+    pub(super) store: Store,
     /// The time of the last poll, ns.
     now: u64,
     /// Target of reads while the pool is full: such frames are counted and dropped.
@@ -69,14 +52,9 @@ pub struct Rx {
 pub(super) fn halves(files: Vec<OwnedFd>, port: PortIndex, worker: u16, now: u64) -> (Tx, Rx) {
     let files: Box<[_]> = files.into_iter().map(Arc::new).collect();
     let tx = Tx {
-        readable: files.iter().map(|_| true).collect(),
-        unseen: files.iter().map(|_| Unseen::from(now)).collect(),
+        readiness: Readiness::new(files.len(), now),
         files: files.clone(),
-        next: 0,
-        pool: Pool::new(POOL),
-        slots: Slots::new(FRAMES, port, worker),
-        waiting: VecDeque::with_capacity(FRAMES as usize),
-        pending: None,
+        store: Store::new(POOL, FRAMES, port, worker),
         now,
         spill: vec![0; FRAME_MAX + VnetHdr::LEN].into_boxed_slice(),
     };

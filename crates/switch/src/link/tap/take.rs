@@ -1,26 +1,17 @@
 //! From the kernel, by a read for each frame.
 
-use super::super::{Absorbed, Pending, Taken};
+use super::super::pool::CHUNK;
+use super::super::store::{self, FRAME_CHUNKS};
+use super::super::{Absorbed, Taken};
 use super::Tx;
-use super::pool::CHUNK;
 use crate::clock::clock;
-use crate::frame::{FRAME_MAX, HEADER_MAX, VnetHdr};
-use crate::slots::Arrival;
-use crate::slots::arrival::Unseen;
-use crate::slots::{Frame, FrameRef, Owner};
+use crate::frame::{HEADER_MAX, VnetHdr};
+use crate::slots::{Arrival, FrameRef, Owner};
 use rustix::io::Errno;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tidegate_evidence::DropReason;
-
-/// Chunks of the longest frame.
-const FRAME_CHUNKS: usize = FRAME_MAX.div_ceil(CHUNK);
-
-/// Slots for pieces of waiting frames, not for frames.
-const FOR_PIECES: usize = 64;
-/// Most slots of pieces: the others are for frames.
-const MOST_PIECES: usize = 1024;
 
 /// The result of a read.
 enum Read {
@@ -48,18 +39,15 @@ impl Tx {
     #[inline]
     pub(in crate::link) fn poll(&mut self, now: u64) -> bool {
         self.now = now;
-        self.pending.is_some() || !self.waiting.is_empty() || self.readable.iter().any(|readable| *readable)
+        self.store.has_waiting() || self.readiness.any()
     }
 
     pub(in crate::link) fn take(&mut self) -> Taken {
-        if let Some(pending) = self.pending.take() {
-            return Taken::Again(pending);
-        }
-        if let Some((frame, arrival)) = self.waiting.pop_front() {
-            return Taken::New(Pending { frame, arrival, sent: 0, number: 0 }, 1);
+        if let Some(waiting) = self.store.next() {
+            return waiting;
         }
         match self.read_next() {
-            Read::Frame(frame, arrival) => Taken::New(Pending { frame, arrival, sent: 0, number: 0 }, 1),
+            Read::Frame(frame, arrival) => store::new(frame, arrival),
             Read::Dropped(reason) => Taken::Dropped(reason, 1),
             Read::Empty => Taken::Nothing,
             Read::Gone(error) => Taken::Broken(gone(error)),
@@ -72,7 +60,7 @@ impl Tx {
             match self.read_next() {
                 Read::Frame(frame, arrival) => {
                     absorbed.bytes += frame.get().len as usize;
-                    self.waiting.push_back((frame, arrival));
+                    self.store.absorb(frame, arrival);
                 }
                 Read::Dropped(DropReason::PoolFull) => absorbed.full += 1,
                 Read::Dropped(_) => absorbed.malformed += 1,
@@ -89,19 +77,11 @@ impl Tx {
 
     /// Reads from one queue after the other while any is readable.
     fn read_next(&mut self) -> Read {
-        for _ in 0..self.files.len() {
-            let queue = self.next;
-            self.next = (queue + 1) % self.files.len();
-            if !self.readable[queue] {
-                continue;
-            }
+        while let Some(queue) = self.readiness.turn() {
             match self.read(queue) {
-                Read::Empty => {
-                    self.readable[queue] = false;
-                    self.unseen[queue].polled(self.now);
-                }
+                Read::Empty => self.readiness.drained(queue, self.now),
                 Read::Gone(error) => {
-                    self.readable[queue] = false;
+                    self.readiness.gone(queue);
                     return Read::Gone(error);
                 }
                 read => return read,
@@ -111,7 +91,7 @@ impl Tx {
     }
 
     fn read(&mut self, queue: usize) -> Read {
-        if !self.may_look_ahead() {
+        if !self.store.has_room() {
             return self.spill(queue);
         }
         let mut header = [0u8; VnetHdr::LEN];
@@ -119,7 +99,7 @@ impl Tx {
             let mut buffers: [IoSliceMut<'_>; FRAME_CHUNKS + 1] =
                 std::array::from_fn(|_| IoSliceMut::new(&mut []));
             buffers[0] = IoSliceMut::new(&mut header);
-            for (buffer, chunk) in buffers[1..].iter_mut().zip(self.pool.peek(FRAME_CHUNKS)) {
+            for (buffer, chunk) in buffers[1..].iter_mut().zip(self.store.pool.peek(FRAME_CHUNKS)) {
                 // SAFETY: a free chunk of the pool: CHUNK bytes that no other code uses.
                 *buffer = IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(chunk, CHUNK) });
             }
@@ -132,21 +112,20 @@ impl Tx {
         let (Some(vnet), Some(len @ 1..)) = (VnetHdr::read(&header), len.checked_sub(VnetHdr::LEN)) else {
             return Read::Dropped(DropReason::Malformed);
         };
-        let Some(reference) = self.slots.take() else { return Read::Dropped(DropReason::PoolFull) };
+        let Some(reference) = self.store.slots.take() else { return Read::Dropped(DropReason::PoolFull) };
         let frame = reference.get_mut();
         let head = len.min(HEADER_MAX);
-        if let Some(chunk) = self.pool.peek(1).next() {
+        if let Some(chunk) = self.store.pool.peek(1).next() {
             // SAFETY: the first chunk was just filled with at least `head` bytes.
             frame.bytes[..head].copy_from_slice(unsafe { std::slice::from_raw_parts(chunk, head) });
         }
-        let (first, chunks, spans) = self.pool.take(len, head, &mut frame.spans);
+        let (first, chunks, spans) = self.store.pool.take(len, head, &mut frame.spans);
         frame.owner = Owner::Pool { first, chunks };
         frame.vnet = vnet;
         frame.len = len as u32;
         frame.head_len = head as u16;
         frame.span_count = spans;
-        // Present by now: the kernel does not tell since when.
-        Read::Frame(reference, self.unseen[queue].arrival(clock()))
+        Read::Frame(reference, self.readiness.arrival(queue, clock()))
     }
 
     /// Reads a frame without room, so that the kernel's queue advances.
@@ -159,99 +138,23 @@ impl Tx {
         }
     }
 
-    /// Whether there is room for a frame and its pieces.
-    #[inline]
-    pub(in crate::link) fn may_look_ahead(&self) -> bool {
-        self.pool.free() >= FRAME_CHUNKS && self.slots.available() > FOR_PIECES
-    }
-
-    #[inline]
-    pub(in crate::link) fn put_back(&mut self, pending: Pending) {
-        debug_assert!(self.pending.is_none(), "one waits already");
-        self.pending = Some(pending);
-    }
-
-    pub(in crate::link) fn may_leave(&self, _frame: &Frame, in_parts: bool) -> bool {
-        !in_parts || self.slots.available() > 0 && self.slots.pieces() < MOST_PIECES
-    }
-
-    pub(in crate::link) fn slot_for_piece(&mut self, _whole: &Frame) -> Option<FrameRef> {
-        self.slots.take().inspect(|_| self.slots.note_piece())
-    }
-
-    pub(in crate::link) fn give_back(&mut self, reference: FrameRef) {
-        let owner = reference.get().owner;
-        self.slots.give(reference);
-        match owner {
-            Owner::Pool { first, chunks } => self.pool.give(first, chunks),
-            Owner::Piece { whole } => {
-                self.slots.end_piece();
-                if whole.get().release() {
-                    self.give_back(whole);
-                }
-            }
-            owner => debug_assert!(false, "{owner:?} does not belong to a tap"),
-        }
-    }
-
     /// Takes slots as if receivers held so many frames.
     #[cfg(test)]
     pub fn hold(&mut self, frames: usize) -> Vec<FrameRef> {
-        (0..frames).filter_map(|_| self.slots.take()).collect()
+        self.store.hold(frames)
     }
 
     /// Frees them.
     #[cfg(test)]
     pub fn free(&mut self, held: Vec<FrameRef>) {
-        held.into_iter().for_each(|frame| self.slots.give(frame));
-    }
-
-    pub(in crate::link) fn take_pending(&mut self) -> Option<Pending> {
-        let read = || {
-            self.waiting.pop_front().map(|(frame, arrival)| Pending { frame, arrival, sent: 0, number: 0 })
-        };
-        self.pending.take().or_else(read)
-    }
-
-    pub(in crate::link) fn in_flight(&self) -> usize {
-        self.slots.in_flight()
-    }
-
-    pub(in crate::link) fn waiting(&self) -> usize {
-        self.waiting.len() + usize::from(self.pending.is_some_and(|pending| pending.sent == 0))
-    }
-
-    pub(in crate::link) fn restart(&mut self, now: u64) {
-        self.unseen.fill(Unseen::from(now));
-    }
-
-    /// Only for unreadable queues: the others have a known time.
-    #[inline]
-    pub(in crate::link) fn woke(&mut self, since: u64, woke: u64) {
-        let silent = self.unseen.iter_mut().zip(&self.readable).filter(|(_, readable)| !**readable);
-        silent.for_each(|(unseen, _)| unseen.slept(since, woke));
+        self.store.free(held);
     }
 
     /// No read frame waits, and each queue was read until it would block: the next frame makes its
     /// descriptor readable.
     #[inline]
     pub(in crate::link) fn can_be_quiet(&self) -> bool {
-        self.pending.is_none() && self.waiting.is_empty() && !self.readable.contains(&true)
-    }
-
-    #[inline]
-    pub(in crate::link) fn is_readable(&mut self, queue: usize, since: u64, woke: u64) {
-        if let Some(readable) = self.readable.get_mut(queue)
-            && !std::mem::replace(readable, true)
-        {
-            self.unseen[queue].slept(since, woke);
-        }
-    }
-
-    #[inline]
-    pub(in crate::link) fn note_empty(&mut self, now: u64) {
-        let silent = self.unseen.iter_mut().zip(&self.readable).filter(|(_, readable)| !**readable);
-        silent.for_each(|(unseen, _)| unseen.polled(now));
+        !self.store.has_waiting() && !self.readiness.any()
     }
 }
 

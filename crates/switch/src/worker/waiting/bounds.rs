@@ -108,7 +108,7 @@ fn small_frames_of_a_flood_leave_room_for_a_flow_of_long_ones() {
 fn tap(scene: &mut Scene) -> &mut tap::Tx {
     match &mut scene.worker.ports[usize::from(SENDER)].as_mut().unwrap().link.tx {
         Tx::Tap(tx) => tx,
-        Tx::Vhost(_) => unreachable!("it is a tap"),
+        _ => unreachable!("it is a tap"),
     }
 }
 

@@ -1,7 +1,12 @@
-//! A tap's byte pool: the bounded memory its frames wait in.
+//! A byte pool: the bounded memory in which frames of a tap or of other hosts wait.
 //!
-//! A tap has no ring to wait in: the kernel drops frames that are not read. So its frames are read into
-//! chunks of this pool, and dropped and counted only when the pool is full.
+//! ```text
+//!  free ─▶ chunk ─▶ chunk ─▶ ...          peek, read into, take;  or store: copied from another buffer
+//!  used    chunk ─▶ chunk: one frame      give: back to the free ones
+//! ```
+//!
+//! Neither has a ring to wait in: the kernel drops frames that are not read. So frames are put into chunks of
+//! this pool, and dropped and counted only when the pool is full.
 
 use crate::virtio::Span;
 
@@ -74,8 +79,27 @@ impl Pool {
         (first, chunks as u16, count as u16)
     }
 
+    /// Copies `bytes` into free chunks; returns the first chunk and the number of chunks, and fills `spans`.
+    /// No bytes need no chunk.
+    ///
+    /// # Panics
+    /// If fewer chunks are free.
+    pub fn store(&mut self, bytes: &[u8], spans: &mut [Span]) -> (u32, u16, u16) {
+        if bytes.is_empty() {
+            return (END, 0, 0);
+        }
+        for (chunk, part) in self.peek(usize::MAX).zip(bytes.chunks(CHUNK)) {
+            // SAFETY: a free chunk of the pool: CHUNK bytes that no other code uses.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), chunk, part.len()) };
+        }
+        self.take(bytes.len(), 0, spans)
+    }
+
     /// Takes back the `chunks` chunks linked from `first`.
     pub fn give(&mut self, first: u32, chunks: u16) {
+        if chunks == 0 {
+            return;
+        }
         let mut last = first;
         while self.next[last as usize] != END {
             last = self.next[last as usize];
@@ -137,6 +161,27 @@ mod tests {
             }
             prop_assert_eq!(pool.free(), 64);
             prop_assert_eq!(pool.peek(64).count(), 64);
+        }
+
+        #[test]
+        fn stored_bytes_are_read_back(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..5000), 1..8)) {
+            let mut pool = Pool::new(64 * CHUNK);
+            let stored: Vec<_> = frames
+                .iter()
+                .map(|bytes| {
+                    let mut spans = [Span::EMPTY; 8];
+                    let (first, chunks, count) = pool.store(bytes, &mut spans);
+                    (first, chunks, spans[..count as usize].to_vec())
+                })
+                .collect();
+            for (bytes, (first, chunks, spans)) in frames.iter().zip(stored) {
+                // SAFETY: the chunks are this frame's until they are given back.
+                let parts = spans.iter().map(|s| unsafe { std::slice::from_raw_parts(s.ptr, s.len as usize) });
+                prop_assert_eq!(&parts.collect::<Vec<_>>().concat(), bytes);
+                prop_assert_eq!(usize::from(chunks), bytes.len().div_ceil(CHUNK));
+                pool.give(first, chunks);
+            }
+            prop_assert_eq!(pool.free(), 64);
         }
     }
 }

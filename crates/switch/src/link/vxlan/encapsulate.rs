@@ -1,0 +1,133 @@
+//! A frame as datagrams: VXLAN header and complete wire frame, in the order of bytes.
+//!
+//! ```text
+//!  frame, super-frame ─▶ wire frames, checksums finished ─▶ │ VXLAN header │ head │ body │   one datagram each
+//! ```
+
+use crate::frame::dscp::EF;
+use crate::frame::{HEADER_MAX, Segmenter, ecn, flow_of, parse};
+use crate::link::Receiver;
+use crate::link::delivery::payload;
+use crate::link::receiver::{Form, copy_body, finish_part, finished};
+use crate::slots::{Frame, body_spans, slice_spans};
+use crate::virtio::{MAX_SPANS, Span};
+use tidegate_uplink::vxlan;
+
+/// Another host's abilities: none is known.
+const RECEIVER: Receiver = Receiver {
+    csum: false,
+    tso4: false,
+    tso6: false,
+    ecn: false,
+    uso4: false,
+    uso6: false,
+    mergeable: true,
+    header_len: 0,
+};
+
+/// Memory for datagrams.
+pub trait Room {
+    /// Returns room for the next datagram, of `len` bytes, all of which are then written; `None` without room.
+    fn room(&mut self, len: usize) -> Option<&mut [u8]>;
+}
+
+/// The result of encapsulating a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encapsulated {
+    /// All of it.
+    All,
+    /// So many bytes of a super-frame's payload: there was no room for more segments.
+    Part(u32),
+    /// Nothing, without room.
+    NoRoom,
+    /// Nothing: it contradicts its offload request.
+    Malformed,
+}
+
+/// What a frame's outer headers have of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outer {
+    /// DSCP, expedited forwarding for a deadline; and the inner ECN (RFC 6040, 4.1, normal mode).
+    pub traffic_class: u8,
+    /// Equal for all frames of a flow.
+    pub flow: u32,
+    /// It goes before others.
+    pub is_urgent: bool,
+}
+
+impl Outer {
+    /// Reads them from a frame.
+    #[inline]
+    pub fn of(frame: &Frame) -> Self {
+        let (head, is_urgent) = (frame.head(), frame.is_realtime());
+        let (dscp, mark, flow) = match parse(head, frame.len as usize) {
+            Ok(headers) => (headers.dscp, ecn(head, &headers).unwrap_or(0), flow_of(head, &headers)),
+            Err(_) => (0, 0, 0),
+        };
+        let dscp = if is_urgent { EF } else { dscp };
+        Self { traffic_class: dscp << 2 | mark, flow, is_urgent }
+    }
+}
+
+/// Writes a frame of segment `vni` as datagrams.
+pub fn encapsulate(frame: &Frame, vni: u32, room: &mut impl Room) -> Encapsulated {
+    let header = vxlan::header(vni);
+    let written = match RECEIVER.form(frame) {
+        Form::AsIs => write(room, &header, frame.head(), frame.payload(), body_len(frame)),
+        Form::FinishChecksum => {
+            let (head, _) = finished(frame);
+            write(room, &header, &head[..usize::from(frame.head_len)], frame.payload(), body_len(frame))
+        }
+        Form::Segments => return segments(frame, &header, room),
+    };
+    if written.is_some() { Encapsulated::All } else { Encapsulated::NoRoom }
+}
+
+/// Returns the bytes behind a frame's copied head.
+fn body_len(frame: &Frame) -> usize {
+    (frame.len as usize).saturating_sub(usize::from(frame.head_len))
+}
+
+fn segments(frame: &Frame, header: &[u8; vxlan::LEN], room: &mut impl Room) -> Encapsulated {
+    let body = payload(frame) as usize;
+    let Some(mut segmenter) = Segmenter::new(frame.head(), &frame.headers, frame.offload, body) else {
+        return Encapsulated::Malformed;
+    };
+    let (spans, count) = body_spans(frame);
+    let mut head = [0; HEADER_MAX];
+    while let Some(mut part) = segmenter.next(&mut head) {
+        let mut piece = [Span::EMPTY; MAX_SPANS + 1];
+        let n = slice_spans(&spans[..count], part.payload_offset, part.payload_len, &mut piece);
+        let head = &mut head[..part.head_len];
+        finish_part(head, &mut part.vnet, &part.headers, &piece[..n]);
+        if write(room, header, head, &piece[..n], part.payload_len).is_none() {
+            return match part.payload_offset as u32 {
+                0 => Encapsulated::NoRoom,
+                offset => Encapsulated::Part(offset),
+            };
+        }
+    }
+    Encapsulated::All
+}
+
+/// Writes one datagram; `None` without room. A stamp's place is behind the body: its bytes then add to the
+/// length, and `head` is complete here, as the stamp's tag needs.
+#[inline]
+fn write(
+    room: &mut impl Room,
+    header: &[u8; vxlan::LEN],
+    head: &[u8],
+    body: &[Span],
+    body_len: usize,
+) -> Option<()> {
+    let datagram = room.room(header.len() + head.len() + body_len)?;
+    let (to, rest) = datagram.split_at_mut(header.len());
+    to.copy_from_slice(header);
+    let (to, rest) = rest.split_at_mut(head.len());
+    to.copy_from_slice(head);
+    let copied = copy_body(body, rest);
+    debug_assert_eq!(copied, body_len, "the spans of a frame add up to its length");
+    // Own memory, with an earlier frame's bytes.
+    rest[copied..].fill(0);
+    Some(())
+}

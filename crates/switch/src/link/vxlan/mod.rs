@@ -1,0 +1,107 @@
+//! Other hosts: frames as VXLAN (RFC 7348) over UDP sockets. The kernel does routes, neighbours and path MTU.
+//!
+//! ```text
+//!  kernel ─ recvmmsg ─▶ messages ─ admit ─▶ store: frames wait there ─▶ worker ... give back ─▶ free
+//!  kernel ◀ sendmmsg ── trains in lanes ◀─ encapsulate ◀─ FDB: one peer, or all of the segment ◀─ worker
+//! ```
+//!
+//! - [`peers`]: the other hosts, their addresses and segments
+//! - [`admit`]: whether a datagram is a frame for this host
+//! - `take`: the sending half
+//! - [`encapsulate`]: a frame as datagrams
+//! - [`trains`]: datagrams that wait to be sent together
+//! - [`lanes`]: sockets with their trains
+//! - [`flood`]: a frame to all peers of its segment
+//! - `post`: the receiving half
+//! - [`counters`]: the fate of posted frames
+//! - [`sockets`]: the system calls
+
+pub mod admit;
+pub mod counters;
+pub mod encapsulate;
+pub mod flood;
+pub mod lanes;
+pub mod peers;
+mod post;
+pub mod sockets;
+mod take;
+#[cfg(test)]
+mod tests;
+pub mod trains;
+
+pub use counters::Counters;
+pub use peers::{Peer, Peers, PeersError};
+
+use super::readiness::Readiness;
+use super::store::Store;
+use crate::fdb::{Fdb, PortIndex};
+use flood::Flood;
+use lanes::Lanes;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use take::Batch;
+
+/// Bytes of frames that wait or are in flight.
+const POOL: usize = 4 << 20;
+/// Frames in flight.
+const FRAMES: u16 = 2048;
+
+/// What a link to other hosts is made of.
+pub struct Setup {
+    /// Sockets bound to VXLAN's port: non-blocking, with `UDP_GRO`, `IP_RECVTOS`, `IPV6_RECVTCLASS`.
+    pub receive: Vec<OwnedFd>,
+    /// IPv4 sockets, each with a source port of its own: non-blocking, not fragmenting.
+    pub send_v4: Vec<OwnedFd>,
+    /// The same for IPv6.
+    pub send_v6: Vec<OwnedFd>,
+    /// The other hosts.
+    pub peers: Arc<Peers>,
+    /// Tells the peer in front of an address.
+    pub fdb: Arc<Fdb>,
+    /// Longest train (bytes): a more urgent frame waits for one. At most 65,507; a longer datagram is alone.
+    pub train: usize,
+}
+
+/// Frames that other hosts send.
+pub struct Tx {
+    sockets: Box<[Arc<OwnedFd>]>,
+    /// Which sockets may hold messages.
+    pub(super) readiness: Readiness,
+    /// Messages that were received and not yet taken.
+    batch: Batch,
+    /// Frames that were taken, and their memory.
+    pub(super) store: Store,
+    peers: Arc<Peers>,
+    /// The time of the last poll, ns.
+    now: u64,
+}
+
+/// Frames that other hosts receive.
+pub struct Rx {
+    port: PortIndex,
+    peers: Arc<Peers>,
+    fdb: Arc<Fdb>,
+    lanes: Lanes,
+    flood: Flood,
+}
+
+impl Rx {
+    /// Returns the fate of posted frames so far.
+    pub fn counters(&self) -> &Counters {
+        &self.lanes.counters
+    }
+}
+
+/// Both halves of the link to other hosts.
+pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> (Tx, Rx) {
+    let tx = Tx {
+        readiness: Readiness::new(setup.receive.len(), now),
+        sockets: setup.receive.into_iter().map(Arc::new).collect(),
+        batch: Batch::new(),
+        store: Store::new(POOL, FRAMES, port, worker),
+        peers: setup.peers.clone(),
+        now,
+    };
+    let lanes = Lanes::new(setup.send_v4, setup.send_v6, setup.train);
+    (tx, Rx { port, peers: setup.peers, fdb: setup.fdb, lanes, flood: Flood::new() })
+}

@@ -1,0 +1,130 @@
+//! To other hosts: a frame is copied into datagrams, and a flush sends all by few calls.
+//!
+//! ```text
+//!  frame ─ FDB ─┬▶ one peer ──────────────────▶ lane ─┐
+//!               ├▶ group, unknown ─▶ flood ─▶ lanes ──┴─ flush ─▶ kernel
+//!               └▶ not behind this link: dropped
+//! ```
+
+use super::Rx;
+use super::encapsulate::{Encapsulated, Outer, encapsulate};
+use super::peers::Peers;
+use super::sockets::MESSAGE_MAX;
+use crate::fdb::{Destination, PeerIndex};
+use crate::link::Posted;
+use crate::slots::Frame;
+use std::sync::Arc;
+use tidegate_evidence::DropReason;
+use tidegate_uplink::vxlan;
+
+/// Where a frame goes.
+enum To {
+    Peer(PeerIndex),
+    /// All peers that carry its segment.
+    All,
+    Nowhere,
+}
+
+impl Rx {
+    pub(in crate::link) fn post(&mut self, frame: &Frame) -> Posted {
+        // A frame of another host never goes to another host: two that flood to each other would loop.
+        if frame.peer.is_some() {
+            return Posted::Dropped(DropReason::NoReceiver);
+        }
+        let Some(vni) = self.peers.vni(frame.segment) else {
+            return Posted::Dropped(DropReason::UnknownSegment);
+        };
+        // A segment of a super-frame is no longer than all of it, which is no longer than a packet.
+        if frame.offload.gso_size().is_none() && frame.len as usize + vxlan::LEN > MESSAGE_MAX {
+            return Posted::Dropped(DropReason::PathMtu);
+        }
+        let outer = Outer::of(frame);
+        match self.to(frame) {
+            To::Peer(peer) => self.post_to(frame, vni, peer, &outer),
+            To::All => self.post_to_all(frame, vni, outer),
+            To::Nowhere => Posted::Dropped(DropReason::NoReceiver),
+        }
+    }
+
+    /// Posts the first of `frames`: returns how many are done, and the next one's result if it differs.
+    pub(in crate::link) fn post_run<'a>(
+        &mut self,
+        frames: impl Iterator<Item = &'a Frame>,
+    ) -> (u32, Option<Posted>) {
+        let mut done = 0;
+        for frame in frames {
+            match self.post(frame) {
+                Posted::Done => done += 1,
+                other => return (done, Some(other)),
+            }
+        }
+        (done, None)
+    }
+
+    /// Sends posted frames, as many as the kernel takes.
+    pub(in crate::link) fn flush(&mut self) {
+        self.flood.advance(&mut self.lanes);
+        self.lanes.flush();
+    }
+
+    /// Whether a flush would send frames if the kernel took them.
+    #[inline]
+    pub(in crate::link) fn has_unsent(&self) -> bool {
+        self.lanes.has_unsent() || self.flood.is_under_way()
+    }
+
+    /// Replaces the peers, and returns those before; a flood under way still reaches them.
+    pub fn set_peers(&mut self, peers: Arc<Peers>) -> Arc<Peers> {
+        std::mem::replace(&mut self.peers, peers)
+    }
+
+    fn to(&self, frame: &Frame) -> To {
+        let dst = frame.headers.dst;
+        if dst.is_group() {
+            return To::All;
+        }
+        match self.fdb.destination(frame.segment, dst) {
+            Some(Destination::Peer { link, peer }) if link == self.port => To::Peer(peer),
+            Some(_) => To::Nowhere,
+            None => To::All,
+        }
+    }
+
+    fn post_to(&mut self, frame: &Frame, vni: u32, peer: PeerIndex, outer: &Outer) -> Posted {
+        let Some(peer) = self.peers.get(peer).filter(|peer| peer.carries(frame.segment)) else {
+            return Posted::Dropped(DropReason::NoReceiver);
+        };
+        let Some(mut room) = self.lanes.destined(peer.address, outer) else {
+            return Posted::Dropped(DropReason::NoRoute);
+        };
+        match encapsulate(frame, vni, &mut room) {
+            Encapsulated::All => Posted::Done,
+            Encapsulated::Part(payload) => Posted::Part(payload),
+            Encapsulated::NoRoom => Posted::NoBuffers,
+            Encapsulated::Malformed => Posted::Dropped(DropReason::Malformed),
+        }
+    }
+
+    fn post_to_all(&mut self, frame: &Frame, vni: u32, outer: Outer) -> Posted {
+        match self.peers.of_segment(frame.segment) {
+            [] => return Posted::Dropped(DropReason::NoReceiver),
+            [only] => return self.post_to(frame, vni, *only, &outer),
+            _ => {}
+        }
+        self.flood.advance(&mut self.lanes);
+        if self.flood.is_under_way() {
+            return Posted::NoBuffers;
+        }
+        let written = encapsulate(frame, vni, &mut self.flood.room());
+        match written {
+            Encapsulated::All => {
+                self.flood.begin(self.peers.clone(), frame.segment, outer);
+                self.flood.advance(&mut self.lanes);
+                Posted::Done
+            }
+            // Longer than any flood of the switch.
+            Encapsulated::Part(_) | Encapsulated::NoRoom => Posted::Dropped(DropReason::Unacceptable),
+            Encapsulated::Malformed => Posted::Dropped(DropReason::Malformed),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! From other hosts: some messages by a call, a frame of them by each take.
+//!
+//! ```text
+//!  socket ─ receive ─▶ messages ─▶ datagram ─ admit ─▶ copied into the store ─▶ frame: segment, peer, arrival
+//!                                      └▶ refused, or no room: dropped, with the reason
+//! ```
+//!
+//! The head of a frame is copied into its slot and the rest into the pool, so that a frame which waits holds
+//! no memory of its neighbours in a message.
+
+use super::Tx;
+use super::admit::{admit, mark};
+use super::peers::Peers;
+use super::sockets::{Incoming, MESSAGES};
+use crate::clock::clock;
+use crate::fdb::PeerIndex;
+use crate::frame::{VnetHdr, parse, set_ecn};
+use crate::link::store;
+use crate::link::{Absorbed, Taken};
+use crate::slots::{Arrival, FrameRef};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use tidegate_evidence::DropReason;
+
+/// Bytes that a call is to receive: so many are copied in some 30 us.
+const CALL: usize = 1 << 18;
+/// Least messages of a call, as long as they may be.
+const LEAST: usize = 4;
+
+/// Messages that are being taken apart.
+pub(super) struct Batch {
+    incoming: Incoming,
+    /// The next message.
+    next: usize,
+    /// The message under way.
+    current: Current,
+    /// When they arrived.
+    arrival: Arrival,
+    /// Most messages of the next call.
+    most: usize,
+}
+
+/// A message under way.
+#[derive(Clone, Copy, Default)]
+struct Current {
+    /// Its number.
+    message: usize,
+    /// The place of its next datagram, and its end.
+    at: usize,
+    end: usize,
+    /// Length of its datagrams but the last (bytes).
+    size: usize,
+    traffic_class: u8,
+    peer: Option<PeerIndex>,
+}
+
+/// The result of reading.
+enum Read {
+    Frame(FrameRef),
+    Dropped(DropReason),
+    /// Nothing.
+    Empty,
+    /// A socket is gone.
+    Gone(Errno),
+}
+
+impl Batch {
+    pub(super) fn new() -> Self {
+        Self {
+            incoming: Incoming::new(),
+            next: 0,
+            current: Current::default(),
+            arrival: Arrival::default(),
+            most: MESSAGES,
+        }
+    }
+
+    /// Whether all datagrams were taken.
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.current.at == self.current.end && self.next == self.incoming.count()
+    }
+
+    /// Receives messages in place of those before; returns whether there may be more.
+    fn receive(&mut self, socket: &OwnedFd) -> Result<bool, Errno> {
+        self.next = 0;
+        let count = self.incoming.receive(socket.as_fd(), self.most)?;
+        let bytes: usize = (0..count).map(|at| self.incoming.len(at)).sum();
+        let was_full = count == self.most;
+        // The next ones are as long as these.
+        self.most = (CALL * count).checked_div(bytes).unwrap_or(MESSAGES).clamp(LEAST, MESSAGES);
+        Ok(was_full)
+    }
+
+    /// Begins the next message; `None` without one. An invalid one counts as a datagram.
+    fn begin(&mut self, peers: &Peers) -> Option<Result<(), DropReason>> {
+        let message = self.next;
+        if message == self.incoming.count() {
+            return None;
+        }
+        self.next += 1;
+        let Some(found) = self.incoming.message(message).filter(|found| !found.bytes.is_empty()) else {
+            return Some(Err(DropReason::Malformed));
+        };
+        self.current = Current {
+            message,
+            at: 0,
+            end: found.bytes.len(),
+            size: found.size,
+            traffic_class: found.traffic_class,
+            peer: peers.by_source(found.source).map(|peer| peer.index),
+        };
+        Some(Ok(()))
+    }
+}
+
+impl Tx {
+    /// All sockets count as one queue: their frames wait in one store.
+    #[inline]
+    pub(in crate::link) fn queues(&self) -> usize {
+        1
+    }
+
+    pub(in crate::link) fn sockets(&self) -> &[Arc<OwnedFd>] {
+        &self.sockets
+    }
+
+    #[inline]
+    pub(in crate::link) fn poll(&mut self, now: u64) -> bool {
+        self.now = now;
+        self.store.has_waiting() || !self.batch.is_empty() || self.readiness.any()
+    }
+
+    pub(in crate::link) fn take(&mut self) -> Taken {
+        if let Some(waiting) = self.store.next() {
+            return waiting;
+        }
+        match self.read() {
+            Read::Frame(frame) => store::new(frame, self.batch.arrival),
+            Read::Dropped(reason) => Taken::Dropped(reason, 1),
+            Read::Empty => Taken::Nothing,
+            Read::Gone(error) => Taken::Broken(gone(error)),
+        }
+    }
+
+    pub(in crate::link) fn absorb(&mut self, most: usize) -> Absorbed {
+        let mut absorbed = Absorbed::default();
+        while absorbed.frames < most {
+            match self.read() {
+                Read::Frame(frame) => {
+                    absorbed.bytes += frame.get().len as usize;
+                    self.store.absorb(frame, self.batch.arrival);
+                }
+                Read::Dropped(DropReason::PoolFull) => absorbed.full += 1,
+                Read::Dropped(_) => absorbed.malformed += 1,
+                Read::Empty => break,
+                Read::Gone(error) => {
+                    absorbed.broken = Some(gone(error));
+                    break;
+                }
+            }
+            absorbed.frames += 1;
+        }
+        absorbed
+    }
+
+    /// Takes the next datagram, of messages that are received if there is none.
+    fn read(&mut self) -> Read {
+        loop {
+            if self.batch.current.at < self.batch.current.end {
+                return match self.datagram() {
+                    Ok(frame) => Read::Frame(frame),
+                    Err(reason) => Read::Dropped(reason),
+                };
+            }
+            match self.batch.begin(&self.peers) {
+                Some(Ok(())) => continue,
+                Some(Err(reason)) => return Read::Dropped(reason),
+                None => {}
+            }
+            let Some(queue) = self.readiness.turn() else { return Read::Empty };
+            match self.batch.receive(&self.sockets[queue]) {
+                Ok(may_have_more) => {
+                    self.batch.arrival = self.readiness.arrival(queue, clock());
+                    if !may_have_more {
+                        self.readiness.drained(queue, self.now);
+                    }
+                }
+                Err(Errno::AGAIN) => self.readiness.drained(queue, self.now),
+                Err(
+                    error @ (Errno::BADF | Errno::NOTSOCK | Errno::FAULT | Errno::INVAL | Errno::OPNOTSUPP),
+                ) => {
+                    self.readiness.gone(queue);
+                    return Read::Gone(error);
+                }
+                // Something that befell the network or an earlier datagram, told once; or no memory. The next
+                // poll reads again.
+                Err(_) => return Read::Empty,
+            }
+        }
+    }
+
+    /// Takes the next datagram of the message under way.
+    fn datagram(&mut self) -> Result<FrameRef, DropReason> {
+        let current = &mut self.batch.current;
+        let from = current.at;
+        current.at = current.end.min(from + current.size);
+        let datagram = self.batch.incoming.bytes(current.message, from..current.at);
+        let peer = current.peer.and_then(|peer| self.peers.get(peer)).ok_or(DropReason::UnknownPeer)?;
+        let (segment, frame) = admit(&self.peers, peer, datagram)?;
+        // A stamp is at the end of `frame`: read and cut off here if the peer may stamp.
+        let mark = mark(frame, current.traffic_class)?;
+        let reference = self.store.keep(frame).ok_or(DropReason::PoolFull)?;
+        let kept = reference.get_mut();
+        (kept.segment, kept.peer, kept.vnet) = (segment, Some(peer.index), VnetHdr::default());
+        if let Some(mark) = mark {
+            let head = &mut kept.bytes[..usize::from(kept.head_len)];
+            if let Ok(headers) = parse(head, kept.len as usize) {
+                set_ecn(head, &headers, mark);
+            }
+        }
+        Ok(reference)
+    }
+
+    /// No frame waits, and each socket was read until it would block: the next frame makes it readable.
+    #[inline]
+    pub(in crate::link) fn can_be_quiet(&self) -> bool {
+        !self.store.has_waiting() && self.batch.is_empty() && !self.readiness.any()
+    }
+
+    /// Replaces the peers, also for messages that were received before.
+    pub fn set_peers(&mut self, peers: Arc<Peers>) {
+        self.peers = peers;
+    }
+}
+
+fn gone(error: Errno) -> String {
+    format!("the socket to other hosts cannot be read: {error}")
+}

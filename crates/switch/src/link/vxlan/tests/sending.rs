@@ -1,0 +1,199 @@
+//! What the kernel refuses, floods, and frames that go first.
+
+use super::*;
+use sockets::NotSent;
+
+/// Returns a numbered frame of `len` bytes of payload.
+fn numbered(number: u32, len: usize) -> Sent {
+    let mut spec = Spec::udp4(len.max(4));
+    spec.payload[..4].copy_from_slice(&number.to_be_bytes());
+    asking(&spec, None)
+}
+
+fn number_of(frame: &[u8]) -> u32 {
+    u32::from_be_bytes(*frame[42..].first_chunk().unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever the kernel answers: each frame is sent once and in order, or counted, or refused when it was
+    /// posted.
+    #[test]
+    fn nothing_is_lost_silently(
+        rounds in prop::collection::vec((
+            prop::collection::vec(4..1400usize, 0..40),
+            prop::collection::vec(prop_oneof![
+                4 => (1..4usize).prop_map(Ok),
+                4 => Just(Err(NotSent::Full)),
+                1 => Just(Err(NotSent::TooLong)),
+                1 => Just(Err(NotSent::NoRoute)),
+                1 => Just(Err(NotSent::Earlier)),
+                1 => Just(Err(NotSent::Filter)),
+            ], 0..4),
+        ), 1..20),
+    ) {
+        let (mut a, mut b) = pair(false, 1);
+        let (mut number, mut posted, mut got) = (0, 0u64, vec![]);
+        for (lens, script) in rounds {
+            a.rx.lanes.outgoing.script.extend(script);
+            for len in lens {
+                match a.rx.post(&numbered(number, len).frame) {
+                    Posted::Done => posted += 1,
+                    Posted::NoBuffers => {}
+                    other => panic!("{other:?}"),
+                }
+                number += 1;
+            }
+            a.rx.flush();
+            got.extend(b.frames().iter().map(|frame| number_of(frame)));
+        }
+        a.rx.lanes.outgoing.script.clear();
+        a.rx.flush();
+        got.extend(b.frames().iter().map(|frame| number_of(frame)));
+        prop_assert!(!a.rx.has_unsent());
+        prop_assert!(got.is_sorted_by(|a, b| a < b), "in order, once: {:?}", got);
+        let counters = *a.rx.counters();
+        prop_assert_eq!(counters.frames, got.len() as u64);
+        prop_assert_eq!(counters.frames + counters.dropped.iter().sum::<u64>(), posted);
+    }
+}
+
+#[test]
+fn a_full_socket_holds_a_bounded_number_and_then_refuses() {
+    let (mut a, mut b) = pair(false, 1);
+    let full = |rx: &mut Rx| rx.lanes.outgoing.script.extend([Err(NotSent::Full); 2]);
+    let mut posted = 0;
+    loop {
+        full(&mut a.rx);
+        match a.rx.post(&numbered(posted, 1400).frame) {
+            Posted::Done => posted += 1,
+            Posted::NoBuffers => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!((150..200).contains(&posted), "a quarter of a megabyte: {posted}");
+    full(&mut a.rx);
+    a.rx.flush();
+    assert!(a.rx.has_unsent());
+    assert!(b.frames().is_empty());
+    // A super-frame is posted up to where there is room.
+    a.rx.lanes.outgoing.script.clear();
+    a.rx.lanes.outgoing.script.extend([Ok(1), Err(NotSent::Full), Err(NotSent::Full)]);
+    let sent = asking(&Spec::tcp4(65_000), Some(1400));
+    let Posted::Part(went) = a.rx.post(&sent.frame) else { panic!("there was room for a part") };
+    assert_eq!(went % 1400, 0);
+    a.rx.lanes.outgoing.script.clear();
+    let mut got = vec![];
+    while a.rx.has_unsent() {
+        a.rx.lanes.outgoing.script.extend([Ok(1), Err(NotSent::Full)]);
+        a.rx.flush();
+        got.extend(b.frames());
+    }
+    let numbers: Vec<_> = got[..posted as usize].iter().map(|frame| number_of(frame)).collect();
+    assert!(numbers.into_iter().eq(0..posted));
+    assert_eq!(got[posted as usize..], on_the_wire(&sent)[..(went / 1400) as usize]);
+}
+
+#[test]
+fn frames_with_a_deadline_go_first() {
+    let (mut a, mut b) = pair(false, 1);
+    (0..3).for_each(|number| assert_eq!(a.rx.post(&numbered(number, 100).frame), Posted::Done));
+    let mut urgent = numbered(3, 100);
+    urgent.frame.deadline = 1;
+    assert_eq!(a.rx.post(&urgent.frame), Posted::Done);
+    a.rx.flush();
+    let numbers: Vec<_> = b.frames().iter().map(|frame| number_of(frame)).collect();
+    assert_eq!(numbers, [3, 0, 1, 2]);
+}
+
+#[test]
+fn a_datagram_beyond_the_path_mtu_is_counted_and_its_shorter_neighbour_sent() {
+    for v6 in [false, true] {
+        let (mut a, mut b) = pair(v6, 1);
+        // The MTU of loopback is 65,536: only a script can exceed it here.
+        (0..3).for_each(|number| assert_eq!(a.rx.post(&numbered(number, 1400).frame), Posted::Done));
+        assert_eq!(a.rx.post(&numbered(3, 100).frame), Posted::Done);
+        a.rx.lanes.outgoing.script.push_back(Err(NotSent::TooLong));
+        a.rx.flush();
+        let numbers: Vec<_> = b.frames().iter().map(|frame| number_of(frame)).collect();
+        assert_eq!((numbers, a.rx.counters().dropped(DropReason::PathMtu)), (vec![3], 3));
+        assert_eq!((a.rx.counters().frames, a.rx.counters().bytes), (1, 142));
+    }
+    let (mut a, _) = pair(false, 1);
+    let longest = plain(&Spec { vlan: Some(5), ..Spec::udp6(65_535 - 8) }.build());
+    assert_eq!(a.rx.post(&longest.frame), Posted::Dropped(DropReason::PathMtu));
+}
+
+#[test]
+fn a_port_that_nobody_has_costs_nothing_else() {
+    let (mut a, mut b) = pair(false, 1);
+    let gone = socket("127.0.0.2".parse().unwrap());
+    let (there, nowhere) = (b.address, gone.local_addr().unwrap());
+    drop(gone);
+    for number in 0..10 {
+        for address in [nowhere, there] {
+            drop(a.rx.set_peers(Arc::new(Peers::new(vec![peer(6, address)], &[SEGMENT]).unwrap())));
+            assert_eq!(a.send(&numbered(number, 100)), Posted::Done);
+        }
+    }
+    assert_eq!(b.frames().len(), 10);
+    assert_eq!(a.rx.counters().frames, 20);
+}
+
+/// Returns a link with so many peers; all are one socket, at addresses of their own.
+fn flooding(peers: u16) -> (Host, std::net::UdpSocket) {
+    let sink = socket("0.0.0.0".parse().unwrap());
+    let port = sink.local_addr().unwrap().port();
+    let address = |n: u16| ([127, 1, (n >> 8) as u8, n as u8], port).into();
+    (host("127.0.0.1".parse().unwrap(), 1, (1..=peers).map(|n| peer(n, address(n))).collect()), sink)
+}
+
+#[test]
+fn a_flood_reaches_every_peer_in_bounded_steps() {
+    let (mut a, sink) = flooding(500);
+    // Short ones, since the sink's kernel drops what exceeds its buffer.
+    let mut sent = asking(&Spec::udp4(250), Some(100));
+    sent.frame.headers.dst = tidegate_contract::Mac([0xff; 6]);
+    let expected = on_the_wire(&sent);
+    let (mut copies, mut calls, mut floods, mut waited) = (vec![], 0, 1, false);
+    let mut incoming = sockets::Incoming::new();
+    assert_eq!(a.rx.post(&sent.frame), Posted::Done);
+    loop {
+        // Another flood waits; a frame to one peer does not.
+        let other = numbered(0, 100);
+        assert_eq!(a.rx.post(&other.frame), Posted::Done);
+        if !waited {
+            waited = a.rx.post(&sent.frame) == Posted::NoBuffers;
+            floods += usize::from(!waited);
+        }
+        let before = a.rx.counters().frames;
+        a.rx.flush();
+        calls += 1;
+        assert!(a.rx.counters().frames - before <= 3 * 128 + 1, "a bounded step");
+        while incoming.receive(sink.as_fd(), 32).is_ok() {
+            for at in 0..incoming.count() {
+                let message = incoming.message(at).unwrap();
+                copies.extend(message.bytes.chunks(message.size).map(<[u8]>::to_vec));
+            }
+        }
+        if !a.rx.has_unsent() {
+            break;
+        }
+    }
+    assert!(waited && calls > 3, "{calls} calls");
+    for frame in &expected {
+        let these = copies.iter().filter(|copy| copy[8..] == frame[..]).count();
+        assert_eq!(these, 500 * floods);
+    }
+    assert_eq!(copies.len(), 500 * floods * expected.len() + calls);
+}
+
+#[test]
+fn a_flood_that_is_too_long_is_refused() {
+    let (mut a, _sink) = flooding(2);
+    let mut sent = asking(&Spec::tcp4(60_000), Some(10));
+    sent.frame.headers.dst = tidegate_contract::Mac([0xff; 6]);
+    assert_eq!(a.rx.post(&sent.frame), Posted::Dropped(DropReason::Unacceptable));
+    assert!(!a.rx.has_unsent());
+}
