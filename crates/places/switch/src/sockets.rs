@@ -1,0 +1,171 @@
+//! The sockets of an uplink: made here, since the switch may not, and handed to it.
+//!
+//! ```text
+//!  Uplink ─▶ receive: local address, VXLAN's port ─┐
+//!         └▶ send: 8 source ports of its own ──────┴─▶ switch
+//! ```
+//!
+//! Several sockets send, so that the network can spread flows by the outer source port (RFC 7348, section 5). None
+//! fragments: a datagram beyond the path MTU is refused to the switch, which counts it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use tidegate_contract::Uplink;
+
+/// Sockets that send.
+const SENDING: usize = 8;
+/// First source port: the dynamic ones (RFC 6335, section 6), as RFC 7348 recommends.
+const FIRST_PORT: u16 = 49_152;
+/// Bytes that wait in the kernel for the switch: 6 ms at 10 Gbit/s.
+const RECEIVE_BUFFER: libc::c_int = 8 << 20;
+/// Bytes that wait in the kernel for the device.
+const SEND_BUFFER: libc::c_int = 4 << 20;
+
+/// The sockets of one uplink.
+pub struct Sockets {
+    /// Bound to the uplink's port.
+    pub receive: Vec<OwnedFd>,
+    /// Each with a source port of its own.
+    pub send: Vec<OwnedFd>,
+}
+
+/// Makes the sockets of an uplink.
+///
+/// # Errors
+/// The address is not this host's, the port is taken, or the device does not exist: what to do.
+pub fn open(uplink: &Uplink) -> Result<Sockets, String> {
+    let receive = receiving(uplink).map_err(|error| explain(uplink, &error))?;
+    let mut ports = FIRST_PORT..=u16::MAX;
+    let send = (0..SENDING).map(|_| sending(uplink, &mut ports)).collect::<io::Result<_>>();
+    let send = send.map_err(|error| format!("uplink {}: no socket to send from: {error}", uplink.name))?;
+    Ok(Sockets { receive: vec![receive], send })
+}
+
+fn receiving(uplink: &Uplink) -> io::Result<OwnedFd> {
+    let socket = socket(uplink)?;
+    set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+    match uplink.local {
+        IpAddr::V4(_) => set(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?,
+        IpAddr::V6(_) => set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?,
+    }
+    buffer(&socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_BUFFER)?;
+    rustix::net::bind(&socket, &SocketAddr::new(uplink.local, uplink.port))?;
+    Ok(socket)
+}
+
+/// Makes a socket on the next free one of `ports`.
+fn sending(uplink: &Uplink, ports: &mut impl Iterator<Item = u16>) -> io::Result<OwnedFd> {
+    let socket = socket(uplink)?;
+    match uplink.local {
+        IpAddr::V4(_) => set(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?,
+        IpAddr::V6(_) => {
+            set(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+        }
+    }
+    buffer(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER)?;
+    for port in ports {
+        match rustix::net::bind(&socket, &SocketAddr::new(uplink.local, port)) {
+            Ok(()) => return Ok(socket),
+            Err(rustix::io::Errno::ADDRINUSE) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(io::Error::other(format!("all ports from {FIRST_PORT} on are in use")))
+}
+
+/// Makes a socket of the uplink's family, bound to its device if it names one.
+fn socket(uplink: &Uplink) -> io::Result<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+    let family = if uplink.local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
+    if family == AddressFamily::INET6 {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    if let Some(device) = &uplink.device {
+        let name = device.as_bytes();
+        set_bytes(&socket, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, name)?;
+    }
+    Ok(socket)
+}
+
+/// Sets the size of a buffer, beyond the limit for all (net.core.rmem_max, wmem_max) if the agent may.
+fn buffer(socket: &OwnedFd, forced: libc::c_int, limited: libc::c_int, bytes: libc::c_int) -> io::Result<()> {
+    match set(socket, libc::SOL_SOCKET, forced, bytes) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            set(socket, libc::SOL_SOCKET, limited, bytes)
+        }
+        result => result,
+    }
+}
+
+fn set(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    set_bytes(socket, level, name, &value.to_ne_bytes())
+}
+
+fn set_bytes(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &[u8]) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(value.len()).map_err(io::Error::other)?;
+    // SAFETY: the kernel reads `len` bytes of `value`, which lives longer than the call.
+    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn explain(uplink: &Uplink, error: &io::Error) -> String {
+    let Uplink { name, local, port, .. } = uplink;
+    match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => format!(
+            "uplink {name}: UDP port {port} of {local} is in use, by a vxlan interface of the kernel, Open vSwitch or \
+             another program (ss -ulnp sport = {port}): end that use, or give the uplink another port"
+        ),
+        Some(libc::EADDRNOTAVAIL) => format!(
+            "uplink {name}: local = {local} is no address of this host (ip address): add it, or correct the contract"
+        ),
+        Some(libc::ENODEV) => format!(
+            "uplink {name}: there is no network device {}: make it, or correct the contract",
+            uplink.device.as_deref().unwrap_or_default()
+        ),
+        _ => format!("uplink {name}: no socket at {local}, port {port}: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+
+    fn uplink(local: &str, port: u16) -> Uplink {
+        let text = format!(
+            r#"{{"name":"net0","local":"{local}","port":{port},"rate":"10gbit","peers":[]}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn each_sending_socket_has_a_port_of_its_own() {
+        for local in ["127.0.0.1", "::1"] {
+            let Sockets { receive, send } = open(&uplink(local, 14_789)).unwrap();
+            let address = |socket: OwnedFd| UdpSocket::from(socket).local_addr().unwrap();
+            let receive: Vec<_> = receive.into_iter().map(address).collect();
+            assert_eq!(receive, [SocketAddr::new(local.parse().unwrap(), 14_789)]);
+            let mut ports: Vec<_> = send.into_iter().map(|socket| address(socket).port()).collect();
+            ports.dedup();
+            assert_eq!(ports.len(), SENDING);
+            assert!(ports.iter().all(|port| *port >= FIRST_PORT));
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let refused = |uplink: &Uplink| open(uplink).map(drop).unwrap_err();
+        assert!(refused(&uplink("127.0.0.1", port)).contains("is in use, by a vxlan interface"));
+        assert!(refused(&uplink("192.0.2.77", 4789)).contains("is no address of this host"));
+        let device = Some("none0".into());
+        let why = refused(&Uplink { device, ..uplink("127.0.0.1", 14_790) });
+        assert!(why.contains("there is no network device none0"), "{why}");
+    }
+}

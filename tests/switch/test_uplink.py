@@ -1,0 +1,139 @@
+"""Frames between hosts: two switches, or a switch and the kernel's vxlan, over a veth pair."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.host import Host, tap_vnic
+from lab.namespaces import Stack, can_make_namespaces
+from lab.need import need, need_commands
+from lab.process import wait_for
+from lab.underlay import ADDRESSES, Underlay, uplink
+
+MAC = {"a": "52:54:00:00:09:0a", "b": "52:54:00:00:09:0b"}
+IP = {"a": "10.9.0.1", "b": "10.9.0.2"}
+IP6 = {"a": "fd09::1", "b": "fd09::2"}
+VNI = 42
+MTU = {4: 1450, 6: 1430}
+"""What fits into an underlay's 1500 bytes."""
+
+
+@pytest.fixture
+def underlay(tmp_path: Path) -> Iterator[Underlay]:
+    """The network between two hosts."""
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
+    need_commands("ping", "iperf3")
+    with Underlay(tmp_path) as made:
+        yield made
+
+
+def vnic(name: str, stack: Stack, *lines: str, version: int = 4) -> str:
+    """The contract of a vNIC on a tap in a namespace."""
+    return tap_vnic(name, stack.path, MAC[name], f"mtu = {MTU[version]}", *lines, segment=VNI)
+
+
+def addresses(name: str, stack: Stack) -> None:
+    """Give a vNIC its addresses."""
+    stack.address("eth0", f"{IP[name]}/24")
+    stack.run(f"ip addr add {IP6[name]}/64 dev eth0 nodad")
+
+
+def pings(stack: Stack) -> None:
+    """Every echo of b comes back to a: IPv4, IPv6, fragmented."""
+    wait_for("the first echo", lambda: stack.try_run(f"ping -c 1 -W 1 {IP['b']}").returncode == 0)
+    assert " 0% packet loss" in stack.run(f"ping -c 100 -i 0.01 {IP['b']}")
+    assert " 0% packet loss" in stack.run(f"ping -c 20 -i 0.01 {IP6['b']}")
+    assert " 0% packet loss" in stack.run(f"ping -c 10 -i 0.05 -s 8000 {IP['b']}")
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_vnics_of_two_hosts_reach_each_other(
+    underlay: Underlay, tmp_path_factory: pytest.TempPathFactory, version: int
+) -> None:
+    """Echoes and TCP pass from host to host, over IPv4 and IPv6; another segment hears nothing."""
+    folder = tmp_path_factory.mktemp("h")
+    with (
+        underlay.host(1, folder / "1") as one,
+        underlay.host(2, folder / "2") as two,
+        Stack(folder / "a") as a,
+        Stack(folder / "b") as b,
+        Stack(folder / "c") as c,
+    ):
+        one.apply(uplink(1, version=version) + vnic("a", a, version=version))
+        other = tap_vnic("c", c.path, "52:54:00:00:09:0c", f"mtu = {MTU[version]}", segment=VNI + 1)
+        two.apply(uplink(2, version=version) + vnic("b", b, version=version) + other)
+        addresses("a", a)
+        addresses("b", b)
+        c.address("eth0", "10.9.0.3/24")
+        pings(a)
+        assert a.try_run("ping -c 2 -W 1 10.9.0.3").returncode != 0, "c is in another segment"
+        b.iperf_server()
+        a.run(["iperf3", "--client", IP["b"], "--time", "2"])
+        a.run(["iperf3", "--client", IP["b"], "--time", "2", "--reverse"])
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_the_kernels_vxlan_is_a_peer(
+    underlay: Underlay, tmp_path_factory: pytest.TempPathFactory, version: int
+) -> None:
+    """A vNIC and an interface of the kernel's vxlan reach each other."""
+    folder = tmp_path_factory.mktemp("h")
+    local, far = ADDRESSES[version][1], ADDRESSES[version][0]
+    with underlay.host(1, folder / "1") as one, Stack(folder / "a") as a:
+        one.apply(uplink(1, version=version, peer=["stamps = false"]) + vnic("a", a, version=version))
+        addresses("a", a)
+        underlay.two.run(
+            f"ip link add vx0 type vxlan id {VNI} dstport 4789 local {local} remote {far} dev eth0"
+        )
+        underlay.two.run(f"ip addr add {IP['b']}/24 dev vx0 && ip addr add {IP6['b']}/64 dev vx0 nodad")
+        underlay.two.run(f"ip link set vx0 mtu {MTU[version]} up")
+        pings(a)
+        underlay.two.iperf_server()
+        a.run(["iperf3", "--client", IP["b"], "--time", "2"])
+        a.run(["iperf3", "--client", IP["b"], "--time", "2", "--reverse"])
+
+
+def test_frames_go_on_after_a_restart(underlay: Underlay, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A killed switch gets its uplink back; so does one that takes another's place, and after the agent."""
+    folder = tmp_path_factory.mktemp("h")
+
+    def answers(host: Host, stack: Stack) -> None:
+        wait_for("an echo", lambda: stack.try_run(f"ping -c 1 -W 1 {IP['b']}").returncode == 0)
+        host.check_alive()
+
+    with (
+        underlay.host(1, folder / "1") as one,
+        underlay.host(2, folder / "2") as two,
+        Stack(folder / "a") as a,
+        Stack(folder / "b") as b,
+    ):
+        one.apply(uplink(1) + vnic("a", a))
+        two.apply(uplink(2) + vnic("b", b))
+        addresses("a", a)
+        addresses("b", b)
+        answers(one, a)
+        one.switch.kill()
+        one.start_switch()
+        answers(one, a)
+        one.replace_switch()
+        answers(one, a)
+        one.kill_agent()
+        one.start_agent()
+        answers(one, a)
+        one.switch.kill()
+        one.start_switch()
+        answers(one, a)
+
+
+def test_a_taken_port_is_refused_with_what_to_do(
+    underlay: Underlay, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The kernel's vxlan has UDP port 4789: the refusal names it."""
+    folder = tmp_path_factory.mktemp("h")
+    underlay.one.run(f"ip link add vx0 type vxlan id {VNI} dstport 4789 dev eth0")
+    underlay.one.run("ip link set vx0 up")
+    with underlay.host(1, folder / "1") as one:
+        done = one.try_cli("apply", "-f", one.file(uplink(1)))
+        assert done.returncode != 0
+        assert "UDP port 4789 of 192.0.2.1 is in use, by a vxlan interface" in done.stderr
