@@ -6,10 +6,9 @@
 //! and Thiran, Network Calculus, 1.4.1). The deadline here is this host's arrival budget.
 
 use super::egress::{Egress, Minimum, Order, Source};
-use super::names;
 use super::neighbours::Neighbours;
 use super::refusal::NotAdmissible;
-use super::set::{Routes, Sender};
+use super::set::{Routes, Sender, names};
 use crate::frame::SUPER_FRAME_IPV4;
 use crate::{Attach, Discipline, Host, Rate, Remote, Uplink, Vnic};
 
