@@ -15,7 +15,7 @@ pub mod files;
 mod owner;
 mod tables;
 
-pub use owner::{NoOwner, Owned, Owner};
+pub use owner::{Owned, Owner};
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};

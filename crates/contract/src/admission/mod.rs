@@ -69,9 +69,7 @@ pub fn admit(set: &ContractSet<'_>) -> Result<Admission, Vec<NotAdmissible>> {
     for ((name, kind), senders) in routes.promises() {
         let egress = match (kind, routes.uplink(name)) {
             (Kind::Uplink, Some(reach)) => outgoing::egress(set, reach, &senders),
-            (Kind::Vnic, _) => {
-                local::egress(name, set.host, &routes, &neighbours, &senders).map_err(|why| vec![why])
-            }
+            (Kind::Vnic, _) => local::egress(name, set.host, &routes, &neighbours, &senders),
             _ => Err(vec![NotAdmissible::NoUplink { egress: name.into(), vnics: names(&senders) }]),
         };
         match egress.map(|egress| (refusal::refusals(&egress), egress)) {
