@@ -100,7 +100,7 @@ fn the_longest_way_counts_and_a_vnic_counts_once() {
 #[test]
 fn refusals_say_what_is_missing() {
     let net0 = || testing::uplink("net0");
-    let none = "egress uplink refuses plc1: no uplink leads from there to another host; write [uplink.NAME] with a \
+    let none = "egress uplink refuses plc1: no uplink takes their frames to another host; write [uplink.NAME] with a \
                 peer that their segment reaches, or name vNICs of this host (an uplink serves vhost-user and tap \
                 attachments)";
     let plc1 = |deadline| urgent("plc1", deadline, &["uplink"]);
@@ -113,7 +113,7 @@ fn refusals_say_what_is_missing() {
 
     let silent = Uplink { latency: None, ..net0() };
     assert_eq!(
-        refusals(&[plc1("1ms"), urgent("plc2", "1ms", &["uplink"])], &[silent.clone()]),
+        refusals(&[plc1("1ms"), urgent("plc2", "1ms", &["uplink"])], std::slice::from_ref(&silent)),
         [
             "egress net0 refuses plc1, plc2: the latency of its network is not declared, so no deadline can be promised \
           beyond it; set uplink.net0.latency"

@@ -1,7 +1,7 @@
 //! The reasons why promises do not fit, and changes that would make them fit.
 
-use super::Beyond;
 use super::egress::{self, Egress, Minimum, Source};
+use super::result::Beyond;
 use crate::{Bytes, Nanos, Rate};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -131,7 +131,7 @@ impl fmt::Display for NotAdmissible {
             }
             Self::NoUplink { .. } => write!(
                 f,
-                "no uplink leads from there to another host; write [uplink.NAME] with a peer that their segment \
+                "no uplink takes their frames to another host; write [uplink.NAME] with a peer that their segment \
                  reaches, or name vNICs of this host (an uplink serves vhost-user and tap attachments)"
             ),
             Self::NoLatency { key, .. } => write!(
