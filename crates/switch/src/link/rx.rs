@@ -154,6 +154,12 @@ impl Rx {
         }
     }
 
+    /// Whether a flush left frames that the next one is to send: the kernel had no room for them.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        matches!(self, Self::Vxlan(rx) if rx.has_unsent())
+    }
+
     /// Refuses posts until it is made anew.
     pub fn shut(&mut self) {
         if let Self::Vhost(rx) = self {

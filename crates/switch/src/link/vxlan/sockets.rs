@@ -202,6 +202,8 @@ pub enum NotSent {
     Earlier,
     /// A filter refused it.
     Filter,
+    /// The device of its route cannot cut trains: it computes no checksums, or encrypts.
+    Uncut,
     /// Another reason.
     Other(Errno),
 }
@@ -265,6 +267,7 @@ impl NotSent {
             // A route of this kind, or an earlier datagram's fate: sending again tells.
             Errno::CONNREFUSED | Errno::HOSTUNREACH | Errno::HOSTDOWN | Errno::PROTO => Self::Earlier,
             Errno::PERM | Errno::ACCESS => Self::Filter,
+            Errno::IO | Errno::OPNOTSUPP if is_segmented => Self::Uncut,
             other => Self::Other(other),
         }
     }

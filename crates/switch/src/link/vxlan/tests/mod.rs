@@ -1,6 +1,7 @@
 //! Over loopback, with the kernel's own cutting and joining of datagrams.
 
 mod hostile;
+mod kernel;
 mod scene;
 mod sending;
 mod speed;
