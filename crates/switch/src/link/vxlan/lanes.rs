@@ -59,7 +59,7 @@ impl Lanes {
         Self {
             v4: v4.into_iter().map(lane).collect(),
             v6: v6.into_iter().map(lane).collect(),
-            outgoing: Outgoing::new(),
+            outgoing: Outgoing::default(),
             counters: Counters::default(),
             unsent: false,
         }

@@ -68,7 +68,7 @@ enum Read {
 impl Batch {
     pub(super) fn new() -> Self {
         Self {
-            incoming: Incoming::new(),
+            incoming: Incoming::default(),
             next: 0,
             current: Current::default(),
             arrival: Arrival::default(),
@@ -133,7 +133,7 @@ impl Tx {
     }
 
     pub(in crate::link) fn take(&mut self) -> Taken {
-        if let Some(waiting) = self.store.next() {
+        if let Some(waiting) = self.store.take_waiting() {
             return waiting;
         }
         match self.read() {

@@ -161,7 +161,7 @@ fn a_flood_reaches_every_peer_in_bounded_steps() {
     sent.frame.headers.dst = tidegate_contract::Mac([0xff; 6]);
     let expected = on_the_wire(&sent);
     let (mut copies, mut calls, mut floods, mut waited) = (vec![], 0, 1, false);
-    let mut incoming = sockets::Incoming::new();
+    let mut incoming = sockets::Incoming::default();
     assert_eq!(a.rx.post(&sent.frame), Posted::Done);
     loop {
         // Another flood waits; a frame to one peer does not.
