@@ -154,13 +154,10 @@ impl Rx {
         }
     }
 
-    /// Whether a later flush has to show posted frames: the kernel had no room for them.
+    /// Whether a flush left frames that the next one is to send: the kernel had no room for them.
     #[inline]
     pub fn has_unsent(&self) -> bool {
-        match self {
-            Self::Vxlan(rx) => rx.has_unsent(),
-            _ => false,
-        }
+        matches!(self, Self::Vxlan(rx) if rx.has_unsent())
     }
 
     /// Refuses posts until it is made anew.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  read ─▶ slot + pool ─┬▶ worker ─▶ ... give back ─▶ free
-//!                       └▶ waiting: absorbed while an earlier one waits for tokens ─▶ next
+//!                       └▶ waiting: absorbed while an earlier one waits for tokens ─▶ worker
 //! ```
 
 use super::pool::{CHUNK, Pool};
@@ -74,7 +74,7 @@ impl Store {
 
     /// Returns the frame that waits first.
     #[inline]
-    pub fn next(&mut self) -> Option<Taken> {
+    pub fn take_waiting(&mut self) -> Option<Taken> {
         if let Some(pending) = self.pending.take() {
             return Some(Taken::Again(pending));
         }
@@ -87,7 +87,7 @@ impl Store {
         self.pending.is_some() || !self.waiting.is_empty()
     }
 
-    /// Puts a frame back that waits for tokens: it is the next.
+    /// Puts a frame back that waits for tokens: it is the first of those that wait.
     ///
     /// # Panics
     /// In debug builds, if one waits already.

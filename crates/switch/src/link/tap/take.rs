@@ -43,7 +43,7 @@ impl Tx {
     }
 
     pub(in crate::link) fn take(&mut self) -> Taken {
-        if let Some(waiting) = self.store.next() {
+        if let Some(waiting) = self.store.take_waiting() {
             return waiting;
         }
         match self.read_next() {

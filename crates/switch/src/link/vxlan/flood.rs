@@ -39,9 +39,9 @@ pub struct Flood {
     at: usize,
 }
 
-impl Flood {
+impl Default for Flood {
     /// Returns the memory for a flood at a time.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self {
             memory: vec![0; BYTES].into(),
             lens: Vec::with_capacity(MOST),
@@ -54,7 +54,9 @@ impl Flood {
             at: 0,
         }
     }
+}
 
+impl Flood {
     /// Whether one is under way.
     #[inline]
     pub fn is_under_way(&self) -> bool {

@@ -40,12 +40,12 @@ struct Lane {
 
 /// Room in a lane, for one destination.
 pub struct Destined<'a> {
-    socket: &'a OwnedFd,
-    trains: &'a mut Trains,
+    lane: &'a mut Lane,
     outgoing: &'a mut Outgoing,
     counters: &'a mut Counters,
     to: SocketAddr,
     traffic_class: u8,
+    is_urgent: bool,
 }
 
 impl Lanes {
@@ -59,7 +59,7 @@ impl Lanes {
         Self {
             v4: v4.into_iter().map(lane).collect(),
             v6: v6.into_iter().map(lane).collect(),
-            outgoing: Outgoing::new(),
+            outgoing: Outgoing::default(),
             counters: Counters::default(),
             unsent: false,
         }
@@ -76,12 +76,12 @@ impl Lanes {
         };
         self.unsent = true;
         Some(Destined {
-            socket: &lane.socket,
-            trains: if outer.is_urgent { &mut lane.urgent } else { &mut lane.others },
+            lane,
             outgoing: &mut self.outgoing,
             counters: &mut self.counters,
             to,
             traffic_class: outer.traffic_class,
+            is_urgent: outer.is_urgent,
         })
     }
 
@@ -101,15 +101,23 @@ impl Lanes {
             send(&lane.socket, &mut lane.urgent, &mut self.outgoing, &mut self.counters);
         }
         for lane in self.v4.iter_mut().chain(&mut self.v6) {
-            if lane.urgent.is_empty() {
-                send(&lane.socket, &mut lane.others, &mut self.outgoing, &mut self.counters);
-            }
+            lane.send(&mut self.outgoing, &mut self.counters);
             self.unsent |= !lane.urgent.is_empty() || !lane.others.is_empty();
         }
     }
 }
 
-/// Sends trains until the socket is full. Each call of the kernel ends a train, or is one of two for it.
+impl Lane {
+    /// Sends until the socket is full, urgent datagrams first.
+    fn send(&mut self, outgoing: &mut Outgoing, counters: &mut Counters) {
+        send(&self.socket, &mut self.urgent, outgoing, counters);
+        if self.urgent.is_empty() {
+            send(&self.socket, &mut self.others, outgoing, counters);
+        }
+    }
+}
+
+/// Sends trains until the socket is full. Each call of the kernel ends a train, or is one of few for it.
 fn send(socket: &OwnedFd, trains: &mut Trains, outgoing: &mut Outgoing, counters: &mut Counters) {
     let mut again = false;
     while !trains.is_empty() {
@@ -120,6 +128,10 @@ fn send(socket: &OwnedFd, trains: &mut Trains, outgoing: &mut Outgoing, counters
                 continue;
             }
             Err(NotSent::Full) => return,
+            Err(NotSent::Uncut) => {
+                trains.break_up();
+                continue;
+            }
             Err(NotSent::Earlier) if !again => {
                 again = true;
                 continue;
@@ -138,9 +150,11 @@ impl Room for Destined<'_> {
     #[inline]
     fn room(&mut self, len: usize) -> Option<&mut [u8]> {
         debug_assert!(len <= MESSAGE_MAX, "checked by the caller");
-        if !self.trains.has_room(&self.to, self.traffic_class, len) {
-            send(self.socket, self.trains, self.outgoing, self.counters);
+        let trains = if self.is_urgent { &self.lane.urgent } else { &self.lane.others };
+        if !trains.has_room(&self.to, self.traffic_class, len) {
+            self.lane.send(self.outgoing, self.counters);
         }
-        self.trains.reserve(self.to, self.traffic_class, len)
+        let trains = if self.is_urgent { &mut self.lane.urgent } else { &mut self.lane.others };
+        trains.reserve(self.to, self.traffic_class, len)
     }
 }

@@ -103,5 +103,5 @@ pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> (T
         now,
     };
     let lanes = Lanes::new(setup.send_v4, setup.send_v6, setup.train);
-    (tx, Rx { port, peers: setup.peers, fdb: setup.fdb, lanes, flood: Flood::new() })
+    (tx, Rx { port, peers: setup.peers, fdb: setup.fdb, lanes, flood: Flood::default() })
 }

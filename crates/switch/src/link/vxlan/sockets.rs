@@ -98,12 +98,14 @@ pub struct Message<'a> {
     pub traffic_class: u8,
 }
 
-impl Incoming {
+impl Default for Incoming {
     /// Returns an empty batch. Pages are touched when first used.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self { memory: vec![0; MESSAGES * STRIDE].into(), calls: Calls::new(), count: 0 }
     }
+}
 
+impl Incoming {
     /// Receives up to `most` messages, at most [`MESSAGES`], in place of those before; returns their number.
     ///
     /// # Errors
@@ -158,7 +160,7 @@ impl Incoming {
         }
         let source = self.calls.names[at].source(hdr.msg_namelen as usize)?;
         let bytes = self.memory.get(at * STRIDE..)?.get(..header.msg_len as usize)?;
-        let control = self.calls.controls[at].0.get(..hdr.msg_controllen as usize)?;
+        let control = self.calls.controls[at].0.get(..hdr.msg_controllen)?;
         let mut message = Message { source, bytes, size: bytes.len().max(1), traffic_class: 0 };
         for (level, kind, data) in Controls(control) {
             match (level, kind) {
@@ -202,6 +204,8 @@ pub enum NotSent {
     Earlier,
     /// A filter refused it.
     Filter,
+    /// The device of its route cannot cut trains: it computes no checksums, or encrypts.
+    Uncut,
     /// Another reason.
     Other(Errno),
 }
@@ -214,16 +218,17 @@ pub struct Outgoing {
     pub script: std::collections::VecDeque<Result<usize, NotSent>>,
 }
 
-impl Outgoing {
-    /// Returns the memory of a call.
-    pub fn new() -> Self {
+impl Default for Outgoing {
+    fn default() -> Self {
         Self {
             calls: Calls::new(),
             #[cfg(test)]
             script: std::collections::VecDeque::new(),
         }
     }
+}
 
+impl Outgoing {
     /// Sends the first of `trains`, at most [`MESSAGES`]; returns how many were sent, at least one.
     ///
     /// # Errors
@@ -265,6 +270,7 @@ impl NotSent {
             // A route of this kind, or an earlier datagram's fate: sending again tells.
             Errno::CONNREFUSED | Errno::HOSTUNREACH | Errno::HOSTDOWN | Errno::PROTO => Self::Earlier,
             Errno::PERM | Errno::ACCESS => Self::Filter,
+            Errno::IO | Errno::OPNOTSUPP if is_segmented => Self::Uncut,
             other => Self::Other(other),
         }
     }

@@ -68,7 +68,7 @@ enum Read {
 impl Batch {
     pub(super) fn new() -> Self {
         Self {
-            incoming: Incoming::new(),
+            incoming: Incoming::default(),
             next: 0,
             current: Current::default(),
             arrival: Arrival::default(),
@@ -133,7 +133,7 @@ impl Tx {
     }
 
     pub(in crate::link) fn take(&mut self) -> Taken {
-        if let Some(waiting) = self.store.next() {
+        if let Some(waiting) = self.store.take_waiting() {
             return waiting;
         }
         match self.read() {
@@ -167,6 +167,7 @@ impl Tx {
 
     /// Takes the next datagram, of messages that are received if there is none.
     fn read(&mut self) -> Read {
+        let mut failed = false;
         loop {
             if self.batch.current.at < self.batch.current.end {
                 return match self.datagram() {
@@ -194,9 +195,9 @@ impl Tx {
                     self.readiness.gone(queue);
                     return Read::Gone(error);
                 }
-                // Something that befell the network or an earlier datagram, told once; or no memory. The next
-                // poll reads again.
-                Err(_) => return Read::Empty,
+                // Something that befell an earlier datagram, told once.
+                Err(_) if !failed => failed = true,
+                Err(_) => self.readiness.gone(queue),
             }
         }
     }

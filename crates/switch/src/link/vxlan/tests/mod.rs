@@ -1,6 +1,7 @@
 //! Over loopback, with the kernel's own cutting and joining of datagrams.
 
 mod hostile;
+mod kernel;
 mod scene;
 mod sending;
 mod speed;
@@ -91,7 +92,7 @@ fn outer_marks_are_the_inner_ones_and_come_back_combined() {
             let outer = encapsulate::Outer::of(&sent.frame);
             assert_eq!((outer.traffic_class, outer.is_urgent), (expected, deadline));
             assert_eq!(a.send(&sent), Posted::Done);
-            let mut incoming = sockets::Incoming::new();
+            let mut incoming = sockets::Incoming::default();
             assert_eq!(incoming.receive(b.tx.sockets[0].as_fd(), 9), Ok(1));
             assert_eq!(incoming.message(0).unwrap().traffic_class, expected);
             assert_eq!(a.send(&sent), Posted::Done);

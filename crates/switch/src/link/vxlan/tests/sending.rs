@@ -30,13 +30,15 @@ proptest! {
                 1 => Just(Err(NotSent::NoRoute)),
                 1 => Just(Err(NotSent::Earlier)),
                 1 => Just(Err(NotSent::Filter)),
+                1 => Just(Err(NotSent::Uncut)),
             ], 0..4),
         ), 1..20),
     ) {
         let (mut a, mut b) = pair(false, 1);
         let (mut number, mut posted, mut got) = (0, 0u64, vec![]);
         for (lens, script) in rounds {
-            a.rx.lanes.outgoing.script.extend(script);
+            // Not too much at once: the kernel drops what exceeds the receiver's buffer.
+            a.rx.lanes.outgoing.script.extend(script.into_iter().chain([Err(NotSent::Full); 200]));
             for len in lens {
                 match a.rx.post(&numbered(number, len).frame) {
                     Posted::Done => posted += 1,
@@ -46,12 +48,14 @@ proptest! {
                 number += 1;
             }
             a.rx.flush();
+            a.rx.lanes.outgoing.script.clear();
             got.extend(b.frames().iter().map(|frame| number_of(frame)));
         }
-        a.rx.lanes.outgoing.script.clear();
-        a.rx.flush();
-        got.extend(b.frames().iter().map(|frame| number_of(frame)));
-        prop_assert!(!a.rx.has_unsent());
+        while a.rx.has_unsent() {
+            a.rx.lanes.outgoing.script.extend([Ok(8), Err(NotSent::Full)]);
+            a.rx.flush();
+            got.extend(b.frames().iter().map(|frame| number_of(frame)));
+        }
         prop_assert!(got.is_sorted_by(|a, b| a < b), "in order, once: {:?}", got);
         let counters = *a.rx.counters();
         prop_assert_eq!(counters.frames, got.len() as u64);
@@ -157,7 +161,7 @@ fn a_flood_reaches_every_peer_in_bounded_steps() {
     sent.frame.headers.dst = tidegate_contract::Mac([0xff; 6]);
     let expected = on_the_wire(&sent);
     let (mut copies, mut calls, mut floods, mut waited) = (vec![], 0, 1, false);
-    let mut incoming = sockets::Incoming::new();
+    let mut incoming = sockets::Incoming::default();
     assert_eq!(a.rx.post(&sent.frame), Posted::Done);
     loop {
         // Another flood waits; a frame to one peer does not.
