@@ -49,4 +49,4 @@ pub use installed::Installed;
 pub use observed::{Keeper, Observed, ObservedVnic};
 pub use place::{Capabilities, Capture, Place, Plan};
 pub use refusal::{PlaceError, Refusal};
-pub use wanted::{Adopt, Wanted};
+pub use wanted::{Adopt, Network, Wanted};

@@ -9,7 +9,7 @@ use tidegate_contract::{
     Admission, Attach, ContractSet, Document, Host, Located, NotAdmissible, Remote, Table, Uplink, Vnic,
     admit,
 };
-use tidegate_place::Installed;
+use tidegate_place::{Installed, Network};
 
 /// Most vNICs of one host, at all places together.
 pub const MOST_VNICS: usize = 8192;
@@ -22,6 +22,7 @@ pub const MOST_PROMISES: usize = 16_384;
 #[derive(Debug)]
 pub struct Checked {
     pub host: Host,
+    pub network: Network,
     /// The contracts of each place, in the order of the places, under the guests' soft limits.
     pub by_place: Vec<Vec<Vnic>>,
     pub admission: Admission,
@@ -36,8 +37,7 @@ pub fn check(
     places: &[Box<dyn Installed>],
 ) -> Result<Checked, ApplyError> {
     within_bounds(contracts)?;
-    let Document { host, vnics, uplinks, remotes, segments: _ } =
-        contracts.merged().map_err(ApplyError::Invalid)?;
+    let Document { host, vnics, remotes, .. } = contracts.merged().map_err(ApplyError::Invalid)?;
     let host = host.map(|h| h.value).unwrap_or_default();
     let mut by_place = vec![Vec::new(); places.len()];
     let mut notes = BTreeMap::new();
@@ -91,10 +91,10 @@ pub fn check(
         vnics.sort_by(|a, b| a.name.cmp(&b.name));
     }
     let all: Vec<Vnic> = vnics.into_iter().map(|v| v.value).collect();
-    let uplinks: Vec<Uplink> = uplinks.into_iter().map(|u| u.value).collect();
-    let remotes: Vec<Remote> = remotes.into_iter().map(|r| r.value).collect();
-    let set = ContractSet { host: &host, vnics: &all, uplinks: &uplinks, remotes: &remotes };
-    let admission = match admit(&set) {
+    let network = contracts.network();
+    let Network { uplinks, remotes } = &network;
+    let admission = admit(&ContractSet { host: &host, vnics: &all, uplinks, remotes });
+    let admission = match admission {
         Ok(admission) => admission,
         Err(refused) => {
             // An uplink would not help vNICs to which no place can promise anything there.
@@ -106,7 +106,7 @@ pub fn check(
         }
     };
     if refusals.is_empty() {
-        Ok(Checked { host, by_place, admission, notes })
+        Ok(Checked { host, network, by_place, admission, notes })
     } else {
         Err(ApplyError::Refused(refusals))
     }
@@ -139,22 +139,13 @@ fn within_bounds(contracts: &Contracts) -> Result<(), ApplyError> {
     if refusals.is_empty() { Ok(()) } else { Err(ApplyError::Refused(refusals)) }
 }
 
-/// Says of each uplink, remote and key of `document` that no place uses it yet.
+/// Says of each key of `document` that no place uses it yet.
 pub fn without_effect(document: &Document) -> Vec<String> {
-    let mut notes = Vec::new();
-    let mut note = |what: String, effect: &str| {
-        notes.push(format!("{what}: no place on this host carries frames to other hosts yet; {effect}"));
-    };
-    if !document.uplinks.is_empty() {
-        note(named(&document.uplinks), "admission and the check of each mtu count with it");
+    if document.segments.is_empty() {
+        return vec![];
     }
-    if !document.remotes.is_empty() {
-        note(named(&document.remotes), "admission counts with it");
-    }
-    if !document.segments.is_empty() {
-        note(named(&document.segments), "its key files are not read");
-    }
-    notes
+    let what = named(&document.segments);
+    vec![format!("{what}: frames between hosts carry no stamp yet; the agent does not read the key files")]
 }
 
 /// Names the first few tables, and counts the others.

@@ -264,7 +264,13 @@ impl Reconciler {
         let mut planned = Vec::new();
         for (index, place) in self.places.iter().enumerate() {
             let vnics = &checked.by_place[index];
-            let wanted = Wanted { host: &checked.host, vnics, adopt: Adopt::No, claims: &[] };
+            let wanted = Wanted {
+                host: &checked.host,
+                network: &checked.network,
+                vnics,
+                adopt: Adopt::No,
+                claims: &[],
+            };
             let look = self.seen[index].as_ref().expect("the place answers");
             let plan = place.plan(&wanted, look).expect("nothing is refused");
             planned.extend(plan.actions.iter().map(|action| format!("{action:?}")));

@@ -69,7 +69,13 @@ impl Reconciler {
         for index in 0..self.places.len() {
             let Ok(look) = &self.seen[index] else { continue };
             let vnics = &checked.by_place[index];
-            let wanted = Wanted { host: &checked.host, vnics, adopt: Adopt::No, claims: &claims };
+            let wanted = Wanted {
+                host: &checked.host,
+                network: &checked.network,
+                vnics,
+                adopt: Adopt::No,
+                claims: &claims,
+            };
             let (actions, refusals) = match self.places[index].plan(&wanted, look) {
                 Ok(Plan { actions, claims: new }) => {
                     claims.extend(new);

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use tidegate_contract::{Host, Mac, Rate, Vnic};
 use tidegate_place::installed::{Look, Step};
-use tidegate_place::{Action, Adopt, Effect, Installed, PlaceError, Refusal, Wanted};
+use tidegate_place::{Action, Adopt, Effect, Installed, Network, PlaceError, Refusal, Wanted};
 
 impl Reconciler {
     /// Sets the soft limit of the vNICs whose contracts name the socket `guest`, and have `mac` if given; all or none.
@@ -77,7 +77,7 @@ impl Reconciler {
     fn changes(&mut self, mine: &[Vnic], soft: &SoftLimits) -> Result<Vec<(usize, Step)>, Unmet> {
         let mut changes = Vec::new();
         let place_of = |r: &Self, v: &Vnic| r.places.iter().position(|p| p.capabilities(&v.attach).is_some());
-        let host = self.contracts.host();
+        let (host, network) = (self.contracts.host(), self.contracts.network());
         for index in 0..self.places.len() {
             let here = mine.iter().filter(|v| place_of(self, v) == Some(index));
             let coming = coming(here, &self.soft, soft);
@@ -95,7 +95,7 @@ impl Reconciler {
             let place = &mut self.places[index];
             let look = place.observe(&coming).map_err(|_| not_now())?;
             let refused = |vnics: &[Vnic]| {
-                let wanted = Wanted { host: &host, vnics, adopt: Adopt::No, claims: &[] };
+                let wanted = Wanted { host: &host, network: &network, vnics, adopt: Adopt::No, claims: &[] };
                 place.plan(&wanted, &look).err().unwrap_or_default()
             };
             // A refusal that `before` has too is no obstacle.
@@ -105,7 +105,7 @@ impl Reconciler {
                 let new: Vec<Refusal> = after.into_iter().filter(|r| !before.contains(r)).collect();
                 unless_refused(&new, mine)?;
             }
-            let steps = steps(&**place, &host, &coming, &look)?;
+            let steps = steps(&**place, (&host, &network), &coming, &look)?;
             changes.extend(steps.into_iter().map(|step| (index, step)));
         }
         Ok(changes)
@@ -155,11 +155,16 @@ fn coming<'a>(vnics: impl Iterator<Item = &'a Vnic>, from: &SoftLimits, to: &Sof
 
 /// Returns the steps that bring the coming contracts into force at a place. Others stay as they are; a later
 /// repair makes missing vNICs.
-fn steps(place: &dyn Installed, host: &Host, coming: &[Vnic], look: &Look) -> Result<Vec<Step>, Unmet> {
+fn steps(
+    place: &dyn Installed,
+    (host, network): (&Host, &Network),
+    coming: &[Vnic],
+    look: &Look,
+) -> Result<Vec<Step>, Unmet> {
     let ours = look.observed.vnics.values().filter(|there| there.present && there.ours);
     let changed = |there: &Vnic| coming.iter().find(|to| to.name == there.name && to.attach == there.attach);
     let vnics: Vec<Vnic> = ours.map(|there| changed(&there.vnic).unwrap_or(&there.vnic).clone()).collect();
-    let wanted = Wanted { host, vnics: &vnics, adopt: Adopt::No, claims: &[] };
+    let wanted = Wanted { host, network, vnics: &vnics, adopt: Adopt::No, claims: &[] };
     let mut steps = place.plan(&wanted, look).map_err(|_| not_now())?.actions;
     let concerned = |step: &Step| coming.iter().any(|vnic| step.vnic() == Some(&vnic.name));
     steps.retain(|step| step.effect() == Effect::Change && concerned(step));

@@ -156,7 +156,8 @@ impl Reconciler {
             checked.notes.extend(known.map(|v| (v.name.clone(), place.notes(v))));
             let taken: Vec<Claim> = claims.iter().map(|(_, claim): &(usize, Claim)| claim.clone()).collect();
             let vnics = &checked.by_place[index];
-            let wanted = Wanted { host: &checked.host, vnics, adopt, claims: &taken };
+            let wanted =
+                Wanted { host: &checked.host, network: &checked.network, vnics, adopt, claims: &taken };
             match place.plan(&wanted, &look) {
                 Ok(Plan { actions: steps, claims: new }) => {
                     actions.extend(steps.into_iter().map(|step| (index, step)));

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use tidegate_contract::{Document, Errors, Host, Located, Remote, SegmentKeys, Table, Uplink, Vnic, merge};
+use tidegate_place::Network;
 
 /// All contracts, by owner. The agent saves them, with the files' last good contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +66,17 @@ impl Contracts {
     /// Returns the `[host]` table, or its default.
     pub fn host(&self) -> Host {
         self.documents().find_map(|(_, d)| Some(d.host.as_ref()?.value.clone())).unwrap_or_default()
+    }
+
+    /// Returns the ways to other hosts, and the vNICs there.
+    pub fn network(&self) -> Network {
+        let mut network = Network {
+            uplinks: self.all::<Uplink>().map(|(_, located)| located.value.clone()).collect(),
+            remotes: self.all::<Remote>().map(|(_, located)| located.value.clone()).collect(),
+        };
+        network.uplinks.sort_by(|a, b| a.name.cmp(&b.name));
+        network.remotes.sort_by(|a, b| a.name.cmp(&b.name));
+        network
     }
 
     fn owner_of(&self, name: &str) -> Option<Owner> {

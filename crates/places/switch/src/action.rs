@@ -1,7 +1,16 @@
 //! The changes at this place.
 
-use tidegate_contract::{Host, Vnic};
+use tidegate_contract::{Host, Remote, Uplink, Vnic};
 use tidegate_place::{Action, ContractChange, Effect};
+
+/// An uplink, with the vNICs behind its peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Declared {
+    /// Its declaration.
+    pub uplink: Uplink,
+    /// Sorted by name.
+    pub remotes: Vec<Remote>,
+}
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +25,15 @@ pub enum SwitchAction {
         /// Wanted.
         to: Host,
     },
+    /// An uplink is made, or its declaration or its remotes change.
+    SetUplink {
+        /// In force; `None` for a new uplink.
+        from: Option<Box<Declared>>,
+        /// Wanted.
+        to: Box<Declared>,
+    },
+    /// An uplink goes.
+    RemoveUplink(Box<Declared>),
     /// A vNIC of another agent becomes ours, unchanged, without an effect on its traffic. The change that
     /// names it makes that permanent when accepted; if the change fails, or the agent dies before, the vNIC
     /// is released.
@@ -30,7 +48,7 @@ impl Action for SwitchAction {
     fn vnic(&self) -> Option<&str> {
         match self {
             Self::Contract(change) => change.vnic(),
-            Self::SetHost { .. } => None,
+            Self::SetHost { .. } | Self::SetUplink { .. } | Self::RemoveUplink(_) => None,
             Self::Adopt(vnic) | Self::Release(vnic) | Self::Reconnect(vnic) => Some(&vnic.name),
         }
     }
@@ -38,7 +56,12 @@ impl Action for SwitchAction {
     fn effect(&self) -> Effect {
         match self {
             Self::Contract(change) => change.effect(),
-            Self::SetHost { .. } | Self::Adopt(_) | Self::Release(_) | Self::Reconnect(_) => Effect::Upkeep,
+            Self::SetHost { .. }
+            | Self::SetUplink { .. }
+            | Self::RemoveUplink(_)
+            | Self::Adopt(_)
+            | Self::Release(_)
+            | Self::Reconnect(_) => Effect::Upkeep,
         }
     }
 
@@ -46,6 +69,8 @@ impl Action for SwitchAction {
         match self {
             Self::Contract(change) => change.label(),
             Self::SetHost { .. } => "set host",
+            Self::SetUplink { .. } => "set uplink",
+            Self::RemoveUplink(_) => "remove uplink",
             Self::Adopt(_) => "adopt",
             Self::Release(_) => "release",
             Self::Reconnect(_) => "reconnect",
@@ -58,6 +83,11 @@ impl Action for SwitchAction {
             Self::SetHost { from, to } => {
                 from.clone().map(|from| Self::SetHost { from: Some(to.clone()), to: from })
             }
+            Self::SetUplink { from: None, to } => Some(Self::RemoveUplink(to.clone())),
+            Self::SetUplink { from: Some(from), to } => {
+                Some(Self::SetUplink { from: Some(to.clone()), to: from.clone() })
+            }
+            Self::RemoveUplink(uplink) => Some(Self::SetUplink { from: None, to: uplink.clone() }),
             Self::Adopt(vnic) => Some(Self::Release(vnic.clone())),
             Self::Release(_) | Self::Reconnect(_) => None,
         }

@@ -21,6 +21,7 @@
 //! - `ports`: a port and its connection, made, changed, removed
 //! - `duplicate`: our duplicates of the descriptors that the switch was given
 //! - `tap`: taps
+//! - `uplinks`, `sockets`: the ways to other hosts, and their sockets
 //! - `inherited`: descriptors that the predecessor of the switch or the agent passes on
 //! - `verify`: whether such a descriptor is what its sender claims
 //!
@@ -41,7 +42,9 @@ mod place;
 mod plan;
 mod ports;
 mod record;
+mod sockets;
 mod tap;
+mod uplinks;
 mod verify;
 
 pub use culprit::noise;

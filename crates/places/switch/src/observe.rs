@@ -1,5 +1,6 @@
 //! Observes the state in force: the switch's ports, and our part of them.
 
+use crate::action::Declared;
 use crate::conversation::Conversation;
 use crate::duplicate::Duplicate;
 use crate::place::{SwitchPlace, switch_failed};
@@ -15,7 +16,7 @@ use tidegate_evidence::{Evidence, FrontEnds};
 use tidegate_paths::socket::{self, Earlier};
 use tidegate_paths::{Inode, PathError};
 use tidegate_place::{Keeper, Observed, ObservedVnic, PlaceError};
-use tidegate_switch::control::{Hello, PortStatus};
+use tidegate_switch::control::{Hello, PortStatus, UplinkStatus};
 use tidegate_switch::stats::Reader;
 
 /// Descriptors of a vNIC with one queue pair: its listening socket and connection, its rings' descriptors,
@@ -31,15 +32,15 @@ impl SwitchPlace {
         let has_deadline = self.record.iter().any(|(_, made)| made.vnic.deadline.is_some());
         let culprits = &mut self.culprits;
         let asked = self.switch.ask(|session| {
-            let ports = session.client.ports()?;
+            let (ports, uplinks) = (session.client.ports()?, session.client.uplinks()?);
             let Hello { version, pid, started, .. } = session.hello.clone();
             let mut evidence = evidence(&session.reader);
             culprits.observe(pid, has_deadline);
             culprits.look(&session.reader, evidence.misses.keys().map(String::as_str));
             culprits.enter(&mut evidence);
-            Ok((ports, evidence, Keeper { version, pid, started }))
+            Ok((ports, uplinks, evidence, Keeper { version, pid, started }))
         });
-        let (ports, evidence, keeper) = asked.map_err(switch_failed)?;
+        let (ports, uplinks, evidence, keeper) = asked.map_err(switch_failed)?;
         let ports: Vec<PortStatus> = ports.into_iter().map(|port| self.believed(port)).collect();
         self.find_sockets(&ports);
         self.check_budget(ports.len());
@@ -73,7 +74,13 @@ impl SwitchPlace {
         }
         let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v, &ours)?))).collect();
         let found = self.record.iter().filter_map(|(name, entry)| Some((name.clone(), entry.found.clone()?)));
-        let found = found.collect();
+        let declared = |status: UplinkStatus| {
+            let UplinkStatus { uplink, mut remotes, .. } = status;
+            remotes.sort_by(|a, b| a.name.cmp(&b.name));
+            (uplink.name.clone(), Declared { uplink, remotes })
+        };
+        let uplinks = uplinks.into_iter().map(declared).collect();
+        let found = Found { adopted: found.collect(), uplinks };
         let host = self.switch.host.clone();
         Ok((Observed { host, vnics, obstacles, evidence, keeper, own_cpus, problem }, found))
     }

@@ -8,6 +8,7 @@ use crate::notes;
 use crate::own_cpus::{KeepOff, OwnCpus};
 use crate::plan::{self, Found};
 use crate::record::Record;
+use crate::uplinks::Held;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -28,6 +29,8 @@ pub struct SwitchPlace {
     pub(crate) paths: Paths,
     pub(crate) record: Record,
     pub(crate) duplicates: HashMap<String, Duplicate>,
+    /// Duplicates of the sockets of uplinks, for a switch that is started anew.
+    pub(crate) uplink_sockets: HashMap<String, Held>,
     /// Why a dialled front end is not connected.
     pub(crate) waiting: HashMap<String, String>,
     /// Culprits of delayed workers.
@@ -75,6 +78,7 @@ impl SwitchPlace {
             paths,
             record,
             duplicates: HashMap::new(),
+            uplink_sockets: HashMap::new(),
             waiting: HashMap::new(),
             culprits: Culprits::new(options.observe_cpu),
             is_short: false,
@@ -133,7 +137,7 @@ impl Place for SwitchPlace {
             Attach::Netdev { .. } | Attach::Vf { .. } => return None,
         };
         let notes = notes.iter().map(|n| (*n).into()).collect();
-        Some(Capabilities { deadline: true, min: true, uplink: false, notes })
+        Some(Capabilities { deadline: true, min: true, uplink: true, notes })
     }
 
     fn notes(&self, vnic: &Vnic) -> Vec<String> {
@@ -168,6 +172,8 @@ impl Place for SwitchPlace {
                 self.switch.host = Some(to.clone());
                 Ok(())
             }
+            SwitchAction::SetUplink { to, .. } => self.set_uplink(to),
+            SwitchAction::RemoveUplink(declared) => self.remove_uplink(&declared.uplink.name),
             SwitchAction::Contract(Create(vnic)) => self.create(vnic),
             SwitchAction::Contract(Change { from, to }) => self.change(from, to),
             SwitchAction::Contract(Remove(vnic)) => self.remove(vnic),

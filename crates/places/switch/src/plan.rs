@@ -1,25 +1,31 @@
 //! From the wanted and the observed state to actions. Pure.
 //!
 //! ```text
-//!  removals that make room ─▶ host ─▶ changes, reconnects ─▶ creations ─▶ other removals
+//!  uplinks' removals, others that make room ─▶ host ─▶ uplinks ─▶ changes, reconnects ─▶ creations ─▶ other removals
 //! ```
 //!
 //! A removal is hard to undo, because a guest loses its connection. So it comes last, unless another vNIC needs what it frees.
 
-use crate::action::SwitchAction;
+use crate::action::{Declared, SwitchAction};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
-use tidegate_contract::{Attach, Host, Mac, Segment, SocketMode, Vnic};
+use tidegate_contract::{Attach, Host, Mac, Remote, Segment, SocketMode, Uplink, Vnic};
 use tidegate_evidence::Connection;
 use tidegate_place::difference::{Difference, differences};
 use tidegate_place::host::{Claim, Part, Resource};
-use tidegate_place::{ContractChange, Observed, Plan, Refusal, Wanted};
+use tidegate_place::{ContractChange, Network, Observed, Plan, Refusal, Wanted};
 
 /// Most vNICs of one switch.
 pub const MOST: usize = tidegate_switch::capacity::VNICS;
 
-/// vNICs that were adopted by a change that is not accepted, with their contracts before it.
-pub type Found = BTreeMap<String, Vnic>;
+/// Facts that only the plan needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// vNICs that were adopted by a change that is not accepted, with their contracts before it.
+    pub adopted: BTreeMap<String, Vnic>,
+    /// The uplinks of the switch, by name.
+    pub uplinks: BTreeMap<String, Declared>,
+}
 
 /// See [`tidegate_place::Place::plan`].
 pub fn plan(
@@ -58,7 +64,7 @@ pub fn plan(
                     change.push(SwitchAction::Reconnect(vnic.clone()));
                 }
             }
-            Difference::Unwanted(there) => match found.get(&there.vnic.name) {
+            Difference::Unwanted(there) => match found.adopted.get(&there.vnic.name) {
                 None => unwanted.push(there.vnic.clone()),
                 Some(found) => {
                     if there.present && there.vnic != *found {
@@ -91,16 +97,42 @@ pub fn plan(
 
     let removals =
         |vnics: Vec<Vnic>| vnics.into_iter().map(ContractChange::Remove).map(SwitchAction::Contract);
-    let mut actions: Vec<SwitchAction> = removals(first).collect();
+    let uplinks = uplinks(wanted.network, &found.uplinks);
+    let (gone, uplinks): (Vec<_>, Vec<_>) =
+        uplinks.into_iter().partition(|action| matches!(action, SwitchAction::RemoveUplink(_)));
+    // Its port and its remotes' addresses may be another's from now on.
+    let mut actions: Vec<SwitchAction> = gone;
+    actions.extend(removals(first));
     // The settings of NICs are the NIC place's.
     let host = Host { nic: BTreeMap::new(), ..wanted.host.clone() };
     if observed.host.as_ref() != Some(&host) {
         actions.push(SwitchAction::SetHost { from: observed.host.clone(), to: host });
     }
+    actions.extend(uplinks);
     actions.extend(change);
     actions.extend(create.into_iter().map(ContractChange::Create).map(SwitchAction::Contract));
     actions.extend(removals(last));
     Ok(Plan { actions, claims: claims_of(observed) })
+}
+
+/// Returns the changes of uplinks.
+fn uplinks(wanted: &Network, there: &BTreeMap<String, Declared>) -> Vec<SwitchAction> {
+    let declared = |uplink: &Uplink| {
+        let is_behind = |remote: &&Remote| uplink.peers.iter().any(|peer| peer.name == remote.peer);
+        Declared {
+            uplink: uplink.clone(),
+            remotes: wanted.remotes.iter().filter(is_behind).cloned().collect(),
+        }
+    };
+    let wanted: BTreeMap<&str, Declared> =
+        wanted.uplinks.iter().map(|uplink| (uplink.name.as_str(), declared(uplink))).collect();
+    let unwanted = there.iter().filter(|(name, _)| !wanted.contains_key(name.as_str()));
+    let unwanted = unwanted.map(|(_, declared)| SwitchAction::RemoveUplink(Box::new(declared.clone())));
+    let set = wanted.iter().filter(|(name, to)| there.get(**name) != Some(to)).map(|(name, to)| {
+        let from = there.get(*name).map(|from| Box::new(from.clone()));
+        SwitchAction::SetUplink { from, to: Box::new(to.clone()) }
+    });
+    unwanted.chain(set).collect()
 }
 
 /// The CPUs that workers of real-time vNICs have for themselves.
@@ -243,7 +275,7 @@ mod tests {
 
     impl State {
         fn plan(&self, host: &Host, vnics: &[Vnic]) -> Result<Vec<SwitchAction>, Vec<Refusal>> {
-            let wanted = Wanted { host, vnics, adopt: Adopt::No, claims: &[] };
+            let wanted = Wanted { host, network: Network::NONE, vnics, adopt: Adopt::No, claims: &[] };
             plan(&wanted, &self.observed, &self.found).map(|plan| plan.actions)
         }
 

@@ -137,9 +137,7 @@ mod tests {
     use std::net::UdpSocket;
 
     fn uplink(local: &str, port: u16) -> Uplink {
-        let text = format!(
-            r#"{{"name":"net0","local":"{local}","port":{port},"rate":"10gbit","peers":[]}}"#
-        );
+        let text = format!(r#"{{"name":"net0","local":"{local}","port":{port},"rate":"10gbit","peers":[]}}"#);
         serde_json::from_str(&text).unwrap()
     }
 

@@ -101,11 +101,17 @@ mod tests {
     use super::super::observe::nothing;
     use super::*;
     use tidegate_contract::{Host, Rate};
-    use tidegate_place::Action;
+    use tidegate_place::{Action, Network};
     use tidegate_testkit::contract::netdev;
 
     fn actions(wanted: &[Vnic], observed: &Observed) -> Vec<(&'static str, String)> {
-        let wanted = Wanted { host: &Host::default(), vnics: wanted, adopt: Adopt::No, claims: &[] };
+        let wanted = Wanted {
+            host: &Host::default(),
+            network: Network::NONE,
+            vnics: wanted,
+            adopt: Adopt::No,
+            claims: &[],
+        };
         let planned = plan(&wanted, observed, &InTheWayOf::new()).expect("a plan");
         planned.iter().map(|a| (a.label(), a.vnic().unwrap_or_default().to_owned())).collect()
     }
@@ -157,8 +163,13 @@ mod tests {
             Vnic { rx: tidegate_contract::Rx { max: Rate::from_bits(9_000), ..b.rx.clone() }, ..b.clone() };
         let vnics = [a.clone(), faster.clone()];
         let host = Host::default();
-        let plan_for =
-            |adopt, way: &_| plan(&Wanted { host: &host, vnics: &vnics, adopt, claims: &[] }, &observed, way);
+        let plan_for = |adopt, way: &_| {
+            plan(
+                &Wanted { host: &host, network: Network::NONE, vnics: &vnics, adopt, claims: &[] },
+                &observed,
+                way,
+            )
+        };
         let refused = plan_for(Adopt::No, &in_the_way).expect_err("refused");
         assert_eq!(refused.len(), 2);
         assert!(
@@ -189,7 +200,13 @@ mod tests {
         let mut observed = nothing();
         observed.obstacles.insert("a".into(), "interface vnet1 does not exist".into());
         let wanted = [Vnic { queues: 2, weight: 2, to: vec!["uplink".into()], ..netdev("a", 1, "vnet1") }];
-        let wanted = Wanted { host: &Host::default(), vnics: &wanted, adopt: Adopt::No, claims: &[] };
+        let wanted = Wanted {
+            host: &Host::default(),
+            network: Network::NONE,
+            vnics: &wanted,
+            adopt: Adopt::No,
+            claims: &[],
+        };
         let refused = plan(&wanted, &observed, &InTheWayOf::new()).expect_err("refused");
         assert_eq!(refused.len(), 3, "{refused:?}");
         assert!(refused[1].reason.ends_with("and uplink is none"), "{refused:?}");
