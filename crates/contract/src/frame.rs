@@ -34,3 +34,21 @@ pub const SUPER_FRAME: u64 = 65_536;
 /// Bytes on the wire of [`SUPER_FRAME`] bytes in frames of an MTU of 1,500 bytes, rounded up: 45 frames, each with
 /// headers of 54 bytes.
 pub const SUPER_FRAME_ON_WIRE: u64 = 68_000;
+
+/// Smallest frame that a wire carries (IEEE 802.3, 4.2.3.3: 64 bytes with FCS).
+pub const SMALLEST_FRAME: u64 = 60;
+
+/// IPv4 header without options (RFC 791, 3.1).
+pub const IPV4: u64 = 20;
+
+/// IPv6 header (RFC 8200, 3).
+pub const IPV6: u64 = 40;
+
+/// UDP header (RFC 768).
+pub const UDP: u64 = 8;
+
+/// VXLAN header (RFC 7348, 5).
+pub const VXLAN: u64 = 8;
+
+/// Deadline stamp behind the payload of a real-time frame between hosts.
+pub const STAMP: u64 = 32;

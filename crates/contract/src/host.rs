@@ -1,6 +1,7 @@
 //! The host's declarations: the `[host]` table.
 
 use crate::{Bytes, Nanos, Rate, Segment};
+use serde::de::{Deserializer, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -14,8 +15,11 @@ pub struct Host {
     /// Time of each second for which a worker may poll for real-time frames, which counts as CPU used: 0 (never) to
     /// 1 s, default 250 ms.
     pub busy_poll: Nanos,
-    /// Capacity of the uplink; no uplink if absent.
-    pub uplink: Option<Rate>,
+    /// Nothing: [`crate::Uplink::rate`] has the capacity that older releases wrote here. Any value is read, and `null`
+    /// written, which they read.
+    #[doc(hidden)]
+    #[serde(deserialize_with = "ignored")]
+    pub uplink: (),
     /// Limit on a vNIC's broadcast, multicast and unknown-unicast frames: the rate of *copies made*, default
     /// 10 Mbit/s.
     pub flood: Rate,
@@ -80,10 +84,30 @@ impl Default for Host {
         Self {
             host_latency: Nanos::new(250_000),
             busy_poll: Nanos::new(250_000_000),
-            uplink: None,
+            uplink: (),
             flood: Rate::from_bits(10_000_000).expect("within the range of a rate"),
             flood_burst: Bytes::new(100_000),
             nic: BTreeMap::new(),
+        }
+    }
+}
+
+fn ignored<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+    IgnoredAny::deserialize(deserializer).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_uplink_of_an_older_release_is_read_and_dropped() {
+        for uplink in ["null", "\"10gbit\""] {
+            let text = format!(r#"{{"host_latency":"100us","uplink":{uplink},"flood":"10mbit"}}"#);
+            let host: Host = serde_json::from_str(&text).expect("an older release's");
+            assert_eq!(host, Host { host_latency: Nanos::new(100_000), ..Host::default() });
+            let written = serde_json::to_string(&host).expect("serialises");
+            assert!(written.contains(r#""uplink":null"#), "older releases read ours: {written}");
         }
     }
 }

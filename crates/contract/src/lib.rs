@@ -1,9 +1,9 @@
 //! The contract of a virtual NIC: what it may send and receive, its guarantees, and the deadline of its frames.
 //!
 //! ```text
-//!  /etc/tidegate/*.toml ──▶ parse ──▶ Vnic, Host ──▶ admit ──▶ Admission (delay bounds)
-//!  API body (TOML)            │        (checked types)   │
-//!                             └─▶ Errors: file:line:col  └─▶ Refusal: egress and numbers
+//!  /etc/tidegate/*.toml ──▶ parse ──▶ Vnic, Host, Uplink, Remote ──▶ admit ──▶ Admission (delay bounds)
+//!  API body (TOML)            │              (checked types)           │
+//!                             └─▶ Errors: file:line:col                └─▶ Refusal: egress and numbers
 //! ```
 //!
 //! Pure: no I/O, no clock, no global state. The rest of the workspace depends on this crate.
@@ -13,6 +13,8 @@
 //! - [`vnic`]: the contract itself
 //! - [`queueing`]: the order in which frames wait for a rate
 //! - [`host`]: the host's declarations
+//! - [`uplink`]: the ways to other hosts, and the keys of segments
+//! - [`remote`]: vNICs of other hosts
 //! - [`frame`]: sizes of frames and super-frames
 //! - [`error`]: faults of contracts, and their places
 //! - [`check`]: the rules of one contract and between contracts
@@ -29,25 +31,30 @@ pub mod frame;
 pub mod host;
 pub mod parse;
 pub mod queueing;
+mod reach;
+pub mod remote;
 mod suggest;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
 pub mod units;
+pub mod uplink;
 pub mod vnic;
 pub mod write;
 
 pub use address::{Mac, Prefix, Segment, SharedAddress};
-pub use admission::{Admission, NotAdmissible, admit};
+pub use admission::{Admission, ContractSet, NotAdmissible, admit};
 
 pub use check::{Problem, check_set, merge};
-pub use document::Document;
+pub use document::{Document, Table};
 pub use error::{Error, Errors, Located};
 pub use frame::SUPER_FRAME;
 pub use host::{Aggregate, Control, Host, Nic};
 pub use parse::parse;
 pub use queueing::{FlowQueueing, Queueing};
+pub use remote::{Envelope, Remote};
 pub use units::{Bytes, Nanos, Rate};
+pub use uplink::{Peer, SegmentKeys, Uplink};
 pub use vnic::{
     Allowed, Attach, Discipline, LinkState, Method, Rx, SocketMode, SocketOwner, Tx, UPLINK, VfOptions, Vnic,
 };

@@ -2,17 +2,16 @@
 
 pub mod envelope;
 
-use crate::{Allowed, Attach, Mac, Queueing, Rx, Segment, SocketMode, SocketOwner, Tx, Vnic};
+use crate::{
+    Allowed, Attach, Envelope, Mac, Nanos, Peer, Queueing, Rate, Remote, Rx, Segment, SocketMode,
+    SocketOwner, Tx, Uplink, Vnic,
+};
 
 /// Returns a best-effort vhost-user vNIC in segment 1, whose MAC and socket follow from its name.
 ///
 /// # Panics
 /// If `name` is invalid.
 pub fn vnic(name: &str) -> Vnic {
-    // FNV-1a: different names, different MACs.
-    let hash =
-        name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-    let [a, b, c, d, e, ..] = hash.to_be_bytes();
     let vnic = Vnic {
         name: name.into(),
         attach: Attach::VhostUser {
@@ -20,7 +19,7 @@ pub fn vnic(name: &str) -> Vnic {
             mode: SocketMode::Server,
             owner: SocketOwner::default(),
         },
-        mac: Mac([0x02, a, b, c, d, e]),
+        mac: mac(name),
         segment: Segment::new(1).expect("in range"),
         tx: Tx::default(),
         rx: Rx::default(),
@@ -35,6 +34,54 @@ pub fn vnic(name: &str) -> Vnic {
     };
     vnic.check().expect("a valid name");
     vnic
+}
+
+/// Returns an IPv4 uplink of 10 Gbit/s and a latency of 100 us, with the peer `host2`.
+pub fn uplink(name: &str) -> Uplink {
+    let peer = Peer {
+        name: "host2".into(),
+        address: [192, 0, 2, 2].into(),
+        segments: None,
+        latency: None,
+        arrival_budget: None,
+        stamps: true,
+    };
+    let uplink = Uplink {
+        name: name.into(),
+        local: [192, 0, 2, 1].into(),
+        device: None,
+        port: 4789,
+        rate: Rate::from_bits(10_000_000_000).expect("in range"),
+        mtu: 1500,
+        latency: Some(Nanos::new(100_000)),
+        arrival_budget: Nanos::new(500_000),
+        peers: vec![peer],
+    };
+    uplink.check().expect("a valid name");
+    uplink
+}
+
+/// Returns a best-effort vNIC of `host2` in segment 1, whose MAC follows from its name.
+pub fn remote(name: &str) -> Remote {
+    let remote = Remote {
+        name: name.into(),
+        mac: mac(name),
+        segment: Segment::new(1).expect("in range"),
+        peer: "host2".into(),
+        tx: Envelope::default(),
+        deadline: None,
+        to: Vec::new(),
+    };
+    remote.check().expect("a valid name");
+    remote
+}
+
+/// Returns the FNV-1a hash of a name: different names, different MACs.
+fn mac(name: &str) -> Mac {
+    let hash =
+        name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    let [a, b, c, d, e, ..] = hash.to_be_bytes();
+    Mac([0x02, a, b, c, d, e])
 }
 
 /// Returns the socket of a vhost-user vNIC.

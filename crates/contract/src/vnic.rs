@@ -30,7 +30,8 @@ pub struct Vnic {
     /// Bound of Tr - Ts; present on real-time vNICs only. 10 us to 10 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Nanos>,
-    /// Where `tx.min` and the deadline hold: names of vNICs, or `uplink`.
+    /// Where `tx.min` and the deadline hold: names of vNICs and of remotes, or `uplink`: every host that its segment
+    /// reaches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<String>,
     /// What the VM may send besides frames from its own MAC.
@@ -212,7 +213,7 @@ pub struct Allowed {
     pub dhcp_server: bool,
 }
 
-/// The name that stands for the uplink in [`Vnic::to`].
+/// The name that stands for all uplinks in [`Vnic::to`].
 pub const UPLINK: &str = "uplink";
 
 impl Vnic {
@@ -225,6 +226,11 @@ impl Vnic {
     /// Returns the largest Ethernet frame on the wire (bytes without FCS): `mtu`, header and VLAN tag.
     pub fn largest_frame(&self) -> u64 {
         u64::from(self.mtu) + TAGGED_ETHERNET
+    }
+
+    /// Returns whether it is at the host switch, whose frames alone use uplinks.
+    pub const fn uses_uplinks(&self) -> bool {
+        matches!(self.attach, Attach::VhostUser { .. } | Attach::Tap { .. })
     }
 
     /// Returns whether frames of `segment` may reach it: its own segment, or any for a kernel device in segment 0,

@@ -10,8 +10,8 @@ pub(super) fn points(egress: &Egress) -> Vec<Point> {
     let (mut bursts, mut rates, mut offset) = (0i128, 0i128, 0i128);
     let mut points: Vec<Point> = Vec::with_capacity(sources.len());
     for source in sources {
-        let (t, rate) = (i128::from(source.deadline), i128::from(source.rate));
-        bursts += source.burst as i128 * NANO;
+        let (t, rate) = (i128::from(source.deadline), source.wire_rate() as i128);
+        bursts += source.wire_burst() as i128 * NANO;
         rates += rate;
         offset += rate * t;
         let demand = bursts + rates * t - offset;

@@ -1,8 +1,10 @@
 //! An egress: its capacity and its promises.
 //!
 //! Times are nanoseconds, rates bit/s. Data in sums with rates is in nanobits (bit/s times ns), always an integer:
-//! with at most 400 Gbit/s, 10 s and 1 GB each, a sum of 2^50 vNICs stays below 2^127.
+//! with at most 400 Gbit/s, 10 s, 1 GB and a growth of 3 each, a sum of 2^48 vNICs stays below 2^127.
 
+use super::Beyond;
+use crate::frame::SMALLEST_FRAME;
 use crate::{Bytes, Rate};
 
 /// Nanobits in a bit.
@@ -12,16 +14,69 @@ pub(super) const NANO: i128 = 1_000_000_000;
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     pub name: String,
-    /// Bits.
+    /// The kind of its table: `vnic` or `remote`.
+    pub table: &'static str,
+    /// Declared burst, bits.
     pub burst: u128,
-    /// bit/s.
+    /// Declared rate, bit/s.
     pub rate: u64,
-    /// ns.
+    /// This host's part of the declared deadline, ns.
     pub deadline: u64,
+    /// Longest time between conformance and arrival, ns.
+    pub jitter: u64,
+    /// Bytes that each frame grows by.
+    pub added: u64,
+    /// The other part of the deadline, which comes after this host.
+    pub away: Option<Beyond>,
     /// Least rate that the vNIC may declare (bit/s): its `tx.min`.
     pub smallest_rate: u64,
     /// Least burst that the vNIC may declare (bytes).
     pub smallest_burst: u64,
+}
+
+impl Source {
+    /// Returns the burst with which it counts: after the jitter, as on the wire (bits).
+    pub(super) fn wire_burst(&self) -> u128 {
+        let bunched = (u128::from(self.rate) * u128::from(self.jitter)).div_ceil(NANO as u128);
+        on_wire(self.burst + bunched, self.added)
+    }
+
+    /// Returns the rate with which it counts (bit/s).
+    pub(super) fn wire_rate(&self) -> u128 {
+        on_wire(self.rate.into(), self.added)
+    }
+
+    /// Returns the part of its deadline that comes after this host (ns).
+    pub(super) fn beyond(&self) -> u64 {
+        self.away.as_ref().map_or(0, |away| away.total().get())
+    }
+}
+
+/// A guarantee of a vNIC without deadline.
+#[derive(Clone, Debug)]
+pub(super) struct Minimum {
+    pub name: String,
+    /// bit/s.
+    pub rate: u64,
+    /// Bytes that each frame grows by.
+    pub added: u64,
+}
+
+impl Minimum {
+    /// Returns the rate with which it counts (bit/s).
+    pub(super) fn wire_rate(&self) -> u128 {
+        on_wire(self.rate.into(), self.added)
+    }
+}
+
+/// Returns the most that frames of `data` bits are on a wire where each grows by `added` bytes, rounded up.
+fn on_wire(data: u128, added: u64) -> u128 {
+    (data * u128::from(SMALLEST_FRAME + added)).div_ceil(SMALLEST_FRAME.into())
+}
+
+/// Returns the most data whose frames are at most `wire` on a wire where each grows by `added` bytes.
+pub(super) fn off_wire(wire: u128, added: u64) -> u128 {
+    wire * u128::from(SMALLEST_FRAME) / u128::from(SMALLEST_FRAME + added)
 }
 
 /// The order in which an egress serves real-time frames.
@@ -47,8 +102,10 @@ pub(super) struct Egress {
     /// H, ns.
     pub host_latency: u64,
     pub sources: Vec<Source>,
-    /// Guarantees of vNICs without deadline: name and bit/s.
-    pub minima: Vec<(String, u64)>,
+    /// Guarantees of vNICs without deadline.
+    pub minima: Vec<Minimum>,
+    /// The names of all that promise, in their order.
+    pub senders: Vec<String>,
 }
 
 /// The condition at one interval.
@@ -65,8 +122,8 @@ pub(super) struct Point {
 impl Egress {
     /// Returns the sum of the promised rates (bit/s).
     pub(super) fn promised(&self) -> u128 {
-        let rates = self.sources.iter().map(|s| s.rate);
-        rates.chain(self.minima.iter().map(|(_, min)| *min)).map(u128::from).sum()
+        let rates = self.sources.iter().map(Source::wire_rate);
+        rates.chain(self.minima.iter().map(Minimum::wire_rate)).sum()
     }
 
     /// Returns the condition for a `demand` that may be due within `t`.

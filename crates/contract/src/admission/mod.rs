@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!  Vnic, Vnic, … ─┐  per egress named in a `to`     all t >= min d:
-//!                 ├─▶ C, L, H, (b, r, d), minima ─▶ demand(t) + L <= C (t - H) ─▶ Admission: delay bounds
+//!  Uplink, Remote ┼─▶ C, L, H, (b, r, d), minima ─▶ demand(t) + L <= C (t - H) ─▶ Admission: delay bounds
 //!  Host ──────────┘                                 sum r + sum min <= C       ─▶ Refusal: the numbers,
 //!                                                                                 and what would fit
 //! ```
 //!
 //! For each egress, with (b, r, d) the burst, rate and deadline of every real-time vNIC that names it:
 //!
-//! - C: its capacity, the receiver's `rx.max` or the host's `uplink`.
+//! - C: its capacity, the receiver's `rx.max` or the uplink's `rate`.
 //! - H: the host's latency budget, `host-latency`.
 //! - L: the largest frame that can be under way when a more urgent one arrives: the largest `mtu` + 18 bytes of all
 //!   vNICs that can send there. It is one frame, not a 64 KiB super-frame: on an uplink the scheduler has to let a
@@ -20,17 +20,27 @@
 //! super-frame: L is 64 KiB there. Each source has its own condition at t = d. For it, demand(d) is the bursts of all
 //! sources that do not go after it, a frame on top of each burst, and what the others of these send within d.
 //!
+//! At an uplink, b, r, L and minima are of frames on the wire, and d is what the network and the peer leave of the
+//! deadline (`outgoing`). A remote that sends with a deadline to a vNIC of this host counts there, with the burst that
+//! the network may make of its envelope (`local`). Frames of other hosts count for L, too.
+//!
 //! A real-time vNIC counts with its rate `tx.max`, which includes its `tx.min`. A vNIC that names several places
-//! counts in full at each. Not counted are frames that come in over the uplink, from vNICs of other hosts, and
-//! promises of SR-IOV functions on their NIC's link, whose capacity the NIC knows.
+//! counts in full at each. Not counted are promises of SR-IOV functions on their NIC's link, whose capacity the NIC
+//! knows.
 //!
 //! The arithmetic is in integers: a sum that fits by one bit fits.
 
+#[cfg(test)]
+mod between_hosts;
 mod condition;
 mod edf;
 mod egress;
+mod local;
+mod neighbours;
+mod outgoing;
 mod priority;
 mod refusal;
+mod set;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
@@ -38,15 +48,14 @@ mod tests;
 
 pub use priority::{LEVELS, priorities};
 pub use refusal::{Fit, NotAdmissible, Relation};
+pub use set::ContractSet;
 
-use crate::frame::SUPER_FRAME_IPV4;
-use crate::{Attach, Bytes, Discipline, Host, Nanos, Rate, Segment, UPLINK, Vnic};
-use egress::{Egress, Order, Source};
+use crate::{Bytes, Nanos, Rate};
+use egress::{Egress, Source};
+use neighbours::Neighbours;
 use serde::{Deserialize, Serialize};
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    fmt,
-};
+use set::{Kind, Routes, Sender};
+use std::fmt;
 
 /// The result if every promise fits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,11 +84,11 @@ pub struct Admission {
 /// t0 = a. As the others' rates are below C, d - slack(d) / C is not before it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DelayBound {
-    /// The sender.
+    /// The sender: a vNIC, or a remote.
     pub vnic: String,
-    /// The egress.
+    /// The egress: a vNIC, or an uplink.
     pub egress: String,
-    /// d, the promise.
+    /// d, the promise, or this host's part of one between hosts.
     pub deadline: Nanos,
     /// B, the proven bound; at most `deadline`.
     pub bound: Nanos,
@@ -93,18 +102,32 @@ pub struct DelayBound {
     pub blocking: Bytes,
     /// H.
     pub host_latency: Nanos,
+    /// At an uplink, the rest of the way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beyond: Option<Beyond>,
+}
+
+/// What a frame may take after it has left this host, by declaration; of several peers the longest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beyond {
+    /// The other host.
+    pub peer: String,
+    /// The latency of the network.
+    pub latency: Nanos,
+    /// The time from arrival at the peer to delivery.
+    pub arrival_budget: Nanos,
 }
 
 /// The promised and the remaining rate of an egress (bit/s).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EgressSummary {
-    /// A vNIC's name, or `uplink`.
+    /// The name of a vNIC or an uplink.
     pub egress: String,
     /// C.
     pub capacity: Rate,
-    /// Sum of `tx.max` of the real-time vNICs.
+    /// Sum of `tx.max` of the real-time vNICs; at an uplink as on the wire.
     pub realtime_bits: u64,
-    /// Sum of `tx.min` of the other vNICs.
+    /// Sum of `tx.min` of the other vNICs; at an uplink as on the wire.
     pub guaranteed_bits: u64,
     /// Rate that is not promised.
     pub remaining_bits: u64,
@@ -131,11 +154,28 @@ impl DelayBound {
     }
 }
 
+impl Beyond {
+    /// Returns the time besides this host's.
+    pub fn total(&self) -> Nanos {
+        Nanos::new(self.latency.get().saturating_add(self.arrival_budget.get()))
+    }
+}
+
 /// The derivation, as `vnic show` prints it.
 impl fmt::Display for DelayBound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { vnic, egress, deadline, bound, critical_t, demand, capacity, blocking, host_latency } =
-            self;
+        let Self {
+            vnic,
+            egress,
+            deadline,
+            bound,
+            critical_t,
+            demand,
+            capacity,
+            blocking,
+            host_latency,
+            beyond,
+        } = self;
         writeln!(f, "{vnic} to {egress}: at most {bound} of {deadline}, margin {}", self.margin())?;
         let mut line = |name: &str, value: &dyn fmt::Display, meaning: &str| {
             writeln!(f, "  {name:<6} = {value:<10} {meaning}")
@@ -145,143 +185,50 @@ impl fmt::Display for DelayBound {
         line("L", blocking, "the largest frame that may be under way")?;
         line("C", capacity, "the capacity of the egress")?;
         line("H", host_latency, "the host's latency budget")?;
+        if let Some(away) = beyond {
+            let with = |here: &Nanos| Nanos::new(here.get().saturating_add(away.total().get()));
+            line("net", &away.latency, &format!("the declared latency of the network to {}", away.peer))?;
+            line("there", &away.arrival_budget, &format!("the arrival budget of {}", away.peer))?;
+            line(
+                "total",
+                &with(bound),
+                &format!("of {} from host to host: bound + net + there", with(deadline)),
+            )?;
+        }
         write!(f, "  bound  = deadline - (t - H - (demand + L) / C)")
     }
 }
 
-/// Tests whether `host` can keep every promise of `vnics`.
+/// Tests whether every promise of `set` can be kept.
 ///
 /// # Errors
 /// Every egress that cannot keep its promises, with the numbers.
-pub fn admit(host: &Host, vnics: &[Vnic]) -> Result<Admission, Vec<NotAdmissible>> {
-    let by_nic = |v: &&Vnic| matches!(v.attach, Attach::Vf { .. });
-    let promising = |v: &&Vnic| (v.is_realtime() || v.tx.min.is_some()) && !by_nic(v);
-    let mut egresses = BTreeMap::<&str, Vec<&Vnic>>::new();
-    for vnic in vnics.iter().filter(promising) {
-        for to in vnic.to.iter().collect::<BTreeSet<_>>() {
-            egresses.entry(to).or_default().push(vnic);
-        }
-    }
-    let neighbours = Neighbours::new(vnics);
+pub fn admit(set: &ContractSet<'_>) -> Result<Admission, Vec<NotAdmissible>> {
+    let routes = Routes::new(set);
+    let neighbours = Neighbours::new(set.vnics, &routes);
     let mut admission = Admission::default();
     let mut refusals = Vec::new();
-    for (name, senders) in egresses {
-        match egress(name, host, &neighbours, &senders) {
-            Ok(egress) => match refusal::refusals(&egress) {
-                none if none.is_empty() => {
-                    admission.bounds.extend(bounds(&egress));
-                    admission.egresses.push(summary(&egress, &senders));
-                }
-                some => refusals.extend(some),
-            },
-            Err(refusal) => refusals.push(*refusal),
+    for ((name, kind), senders) in routes.promises() {
+        let egress = match (kind, routes.uplink(name)) {
+            (Kind::Uplink, Some(reach)) => outgoing::egress(set, reach, &senders),
+            (Kind::Vnic, _) => {
+                local::egress(name, set.host, &routes, &neighbours, &senders).map_err(|why| vec![why])
+            }
+            _ => Err(vec![NotAdmissible::NoUplink { egress: name.into(), vnics: names(&senders) }]),
+        };
+        match egress.map(|egress| (refusal::refusals(&egress), egress)) {
+            Ok((none, egress)) if none.is_empty() => {
+                admission.bounds.extend(bounds(&egress));
+                admission.egresses.push(summary(egress));
+            }
+            Ok((some, _)) | Err(some) => refusals.extend(some),
         }
     }
     if refusals.is_empty() { Ok(admission) } else { Err(refusals) }
 }
 
-struct Neighbours<'a> {
-    by_name: HashMap<&'a str, &'a Vnic>,
-    /// By segment, the largest frame and its vNIC, and the largest frame of the other vNICs.
-    largest: HashMap<Segment, Largest<'a>>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Largest<'a> {
-    frame: u64,
-    of: &'a str,
-    of_others: u64,
-}
-
-impl<'a> Largest<'a> {
-    fn add(&mut self, name: &'a str, frame: u64) {
-        if frame > self.frame {
-            *self = Self { frame, of: name, of_others: self.frame };
-        } else {
-            self.of_others = self.of_others.max(frame);
-        }
-    }
-
-    fn besides(&self, name: &str) -> u64 {
-        if self.of == name { self.of_others } else { self.frame }
-    }
-}
-
-impl<'a> Neighbours<'a> {
-    fn new(vnics: &'a [Vnic]) -> Self {
-        let mut largest = HashMap::<Segment, Largest<'_>>::new();
-        for vnic in vnics {
-            largest.entry(vnic.segment).or_default().add(&vnic.name, vnic.largest_frame());
-        }
-        // Of two vNICs with one name, which no document has, the first counts.
-        let by_name = vnics.iter().rev().map(|v| (v.name.as_str(), v)).collect();
-        Self { by_name, largest }
-    }
-
-    /// Returns the largest frame that other vNICs can send to a `receiver` that hears only its own segment; without a
-    /// receiver the largest of all, because every segment uses the one uplink.
-    fn largest_frame(&self, receiver: Option<&Vnic>) -> u64 {
-        match receiver {
-            Some(r) => self.largest.get(&r.segment).map_or(0, |largest| largest.besides(&r.name)),
-            None => self.largest.values().map(|largest| largest.frame).max().unwrap_or(0),
-        }
-    }
-}
-
-fn egress(
-    name: &str,
-    host: &Host,
-    neighbours: &Neighbours<'_>,
-    senders: &[&Vnic],
-) -> Result<Egress, Box<NotAdmissible>> {
-    let names = || senders.iter().map(|v| v.name.clone()).collect::<Vec<_>>();
-    let receiver = neighbours.by_name.get(name).copied();
-    let (capacity, key) = match receiver {
-        None if name == UPLINK => (host.uplink, "host.uplink".to_owned()),
-        None => {
-            return Err(Box::new(NotAdmissible::UnknownEgress { egress: name.into(), vnics: names() }));
-        }
-        Some(receiver) if receiver.rx.discipline == Discipline::Fifo => {
-            return Err(Box::new(NotAdmissible::Fifo { egress: name.into(), vnics: names() }));
-        }
-        Some(receiver) => (receiver.rx.max, format!("vnic.{name}.rx.max")),
-    };
-    let Some(capacity) = capacity else {
-        return Err(Box::new(NotAdmissible::NoCapacity { egress: name.into(), vnics: names(), key }));
-    };
-    let source = |v: &&&Vnic| {
-        Some(Source {
-            name: v.name.clone(),
-            burst: u128::from(v.tx.burst?.get()) * 8,
-            rate: v.tx.max?.bits(),
-            deadline: v.deadline?.get(),
-            smallest_rate: v.tx.min.map_or(1, Rate::bits),
-            smallest_burst: v.largest_frame(),
-        })
-    };
-    let realtime: Vec<&&Vnic> = senders.iter().filter(|v| v.is_realtime()).collect();
-    let sources: Vec<Source> = realtime.iter().filter_map(source).collect();
-    if sources.len() < realtime.len() {
-        let without = realtime.iter().filter(|v| source(v).is_none()).map(|v| v.name.clone());
-        return Err(Box::new(NotAdmissible::NoEnvelope { egress: name.into(), vnics: without.collect() }));
-    }
-    let minima = senders.iter().filter(|v| !v.is_realtime());
-    let by_kernel = receiver.is_some_and(|r| matches!(r.attach, Attach::Netdev { .. }));
-    let (order, blocking) = if by_kernel {
-        (Order::Priority, SUPER_FRAME_IPV4)
-    } else {
-        (Order::Edf, neighbours.largest_frame(receiver))
-    };
-    Ok(Egress {
-        name: name.into(),
-        order,
-        capacity_key: key,
-        capacity: capacity.bits(),
-        blocking: blocking * 8,
-        host_latency: host.host_latency.get(),
-        sources,
-        minima: minima.filter_map(|v| Some((v.name.clone(), v.tx.min?.bits()))).collect(),
-    })
+fn names(senders: &[Sender<'_>]) -> Vec<String> {
+    senders.iter().map(|sender| sender.name().to_owned()).collect()
 }
 
 fn bounds(egress: &Egress) -> Vec<DelayBound> {
@@ -295,19 +242,22 @@ fn bounds(egress: &Egress) -> Vec<DelayBound> {
         capacity: egress::rate(egress.capacity),
         blocking: Bytes::new(egress.blocking / 8),
         host_latency: Nanos::new(egress.host_latency),
+        beyond: source.away.clone(),
     };
     egress.sources.iter().zip(egress.bounds()).map(bound).collect()
 }
 
-fn summary(egress: &Egress, senders: &[&Vnic]) -> EgressSummary {
-    let realtime_bits = egress.sources.iter().map(|s| s.rate).sum();
-    let guaranteed_bits = egress.minima.iter().map(|(_, min)| min).sum();
+/// Summarises an egress that fits: all sums are at most its capacity.
+fn summary(egress: Egress) -> EgressSummary {
+    let realtime: u128 = egress.sources.iter().map(Source::wire_rate).sum();
+    let realtime_bits = u64::try_from(realtime).unwrap_or(u64::MAX);
+    let promised = u64::try_from(egress.promised()).unwrap_or(u64::MAX);
     EgressSummary {
-        egress: egress.name.clone(),
         capacity: egress::rate(egress.capacity),
         realtime_bits,
-        guaranteed_bits,
-        remaining_bits: egress.capacity - realtime_bits - guaranteed_bits,
-        vnics: senders.iter().map(|v| v.name.clone()).collect(),
+        guaranteed_bits: promised - realtime_bits,
+        remaining_bits: egress.capacity - promised,
+        egress: egress.name,
+        vnics: egress.senders,
     }
 }

@@ -31,13 +31,13 @@ pub(super) fn points(egress: &Egress) -> Vec<Point> {
     let mut upto = [(0i128, 0i128); LEVELS as usize];
     for (source, level) in egress.sources.iter().zip(&levels) {
         for (bursts, rates) in &mut upto[usize::from(*level)..] {
-            *bursts += over(source.burst) as i128 * NANO;
-            *rates += i128::from(source.rate);
+            *bursts += over(source.wire_burst()) as i128 * NANO;
+            *rates += source.wire_rate() as i128;
         }
     }
     let point = |(source, level): (&Source, &u8)| {
         let (bursts, rates) = upto[usize::from(*level)];
-        let others = rates - i128::from(source.rate);
+        let others = rates - source.wire_rate() as i128;
         egress.point(source.deadline, bursts + others * i128::from(source.deadline))
     };
     egress.sources.iter().zip(&levels).map(point).collect()

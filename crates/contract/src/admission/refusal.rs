@@ -1,6 +1,7 @@
 //! The reasons why promises do not fit, and changes that would make them fit.
 
-use super::egress::{self, Egress};
+use super::Beyond;
+use super::egress::{self, Egress, Minimum, Source};
 use crate::{Bytes, Nanos, Rate};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -23,10 +24,16 @@ const LONGEST_DEADLINE: u64 = 10_000_000_000;
     reason = "each variant's text names its fields; egress, vnics and fits have their methods"
 )]
 pub enum NotAdmissible {
-    /// `egress` is neither a vNIC nor the uplink.
+    /// `egress` is neither a vNIC, a remote nor the uplink.
     UnknownEgress { egress: String, vnics: Vec<String> },
     /// The capacity of `egress` is unknown: `key` sets it.
     NoCapacity { egress: String, vnics: Vec<String>, key: String },
+    /// No uplink serves these vNICs.
+    NoUplink { egress: String, vnics: Vec<String> },
+    /// The latency of the network behind `egress` is not declared: `key` sets it.
+    NoLatency { egress: String, vnics: Vec<String>, key: String },
+    /// The network and the peer take the whole `deadline`.
+    Spent { egress: String, vnics: Vec<String>, deadline: Nanos, away: Beyond },
     /// `egress` serves first come, first served.
     Fifo { egress: String, vnics: Vec<String> },
     /// A deadline without `tx.max` and `tx.burst`, which [`crate::Vnic::check`] refuses as well.
@@ -76,6 +83,9 @@ impl NotAdmissible {
         match self {
             Self::UnknownEgress { egress, .. }
             | Self::NoCapacity { egress, .. }
+            | Self::NoUplink { egress, .. }
+            | Self::NoLatency { egress, .. }
+            | Self::Spent { egress, .. }
             | Self::Fifo { egress, .. }
             | Self::NoEnvelope { egress, .. }
             | Self::Rate { egress, .. }
@@ -88,6 +98,9 @@ impl NotAdmissible {
         match self {
             Self::UnknownEgress { vnics, .. }
             | Self::NoCapacity { vnics, .. }
+            | Self::NoUplink { vnics, .. }
+            | Self::NoLatency { vnics, .. }
+            | Self::Spent { vnics, .. }
             | Self::Fifo { vnics, .. }
             | Self::NoEnvelope { vnics, .. }
             | Self::Rate { vnics, .. }
@@ -114,8 +127,27 @@ impl fmt::Display for NotAdmissible {
         f.write_str(": ")?;
         match self {
             Self::UnknownEgress { .. } => {
-                write!(f, "there is no such vNIC; name one, or \"uplink\"")
+                write!(f, "there is no such vNIC; name one, a remote, or \"uplink\"")
             }
+            Self::NoUplink { .. } => write!(
+                f,
+                "no uplink leads from there to another host; write [uplink.NAME] with a peer that their segment \
+                 reaches, or name vNICs of this host (an uplink serves vhost-user and tap attachments)"
+            ),
+            Self::NoLatency { key, .. } => write!(
+                f,
+                "the latency of its network is not declared, so no deadline can be promised beyond it; set {key}"
+            ),
+            Self::Spent { deadline, away, .. } => write!(
+                f,
+                "of the deadline of {deadline}, the network to {peer} takes {latency} and the arrival budget of {peer} \
+                 {arrival_budget}, so nothing is left for this host; raise the deadline above {total}, or lower one of \
+                 these",
+                peer = away.peer,
+                latency = away.latency,
+                arrival_budget = away.arrival_budget,
+                total = away.total(),
+            ),
             Self::NoCapacity { key, .. } => {
                 write!(f, "its capacity is not known, so nothing can be promised there; set {key}")
             }
@@ -158,9 +190,22 @@ impl fmt::Display for Fit {
     }
 }
 
+impl Source {
+    /// Returns the path of one of its keys.
+    fn key(&self, key: &str) -> String {
+        format!("{}.{}.{key}", self.table, self.name)
+    }
+}
+
+impl Minimum {
+    fn key(&self) -> String {
+        format!("vnic.{}.tx.min", self.name)
+    }
+}
+
 /// Returns what `egress` cannot keep; empty if everything fits.
 pub(super) fn refusals(egress: &Egress) -> Vec<NotAdmissible> {
-    let realtime: u128 = egress.sources.iter().map(|s| u128::from(s.rate)).sum();
+    let realtime: u128 = egress.sources.iter().map(Source::wire_rate).sum();
     let mut refusals = Vec::new();
     if egress.promised() > u128::from(egress.capacity) {
         refusals.push(rate(egress));
@@ -175,16 +220,16 @@ pub(super) fn refusals(egress: &Egress) -> Vec<NotAdmissible> {
 fn rate(egress: &Egress) -> NotAdmissible {
     let capacity = u128::from(egress.capacity);
     let needed_bits = egress.promised();
-    let realtime = egress.sources.iter().map(|s| (&s.name, "tx.max", s.rate, s.smallest_rate));
-    let minima = egress.minima.iter().map(|(name, min)| (name, "tx.min", *min, 1));
+    let realtime = egress.sources.iter().map(|s| (s.key("tx.max"), s.wire_rate(), s.added, s.smallest_rate));
+    let minima = egress.minima.iter().map(|m| (m.key(), m.wire_rate(), m.added, 1));
     let mut shares: Vec<_> = realtime.chain(minima).collect();
-    let vnics = shares.iter().map(|(name, ..)| (*name).clone()).collect();
-    shares.sort_by_key(|(_, _, share, _)| std::cmp::Reverse(*share));
+    let realtime = egress.sources.iter().map(|s| s.name.clone());
+    let vnics = realtime.chain(egress.minima.iter().map(|m| m.name.clone())).collect();
+    shares.sort_by_key(|(_, share, ..)| std::cmp::Reverse(*share));
     let mut fits = Vec::new();
-    for (name, key, share, smallest) in shares.into_iter().take(SUGGESTED_VNICS) {
-        let left = capacity.saturating_sub(needed_bits - u128::from(share));
-        let left = u64::try_from(left).expect("at most the capacity");
-        fits.extend(at_most_rate(format!("vnic.{name}.{key}"), left, smallest));
+    for (key, share, added, smallest) in shares.into_iter().take(SUGGESTED_VNICS) {
+        let left = egress::off_wire(capacity.saturating_sub(needed_bits - share), added);
+        fits.extend(at_most_rate(key, u64::try_from(left).expect("at most the capacity"), smallest));
     }
     fits.extend(capacity_fit(egress));
     NotAdmissible::Rate {
@@ -205,7 +250,7 @@ fn deadline(egress: &Egress) -> Option<NotAdmissible> {
     largest.sort_by_key(|i| {
         let source = &egress.sources[*i];
         let since = u128::from(worst.t - source.deadline);
-        std::cmp::Reverse(source.burst * 1_000_000_000 + u128::from(source.rate) * since)
+        std::cmp::Reverse(source.wire_burst() * 1_000_000_000 + source.wire_rate() * since)
     });
     let mut fits = Vec::new();
     for i in largest.into_iter().take(SUGGESTED_VNICS) {
@@ -231,15 +276,17 @@ fn deadline(egress: &Egress) -> Option<NotAdmissible> {
 fn source_fits(egress: &Egress, i: usize) -> Vec<Fit> {
     let mut changed = egress.clone();
     let source = egress.sources[i].clone();
-    let key = |key: &str| format!("vnic.{}.{key}", source.name);
+    let key = |key: &str| source.key(key);
     let mut fits = Vec::new();
 
     let mut fits_with_deadline = |us: u64| {
-        changed.sources[i].deadline = us * MICROSECOND;
+        changed.sources[i].deadline = (us * MICROSECOND).saturating_sub(source.beyond());
         changed.fits()
     };
-    let from = source.deadline / MICROSECOND;
-    if let Some(us) = smallest(from, LONGEST_DEADLINE / MICROSECOND, &mut fits_with_deadline) {
+    let from = (source.deadline + source.beyond()) / MICROSECOND;
+    // A remote's own deadline only adds to its jitter.
+    let upto = if source.table == "remote" { 0 } else { LONGEST_DEADLINE / MICROSECOND };
+    if let Some(us) = smallest(from, upto, &mut fits_with_deadline) {
         let value = Nanos::new(us * MICROSECOND).to_string();
         fits.push(Fit { key: key("deadline"), relation: Relation::AtLeast, value });
     }

@@ -1,5 +1,5 @@
-//! Compares the bounds with simulated packets: a server by deadline or priority, conforming senders, and the slowest
-//! permitted host.
+//! Compares the bounds with simulated packets: a server by deadline or priority, conforming senders, a network that
+//! bunches their frames, a wire where they grow, and the slowest permitted host.
 
 use super::egress::{Egress, Order, Source};
 use super::priority::priorities;
@@ -24,9 +24,11 @@ struct Sender {
     /// Waits besides those for tokens (ns), repeated. Empty: every frame comes as early as it conforms.
     gaps: Vec<u64>,
     frames: usize,
+    /// Times on the way of a source with jitter (ns), repeated, at most the jitter. Empty: frames come together.
+    ways: Vec<u64>,
 }
 
-/// Returns the frames of `sender` at the earliest times that its token bucket allows. A bucket that may owe lets a
+/// Returns the frames of `sender`, sent at the earliest times that its token bucket allows. A bucket that may owe lets a
 /// frame through while it owes nothing.
 fn arrivals(i: usize, source: &Source, sender: &Sender, may_owe: bool) -> Vec<Arrival> {
     let nano = 1_000_000_000u128;
@@ -42,7 +44,11 @@ fn arrivals(i: usize, source: &Source, sender: &Sender, may_owe: bool) -> Vec<Ar
         let wait = needed.saturating_sub(tokens).div_ceil(u128::from(source.rate));
         tokens = depth.min(tokens + u128::from(source.rate) * wait) - needed;
         now += gap + u64::try_from(wait).expect("small");
-        arrivals.push(Arrival { at: now, source: i, bytes });
+        let way = match sender.ways.as_slice() {
+            [] => now.next_multiple_of(source.jitter.max(1)) - now,
+            ways => ways[n % ways.len()].min(source.jitter),
+        };
+        arrivals.push(Arrival { at: now + way, source: i, bytes: bytes + source.added });
     }
     arrivals
 }
@@ -88,11 +94,12 @@ fn worst_delays(egress: &Egress, senders: &[Sender], blockers: &[u64]) -> Vec<u6
 prop_compose! {
     fn any_sender()(
         start in prop_oneof![Just(0u64), 0u64..300_000],
-        sizes in prop_oneof![Just(vec![LARGEST]), vec(64..=LARGEST, 1..8)],
+        sizes in prop_oneof![Just(vec![LARGEST]), Just(vec![60]), vec(60..=LARGEST, 1..8)],
         gaps in prop_oneof![Just(Vec::new()), vec(prop_oneof![Just(0u64), 0u64..200_000], 1..8)],
         frames in 1usize..120,
+        ways in prop_oneof![Just(Vec::new()), vec(prop_oneof![Just(0u64), Just(u64::MAX), 0u64..200_000], 1..8)],
     ) -> Sender {
-        Sender { start, sizes, gaps, frames }
+        Sender { start, sizes, gaps, frames, ways }
     }
 }
 
@@ -104,16 +111,27 @@ prop_compose! {
         host_latency in prop_oneof![Just(0u64), 0u64..100_000],
         order in prop_oneof![Just(Order::Edf), Just(Order::Priority)],
         // Some deadlines are the same.
-        envelopes in vec((1_000_000u64..330_000_000, LARGEST..20_000, prop_oneof![Just(100_000), 10_000u64..400_000]), 1..6),
+        envelopes in vec((
+            1_000_000u64..330_000_000, LARGEST..20_000, prop_oneof![Just(100_000), 10_000u64..400_000],
+            // Of this host, of a remote, over an uplink.
+            prop_oneof![Just((0, 0)), (1u64..300_000).prop_map(|jitter| (jitter, 0)), Just((0, 50)), Just((0, 102))],
+        ), 1..6),
     ) -> Egress {
-        let source = |(i, (rate, burst, deadline)): (usize, (u64, u64, u64))| Source {
-            name: format!("rt{i}"), burst: u128::from(burst) * 8, rate, deadline, smallest_rate: 1, smallest_burst: LARGEST,
+        let source = |(i, (rate, burst, deadline, way)): (usize, (u64, u64, u64, (u64, u64)))| {
+            // The kernel serves frames of this host only.
+            let (jitter, added) = if order == Order::Edf { way } else { (0, 0) };
+            Source {
+                name: format!("rt{i}"), table: "vnic", burst: u128::from(burst) * 8, rate, deadline, jitter, added,
+                away: None, smallest_rate: 1, smallest_burst: LARGEST,
+            }
         };
         let mut egress = Egress {
             name: "sink".into(), order, capacity_key: String::new(), capacity: gbits * 1_000_000_000,
             blocking: LARGEST * 8, host_latency,
             sources: envelopes.into_iter().enumerate().map(source).collect(), minima: Vec::new(),
+            senders: Vec::new(),
         };
+        egress.blocking += egress.sources.iter().map(|s| s.added * 8).max().unwrap_or(0);
         while egress.promised() > u128::from(egress.capacity) {
             egress.sources.pop();
         }
@@ -149,10 +167,14 @@ proptest! {
     ) {
         egress.order = Order::Edf;
         egress.sources.truncate(1);
+        // On a wire the smallest frames grow most.
+        let bytes = if egress.sources[0].added > 0 { 60 } else { bytes };
         egress.sources[0].burst = u128::from(frames * bytes * 8);
         egress.sources[0].deadline = 10_000_000;
+        egress.sources[0].jitter = 0;
+        egress.blocking = LARGEST * 8;
         prop_assert!(egress.fits());
-        let sender = Sender { start: 0, sizes: vec![bytes], gaps: Vec::new(), frames: 60 };
+        let sender = Sender { start: 0, sizes: vec![bytes], gaps: Vec::new(), frames: 60, ways: Vec::new() };
         let (bound, _) = egress.bounds()[0];
         prop_assert_eq!(worst_delays(&egress, &[sender], &[LARGEST]), [bound]);
     }

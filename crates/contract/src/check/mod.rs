@@ -1,13 +1,20 @@
 //! The rules of contracts.
 //!
 //! ```text
-//!  Vnic ─────────▶ vnic: limits, envelope, names ──▶ Problem (key, message)
-//!  all the vNICs ▶ set:  one MAC, one socket, `to` ─▶ Errors (both places)
+//!  Vnic ──────────────────────────▶ vnic: limits, envelope, names ───┐
+//!  Uplink, Remote, SegmentKeys ───▶ uplink: addresses, MTU, ranges ──┴▶ Problem (key, message)
+//!  all of them ─▶ set: one name, one MAC, one socket, `to` ──────────┬▶ Errors (both places)
+//!              └▶ between: what crosses hosts, MTUs that fit ────────┘
 //! ```
 
+mod between;
+mod rules;
 mod set;
+mod uplink;
 mod vnic;
 
+pub use rules::Problem;
 pub use set::{check_set, merge};
-pub use vnic::{LONGEST_SOCKET_NAME, Problem, QUEUES, SHARED};
+pub(crate) use uplink::UPLINK_MTU;
+pub use vnic::{LONGEST_SOCKET_NAME, QUEUES, SHARED};
 pub(crate) use vnic::{MTU, QOS, VLAN, WEIGHT, check_host, vnic_name};

@@ -1,16 +1,19 @@
 //! The rules between contracts.
 
+use super::between;
 use crate::error::Found;
-use crate::{Attach, Document, Error, Errors, Located, Mac, Segment, UPLINK, Vnic};
+use crate::{Attach, Document, Error, Errors, Located, Mac, Segment, Table, UPLINK, Vnic};
 use std::{collections::HashMap, hash::Hash};
 
-/// Checks the rules between vNICs: unique names; no MAC twice in one segment, `allowed` ones included; no socket,
-/// tap, netdev or VF twice; `guest` is no socket of a port; `to` names a vNIC that hears its segment.
+/// Checks the rules between contracts: unique names; no MAC twice in one segment, `allowed` ones and those of other
+/// hosts included; no socket, tap, netdev or VF twice; `guest` is no socket of a port; `to` names a vNIC that hears
+/// its segment, or a remote in it; a remote's peer carries its segment; each `mtu` fits its uplinks.
 ///
 /// # Errors
-/// Every broken rule, at the later of two vNICs, with the place of the earlier.
-pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
+/// Every broken rule, at the later of two tables, with the place of the earlier.
+pub fn check_set(document: &Document) -> Result<(), Errors> {
     let mut errors = Found::default();
+    let vnics = &document.vnics;
     let mut names = Taken::default();
     let mut macs = Taken::default();
     let mut attachments = Taken::default();
@@ -73,11 +76,7 @@ pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
     for vnic in vnics {
         for to in vnic.value.to.iter().filter(|to| *to != UPLINK) {
             match names.0.get(to.as_str()) {
-                None => errors.note(|| {
-                    let known = vnics.iter().map(|v| v.value.name.as_str()).filter(|n| *n != vnic.value.name);
-                    let hint = crate::suggest::did_you_mean(to, known);
-                    at(vnic, "to", format!("there is no vNIC {to:?}{hint}"))
-                }),
+                None => between::beyond_this_host(&mut errors, document, vnic, to),
                 Some(other) if !other.value.hears(vnic.value.segment) => errors.note(|| {
                     let message = format!(
                         "{to} is in segment {} and this vNIC in segment {}; frames never cross segments",
@@ -89,6 +88,7 @@ pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
             }
         }
     }
+    between::check(&mut errors, document);
     Errors::unless_empty(errors.into_errors(), ())
 }
 
@@ -101,42 +101,42 @@ pub fn merge(documents: Vec<Document>) -> Result<Document, Errors> {
     let mut all = Document::default();
     let mut errors = Vec::new();
     for document in documents {
-        all.vnics.extend(document.vnics);
-        match (&all.host, document.host) {
+        match (&all.host, &document.host) {
             (Some(first), Some(host)) => errors.push(Error {
-                file: host.file,
+                file: host.file.clone(),
                 line: host.line,
                 column: 0,
                 key: "host".into(),
                 message: format!("[host] already stands at {}; keep one of them", first.place()),
                 excerpt: None,
             }),
-            (None, Some(host)) => all.host = Some(host),
+            (None, Some(host)) => all.host = Some(host.clone()),
             (_, None) => {}
         }
+        all.extend(document);
     }
-    if let Err(Errors(more)) = check_set(&all.vnics) {
+    if let Err(Errors(more)) = check_set(&all) {
         errors.extend(more);
     }
     Errors::unless_empty(errors, all)
 }
 
-/// The first vNIC by each key that only one vNIC may have.
-struct Taken<'a, K>(HashMap<K, &'a Located<Vnic>>);
+/// The first table by each key that only one may have.
+pub(super) struct Taken<'a, K, T>(pub HashMap<K, &'a Located<T>>);
 
-impl<K> Default for Taken<'_, K> {
+impl<K, T> Default for Taken<'_, K, T> {
     fn default() -> Self {
         Self(HashMap::new())
     }
 }
 
-impl<'a, K: Eq + Hash> Taken<'a, K> {
-    /// Returns the vNIC that has `key`; `None` if `vnic` is the first.
-    fn take(&mut self, key: K, vnic: &'a Located<Vnic>) -> Option<&'a Located<Vnic>> {
+impl<'a, K: Eq + Hash, T> Taken<'a, K, T> {
+    /// Returns the table that has `key`; `None` if `table` is the first.
+    pub(super) fn take(&mut self, key: K, table: &'a Located<T>) -> Option<&'a Located<T>> {
         match self.0.entry(key) {
             std::collections::hash_map::Entry::Occupied(first) => Some(first.get()),
             std::collections::hash_map::Entry::Vacant(free) => {
-                free.insert(vnic);
+                free.insert(table);
                 None
             }
         }
@@ -164,13 +164,14 @@ fn claim(attach: &Attach) -> (&'static str, String) {
     }
 }
 
-fn at(vnic: &Located<Vnic>, key: &str, message: String) -> Error {
+/// Makes the error of one key of a table.
+pub(super) fn at<T: Table>(table: &Located<T>, key: &str, message: String) -> Error {
     let separator = if key.is_empty() { "" } else { "." };
     Error {
-        file: vnic.file.clone(),
-        line: vnic.line,
+        file: table.file.clone(),
+        line: table.line,
         column: 0,
-        key: format!("vnic.{}{separator}{key}", vnic.value.name),
+        key: format!("{}.{}{separator}{key}", T::KIND, table.value.name()),
         message,
         excerpt: None,
     }
@@ -181,9 +182,9 @@ mod tests {
     use super::*;
     use crate::{SocketMode, VfOptions, parse, testing};
 
-    fn placed(vnics: Vec<Vnic>) -> Vec<Located<Vnic>> {
+    fn placed(vnics: Vec<Vnic>) -> Document {
         let place = |(i, value)| Located { value, file: "t.toml".into(), line: i * 10 + 1 };
-        vnics.into_iter().enumerate().map(place).collect()
+        Document { vnics: vnics.into_iter().enumerate().map(place).collect(), ..Document::default() }
     }
 
     fn refused(change: impl Fn(&mut Vnic, &mut Vnic)) -> String {
@@ -318,7 +319,7 @@ mod tests {
             let text = format!("{host}\n{}", testing::vnic(name).to_toml());
             parse(&text, &format!("{name}.toml")).expect("valid")
         };
-        let host = "[host]\nuplink = \"1gbit\"";
+        let host = "[host]\nflood = \"1mbit\"";
         let both = merge(vec![file("alpha", host), file("beta", "")]).expect("one host");
         assert_eq!((both.vnics.len(), both.host.expect("a host").place().as_str()), (2, "alpha.toml:1"));
         let errors = merge(vec![file("alpha", host), file("beta", host)]).expect_err("two hosts");
@@ -334,7 +335,8 @@ mod tests {
             "{errors}"
         );
         let api = Located::without_line(testing::vnic("alpha"), "API");
-        let errors = check_set(&[api.clone(), api]).expect_err("one name twice");
+        let errors = check_set(&Document { vnics: vec![api.clone(), api], ..Document::default() })
+            .expect_err("one name twice");
         assert_eq!(errors.to_string(), "API: vnic.alpha: vNIC alpha is already defined at API");
     }
 

@@ -1,18 +1,8 @@
 //! The rules of one contract by itself.
 
+use super::rules::{Problem, Rules};
 use crate::{Aggregate, Allowed, Attach, Bytes, Host, Method, Nanos, Queueing, SocketMode, UPLINK, Vnic};
-use serde::{Deserialize, Serialize};
-use std::{collections::HashSet, fmt, hash::Hash, ops::RangeInclusive, path::Path};
-
-/// A rule that a contract breaks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{key}: {message}")]
-pub struct Problem {
-    /// The key, from the contract's table on, such as `tx.min`.
-    pub key: String,
-    /// What was wrong, what was expected, what to do.
-    pub message: String,
-}
+use std::{ops::RangeInclusive, path::Path};
 
 /// Longest name, in its folder, of a socket that we make (bytes): with the folder's descriptor before it
 /// (`/proc/self/fd/N/`) it fits into an address (108 bytes, unix(7)).
@@ -27,7 +17,7 @@ pub(crate) const VLAN: RangeInclusive<u16> = 1..=4094;
 /// Longest name of a user or group, bytes (LOGIN_NAME_MAX, limits.h(0p)).
 const LOGIN_NAME: usize = 256;
 /// Most places in `to`: each is a delay bound to compute and to show.
-const DESTINATIONS: usize = 64;
+pub(super) const DESTINATIONS: usize = 64;
 /// Most MACs and most prefixes in `allowed`: each frame of the VM may be compared with all.
 const ADDRESSES: usize = 1024;
 /// Most addresses in `allowed.shared`: a frame may move several at once, and a word has a bit for each.
@@ -36,7 +26,7 @@ const VLANS: usize = *VLAN.end() as usize;
 /// `busy-poll`, of each second.
 const BUSY_POLL: RangeInclusive<Nanos> = Nanos::new(0)..=Nanos::new(1_000_000_000);
 /// Deadlines; the reading of the clock would be a good part of a shorter one.
-const DEADLINE: RangeInclusive<Nanos> = Nanos::new(10_000)..=Nanos::new(10_000_000_000);
+pub(super) const DEADLINE: RangeInclusive<Nanos> = Nanos::new(10_000)..=Nanos::new(10_000_000_000);
 /// Period of the traffic-engineering loop.
 const PERIOD: RangeInclusive<Nanos> = Nanos::new(10_000_000)..=Nanos::new(1_000_000_000);
 /// Target of flow queueing (RFC 8289): frames wait for the worker's loop as long as a lower one, and a higher one
@@ -45,7 +35,7 @@ const TARGET: RangeInclusive<Nanos> = Nanos::new(100_000)..=Nanos::new(100_000_0
 /// The longest useful round trip: between hosts on Earth it is below 1 s.
 const LONGEST_INTERVAL: Nanos = Nanos::new(2_000_000_000);
 /// Sizes that keep token arithmetic (bits times nanoseconds) within 64 bits.
-const SIZE: RangeInclusive<Bytes> = Bytes::new(1)..=Bytes::new(1_000_000_000);
+pub(super) const SIZE: RangeInclusive<Bytes> = Bytes::new(1)..=Bytes::new(1_000_000_000);
 
 impl Vnic {
     /// Checks all rules of one contract by itself.
@@ -98,40 +88,6 @@ pub(crate) fn check_host(host: &Host) -> Result<(), Vec<Problem>> {
         }
     }
     rules.result()
-}
-
-#[derive(Default)]
-struct Rules(Vec<Problem>);
-
-impl Rules {
-    fn broken(&mut self, key: &str, message: impl ToString) {
-        self.0.push(Problem { key: key.into(), message: message.to_string() });
-    }
-
-    fn within<T: PartialOrd + fmt::Display>(&mut self, key: &str, value: T, range: RangeInclusive<T>) {
-        if !range.contains(&value) {
-            let (min, max) = (range.start(), range.end());
-            self.broken(key, format!("{value} is out of range; {min} to {max}"));
-        }
-    }
-
-    /// Requires at most `most` items, and none twice.
-    fn distinct<T: Eq + Hash + fmt::Display>(&mut self, key: &str, items: &[T], most: usize) {
-        if items.len() > most {
-            self.broken(key, format!("{} are listed; at most {most}", items.len()));
-            return;
-        }
-        let mut seen = HashSet::new();
-        for item in items {
-            if !seen.insert(item) {
-                self.broken(key, format!("{item} is listed twice"));
-            }
-        }
-    }
-
-    fn result(self) -> Result<(), Vec<Problem>> {
-        if self.0.is_empty() { Ok(()) } else { Err(self.0) }
-    }
 }
 
 fn attach(rules: &mut Rules, attach: &Attach) {
@@ -344,6 +300,11 @@ impl Vnic {
 
 /// Checks a vNIC's name, as `Vnic::is_name`.
 pub(crate) fn vnic_name(name: &str) -> Result<(), String> {
+    table_name(name, "a vNIC")
+}
+
+/// Checks the name of a table by the rules of a vNIC's name; `what` has it.
+pub(super) fn table_name(name: &str, what: &str) -> Result<(), String> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     if name == UPLINK || name == "host" {
         return Err(format!("the name {name:?} is reserved; choose another"));
@@ -353,7 +314,7 @@ pub(crate) fn vnic_name(name: &str) -> Result<(), String> {
         || !name.as_bytes()[0].is_ascii_alphanumeric()
     {
         return Err(format!(
-            "{name:?} is no name of a vNIC; 1 to 63 of letters, digits, '.', '_' and '-', first a letter or digit"
+            "{name:?} is no name of {what}; 1 to 63 of letters, digits, '.', '_' and '-', first a letter or digit"
         ));
     }
     Ok(())
@@ -361,7 +322,7 @@ pub(crate) fn vnic_name(name: &str) -> Result<(), String> {
 
 /// Checks an interface's name by the rules of Linux: 1 to 15 bytes without '/', ':' and space. Also refuses a
 /// leading '-', which tools would take for an option.
-fn interface_name(name: &str) -> Result<(), String> {
+pub(super) fn interface_name(name: &str) -> Result<(), String> {
     if name.len() > 15 {
         return Err(format!("interface name {name:?} has {} bytes; Linux takes at most 15", name.len()));
     }
@@ -395,7 +356,7 @@ fn socket_path(path: &Path) -> Result<(), String> {
 }
 
 /// Refuses a path with invisible characters: a person would take it for another path.
-fn seen(path: &Path) -> Result<(), String> {
+pub(super) fn seen(path: &Path) -> Result<(), String> {
     let text = path.to_string_lossy();
     match text.chars().find(|c| tidegate_visible::is_hidden(*c)) {
         None => Ok(()),

@@ -4,8 +4,19 @@ use super::{keys, reader::Table};
 use crate::{Aggregate, Control, Host, Nic, Rate, Segment};
 use std::str::FromStr;
 
+/// A key of older releases.
+const MOVED: &str = "uplink";
+
 pub(super) fn read(table: &Table<'_>) -> Host {
-    table.known(keys::HOST);
+    table.known(&keys::HOST.iter().copied().chain([MOVED]).collect::<Vec<_>>());
+    if table.has(MOVED) {
+        let rate = table.as_str(MOVED).unwrap_or("10gbit");
+        let instead = format!(
+            "an uplink has a table of its own: remove this line, and write [uplink.NAME] with rate = {rate:?}, \
+             local = \"ADDRESS\" and its peers"
+        );
+        table.wrong(MOVED, instead);
+    }
     let default = Host::default();
     let host = Host {
         host_latency: table
@@ -14,7 +25,7 @@ pub(super) fn read(table: &Table<'_>) -> Host {
         busy_poll: table
             .either("busy-poll", "busy_poll", "a duration such as \"250ms\"", default.busy_poll)
             .unwrap_or(default.busy_poll),
-        uplink: table.text("uplink", "a rate such as \"10gbit\"", Rate::MAX),
+        uplink: (),
         flood: table.text("flood", "a rate such as \"10mbit\"", default.flood).unwrap_or(default.flood),
         flood_burst: table
             .either("flood-burst", "flood_burst", "a size such as \"100kB\"", default.flood_burst)

@@ -1,23 +1,20 @@
 //! The keys of contracts, per table.
 
-pub(crate) const ROOT: &[&str] = &["host", "vnic"];
-pub(crate) const HOST: &[&str] = &[
-    "host-latency",
-    "host_latency",
-    "busy-poll",
-    "busy_poll",
-    "uplink",
-    "flood",
-    "flood-burst",
-    "flood_burst",
-    "nic",
-];
+pub(crate) const ROOT: &[&str] = &["host", "vnic", "uplink", "remote", "segment"];
+pub(crate) const HOST: &[&str] =
+    &["host-latency", "host_latency", "busy-poll", "busy_poll", "flood", "flood-burst", "flood_burst", "nic"];
 pub(crate) const NIC: &[&str] = &["capacity", "control", "period", "segment"];
 pub(crate) const AGGREGATE: &[&str] = &["max", "min"];
 pub(crate) const VNIC: &[&str] = &[
     "attach", "mac", "segment", "tx", "rx", "queueing", "weight", "deadline", "to", "allowed", "mtu",
     "queues", "guest",
 ];
+pub(crate) const UPLINK: &[&str] =
+    &["local", "device", "port", "rate", "mtu", "latency", "arrival-budget", "peer"];
+pub(crate) const PEER: &[&str] = &["address", "segments", "latency", "arrival-budget", "stamps"];
+pub(crate) const REMOTE: &[&str] = &["mac", "segment", "peer", "tx", "deadline", "to"];
+pub(crate) const REMOTE_TX: &[&str] = &["max", "burst"];
+pub(crate) const SEGMENT: &[&str] = &["key-file", "next-key-file"];
 pub(crate) const TX: &[&str] = &["max", "min", "burst", "method"];
 pub(crate) const RX: &[&str] = &["max", "burst", "discipline", "queue"];
 pub(crate) const QUEUEING: &[&str] = &["target", "interval", "per-host"];

@@ -1,9 +1,9 @@
 //! TOML to contracts, with errors that point at file, line and key.
 //!
 //! ```text
-//!  text ──▶ toml_edit ──▶ reader: typed values, unknown keys ──▶ vnic, host ──▶ check ──▶ Document
-//!              │             │                                                   │
-//!              └─ syntax ────┴───────────── source: line, column, excerpt ◀──────┘──▶ Errors
+//!  text ──▶ toml_edit ──▶ reader: typed values, unknown keys ──▶ tables ──▶ check ──▶ Document
+//!              │             │                                                 │
+//!              └─ syntax ────┴───────────── source: line, column, excerpt ◀────┘──▶ Errors
 //! ```
 //!
 //! All faults of a text are reported at once, but a syntax error hides the others. `names` works on any text.
@@ -12,12 +12,14 @@ mod host;
 pub(crate) mod keys;
 mod names;
 mod reader;
+mod remote;
 mod source;
+mod uplink;
 mod vnic;
 
 pub use names::names;
 
-use crate::{Document, Errors, Located};
+use crate::{Document, Errors, Located, Segment};
 use reader::{Reader, Table};
 use source::Source;
 
@@ -53,15 +55,28 @@ pub fn parse(text: &str, origin: &str) -> Result<Document, Errors> {
         file: origin.into(),
         line: source.line(&table.key_span),
     });
-    let vnics = root.table("vnic").map_or_else(Vec::new, |vnics| {
-        let named = |(name, table): (String, Table<'_>)| Located {
-            line: source.line(&table.key_span),
-            value: vnic::read(&table, name),
-            file: origin.into(),
-        };
-        vnics.tables().into_iter().map(named).collect()
-    });
-    Errors::unless_empty(reader.into_errors(), Document { host, vnics })
+    let tables = |kind| root.table(kind).map_or_else(Vec::new, |tables| tables.tables());
+    let at = |table: &Table<'_>| source.line(&table.key_span);
+    let file = || origin.to_owned();
+    let vnic = |(name, table)| Located { line: at(&table), value: vnic::read(&table, name), file: file() };
+    let uplink =
+        |(name, table)| Located { line: at(&table), value: uplink::read(&table, name), file: file() };
+    let remote =
+        |(name, table)| Located { line: at(&table), value: remote::read(&table, name), file: file() };
+    let segment = |(id, table): (String, Table<'_>)| {
+        if let Err(error) = id.parse::<Segment>() {
+            table.wrong("", error);
+        }
+        Some(Located { line: at(&table), value: uplink::read_keys(&table, &id)?, file: file() })
+    };
+    let document = Document {
+        host,
+        vnics: tables("vnic").into_iter().map(vnic).collect(),
+        uplinks: tables("uplink").into_iter().map(uplink).collect(),
+        remotes: tables("remote").into_iter().map(remote).collect(),
+        segments: tables("segment").into_iter().filter_map(segment).collect(),
+    };
+    Errors::unless_empty(reader.into_errors(), document)
 }
 
 #[cfg(test)]

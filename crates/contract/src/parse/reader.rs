@@ -176,6 +176,11 @@ impl<'a> Table<'a> {
         self.items.get(key).and_then(Item::as_str)
     }
 
+    /// Returns whether `key` is a list without a value.
+    pub(super) fn is_empty_list(&self, key: &str) -> bool {
+        self.items.get(key).and_then(Item::as_array).is_some_and(|array| array.is_empty())
+    }
+
     fn list(&self, key: &str) -> Vec<&'a Value> {
         match self.items.get(key) {
             None => Vec::new(),

@@ -31,7 +31,7 @@ fn reads_the_full_shape() {
     let text = r#"
 [host]
 host-latency = "100us"
-uplink = "10gbit"
+busy-poll = "100ms"
 flood = "5mbit"
 flood-burst = "9kB"
 
@@ -63,7 +63,7 @@ allowed.macs = "any"
     let host = document.host.expect("a host");
     assert_eq!((host.line, host.place().as_str()), (2, "web.toml:2"));
     assert_eq!(host.value.host_latency, Nanos::new(100_000));
-    assert_eq!((host.value.uplink, host.value.flood_burst), (rate(10_000_000_000), Bytes::new(9000)));
+    assert_eq!((host.value.busy_poll, host.value.flood_burst), (Nanos::new(100_000_000), Bytes::new(9000)));
     let [plc1, web] = document.vnics.as_slice() else { panic!("two vNICs") };
     assert_eq!((plc1.line, web.line), (8, 23));
     let wanted = Vnic {
@@ -254,7 +254,10 @@ fn refuses_bad_input() {
         ("to = [\"db\", \"db\"]", "vnic.web.to: db is listed twice"),
         ("to = [\"host\"]", "vnic.web.to: the name \"host\" is reserved"),
         ("to = \"db\"", "vnic.web.to: expected a list, [\"…\", …], found string"),
-        ("to = [5]", "vnic.web.to: expected the name of a vNIC, or \"uplink\", found a bare number"),
+        (
+            "to = [5]",
+            "vnic.web.to: expected the name of a vNIC or remote, or \"uplink\", found a bare number",
+        ),
         (
             "attach = { vhost-user = \"run/x.sock\" }",
             "vnic.web.attach.vhost-user: expected the absolute path of a socket",
@@ -409,7 +412,7 @@ fn refuses_bad_tables() {
             "[host]\nhost_latency = \"1us\"\nhost-latency = \"1us\"",
             "host.host_latency: host-latency is given too",
         ),
-        ("[host]\nuplinks = \"1gbit\"", "host.uplinks: unknown key; did you mean \"uplink\"?"),
+        ("[host]\nfloods = \"1gbit\"", "host.floods: unknown key; did you mean \"flood\"?"),
         ("[host.nic.eth1]\nperiod = \"5ms\"", "host.nic.eth1.period: 5ms is out of range; 10ms to 1s"),
         ("[host.nic.eth1]\ncontrol = \"yes\"", "host.nic.eth1.control: unknown control \"yes\""),
         ("[host.nic.eth1]\nspeed = \"1gbit\"", "host.nic.eth1.speed: unknown key"),
@@ -419,7 +422,12 @@ fn refuses_bad_tables() {
             "[host.nic.eth1.segment.1]\nmax = \"1mbit\"\nmin = \"2mbit\"",
             "host.nic.eth1.segment.1.min: min 2mbit is over max 1mbit",
         ),
-        ("[host]\nuplink = \"1\"", "host.uplink: rate \"1\" has no unit"),
+        (
+            "[host]\nuplink = \"25gbit\"",
+            "host.uplink: an uplink has a table of its own: remove this line, and write [uplink.NAME] with \
+             rate = \"25gbit\", local = \"ADDRESS\" and its peers",
+        ),
+        ("[host]\nuplink = 5", "host.uplink: an uplink has a table of its own: remove this line"),
         (
             "[vnic.uplink]\nattach.tap = \"t\"\nmac = \"52:54:00:00:00:01\"\nsegment = 1",
             "vnic.uplink.name: the name \"uplink\" is reserved",

@@ -29,8 +29,11 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Vnic {
     }
     let deadline = table.text("deadline", "a duration such as \"500us\"", Nanos::new(1_000_000_000));
     let tx = table.table("tx").map_or_else(Tx::default, |tx| read_tx(&tx));
-    let mut to: Vec<String> =
-        table.texts::<Name>("to", "the name of a vNIC, or \"uplink\"").into_iter().map(|n| n.0).collect();
+    let mut to: Vec<String> = table
+        .texts::<Name>("to", "the name of a vNIC or remote, or \"uplink\"")
+        .into_iter()
+        .map(|n| n.0)
+        .collect();
     if !table.has("to") && deadline.is_none() && tx.min.is_some() {
         to.push(UPLINK.into());
     }

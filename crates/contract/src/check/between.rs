@@ -1,0 +1,474 @@
+//! The rules of what crosses hosts: uplinks, remote vNICs, keys of segments, and the vNICs that they concern.
+//!
+//! ```text
+//!  vNIC ── to ──▶ remote ── peer ──▶ uplink: carries its segment?
+//!    └── mtu ─────────────────────────▶ uplink: does a frame fit into the path's MTU?
+//!  remote ── to ──▶ vNIC: in its segment, at the host switch?
+//! ```
+
+use super::set::{Taken, at};
+use super::uplink::{UPLINK_MTU, listed};
+use crate::error::Found;
+use crate::reach::Reach;
+use crate::suggest::did_you_mean;
+use crate::{Document, Located, Mac, Peer, Remote, Segment, Table, UPLINK, Uplink, Vnic};
+use std::collections::HashMap;
+
+/// Most uplinks of a host: a promise towards all counts at each.
+const UPLINKS: usize = 16;
+
+/// Notes why `to` of `vnic`, which names no vNIC, cannot stand, if so.
+pub(super) fn beyond_this_host(errors: &mut Found, document: &Document, vnic: &Located<Vnic>, to: &str) {
+    if let Some(remote) = named::<Remote>(document, to) {
+        if remote.value.segment != vnic.value.segment {
+            errors.note(|| {
+                let message = format!(
+                    "{to} is in segment {} and this vNIC in segment {}; frames never cross segments",
+                    remote.value.segment, vnic.value.segment
+                );
+                at(vnic, "to", message)
+            });
+        } else if !vnic.value.uses_uplinks() {
+            errors.note(|| {
+                let message = format!(
+                    "{to} is on another host, which vhost-user and tap attachments reach; take it out, or attach the \
+                     vNIC in one of these ways"
+                );
+                at(vnic, "to", message)
+            });
+        }
+        return;
+    }
+    errors.note(|| {
+        if named::<Uplink>(document, to).is_some() {
+            let message = format!(
+                "{to} is an uplink; write {UPLINK:?} for every host that the segment reaches, or name remotes"
+            );
+            return at(vnic, "to", message);
+        }
+        let vnics = document.vnics.iter().map(|v| v.value.name.as_str()).filter(|n| *n != vnic.value.name);
+        let remotes = document.remotes.iter().map(|r| r.value.name.as_str());
+        let hint = did_you_mean(to, vnics.chain(remotes).chain([UPLINK]));
+        let what = if document.remotes.is_empty() { "vNIC" } else { "vNIC or remote" };
+        at(vnic, "to", format!("there is no {what} {to:?}{hint}"))
+    });
+}
+
+/// Notes every broken rule.
+pub(super) fn check(errors: &mut Found, document: &Document) {
+    names(errors, document);
+    uplinks(errors, document);
+    macs(errors, document);
+    remotes(errors, document);
+    mtus(errors, document);
+}
+
+fn named<'a, T: Table>(document: &'a Document, name: &str) -> Option<&'a Located<T>> {
+    T::of(document).iter().find(|table| table.value.name() == name)
+}
+
+/// Names of vNICs, uplinks and remotes are one set: an egress has one of them.
+fn names(errors: &mut Found, document: &Document) {
+    let mut taken = HashMap::<String, (String, String)>::new();
+    for vnic in &document.vnics {
+        taken.entry(vnic.value.name.clone()).or_insert_with(|| (vnic.value.what(), vnic.place()));
+    }
+    take(errors, &mut taken, &document.uplinks);
+    take(errors, &mut taken, &document.remotes);
+    let mut segments = Taken::default();
+    for keys in &document.segments {
+        if let Some(first) = segments.take(keys.value.segment, keys) {
+            errors.note(|| at(keys, "", format!("this segment is already defined at {}", first.place())));
+        }
+    }
+}
+
+fn take<T: Table>(errors: &mut Found, taken: &mut HashMap<String, (String, String)>, tables: &[Located<T>]) {
+    for table in tables {
+        let name = table.value.name().into_owned();
+        match taken.get(&name) {
+            Some((what, place)) => errors.note(|| {
+                let message = format!(
+                    "the name {name} is taken by {what} at {place}; vNICs, uplinks and remotes have different names"
+                );
+                at(table, "", message)
+            }),
+            None => drop(taken.insert(name, (table.value.what(), table.place()))),
+        }
+    }
+}
+
+fn uplinks(errors: &mut Found, document: &Document) {
+    for uplink in document.uplinks.iter().skip(UPLINKS) {
+        errors.note(|| {
+            at(uplink, "", format!("{} uplinks are defined; at most {UPLINKS}", document.uplinks.len()))
+        });
+    }
+    let mut peers = Taken::default();
+    for uplink in &document.uplinks {
+        for peer in &uplink.value.peers {
+            if let Some(first) = peers.take(peer.name.as_str(), uplink)
+                && first.value.name != uplink.value.name
+            {
+                errors.note(|| {
+                    let message = format!(
+                        "peer {} is already one of uplink {} at {}; a peer's name may appear once on the host",
+                        peer.name,
+                        first.value.name,
+                        first.place()
+                    );
+                    at(uplink, &format!("peer.{}", peer.name), message)
+                });
+            }
+        }
+    }
+    let mut sockets = Taken::default();
+    for uplink in &document.uplinks {
+        if let Some(first) = sockets.take((uplink.value.local, uplink.value.port), uplink) {
+            errors.note(|| {
+                let message = format!(
+                    "UDP port {} of {} already belongs to uplink {} at {}; write another port or address",
+                    uplink.value.port,
+                    uplink.value.local,
+                    first.value.name,
+                    first.place()
+                );
+                at(uplink, "port", message)
+            });
+        }
+    }
+}
+
+fn macs(errors: &mut Found, document: &Document) {
+    let mut own = HashMap::<(Segment, Mac), &Located<Vnic>>::new();
+    for vnic in &document.vnics {
+        let Vnic { mac, segment, allowed, .. } = &vnic.value;
+        let shared = allowed.shared.iter().filter_map(|address| address.mac());
+        for mac in std::iter::once(*mac).chain(allowed.macs.iter().copied()).chain(shared) {
+            own.entry((*segment, mac)).or_insert(vnic);
+        }
+    }
+    let mut taken = Taken::default();
+    for remote in &document.remotes {
+        let Remote { mac, segment, .. } = remote.value;
+        let other = taken.take((segment, mac), remote).map(|first| (first.value.what(), first.place()));
+        let local = own.get(&(segment, mac)).map(|vnic| (vnic.value.what(), vnic.place()));
+        if let Some((what, place)) = local.or(other) {
+            errors.note(|| {
+                let message = format!(
+                    "{mac} is already taken in segment {segment}, by {what} at {place}; a MAC may appear once in a \
+                     segment, on all hosts"
+                );
+                at(remote, "mac", message)
+            });
+        }
+    }
+}
+
+fn remotes(errors: &mut Found, document: &Document) {
+    let peers: HashMap<&str, (&Located<Uplink>, &Peer)> = document
+        .uplinks
+        .iter()
+        .flat_map(|uplink| uplink.value.peers.iter().map(move |peer| (peer.name.as_str(), (uplink, peer))))
+        .collect();
+    let vnics: HashMap<&str, &Located<Vnic>> =
+        document.vnics.iter().map(|vnic| (vnic.value.name.as_str(), vnic)).collect();
+    for remote in &document.remotes {
+        let Remote { segment, peer: name, deadline, .. } = &remote.value;
+        match peers.get(name.as_str()) {
+            None => errors.note(|| {
+                let hint = did_you_mean(name, peers.keys().copied());
+                at(remote, "peer", format!("no uplink has a peer {name:?}{hint}"))
+            }),
+            Some((uplink, peer)) => {
+                if !peer.carries(*segment) {
+                    errors.note(|| {
+                        let message = format!(
+                            "segment {segment} does not reach peer {name} of uplink {} at {}, whose segments are {}; \
+                             add it there",
+                            uplink.value.name,
+                            uplink.place(),
+                            listed(peer.segments.as_deref().unwrap_or_default())
+                        );
+                        at(remote, "peer", message)
+                    });
+                }
+                let budget = uplink.value.arrival_budget;
+                if let Some(deadline) = deadline.filter(|deadline| *deadline <= budget) {
+                    errors.note(|| {
+                        let message = format!(
+                            "{deadline} is not more than the arrival-budget of {budget} of uplink {} at {}: nothing \
+                             remains for its host and the network; raise deadline, or lower arrival-budget",
+                            uplink.value.name,
+                            uplink.place()
+                        );
+                        at(remote, "deadline", message)
+                    });
+                }
+            }
+        }
+        for to in &remote.value.to {
+            let message = match vnics.get(to.as_str()).map(|vnic| &vnic.value) {
+                None => {
+                    let hint = did_you_mean(to, vnics.keys().copied());
+                    format!("there is no vNIC {to:?} on this host{hint}")
+                }
+                Some(vnic) if vnic.segment != *segment => format!(
+                    "{to} is in segment {} and this remote in segment {segment}; frames never cross segments",
+                    vnic.segment
+                ),
+                Some(vnic) if !vnic.uses_uplinks() => format!(
+                    "{to} is no vhost-user or tap attachment; frames from other hosts reach no other, take it out"
+                ),
+                Some(_) => continue,
+            };
+            errors.note(|| at(remote, "to", message));
+        }
+    }
+}
+
+/// A vNIC's largest packet fits into the path's MTU on every uplink that carries its segment.
+fn mtus(errors: &mut Found, document: &Document) {
+    if document.uplinks.is_empty() {
+        return;
+    }
+    let peers_of: HashMap<&str, &str> =
+        document.remotes.iter().map(|r| (r.value.name.as_str(), r.value.peer.as_str())).collect();
+    let uplinks: Vec<_> = document.uplinks.iter().map(|uplink| (uplink, Reach::new(&uplink.value))).collect();
+    for vnic in document.vnics.iter().filter(|vnic| vnic.value.uses_uplinks()) {
+        let Vnic { segment, mtu, to, allowed, .. } = &vnic.value;
+        let stamped_to = |peer: &Peer| {
+            let is_it = |to: &String| to == UPLINK || peers_of.get(to.as_str()) == Some(&peer.name.as_str());
+            peer.stamps && to.iter().any(is_it)
+        };
+        for (located, reach) in uplinks.iter().filter(|(_, reach)| reach.carries(*segment)) {
+            let uplink = &located.value;
+            let stamped = vnic.value.is_realtime() && reach.peers(*segment).any(stamped_to);
+            let tagged = !allowed.vlans.is_empty();
+            let fits = uplink.guest_mtu(tagged, stamped);
+            if *mtu <= fits {
+                continue;
+            }
+            errors.note(|| {
+                let around = uplink.around_guest_packet(tagged, stamped);
+                let wanted = u64::from(*mtu) + around;
+                let or = if wanted <= (*UPLINK_MTU.end()).into() {
+                    format!(", or mtu = {wanted} there if the path carries that")
+                } else {
+                    String::new()
+                };
+                let message = format!(
+                    "{mtu} does not fit uplink {} at {}, which carries packets of {} bytes, {around} of them around \
+                     the guest's ({}): write mtu = {fits} here and set it in the guest{or}",
+                    uplink.name,
+                    located.place(),
+                    uplink.mtu,
+                    parts(uplink, tagged, stamped),
+                );
+                at(vnic, "mtu", message)
+            });
+        }
+    }
+}
+
+/// Returns what stands around a guest's packet, in words.
+fn parts(uplink: &Uplink, tagged: bool, stamped: bool) -> String {
+    let ip = if uplink.local.is_ipv4() { "20 IPv4" } else { "40 IPv6" };
+    let tag = if tagged { ", 4 VLAN tag" } else { "" };
+    let stamp = if stamped { ", 32 stamp" } else { "" };
+    format!("{ip}, 8 UDP, 8 VXLAN, 14 Ethernet{tag}{stamp}")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Document, Located, check_set, merge, parse};
+
+    const NET: &str = "\
+[uplink.net0]
+local = \"192.0.2.1\"
+rate = \"10gbit\"
+latency = \"100us\"
+peer.host2 = { address = \"192.0.2.2\", segments = [42, 43] }
+
+[remote.plc9]
+mac = \"52:54:00:00:00:09\"
+segment = 42
+peer = \"host2\"
+tx = { max = \"10mbit\", burst = \"4kB\" }
+deadline = \"2ms\"
+to = [\"plc1\"]
+
+[segment.42]
+key-file = \"/etc/tidegate/keys/42\"
+";
+    const VNIC: &str = "\
+[vnic.plc1]
+attach = { vhost-user = \"/run/tidegate/vm/plc1.sock\" }
+mac = \"52:54:00:00:00:01\"
+segment = 42
+tx = { max = \"10mbit\", burst = \"4kB\" }
+deadline = \"2ms\"
+to = [\"plc9\", \"uplink\"]
+mtu = 1418
+";
+
+    /// Merges two files, after a replacement in each.
+    fn merged(net: (&str, &str), vnic: (&str, &str)) -> Result<Document, String> {
+        assert!(NET.contains(net.0) && VNIC.contains(vnic.0), "{net:?} {vnic:?}");
+        let net = parse(&NET.replace(net.0, net.1), "net.toml").map_err(|e| format!("unparsed: {e}"))?;
+        let vnic = parse(&VNIC.replace(vnic.0, vnic.1), "plc.toml").map_err(|e| format!("unparsed: {e}"))?;
+        merge(vec![net, vnic]).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn what_stands_in_two_files_is_checked_together() {
+        let all = merged(("", ""), ("", "")).expect("valid");
+        assert_eq!((all.uplinks.len(), all.remotes.len(), all.segments.len(), all.vnics.len()), (1, 1, 1, 1));
+        let document = parse(NET, "net.toml").expect("valid");
+        let refused = check_set(&document).expect_err("plc1 is missing").to_string();
+        assert_eq!(refused, "net.toml:7: remote.plc9.to: there is no vNIC \"plc1\" on this host");
+    }
+
+    #[test]
+    fn refusals_name_both_places_and_the_remedy() {
+        let none = ("", "");
+        for (net, vnic, wanted) in [
+            (
+                none,
+                ("[vnic.plc1]", "[vnic.net0]"),
+                "net.toml:1: uplink.net0: the name net0 is taken by vNIC net0 at plc.toml:1; vNICs, uplinks and remotes",
+            ),
+            (
+                ("[remote.plc9]", "[remote.net0]"),
+                none,
+                "net.toml:7: remote.net0: the name net0 is taken by [uplink.net0] at net.toml:1",
+            ),
+            (
+                ("peer = \"host2\"", "peer = \"host3\""),
+                none,
+                "net.toml:7: remote.plc9.peer: no uplink has a peer \"host3\"; did you mean \"host2\"?",
+            ),
+            (
+                ("[42, 43]", "[43]"),
+                none,
+                "net.toml:7: remote.plc9.peer: segment 42 does not reach peer host2 of uplink net0 at net.toml:1, \
+                 whose segments are 43; add it there",
+            ),
+            (
+                ("\"52:54:00:00:00:09\"", "\"52:54:00:00:00:01\""),
+                none,
+                "net.toml:7: remote.plc9.mac: 52:54:00:00:00:01 is already taken in segment 42, by vNIC plc1 at \
+                 plc.toml:1; a MAC may appear once in a segment, on all hosts",
+            ),
+            (
+                none,
+                ("mtu = 1418", "mtu = 1418\nallowed.macs = [\"52:54:00:00:00:09\"]"),
+                "net.toml:7: remote.plc9.mac: 52:54:00:00:00:09 is already taken in segment 42, by vNIC plc1",
+            ),
+            (
+                ("deadline = \"2ms\"", "deadline = \"500us\""),
+                none,
+                "net.toml:7: remote.plc9.deadline: 500us is not more than the arrival-budget of 500us of uplink net0",
+            ),
+            (
+                ("[\"plc1\"]", "[\"plc11\"]"),
+                none,
+                "net.toml:7: remote.plc9.to: there is no vNIC \"plc11\" on this host; did you mean \"plc1\"?",
+            ),
+            (
+                none,
+                ("segment = 42", "segment = 43"),
+                "net.toml:7: remote.plc9.to: plc1 is in segment 43 and this remote in segment 42",
+            ),
+            (
+                none,
+                ("segment = 42", "segment = 43"),
+                "plc.toml:1: vnic.plc1.to: plc9 is in segment 42 and this vNIC in segment 43; frames never cross",
+            ),
+            (
+                none,
+                ("{ vhost-user = \"/run/tidegate/vm/plc1.sock\" }", "{ netdev = \"eth0\" }"),
+                "plc.toml:1: vnic.plc1.to: plc9 is on another host, which vhost-user and tap attachments reach",
+            ),
+            (
+                none,
+                ("{ vhost-user = \"/run/tidegate/vm/plc1.sock\" }", "{ netdev = \"eth0\" }"),
+                "net.toml:7: remote.plc9.to: plc1 is no vhost-user or tap attachment",
+            ),
+            (
+                none,
+                ("\"plc9\"", "\"plc8\""),
+                "plc.toml:1: vnic.plc1.to: there is no vNIC or remote \"plc8\"; did you mean \"plc9\"?",
+            ),
+            (
+                none,
+                ("\"plc9\"", "\"net0\""),
+                "plc.toml:1: vnic.plc1.to: net0 is an uplink; write \"uplink\" for every host",
+            ),
+            (
+                none,
+                ("mtu = 1418", "mtu = 1419"),
+                "plc.toml:1: vnic.plc1.mtu: 1419 does not fit uplink net0 at net.toml:1, which carries packets of 1500 \
+                 bytes, 82 of them around the guest's (20 IPv4, 8 UDP, 8 VXLAN, 14 Ethernet, 32 stamp): write \
+                 mtu = 1418 here and set it in the guest, or mtu = 1501 there if the path carries that",
+            ),
+            (
+                none,
+                ("mtu = 1418", "mtu = 1415\nallowed.vlans = [7]"),
+                "plc.toml:1: vnic.plc1.mtu: 1415 does not fit uplink net0 at net.toml:1, which carries packets of 1500 \
+                 bytes, 86 of them around the guest's (20 IPv4, 8 UDP, 8 VXLAN, 14 Ethernet, 4 VLAN tag, 32 stamp)",
+            ),
+        ] {
+            let refused = merged(net, vnic).expect_err(wanted);
+            assert!(refused.contains(wanted), "{wanted}\n{refused}");
+        }
+        // Only to a peer that stamps, of its own segment, at the host switch, a frame grows by a stamp.
+        for (net, vnic, fits) in
+            [(("[42, 43] }", "[42, 43], stamps = false }"), "", 1450), (("", ""), "\nqueues = 1", 1418)]
+        {
+            for (mtu, is_fitting) in [(fits, true), (fits + 1, false)] {
+                let merged = merged(net, ("mtu = 1418", &format!("mtu = {mtu}{vnic}")));
+                assert_eq!(merged.is_ok(), is_fitting, "{mtu}: {merged:?}");
+            }
+        }
+        assert!(merged(("segments = [42, 43]", "segments = [43]"), ("mtu = 1418", "mtu = 9000")).is_err());
+    }
+
+    #[test]
+    fn of_two_uplinks() {
+        let twice = |from: &str, to: &str| {
+            let text =
+                format!("{NET}{}", NET.split("[remote").next().expect("an uplink").replace("net0", "net1"));
+            let second = text.rfind(from).expect(from);
+            let text = format!("{}{to}{}", &text[..second], &text[second + from.len()..]);
+            let document = parse(&format!("{text}{VNIC}"), "t.toml").unwrap_or_else(|e| panic!("{e}"));
+            check_set(&document).expect_err("refused").to_string()
+        };
+        let port = "t.toml:17: uplink.net1.port: UDP port 4789 of 192.0.2.1 already belongs to uplink net0 at t.toml:1";
+        let peer = "t.toml:17: uplink.net1.peer.host2: peer host2 is already one of uplink net0 at t.toml:1";
+        assert!(twice("peer.host2", "peer.host3").contains(port), "{}", twice("peer.host2", "peer.host3"));
+        assert!(
+            twice("\"192.0.2.1\"", "\"192.0.2.7\"").contains(peer),
+            "{}",
+            twice("\"192.0.2.1\"", "\"192.0.2.7\"")
+        );
+        let document = parse(NET, "net.toml").expect("valid");
+        let uplink = document.uplinks[0].clone();
+        let many = Document { uplinks: vec![uplink; 17], ..Document::default() };
+        assert!(
+            check_set(&many)
+                .expect_err("too many")
+                .to_string()
+                .contains("17 uplinks are defined; at most 16")
+        );
+        let keys = Document { segments: vec![document.segments[0].clone(); 2], ..Document::default() };
+        let refused = check_set(&keys).expect_err("twice").to_string();
+        assert_eq!(refused, "net.toml:15: segment.42: this segment is already defined at net.toml:15");
+        let remotes = vec![document.remotes[0].clone(), Located { line: 99, ..document.remotes[0].clone() }];
+        let refused = check_set(&Document { remotes, ..Document::default() }).expect_err("twice").to_string();
+        assert!(
+            refused.contains("net.toml:99: remote.plc9.mac: 52:54:00:00:00:09 is already taken"),
+            "{refused}"
+        );
+    }
+}
