@@ -43,6 +43,8 @@ impl Published {
             version: env!("CARGO_PKG_VERSION").into(),
             problems: vec!["the agent is starting".into()],
             host: Default::default(),
+            uplinks: vec![],
+            remotes: vec![],
             places: vec![],
             files: vec![],
             admission: Default::default(),

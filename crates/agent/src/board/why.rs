@@ -211,6 +211,7 @@ mod tests {
             margin_ns: 100_000,
             suspended: None,
             worst_seen_ns: None,
+            beyond: None,
             derivation,
             holds_if: String::new(),
             host_latency_violations: 0,

@@ -81,7 +81,7 @@ impl SoftLimits {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use tidegate_contract::{Bytes, Document, Host, Located, Nanos, admit};
+    use tidegate_contract::{Bytes, ContractSet, Document, Host, Located, Nanos, admit};
     use tidegate_testkit::contract::{netdev, vnic};
 
     fn rate(mbit: u64) -> Option<Rate> {
@@ -96,7 +96,7 @@ mod tests {
 
     fn contracts(vnics: &[Vnic]) -> Contracts {
         let vnics = vnics.iter().map(|v| Located::without_line(v.clone(), "test")).collect();
-        Contracts { api: Document { host: None, vnics }, ..Contracts::default() }
+        Contracts { api: Document { vnics, ..Document::default() }, ..Contracts::default() }
     }
 
     #[test]
@@ -217,8 +217,9 @@ mod tests {
                 prop_assert_eq!(&same, written);
                 prop_assert_eq!(effective.tx.burst, written.tx.burst);
             }
-            if let Ok(written) = admit(&Host::default(), &vnics) {
-                let effective = admit(&Host::default(), &effective);
+            let host = Host::default();
+            if let Ok(written) = admit(&ContractSet::local(&host, &vnics)) {
+                let effective = admit(&ContractSet::local(&host, &effective));
                 let effective = effective.map_err(|e| TestCaseError::fail(format!("{e:?}")))?;
                 for (before, now) in written.bounds.iter().zip(&effective.bounds) {
                     prop_assert!(now.vnic == before.vnic && now.bound <= before.bound);

@@ -11,7 +11,7 @@ use crate::store::{Contracts, Owned, Owner};
 use crate::views::{PlanView, VnicChange};
 use std::collections::BTreeSet;
 use std::path::Path;
-use tidegate_contract::{Errors, Located, parse, set_key};
+use tidegate_contract::{Errors, Located, Remote, Table, Vnic, parse, set_key};
 use tidegate_place::Adopt;
 
 impl Reconciler {
@@ -31,6 +31,7 @@ impl Reconciler {
             Some(why) => return Err(ApplyError::Refused(vec![why])),
             None => {}
         }
+        let without_effect = check::without_effect(&document);
         let named: BTreeSet<String> = document.vnics.iter().map(|v| v.value.name.clone()).collect();
         let mut wanted = self.contracts.clone();
         let file = Path::new(origin);
@@ -43,6 +44,7 @@ impl Reconciler {
         };
         let mut vnics = diff::vnics(&self.contracts, &wanted, &named);
         let host = diff::host(&self.contracts, &wanted);
+        let tables = diff::tables(&self.contracts, &wanted);
         let mut hints = Vec::new();
         let outcome = merged.and_then(|()| {
             if dry_run { self.dry_run(&wanted, adopt, &mut hints) } else { self.enact(wanted, adopt) }
@@ -53,6 +55,7 @@ impl Reconciler {
         }
         let (admission, refusals) = match outcome {
             Ok(checked) => {
+                hints.extend(without_effect);
                 for (vnic, notes) in checked.notes.iter().filter(|(name, _)| named.contains(*name)) {
                     hints.extend(notes.iter().map(|n| format!("{vnic}: {n}")));
                 }
@@ -72,6 +75,7 @@ impl Reconciler {
             refusals,
             vnics,
             host,
+            tables,
             admission,
             notes: hints,
         })
@@ -94,16 +98,22 @@ impl Reconciler {
         })
     }
 
-    /// Says which vNICs name `name` in their `to`, and what to do first; `None` if none does.
+    /// Says which vNICs and remotes name `name` in their `to`, and what to do first; `None` if none does.
     fn needed(&self, name: &str) -> Option<String> {
-        let naming = self.contracts.vnics().filter(|(_, v)| v.value.to.iter().any(|to| to == name));
-        let mut others: Vec<String> = naming
-            .filter(|(_, v)| v.value.name != name)
-            .map(|(owner, v)| match owner {
-                Owner::File(_) => format!("{} ({})", v.value.name, v.place()),
-                _ => v.value.name.clone(),
+        fn naming<T: Table>(
+            name: &str,
+            to: &[String],
+            (owner, table): (Owner, &Located<T>),
+        ) -> Option<String> {
+            let other = table.value.name();
+            (other != name && to.iter().any(|to| to == name)).then(|| match owner {
+                Owner::File(_) => format!("{other} ({})", table.place()),
+                _ => other.into_owned(),
             })
-            .collect();
+        }
+        let vnics = self.contracts.all::<Vnic>().filter_map(|(o, v)| naming(name, &v.value.to, (o, v)));
+        let remotes = self.contracts.all::<Remote>().filter_map(|(o, r)| naming(name, &r.value.to, (o, r)));
+        let mut others: Vec<String> = vnics.chain(remotes).collect();
         others.sort();
         match &others[..] {
             [] => None,

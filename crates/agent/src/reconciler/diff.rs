@@ -1,11 +1,11 @@
 //! The changes between two sets of contracts, key by key. Pure.
 
 use crate::store::Contracts;
-use crate::views::{ChangeAction, KeyChange, VnicChange};
+use crate::views::{ChangeAction, KeyChange, TableChange, VnicChange};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use tidegate_contract::{Attach, FlowQueueing, Queueing, Vnic};
+use tidegate_contract::{Attach, FlowQueueing, Located, Queueing, Remote, SegmentKeys, Uplink, Vnic};
 
 /// Returns the changes of the vNICs in `named`, and of those that go.
 pub fn vnics(old: &Contracts, new: &Contracts, named: &BTreeSet<String>) -> Vec<VnicChange> {
@@ -37,6 +37,53 @@ pub fn vnics(old: &Contracts, new: &Contracts, named: &BTreeSet<String>) -> Vec<
 
 pub fn host(old: &Contracts, new: &Contracts) -> Vec<KeyChange> {
     keys(&flat(&old.host()), &flat(&new.host()))
+}
+
+/// Returns the uplinks, remotes and keys of segments that change, by path.
+pub fn tables(old: &Contracts, new: &Contracts) -> Vec<TableChange> {
+    let (old, new) = (all_tables(old), all_tables(new));
+    let paths: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let change = |path: &String| {
+        let (before, after) = (old.get(path), new.get(path));
+        let action = match (before, after) {
+            (None, _) => ChangeAction::Create,
+            (_, None) => ChangeAction::Remove,
+            (before, after) if before == after => return None,
+            _ => ChangeAction::Change,
+        };
+        let none = BTreeMap::new();
+        let changes = match action {
+            ChangeAction::Remove => vec![],
+            _ => keys(before.unwrap_or(&none), after.unwrap_or(&none)),
+        };
+        Some(TableChange { table: path.clone(), action, changes })
+    };
+    paths.into_iter().filter_map(change).collect()
+}
+
+/// Returns the keys of each uplink, remote and segment, as a user writes them.
+fn all_tables(contracts: &Contracts) -> BTreeMap<String, BTreeMap<String, String>> {
+    let mut tables = BTreeMap::new();
+    for (_, Located { value: uplink, .. }) in contracts.all::<Uplink>() {
+        let mut keys = flat(&Uplink { peers: vec![], ..uplink.clone() });
+        for peer in &uplink.peers {
+            let of_it = flat(peer).into_iter().filter(|(key, _)| key != "name");
+            keys.extend(of_it.map(|(key, value)| (format!("peer.{}.{key}", peer.name), value)));
+        }
+        keys.remove("name");
+        tables.insert(format!("uplink.{}", uplink.name), keys);
+    }
+    for (_, Located { value: remote, .. }) in contracts.all::<Remote>() {
+        let mut keys = flat(remote);
+        keys.remove("name");
+        tables.insert(format!("remote.{}", remote.name), keys);
+    }
+    for (_, Located { value: segment, .. }) in contracts.all::<SegmentKeys>() {
+        let mut keys = flat(segment);
+        keys.remove("segment");
+        tables.insert(format!("segment.{}", segment.segment), keys);
+    }
+    tables
 }
 
 fn keys(old: &BTreeMap<String, String>, new: &BTreeMap<String, String>) -> Vec<KeyChange> {
@@ -137,12 +184,12 @@ fn flatten(prefix: &str, value: &Value, into: &mut BTreeMap<String, String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_contract::{Document, Located};
+    use tidegate_contract::Document;
     use tidegate_testkit::contract::{tap, vnic};
 
     fn contracts(vnics: &[Vnic]) -> Contracts {
         let vnics = vnics.iter().map(|v| Located::without_line(v.clone(), "test")).collect();
-        Contracts { api: Document { host: None, vnics }, ..Contracts::default() }
+        Contracts { api: Document { vnics, ..Document::default() }, ..Contracts::default() }
     }
 
     #[test]
@@ -185,6 +232,25 @@ mod tests {
             ]
         );
         assert!(got[3].changes.contains(&change("queueing", Option::None, Some("flows"))));
+        let net = |rate: &str, peers: &str| {
+            let text = format!("[uplink.net0]\nlocal = \"192.0.2.1\"\nrate = \"{rate}\"\n{peers}");
+            Contracts { api: tidegate_contract::parse(&text, "test").unwrap(), ..Contracts::default() }
+        };
+        let peer = "peer.b = { address = \"192.0.2.2\", segments = [7, 8] }\n[segment.7]\nkey-file = \"/k\"";
+        let table = |table: &str, action, changes| TableChange { table: table.into(), action, changes };
+        let to = [
+            change("peer.b.address", Option::None, Some("192.0.2.2")),
+            change("peer.b.segments", Option::None, Some("7,8")),
+            change("peer.b.stamps", Option::None, Some("true")),
+            change("rate", Some("1gbit"), Some("2gbit")),
+        ];
+        let key_file = change("key-file", Option::None, Some("/k"));
+        assert_eq!(
+            tables(&net("1gbit", ""), &net("2gbit", peer)),
+            [table("segment.7", Create, vec![key_file]), table("uplink.net0", Change, to.into())]
+        );
+        assert_eq!(tables(&net("1gbit", ""), &contracts(&[])), [table("uplink.net0", Remove, vec![])]);
+        assert_eq!(tables(&net("1gbit", ""), &net("1gbit", "")), []);
         assert!(got[0].changes.is_empty() && got[3].changes.iter().any(|c| c.key == "mac"));
     }
 }

@@ -10,7 +10,7 @@ use crate::views::{
 };
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
-use tidegate_contract::{Admission, Vnic};
+use tidegate_contract::{Admission, Remote, Uplink, Vnic};
 use tidegate_evidence::{LogStats, OwnCpus, Quantity, total};
 use tidegate_place::ObservedVnic;
 
@@ -147,6 +147,8 @@ impl Reconciler {
             version: env!("CARGO_PKG_VERSION").into(),
             problems: self.problems.values().cloned().collect(),
             host: self.contracts.host(),
+            uplinks: self.contracts.all::<Uplink>().map(|(_, located)| located.value.clone()).collect(),
+            remotes: self.contracts.all::<Remote>().map(|(_, located)| located.value.clone()).collect(),
             places: self
                 .places
                 .iter()

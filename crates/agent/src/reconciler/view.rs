@@ -1,6 +1,6 @@
 //! Parts of the state, as the API shows them.
 
-use crate::views::{AdmissionView, Derivation, EgressView, Promise};
+use crate::views::{AdmissionView, BeyondView, Derivation, EgressView, Promise};
 use tidegate_contract::Admission;
 use tidegate_evidence::{Evidence, Figure, Quantity, Traffic, WorkerStats, total};
 
@@ -26,6 +26,11 @@ pub fn admission(
             bound_ns: b.bound.get(),
             margin_ns: b.margin().get(),
             suspended: suspended(&b.vnic),
+            beyond: b.beyond.as_ref().map(|away| BeyondView {
+                peer: away.peer.clone(),
+                latency_ns: away.latency.get(),
+                arrival_budget_ns: away.arrival_budget.get(),
+            }),
             worst_seen_ns: seen.filter(|worst| *worst > 0),
             derivation: Derivation {
                 critical_t_ns: b.critical_t.get(),

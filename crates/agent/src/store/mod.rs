@@ -8,14 +8,16 @@
 //! ```
 //!
 //! - [`files`]: the configuration folder, watched
+//! - `tables`: tables of one kind, by owner
 
 pub mod files;
+mod tables;
 
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use tidegate_contract::{Document, Errors, Host, Located, Vnic, merge};
+use tidegate_contract::{Document, Errors, Host, Located, Remote, SegmentKeys, Table, Uplink, Vnic, merge};
 
 /// The owner of a contract: no other owner may change it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +72,7 @@ pub struct Contracts {
 /// A refused change to a contract of another owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owned {
-    /// `vNIC plc1` or `[host]`.
+    /// `vNIC plc1`, `[uplink.net0]` or `[host]`.
     pub what: String,
     pub owner: Owner,
 }
@@ -112,8 +114,13 @@ impl Contracts {
         files.chain(programs).chain([(Owner::Api, &self.api)])
     }
 
+    /// Returns all tables of one kind.
+    pub fn all<T: Table + 'static>(&self) -> impl Iterator<Item = (Owner, &Located<T>)> {
+        self.documents().flat_map(|(owner, d)| T::of(d).iter().map(move |table| (owner.clone(), table)))
+    }
+
     pub fn vnics(&self) -> impl Iterator<Item = (Owner, &Located<Vnic>)> {
-        self.documents().flat_map(|(owner, d)| d.vnics.iter().map(move |v| (owner.clone(), v)))
+        self.all()
     }
 
     /// Returns one contract. To look up many, use [`Contracts::by_name`].
@@ -150,36 +157,14 @@ impl Contracts {
         }
     }
 
-    /// Adds and changes the contracts of `document`; with `prune` removes the owner's other vNICs.
+    /// Adds and changes the contracts of `document`; with `prune` removes the owner's other tables, but for `[host]`.
     pub fn merge(&mut self, owner: &Owner, document: Document, prune: bool) -> Result<(), Owned> {
-        let named: HashMap<&str, &Vnic> =
-            document.vnics.iter().map(|new| (new.value.name.as_str(), &new.value)).collect();
-        if prune {
-            self.document(owner).vnics.retain(|old| named.contains_key(old.value.name.as_str()));
-        }
-        // A contract that a file already has is no change.
-        let mut said = HashSet::new();
-        for (other, there) in self.vnics().filter(|(other, _)| other != owner) {
-            let name = there.value.name.as_str();
-            match (named.get(name), &other) {
-                (None, _) => {}
-                (Some(new), Owner::File(_)) if **new == there.value => drop(said.insert(name.to_owned())),
-                (Some(_), _) => return Err(Owned { what: format!("vNIC {name}"), owner: other }),
-            }
-        }
-        let own = &mut self.document(owner).vnics;
-        let mut places: HashMap<String, usize> =
-            own.iter().enumerate().map(|(n, old)| (old.value.name.clone(), n)).collect();
-        for vnic in document.vnics.into_iter().filter(|new| !said.contains(&new.value.name)) {
-            match places.get(&vnic.value.name) {
-                Some(place) => own[*place] = vnic,
-                None => {
-                    places.insert(vnic.value.name.clone(), own.len());
-                    own.push(vnic);
-                }
-            }
-        }
-        if let Some(host) = document.host {
+        let Document { host, vnics, uplinks, remotes, segments } = document;
+        self.merge_tables::<Vnic>(owner, vnics, prune)?;
+        self.merge_tables::<Uplink>(owner, uplinks, prune)?;
+        self.merge_tables::<Remote>(owner, remotes, prune)?;
+        self.merge_tables::<SegmentKeys>(owner, segments, prune)?;
+        if let Some(host) = host {
             let of_other = self.documents().find_map(|(other, d)| Some((other, d.host.as_ref()?)));
             match of_other.filter(|(other, _)| other != owner) {
                 Some((_, h)) if h.value == host.value => {}
@@ -210,23 +195,19 @@ impl Contracts {
         Ok(self.api.vnics.len() < before)
     }
 
-    /// Sets a file's contents, `None` if the file is gone. The file takes over the vNICs and the `[host]` table that
-    /// the API or a program had set; returns their names.
+    /// Sets a file's contents, `None` if the file is gone. The file takes over the tables that the API or a program had
+    /// set; returns their names.
     pub fn set_file(&mut self, path: &Path, document: Option<Document>) -> Vec<String> {
         let Some(document) = document else {
             self.files.remove(path);
             return vec![];
         };
         let mut taken = Vec::new();
-        let named: HashSet<&str> = document.vnics.iter().map(|new| new.value.name.as_str()).collect();
         for others in self.programs.values_mut().chain([&mut self.api]) {
-            others.vnics.retain(|old| {
-                let keep = !named.contains(old.value.name.as_str());
-                if !keep {
-                    taken.push(format!("vNIC {}", old.value.name));
-                }
-                keep
-            });
+            tables::take::<Vnic>(others, &document, &mut taken);
+            tables::take::<Uplink>(others, &document, &mut taken);
+            tables::take::<Remote>(others, &document, &mut taken);
+            tables::take::<SegmentKeys>(others, &document, &mut taken);
             if document.host.is_some() && others.host.take().is_some() {
                 taken.push("[host]".into());
             }
@@ -244,7 +225,7 @@ mod tests {
 
     fn document(names: &[&str]) -> Document {
         let located = |n: &&str| Located::without_line(vnic(n, n.as_bytes()[0]), "test");
-        Document { host: None, vnics: names.iter().map(located).collect() }
+        Document { vnics: names.iter().map(located).collect(), ..Document::default() }
     }
 
     fn names(contracts: &Contracts) -> Vec<String> {
@@ -316,9 +297,58 @@ mod tests {
     }
 
     #[test]
+    fn uplinks_and_remotes_have_owners_too() {
+        let net = |rate: &str| {
+            let text = format!(
+                "[uplink.net0]\nlocal = \"192.0.2.1\"\nrate = \"{rate}\"\npeer.host2.address = \"192.0.2.2\"\n\
+                 [remote.plc9]\nmac = \"52:54:00:00:00:09\"\nsegment = 1\npeer = \"host2\"\n\
+                 [segment.1]\nkey-file = \"/k\""
+            );
+            tidegate_contract::parse(&text, "net.toml").unwrap()
+        };
+        let owners = |contracts: &Contracts| {
+            let uplinks =
+                contracts.all::<Uplink>().map(|(o, u)| format!("{o} {} {}", u.value.name, u.value.rate));
+            let others = contracts.all::<Remote>().map(|(o, r)| format!("{o} {}", r.value.name));
+            let keys = contracts.all::<SegmentKeys>().map(|(o, k)| format!("{o} {}", k.value.segment));
+            uplinks.chain(others).chain(keys).collect::<Vec<_>>()
+        };
+        let mut contracts = Contracts::default();
+        contracts.merge(&Owner::Api, net("1gbit"), false).unwrap();
+        contracts.merge(&Owner::Api, net("2gbit"), false).unwrap();
+        assert_eq!(owners(&contracts), ["api net0 2gbit", "api plc9", "api 1"]);
+        let text = contracts.merge(&Owner::named("libvirt:web").unwrap(), net("1gbit"), false).unwrap_err();
+        assert!(text.to_string().starts_with("[uplink.net0] came through the API"), "{text}");
+        let taken = contracts.set_file(Path::new("/x.toml"), Some(net("1gbit")));
+        assert_eq!(taken, ["[uplink.net0]", "[remote.plc9]", "[segment.1]"]);
+        assert_eq!(owners(&contracts), ["file:/x.toml net0 1gbit", "file:/x.toml plc9", "file:/x.toml 1"]);
+        contracts.merge(&Owner::Api, net("1gbit"), false).unwrap();
+        assert_eq!(contracts.merge(&Owner::Api, net("2gbit"), false).unwrap_err().what, "[uplink.net0]");
+
+        let saved = serde_json::to_string(&contracts).unwrap();
+        assert_eq!(serde_json::from_str::<Contracts>(&saved).unwrap(), contracts);
+        assert_eq!(contracts.merged().unwrap().uplinks.len(), 1);
+        contracts.set_file(Path::new("/x.toml"), None);
+        contracts.merge(&Owner::Api, net("3gbit"), false).unwrap();
+        contracts.merge(&Owner::Api, document(&["a"]), true).unwrap();
+        assert_eq!((owners(&contracts).len(), names(&contracts)), (0, vec!["api a".to_owned()]));
+    }
+
+    #[test]
     fn what_older_agents_saved_is_read() {
         let contracts: Contracts =
             serde_json::from_str(r#"{"files":{},"api":{"host":null,"vnics":[]}}"#).unwrap();
         assert_eq!(contracts, Contracts::default());
+        for uplink in ["null", "\"10gbit\""] {
+            let host = format!(
+                r#"{{"host_latency":"99us","uplink":{uplink},"flood":"10mbit","flood_burst":"1kB"}}"#
+            );
+            let text = format!(
+                r#"{{"files":{{"/x.toml":{{"host":{{"value":{host},"file":"/x.toml","line":1}},"vnics":[]}}}},"api":{{"host":null,"vnics":[]}}}}"#
+            );
+            let contracts: Contracts = serde_json::from_str(&text).unwrap();
+            assert_eq!(contracts.host().host_latency.get(), 99_000, "{uplink}");
+            assert!(contracts.merged().unwrap().uplinks.is_empty());
+        }
     }
 }

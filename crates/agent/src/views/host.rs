@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tidegate_contract::Host;
+use tidegate_contract::{Host, Remote, Uplink};
 use tidegate_evidence::{LogStats, WorkerStats};
 use utoipa::ToSchema;
 
@@ -16,6 +16,14 @@ pub struct HostView {
     /// The `[host]` table in force.
     #[schema(value_type = Object)]
     pub host: Host,
+    /// The `[uplink.NAME]` tables in force.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Object>)]
+    pub uplinks: Vec<Uplink>,
+    /// The `[remote.NAME]` tables in force.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Object>)]
+    pub remotes: Vec<Remote>,
     /// The places where contracts are kept.
     pub places: Vec<PlaceView>,
     /// The files of contracts.
@@ -105,11 +113,11 @@ impl std::fmt::Display for RefusedBy {
 /// A delay bound, how it came about, and what was seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Promise {
-    /// The sender.
+    /// The sender: a vNIC, or a remote.
     pub vnic: String,
-    /// Where its frames go.
+    /// Where its frames go: a vNIC, or an uplink.
     pub egress: String,
-    /// Td, as promised, ns.
+    /// Td, as promised, ns; between hosts this host's part of it.
     pub deadline_ns: u64,
     /// The computed bound, ns; at most the deadline.
     pub bound_ns: u64,
@@ -122,12 +130,26 @@ pub struct Promise {
     /// was delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worst_seen_ns: Option<u64>,
+    /// At an uplink, the rest of the way; absent elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beyond: Option<BeyondView>,
     /// How the bound came about.
     pub derivation: Derivation,
     /// Under which conditions the bound holds, and how often they did not.
     pub holds_if: String,
     /// Worker loops longer than the host budget.
     pub host_latency_violations: u64,
+}
+
+/// What a frame may take after it has left this host, by declaration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BeyondView {
+    /// The other host; of several the one with the longest way.
+    pub peer: String,
+    /// The latency of the network, ns.
+    pub latency_ns: u64,
+    /// The time from arrival at the peer to delivery, ns.
+    pub arrival_budget_ns: u64,
 }
 
 /// bound = deadline - (t - H - (demand + L) / C) at the tightest interval t.
@@ -159,7 +181,7 @@ pub struct AdmissionView {
 /// What an egress has promised.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EgressView {
-    /// A vNIC or `uplink`.
+    /// A vNIC or an uplink.
     pub egress: String,
     /// C, bit/s.
     pub capacity_bps: u64,

@@ -21,8 +21,10 @@ mod why;
 mod window;
 
 pub use error::ErrorBody;
-pub use host::{AdmissionView, Derivation, EgressView, FileView, HostView, PlaceView, Promise, RefusedBy};
-pub use plan::{Adopt, ApplyQuery, ChangeAction, KeyChange, NotInForce, PlanView, VnicChange};
+pub use host::{
+    AdmissionView, BeyondView, Derivation, EgressView, FileView, HostView, PlaceView, Promise, RefusedBy,
+};
+pub use plan::{Adopt, ApplyQuery, ChangeAction, KeyChange, NotInForce, PlanView, TableChange, VnicChange};
 pub use status::{
     Attention, AttentionKind, DeadlineCounts, FileCounts, HostLatency, Repaired, StatusView, VnicCounts,
 };

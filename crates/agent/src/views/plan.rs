@@ -52,6 +52,9 @@ pub struct PlanView {
     pub vnics: Vec<VnicChange>,
     /// Of the `[host]` table.
     pub host: Vec<KeyChange>,
+    /// Of uplinks, remotes and keys of segments: those that change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tables: Vec<TableChange>,
     /// What would be promised; empty where it is not admissible.
     pub admission: AdmissionView,
     /// What the places say about the attachments concerned.
@@ -70,6 +73,17 @@ pub struct VnicChange {
     /// Why its contract is not in force, where it is not; absent where it is, where it is only planned, and of one that goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_in_force: Option<NotInForce>,
+}
+
+/// What happens to one table that is no vNIC's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TableChange {
+    /// Such as `uplink.net0`.
+    pub table: String,
+    /// What happens.
+    pub action: ChangeAction,
+    /// By key, where it is new or changes.
+    pub changes: Vec<KeyChange>,
 }
 
 /// Why an accepted contract is not in force.

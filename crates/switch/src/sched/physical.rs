@@ -51,27 +51,31 @@ mod tests {
     use super::*;
     use proptest::{collection::vec, prelude::*};
     use tidegate_contract::testing::vnic;
-    use tidegate_contract::{Admission, Host, Nanos, UPLINK, Vnic, admit};
+    use tidegate_contract::{Admission, ContractSet, Host, Nanos, Vnic, admit};
 
     /// L: largest frame of an MTU of 1500 bytes.
     const LARGEST: u32 = tidegate_contract::frame::TAGGED_FRAME as u32;
 
     fn host(host_latency: u64) -> Host {
-        Host { uplink: Some(rate(LINK)), host_latency: Nanos::new(host_latency), ..Host::default() }
+        Host { host_latency: Nanos::new(host_latency), ..Host::default() }
     }
 
-    /// Returns a real-time vNIC towards the uplink.
+    /// Returns a real-time vNIC towards the wire.
     fn urgent(name: &str, bits: u64, burst: u64, deadline: u64) -> Vnic {
         let mut vnic = vnic(name);
         (vnic.tx.max, vnic.tx.burst) = (Some(rate(bits)), Some(Bytes::new(burst)));
-        (vnic.deadline, vnic.to) = (Some(Nanos::new(deadline)), vec![UPLINK.into()]);
+        (vnic.deadline, vnic.to) = (Some(Nanos::new(deadline)), vec!["wire".into()]);
         vnic
     }
 
-    /// Returns the admission after raising deadlines until all are granted.
+    /// Returns the admission of a wire of `LINK` after raising deadlines until all are granted. A vNIC stands for the wire:
+    /// the arithmetic is the same, and its frames do not grow.
     fn granted(host: &Host, vnics: &mut [Vnic]) -> Admission {
+        let mut wire = vnic("wire");
+        wire.rx.max = Some(rate(LINK));
         loop {
-            match admit(host, vnics) {
+            let all = [&*vnics, &[wire.clone()]].concat();
+            match admit(&ContractSet::local(host, &all)) {
                 Ok(admission) => return admission,
                 Err(_) => vnics.iter_mut().for_each(|vnic| {
                     vnic.deadline = vnic.deadline.map(|d| Nanos::new(d.get() + d.get() / 64 + 1));

@@ -7,7 +7,7 @@ use crate::exit::{self, Code, Failure};
 use crate::format::{duration, plural, rate};
 use crate::table::{Align, Table};
 use serde_json::Value;
-use tidegate_agent::views::{ChangeAction, EgressView, KeyChange, PlanView, Promise, VnicChange};
+use tidegate_agent::views::{BeyondView, ChangeAction, EgressView, KeyChange, PlanView, Promise, VnicChange};
 
 /// Arguments of `plan`.
 #[derive(Debug, clap::Args)]
@@ -36,8 +36,9 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
 }
 
 pub fn text(plan: &PlanView) -> String {
-    let changed =
-        plan.vnics.iter().filter(|v| v.action != ChangeAction::None).count() + plan.host.len().min(1);
+    let changed = plan.vnics.iter().filter(|v| v.action != ChangeAction::None).count()
+        + plan.host.len().min(1)
+        + plan.tables.len();
     let missing = not_in_force::lines(&plan.vnics);
     let mut out = match (changed as u64, plan.applied, plan.admissible) {
         (0, _, true) => not_in_force::nothing_to_change(&missing),
@@ -47,6 +48,9 @@ pub fn text(plan: &PlanView) -> String {
     };
     if !plan.host.is_empty() {
         out += &format!("  change host\n{}", keys(&plan.host));
+    }
+    for change in &plan.tables {
+        out += &named(&change.table, change.action, &change.changes);
     }
     for change in &plan.vnics {
         out += &vnic(change);
@@ -68,13 +72,17 @@ pub fn text(plan: &PlanView) -> String {
 
 /// Describes the change of one vNIC; empty if there is none.
 pub fn vnic(change: &VnicChange) -> String {
-    let action = match change.action {
+    named(&change.vnic, change.action, &change.changes)
+}
+
+fn named(name: &str, action: ChangeAction, changes: &[KeyChange]) -> String {
+    let action = match action {
         ChangeAction::Create => "create",
         ChangeAction::Change => "change",
         ChangeAction::Remove => "remove",
         ChangeAction::None => return String::new(),
     };
-    format!("  {action} {}\n{}", change.vnic, keys(&change.changes))
+    format!("  {action} {name}\n{}", keys(changes))
 }
 
 fn keys(changes: &[KeyChange]) -> String {
@@ -108,6 +116,10 @@ fn bounds(promises: &[Promise]) -> String {
         ]);
     }
     let mut out = table.render();
+    for promise in promises {
+        out += &beyond(promise)
+            .map_or_else(String::new, |way| format!("{} to {}: {way}\n", promise.vnic, promise.egress));
+    }
     let mut said: Vec<&str> = vec![];
     for promise in promises {
         if let Some(why) = promise.suspended.as_ref().filter(|_| !said.contains(&promise.vnic.as_str())) {
@@ -116,6 +128,19 @@ fn bounds(promises: &[Promise]) -> String {
         }
     }
     out
+}
+
+/// Describes a promise between hosts as a whole; `None` within this host.
+pub fn beyond(promise: &Promise) -> Option<String> {
+    let BeyondView { peer, latency_ns, arrival_budget_ns } = promise.beyond.as_ref()?;
+    let away = latency_ns.saturating_add(*arrival_budget_ns);
+    Some(format!(
+        "at most {} of {} from host to host, with {} of network to {peer} and {} of its arrival budget",
+        duration(promise.bound_ns.saturating_add(away)),
+        duration(promise.deadline_ns.saturating_add(away)),
+        duration(*latency_ns),
+        duration(*arrival_budget_ns),
+    ))
 }
 
 fn egresses(egresses: &[EgressView]) -> String {

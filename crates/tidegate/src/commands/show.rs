@@ -367,7 +367,8 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
         ("missed", missed(view)),
     ];
     let mut out = format!("deadline towards {egress}\n");
-    for (key, value) in facts {
+    let between = super::plan::beyond(promise).map(|way| ("host to host", way));
+    for (key, value) in facts.into_iter().chain(between) {
         let _ = writeln!(out, "  {key:<16}  {value}");
     }
 

@@ -1,8 +1,8 @@
 //! Checks whether the contracts in force fit with another `host-latency`, with the agent's own arithmetic.
 //! Pure.
 
-use tidegate_agent::views::{State, VnicView};
-use tidegate_contract::{Host, Nanos, Vnic, admit};
+use tidegate_agent::views::{HostView, State, VnicView};
+use tidegate_contract::{ContractSet, Host, Nanos, Remote, Uplink, Vnic, admit};
 
 /// Longest `host-latency` that a contract may have (ns).
 const LONGEST: u64 = 10_000_000_000;
@@ -12,13 +12,22 @@ const LONGEST: u64 = 10_000_000_000;
 pub struct Fits {
     host: Host,
     vnics: Vec<Vnic>,
+    uplinks: Vec<Uplink>,
+    remotes: Vec<Remote>,
 }
 
 impl Fits {
-    /// Takes the accepted contracts from the agent's answer.
+    /// Takes the accepted contracts of a host without uplinks.
     pub fn new(host: Host, vnics: &[VnicView]) -> Self {
         let accepted = vnics.iter().filter(|vnic| vnic.state != State::Refused);
-        Self { host, vnics: accepted.filter_map(|vnic| vnic.contract.clone()).collect() }
+        let vnics = accepted.filter_map(|vnic| vnic.contract.clone()).collect();
+        Self { host, vnics, uplinks: vec![], remotes: vec![] }
+    }
+
+    /// Takes the accepted contracts from the agent's answers.
+    pub fn of(host: &HostView, vnics: &[VnicView]) -> Self {
+        let HostView { host, uplinks, remotes, .. } = host;
+        Self { uplinks: uplinks.clone(), remotes: remotes.clone(), ..Self::new(host.clone(), vnics) }
     }
 
     pub fn deadlines(&self) -> usize {
@@ -28,7 +37,13 @@ impl Fits {
     /// Returns why the contracts do not fit with this `host-latency`; empty if they fit.
     pub fn refusals(&self, host_latency: Nanos) -> Vec<String> {
         let host = Host { host_latency, ..self.host.clone() };
-        admit(&host, &self.vnics).err().into_iter().flatten().map(|refusal| refusal.to_string()).collect()
+        let Self { vnics, uplinks, remotes, .. } = self;
+        admit(&ContractSet { host: &host, vnics, uplinks, remotes })
+            .err()
+            .into_iter()
+            .flatten()
+            .map(|refusal| refusal.to_string())
+            .collect()
     }
 
     /// Returns the largest `host-latency` (whole microseconds) with which the contracts fit; `None` if no

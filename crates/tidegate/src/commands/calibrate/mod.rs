@@ -140,7 +140,7 @@ async fn heard(client: &Client, before: HostView) -> Result<(Agent, fits::Fits),
         (false, false) => Some("another switch took over meanwhile: its loops were not counted".to_owned()),
         (false, true) => None,
     };
-    let fits = fits::Fits::new(after.host.clone(), &vnics);
+    let fits = fits::Fits::of(&after, &vnics);
     let workers = before.workers.len().max(after.workers.len());
     Ok((Agent { host_latency_ns: after.host.host_latency.get(), workers, loops, problem }, fits))
 }
