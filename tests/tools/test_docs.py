@@ -45,12 +45,12 @@ def prose(page: Path) -> str:
 
 
 def contracts() -> list[tuple[str, str]]:
-    """Every TOML block of vNICs or a host, with where it stands."""
+    """Every TOML block of contracts, with where it stands."""
     found = []
     for page in PAGES:
         for number, text in enumerate(blocks(page, "toml"), 1):
             tables = tomllib.loads(text)
-            assert tables.keys() <= {"vnic", "host"}, f"{name(page)}: block {number} is no contract"
+            assert tables.keys() <= {"vnic", "host", "uplink", "remote", "segment"}, f"{name(page)}: block {number} is no contract"
             found.append((f"{name(page)} block {number}", text))
     return found
 
@@ -78,7 +78,7 @@ def test_every_key_is_documented() -> None:
     known = {key.replace("_", "-") for key in re.findall(r'"([a-z][a-z_-]*)"', source)}
     text = (REFERENCE / "contract.md").read_text().split("## `[vnic.NAME]`")[1]
     documented = set(re.findall(r"^\| \[?`(?:tx\.|rx\.|queueing\.|allowed\.)?([a-z-]+)`", text, re.MULTILINE))
-    assert documented == known - {"vnic", "host"}
+    assert documented == known - {"vnic", "host", "uplink", "remote"}
 
 
 def keys(text: str) -> set[str]:

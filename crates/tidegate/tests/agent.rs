@@ -185,6 +185,47 @@ fn a_promise_towards_the_uplink_is_refused_with_advice_that_helps() {
 }
 
 #[test]
+fn an_uplink_is_kept_and_no_place_keeps_a_promise_over_it() {
+    const NET: &str = "[uplink.net0]\nlocal = \"192.0.2.1\"\nrate = \"1gbit\"\nlatency = \"100us\"\n\
+        peer.host2.address = \"192.0.2.2\"\n\
+        [remote.plc9]\nmac = \"52:54:00:00:00:99\"\nsegment = 1\npeer = \"host2\"\n\
+        [segment.1]\nkey-file = \"/etc/tidegate/keys/1\"\n";
+    let lab = Lab::new();
+    let _switch = lab.switch();
+    let agent = lab.agent();
+    let (status, plan) = agent.apply(NET);
+    assert_eq!(status, 200, "{plan}");
+    let tables: Vec<_> = plan["tables"].as_array().unwrap().iter().map(|t| t["table"].clone()).collect();
+    assert_eq!(tables, ["remote.plc9", "segment.1", "uplink.net0"]);
+    let notes = plan["notes"].as_array().unwrap();
+    assert_eq!(notes.len(), 3, "{notes:?}");
+    assert!(
+        notes[0].as_str().unwrap().starts_with("[uplink.net0]: no place on this host carries"),
+        "{notes:?}"
+    );
+
+    let (status, error) = agent.apply(&lab.vnic("a", 1, ""));
+    assert_eq!(status, 400, "{error}");
+    assert!(
+        error["details"][0].as_str().unwrap().contains("vnic.a.mtu: 1500 does not fit uplink net0"),
+        "{error}"
+    );
+    let late = "mtu = 1418\ntx = { max = \"2mbit\", burst = \"2kB\" }\ndeadline = \"700us\"\nto = [\"plc9\"]";
+    let (status, error) = agent.apply(&lab.vnic("a", 1, late));
+    let why: Vec<_> = error["details"].as_array().unwrap().iter().map(|why| why.as_str().unwrap()).collect();
+    assert_eq!((status, why.len()), (422, 2), "{error}");
+    assert!(why[0].contains("keeps a promise towards plc9, a vNIC of another host"), "{why:?}");
+    assert!(why[1].starts_with("egress net0 refuses a: within 100us,"), "{why:?}");
+
+    drop(agent);
+    let agent = lab.agent();
+    let (_, host) = agent.get("/v1/host");
+    assert_eq!((&host["uplinks"][0]["name"], &host["remotes"][0]["name"]), (&json!("net0"), &json!("plc9")));
+    lab.write("net.toml", &NET.replace("1gbit", "2gbit"));
+    until("the file's uplink", || (agent.get("/v1/host").1["uplinks"][0]["rate"] == "2gbit").then_some(()));
+}
+
+#[test]
 fn a_vnic_that_others_name_goes_after_them() {
     let lab = Lab::new();
     let _switch = lab.switch();

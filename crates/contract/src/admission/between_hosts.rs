@@ -100,7 +100,7 @@ fn the_longest_way_counts_and_a_vnic_counts_once() {
 #[test]
 fn refusals_say_what_is_missing() {
     let net0 = || testing::uplink("net0");
-    let none = "egress uplink refuses plc1: no uplink leads from there to another host; write [uplink.NAME] with a \
+    let none = "egress uplink refuses plc1: no uplink takes their frames to another host; write [uplink.NAME] with a \
                 peer that their segment reaches, or name vNICs of this host (an uplink serves vhost-user and tap \
                 attachments)";
     let plc1 = |deadline| urgent("plc1", deadline, &["uplink"]);

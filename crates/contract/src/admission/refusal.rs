@@ -131,7 +131,7 @@ impl fmt::Display for NotAdmissible {
             }
             Self::NoUplink { .. } => write!(
                 f,
-                "no uplink leads from there to another host; write [uplink.NAME] with a peer that their segment \
+                "no uplink takes their frames to another host; write [uplink.NAME] with a peer that their segment \
                  reaches, or name vNICs of this host (an uplink serves vhost-user and tap attachments)"
             ),
             Self::NoLatency { key, .. } => write!(

@@ -229,6 +229,33 @@ voice: not promised right now: guest memory is not preallocated: add prealloc=on
     }
 
     #[test]
+    fn uplinks_change_and_their_promises_go_on() {
+        let mut plan = PlanView { vnics: vec![], ..plan(true, false) };
+        plan.tables = serde_json::from_value(json!([
+            {"table": "remote.plc9", "action": "remove", "changes": []},
+            {"table": "uplink.net0", "action": "change", "changes": [{"key": "rate", "from": "1gbit", "to": "2gbit"}]}
+        ]))
+        .unwrap();
+        plan.admission.egresses.clear();
+        let promise = &mut plan.admission.bounds[0];
+        promise.egress = "net0".into();
+        let away = BeyondView { peer: "host2".into(), latency_ns: 100_000, arrival_budget_ns: 500_000 };
+        promise.beyond = Some(away);
+        let expected = "\
+Admissible, 2 changes:
+  remove remote.plc9
+  change uplink.net0
+    rate: 1gbit -> 2gbit
+
+real-time vNIC  to    deadline  delay bound  margin
+voice           net0   1.00 ms       278 us  722 us
+voice to net0: at most 878 us of 1.60 ms from host to host, with 100 us of network to host2 and 500 us of its arrival budget
+note: web: a note
+";
+        assert_eq!(text(&plan), expected);
+    }
+
+    #[test]
     fn the_first_line_says_how_it_stands() {
         let first = |plan: &PlanView| text(plan).lines().next().unwrap().to_owned();
         assert_eq!(first(&plan(true, true)), "Done, 2 changes:");
