@@ -19,7 +19,7 @@ pub enum Command {
         origin: String,
         /// The owner of its contracts.
         owner: Owner,
-        /// Remove the owner's other vNICs.
+        /// Remove the owner's other tables, but for `[host]`.
         prune: bool,
         /// Whether to take over foreign objects in the way.
         adopt: Adopt,

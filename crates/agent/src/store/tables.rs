@@ -1,6 +1,7 @@
 //! Tables of one kind, by owner: vNICs, uplinks, remotes, keys of segments.
 
-use super::{Contracts, Owned, Owner};
+use super::Contracts;
+use super::owner::{Owned, Owner};
 use std::collections::{HashMap, HashSet};
 use tidegate_contract::{Document, Located, Table};
 

@@ -16,7 +16,7 @@ pub struct ApplyQuery {
     /// absent. Only their owner changes or removes them.
     #[serde(default)]
     pub owner: Option<String>,
-    /// Remove the owner's vNICs that the text does not name.
+    /// Remove the owner's vNICs, uplinks, remotes and keys that the text does not name.
     #[serde(default)]
     pub prune: bool,
     /// Take over what others made in the way, such as a root qdisc.

@@ -113,7 +113,7 @@ fn refusals_say_what_is_missing() {
 
     let silent = Uplink { latency: None, ..net0() };
     assert_eq!(
-        refusals(&[plc1("1ms"), urgent("plc2", "1ms", &["uplink"])], &[silent.clone()]),
+        refusals(&[plc1("1ms"), urgent("plc2", "1ms", &["uplink"])], std::slice::from_ref(&silent)),
         [
             "egress net0 refuses plc1, plc2: the latency of its network is not declared, so no deadline can be promised \
           beyond it; set uplink.net0.latency"

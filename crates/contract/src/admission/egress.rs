@@ -3,7 +3,7 @@
 //! Times are nanoseconds, rates bit/s. Data in sums with rates is in nanobits (bit/s times ns), always an integer:
 //! with at most 400 Gbit/s, 10 s, 1 GB and a growth of 3 each, a sum of 2^48 vNICs stays below 2^127.
 
-use super::Beyond;
+use super::result::Beyond;
 use crate::frame::SMALLEST_FRAME;
 use crate::{Bytes, Rate};
 

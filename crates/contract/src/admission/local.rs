@@ -6,10 +6,9 @@
 //! and Thiran, Network Calculus, 1.4.1). The deadline here is this host's arrival budget.
 
 use super::egress::{Egress, Minimum, Order, Source};
-use super::names;
 use super::neighbours::Neighbours;
 use super::refusal::NotAdmissible;
-use super::set::{Routes, Sender};
+use super::set::{Routes, Sender, names};
 use crate::frame::SUPER_FRAME_IPV4;
 use crate::{Attach, Discipline, Host, Rate, Remote, Uplink, Vnic};
 
@@ -19,17 +18,17 @@ pub(super) fn egress(
     routes: &Routes<'_>,
     neighbours: &Neighbours<'_>,
     senders: &[Sender<'_>],
-) -> Result<Egress, NotAdmissible> {
+) -> Result<Egress, Vec<NotAdmissible>> {
     let (egress, vnics) = (name.to_owned(), names(senders));
     let Some(receiver) = routes.vnic(name) else {
-        return Err(NotAdmissible::UnknownEgress { egress, vnics });
+        return Err(vec![NotAdmissible::UnknownEgress { egress, vnics }]);
     };
     if receiver.rx.discipline == Discipline::Fifo {
-        return Err(NotAdmissible::Fifo { egress, vnics });
+        return Err(vec![NotAdmissible::Fifo { egress, vnics }]);
     }
     let key = format!("vnic.{name}.rx.max");
     let Some(capacity) = receiver.rx.max else {
-        return Err(NotAdmissible::NoCapacity { egress, vnics, key });
+        return Err(vec![NotAdmissible::NoCapacity { egress, vnics, key }]);
     };
     let (mut sources, mut minima, mut bare) = (Vec::new(), Vec::new(), Vec::new());
     for sender in senders {
@@ -49,7 +48,7 @@ pub(super) fn egress(
         }
     }
     if !bare.is_empty() {
-        return Err(NotAdmissible::NoEnvelope { egress, vnics: bare });
+        return Err(vec![NotAdmissible::NoEnvelope { egress, vnics: bare }]);
     }
     let (order, blocking) = match receiver.attach {
         Attach::Netdev { .. } => (Order::Priority, SUPER_FRAME_IPV4),

@@ -10,8 +10,8 @@
 
 use super::egress::{Egress, Minimum, Order, Source};
 use super::refusal::NotAdmissible;
-use super::set::{ContractSet, Sender};
-use super::{Beyond, names};
+use super::result::Beyond;
+use super::set::{ContractSet, Sender, names};
 use crate::frame::STAMP;
 use crate::reach::Reach;
 use crate::{Nanos, Peer, Rate, Vnic};

@@ -1,7 +1,7 @@
 //! The reasons why promises do not fit, and changes that would make them fit.
 
-use super::Beyond;
 use super::egress::{self, Egress, Minimum, Source};
+use super::result::Beyond;
 use crate::{Bytes, Nanos, Rate};
 use serde::{Deserialize, Serialize};
 use std::fmt;

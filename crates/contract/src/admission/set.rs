@@ -63,6 +63,11 @@ impl<'a> Sender<'a> {
     }
 }
 
+/// Returns the names of senders, in their order.
+pub(super) fn names(senders: &[Sender<'_>]) -> Vec<String> {
+    senders.iter().map(|sender| sender.name().to_owned()).collect()
+}
+
 pub(super) struct Routes<'a> {
     vnics: &'a [Vnic],
     remotes: &'a [Remote],

@@ -2,7 +2,7 @@
 
 use super::egress::{Egress, Minimum, Order, Source};
 use super::*;
-use crate::{Discipline, Host, Segment, Tx, Vnic, testing};
+use crate::{Discipline, Host, Rate, Segment, Tx, Vnic, testing};
 use proptest::{collection::vec, prelude::*};
 
 fn realtime(name: &str, max: &str, burst: &str, deadline: &str) -> Vnic {
@@ -229,7 +229,7 @@ prop_compose! {
         envelopes in vec((1u64..400_000_000, 1518u64..30_000, 10_000u64..3_000_000, any_way()), 1..6),
         minima in vec((1u64..500_000_000, prop_oneof![Just(0u64), Just(50)]), 0..3),
     ) -> Egress {
-        let source = |(i, (rate, burst, deadline, way)): (usize, (u64, u64, u64, (u64, u64, u64)))| {
+        let source = |(i, (rate, burst, deadline, way)): (usize, (u64, u64, u64, Way))| {
             let (jitter, added, latency) = way;
             let away = (latency > 0)
                 .then(|| Beyond { peer: "b".into(), latency: Nanos::new(latency), arrival_budget: Nanos::new(7) });
@@ -249,8 +249,11 @@ prop_compose! {
     }
 }
 
-/// Jitter, bytes added to each frame, latency: of a vNIC of this host, of a remote, over an uplink.
-fn any_way() -> impl Strategy<Value = (u64, u64, u64)> {
+/// Jitter, bytes added to each frame, latency.
+type Way = (u64, u64, u64);
+
+/// Makes the way of a vNIC of this host, of a remote, or over an uplink.
+fn any_way() -> impl Strategy<Value = Way> {
     prop_oneof![
         2 => Just((0, 0, 0)),
         1 => (1u64..1_000_000).prop_map(|jitter| (jitter, 0, 0)),
@@ -261,7 +264,7 @@ fn any_way() -> impl Strategy<Value = (u64, u64, u64)> {
 /// Returns data on the wire, each 60 bytes with `added` more, rounded up.
 fn wire(data: u128, added: u64) -> i128 {
     let frames = data * u128::from(added);
-    (data + frames / 60 + u128::from(frames % 60 > 0)) as i128
+    (data + frames / 60 + u128::from(!frames.is_multiple_of(60))) as i128
 }
 
 /// Computes the slack at t from the formula (nanobits).

@@ -6,7 +6,7 @@
 //!  remote ── to ──▶ vNIC: in its segment, at the host switch?
 //! ```
 
-use super::set::{Taken, at};
+use super::taken::{Taken, at};
 use super::uplink::{UPLINK_MTU, listed};
 use crate::error::Found;
 use crate::reach::Reach;

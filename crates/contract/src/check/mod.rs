@@ -10,6 +10,7 @@
 mod between;
 mod rules;
 mod set;
+mod taken;
 mod uplink;
 mod vnic;
 

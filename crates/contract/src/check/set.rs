@@ -1,9 +1,9 @@
 //! The rules between contracts.
 
 use super::between;
+use super::taken::{Taken, at};
 use crate::error::Found;
-use crate::{Attach, Document, Error, Errors, Located, Mac, Segment, Table, UPLINK, Vnic};
-use std::{collections::HashMap, hash::Hash};
+use crate::{Attach, Document, Error, Errors, Located, Mac, Segment, UPLINK, Vnic};
 
 /// Checks the rules between contracts: unique names; no MAC twice in one segment, `allowed` ones and those of other
 /// hosts included; no socket, tap, netdev or VF twice; `guest` is no socket of a port; `to` names a vNIC that hears
@@ -121,28 +121,6 @@ pub fn merge(documents: Vec<Document>) -> Result<Document, Errors> {
     Errors::unless_empty(errors, all)
 }
 
-/// The first table by each key that only one may have.
-pub(super) struct Taken<'a, K, T>(pub HashMap<K, &'a Located<T>>);
-
-impl<K, T> Default for Taken<'_, K, T> {
-    fn default() -> Self {
-        Self(HashMap::new())
-    }
-}
-
-impl<'a, K: Eq + Hash, T> Taken<'a, K, T> {
-    /// Returns the table that has `key`; `None` if `table` is the first.
-    pub(super) fn take(&mut self, key: K, table: &'a Located<T>) -> Option<&'a Located<T>> {
-        match self.0.entry(key) {
-            std::collections::hash_map::Entry::Occupied(first) => Some(first.get()),
-            std::collections::hash_map::Entry::Vacant(free) => {
-                free.insert(table);
-                None
-            }
-        }
-    }
-}
-
 fn mac_taken(mac: Mac, segment: Segment, first: &Located<Vnic>) -> String {
     format!(
         "{mac} is already taken in segment {segment}, by vNIC {} at {}; a MAC may appear once in a segment",
@@ -161,19 +139,6 @@ fn claim(attach: &Attach) -> (&'static str, String) {
         }
         Attach::Netdev { name } => ("attach.netdev", format!("interface {name}")),
         Attach::Vf { pf, index, .. } => ("attach.vf", format!("VF {index} of {pf}")),
-    }
-}
-
-/// Makes the error of one key of a table.
-pub(super) fn at<T: Table>(table: &Located<T>, key: &str, message: String) -> Error {
-    let separator = if key.is_empty() { "" } else { "." };
-    Error {
-        file: table.file.clone(),
-        line: table.line,
-        column: 0,
-        key: format!("{}.{}{separator}{key}", T::KIND, table.value.name()),
-        message,
-        excerpt: None,
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// What may be done on the way.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct How {
-    /// Remove the API's vNICs that the file does not name
+    /// Remove the API's vNICs, uplinks, remotes and keys that the file does not name
     #[arg(long)]
     pub(super) prune: bool,
     /// Take over what others made in the way on a netdev (a root qdisc, filters at its ingress), and put it back
