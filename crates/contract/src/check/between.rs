@@ -17,9 +17,15 @@ use std::collections::HashMap;
 /// Most uplinks of a host: a promise towards all counts at each.
 const UPLINKS: usize = 16;
 
-/// Notes why `to` of `vnic`, which names no vNIC, cannot stand, if so.
-pub(super) fn beyond_this_host(errors: &mut Found, document: &Document, vnic: &Located<Vnic>, to: &str) {
-    if let Some(remote) = named::<Remote>(document, to) {
+/// Notes why `to` of `vnic`, which names no vNIC, cannot stand, if so. `remotes` are those of `document` by name.
+pub(super) fn beyond_this_host(
+    errors: &mut Found,
+    document: &Document,
+    remotes: &HashMap<&str, &Located<Remote>>,
+    vnic: &Located<Vnic>,
+    to: &str,
+) {
+    if let Some(remote) = remotes.get(to) {
         if remote.value.segment != vnic.value.segment {
             errors.note(|| {
                 let message = format!(
@@ -40,15 +46,14 @@ pub(super) fn beyond_this_host(errors: &mut Found, document: &Document, vnic: &L
         return;
     }
     errors.note(|| {
-        if named::<Uplink>(document, to).is_some() {
+        if document.uplinks.iter().any(|uplink| uplink.value.name == to) {
             let message = format!(
                 "{to} is an uplink; write {UPLINK:?} for every host that the segment reaches, or name remotes"
             );
             return at(vnic, "to", message);
         }
         let vnics = document.vnics.iter().map(|v| v.value.name.as_str()).filter(|n| *n != vnic.value.name);
-        let remotes = document.remotes.iter().map(|r| r.value.name.as_str());
-        let hint = did_you_mean(to, vnics.chain(remotes).chain([UPLINK]));
+        let hint = did_you_mean(to, vnics.chain(remotes.keys().copied()).chain([UPLINK]));
         let what = if document.remotes.is_empty() { "vNIC" } else { "vNIC or remote" };
         at(vnic, "to", format!("there is no {what} {to:?}{hint}"))
     });
@@ -61,10 +66,6 @@ pub(super) fn check(errors: &mut Found, document: &Document) {
     macs(errors, document);
     remotes(errors, document);
     mtus(errors, document);
-}
-
-fn named<'a, T: Table>(document: &'a Document, name: &str) -> Option<&'a Located<T>> {
-    T::of(document).iter().find(|table| table.value.name() == name)
 }
 
 /// Names of vNICs, uplinks and remotes are one set: an egress has one of them.
@@ -470,5 +471,32 @@ mtu = 1418
             refused.contains("net.toml:99: remote.plc9.mac: 52:54:00:00:00:09 is already taken"),
             "{refused}"
         );
+    }
+
+    /// The largest set is checked at once: a search for each name took minutes.
+    #[test]
+    fn the_most_remotes_and_names_are_checked_at_once() {
+        let document = parse(NET, "net.toml").expect("valid");
+        let remote = |i: u32| {
+            let mut remote = document.remotes[0].clone();
+            (remote.value.name, remote.value.to, remote.value.deadline) = (format!("r{i}"), Vec::new(), None);
+            let [_, a, b, c] = i.to_be_bytes();
+            remote.value.mac = crate::Mac([2, 0, 0, a, b, c]);
+            remote
+        };
+        let vnic = |i: usize| {
+            let mut vnic = crate::testing::vnic(&format!("v{i}"));
+            (vnic.segment, vnic.mtu) = (document.remotes[0].value.segment, 1400);
+            vnic.to = (0..64).map(|n| format!("r{}", 16_000 + n)).collect();
+            Located { value: vnic, file: "many.toml".into(), line: i }
+        };
+        let many = Document {
+            remotes: (0..16_384).map(remote).collect(),
+            vnics: (0..8_192).map(vnic).collect(),
+            ..document.clone()
+        };
+        let begin = std::time::Instant::now();
+        check_set(&many).expect("valid");
+        assert!(begin.elapsed().as_secs() < 30, "{:?}", begin.elapsed());
     }
 }

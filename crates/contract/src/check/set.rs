@@ -73,10 +73,11 @@ pub fn check_set(document: &Document) -> Result<(), Errors> {
             errors.note(|| at(vnic, "guest", message()));
         }
     }
+    let remotes = document.remotes.iter().map(|r| (r.value.name.as_str(), r)).collect();
     for vnic in vnics {
         for to in vnic.value.to.iter().filter(|to| *to != UPLINK) {
             match names.0.get(to.as_str()) {
-                None => between::beyond_this_host(&mut errors, document, vnic, to),
+                None => between::beyond_this_host(&mut errors, document, &remotes, vnic, to),
                 Some(other) if !other.value.hears(vnic.value.segment) => errors.note(|| {
                     let message = format!(
                         "{to} is in segment {} and this vNIC in segment {}; frames never cross segments",
