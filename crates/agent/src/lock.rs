@@ -159,7 +159,7 @@ mod tests {
     use tidegate_testkit::own_network_or_skip;
 
     #[test]
-    fn the_second_is_told_who_was_first() {
+    fn a_second_agent_learns_the_process_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let first = Lock::take(dir.path()).unwrap();
         let error = Lock::take(dir.path()).unwrap_err().to_string();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_in_a_namespace_is_told_who_was_first() {
+    fn a_second_agent_in_a_namespace_learns_the_process_of_the_first() {
         if !own_network_or_skip() {
             return;
         }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_keeps_no_agent_from_running() {
+    fn a_socket_of_another_program_does_not_stop_the_agent() {
         if !own_network_or_skip() {
             return;
         }

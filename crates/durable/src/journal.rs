@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_gone_is_written_again() {
+    fn a_removed_journal_file_is_written_again() {
         let folder = tempfile::tempdir().unwrap();
         let mut journal = open(&folder);
         journal.set("a".into(), Some(1));

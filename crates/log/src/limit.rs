@@ -194,7 +194,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn five_lines_then_one_in_ten_seconds_and_how_many_not() {
+    fn five_lines_are_written_then_one_in_ten_seconds_with_the_number_suppressed() {
         let (start, mut limit) = (Instant::now(), Limit::default());
         let (mut written, mut told) = (Vec::new(), Vec::new());
         // A line every 100 ms for a minute.
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_suppressed_line_is_said_to_be_one() {
+    fn a_single_suppressed_line_is_reported_as_one() {
         let (now, mut limit) = (Instant::now(), Limit::default());
         let verdicts: Vec<Verdict> = (0..8).map(|_| limit.ask(about(1), now)).skip(5).collect();
         assert_eq!(verdicts[0], Verdict::Suppress { first: true });
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn subjects_without_end_take_no_memory_and_write_no_more() {
+    fn endless_subjects_take_no_memory_and_write_no_more_lines() {
         let (start, mut limit) = (Instant::now(), Limit::default());
         let mut written = 0;
         for n in 0..50_000u64 {

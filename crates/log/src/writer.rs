@@ -177,7 +177,7 @@ mod tests {
     use std::io::{self, BufRead, BufReader};
 
     #[test]
-    fn lines_that_find_no_room_are_counted_and_told_of() {
+    fn lines_that_find_no_room_are_counted_and_reported() {
         let (reader, out) = io::pipe().unwrap();
         let writer = Writer::new(out, |_| (vec![], None));
         let line = "x".repeat(4000) + "\n";
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_held_starts_no_thread_and_loses_nothing() {
+    fn a_stopped_writer_starts_no_thread_and_loses_no_line() {
         let (reader, out) = io::pipe().unwrap();
         let writer = Writer::new(out, |_| (vec![], None));
         writer.hold();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_is_said_when_nobody_says_anything() {
+    fn due_lines_are_written_without_a_new_event() {
         let (reader, out) = io::pipe().unwrap();
         let mut asked = 0;
         let writer = Writer::new(out, move |now| {

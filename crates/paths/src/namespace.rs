@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_at_a_fifo_does_not_notice() {
+    fn a_writer_that_waits_at_a_fifo_is_not_woken() {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();

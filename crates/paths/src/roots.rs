@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_below_a_root_is_used() {
+    fn only_paths_below_a_root_are_used() {
         let roots = roots(&[Path::new("/srv/vm")]);
         for path in ["/run/tidegate/vm/a", "/run/tidegate/vm/x/y/a", "/srv/vm/a", "/run/tidegate/vm/..a"] {
             assert_eq!(roots.refuse(Path::new(path)), None, "{path}");
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_may_be_where_libvirt_puts_them() {
+    fn channels_may_be_in_the_folders_of_libvirt() {
         let paths = Paths::new(&[], &[]).unwrap();
         let channel = Path::new("/run/libvirt/qemu/channel/1-web/org.tidegate.limit.0");
         assert_eq!(paths.guests.refuse(channel), None);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_mount_below_a_root_is_not_entered() {
+    fn a_mount_below_a_root_is_not_entered() {
         if !own_mounts_or_skip() {
             return;
         }
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_folder_a_root_is_in_matters() {
+    fn a_root_in_a_folder_that_others_may_change_is_reported() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let (above, root) = (dir.path().join("above"), dir.path().join("above/root"));
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_leads_over_links() {
+    fn an_exposed_folder_on_a_way_over_links_is_reported() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_close_delays_no_other() {
+    fn a_slow_close_delays_no_other_close() {
         let budget = Budget::new(2);
         let (slow, _peer) = lingering(Duration::from_secs(2));
         let began = Instant::now();

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_waited_for_until_the_barrier_is_closed() {
+    fn main_process_waits_until_the_service_manager_closes_the_barrier() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_read_is_not_waited_for() {
+    fn notifying_does_not_wait_for_a_manager_that_does_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_an_error() {
+    fn a_missing_notify_socket_is_an_error() {
         assert!(Notifier::open(OsStr::new("/nonexistent/notify")).is_err());
         assert!(Notifier::open(OsStr::new("@tidegate-nobody-listens-here")).is_err());
     }

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_us_stays_and_one_too_many_is_told() {
+    async fn waiting_clients_stay_and_a_client_without_a_place_gets_an_answer() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         serve(&path);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_was_answered_may_stay_and_who_says_half_a_word_may_not() {
+    async fn an_answered_client_stays_and_a_client_with_half_a_request_is_disconnected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         serve(&path);

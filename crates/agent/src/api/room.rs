@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_waited_for_longest_makes_room() {
+    fn the_client_that_was_waited_for_longest_makes_room() {
         let (mut room, start) = (Room::default(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
         let ids: Vec<Id> = (0..EACH as u64).map(|n| come(&mut room, 7, at(n)).0).collect();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_less_is_not_driven_out_by_who_has_more() {
+    fn a_user_with_many_clients_takes_no_place_of_a_user_with_one() {
         let (mut room, now) = (Room::default(), Instant::now());
         let (first, _) = come(&mut room, 9, now);
         let all: Vec<Id> =
@@ -177,7 +177,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_more_than_there_is_room_for(steps in prop::collection::vec((0u32..8, 0u8..4, 0u64..100), 0..600)) {
+        fn the_room_never_has_more_clients_than_places(steps in prop::collection::vec((0u32..8, 0u8..4, 0u64..100), 0..600)) {
             let (mut room, start) = (Room::default(), Instant::now());
             for (n, (user, what, which)) in steps.into_iter().enumerate() {
                 let now = start + Duration::from_millis(n as u64);

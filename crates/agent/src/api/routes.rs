@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_answered_says_so() {
+    async fn a_request_without_an_answer_gets_an_error_status() {
         assert_eq!(status("get", "/v1/vnics/x").await, StatusCode::NOT_FOUND);
         assert_eq!(status("get", "/v1/vnics/x/why").await, StatusCode::NOT_FOUND);
         assert_eq!(status("get", "/v1/vnics/x/why?last=1m").await, StatusCode::NOT_FOUND);

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_an_agent_left_is_replaced() {
+    fn only_the_socket_of_a_dead_agent_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("api.sock");
         // A killed agent leaves its socket, or the new one if it dies while it makes that.

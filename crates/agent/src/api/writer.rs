@@ -83,7 +83,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[tokio::test]
-    async fn the_same_for_all_is_written_once() {
+    async fn an_answer_that_is_the_same_for_all_clients_is_written_once() {
         static WRITTEN: AtomicUsize = AtomicUsize::new(0);
         let (writer, board) = (Writer::default(), Board::new(Published::starting()));
         let ask = || {

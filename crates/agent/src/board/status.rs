@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_on_which_all_is_well_needs_nobody() {
+    fn a_host_without_trouble_needs_no_attention() {
         let all = vnics(["a", "b"].map(in_force));
         let status = status(&host(), &all, Recent::default());
         assert_eq!((status.attention, status.vnics.in_force), (vec![], 2));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_away_is_one_thing_whoever_waits_for_it() {
+    fn an_unreachable_place_is_one_item_for_all_its_vnics() {
         let mut host = host();
         host.places[0].reachable = false;
         host.places[0].reason = Some("no switch at /run/switch.sock".into());
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_quarantined_is_named_with_the_reason() {
+    fn a_quarantined_vnic_is_named_with_the_reason() {
         let quarantine = tidegate_evidence::Quarantine {
             reason: "quarantined for 60 s: 3 times".into(),
             seconds: 60,
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn vnics_in_the_same_trouble_are_one_thing() {
+    fn vnics_with_the_same_trouble_are_one_item() {
         let trouble =
             |name: &str, state, why: &str| VnicView { state, reason: Some(why.into()), ..in_force(name) };
         let all = vnics([
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_file_is_told_with_its_line_and_what_is_in_force() {
+    fn the_status_names_a_refused_file_its_line_and_the_contracts_in_force() {
         let mut host = host();
         let file = FileView {
             path: "/etc/my cams.toml".into(),

@@ -135,7 +135,7 @@ mod tests {
     proptest! {
         /// Compares with a model of two numbers; no limit is infinity.
         #[test]
-        fn as_ulimit(events in prop::collection::vec(event(), 0..30)) {
+        fn soft_limits_follow_the_rules_of_ulimit(events in prop::collection::vec(event(), 0..30)) {
             const NONE: u64 = u64::MAX;
             let (mut hard, mut own) = (NONE, NONE);
             let mut now = with(None, true);
@@ -207,7 +207,7 @@ mod tests {
     proptest! {
         /// Contracts in force are valid, differ in nothing else, and fit if the written ones fit, with no higher bound.
         #[test]
-        fn whatever_guests_ask_for_it_fits((vnics, soft) in set()) {
+        fn soft_limits_keep_contracts_valid_and_admissible((vnics, soft) in set()) {
             let effective: Vec<Vnic> = vnics.iter().map(|v| soft.in_force(v)).collect();
             for (written, effective) in vnics.iter().zip(&effective) {
                 prop_assert_eq!(effective.check(), Ok(()));

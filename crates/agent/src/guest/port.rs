@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_are_answered_and_nonsense_is_not_for_long() {
+    async fn requests_get_answers_and_repeated_nonsense_ends_the_connection() {
         let (host, received) = host();
         let reconciler = yes(received);
         let (mut guest, ours) = UnixStream::pair().unwrap();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_read_is_left_alone() {
+    async fn a_guest_that_does_not_read_is_disconnected() {
         let (host, _received) = host();
         let (mut guest, ours) = UnixStream::pair().unwrap();
         // Room for a few answers.
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_comes_again_and_again_gets_no_more_changes() {
+    async fn reconnecting_gives_a_guest_no_more_changes() {
         // Five a second, and five at once. After a plain close the port opens again soon.
         let (changes, _) = in_a_minute("").await;
         assert!((240..=310).contains(&changes), "{changes}");

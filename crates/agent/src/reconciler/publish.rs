@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_put_back_is_told_where_no_cpu_is_wanted_any_more() {
+    fn a_setting_that_was_not_restored_is_reported_without_wanted_cpus() {
         let nothing = OwnCpus::default();
         let left = OwnCpus { missing: Some("it was not put back".into()), ..OwnCpus::default() };
         assert_eq!(own_cpus([&nothing, &left].into_iter()), left);

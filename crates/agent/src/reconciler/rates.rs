@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_second_counts() {
+    fn rates_cover_the_last_second() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut rates = Rates::default();

@@ -194,7 +194,7 @@ mod tests {
     use tidegate_testkit::contract::vnic;
 
     #[test]
-    fn what_failed_in_every_process_waits_its_turn() {
+    fn only_a_repair_with_few_failures_is_retried_at_once() {
         let now = Instant::now();
         let tried = |pause: Duration| {
             let mut failure = Failure { why: String::new(), pause, retry_at: now + pause };
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_place_refuses_keeps_no_other_from_being_repaired() {
+    fn a_refused_vnic_does_not_stop_the_repair_of_others() {
         let folder = tempfile::tempdir().unwrap();
         let there = Arc::new(Mutex::new(There::default()));
         let places: Vec<Box<dyn Installed>> = vec![Box::new(FakePlace(there.clone()))];

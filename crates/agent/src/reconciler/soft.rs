@@ -186,7 +186,7 @@ mod tests {
     use tidegate_testkit::contract::vnic;
 
     #[test]
-    fn only_what_changes_is_coming() {
+    fn only_soft_limits_that_change_are_coming() {
         let rate = |mbit: u64| Rate::from_bits(mbit * 1_000_000);
         let guest = |name, mac, max| {
             let mut vnic = Vnic { guest: Some("/run/vm/a".into()), ..vnic(name, mac) };

@@ -134,7 +134,7 @@ mod tests {
     use tidegate_testkit::contract::vnic;
 
     #[test]
-    fn a_change_counts_when_it_is_seen_twice() {
+    fn a_changed_file_is_read_after_two_equal_looks() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.toml");
         let mut files = Files::new(dir.path(), []);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_file_that_went_while_nobody_looked_is_gone() {
+    fn a_file_that_vanished_while_no_agent_ran_is_reported_as_gone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.toml");
         let mut files = Files::new(&dir.path().join("missing"), [path.clone()]);

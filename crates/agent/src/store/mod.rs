@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_table_of_a_file_is_the_files() {
+    fn the_host_table_of_a_file_belongs_to_the_file() {
         let mut contracts = Contracts::default();
         let mut host = document(&[]);
         host.host = Some(Located::without_line(Host::default(), "x"));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn each_owner_changes_its_own() {
+    fn each_owner_changes_only_its_own_contracts() {
         let mut contracts = Contracts::default();
         let web = Owner::named("libvirt:web 1").unwrap();
         contracts.merge(&Owner::Api, document(&["a"]), false).unwrap();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_older_agents_saved_is_read() {
+    fn contracts_saved_by_older_agents_are_read() {
         let contracts: Contracts =
             serde_json::from_str(r#"{"files":{},"api":{"host":null,"vnics":[]}}"#).unwrap();
         assert_eq!(contracts, Contracts::default());

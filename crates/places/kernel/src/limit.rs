@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_rounded_is_refused() {
+    fn a_rate_that_the_kernel_would_round_is_refused() {
         // 1518 bytes take 30.36 ns at 400 Gbit/s, counted as 30.
         let refused = limit(400_000_000_000, 65_536).expect_err("1.2 % off").to_string();
         assert!(refused.contains("would send at 404800000000bit where 400gbit is asked for"), "{refused}");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn limits_outside_the_range_of_the_kernel_are_refused() {
         let text = |bits, burst| limit(bits, burst).expect_err("refused").to_string();
         assert!(text(1, 0).starts_with("at 1bit a super-frame"));
         assert!(text(8_000, 0).contains("choose at least 8744bit"));
@@ -249,7 +249,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_accepted_is_kept_within_a_percent(bits in 1..Rate::MAX.bits(), burst in 0_u64..10_000_000, frame in 60_u64..70_000) {
+        fn an_accepted_limit_is_kept_within_a_percent(bits in 1..Rate::MAX.bits(), burst in 0_u64..10_000_000, frame in 60_u64..70_000) {
             if let Ok(limit) = Limit::new(rate(bits), Bytes::new(burst), None, frame) {
                 let kept = kept(limit.rate, frame).expect("a rate");
                 prop_assert!(kept.abs_diff(bits) * 100 <= bits, "{kept} for {bits}");

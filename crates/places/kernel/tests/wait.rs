@@ -81,8 +81,8 @@ fn send(from: &UdpSocket, to: &str) -> Duration {
 }
 
 #[test]
-fn waits_are_those_that_tokens_allow() {
-    in_namespace("waits_are_those_that_tokens_allow", || {
+fn measured_waits_equal_the_waits_for_tokens() {
+    in_namespace("measured_waits_equal_the_waits_for_tokens", || {
         let Some(meter) = meter() else { return };
         let guest = Guest::new("vnet0", 1);
         // IPv6 has frames of its own to send.

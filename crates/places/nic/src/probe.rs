@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_not_about_the_moment_is_final() {
+    fn only_an_error_that_cannot_pass_is_a_final_answer() {
         let (lacks, unknown) = (Ability::Lacks("the words".into()), Ability::Unknown("the words".into()));
         assert_eq!([taken(Ok(()), LACKING), known(Ok(()))], [Ability::Has, Ability::Has]);
         for lacking in [LACKING, LACKING_VALUE] {

@@ -134,7 +134,7 @@ mod tests {
     use tidegate_service::foreign::Budget;
 
     #[test]
-    fn a_socket_is_what_it_was_said_to_be() {
+    fn an_inherited_socket_is_checked_for_its_kind_and_path() {
         let dir = tempfile::tempdir().unwrap();
         let (path, other) = (dir.path().join("a.sock"), dir.path().join("b.sock"));
         let [at, elsewhere] = [&path, &other].map(|path| Entry::trusted(path).unwrap());
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tap_is_not_taken() {
+    fn a_descriptor_that_is_no_tap_is_rejected() {
         let budget = Budget::new(10);
         let file = || Foreign::new(std::fs::File::open("/dev/null").unwrap().into(), &budget);
         assert!(taps(vec![file(), file()], "tg0", None).is_none());

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_of_nothing_lets_one_frame_pass_and_owes_it() {
+    fn an_empty_bucket_passes_one_frame_on_credit() {
         let Some(police) = load(RATE, 0, Policed::default()) else { return };
         let frame = Frame { kind: Kind::Tcp4, payload: 1000, gso_size: 0 };
         assert_eq!([run(&police, &frame), run(&police, &frame)], [PASSES, DROPPED]);

@@ -59,7 +59,7 @@ mod tests {
     proptest! {
         /// The kernel's arithmetic.
         #[test]
-        fn codel_says_what_it_said(us in 0..4_000_000_u64) {
+        fn a_restored_codel_time_reads_as_before(us in 0..4_000_000_u64) {
             let units = us * 1000 / 1024;
             let says = units * 1024 / 1000;
             let again = u64::from(codel_time(says as u32)) * 1000 / 1024;

@@ -84,18 +84,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_comes_after_what_it_hangs_on(shuffled in Just(tree()).prop_shuffle()) {
+        fn each_object_comes_after_its_parent(shuffled in Just(tree()).prop_shuffle()) {
             prop_assert_eq!(in_order(shuffled), tree());
         }
 
         #[test]
-        fn all_that_was_there_comes(shuffled in Just(tree()).prop_shuffle(), n in 0_usize..5) {
+        fn no_object_is_lost_when_they_are_ordered(shuffled in Just(tree()).prop_shuffle(), n in 0_usize..5) {
             prop_assert_eq!(in_order(shuffled[..n].to_vec()).len(), n);
         }
     }
 
     #[test]
-    fn what_is_there_is_not_made_again() {
+    fn an_existing_object_is_not_made_again() {
         let filter =
             |handle| Object { info: 0x0001_0300, ..object(Layer::Filter, Handle(handle), Handle::INGRESS) };
         let ingress = object(Layer::Qdisc, Handle::INGRESS_QDISC, Handle::CLSACT);

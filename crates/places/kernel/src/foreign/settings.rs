@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_policer_counted_is_not_kept_and_it_is_told_what_it_asks_for() {
+    fn counts_of_a_policer_are_dropped_and_its_rate_tables_are_added() {
         let mut options = Attributes::default();
         options.put_u32(TCA_U32_FLAGS, 8);
         options.put(TCA_U32_PCNT, &[1; 16]);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_by_itself_is_not_made() {
+    fn objects_that_the_kernel_makes_are_not_recorded() {
         let mut table = Attributes::default();
         table.put_u32(TCA_U32_DIVISOR, 1);
         assert_eq!(settings_of(object(Layer::Filter, "u32", Some(table.0.clone()))), Ok(None));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_remembered_is_named() {
+    fn an_object_that_cannot_be_recorded_is_named() {
         let why = settings_of(object(Layer::Filter, "bpf", Some(vec![])))
             .expect_err("a program is not ours to load");
         assert_eq!(why, "a filter of kind bpf cannot be remembered");
@@ -148,7 +148,7 @@ mod tests {
     proptest! {
         /// Reducing twice changes nothing.
         #[test]
-        fn twice_is_once(bytes: Vec<u8>, kind in "(u32|htb|sfq|fw|tbf|matchall)", layer in 0..3_u8) {
+        fn reducing_settings_twice_changes_nothing(bytes: Vec<u8>, kind in "(u32|htb|sfq|fw|tbf|matchall)", layer in 0..3_u8) {
             let layer = [Layer::Qdisc, Layer::Class, Layer::Filter][usize::from(layer)];
             if let Ok(Some(once)) = settings_of(object(layer, &kind, Some(bytes))) {
                 let _ = options_for(&once);

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_another_contract_names_is_its_own() {
+    fn a_netdev_named_by_another_contract_belongs_to_that_contract() {
         assert_eq!(after(&[&[(7, "vnet3")], &[(7, "vnet4")]]), ("vnet3".into(), vec![]));
         // Two devices swap names.
         let mut devices = Devices::default();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_looked_at_is_where_it_was() {
+    fn a_netdev_outside_a_partial_look_keeps_its_place() {
         let mut devices = Devices::default();
         let netdevs = ["vnet3", "vnet4"].into();
         devices.look(&netdevs, &network(&[(7, "vnet3"), (8, "vnet4")]));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_former_life_what_bears_our_marks_is_believed() {
+    fn recorded_netdevs_are_believed_if_they_have_our_objects() {
         let (handle, parent) = (owner::ROOT_QDISC, Handle::ROOT);
         let mut there = network(&[(7, "a"), (8, "b")]);
         there.netdevs.get_mut(&7).expect("there").qdiscs =

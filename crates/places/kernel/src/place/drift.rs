@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_starts_anew_is_no_drift_of_its_senders() {
+    fn a_receiver_that_is_set_up_again_is_no_drift_of_its_senders() {
         let network = Network { netdevs: [(1, tap("a")), (2, tap("b"))].into(), ..Network::default() };
         let [a, b, leftover] = entry(&network);
         assert_eq!(a, None);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_is_missing_is_its_senders() {
+    fn a_missing_class_is_drift_of_its_sender() {
         use crate::tc::class::HtbClass;
         use crate::tc::network::{Class, Qdisc, Setting};
         let [_, receiver] = shapings();

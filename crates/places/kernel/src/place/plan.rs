@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_made_is_taken_over_where_that_is_said() {
+    fn foreign_objects_are_taken_over_only_on_request() {
         let (a, b) = (netdev("a", 1, "vnet1"), netdev("b", 2, "vnet2"));
         let mut observed = nothing();
         observed.vnics.insert("b".into(), ObservedVnic::of(&b, Connection::Up));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_way_is_a_refusal() {
+    fn an_obstacle_is_a_refusal() {
         let mut observed = nothing();
         observed.obstacles.insert("a".into(), "interface vnet1 does not exist".into());
         let wanted = [Vnic { queues: 2, weight: 2, to: vec!["uplink".into()], ..netdev("a", 1, "vnet1") }];

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_over_is_on_disk_until_the_change_is_accepted() {
+    fn foreign_objects_stay_on_disk_until_the_change_is_accepted() {
         let folder = tempfile::tempdir().expect("a folder");
         let load = || Record::load(folder.path()).expect("it loads").0;
         let full = entry("web", Ways::BOTH, true);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_port_had_is_on_disk_before_it_is_touched() {
+    fn the_vlans_of_a_port_are_on_disk_before_the_port_changes() {
         let folder = tempfile::tempdir().expect("a folder");
         let load = || Record::load(folder.path()).expect("it loads").0;
         let Entry { vnic, owned, port, .. } = entry("web", Ways::BOTH, false);

@@ -312,7 +312,7 @@ mod tests {
     use tidegate_testkit::contract::netdev;
 
     #[test]
-    fn only_a_deadline_is_noted() {
+    fn only_a_vnic_with_a_deadline_gets_a_note_about_deadlines() {
         let mut vnic = netdev("web", 1, "vnet3");
         assert_eq!(how_its_deadline_is_kept(&vnic), None);
         vnic.deadline = Some(Nanos::new(500_000));
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_set_for_deadlines_and_else_cleared() {
+    fn marks_are_set_with_a_deadline_and_cleared_without_one() {
         let mut vnic = netdev("web", 1, "vnet3");
         let marks = |vnic: &Vnic| shaping(vnic, Ways::BOTH, &[]).expect("kept").marks;
         assert_eq!(marks(&vnic), Some(Marks::Clear));
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_not_kept_is_said_at_once() {
+    fn one_refusal_names_every_key_that_is_not_kept() {
         let mut vnic = netdev("web", 1, "vnet3");
         vnic.segment = tidegate_contract::Segment::new(4095).expect("in range");
         vnic.weight = 3;
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_of_too_much_is_said_by_method() {
+    fn a_note_says_what_each_method_does_with_excess_frames() {
         let mut vnic = netdev("web", 1, "vnet3");
         vnic.queueing = Queueing::Fifo;
         let how_limits_are_kept = |vnic: &Vnic| how_limits_are_kept(vnic, || panic!("nothing to ask for"));
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn how_flows_wait_is_what_the_kernel_has() {
+    fn a_note_says_how_flows_wait_in_this_kernel() {
         let mut vnic = netdev("web", 1, "vnet3");
         let all = Qdiscs { tbf: true, fq_codel: true, cake: true, congestion: false };
         let how = "limits of vnet3 are kept by the kernel: what exceeds one waits, each flow for itself";

@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_limited_is_not_counted() {
+    fn quantities_without_a_limit_are_not_counted() {
         let rate = "10mbit".parse().unwrap();
         let limit = Limit::new(rate, Bytes::new(65_536), None, 1518).ok();
         let free = Shaping { netdev: "vnet3".into(), ..Shaping::default() };

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn it_decides_about_the_devices_that_it_names() {
+    fn a_chain_decides_about_the_devices_that_it_names() {
         let several = |nested: &mut Attributes| {
             nested.nest(NFTA_HOOK_DEVS, |list| {
                 list.put_str(NFTA_DEVICE_NAME, "eth0");

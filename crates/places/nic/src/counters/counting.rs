@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_that_are_not_believed_are_remembered_until_they_are() {
+    fn doubted_statistics_are_counted_once_they_are_believed() {
         let mut counting = Counting::default();
         let idle = look(&mut counting, Source::VfStatistics, &[(0, 0), (1, 0)], Some("all zero"));
         assert!(idle.values().all(|counted| counted.unknown.as_deref() == Some("all zero")));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_unknown_and_a_change_of_source_is_a_doubt() {
+    fn a_missing_vf_has_unknown_figures_and_a_change_of_source_is_a_doubt() {
         let mut counting = Counting::default();
         look(&mut counting, Source::Registers, &[(0, 7), (1, 7)], None);
         let half = look(&mut counting, Source::Registers, &[(0, 9)], None);
@@ -282,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn zero_does_not_count_and_anything_else_does() {
+    fn statistics_count_once_one_of_them_is_not_zero() {
         let readings = |n| [(0, of_function(&Statistics { rx_dropped: n, ..Statistics::default() }))].into();
         assert!(!counts(&readings(0)));
         assert!(counts(&readings(1)));
     }
 
     #[test]
-    fn a_representor_sees_the_other_side() {
+    fn a_representor_counts_in_the_opposite_direction() {
         let seen =
             Statistics { rx_packets: 1, tx_packets: 2, rx_bytes: 3, tx_bytes: 4, ..Statistics::default() };
         let other =

@@ -232,7 +232,7 @@ mod tests {
 
     /// In any network namespace, with CAP_NET_ADMIN or without.
     #[test]
-    fn what_is_no_pf_is_nothing_and_cannot_be_changed() {
+    fn a_netdev_that_is_no_pf_is_not_observed_and_cannot_be_changed() {
         fn is_send<T: Send>(value: T) -> T {
             value
         }

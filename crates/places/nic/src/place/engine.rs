@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_goes_on_where_what_is_new_does_not_fit() {
+    fn a_loop_continues_with_its_old_task_if_the_new_one_does_not_fit() {
         let mut loops = Loops::default();
         loops.set("eth1", Some(task(&[300, 300]))).expect("it fits");
         loops.saw(&task(&[]).pf, [(0, Rate::from_bits(400_000_000))].into_iter());

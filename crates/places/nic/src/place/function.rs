@@ -121,7 +121,7 @@ mod tests {
     use tidegate_testkit::contract::vf;
 
     #[test]
-    fn a_contract_becomes_what_a_nic_is_told() {
+    fn a_contract_becomes_the_settings_of_a_vf() {
         let mut vnic = vf("a", 1, "eth1", 2);
         vnic.segment = Segment::new(42).expect("in range");
         vnic.tx.max = Rate::from_bits(500_000_000);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_nic_keeps_is_refused() {
+    fn a_key_that_no_nic_keeps_is_refused() {
         let plain = vf("a", 1, "eth1", 2);
         let rate = Rate::from_bits(1_000_000);
         let size = Some(Bytes::new(9_000));

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_answers_the_first_question_is_connected_to_ten_times_a_second() {
+    fn a_switch_that_answers_the_first_question_is_connected_to_ten_times_a_second() {
         for answers in [|_| true, |n: u32| n.is_multiple_of(2), |n: u32| n % 8 != 7] {
             let begun = begun(answers);
             assert!(begun <= 600 + 12, "{begun} times in a minute");
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_killed_five_times_a_second_is_always_connected_to_at_once() {
+    fn a_switch_that_is_killed_five_times_a_second_is_always_connected_to_at_once() {
         let mut now = Instant::now();
         let mut backoff = Backoff::default();
         for kill in 0..100 {
@@ -95,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn in_no_stretch_of_time_are_there_more(
+        fn no_period_has_more_connections_than_the_backoff_allows(
             breaks in prop::collection::vec((0u64..400, any::<bool>()), 1..200),
         ) {
             let mut now = Instant::now();

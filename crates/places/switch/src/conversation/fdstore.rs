@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_without_end_are_read_at_a_pace() {
+    fn endless_messages_are_read_at_a_limited_pace() {
         let start = Instant::now();
         let (mut pace, mut now, mut read) = (Pace::new(start), start, 0u32);
         while now < start + Duration::from_secs(10) {

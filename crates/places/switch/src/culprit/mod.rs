@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_longer_than_any_deadline_is_not_looked_into() {
+    fn a_wait_longer_than_any_deadline_gets_no_culprit() {
         let region = Region::create().unwrap();
         let slot = region.claim(1, "voice");
         enter(slot, 1, 10_100_000_000, LONGEST + 1, 0);

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_comes_after_puts_back_what_was_there() {
+    fn the_next_agent_restores_the_original_values() {
         let folder = tempfile::tempdir().unwrap();
         let (mut there, before) = (there(), there().values);
         let view = look(&mut agent(folder.path()), &mut there, &situation());
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_written_is_told_and_takes_nothing_else_away() {
+    fn a_denied_setting_is_reported_and_the_others_are_still_set() {
         let folder = tempfile::tempdir().unwrap();
         let mut there = There { refused: [tap(0)].into(), ..there() };
         let mut own = agent(folder.path());
@@ -354,7 +354,7 @@ mod tests {
 
     /// By the files of this machine, where there is no such interface, and no such CPU.
     #[test]
-    fn a_switch_that_says_something_else_each_time_is_not_followed_each_time() {
+    fn changing_reports_of_a_switch_are_followed_at_a_limited_pace() {
         let folder = tempfile::tempdir().unwrap();
         let mut own = agent(folder.path());
         own.off.halts = false;
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_told() {
+    fn a_missing_file_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let mut there = there();
         there.values.remove(&tap(1));
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_cannot_be_written_keeps_all_from_being_set() {
+    fn without_a_written_record_no_setting_changes() {
         let folder = tempfile::tempdir().unwrap();
         let (mut there, mut own) = (there(), agent(folder.path()));
         // Its new file cannot be made where a folder is.

@@ -275,7 +275,7 @@ mod tests {
         /// Wherever the agent dies: the wanted value is set, and later the file gets its foreign value
         /// back.
         #[test]
-        fn what_was_set_is_put_back(events in prop::collection::vec(event(), 0..40)) {
+        fn the_foreign_value_is_restored_after_any_death_of_the_agent(events in prop::collection::vec(event(), 0..40)) {
             let found = Found { index: 1, value: "0".into() };
             let mut world = World { found, kept: None, wanted: None, theirs: "0".into(), over_ours: false };
             for event in events {
@@ -315,7 +315,7 @@ mod tests {
 
         /// However often another program writes, the agent stops writing.
         #[test]
-        fn a_contest_ends(others in 0_u32..20) {
+        fn the_agent_stops_after_repeated_writes_of_another_program(others in 0_u32..20) {
             let mut kept = None;
             let mut sets = 0;
             for _ in 0..=others {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_forgotten() {
+    fn the_record_of_a_vanished_file_is_forgotten() {
         let kept = SavedSetting { index: 1, before: "0".into(), ours: "e".into(), earlier: None, repairs: 0 };
         for wanted in [None, Some("e")] {
             assert_eq!(step(wanted, Some(&kept), None), Step::Forget);

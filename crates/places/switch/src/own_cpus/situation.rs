@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_does_not_name_all_cpus_its_own() {
+    fn a_switch_cannot_claim_all_cpus_for_its_workers() {
         let of = |workers: usize, online: usize| {
             let machine = Machine { online: (0..online).collect(), apart: Cpus::new() };
             let cpus: Vec<_> = (0..workers as u64).map(Some).collect();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_goes_on_for_a_while_after_it_was_seen() {
+    fn traffic_counts_for_some_seconds_after_its_last_frame() {
         let (mut flow, begin) = (Flow::new(None), Instant::now());
         let evidence = |delivered| {
             let mut evidence = Observed::nothing("a test").evidence;

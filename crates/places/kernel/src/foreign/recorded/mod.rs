@@ -182,7 +182,7 @@ fn shown(objects: &[Object]) -> Vec<String> {
 }
 
 #[test]
-fn what_libvirt_made_comes_back() {
+fn limits_of_libvirt_are_restored() {
     let taken_over = taken_over(LIBVIRT);
     assert_eq!(
         shown(&taken_over.egress),
@@ -203,7 +203,7 @@ fn what_libvirt_made_comes_back() {
 }
 
 #[test]
-fn other_policers_and_queues_come_back() {
+fn other_policers_and_queues_are_restored() {
     let taken_over = taken_over(POLICERS);
     assert_eq!(shown(&taken_over.egress)[2], "qdisc fq_codel 2: at 1:1");
     assert_eq!(taken_over.ingress.iter().map(|o| o.chain).collect::<Vec<_>>(), [None, None, None, Some(5)]);

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_ours_tells_who_is_in_chain_0() {
+    fn the_table_of_our_filter_tells_which_filters_are_in_chain_0() {
         let said = |chain| {
             [
                 filter(chain, 2, 0x8040_0800, true),
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn where_none_is_ours_nothing_tells() {
+    fn without_our_filter_the_chain_of_filters_stays_unknown() {
         let said = |chain| [filter(chain, 9, 0x8040_0800, false), filter(chain, 9, 0x8030_0800, false)];
         let mut all = [said(0), said(5)].concat();
         assert_eq!(settled(&all).len(), 4);

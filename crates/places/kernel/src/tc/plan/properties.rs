@@ -309,7 +309,7 @@ proptest! {
 
     /// From any state, after any damage, one plan leads to the wanted state.
     #[test]
-    fn one_plan_leads_to_what_is_wanted(
+    fn one_plan_leads_to_the_wanted_state(
         before in shapings(),
         damages in proptest::collection::vec((1_u32..6, damage()), 0..5),
         wanted in shapings(),
@@ -428,7 +428,7 @@ proptest! {
 
     /// One netdev after the other, each by a look at itself only, and then all: the same as at once.
     #[test]
-    fn one_by_one_is_all_at_once(
+    fn netdevs_settled_one_by_one_equal_netdevs_settled_at_once(
         before in shapings(),
         damages in proptest::collection::vec((1_u32..6, damage()), 0..3),
         wanted in shapings(),
@@ -467,7 +467,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_removed_leaves_nothing(before in shapings()) {
+    fn removed_contracts_leave_no_objects(before in shapings()) {
         let bare = taps(5);
         let mut network = bare.clone();
         settle(&mut network, &before);
@@ -481,7 +481,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cookie_of_any_bytes_is_read(bytes: Vec<u8>) {
+    fn any_bytes_are_parsed_as_a_cookie_or_rejected(bytes: Vec<u8>) {
         if let Some(cookie) = Cookie::parse(&bytes) {
             prop_assert!(bytes.starts_with(b"tidegate"));
             prop_assert_eq!(Cookie::parse(&cookie.bytes()), Some(cookie));
