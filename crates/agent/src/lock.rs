@@ -129,7 +129,7 @@ impl NamespaceLock {
                         }
                         Ok(holder) => {
                             let (pid, uid) = (holder.pid.as_raw_nonzero(), holder.uid.as_raw());
-                            return Ok(Self::unnoticed(&format!("pid {pid} of user {uid}")));
+                            return Ok(Self::problem_of_holder(&format!("pid {pid} of user {uid}")));
                         }
                         // The holder does not listen yet, or has just ended.
                         Err(_) => std::thread::sleep(ASKED.1),
@@ -140,10 +140,10 @@ impl NamespaceLock {
             }
             return Ok(Self { _name: Some(socket), problem: None });
         }
-        Ok(Self::unnoticed("a process that does not say who it is"))
+        Ok(Self::problem_of_holder("a process that does not say who it is"))
     }
 
-    fn unnoticed(holder: &str) -> Self {
+    fn problem_of_holder(holder: &str) -> Self {
         let name = NAME.escape_ascii();
         let problem = format!(
             "the socket @{name} of this network namespace belongs to {holder}, which is no agent: a second agent here \

@@ -155,21 +155,21 @@ impl Limit {
         }
         self.due = None;
         let entries = self.entries.values_mut().filter(|entry| entry.suppressed > 0);
-        let mut told: Vec<Suppressed> = entries
+        let mut reports: Vec<Suppressed> = entries
             .map(|entry| Suppressed {
                 lines: std::mem::take(&mut entry.suppressed),
                 level: entry.level,
                 excerpt: entry.excerpt.clone(),
             })
             .collect();
-        told.sort_by(|a, b| b.lines.cmp(&a.lines).then_with(|| a.excerpt.cmp(&b.excerpt)));
-        let rest: Vec<Suppressed> = told.split_off(told.len().min(REPORTS_AT_ONCE));
+        reports.sort_by(|a, b| b.lines.cmp(&a.lines).then_with(|| a.excerpt.cmp(&b.excerpt)));
+        let rest: Vec<Suppressed> = reports.split_off(reports.len().min(REPORTS_AT_ONCE));
         if !rest.is_empty() {
             let lines = rest.iter().map(|one| one.lines).sum();
             let excerpt = format!("lines about {} other subjects", rest.len());
-            told.push(Suppressed { lines, level: Level::WARN, excerpt });
+            reports.push(Suppressed { lines, level: Level::WARN, excerpt });
         }
-        told
+        reports
     }
 
     /// Returns the account of a key. With many subjects, those without recent lines are forgotten; without

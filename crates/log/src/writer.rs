@@ -33,7 +33,7 @@ pub struct Writer {
     queue: SyncSender<Message>,
     /// The thread's state; `None` while it runs.
     stopped: Mutex<Option<Thread>>,
-    held: AtomicBool,
+    is_paused: AtomicBool,
     /// Lines that were queued.
     queued: AtomicU64,
     counts: Arc<Counts>,
@@ -52,7 +52,7 @@ struct Thread {
     due: Due,
     counts: Arc<Counts>,
     /// Lost lines that were reported to `out`.
-    told: u64,
+    reported: u64,
 }
 
 impl Writer {
@@ -64,12 +64,17 @@ impl Writer {
     ) -> Self {
         let (queue, messages) = sync_channel(QUEUE);
         let counts = Arc::new(Counts::default());
-        let thread =
-            Thread { messages, out: Box::new(out), due: Box::new(due), counts: Arc::clone(&counts), told: 0 };
+        let thread = Thread {
+            messages,
+            out: Box::new(out),
+            due: Box::new(due),
+            counts: Arc::clone(&counts),
+            reported: 0,
+        };
         Self {
             queue,
             stopped: Mutex::new(Some(thread)),
-            held: AtomicBool::new(false),
+            is_paused: AtomicBool::new(false),
             queued: AtomicU64::new(0),
             counts,
         }
@@ -100,12 +105,12 @@ impl Writer {
 
     /// Starts no thread until [`release`](Self::release).
     pub fn hold(&self) {
-        self.held.store(true, SeqCst);
+        self.is_paused.store(true, SeqCst);
     }
 
     /// Reverts [`hold`](Self::hold).
     pub fn release(&self) {
-        self.held.store(false, SeqCst);
+        self.is_paused.store(false, SeqCst);
         self.start();
     }
 
@@ -122,7 +127,7 @@ impl Writer {
     }
 
     fn start(&self) {
-        if self.held.load(SeqCst) {
+        if self.is_paused.load(SeqCst) {
             return;
         }
         let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -162,8 +167,8 @@ impl Thread {
             return;
         }
         let lost = self.counts.lost.load(SeqCst);
-        if lost > self.told {
-            let new = lost - std::mem::replace(&mut self.told, lost);
+        if lost > self.reported {
+            let new = lost - std::mem::replace(&mut self.reported, lost);
             let text =
                 format!("tidegate_log: {new} lines were lost: the program that reads this log is slow");
             let _ = self.out.write_all(line::line(Level::WARN, &text).as_bytes());
@@ -191,10 +196,10 @@ mod tests {
         writer.flush(Duration::from_secs(20));
         drop(writer);
         let lines: Vec<String> = reading.join().unwrap();
-        let told: Vec<&String> = lines.iter().filter(|line| line.contains("were lost")).collect();
-        assert_eq!(lines.len() - told.len(), (sent - lost) as usize);
-        let told: u64 = told.iter().map(|line| number_in(line)).sum();
-        assert_eq!(told, lost);
+        let reported: Vec<&String> = lines.iter().filter(|line| line.contains("were lost")).collect();
+        assert_eq!(lines.len() - reported.len(), (sent - lost) as usize);
+        let reported: u64 = reported.iter().map(|line| number_in(line)).sum();
+        assert_eq!(reported, lost);
     }
 
     fn number_in(line: &str) -> u64 {

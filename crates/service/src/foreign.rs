@@ -37,7 +37,7 @@ impl Budget {
     }
 
     /// Descriptors that are held or wait to be closed.
-    pub fn held(&self) -> usize {
+    pub fn in_use(&self) -> usize {
         self.used.load(SeqCst)
     }
 
@@ -46,9 +46,9 @@ impl Budget {
         self.most
     }
 
-    /// Whether [`Self::held`] is above [`Self::most`]: accept no more until some are closed.
+    /// Whether [`Self::in_use`] is above [`Self::most`]: accept no more until some are closed.
     pub fn is_over(&self) -> bool {
-        self.held() > self.most
+        self.in_use() > self.most
     }
 }
 
@@ -181,11 +181,11 @@ mod tests {
         drop((slow, quick));
         assert!(began.elapsed() < Duration::from_secs(1), "it waited {:?}", began.elapsed());
         // The quick one is closed while the slow one is not.
-        while budget.held() > 1 {
+        while budget.in_use() > 1 {
             assert!(began.elapsed() < Duration::from_secs(1), "a slow close delays the others");
             std::thread::sleep(Duration::from_millis(1));
         }
-        while budget.held() > 0 {
+        while budget.in_use() > 0 {
             assert!(began.elapsed() < Duration::from_secs(20), "it is never counted as closed");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -200,7 +200,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(200));
         let began = Instant::now();
         drop(Foreign::new(std::io::pipe().unwrap().0.into(), &budget));
-        while budget.held() > 1 {
+        while budget.in_use() > 1 {
             assert!(began.elapsed() < Duration::from_secs(1), "no thread closes it");
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -24,9 +24,9 @@ use tidegate_contract::{Rate, Vnic};
 pub struct SoftLimits(BTreeMap<String, Rate>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{asked} is over the hard limit of {hard}; a soft limit is at most that")]
-pub struct OverHard {
-    asked: Rate,
+#[error("{requested} is over the hard limit of {hard}; a soft limit is at most that")]
+pub struct AboveHardLimit {
+    requested: Rate,
     hard: Rate,
 }
 
@@ -42,27 +42,29 @@ impl SoftLimits {
     ///
     /// # Errors
     /// The limit is over the hard one; nothing was changed.
-    pub fn set(&mut self, vnic: &Vnic, asked: Option<Rate>) -> Result<(), OverHard> {
-        match (asked, vnic.tx.max) {
-            (Some(asked), Some(hard)) if asked > hard => return Err(OverHard { asked, hard }),
-            (Some(asked), _) => drop(self.0.insert(vnic.name.clone(), asked)),
+    pub fn set(&mut self, vnic: &Vnic, requested: Option<Rate>) -> Result<(), AboveHardLimit> {
+        match (requested, vnic.tx.max) {
+            (Some(requested), Some(hard)) if requested > hard => {
+                return Err(AboveHardLimit { requested, hard });
+            }
+            (Some(requested), _) => drop(self.0.insert(vnic.name.clone(), requested)),
             (None, _) => drop(self.0.remove(&vnic.name)),
         }
         Ok(())
     }
 
     /// Returns the limits of vNICs that have a contract with a guest, none over its hard limit.
-    pub fn under(&self, contracts: &Contracts) -> Self {
-        let left = contracts.vnics().filter_map(|(_, v)| Some((v.value.name.clone(), self.of(&v.value)?)));
-        Self(left.collect())
+    pub fn of_contracts(&self, contracts: &Contracts) -> Self {
+        let limits = contracts.vnics().filter_map(|(_, v)| Some((v.value.name.clone(), self.of(&v.value)?)));
+        Self(limits.collect())
     }
 
-    pub fn without(&self, drop: impl Fn(&str) -> bool) -> Self {
+    pub fn except(&self, drop: impl Fn(&str) -> bool) -> Self {
         Self(self.0.iter().filter(|(name, _)| !drop(name)).map(|(n, s)| (n.clone(), *s)).collect())
     }
 
     /// Returns the limits that `others` lacks.
-    pub fn lost_in<'a>(&'a self, others: &'a Self) -> impl Iterator<Item = (&'a str, Rate)> {
+    pub fn missing_in<'a>(&'a self, others: &'a Self) -> impl Iterator<Item = (&'a str, Rate)> {
         self.0.iter().filter(|(name, _)| !others.0.contains_key(*name)).map(|(n, s)| (n.as_str(), *s))
     }
 
@@ -156,15 +158,15 @@ mod tests {
                         }
                     }
                     Event::Anew(max) => {
-                        soft = soft.under(&contracts(&[]));
+                        soft = soft.of_contracts(&contracts(&[]));
                         (hard, own, now) = (max.unwrap_or(NONE), NONE, with(max, true));
                     }
                     Event::Unnamed => {
-                        soft = soft.under(&contracts(&[with(None, false)]));
+                        soft = soft.of_contracts(&contracts(&[with(None, false)]));
                         own = NONE;
                     }
                 }
-                soft = soft.under(&contracts(&[now.clone()]));
+                soft = soft.of_contracts(&contracts(&[now.clone()]));
                 let limit = |n: u64| (n != NONE).then_some(n).and_then(rate);
                 prop_assert_eq!(soft.of(&now), limit(own));
                 prop_assert_eq!(soft.in_force(&now).tx.max, limit(own.min(hard)));

@@ -78,24 +78,24 @@ impl Reconciler {
     }
 
     pub(super) fn set(&mut self, name: &str, keys: &[(String, String)]) -> Result<VnicChange, ApplyError> {
-        let old = self.contracts.vnic(name).ok_or_else(|| self.none_of(name))?;
+        let old = self.contracts.vnic(name).ok_or_else(|| self.no_contract(name))?;
         let new = set_key(old, keys).map_err(ApplyError::Invalid)?;
         self.change(name, |wanted| wanted.set(&Owner::Api, Located::without_line(new, "API")))
     }
 
     pub(super) fn remove(&mut self, name: &str) -> Result<VnicChange, ApplyError> {
-        self.contracts.vnic(name).ok_or_else(|| self.none_of(name))?;
-        let needed = self.needed(name);
+        self.contracts.vnic(name).ok_or_else(|| self.no_contract(name))?;
+        let naming = self.naming_vnics(name);
         let removed = self.change(name, |wanted| wanted.remove_api(name).map(drop));
-        removed.map_err(|error| match (error, needed) {
+        removed.map_err(|error| match (error, naming) {
             // The broken rule says where, and not what to do.
-            (ApplyError::Invalid(_), Some(needed)) => ApplyError::Needed(needed),
+            (ApplyError::Invalid(_), Some(naming)) => ApplyError::Needed(naming),
             (error, _) => error,
         })
     }
 
     /// Says which vNICs name `name` in their `to`, and what to do first; `None` if none does.
-    fn needed(&self, name: &str) -> Option<String> {
+    fn naming_vnics(&self, name: &str) -> Option<String> {
         let naming = self.contracts.vnics().filter(|(_, v)| v.value.to.iter().any(|to| to == name));
         let mut others: Vec<String> = naming
             .filter(|(_, v)| v.value.name != name)
@@ -118,7 +118,7 @@ impl Reconciler {
     }
 
     /// Returns the error for a name without a contract, which a refused file may name.
-    pub(super) fn none_of(&self, name: &str) -> ApplyError {
+    pub(super) fn no_contract(&self, name: &str) -> ApplyError {
         match self.refused_vnics().remove(name) {
             Some((by, _)) => {
                 Owned { what: format!("vNIC {name}"), owner: Owner::File(by.file.into()) }.into()

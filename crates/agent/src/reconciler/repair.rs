@@ -75,7 +75,9 @@ impl Reconciler {
                     claims.extend(new);
                     (actions, vec![])
                 }
-                Err(refusals) => (for_the_others(&*self.places[index], wanted, look, &refusals), refusals),
+                Err(refusals) => {
+                    (plan_without_refused(&*self.places[index], wanted, look, &refusals), refusals)
+                }
             };
             // A vNIC that is as wanted has no failure any more.
             let open: HashSet<&str> = refusals
@@ -91,7 +93,7 @@ impl Reconciler {
             }
             let mut touched = false;
             for action in actions {
-                touched |= self.put_right(index, &action);
+                touched |= self.try_action(index, &action);
             }
             // Only this place: the others did not change, and one that hangs would delay again.
             if touched {
@@ -101,7 +103,7 @@ impl Reconciler {
         }
     }
 
-    fn put_right(&mut self, place: usize, action: &Step) -> bool {
+    fn try_action(&mut self, place: usize, action: &Step) -> bool {
         let name = action.vnic().unwrap_or(HOST).to_owned();
         if self.failures.get(&name).is_some_and(|f| Instant::now() < f.retry_at) {
             return false;
@@ -150,7 +152,12 @@ impl Reconciler {
 }
 
 /// Returns the actions for the contracts that a place does not refuse; the refused ones stay as they are in force.
-fn for_the_others(place: &dyn Installed, wanted: Wanted<'_>, look: &Look, refusals: &[Refusal]) -> Vec<Step> {
+fn plan_without_refused(
+    place: &dyn Installed,
+    wanted: Wanted<'_>,
+    look: &Look,
+    refusals: &[Refusal],
+) -> Vec<Step> {
     let names: HashSet<&str> = refusals.iter().map(|r| r.vnic.as_str()).collect();
     let refused = |name: &str| names.contains(name);
     let in_force = |vnic: &Vnic| look.observed.vnics.get(&vnic.name).map(|there| there.vnic.clone());
@@ -163,10 +170,10 @@ fn for_the_others(place: &dyn Installed, wanted: Wanted<'_>, look: &Look, refusa
 }
 
 pub(super) fn place_view(name: &str, seen: &Seen) -> PlaceView {
-    let (keeper, vnics, reason) = match seen {
+    let (program, vnics, reason) = match seen {
         Ok(Look { observed, .. }) => {
             let present = observed.vnics.values().filter(|vnic| vnic.present).count();
-            (observed.keeper.clone(), present, None)
+            (observed.program.clone(), present, None)
         }
         Err(why) => (Default::default(), 0, Some(why.clone())),
     };
@@ -174,9 +181,9 @@ pub(super) fn place_view(name: &str, seen: &Seen) -> PlaceView {
         name: name.into(),
         reachable: reason.is_none(),
         reason,
-        version: keeper.version,
-        pid: keeper.pid,
-        started: keeper.started,
+        version: program.version,
+        pid: program.pid,
+        started: program.started,
         vnics,
     }
 }

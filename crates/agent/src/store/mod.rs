@@ -158,19 +158,21 @@ impl Contracts {
             self.document(owner).vnics.retain(|old| named.contains_key(old.value.name.as_str()));
         }
         // A contract that a file already has is no change.
-        let mut said = HashSet::new();
+        let mut unchanged = HashSet::new();
         for (other, there) in self.vnics().filter(|(other, _)| other != owner) {
             let name = there.value.name.as_str();
             match (named.get(name), &other) {
                 (None, _) => {}
-                (Some(new), Owner::File(_)) if **new == there.value => drop(said.insert(name.to_owned())),
+                (Some(new), Owner::File(_)) if **new == there.value => {
+                    unchanged.insert(name.to_owned());
+                }
                 (Some(_), _) => return Err(Owned { what: format!("vNIC {name}"), owner: other }),
             }
         }
         let own = &mut self.document(owner).vnics;
         let mut places: HashMap<String, usize> =
             own.iter().enumerate().map(|(n, old)| (old.value.name.clone(), n)).collect();
-        for vnic in document.vnics.into_iter().filter(|new| !said.contains(&new.value.name)) {
+        for vnic in document.vnics.into_iter().filter(|new| !unchanged.contains(&new.value.name)) {
             match places.get(&vnic.value.name) {
                 Some(place) => own[*place] = vnic,
                 None => {
@@ -217,23 +219,23 @@ impl Contracts {
             self.files.remove(path);
             return vec![];
         };
-        let mut taken = Vec::new();
+        let mut taken_over = Vec::new();
         let named: HashSet<&str> = document.vnics.iter().map(|new| new.value.name.as_str()).collect();
         for others in self.programs.values_mut().chain([&mut self.api]) {
             others.vnics.retain(|old| {
                 let keep = !named.contains(old.value.name.as_str());
                 if !keep {
-                    taken.push(format!("vNIC {}", old.value.name));
+                    taken_over.push(format!("vNIC {}", old.value.name));
                 }
                 keep
             });
             if document.host.is_some() && others.host.take().is_some() {
-                taken.push("[host]".into());
+                taken_over.push("[host]".into());
             }
         }
         self.programs.retain(|_, d| *d != Document::default());
         self.files.insert(path.to_owned(), document);
-        taken
+        taken_over
     }
 }
 

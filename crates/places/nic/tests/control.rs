@@ -426,8 +426,8 @@ fn a_change_of_members_keeps_the_state_of_the_others() {
         "one that is new is set: {changes:?}"
     );
     assert_eq!(changes[0].id, 1, "lowered first: {changes:?}");
-    let held: Vec<(u16, LimitReason)> = controller.standings().map(|s| (s.id, s.held)).collect();
-    assert_eq!(held, [(1, LimitReason::Share), (2, LimitReason::Unmeasured), (0, LimitReason::Idle)]);
+    let reasons: Vec<(u16, LimitReason)> = controller.standings().map(|s| (s.id, s.reason)).collect();
+    assert_eq!(reasons, [(1, LimitReason::Share), (2, LimitReason::Unmeasured), (0, LimitReason::Idle)]);
     let refused = controller.reconfigure(link(), &[plain(0, 900), plain(1, 200)], &[]);
     assert!(refused.is_err());
     assert_eq!(controller.standings().len(), 3, "as it was");

@@ -114,14 +114,14 @@ fn ioctl(fd: impl AsFd, code: libc::c_ulong, argument: *mut libc::c_void) -> io:
 
 /// Verifies everything that a switch reported, for vNICs at paths of their names.
 #[cfg(feature = "fuzzing")]
-pub fn check_inherited(told: tidegate_switch::control::handover::Handover) {
+pub fn check_inherited(handover: tidegate_switch::control::handover::Handover) {
     let entry = |name: &str| Entry::trusted(&Path::new("/run").join(name)).expect("/run exists");
-    for (name, connected) in &told.connections {
+    for (name, connected) in &handover.connections {
         if let Some(stream) = connected.as_ref().and_then(|c| c.descriptors.get(&c.kept.stream)) {
             let _ = (is_accepted(stream, &entry(name)), is_dialled(stream, Path::new(name)));
         }
     }
-    for (name, links) in told.links {
+    for (name, links) in handover.links {
         let _ = links.iter().all(|fd| is_listener(fd, &entry(&name)));
         drop(taps(links, &name, None));
     }

@@ -85,7 +85,7 @@ impl World for SwitchWorld {
     /// The kernel closes a dead agent's descriptors at once; here a thread closes them soon.
     fn bury(&self) {
         let end = Instant::now() + Duration::from_secs(60);
-        while self.foreign.borrow().iter().any(|foreign| foreign.held() > 0) {
+        while self.foreign.borrow().iter().any(|foreign| foreign.in_use() > 0) {
             assert!(Instant::now() < end, "an agent that died holds descriptors");
             std::thread::sleep(Duration::from_micros(100));
         }

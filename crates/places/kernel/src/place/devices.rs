@@ -44,7 +44,7 @@ pub struct Renamed {
 impl Devices {
     /// Reads a contract's devices from the record, once: the indices whose devices have our marks.
     pub fn recall<'a>(&mut self, recorded: impl Iterator<Item = (&'a str, &'a [u32])>, network: &Network) {
-        if self.recalled || network.near.is_some() {
+        if self.recalled || network.scope.is_some() {
             return;
         }
         self.recalled = true;
@@ -226,14 +226,14 @@ mod tests {
         let mut devices = Devices::default();
         let netdevs = ["vnet3", "vnet4"].into();
         devices.look(&netdevs, &network(&[(7, "vnet3"), (8, "vnet4")]));
-        let mut near = network(&[(7, "a")]);
-        near.near = Some([7].into());
+        let mut part = network(&[(7, "a")]);
+        part.scope = Some([7].into());
         let (netdev, from, to) = ("vnet3".into(), "vnet3".into(), "a".into());
         let renamed = Renamed { netdev, from, to, taken: false };
-        assert_eq!(devices.look(&netdevs, &near), [renamed]);
+        assert_eq!(devices.look(&netdevs, &part), [renamed]);
         assert!(devices.is_of("vnet4", 8) && devices.is_of("vnet3", 7));
-        near.netdevs.clear();
-        devices.look(&netdevs, &near);
+        part.netdevs.clear();
+        devices.look(&netdevs, &part);
         assert!(devices.is_of("vnet4", 8) && !devices.is_of("vnet3", 7));
     }
 

@@ -53,7 +53,7 @@ pub struct Drift<'a> {
 impl<'a> Drift<'a> {
     /// Makes it from a plan for this network.
     pub fn new(plan: &'a Plan, network: &Network) -> Self {
-        let mut anew = BTreeSet::new();
+        let mut rebuilt = BTreeSet::new();
         let mut classes: BTreeMap<(u32, Handle), u32> = BTreeMap::new();
         for (at, link) in network.netdevs.iter().filter(|(_, link)| !link.is_our_ifb()) {
             classes.extend(link.classified().map(|(from, to)| ((*at, to), from)));
@@ -62,7 +62,7 @@ impl<'a> Drift<'a> {
             match step {
                 // The receiver was changed, and all its senders' classes with it.
                 Step::SetQdisc { device: Device::Netdev { index, .. }, parent: Handle::ROOT, .. } => {
-                    anew.insert(*index);
+                    rebuilt.insert(*index);
                 }
                 Step::Classify {
                     device: Device::Netdev { index: at, .. },
@@ -74,7 +74,7 @@ impl<'a> Drift<'a> {
         }
         let sender = |step: &Step| {
             let (Device::Netdev { index: at, .. }, class) = class_of(step)? else { return None };
-            classes.get(&(*at, class)).copied().filter(|_| !anew.contains(at))
+            classes.get(&(*at, class)).copied().filter(|_| !rebuilt.contains(at))
         };
         Self { plan, senders: plan.steps.iter().map(sender).collect() }
     }

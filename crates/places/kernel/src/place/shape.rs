@@ -47,7 +47,7 @@ pub fn shaping_among(vnic: &Vnic, owned: Ways, senders: &Senders<'_>) -> Result<
     let Attach::Netdev { name } = &vnic.attach else {
         return Err(vec!["it is not a netdev".into()]);
     };
-    let mut refused = unkept(vnic);
+    let mut refused = requests_not_kept(vnic);
     let frame = vnic.largest_frame();
     let mut limit = |way: &str, rate: Option<Rate>, burst: fn(&Vnic, Rate) -> Bytes, queue| {
         let rate = rate?;
@@ -140,7 +140,7 @@ fn usual_burst(rate: Rate) -> Bytes {
     Bytes::new(SUPER_FRAME.max(rate.bits() / 8 / 1000))
 }
 
-/// Returns the flow settings of a contract for a kernel without qdiscs; [`have`] adds the running one's.
+/// Returns the flow settings of a contract for a kernel without qdiscs; [`set_kernel_qdiscs`] adds the running one's.
 pub fn flows(vnic: &Vnic) -> Option<Flows> {
     let Queueing::Flows(asked) = vnic.queueing else { return None };
     Some(Flows {
@@ -153,7 +153,7 @@ pub fn flows(vnic: &Vnic) -> Option<Flows> {
 }
 
 /// Adds a kernel's qdiscs to a request.
-pub fn have(shaping: &mut Shaping, kernel: Qdiscs) {
+pub fn set_kernel_qdiscs(shaping: &mut Shaping, kernel: Qdiscs) {
     shaping.flows = shaping.flows.map(|flows| Flows { kernel, ..flows });
 }
 
@@ -179,7 +179,7 @@ pub fn note_of_marks(kind: Option<&str>, cannot: Option<&str>) -> Option<String>
 }
 
 /// Returns the foreign rules that waiting frames would skip.
-fn gone_past(shaping: &Shaping, link: &Netdev, network: &Network) -> Option<String> {
+fn bypassed_rules(shaping: &Shaping, link: &Netdev, network: &Network) -> Option<String> {
     let chains = network.rules_at(&link.name).filter(|_| shaping.redirects(link.kind.as_deref()));
     let chains: Vec<_> = chains.map(ToString::to_string).collect();
     (!chains.is_empty()).then(|| chains.join("; "))
@@ -187,7 +187,7 @@ fn gone_past(shaping: &Shaping, link: &Netdev, network: &Network) -> Option<Stri
 
 /// Returns the refusal if frames would skip foreign rules.
 pub fn refuse_rules(shaping: &Shaping, link: &Netdev, network: &Network) -> Option<String> {
-    let rules = gone_past(shaping, link, network)?;
+    let rules = bypassed_rules(shaping, link, network)?;
     let name = &link.name;
     // A macvtap's VM receives at the ingress, which is not policed.
     let (key, police) = match link.kind.as_deref() {
@@ -202,7 +202,7 @@ pub fn refuse_rules(shaping: &Shaping, link: &Netdev, network: &Network) -> Opti
 
 /// Returns a note for people about rules that came after the limit.
 pub fn note_of_rules(shaping: &Shaping, link: &Netdev, network: &Network) -> Option<String> {
-    let rules = gone_past(shaping, link, network)?;
+    let rules = bypassed_rules(shaping, link, network)?;
     let what = if link.kind.as_deref() == Some("macvtap") { "receives" } else { "sends" };
     Some(format!("what it {what} goes past {rules}, since it waits for its limit before them"))
 }
@@ -220,7 +220,7 @@ pub fn note_of_earlier(link: &Netdev) -> Option<String> {
 }
 
 /// Returns the requests of a contract that this place does not keep.
-fn unkept(vnic: &Vnic) -> Vec<String> {
+fn requests_not_kept(vnic: &Vnic) -> Vec<String> {
     let mut refused = Vec::new();
     let mut refuse = |asked: bool, why: &str| {
         if asked {
@@ -464,7 +464,7 @@ mod tests {
         assert!(entry[0].ends_with("first come, first served"), "{entry:?}");
         assert!(entry[1].starts_with("flows are not kept apart: this kernel has neither"), "{entry:?}");
         let mut shaped = shaping(&vnic, Ways::NONE, &[]).expect("kept");
-        have(&mut shaped, all);
+        set_kernel_qdiscs(&mut shaped, all);
         assert_eq!(shaped.flows.map(|flows| (flows.kernel, flows.frame)), Some((all, 1518)));
         assert_eq!(waiting(&shaped), shaped.flows);
         // Frames with a deadline wait in order; policed or unlimited ones do not wait.

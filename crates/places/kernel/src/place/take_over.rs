@@ -3,7 +3,7 @@
 use super::devices::placed;
 use super::netdev::netdev;
 use super::shape;
-use super::state::{Beside, KernelPlace, step_failed};
+use super::state::{AlsoRead, KernelPlace, step_failed};
 use crate::foreign::{TakenOver, rehearse};
 use crate::tc::{Ends, Network, Shaping, Ways};
 use tidegate_contract::Vnic;
@@ -18,7 +18,7 @@ impl KernelPlace {
         owned: Ways,
         adopt: Adopt,
     ) -> Result<TakenOver, PlaceError> {
-        let network = self.network(Beside::of([vnic].into_iter()))?;
+        let network = self.network(AlsoRead::of([vnic].into_iter()))?;
         let placed = placed(&self.record, &self.devices);
         let all: Vec<&Vnic> = placed.iter().map(AsRef::as_ref).collect();
         let shaping = shape::shaping(&self.devices.placed(vnic), owned, &all);
@@ -49,7 +49,7 @@ impl KernelPlace {
             let found = kernel.foreign(index, end).and_then(|found| rehearse(&found, name).map(|()| found));
             match found {
                 Ok(found) => foreign.add(&found, end),
-                Err(why) => foreign.lose(end, &why),
+                Err(why) => foreign.mark_unrestorable(end, &why),
             }
         }
         Ok(foreign)
@@ -60,7 +60,7 @@ impl KernelPlace {
         if foreign.is_empty() {
             return Ok(Ends::default());
         }
-        let network = self.network(Beside::default())?;
+        let network = self.network(AlsoRead::default())?;
         // Objects on a gone netdev went with it.
         let Some(link) = network.netdevs.get(&foreign.index) else { return Ok(Ends::BOTH) };
         let is_here = |vnic: &Vnic| {

@@ -74,7 +74,7 @@ impl IngressChains {
     /// The kernel does not answer, or forbids the query: `CAP_NET_ADMIN`.
     pub fn read(&mut self, network: &Network) -> Result<(), NetlinkError> {
         // If not all links are known, another one may have gone.
-        let links = network.near.is_none().then(|| hash(&network.netdevs));
+        let links = network.scope.is_none().then(|| hash(&network.netdevs));
         let read = self.read_anew(links);
         if read.is_err() {
             // A broken conversation is begun anew.

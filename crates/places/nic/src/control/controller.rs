@@ -81,7 +81,7 @@ pub struct Standing {
     /// Use in the last sample; `None` without a sample or without use.
     pub used: Option<Rate>,
     /// Why.
-    pub held: LimitReason,
+    pub reason: LimitReason,
     /// Samples missed since it is a member.
     pub missed: u64,
 }
@@ -109,7 +109,7 @@ struct State {
     before: Option<u64>,
     next: u64,
     used: f64,
-    held: LimitReason,
+    reason: LimitReason,
     missed: u64,
 }
 
@@ -122,7 +122,7 @@ impl State {
             before: None,
             next: 0,
             used: 0.0,
-            held: LimitReason::Unmeasured,
+            reason: LimitReason::Unmeasured,
             missed: 0,
         }
     }
@@ -259,7 +259,7 @@ impl Controller {
             id: state.member.id,
             limit: state.limit.map(|limit| self.link.rate(limit)),
             used: Rate::from_bits(((state.used * self.link.unit.bits() as f64) as u64).min(Rate::MAX.bits())),
-            held: state.held,
+            reason: state.reason,
             missed: state.missed,
         })
     }
@@ -307,7 +307,7 @@ impl Controller {
                 let tenant = &self.tenants[tenant];
                 tenant.members.iter().map(|&i| self.claims[i].fair).sum::<f64>() > tenant.max - 1.0
             };
-            state.held = if state.limit.is_none() || !state.demand.is_known() {
+            state.reason = if state.limit.is_none() || !state.demand.is_known() {
                 LimitReason::Unmeasured
             } else if !state.demand.wants_more() {
                 if claim.wanted <= probe { LimitReason::Idle } else { LimitReason::Content }

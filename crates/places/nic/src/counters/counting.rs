@@ -39,7 +39,7 @@ pub struct Counting {
     /// The source of the last readings, believed or not.
     last: Option<Source>,
     /// When the last readings were begun.
-    taken: Option<Instant>,
+    counted_at: Option<Instant>,
     vfs: BTreeMap<u16, Accumulator>,
 }
 
@@ -49,7 +49,7 @@ impl Counting {
         let begin = Instant::now();
         let taken = self.take(nic, pf)?;
         // As long as it can have been: from the beginning of the last look to the end of this one.
-        let interval = self.taken.replace(begin).map(|before| before.elapsed());
+        let interval = self.counted_at.replace(begin).map(|before| before.elapsed());
         let most = interval.zip(pf.top_speed.max(pf.speed));
         let most = most.map(|(interval, speed)| Most::within(interval + LATE, speed));
         Ok(self.account(pf, &taken, most))

@@ -25,7 +25,7 @@ const SAVED: Duration = Duration::from_secs(1);
 pub struct Backoff {
     pause: Duration,
     /// End of the pause.
-    over: Option<Instant>,
+    retry_at: Option<Instant>,
     /// When all broken conversations are paid for, at [`EACH`] per conversation.
     paid: Option<Instant>,
 }
@@ -33,14 +33,15 @@ pub struct Backoff {
 impl Backoff {
     /// Whether a conversation that began at `now` would begin too soon.
     pub fn is_too_soon(&self, now: Instant) -> bool {
-        self.over.is_some_and(|over| now < over) || self.paid.is_some_and(|paid| paid > now + SAVED)
+        self.retry_at.is_some_and(|retry_at| now < retry_at)
+            || self.paid.is_some_and(|paid| paid > now + SAVED)
     }
 
     /// Notes that a conversation broke off at `now`; `had_answered`: the switch had answered a whole
     /// question in it.
     pub fn broke(&mut self, now: Instant, had_answered: bool) {
         self.pause = if had_answered { Duration::ZERO } else { (self.pause * 2).clamp(SHORTEST, LONGEST) };
-        self.over = Some(now + self.pause);
+        self.retry_at = Some(now + self.pause);
         self.paid = Some(self.paid.map_or(now, |paid| paid.max(now)) + EACH);
     }
 }

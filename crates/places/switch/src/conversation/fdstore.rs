@@ -32,9 +32,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// One switch's notes.
 #[derive(Debug, Default)]
 struct Table {
-    told: Handover,
+    handover: Handover,
     /// The thread and the switch have ended.
-    over: bool,
+    ended: bool,
     /// The agent no longer wants it.
     abandoned: bool,
 }
@@ -84,24 +84,24 @@ impl FdStore {
         let thread = Thread { shared: shared.clone(), notes, watch, budget, is_short: false };
         if let Err(error) = std::thread::Builder::new().name("fdstore".into()).spawn(move || thread.run()) {
             tracing::error!(%error, "no thread to keep connections: a crash of the switch will cost them");
-            shared.lock().over = true;
+            shared.lock().ended = true;
         }
         Ok(Self { shared, statistics: (reader, statistics), _conversation: conversation })
     }
 
     /// Whether the switch is gone.
     pub fn is_over(&self) -> bool {
-        self.shared.lock().over
+        self.shared.lock().ended
     }
 
     /// Whether the switch sent notes about a vNIC's connection.
     pub fn knows(&self, vnic: &str) -> bool {
-        self.shared.lock().told.connections.contains_key(vnic)
+        self.shared.lock().handover.connections.contains_key(vnic)
     }
 
     /// Takes a tap or a listening socket of a vNIC.
     pub fn take_link(&self, vnic: &str) -> Option<Vec<Foreign>> {
-        self.shared.lock().told.links.remove(vnic)
+        self.shared.lock().handover.links.remove(vnic)
     }
 
     /// Ends with the switch: its last notes become part of `predecessor`. Waits for them until `end` at
@@ -109,13 +109,13 @@ impl FdStore {
     pub fn pass_on(self, predecessor: &mut PredecessorState, end: Instant) {
         let end = end.min(Instant::now() + PATIENCE);
         let mut table = self.shared.lock();
-        while !table.over {
+        while !table.ended {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 // Two processes on the same rings would be worse than reconnecting front ends.
                 tracing::error!("the switch before this one has not ended: its connections are left to it");
                 // Its thread may end late, and its notes would count until then.
-                (table.told, table.abandoned) = (Handover::default(), true);
+                (table.handover, table.abandoned) = (Handover::default(), true);
                 predecessor.connections.clear();
                 predecessor.statistics = None;
                 return;
@@ -123,13 +123,13 @@ impl FdStore {
             table = self.shared.ended.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         let (reader, statistics) = self.statistics;
-        for (vnic, connection) in std::mem::take(&mut table.told.connections) {
+        for (vnic, connection) in std::mem::take(&mut table.handover.connections) {
             match connection {
                 Some(connection) => drop(predecessor.connections.insert(vnic, connection)),
                 None => drop(predecessor.connections.remove(&vnic)),
             }
         }
-        predecessor.links.append(&mut table.told.links);
+        predecessor.links.append(&mut table.handover.links);
         // A switch killed before it had a port does not know the port: the older switch's notes hold.
         predecessor.connections.retain(|vnic, connection| {
             let true_now = reader.messages(vnic).is_none_or(|messages| messages == connection.messages);
@@ -177,16 +177,16 @@ impl Thread {
             }
             match next {
                 Ok(Some((note, Some(descriptors)))) => {
-                    if let Err(nonsense) = table.told.note(note, descriptors) {
+                    if let Err(nonsense) = table.handover.note(note, descriptors) {
                         tracing::error!(%nonsense, "what the switch tells makes no sense");
                     }
                 }
                 // The lack was logged.
-                Ok(Some((note, None))) => drop(table.told.note_alone(note)),
+                Ok(Some((note, None))) => drop(table.handover.note_alone(note)),
                 Ok(None) => break,
                 Err(error) => {
                     tracing::error!(%error, "what the switch tells cannot be read: its connections are not kept");
-                    table.told.connections.clear();
+                    table.handover.connections.clear();
                     break;
                 }
             }
@@ -194,7 +194,7 @@ impl Thread {
         // Closing its queue may take long.
         drop(self.notes);
         let mut table = self.shared.lock();
-        table.over = true;
+        table.ended = true;
         let is_wanted = !table.abandoned;
         drop(table);
         self.shared.ended.notify_all();
@@ -209,7 +209,7 @@ impl Thread {
         while self.budget.is_over() {
             if !std::mem::replace(&mut self.is_short, true) {
                 tracing::error!(
-                    held = self.budget.held(),
+                    held = self.budget.in_use(),
                     "the switch has more descriptors than are kept (LimitNOFILE= of tidegate-agent.service): front ends \
                      whose descriptors are missing have to connect again when it crashes"
                 );

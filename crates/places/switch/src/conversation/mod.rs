@@ -98,7 +98,7 @@ impl Conversation {
         let began = Instant::now();
         let Some(patience) = self.patience.for_question(began) else {
             // A found switch would not be asked either: the next tick does.
-            return Err(self.same_trouble());
+            return Err(self.is_known_trouble());
         };
         let answer = self.ask_within(began, patience, question);
         self.patience.spent(began.elapsed());
@@ -130,7 +130,7 @@ impl Conversation {
                 self.trouble =
                     "it ended the conversation, or said something that no question asked for".into();
             }
-            return Err(self.same_trouble());
+            return Err(self.is_known_trouble());
         }
         let mut had_answered = false;
         let session = self.session.take().map_or_else(|| self.connect(began, patience), Ok);
@@ -155,7 +155,7 @@ impl Conversation {
         answer
     }
 
-    fn same_trouble(&self) -> SwitchError {
+    fn is_known_trouble(&self) -> SwitchError {
         SwitchError::Broken { path: self.path.clone(), reason: self.trouble.clone() }
     }
 

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 /// Least pause between loads.
-const AGAIN: Duration = Duration::from_secs(10);
+const RELOAD_PAUSE: Duration = Duration::from_secs(10);
 /// How long they stay after the last deadline.
 const LINGER: Duration = Duration::from_secs(60);
 
@@ -48,7 +48,7 @@ impl Pace {
         if self.process == Some(process) {
             return Step::Keep;
         }
-        if within(self.loaded, AGAIN) {
+        if within(self.loaded, RELOAD_PAUSE) {
             self.process = None;
             return Step::Wait;
         }
@@ -104,7 +104,7 @@ mod tests {
                     Step::Wait => observed = None,
                     Step::Load => {
                         prop_assert!(observed != Some(process));
-                        prop_assert!(loaded.is_none_or(|loaded| now - loaded >= AGAIN));
+                        prop_assert!(loaded.is_none_or(|loaded| now - loaded >= RELOAD_PAUSE));
                         (observed, loaded) = (Some(process), Some(now));
                     }
                 }

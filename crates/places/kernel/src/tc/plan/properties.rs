@@ -79,12 +79,12 @@ fn map(ifb: Option<&mut Netdev>) -> Option<&mut BTreeMap<u32, Handle>> {
 }
 
 /// Like [`crate::tc::Kernel::observe_near`].
-fn near(network: &Network, index: u32) -> Network {
+fn part_of(network: &Network, index: u32) -> Network {
     let ifb = network.ifb();
     if ifb.is_some_and(|(_, ifb)| ifb.classified().all(|(from, _)| from == index)) {
         return network.clone();
     }
-    let mut seen = Network { near: Some([index].into()), ..network.clone() };
+    let mut seen = Network { scope: Some([index].into()), ..network.clone() };
     // Of others, only their existence.
     for (_, link) in seen.netdevs.iter_mut().filter(|(i, link)| **i != index && !link.is_our_ifb()) {
         (link.qdiscs, link.classes, link.filters) = Default::default();
@@ -438,9 +438,9 @@ proptest! {
         damages.iter().for_each(|(index, damage)| hurt(&mut network, *index, damage));
         let wanted: Vec<_> = wanted.into_iter().map(|s| Shaping { owned: Ways::BOTH, ..s }).collect();
         for index in 1..6 {
-            let seen = near(&network, index);
+            let seen = part_of(&network, index);
             // With the last one on the IFB, all is seen.
-            let of_it = |s: &&Shaping| seen.near.is_none() || s.netdev == format!("tap{index}");
+            let of_it = |s: &&Shaping| seen.scope.is_none() || s.netdev == format!("tap{index}");
             let asks: Vec<_> = wanted.iter().filter(of_it).cloned().collect();
             let made = plan(&asks, &seen);
             let others = |network: &Network| {
@@ -451,7 +451,7 @@ proptest! {
             };
             let untouched = others(&network);
             run(&mut network, &made);
-            if seen.near.is_some() {
+            if seen.scope.is_some() {
                 prop_assert_eq!(others(&network), untouched);
             }
             if let Some(shaping) = wanted.iter().find(|s| s.netdev == format!("tap{index}"))
