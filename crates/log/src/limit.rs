@@ -196,11 +196,11 @@ mod tests {
     #[test]
     fn five_lines_are_written_then_one_in_ten_seconds_with_the_number_suppressed() {
         let (start, mut limit) = (Instant::now(), Limit::default());
-        let (mut written, mut told) = (Vec::new(), Vec::new());
+        let (mut written, mut reports) = (Vec::new(), Vec::new());
         // A line every 100 ms for a minute.
         for n in 0..600u32 {
             let now = start + n * SECOND / 10;
-            told.extend(limit.overdue(now).into_iter().map(|one| (n, one.lines, one.excerpt)));
+            reports.extend(limit.overdue(now).into_iter().map(|one| (n, one.lines, one.excerpt)));
             if limit.ask(about(1), now) == Verdict::Write {
                 limit.wrote(about(1), Level::WARN, &format!("line {n}"));
                 written.push(n);
@@ -210,7 +210,7 @@ mod tests {
         // From the first unwritten one on; each quotes the latest written one.
         let expected = [(105, 99, 100), (205, 99, 200), (305, 99, 300), (405, 99, 400), (505, 99, 500)];
         let expected = expected.map(|(n, lines, last)| (n, lines, format!("line {last}")));
-        assert_eq!(told, expected);
+        assert_eq!(reports, expected);
         let later = start + 3600 * SECOND;
         assert_eq!(limit.overdue(later)[0].lines, 95);
         assert!(limit.due().is_none() && limit.overdue(later).is_empty());
@@ -236,10 +236,10 @@ mod tests {
         }
         assert_eq!(written, 100 + 49);
         assert!(limit.entries.len() <= SUBJECTS + 1, "{}", limit.entries.len());
-        let told = limit.overdue(start + 100 * SECOND);
-        assert_eq!(told.len(), REPORTS_AT_ONCE + 1);
-        assert_eq!(told.iter().map(|one| one.lines).sum::<u64>(), 50_000 - written);
-        assert!(told[REPORTS_AT_ONCE].excerpt.contains("other subjects"), "{told:?}");
+        let reports = limit.overdue(start + 100 * SECOND);
+        assert_eq!(reports.len(), REPORTS_AT_ONCE + 1);
+        assert_eq!(reports.iter().map(|one| one.lines).sum::<u64>(), 50_000 - written);
+        assert!(reports[REPORTS_AT_ONCE].excerpt.contains("other subjects"), "{reports:?}");
         // All accounts are forgotten when a new one needs the room.
         limit.ask(about(u64::MAX), start + 1000 * SECOND);
         assert_eq!(limit.entries.len(), 1);

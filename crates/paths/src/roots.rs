@@ -160,13 +160,13 @@ impl Roots {
         let folder = rest.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // Links on the path to a root are the administrator's, like the root itself.
-        let held = open(root, flags, Mode::empty()).map_err(|e| failed(path, e))?;
+        let root_folder = open(root, flags, Mode::empty()).map_err(|e| failed(path, e))?;
         // A user may mount a file system in his folder (fusermount3(1)), and its server may never answer.
         let resolve = ResolveFlags::BENEATH
             | ResolveFlags::NO_SYMLINKS
             | ResolveFlags::NO_MAGICLINKS
             | ResolveFlags::NO_XDEV;
-        let folder = openat2(&held, folder, flags, Mode::empty(), resolve).map_err(|e| match e {
+        let folder = openat2(&root_folder, folder, flags, Mode::empty(), resolve).map_err(|e| match e {
             // Paths are plain, so `..` is not the cause.
             Errno::XDEV => PathError::Mount { path: path.into(), root: root.into(), option: self.option },
             e => failed(path, e),

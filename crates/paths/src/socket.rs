@@ -162,8 +162,8 @@ fn give(entry: &Entry, socket: &SocketFile, owner: &SocketOwner) -> Result<(), S
     let said = |e: io::Error| format!("socket {}: {e}", entry.path().display());
     let user = owner.user.as_deref().map(users::user).transpose().map_err(said)?;
     let group = owner.group.as_deref().map(users::group).transpose().map_err(said)?;
-    let given = socket.give(user, group, owner.mode.unwrap_or(0o660));
-    given.map_err(|e| format!("cannot give the socket {} its owner and mode: {e}", entry.path().display()))
+    let result = socket.give(user, group, owner.mode.unwrap_or(0o660));
+    result.map_err(|e| format!("cannot give the socket {} its owner and mode: {e}", entry.path().display()))
 }
 
 /// Removes a socket of ours. Any other object stays.

@@ -87,8 +87,8 @@ impl AsFd for Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        if let Some(held) = self.0.take() {
-            CLOSING.close(held);
+        if let Some(job) = self.0.take() {
+            CLOSING.close(job);
         }
     }
 }
@@ -119,9 +119,9 @@ static CLOSING: LazyLock<Closing> = LazyLock::new(|| {
 });
 
 impl Closing {
-    fn close(&self, held: (OwnedFd, Share)) {
+    fn close(&self, job: (OwnedFd, Share)) {
         let undone = self.undone.fetch_add(1, SeqCst) + 1;
-        let _ = self.queue.send(held);
+        let _ = self.queue.send(job);
         // Every thread may be blocked in close(2).
         if undone > self.threads.load(SeqCst) {
             self.start();
@@ -136,8 +136,8 @@ impl Closing {
         let (taken, undone) = (Arc::clone(&self.taken), Arc::clone(&self.undone));
         let work = move || {
             loop {
-                let held = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                let Ok((fd, share)) = held else { return };
+                let job = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let Ok((fd, share)) = job else { return };
                 crate::housekeeping::follow();
                 drop(fd);
                 undone.fetch_sub(1, SeqCst);

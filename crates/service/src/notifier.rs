@@ -116,10 +116,10 @@ mod tests {
         let path = folder.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
         let mut notifier = Notifier::open(path.as_os_str()).unwrap();
-        let (told, done) = std::sync::mpsc::channel();
+        let (finished, done) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             notifier.main_process(4711).unwrap();
-            told.send(()).unwrap();
+            finished.send(()).unwrap();
             // Taken back, should the old one go on after all.
             notifier.main_process(4710).unwrap();
         });
@@ -142,8 +142,8 @@ mod tests {
         let notifier = Notifier::open(path.as_os_str()).unwrap();
         notifier.ready().unwrap();
         // As many as the kernel keeps for it, then an error.
-        let told = (0..100_000).take_while(|_| notifier.alive().is_ok()).count();
-        assert!(told < 100_000);
+        let accepted = (0..100_000).take_while(|_| notifier.alive().is_ok()).count();
+        assert!(accepted < 100_000);
         assert_eq!(receive(&manager).0, "READY=1");
         assert_eq!(receive(&manager).0, "WATCHDOG=1");
         notifier.alive().unwrap();

@@ -127,14 +127,14 @@ fn refused_files(host: &HostView) -> Vec<Attention> {
     let refused = host.files.iter().filter_map(|file| Some((file, file.error.as_ref()?)));
     let attention = refused.map(|(file, error)| {
         let place = file.line.map_or_else(|| file.path.clone(), |line| format!("{}:{line}", file.path));
-        let kept = match &file.vnics[..] {
+        let in_force_before = match &file.vnics[..] {
             [] => "nothing of it is in force".to_owned(),
             vnics => format!("what it said before is in force, for {}", vnics.join(", ")),
         };
         Attention {
             kind: AttentionKind::RefusedFile,
             about: vec![place],
-            what: format!("{error}\n{kept}"),
+            what: format!("{error}\n{in_force_before}"),
             next: format!("tidegate plan -f {}", quoted(&file.path)),
         }
     });

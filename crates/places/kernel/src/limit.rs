@@ -51,14 +51,14 @@ pub struct Limit {
 pub enum LimitError {
     /// The rate would differ.
     #[error(
-        "the kernel would send at {kept} where {rate} is asked for, more than 1 % off, since it counts whole bytes \
+        "the kernel would send at {actual} where {rate} is asked for, more than 1 % off, since it counts whole bytes \
          per second and whole nanoseconds per frame ({frame} bytes here); choose {advice}"
     )]
     Rounded {
         /// The requested rate.
         rate: Rate,
         /// The possible rate, such as `8bit`.
-        kept: String,
+        actual: String,
         /// Length of the frame of the computation (bytes).
         frame: u64,
         /// A possible choice.
@@ -101,13 +101,13 @@ impl Limit {
         if bytes == 0 || SUPER_FRAME * 1_000_000_000 / bytes > LONGEST_DEBT {
             return Err(LimitError::Slow(rate));
         }
-        let kept = kept(bytes, frame);
-        if kept
-            .is_none_or(|kept| u128::from(kept.abs_diff(rate.bits())) * TOLERANCE > u128::from(rate.bits()))
-        {
-            let kept = kept.map_or_else(|| "no limit at all".into(), |bits| format!("{bits}bit"));
+        let actual = actual_rate(bytes, frame);
+        if actual.is_none_or(|actual| {
+            u128::from(actual.abs_diff(rate.bits())) * TOLERANCE > u128::from(rate.bits())
+        }) {
+            let actual = actual.map_or_else(|| "no limit at all".into(), |bits| format!("{bits}bit"));
             let advice = "a lower rate, or larger frames (mtu)".into();
-            return Err(LimitError::Rounded { rate, kept, frame, advice });
+            return Err(LimitError::Rounded { rate, actual, frame, advice });
         }
         let lasts = time_of(burst.get(), bytes);
         let ticks = u32::try_from(lasts.div_ceil(1 << TICK_SHIFT)).map_err(|_| LimitError::Burst {
@@ -164,7 +164,7 @@ fn time_of(bytes: u64, rate: u64) -> u128 {
 /// Returns the real rate of frames of `frame` bytes (bit/s): as `psched_ratecfg_precompute` and
 /// `psched_l2t_ns` compute it (net/sched/sch_generic.c, net/sch_generic.h). `None` if a frame takes no
 /// time.
-fn kept(rate: u64, frame: u64) -> Option<u64> {
+fn actual_rate(rate: u64, frame: u64) -> Option<u64> {
     let (mut mult, mut shift, mut factor) = (1_u64, 0, 1_000_000_000_u64);
     for _ in 0..64 {
         // 32 bits, as in the kernel.
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!((limit.rate, limit.burst), (125_000_000, 2000));
         assert_eq!(limit.burst_time(), 128_000);
         assert_eq!(limit.fifo(), 2_500_000, "20 ms");
-        assert_eq!(kept(125_000_000, FRAME), Some(1_000_000_000));
+        assert_eq!(actual_rate(125_000_000, FRAME), Some(1_000_000_000));
     }
 
     #[test]
@@ -251,8 +251,8 @@ mod tests {
         #[test]
         fn an_accepted_limit_is_kept_within_a_percent(bits in 1..Rate::MAX.bits(), burst in 0_u64..10_000_000, frame in 60_u64..70_000) {
             if let Ok(limit) = Limit::new(rate(bits), Bytes::new(burst), None, frame) {
-                let kept = kept(limit.rate, frame).expect("a rate");
-                prop_assert!(kept.abs_diff(bits) * 100 <= bits, "{kept} for {bits}");
+                let actual = actual_rate(limit.rate, frame).expect("a rate");
+                prop_assert!(actual.abs_diff(bits) * 100 <= bits, "{actual} for {bits}");
                 let owned = u128::from(limit.burst_time()) * u128::from(limit.rate) / 1_000_000_000;
                 prop_assert!(owned + 1 >= u128::from(burst), "the bucket holds the burst");
                 prop_assert!(owned <= u128::from(burst) + u128::from(limit.rate) * 65 / 1_000_000_000 + 1);

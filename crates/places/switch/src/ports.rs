@@ -274,7 +274,7 @@ impl SwitchPlace {
         let there = self.socket_at(path);
         others
             .map(|(_, other)| other.socket)
-            .any(|noted| there.is_none() || noted.is_none_or(|_| noted == there))
+            .any(|recorded| there.is_none() || recorded.is_none_or(|_| recorded == there))
     }
 
     pub(crate) fn adopt(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {

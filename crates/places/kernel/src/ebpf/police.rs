@@ -42,14 +42,14 @@ pub struct Bucket {
 pub enum BucketError {
     /// Rates are in whole bytes.
     #[error(
-        "a policer counts whole bytes per second, and would let {kept}bit pass where {rate} is asked for; choose a \
+        "a policer counts whole bytes per second, and would let {actual}bit pass where {rate} is asked for; choose a \
          multiple of 8bit"
     )]
     Rounded {
         /// The requested rate.
         rate: Rate,
         /// The possible rate (bit/s).
-        kept: u64,
+        actual: u64,
     },
     /// The bucket would take more than nine years to fill.
     #[error("a burst of {burst} takes years at {rate}; choose a smaller burst")]
@@ -68,9 +68,9 @@ impl Bucket {
     /// The rate is more than 1 % off in whole bytes, or the burst lasts too long.
     pub fn new(rate: Rate, burst: Bytes) -> Result<Self, BucketError> {
         let bucket = Self { rate: rate.bits() / 8, burst: burst.get() };
-        let kept = bucket.rate * 8;
-        if kept == 0 || (rate.bits() - kept) * TOLERANCE > rate.bits() {
-            return Err(BucketError::Rounded { rate, kept });
+        let actual = bucket.rate * 8;
+        if actual == 0 || (rate.bits() - actual) * TOLERANCE > rate.bits() {
+            return Err(BucketError::Rounded { rate, actual });
         }
         bucket.units().ok_or(BucketError::Burst { burst, rate })?;
         Ok(bucket)

@@ -107,15 +107,15 @@ mod tests {
         options.put(TCA_U32_PCNT, &[1; 16]);
         options.put_u32(TCA_U32_HASH, 0x8010_0000);
         options.nest(TCA_U32_ACT, |list| list.put(1, &police()));
-        let kept =
+        let reduced =
             settings_of(object(Layer::Filter, "u32", Some(options.0))).expect("it lasts").expect("it is one");
-        assert_eq!(kept.handle, Handle(0x800));
-        let settings = kept.options.clone().expect("options");
+        assert_eq!(reduced.handle, Handle(0x800));
+        let settings = reduced.options.clone().expect("options");
         let kinds: Vec<u16> = read(&settings).map(|(kind, _)| kind).collect();
         assert_eq!(kinds, [TCA_U32_ACT]);
 
-        let told = options_for(&kept).expect("options");
-        let list = find(&told, TCA_U32_ACT).expect("actions");
+        let request = options_for(&reduced).expect("options");
+        let list = find(&request, TCA_U32_ACT).expect("actions");
         let police = find(find(list, 1).expect("one"), TCA_ACT_OPTIONS).expect("its options");
         let settings = find(police, TCA_POLICE_TBF).expect("its settings");
         assert_eq!((u32_at(settings, 0), settings[20], settings[32]), (Some(0), 3, 3));
@@ -128,8 +128,9 @@ mod tests {
         let mut table = Attributes::default();
         table.put_u32(TCA_U32_DIVISOR, 1);
         assert_eq!(settings_of(object(Layer::Filter, "u32", Some(table.0.clone()))), Ok(None));
-        let theirs = Object { handle: Handle(0x0010_0000), ..object(Layer::Filter, "u32", Some(table.0)) };
-        assert!(settings_of(theirs).is_ok_and(|kept| kept.is_some()), "a table of theirs is");
+        let foreign_table =
+            Object { handle: Handle(0x0010_0000), ..object(Layer::Filter, "u32", Some(table.0)) };
+        assert!(settings_of(foreign_table).is_ok_and(|reduced| reduced.is_some()), "a table of theirs is");
         assert_eq!(settings_of(object(Layer::Class, "tbf", None)), Ok(None));
         assert_eq!(settings_of(object(Layer::Filter, "u32", None)), Ok(None));
     }

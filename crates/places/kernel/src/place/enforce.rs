@@ -37,7 +37,7 @@ impl KernelPlace {
             .note(&vnic.name)
             .and_then(|()| self.settle_from(former, Some(vnic), Some(owned)))
             .and_then(|()| self.restore_foreign(&foreign))
-            .map(|given| self.forget_restored(&vnic.name, given))
+            .map(|restored| self.forget_restored(&vnic.name, restored))
             .and_then(|()| self.restore_port(port.as_ref()));
         if result.is_err() {
             // Its port may have been saved just now.

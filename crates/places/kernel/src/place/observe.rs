@@ -250,8 +250,8 @@ pub(super) fn nothing() -> Observed {
 }
 
 /// Returns a note for people about take-overs on this device.
-fn note_of_lost(theirs: &TakenOver, index: u32) -> Option<String> {
-    let why = Some(&theirs.lost).filter(|lost| !lost.is_empty() && theirs.index == index)?;
+fn note_of_lost(taken_over: &TakenOver, index: u32) -> Option<String> {
+    let why = Some(&taken_over.lost).filter(|lost| !lost.is_empty() && taken_over.index == index)?;
     Some(format!("what others had made there is not put back when the contract goes: {why}"))
 }
 

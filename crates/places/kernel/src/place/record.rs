@@ -183,7 +183,7 @@ mod tests {
     use crate::tc::Vlans;
     use tidegate_testkit::contract::netdev;
 
-    fn entry(name: &str, owned: Ways, theirs: bool) -> Entry {
+    fn entry(name: &str, owned: Ways, taken_over: bool) -> Entry {
         let root = Object {
             layer: Layer::Qdisc,
             handle: Handle::new(1, 0),
@@ -193,10 +193,10 @@ mod tests {
             options: Some(vec![1, 2, 3]),
             chain: None,
         };
-        let egress = if theirs { vec![root] } else { vec![] };
-        let theirs = TakenOver { index: 7, egress, ..TakenOver::default() };
+        let egress = if taken_over { vec![root] } else { vec![] };
+        let taken_over = TakenOver { index: 7, egress, ..TakenOver::default() };
         let port = owned.segment.then(|| BridgePort { index: 7, bridge: 9, vlans: Vlans::access(1) });
-        Entry { vnic: netdev(name, 1, "vnet3"), owned, taken_over: theirs, port, devices: vec![7] }
+        Entry { vnic: netdev(name, 1, "vnet3"), owned, taken_over, port, devices: vec![7] }
     }
 
     #[test]

@@ -316,8 +316,8 @@ mod tests {
         let mut vnic = netdev("web", 1, "vnet3");
         assert_eq!(how_its_deadline_is_kept(&vnic), None);
         vnic.deadline = Some(Nanos::new(500_000));
-        let noted = how_its_deadline_is_kept(&vnic).expect("a note");
-        assert!(noted.starts_with("its deadline of 500us is kept by strict priority"), "{noted}");
+        let notes_text = how_its_deadline_is_kept(&vnic).expect("a note");
+        assert!(notes_text.starts_with("its deadline of 500us is kept by strict priority"), "{notes_text}");
     }
 
     #[test]

@@ -78,9 +78,9 @@ impl KernelPlace {
     }
 
     /// Removes restored objects from the record.
-    pub(super) fn forget_restored(&mut self, name: &str, given: Ends) {
+    pub(super) fn forget_restored(&mut self, name: &str, restored: Ends) {
         if let Some(entry) = self.record.get_mut(name) {
-            entry.taken_over.remove(given);
+            entry.taken_over.remove(restored);
         }
     }
 }

@@ -290,11 +290,11 @@ mod tests {
     proptest! {
         #[test]
         fn codel_keeps_the_units_that_it_was_configured_with(units in 0_u32..4_000_000) {
-            let told = codel_micros(units);
+            let configured = codel_micros(units);
             // fq_codel_change and codel_time_to_us.
-            let kept = (u64::from(told) * 1000) >> 10;
-            prop_assert_eq!(kept, u64::from(units));
-            let said = (kept << 10) / 1000;
+            let stored = (u64::from(configured) * 1000) >> 10;
+            prop_assert_eq!(stored, u64::from(units));
+            let said = (stored << 10) / 1000;
             prop_assert_eq!(codel_units(said as u32), units);
         }
 

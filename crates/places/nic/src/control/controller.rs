@@ -325,13 +325,13 @@ impl Controller {
 
     /// Whole units: rounded down; the remainder goes to members that want more.
     fn round(&mut self, capacity: f64) {
-        let mut left = capacity;
+        let mut remaining = capacity;
         for (state, claim) in self.states.iter_mut().zip(&mut self.claims) {
             // A hair below a whole number is that number, within the error of these sums.
             let whole = (claim.limit + 1e-6).floor().max(1.0);
             state.next = whole as u64;
             // From here on the claim's limit is what is left of it: less than a unit.
-            (claim.limit, left) = (claim.limit - whole, left - whole);
+            (claim.limit, remaining) = (claim.limit - whole, remaining - whole);
         }
         for index in 0..self.states.len() {
             let (claim, state) = (&self.claims[index], &self.states[index]);
@@ -341,9 +341,9 @@ impl Controller {
                 let together: u64 = tenant.members.iter().map(|&i| self.states[i].next).sum();
                 together as f64 + 1.0 <= tenant.max
             };
-            if left >= 1.0 && wants && claim.limit > 1e-6 && claim.tenant.is_none_or(room) {
+            if remaining >= 1.0 && wants && claim.limit > 1e-6 && claim.tenant.is_none_or(room) {
                 self.states[index].next += 1;
-                left -= 1.0;
+                remaining -= 1.0;
             }
         }
     }
@@ -395,11 +395,11 @@ impl Controller {
 /// Whether a limit in force may stay although the goal is another.
 fn is_near(limit: f64, claim: &Claim, demand: &Demand) -> bool {
     let off = (limit - claim.limit).abs();
-    let kept = limit >= claim.guaranteed.floor() && limit <= claim.max;
+    let within_terms = limit >= claim.guaranteed.floor() && limit <= claim.max;
     if !demand.is_known() || demand.wants_more() {
-        kept && off <= NEAR * limit
+        within_terms && off <= NEAR * limit
     } else {
-        kept && off <= NEAR_ENOUGH * limit && demand.peak() <= FOLLOWED * limit
+        within_terms && off <= NEAR_ENOUGH * limit && demand.peak() <= FOLLOWED * limit
     }
 }
 

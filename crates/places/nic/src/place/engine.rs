@@ -273,8 +273,8 @@ impl Loop {
         let Task { terms, pf, .. } = &self.task;
         let carried = terms::carried(terms.link.capacity, pf.speed).bits();
         // Who has no contract cannot take what others are promised.
-        let left = carried.saturating_sub(others as u64).max(terms.promised().min(carried));
-        self.controller.set_capacity(Rate::from_bits(left.max(1)).unwrap_or(Rate::MAX));
+        let available = carried.saturating_sub(others as u64).max(terms.promised().min(carried));
+        self.controller.set_capacity(Rate::from_bits(available.max(1)).unwrap_or(Rate::MAX));
         Ok(members.iter().map(|m| used.get(&m.id).copied()).collect())
     }
 

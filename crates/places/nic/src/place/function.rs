@@ -125,9 +125,12 @@ mod tests {
         let mut vnic = vf("a", 1, "eth1", 2);
         vnic.segment = Segment::new(42).expect("in range");
         vnic.tx.max = Rate::from_bits(500_000_000);
-        let told = function(&vnic).expect("it can be told").expect("a function");
-        assert_eq!((told.index, told.vlan, told.qos, told.spoofchk), (2, Some(42), Some(0), Some(true)));
-        assert_eq!((told.tx_max, told.tx_min), (vnic.tx.max, None));
+        let settings = function(&vnic).expect("it can be told").expect("a function");
+        assert_eq!(
+            (settings.index, settings.vlan, settings.qos, settings.spoofchk),
+            (2, Some(42), Some(0), Some(true))
+        );
+        assert_eq!((settings.tx_max, settings.tx_min), (vnic.tx.max, None));
         assert!(how_what_exceeds_its_limit_waits(&vnic).is_some_and(|note| note.contains("flows")));
         vnic.allowed.any_mac = true;
         assert_eq!(function(&vnic).expect("it can be told").expect("a function").spoofchk, Some(false));

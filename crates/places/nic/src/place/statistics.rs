@@ -24,8 +24,8 @@ pub fn of(vnic: &Vnic, counted: &Counted) -> (Option<(VnicStats, Unknown)>, Vec<
             ("dropped", traffic.dropped),
         ];
         // What is known of neither way is no figure of this NIC; frames and bytes everybody asks for.
-        let told = all.into_iter().filter(|(name, f)| f.is_some() || matches!(*name, "frames" | "bytes"));
-        told.map(|(name, f)| figure(format!("{way}.{name}"), f)).collect::<Vec<_>>()
+        let known = all.into_iter().filter(|(name, f)| f.is_some() || matches!(*name, "frames" | "bytes"));
+        known.map(|(name, f)| figure(format!("{way}.{name}"), f)).collect::<Vec<_>>()
     };
     let figures = way("tx", &counted.tx).into_iter().chain(way("rx", &counted.rx)).collect();
     let (tx, rx) = (traffic(&counted.tx), traffic(&counted.rx));

@@ -184,8 +184,8 @@ mod tests {
         assert_eq!(mbits(mbit(800).map(|said| carried(said, mbit(100)))), Some(98));
         assert_eq!(mbits(mbit(800).map(|said| carried(said, None))), Some(800));
         let (a, b) = (promised("a", 0, 300), vf("b", 2, "eth1", 1));
-        let told = terms_of(&[&a, &b], &Nic::default(), &gigabit()).expect("the capacity is known");
-        assert_eq!(told.promised(), 301_000_000, "a limit is at least a unit");
+        let terms = terms_of(&[&a, &b], &Nic::default(), &gigabit()).expect("the capacity is known");
+        assert_eq!(terms.promised(), 301_000_000, "a limit is at least a unit");
     }
 
     #[test]

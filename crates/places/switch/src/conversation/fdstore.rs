@@ -110,8 +110,8 @@ impl FdStore {
         let end = end.min(Instant::now() + PATIENCE);
         let mut table = self.shared.lock();
         while !table.ended {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = end.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 // Two processes on the same rings would be worse than reconnecting front ends.
                 tracing::error!("the switch before this one has not ended: its connections are left to it");
                 // Its thread may end late, and its notes would count until then.
@@ -120,7 +120,8 @@ impl FdStore {
                 predecessor.statistics = None;
                 return;
             }
-            table = self.shared.ended.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
+            table =
+                self.shared.ended.wait_timeout(table, remaining).unwrap_or_else(PoisonError::into_inner).0;
         }
         let (reader, statistics) = self.statistics;
         for (vnic, connection) in std::mem::take(&mut table.handover.connections) {

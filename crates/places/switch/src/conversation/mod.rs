@@ -196,8 +196,8 @@ impl Conversation {
 
     /// Takes a listening socket or tap that an earlier agent made.
     pub fn take_link(&mut self, vnic: &str) -> Option<Vec<Foreign>> {
-        let left = self.predecessor.links.remove(vnic);
-        left.or_else(|| self.fdstore.as_ref()?.take_link(vnic))
+        let inherited = self.predecessor.links.remove(vnic);
+        inherited.or_else(|| self.fdstore.as_ref()?.take_link(vnic))
     }
 }
 

@@ -39,9 +39,9 @@ impl Patience {
     pub fn for_question(&mut self, now: Instant) -> Option<Duration> {
         self.spent = self.spent.saturating_sub(now.saturating_duration_since(self.at) / SHARE);
         self.at = now;
-        let left = MOST.saturating_sub(self.spent);
-        (left >= self.least).then(|| {
-            self.granted = left.min(PATIENCE);
+        let remaining = MOST.saturating_sub(self.spent);
+        (remaining >= self.least).then(|| {
+            self.granted = remaining.min(PATIENCE);
             self.granted
         })
     }

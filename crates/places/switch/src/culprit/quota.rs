@@ -14,11 +14,11 @@ pub fn quotas(new: &[usize], most: usize, first: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..new.len()).collect();
     order.sort_by_key(|at| (new[*at], (at + count - first % count) % count));
     let mut quotas = vec![0; new.len()];
-    let mut left = most;
+    let mut remaining = most;
     // The vNIC with the fewest first: its rest is for the others.
     for (done, at) in order.iter().enumerate() {
-        quotas[*at] = new[*at].min(left.div_ceil(new.len() - done));
-        left -= quotas[*at];
+        quotas[*at] = new[*at].min(remaining.div_ceil(new.len() - done));
+        remaining -= quotas[*at];
     }
     quotas
 }

@@ -86,8 +86,8 @@ fn kernel_says(layer: Layer, body: &[u8]) -> Result<Object, &'static str> {
 
 /// `sfq_change` on a new qdisc.
 fn sfq(mut options: Vec<u8>) -> Vec<u8> {
-    let told = |at| u32_at(&options, at).expect("struct tc_sfq_qopt_v1");
-    let (limit, flows, depth) = (told(8), told(16), told(20));
+    let field = |at| u32_at(&options, at).expect("struct tc_sfq_qopt_v1");
+    let (limit, flows, depth) = (field(8), field(16), field(20));
     let mut has = (127, 128, 127);
     if flows > 0 {
         has.1 = flows.min(65_536 - 128);
