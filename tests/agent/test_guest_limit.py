@@ -90,7 +90,7 @@ def test_as_with_ulimit(lab: Lab) -> None:
     assert "8mbit (guest: 4mbit)" in lab.host.cli("vnic", "ls")
     over = lab.guest.try_run("tidegate limit 9mbit --nic eth0")
     assert over.status == 3
-    assert "9mbit is over the hard limit of 8mbit" in over.stderr
+    assert "the soft limit 9mbit is above the hard limit 8mbit" in over.stderr
     # Raising the hard limit leaves it; lowering it takes it along, for good.
     lab.hard("a", "20mbit")
     assert lab.soft("a") == "4mbit"

@@ -37,7 +37,7 @@ def contract(host: Host, name: str, *lines: str) -> str:
 
 
 def test_a_refused_file_is_named_everywhere(host: Host) -> None:
-    """With line and reason, in `ls`, `show`, `why` and `status`; what it said before stays in force."""
+    """With line and reason, in `ls`, `show`, `why` and `status`; its earlier contracts stay in force."""
     path = host.etc / "cam.toml"
     good = contract(host, "cam", 'tx = { max = "20mbit" }')
     path.write_text(good)
@@ -54,7 +54,7 @@ def test_a_refused_file_is_named_everywhere(host: Host) -> None:
     assert first == "1 thing needs a person."
     assert second == f"contract file refused: {path}:{line}"
     assert f'{path}:{line}:14: vnic.cam.tx.max: rate "20" has no unit' in reason
-    assert "what it said before is in force, for cam" in said.stdout
+    assert "its earlier contracts are in force, for cam" in said.stdout
     # What it tells to run says what is wrong, and nothing about whose contracts these are.
     (command,) = [text.strip() for text in said.stdout.split("\n") if text.startswith("  run: ")]
     done = host.try_cli(*shlex.split(command.removeprefix("run: tidegate ")))
@@ -93,14 +93,14 @@ def test_the_log_says_what_of_a_refused_file_is_in_force(host: Host) -> None:
         return any(f"this file is {how}, {kept}: " in line for line in log.read_text().split("\n"))
 
     path.write_text(contract(host, "cam", 'tx = { max = "20" }'))
-    wait_for("the first", lambda: said("bad", "nothing of it is in force"))
+    wait_for("the first", lambda: said("bad", "no contract of this file is in force"))
     path.write_text(contract(host, "cam", 'to = ["nobody"]'))
-    wait_for("a refusal", lambda: said("refused", "nothing of it is in force"))
+    wait_for("a refusal", lambda: said("refused", "no contract of this file is in force"))
     assert "stays in force" not in log.read_text()
     path.write_text(contract(host, "cam"))
     wait_for_kinds(host)
     path.write_text(contract(host, "cam", 'to = ["nobody"]'))
-    wait_for("another refusal", lambda: said("refused", "what it said before stays in force"))
+    wait_for("another refusal", lambda: said("refused", "its earlier contracts stay in force"))
 
 
 def test_without_a_switch(host: Host) -> None:

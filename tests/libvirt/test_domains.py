@@ -171,7 +171,7 @@ def test_a_bandwidth_is_kept_here(lab: Lab) -> None:
     assert lab.limit(name) == (4_000_000, 8_000_000)
     tap = lab.host.show(name).document["contract"]["attach"]["netdev"]["name"]
     assert "htb 7464: root" in lab.libvirt.run("tc", "qdisc", "show", "dev", tap)
-    assert "is not put back" not in lab.reason(name)
+    assert "not restored" not in lab.reason(name)
     # As where a domain ends, but its tap stays: libvirt's own is there again.
     state = lab.libvirt.run("cat", "/run/libvirt/qemu/web.xml")
     hook = ("--api", lab.host.api, "libvirt", "hook", "web", "release", "end", "-")
@@ -192,10 +192,10 @@ def test_a_bandwidth_that_cannot_come_back_keeps_no_domain_from_starting(lab: La
         odd.unlink()
     name = "web-5254" + MAC[6:].replace(":", "")
     assert lab.limit(name) == (None, 8_000_000)
-    why = "qdisc htb 1: at root: a size table cannot be remembered"
-    lost = f"is not put back when the contract goes: {why}"
+    why = "qdisc htb 1: at root: a size table cannot be restored later"
+    lost = f"are not restored when the contract ends: {why}"
     wait_for("the vNIC to say it", lambda: lost in lab.reason(name))
-    assert f"is taken over, and {lost}" in lab.host.agent.output()
+    assert f"are taken over, and {lost}" in lab.host.agent.output()
     lab.libvirt.virsh("destroy", "web")
     assert lab.host.names() == set()
 

@@ -32,15 +32,18 @@ pub struct Lock {
 /// Why the agent cannot have its state directory, or its network namespace, to itself.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    #[error("an agent (pid {pid}) already runs on {dir}: stop it first, or give this one its own --state")]
+    #[error(
+        "an agent (pid {pid}) already runs on {dir}: stop that agent first, or give this agent its own --state"
+    )]
     Taken {
         /// The other agent's process id from the lock file, `unknown` if it cannot be read.
         pid: String,
         dir: PathBuf,
     },
     #[error(
-        "an agent (pid {pid}) already keeps the interfaces of this network namespace, and two would undo each other's \
-         work: stop it first, or run this one in a namespace of its own (ip netns exec NAME tidegate agent)"
+        "an agent (pid {pid}) already manages the interfaces of this network namespace, and two agents would undo \
+         each other's changes: stop that agent first, or run this agent in a network namespace of its own (ip netns \
+         exec NAME tidegate agent)"
     )]
     Shared {
         /// The other agent's process id, 0 if that agent is in another PID namespace.
@@ -146,8 +149,8 @@ impl NamespaceLock {
     fn problem_of_holder(holder: &str) -> Self {
         let name = NAME.escape_ascii();
         let problem = format!(
-            "the socket @{name} of this network namespace belongs to {holder}, which is no agent: a second agent here \
-             would not be noticed; end that process, and restart this agent"
+            "the socket @{name} of this network namespace belongs to {holder}, which is no agent: this agent cannot \
+             notice a second agent in this namespace; end that process, and restart this agent"
         );
         Self { _name: None, problem: Some(problem) }
     }

@@ -90,8 +90,8 @@ pub enum PathError {
     },
     /// A file system is mounted on the path.
     #[error(
-        "another file system is mounted on the way from {root} to {path}, and none is entered that users could have \
-         mounted: let the agent use the folder where it is mounted (tidegate agent {option} DIR)"
+        "another file system is mounted on the way from {root} to {path}, and the agent enters no file system that \
+         users could have mounted: let the agent use the folder where it is mounted (tidegate agent {option} DIR)"
     )]
     Mount {
         /// The path.
@@ -142,7 +142,7 @@ impl Roots {
     pub fn exposed(&self) -> Option<String> {
         self.folders.iter().find_map(|folder| {
             let why = exposed_way(folder)?;
-            Some(format!("contracts may name what is below {}, and {why}", folder.display()))
+            Some(format!("contracts may name paths below {}, and {why}", folder.display()))
         })
     }
 
@@ -270,7 +270,7 @@ pub fn exposed(folder: &Path) -> Option<String> {
     };
     let shown = folder.display();
     Some(format!(
-        "{shown} {who}, who can put another folder in the place of one in it: give it to root (chown root {shown}; \
+        "{shown} {who}, so a user can replace a folder in it by another one: give it to root (chown root {shown}; \
          chmod go-w {shown})"
     ))
 }
@@ -282,8 +282,8 @@ fn exposed_name(folder: &Path, child: &Path) -> Option<String> {
     let shown = child.display();
     (folder.metadata().ok()?.mode() & 0o022 != 0).then(|| {
         format!(
-            "{shown} belongs to user {owner}, who can rename it and put another in its place, as {} may be written by \
-             others: give it to root (chown -h root {shown})",
+            "{shown} belongs to user {owner}, who can rename it and put another folder in its place, because {} may \
+             be written by others: give it to root (chown -h root {shown})",
             folder.display()
         )
     })

@@ -204,7 +204,7 @@ fn a_vnic_that_others_name_goes_after_them() {
     assert_eq!(
         error["error"],
         format!(
-            "a, b ({}:1) name sink in their \"to\": remove them first, or take sink out of it",
+            "a, b ({}:1) name sink in their \"to\": remove these vNICs first, or take sink out of their \"to\"",
             file.display()
         )
     );

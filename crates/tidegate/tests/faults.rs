@@ -37,7 +37,10 @@ fn contracts_without_a_good_copy_are_those_last_in_force() {
     switch.log();
     let agent = lab.agent();
     let said = problems(&agent);
-    assert!(said.contains("the 3 vNICs last in force are kept") && said.contains("earlier copy"), "{said}");
+    assert!(
+        said.contains("the 3 vNICs last in force stay in force") && said.contains("earlier copy"),
+        "{said}"
+    );
     assert_eq!(agent.vnic("a")["limits"]["tx_bps"], 100_000_000);
     assert!(agent.vnic("c")["owner"].as_str().unwrap().starts_with("file:"));
     agent.stop();

@@ -115,7 +115,7 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
     let refused = guest.ask("set * 600mbit");
     assert_eq!(
         refused,
-        ["error refused 600mbit is over the hard limit of 500mbit; a soft limit is at most that"]
+        ["error refused the soft limit 600mbit is above the hard limit 500mbit: set at most 500mbit"]
     );
     assert!(
         guest.ask(&format!("set {} 1mbit", mac(3)))[0].starts_with("error refused this VM has no network")

@@ -169,7 +169,7 @@ fn a_vnic_in_quarantine_needs_a_person() {
     assert_eq!((&told["about"], &told["next"]), (&json!(["a"]), &json!("tidegate why a")), "{told}");
     assert_eq!(told["what"], "its objects held up a thread");
     let findings = agent.get("/v1/vnics/a/why").1["findings"].to_string();
-    assert!(findings.contains("no front end is taken for another 52 s: its objects"), "{findings}");
+    assert!(findings.contains("the switch accepts no front end for another 52 s: its objects"), "{findings}");
     assert!(metric(&agent, "tidegate_agent_attention{kind=\"quarantine\"} 1.0"));
 }
 
@@ -192,7 +192,7 @@ fn a_refused_file_shows_with_its_line_and_its_vnics() {
     assert_eq!(refused["about"], json!([format!("{path}:6")]), "{refused}");
     assert!(refused["what"].as_str().unwrap().contains("has no unit"), "{refused}");
     assert!(
-        refused["what"].as_str().unwrap().ends_with("what it said before is in force, for a"),
+        refused["what"].as_str().unwrap().ends_with("its earlier contracts are in force, for a"),
         "{refused}"
     );
     assert_eq!(refused["next"], format!("tidegate plan -f {path}"));

@@ -151,7 +151,7 @@ fn status() -> String {
         "host_latency":{{"budget_ns":1,"loops":1,"loops_over_budget":1,"recently_over_budget":1,"longest_loop_ns":1}},
         "drift":{{"since_start":1,"recently":1}},"denied_calls":1,"recent_s":600}}"#,
         attention("failed-vnic", &evil),
-        attention("refused-file", &format!("{evil}\\nnothing of it is in force"))
+        attention("refused-file", &format!("{evil}\\nno contract of this file is in force"))
     )
 }
 

@@ -139,11 +139,14 @@ async fn close_after_answer(mut response: Response) -> Response {
 }
 
 async fn unknown_path() -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, "there is nothing here; /openapi.json lists what there is")
+    ApiError::new(StatusCode::NOT_FOUND, "this path does not exist; /openapi.json lists all paths")
 }
 
 async fn wrong_method() -> ApiError {
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "not with this method; /openapi.json lists what there is")
+    ApiError::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "this path does not take this method; /openapi.json lists the methods",
+    )
 }
 
 /// The host, its places and what is promised
@@ -232,7 +235,7 @@ async fn set(
     responses((status = 200, body = VnicChange), (status = 400, description = "others need it", body = ErrorBody),
         (status = 404, body = ErrorBody),
         (status = 409, description = "owned by another program, or not possible", body = ErrorBody),
-        (status = 422, description = "what remains cannot be kept", body = ErrorBody),
+        (status = 422, description = "the remaining contracts cannot be kept", body = ErrorBody),
         (status = 503, body = ErrorBody), (status = 507, description = "cannot be saved", body = ErrorBody)))]
 async fn remove(State(api): State<Api>, Path(name): Path<String>) -> Result<Response, ApiError> {
     ask(&api, |reply| Command::Remove { name, reply }).await

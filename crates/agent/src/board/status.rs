@@ -128,8 +128,8 @@ fn refused_files(host: &HostView) -> Vec<Attention> {
     let attention = refused.map(|(file, error)| {
         let place = file.line.map_or_else(|| file.path.clone(), |line| format!("{}:{line}", file.path));
         let in_force_before = match &file.vnics[..] {
-            [] => "nothing of it is in force".to_owned(),
-            vnics => format!("what it said before is in force, for {}", vnics.join(", ")),
+            [] => "no contract of this file is in force".to_owned(),
+            vnics => format!("its earlier contracts are in force, for {}", vnics.join(", ")),
         };
         Attention {
             kind: AttentionKind::RefusedFile,
@@ -193,8 +193,8 @@ fn drift(recent: Recent) -> Vec<Attention> {
         kind: AttentionKind::Drift,
         about: vec![],
         what: format!(
-            "{} differences between contract and place were put right in the last {} minutes: another program keeps \
-             changing what a place has set",
+            "the agent repaired {} differences between contract and place in the last {} minutes: another program \
+             keeps changing the settings of a place",
             recent.drift_repaired,
             RECENT.as_secs() / 60
         ),
@@ -341,7 +341,7 @@ mod tests {
         let status = status(&host, &vnics([]), Recent::default());
         let [refused] = &status.attention[..] else { panic!("{:?}", status.attention) };
         assert_eq!(refused.about, ["/etc/my cams.toml:7"]);
-        assert_eq!(refused.what, "egress sink refuses cam\nwhat it said before is in force, for old");
+        assert_eq!(refused.what, "egress sink refuses cam\nits earlier contracts are in force, for old");
         assert_eq!(refused.next, "tidegate plan -f '/etc/my cams.toml'");
         assert_eq!(status.files, FileCounts { accepted: 1, refused: 1 });
     }

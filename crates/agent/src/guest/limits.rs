@@ -24,7 +24,7 @@ use tidegate_contract::{Rate, Vnic};
 pub struct SoftLimits(BTreeMap<String, Rate>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{requested} is over the hard limit of {hard}; a soft limit is at most that")]
+#[error("the soft limit {requested} is above the hard limit {hard}: set at most {hard}")]
 pub struct AboveHardLimit {
     requested: Rate,
     hard: Rate,
@@ -108,7 +108,7 @@ mod tests {
         let over = soft.set(&with(Some(500), true), rate(501)).expect_err("over");
         assert_eq!(
             over.to_string(),
-            "501mbit is over the hard limit of 500mbit; a soft limit is at most that"
+            "the soft limit 501mbit is above the hard limit 500mbit: set at most 500mbit"
         );
         assert_eq!(soft.of(&with(Some(500), true)), rate(400));
         soft.set(&with(None, true), rate(100_000)).expect("no hard limit");

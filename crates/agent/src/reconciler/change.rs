@@ -108,10 +108,10 @@ impl Reconciler {
         match &others[..] {
             [] => None,
             [one] => Some(format!(
-                "{one} names {name} in its \"to\": remove {one} first, or take {name} out of it"
+                "{one} names {name} in its \"to\": remove {one} first, or take {name} out of its \"to\""
             )),
             several => Some(format!(
-                "{} name {name} in their \"to\": remove them first, or take {name} out of it",
+                "{} name {name} in their \"to\": remove these vNICs first, or take {name} out of their \"to\"",
                 several.join(", ")
             )),
         }

@@ -43,7 +43,7 @@ impl Reconciler {
                 Err(Unreadable { why, line, names }) => {
                     tracing::error!(
                         file = %change.path.display(),
-                        "this file is bad, {}: {}",
+                        "this file has errors; {}: {}",
                         self.what_stays_in_force(&change.path),
                         without_excerpts(&why)
                     );
@@ -71,7 +71,7 @@ impl Reconciler {
             {
                 tracing::error!(
                     file = %path.display(),
-                    "this file is refused, {remains}: {}",
+                    "this file is refused; {remains}: {}",
                     without_excerpts(&why)
                 );
                 file.line = file.line_of(&path, &error);
@@ -122,9 +122,9 @@ impl Reconciler {
     /// Says what of a refused file is in force.
     fn what_stays_in_force(&self, path: &Path) -> &'static str {
         if self.contracts.files.contains_key(path) {
-            "what it said before stays in force"
+            "its earlier contracts stay in force"
         } else {
-            "nothing of it is in force"
+            "no contract of this file is in force"
         }
     }
 

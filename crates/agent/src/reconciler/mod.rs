@@ -170,7 +170,9 @@ impl Reconciler {
     pub fn start(&mut self) {
         match check::check(&self.contracts, &self.soft, &self.places) {
             Ok(checked) => self.admission = checked.admission,
-            Err(e) => self.problem("saved contracts", Some(format!("the saved contracts do not hold: {e}"))),
+            Err(e) => {
+                self.problem("saved contracts", Some(format!("the saved contracts cannot be kept: {e}")))
+            }
         }
         self.accept_at_places();
         self.look_at_files(true);
@@ -224,9 +226,19 @@ impl Reconciler {
         }
         let failed = self.state.save(&self.contracts).err();
         if failed.is_none() {
-            tracing::error!("the saved contracts were gone from the state folder; saved them again");
+            tracing::error!(
+                "the saved contracts were missing in the state folder; the agent saved them again"
+            );
         }
-        self.problem("contracts on disk", failed.map(|e| format!("the saved contracts are gone: {e}")));
+        self.problem(
+            "contracts on disk",
+            failed.map(|e| {
+                format!(
+                    "the saved contracts are missing, and cannot be \
+            saved again: {e}"
+                )
+            }),
+        );
     }
 
     /// Takes the contracts of the places' records, as the API's, if the saved ones are lost without a good copy. A
@@ -234,7 +246,10 @@ impl Reconciler {
     pub fn recover(&mut self) {
         let Some(damage) = self.problems.get("state").filter(|_| self.nothing_saved) else { return };
         let recorded: Vec<Vnic> = self.places.iter().flat_map(|place| place.recorded()).collect();
-        let damage = format!("{damage}; the {} vNICs last in force are kept, as the API's", recorded.len());
+        let damage = format!(
+            "{damage}; the {} vNICs last in force stay in force, as contracts of the API",
+            recorded.len()
+        );
         self.problem("state", Some(damage));
         self.contracts.api.vnics =
             recorded.into_iter().map(|v| Located::without_line(v, "last in force")).collect();

@@ -60,7 +60,8 @@ impl Reconciler {
                     ApplyError::Refused(why) => why.join("\n"),
                     other => other.to_string(),
                 };
-                return self.problem("saved contracts", Some(format!("the contracts do not hold: {text}")));
+                return self
+                    .problem("saved contracts", Some(format!("the saved contracts cannot be kept: {text}")));
             }
         };
         let named = self.contracts.by_name();

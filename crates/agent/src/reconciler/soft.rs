@@ -50,7 +50,7 @@ impl Reconciler {
                     if let Some(inverse) = action.inverse()
                         && let Err(error) = self.places[*place].apply(&inverse)
                     {
-                        tracing::error!(vnic = inverse.vnic(), %error, "cannot take back; trying again soon");
+                        tracing::error!(vnic = inverse.vnic(), %error, "cannot undo this step; trying again soon");
                     }
                 }
                 return Err(match error {
@@ -62,7 +62,7 @@ impl Reconciler {
         }
         if let Err(e) = staged.commit() {
             // Stays in memory, because it is in force; `save_soft` saves it later.
-            self.problem("soft limits", Some(format!("what guests ask for cannot be saved: {e}")));
+            self.problem("soft limits", Some(format!("the soft limits of guests cannot be saved: {e}")));
         } else {
             self.saved_soft.clone_from(&soft);
         }
@@ -141,7 +141,10 @@ impl Reconciler {
         if failed.is_none() {
             self.saved_soft.clone_from(&self.soft);
         }
-        self.problem("soft limits", failed.map(|e| format!("what guests ask for cannot be saved: {e}")));
+        self.problem(
+            "soft limits",
+            failed.map(|e| format!("the soft limits of guests cannot be saved: {e}")),
+        );
     }
 }
 
@@ -172,13 +175,15 @@ fn check_new_refusals(new: &[Refusal], guest_vnics: &[Vnic]) -> Result<(), Unmet
     let own = new.iter().find(|r| guest_vnics.iter().any(|v| v.name == r.vnic));
     match (own, new.is_empty()) {
         (Some(refusal), _) => Err(Unmet::Refused(refusal.reason.clone())),
-        (None, false) => Err(Unmet::Refused("the host cannot keep what it promised with this limit".into())),
+        (None, false) => {
+            Err(Unmet::Refused("with this limit the host cannot keep its other promises".into()))
+        }
         (None, true) => Ok(()),
     }
 }
 
 fn cannot_change_now() -> Unmet {
-    Unmet::Unavailable("the host cannot change it now; try again".into())
+    Unmet::Unavailable("the host cannot change the limit now; try again".into())
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ impl Reconciler {
         }
         match planned {
             Err(ApplyError::Unreachable(why)) => {
-                hints.push(format!("whether it can be applied now is not known: {why}"));
+                hints.push(format!("the agent does not know whether the change can be applied now: {why}"));
             }
             Err(e) => return Err(e),
             Ok(()) => {}
@@ -58,9 +58,10 @@ impl Reconciler {
                 let mut checked = self.enact_with(wanted, without_concerned.clone(), adopt)?;
                 for (vnic, rate) in soft.missing_in(&without_concerned) {
                     let why = why.join("; ");
-                    tracing::warn!(vnic, "its guest's soft limit of {rate} is given up: {why}");
-                    let note =
-                        format!("the guest's soft limit of {rate} is given up, it cannot be kept: {why}");
+                    tracing::warn!(vnic, "the soft limit of {rate} that its guest set is removed: {why}");
+                    let note = format!(
+                        "the guest's soft limit of {rate} is removed, because it cannot be kept: {why}"
+                    );
                     checked.notes.entry(vnic.into()).or_default().push(note);
                 }
                 Ok(checked)
@@ -224,7 +225,7 @@ impl Reconciler {
     fn roll_back(&mut self, done: Vec<(usize, Step)>, action: &Step, error: PlaceError) -> ApplyError {
         self.reconcile_errors += 1;
         let whom = action.vnic().map_or_else(|| "host".into(), |name| format!("vNIC {name}"));
-        tracing::error!(vnic = action.vnic(), %error, "{} failed; taking back what was done", action.label());
+        tracing::error!(vnic = action.vnic(), %error, "{} failed; undoing the steps before it", action.label());
         let mut why = vec![format!("{whom}: {error}")];
         for (place, action) in done.iter().rev() {
             why.extend(self.undo_action(*place, action));
@@ -240,9 +241,9 @@ impl Reconciler {
     fn undo_action(&mut self, place: usize, action: &Step) -> Option<String> {
         let inverse = action.inverse()?;
         let error = self.places[place].apply(&inverse).err()?;
-        tracing::error!(vnic = inverse.vnic(), %error, "cannot take back; trying again soon");
+        tracing::error!(vnic = inverse.vnic(), %error, "cannot undo this step; trying again soon");
         let whom = inverse.vnic().unwrap_or("host");
-        Some(format!("{whom}: taking it back failed too ({error}); the agent keeps trying"))
+        Some(format!("{whom}: undoing the change failed too ({error}); the agent keeps trying"))
     }
 
     /// Writes `wanted` to disk, beside the contracts in force; `None` if they are the same.

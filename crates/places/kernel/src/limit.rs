@@ -66,8 +66,8 @@ pub enum LimitError {
     },
     /// A super-frame takes so long that part of it would not be charged.
     #[error(
-        "at {0} a super-frame of 64 KiB takes more than 60 s, and the kernel forgets what is owed above that; \
-         choose at least 8744bit"
+        "at {0} a super-frame of 64 KiB takes more than 60 s, and the kernel remembers a debt of at most 60 s; choose \
+         at least 8744bit"
     )]
     Slow(Rate),
     /// The burst does not fit.
@@ -148,7 +148,7 @@ impl Limit {
         (lasts < TIMERS_LATE).then(|| {
             format!(
                 "its burst lasts {} us at its rate, and timers of the kernel may be later than that: it may get less \
-                 than its rate; {} bytes would do",
+                 than its rate; {} bytes are enough",
                 lasts / 1000,
                 u128::from(self.rate) * u128::from(TIMERS_LATE) / 1_000_000_000
             )
@@ -208,7 +208,7 @@ mod tests {
     fn a_burst_that_is_short_in_time_is_noted() {
         let default = 1600;
         let note = limit(1_000_000_000, default).expect("a limit").note().expect("a note");
-        assert!(note.contains("lasts 12 us") && note.contains("16250 bytes would do"), "{note}");
+        assert!(note.contains("lasts 12 us") && note.contains("16250 bytes are enough"), "{note}");
         assert_eq!(limit(10_000_000, default).expect("a limit").note(), None, "1.28 ms");
         for bits in [1_000_000, 1_000_000_000, 5_000_000_000, 100_000_000_000] {
             let burst = tidegate_contract::Tx::default().burst_or_default(rate(bits));

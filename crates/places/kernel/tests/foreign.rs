@@ -203,7 +203,7 @@ fn an_object_that_cannot_be_restored_is_named() {
         assert!(refused.contains("the u32 filter of preference 9 at ffff: of vnet3"), "{refused}");
         tc("qdisc add dev vnet4 root handle 1: stab overhead 20 tbf rate 1mbit burst 10kb latency 50ms");
         let refused = theirs("vnet4").expect_err("a size table");
-        assert!(refused.contains("qdisc tbf 1: at root: a size table cannot be remembered"), "{refused}");
+        assert!(refused.contains("qdisc tbf 1: at root: a size table cannot be restored later"), "{refused}");
         tc("qdisc del dev vnet4 root");
         assert_eq!(observe(), before);
     });

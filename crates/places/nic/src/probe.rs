@@ -79,17 +79,19 @@ fn ability_of_present(answer: Result<(), StepError>, lacking: &[i32]) -> Ability
 fn vf_to_ask(pf: &Pf) -> Result<(u16, &Vf), String> {
     let unknown = |why: &str| Err(format!("{} {why}", pf.name));
     if pf.vfs.is_empty() {
-        return unknown("has no VF to ask of");
+        return unknown("has no VF that could be tried");
     }
     // Without one, drivers refuse what they take otherwise.
     if !pf.up || !pf.carrier {
-        return unknown("has no link: asked when it has");
+        return unknown("has no link: the agent tries when it has one");
     }
     // Of when the link was faster: drivers refuse it now.
     let too_fast = |vf: &Vf| pf.speed.is_some_and(|speed| vf.tx_max.max(vf.tx_min) > Some(speed));
     match pf.vfs.iter().find(|(_, vf)| !too_fast(vf)) {
         Some((&index, vf)) => Ok((index, vf)),
-        None => unknown("has no VF whose rates are not above the link's speed: asked when one has"),
+        None => {
+            unknown("has no VF whose rates are at most the link's speed: the agent tries when it has one")
+        }
     }
 }
 
@@ -152,7 +154,7 @@ impl Asker<'_> {
         if tried == Ability::Has
             && let Err(e) = self.nic.apply(&Step::on(self.pf, set))
         {
-            tracing::warn!(pf = %self.pf.name, "what was tried to find out what the NIC takes stays: {e}");
+            tracing::warn!(pf = %self.pf.name, "a setting that tested the abilities of the NIC stays: {e}");
         }
         tried
     }
@@ -171,7 +173,7 @@ impl Asker<'_> {
                 self.ask_present(Set::Leaf { vf, port: leaf.port, share: leaf.share, max: leaf.max }, LACKING)
             }
             None if self.pf.vfs.is_empty() => {
-                Ability::Unknown(format!("{} has no VF to ask of", self.pf.name))
+                Ability::Unknown(format!("{} has no VF that could be tried", self.pf.name))
             }
             None => Ability::Lacks("no VF has a devlink rate object".into()),
         }

@@ -464,7 +464,7 @@ fn inadmissible_members_are_refused_with_the_numbers() {
             None,
             "promised 1001mbit together",
         ),
-        (vec![plain(0, 10), plain(0, 10)], vec![], Some(0), "VF 0 is there twice"),
+        (vec![plain(0, 10), plain(0, 10)], vec![], Some(0), "VF 0 has two contracts"),
         (
             vec![Member { max: Some(mbit(5)), ..plain(3, 6) }],
             vec![],

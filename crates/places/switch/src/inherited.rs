@@ -28,7 +28,8 @@ impl SwitchPlace {
         if !is_so {
             tracing::error!(
                 vnic = vnic.name,
-                "what the switch before has left is no connection at its socket: its front end has to connect again"
+                "the connection that the previous switch passed on is not one at its socket: its front end has to \
+                 connect again"
             );
         }
         is_so

@@ -88,9 +88,8 @@ impl SwitchPlace {
             tracing::warn!(
                 kept,
                 needed,
-                "duplicates of the switch's descriptors may be more than are kept, half of RLIMIT_NOFILE \
-                 (LimitNOFILE= of tidegate-agent.service): front ends of {vnics} vNICs may have to connect again when \
-                 the switch crashes"
+                "the switch's descriptors may be more than the agent stores, half of RLIMIT_NOFILE (LimitNOFILE= of \
+                 tidegate-agent.service): front ends of {vnics} vNICs may have to connect again when the switch crashes"
             );
         }
     }
@@ -103,7 +102,7 @@ impl SwitchPlace {
         {
             tracing::error!(
                 vnic = port.vnic.name,
-                "the switch says that it is attached to something else than it was given"
+                "the switch reports another attachment than the agent gave to it"
             );
             port.vnic.attach = recorded.vnic.attach.clone();
         }
@@ -200,10 +199,14 @@ impl SwitchPlace {
                 .filter(|_| !self.waiting.contains_key(name) && port.connection != Connection::Up)
                 .filter(|_| quarantine.is_none())
                 .map(|why| format!("the last front end was disconnected: {why}")),
-            quarantine.map(|it| format!("no front end is taken for another {} s: {}", it.left, it.reason)),
-            port.closing
-                .then(|| "no front end is taken yet: closing what the last one shared takes long".to_owned()),
-            port.heir.then(|| "another front end waits for the one that is connected to leave".to_owned()),
+            quarantine.map(|it| {
+                format!("the switch accepts no front end for another {} s: {}", it.left, it.reason)
+            }),
+            port.closing.then(|| {
+                "the switch accepts no front end yet: it still closes objects that the last front end shared"
+                    .to_owned()
+            }),
+            port.heir.then(|| "another front end waits until the connected front end leaves".to_owned()),
             refused,
         ];
         let front_ends = FrontEnds {

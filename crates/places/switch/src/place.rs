@@ -210,7 +210,7 @@ impl Capture for SwitchCapture {
 
 /// The error of a record that cannot be written.
 pub fn not_recorded(error: DurableError) -> PlaceError {
-    PlaceError::Failed(format!("{error} (what the agent makes must be on record first)"))
+    PlaceError::Failed(format!("{error} (the agent records each object before it makes it)"))
 }
 
 /// The error of a question to the switch.

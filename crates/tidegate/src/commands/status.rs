@@ -323,7 +323,7 @@ denied     0 system calls of the switch
             attention(
                 AttentionKind::RefusedFile,
                 &["/etc/tidegate/cam.toml:2"],
-                "/etc/tidegate/cam.toml:2:17: unclosed inline table\n2 | attach = { vhost\nnothing of it is in force",
+                "/etc/tidegate/cam.toml:2:17: unclosed inline table\n2 | attach = { vhost\nno contract of this file is in force",
                 "tidegate plan -f /etc/tidegate/cam.toml",
             ),
             attention(
@@ -343,7 +343,7 @@ away: switch
 contract file refused: /etc/tidegate/cam.toml:2
   /etc/tidegate/cam.toml:2:17: unclosed inline table
   2 | attach = { vhost
-  nothing of it is in force
+  no contract of this file is in force
   run: tidegate plan -f /etc/tidegate/cam.toml
 
 contract pending: a, b, c, d, e and 2 more

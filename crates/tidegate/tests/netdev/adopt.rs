@@ -61,7 +61,7 @@ fn others_are_named_then_taken_over_then_as_they_were() {
             why.contains("qdisc htb 1: at its root and a u32 filter of preference 9 at its ingress"),
             "{why}"
         );
-        assert!(why.contains("apply with --adopt: then it is taken over, and put back"), "{why}");
+        assert!(why.contains("apply with --adopt: then Tidegate takes it over, and restores"), "{why}");
         assert_eq!(shown(), before);
 
         let (_, plan) = agent.request("POST", "/v1/plan?adopt=true", &text);
@@ -74,7 +74,7 @@ fn others_are_named_then_taken_over_then_as_they_were() {
         let done = adopt(&agent, &text);
         let notes = done["notes"].to_string();
         assert!(
-            notes.contains("at its ingress is taken over, and put back when the contract goes"),
+            notes.contains("at its ingress is taken over, and restored when the contract ends"),
             "{notes}"
         );
         assert!(is_shaped());
@@ -200,7 +200,7 @@ fn what_cannot_come_back_is_taken_over_where_that_is_said_and_named() {
         }
         let before = run("tc filter show ingress dev vnet3");
         let text = contract("web", 1, "vnet3", LIMITS);
-        let why = "qdisc tbf 1: at root: a size table cannot be remembered";
+        let why = "qdisc tbf 1: at root: a size table cannot be restored later";
         for adopt in ["false", "true"] {
             let (status, answer) = agent.request("POST", &format!("/v1/apply?adopt={adopt}"), &text);
             assert_eq!(status, 422, "{answer}");
@@ -208,10 +208,12 @@ fn what_cannot_come_back_is_taken_over_where_that_is_said_and_named() {
         }
         let (status, answer) = agent.request("POST", "/v1/apply?adopt=anyway", &text);
         assert_eq!(status, 200, "{answer}");
-        let note = format!("is taken over, and not put back when the contract goes: {why}");
+        let note = format!("is taken over, and not restored when the contract ends: {why}");
         assert!(answer["notes"].to_string().contains(&note), "{answer}");
         assert!(is_shaped());
-        let lost = format!("what others had made there is not put back when the contract goes: {why}");
+        let lost = format!(
+            "the objects that another program made on its interface are not restored when the contract ends: {why}"
+        );
         let said = |agent: &RunningAgent| {
             let view = agent.vnic("web");
             assert_eq!(view["state"], "in force", "{view}");

@@ -143,7 +143,7 @@ fn what_is_policed_is_counted_and_does_not_wait() {
             let limits = "tx = { max = \"20mbit\", method = \"police\" }";
             let (status, answer) = agent.apply(&contract("web", 1, "vnet4", limits));
             assert_eq!(status, 200, "{answer}");
-            assert!(answer["notes"].to_string().contains("is dropped, nothing waits there"), "{answer}");
+            assert!(answer["notes"].to_string().contains("are dropped, no frame waits there"), "{answer}");
             let (ours, theirs) = settled(agent);
             let host = guest.address(1);
             guest.within(|_| send_datagrams(&host, 5_000, 1_000_000));

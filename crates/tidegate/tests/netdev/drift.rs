@@ -105,7 +105,7 @@ fn a_filter_in_another_chain_is_in_nobodys_way() {
         for name in ["web", "db"] {
             until("it is as it should be", || {
                 let view = agent.vnic(name);
-                let wrong = view["reason"].as_str().unwrap_or_default().contains("not as it should be");
+                let wrong = view["reason"].as_str().unwrap_or_default().contains("differs from its contract");
                 (view["state"] == "in force" && !wrong).then_some(())
             });
         }

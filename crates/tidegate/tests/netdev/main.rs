@@ -134,7 +134,7 @@ fn what_cannot_be_kept_is_refused_and_nothing_is_touched() {
         let segment =
             |n: u32| contract("web", 1, "vnet3", "").replace("segment = 0", &format!("segment = {n}"));
         refused(&segment(5000), "a VLAN of its bridge port, 1 to 4094");
-        refused(&segment(7), "interface vnet3 is on no bridge, so nothing would keep it in segment 7");
+        refused(&segment(7), "interface vnet3 is on no bridge, so no bridge would keep it in segment 7");
         run("ip link add br0 type bridge");
         run("ip link set vnet3 master br0");
         refused(&segment(7), "let it (ip link set br0 type bridge vlan_filtering 1;");

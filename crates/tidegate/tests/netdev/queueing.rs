@@ -38,7 +38,7 @@ fn queueing_is_what_the_kernel_has_and_changes_under_traffic() {
         let (status, applied) = agent.apply(&text);
         assert_eq!(status, 200, "{applied}");
         for answer in [planned.to_string(), applied.to_string()] {
-            let apart = answer.contains("waits, each flow for itself");
+            let apart = answer.contains("wait, each flow for itself");
             assert_eq!(
                 (apart, answer.contains("flows are not kept apart")),
                 (has.fq_codel, !has.fq_codel),

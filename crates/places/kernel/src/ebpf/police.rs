@@ -81,8 +81,9 @@ impl Bucket {
         let enough = self.rate.saturating_mul(TCP_WAITS).div_ceil(1000);
         (self.burst < enough).then(|| {
             format!(
-                "its burst lasts {} ms at its rate, and TCP sends nothing for {TCP_WAITS} ms after a policer has dropped \
-                 all that was under way: a connection may get a small part of its rate; {enough} bytes would do",
+                "its burst lasts {} ms at its rate, and TCP sends nothing for {TCP_WAITS} ms after a policer has \
+                 dropped all that was under way: a connection may get a small part of its rate; {enough} bytes are \
+                 enough",
                 self.burst.saturating_mul(1000) / self.rate.max(1)
             )
         })
@@ -236,7 +237,7 @@ mod tests {
     #[test]
     fn a_burst_too_short_for_tcp_is_noted() {
         let note = Bucket { rate: 1_000_000, burst: 65_536 }.note().unwrap();
-        assert!(note.contains("lasts 65 ms") && note.contains("200000 bytes would do"), "{note}");
+        assert!(note.contains("lasts 65 ms") && note.contains("200000 bytes are enough"), "{note}");
         assert!(Bucket { rate: 1_000_000, burst: 199_999 }.note().is_some());
         let tx = tidegate_contract::Tx { method: tidegate_contract::Method::Police, ..Default::default() };
         for bits in [8_000, 1_000_000, 37_000_000, 5_000_000_000, Rate::MAX.bits()] {

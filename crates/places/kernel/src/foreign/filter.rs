@@ -126,7 +126,7 @@ fn action_settings(action: &[u8]) -> Result<Vec<u8>, String> {
     let (times, parameters, counts) = match kind.as_str() {
         "gact" | "mirred" | "skbedit" | "vlan" => (1, 2, [0, 12, 16]),
         "police" => (TCA_POLICE_TM, TCA_POLICE_TBF, POLICE_COUNTS),
-        _ => return Err(format!("an action of kind {kind} cannot be remembered")),
+        _ => return Err(format!("an action of kind {kind} cannot be restored later")),
     };
     let mut out = Attributes::default();
     for (attribute, value) in read(action) {

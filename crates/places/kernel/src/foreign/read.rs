@@ -115,7 +115,7 @@ pub(super) fn object(message: &TrafficControl<'_>, layer: Layer) -> Result<Objec
     };
     let beside = BESIDE.iter().find(|(kind, _)| find(message.attributes, *kind).is_some());
     match beside {
-        Some((_, what)) => Err(format!("{object}: {what} cannot be remembered")),
+        Some((_, what)) => Err(format!("{object}: {what} cannot be restored later")),
         None => Ok(object),
     }
 }

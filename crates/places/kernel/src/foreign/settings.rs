@@ -39,7 +39,7 @@ pub fn settings_of(mut object: Object) -> Result<Option<Object>, String> {
         }
         (Layer::Filter, kind) => {
             let kind = FilterKind::named(kind)
-                .ok_or_else(|| format!("a filter of kind {kind} cannot be remembered"))?;
+                .ok_or_else(|| format!("a filter of kind {kind} cannot be restored later"))?;
             object.options = Some(filter::settings_of(&options.unwrap_or_default(), kind)?);
         }
         (Layer::Qdisc, "htb") => object.options = Some(htb(&options.unwrap_or_default())),
@@ -139,11 +139,11 @@ mod tests {
     fn an_object_that_cannot_be_recorded_is_named() {
         let why = settings_of(object(Layer::Filter, "bpf", Some(vec![])))
             .expect_err("a program is not ours to load");
-        assert_eq!(why, "a filter of kind bpf cannot be remembered");
+        assert_eq!(why, "a filter of kind bpf cannot be restored later");
         let mut options = Attributes::default();
         options.nest(TCA_U32_ACT, |list| list.nest(1, |action| action.put_str(TCA_ACT_KIND, "pedit")));
         let why = settings_of(object(Layer::Filter, "u32", Some(options.0))).expect_err("not known");
-        assert_eq!(why, "an action of kind pedit cannot be remembered");
+        assert_eq!(why, "an action of kind pedit cannot be restored later");
     }
 
     proptest! {

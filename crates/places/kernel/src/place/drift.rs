@@ -84,7 +84,8 @@ impl<'a> Drift<'a> {
         let refused =
             self.plan.refusals.iter().find(|r| r.netdev == shaping.netdev).map(|r| r.reason.clone());
         let step = || self.steps().find(|(step, sender)| concerns(step, *sender, shaping, index, seen));
-        refused.or_else(|| Some(format!("its netdev is not as it should be, so: {}", step()?.0)))
+        refused
+            .or_else(|| Some(format!("its netdev differs from its contract; the next step: {}", step()?.0)))
     }
 
     /// Describes the next step that concerns no netdev with a contract; `None` if there is none.
@@ -93,7 +94,7 @@ impl<'a> Drift<'a> {
         let of_none = |(step, sender): &(&Step, Option<u32>)| {
             !indexed.iter().any(|(s, index)| concerns(step, *sender, s, *index, seen))
         };
-        Some(format!("something is left over, so: {}", self.steps().find(of_none)?.0))
+        Some(format!("objects of an ended contract remain; the next step: {}", self.steps().find(of_none)?.0))
     }
 
     fn steps(&self) -> impl Iterator<Item = (&Step, Option<u32>)> {

@@ -47,7 +47,7 @@ impl KernelPlace {
                 .and_then(|()| self.restore_foreign(&foreign).map(drop))
                 .and_then(|()| self.restore_port(port.as_ref()));
             if let Err(error) = undone {
-                tracing::warn!(vnic = vnic.name, %error, "cannot take back what was done of it; trying again soon");
+                tracing::warn!(vnic = vnic.name, %error, "cannot undo the failed change; trying again soon");
             }
         }
         result
@@ -66,14 +66,16 @@ impl KernelPlace {
         if result.is_err() {
             self.record.set(&vnic.name, before);
             if let Err(error) = self.settle(Some(vnic), None) {
-                tracing::warn!(vnic = vnic.name, %error, "cannot put back its limits; trying again soon");
+                tracing::warn!(vnic = vnic.name, %error, "cannot restore its limits; trying again soon");
             }
         }
         result
     }
 
     pub(super) fn note(&mut self, name: &str) -> Result<(), PlaceError> {
-        let failed = |e| PlaceError::Failed(format!("nothing was changed, because it cannot be noted: {e}"));
+        let failed = |e| {
+            PlaceError::Failed(format!("nothing was changed, because the change cannot be recorded: {e}"))
+        };
         self.record.note(name).map_err(failed)
     }
 }

@@ -66,9 +66,9 @@ impl KernelPlace {
                 None => {
                     vnic_state.connection = Connection::Disconnected;
                     let name = &shaping.netdev;
-                    vnic_state
-                        .notes
-                        .push(format!("interface {name} is not there; it is shaped as soon as it is"));
+                    vnic_state.notes.push(format!(
+                        "interface {name} does not exist; it gets its limits as soon as it exists"
+                    ));
                 }
                 Some((index, link)) => {
                     let stray = |stray: &Shaping| drift.of(stray, seen.link(stray)?.0, &seen);
@@ -252,7 +252,9 @@ pub(super) fn nothing() -> Observed {
 /// Returns a note for people about take-overs on this device.
 fn note_of_lost(taken_over: &TakenOver, index: u32) -> Option<String> {
     let why = Some(&taken_over.lost).filter(|lost| !lost.is_empty() && taken_over.index == index)?;
-    Some(format!("what others had made there is not put back when the contract goes: {why}"))
+    Some(format!(
+        "the objects that another program made on its interface are not restored when the contract ends: {why}"
+    ))
 }
 
 /// Returns the queue of frames that a VM sends.

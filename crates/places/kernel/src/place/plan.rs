@@ -70,7 +70,9 @@ fn refuse(wanted: &Wanted<'_>, observed: &Observed, in_the_way: &InTheWayOf) -> 
         refusals.extend(foreign.and_then(|foreign| not_taken_over(foreign, wanted.adopt)).map(refuse));
         let elsewhere = vnic.to.iter().filter(|to| vnic.weight != 1 && !names.contains(to.as_str()));
         refusals.extend(elsewhere.map(|to| {
-            refuse(format!("place kernel shares out by weight towards its own vNICs only, and {to} is none"))
+            refuse(format!(
+                "place kernel shares out by weight towards its own vNICs only, and {to} is none of them"
+            ))
         }));
         refusals.extend(shaping_among(vnic, Ways::BOTH, &senders).err().into_iter().flatten().map(refuse));
     }
@@ -83,7 +85,7 @@ fn not_taken_over(foreign: &InTheWay, adopt: Adopt) -> Option<String> {
     match (adopt, lost) {
         (Adopt::Anyway, _) | (Adopt::Exactly, None) => None,
         (Adopt::No, None) => Some(format!(
-            "{reason}, or apply with --adopt: then it is taken over, and put back when the contract goes"
+            "{reason}, or apply with --adopt: then Tidegate takes it over, and restores it when the contract ends"
         )),
         (Adopt::No | Adopt::Exactly, Some(why)) => {
             Some(format!("{reason}; --adopt cannot take it over: {why}"))

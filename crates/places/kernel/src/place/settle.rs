@@ -143,7 +143,7 @@ impl KernelPlace {
                 return Ok(network);
             }
         }
-        Err(PlaceError::Failed("interfaces are renamed faster than they can be looked at".into()))
+        Err(PlaceError::Failed("interfaces are renamed faster than the agent can read them".into()))
     }
 
     /// Updates the devices of all contracts; returns whether one was renamed.

@@ -108,7 +108,7 @@ fn shares(vnic: &Vnic, senders: &Senders<'_>, refused: &mut Vec<String>) -> Vec<
         let Attach::Netdev { name: from } = &sender.attach else { continue };
         if vnic.rx.max.is_none() {
             refused.push(format!(
-                "{} sends to it by weight, and it has no rx.max to share out; set one",
+                "{} sends to this vNIC by weight, and this vNIC has no rx.max to share out; set rx.max",
                 sender.name
             ));
         }
@@ -171,7 +171,9 @@ pub fn leave_marks(shaping: &mut Shaping) {
 /// Returns a note for people about uncleared marks; `cannot` is the kernel's missing feature.
 pub fn note_of_marks(kind: Option<&str>, cannot: Option<&str>) -> Option<String> {
     let why = match (kind, cannot) {
-        (Some("macvtap"), _) => "a macvtap sends past where they could be".to_owned(),
+        (Some("macvtap"), _) => {
+            "frames of a macvtap do not pass the point where marks are cleared".to_owned()
+        }
         (_, Some(lacking)) => format!("this kernel lacks {lacking}"),
         _ => return None,
     };
@@ -192,11 +194,14 @@ pub fn refuse_rules(shaping: &Shaping, link: &Netdev, network: &Network) -> Opti
     // A macvtap's VM receives at the ingress, which is not policed.
     let (key, police) = match link.kind.as_deref() {
         Some("macvtap") => ("rx.max", ""),
-        _ => ("tx.max", "write tx.method = \"police\", which limits before them and leaves nothing out, or "),
+        _ => (
+            "tx.max",
+            "write tx.method = \"police\", which limits before these rules and skips none of them, or ",
+        ),
     };
     Some(format!(
-        "interface {name} has nftables rules at its ingress, and what waits for {key} would go past them: {rules}; {police}take \
-         {name} out of that chain"
+        "interface {name} has nftables rules at its ingress, and frames that wait for {key} would skip them: {rules}; \
+         {police}take {name} out of that chain"
     ))
 }
 
@@ -204,7 +209,7 @@ pub fn refuse_rules(shaping: &Shaping, link: &Netdev, network: &Network) -> Opti
 pub fn note_of_rules(shaping: &Shaping, link: &Netdev, network: &Network) -> Option<String> {
     let rules = bypassed_rules(shaping, link, network)?;
     let what = if link.kind.as_deref() == Some("macvtap") { "receives" } else { "sends" };
-    Some(format!("what it {what} goes past {rules}, since it waits for its limit before them"))
+    Some(format!("frames that it {what} skip {rules}, because they wait for their limit before these rules"))
 }
 
 /// Returns a note for people about foreign programs before the limit.
@@ -213,7 +218,8 @@ pub fn note_of_earlier(link: &Netdev) -> Option<String> {
     let name = &link.name;
     (!programs.is_empty()).then(|| {
         format!(
-            "what {name} receives passes another program's filter first, and what that takes is not counted: {}",
+            "frames that {name} receives pass a filter of another program first, and frames that this filter takes \
+             are not counted: {}",
             programs.join(", ")
         )
     })
@@ -234,12 +240,13 @@ fn requests_not_kept(vnic: &Vnic) -> Vec<String> {
     );
     refuse(
         vnic.weight != 1 && vnic.to.is_empty(),
-        "place kernel shares out by weight where a vNIC says, in `to`; name vNICs of this place there, or leave weight out",
+        "place kernel shares out by weight only towards the vNICs in `to`; name vNICs of this place there, or leave \
+         weight out",
     );
     refuse(
         vnic.is_realtime() && vnic.tx.method == Method::Police,
-        "a deadline counts from when a frame conforms to its envelope, and a policer lets none wait for that; leave \
-         tx.method out",
+        "a deadline counts from the moment in which a frame conforms, and a policer lets no frame wait for that; \
+         leave tx.method out",
     );
     refuse(
         vnic.allowed != Allowed::default(),
@@ -256,13 +263,13 @@ pub fn how_limits_are_kept(vnic: &Vnic, kernel: impl FnOnce() -> Qdiscs) -> Vec<
     let shaping = shaping(vnic, Ways::NONE, &[]).ok();
     let flows = shaping.as_ref().and_then(waiting).map(|flows| Flows { kernel: kernel(), ..flows });
     let waits = match flows {
-        Some(flows) if flows.note().is_none() => "waits, each flow for itself",
-        _ => "waits in a queue, first come, first served",
+        Some(flows) if flows.note().is_none() => "wait, each flow for itself",
+        _ => "wait in a queue, first come, first served",
     };
     let how = match vnic.tx.method {
-        Method::Shape => format!("what exceeds one {waits}"),
+        Method::Shape => format!("frames above a limit {waits}"),
         Method::Police => {
-            format!("what exceeds tx.max is dropped, nothing waits there; what exceeds rx.max {waits}")
+            format!("frames above tx.max are dropped, no frame waits there; frames above rx.max {waits}")
         }
     };
     let mut notes = vec![format!("limits of {name} are kept by the kernel: {how}")];
@@ -289,7 +296,7 @@ fn short_bursts(shaping: &Shaping) -> impl Iterator<Item = String> + use<> {
 
 /// Returns notes for people about a contract in force.
 pub fn notes(shaping: &Shaping) -> impl Iterator<Item = String> {
-    let policed = shaping.tx_police.map(|_| "tx: what exceeds tx.max is dropped, nothing waits".to_owned());
+    let policed = shaping.tx_police.map(|_| "tx: frames above tx.max are dropped, no frame waits".to_owned());
     let unlimited = |way: &str, is_limited: bool| {
         (!is_limited).then(|| format!("{way}: not limited, and so not counted"))
     };
@@ -373,10 +380,13 @@ mod tests {
         let refused = shaping(&web, Ways::NONE, &[&heavy]).expect_err("refused");
         let kept = nearest(&web, Ways::NONE, &Senders::of([&heavy])).expect("its limits");
         assert!(kept.tx.is_some() && kept.rx_shares.is_empty());
-        assert!(refused[0].starts_with("vnet7 sends to it by weight, and it has no rx.max"), "{refused:?}");
+        assert!(
+            refused[0].starts_with("vnet7 sends to this vNIC by weight, and this vNIC has no rx.max"),
+            "{refused:?}"
+        );
         voices[0].tx.method = Method::Police;
         let refused = shaping(&voices[0], Ways::NONE, &[]).expect_err("refused");
-        assert!(refused[0].starts_with("a deadline counts from when"), "{refused:?}");
+        assert!(refused[0].starts_with("a deadline counts from the moment"), "{refused:?}");
     }
 
     #[test]
@@ -399,7 +409,9 @@ mod tests {
         assert_eq!(after(Marks::Clear), None);
         assert_eq!(note_of_marks(Some("tun"), None), None);
         assert!(note_of_marks(Some("tun"), Some("eBPF")).is_some_and(|note| note.ends_with("lacks eBPF")));
-        assert!(note_of_marks(Some("macvtap"), None).is_some_and(|note| note.contains("a macvtap sends")));
+        assert!(
+            note_of_marks(Some("macvtap"), None).is_some_and(|note| note.contains("frames of a macvtap"))
+        );
     }
 
     #[test]
@@ -435,13 +447,13 @@ mod tests {
         assert_eq!(
             how_limits_are_kept(&vnic),
             [
-                "limits of vnet3 are kept by the kernel: what exceeds one waits in a queue, first come, first served"
+                "limits of vnet3 are kept by the kernel: frames above a limit wait in a queue, first come, first served"
             ]
         );
         vnic.tx.method = Method::Police;
         let [how] = &how_limits_are_kept(&vnic)[..] else { panic!("the default burst needs no note") };
         assert!(
-            how.contains("exceeds tx.max is dropped, nothing waits there; what exceeds rx.max waits"),
+            how.contains("frames above tx.max are dropped, no frame waits there; frames above rx.max wait"),
             "{how}"
         );
         vnic.tx.burst = Some(Bytes::new(1_000));
@@ -450,7 +462,7 @@ mod tests {
         let noted: Vec<_> = notes(&shaping(&vnic, Ways::BOTH, &[]).expect("kept")).collect();
         assert_eq!(
             noted[..2],
-            ["tx: what exceeds tx.max is dropped, nothing waits".into(), entry[1].clone()]
+            ["tx: frames above tx.max are dropped, no frame waits".into(), entry[1].clone()]
         );
     }
 
@@ -458,7 +470,7 @@ mod tests {
     fn a_note_says_how_flows_wait_in_this_kernel() {
         let mut vnic = netdev("web", 1, "vnet3");
         let all = Qdiscs { tbf: true, fq_codel: true, cake: true, congestion: false };
-        let how = "limits of vnet3 are kept by the kernel: what exceeds one waits, each flow for itself";
+        let how = "limits of vnet3 are kept by the kernel: frames above a limit wait, each flow for itself";
         assert_eq!(how_limits_are_kept(&vnic, || all), [how]);
         let entry = how_limits_are_kept(&vnic, || Qdiscs { tbf: true, ..Qdiscs::default() });
         assert!(entry[0].ends_with("first come, first served"), "{entry:?}");

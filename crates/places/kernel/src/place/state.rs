@@ -130,7 +130,8 @@ impl KernelPlace {
         });
         // A firewall that changes all the time must not end the limits: the rules of the last successful read hold.
         let network = network.map(|(network, unread)| {
-            let why = unread.map(|e| format!("others' rules at ingresses (nftables) cannot be read: {e}"));
+            let why =
+                unread.map(|e| format!("nftables rules of other programs at ingresses cannot be read: {e}"));
             if let Some(why) = why.as_ref().filter(|why| self.unread.as_ref() != Some(why)) {
                 tracing::warn!("{why}");
             }

@@ -31,7 +31,8 @@ impl KernelPlace {
             }
             tracing::warn!(
                 vnic = vnic.name,
-                "what others made on interface {name} is taken over, and is not put back when the contract goes: {why}"
+                "the objects that another program made on interface {name} are taken over, and are not restored when \
+                 the contract ends: {why}"
             );
         }
         Ok(foreign)
@@ -40,7 +41,8 @@ impl KernelPlace {
     /// The foreign objects at the ends that a shaping does not own yet, with the reasons why some cannot be restored.
     pub(super) fn foreign_at(&mut self, shaping: &Shaping, network: &Network) -> Result<TakenOver, String> {
         let name = &shaping.netdev;
-        let (index, link) = network.by_name(name).ok_or_else(|| format!("interface {name} is not there"))?;
+        let (index, link) =
+            network.by_name(name).ok_or_else(|| format!("interface {name} does not exist"))?;
         let new = shaping.uses(link.kind.as_deref()).unwrap_or_default();
         let new = new.without(shaping.owned.ends(link.kind.as_deref()).unwrap_or_default());
         let kernel = self.kernel().map_err(|e| e.to_string())?;

@@ -123,7 +123,7 @@ pub(crate) fn in_namespace<T: Send + 'static>(
         use rustix::thread::{UnshareFlags, unshare_unsafe};
         // SAFETY: only the network namespace becomes this thread's own; memory and descriptors stay shared.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|e| {
-            format!("cannot make a network namespace to try things in: {e} (it needs CAP_SYS_ADMIN)")
+            format!("cannot make a network namespace for tests of this kernel: {e} (it needs CAP_SYS_ADMIN)")
         })?;
         work()
     });
@@ -142,7 +142,7 @@ fn attempt(sides: Sides) -> Result<Option<String>, String> {
     }
     let leftovers = settle_link(lo, sides, &kernel.observe().map_err(|e| e.to_string())?).steps;
     let odd = leftovers.first().map(|step| {
-        format!("{}: this kernel took it and says something else of it than it was told", feature(step))
+        format!("{}: this kernel accepted the setting, and reports another value for it", feature(step))
     });
     Ok(odd)
 }

@@ -153,8 +153,9 @@ impl Flows {
                 .into()
         } else if tbf {
             format!(
-                "flows are not kept apart: {missing}; all frames wait in one queue of 8 ms of the rate, so a flow that fills it \
-                 delays the others by that, and what does not fit is dropped, whichever flow it is of; {}",
+                "flows are not kept apart: {missing}; all frames wait in one queue of 8 ms of the rate, so a flow \
+                 that fills it delays the others by that, and a frame that does not fit is dropped, whatever its flow \
+                 is; {}",
                 if congestion {
                     "frames of connections with ECN are marked where they would wait for half of that, or for queueing.target"
                 } else {

@@ -60,7 +60,7 @@ pub enum LimitReason {
 impl fmt::Display for LimitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Unmeasured => "not measured: counts as one that wants all",
+            Self::Unmeasured => "not measured: counts as if it wanted all",
             Self::Idle => "idle: its share is lent",
             Self::Content => "has what it wants",
             Self::Max => "wants more: at its hard limit",

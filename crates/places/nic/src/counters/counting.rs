@@ -66,7 +66,7 @@ impl Counting {
             self.vfs.entry(*vf).or_default().add(reading, most);
         }
         let counted = |vf: &u16| {
-            let absent = || format!("{source}: nothing is said of VF {vf}");
+            let absent = || format!("{source}: no values for VF {vf}");
             let unknown = unknown.clone().or_else(|| (!readings.contains_key(vf)).then(absent));
             match self.vfs.get(vf) {
                 Some(accumulator) if unknown.is_none() => figures(accumulator, *source),
@@ -124,8 +124,8 @@ impl Counting {
 pub fn sources(nic: &mut Nic, pf: &Pf) -> Vec<(Source, Ability)> {
     let statistics = match driver(nic, pf) {
         Err(e) => Ability::Unknown(e.to_string()),
-        Ok(_) if pf.vfs.is_empty() => Ability::Unknown(format!("{} has no VF to ask of", pf.name)),
-        Ok(readings) if readings.is_empty() => Ability::Lacks("the driver says none".into()),
+        Ok(_) if pf.vfs.is_empty() => Ability::Unknown(format!("{} has no VF that could be tried", pf.name)),
+        Ok(readings) if readings.is_empty() => Ability::Lacks("the driver reports none".into()),
         Ok(readings) if counts(&readings) => Ability::Has,
         Ok(_) => Ability::Unknown("0 for every VF: idle, or a driver that does not count".into()),
     };
@@ -133,7 +133,7 @@ pub fn sources(nic: &mut Nic, pf: &Pf) -> Vec<(Source, Ability)> {
     let representors = match pf.mode {
         Mode::Legacy => Ability::Lacks("not in switchdev mode".into()),
         Mode::Switchdev if has_representors(pf) => Ability::Has,
-        Mode::Switchdev => Ability::Lacks("no netdev stands for a VF".into()),
+        Mode::Switchdev => Ability::Lacks("no netdev represents a VF".into()),
     };
     vec![
         (Source::VfStatistics, statistics),
@@ -275,7 +275,7 @@ mod tests {
         let mut counting = Counting::default();
         look(&mut counting, Source::Registers, &[(0, 7), (1, 7)], None);
         let half = look(&mut counting, Source::Registers, &[(0, 9)], None);
-        assert_eq!(half[&1].unknown.as_deref(), Some("registers: nothing is said of VF 1"));
+        assert_eq!(half[&1].unknown.as_deref(), Some("registers: no values for VF 1"));
         let other = look(&mut counting, Source::Representor, &[(0, 1_000), (1, 1_000)], None);
         assert_eq!(other[&0].tx.frames, Some(Figure { total: 2, source: Source::Representor }));
         assert_eq!(other[&0].doubts.resets, 1);

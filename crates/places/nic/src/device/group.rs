@@ -137,7 +137,7 @@ fn accept(group: &Group, pf: &Pf, abilities: &Abilities) -> Result<Node, String>
     let share = group.tx_min.map_or(0, |rate| rate.bits().div_ceil(MBIT));
     if let Some(rate) = group.tx_max.filter(|_| max == 0) {
         return Err(format!(
-            "its limit of {rate} is below 1 Mbit/s, the least that {} can be told (0 would be no limit)",
+            "its limit of {rate} is below 1 Mbit/s, the least that {} can set (0 would be no limit)",
             pf.name
         ));
     }

@@ -220,7 +220,7 @@ fn hint(error: &NetlinkError) -> &'static str {
         Some(ENODEV) => "; the device is gone",
         Some(EOPNOTSUPP) => "; the driver has no such setting",
         Some(EINVAL) => {
-            "; drivers say so of a VF that is not there, without a link, of a rate above the link's"
+            "; drivers report this for a VF that does not exist, without a link, or for a rate above that of the link"
         }
         _ => "",
     }

@@ -31,7 +31,7 @@ impl NicPlace {
         }
         // Its loop, too, goes on as before.
         if let Err(error) = self.settle(pf, None, &mut loops) {
-            tracing::warn!(vnic = vnic.name, %error, "cannot take back what was done of it; trying again soon");
+            tracing::warn!(vnic = vnic.name, %error, "cannot undo the failed change; trying again soon");
         }
         Err(error)
     }
@@ -49,7 +49,7 @@ impl NicPlace {
         if restored.is_err() {
             self.record.enter(vnic);
             if let Err(error) = self.settle(pf, None, &mut loops) {
-                tracing::warn!(vnic = vnic.name, %error, "cannot put back its limits; trying again soon");
+                tracing::warn!(vnic = vnic.name, %error, "cannot restore its limits; trying again soon");
             }
         }
         restored.map(drop)
@@ -78,8 +78,9 @@ impl NicPlace {
         let before = vf.map_or(nothing, |vf| wanted.before(vf));
         self.seen.extend(seen.map(|seen| (pf.to_owned(), seen)));
         let reserved = self.record.reserve([(&vnic.attach, before)].into_iter());
-        reserved
-            .map_err(|e| PlaceError::Failed(format!("nothing was changed, because it cannot be noted: {e}")))
+        reserved.map_err(|e| {
+            PlaceError::Failed(format!("nothing was changed, because the change cannot be recorded: {e}"))
+        })
     }
 
     /// Restores the functions whose contracts are gone and that were not restored yet, because a change was not accepted or the

@@ -208,7 +208,7 @@ impl Loop {
         let trouble = self.try_turn(nic).err();
         if trouble != self.trouble {
             match &trouble {
-                Some(why) => tracing::warn!(nic = self.task.pf.name, "its loop is held up: {why}"),
+                Some(why) => tracing::warn!(nic = self.task.pf.name, "its loop has a problem: {why}"),
                 None => tracing::info!(nic = self.task.pf.name, "its loop runs"),
             }
             self.trouble = trouble;

@@ -160,7 +160,8 @@ impl NicPlace {
             let step = steps.find(|step| concerns(step, vnic) || (first && concerns_none(step, vnics)));
             // Before the settings are known, it is not known what its loop would have set.
             let step = step.filter(|_| self.settings.is_some());
-            state.broken = step.map(|step| format!("its function is not as it should be, so: {step}"));
+            state.broken =
+                step.map(|step| format!("its function differs from its contract; the next step: {step}"));
             state.notes.extend(plan.notes.iter().filter(|n| n.vf == index).map(|n| n.text.clone()));
             state.notes.extend(self.notes_of_loop(vnic, name, loops, unlimited.as_deref()));
             state.notes.extend(state.broken.clone());
@@ -185,7 +186,7 @@ impl NicPlace {
         let set = standing.limit.map_or_else(|| "no limit yet".into(), |limit| format!("{limit}"));
         let mut notes =
             vec![format!("the loop of {name}, every {period:.0?}, has set {set}: {}", standing.reason)];
-        notes.extend(trouble.map(|why| format!("the loop of {name} is held up: {why}")));
+        notes.extend(trouble.map(|why| format!("the loop of {name} has a problem: {why}")));
         notes.extend(unlimited.filter(|_| vnic.tx.min.is_some()).map(str::to_owned));
         notes
     }
@@ -237,7 +238,8 @@ fn unlimited_functions(pf: &Pf, vnics: &[&Vnic]) -> Option<String> {
     let free: Vec<String> = free.map(|(index, _)| index.to_string()).collect();
     (!free.is_empty()).then(|| {
         format!(
-            "functions of {} without a contract are not limited, and what they send at once is missing here: VF {}",
+            "functions of {} without a contract are not limited, and the traffic that they send is missing for this \
+             vNIC: VF {}",
             pf.name,
             free.join(", ")
         )

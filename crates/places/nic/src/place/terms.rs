@@ -41,9 +41,9 @@ pub fn needs_loop(vnic: &Vnic, nic: &Nic, link: &SharedLink) -> Option<String> {
     match (min, aggregate) {
         (Some(why), _) => Some(format!("tx.min: the NIC keeps no minimum by itself ({why})")),
         (None, Some(_)) => {
-            Some(format!("an aggregate of segment {}: this NIC knows single functions only", vnic.segment))
+            Some(format!("an aggregate of segment {}: this NIC limits single functions only", vnic.segment))
         }
-        (None, None) if vnic.weight != 1 => Some("weight: the NIC knows none".into()),
+        (None, None) if vnic.weight != 1 => Some("weight: the NIC has no weights".into()),
         (None, None) => None,
     }
 }

@@ -83,7 +83,8 @@ impl FdStore {
         let (watch, budget) = (Arc::downgrade(watch), Arc::clone(budget));
         let thread = Thread { shared: shared.clone(), notes, watch, budget, is_short: false };
         if let Err(error) = std::thread::Builder::new().name("fdstore".into()).spawn(move || thread.run()) {
-            tracing::error!(%error, "no thread to keep connections: a crash of the switch will cost them");
+            tracing::error!(%error, "cannot start the thread that stores connections: a crash of the switch will end \
+                them");
             shared.lock().ended = true;
         }
         Ok(Self { shared, statistics: (reader, statistics), _conversation: conversation })
@@ -113,7 +114,7 @@ impl FdStore {
             let remaining = end.saturating_duration_since(Instant::now());
             if remaining.is_zero() {
                 // Two processes on the same rings would be worse than reconnecting front ends.
-                tracing::error!("the switch before this one has not ended: its connections are left to it");
+                tracing::error!("the previous switch has not ended: its connections stay with it");
                 // Its thread may end late, and its notes would count until then.
                 (table.handover, table.abandoned) = (Handover::default(), true);
                 predecessor.connections.clear();
@@ -137,7 +138,8 @@ impl FdStore {
             if !true_now {
                 tracing::warn!(
                     vnic,
-                    "its front end was being answered, or could not be kept: it has to connect again"
+                    "the previous switch was answering its front end, or its connection could not be stored: the \
+                     front end has to connect again"
                 );
             }
             true_now
@@ -179,14 +181,14 @@ impl Thread {
             match next {
                 Ok(Some((note, Some(descriptors)))) => {
                     if let Err(nonsense) = table.handover.note(note, descriptors) {
-                        tracing::error!(%nonsense, "what the switch tells makes no sense");
+                        tracing::error!(%nonsense, "the switch sent a note that makes no sense");
                     }
                 }
                 // The lack was logged.
                 Ok(Some((note, None))) => drop(table.handover.note_alone(note)),
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::error!(%error, "what the switch tells cannot be read: its connections are not kept");
+                    tracing::error!(%error, "notes of the switch cannot be read: its connections are not stored");
                     table.handover.connections.clear();
                     break;
                 }
@@ -211,8 +213,8 @@ impl Thread {
             if !std::mem::replace(&mut self.is_short, true) {
                 tracing::error!(
                     held = self.budget.in_use(),
-                    "the switch has more descriptors than are kept (LimitNOFILE= of tidegate-agent.service): front ends \
-                     whose descriptors are missing have to connect again when it crashes"
+                    "the switch has more descriptors than the agent stores (LimitNOFILE= of tidegate-agent.service): \
+                     front ends whose descriptors are missing have to connect again when it crashes"
                 );
             }
             match self.notes.try_next_alone() {

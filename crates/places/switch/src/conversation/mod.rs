@@ -127,8 +127,7 @@ impl Conversation {
         }
         if self.session.is_none() && self.watch.is_too_soon() {
             if ended.is_some() {
-                self.trouble =
-                    "it ended the conversation, or said something that no question asked for".into();
+                self.trouble = "it closed the connection, or sent an answer without a question".into();
             }
             return Err(self.is_known_trouble());
         }
@@ -178,10 +177,10 @@ impl Conversation {
                 && let Err(error) = client.inherit(statistics.as_fd())
             {
                 // A switch that took over from a running one has them already.
-                tracing::debug!(%error, "counters do not go on");
+                tracing::debug!(%error, "the counters of the previous switch are not continued");
             }
             if self.started != 0 {
-                tracing::warn!(pid = hello.pid, "the switch was started anew; giving it everything again");
+                tracing::warn!(pid = hello.pid, "the switch was restarted; giving it all contracts again");
             } else {
                 tracing::info!(pid = hello.pid, version = hello.version, "connected to the switch");
             }

@@ -104,7 +104,8 @@ impl Watch {
             }
         };
         if let Err(error) = std::thread::Builder::new().name("watch".into()).spawn(look) {
-            tracing::error!(%error, "no thread to look for the switch: it is found later");
+            tracing::error!(%error, "cannot start the thread that looks for the switch: the agent finds the switch \
+                later");
             self.looking.store(false, Ordering::SeqCst);
         }
     }

@@ -130,8 +130,8 @@ impl Culprits {
             let loaded = NoiseMeter::load(process).map_err(|e| e.to_string());
             let loaded = loaded.inspect_err(|why| {
                 tracing::warn!(
-                    "what keeps workers from their CPUs is not observed: {why}. Of a late frame, the worker's own long \
-                     loops are named, and nothing else"
+                    "the agent does not observe what keeps workers from their CPUs: {why}. As the cause of a late \
+                     frame it names long loops of the worker only"
                 );
             });
             self.since = tidegate_switch::clock::clock();

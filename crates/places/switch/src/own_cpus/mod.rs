@@ -50,8 +50,8 @@ const LOST_TO_HALTS: &str =
     "an idle CPU wakes late, by milliseconds in a virtual machine, and real-time frames wait for it";
 
 /// The consequence of a tap's softirqs on a worker.
-const LOST_TO_SOFTIRQS: &str = "what the switch writes into these taps runs their stack on the worker, up to 0.4 ms for 64 kB, \
-                    and real-time frames wait for it";
+const LOST_TO_SOFTIRQS: &str = "frames that the switch writes into these taps run the network stack on the worker, up \
+    to 0.4 ms for 64 kB, and real-time frames wait for it";
 
 /// Keeps other work off workers' CPUs.
 pub struct OwnCpus {
@@ -233,7 +233,7 @@ impl OwnCpus {
         if missing != self.view.missing
             && let Some(missing) = &missing
         {
-            tracing::warn!("workers' CPUs are not wholly their own: {missing}");
+            tracing::warn!("other work may run on workers' CPUs: {missing}");
         }
         self.view.cpus = self.workers.iter().copied().collect();
         (self.view.queues, self.view.missing) = (queues, missing);
@@ -246,7 +246,7 @@ impl Drop for OwnCpus {
     fn drop(&mut self) {
         let roots = self.roots.clone();
         for trouble in self.let_halt(&mut Sysfs::new(&roots)) {
-            tracing::warn!("a CPU goes on without halting: {trouble}");
+            tracing::warn!("a CPU still does not halt: {trouble}");
         }
     }
 }
@@ -347,7 +347,10 @@ mod tests {
             let view = look(&mut own, &mut there, &situation());
             assert_eq!((view.queues, view.steered), (2, 1));
             let missing = view.missing.unwrap();
-            assert!(missing.contains("queue 0 of a: not permitted; what the switch writes"), "{missing}");
+            assert!(
+                missing.contains("queue 0 of a: not permitted; frames that the switch writes"),
+                "{missing}"
+            );
         }
         there.refused.clear();
         assert_eq!(look(&mut own, &mut there, &situation()).steered, 2);
@@ -380,12 +383,12 @@ mod tests {
         let mut own = agent(folder.path());
         let too_many = |deadline| Situation {
             deadline,
-            too_many: Some("3 of 4 CPUs are workers'".into()),
+            too_many: Some("3 of 4 CPUs belong to workers".into()),
             ..Situation::default()
         };
         let begin = Instant::now();
         let view = own.settle_at(begin, &too_many(true)).clone();
-        assert_eq!((view.cpus, view.missing.as_deref()), (vec![], Some("3 of 4 CPUs are workers'")));
+        assert_eq!((view.cpus, view.missing.as_deref()), (vec![], Some("3 of 4 CPUs belong to workers")));
         assert_eq!(own.settle_at(begin + LOOK, &too_many(false)).missing, None);
     }
 
@@ -398,7 +401,9 @@ mod tests {
         let view = look(&mut own, &mut there, &situation());
         assert_eq!((view.queues, view.steered, view.awake), (2, 1, vec![1]));
         let missing = view.missing.unwrap();
-        assert!(missing.starts_with("rps_cpus of queue 1 of a: sysfs has no such file; what the switch"));
+        assert!(
+            missing.starts_with("rps_cpus of queue 1 of a: sysfs has no such file; frames that the switch")
+        );
         assert!(!missing.contains(LOST_TO_HALTS), "{missing}");
         there.values.remove(&Setting::Resume { cpu: 1 });
         let view = look(&mut own, &mut there, &situation());

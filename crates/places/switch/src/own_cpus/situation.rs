@@ -57,7 +57,8 @@ pub fn situation<'a>(
     let workers: Cpus = pinned.filter(|cpu| machine.online.contains(cpu)).collect();
     let (count, online) = (workers.len(), machine.online.len());
     let too_many = (count * 2 > online).then(|| {
-        format!("{count} of {online} CPUs are workers', more than half: nothing is kept off them, and none is kept awake")
+        format!("{count} of {online} CPUs belong to workers, more than half: the agent keeps no other work off them, \
+            and lets them halt")
     });
     let mut situation = Situation {
         workers: if too_many.is_none() { workers } else { Cpus::new() },
@@ -124,7 +125,7 @@ mod tests {
             let situation = of(workers, online);
             assert_eq!(situation.workers, Cpus::new());
             let why = situation.too_many.unwrap();
-            assert!(why.starts_with(&format!("{workers} of {online} CPUs are workers', more")), "{why}");
+            assert!(why.starts_with(&format!("{workers} of {online} CPUs belong to workers, more")), "{why}");
         }
     }
 

@@ -16,8 +16,8 @@ pub fn others(link: &Netdev, segment: u16, network: &Network) -> Result<Vlans, S
     let name = &link.name;
     let no = |why: String, how: String| {
         Err(format!(
-            "interface {name} is on {why}, so nothing would keep it in segment {segment}; {how}, or write segment = 0, \
-             which promises nothing here"
+            "interface {name} is on {why}, so no bridge would keep it in segment {segment}; {how}, or write segment = \
+             0, which promises nothing here"
         ))
     };
     let filter = |bridge: &str| format!("ip link set {bridge} type bridge vlan_filtering 1");
@@ -149,12 +149,12 @@ mod tests {
         };
         assert_eq!(
             refused(|tap| tap.master = Some(2)),
-            "interface tap3 is on bridge br1, which does not filter VLANs, so nothing would keep it in segment 42; let it \
+            "interface tap3 is on bridge br1, which does not filter VLANs, so no bridge would keep it in segment 42; let it \
              (ip link set br1 type bridge vlan_filtering 1; it takes a kernel with CONFIG_BRIDGE_VLAN_FILTERING), or write \
              segment = 0, which promises nothing here"
         );
         assert!(refused(|tap| tap.master = None).starts_with(
-            "interface tap3 is on no bridge, so nothing would keep it in segment 42; put it on one that filters VLANs \
+            "interface tap3 is on no bridge, so no bridge would keep it in segment 42; put it on one that filters VLANs \
              (ip link set tap3 master br0; "
         ));
         assert!(refused(|tap| tap.master = Some(9)).contains("is on bond0, which is of kind bond"));

@@ -278,13 +278,13 @@ fn refusals_say_what_is_wrong_and_what_to_do() {
     refused(wanted(0, "999kbit"), "tx.max of 999kbit is below 1 Mbit/s");
     refused(wanted(0, "11gbit"), "tx.max of 11gbit is more than 10gbit, the fastest that eth0 can do");
     let min = Function { tx_min: mbit(10), ..Function::default() };
-    refused(min.clone(), "the control loop can keep it");
+    refused(min.clone(), "the control loop can keep tx.min");
     refused(
         Function { link_state: Some(LinkState::Disable), ..Function::default() },
         "link state: eth0 has no such",
     );
     refused(Function { vlan: Some(4095), ..Function::default() }, "VLAN 4095");
-    refused(Function { mac: Some(Mac([1; 6])), ..Function::default() }, "is a group's");
+    refused(Function { mac: Some(Mac([1; 6])), ..Function::default() }, "the MAC address of a group");
     // What is off anyhow can be wanted off.
     let off = Function { link_state: Some(LinkState::Auto), trust: Some(false), ..Function::default() };
     assert_eq!(reasons(off, &pf, IGB), (vec![], vec![]));
