@@ -123,7 +123,10 @@ def test_what_cannot_be_had_is_refused(igb: tuple[Guest, Pf, GuestAgent, list[st
         (contract("web", "eth0/0", 'max = "500kbit"'), "1 Mbit/s"),
         (contract("web", "eth0/0", 'min = "990mbit"'), "capacity 980mbit"),
         (off + contract("web", "eth0/0", 'min = "100mbit"'), "no minimum by itself"),
-        (contract("web", "eth0/0", more='rx = { max = "1mbit" }'), "no NIC limits the frames that a function receives"),
+        (
+            contract("web", "eth0/0", more='rx = { max = "1mbit" }'),
+            "no NIC limits the frames that a function receives",
+        ),
         (contract("web", "eth0/0", options=', link-state = "enable"'), "link state"),
         (contract("web", "eth0/0") + contract("db", "eth0/0"), "VF 0 of eth0 already belongs to vNIC"),
     ]

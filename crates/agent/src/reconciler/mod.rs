@@ -235,7 +235,7 @@ impl Reconciler {
             failed.map(|e| {
                 format!(
                     "the saved contracts are missing, and cannot be \
-            saved again: {e}"
+                     saved again: {e}"
                 )
             }),
         );

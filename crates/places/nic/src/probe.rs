@@ -248,9 +248,9 @@ mod tests {
         let why = |pf: &Pf| vf_to_ask(pf).expect_err("none");
         assert!(why(&pf).contains("has no VF"));
         pf.vfs.insert(0, limited(101));
-        assert!(why(&pf).contains("above the link's speed"));
+        assert!(why(&pf).contains("at most the link's speed"));
         pf.vfs.insert(1, Vf { tx_min: mbit(101), ..Vf::default() });
-        assert!(why(&pf).contains("above the link's speed"));
+        assert!(why(&pf).contains("at most the link's speed"));
         pf.vfs.insert(2, limited(100));
         assert_eq!(asked(&pf), Ok(2));
         pf.speed = mbit(1000);

@@ -323,7 +323,8 @@ denied     0 system calls of the switch
             attention(
                 AttentionKind::RefusedFile,
                 &["/etc/tidegate/cam.toml:2"],
-                "/etc/tidegate/cam.toml:2:17: unclosed inline table\n2 | attach = { vhost\nno contract of this file is in force",
+                "/etc/tidegate/cam.toml:2:17: unclosed inline table\n2 | attach = { vhost\n\
+                 no contract of this file is in force",
                 "tidegate plan -f /etc/tidegate/cam.toml",
             ),
             attention(

@@ -194,6 +194,6 @@ mod tests {
         let wanted = Wanted { host: &Host::default(), vnics: &wanted, adopt: Adopt::No, claims: &[] };
         let refused = plan(&wanted, &observed, &InTheWayOf::new()).expect_err("refused");
         assert_eq!(refused.len(), 3, "{refused:?}");
-        assert!(refused[1].reason.ends_with("and uplink is none"), "{refused:?}");
+        assert!(refused[1].reason.ends_with("and uplink is none of them"), "{refused:?}");
     }
 }
