@@ -1,6 +1,6 @@
 //! Contracts to TOML, and changes of single keys.
 
-use crate::error::{Found, MOST};
+use crate::error::{ErrorList, MOST};
 use crate::{
     Attach, Discipline, Error, Errors, FlowQueueing, LinkState, Method, Nanos, Queueing, SocketMode, Vnic,
     parse, parse::keys,
@@ -143,7 +143,7 @@ pub fn set_key(vnic: &Vnic, assignments: &[(String, String)]) -> Result<Vnic, Er
     };
     let mut document: DocumentMut = vnic.to_toml().parse().expect("to_toml writes TOML");
     let contract = document["vnic"][&vnic.name].as_table_like_mut().expect("to_toml writes this table");
-    let mut errors = Found::default();
+    let mut errors = ErrorList::default();
     for (key, value) in assignments.iter().take(MOST) {
         if let Err(message) = assign(contract, key, value) {
             errors.note(|| error(key, message));
@@ -291,8 +291,8 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
         assert_eq!(vnic.queueing, Queueing::Flows(flows));
         let fifo = set(&vnic, &[("queueing", "fifo")]).expect("valid");
         assert_eq!(fifo.queueing, Queueing::Fifo);
-        let again = [("queueing", "flows"), ("queueing.target", "2ms"), ("queueing.per-host", "true")];
-        assert_eq!(set(&fifo, &again).expect("valid").queueing, vnic.queueing);
+        let with_options = [("queueing", "flows"), ("queueing.target", "2ms"), ("queueing.per-host", "true")];
+        assert_eq!(set(&fifo, &with_options).expect("valid").queueing, vnic.queueing);
         let refused = set(&fifo, &[("queueing.target", "2ms")]).expect_err("no flows").to_string();
         assert!(refused.ends_with("queueing.target: queueing is no table"), "{refused}");
         let undone = [

@@ -14,10 +14,10 @@ pub fn find(root: &Path) -> Result<PathBuf, String> {
         return Ok(linked);
     }
     let ports = fs::read_dir(root.join("sys/class/virtio-ports")).into_iter().flatten().flatten();
-    let ours = |port: &fs::DirEntry| {
+    let matches = |port: &fs::DirEntry| {
         fs::read_to_string(port.path().join("name")).is_ok_and(|name| name.trim() == PORT)
     };
-    let port = ports.into_iter().find(ours).map(|port| root.join("dev").join(port.file_name()));
+    let port = ports.into_iter().find(matches).map(|port| root.join("dev").join(port.file_name()));
     port.ok_or_else(|| {
         format!("this VM has no virtio-serial port {PORT}: its operator adds one (docs/guest-limit.md)")
     })

@@ -60,15 +60,15 @@ pub fn in_namespace(name: &str, kind: Kind<'_>, body: impl FnOnce()) {
         return skipped(why);
     }
     let test = std::env::current_exe().expect("this program");
-    let mut again = kind.command();
-    again.arg(test).args([name, "--exact", "--nocapture"]).env(INSIDE, "1");
-    let done = again.output().expect("unshare (util-linux)");
-    let [out, err] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text));
+    let mut inner = kind.command();
+    inner.arg(test).args([name, "--exact", "--nocapture"]).env(INSIDE, "1");
+    let output = inner.output().expect("unshare (util-linux)");
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     // Indented, so that scripts/test does not count the inner "test result".
     let indented = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
-    let both = indented(&out) + &indented(&err);
-    assert!(done.status.success(), "{name} failed in its namespace:\n{both}");
-    assert!(out.contains("1 passed"), "{name} is not the name of this test:\n{both}");
+    let text = indented(&out) + &indented(&err);
+    assert!(output.status.success(), "{name} failed in its namespace:\n{text}");
+    assert!(out.contains("1 passed"), "{name} is not the name of this test:\n{text}");
     for why in err.lines().filter(|line| line.starts_with("skipped: ")) {
         io::stderr().write_all(format!("{why}\n").as_bytes()).expect("standard error");
     }

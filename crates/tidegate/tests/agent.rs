@@ -384,7 +384,7 @@ fn a_second_agent_in_the_network_namespace_is_told_who_was_first() {
     if !common::may_administer() {
         return;
     }
-    let (lab, other) = (Lab::new(), Lab::here());
+    let (lab, other) = (Lab::new(), Lab::shared());
     let agent = lab.agent();
     let error = RunningAgent::start(other.options(), other.places()).err().unwrap().to_string();
     assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");

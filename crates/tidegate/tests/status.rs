@@ -165,9 +165,13 @@ fn a_vnic_in_quarantine_needs_a_person() {
     let quarantine = Quarantine { reason: "its objects held up a thread".into(), seconds: 60, left: 52 };
     switch.state().ports.get_mut("a").unwrap().held.quarantine = Some(quarantine);
     until("it is told", || (kinds(&agent) == ["quarantine"]).then_some(()));
-    let told = &status(&agent)["attention"][0];
-    assert_eq!((&told["about"], &told["next"]), (&json!(["a"]), &json!("tidegate why a")), "{told}");
-    assert_eq!(told["what"], "its objects held up a thread");
+    let attention = &status(&agent)["attention"][0];
+    assert_eq!(
+        (&attention["about"], &attention["next"]),
+        (&json!(["a"]), &json!("tidegate why a")),
+        "{attention}"
+    );
+    assert_eq!(attention["what"], "its objects held up a thread");
     let findings = agent.get("/v1/vnics/a/why").1["findings"].to_string();
     assert!(findings.contains("no front end is taken for another 52 s: its objects"), "{findings}");
     assert!(metric(&agent, "tidegate_agent_attention{kind=\"quarantine\"} 1.0"));

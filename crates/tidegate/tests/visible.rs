@@ -243,19 +243,19 @@ fn files_sockets_and_arguments_are_shown_and_do_nothing() {
     let agent = Agent::new("200 OK");
     let missing = agent.dir.path().join(EVIL);
     let missing = missing.to_str().unwrap();
-    let there = agent.file(EVIL, "not a contract, not XML");
+    let file = agent.file(EVIL, "not a contract, not XML");
     let line = EVIL.replace('\n', " ");
     for arguments in [
         &["apply", "-f", missing][..],
         &["plan", "-f", missing],
         &["--api", missing, "vnic", "ls"],
-        &["--api", missing, "apply", "-f", &there],
+        &["--api", missing, "apply", "-f", &file],
         &["capture", "a", "-w", agent.dir.path().join("no").join(EVIL).to_str().unwrap()],
         &["libvirt", "import", missing],
-        &["libvirt", "import", &there],
-        &["libvirt", "install-hook", "--hooks-dir", &there],
+        &["libvirt", "import", &file],
+        &["libvirt", "install-hook", "--hooks-dir", &file],
         &["libvirt", "remove-hook", "--hooks-dir", missing],
-        &["agent", "--state", &there],
+        &["agent", "--state", &file],
         &["agent", "--api-group", EVIL, "--state", missing, "--config", missing],
         &["switch", "--socket", &agent.dir.path().join("no").join(EVIL).display().to_string()],
         &["switch", "--user", EVIL],

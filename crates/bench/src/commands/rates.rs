@@ -235,7 +235,7 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
 #[inline]
 fn turn(load: &mut Load) -> (u64, u64, u64) {
     let before = load.received().bytes;
-    let (began, looked, _) = load.turn();
+    let (began, looked, _) = load.poll_rings();
     (began, looked, load.received().bytes - before)
 }
 

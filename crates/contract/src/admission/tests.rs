@@ -288,7 +288,7 @@ proptest! {
 
     #[test]
     fn bounds_are_what_the_formula_says(mut egress in any_egress(), spare in 0u64..1_000_000) {
-        egress.capacity = u64::try_from(egress.promised()).expect("small") + spare;
+        egress.capacity = u64::try_from(egress.promised_rate()).expect("small") + spare;
         for (source, (bound, critical)) in egress.sources.iter().zip(egress.bounds()) {
             let after = grid(&egress).into_iter().filter(|t| *t >= source.deadline);
             let least = after.map(|t| slack(&egress, t)).min().expect("its own deadline");
@@ -310,7 +310,7 @@ proptest! {
                 if alone {
                     prop_assert!(changed.fits(), "{}", fit);
                 } else {
-                    prop_assert!(changed.promised() <= u128::from(changed.capacity), "{}", fit);
+                    prop_assert!(changed.promised_rate() <= u128::from(changed.capacity), "{}", fit);
                 }
                 prop_assert!(!beyond.fits(), "{}", fit);
             }

@@ -1,6 +1,6 @@
 //! The rules between contracts.
 
-use crate::error::Found;
+use crate::error::ErrorList;
 use crate::{Attach, Document, Error, Errors, Located, Mac, Segment, UPLINK, Vnic};
 use std::{collections::HashMap, hash::Hash};
 
@@ -10,26 +10,27 @@ use std::{collections::HashMap, hash::Hash};
 /// # Errors
 /// Every broken rule, at the later of two vNICs, with the place of the earlier.
 pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
-    let mut errors = Found::default();
-    let mut names = Taken::default();
-    let mut macs = Taken::default();
-    let mut attachments = Taken::default();
+    let mut errors = ErrorList::default();
+    let mut names = FirstOwners::default();
+    let mut macs = FirstOwners::default();
+    let mut attachments = FirstOwners::default();
     for vnic in vnics {
         let Vnic { name, attach, mac, segment, allowed, .. } = &vnic.value;
-        if let Some(first) = names.take(name.as_str(), vnic) {
-            errors.note(|| at(vnic, "", format!("vNIC {name} is already defined at {}", first.place())));
+        if let Some(first) = names.register(name.as_str(), vnic) {
+            errors
+                .note(|| error_at(vnic, "", format!("vNIC {name} is already defined at {}", first.place())));
         }
         let own = std::iter::once(("mac", *mac));
         for (key, mac) in own.chain(allowed.macs.iter().map(|mac| ("allowed.macs", *mac))) {
-            if let Some(first) = macs.take((*segment, mac), vnic).filter(|f| f.value.name != *name) {
-                errors.note(|| at(vnic, key, mac_taken(mac, *segment, first)));
+            if let Some(first) = macs.register((*segment, mac), vnic).filter(|f| f.value.name != *name) {
+                errors.note(|| error_at(vnic, key, duplicate_mac_message(mac, *segment, first)));
             }
         }
-        let (key, what) = claim(attach);
-        if let Some(first) = attachments.take(what.clone(), vnic).filter(|f| f.value.name != *name) {
+        let (key, what) = exclusive_object(attach);
+        if let Some(first) = attachments.register(what.clone(), vnic).filter(|f| f.value.name != *name) {
             let message =
                 || format!("{what} already belongs to vNIC {} at {}", first.value.name, first.place());
-            errors.note(|| at(vnic, key, message()));
+            errors.note(|| error_at(vnic, key, message()));
         }
     }
     // No vNIC may share another's own MAC.
@@ -45,14 +46,14 @@ pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
                         vnic.value.segment
                     )
                 };
-                errors.note(|| at(vnic, "allowed.shared", message()));
+                errors.note(|| error_at(vnic, "allowed.shared", message()));
             }
         }
     }
-    let mut ports = Taken::default();
+    let mut ports = FirstOwners::default();
     for vnic in vnics {
         if let Attach::VhostUser { path, .. } = &vnic.value.attach {
-            ports.take(path.as_path(), vnic);
+            ports.register(path.as_path(), vnic);
         }
     }
     // Several vNICs may name one guest's socket, but not a port's: a process that connects there is its front end.
@@ -67,7 +68,7 @@ pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
                     other.place()
                 )
             };
-            errors.note(|| at(vnic, "guest", message()));
+            errors.note(|| error_at(vnic, "guest", message()));
         }
     }
     for vnic in vnics {
@@ -76,20 +77,20 @@ pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
                 None => errors.note(|| {
                     let known = vnics.iter().map(|v| v.value.name.as_str()).filter(|n| *n != vnic.value.name);
                     let hint = crate::suggest::did_you_mean(to, known);
-                    at(vnic, "to", format!("there is no vNIC {to:?}{hint}"))
+                    error_at(vnic, "to", format!("there is no vNIC {to:?}{hint}"))
                 }),
                 Some(other) if !other.value.hears(vnic.value.segment) => errors.note(|| {
                     let message = format!(
                         "{to} is in segment {} and this vNIC in segment {}; frames never cross segments",
                         other.value.segment, vnic.value.segment
                     );
-                    at(vnic, "to", message)
+                    error_at(vnic, "to", message)
                 }),
                 Some(_) => {}
             }
         }
     }
-    Errors::unless_empty(errors.into_errors(), ())
+    Errors::into_result(errors.into_errors(), ())
 }
 
 /// Joins the documents of several files, and checks the rules between them: those of [`check_set`], and that only
@@ -118,21 +119,21 @@ pub fn merge(documents: Vec<Document>) -> Result<Document, Errors> {
     if let Err(Errors(more)) = check_set(&all.vnics) {
         errors.extend(more);
     }
-    Errors::unless_empty(errors, all)
+    Errors::into_result(errors, all)
 }
 
 /// The first vNIC by each key that only one vNIC may have.
-struct Taken<'a, K>(HashMap<K, &'a Located<Vnic>>);
+struct FirstOwners<'a, K>(HashMap<K, &'a Located<Vnic>>);
 
-impl<K> Default for Taken<'_, K> {
+impl<K> Default for FirstOwners<'_, K> {
     fn default() -> Self {
         Self(HashMap::new())
     }
 }
 
-impl<'a, K: Eq + Hash> Taken<'a, K> {
+impl<'a, K: Eq + Hash> FirstOwners<'a, K> {
     /// Returns the vNIC that has `key`; `None` if `vnic` is the first.
-    fn take(&mut self, key: K, vnic: &'a Located<Vnic>) -> Option<&'a Located<Vnic>> {
+    fn register(&mut self, key: K, vnic: &'a Located<Vnic>) -> Option<&'a Located<Vnic>> {
         match self.0.entry(key) {
             std::collections::hash_map::Entry::Occupied(first) => Some(first.get()),
             std::collections::hash_map::Entry::Vacant(free) => {
@@ -143,7 +144,7 @@ impl<'a, K: Eq + Hash> Taken<'a, K> {
     }
 }
 
-fn mac_taken(mac: Mac, segment: Segment, first: &Located<Vnic>) -> String {
+fn duplicate_mac_message(mac: Mac, segment: Segment, first: &Located<Vnic>) -> String {
     format!(
         "{mac} is already taken in segment {segment}, by vNIC {} at {}; a MAC may appear once in a segment",
         first.value.name,
@@ -152,7 +153,7 @@ fn mac_taken(mac: Mac, segment: Segment, first: &Located<Vnic>) -> String {
 }
 
 /// Returns the object that an attachment uses alone: its key, and its name in errors.
-fn claim(attach: &Attach) -> (&'static str, String) {
+fn exclusive_object(attach: &Attach) -> (&'static str, String) {
     match attach {
         Attach::VhostUser { path, .. } => ("attach.vhost-user", format!("socket {}", path.display())),
         Attach::Tap { name, netns: None } => ("attach.tap", format!("interface {name}")),
@@ -164,7 +165,7 @@ fn claim(attach: &Attach) -> (&'static str, String) {
     }
 }
 
-fn at(vnic: &Located<Vnic>, key: &str, message: String) -> Error {
+fn error_at(vnic: &Located<Vnic>, key: &str, message: String) -> Error {
     let separator = if key.is_empty() { "" } else { "." };
     Error {
         file: vnic.file.clone(),

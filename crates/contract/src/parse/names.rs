@@ -8,14 +8,14 @@ use toml_edit::{Document, Key};
 ///
 /// In a text that is no TOML, only table headers count: `[vnic.NAME]` or below.
 pub fn names(text: &str) -> Vec<(String, usize)> {
-    let found = match Document::parse(text) {
+    let candidates = match Document::parse(text) {
         Ok(document) => in_tables(&Source::new(text, ""), &document),
         Err(_) => {
             text.lines().zip(1..).filter_map(|(line, number)| Some((in_header(line)?, number))).collect()
         }
     };
     let mut names: Vec<(String, usize)> = Vec::new();
-    for (name, line) in found {
+    for (name, line) in candidates {
         if vnic_name(&name).is_ok() && !names.iter().any(|(known, _)| *known == name) {
             names.push((name, line));
         }

@@ -12,8 +12,8 @@ use crate::{Host, Vnic};
 fn with(line: &str) -> String {
     let key = line.split(['=', ' ']).next().expect("a key");
     let lines = ["attach = { tap = \"t0\" }", "mac = \"52:54:00:00:00:01\"", "segment = 1"];
-    let kept = lines.iter().filter(|l| !l.starts_with(key)).map(|l| format!("{l}\n"));
-    format!("[vnic.web]\n{}{line}\n", kept.collect::<String>())
+    let other_lines = lines.iter().filter(|l| !l.starts_with(key)).map(|l| format!("{l}\n"));
+    format!("[vnic.web]\n{}{line}\n", other_lines.collect::<String>())
 }
 
 fn only(text: &str) -> Vnic {

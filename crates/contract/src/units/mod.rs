@@ -34,7 +34,7 @@ pub struct Bytes(u64);
 pub struct Nanos(u64);
 
 const RATE: Quantity = Quantity {
-    what: "rate",
+    kind: "rate",
     units: &[
         Unit { name: "bit", scale: 1 },
         Unit { name: "kbit", scale: 1_000 },
@@ -48,7 +48,7 @@ const RATE: Quantity = Quantity {
 };
 
 const BYTES: Quantity = Quantity {
-    what: "size",
+    kind: "size",
     units: &[
         Unit { name: "B", scale: 1 },
         Unit { name: "kB", scale: 1_000 },
@@ -63,7 +63,7 @@ const BYTES: Quantity = Quantity {
 };
 
 const NANOS: Quantity = Quantity {
-    what: "duration",
+    kind: "duration",
     units: &[
         Unit { name: "ns", scale: 1 },
         Unit { name: "us", scale: 1_000 },

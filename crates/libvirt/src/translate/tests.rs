@@ -61,8 +61,8 @@ fn metadata_wins_and_may_say_everything() {
     assert_eq!(vnic.queueing, Queueing::Flows(flows));
     assert!(done.contracts[0].limited_by_libvirt, "libvirt sets its own all the same");
     // The printed metadata has the same meaning.
-    let again = translate(&domain(&done.to_metadata(), &bridge(bandwidth)), "web.xml").expect("translated");
-    assert_eq!(again, done);
+    let second = translate(&domain(&done.to_metadata(), &bridge(bandwidth)), "web.xml").expect("translated");
+    assert_eq!(second, done);
 }
 
 #[test]
@@ -204,8 +204,8 @@ proptest! {
         let element = format!("<tg:vnic mac='52:54:00:00:00:01' {key}=\"{}\" mtu=\"{}\"/>", escaped(&value), escaped(&name.replace(|c: char| c.is_control(), "")));
         let text = domain(&contracts(&element), &bridge(""));
         if let Ok(done) = translate(&text, "x") {
-            let again = translate(&domain(&done.to_metadata(), &bridge("")), "x");
-            prop_assert_eq!(again.expect("the same"), done);
+            let second = translate(&domain(&done.to_metadata(), &bridge("")), "x");
+            prop_assert_eq!(second.expect("the same"), done);
         }
     }
 

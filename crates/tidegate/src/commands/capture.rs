@@ -53,7 +53,7 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
     };
     if !to_stdout {
         let to = format::path(&args.write);
-        exit::say(&format!("{} written to {to}", format::plural(frames, "frame")));
+        exit::print_error(&format!("{} written to {to}", format::plural(frames, "frame")));
     }
     Ok(())
 }

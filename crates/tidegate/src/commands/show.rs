@@ -111,16 +111,16 @@ fn facts(view: &VnicView) -> Vec<(&'static str, String)> {
         (None, _) => None,
     };
     let reason = view.reason.clone().filter(|_| view.state != State::Refused);
-    let said = [("reason", reason), ("refused", refused)];
-    let said = said.into_iter().filter_map(|(key, value)| Some((key, hanging(&value?))));
+    let reasons = [("reason", reason), ("refused", refused)];
+    let reasons = reasons.into_iter().filter_map(|(key, value)| Some((key, indent_following_lines(&value?))));
     // The reason and the refusal stand below the facts about the contract as a whole.
     let below = facts.iter().position(|(key, _)| *key == "mac").unwrap_or(facts.len());
-    facts.splice(below..below, said);
+    facts.splice(below..below, reasons);
     facts
 }
 
 /// Indents all lines after the first.
-fn hanging(text: &str) -> String {
+fn indent_following_lines(text: &str) -> String {
     text.lines().collect::<Vec<_>>().join(&format!("\n{:14}", ""))
 }
 
@@ -132,8 +132,9 @@ fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
         State::Failed => "failed",
         State::Refused => "refused",
     };
-    let whose = format!("{state}, from {}", view.owner.strip_prefix("file:").unwrap_or(&view.owner));
-    let Some(contract) = &view.contract else { return vec![("contract", whose)] };
+    let state_and_owner =
+        format!("{state}, from {}", view.owner.strip_prefix("file:").unwrap_or(&view.owner));
+    let Some(contract) = &view.contract else { return vec![("contract", state_and_owner)] };
     let Vnic { attach, mac, segment, tx, rx, queueing, weight, deadline, to, mtu, queues, guest, .. } =
         contract;
     let terms = |terms: Vec<Option<String>>| {
@@ -144,7 +145,7 @@ fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("attach", attachment(attach)),
         ("connection", connection(view.connection).into()),
-        ("contract", whose),
+        ("contract", state_and_owner),
         ("mac", mac.to_string()),
         ("segment", segment.to_string()),
         (
@@ -181,10 +182,10 @@ fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
     if !to.is_empty() {
         facts.push(("to", to.join(", ")));
     }
-    let held = view.stats.iter().flat_map(|stats| &stats.link_local).map(ToString::to_string);
-    let held: Vec<String> = held.collect();
-    if !held.is_empty() {
-        facts.push(("link-local", held.join(", ")));
+    let link_local = view.stats.iter().flat_map(|stats| &stats.link_local).map(ToString::to_string);
+    let link_local: Vec<String> = link_local.collect();
+    if !link_local.is_empty() {
+        facts.push(("link-local", link_local.join(", ")));
     }
     if !view.shared.is_empty() {
         let one = |shared: &SharedStatus| match &shared.holder {
@@ -276,7 +277,7 @@ fn counters(view: &VnicView, stats: &VnicStats, unknown: &Unknown) -> String {
         }
     }
     let delay = &stats.delay;
-    if delay.count > 0 && !is_the_wait(stats) {
+    if delay.count > 0 && !delay_is_own_wait(stats) {
         let after = if stats.tokens_tx.is_some() { ", after that wait" } else { "" };
         let _ = writeln!(out, "delay of what it sent{after}: {}", quantiles(delay));
     }
@@ -288,7 +289,7 @@ fn counters(view: &VnicView, stats: &VnicStats, unknown: &Unknown) -> String {
 }
 
 /// Returns whether the delay is the wait for the vNIC's own limit: the kernel place measures both as one.
-pub fn is_the_wait(stats: &VnicStats) -> bool {
+pub fn delay_is_own_wait(stats: &VnicStats) -> bool {
     stats.tokens_tx.as_ref() == Some(&stats.delay)
 }
 
@@ -300,7 +301,7 @@ fn quantiles(delay: &Delay) -> String {
 
 /// Describes a deadline that is not promised: why, and the bound that it would have.
 fn suspended(view: &VnicView, promise: &Promise, why: &str) -> String {
-    let missed = missed(view);
+    let missed = missed_count_text(view);
     let mut out = format!("deadline towards {}: not promised right now\n", promise.egress);
     let facts = [
         ("why", why.to_owned()),
@@ -314,7 +315,7 @@ fn suspended(view: &VnicView, promise: &Promise, why: &str) -> String {
 }
 
 /// Returns how many frames missed a deadline, certainly and possibly.
-fn missed(view: &VnicView) -> String {
+fn missed_count_text(view: &VnicView) -> String {
     let Some(stats) = &view.stats else { return plural(0, "frame") };
     let certain = plural(total(stats.misses.values().copied()), "frame");
     let possible = [stats.misses_possible, stats.misses_asleep];
@@ -329,7 +330,7 @@ fn missed(view: &VnicView) -> String {
 
 /// Describes the bound at one egress and its derivation, and the worst delay seen.
 fn derivation(view: &VnicView, promise: &Promise) -> String {
-    let (egress, of) = (&promise.egress, &promise.derivation);
+    let (egress, terms) = (&promise.egress, &promise.derivation);
     let deadline = Nanos::new(promise.deadline_ns);
     let worst = match promise.worst_seen_ns {
         None => "nothing was sent yet".to_owned(),
@@ -364,7 +365,7 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
             ),
         ),
         ("worst seen", worst),
-        ("missed", missed(view)),
+        ("missed", missed_count_text(view)),
     ];
     let mut out = format!("deadline towards {egress}\n");
     for (key, value) in facts {
@@ -372,31 +373,34 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
     }
 
     let sent_in = |bytes: u64| {
-        let nanos = (u128::from(bytes) * 8 * 1_000_000_000).div_ceil(u128::from(of.capacity_bps.max(1)));
+        let nanos = (u128::from(bytes) * 8 * 1_000_000_000).div_ceil(u128::from(terms.capacity_bps.max(1)));
         duration(u64::try_from(nanos).unwrap_or(u64::MAX))
     };
     let capacity =
-        Rate::from_bits(of.capacity_bps).map_or_else(|| of.capacity_bps.to_string(), |c| c.to_string());
+        Rate::from_bits(terms.capacity_bps).map_or_else(|| terms.capacity_bps.to_string(), |c| c.to_string());
     let steps = [
         (
             "critical time t",
-            Nanos::new(of.critical_t_ns).to_string(),
+            Nanos::new(terms.critical_t_ns).to_string(),
             "the interval in which it is tightest".into(),
         ),
         (
             "demand",
-            Bytes::new(of.demand_bytes).to_string(),
-            format!("real-time traffic due within t, all bursts at once; takes {}", sent_in(of.demand_bytes)),
+            Bytes::new(terms.demand_bytes).to_string(),
+            format!(
+                "real-time traffic due within t, all bursts at once; takes {}",
+                sent_in(terms.demand_bytes)
+            ),
         ),
         (
             "blocking frame L",
-            Bytes::new(of.blocking_bytes).to_string(),
-            format!("the largest that may be under way; takes {}", sent_in(of.blocking_bytes)),
+            Bytes::new(terms.blocking_bytes).to_string(),
+            format!("the largest that may be under way; takes {}", sent_in(terms.blocking_bytes)),
         ),
         ("capacity C", capacity, format!("of {egress}")),
         (
             "host budget H",
-            Nanos::new(of.host_latency_ns).to_string(),
+            Nanos::new(terms.host_latency_ns).to_string(),
             "worker loops, wake-up and one copy".into(),
         ),
     ];
@@ -412,7 +416,7 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
         out,
         "  bound {} holds if H = {} held (violated {}) and the receiver had buffers",
         duration(promise.bound_ns),
-        Nanos::new(of.host_latency_ns),
+        Nanos::new(terms.host_latency_ns),
         plural(promise.host_latency_violations, "time")
     );
     let _ = writeln!(
@@ -447,7 +451,7 @@ mod tests {
         assert!(said.contains("at most 1.12 ms, 120 us over the deadline; at least 100 us\n"), "{said}");
         assert!(said.contains("0 frames, 2 possibly\n"), "{said}");
         view.stats.as_mut().unwrap().misses_asleep = 3;
-        assert_eq!(missed(&view), "0 frames, 2 possibly, 3 if the worker woke up late");
+        assert_eq!(missed_count_text(&view), "0 frames, 2 possibly, 3 if the worker woke up late");
         let said = text(&view);
         let expected =
             "by the first poll that showed it: p50 20.0 us, p99 60.0 us, p99.9 90.0 us, max 100 us\n";

@@ -35,13 +35,13 @@ pub struct Args {
 
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
     let path = format!("/v1/vnics/{}", encode(&args.name));
-    let (vnic, path) = (args.window.of(&path), args.window.of(&(path + "/why")));
+    let (vnic, path) = (args.window.api_path(&path), args.window.api_path(&(path + "/why")));
     if json {
         return exit::print_json(&client.get::<Value>(&path).await?);
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    let view: VnicView = client.get_shown(&vnic).await?;
-    exit::print(&text(&view, &client.get_shown(&path).await?, now))
+    let view: VnicView = client.get_for_display(&vnic).await?;
+    exit::print(&text(&view, &client.get_for_display(&path).await?, now))
 }
 
 /// Composes the account; `now` in nanoseconds since the epoch. Figures come from `why`, and the values to
@@ -60,7 +60,7 @@ fn text(view: &VnicView, why: &WhyView, now: u64) -> String {
         throttling(view, stats, why),
         waits(view, stats, why),
         delays(view, stats, why),
-        since_seen(view, stats),
+        least_delay_note(view, stats),
         host_latency(view),
         drops(view, why),
         misses(view, stats, why, now),
@@ -69,7 +69,7 @@ fn text(view: &VnicView, why: &WhyView, now: u64) -> String {
     .concat()
 }
 
-fn counts(view: &VnicView, what: Quantity) -> bool {
+fn is_counted(view: &VnicView, what: Quantity) -> bool {
     !view.unknown.contains_key(&what)
 }
 
@@ -110,7 +110,7 @@ fn condition(view: &VnicView) -> String {
 }
 
 fn throttling(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
-    if !counts(view, Quantity::Throttled) {
+    if !is_counted(view, Quantity::Throttled) {
         return String::new();
     }
     let max = show::tx_max(view);
@@ -124,21 +124,21 @@ fn throttling(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
         (true, total) => format!(
             "It is throttled right now: it has more to send than {limit} lets through. \
              {}, frames waited for that for {}.\n",
-            when(view).1,
+            time_phrases(view).1,
             duration(total)
         ),
         (false, 0) if view.window.is_some() => "It was not throttled in that time.\n".into(),
         (false, 0) => "It has never been throttled.\n".into(),
         (false, total) => format!(
             "It is not throttled right now. {}, frames waited for {limit} for {}.\n",
-            when(view).1,
+            time_phrases(view).1,
             duration(total)
         ),
     }
 }
 
 /// Names the time of the figures: for the end of a sentence, and for its beginning.
-fn when(view: &VnicView) -> (&'static str, &'static str) {
+fn time_phrases(view: &VnicView) -> (&'static str, &'static str) {
     if view.window.is_some() { (" in that time", "In that time") } else { ("", "In all") }
 }
 
@@ -167,8 +167,8 @@ fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
             .filter(|_| wait.waited.max > 0)
             .for_each(|sparse| row(SPARSE.into(), sparse, None));
     }
-    let is_the_wait = show::is_the_wait(stats);
-    if stats.delay.count > 0 && counts(view, Quantity::Delay) && !is_the_wait {
+    let delay_is_own_wait = show::delay_is_own_wait(stats);
+    if stats.delay.count > 0 && is_counted(view, Quantity::Delay) && !delay_is_own_wait {
         row("what it sent: from there to the receiver".into(), &stats.delay, None);
     }
     if let Some(wait) = &why.rx_wait {
@@ -181,7 +181,7 @@ fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     let longest = |wait: &Option<OwnWait>| wait.as_ref().map_or(0, |wait| wait.waited.p99);
     let [tx, rx] = [&why.tx_wait, &why.rx_wait].map(longest);
     // A wait below a tenth of the other is not mentioned.
-    let sends = tx > 0 && (is_the_wait || tx > stats.delay.p99) && tx >= rx / 10;
+    let sends = tx > 0 && (delay_is_own_wait || tx > stats.delay.p99) && tx >= rx / 10;
     let receives = rx > 0 && rx >= tx / 10;
     let verdict = match (sends, receives) {
         (true, true) => "Most of the wait is for its own limits, on what it sends and on what it receives.\n",
@@ -192,7 +192,7 @@ fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     let is_waiting = !verdict.is_empty();
     let queueing = view.contract.as_ref().map(|contract| contract.queueing);
     let by_flow = [&why.tx_wait, &why.rx_wait].into_iter().flatten().any(|wait| wait.sparse.is_some());
-    let apart = match queueing {
+    let flow_note = match queueing {
         _ if is_waiting && by_flow => {
             "Each flow waits in a queue of its own: a ping, or the first frame of a request, does not wait behind an upload.\n"
         }
@@ -201,13 +201,13 @@ fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
         }
         _ => "",
     };
-    format!("\nWhere its frames waited:\n{}{verdict}{apart}", indented(&table.render()))
+    format!("\nWhere its frames waited:\n{}{verdict}{flow_note}", indented(&table.render()))
 }
 
 fn delays(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     let delay = &stats.delay;
-    let is_told = delay.count > 0 && (why.tx_wait.is_some() || why.rx_wait.is_some());
-    if !counts(view, Quantity::Delay) || is_told {
+    let is_in_table = delay.count > 0 && (why.tx_wait.is_some() || why.rx_wait.is_some());
+    if !is_counted(view, Quantity::Delay) || is_in_table {
         return String::new();
     }
     if delay.count == 0 {
@@ -228,9 +228,10 @@ fn delays(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
 
 /// Says that a long delay may really be much shorter: while a tap is never seen empty, the arrival time of
 /// a frame is unknown.
-fn since_seen(view: &VnicView, stats: &VnicStats) -> String {
+fn least_delay_note(view: &VnicView, stats: &VnicStats) -> String {
     let (most, least) = (stats.delay.p99, stats.delay_least.p99);
-    if !counts(view, Quantity::Delay) || show::is_the_wait(stats) || most < LONG || most < 2 * least {
+    if !is_counted(view, Quantity::Delay) || show::delay_is_own_wait(stats) || most < LONG || most < 2 * least
+    {
         return String::new();
     }
     format!(
@@ -242,8 +243,8 @@ fn since_seen(view: &VnicView, stats: &VnicStats) -> String {
 
 /// Says that the bound did not hold because the host took too long, and what to do.
 fn host_latency(view: &VnicView) -> String {
-    let broken = view.promises.iter().find(|p| p.suspended.is_none() && p.host_latency_violations > 0);
-    broken.map_or_else(String::new, |promise| {
+    let violated = view.promises.iter().find(|p| p.suspended.is_none() && p.host_latency_violations > 0);
+    violated.map_or_else(String::new, |promise| {
         format!(
             "Its delay bound holds while worker loops take at most host-latency (H, {}). Since the switch was started {} took \
              longer: no bound held then. `tidegate calibrate` says by name what makes the host slow, and what \
@@ -263,19 +264,19 @@ fn drops(view: &VnicView, why: &WhyView) -> String {
         }
         if drops.is_empty() { String::new() } else { format!("\n{title}\n{}", indented(&table.render())) }
     };
-    let both = [
+    let lists = [
         list("Dropped of what it sent:", &why.tx_dropped),
         list("Dropped of what it was sent:", &why.rx_dropped),
     ]
     .concat();
-    if !both.is_empty() {
-        return both;
+    if !lists.is_empty() {
+        return lists;
     }
-    match (counts(view, Quantity::Tx), counts(view, Quantity::Rx)) {
-        _ if !counts(view, Quantity::Drops) => String::new(),
-        (true, true) => format!("No frame of it or for it was dropped{}.\n", when(view).0),
-        (true, false) => format!("No frame that it sent was dropped{}.\n", when(view).0),
-        (false, true) => format!("No frame for it was dropped{}.\n", when(view).0),
+    match (is_counted(view, Quantity::Tx), is_counted(view, Quantity::Rx)) {
+        _ if !is_counted(view, Quantity::Drops) => String::new(),
+        (true, true) => format!("No frame of it or for it was dropped{}.\n", time_phrases(view).0),
+        (true, false) => format!("No frame that it sent was dropped{}.\n", time_phrases(view).0),
+        (false, true) => format!("No frame for it was dropped{}.\n", time_phrases(view).0),
         (false, false) => String::new(),
     }
 }
@@ -284,15 +285,18 @@ fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String
     let total = total(why.misses.values().copied());
     let deadline = show::deadline(view);
     let mut out = not_promised(view);
-    let unsure = unsure(why);
-    let was_kept = total == 0 && unsure.is_empty() && (stats.realtime_delivered > 0 || out.is_empty());
-    if !counts(view, Quantity::Deadline) || (total == 0 && unsure.is_empty() && !was_kept) {
+    let possible_misses = possible_misses(why);
+    let was_kept =
+        total == 0 && possible_misses.is_empty() && (stats.realtime_delivered > 0 || out.is_empty());
+    if !is_counted(view, Quantity::Deadline) || (total == 0 && possible_misses.is_empty() && !was_kept) {
         return out;
     }
     out += &match (deadline, total) {
-        (_, 0) if !unsure.is_empty() => "No frame missed its deadline for certain.\n".into(),
+        (_, 0) if !possible_misses.is_empty() => "No frame missed its deadline for certain.\n".into(),
         (None, 0) => return out + "It has no deadline, so it cannot miss any.\n",
-        (Some(deadline), 0) => return out + &kept(deadline, stats.realtime_delivered, when(view).0),
+        (Some(deadline), 0) => {
+            return out + &deadline_kept(deadline, stats.realtime_delivered, time_phrases(view).0);
+        }
         (None, _) => format!("\n{} missed the deadline it had:\n", plural(total, "frame")),
         (Some(deadline), _) => format!("\n{} missed the deadline of {deadline}:\n", plural(total, "frame")),
     };
@@ -304,7 +308,7 @@ fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String
     if total > 0 {
         out += &indented(&table.render());
     }
-    out += &unsure;
+    out += &possible_misses;
     out += &culprits(why);
     if !why.latest_misses.is_empty() {
         out += "\nThe latest, newest first:\n";
@@ -316,7 +320,7 @@ fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String
 }
 
 /// Says how many frames possibly missed a deadline, and what is unknown about them; empty without any.
-fn unsure(why: &WhyView) -> String {
+fn possible_misses(why: &WhyView) -> String {
     let mut out = String::new();
     if why.misses_possible > 0 {
         let frames = plural(why.misses_possible, "frame");
@@ -365,7 +369,7 @@ fn not_promised(view: &VnicView) -> String {
     }
 }
 
-fn kept(deadline: Nanos, delivered: u64, when: &str) -> String {
+fn deadline_kept(deadline: Nanos, delivered: u64, when: &str) -> String {
     match delivered {
         0 if !when.is_empty() => format!("No frame with its deadline of {deadline} was delivered{when}.\n"),
         0 => format!("No frame with its deadline of {deadline} has been delivered yet.\n"),

@@ -16,7 +16,7 @@ impl Window {
         self.last.is_some()
     }
 
-    pub fn of(self, path: &str) -> String {
+    pub fn api_path(self, path: &str) -> String {
         self.last.map_or_else(|| path.to_owned(), |last| format!("{path}?last={}", last.label()))
     }
 }

@@ -10,13 +10,13 @@ use crate::table::{Align, Table};
 const MISSES: usize = 5;
 
 pub fn text(fifo: &Measured, contract: &Measured, run: &Report) -> String {
-    let (what, both) = match run.place {
+    let (heading, both) = match run.place {
         Where::Switch => ("voice, inside the switch (Tr - Ts)", [&fifo.inside, &contract.inside]),
         Where::Kernel => ("voice, application to application", [&fifo.delay, &contract.delay]),
     };
     let chart = chart::render(["FIFO", "contracts"], both);
     let runs = std::slice::from_ref(run);
-    format!("{}\n{what}\n{chart}\n{}{}\n{}\n", table(runs), misses(run), notes(run), verdict(runs))
+    format!("{}\n{heading}\n{chart}\n{}{}\n{}\n", table(runs), misses(run), notes(run), verdict(runs))
 }
 
 /// Describes several runs; at least one.
@@ -49,7 +49,7 @@ fn table(runs: &[Report]) -> String {
         for row in section.rows {
             let cell = |values: Vec<f64>| {
                 let Some((median, worst)) = spread(values, row.worse) else { return String::new() };
-                if runs.len() == 1 { (row.show)(median) } else { beside(row.show, median, worst) }
+                if runs.len() == 1 { (row.show)(median) } else { median_and_worst(row.show, median, worst) }
             };
             let fifo = cell(runs.iter().filter_map(|run| (row.value)(&run.fifo)).collect());
             let contract = cell(runs.iter().filter_map(|run| (row.value)(&run.edf)).collect());
@@ -59,7 +59,7 @@ fn table(runs: &[Report]) -> String {
     table.render()
 }
 
-fn beside(show: fn(f64) -> String, median: f64, worst: f64) -> String {
+fn median_and_worst(show: fn(f64) -> String, median: f64, worst: f64) -> String {
     format!("{} ({})", show(median), show(worst))
 }
 
@@ -83,29 +83,29 @@ fn notes(run: &Report) -> &'static str {
 /// Sums up the results in one line.
 fn verdict(runs: &[Report]) -> String {
     let several = runs.len() > 1;
-    let say = |value: fn(&Report) -> f64, worse, show: fn(f64) -> String| match spread(
+    let spread_text = |value: fn(&Report) -> f64, worse, show: fn(f64) -> String| match spread(
         runs.iter().map(value),
         worse,
     ) {
-        Some((median, worst)) if several => beside(show, median, worst),
+        Some((median, worst)) if several => median_and_worst(show, median, worst),
         Some((median, _)) => show(median),
         None => String::new(),
     };
-    let ratio = |ratio: Ratio| say(ratio.value, ratio.worse, times);
-    let number = |value: fn(&Report) -> f64| say(value, Worse::More, |n| format::count(n as u64));
+    let ratio = |ratio: Ratio| spread_text(ratio.value, ratio.worse, times);
+    let number = |value: fn(&Report) -> f64| spread_text(value, Worse::More, |n| format::count(n as u64));
     let switch = runs.iter().all(|run| run.place == Where::Switch);
     let inside = if switch {
         format!(
             "Inside the switch 99.9 % of voice frames take at most {}, {} times less than through the FIFO; application to \
              application {}, ",
-            say(|r| r.edf.switch_delay_us.p999, Worse::More, us),
+            spread_text(|r| r.edf.switch_delay_us.p999, Worse::More, us),
             ratio(rows::BELOW_FIFO),
-            say(|r| r.edf.voice_delay_us.p999, Worse::More, us),
+            spread_text(|r| r.edf.voice_delay_us.p999, Worse::More, us),
         )
     } else {
         format!(
             "Application to application 99.9 % of voice frames take at most {}, {} times less than through the FIFO, ",
-            say(|r| r.edf.voice_delay_us.p999, Worse::More, us),
+            spread_text(|r| r.edf.voice_delay_us.p999, Worse::More, us),
             ratio(rows::BELOW_FIFO_OUTSIDE),
         )
     };
@@ -119,7 +119,7 @@ fn verdict(runs: &[Report]) -> String {
         number(|r| r.edf.voice_late as f64),
         number(|r| r.edf.late_blame.map_or(0, |b| b.unexplained) as f64),
         number(|r| r.edf.voice_lost as f64),
-        say(rows::OF_BULK.value, rows::OF_BULK.worse, format::percent),
+        spread_text(rows::OF_BULK.value, rows::OF_BULK.worse, format::percent),
     )
 }
 
@@ -205,7 +205,7 @@ voice, inside the switch (Tr - Ts)
 
     #[test]
     fn a_small_ratio_is_not_told_as_zero() {
-        let told = [240.0, 10.0, 9.94, 2.5, 1.0, 0.99, 0.424, 0.0996, 0.0424, 0.01, 0.004, 0.0].map(times);
+        let texts = [240.0, 10.0, 9.94, 2.5, 1.0, 0.99, 0.424, 0.0996, 0.0424, 0.01, 0.004, 0.0].map(times);
         let expected = [
             "240",
             "10",
@@ -220,7 +220,7 @@ voice, inside the switch (Tr - Ts)
             "less than 0.01",
             "less than 0.01",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(texts, expected);
     }
 
     #[test]

@@ -36,7 +36,7 @@ const POLICED: &str = "tx = { max = \"100mbit\", method = \"police\" }\nrx = { m
 #[test]
 fn what_would_go_past_rules_is_refused_with_their_names() {
     in_namespace("rules::what_would_go_past_rules_is_refused_with_their_names", || {
-        let lab = Lab::here();
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         let guest = Guest::new("web0", 7);

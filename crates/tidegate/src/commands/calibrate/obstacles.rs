@@ -82,24 +82,24 @@ pub struct Obstacle {
 
 /// Returns the obstacles seen between two snapshots, in the order of their kinds.
 pub fn obstacles(machine: &Machine, before: &Snapshot, after: &Snapshot) -> Vec<Obstacle> {
-    let seen = Seen { machine, before, after, cpus: machine.measured() };
-    let busy = seen.busy_threads();
+    let observations = Observations { machine, before, after, cpus: machine.measured() };
+    let busy = observations.busy_threads();
     let mut all: Vec<Obstacle> = [
-        seen.one_cpu(),
-        seen.steal(),
-        seen.ordinary_priority(busy.is_some()),
+        observations.one_cpu(),
+        observations.steal(),
+        observations.ordinary_priority(busy.is_some()),
         busy,
-        seen.not_pinned(),
-        seen.softirqs(),
-        seen.interrupts(),
-        seen.hyperthread(),
-        seen.idle_states(),
-        seen.frequency(),
-        seen.realtime_throttling(),
-        seen.preemption(),
-        seen.page_faults(),
-        seen.swap(),
-        seen.debugging(),
+        observations.not_pinned(),
+        observations.softirqs(),
+        observations.interrupts(),
+        observations.hyperthread(),
+        observations.idle_states(),
+        observations.frequency(),
+        observations.realtime_throttling(),
+        observations.preemption(),
+        observations.page_faults(),
+        observations.swap(),
+        observations.debugging(),
     ]
     .into_iter()
     .flatten()
@@ -108,14 +108,14 @@ pub fn obstacles(machine: &Machine, before: &Snapshot, after: &Snapshot) -> Vec<
     all
 }
 
-struct Seen<'a> {
+struct Observations<'a> {
     machine: &'a Machine,
     before: &'a Snapshot,
     after: &'a Snapshot,
     cpus: BTreeSet<usize>,
 }
 
-impl Seen<'_> {
+impl Observations<'_> {
     fn seconds(&self) -> f64 {
         (self.after.at.saturating_sub(self.before.at) as f64 / 1e9).max(1e-3)
     }

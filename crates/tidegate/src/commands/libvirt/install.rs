@@ -39,8 +39,8 @@ pub fn run(args: &Args, api: &Path) -> Result<(), Failure> {
     let text = script::text(settings).map_err(Failure::failed)?;
     let path = place(&args.hooks_dir);
     let failed = |e: io::Error| Failure::failed(format!("cannot write {}: {e}", format::path(&path)));
-    let there = ours(&path)?;
-    if there.as_deref() != Some(&text) {
+    let existing = read_own_hook(&path)?;
+    if existing.as_deref() != Some(&text) {
         let folder = args.hooks_dir.join("qemu.d");
         fs::DirBuilder::new().recursive(true).mode(0o755).create(&folder).map_err(failed)?;
         // Not in the same folder: libvirt runs every file there.
@@ -51,7 +51,7 @@ pub fn run(args: &Args, api: &Path) -> Result<(), Failure> {
         }
         written.map_err(failed)?;
     }
-    let what = if there.is_some() { "is up to date" } else { "is installed" };
+    let what = if existing.is_some() { "is up to date" } else { "is installed" };
     exit::print(&format!(
         "{} {what}.\n\
          libvirt looks for hooks when it starts: systemctl restart libvirtd (or virtqemud); VMs keep running.\n\
@@ -63,7 +63,7 @@ pub fn run(args: &Args, api: &Path) -> Result<(), Failure> {
 /// Removes the hook's file if it is ours.
 pub fn remove(args: &RemoveArgs) -> Result<(), Failure> {
     let path = place(&args.hooks_dir);
-    if ours(&path)?.is_none() {
+    if read_own_hook(&path)?.is_none() {
         return exit::print(&format!("{} is not there; nothing to remove.\n", format::path(&path)));
     }
     fs::remove_file(&path)
@@ -79,7 +79,7 @@ fn place(hooks: &Path) -> PathBuf {
 }
 
 /// Returns the text of our hook at `path`; `None` if no file exists.
-fn ours(path: &Path) -> Result<Option<String>, Failure> {
+fn read_own_hook(path: &Path) -> Result<Option<String>, Failure> {
     let failed = |e: io::Error| Failure::failed(format!("cannot look at {}: {e}", format::path(path)));
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
