@@ -84,7 +84,7 @@ def test_a_refused_file_is_named_everywhere(host: Host) -> None:
     assert host.names() == {"cam"}
 
 
-def test_the_log_says_what_of_a_refused_file_is_in_force(host: Host) -> None:
+def test_the_log_says_which_part_of_a_refused_file_is_in_force(host: Host) -> None:
     """Of one that never was accepted nothing is; of another what it said before."""
     path = host.etc / "cam.toml"
     log = host.folder / "agent.log"

@@ -64,7 +64,7 @@ def marked(kernel: Kernel, way: str) -> int:
 
 @pytest.mark.parametrize("version", ["4", "6"])
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_marks_are_set_on_what_can_bear_them_and_checksums_are_right(
+def test_frames_that_allow_marks_are_marked_with_right_checksums(
     kernel: Kernel, way: str, version: str
 ) -> None:
     """TCP with ECN is marked; UDP, acknowledgements and SYNs, which are Not-ECT, never."""
@@ -89,7 +89,7 @@ def test_without_ecn_nothing_is_marked(kernel: Kernel) -> None:
         wait_for("the drops", lambda way=way: sum(kernel.host.show("vm").dropped(way).values()) > 0)  # type: ignore[misc]
 
 
-def test_what_marks_is_put_back_and_goes(kernel: Kernel) -> None:
+def test_filters_that_mark_are_restored_and_removed(kernel: Kernel) -> None:
     """Filters that another program deletes are there again, and none is left when the limit goes."""
     kernel.limit(Load(), RATE, ())
     places = {f"{NETDEV} ingress": "congestion", f"{NETDEV} parent 7464:": "congestion"}

@@ -144,7 +144,7 @@ def test_a_contract_that_cannot_be_had_keeps_the_domain_from_starting(lab: Lab) 
     lab.libvirt.virsh("destroy", "web")
 
 
-def test_interfaces_come_and_go_while_it_runs(lab: Lab) -> None:
+def test_interfaces_come_and_go_while_the_domain_runs(lab: Lab) -> None:
     """libvirt calls no hook for these: `watch` sees them."""
     lab.start("web", bridged(MAC), asked=f"mac='{MAC}' name='web'\nmac='{OTHER}' name='more' rx.max='5mbit'")
     assert lab.host.names() == {"web"}
@@ -482,7 +482,7 @@ def test_the_pages_metadata(lab: Lab) -> None:
         lab.libvirt.virsh("undefine", "web1")
 
 
-def test_others_files_are_left_alone(tmp_path: Path) -> None:
+def test_hooks_of_other_programs_stay(tmp_path: Path) -> None:
     """A hook of another program is not overwritten, not removed."""
     path = tmp_path / "qemu.d" / "tidegate"
     assert "is installed" in install(tmp_path, Path("/run/tidegate/api.sock"))

@@ -95,7 +95,7 @@ def test_pings_of_a_tap_do_not_wait_behind_its_uploads(tap: Tap, fifo: Json, flo
     assert wait["sparse"]["p50"] * SOONER < wait["waited"]["p50"], wait
 
 
-def test_the_wait_through_a_fifo_is_told(fifo: Json) -> None:
+def test_the_wait_through_a_fifo_is_reported(fifo: Json) -> None:
     """It is that of a ping, there and back without load on the way back."""
     assert 0.5 < fifo["told"]["waited"]["p50"] / 1e6 / fifo["p50"] < 2, fifo
     assert "sparse" not in fifo["told"]
@@ -175,7 +175,7 @@ def two_stacks(tap: Tap) -> Iterator[dict[str, str]]:
 
 @pytest.mark.parametrize("offloads", ["on", "off"])
 @pytest.mark.parametrize("version", ["4", "6"])
-def test_marks_are_set_on_what_can_bear_them_and_checksums_are_right(
+def test_frames_that_allow_marks_are_marked_with_right_checksums(
     tap: Tap, two_stacks: dict[str, str], version: str, offloads: str
 ) -> None:
     """TCP with ECN is marked; UDP, pure acknowledgements and SYNs, which are Not-ECT, never.

@@ -158,7 +158,7 @@ def test_a_workers_cpu_does_not_halt_while_real_time_frames_flow(tmp_path: Path)
 
 
 @pytest.mark.parametrize("what", ["none", "halts"])
-def test_it_can_be_turned_off(tmp_path: Path, what: str) -> None:
+def test_steering_can_be_turned_off(tmp_path: Path, what: str) -> None:
     """What was steered off is put back by an agent that is not to do that."""
     with scene(tmp_path) as it:
         it.apply(*DEADLINE)

@@ -108,7 +108,7 @@ def test_the_order_of_cargos_programs(runner: ModuleType, monkeypatch: pytest.Mo
     assert doc == ["--workspace", "--doc"]
 
 
-def test_the_release_build_begins_after_what_measures(
+def test_the_release_build_begins_after_the_measuring_tests(
     runner: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the order that the runner's own text says."""
@@ -129,7 +129,7 @@ def test_the_release_build_begins_after_what_measures(
     assert order == ["build", "alone", "release", "beside", "doc"]
 
 
-def test_a_second_try_in_two_of_ten_runs_is_told(runner: ModuleType, tmp_path: Path) -> None:
+def test_a_second_try_in_two_of_ten_runs_is_reported(runner: ModuleType, tmp_path: Path) -> None:
     """A test is named after its second such run, and no more when ten runs have gone by."""
     assert runner.record(["a", "b"]) == []
     assert runner.record([]) == []
@@ -157,7 +157,9 @@ RERUN = "error: test failed, to rerun pass `-p some --test {}`"
         ["test shaky ... FAILED", RESULT, RERUN.format("file"), RERUN.format("crashed")],
     ],
 )
-def test_what_failed_without_a_name_has_failed(runner: ModuleType, tmp_path: Path, lines: list[str]) -> None:
+def test_a_failure_without_a_test_name_is_a_failure(
+    runner: ModuleType, tmp_path: Path, lines: list[str]
+) -> None:
     """A build that fails and a program that crashes get no second try, and are no success."""
     (tmp_path / "output").write_text("\n".join(lines) + "\n")
     program = tmp_path / "cargo"
@@ -181,7 +183,7 @@ exit 101
 """
 
 
-def test_what_hangs_is_killed_and_the_rest_runs(
+def test_a_hanging_test_is_killed_and_the_others_run(
     runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a test that never ends nor a process that one left behind keeps the others waiting."""
@@ -281,7 +283,7 @@ def collected(*options: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def test_only_nightly_tests_are_left_out() -> None:
+def test_only_nightly_tests_are_omitted() -> None:
     """Neither an option, nor another marker, nor `#[ignore]` leaves a test out."""
     (run, total, left_out) = re.findall(
         r"^(\d+)/(\d+) tests collected \((\d+) deselected", collected(), re.M

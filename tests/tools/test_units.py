@@ -146,7 +146,7 @@ def impatient(machine: Installed) -> Iterator[Installed]:
         machine.restart_with(service, "")
 
 
-def test_what_stands_still_is_started_anew(impatient: Installed) -> None:
+def test_a_stalled_thread_restarts_its_service(impatient: Installed) -> None:
     """A worker, the thread that takes the agent's connections; the reconciler, the API's thread."""
     # They are left alone as long as they turn.
     time.sleep(3)

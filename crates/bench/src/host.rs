@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_all_vnics_count_is_read() {
+    fn the_counts_of_all_vnics_are_read() {
         let vnic = |dropped: &str| format!(r#"{{"stats":{{"tx":{{"dropped":{dropped}}},"rx":{{}}}}}}"#);
         let body = format!("[{},{}]", vnic(r#"{"ring_share":3}"#), vnic(r#"{"ring_share":4,"vlan":1}"#));
         let sum = dropped(&body_of(&format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{body}")).unwrap())

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_replaced_but_for_what_was_measured_otherwise() {
+    fn rows_of_other_measurements_stay_in_a_part() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("reliability/kills.json");
         let write = |layout: &str, seen: &str| {

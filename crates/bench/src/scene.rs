@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_with_the_file() {
+    fn errors_name_the_file_and_the_missing_part() {
         let scene = Scene::parse(Path::new("two.toml"), TWO).unwrap();
         assert_eq!(scene.vnic("c").unwrap_err().to_string(), "two.toml has no vnic.c; it has a, b");
         assert_eq!(scene.first(Some(3)).unwrap_err().to_string(), "two.toml has 2 vNICs, 3 are wanted");

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_what_a_user_would() {
+    fn the_toml_is_as_a_user_writes_it() {
         let mut vnic = testing::vnic("plc.1");
         vnic.mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
         vnic.tx = Tx {
@@ -315,7 +315,7 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
     }
 
     #[test]
-    fn refuses_what_a_file_may_not_say() {
+    fn keys_that_a_file_may_not_have_are_refused() {
         let plain = testing::vnic("web");
         for (key, value, wanted) in [
             ("tx.maxx", "1mbit", "vnic set: vnic.web.tx.maxx: unknown key; did you mean \"tx.max\"?"),
@@ -464,7 +464,7 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(vnic in any_vnic()) {
+        fn written_contracts_read_back(vnic in any_vnic()) {
             prop_assume!(vnic.check().is_ok());
             let text = vnic.to_toml();
             let document = parse(&text, "written").map_err(|e| TestCaseError::fail(format!("{text}\n{e}")))?;

@@ -231,7 +231,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_no_request_says_why() {
+    fn a_malformed_line_gives_the_reason() {
         for (line, tag, wanted) in [
             ("", "-", "the second word is a tag"),
             ("limit", "-", "this host speaks version 1"),

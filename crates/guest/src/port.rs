@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn by_its_link_or_by_its_name() {
+    fn the_port_is_found_by_link_or_by_name() {
         let root = tempfile::tempdir().expect("a folder");
         let root = root.path();
         assert!(find(root).expect_err("none").contains("has no virtio-serial port org.tidegate.limit.0"));

@@ -238,7 +238,7 @@ mod tests {
         /// For any input in any pieces: no second brings more than twice the allowed number, at once and
         /// afterwards.
         #[test]
-        fn no_guest_gets_more_than_its_part(
+        fn no_guest_gets_more_than_its_share(
             chunks in prop::collection::vec((prop_oneof![
                 Just(b"1 a limit\n".to_vec()), Just(b"1 a set * 1mbit\n".to_vec()), Just(b"?\n".to_vec()),
                 prop::collection::vec(any::<u8>(), 0..600),

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_answers_the_request_counts() {
+    fn only_replies_to_the_request_count() {
         let says = "left over\n1 old vnic x 52:54:00:00:00:09 1mbit none 1mbit\n1 old ok\n\
                     1 TAG vnic a 52:54:00:00:00:01 500mbit 400mbit 400mbit\n1 TAG ok\n";
         let vnics = asked(Ask::Limit, says).expect("it talks").expect("an answer");

@@ -166,7 +166,7 @@ mod tests {
     proptest! {
         /// Either exactly libvirt's request to tc, or a refusal.
         #[test]
-        fn what_is_translated_is_exact(average in 1_u64.., burst in 1_u64..) {
+        fn translated_limits_are_exact(average in 1_u64.., burst in 1_u64..) {
             let way = DirectionLimits { average: Some(average), burst: Some(burst), ..DirectionLimits::default() };
             let fits = u128::from(average) * 8000 <= 400_000_000_000 && u128::from(burst) * 1024 <= 1_000_000_000;
             match way.limit() {

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn each_version_is_put_once_and_what_failed_again() {
+    fn each_version_is_put_once_and_a_failed_one_again() {
         let mut follower = Follower::default();
         let start = Instant::now();
         let put = || vec![Action::Put("a".into())];
@@ -152,7 +152,7 @@ mod tests {
     proptest! {
         /// No domain that runs, or ran within the grace, loses its contracts.
         #[test]
-        fn who_runs_keeps_its_contracts(steps in prop::collection::vec((any::<bool>(), 0_u64..12), 1..40)) {
+        fn a_running_domain_keeps_its_contracts(steps in prop::collection::vec((any::<bool>(), 0_u64..12), 1..40)) {
             let mut follower = Follower::default();
             let mut now = Instant::now();
             let mut absent_since = None;

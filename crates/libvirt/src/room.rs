@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_is_gone_makes_room() {
+    fn only_ended_domains_make_room() {
         let contracts = [vnic("new", "52:54:00:00:00:01", "vnet0")];
         let same_tap = vnic("a", "52:54:00:00:00:02", "vnet0");
         let same_mac = vnic("b", "52:54:00:00:00:01", "vnet1");

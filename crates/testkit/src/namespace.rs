@@ -117,8 +117,8 @@ mod tests {
         Kind { what: "network namespace", unshare: &["--net"], probe: &["true"], user: true };
 
     #[test]
-    fn it_runs_once_more_in_a_namespace_of_its_own() {
-        in_namespace("namespace::tests::it_runs_once_more_in_a_namespace_of_its_own", NETWORK, || {
+    fn a_test_runs_again_in_its_own_namespace() {
+        in_namespace("namespace::tests::a_test_runs_again_in_its_own_namespace", NETWORK, || {
             assert!(is_inside());
             let devices = std::fs::read_to_string("/proc/net/dev").unwrap();
             assert_eq!(devices.lines().count(), 3, "two lines of titles, and lo: {devices}");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_to_be_had_is_said() {
+    fn a_missing_namespace_is_reported() {
         assert_eq!(Kind { probe: &["true"], unshare: &[], ..NETWORK }.missing(), None);
         let why = Kind { probe: &["false"], unshare: &[], ..NETWORK }.missing().unwrap();
         assert!(why.starts_with("no network namespace to be had here (exit status: 1)"), "{why}");

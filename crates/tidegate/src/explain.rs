@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn how_sure_a_miss_is_comes_first() {
+    fn the_certainty_of_a_miss_comes_first() {
         let waited = Miss { queue: 0, buffers: 0, worker: 1_120_000, cause: "worker".into(), ..late() };
         let said = |delay_least, delay, slept| {
             let miss = miss(&Miss { delay_least, delay, slept, ..waited.clone() });
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_held_the_worker_up_is_named() {
+    fn the_culprit_of_a_late_frame_is_named() {
         let culprit = Culprit { kind: "softirq".into(), what: "ksoftirqd/2 NET_RX".into(), took: 900_000 };
         let worker = Miss { worker: 1_000_000, queue: 0, buffers: 0, culprit: Some(culprit), ..late() };
         assert_eq!(

@@ -149,7 +149,7 @@ fn a_path_that_is_taken_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_refused_with_the_reason() {
+fn a_contract_that_cannot_be_kept_is_refused_with_the_reason() {
     let lab = Lab::new();
     let switch = lab.switch();
     let agent = lab.agent();
@@ -185,7 +185,7 @@ fn a_promise_towards_the_uplink_is_refused_with_advice_that_helps() {
 }
 
 #[test]
-fn a_vnic_that_others_name_goes_after_them() {
+fn a_vnic_is_removed_after_the_vnics_that_name_it() {
     let lab = Lab::new();
     let _switch = lab.switch();
     let agent = lab.agent();
@@ -370,7 +370,7 @@ fn damaged_state_is_kept_aside_and_the_copy_before_used() {
 }
 
 #[test]
-fn a_second_agent_is_told_who_was_first() {
+fn a_second_agent_names_the_first_one() {
     let lab = Lab::new();
     let _agent = lab.agent();
     let mut options = lab.options();
@@ -380,7 +380,7 @@ fn a_second_agent_is_told_who_was_first() {
 }
 
 #[test]
-fn a_second_agent_in_the_network_namespace_is_told_who_was_first() {
+fn a_second_agent_in_the_network_namespace_names_the_first_one() {
     if !common::may_administer() {
         return;
     }

@@ -153,7 +153,7 @@ fn a_socket_of_roots_is_not_removed() {
 }
 
 #[test]
-fn nobody_is_called_in_roots_name() {
+fn the_agent_connects_to_no_socket_of_roots() {
     let (scene, listener) = Scene::new();
     listener.set_nonblocking(true).unwrap();
     let swapper = scene.swap();
@@ -211,7 +211,7 @@ fn a_path_outside_of_the_roots_is_refused_before_anything_changes() {
 }
 
 #[test]
-fn what_was_accepted_before_stays_in_force() {
+fn contracts_accepted_earlier_stay_in_force() {
     let (scene, _listener) = Scene::new();
     let Scene { lab, agent, .. } = &scene;
     let guest = format!("guest = \"{}\"", lab.path("limit").display());

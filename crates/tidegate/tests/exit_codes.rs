@@ -90,7 +90,7 @@ fn success_is_0_and_the_request_says_where_the_text_came_from() {
 }
 
 #[test]
-fn what_is_not_in_force_although_nothing_changes_is_4_where_its_place_is_away() {
+fn an_unchanged_contract_whose_place_is_away_is_4() {
     const AWAY: &str = r#"{"vnic":"logger","action":"none","changes":[],
         "not_in_force":{"state":"pending","reason":"no switch at /run/s","place_away":true}}"#;
     const PLAN: &str = r#"{"applied":true,"admissible":true,"refusals":[],"host":[],"notes":[],
@@ -176,7 +176,7 @@ fn a_plan_that_is_not_admissible_is_3_also_as_json() {
 }
 
 #[test]
-fn nobody_there_is_4_and_says_what_to_do() {
+fn a_missing_agent_is_4_with_advice() {
     let output = tidegate(Path::new("/nonexistent/api.sock"), &["vnic", "ls"], "");
     assert_eq!(code(&output), 4);
     assert!(errors(&output).contains("tidegate-agent"), "{}", errors(&output));

@@ -110,7 +110,7 @@ fn send_many(stream: &UnixStream, bytes: &[u8], fd: BorrowedFd<'_>, count: usize
 }
 
 #[test]
-fn statistics_that_are_cut_short_kill_nobody() {
+fn truncated_statistics_crash_no_process() {
     let lab = Lab::new();
     let (switch, agent) = scene(&lab);
     let (bytes, given) = (statistics(), Arc::new(Mutex::new(Vec::new())));
@@ -139,7 +139,7 @@ fn statistics_that_are_cut_short_kill_nobody() {
 }
 
 #[test]
-fn only_what_can_never_fault_is_taken_for_statistics() {
+fn only_memory_that_never_faults_is_accepted_as_statistics() {
     let lab = Lab::new();
     let (switch, agent) = scene(&lab);
     let bytes = statistics();
@@ -180,7 +180,7 @@ fn only_what_can_never_fault_is_taken_for_statistics() {
 }
 
 #[test]
-fn whatever_stands_in_statistics_is_shown_and_harms_nobody() {
+fn any_contents_of_statistics_are_shown_and_do_no_harm() {
     let lab = Lab::new();
     let (switch, agent) = scene(&lab);
     let honest = statistics();
@@ -218,7 +218,7 @@ fn whatever_stands_in_statistics_is_shown_and_harms_nobody() {
 static MANY: Mutex<()> = Mutex::new(());
 
 #[test]
-fn too_many_descriptors_are_over_when_they_are_let_go_of() {
+fn too_many_descriptors_disturb_only_until_they_are_closed() {
     let _turn = MANY.lock().unwrap_or_else(PoisonError::into_inner);
     let lab = Lab::new();
     let (mut switch, agent) = scene(&lab);
@@ -615,7 +615,7 @@ fn lingering() -> (OwnedFd, TcpStream) {
 }
 
 #[test]
-fn descriptors_that_take_long_to_close_keep_nobody_waiting() {
+fn descriptors_that_take_long_to_close_delay_no_query() {
     // Made in the original network namespace: the lab's has no loopback interface that is up.
     let (make, made) = sync_channel(1);
     std::thread::spawn(move || while make.send(lingering()).is_ok() {});

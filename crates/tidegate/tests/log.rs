@@ -289,7 +289,7 @@ fn a_front_end_fills_no_log() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_no_frame() {
+fn an_unread_log_stops_no_frame() {
     let mut switch = Switch::start();
     let (mut a, mut b) = (switch.guest("a", 1), switch.guest("b", 2));
     switch.process.fill_log();
@@ -331,7 +331,7 @@ fn a_user_of_the_api_fills_no_log() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_no_query() {
+fn an_unread_log_stops_no_query() {
     let mut agent = Agent::start();
     agent.process.fill_log();
     let began = Instant::now();

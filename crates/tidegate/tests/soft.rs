@@ -159,7 +159,7 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
 }
 
 #[test]
-fn what_the_place_refuses_the_guest_is_told_and_an_operator_comes_first() {
+fn a_guest_learns_of_a_refusal_and_an_operator_comes_first() {
     let lab = Lab::new();
     let mut switch = lab.switch();
     let agent = lab.agent();
@@ -191,7 +191,7 @@ fn what_the_place_refuses_the_guest_is_told_and_an_operator_comes_first() {
 }
 
 #[test]
-fn guests_that_misbehave_harm_nobody() {
+fn misbehaving_guests_do_no_harm() {
     let lab = Lab::new();
     let _switch = lab.switch();
     let agent = lab.agent();

@@ -26,7 +26,7 @@ fn metric(agent: &RunningAgent, line: &str) -> bool {
 }
 
 #[test]
-fn a_rate_is_that_of_the_counters_whatever_other_places_count() {
+fn a_rate_follows_the_counters_of_its_own_place() {
     let lab = Lab::new();
     let switch = lab.switch();
     let agent = lab.agent();
@@ -48,7 +48,7 @@ fn a_rate_is_that_of_the_counters_whatever_other_places_count() {
 }
 
 #[test]
-fn what_is_not_counted_has_no_rate() {
+fn uncounted_frames_have_no_rate() {
     let lab = Lab::new();
     let mut switch = lab.switch();
     let agent = lab.agent();

@@ -170,7 +170,7 @@ fn assert_visible(what: &str, output: &Output) {
 }
 
 #[test]
-fn whatever_the_agent_answers_is_shown_and_does_nothing() {
+fn any_answer_of_the_agent_is_shown_and_has_no_effect() {
     let agent = Agent::new("200 OK");
     let evil = EVIL.replace('\n', " ");
     for arguments in [
@@ -217,7 +217,7 @@ fn has(value: &serde_json::Value, text: &str) -> bool {
 }
 
 #[test]
-fn a_refusal_says_what_it_quotes_and_does_nothing() {
+fn quotes_in_a_refusal_are_shown_and_have_no_effect() {
     for status in ["422 Unprocessable Entity", "404 Not Found", "503 Service Unavailable"] {
         let agent = Agent::new(status);
         for arguments in [
@@ -239,7 +239,7 @@ fn a_refusal_says_what_it_quotes_and_does_nothing() {
 }
 
 #[test]
-fn files_sockets_and_arguments_are_shown_and_do_nothing() {
+fn names_of_files_sockets_and_arguments_are_shown_and_have_no_effect() {
     let agent = Agent::new("200 OK");
     let missing = agent.dir.path().join(EVIL);
     let missing = missing.to_str().unwrap();
@@ -271,7 +271,7 @@ fn files_sockets_and_arguments_are_shown_and_do_nothing() {
 }
 
 #[test]
-fn a_domain_is_shown_and_does_nothing() {
+fn a_domain_is_shown_and_has_no_effect() {
     let agent = Agent::new("200 OK");
     // What XML allows.
     let evil = "\u{202e}\u{200b}\u{9b}31m&#10;forged: line&#9;";

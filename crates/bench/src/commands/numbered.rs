@@ -195,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arrivals_are_as_a_set_says(steps in prop::collection::vec((0u64..40, any::<bool>()), 1..200)) {
+        fn arrivals_equal_those_of_a_set(steps in prop::collection::vec((0u64..40, any::<bool>()), 1..200)) {
             let (mut numbers, mut seen, mut next) = (Numbers::new(), BTreeSet::new(), 0u64);
             let (mut late, mut duplicates) = (0, 0);
             for (step, forward) in steps {

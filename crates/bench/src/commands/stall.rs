@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_did_not_arrive_is_a_share_of_what_was_sent() {
+    fn loss_is_a_share_of_the_sent_frames() {
         let part = |sent, received| Part { sent, received, seconds: 0.5 };
         assert_eq!(lost([part(100, 90), part(100, 100)].into_iter()), 5.0);
         assert_eq!(lost(std::iter::empty()), 0.0);
@@ -347,14 +347,14 @@ mod tests {
 
     /// The switch assigns ports to the workers in turn: port `n` to worker `n % 2`.
     #[test]
-    fn the_stride_says_whose_the_receiver_is() {
+    fn the_stride_determines_the_worker_of_the_receiver() {
         assert_eq!(pairs(3, 1), [(0, 1), (2, 3), (4, 5)], "each on both workers");
         assert_eq!(pairs(3, 2), [(0, 2), (1, 3), (4, 6)], "each on one worker, by turns");
         assert_eq!(pairs(5, 4)[4], (8, 12));
     }
 
     #[test]
-    fn losses_are_told_apart_by_receiver() {
+    fn losses_are_counted_by_receiver() {
         let at = |ms: u64, guests: [(u64, u64); 2]| {
             let refills = RingPolls { count: ms, late: ms / 4 };
             let count = |(sent, received)| Count { sent, received, refills, drains: RingPolls::default() };

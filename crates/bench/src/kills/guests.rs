@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_told_apart() {
+    fn numbers_are_counted_once_and_in_order() {
         let mut numbers = Numbers::default();
         [0, 1, 5, 3, 5, 100_000, 0].into_iter().for_each(|n| numbers.note(n));
         assert_eq!((numbers.received, numbers.duplicated, numbers.reordered), (5, 2, 1));

@@ -212,7 +212,7 @@ fn every_egress_is_judged() {
 }
 
 #[test]
-fn blocking_comes_from_whoever_can_send_there() {
+fn blocking_comes_from_every_vnic_that_can_send_to_the_egress() {
     let blocking = |vnics: &[Vnic], egress: &str| {
         let host = Host { uplink: "10gbit".parse().ok(), ..Host::default() };
         let admission = admit(&host, vnics).expect("fits");
@@ -278,7 +278,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn admitted_is_what_the_formula_admits(egress in any_egress()) {
+    fn admission_equals_the_formula(egress in any_egress()) {
         let rates = egress.sources.iter().map(|s| s.rate).chain(egress.minima.iter().map(|m| m.1)).sum::<u64>();
         let least = grid(&egress).into_iter().map(|t| slack(&egress, t)).min().expect("a grid");
         let fits = rates <= egress.capacity && least >= 0;
@@ -287,7 +287,7 @@ proptest! {
     }
 
     #[test]
-    fn bounds_are_what_the_formula_says(mut egress in any_egress(), spare in 0u64..1_000_000) {
+    fn bounds_equal_the_formula(mut egress in any_egress(), spare in 0u64..1_000_000) {
         egress.capacity = u64::try_from(egress.promised_rate()).expect("small") + spare;
         for (source, (bound, critical)) in egress.sources.iter().zip(egress.bounds()) {
             let after = grid(&egress).into_iter().filter(|t| *t >= source.deadline);
@@ -302,7 +302,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_suggested_fits_and_is_the_limit(egress in any_egress()) {
+    fn a_suggested_value_fits_and_is_the_limit(egress in any_egress()) {
         for refusal in refusal::refusals(&egress) {
             let alone = matches!(refusal, NotAdmissible::Deadline { .. }) || egress.fits_in_time();
             for fit in refusal.fits() {

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_made_has_no_long_name() {
+    fn a_socket_of_the_switch_has_no_long_name() {
         let checked = |length: usize, mode| {
             let mut vnic = testing::vnic("alpha");
             let path = format!("/run/vm/{}", "x".repeat(length)).into();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_vnics_may_not_share() {
+    fn two_vnics_may_not_share_addresses_or_attachments() {
         let mac = "02:00:00:00:00:01".parse().expect("a MAC");
         assert_eq!(
             refused(|a, b| b.name = a.name.clone()),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn where_promises_may_lead() {
+    fn promises_lead_to_known_vnics_of_the_same_segment() {
         assert_eq!(
             refused(|a, _| a.to = vec!["betta".into()]),
             "t.toml:1: vnic.alpha.to: there is no vNIC \"betta\"; did you mean \"beta\"?"
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_vnics_may_share() {
+    fn two_vnics_may_share_names_and_macs_in_different_scopes() {
         let (mut a, mut b) = (testing::vnic("alpha"), testing::vnic("beta"));
         (a.to, b.to) = (vec!["beta".into(), "uplink".into()], vec!["alpha".into()]);
         a.attach = Attach::Tap { name: "t0".into(), netns: Some("/run/netns/x".into()) };

@@ -150,7 +150,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn quantities_are_read_as_people_write_them() {
         for (text, bits) in [
             ("500mbit", 500_000_000),
             ("1.5gbit", 1_500_000_000),
@@ -257,7 +257,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back(n: u64, small in 0u64..5_000_000, exp in 0u32..10) {
+        fn printed_quantities_read_back(n: u64, small in 0u64..5_000_000, exp in 0u32..10) {
             for n in [n, small, small * 10u64.pow(exp), n >> 20 << 10] {
                 prop_assert_eq!(Bytes(n).to_string().parse(), Ok(Bytes(n)));
                 prop_assert_eq!(Nanos(n).to_string().parse(), Ok(Nanos(n)));

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_stands_for_all_before() {
+    fn one_completion_stands_for_all_earlier_chains() {
         let mut order = InOrder::default();
         (0..4).for_each(|head| order.add(head));
         assert_eq!(order.take(), None);

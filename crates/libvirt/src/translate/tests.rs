@@ -94,7 +94,7 @@ fn a_vhostuser_interface_is_a_port_of_the_switch() {
 }
 
 #[test]
-fn who_asks_for_nothing_gets_nothing() {
+fn a_domain_without_requests_gets_no_contract() {
     let done = translate(&domain("<other xmlns='urn:x'/>", &bridge("")), "web.xml").expect("translated");
     assert_eq!((done.contracts, done.notes), (vec![], vec![]));
     let user = "<interface type='user'><mac address='52:54:00:00:00:01'/></interface>";
@@ -127,7 +127,7 @@ fn the_state_that_libvirt_keeps_is_read_too() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn errors_have_their_line_and_column() {
     let one = |attributes: &str| contracts(&format!("\n<tg:vnic mac='52:54:00:00:00:01' {attributes}/>"));
     for (metadata, device, expected) in [
         (

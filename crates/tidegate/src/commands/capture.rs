@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stops_after_the_count() {
+    fn a_capture_stops_after_the_count() {
         let input = [header(), packet(1), packet(2), packet(3)].concat();
         assert_eq!(copied(input.clone(), 2), Ok((2, [header(), packet(1), packet(2)].concat())));
         assert_eq!(copied(input.clone(), 9), Ok((3, input)));

@@ -94,7 +94,7 @@ Nothing to change, but not all of it is in force:
     }
 
     #[test]
-    fn a_place_that_is_away_is_told_by_the_exit_code() {
+    fn the_exit_code_shows_that_a_place_is_away() {
         let away = change("a", Some((State::Pending, "no switch", true)));
         let failed = change("b", Some((State::Failed, "refused", false)));
         let waits = change("c", Some((State::Pending, "no link", false)));

@@ -433,7 +433,7 @@ mod tests {
     use tidegate_evidence::Figure;
 
     #[test]
-    fn what_is_not_sure_is_said() {
+    fn uncertain_delays_and_misses_are_shown_as_such() {
         let mut view = samples::voice();
         let stats = view.stats.as_mut().unwrap();
         stats.delay_least = Delay {
@@ -541,7 +541,7 @@ deadline towards sink
     }
 
     #[test]
-    fn what_the_guest_asks_for_is_shown_beside() {
+    fn the_limit_that_the_guest_asks_for_is_shown() {
         let text = text(&samples::lowered());
         assert!(text.contains("  tx          max 4mbit, the guest asks for 3mbit, burst 2kB\n"), "{text}");
         assert!(text.contains("  guest       /run/vm/voice.limit\n"), "{text}");
@@ -551,7 +551,7 @@ deadline towards sink
     }
 
     #[test]
-    fn what_nobody_counts_is_unknown() {
+    fn uncounted_values_are_unknown() {
         let text = text(&samples::unknown());
         let expected = "
            frames  on the wire    bytes  dropped

@@ -285,7 +285,7 @@ denied     0 system calls of the switch
     }
 
     #[test]
-    fn what_is_not_kept_off_a_workers_cpu_is_told() {
+    fn work_that_stays_on_a_workers_cpu_is_reported() {
         assert_eq!(own_cpus_text(&OwnCpus::default()), None);
         let not_put_back = OwnCpus { missing: Some("it was not put back".into()), ..OwnCpus::default() };
         assert_eq!(own_cpus_text(&not_put_back).as_deref(), Some("it was not put back"));
@@ -313,7 +313,7 @@ denied     0 system calls of the switch
     }
 
     #[test]
-    fn what_needs_a_person_comes_first_with_what_to_run() {
+    fn items_that_need_a_person_come_first_with_their_command() {
         let mut status = host();
         status.places[0].reachable = false;
         status.attention = vec![

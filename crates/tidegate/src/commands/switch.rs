@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn which_cpus_there_are_to_say() {
+    fn cpus_are_a_word_or_a_list() {
         assert_eq!(which_cpus("auto"), Ok(Cpus::Auto));
         assert_eq!(which_cpus("none"), Ok(Cpus::None));
         assert_eq!(which_cpus("0,4-6,2"), Ok(Cpus::List(vec![0, 4, 5, 6, 2])));

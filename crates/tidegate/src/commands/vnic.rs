@@ -221,7 +221,7 @@ idle   waiting       42  52:54:00:00:00:02       -       -       -         -    
     }
 
     #[test]
-    fn what_is_refused_and_what_is_not_promised_is_in_the_list() {
+    fn refused_contracts_and_suspended_deadlines_are_in_the_list() {
         let [readable, unreadable] = samples::refused();
         let as_before = VnicView { refused: readable.refused.clone(), ..samples::suspended() };
         let expected = "\
@@ -235,7 +235,7 @@ dark   refused                  -  -                       -       -       -    
     }
 
     #[test]
-    fn refused_files_are_told_with_whom_they_concern() {
+    fn refused_files_are_listed_with_their_vnics() {
         let file = |error: &str, line, names: &[&str]| FileView {
             path: "/etc/a.toml".into(),
             vnics: vec!["old".into()],

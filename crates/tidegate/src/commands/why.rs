@@ -421,7 +421,7 @@ The latest, newest first:
     }
 
     #[test]
-    fn its_own_limit_is_named_as_where_its_frames_waited() {
+    fn a_vnics_own_limit_is_named_as_the_place_of_waiting() {
         let said = text(&samples::waiting(), &samples::why_waiting(), 0);
         let expected = "\
 web is up.
@@ -453,7 +453,7 @@ Dropped of what it sent:
     }
 
     #[test]
-    fn a_place_that_measures_one_wait_tells_it_once() {
+    fn a_place_that_measures_one_wait_shows_it_once() {
         let (mut view, mut why) = (samples::waiting(), samples::why_waiting());
         let stats = view.stats.as_mut().unwrap();
         stats.delay = stats.tokens_tx.clone().unwrap();
@@ -503,7 +503,7 @@ The latest, newest first:
     }
 
     #[test]
-    fn what_held_the_worker_up_is_told_or_why_not() {
+    fn culprits_are_named_or_the_reason_why_not() {
         let culprits = BTreeMap::from([("own_loop".into(), 1), ("softirq".into(), 2)]);
         let why = WhyView { culprits, unobserved: Some("no right to".into()), ..samples::why_voice() };
         let said = text(&samples::voice(), &why, 8_000_000_000);
@@ -538,7 +538,7 @@ It has no deadline, so it cannot miss any.
     }
 
     #[test]
-    fn what_nobody_counts_is_not_said_to_be_nothing() {
+    fn uncounted_values_are_not_shown_as_zero() {
         let expected = "\
 web is up.
 No frame that it sent was dropped.
@@ -586,7 +586,7 @@ idle is refused: it has no contract in force, and no port.
     }
 
     #[test]
-    fn throttling_now_and_a_kept_deadline_are_said() {
+    fn present_throttling_and_a_kept_deadline_are_shown() {
         let (mut view, mut why) = (samples::voice(), samples::why_voice());
         why.misses.clear();
         view.stats.as_mut().unwrap().throttled = true;

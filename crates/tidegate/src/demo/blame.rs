@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_is_blamed_for_what_would_have_been_in_time() {
+    fn the_host_is_blamed_for_frames_that_would_have_been_in_time() {
         let frames = [window(0, 24), window(100, 125), window(200, 230)];
         let absences = [
             stalled(0, 5, 20),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn stolen_time_counts_where_it_cannot_have_been_elsewhere() {
+    fn stolen_time_counts_only_where_it_certainly_was_in_the_frame() {
         let stolen = |least_ns| CpuAbsence { sign: Sign::Steal, cpu: 0, span: window(0, 20), least_ns };
         let of = |least| Blame::of(1, &[window(5, 25)], &[stolen(least)], 10).steal;
         // 5 ns of the span are outside the frame: of 14 ns stolen 9 are in it, of 15 ns 10.
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_sign_it_is_ours() {
+    fn a_late_frame_without_a_sign_is_unexplained() {
         assert_eq!(Blame::of(2, &[window(0, 50)], &[], 10).unexplained, 2);
         assert_eq!(Blame::of(0, &[], &[stalled(0, 0, 9)], 10), Blame::default());
     }
@@ -127,7 +127,7 @@ mod tests {
     proptest! {
         /// Compares with a count of single nanoseconds, in which absences lie outside the frame first.
         #[test]
-        fn it_is_what_counting_nanoseconds_says(
+        fn blame_equals_a_count_of_single_nanoseconds(
             cuts in prop::collection::btree_set(0u64..60, 2..12),
             shares in prop::collection::vec((0usize..2, 0u64..=60), 6),
             (from, length, deadline) in (0u64..50, 1u64..30, 0u64..20),

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_there_and_nothing_else_is() {
+    fn loopback_exists_and_a_missing_interface_is_an_error() {
         wait_for("lo", Duration::ZERO).unwrap();
         assert_eq!(index("lo").unwrap(), 1);
         let missing = wait_for("tg-missing0", Duration::from_millis(20)).unwrap_err();

@@ -189,7 +189,7 @@ voice, inside the switch (Tr - Ts)
     }
 
     #[test]
-    fn of_several_runs_the_median_and_the_worst_are_told() {
+    fn a_report_of_several_runs_shows_the_median_and_the_worst() {
         let runs =
             [40_000, 80_000, 60_000].map(|delay| report(delay, Blame { late: delay / 20_000, ..BLAME }));
         let text = texts(&runs);
@@ -204,7 +204,7 @@ voice, inside the switch (Tr - Ts)
     }
 
     #[test]
-    fn a_small_ratio_is_not_told_as_zero() {
+    fn a_small_ratio_is_not_shown_as_zero() {
         let texts = [240.0, 10.0, 9.94, 2.5, 1.0, 0.99, 0.424, 0.0996, 0.0424, 0.01, 0.004, 0.0].map(times);
         let expected = [
             "240",
@@ -224,7 +224,7 @@ voice, inside the switch (Tr - Ts)
     }
 
     #[test]
-    fn of_an_even_number_the_median_is_the_worse_one() {
+    fn the_median_of_an_even_number_is_the_worse_value() {
         assert_eq!(spread([1.0, 4.0, 2.0, 3.0], Worse::More), Some((3.0, 4.0)));
         assert_eq!(spread([1.0, 4.0, 2.0, 3.0], Worse::Less), Some((2.0, 1.0)));
         assert_eq!(spread([], Worse::More), None);

@@ -47,8 +47,8 @@ fn set(agent: &RunningAgent, key: &str, value: &str) -> (u16, Value) {
 }
 
 #[test]
-fn others_are_named_then_taken_over_then_as_they_were() {
-    in_namespace("adopt::others_are_named_then_taken_over_then_as_they_were", || {
+fn foreign_objects_are_named_then_taken_over_then_restored() {
+    in_namespace("adopt::foreign_objects_are_named_then_taken_over_then_restored", || {
         let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
@@ -97,8 +97,8 @@ fn others_are_named_then_taken_over_then_as_they_were() {
 }
 
 #[test]
-fn each_direction_is_taken_over_and_given_back_by_itself() {
-    in_namespace("adopt::each_direction_is_taken_over_and_given_back_by_itself", || {
+fn each_direction_is_taken_over_and_restored_by_itself() {
+    in_namespace("adopt::each_direction_is_taken_over_and_restored_by_itself", || {
         let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
@@ -133,8 +133,8 @@ fn each_direction_is_taken_over_and_given_back_by_itself() {
 }
 
 #[test]
-fn what_is_not_taken_over_in_the_end_is_as_it_was() {
-    in_namespace("adopt::what_is_not_taken_over_in_the_end_is_as_it_was", || {
+fn objects_that_are_not_taken_over_in_the_end_are_unchanged() {
+    in_namespace("adopt::objects_that_are_not_taken_over_in_the_end_are_unchanged", || {
         let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
@@ -171,8 +171,8 @@ fn what_is_not_taken_over_in_the_end_is_as_it_was() {
 }
 
 #[test]
-fn what_went_with_its_netdev_is_not_made_again() {
-    in_namespace("adopt::what_went_with_its_netdev_is_not_made_again", || {
+fn objects_of_a_deleted_netdev_are_not_restored() {
+    in_namespace("adopt::objects_of_a_deleted_netdev_are_not_restored", || {
         let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
@@ -188,8 +188,8 @@ fn what_went_with_its_netdev_is_not_made_again() {
 }
 
 #[test]
-fn what_cannot_come_back_is_taken_over_where_that_is_said_and_named() {
-    in_namespace("adopt::what_cannot_come_back_is_taken_over_where_that_is_said_and_named", || {
+fn objects_that_cannot_be_restored_are_named_and_taken_over_only_on_request() {
+    in_namespace("adopt::objects_that_cannot_be_restored_are_named_and_taken_over_only_on_request", || {
         let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
@@ -230,8 +230,8 @@ fn what_cannot_come_back_is_taken_over_where_that_is_said_and_named() {
 }
 
 #[test]
-fn marks_of_ours_beside_them_are_not_theirs() {
-    in_namespace("adopt::marks_of_ours_beside_them_are_not_theirs", || {
+fn tidegates_own_filters_are_not_taken_for_foreign_ones() {
+    in_namespace("adopt::tidegates_own_filters_are_not_taken_for_foreign_ones", || {
         let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();

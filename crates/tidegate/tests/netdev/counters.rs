@@ -137,8 +137,8 @@ fn counters_are_those_of_the_interface() {
 }
 
 #[test]
-fn what_is_policed_is_counted_and_does_not_wait() {
-    in_namespace("counters::what_is_policed_is_counted_and_does_not_wait", || {
+fn policed_frames_are_counted_and_do_not_wait() {
+    in_namespace("counters::policed_frames_are_counted_and_do_not_wait", || {
         with_guest(|agent, guest| {
             let limits = "tx = { max = \"20mbit\", method = \"police\" }";
             let (status, answer) = agent.apply(&contract("web", 1, "vnet4", limits));

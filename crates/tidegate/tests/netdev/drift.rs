@@ -74,8 +74,8 @@ fn drift_is_repaired_within_a_second_logged_and_counted() {
 }
 
 #[test]
-fn a_filter_in_another_chain_is_in_nobodys_way() {
-    in_namespace("drift::a_filter_in_another_chain_is_in_nobodys_way", || {
+fn a_filter_in_another_chain_is_not_in_the_way() {
+    in_namespace("drift::a_filter_in_another_chain_is_not_in_the_way", || {
         let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();

@@ -110,8 +110,8 @@ fn limits_come_into_force_change_and_go() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_refused_and_nothing_is_touched() {
-    in_namespace("what_cannot_be_kept_is_refused_and_nothing_is_touched", || {
+fn a_contract_that_cannot_be_kept_is_refused_and_changes_nothing() {
+    in_namespace("a_contract_that_cannot_be_kept_is_refused_and_changes_nothing", || {
         let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();

@@ -85,8 +85,8 @@ fn limits_stay_on_a_netdev_that_is_renamed() {
 }
 
 #[test]
-fn a_name_that_another_contract_says_is_its_own() {
-    in_namespace("rename::a_name_that_another_contract_says_is_its_own", || {
+fn a_netdev_with_the_name_of_another_contract_belongs_to_that_contract() {
+    in_namespace("rename::a_netdev_with_the_name_of_another_contract_belongs_to_that_contract", || {
         let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();

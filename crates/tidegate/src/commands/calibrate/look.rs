@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_can_be_looked_at() {
+    fn this_machine_can_be_observed() {
         let mut observer = Observer::new(None);
         let machine = observer.machine();
         assert!(!machine.measured().is_empty());
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_is_not_there_is_said() {
+    fn a_missing_switch_is_reported() {
         let mut observer = Observer::new(Some(u32::MAX));
         assert_eq!(observer.machine().workers, []);
         assert!(observer.not_visible()[0].contains("no such threads are visible here"));

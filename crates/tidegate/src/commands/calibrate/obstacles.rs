@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_stands_in_the_way_of_a_quiet_host() {
+    fn a_quiet_host_has_no_obstacles() {
         let (before, after) = quiet();
         assert_eq!(obstacles(&machine(), &before, &after), []);
     }
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_and_the_hypervisor_do_is_named() {
+    fn obstacles_by_the_kernel_and_the_hypervisor_are_named() {
         let (mut before, mut after) = quiet();
         let mut machine = machine();
         after.times.insert(1, Times { idle: 940, softirq: 40, steal: 20, ..Times::default() });
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_so_from_the_start_is_named() {
+    fn obstacles_that_never_change_are_named() {
         let (before, after) = quiet();
         let one = Machine { online: [1].into(), ..machine() };
         assert_eq!(kinds(&obstacles(&one, &before, &after)), [Kind::OneCpu]);

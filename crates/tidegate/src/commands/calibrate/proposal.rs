@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_would_write() {
+    fn a_proposal_is_a_number_that_a_person_would_write() {
         let cases = [
             (0, 1_000),
             (1_000, 1_000),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_workers_as_the_agent_says_or_the_machine_shows() {
+    fn the_number_of_workers_is_that_of_the_agent_or_of_the_machine() {
         let worker = |number| Worker { name: format!("worker-{number}"), ..Worker::default() };
         for (shown, said, factor) in
             [(0, 0, 1), (1, 0, 1), (0, 1, 1), (2, 0, 2), (0, 2, 2), (2, 1, 2), (3, 9, 2)]
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_that_made_no_loop_tell_nothing_of_loops() {
+    fn workers_without_loops_give_no_loop_figures() {
         let loops =
             |all: &[u64]| Measured { loops: vec![histogram(&[]), histogram(all)], ..Measured::default() };
         assert!(!loops(&[]).has_loops());
@@ -222,7 +222,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_rounded_up_by_a_third_at_most(ns in 1_000u64..1 << 40) {
+        fn a_proposal_is_rounded_up_by_a_third_at_most(ns in 1_000u64..1 << 40) {
             let value = rounded_up(ns);
             prop_assert!(value >= ns && value * 3 <= ns * 4, "{} for {}", value, ns);
             prop_assert_eq!(rounded_up(value), value);

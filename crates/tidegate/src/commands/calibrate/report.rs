@@ -352,7 +352,7 @@ In the way of a smaller one:
     }
 
     #[test]
-    fn without_one_it_says_what_is_missing() {
+    fn a_report_without_an_agent_says_what_is_missing() {
         let text = measured(Err("cannot reach the agent at /run/api.sock".into()), None).text();
         assert!(text.contains("not known") && !text.contains("In force"), "{text}");
         assert!(
@@ -382,7 +382,7 @@ In the way of a smaller one:
     }
 
     #[test]
-    fn what_contracts_bear_is_said() {
+    fn the_report_says_which_host_latency_the_contracts_allow() {
         let mut sink = samples::idle();
         let contract = sink.contract.as_mut().unwrap();
         (contract.name, contract.rx.max) = ("sink".into(), Some("1gbit".parse().unwrap()));

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_measures_where_it_may_and_says_where_it_may_not() {
+    fn timers_measure_permitted_cpus_and_report_the_others() {
         let allowed = rustix::thread::sched_getaffinity(None).unwrap();
         let here = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap();
         let timers = Timers::start([(here, None), (CpuSet::MAX_CPU - 1, None)].into_iter()).unwrap();

@@ -365,7 +365,7 @@ voice  up       1.60 Mbit/s  4.00 Mbit/s  ███░░░░░  0 bit/s   - 
     }
 
     #[test]
-    fn what_nobody_counts_and_what_is_not_promised_has_no_figure() {
+    fn uncounted_and_unpromised_values_have_no_figure() {
         let unknown = samples::unknown();
         let row = &rows(&[], &[unknown], Duration::from_secs(1))[0];
         assert_eq!((row.tx_rate, row.rx_rate, row.throttled), (Some(5e6), None, None));
