@@ -72,12 +72,12 @@ def test_frames_that_allow_marks_are_marked_with_right_checksums(
     before = marked(kernel, way)
     frames = seen(kernel, way, version, ecn=True)
     ce = [frame for frame in frames if frame.ecn == MARKED]
-    told = f"{len(frames)} frames, {len(ce)} marked, such as {ce[:3]}"
-    assert ce, told
-    assert all(int(frame.tcp_payload or 0) > 0 for frame in ce), told
-    assert all(frame.ip_checksum == RIGHT for frame in frames if version == "4"), told
+    marks_text = f"{len(frames)} frames, {len(ce)} marked, such as {ce[:3]}"
+    assert ce, marks_text
+    assert all(int(frame.tcp_payload or 0) > 0 for frame in ce), marks_text
+    assert all(frame.ip_checksum == RIGHT for frame in frames if version == "4"), marks_text
     wrong = [frame for frame in frames if RIGHT not in (frame.tcp_checksum, frame.udp_checksum)]
-    assert not wrong, (told, wrong[:3])
+    assert not wrong, (marks_text, wrong[:3])
     # Looks are twice a second. What is dropped behind the filter may have been marked, too.
     wait_for("the count", lambda: marked(kernel, way) - before >= len(ce))
 

@@ -319,23 +319,23 @@ def test_without_an_agent(lab: Lab) -> None:
 
 def _silent(listener: socket.socket, stop: threading.Event) -> None:
     """Accept, and never answer."""
-    held = []
+    connections = []
     while not stop.is_set():
         with contextlib.suppress(TimeoutError):
-            held.append(listener.accept()[0])
+            connections.append(listener.accept()[0])
 
 
 def _dribbling(listener: socket.socket, stop: threading.Event) -> None:
     """Answer a byte a second."""
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n"
-    held: list[tuple[socket.socket, Iterator[int]]] = []
+    connections: list[tuple[socket.socket, Iterator[int]]] = []
     while not stop.is_set():
         with contextlib.suppress(TimeoutError):
             connection, _ = listener.accept()
             connection.settimeout(1)
             connection.recv(65536)
-            held.append((connection, iter(answer)))
-        for connection, rest in held:
+            connections.append((connection, iter(answer)))
+        for connection, rest in connections:
             with contextlib.suppress(OSError):
                 connection.send(bytes([next(rest)]))
 

@@ -88,8 +88,8 @@ def test_few_get_a_second_try(
     assert len((tmp_path / "calls").read_text().splitlines()) == runs
     printed = capsys.readouterr().out
     for name in failing if runs > 1 else ():
-        told = f"== -p some --test file {name}: the first failure, before its second try\n"
-        again = printed[printed.index(told) + len(told) :]
+        first_failure_text = f"== -p some --test file {name}: the first failure, before its second try\n"
+        again = printed[printed.index(first_failure_text) + len(first_failure_text) :]
         assert again.startswith(f"---- {name} stdout ----\nwhy {name} failed\n\n== cargo test"), printed
 
 
@@ -133,8 +133,8 @@ def test_a_second_try_in_two_of_ten_runs_is_reported(runner: ModuleType, tmp_pat
     """A test is named after its second such run, and no more when ten runs have gone by."""
     assert runner.record(["a", "b"]) == []
     assert runner.record([]) == []
-    (told,) = runner.record(["a"])
-    assert told == "needed its second try in 2 of the last 3 runs: a: repair it, or mark it nightly"
+    (advice,) = runner.record(["a"])
+    assert advice == "needed its second try in 2 of the last 3 runs: a: repair it, or mark it nightly"
     for run in range(10):
         assert len(runner.record([])) == (1 if run < 7 else 0), run
     lines = (tmp_path / "target/second-tries.jsonl").read_text().splitlines()
@@ -246,9 +246,11 @@ def test_end_to_end(runner: ModuleType, tmp_path: Path, capsys: pytest.CaptureFi
     assert counts.unstable == ["test_alone::test_shaky", "test_two::test_shaky"]
     printed = capsys.readouterr().out
     for name in ("test_alone::test_shaky", "test_alone::test_broken", "test_two::test_shaky"):
-        told = f"== {name}: the first failure, before its second try\n"
-        assert told in printed
-        assert re.search(r"^E +assert ", printed[printed.index(told) :].split("\n== ")[0], re.MULTILINE)
+        first_failure_text = f"== {name}: the first failure, before its second try\n"
+        assert first_failure_text in printed
+        assert re.search(
+            r"^E +assert ", printed[printed.index(first_failure_text) :].split("\n== ")[0], re.MULTILINE
+        )
 
 
 def test_files_of_one_name_have_reports_of_their_own(runner: ModuleType, tmp_path: Path) -> None:
