@@ -139,7 +139,7 @@ def test_without_an_agent(host: Host) -> None:
     assert printed.returncode == 4
     assert "away: agent" in printed.stdout
     assert "run: systemctl status tidegate-agent" in printed.stdout
-    assert "What is in force stays in force" in printed.stdout
+    assert "Contracts in force stay in force" in printed.stdout
     assert f"cannot reach the agent at {host.api}" in printed.stderr
     (agent,) = status(host, 4)["attention"]
     assert (agent["kind"], agent["about"]) == ("place-away", ["agent"])

@@ -79,7 +79,7 @@ class Scene:
 
     def set_by_others(self, name: str) -> None:
         """Another program steers a tap's stack to the worker's CPU."""
-        sysfs(self.stacks[name], f"echo {self.theirs:x} > /mnt/class/net/eth0/queues/rx-0/rps_cpus")
+        sysfs(self.stacks[name], f"echo {self.chosen_mask:x} > /mnt/class/net/eth0/queues/rx-0/rps_cpus")
 
     def wait_for(self, mask: int) -> None:
         """Until both taps have this mask."""

@@ -117,7 +117,10 @@ impl Host {
             while old.try_wait()?.is_none() {
                 if new.try_wait()?.is_some() || Instant::now() > end {
                     self.switch = Some(old);
-                    return Err(io::Error::other(format!("it was not replaced: {}", self.last_words())));
+                    return Err(io::Error::other(format!(
+                        "the switch was not replaced: {}",
+                        self.last_words()
+                    )));
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -135,7 +135,7 @@ impl ErrorList {
         let Self { mut errors, omitted } = self;
         errors.sort_by_key(|error| (error.line, error.column));
         if let Some(last) = errors.last().filter(|_| omitted > 0) {
-            let message = format!("{omitted} more things are wrong; correct these first");
+            let message = format!("{omitted} more errors follow; correct these first");
             errors.push(Error {
                 file: last.file.clone(),
                 line: 0,

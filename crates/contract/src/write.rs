@@ -182,7 +182,7 @@ fn assign(contract: &mut dyn TableLike, key: &str, value: &str) -> Result<(), St
         if parent == "queueing" && inner.as_str() == Some("flows") {
             *inner = Item::Value(InlineTable::new().into());
         }
-        table = inner.as_table_like_mut().ok_or_else(|| format!("{parent} is no table"))?;
+        table = inner.as_table_like_mut().ok_or_else(|| format!("{parent} is not a table"))?;
     }
     if value == "none" {
         table.remove(last);
@@ -294,7 +294,7 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
         let with_options = [("queueing", "flows"), ("queueing.target", "2ms"), ("queueing.per-host", "true")];
         assert_eq!(set(&fifo, &with_options).expect("valid").queueing, vnic.queueing);
         let refused = set(&fifo, &[("queueing.target", "2ms")]).expect_err("no flows").to_string();
-        assert!(refused.ends_with("queueing.target: queueing is no table"), "{refused}");
+        assert!(refused.ends_with("queueing.target: queueing is not a table"), "{refused}");
         let undone = [
             "tx.max",
             "tx.burst",
@@ -349,8 +349,8 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
         ] {
             assert_eq!(set(&plain, &[(key, value)]).expect_err(key).to_string(), wanted);
         }
-        let both = set(&plain, &[("tx", "fast"), ("tx.max", "1mbit")]).expect_err("tx is no table");
-        assert_eq!(both.to_string(), "vnic set: vnic.web.tx.max: tx is no table");
+        let both = set(&plain, &[("tx", "fast"), ("tx.max", "1mbit")]).expect_err("tx is not a table");
+        assert_eq!(both.to_string(), "vnic set: vnic.web.tx.max: tx is not a table");
         let two = set(&plain, &[("tx.max", "5"), ("rx.max", "6")]).expect_err("two errors");
         assert_eq!(two.0.len(), 2);
     }

@@ -7,7 +7,7 @@ Usage: tidegate limit [RATE|none] [--nic MAC|INTERFACE]
 
   tidegate limit            each network interface with its hard and soft limit
   tidegate limit 400mbit    the soft limit, at most the hard one
-  tidegate limit none       no limit of its own: the hard one
+  tidegate limit none       no soft limit: only the hard one applies
   --nic MAC|INTERFACE       of this interface only
 
 The hard limit is the host's. Raising it does not raise a soft limit.
@@ -50,8 +50,8 @@ pub fn read(words: &[String]) -> Result<Action, String> {
         Some("-V" | "--version") => {
             return Ok(Action::Text(format!("tidegate-guest {}\n", env!("CARGO_PKG_VERSION"))));
         }
-        Some(other) => return usage_error(format!("{other:?} is nothing that can be done in a guest")),
-        None => return usage_error("what to do is missing".into()),
+        Some(other) => return usage_error(format!("{other:?} is not a command of this program")),
+        None => return usage_error("the command is missing".into()),
     }
     let mut arguments = Arguments::default();
     while let Some(word) = words.next() {
@@ -64,10 +64,12 @@ pub fn read(words: &[String]) -> Result<Action, String> {
                 _ => return usage_error("--nic needs a MAC or the name of an interface".into()),
             },
             option if option.starts_with('-') => return usage_error(format!("there is no option {option}")),
-            rate if arguments.soft.is_some() => return usage_error(format!("{rate:?} is one rate too many")),
+            rate if arguments.soft.is_some() => {
+                return usage_error(format!("{rate:?} is a second rate; write only one"));
+            }
             "" => return usage_error("the rate is empty".into()),
             rate if rate.contains(|c: char| !c.is_ascii_graphic()) => {
-                return usage_error(format!("{rate:?} is no rate, such as 400mbit"));
+                return usage_error(format!("{rate:?} is not a rate; write one such as 400mbit"));
             }
             _ => arguments.soft = Some(word.into()),
         }

@@ -19,7 +19,7 @@ pub fn find(root: &Path) -> Result<PathBuf, String> {
     };
     let port = ports.into_iter().find(matches).map(|port| root.join("dev").join(port.file_name()));
     port.ok_or_else(|| {
-        format!("this VM has no virtio-serial port {PORT}: its operator adds one (docs/guest-limit.md)")
+        format!("this VM has no virtio-serial port {PORT}: ask the operator of the host to add one (docs/guest-limit.md)")
     })
 }
 

@@ -68,7 +68,9 @@ fn open(port: &Path) -> Result<File, TalkError> {
             }
             Err(e) => {
                 let advice = match e.kind() {
-                    ErrorKind::ResourceBusy => ": another program has it open; try again when that has ended",
+                    ErrorKind::ResourceBusy => {
+                        ": another program has the port open; try again after that program has ended"
+                    }
                     ErrorKind::PermissionDenied => ": try again as root",
                     _ => "",
                 };

@@ -84,13 +84,12 @@ impl DirectionLimits {
         if let Some(peak) = self.peak.filter(|p| *p > 0 && Some(*p) != self.average) {
             let why = if way == "outbound" { " (libvirt ignores it too)" } else { "" };
             notes.push(format!(
-                "{way} peak {peak} is not kept{why}: a contract has one rate, and its burst goes as fast as the line"
+                "{way} peak {peak} is not kept{why}: a contract has one rate, and a burst is sent at the speed of the line"
             ));
         }
         if let Some(floor) = self.floor.filter(|f| *f > 0) {
             notes.push(format!(
-                "{way} floor {floor} is not kept: what a VM is guaranteed to receive follows from tx.min of those who \
-                 send to it, on the switch"
+                "{way} floor {floor} is not kept: on the switch, the guaranteed rx rate of a VM follows from tx.min of the vNICs that send to it"
             ));
         }
         notes
@@ -106,7 +105,7 @@ impl<'a> Bandwidth<'a> {
                 errors.push(source.error_at_element(
                     second,
                     name,
-                    format!("<{name}> stands here twice; keep one of them"),
+                    format!("there are two <{name}> elements here; keep one of them"),
                 ));
             }
             let Some(element) = child(node, name) else { continue };
@@ -119,7 +118,7 @@ impl<'a> Bandwidth<'a> {
                     "floor" => &mut way.floor,
                     other => {
                         let message =
-                            format!("{other} is nothing that {name} has; known: average, peak, burst, floor");
+                            format!("<{name}> has no attribute {other}; known: average, peak, burst, floor");
                         errors.push(source.error_at_attribute(attribute, name, message));
                         continue;
                     }

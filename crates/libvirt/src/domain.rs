@@ -97,8 +97,7 @@ fn interface<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Interface<'a>
             None
         }
         None => {
-            let message = "this interface has no <mac address='...'/>, by which its contract is found; libvirt adds one when \
-                           the domain is defined";
+            let message = "this interface has no <mac address='...'/>, and Tidegate finds its contract by the MAC; libvirt adds a <mac> when the domain is defined";
             errors.push(source.error_at_element(node, "mac", message));
             None
         }

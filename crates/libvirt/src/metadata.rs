@@ -42,14 +42,17 @@ pub(crate) fn requests<'a>(
         if !is_own_element(contracts, "contracts") {
             let (name, namespace) =
                 (contracts.tag_name().name(), contracts.tag_name().namespace().unwrap_or_default());
-            let message =
-                format!("<{name}> of {namespace} is not known here; expected <contracts> of {NAMESPACE}");
+            let message = format!(
+                "Tidegate does not know <{name}> of {namespace}; expected <contracts> of {NAMESPACE}"
+            );
             errors.push(source.error_at_element(contracts, "metadata", message));
             continue;
         }
         for attribute in contracts.attributes() {
-            let message =
-                format!("<contracts> has no attribute {}; keys stand at each <vnic>", attribute.name());
+            let message = format!(
+                "<contracts> has no attribute {}; write the keys as attributes of each <vnic>",
+                attribute.name()
+            );
             errors.push(source.error_at_attribute(attribute, "metadata", message));
         }
         for node in contracts.children() {
@@ -88,7 +91,7 @@ fn vnic<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<MetadataRequest<'a
         return Err(source.error_at_element(
             node,
             "metadata",
-            "this <vnic> names no interface: write its mac=\"52:54:00:...\"",
+            "this <vnic> names no interface: write the interface's mac=\"52:54:00:...\"",
         ));
     };
     let mac = mac.parse().map_err(|e| source.error_at_element(node, "metadata", format!("mac: {e}")))?;

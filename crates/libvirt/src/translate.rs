@@ -77,7 +77,7 @@ pub fn translate(text: &str, origin: &str) -> Result<Translation, Errors> {
     }
     for unused in domain.requests.iter().filter(|a| domain.interfaces.iter().all(|i| i.mac != a.mac)) {
         notes.push(format!(
-            "the metadata has a contract for {}, and the domain no interface of that MAC: it waits for one",
+            "the metadata has a contract for {}, but the domain has no interface with that MAC: the contract waits for one",
             unused.mac
         ));
     }
@@ -119,14 +119,16 @@ fn contract(
     let (attach, attached) = match (&interface.link, request) {
         (Backend::Other(kind), Some(request)) => {
             let message = format!(
-                "{mac} is an interface of type {kind}, for which no contract can be kept; possible are bridge, network, \
+                "{mac} is an interface of type {kind}, for which Tidegate can keep no contract; possible types are bridge, network, \
                  ethernet, direct (a limit on its tap) and vhostuser (a port of the switch)"
             );
             return Err(vec![source.error_at_element(request.node, "metadata", message)]);
         }
         (Backend::Other(kind), None) => {
             if interface.bandwidth.is_some() {
-                notes.push(format!("{mac}: the <bandwidth> of an interface of type {kind} stays libvirt's"));
+                notes.push(format!(
+                    "{mac}: the <bandwidth> of an interface of type {kind} stays with libvirt"
+                ));
             }
             return Ok(None);
         }
@@ -161,14 +163,13 @@ fn contract(
         }
         (None, Some(bandwidth)) if bandwidth.open_vswitch => {
             notes.push(format!(
-                "{mac}: the <bandwidth> of an interface on Open vSwitch stays with Open vSwitch; write a contract in the metadata \
-                 to have it kept here"
+                "{mac}: the <bandwidth> of an interface on Open vSwitch stays with Open vSwitch; write a contract in the metadata so that Tidegate keeps it"
             ));
             return Ok(None);
         }
         (None, Some(_)) if matches!(interface.link, Backend::VhostUser { .. }) => {
             notes.push(format!(
-                "{mac}: the <bandwidth> of a vhostuser interface is kept by no program; a port of the switch needs a contract in the \
+                "{mac}: no program keeps the <bandwidth> of a vhostuser interface; a port of the switch needs a contract in the \
                  metadata, with its segment"
             ));
             return Ok(None);
@@ -228,7 +229,7 @@ fn apply_metadata(
     for key in &request.keys {
         let socket = ["attach.owner", "attach.group", "attach.socket-mode"].contains(&key.name());
         if key.name().starts_with("attach") && !socket {
-            let message = "where the interface is attached, the interface itself says; leave this out";
+            let message = "the <interface> element says where the interface is attached; remove this key";
             errors.push(source.error_at_attribute(*key, key.name(), message));
         }
         keys.retain(|(own, _)| own != key.name());
@@ -237,7 +238,7 @@ fn apply_metadata(
     if matches!(interface.link, Backend::VhostUser { .. })
         && request.keys.iter().all(|k| k.name() != "segment")
     {
-        let message = "a port of the switch is in one segment, and frames never cross segments: write which, such as segment=\"42\"";
+        let message = "a port of the switch is in one segment, and frames never cross segments: write its segment, such as segment=\"42\"";
         errors.push(source.error_at_element(request.node, "segment", message));
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }

@@ -22,7 +22,7 @@ impl<'a> Source<'a> {
         Document::parse_with_options(self.text, options).map_err(|e| {
             let at = e.pos();
             let (line, column) = (at.row as usize, at.col as usize);
-            let message = format!("this is no XML that can be read: {e}");
+            let message = format!("this text is not valid XML: {e}");
             Errors(vec![Error { line, column, message, ..self.whole_text_error() }])
         })
     }

@@ -257,7 +257,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
         Request::SetPort { vnic, link } => {
             let unkept = state.refuse_tx.is_some() && vnic.tx.max == state.refuse_tx;
             if unkept || state.refuse.contains(&vnic.name) {
-                return Reply::Refused("it does not like this one".into());
+                return Reply::Refused("the fake switch refuses this port".into());
             }
             let kind = if matches!(link, LinkKind::Restored { .. }) {
                 "Restored".into()
@@ -309,7 +309,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
             state.region.as_ref().unwrap().release(port.index);
             state.descriptors.remove(&name);
         }
-        Request::Retire | Request::Release => return Reply::Refused("nobody takes its place".into()),
+        Request::Retire | Request::Release => return Reply::Refused("no other switch takes over".into()),
         Request::Keep => state.note_sockets.extend(descriptors),
         Request::Inherit => {
             let Some(region) = &state.region else { return Reply::Refused("no region".into()) };

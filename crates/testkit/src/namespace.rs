@@ -37,7 +37,7 @@ impl Kind<'_> {
         let probe = self.command().args(self.probe).output().expect("unshare (util-linux)");
         let why = String::from_utf8_lossy(&probe.stderr);
         (!probe.status.success())
-            .then(|| format!("no {} to be had here ({}): {}", self.what, probe.status, why.trim_end()))
+            .then(|| format!("this machine gives no {} ({}): {}", self.what, probe.status, why.trim_end()))
     }
 }
 
@@ -129,6 +129,6 @@ mod tests {
     fn a_missing_namespace_is_reported() {
         assert_eq!(Kind { probe: &["true"], unshare: &[], ..NETWORK }.missing(), None);
         let why = Kind { probe: &["false"], unshare: &[], ..NETWORK }.missing().unwrap();
-        assert!(why.starts_with("no network namespace to be had here (exit status: 1)"), "{why}");
+        assert!(why.starts_with("this machine gives no network namespace (exit status: 1)"), "{why}");
     }
 }

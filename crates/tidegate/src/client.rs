@@ -44,7 +44,10 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The agent closed the connection in the middle, or did not answer in time.
-    #[error("the agent at {} broke off: {reason}\nSee its log: journalctl -u tidegate-agent", path(socket))]
+    #[error(
+        "the connection to the agent at {} broke: {reason}\nSee its log: journalctl -u tidegate-agent",
+        path(socket)
+    )]
     Broken {
         socket: PathBuf,
         /// What happened.
@@ -58,7 +61,7 @@ pub enum ClientError {
     },
     /// The answer is not what this program expects.
     #[error(
-        "the agent's answer to {request} makes no sense to this program: {}\nIs the agent of another release?",
+        "this program does not understand the agent's answer to {request}: {}\nIs the agent from another release?",
         visible(reason)
     )]
     UnexpectedAnswer {
@@ -299,10 +302,10 @@ fn advice(socket: &Path, error: &io::Error) -> String {
         },
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             "Is it running? Start it with: sudo systemctl start tidegate-agent (or: sudo tidegate agent). \
-             Another socket is given with --api or TIDEGATE_API."
+             To name another socket, use --api or TIDEGATE_API."
                 .into()
         }
-        _ => "Another socket is given with --api or TIDEGATE_API.".into(),
+        _ => "To name another socket, use --api or TIDEGATE_API.".into(),
     }
 }
 

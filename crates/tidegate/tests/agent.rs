@@ -121,7 +121,7 @@ fn a_failing_action_takes_the_others_back() {
     let text = lab.vnic("a", 1, "weight = 7") + &lab.vnic("b", 2, "") + &lab.vnic("c", 3, "");
     let (status, error) = agent.apply(&text);
     assert_eq!(status, 409);
-    assert!(error["details"][0].as_str().unwrap().contains("does not like this one"), "{error}");
+    assert!(error["details"][0].as_str().unwrap().contains("refuses this port"), "{error}");
     assert_eq!(switch.log(), ["set a Keep", "set b Listener", "remove b", "set a Keep"]);
     assert_eq!((switch.ports(), switch.state().ports["a"].vnic.weight), (vec!["a".to_owned()], 1));
     assert!(!lab.path("b.sock").exists() && !lab.path("c.sock").exists());

@@ -83,7 +83,7 @@ fn success_is_0_and_the_request_says_where_the_text_came_from() {
     let agent = FakeAgent::answering("200 OK", EMPTY_PLAN);
     let output = tidegate(&agent.socket, &["apply", "--prune", "-f", "-"], "[vnic.a]\n");
     assert_eq!(code(&output), 0, "{}", errors(&output));
-    assert_eq!(output.stdout, b"Nothing to change: all of it is in force.\n");
+    assert_eq!(output.stdout, b"Nothing to change: all contracts are in force.\n");
     let requests = agent.requests.lock().unwrap();
     assert!(requests[0].starts_with("POST /v1/apply?origin=stdin&prune=true HTTP/1.1\r\n"), "{requests:?}");
     assert!(requests[0].ends_with("\r\n\r\n[vnic.a]\n"), "{requests:?}");
@@ -247,7 +247,7 @@ fn a_status_without_an_agent_is_4_and_says_what_goes_on() {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     assert!(text.starts_with("1 thing needs a person.\n\naway: agent\n"), "{text}");
     assert!(
-        text.contains("What is in force stays in force") && text.contains("run: systemctl status"),
+        text.contains("Contracts in force stay in force") && text.contains("run: systemctl status"),
         "{text}"
     );
     assert_eq!(errors(&output), "tidegate: cannot reach the agent at /nonexistent/api.sock\n");

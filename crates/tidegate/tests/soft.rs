@@ -169,7 +169,7 @@ fn a_guest_learns_of_a_refusal_and_an_operator_comes_first() {
     agent.apply(&text);
     switch.state().refuse.insert("b".into());
     switch.log();
-    assert!(guest.ask("set * 400mbit")[0].contains("it does not like this one"));
+    assert!(guest.ask("set * 400mbit")[0].contains("the fake switch refuses this port"));
     assert_eq!(switch.log(), ["set a Keep", "set a Keep"], "what was done is taken back");
     assert!(guest.ask("limit")[0].ends_with("500mbit none 500mbit"));
     switch.state().refuse.clear();

@@ -205,9 +205,11 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     }
     let received = load.received();
     if args.frame.len() == 1 && received.bytes != received.frames * longest.bytes() as u64 {
-        return Err(
-            format!("{} frames came with {} bytes: they were cut", received.frames, received.bytes).into()
-        );
+        return Err(format!(
+            "{} frames came with {} bytes: the frames were truncated",
+            received.frames, received.bytes
+        )
+        .into());
     }
     let seconds = nanoseconds as f64 / 1e9;
     let beyond = |bytes: f64| bytes - burst.get() as f64;

@@ -117,7 +117,7 @@ impl fmt::Display for NotAdmissible {
                 write!(f, "there is no such vNIC; name one, or \"uplink\"")
             }
             Self::NoCapacity { key, .. } => {
-                write!(f, "its capacity is not known, so nothing can be promised there; set {key}")
+                write!(f, "its capacity is unknown, so it can keep no promise; set {key}")
             }
             Self::Fifo { egress, .. } => write!(
                 f,
@@ -140,7 +140,7 @@ impl fmt::Display for NotAdmissible {
             ),
         }?;
         for (i, fit) in self.fits().iter().enumerate() {
-            write!(f, "{}{fit}", if i == 0 { "; it would fit with " } else { ", or " })?;
+            write!(f, "{}{fit}", if i == 0 { "; the contracts would fit with " } else { ", or " })?;
         }
         Ok(())
     }

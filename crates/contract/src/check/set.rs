@@ -40,7 +40,7 @@ pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
             if let Some(owner) = first.filter(|owner| owner.value.name != vnic.value.name) {
                 let message = || {
                     format!(
-                        "{mac} is the own MAC of vNIC {} at {} in segment {}; vNICs share one that is no vNIC's own",
+                        "{mac} is the own MAC of vNIC {} at {} in segment {}; a shared MAC must not be the own MAC of a vNIC",
                         owner.value.name,
                         owner.place(),
                         vnic.value.segment
@@ -62,7 +62,7 @@ pub fn check_set(vnics: &[Located<Vnic>]) -> Result<(), Errors> {
         if let Some(other) = ports.0.get(guest.as_path()).filter(|o| o.value.name != vnic.value.name) {
             let message = || {
                 format!(
-                    "{} is the vhost-user socket of vNIC {} at {}; name that of the VM's virtio-serial port",
+                    "{} is the vhost-user socket of vNIC {} at {}; name the socket of the VM's virtio-serial port",
                     guest.display(),
                     other.value.name,
                     other.place()
@@ -109,7 +109,7 @@ pub fn merge(documents: Vec<Document>) -> Result<Document, Errors> {
                 line: host.line,
                 column: 0,
                 key: "host".into(),
-                message: format!("[host] already stands at {}; keep one of them", first.place()),
+                message: format!("a [host] table already exists at {}; keep one of them", first.place()),
                 excerpt: None,
             }),
             (None, Some(host)) => all.host = Some(host),
@@ -206,7 +206,9 @@ mod tests {
         assert_eq!(checked(81, SocketMode::Client), Ok(()));
         let refused = checked(81, SocketMode::Server).unwrap_err();
         assert!(
-            refused[0].to_string().contains("has 81 bytes; one that is made takes at most 80"),
+            refused[0]
+                .to_string()
+                .contains("has 81 bytes; the file name of a socket that Tidegate makes has at most 80"),
             "{refused:?}"
         );
     }
@@ -270,7 +272,7 @@ mod tests {
         assert_eq!(
             refused(|a, b| a.guest = testing::vhost_user_socket(b)),
             "t.toml:1: vnic.alpha.guest: /run/tidegate/vm/beta.sock is the vhost-user socket of vNIC beta at t.toml:11; \
-             name that of the VM's virtio-serial port"
+             name the socket of the VM's virtio-serial port"
         );
         let vf = Attach::Vf { pf: "enp3s0f0".into(), index: 2, options: VfOptions::default() };
         assert_eq!(
@@ -325,7 +327,7 @@ mod tests {
         let errors = merge(vec![file("alpha", host), file("beta", host)]).expect_err("two hosts");
         assert_eq!(
             errors.to_string(),
-            "beta.toml:1: host: [host] already stands at alpha.toml:1; keep one of them"
+            "beta.toml:1: host: a [host] table already exists at alpha.toml:1; keep one of them"
         );
         let errors = merge(vec![file("alpha", ""), file("alpha", "")]).expect_err("one name twice");
         assert!(
@@ -348,6 +350,6 @@ mod tests {
         }
         let Errors(errors) = check_set(&placed(vnics)).expect_err("refused");
         assert_eq!(errors.len(), 101);
-        assert_eq!(errors[100].to_string(), "t.toml: 3900 more things are wrong; correct these first");
+        assert_eq!(errors[100].to_string(), "t.toml: 3900 more errors follow; correct these first");
     }
 }

@@ -144,7 +144,7 @@ fn check_attach(rules: &mut Rules, attach: &Attach) {
                 rules.add_problem(
                     "attach.vhost-user",
                     format!(
-                        "the socket's name in its folder has {name} bytes; one that is made takes at most \
+                        "the file name of the socket has {name} bytes; the file name of a socket that Tidegate makes has at most \
                          {LONGEST_SOCKET_NAME}"
                     ),
                 );
@@ -158,8 +158,7 @@ fn check_attach(rules: &mut Rules, attach: &Attach) {
                 for (key, _) in set.iter().filter(|(_, set)| *set) {
                     rules.add_problem(
                         key,
-                        "with mode = \"client\" the front end makes the socket, so its ownership is not ours to set; \
-                         remove this key or the mode",
+                        "with mode = \"client\" the front end makes the socket, so Tidegate cannot set its owner; remove this key or the mode",
                     );
                 }
             }
@@ -207,7 +206,10 @@ fn check_guest(rules: &mut Rules, vnic: &Vnic) {
         rules.add_problem("guest", message);
     }
     if matches!(&vnic.attach, Attach::VhostUser { path, .. } if path == socket) {
-        rules.add_problem("guest", "this is the vhost-user socket; name that of the VM's virtio-serial port");
+        rules.add_problem(
+            "guest",
+            "this is the vhost-user socket; name the socket of the VM's virtio-serial port",
+        );
     }
 }
 
@@ -224,11 +226,11 @@ fn check_rates(rules: &mut Rules, vnic: &Vnic) {
         if !matches!(vnic.attach, Attach::Netdev { .. }) {
             rules.add_problem(
                 "tx.method",
-                "only the kernel place polices (attach = { netdev = … }); leave it out: what exceeds tx.max waits",
+                "only the kernel place polices (attach = { netdev = … }); remove tx.method: frames above tx.max then wait",
             );
         }
         if vnic.tx.max.is_none() {
-            rules.add_problem("tx.method", "there is no tx.max to police; give one, or leave tx.method out");
+            rules.add_problem("tx.method", "tx.method needs tx.max; set tx.max, or remove tx.method");
         }
     }
     let sizes = [("tx.burst", vnic.tx.burst), ("rx.burst", vnic.rx.burst), ("rx.queue", vnic.rx.queue)];
@@ -330,15 +332,14 @@ fn check_shared(rules: &mut Rules, vnic: &Vnic) {
         if address.mac().is_some_and(|mac| mac == vnic.mac || macs.contains(&mac)) {
             rules.add_problem(
                 "allowed.shared",
-                format!("{address} is the vNIC's own; leave it out here, or in mac and allowed.macs"),
+                format!("{address} is the vNIC's own MAC; remove it here, or from mac and allowed.macs"),
             );
         }
         if address.ip().is_some() && prefixes.is_empty() {
             rules.add_problem(
                 "allowed.shared",
                 format!(
-                    "{address} needs allowed.prefixes beside it: without them the vNIC may use any IP address anyway; list its \
-                     own there"
+                    "{address} is shared, which needs allowed.prefixes: without them the vNIC may use any IP address; list its own addresses in allowed.prefixes"
                 ),
             );
         }
@@ -364,7 +365,7 @@ pub(crate) fn vnic_name(name: &str) -> Result<(), String> {
         || !name.as_bytes()[0].is_ascii_alphanumeric()
     {
         return Err(format!(
-            "{name:?} is no name of a vNIC; 1 to 63 of letters, digits, '.', '_' and '-', first a letter or digit"
+            "{name:?} is not a valid name of a vNIC; write 1 to 63 letters, digits, '.', '_' and '-', the first a letter or digit"
         ));
     }
     Ok(())
@@ -378,7 +379,9 @@ fn interface_name(name: &str) -> Result<(), String> {
     }
     let bad = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
     if name.is_empty() || name == "." || name == ".." || name.contains(bad) {
-        return Err(format!("{name:?} is no interface name; 1 to 15 bytes without '/', ':', '%' and spaces"));
+        return Err(format!(
+            "{name:?} is not an interface name; write 1 to 15 bytes without '/', ':', '%' and spaces"
+        ));
     }
     if name.starts_with('-') {
         return Err(format!(
@@ -392,7 +395,10 @@ fn interface_name(name: &str) -> Result<(), String> {
 fn socket_path(path: &Path) -> Result<(), String> {
     let bytes = path.as_os_str().as_encoded_bytes();
     if bytes.len() > 107 {
-        return Err(format!("the socket path has {} bytes; a Unix socket's takes at most 107", bytes.len()));
+        return Err(format!(
+            "the socket path has {} bytes; the path of a Unix socket has at most 107",
+            bytes.len()
+        ));
     }
     if !path.is_absolute() || bytes.ends_with(b"/") || bytes.contains(&0) {
         return Err("expected the absolute path of a socket, such as \"/run/tidegate/vm/plc1.sock\"".into());
@@ -411,7 +417,7 @@ fn check_visible(path: &Path) -> Result<(), String> {
     match text.chars().find(|c| tidegate_visible::is_hidden(*c)) {
         None => Ok(()),
         Some(c) => Err(format!(
-            "the path \"{}\" has a character that cannot be seen, \\u{{{:x}}}; choose one without",
+            "the path \"{}\" has an invisible character, \\u{{{:x}}}; choose a path without it",
             tidegate_visible::visible(&text),
             u32::from(c)
         )),

@@ -41,7 +41,7 @@ pub fn parse(text: &str, origin: &str) -> Result<Document, Errors> {
         let span = error.span().unwrap_or(text.len()..text.len());
         let mut message = error.message().trim_end().to_owned();
         if span.end >= text.trim_end().len() {
-            message.push_str("; the text ends in the middle of it: was the file written completely?");
+            message.push_str("; the text ends too early: was the file written completely?");
         }
         Errors(vec![source.error(span, "", message)])
     })?;

@@ -88,7 +88,7 @@ impl<'a> Table<'a> {
         for (key, _) in self.items.iter().filter(|(key, _)| !keys.contains(key)) {
             let span = self.items.key(key).and_then(|k| k.span()).unwrap_or(self.key_span.clone());
             let hint = match did_you_mean(key, keys.iter().copied()) {
-                none if none.is_empty() => format!("; known here: {}", keys.join(", ")),
+                none if none.is_empty() => format!("; known keys: {}", keys.join(", ")),
                 hint => hint,
             };
             self.report_at(span, key, format!("unknown key{hint}"));

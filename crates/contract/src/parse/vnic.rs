@@ -115,7 +115,10 @@ fn read_attach(table: &Table<'_>) -> Attach {
     let (kind, rest) = match kinds.split_first() {
         Some((kind, rest)) => (*kind, rest),
         None => {
-            table.report("", format!("no kind of attachment; give one of {}", keys::ATTACH_KINDS.join(", ")));
+            table.report(
+                "",
+                format!("the kind of attachment is missing; write one of {}", keys::ATTACH_KINDS.join(", ")),
+            );
             ("", [].as_slice())
         }
     };
@@ -180,7 +183,7 @@ impl FromStr for Octal {
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.strip_prefix("0o").unwrap_or(text);
         if !(3..=4).contains(&digits.len()) || !digits.bytes().all(|b| (b'0'..=b'7').contains(&b)) {
-            return Err(format!("{text:?} is no file mode; write octal digits as a string, \"0660\""));
+            return Err(format!("{text:?} is not a file mode; write octal digits as a string, \"0660\""));
         }
         u32::from_str_radix(digits, 8).map(Self).map_err(|error| error.to_string())
     }
@@ -263,7 +266,7 @@ impl FromStr for SocketMode {
             "server" => Ok(Self::Server),
             "client" => Ok(Self::Client),
             _ => Err(format!(
-                "unknown mode {text:?}; \"server\" (we listen) or \"client\" (the front end does)"
+                "unknown mode {text:?}; \"server\" (Tidegate listens) or \"client\" (the front end listens)"
             )),
         }
     }

@@ -28,7 +28,7 @@ impl InOrder {
     /// # Panics
     /// `head` is not in flight, or completed chains were not taken.
     pub(super) fn used_up_to(&mut self, head: u16, len: u32) {
-        assert_eq!(self.completed, 0, "chains that came back were not taken");
+        assert_eq!(self.completed, 0, "completed chains were not taken");
         let at = self.in_flight.iter().position(|in_flight| *in_flight == head);
         let at = at.unwrap_or_else(|| panic!("the device completed chain {head}, which is not in flight"));
         (self.completed, self.len) = (at + 1, len);

@@ -88,7 +88,7 @@ fn a_vhostuser_interface_is_a_port_of_the_switch() {
     assert_eq!(translate(&domain("", &interface("client")), "a.xml").expect("nothing asked").contracts, []);
 
     let error = refused(&contracts("<tg:vnic mac='52:54:00:00:00:02'/>"), &interface("client"));
-    assert!(error.contains("write which, such as segment=\"42\""), "{error}");
+    assert!(error.contains("write its segment, such as segment=\"42\""), "{error}");
     let error = refused(&asked, &interface("both"));
     assert!(error.contains("\"both\"; expected client or server"), "{error}");
 }
@@ -137,7 +137,7 @@ fn errors_have_their_line_and_column() {
         ),
         (one("tx.maxx='500mbit'"), bridge(""), "unknown key; did you mean \"tx.max\"?"),
         (one("name='a b'"), bridge(""), "web.xml:4:34: vnic.a b.name: "),
-        (one("attach.tap='x'"), bridge(""), "the interface itself says; leave this out"),
+        (one("attach.tap='x'"), bridge(""), "says where the interface is attached; remove this key"),
         (one("deadline='1ms'"), bridge(""), "tx.max"),
         (contracts("<tg:vnic tx.max='1mbit'/>"), bridge(""), "names no interface"),
         (contracts("<tg:nic mac='52:54:00:00:00:01'/>"), bridge(""), "<nic> has no meaning here"),
@@ -152,7 +152,7 @@ fn errors_have_their_line_and_column() {
         (
             one(""),
             bridge("").replace("bridge'>", "hostdev'>"),
-            "interface of type hostdev, for which no contract",
+            "interface of type hostdev, for which Tidegate can keep no contract",
         ),
         (one(""), bridge("").replace("vnet3", "a name that is far too long"), "attach.netdev"),
         (
@@ -168,10 +168,10 @@ fn errors_have_their_line_and_column() {
         (
             String::new(),
             bridge("<bandwidth><inbound speed='1'/></bandwidth>"),
-            "speed is nothing that inbound has",
+            "<inbound> has no attribute speed",
         ),
         (String::new(), "<interface type='bridge'/>".into(), "no <mac address="),
-        (String::new(), "<interface".into(), "no XML that can be read"),
+        (String::new(), "<interface".into(), "this text is not valid XML"),
     ] {
         let error = refused(&metadata, &device);
         assert!(error.contains(expected), "{error}\nlacks: {expected}");

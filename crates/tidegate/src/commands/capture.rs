@@ -69,7 +69,7 @@ where
     let mut frames = 0;
     while frames < most {
         let Some(part) = body.frame().await else { break };
-        let part = part.map_err(|e| Failure::failed(format!("the capture broke off: {e}")))?;
+        let part = part.map_err(|e| Failure::failed(format!("the capture ended early: {e}")))?;
         let Some(data) = part.data_ref() else { continue };
         blocks.push(data);
         while frames < most {

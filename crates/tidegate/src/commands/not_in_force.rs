@@ -26,9 +26,11 @@ pub fn lines(changes: &[VnicChange]) -> Vec<String> {
 /// Describes a request that changes nothing.
 pub fn nothing_to_change(lines: &[String]) -> String {
     match lines {
-        [] => "Nothing to change: all of it is in force.\n".into(),
+        [] => "Nothing to change: all contracts are in force.\n".into(),
         [one] => format!("Nothing to change, but {one}\n"),
-        several => format!("Nothing to change, but not all of it is in force:\n  {}\n", several.join("\n  ")),
+        several => {
+            format!("Nothing to change, but not all contracts are in force:\n  {}\n", several.join("\n  "))
+        }
     }
 }
 
@@ -80,7 +82,7 @@ mod tests {
         let all =
             [change("a", away), change("b", away), change("c", Some((State::Failed, "no\nroom", false)))];
         let expected = "\
-Nothing to change, but not all of it is in force:
+Nothing to change, but not all contracts are in force:
   a, b are pending: no switch at /run/s
   c failed: no
   room
@@ -89,7 +91,7 @@ Nothing to change, but not all of it is in force:
         assert_eq!(lines_below(&lines(&logger)), "not in force: logger is pending: no switch at /run/s\n");
         assert_eq!(
             nothing_to_change(&lines(&[change("ok", None)])),
-            "Nothing to change: all of it is in force.\n"
+            "Nothing to change: all contracts are in force.\n"
         );
     }
 

@@ -209,6 +209,6 @@ voice: not promised right now: guest memory is not preallocated: add prealloc=on
         assert_eq!(first(&plan(true, true)), "Done, 2 changes:");
         assert_eq!(first(&plan(false, false)), "NOT admissible, 2 changes:");
         let nothing = PlanView { vnics: vec![], ..plan(true, false) };
-        assert_eq!(first(&nothing), "Nothing to change: all of it is in force.");
+        assert_eq!(first(&nothing), "Nothing to change: all contracts are in force.");
     }
 }

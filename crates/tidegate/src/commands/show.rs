@@ -18,12 +18,12 @@ pub fn text(view: &VnicView) -> String {
     }
     out.push('\n');
     match (&view.stats, view.state) {
-        (_, State::Refused) => return out + "Nothing of it is in force.\n",
+        (_, State::Refused) => return out + "No part of the contract is in force.\n",
         (Some(stats), _) => {
             out += &window::title(view.window);
             out += &counters(view, stats, &view.unknown);
         }
-        (None, _) => out += "Nothing is counted: the place that keeps it does not know it.\n",
+        (None, _) => out += "No counters: the place of this vNIC does not know the vNIC.\n",
     }
     for promise in &view.promises {
         out.push('\n');
@@ -41,7 +41,7 @@ pub fn text(view: &VnicView) -> String {
 /// Lists every figure with its source, one per line.
 pub fn statistics(view: &VnicView) -> String {
     if view.figures.is_empty() {
-        return format!("{}: nothing is counted: the place that keeps it does not know it.\n", view.name);
+        return format!("{}: no counters: the place of this vNIC does not know the vNIC.\n", view.name);
     }
     let mut table = Table::new(&[("figure", Align::Left), ("value", Align::Right), ("source", Align::Left)]);
     for figure in &view.figures {
@@ -189,7 +189,7 @@ fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
     }
     if !view.shared.is_empty() {
         let one = |shared: &SharedStatus| match &shared.holder {
-            Some(holder) if *holder == view.name => format!("{} (it has it)", shared.address),
+            Some(holder) if *holder == view.name => format!("{} (this vNIC has it)", shared.address),
             Some(holder) => format!("{} ({holder} has it)", shared.address),
             None => format!("{} (no vNIC has it)", shared.address),
         };
@@ -246,7 +246,7 @@ fn counters(view: &VnicView, stats: &VnicStats, unknown: &Unknown) -> String {
         let Some(waits) = waits.as_ref().filter(|waits| waits.count > 0) else { continue };
         let _ = writeln!(out, "wait of {what} for its own {limit}: {}", quantiles(waits));
         if let Some(sparse) = sparse.as_ref().filter(|sparse| sparse.count > 0 && waits.max > 0) {
-            let _ = writeln!(out, "  with none of their flow before them: {}", quantiles(sparse));
+            let _ = writeln!(out, "  with no frame of their flow waiting: {}", quantiles(sparse));
         }
         if traffic.marked > 0 || traffic.flows_now > 0 || waits.max > 0 && traffic.flows_most > 0 {
             let _ = writeln!(
@@ -382,7 +382,7 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
         (
             "critical time t",
             Nanos::new(terms.critical_t_ns).to_string(),
-            "the interval in which it is tightest".into(),
+            "the interval with the least slack".into(),
         ),
         (
             "demand",
@@ -395,7 +395,7 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
         (
             "blocking frame L",
             Bytes::new(terms.blocking_bytes).to_string(),
-            format!("the largest that may be under way; takes {}", sent_in(terms.blocking_bytes)),
+            format!("the largest frame that may be under way; takes {}", sent_in(terms.blocking_bytes)),
         ),
         ("capacity C", capacity, format!("of {egress}")),
         (
@@ -408,7 +408,7 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
     for (name, value, meaning) in steps {
         table.row([name.to_owned(), value, meaning]);
     }
-    out += "  how B came about: B = deadline - (t - H - (demand + L) / C)\n";
+    out += "  how B is computed: B = deadline - (t - H - (demand + L) / C)\n";
     for line in table.render().lines().skip(1) {
         let _ = writeln!(out, "    {line}");
     }
@@ -464,7 +464,7 @@ mod tests {
         let expected = "
 throttled for 9.80 s, also right now
 wait of what it sent for its own tx.max: p50 865 ms, p99 1.05 s, p99.9 1.05 s, max 1.05 s
-  with none of their flow before them: p50 310 us, p99 1.20 ms, p99.9 1.40 ms, max 1.40 ms
+  with no frame of their flow waiting: p50 310 us, p99 1.20 ms, p99.9 1.40 ms, max 1.40 ms
   marked (ECN) 21; flows that wait: 2 now, 9 at most
 ";
         assert!(said.contains(expected), "{said}");
@@ -477,7 +477,7 @@ wait of what it sent for its own tx.max: p50 865 ms, p99 1.05 s, p99.9 1.05 s, m
         let figure =
             |name: &str, value, source: &str| Figure { name: name.into(), value, source: source.into() };
         let mut view = samples::idle();
-        assert!(statistics(&view).contains("nothing is counted"));
+        assert!(statistics(&view).contains("no counters"));
         view.figures =
             vec![figure("tx.bytes", Some(5_000), "register VFGOTC"), figure("rx.bytes", None, "nobody")];
         let expected = "\
@@ -518,10 +518,10 @@ deadline towards sink
   delay bound B     278 us, margin 722 us to the deadline of 1ms
   worst seen        1.12 ms, 120 us over the deadline
   missed            3 frames
-  how B came about: B = deadline - (t - H - (demand + L) / C)
-    critical time t     1ms  the interval in which it is tightest
+  how B is computed: B = deadline - (t - H - (demand + L) / C)
+    critical time t     1ms  the interval with the least slack
     demand              2kB  real-time traffic due within t, all bursts at once; takes 16.0 us
-    blocking frame L  1518B  the largest that may be under way; takes 12.1 us
+    blocking frame L  1518B  the largest frame that may be under way; takes 12.1 us
     capacity C        1gbit  of sink
     host budget H     250us  worker loops, wake-up and one copy
   bound 278 us holds if H = 250us held (violated 3 times) and the receiver had buffers
@@ -534,10 +534,7 @@ deadline towards sink
     fn without_counters_or_deadline_there_is_less_to_show() {
         let text = text(&samples::idle());
         assert!(text.contains("connection  waiting\n") && text.contains("from api\n"), "{text}");
-        assert!(
-            text.ends_with("\nNothing is counted: the place that keeps it does not know it.\n"),
-            "{text}"
-        );
+        assert!(text.ends_with("\nNo counters: the place of this vNIC does not know the vNIC.\n"), "{text}");
     }
 
     #[test]
@@ -584,7 +581,7 @@ dark
   contract    refused, from /etc/tidegate/cam.toml
   refused     /etc/tidegate/cam.toml:9 is refused: egress sink refuses cam
 
-Nothing of it is in force.
+No part of the contract is in force.
 ";
         assert_eq!(text(&unreadable), expected);
         let text_of_it = text(&readable);

@@ -73,7 +73,7 @@ fn report_unreachable(client: &Client, error: ClientError, json: bool) -> Result
         kind: AttentionKind::PlaceAway,
         about: vec!["agent".into()],
         what: format!(
-            "{}\nWhat is in force stays in force without it; changes, repairs and metrics wait for it",
+            "{}\nContracts in force stay in force without the agent; changes, repairs and metrics wait for the agent",
             failure.message
         ),
         next: "systemctl status tidegate-agent".into(),
@@ -169,7 +169,7 @@ fn figures(status: &StatusView) -> String {
         (
             "drift",
             format!(
-                "{} put right since the agent was started, {} in the last {} minutes",
+                "{} repaired since the agent was started, {} in the last {} minutes",
                 plural(drift.since_start, "difference"),
                 count(drift.recently),
                 status.recent_s / 60
@@ -200,7 +200,7 @@ fn own_cpus_text(own: &OwnCpus) -> Option<String> {
     }
     let queues = plural(*queues as u64, "queue");
     let mut text =
-        format!("{} of workers; {steered} of {queues} of taps run their stack elsewhere", list(cpus));
+        format!("{} of workers; {steered} of {queues} of taps run their stack on other CPUs", list(cpus));
     if !awake.is_empty() {
         let _ = write!(text, "; {} without halts while real-time frames flow", list(awake));
     }
@@ -278,7 +278,7 @@ files      3 accepted
 vNICs      13 in force
 deadlines  2 promised
 H          host-latency = 250 us; since this switch was started, 3 of 91,440 loops took longer; the longest took 412 us
-drift      1 difference put right since the agent was started, 0 in the last 10 minutes
+drift      1 difference repaired since the agent was started, 0 in the last 10 minutes
 denied     0 system calls of the switch
 ";
         assert_eq!(text(&host()), expected);
@@ -290,7 +290,7 @@ denied     0 system calls of the switch
         let not_put_back = OwnCpus { missing: Some("it was not put back".into()), ..OwnCpus::default() };
         assert_eq!(own_cpus_text(&not_put_back).as_deref(), Some("it was not put back"));
         let mut cpus = OwnCpus { cpus: vec![1, 3], queues: 4, steered: 4, awake: vec![3], missing: None };
-        let cpus_text = "1, 3 of workers; 4 of 4 queues of taps run their stack elsewhere";
+        let cpus_text = "1, 3 of workers; 4 of 4 queues of taps run their stack on other CPUs";
         assert_eq!(
             own_cpus_text(&cpus).unwrap(),
             format!("{cpus_text}; 3 without halts while real-time frames flow")

@@ -22,7 +22,7 @@ const LONG: u64 = 1_000_000;
 const MISSES: usize = 10;
 
 /// Label of the row for frames of a flow that had none before them.
-const SPARSE: &str = "  with none of their flow before them";
+const SPARSE: &str = "  with no frame of their flow waiting";
 
 /// Arguments of `why`.
 #[derive(Debug, clap::Args)]
@@ -51,7 +51,7 @@ fn text(view: &VnicView, why: &WhyView, now: u64) -> String {
         return condition(view);
     }
     let Some(stats) = &view.stats else {
-        let nothing = "Nothing is known of its frames: the place that keeps it does not know it.\n";
+        let nothing = "Nothing is known of its frames: the place of this vNIC does not know the vNIC.\n";
         return condition(view) + nothing + &not_promised(view);
     };
     [
@@ -97,7 +97,7 @@ fn condition(view: &VnicView) -> String {
     match view.state {
         State::InForce => {}
         State::Pending => out += "Its contract is not in force yet.\n",
-        State::Failed => out += "Its contract could not be put in force; the agent goes on trying.\n",
+        State::Failed => out += "Its contract could not be put in force; the agent tries again.\n",
         State::Refused => out += "Its contract is refused.\n",
     }
     if let Some(by) = &view.refused {
@@ -235,8 +235,7 @@ fn least_delay_note(view: &VnicView, stats: &VnicStats) -> String {
         return String::new();
     }
     format!(
-        "That counts from when its ring or tap was last seen empty: when exactly a frame came is not known. From when frames \
-         were first seen, 99 % of them took at most {}.\n",
+        "These delays count from the last poll that found its ring or tap empty: the exact arrival of a frame is unknown. Counted from the first poll that showed the frames, 99 % of them took at most {}.\n",
         duration(least)
     )
 }
@@ -247,8 +246,7 @@ fn host_latency(view: &VnicView) -> String {
     violated.map_or_else(String::new, |promise| {
         format!(
             "Its delay bound holds while worker loops take at most host-latency (H, {}). Since the switch was started {} took \
-             longer: no bound held then. `tidegate calibrate` says by name what makes the host slow, and what \
-             host-latency it needs as it is.\n",
+             longer: no bound held then. `tidegate calibrate` names what makes the host slow, and the host-latency that the host needs now.\n",
             duration(promise.derivation.host_latency_ns),
             count(promise.host_latency_violations)
         )
@@ -265,8 +263,8 @@ fn drops(view: &VnicView, why: &WhyView) -> String {
         if drops.is_empty() { String::new() } else { format!("\n{title}\n{}", indented(&table.render())) }
     };
     let lists = [
-        list("Dropped of what it sent:", &why.tx_dropped),
-        list("Dropped of what it was sent:", &why.rx_dropped),
+        list("Dropped frames that it sent:", &why.tx_dropped),
+        list("Dropped frames that were sent to it:", &why.rx_dropped),
     ]
     .concat();
     if !lists.is_empty() {
@@ -274,9 +272,9 @@ fn drops(view: &VnicView, why: &WhyView) -> String {
     }
     match (is_counted(view, Quantity::Tx), is_counted(view, Quantity::Rx)) {
         _ if !is_counted(view, Quantity::Drops) => String::new(),
-        (true, true) => format!("No frame of it or for it was dropped{}.\n", time_phrases(view).0),
+        (true, true) => format!("No frame from it or to it was dropped{}.\n", time_phrases(view).0),
         (true, false) => format!("No frame that it sent was dropped{}.\n", time_phrases(view).0),
-        (false, true) => format!("No frame for it was dropped{}.\n", time_phrases(view).0),
+        (false, true) => format!("No frame to it was dropped{}.\n", time_phrases(view).0),
         (false, false) => String::new(),
     }
 }
@@ -326,13 +324,13 @@ fn possible_misses(why: &WhyView) -> String {
         let frames = plural(why.misses_possible, "frame");
         let _ = writeln!(
             out,
-            "{frames} possibly missed it: in time by the first poll that showed the frame, late by the last that did not."
+            "{frames} possibly missed it: in time if they arrived at the first poll that showed them, late if at the last poll without them."
         );
     }
     if why.misses_asleep > 0 {
         let _ = writeln!(
             out,
-            "{} missed it only if the worker took that long to wake up, which it cannot measure.",
+            "{} missed it only if the worker took that long to wake up, which the switch cannot measure.",
             plural(why.misses_asleep, "frame")
         );
     }
@@ -348,13 +346,13 @@ fn culprits(why: &WhyView) -> String {
     }
     let mut out = String::new();
     if !why.culprits.is_empty() {
-        out += "\nWhat held the switch's worker up, since the agent was started:\n";
+        out += "\nWhat delayed the switch's worker, since the agent was started:\n";
         out += &indented(&table.render());
     }
     if let Some(unobserved) = &why.unobserved {
         let _ = writeln!(
             out,
-            "What keeps the worker from its CPU is not observed, so of all this only its own loops are known: {unobserved}"
+            "The agent does not observe what keeps the worker from its CPU, so only the worker's own loops are known: {unobserved}"
         );
     }
     out
@@ -400,11 +398,11 @@ voice is up.
 It is not throttled right now. In all, frames waited for its tx.max of 4mbit for 3.00 ms.
 Of its 11,999 frames delivered, half took at most 42.0 us, 99 % 90.0 us, 99.9 % 300 us, the slowest 1.12 ms.
 Its delay bound holds while worker loops take at most host-latency (H, 250 us). Since the switch was started 3 took longer: \
-no bound held then. `tidegate calibrate` says by name what makes the host slow, and what host-latency it needs as it is.
+no bound held then. `tidegate calibrate` names what makes the host slow, and the host-latency that the host needs now.
 
-Dropped of what it sent:
+Dropped frames that it sent:
   frames  reason      what it means
-   1,200  source_mac  sent from a MAC address that is not the vNIC's own, or naming one in ARP or neighbour discovery: if that is meant to be, add it to \
+   1,200  source_mac  sent from a MAC address that is not the vNIC's own, or naming one in ARP or neighbour discovery: if this is intended, add it to \
 `allowed.macs`, or to `allowed.shared` of each vNIC that takes turns with it (VRRP, CARP)
        1  late        could no longer arrive before its deadline
 
@@ -432,12 +430,12 @@ for 9.80 s.
 Where its frames waited:
   where                                         frames    half     99 %   99.9 %  longest  marked  flows now  most
   what it sent: before its own tx.max = 20mbit   1,600  865 ms   1.05 s   1.05 s   1.05 s      21          2     9
-    with none of their flow before them            900  310 us  1.20 ms  1.40 ms  1.40 ms
+    with no frame of their flow waiting            900  310 us  1.20 ms  1.40 ms  1.40 ms
   what it sent: from there to the receiver       1,600  541 us   800 us   900 us   910 us
 Most of the wait is for its own limit on what it sends.
 Each flow waits in a queue of its own: a ping, or the first frame of a request, does not wait behind an upload.
 
-Dropped of what it sent:
+Dropped frames that it sent:
 ";
         assert!(said.starts_with(expected), "{said}");
     }
@@ -449,7 +447,7 @@ Dropped of what it sent:
         why.tx_wait.as_mut().unwrap().sparse = None;
         let said = text(&view, &why, 0);
         assert!(said.contains("in one queue (queueing = \"fifo\"), a ping behind an upload.\n"), "{said}");
-        assert!(!said.contains("none of their flow"), "{said}");
+        assert!(!said.contains("no frame of their flow"), "{said}");
     }
 
     #[test]
@@ -481,7 +479,9 @@ Dropped of what it sent:
         (stats.delay.p99, stats.delay_least.p99) = (75_000_000, 20_000);
         let said = text(&view, &samples::why_voice(), 0);
         assert!(
-            said.contains("From when frames were first seen, 99 % of them took at most 20.0 us.\n"),
+            said.contains(
+                "Counted from the first poll that showed the frames, 99 % of them took at most 20.0 us.\n"
+            ),
             "{said}"
         );
     }
@@ -494,8 +494,8 @@ Dropped of what it sent:
         let said = text(&samples::voice(), &why, 8_000_000_000);
         let expected = "\
 No frame missed its deadline for certain.
-2 frames possibly missed it: in time by the first poll that showed the frame, late by the last that did not.
-1 frame missed it only if the worker took that long to wake up, which it cannot measure.
+2 frames possibly missed it: in time if they arrived at the first poll that showed them, late if at the last poll without them.
+1 frame missed it only if the worker took that long to wake up, which the switch cannot measure.
 
 The latest, newest first:
 ";
@@ -508,11 +508,11 @@ The latest, newest first:
         let why = WhyView { culprits, unobserved: Some("no right to".into()), ..samples::why_voice() };
         let said = text(&samples::voice(), &why, 8_000_000_000);
         let expected = "
-What held the switch's worker up, since the agent was started:
+What delayed the switch's worker, since the agent was started:
   frames  culprit   what it means
        2  softirq   the kernel was busy on the worker's CPU, mostly with others' packets
        1  own_loop  the worker was busy with other frames, or with a change
-What keeps the worker from its CPU is not observed, so of all this only its own loops are known: no right to
+The agent does not observe what keeps the worker from its CPU, so only the worker's own loops are known: no right to
 
 The latest, newest first:
 ";
@@ -525,15 +525,16 @@ The latest, newest first:
 idle waits for its VM to connect: no frame can flow.
 It has never been throttled.
 None of its frames has been delivered yet.
-No frame of it or for it was dropped.
+No frame from it or to it was dropped.
 It has no deadline, so it cannot miss any.
 ";
         let idle = VnicView { stats: Some(VnicStats::default()), ..samples::idle() };
         assert_eq!(text(&idle, &samples::why_idle(), 0), expected);
         let unknown = text(&samples::idle(), &samples::why_idle(), 0);
         assert!(
-            unknown
-                .ends_with("\nNothing is known of its frames: the place that keeps it does not know it.\n")
+            unknown.ends_with(
+                "\nNothing is known of its frames: the place of this vNIC does not know the vNIC.\n"
+            )
         );
     }
 

@@ -147,7 +147,7 @@ async fn measure_phases(
     dir: &Path,
     progress: &Progress,
 ) -> Result<(Scene, [Measured; 2]), Failure> {
-    progress.show("building the scene: an agent, four tenants, and what connects them");
+    progress.show("building the scene: an agent, four tenants, and the network between them");
     let mut scene = Scene::build(dir, options.place, realtime).await?;
     scene.apply(Phase::Fifo).await?;
     scene.start_traffic().await?;
@@ -180,7 +180,7 @@ async fn serve(scene: &mut Scene, dir: &Path) -> Result<(), Failure> {
     let program = std::env::args_os().next().unwrap_or_else(|| "tidegate".into());
     let program = crate::format::path(Path::new(&program));
     exit::print_error(&format!(
-        "The scene goes on until Ctrl-C. Its API: {api}\n  \
+        "The scene runs until Ctrl-C. Its API: {api}\n  \
          {program} --api {api} top\n  \
          {program} --api {api} vnic show voice\n  \
          {program} --api {api} why voice\n  \

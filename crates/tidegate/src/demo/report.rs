@@ -74,8 +74,8 @@ fn notes(run: &Report) -> &'static str {
             "Voice's own threads and the bare timers ran under SCHED_FIFO, in both phases."
         }
         (_, false) => {
-            "Nothing ran under real-time priority: what the CPUs were busy with is in the figures, and only steal time \
-             shows what the host machine did. To have it, run as root, or allow it (rtprio in limits.conf(5))."
+            "No thread ran under real-time priority: other work of the CPUs is in the figures, and only steal time \
+             shows what the host machine did. For real-time priority, run as root, or allow it (rtprio in limits.conf(5))."
         }
     }
 }
@@ -156,7 +156,7 @@ voice, inside the switch (Tr - Ts)
   p99                                  6.00 ms     25.0 us
   p99.9                                6.00 ms     25.0 us
   worst                                6.00 ms     25.0 us
-  p99.9, the least it can be           3.00 ms     12.5 us
+  p99.9, lower bound                   3.00 ms     12.5 us
   misses (1 ms)                          5,998           3
     of those unexplained                                 2
   possible misses                                        7

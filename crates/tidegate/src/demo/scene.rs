@@ -84,7 +84,7 @@ impl Scene {
         let path = format!("/v1/apply?origin={}", encode("demo"));
         let applied =
             self.client.post_toml::<Value>(&path, &contracts::toml(self.place, phase, &namespaces)).await;
-        applied.map(drop).map_err(|e| SceneError::new(format!("the contracts were not taken: {e}")))
+        applied.map(drop).map_err(|e| SceneError::new(format!("the agent did not accept the contracts: {e}")))
     }
 
     pub async fn start_traffic(&mut self) -> Result<(), SceneError> {
@@ -123,7 +123,7 @@ impl Scene {
             }
             for (tenant, ended) in self.tenants.iter_mut().zip(&mut ended).filter(|(_, ended)| !**ended) {
                 if let Err(e) = tenant.check() {
-                    exit::print_error(&format!("The others go on without {}", e.reason()));
+                    exit::print_error(&format!("The other processes continue without {}", e.reason()));
                     *ended = true;
                 }
             }
@@ -223,7 +223,7 @@ impl Scene {
     async fn evidence(&self) -> Result<VnicStats, SceneError> {
         let view = self.client.get::<VnicView>("/v1/vnics/voice").await;
         let stats = view.map_err(|e| SceneError::new(e.to_string()))?.stats;
-        stats.ok_or_else(|| self.agent.error("it knows no counters of voice"))
+        stats.ok_or_else(|| self.agent.error("the agent has no counters of voice"))
     }
 }
 

@@ -92,7 +92,7 @@ async fn wait(span: Duration) -> Result<Duration, Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;
     let begin = Instant::now();
     let progress = crate::demo::progress::Progress::new(span.as_millis() as u64);
-    progress.show(&format!("measuring for {} s under the load that is there", span.as_secs()));
+    progress.show(&format!("measuring for {} s under the present load", span.as_secs()));
     let mut reported = Duration::ZERO;
     while let Some(left) = span.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
         tokio::select! {

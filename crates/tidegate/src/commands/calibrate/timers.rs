@@ -72,7 +72,9 @@ impl Timers {
                     }
                     all.push(measured);
                 }
-                Ok(Err(error)) => unseen.push(format!("CPU {cpu}: no thread of ours may run there: {error}")),
+                Ok(Err(error)) => {
+                    unseen.push(format!("CPU {cpu}: this program may run no thread there: {error}"))
+                }
                 Err(_) => unseen.push(format!("CPU {cpu}: its timer ended early")),
             }
         }
@@ -127,6 +129,9 @@ mod tests {
         let (cpus, unseen) = timers.stop();
         assert_eq!(cpus.iter().map(|c| c.cpu).collect::<Vec<_>>(), [here]);
         assert!(cpus[0].wakeups.count() > 10 && cpus[0].copies.count() > 0, "{:?}", cpus[0]);
-        assert!(unseen.len() == 1 && unseen[0].contains("no thread of ours may run there"), "{unseen:?}");
+        assert!(
+            unseen.len() == 1 && unseen[0].contains("this program may run no thread there"),
+            "{unseen:?}"
+        );
     }
 }

@@ -41,7 +41,7 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
     let read = std::io::stdin().take(LONGEST).read_to_string(&mut xml);
     let Some(call) = call(&args.operation) else {
         warn(&format!(
-            "domain {}: operation {} is not known to this release; nothing was done",
+            "domain {}: this release does not know operation {}; the hook did nothing",
             args.domain, args.operation
         ));
         return Ok(());
@@ -89,7 +89,7 @@ async fn carry_out(client: &Client, args: &Args, call: Call, xml: &str) -> Resul
                 return Err(Failure {
                     code: Code::Refused,
                     message: format!(
-                        "the interface {} has no tap on this host yet (<target dev='...'/>), so its contract would not be kept",
+                        "the interface {} has no tap on this host yet (<target dev='...'/>), so Tidegate could not keep its contract",
                         contract.vnic.mac
                     ),
                 });

@@ -64,7 +64,10 @@ async fn make_room(client: &Client, translation: &Translation, states: &Folder) 
     let others = others.filter_map(|v| Some((v.owner.as_str(), v.contract.as_ref()?)));
     let ended_domains = room::ended_owners_in_conflict(&own_contracts, others, &running);
     for domain in &ended_domains {
-        tracing::warn!(domain, "it does not run any more, and its contracts are in the way: removing them");
+        tracing::warn!(
+            domain,
+            "the domain does not run any more, and its contracts conflict with those of another domain: removing them"
+        );
         remove(client, domain).await?;
     }
     Ok(!ended_domains.is_empty())

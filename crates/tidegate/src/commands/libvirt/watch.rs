@@ -117,7 +117,7 @@ impl Watch<'_> {
                 if self.follower.note_failure(Instant::now(), domain, stamp.clone()) {
                     tracing::error!(
                         domain,
-                        "its contracts are not as its XML says; what was in force before stays so:\n{why}"
+                        "the contracts in the domain's XML are not in force; earlier contracts stay in force:\n{why}"
                     );
                 }
             }
@@ -136,7 +136,7 @@ impl Watch<'_> {
             tracing::warn!(domain, "{note}");
         }
         for contract in translation.contracts.iter().filter(|c| !c.attached) {
-            tracing::warn!(domain, mac = %contract.vnic.mac, "its interface has no tap on this host; no contract is kept for it");
+            tracing::warn!(domain, mac = %contract.vnic.mac, "the interface has no tap on this host; Tidegate keeps no contract for it");
         }
         let plan = keeper::put(self.client, &translation, &self.states).await.map_err(|e| e.to_string())?;
         for change in plan.vnics.iter().filter(|c| c.action != tidegate_agent::views::ChangeAction::None) {
@@ -150,14 +150,14 @@ impl Watch<'_> {
     async fn remove(&mut self, domain: &str) {
         match keeper::remove(self.client, domain).await {
             Ok(_) => {
-                tracing::info!(domain, "it does not run any more; its contracts are removed");
+                tracing::info!(domain, "the domain does not run any more; its contracts are removed");
                 self.owners.remove(domain);
                 self.contracts_in_force.remove(domain);
             }
             Err(e) => {
                 tracing::warn!(
                     domain,
-                    "it does not run any more, and its contracts cannot be removed yet: {e}"
+                    "the domain does not run any more, and its contracts cannot be removed yet: {e}"
                 );
                 // Without the owner the removal is not repeated at every tick.
                 self.owners.remove(domain);
