@@ -257,7 +257,7 @@ def test_no_figure_is_a_zero_that_is_none(scene: Scene) -> None:
             assert figure["source"]
 
 
-def test_what_nobody_counts_is_in_no_metric(scene: Scene) -> None:
+def test_uncounted_values_are_in_no_metric(scene: Scene) -> None:
     """And is said in words, not to be nothing."""
     scene.needs("k1")
     assert set(scene.document("k1")["unknown"]) == {"rx", "super-frames"}

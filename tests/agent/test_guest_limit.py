@@ -134,7 +134,7 @@ def test_another_vm_is_out_of_reach(lab: Lab) -> None:
     lab.limit("none")
 
 
-def test_what_a_guest_writes_harms_nobody(lab: Lab) -> None:
+def test_nothing_that_a_guest_writes_does_harm(lab: Lab) -> None:
     """Garbage, lines without an end, floods of requests whose answers the guest does not read."""
     port = "/dev/$(basename $(dirname $(grep -l org.tidegate /sys/class/virtio-ports/*/name)))"
     floods = ["head -c 9000 /dev/urandom; tr '\\0' x </dev/zero", "yes 1 flood set '*' 1mbit"]

@@ -121,7 +121,7 @@ fn a_failing_action_takes_the_others_back() {
     let text = lab.vnic("a", 1, "weight = 7") + &lab.vnic("b", 2, "") + &lab.vnic("c", 3, "");
     let (status, error) = agent.apply(&text);
     assert_eq!(status, 409);
-    assert!(error["details"][0].as_str().unwrap().contains("does not like this one"), "{error}");
+    assert!(error["details"][0].as_str().unwrap().contains("refuses this port"), "{error}");
     assert_eq!(switch.log(), ["set a Keep", "set b Listener", "remove b", "set a Keep"]);
     assert_eq!((switch.ports(), switch.state().ports["a"].vnic.weight), (vec!["a".to_owned()], 1));
     assert!(!lab.path("b.sock").exists() && !lab.path("c.sock").exists());
@@ -149,7 +149,7 @@ fn a_path_that_is_taken_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_refused_with_the_reason() {
+fn a_contract_that_cannot_be_kept_is_refused_with_the_reason() {
     let lab = Lab::new();
     let switch = lab.switch();
     let agent = lab.agent();
@@ -185,7 +185,7 @@ fn a_promise_towards_the_uplink_is_refused_with_advice_that_helps() {
 }
 
 #[test]
-fn a_vnic_that_others_name_goes_after_them() {
+fn a_vnic_is_removed_after_the_vnics_that_name_it() {
     let lab = Lab::new();
     let _switch = lab.switch();
     let agent = lab.agent();
@@ -370,7 +370,7 @@ fn damaged_state_is_kept_aside_and_the_copy_before_used() {
 }
 
 #[test]
-fn a_second_agent_is_told_who_was_first() {
+fn a_second_agent_names_the_first_one() {
     let lab = Lab::new();
     let _agent = lab.agent();
     let mut options = lab.options();
@@ -380,11 +380,11 @@ fn a_second_agent_is_told_who_was_first() {
 }
 
 #[test]
-fn a_second_agent_in_the_network_namespace_is_told_who_was_first() {
+fn a_second_agent_in_the_network_namespace_names_the_first_one() {
     if !common::may_administer() {
         return;
     }
-    let (lab, other) = (Lab::new(), Lab::here());
+    let (lab, other) = (Lab::new(), Lab::shared());
     let agent = lab.agent();
     let error = RunningAgent::start(other.options(), other.places()).err().unwrap().to_string();
     assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tidegate_contract::{Mac, Rate, Vnic};
-use tidegate_guest::message::{Ask, Kind, Limits, Reply, Request, Say, Tag};
+use tidegate_guest::message::{Ask, Kind, Limits, Reply, ReplyBody, Request, Tag};
 use tidegate_guest::session::{Session, Step};
 use tidegate_paths::{Roots, SocketFile};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -52,7 +52,7 @@ impl Host {
             Ask::Set { mac, soft } => self.set(socket, mac.as_deref(), soft.as_deref()).await,
         };
         vec![match done {
-            Ok(()) => Reply { tag, say: Say::Ok },
+            Ok(()) => Reply { tag, body: ReplyBody::Ok },
             Err(Unmet::Refused(why)) => Reply::error(tag, Kind::Refused, &why),
             Err(Unmet::Unavailable(why)) => Reply::error(tag, Kind::Unavailable, &why),
         }]
@@ -62,8 +62,8 @@ impl Host {
         let published = self.board.read();
         let names = published.guests.get(socket).into_iter().flatten();
         let vnics = names.filter_map(|name| published.vnics.get(name));
-        let vnics = vnics.filter_map(|v| Some(Say::Vnic(limits(v, v.contract.as_ref()?))));
-        vnics.chain([Say::Ok]).map(|say| Reply { tag: tag.clone(), say }).collect()
+        let vnics = vnics.filter_map(|v| Some(ReplyBody::Vnic(limits(v, v.contract.as_ref()?))));
+        vnics.chain([ReplyBody::Ok]).map(|body| Reply { tag: tag.clone(), body }).collect()
     }
 
     async fn set(&self, socket: &Path, mac: Option<&str>, soft: Option<&str>) -> Result<(), Unmet> {
@@ -180,7 +180,7 @@ async fn speak(
                     continue;
                 }
                 Step::Close => return (End::Nonsense, has_valid_request),
-                Step::Say(reply) => vec![reply],
+                Step::Reply(reply) => vec![reply],
                 Step::Ask(request) => {
                     has_valid_request = true;
                     host.answer(socket, request).await

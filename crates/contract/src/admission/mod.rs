@@ -140,7 +140,7 @@ impl fmt::Display for DelayBound {
         let mut line = |name: &str, value: &dyn fmt::Display, meaning: &str| {
             writeln!(f, "  {name:<6} = {value:<10} {meaning}")
         };
-        line("t", critical_t, "the interval in which it is tightest")?;
+        line("t", critical_t, "the interval with the least slack")?;
         line("demand", demand, "real-time traffic that may be due within t")?;
         line("L", blocking, "the largest frame that may be under way")?;
         line("C", capacity, "the capacity of the egress")?;
@@ -189,21 +189,21 @@ struct Neighbours<'a> {
 #[derive(Clone, Copy, Default)]
 struct Largest<'a> {
     frame: u64,
-    of: &'a str,
-    of_others: u64,
+    sender: &'a str,
+    frame_of_others: u64,
 }
 
 impl<'a> Largest<'a> {
     fn add(&mut self, name: &'a str, frame: u64) {
         if frame > self.frame {
-            *self = Self { frame, of: name, of_others: self.frame };
+            *self = Self { frame, sender: name, frame_of_others: self.frame };
         } else {
-            self.of_others = self.of_others.max(frame);
+            self.frame_of_others = self.frame_of_others.max(frame);
         }
     }
 
-    fn besides(&self, name: &str) -> u64 {
-        if self.of == name { self.of_others } else { self.frame }
+    fn largest_of_others(&self, name: &str) -> u64 {
+        if self.sender == name { self.frame_of_others } else { self.frame }
     }
 }
 
@@ -222,7 +222,7 @@ impl<'a> Neighbours<'a> {
     /// receiver the largest of all, because every segment uses the one uplink.
     fn largest_frame(&self, receiver: Option<&Vnic>) -> u64 {
         match receiver {
-            Some(r) => self.largest.get(&r.segment).map_or(0, |largest| largest.besides(&r.name)),
+            Some(r) => self.largest.get(&r.segment).map_or(0, |largest| largest.largest_of_others(&r.name)),
             None => self.largest.values().map(|largest| largest.frame).max().unwrap_or(0),
         }
     }
@@ -291,7 +291,7 @@ fn bounds(egress: &Egress) -> Vec<DelayBound> {
         deadline: Nanos::new(source.deadline),
         bound: Nanos::new(bound),
         critical_t: Nanos::new(critical.t),
-        demand: egress::bytes_up(critical.demand),
+        demand: egress::bytes_rounded_up(critical.demand),
         capacity: egress::rate(egress.capacity),
         blocking: Bytes::new(egress.blocking / 8),
         host_latency: Nanos::new(egress.host_latency),

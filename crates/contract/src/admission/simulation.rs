@@ -114,7 +114,7 @@ prop_compose! {
             blocking: LARGEST * 8, host_latency,
             sources: envelopes.into_iter().enumerate().map(source).collect(), minima: Vec::new(),
         };
-        while egress.promised() > u128::from(egress.capacity) {
+        while egress.promised_rate() > u128::from(egress.capacity) {
             egress.sources.pop();
         }
         // Small steps end near the limit, where a wrong bound would show.

@@ -41,13 +41,13 @@ pub fn parse(text: &str, origin: &str) -> Result<Document, Errors> {
         let span = error.span().unwrap_or(text.len()..text.len());
         let mut message = error.message().trim_end().to_owned();
         if span.end >= text.trim_end().len() {
-            message.push_str("; the text ends in the middle of it: was the file written completely?");
+            message.push_str("; the text ends too early: was the file written completely?");
         }
         Errors(vec![source.error(span, "", message)])
     })?;
     let reader = Reader::new(&source);
     let root = Table::root(&reader, document.as_table());
-    root.known(keys::ROOT);
+    root.check_known_keys(keys::ROOT);
     let host = root.table("host").map(|table| Located {
         value: host::read(&table),
         file: origin.into(),
@@ -61,7 +61,7 @@ pub fn parse(text: &str, origin: &str) -> Result<Document, Errors> {
         };
         vnics.tables().into_iter().map(named).collect()
     });
-    Errors::unless_empty(reader.into_errors(), Document { host, vnics })
+    Errors::into_result(reader.into_errors(), Document { host, vnics })
 }
 
 #[cfg(test)]

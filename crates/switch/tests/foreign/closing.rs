@@ -77,7 +77,7 @@ fn what_is_queued_is_closed_where_nobody_waits() {
     let _in_a_message_that_is_never_whole = hung(&host, |stream, socket| {
         let whole = message(FrontendReq::SET_MEM_TABLE, &one_page());
         send_with(stream, &whole[..20], &[socket.fd()]).unwrap();
-        socket.let_go();
+        socket.close_own();
     });
     host.until(|| host.port("hostile").thrown_out.contains_key("message"));
     at_once("removal, of one in the middle of a message", || host.switch.remove_port("hostile").unwrap());
@@ -89,10 +89,10 @@ fn what_is_queued_is_closed_where_nobody_waits() {
     host.until(|| {
         let mut socket = Lingering::new(LINGER).unwrap();
         let other = UnixStream::connect(host.socket("hostile")).unwrap();
-        // A connection closed before the descriptor was sent is made again. `let_go` would then close the
+        // A connection closed before the descriptor was sent is made again. `close_own` would then close the
         // last descriptor, and block this thread for the linger time.
         if send_with(&other, &[0], &[socket.fd()]).is_ok() {
-            socket.let_go();
+            socket.close_own();
             sockets.push(socket);
             others.push(other);
         }

@@ -29,7 +29,7 @@ fn queueing_is_what_the_kernel_has_and_changes_under_traffic() {
         let flows = if has.fq_codel { "fq_codel" } else { "bfifo" };
         let guest = Guest::new("vnet4", 1);
         let before = qdiscs("vnet4");
-        let lab = Lab::here();
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         let text = contract("web", 1, "vnet4", LIMITS);

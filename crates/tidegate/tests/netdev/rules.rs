@@ -34,9 +34,9 @@ const SHAPED: &str = "tx = { max = \"100mbit\" }\nrx = { max = \"50mbit\" }";
 const POLICED: &str = "tx = { max = \"100mbit\", method = \"police\" }\nrx = { max = \"50mbit\" }";
 
 #[test]
-fn what_would_go_past_rules_is_refused_with_their_names() {
-    in_namespace("rules::what_would_go_past_rules_is_refused_with_their_names", || {
-        let lab = Lab::here();
+fn a_contract_that_would_bypass_rules_is_refused_with_their_names() {
+    in_namespace("rules::a_contract_that_would_bypass_rules_is_refused_with_their_names", || {
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         let guest = Guest::new("web0", 7);

@@ -268,7 +268,7 @@ fn what_it_leaves_to_be_closed_is_no_burden_to_the_first() {
     let mut fds = vec![socket.fd()];
     fds.resize(200, harmless.as_fd());
     send_fds(&heir, &call, &fds);
-    socket.let_go();
+    socket.close_own();
     let told = heir.read(&mut [0]);
     let is_over = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
     assert!(told.as_ref().map_or_else(is_over, |bytes| *bytes == 0), "{told:?}");
