@@ -41,8 +41,12 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    fn each(self) -> [(What, u64); 3] {
-        [(What::Bytes, self.bytes), (What::Regions, self.regions), (What::Descriptors, self.descriptors)]
+    fn each(self) -> [(Resource, u64); 3] {
+        [
+            (Resource::Bytes, self.bytes),
+            (Resource::Regions, self.regions),
+            (Resource::Descriptors, self.descriptors),
+        ]
     }
 
     fn zip(self, other: Self, with: impl Fn(u64, u64) -> u64) -> Self {
@@ -61,23 +65,23 @@ impl Amounts {
         self.zip(other, u64::saturating_sub)
     }
 
-    fn first_over(self, limit: Self) -> Option<What> {
+    fn first_exceeded(self, limit: Self) -> Option<Resource> {
         let over = self.each().into_iter().zip(limit.each()).find(|((_, amount), (_, limit))| amount > limit);
-        over.map(|((what, _), _)| what)
+        over.map(|((resource, _), _)| resource)
     }
 
-    fn of(self, what: What) -> u64 {
-        match what {
-            What::Bytes => self.bytes,
-            What::Regions => self.regions,
-            What::Descriptors => self.descriptors,
+    fn of(self, resource: Resource) -> u64 {
+        match resource {
+            Resource::Bytes => self.bytes,
+            Resource::Regions => self.regions,
+            Resource::Descriptors => self.descriptors,
         }
     }
 }
 
 /// A kind of amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Resource {
     /// Bytes of mappings.
     Bytes,
     /// Mappings.
@@ -86,7 +90,7 @@ pub enum What {
     Descriptors,
 }
 
-impl What {
+impl Resource {
     fn show(self, amount: u64) -> String {
         match self {
             // Rounded up, so that an amount above the limit never looks equal to it.
@@ -123,33 +127,33 @@ enum Limit {
 /// A request above a front end's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exceeded {
-    what: What,
+    resource: Resource,
     wanted: u64,
     /// What the port, or all ports together, have already.
-    held: u64,
+    in_use: u64,
     limit: u64,
-    whose: Limit,
+    scope: Limit,
 }
 
 impl fmt::Display for Exceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, wanted, held, limit, whose } = *self;
-        let (wanted, held, limit) = (what.show(wanted), what.show(held), what.show(limit));
-        write!(f, "{wanted} {} wanted", what.name())?;
-        match whose {
+        let Self { resource, wanted, in_use, limit, scope } = *self;
+        let (wanted, in_use, limit) = (resource.show(wanted), resource.show(in_use), resource.show(limit));
+        write!(f, "{wanted} {} wanted", resource.name())?;
+        match scope {
             Limit::Once => write!(f, ": a front end may have {limit} (--guest-memory of the switch)"),
-            Limit::Port => write!(f, " beside {held} that the port has: it may have {limit}"),
+            Limit::Port => write!(f, " beside {in_use} that the port has: it may have {limit}"),
             Limit::Ports => write!(
                 f,
-                " beside {held} that other ports may need: there are {limit} (LimitNOFILE= of tidegate-switch.service)"
+                " beside {in_use} that other ports may need: there are {limit} (LimitNOFILE= of tidegate-switch.service)"
             ),
             Limit::Common => {
                 write!(
                     f,
-                    " beyond the port's own share, where all ports together have {held}: they may have {limit}"
+                    " beyond the port's own share, where all ports together have {in_use}: they may have {limit}"
                 )?;
-                match what {
-                    What::Descriptors => write!(f, " (LimitNOFILE= of tidegate-switch.service)"),
+                match resource {
+                    Resource::Descriptors => write!(f, " (LimitNOFILE= of tidegate-switch.service)"),
                     _ => Ok(()),
                 }
             }
@@ -165,12 +169,12 @@ pub struct Ledger {
     port_memory: u64,
     /// Descriptors for all ports.
     descriptors: u64,
-    books: Mutex<Books>,
+    books: Mutex<Balances>,
     refused: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Books {
+struct Balances {
     /// Descriptors of all ports' own shares.
     own_descriptors: u64,
     /// Amounts in use from the common pool.
@@ -185,7 +189,7 @@ pub struct Account(Arc<Inner>);
 struct Inner {
     ledger: Arc<Ledger>,
     /// Descriptors of the port itself, without any front end's.
-    itself: u64,
+    own_descriptors: u64,
     own: Amounts,
     most: Amounts,
     /// Changed only under the ledger's lock.
@@ -198,24 +202,30 @@ impl Ledger {
         Arc::new(Self { port_memory, descriptors, books: Mutex::default(), refused: AtomicU64::new(0) })
     }
 
-    /// Opens a port's account: `itself` descriptors for the port, `own` reserved for its front ends, which
+    /// Opens a port's account: `own_descriptors` descriptors for the port, `own` reserved for its front ends, which
     /// may have up to `most`.
     ///
     /// # Errors
     /// Too few descriptors remain.
-    pub fn open(self: &Arc<Self>, itself: u64, own: u64, most: u64) -> Result<Account, Exceeded> {
+    pub fn open(self: &Arc<Self>, own_descriptors: u64, own: u64, most: u64) -> Result<Account, Exceeded> {
         let mut books = self.lock();
-        let (wanted, taken) = (itself + own, books.own_descriptors + books.common.descriptors);
+        let (wanted, taken) = (own_descriptors + own, books.own_descriptors + books.common.descriptors);
         if taken + wanted > self.descriptors {
-            let (what, limit, whose) = (What::Descriptors, self.descriptors, Limit::Ports);
-            return Err(Exceeded { what, wanted, held: taken, limit, whose });
+            let (resource, limit, scope) = (Resource::Descriptors, self.descriptors, Limit::Ports);
+            return Err(Exceeded { resource, wanted, in_use: taken, limit, scope });
         }
         books.own_descriptors += wanted;
         drop(books);
         let own = Amounts { bytes: OWN_MEMORY, regions: OWN_REGIONS, descriptors: own };
         let regions = 2 * MAX_REGIONS as u64;
         let most = Amounts { bytes: self.port_memory.saturating_mul(2), regions, descriptors: most };
-        Ok(Account(Arc::new(Inner { ledger: self.clone(), itself, own, most, used: Mutex::default() })))
+        Ok(Account(Arc::new(Inner {
+            ledger: self.clone(),
+            own_descriptors,
+            own,
+            most,
+            used: Mutex::default(),
+        })))
     }
 
     /// Returns the number of refused requests of front ends.
@@ -223,11 +233,11 @@ impl Ledger {
         self.refused.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Books> {
+    fn lock(&self) -> MutexGuard<'_, Balances> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn common(&self, books: &Books) -> Amounts {
+    fn common(&self, books: &Balances) -> Amounts {
         let descriptors = self.descriptors.saturating_sub(books.own_descriptors);
         Amounts { bytes: COMMON_MEMORY, regions: COMMON_REGIONS, descriptors }
     }
@@ -245,22 +255,28 @@ impl Account {
         let after = used.plus(need);
         let beyond = after.minus(*own).minus(used.minus(*own));
         let common = books.common.plus(beyond);
-        let exceeded = |what: What, held: Amounts, limit: Amounts, whose: Limit| {
+        let exceeded = |resource: Resource, held: Amounts, limit: Amounts, scope: Limit| {
             ledger.refused.fetch_add(1, Ordering::Relaxed);
-            Exceeded { what, wanted: need.of(what), held: held.of(what), limit: limit.of(what), whose }
+            Exceeded {
+                resource,
+                wanted: need.of(resource),
+                in_use: held.of(resource),
+                limit: limit.of(resource),
+                scope,
+            }
         };
         if need.bytes > ledger.port_memory {
             let limit = Amounts { bytes: ledger.port_memory, ..Amounts::default() };
-            return Err(exceeded(What::Bytes, *used, limit, Limit::Once));
+            return Err(exceeded(Resource::Bytes, *used, limit, Limit::Once));
         }
-        if let Some(what) = after.first_over(*most) {
-            return Err(exceeded(what, *used, *most, Limit::Port));
+        if let Some(resource) = after.first_exceeded(*most) {
+            return Err(exceeded(resource, *used, *most, Limit::Port));
         }
         // The port's own share is never refused, whatever other ports use.
         let limit = ledger.common(&books);
         let wanted = beyond.zip(common, |beyond, common| if beyond > 0 { common } else { 0 });
-        if let Some(what) = wanted.first_over(limit) {
-            return Err(exceeded(what, books.common, limit, Limit::Common));
+        if let Some(resource) = wanted.first_exceeded(limit) {
+            return Err(exceeded(resource, books.common, limit, Limit::Common));
         }
         (*used, books.common) = (after, common);
         Ok(Charge { account: self.clone(), amounts: need })
@@ -286,7 +302,7 @@ impl Account {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.ledger.lock().own_descriptors -= self.itself + self.own.descriptors;
+        self.ledger.lock().own_descriptors -= self.own_descriptors + self.own.descriptors;
     }
 }
 
@@ -351,7 +367,7 @@ mod tests {
         let own = honest.charge(bytes(OWN_MEMORY)).unwrap();
         let refused = honest.charge(bytes(PORT_MEMORY)).unwrap_err();
         assert!(
-            refused.whose == Limit::Common && refused.to_string().contains("all ports together"),
+            refused.scope == Limit::Common && refused.to_string().contains("all ports together"),
             "{refused}"
         );
         drop((taken, own));

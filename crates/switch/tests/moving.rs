@@ -342,7 +342,7 @@ fn ports_that_came_together_stay_so_in_the_next_process() {
     }
     let next = Switch::start(2, &[], None).unwrap();
     let taken = replace::prepare(&next, Client::connect(&path).unwrap(), None).unwrap();
-    std::mem::forget(taken.go_on().unwrap());
+    std::mem::forget(taken.start_traffic().unwrap());
     let places: Vec<_> = next.ports().iter().map(|port| port.worker).collect();
     assert_eq!((guests.len(), places), (4, vec![0, 0, 1, 1]));
 }
@@ -363,7 +363,7 @@ fn another_process_takes_over_in_the_middle_of_moves() {
         let upgrade = scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(50));
             let taken = replace::prepare(&next, Client::connect(&path).unwrap(), None).unwrap();
-            std::mem::forget(taken.go_on().unwrap());
+            std::mem::forget(taken.start_traffic().unwrap());
         });
         while !upgrade.is_finished() {
             stream.send(&mut a);

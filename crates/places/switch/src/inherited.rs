@@ -17,7 +17,7 @@ impl SwitchPlace {
     /// Whether an earlier switch's connection leads to a front end that connected to the vNIC's socket, or
     /// listens at it.
     pub(crate) fn is_connection_of(&self, left: &Connected, vnic: &Vnic) -> bool {
-        let Some(stream) = left.descriptors.get(&left.kept.stream) else { return false };
+        let Some(stream) = left.descriptors.get(&left.saved.stream) else { return false };
         let is_so = match &vnic.attach {
             Attach::VhostUser { path, mode: SocketMode::Server, .. } => {
                 self.entry(path).is_ok_and(|entry| verify::is_accepted(stream, &entry))

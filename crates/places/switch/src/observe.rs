@@ -196,7 +196,8 @@ impl SwitchPlace {
                 .filter(|_| !self.waiting.contains_key(name) && port.connection != Connection::Up)
                 .filter(|_| quarantine.is_none())
                 .map(|why| format!("the last front end was disconnected: {why}")),
-            quarantine.map(|it| format!("no front end is taken for another {} s: {}", it.left, it.reason)),
+            quarantine
+                .map(|it| format!("no front end is taken for another {} s: {}", it.remaining, it.reason)),
             port.closing
                 .then(|| "no front end is taken yet: closing what the last one shared takes long".to_owned()),
             port.heir.then(|| "another front end waits for the one that is connected to leave".to_owned()),
@@ -237,6 +238,6 @@ pub fn evidence(reader: &Reader) -> Evidence {
         denied_calls: reader.denied_calls(),
         log: Some(reader.log()),
         vnics,
-        ..Evidence::nothing("the host switch: shared memory")
+        ..Evidence::empty("the host switch: shared memory")
     }
 }

@@ -137,7 +137,7 @@ impl SwitchPlace {
         let Some(left) = left.filter(|left| self.is_connection_of(left, vnic)) else {
             return self.switch.ask(|s| s.client.set_port(vnic, link));
         };
-        let restored = Attachment::Restored { listener, kept: &left.kept, descriptors: &left.descriptors };
+        let restored = Attachment::Restored { listener, saved: &left.saved, descriptors: &left.descriptors };
         let given = self.switch.ask(|s| s.client.set_port(vnic, restored));
         match given {
             Err(SwitchError::Refused(why)) => {
@@ -200,9 +200,9 @@ impl SwitchPlace {
     }
 
     pub(crate) fn change(&mut self, from: &Vnic, to: &Vnic) -> Result<(), PlaceError> {
-        self.switch.ask(|s| s.client.set_port(to, Attachment::Keep)).map_err(switch_failed)?;
+        self.switch.ask(|s| s.client.set_port(to, Attachment::Unchanged)).map_err(switch_failed)?;
         if let Err(why) = self.adjust(from, to) {
-            self.switch.ask(|s| s.client.set_port(from, Attachment::Keep)).map_err(switch_failed)?;
+            self.switch.ask(|s| s.client.set_port(from, Attachment::Unchanged)).map_err(switch_failed)?;
             if let Err(e) = self.adjust(to, from) {
                 tracing::warn!(vnic = to.name, error = e, "cannot undo the change of the attachment");
             }

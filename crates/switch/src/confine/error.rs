@@ -17,10 +17,10 @@ pub enum Error {
         reason: String,
     },
     /// A right could not be given up.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {action}: {source}")]
     Right {
         /// The failed action.
-        what: &'static str,
+        action: &'static str,
         /// The cause.
         source: io::Error,
     },

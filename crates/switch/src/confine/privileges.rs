@@ -50,8 +50,8 @@ pub fn drop_all(user: Option<&User>) -> Result<(), Error> {
     Ok(())
 }
 
-fn right(what: &'static str) -> impl Fn(Errno) -> Error {
-    move |source| Error::Right { what, source: source.into() }
+fn right(action: &'static str) -> impl Fn(Errno) -> Error {
+    move |source| Error::Right { action, source: source.into() }
 }
 
 fn failed(user: &str, reason: String) -> Error {

@@ -97,7 +97,7 @@ fn is_listening(socket: &OwnedFd) -> bool {
 /// The invalid value.
 fn checked(reply: Reply) -> Result<Reply, String> {
     Ok(match reply {
-        Reply::Refused(why) => Reply::Refused(words(why)),
+        Reply::Refused(why) => Reply::Refused(visible_text(why)),
         Reply::Hello(hello) => Reply::Hello(hello_of(hello)?),
         Reply::Ports(ports) => Reply::Ports(ports_of(ports)?),
         Reply::Retired(mut retired) => {
@@ -108,7 +108,7 @@ fn checked(reply: Reply) -> Result<Reply, String> {
     })
 }
 
-fn words(text: String) -> String {
+fn visible_text(text: String) -> String {
     clip(tidegate_visible::visible(&text).into_owned(), TEXT)
 }
 
@@ -155,11 +155,11 @@ fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
         }
         port.thrown_out.retain(|kind, _| ThrownOut::ALL.iter().any(|known| known.label() == kind));
         for text in [&mut port.deadline_suspended, &mut port.last_error] {
-            *text = text.take().map(words);
+            *text = text.take().map(visible_text);
         }
         if let Some(quarantine) = &mut port.held.quarantine {
-            quarantine.reason = words(std::mem::take(&mut quarantine.reason));
-            for seconds in [&mut quarantine.seconds, &mut quarantine.left] {
+            quarantine.reason = visible_text(std::mem::take(&mut quarantine.reason));
+            for seconds in [&mut quarantine.seconds, &mut quarantine.remaining] {
                 *seconds = (*seconds).min(conduct::LONGEST.as_secs());
             }
         }
@@ -169,7 +169,7 @@ fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
 
 /// A thread that receives answers. The client goes on without it if it does not return.
 #[derive(Debug)]
-pub struct Apart {
+pub struct AnswerThread {
     questions: SyncSender<(Expected, Instant)>,
     answers: Receiver<io::Result<Option<Answer>>>,
 }
@@ -184,7 +184,7 @@ impl Drop for Live {
     }
 }
 
-impl Apart {
+impl AnswerThread {
     /// Receives answers from `stream` until it is shut down.
     ///
     /// # Errors

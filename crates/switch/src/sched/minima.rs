@@ -74,7 +74,7 @@ impl Credit {
         }
         self.rate = min.bits();
         self.burst = min_burst;
-        self.forgo(patience);
+        self.cap_debt(patience);
     }
 
     /// Returns when a head of `bytes` is eligible; in the past for one that is.
@@ -92,10 +92,10 @@ impl Credit {
     pub(super) fn charge(&mut self, now: u64, bytes: u64, patience: u64) {
         self.settle(now);
         self.ahead = self.ahead.saturating_add(units(bytes));
-        self.forgo(patience);
+        self.cap_debt(patience);
     }
 
-    fn forgo(&mut self, patience: u64) {
+    fn cap_debt(&mut self, patience: u64) {
         let most = i128::from(patience) * i128::from(self.rate);
         self.ahead = self.ahead.max(-most);
     }

@@ -110,7 +110,7 @@ impl TokenBucket {
 
     /// Observers see the charged frames from `now` on: tokens that the bucket could not have held
     /// beside them are lost, as if the frames were charged now.
-    pub fn shown(&mut self, now: u64) {
+    pub fn note_shown(&mut self, now: u64) {
         self.settle(now);
         if let Some(unseen) = self.unseen.take() {
             self.level = self.level.min(self.depth.saturating_sub(units(unseen)));
@@ -336,7 +336,7 @@ mod tests {
                     total += bytes;
                 }
                 now += late;
-                bucket.shown(now);
+                bucket.note_shown(now);
                 shown.push((now, total, bytes));
             }
             for first in 0..shown.len() {

@@ -61,7 +61,7 @@ impl Switch {
             self.lock().entries.get(name)
             && *found == index
         {
-            thread.stay();
+            thread.cancel_move();
         }
         // A withdrawn order closes the channel; an order in progress is answered.
         outcome.recv().unwrap_or_else(|_| Err(format!("{name}: its thread is busy with its front end")))

@@ -71,23 +71,23 @@ fn answer(switch: &Arc<Switch>, request: Request, mut descriptors: Vec<OwnedFd>)
         }
         Request::SetHost(host) => switch.set_host(host),
         Request::SetPort { vnic, link } => match (link, descriptors.len()) {
-            (LinkKind::Keep, 0) => switch.set_port(*vnic, Connect::Keep),
+            (LinkKind::Unchanged, 0) => switch.set_port(*vnic, Connect::Unchanged),
             (LinkKind::Listener, 1) => switch.set_port(*vnic, Connect::Listener(descriptors.remove(0))),
             (LinkKind::Stream, 1) => switch.set_port(*vnic, Connect::Stream(descriptors.remove(0))),
             (LinkKind::Tap, 1..) => switch.set_port(*vnic, Connect::Tap(descriptors)),
-            (LinkKind::Restored { listener, kept, numbers }, count)
+            (LinkKind::Restored { listener, saved, numbers }, count)
                 if count == numbers.len() + usize::from(listener) =>
             {
                 let listener = listener.then(|| descriptors.remove(0));
                 let descriptors = numbers.into_iter().zip(descriptors).collect();
-                let restored = Restored { listener, kept: *kept, descriptors, gate: None };
+                let restored = Restored { listener, saved: *saved, descriptors, gate: None };
                 switch.set_port(*vnic, Connect::Restored(Box::new(restored)))
             }
             (kind, count) => Err(format!("{kind:?} with {count} descriptors")),
         },
         Request::RemovePort { name } => switch.remove_port(&name),
-        Request::Keep => match descriptors.pop() {
-            Some(socket) => switch.keep(socket),
+        Request::Subscribe => match descriptors.pop() {
+            Some(socket) => switch.add_subscriber(socket),
             None => Err("nothing to tell what is to be kept: no descriptor".into()),
         },
         Request::Inherit => match descriptors.pop() {

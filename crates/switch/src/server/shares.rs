@@ -23,7 +23,7 @@ pub(super) type Key = (SegmentIndex, SharedAddress);
 pub struct Shares {
     holders: BTreeMap<Key, Arc<Holder>>,
     /// The shared IP addresses last sent to the ports of each segment.
-    told: BTreeMap<SegmentIndex, Arc<[IpAddr]>>,
+    published_ips: BTreeMap<SegmentIndex, Arc<[IpAddr]>>,
 }
 
 impl Shares {
@@ -74,10 +74,10 @@ impl Shares {
     pub fn changed(&mut self, segment: SegmentIndex) -> bool {
         let now = self.ips(segment);
         if now.is_empty() {
-            return self.told.remove(&segment).is_some();
+            return self.published_ips.remove(&segment).is_some();
         }
-        let same = self.told.get(&segment).is_some_and(|told| *told == now);
-        self.told.insert(segment, now);
+        let same = self.published_ips.get(&segment).is_some_and(|told| *told == now);
+        self.published_ips.insert(segment, now);
         !same
     }
 

@@ -2,7 +2,7 @@
 
 use super::shares::Shares;
 use crate::capacity::VNICS;
-use crate::claims::Named;
+use crate::claims::NamedAddresses;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::port::{PortInfo, PortSet};
 use crate::quota::Account;
@@ -27,7 +27,7 @@ pub struct Table {
     /// Indices of ports being removed: not free yet.
     pub removing: Vec<PortIndex>,
     /// Workers of vNICs in the previous process, before their ports exist here.
-    pub before: BTreeMap<String, usize>,
+    pub previous_workers: BTreeMap<String, usize>,
 }
 
 /// One port.
@@ -122,7 +122,7 @@ impl Table {
 
     /// Returns the worker of a new port: the previous one, else the one with fewest ports.
     pub fn worker_of(&mut self, name: &str, workers: usize) -> usize {
-        let before = self.before.remove(name).filter(|worker| *worker < workers);
+        let before = self.previous_workers.remove(name).filter(|worker| *worker < workers);
         before.unwrap_or_else(|| self.least_worker(workers))
     }
 
@@ -158,13 +158,14 @@ impl Table {
     }
 
     /// Returns the ports of each segment, and the link-local addresses that contracts there name.
-    pub fn segments(&self) -> (Vec<Vec<PortIndex>>, Arc<[Named]>) {
+    pub fn segments(&self) -> (Vec<Vec<PortIndex>>, Arc<[NamedAddresses]>) {
         let mut segments: Vec<Vec<&Entry>> = vec![vec![]; self.segments.len()];
         for entry in self.entries.values() {
             segments[entry.segment.0 as usize].push(entry);
         }
         let members = segments.iter().map(|here| here.iter().map(|entry| entry.index).collect()).collect();
-        let named = segments.iter().map(|here| Named::new(here.iter().map(|entry| &entry.vnic))).collect();
+        let named =
+            segments.iter().map(|here| NamedAddresses::new(here.iter().map(|entry| &entry.vnic))).collect();
         (members, named)
     }
 

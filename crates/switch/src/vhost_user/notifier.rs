@@ -210,9 +210,9 @@ impl Line {
         }
         self.used.store(0, Ordering::Relaxed);
         let relapses = self.relapses.fetch_add(1, Ordering::Relaxed).min(20);
-        let again = clock() + (AGAIN << relapses);
+        let next_try = clock() + (AGAIN << relapses);
         // A slow call found by the thread meanwhile stays noted.
-        let later = |from| (from != NEVER).then_some(again);
+        let later = |from| (from != NEVER).then_some(next_try);
         let _ = self.direct_from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
         // Called once too often, so that the thread notices.
         self.want(queue);

@@ -9,7 +9,7 @@
 //! vhost-user specification).
 
 use super::NOT_SHARED;
-use super::saved::Passed;
+use super::saved::SharedFd;
 use tidegate_contract::Mac;
 use vhost::vhost_user::VhostUserProtocolFeatures as Feature;
 use vhost::vhost_user::message::{
@@ -112,7 +112,7 @@ pub fn form(code: FrontendReq) -> Option<Form> {
 }
 
 /// A queue and its new notification; `None` if it is polled.
-pub type Counter = (u8, Option<Passed>);
+pub type Counter = (u8, Option<SharedFd>);
 
 /// A front end's request. Queue indices, addresses and sizes as in the message.
 pub enum Request {
@@ -132,11 +132,11 @@ pub enum Request {
     /// GET_QUEUE_NUM (MQ): the number of queues; answered.
     GetQueueNum,
     /// SET_MEM_TABLE: all regions of the guest's memory, each with its descriptor, in that order.
-    SetMemTable(Vec<(VhostUserMemoryRegion, Passed)>),
+    SetMemTable(Vec<(VhostUserMemoryRegion, SharedFd)>),
     /// GET_MAX_MEM_SLOTS (CONFIGURE_MEM_SLOTS): the most regions; answered.
     GetMaxMemSlots,
     /// ADD_MEM_REG (CONFIGURE_MEM_SLOTS): one more region.
-    AddMemReg(VhostUserSingleMemoryRegion, Passed),
+    AddMemReg(VhostUserSingleMemoryRegion, SharedFd),
     /// REM_MEM_REG (CONFIGURE_MEM_SLOTS): removes the region with this guest address, user address and
     /// size. Older front ends send a descriptor, which is closed unused.
     RemMemReg(VhostUserSingleMemoryRegion),
@@ -159,9 +159,9 @@ pub enum Request {
     /// GET_INFLIGHT_FD (INFLIGHT_SHMFD): a new in-flight region; answered, with its descriptor.
     GetInflightFd(VhostUserInflight),
     /// SET_INFLIGHT_FD (INFLIGHT_SHMFD): such a region, returned.
-    SetInflightFd(VhostUserInflight, Passed),
+    SetInflightFd(VhostUserInflight, SharedFd),
     /// SET_LOG_BASE (LOG_SHMFD): the log of written pages; answered.
-    SetLogBase(VhostUserLog, Passed),
+    SetLogBase(VhostUserLog, SharedFd),
     /// SEND_RARP (RARP): the guest with this address, the first 6 bytes of the payload, is here and makes
     /// no announcement itself.
     SendRarp(Mac),
@@ -171,11 +171,11 @@ pub enum Request {
 ///
 /// # Errors
 /// Impossible values, or missing descriptors, in words.
-pub fn decode(code: FrontendReq, payload: &[u8], descriptors: &[Passed]) -> Result<Request, String> {
+pub fn decode(code: FrontendReq, payload: &[u8], descriptors: &[SharedFd]) -> Result<Request, String> {
     read(code, payload, descriptors).map_err(|why| format!("{code:?}: {why}"))
 }
 
-fn read(code: FrontendReq, payload: &[u8], descriptors: &[Passed]) -> Result<Request, String> {
+fn read(code: FrontendReq, payload: &[u8], descriptors: &[SharedFd]) -> Result<Request, String> {
     use FrontendReq as Req;
     let number = || body::<VhostUserU64>(payload, "expected a number").map(|body| body.value);
     let vring = || body::<VhostUserVringState>(payload, "expected a queue and a number");
@@ -241,7 +241,7 @@ fn body<T: VhostUserMsgValidator + Default>(payload: &[u8], invalid: &str) -> Re
 }
 
 /// Returns SET_MEM_TABLE's regions, as many as descriptors.
-fn table(payload: &[u8], descriptors: &[Passed]) -> Result<Vec<(VhostUserMemoryRegion, Passed)>, String> {
+fn table(payload: &[u8], descriptors: &[SharedFd]) -> Result<Vec<(VhostUserMemoryRegion, SharedFd)>, String> {
     let wrong =
         || format!("no regions, or not one file descriptor for each. If there are none: {NOT_SHARED}");
     let (head, regions) = payload.split_at_checked(size_of::<VhostUserMemory>()).ok_or_else(wrong)?;
@@ -251,14 +251,14 @@ fn table(payload: &[u8], descriptors: &[Passed]) -> Result<Vec<(VhostUserMemoryR
     if (count, count) != (regions.len(), descriptors.len()) {
         return Err(wrong());
     }
-    let region = |(region, file): (_, &Passed)| {
+    let region = |(region, file): (_, &SharedFd)| {
         Ok((body(region, "a region of no bytes, or that ends past 64 bits")?, file.clone()))
     };
     regions.zip(descriptors).map(region).collect()
 }
 
 /// Bits 0 to 7 are the queue's index; bit 8 means no descriptor.
-fn counter(number: u64, descriptors: &[Passed]) -> Result<Counter, String> {
+fn counter(number: u64, descriptors: &[SharedFd]) -> Result<Counter, String> {
     let (queue, is_polled, count) = (number as u8, number & 0x100 != 0, descriptors.len());
     match (is_polled, descriptors) {
         (true, []) => Ok((queue, None)),
@@ -275,7 +275,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::sync::Arc;
 
-    fn file() -> Passed {
+    fn file() -> SharedFd {
         Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()))
     }
 
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_counter_or_bit_8_and_never_both() {
-        let decoded = |number: u64, files: &[Passed]| {
+        let decoded = |number: u64, files: &[SharedFd]| {
             counter(number, files).map(|(queue, event)| (queue, event.is_some()))
         };
         assert_eq!(decoded(255, &[file()]), Ok((255, true)));

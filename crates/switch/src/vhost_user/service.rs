@@ -75,10 +75,10 @@ impl Service {
 
     /// Returns the service of front ends that are not served: with errands and an account of their own, so
     /// that their descriptors do not burden the served one. They have no objects in use, and no record.
-    pub fn aside(config: &PortConfig, mailbox: &Arc<Mailbox>) -> Self {
+    pub fn for_unserved(config: &PortConfig, mailbox: &Arc<Mailbox>) -> Self {
         let errands = Errands::new(&format!("aside {}", config.name));
         let mailbox = mailbox.clone();
-        errands.when_idle(move || mailbox.post(|_| ()));
+        errands.set_idle_callback(move || mailbox.post(|_| ()));
         Self {
             name: config.name.clone(),
             errands,

@@ -14,7 +14,7 @@
 //! such a piece. So a message with too many descriptors is not read to its end: the others stay queued.
 
 use super::request::{self, Form};
-use super::saved::Passed;
+use super::saved::SharedFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionread;
 use rustix::net::{RecvFlags, SendFlags};
@@ -66,25 +66,30 @@ pub struct Message {
     /// The bytes behind its header.
     pub payload: Vec<u8>,
     /// Descriptors of its header.
-    pub descriptors: Vec<Passed>,
+    pub descriptors: Vec<SharedFd>,
     /// Descriptors of its payload, for which it is refused: to be given up.
-    pub strays: Vec<Passed>,
+    pub unexpected_descriptors: Vec<SharedFd>,
 }
 
 /// Takes a message that a [glance](glance) found complete.
 ///
 /// # Errors
 /// Errors of the socket; descriptors with its payload, or too many of them. Together `descriptors` and
-/// `strays` are never more than 285.
+/// `unexpected_descriptors` are never more than 285.
 pub fn take(stream: &UnixStream, header: Header) -> (Message, Result<(), String>) {
     let (mut head, mut payload) = ([0; HEADER_LEN], vec![0; header.size]);
-    let (mut descriptors, mut strays) = (Vec::new(), Vec::new());
+    let (mut descriptors, mut unexpected_descriptors) = (Vec::new(), Vec::new());
     // At first only the header: descriptors of the payload are not its own.
     let taken = fill(stream, &mut head, &mut descriptors, header.form.most).and_then(|()| {
-        fill(stream, &mut payload, &mut strays, 0).map_err(|why| format!("{why} with its payload"))
+        fill(stream, &mut payload, &mut unexpected_descriptors, 0)
+            .map_err(|why| format!("{why} with its payload"))
     });
     let passed = |descriptors: Vec<OwnedFd>| descriptors.into_iter().map(Arc::new).collect();
-    let message = Message { payload, descriptors: passed(descriptors), strays: passed(strays) };
+    let message = Message {
+        payload,
+        descriptors: passed(descriptors),
+        unexpected_descriptors: passed(unexpected_descriptors),
+    };
     (message, taken.map_err(|why| format!("{:?}: {why}", header.code)))
 }
 
@@ -128,9 +133,9 @@ pub fn reply(
 /// A front end's socket on which the switch sends nothing more. Dropping it closes the descriptors queued
 /// on it: other processes with the socket, such as the agent, need not wait for that.
 #[derive(Debug)]
-pub struct Parted(pub UnixStream);
+pub struct DisconnectedStream(pub UnixStream);
 
-impl Drop for Parted {
+impl Drop for DisconnectedStream {
     fn drop(&mut self) {
         // Nothing more is queued after this.
         let _ = self.0.shutdown(std::net::Shutdown::Both);
@@ -255,7 +260,7 @@ mod tests {
             let Ok(Glance::Whole(header)) = glance(stream) else { panic!("a whole message") };
             let (message, taken) = take(stream, header);
             assert_eq!((taken, message.payload.len()), (Ok(()), header.size));
-            seen.push((message.descriptors.len(), message.strays.len()));
+            seen.push((message.descriptors.len(), message.unexpected_descriptors.len()));
         }
         assert_eq!(glance(stream), Ok(Glance::Nothing));
         seen
@@ -299,7 +304,10 @@ mod tests {
             let Ok(Glance::Whole(header)) = glance(&theirs) else { panic!("a whole message") };
             let (message, taken) = take(&theirs, header);
             assert!(taken.as_ref().is_err_and(|error| error.contains(why)), "{taken:?}");
-            assert_eq!((message.descriptors.len(), message.strays.len()), (with_header, refused));
+            assert_eq!(
+                (message.descriptors.len(), message.unexpected_descriptors.len()),
+                (with_header, refused)
+            );
         }
     }
 

@@ -89,7 +89,7 @@ pub fn is_memory(file: impl AsFd) -> bool {
 ///
 /// # Errors
 /// The file cannot be memory.
-pub fn look(file: impl AsFd) -> Result<Backing, Unfit> {
+pub fn inspect(file: impl AsFd) -> Result<Backing, Unfit> {
     let backing = match is_memory(&file) {
         true => Backing::Memory,
         false => {
@@ -129,26 +129,26 @@ mod tests {
     #[test]
     fn memory_is_told_from_disks_and_from_all_else() {
         let memfd = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
-        assert_eq!((is_memory(&memfd), look(&memfd)), (true, Ok(Backing::Memory)));
+        assert_eq!((is_memory(&memfd), inspect(&memfd)), (true, Ok(Backing::Memory)));
         match memfd_create("memory", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) {
-            Ok(huge) => assert_eq!((is_memory(&huge), look(&huge)), (true, Ok(Backing::Memory))),
+            Ok(huge) => assert_eq!((is_memory(&huge), inspect(&huge)), (true, Ok(Backing::Memory))),
             Err(error) => eprintln!("not tested with huge pages: this kernel has none: {error}"),
         }
         let shm = tempfile::tempfile_in("/dev/shm").unwrap();
-        assert_eq!(look(&shm), Ok(Backing::Memory));
+        assert_eq!(inspect(&shm), Ok(Backing::Memory));
         // A folder of tmpfs has no seals.
-        assert_eq!(look(File::open("/dev/shm").unwrap()), Err(Unfit::NotAFile));
+        assert_eq!(inspect(File::open("/dev/shm").unwrap()), Err(Unfit::NotAFile));
         let (reader, _writer) = std::io::pipe().unwrap();
         let socket = std::os::unix::net::UnixStream::pair().unwrap().0;
         let maps = File::open("/proc/self/maps").unwrap();
-        assert_eq!(look(&maps), Err(Unfit::FileSystem(0x9fa0)));
+        assert_eq!(inspect(&maps), Err(Unfit::FileSystem(0x9fa0)));
         let files: [(&str, OwnedFd); 3] = [
             ("/dev/null", File::open("/dev/null").unwrap().into()),
             ("a pipe", reader.into()),
             ("a socket", socket.into()),
         ];
         for (what, file) in files {
-            assert_eq!((is_memory(&file), look(&file)), (false, Err(Unfit::NotAFile)), "{what}");
+            assert_eq!((is_memory(&file), inspect(&file)), (false, Err(Unfit::NotAFile)), "{what}");
         }
     }
 
@@ -158,7 +158,7 @@ mod tests {
         let here = File::open(std::env::current_exe().unwrap()).unwrap();
         let kind = fstatfs(&here).unwrap().f_type as u32;
         match DISKS.iter().find(|(magic, _)| *magic == kind) {
-            Some((_, name)) => assert_eq!(look(&here), Ok(Backing::Disk(name))),
+            Some((_, name)) => assert_eq!(inspect(&here), Ok(Backing::Disk(name))),
             None => eprintln!("not tested with a disk: the build is on a file system of type {kind:#x}"),
         }
     }

@@ -1,6 +1,6 @@
 //! Puts frames into an egress's scheduler, and makes room there.
 
-use super::send::lost;
+use super::send::unqueued_fate;
 use super::serve::fate;
 use super::{Worker, budget};
 use crate::fdb::PortIndex;
@@ -76,12 +76,12 @@ impl Worker {
                 // A frame of the longest flow, not the new one, which is tried again.
                 let why = Some(DropReason::FlowCap);
                 stats.rx.dropped[DropReason::FlowCap as usize].add(1);
-                self.fates.push(fate(egress, queue.last, queue.blocked_since, &dropped, now, why));
+                self.fates.push(fate(egress, queue.last_sent, queue.blocked_since, &dropped, now, why));
             }
             if let Some(reason) = reason
                 && let Some((dropped, others)) = rest.split_first()
             {
-                self.fates.push(lost(*dropped, egress, reason, now));
+                self.fates.push(unqueued_fate(*dropped, egress, reason, now));
                 (rest, evicted) = (others, 0);
             }
         }

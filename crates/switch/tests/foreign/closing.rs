@@ -136,7 +136,8 @@ pub fn upgrade(host: &TestSwitch) -> impl Sized {
     });
     let next = Switch::start(1, &[], None).unwrap();
     let client = Client::connect(&path).unwrap();
-    let went_on = at_once("an upgrade", || replace::prepare(&next, client, None).unwrap().go_on().unwrap());
+    let went_on =
+        at_once("an upgrade", || replace::prepare(&next, client, None).unwrap().start_traffic().unwrap());
     (next, went_on)
 }
 

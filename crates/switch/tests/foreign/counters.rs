@@ -70,7 +70,7 @@ fn a_port_is_quarantined_and_says_why() {
         std::thread::sleep(Duration::from_millis(10));
     };
     assert!(quarantine.reason.contains("call eventfd") && quarantine.seconds == 60, "{quarantine:?}");
-    assert!((1..=60).contains(&quarantine.left));
+    assert!((1..=60).contains(&quarantine.remaining));
     host.until(|| host.port("hostile").connection == Connection::Waiting);
     let (refused, steps) = (host.port("hostile").refused_connections, attacked.steps());
     host.until(|| host.port("hostile").refused_connections > refused + 3);

@@ -188,9 +188,9 @@ fn file_of(bytes: u64) -> File {
 
 #[test]
 fn on_a_disk_a_deadline_is_refused_and_others_are_carried() {
-    use tidegate_switch::virtio::backing::{Backing, look};
+    use tidegate_switch::virtio::backing::{Backing, inspect};
     let file = file_of(1 << 20);
-    let looked = look(&file);
+    let looked = inspect(&file);
     let why = format!("the checkout is not on a disk: {looked:?}");
     if !tidegate_testkit::need(&why, matches!(looked, Ok(Backing::Disk(_)))) {
         return;
@@ -204,8 +204,9 @@ fn on_a_disk_a_deadline_is_refused_and_others_are_carried() {
     while b.receive() != frame {}
     // The switch accepts no deadline later ...
     let limits = "tx = { max = \"10mbit\", burst = \"4kB\" }\ndeadline = \"5ms\"\nto = [\"b\"]";
-    let refused =
-        host.switch.set_port(contract(&vnic("a", 1, limits)), tidegate_switch::server::ports::Connect::Keep);
+    let refused = host
+        .switch
+        .set_port(contract(&vnic("a", 1, limits)), tidegate_switch::server::ports::Connect::Unchanged);
     assert!(refused.as_ref().is_err_and(|why| why.contains("is on a disk")), "{refused:?}");
     // ... and no such memory on a port with a deadline.
     let mut c: Guest = host.guest(&vnic("c", 3, limits));

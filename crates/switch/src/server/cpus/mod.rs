@@ -4,7 +4,7 @@
 //!  Host (before confinement: what the process may use, which CPUs are threads of one core)
 //!    │
 //!    ▼                    ┌── contracts changed, a port moved, or a second passed
-//!  keeper thread: look ◀──┘
+//!  assigner: check ◀───────┘
 //!    ├─ which workers carry real-time frames ─┐
 //!    ├─ which CPUs may be used now, and are ──┴▶ choice (pure) ─▶ a CPU for each, or none
 //!    ├─ each worker, between two loops: to its CPU, or to those that are left
@@ -15,11 +15,11 @@
 //! - [`load`]: how much of each CPU other threads use
 //! - [`list`]: CPU lists as the kernel and the command line write them. Pure
 //! - [`host`]: the CPUs of the host
-//! - [`keeper`]: the thread that applies the choice
+//! - [`assigner`]: the thread that applies the choice
 
+pub mod assigner;
 pub mod choice;
 pub mod host;
-pub mod keeper;
 pub mod list;
 pub mod load;
 

@@ -34,7 +34,7 @@ fn a_real_time_frame_waits_for_no_write_into_a_best_effort_tap() {
         let at = |port| places.vnics[&port].worker;
         assert_eq!((at(2), at(0)), (at(3), at(1)), "voice and sink, and both bulks: {places:?}");
         assert_ne!(at(2), at(0), "{places:?}");
-        assert!(steps.iter().all(|step| step.why == Why::Apart), "{steps:?}");
+        assert!(steps.iter().all(|step| step.reason == MoveReason::Apart), "{steps:?}");
     }
 }
 
@@ -76,7 +76,7 @@ fn a_loop_of_bursts_that_takes_longer_than_a_write_is_not_made() {
     }
     assert_eq!(places.next(), None);
     places.vnics.get_mut(&2).unwrap().realtime = TAP_WRITE / 8;
-    assert_eq!(places.next().map(|step| step.why), Some(Why::Apart));
+    assert_eq!(places.next().map(|step| step.reason), Some(MoveReason::Apart));
 }
 
 #[test]
@@ -106,15 +106,15 @@ fn a_deadline_that_comes_parts_them_at_once_and_for_good() {
         let role = |port| if look < 20 { Role::BestEffortTap } else { role(port) };
         let seat = |port: PortIndex| {
             let realtime = if role(port) == Role::RealTime { 10_000 } else { 0 };
-            (port, Seat { worker: at[usize::from(port)], realtime, role: role(port) })
+            (port, VnicDemand { worker: at[usize::from(port)], realtime, role: role(port) })
         };
-        let seen = Seen {
+        let seen = Measurement {
             time: 1_000_000_000,
             busy: vec![600_000_000, 0],
             vnics: (0..4).map(seat).collect(),
             talk: vec![(0, 2, 400_000), (1, 2, 400_000), (2, 0, 20_000), (2, 1, 20_000), (3, 2, 10_000)],
         };
-        for (port, to) in placer.look(&seen).into_iter().flat_map(|step| step.moves) {
+        for (port, to) in placer.evaluate(&seen).into_iter().flat_map(|step| step.moves) {
             let last = moved[usize::from(port)].replace(look);
             assert!(last.is_none_or(|last| look - last >= REST), "port {port} moves at {last:?} and {look}");
             at[usize::from(port)] = to;
@@ -174,7 +174,7 @@ proptest! {
         for (port, vnic) in movable {
             for to in (0..places.workers).filter(|to| *to != vnic.worker) {
                 let mut tried = places.clone();
-                tried.take(&Step { moves: vec![(*port, to)], why: Why::Apart });
+                tried.take(&Step { moves: vec![(*port, to)], reason: MoveReason::Apart });
                 prop_assert!(tried.sharing() >= places.sharing(), "{port} could go to {to}");
             }
         }

@@ -1,6 +1,6 @@
 //! The guest's memory, and the log of writes to it.
 
-use super::super::saved::{Numbered, Passed};
+use super::super::saved::{Numbered, SharedFd};
 use super::super::service::Shared;
 use super::super::used_bytes;
 use super::vrings::Vring;
@@ -24,7 +24,7 @@ impl Connection<'_> {
     pub(super) fn set_mem_table(
         &mut self,
         message: &str,
-        regions: &[(VhostUserMemoryRegion, Passed)],
+        regions: &[(VhostUserMemoryRegion, SharedFd)],
     ) -> Result<()> {
         let specs = regions.iter().map(|(region, file)| self.region(message, region, file.clone()));
         let specs = specs.collect::<Result<_>>()?;
@@ -32,7 +32,7 @@ impl Connection<'_> {
     }
 
     /// ADD_MEM_REG. QEMU before 8.0 sends every region once per queue pair.
-    pub(super) fn add_mem_reg(&mut self, region: &VhostUserSingleMemoryRegion, file: Passed) -> Result<()> {
+    pub(super) fn add_mem_reg(&mut self, region: &VhostUserSingleMemoryRegion, file: SharedFd) -> Result<()> {
         let added = self.region("ADD_MEM_REG", region, file)?;
         if self.regions.iter().any(|known| is_same(known, &added)) {
             return Ok(());
@@ -75,7 +75,7 @@ impl Connection<'_> {
         &self,
         message: &str,
         region: &VhostUserMemoryRegion,
-        file: Passed,
+        file: SharedFd,
     ) -> Result<RegionSpec<Numbered>> {
         Ok(RegionSpec {
             guest_addr: region.guest_phys_addr,
@@ -125,7 +125,13 @@ impl Connection<'_> {
     }
 
     /// SET_LOG_BASE.
-    pub(super) fn set_log_base(&mut self, message: &str, size: u64, offset: u64, file: Passed) -> Result<()> {
+    pub(super) fn set_log_base(
+        &mut self,
+        message: &str,
+        size: u64,
+        offset: u64,
+        file: SharedFd,
+    ) -> Result<()> {
         let need = Amounts { bytes: size, regions: 1, descriptors: 0 };
         let charge = self.service.account.charge(need).map_err(|why| exceeded(message, why))?;
         let file = self.numbered(message, file)?;

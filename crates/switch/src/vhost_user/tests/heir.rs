@@ -216,7 +216,7 @@ fn one_that_is_wrong_is_turned_away_and_the_first_does_not_notice() {
         exchange(&port, &mut first, 1, 5);
     }
     holds(&waiting, 0);
-    assert_eq!(port.thread.conduct().held(Instant::now()).events, 0);
+    assert_eq!(port.thread.conduct().delays(Instant::now()).events, 0);
 }
 
 /// However many it sends: two for each queue, and those that wait to be closed. None is charged to the

@@ -158,7 +158,7 @@ fn a_counter_that_could_not_be_tried_out_is_refused_and_not_recorded() {
         let reason = thrown_out(&port, 1);
         assert!(reason.contains("could not be tried out within 500 ms"), "{reason}");
         drop(done);
-        assert_eq!(port.thread.conduct().held(std::time::Instant::now()).events, 0);
+        assert_eq!(port.thread.conduct().delays(std::time::Instant::now()).events, 0);
         assert_eq!(port.device().listened, 0);
     }
 }
@@ -272,7 +272,7 @@ fn an_error_descriptor_that_is_slow_to_signal_is_recorded() {
     // The next front end is accepted when that is done.
     drop(port.dial());
     port.wait_gone(2);
-    assert_eq!(port.thread.conduct().held(std::time::Instant::now()).events, 1);
+    assert_eq!(port.thread.conduct().delays(std::time::Instant::now()).events, 1);
 }
 
 /// Codes of the protocol and a few beyond, mostly with the right flags.

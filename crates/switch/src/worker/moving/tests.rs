@@ -75,7 +75,7 @@ fn a_port_stays_whose_frames_others_do_not_take() {
     assert_eq!(scene.workers[0].ports[0].as_ref().unwrap().pauses, 0);
     assert!(scene.workers[0].is_settled());
     scene.workers[1].work();
-    let fate = scene.workers[0].peers[1].as_mut().unwrap().0.settled().unwrap();
+    let fate = scene.workers[0].peers[1].as_mut().unwrap().0.receive_fate().unwrap();
     slots.give(fate.frame);
 }
 

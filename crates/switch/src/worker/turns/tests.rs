@@ -98,7 +98,7 @@ impl Simulation {
             }
             if took == 0 {
                 self.now += LOOK;
-                self.turns.look();
+                self.turns.note_empty();
                 continue;
             }
             self.now += took * cost;
@@ -244,9 +244,9 @@ fn two() -> Turns {
 #[test]
 fn time_that_is_no_work_is_not_charged() {
     let mut turns = two();
-    (0..100).for_each(|_| turns.look());
+    (0..100).for_each(|_| turns.note_empty());
     assert_eq!(turns.end(0, 1_000 + 100 * LOOK as u64 + 5_000), 5_000);
-    (0..100).for_each(|_| turns.look());
+    (0..100).for_each(|_| turns.note_empty());
     assert_eq!(turns.end(0, turns.charged + 2_000), 1_000, "half of it at least");
     // The worker lost its CPU.
     assert_eq!(turns.end(0, turns.charged + 50_000_000), LONGEST);

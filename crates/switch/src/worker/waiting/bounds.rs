@@ -75,7 +75,7 @@ fn an_arrival_that_takes_the_room_of_many_drops_no_more_than_a_loop_may() {
     let drops = |scene: &Scene| scene.dropped(DropReason::FlowCap);
     let (before, mut most) = (drops(&scene), 0);
     assert!(scene.send(7, 62_000));
-    scene.worker.look();
+    scene.worker.check_kicks();
     for _ in 0..100 {
         let before = drops(&scene);
         scene.worker.work();
