@@ -187,7 +187,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_named_is_what_a_contract_names(
+        fn the_named_addresses_are_those_of_the_contracts(
             prefixes in prop::collection::vec((0u128..4096, 112u8..=128), 0..12),
             addresses in prop::collection::vec(0u128..4096, 20),
         ) {

@@ -125,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_port_has_it_and_it_moves_seldom(steps in prop::collection::vec(step(), 1..200)) {
+        fn one_port_has_the_address_and_moves_are_limited(steps in prop::collection::vec(step(), 1..200)) {
             let holder = Holder::default();
             let (mut now, mut has, mut spent, mut moved) = (10 * EVERY, None, 0u64, 0u64);
             for step in steps {

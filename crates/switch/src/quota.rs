@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_has_its_limit_and_says_it() {
+    fn a_port_has_a_limit_and_its_refusal_names_the_limit() {
         let ledger = Ledger::new(PORT_MEMORY, 1000);
         let account = ledger.open(0, 10, 20).unwrap();
         // Two tables, while one replaces the other.
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_uses_up_what_is_anothers_own() {
+    fn no_port_uses_up_the_own_share_of_another_port() {
         let ledger = Ledger::new(PORT_MEMORY, 1 << 20);
         let hostile: Vec<_> = (0..100).map(|_| ledger.open(9, 36, 100).unwrap()).collect();
         let twice = hostile.iter().chain(&hostile);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_there_for_ports_or_the_port_is_not_made() {
+    fn a_port_is_not_made_without_its_descriptors() {
         let ledger = Ledger::new(PORT_MEMORY, 100);
         let few = |descriptors| Amounts { descriptors, ..Amounts::default() };
         let a = ledger.open(10, 30, 90).unwrap();
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_counted() {
+    fn unrequested_descriptors_are_counted() {
         let ledger = Ledger::new(PORT_MEMORY, 100);
         let few = |descriptors| Amounts { descriptors, ..Amounts::default() };
         let (a, b) = (ledger.open(0, 20, 60).unwrap(), ledger.open(0, 20, 60).unwrap());

@@ -18,7 +18,7 @@ use tidegate_switch::vhost_user::listener::Restored;
 use tidegate_switch::vhost_user::saved::{Descriptors, SavedConnection};
 
 #[test]
-fn what_a_front_end_says_is_told() {
+fn the_messages_of_a_front_end_are_sent_to_subscribers() {
     let host = TestSwitch::new(1);
     let early = host.guest(&vnic("a", 1, ""));
     let mut notes = Client::connect(&control(&host)).unwrap().subscribe().unwrap();
@@ -98,7 +98,7 @@ fn a_connection_goes_on_in_another_switch() {
 
 /// The guest may migrate meanwhile.
 #[test]
-fn what_the_next_switch_writes_is_in_the_dirty_log() {
+fn writes_of_the_next_switch_are_in_the_dirty_log() {
     for replaced in [false, true] {
         let host = TestSwitch::new(1);
         let path = control(&host);
@@ -242,7 +242,7 @@ fn a_switch_that_is_not_released_goes_on() {
 }
 
 #[test]
-fn what_was_kept_is_checked_as_messages_are() {
+fn saved_state_is_checked_like_messages() {
     let host = TestSwitch::new(1);
     let path = control(&host);
     let toml = vnic("a", 1, "");

@@ -387,7 +387,7 @@ fn another_process_takes_over_in_the_middle_of_moves() {
 }
 
 #[test]
-fn what_has_a_deadline_does_not_move_where_that_takes_too_long() {
+fn a_vnic_with_a_deadline_does_not_move_if_the_move_takes_too_long() {
     let host = TestSwitch::new(2);
     let deadline = "tx = { max = \"100mbit\", burst = \"4kB\" }\ndeadline = \"5ms\"\nto = [\"b\"]";
     let mut b = host.guest_with(&vnic("b", 2, ""), ring(1024));
@@ -470,8 +470,8 @@ fn pairs_that_talk_come_together_and_stay() {
 }
 
 #[test]
-fn a_deadline_that_comes_parts_real_time_traffic_from_taps() {
-    in_namespace("a_deadline_that_comes_parts_real_time_traffic_from_taps", || {
+fn a_new_deadline_separates_real_time_traffic_from_taps() {
+    in_namespace("a_new_deadline_separates_real_time_traffic_from_taps", || {
         let host = TestSwitch::new(2);
         // With so large an H, even a loaded machine refuses no move.
         host.switch.set_host(Host { host_latency: Nanos::new(100_000_000), ..Host::default() }).unwrap();

@@ -279,7 +279,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn a_switch_that_does_nothing_is_not_waited_for_for_ever() {
+    fn a_client_does_not_wait_for_ever_for_a_silent_switch() {
         let path = std::env::temp_dir().join(format!("tidegate-silent-{}.sock", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let _listener = UnixListener::bind(&path).unwrap();

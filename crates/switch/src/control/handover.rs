@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_its_latest_word_and_what_that_needs() {
+    fn a_connection_has_its_latest_state_and_the_descriptors_of_that_state() {
         let (mut handover, budget) = (Handover::default(), Budget::new(100));
         handover.note(note("a", Change::Descriptors(vec![1, 2])), files(2, &budget)).unwrap();
         handover.note(note("a", said(1)), vec![]).unwrap();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_descriptors_a_note_says_that_those_before_are_over() {
+    fn a_note_without_its_descriptors_ends_the_earlier_state() {
         let (mut handover, budget) = (Handover::default(), Budget::new(100));
         for vnic in ["a", "b"] {
             handover.note(note(vnic, Change::Descriptors(vec![1])), files(1, &budget)).unwrap();

@@ -143,7 +143,7 @@ mod tests {
     use crate::vhost_user::saved::{SavedLog, SavedRegion, SavedVring};
 
     #[test]
-    fn what_was_sent_survives_the_sender() {
+    fn sent_notes_survive_the_sender() {
         let (mut notes, switch_end) = pair().unwrap();
         let (reader, writer) = std::io::pipe().unwrap();
         let note = |change| Note { vnic: "a".into(), change };
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_connection_fits_and_a_slow_receiver_is_told_of() {
+    fn the_largest_connection_fits_and_a_slow_receiver_is_reported() {
         let number = Some(u64::MAX);
         let vring = SavedVring {
             size: Some(u16::MAX),

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused() {
+    fn headers_that_contradict_each_other_are_refused() {
         let udp4 = Frame::udp4(4).build();
         let udp6 = Frame::udp6(4).build();
         let tagged = Frame { vlan: Some(1), ..Frame::udp4(0) }.build();
@@ -462,7 +462,7 @@ mod tests {
         }
 
         #[test]
-        fn built_frames_parse_to_what_was_built(spec in testing::frame()) {
+        fn built_frames_parse_to_their_specification(spec in testing::frame()) {
             let f = spec.build();
             let h = parsed(&f).unwrap();
             prop_assert_eq!(h.vlan, spec.vlan);

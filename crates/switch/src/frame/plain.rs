@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_own_checksum_is_what_the_whole_check_says(
+        fn an_own_checksum_agrees_with_the_whole_check(
             frame in prop_oneof![testing::frame().prop_map(|spec| spec.build()), testing::hostile()],
             start in prop_oneof![Just(34u8), Just(54), any::<u8>()],
             tcp in any::<bool>(),
@@ -155,7 +155,7 @@ mod tests {
         }
 
         #[test]
-        fn a_plain_frame_is_what_the_parser_says(spec in testing::frame()) {
+        fn a_plain_frame_agrees_with_the_parser(spec in testing::frame()) {
             let frame = spec.build();
             agrees(&frame, frame.len());
         }

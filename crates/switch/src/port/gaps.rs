@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_awaited_of_a_source_that_is_silent() {
+    fn no_frame_is_awaited_from_a_silent_source() {
         assert_eq!(next_wake([&Gaps::default()].into_iter(), 1_000_000, 0), None);
         let paused = after([1_000_000, 2_000_000, 3_000_000, 5_000_000_000]);
         let next = next_wake([&paused].into_iter(), 5_000_000_001, 0);
@@ -112,7 +112,7 @@ mod tests {
         /// With each arrival one part in [`FORGET`] of the gaps' spread is forgotten, and no more: a recent
         /// gap finds the worker awake.
         #[test]
-        fn it_is_awake_for_every_gap_that_was_seen_of_late(gaps in gaps(), late in 0u64..1_000_000) {
+        fn a_worker_is_awake_for_every_recent_gap(gaps in gaps(), late in 0u64..1_000_000) {
             let mut now = 1_000_000_000;
             let mut learned = Gaps::default();
             learned.arrived(now);
@@ -141,7 +141,7 @@ mod tests {
 
         /// The exact extremes stay within the remembered ones until they are forgotten.
         #[test]
-        fn what_is_remembered_lies_between_the_extremes(gaps in prop::collection::vec(TOGETHER..PAUSE, 1..100)) {
+        fn the_remembered_gaps_lie_between_the_extremes(gaps in prop::collection::vec(TOGETHER..PAUSE, 1..100)) {
             let mut now = 7;
             let mut learned = Gaps::default();
             learned.arrived(now);

@@ -82,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn who_gets_much_is_counted_nearly_right(sent in prop::collection::vec((0u16..40, 60u64..9000), 1..400)) {
+        fn a_receiver_of_much_traffic_is_counted_nearly_right(sent in prop::collection::vec((0u16..40, 60u64..9000), 1..400)) {
             let (mut talk, mut exact) = (Talk::default(), BTreeMap::<u16, u64>::new());
             for (to, bytes) in &sent {
                 // Few receivers get most.

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_is_kept_up_to_patience() {
+    fn owed_units_stay_up_to_patience() {
         let mut c = Credit::new(0, min(), 1000);
         c.charge(9_000_000, 1000, 10_000_000); // 9000 came in, 1000 served
         assert_eq!(c.due_at(1000), 2_000_000);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_eligible_the_first_due_is_served() {
+    fn the_first_due_of_the_eligible_sources_is_served() {
         let mut minima = Minima::default();
         minima.reserve(3);
         let slow = Credit::new(0, min(), 1500);

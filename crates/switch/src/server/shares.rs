@@ -119,7 +119,7 @@ mod tests {
 
     /// Otherwise n new routers would cause n * n updates.
     #[test]
-    fn ports_are_told_only_when_other_ip_addresses_are_shared() {
+    fn ports_get_the_shared_ip_addresses_only_after_a_change() {
         const PAIR: &str = "\"00:00:5e:00:01:33\", \"192.0.2.10\"";
         let (fdb, mut shares) = (Fdb::default(), Shares::default());
         assert!(!shares.changed(SEGMENT), "none");

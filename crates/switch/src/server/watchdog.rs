@@ -71,7 +71,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn a_control_thread_turns_as_long_as_it_says_so() {
+    fn a_control_thread_is_alive_while_it_reports() {
         let watchdog = Watchdog::new(Duration::from_secs(8));
         assert_eq!((watchdog.pause(), watchdog.micros()), (Duration::from_secs(2), 8_000_000));
         let began = watchdog.control.load(Ordering::Relaxed);

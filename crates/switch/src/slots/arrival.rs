@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_for_tokens_waited_for_them() {
+    fn a_wait_for_tokens_is_counted_as_such() {
         let arrival = Arrival { earliest: 100, latest: 120, slept: 40 };
         assert_eq!((arrival.started_by(100), arrival.slept_before(100)), (120, 40));
         assert_eq!((arrival.started_by(110), arrival.slept_before(110)), (120, 0));

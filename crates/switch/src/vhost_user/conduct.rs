@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_goes_on_with_it() {
+    fn another_process_continues_a_quarantine() {
         let (conduct, now) = (Conduct::default(), Instant::now());
         let was = Quarantine { reason: "punched".into(), seconds: 120, remaining: 40 };
         conduct.resume(&was, now);

@@ -92,7 +92,7 @@ mod tests {
     use vhost::vhost_user::message::FrontendReq::*;
 
     #[test]
-    fn each_message_has_what_it_may_have() {
+    fn each_message_has_only_the_descriptors_that_it_may_have() {
         eventfd::prepare();
         let errands = Errands::new("test");
         let look = |code, files: &[&OwnedFd]| {

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_what_is_given_up() {
+    fn no_thread_waits_for_things_that_are_given_up() {
         let errands = Errands::new("a");
         assert_eq!((errands.busy_for(), errands.closing()), (None, 0));
         let (done, slow) = channel();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_the_end_is_told() {
+    fn a_waiter_for_the_end_is_notified() {
         let errands = Errands::new("a");
         let (told, idle) = channel();
         errands.set_idle_callback(move || {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_went_comes_again() {
+    fn an_ended_thread_is_started_again() {
         let errands = Errands::new("a");
         assert_eq!(errands.ask(PATIENCE, || 1), Some(1));
         until(|| !errands.asking.lock().has_thread);

@@ -112,7 +112,7 @@ mod tests {
 
     /// Others use the kernel's one lock for epolls of epolls: this counter does not cause that.
     #[test]
-    fn a_wait_for_epolls_of_others_is_not_charged() {
+    fn a_wait_for_other_epolls_is_not_charged() {
         crate::eventfd::prepare();
         let counter = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
         let theirs = counter();

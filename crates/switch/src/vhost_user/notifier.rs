@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_calls_whoever_is_wanted_by_what_is_there_now() {
+    fn the_thread_signals_only_the_counters_that_are_wanted_now() {
         let (notifier, _) = notifier();
         let (a, b, c) = (counter(), counter(), counter());
         let calls = [notifier.call(0, a.clone()).unwrap(), notifier.call(200, b.clone()).unwrap()];
@@ -399,7 +399,7 @@ mod tests {
 
     /// Each call arrives in both ways. Their costs are printed for docs/decisions/driver-calls.md.
     #[test]
-    fn each_call_arrives_and_says_what_it_cost() {
+    fn each_call_arrives_and_reports_its_cost() {
         let (notifier, _) = notifier();
         let event = counter();
         let call = notifier.call(0, event.clone()).unwrap();

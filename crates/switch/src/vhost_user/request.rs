@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_what_features_allow() {
+    fn only_messages_that_the_features_allow_are_taken() {
         let all = (0..100).filter_map(|code| FrontendReq::try_from(code).ok());
         let taken: Vec<_> = all.filter_map(|code| Some((code, form(code)?))).collect();
         assert_eq!(taken.len(), 23);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn a_refusal_names_the_fault() {
         use FrontendReq::*;
         let region = "a region of no bytes, or that ends past 64 bits";
         let each = "not one file descriptor for each";

@@ -118,7 +118,7 @@ mod tests {
     const HALF: u64 = 1 << 20;
 
     #[test]
-    fn pages_beside_what_is_shared_make_up_for_no_hole() {
+    fn pages_outside_the_shared_range_do_not_hide_a_hole() {
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         fallocate(&file, FallocateFlags::empty(), 0, 2 * HALF).unwrap();
         let fd = Numbered::free(file);

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_only_when_the_last_byte_is_there() {
+    fn a_message_is_whole_only_with_its_last_byte() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         assert_eq!(glance(&theirs), Ok(Glance::Nothing));
         let mut bytes = message(2, 0x9, 8);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong_with_a_header() {
+    fn a_refusal_names_the_fault_of_a_header() {
         for (bytes, part) in [
             (message(0x2054_4547, 0x2f20_7274, 0x2048), "is not of the vhost-user protocol"),
             (message(0, 1, 0), "message 0 is not"),

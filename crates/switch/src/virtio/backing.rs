@@ -127,7 +127,7 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     #[test]
-    fn memory_is_told_from_disks_and_from_all_else() {
+    fn memory_is_distinguished_from_disks_and_other_files() {
         let memfd = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
         assert_eq!((is_memory(&memfd), inspect(&memfd)), (true, Ok(Backing::Memory)));
         match memfd_create("memory", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_on_a_disk_is_one() {
+    fn a_file_on_a_disk_is_recognised() {
         // Programs are usually on a disk.
         let here = File::open(std::env::current_exe().unwrap()).unwrap();
         let kind = fstatfs(&here).unwrap().f_type as u32;

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn many_threads_may_find_it_lost_at_once() {
+    fn many_threads_may_find_memory_lost_at_once() {
         install().unwrap();
         for _ in 0..50 {
             let cut = SharedMemory::new(0, SIZE as usize).unwrap();

@@ -124,7 +124,7 @@ mod tests {
     proptest! {
         /// A worker that waits awake whenever it may never exceeds its share, over any time.
         #[test]
-        fn never_more_than_its_share(
+        fn a_worker_never_waits_awake_for_more_than_its_share(
             share in 0..=SECOND, throttled in any::<bool>(),
             steps in prop::collection::vec((1u64..5_000_000, 0..3u8), 1..400),
         ) {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn it_lasts_for_whole_gaps() {
+    fn the_budget_lasts_for_whole_gaps() {
         let mut awake = Awake::new(SECOND / 4, false, 0);
         awake.note_sleep(SECOND);
         let mut now = SECOND;

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn best_effort_goes_on_after_it_and_loses_nothing() {
+    fn best_effort_continues_after_real_time_frames_and_loses_none() {
         for comes_after in 1..BACKLOG - 2 {
             let outcome = deliver(comes_after);
             assert_eq!(

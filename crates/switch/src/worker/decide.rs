@@ -215,13 +215,13 @@ mod tests {
         }
 
         #[test]
-        fn so_is_a_hostile_one(keys in any_contract(), frame in hostile()) {
+        fn the_decision_on_a_hostile_frame_agrees_too(keys in any_contract(), frame in hostile()) {
             agrees(&contract(keys), &frame);
         }
 
         /// A refused frame is unchanged.
         #[test]
-        fn what_is_refused_is_left_as_it_was(
+        fn a_refused_frame_is_unchanged(
             keys in any_contract(), mut frame in hostile(), vnet in any::<[u8; VnetHdr::LEN]>(),
         ) {
             frame.truncate(HEADER_MAX);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_goes_to_whom_its_address_says() {
+    fn a_frame_goes_to_the_owner_of_its_address() {
         let fdb = Fdb::new();
         let segment = SegmentIndex(3);
         let [one, other] = [1, 2].map(|last| Mac([2, 0, 0, 0, 0, last]));

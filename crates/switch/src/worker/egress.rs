@@ -162,7 +162,7 @@ mod tests {
     use crate::worker::testing;
 
     #[test]
-    fn a_full_queue_says_what_it_waits_for() {
+    fn a_full_queue_names_the_cause_of_its_wait() {
         use super::full;
         let (mut worker, _handle) = testing::worker();
         for (index, keys) in [(0, ""), (1, "rx = { max = \"8mbit\", burst = \"2kB\" }")] {

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_too_often_is_counted() {
+    fn suppressed_events_are_counted() {
         let (mut worker, _handle, mut consumer) = testing::worker_and_events();
         let event = Event::TapNotPolled { port: 3, error: Errno::PERM };
         (0..100).for_each(|_| worker.note(event));

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn who_floods_most_leaves_room_for_others() {
+    fn the_largest_flooder_leaves_room_for_others() {
         let mut pool = FloodPool::new(0);
         let mut held = Vec::new();
         for source in 0..6 {

@@ -196,7 +196,7 @@ mod tests {
         /// Published is each remembered long loop that ended after a late frame began to wait, once; and no
         /// other.
         #[test]
-        fn what_is_shown_is_what_held_frames_up(
+        fn only_loops_that_delayed_frames_are_shown(
             loops in prop::collection::vec((1u64..200_000, prop::option::weighted(0.2, 0u64..2_000_000)), 1..150),
         ) {
             let region = Region::create().unwrap();

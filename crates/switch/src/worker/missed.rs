@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_certain_has_a_cause_and_sleep_drives_nothing_out() {
+    fn only_certain_misses_have_a_cause_and_sleep_drives_none_out() {
         let (mut worker, _handle) = testing::worker();
         testing::add_port(&mut worker, 0);
         let port = worker.ports[0].as_ref().unwrap();

@@ -431,14 +431,14 @@ mod tests {
     }
 
     #[test]
-    fn nor_where_the_worker_spins_first() {
+    fn no_frame_of_a_tap_is_slept_over_after_spinning() {
         no_frame_is_slept_over(true, "");
     }
 
     const REALTIME: &str = "tx = { max = \"1gbit\", burst = \"2kB\" }\ndeadline = \"1ms\"\nto = [\"peer\"]";
 
     #[test]
-    fn nor_where_it_waits_awake_now_and_then() {
+    fn no_frame_of_a_tap_is_slept_over_after_waiting_awake() {
         no_frame_is_slept_over(false, REALTIME);
     }
 
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_frame_does_not_sleep() {
+    fn a_worker_that_waits_for_a_frame_does_not_sleep() {
         let (mut worker, _handle, _end) = after_a_stream(250_000_000);
         assert!(sleeps(&mut worker, 100_300_000), "the next frame is far away");
         assert_eq!(worker.stats.awake.get(), 0);
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_is_not_left_to_a_timer_that_comes_late() {
+    fn due_work_does_not_depend_on_a_late_timer() {
         let bell = Arc::new(Bell::new().unwrap());
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
         let mut sleeper = Sleeper::new(&bell, &epoll).unwrap();

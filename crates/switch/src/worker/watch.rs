@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_in_a_fault_is_told_from_others() {
+    fn a_sleep_in_a_fault_is_distinguished_from_others() {
         let before = usage(10, 10, 10);
         let waited = |after, slept| fault_sleep(before, after, slept);
         assert_eq!(waited(usage(11, 11, 10), false), Some(FaultSleep { disk: false }));
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_a_hole_is_held_up_and_says_by_whom() {
+    fn a_worker_that_waits_for_a_hole_reports_the_port() {
         let (mut watch, troubled) = watch();
         let size = 256 << 20;
         let memory = SharedMemory::new(0, size as usize).unwrap();

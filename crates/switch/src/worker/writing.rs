@@ -125,7 +125,7 @@ fn best_effort_comes_out_in_order_and_ends_when_it_was_written() {
 }
 
 #[test]
-fn a_frame_with_a_deadline_passes_what_the_writer_has() {
+fn a_frame_with_a_deadline_passes_the_writers_frames() {
     let mut scene = Scene::new();
     (0..10).for_each(|number| scene.queue(SINK, number, 64_000));
     scene.turn();
@@ -152,7 +152,7 @@ fn without_deadlines_the_worker_writes_again_and_nothing_overtakes() {
 }
 
 #[test]
-fn what_is_given_up_is_not_written() {
+fn a_frame_that_was_given_up_is_not_written() {
     let mut scene = Scene::new();
     (0..4).for_each(|number| scene.queue(SINK, number, 1_000));
     scene.turn();
@@ -242,7 +242,7 @@ fn another_workers_writer_goes_on_where_the_first_has_ended() {
 }
 
 #[test]
-fn a_thread_writes_what_comes_and_ends_with_its_worker() {
+fn a_writer_writes_all_frames_and_ends_with_its_worker() {
     let mut scene = Scene::new();
     let (writer, hand) = Writer::new();
     static RUNG: AtomicUsize = AtomicUsize::new(0);

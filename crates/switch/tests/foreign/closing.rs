@@ -71,7 +71,7 @@ fn a_removal_does_not_wait_for_a_socket_that_lingers() {
 
 /// Unreceived descriptors are closed with the socket on which they are queued.
 #[test]
-fn what_is_queued_is_closed_where_nobody_waits() {
+fn queued_descriptors_are_closed_without_delaying_a_port() {
     let host = TestSwitch::new(1);
     let pulse = Pulse::start(&host);
     let _in_a_message_that_is_never_whole = hung(&host, |stream, socket| {
@@ -159,7 +159,7 @@ fn an_upgrade_does_not_wait_for_a_socket_that_lingers() {
 
 /// As many descriptors as one message carries, all quick to close.
 #[test]
-fn descriptors_that_nobody_asked_for_are_all_closed() {
+fn unrequested_descriptors_are_all_closed() {
     let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let host = TestSwitch::new(1);
     host.add(&contract(&vnic("hostile", 3, "")));

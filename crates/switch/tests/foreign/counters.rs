@@ -32,18 +32,18 @@ fn beside(attacked: impl Fn(PathBuf) -> Attacked) {
 }
 
 #[test]
-fn who_waits_for_a_call_is_not_waited_for_by_neighbours() {
+fn neighbours_do_not_wait_for_the_waiters_of_a_call() {
     beside(|socket| Attacked::with(Attack::CallWaiters, socket));
 }
 
 #[test]
-fn who_waits_for_a_kick_is_not_waited_for_by_neighbours() {
+fn neighbours_do_not_wait_for_the_waiters_of_a_kick() {
     beside(|socket| Attacked::with(Attack::KickWaiters, socket));
 }
 
 /// A counter that is never signalled costs little in an epoll that has no waiters itself.
 #[test]
-fn who_waits_for_a_silent_kick_is_not_waited_for_by_neighbours() {
+fn neighbours_do_not_wait_for_the_waiters_of_a_silent_kick() {
     let pass = |socket: PathBuf, stop: &AtomicBool, steps: &AtomicU64| {
         silent_kick_waiters(&Target { socket: &socket, stop, steps })
     };

@@ -34,7 +34,7 @@ fn send_from(front: &mut FrontEnd, at: u64, len: usize) -> bool {
 }
 
 #[test]
-fn holes_are_punched_at_the_expense_of_whoever_punches_them() {
+fn the_port_that_punches_holes_pays_for_them() {
     punched_at_their_expense(attack::memory::punch_holes);
 }
 
@@ -116,7 +116,7 @@ fn a_balloon_is_no_attack() {
 }
 
 #[test]
-fn a_worker_without_a_cpu_blames_nobody() {
+fn a_worker_without_a_cpu_blames_no_port() {
     let cpu = rustix::thread::sched_getcpu();
     let host = TestSwitch::on(1, &[cpu]);
     let lazy = Options { preallocate: false, memory_size: 64 << 20, ..ring(256) };
@@ -251,9 +251,9 @@ fn memory_of_a_file_system_in_a_process_is_refused() {
 
 /// A message may carry a descriptor that it does not need, and whose closing asks a silent file system.
 #[test]
-fn a_file_that_nobody_wants_keeps_neither_a_removal_nor_an_upgrade_waiting() {
+fn an_unwanted_file_delays_neither_a_removal_nor_an_upgrade() {
     const AT_ONCE: Duration = Duration::from_secs(5);
-    in_mounts("memory::a_file_that_nobody_wants_keeps_neither_a_removal_nor_an_upgrade_waiting", || {
+    in_mounts("memory::an_unwanted_file_delays_neither_a_removal_nor_an_upgrade", || {
         let fuse = fuse::Mount::new();
         let host = TestSwitch::new(1);
         let pulse = Pulse::start(&host);

@@ -10,7 +10,7 @@ use tidegate_frontend::attack::memory::{share_sparse, sparse_file};
 use tidegate_frontend::front_end::{FrontEnd, Options};
 
 #[test]
-fn nobody_takes_all_addresses() {
+fn no_front_end_takes_all_addresses() {
     let host = TestSwitch::new(1);
     let pulse = Pulse::start(&host);
     let attacked: Vec<_> = (0..3)
@@ -70,7 +70,7 @@ fn regions_are_few_and_within_their_files() {
 }
 
 #[test]
-fn what_was_shared_is_given_back() {
+fn shared_memory_is_given_back() {
     let host = TestSwitch::new(1);
     host.add(&contract(&vnic("guest", 3, "")));
     let file = sparse_file(600 << 30).unwrap();

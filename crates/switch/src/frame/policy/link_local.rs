@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_held_as_there_is_room() {
+    fn addresses_are_held_until_there_is_no_room() {
         let mut claimed = LinkLocals::default();
         let all: Vec<_> = (1..=4).map(|n| ip(&format!("fe80::{n}"))).collect();
         assert!(all.iter().all(|ip| claimed.insert(*ip)) && claimed.is_full());

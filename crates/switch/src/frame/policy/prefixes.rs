@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lookup_is_that_of_the_contract(addr: u128, flip in 0u32..128, len in 0u8..=128, v4: bool) {
+        fn the_lookup_agrees_with_the_contract(addr: u128, flip in 0u32..128, len in 0u8..=128, v4: bool) {
             let (addr, other, network, len): (IpAddr, IpAddr, IpAddr, u8) = if v4 {
                 let (addr, len) = (addr as u32, len.min(32));
                 let v4 = |bits: u32| Ipv4Addr::from_bits(bits).into();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_a_link_local_address() {
+    fn prefixes_that_name_a_link_local_address() {
         let list = |prefix: &str| Prefixes::new(&[prefix.parse().unwrap()]);
         let ip: Ipv6Addr = "fe80::1:5".parse().unwrap();
         let mut claimed = LinkLocals::default();

@@ -457,7 +457,7 @@ proptest! {
 
     /// A passed frame, of any bytes, tells no receiver what the vNIC may not say.
     #[test]
-    fn what_passes_says_nothing_that_is_not_allowed(
+    fn a_passed_frame_claims_only_allowed_addresses(
         frame in prop_oneof![3 => any_spec().prop_map(|spec| spec.bytes()), 1 => hostile()],
         pokes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         contract in select(CONTRACTS.to_vec()),

@@ -372,13 +372,13 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2048))]
 
         #[test]
-        fn a_frame_may_use_what_its_sender_has_or_announces(spec in spec(), has in holders()) {
+        fn a_frame_may_use_addresses_that_its_sender_has_or_announces(spec in spec(), has in holders()) {
             prop_assert_eq!(judged(&spec, has), spec.expected(has), "{:?}", spec);
         }
     }
 
     #[test]
-    fn a_vnic_that_shares_nothing_is_kept_from_what_others_share() {
+    fn a_vnic_without_shared_addresses_cannot_use_those_of_others() {
         let (mut policy, _) = of_contract("prefixes = [\"10.0.0.0/8\"]");
         let says = |policy: &crate::frame::Policy, body: Body| {
             let frame = Spec { from: SRC, to: ALL, body }.build();

@@ -301,14 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn a_standing_queue_is_told_more_and_more_often() {
+    fn a_standing_queue_gets_a_verdict_more_and_more_often() {
         // 100 ms after it began to stand; then after 100, 100/√2, 100/√3 ... ms.
         assert_eq!(verdicts(false, 440), [101, 201, 272, 330, 380, 425]);
         assert_eq!(verdicts(true, 440), verdicts(false, 440), "by marks as by drops");
     }
 
     #[test]
-    fn a_short_queue_and_a_last_frame_are_told_nothing() {
+    fn a_short_queue_and_a_last_frame_get_no_verdict() {
         let mut codel = Codel::default();
         for ms in 0..1000u64 {
             let now = ms * 1_000_000;
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn one_frame_in_time_ends_it() {
+    fn one_frame_in_time_ends_the_dropping() {
         let mut codel = Codel::default();
         let mut at = |ms: u64, sojourn: u64| codel.judge(ms * 1_000_000, sojourn, 9_999, &LAW, || false);
         assert_eq!(at(1, 6_000_000), Verdict::Pass);

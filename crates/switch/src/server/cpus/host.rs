@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_are_read_where_they_are_told() {
+    fn cores_are_read_if_the_kernel_reports_them() {
         let dir = tempfile::tempdir().unwrap();
         for (cpu, threads) in [(0, "0,2\n"), (1, "1,3\n"), (2, "0,2\n"), (3, "nonsense"), (5, "5-2")] {
             let folder = dir.path().join(format!("cpu{cpu}/topology"));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_before_stays_left_out() {
+    fn cpus_that_the_parent_excluded_stay_excluded() {
         let before = numbers(&sched_getaffinity(None).unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -80,7 +80,7 @@ fn a_loop_of_bursts_that_takes_longer_than_a_write_is_not_made() {
 }
 
 #[test]
-fn taps_stay_that_the_other_worker_has_no_time_for() {
+fn taps_stay_if_the_other_worker_has_no_time() {
     let tap = Role::BestEffortTap;
     let vnics = [(0, Role::RealTime), (0, tap), (0, tap), (0, tap), (0, tap), (1, tap), (1, tap)];
     let place = |(worker, role)| Placed { worker, role, ..Placed::default() };
@@ -97,7 +97,7 @@ fn taps_stay_that_the_other_worker_has_no_time_for() {
 
 /// A contract changes under load: the taps leave at the first look, none returns, and none moves twice within a rest.
 #[test]
-fn a_deadline_that_comes_parts_them_at_once_and_for_good() {
+fn a_new_deadline_separates_taps_at_once_and_for_good() {
     let role = |port: PortIndex| if port < 2 { Role::BestEffortTap } else { Role::RealTime };
     let mut at = [0usize; 4];
     let mut moved = [None; 4];
@@ -167,7 +167,7 @@ proptest! {
 
     /// Fixed vNICs may be in the way, but no tap shares a worker that it could leave.
     #[test]
-    fn no_tap_stays_that_could_leave(mut places in few(0.3)) {
+    fn each_tap_that_can_leave_leaves(mut places in few(0.3)) {
         settle(&mut places);
         prop_assert!(places.sharing() >= least_sharing(&places));
         let movable = places.vnics.iter().filter(|(_, vnic)| !vnic.fixed && vnic.role == Role::BestEffortTap);

@@ -49,7 +49,7 @@ fn eight_pairs_on_four_workers_come_together_and_are_shared_out() {
 }
 
 #[test]
-fn what_one_worker_carries_easily_is_at_one_worker() {
+fn traffic_that_one_worker_carries_easily_is_at_one_worker() {
     let talk: Vec<_> = (1..8).map(|client| (0, client, 30_000)).collect();
     let at: Vec<_> = (0..8).map(|n| n % 2).collect();
     let mut places = places(2, &at, &talk);
@@ -58,7 +58,7 @@ fn what_one_worker_carries_easily_is_at_one_worker() {
 }
 
 #[test]
-fn deadlines_outrank_what_talks_together() {
+fn deadlines_outrank_traffic_between_vnics() {
     let mut places = places(2, &[0, 0, 0], &[(0, 1, 80_000), (1, 2, 80_000)]);
     for port in [0, 1] {
         places.vnics.get_mut(&port).unwrap().realtime = 8_000;
@@ -70,7 +70,7 @@ fn deadlines_outrank_what_talks_together() {
 }
 
 #[test]
-fn a_step_is_taken_when_it_was_the_one_for_a_while() {
+fn a_step_is_taken_after_it_was_the_best_for_a_while() {
     let mut placer = Placer::default();
     let mut seen = Measurement {
         time: 1_000_000_000,

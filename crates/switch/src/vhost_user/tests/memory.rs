@@ -50,7 +50,7 @@ fn memory_may_come_and_go_by_region() {
 }
 
 #[test]
-fn what_was_in_flight_comes_back_if_the_front_end_keeps_the_account() {
+fn frames_in_flight_come_back_if_the_front_end_keeps_the_inflight_region() {
     let inflight = VhostUserProtocolFeatures::INFLIGHT_SHMFD | VhostUserProtocolFeatures::REPLY_ACK;
     for features in [VERSION_1, VERSION_1 | front_end::RING_PACKED] {
         let port = Port::server(1);

@@ -253,7 +253,7 @@ fn packed_rings_that_cannot_be_are_refused() {
 
 /// Also by the check of its descriptors, and to unnegotiated messages.
 #[test]
-fn a_refusal_is_answered_where_that_was_asked_for() {
+fn a_refusal_is_answered_if_the_front_end_asked_for_answers() {
     let port = Port::server(1);
     let (_reader, writer) = std::io::pipe().unwrap();
     for (n, (code, payload, files)) in (1..).zip([
@@ -302,7 +302,7 @@ fn run_queue_1(raw: &mut UnixStream, memory: &SharedMemory) {
 }
 
 #[test]
-fn what_was_not_negotiated_is_not_obeyed() {
+fn messages_of_features_that_were_not_negotiated_are_refused() {
     let port = Port::server(1);
     for (n, (code, payload, expected)) in [
         (FrontendReq::GET_QUEUE_NUM, vec![], "GET_QUEUE_NUM: protocol feature"),

@@ -210,7 +210,7 @@ proptest! {
 
     /// Chains that a predecessor gave back are shown first.
     #[test]
-    fn what_is_restored_comes_first(size in 2u16..20, count in 1u16..20, len in any::<u32>()) {
+    fn restored_chains_come_first(size in 2u16..20, count in 1u16..20, len in any::<u32>()) {
         let records: Vec<_> = (0..count.min(size)).map(|id| Record { id, places: 1, len }).collect();
         fn check<O: Journal>(mut order: O, records: &[Record]) -> Result<(), TestCaseError> {
             records.iter().for_each(|record| order.restore(*record));

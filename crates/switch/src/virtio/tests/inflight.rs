@@ -556,7 +556,7 @@ fn a_queue_stopped_in_order_says_where_and_is_not_recovered() {
 }
 
 #[test]
-fn what_another_ring_left_is_not_recovered() {
+fn the_record_of_another_ring_is_not_recovered() {
     let world = World::new(8, Features::default(), TX, 0);
     let region = || world.region.queue(TX);
     let start = |layout, features| {

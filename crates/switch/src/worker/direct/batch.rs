@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_go_directly_is_queued_if_it_is_plain_and_for_a_port_that_lends_nothing() {
+    fn a_plain_frame_for_a_port_that_lends_nothing_is_queued() {
         let plain = BatchFrame { group: 1, ..Batch::default().frames[0] };
         assert_eq!(queued_end(plain, HOME), 4);
         assert_eq!(queued_end(plain, 0), 1, "for a lent half");

@@ -226,7 +226,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_frame_has_one(steps in prop::collection::vec(step(), 1..40)) {
+    fn every_frame_has_one_fate_by_flow(steps in prop::collection::vec(step(), 1..40)) {
         let mut rig = Rig::new();
         steps.iter().for_each(|step| rig.step(step));
         rig.finish();

@@ -284,7 +284,7 @@ fn a_change_with_waiting_frames_loses_none_and_keeps_each_flows_order() {
 }
 
 #[test]
-fn what_a_receiver_can_never_have_is_dropped_once() {
+fn a_frame_that_a_receiver_can_never_take_is_dropped_once() {
     // A broadcast of a vNIC with a deadline is best effort, and waits in its one queue.
     for deadline in [None, Some(MS)] {
         let mut rig = Rig::new(RATE);
@@ -361,7 +361,7 @@ fn parts_that_another_thread_does_not_write_are_dropped_once() {
 }
 
 #[test]
-fn what_had_a_deadline_when_it_came_is_delivered_once() {
+fn a_frame_that_came_with_a_deadline_is_delivered_once() {
     let mut rig = Rig::new(RATE);
     let without = rig.worker.infos[0].clone().unwrap();
     let mut with = without.clone();

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_while_frames_arrive() {
+    fn a_lull_continues_while_frames_arrive() {
         let (mut lull, mut now) = (Lull::default(), START);
         for ahead in (1..=10).rev() {
             assert!(waits(&mut lull, ahead, now), "{ahead} are ahead");
@@ -142,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_at_last() {
+    fn a_lull_ends_at_last() {
         let mut lull = Lull::default();
         let lasted = (0..1_000_000).take_while(|n| waits(&mut lull, 1_000_000 - n, START + n * STEP)).count();
         assert_eq!(lasted as u64 * STEP, LONGEST);
     }
 
     #[test]
-    fn one_begins_only_for_what_is_offered_and_is_for_that_alone() {
+    fn a_lull_begins_only_for_an_offered_receiver() {
         let look =
             |lull: &mut Lull, to, is_offered, now| lull.waits(to, is_offered, SentCounts::default(), 0, now);
         let mut lull = Lull::default();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_where_its_receiver_moves_to_another_worker() {
+    fn a_lull_ends_when_its_receiver_moves_to_another_worker() {
         let (mut here, _there) = Peer::pair();
         let none = here.sent();
         assert!(here.send(Crossing::Relieve { egress: 7, source: 1, oldest: true }));

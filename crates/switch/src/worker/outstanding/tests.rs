@@ -55,7 +55,7 @@ fn a_wires_link_holds_its_burst() {
 }
 
 #[test]
-fn what_a_link_never_completes_is_cancelled_in_time() {
+fn a_frame_that_a_link_never_completes_is_cancelled_in_time() {
     let mut scene = Scene::new(2, None);
     scene.script(2).unwrap().polls = usize::MAX;
     for _ in 0..5 {
@@ -111,7 +111,7 @@ fn a_worker_is_drained_when_links_hold_no_copies() {
 
 /// The worker's own memory would hold the next frame before the first is completed.
 #[test]
-fn what_a_link_holds_of_a_watched_port_lies_in_that_ports_memory() {
+fn a_held_frame_of_a_watched_port_lies_in_the_ports_memory() {
     let mut scene = Scene::new(1, None);
     scene.script(2).unwrap().polls = 20;
     let mut watched = PortSet::EMPTY;

@@ -253,7 +253,7 @@ fn time_that_is_no_work_is_not_charged() {
 }
 
 #[test]
-fn a_receiver_waits_whose_buffers_took_its_time() {
+fn a_receiver_waits_if_its_buffers_used_up_its_time() {
     let mut turns = two();
     turns.charge(0, QUANTUM);
     assert!(!turns.holds(0) && !turns.is_held(0), "what it receives is not what it is charged for");

@@ -113,7 +113,7 @@ fn tap(scene: &mut Scene) -> &mut tap::Tx {
 }
 
 #[test]
-fn what_a_tap_cannot_take_while_receivers_hold_its_slots_is_counted() {
+fn frames_that_a_tap_cannot_take_without_slots_are_counted() {
     let mut scene = Scene::new(Kind::Tap, LIMIT);
     (0..6).for_each(|_| assert!(scene.send(BULK, 20_000)));
     scene.pass(0);
