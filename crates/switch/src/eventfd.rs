@@ -64,7 +64,7 @@ pub fn prepare() {
     CONTEXT.get_or_init(|| {
         Context::new()
             .inspect_err(|error| {
-                tracing::warn!(%error, "no asynchronous I/O (io_setup): a hostile front end may stop a worker");
+                tracing::warn!(%error, "the kernel allows no asynchronous I/O (io_setup): a hostile front end can stop a worker");
             })
             .ok()
     });

@@ -139,18 +139,20 @@ impl fmt::Display for Exceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { resource, wanted, in_use, limit, scope } = *self;
         let (wanted, in_use, limit) = (resource.show(wanted), resource.show(in_use), resource.show(limit));
-        write!(f, "{wanted} {} wanted", resource.name())?;
+        write!(f, "{wanted} {} requested", resource.name())?;
         match scope {
             Limit::Once => write!(f, ": a front end may have {limit} (--guest-memory of the switch)"),
-            Limit::Port => write!(f, " beside {in_use} that the port has: it may have {limit}"),
+            Limit::Port => write!(f, ", but the port has {in_use} already and may have {limit}"),
             Limit::Ports => write!(
                 f,
-                " beside {in_use} that other ports may need: there are {limit} (LimitNOFILE= of tidegate-switch.service)"
+                ", but other ports may need {in_use} and there are {limit} (LimitNOFILE= of \
+                 tidegate-switch.service)"
             ),
             Limit::Common => {
                 write!(
                     f,
-                    " beyond the port's own share, where all ports together have {in_use}: they may have {limit}"
+                    "beyond the port's own share: all ports together have {in_use} beyond their shares and \
+                     may have {limit}"
                 )?;
                 match resource {
                     Resource::Descriptors => write!(f, " (LimitNOFILE= of tidegate-switch.service)"),
@@ -342,17 +344,20 @@ mod tests {
         let refused = |need| account.charge(need).unwrap_err().to_string();
         assert_eq!(
             refused(bytes(GIB)),
-            "1.0 GiB of guest memory wanted beside 2048.0 GiB that the port has: it may have 2048.0 GiB"
+            "1.0 GiB of guest memory requested, but the port has 2048.0 GiB already and may have 2048.0 GiB"
         );
         drop(tables);
         assert_eq!(
             refused(bytes(PORT_MEMORY + GIB)),
-            "1025.0 GiB of guest memory wanted: a front end may have 1024.0 GiB (--guest-memory of the switch)"
+            "1025.0 GiB of guest memory requested: a front end may have 1024.0 GiB (--guest-memory of the switch)"
         );
         assert_eq!(account.used(), Amounts::default());
         drop(account.charge(bytes(GIB)).unwrap());
         let regions = Amounts { regions: 129, ..Amounts::default() };
-        assert_eq!(refused(regions), "129 memory regions wanted beside 0 that the port has: it may have 128");
+        assert_eq!(
+            refused(regions),
+            "129 memory regions requested, but the port has 0 already and may have 128"
+        );
         assert_eq!(ledger.refused(), 3);
     }
 
@@ -381,7 +386,10 @@ mod tests {
         let a = ledger.open(10, 30, 90).unwrap();
         let beyond = a.charge(few(50)).unwrap();
         let refused = ledger.open(10, 31, 90).unwrap_err().to_string();
-        assert!(refused.contains("41 descriptors wanted") && refused.contains("there are 100"), "{refused}");
+        assert!(
+            refused.contains("41 descriptors requested") && refused.contains("there are 100"),
+            "{refused}"
+        );
         let b = ledger.open(10, 30, 90).unwrap();
         assert!(b.charge(few(30)).is_ok() && b.charge(few(31)).is_err());
         drop(beyond);

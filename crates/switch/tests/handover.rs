@@ -256,7 +256,7 @@ fn saved_state_is_checked_like_messages() {
         (|saved| saved.features = Some(1 << 60), "not offered"),
         (|saved| saved.regions[0].size <<= 8, "ends at byte"),
         (|saved| saved.vrings[0].size = Some(3), "power of two"),
-        (|saved| saved.vrings.truncate(1), "the port has 2 queues, and had 1"),
+        (|saved| saved.vrings.truncate(1), "the port has 2 queues now, and had 1"),
         (|saved| saved.vrings[1].addresses = Some((16, 16, 16)), "cannot start"),
         (|saved| saved.vrings[1].kick = Some(saved.regions[0].file + 1_000_000), "is missing"),
     ];

@@ -104,7 +104,7 @@ impl Client {
             Ok(stream) => Ok(Self::over(stream, path)),
             Err(source) if source.kind() == io::ErrorKind::WouldBlock => Err(SwitchError::Broken {
                 path: path.to_owned(),
-                reason: format!("it takes no more connections; {STOPPED}"),
+                reason: format!("the switch accepts no more connections; {STOPPED}"),
             }),
             Err(source) => Err(SwitchError::Unreachable { path: path.to_owned(), source }),
         }
@@ -246,12 +246,12 @@ impl Client {
         match answer? {
             Some(Answer { reply: Reply::Refused(why), .. }) => Err(SwitchError::Refused(why)),
             Some(answer) => Ok(answer),
-            None => Err(self.broken("it closed the connection".into())),
+            None => Err(self.broken("the switch closed the connection".into())),
         }
     }
 
     fn unexpected(&self, answer: &Answer) -> SwitchError {
-        self.broken(format!("an answer to another question: {}", answer.reply.kind()))
+        self.broken(format!("the switch sent an answer to another question: {}", answer.reply.kind()))
     }
 
     fn reason(&self, error: &io::Error) -> String {

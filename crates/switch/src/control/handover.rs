@@ -43,13 +43,15 @@ pub struct Handover {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidNote {
     /// An invalid vNIC name.
-    #[error("it tells of a vNIC that can have no such name")]
+    #[error("a note has an invalid vNIC name")]
     Name,
     /// More vNICs than a switch has.
-    #[error("it tells of more than {VNICS} vNICs")]
+    #[error("the notes name more than {VNICS} vNICs")]
     Vnics,
     /// The number of descriptors does not match the note.
-    #[error("vNIC {vnic}: a note with {descriptors} descriptors, which has another number of them")]
+    #[error(
+        "vNIC {vnic}: a note came with {descriptors} descriptors, but needs another number of descriptors"
+    )]
     Descriptors {
         /// The vNIC.
         vnic: String,
@@ -57,10 +59,10 @@ pub enum InvalidNote {
         descriptors: usize,
     },
     /// More than a connection can have.
-    #[error("vNIC {0}: more descriptors, queues or memory regions than a connection has")]
+    #[error("vNIC {0}: the notes have more descriptors, queues or memory regions than a connection can have")]
     Connection(String),
     /// A descriptor of the connection is missing.
-    #[error("vNIC {vnic}: descriptor {number} is missing: its connection is not kept")]
+    #[error("vNIC {vnic}: descriptor {number} is missing: the connection of the vNIC cannot continue")]
     Missing {
         /// The vNIC.
         vnic: String,

@@ -61,13 +61,13 @@ impl Switch {
             Event::TapNotPolled { port, error } => tracing::error!(
                 vnic = self.name_of(port),
                 %error,
-                "its tap cannot be listened to: what it sends may wait"
+                "the switch cannot poll this vNIC's tap: frames that the vNIC sends may wait"
             ),
             Event::FramesLost { port, queue, frames } => tracing::warn!(
                 vnic = self.name_of(port),
                 queue,
                 frames,
-                "frames were lost with the process before"
+                "the previous process ended, and these frames were lost"
             ),
             Event::AddressTaken { port, from, address } => tracing::info!(
                 vnic = self.name_of(port),

@@ -151,7 +151,7 @@ impl PortControl for PortLink {
 
     fn listen_at(&mut self, worker: usize, kick: &Kick) -> Result<(), String> {
         let listened = self.switch.workers[worker].listen(self.index, kick);
-        listened.map_err(|error| format!("its kicks cannot be listened to: {error}"))
+        listened.map_err(|error| format!("the worker cannot listen to the driver's kicks: {error}"))
     }
 
     fn move_to(&mut self, worker: usize, kicks: Vec<(u16, Kick)>) -> Outcome {

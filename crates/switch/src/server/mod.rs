@@ -186,7 +186,7 @@ impl Switch {
         }
         let fail = worker_error;
         eventfd::prepare();
-        sigbus::install().map_err(fail("guard against memory that is taken away"))?;
+        sigbus::install().map_err(fail("handle guest memory that is taken away (SIGBUS)"))?;
         // Before any thread has a CPU.
         let machine = Machine::read(realtime_priority.is_some());
         let region = Region::create().map_err(fail("make the statistics region"))?;
@@ -227,7 +227,7 @@ impl Switch {
             // Only workers have the priority; this thread may have it, too.
             schedule(libc::SCHED_OTHER, 0)
                 .map_err(io::Error::from)
-                .map_err(fail("leave real-time priority to the workers"))?;
+                .map_err(fail("give up the real-time priority that only workers need"))?;
         }
         let now = clock_gettime(ClockId::Realtime);
         let switch = Arc::new(Self {
@@ -259,7 +259,10 @@ impl Switch {
                 warden.handle_trouble(index, trouble);
             }
         };
-        std::thread::Builder::new().name("warden".into()).spawn(watch).map_err(fail("start the warden"))?;
+        std::thread::Builder::new()
+            .name("warden".into())
+            .spawn(watch)
+            .map_err(fail("start the thread that handles faults of ports"))?;
         let ager = switch.clone();
         let age = move || {
             let mut leaked = 0;
@@ -279,7 +282,10 @@ impl Switch {
                 }
             }
         };
-        std::thread::Builder::new().name("ager".into()).spawn(age).map_err(fail("start the ager"))?;
+        std::thread::Builder::new()
+            .name("ager".into())
+            .spawn(age)
+            .map_err(fail("start the thread that forgets old addresses"))?;
         event_log::spawn(switch.clone(), waker, consumers).map_err(fail("start the thread that logs"))?;
         // Only now: a thread inherits the priority of the first thread, which had a worker's.
         tidegate_log::release();
@@ -307,7 +313,7 @@ fn mesh(handles: &[WorkerHandle]) -> Vec<Peers> {
 }
 
 fn host_cpus() -> Result<Host, Error> {
-    Host::read().map_err(|error| Error::Option(format!("cannot tell the CPUs of this process: {error}")))
+    Host::read().map_err(|error| Error::Option(format!("cannot read the CPUs of this process: {error}")))
 }
 
 #[cfg(test)]
@@ -321,7 +327,7 @@ mod tests {
     fn a_control_socket_in_no_folder_is_refused_with_what_to_do() {
         let error = bind(Path::new("/nonexistent/control.sock")).unwrap_err().to_string();
         assert!(
-            error.contains("/nonexistent/control.sock: its folder does not exist; make it, or"),
+            error.contains("/nonexistent/control.sock: the socket's folder does not exist; create it, or"),
             "{error}"
         );
     }

@@ -111,7 +111,8 @@ impl PortStateSender {
                     if !std::mem::replace(&mut self.behind, true) {
                         tracing::warn!(
                             vnic = self.vnic,
-                            "the agent is slow to take what a restart needs of this connection"
+                            "the agent is slow to receive the state of this connection, which a restart of \
+                             the switch needs"
                         );
                     }
                     true
@@ -119,7 +120,8 @@ impl PortStateSender {
                 Err(e) => {
                     // Gone, as an agent may be. Any other error is our fault, and drops the subscriber, too.
                     if e.kind() != io::ErrorKind::BrokenPipe && e.kind() != io::ErrorKind::ConnectionReset {
-                        tracing::error!(vnic = self.vnic, "its connection cannot be kept: {e}");
+                        tracing::error!(vnic = self.vnic, "cannot send the agent the state of this connection, which a restart of the switch \
+                         needs: {e}");
                     }
                     false
                 }

@@ -88,9 +88,10 @@ impl Switch {
         }
         match (connect, table.entries.contains_key(&vnic.name)) {
             (Connect::Unchanged, true) => self.change(&mut table, vnic),
-            (Connect::Unchanged, false) => {
-                Err(format!("{} is not a port yet, and no descriptor came with it", vnic.name))
-            }
+            (Connect::Unchanged, false) => Err(format!(
+                "{} is not a port yet, and the request has no descriptor for a new port",
+                vnic.name
+            )),
             (Connect::Stream(stream), true) => {
                 let name = vnic.name.clone();
                 self.change(&mut table, vnic)?;
@@ -139,7 +140,9 @@ impl Switch {
             Connect::Listener(fd) => (Link::vhost_user(), Ok(SocketEnd::Listener(fd))),
             Connect::Stream(fd) => (Link::vhost_user(), Ok(SocketEnd::Stream(fd))),
             Connect::NoFrontEnd => (Link::vhost_user(), Ok(SocketEnd::NoFrontEnd)),
-            Connect::Unchanged => return Err(format!("{}: nothing to connect", vnic.name)),
+            Connect::Unchanged => {
+                return Err(format!("{}: the request has no descriptor for a new port", vnic.name));
+            }
         };
         table.shares.open(&self.fdb, segment, &vnic)?;
         for mac in macs(&vnic) {
@@ -164,7 +167,7 @@ impl Switch {
                     self.forget(index, worker);
                     macs(&vnic).for_each(|mac| self.fdb.unpin(segment, mac, index));
                     table.close_shares(&self.fdb);
-                    return Err(format!("{}: no thread for its connection: {error}", vnic.name));
+                    return Err(format!("{}: cannot start the thread of this port: {error}", vnic.name));
                 }
             },
         };
@@ -244,7 +247,9 @@ impl Switch {
                     })
                 }
             };
-            sent.map_err(|error| format!("{}: cannot be told of: {error}", entry.vnic.name))?;
+            sent.map_err(|error| {
+                format!("{}: cannot send the state of this port: {error}", entry.vnic.name)
+            })?;
         }
         Ok(())
     }
@@ -253,7 +258,7 @@ impl Switch {
     pub fn inherit(&self, statistics: &OwnedFd) -> Result<(), String> {
         let table = self.lock();
         if !table.entries.is_empty() {
-            return Err("ports count here already".into());
+            return Err("the switch has ports already, and their counters cannot be replaced".into());
         }
         self.region.inherit(&Reader::open(statistics).map_err(|error| error.to_string())?);
         Ok(())
@@ -265,8 +270,8 @@ impl Switch {
         let Some(entry) = table.entries.get_mut(&vnic.name) else { return Err("no such port".into()) };
         if let (Memory::OnDisk(disk), Some(_)) = (entry.memory, vnic.deadline) {
             return Err(format!(
-                "{}: no deadline can be kept while its guest's memory is on a disk ({disk}): use memory-backend-memfd, \
-                 or memory-backend-file on tmpfs or hugetlbfs",
+                "{}: the switch cannot keep a deadline while the guest's memory is on a disk ({disk}): use \
+                 memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs",
                 vnic.name
             ));
         }

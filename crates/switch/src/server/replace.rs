@@ -53,12 +53,12 @@ pub enum ReplaceError {
     #[error(transparent)]
     Switch(#[from] SwitchError),
     /// This process cannot create a port.
-    #[error("{0}; the running switch goes on")]
+    #[error("{0}; the running switch continues")]
     Port(String),
     /// A service manager would restart the running switch, its main process.
     #[error(
-        "the running switch (pid {pid}) is the main process of {service}, which this one is not part of: \
-         use `systemctl reload {service}`; it goes on"
+        "the running switch (pid {pid}) is the main process of {service}, and this process is not part of \
+         that service: use `systemctl reload {service}`; the running switch continues"
     )]
     Service {
         /// Its process.
@@ -68,13 +68,15 @@ pub enum ReplaceError {
     },
     /// The service manager cannot be reached.
     #[error(
-        "the service manager (NOTIFY_SOCKET) cannot be told who takes over: {0}; the running switch goes on"
+        "cannot tell the service manager (NOTIFY_SOCKET) which process takes over: {0}; the running switch \
+         continues"
     )]
     Manager(io::Error),
     /// The service manager would not know the new main process.
     #[error(
-        "the running switch (pid {pid}) is the main process of {service}, which cannot be told who takes over: \
-         set NotifyAccess=all in the unit; it goes on"
+        "the running switch (pid {pid}) is the main process of {service}, and this process cannot tell the \
+         service manager which process takes over: set NotifyAccess=all in the unit; the running switch \
+         continues"
     )]
     NoNotify {
         /// Its process.
@@ -83,7 +85,7 @@ pub enum ReplaceError {
         service: String,
     },
     /// Unreadable notes of the running switch.
-    #[error("what the running switch tells of its connections: {0}; it goes on")]
+    #[error("the running switch's notes about its connections: {0}; the running switch continues")]
     Notes(#[from] io::Error),
 }
 
@@ -134,15 +136,17 @@ impl ReceivedNotes {
                 Ok(Some((note, descriptors))) => {
                     let foreign = descriptors.into_iter().map(|fd| Foreign::new(fd, &self.budget)).collect();
                     if let Err(error) = self.handover.note(note, foreign) {
-                        tracing::warn!(%error, "the running switch tells what makes no sense");
+                        tracing::warn!(%error, "the running switch sent an invalid note");
                     }
                 }
-                Ok(None) => return Err(io::Error::other("it ended").into()),
+                Ok(None) => return Err(io::Error::other("the running switch ended").into()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(e) => return Err(e.into()),
             }
             if self.budget.is_over() {
-                return Err(io::Error::other("more descriptors than this process may have").into());
+                return Err(
+                    io::Error::other("the notes have more descriptors than this process may have").into()
+                );
             }
         }
         Err(io::Error::other(format!("more than {AT_ONCE} notes at once")).into())
@@ -264,7 +268,7 @@ pub fn prepare<'s>(
 /// Tells the manager that the running switch stays the main process.
 fn report_main_process(manager: &mut Option<&mut Notifier>, pid: u32) {
     if let Some(Err(error)) = manager.as_mut().map(|manager| manager.main_process(pid)) {
-        tracing::error!(%error, pid, "the service manager takes this process for the switch, which ends");
+        tracing::error!(%error, pid, "the service manager regards this process as the switch, but this process ends");
     }
 }
 

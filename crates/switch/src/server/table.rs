@@ -94,8 +94,9 @@ impl Entry {
                  backend (libvirt: <memoryBacking><allocation mode='immediate'/></memoryBacking>)",
             ),
             Memory::OnDisk(_) => Some(
-                "guest memory is on a disk, which the switch waits for: use memory-backend-memfd, or \
-                 memory-backend-file on tmpfs or hugetlbfs (libvirt: <memoryBacking><source type='memfd'/></memoryBacking>)",
+                "guest memory is on a disk, and the switch has to wait for the disk: use \
+                 memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs (libvirt: \
+                 <memoryBacking><source type='memfd'/></memoryBacking>)",
             ),
         }
     }

@@ -42,7 +42,7 @@ pub fn start(switch: &Arc<Switch>, manager: Notifier, interval: Option<Duration>
                 log_notify_error(manager.alive());
             } else {
                 tracing::error!(
-                    "the control thread stands still; the service manager is to start this switch anew"
+                    "the control thread makes no progress; the service manager will restart this switch"
                 );
             }
             std::thread::sleep(watchdog.pause());
@@ -55,13 +55,13 @@ pub fn start(switch: &Arc<Switch>, manager: Notifier, interval: Option<Duration>
 fn wait_for_answer(id: usize, worker: &WorkerHandle, watchdog: &Watchdog) {
     let answer = worker.ask();
     while answer.recv_timeout(watchdog.pause()).is_err() {
-        tracing::error!("worker {id} stands still; the service manager is to start this switch anew");
+        tracing::error!("worker {id} makes no progress; the service manager will restart this switch");
     }
 }
 
 fn log_notify_error(result: io::Result<()>) {
     if let Err(error) = result {
-        tracing::warn!(%error, "the service manager cannot be told that the switch is alive");
+        tracing::warn!(%error, "cannot tell the service manager that the switch is alive");
     }
 }
 

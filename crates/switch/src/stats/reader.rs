@@ -92,7 +92,7 @@ impl Reader {
         }
         let has = fstat(&file)?.st_size;
         if has != size as i64 {
-            return refused(format!("has {has} bytes, this version's layout {size}"));
+            return refused(format!("has {has} bytes, expected {size} for this version's layout"));
         }
         // SAFETY: a new read-only mapping of exactly the file's size, which cannot change.
         let start = unsafe {

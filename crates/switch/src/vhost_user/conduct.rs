@@ -140,7 +140,8 @@ impl Conduct {
             _ => FIRST,
         };
         let reason = format!(
-            "quarantined for {} s: {fault} its objects held up a thread of the switch; at last it {event}",
+            "quarantined for {} s: {fault} the front end's objects delayed a thread of the switch; the last \
+             time, the thread {event}",
             time.as_secs()
         );
         record.quarantines += 1;

@@ -45,7 +45,7 @@ pub fn counter(message: &str, queue: u16, descriptor: impl AsFd) -> Result<(), S
         Ok(true) => Ok(()),
         Ok(false) => Err(format!("{message}: the descriptor for queue {queue} is not an eventfd")),
         Err(error) => Err(format!(
-            "{message}: whether the descriptor for queue {queue} is an eventfd cannot be told: {error}"
+            "{message}: cannot find out whether the descriptor for queue {queue} is an eventfd: {error}"
         )),
     }
 }
@@ -62,8 +62,8 @@ fn guest(message: &str, n: usize, descriptor: &SharedFd, errands: &Errands) -> R
     let why = match errands.ask(PATIENCE, move || backing::inspect(looked_at)) {
         Some(Ok(_)) => return Ok(()),
         Some(Err(why)) => why.to_string(),
-        None => "the file system it is on does not answer, and may keep the switch waiting (use \
-                 memory-backend-memfd)"
+        None => "the file system of the memory does not answer, and could delay the switch (use \
+         memory-backend-memfd)"
             .into(),
     };
     Err(format!("{message}: memory region {n}: {why}"))

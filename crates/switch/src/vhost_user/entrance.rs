@@ -113,11 +113,11 @@ impl Entrance {
         }
         if let Some(stream) = another {
             if self.heir.is_none() {
-                tracing::info!(port = config.name, "another front end waits for the one that is connected");
+                tracing::info!(port = config.name, "another front end waits until the connected one leaves");
                 self.heir = Some(Heir::new(stream, config, now));
                 status.update(|now| now.heir = true);
             } else {
-                self.turn_away(stream, "one is connected, and another one waits", status, now);
+                self.turn_away(stream, "one front end is connected, and another one waits", status, now);
             }
         }
     }
@@ -134,9 +134,9 @@ impl Entrance {
         let port = &self.service.name;
         match end {
             End::ThrownOut(refused) => {
-                tracing::warn!(port, "the front end that waited was turned away: {}", refused.reason);
+                tracing::warn!(port, "the waiting front end was refused: {}", refused.reason);
             }
-            _ => tracing::info!(port, "the front end that waited closed the connection"),
+            _ => tracing::info!(port, "the waiting front end closed the connection"),
         }
         let refused = u64::from(matches!(end, End::ThrownOut(_)));
         status.update(|now| (now.heir, now.refused) = (false, now.refused + refused));

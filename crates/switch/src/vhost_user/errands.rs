@@ -146,7 +146,7 @@ impl Lane {
         match std::thread::Builder::new().name(self.name.clone()).spawn(move || lane.work()) {
             Ok(_) => state.has_thread = true,
             Err(error) => {
-                tracing::error!(errand = self.name, %error, "no thread; tried again with the next errand")
+                tracing::error!(errand = self.name, %error, "cannot start a thread for slow work of this port; the next such work tries again")
             }
         }
     }

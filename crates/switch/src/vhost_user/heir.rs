@@ -129,7 +129,7 @@ impl Heir {
         if let Next::WantsPort(since) = self.next {
             return match now >= since + self.patience {
                 _ if hung_up => Err(End::Closed),
-                true => throw_out("it asked for the port, which another front end uses"),
+                true => throw_out("the front end asked for the port, which another front end uses"),
                 false => Ok(()),
             };
         }
@@ -137,7 +137,7 @@ impl Heir {
             Ok(Glance::Closed) => Err(End::Closed),
             Ok(Glance::Nothing) => match self.next {
                 Next::Silent(since) if self.messages == 0 && now >= since + self.patience => {
-                    throw_out(format!("it said nothing for {:?}", self.patience))
+                    throw_out(format!("the front end sent no message for {:?}", self.patience))
                 }
                 Next::Silent(_) => Ok(()),
                 Next::Partial(_) | Next::WantsPort(_) => {
@@ -159,7 +159,11 @@ impl Heir {
                 Ok(())
             }
             Ok(Glance::Whole(header)) if !is_harmless(header.code) => {
-                tracing::debug!(port = service.name, "the heir waits with {:?}", header.code);
+                tracing::debug!(
+                    port = service.name,
+                    "the waiting front end wants the port with {:?}",
+                    header.code
+                );
                 self.next = Next::WantsPort(now);
                 Ok(())
             }
@@ -167,9 +171,12 @@ impl Heir {
                 self.next = Next::Silent(now);
                 self.messages += 1;
                 if self.messages > MESSAGES.0 * self.state.vrings.len() as u32 + MESSAGES.1 {
-                    return throw_out(format!("{} messages before it was its turn", self.messages));
+                    return throw_out(format!(
+                        "the front end sent {} messages before its turn",
+                        self.messages
+                    ));
                 }
-                tracing::debug!(port = service.name, "the heir says {:?}", header.code);
+                tracing::debug!(port = service.name, "the waiting front end sends {:?}", header.code);
                 let mut to = Waiting { state: &mut self.state, service, has_deadline };
                 exchange::exchange(&self.stream, service, header, &mut to).map_err(End::ThrownOut)
             }

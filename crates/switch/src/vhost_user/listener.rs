@@ -328,7 +328,7 @@ impl Port {
                 }
                 None => self.status.update(|now| {
                     now.state = State::Waiting;
-                    now.last_error = Some("a kept connection came without its socket".into());
+                    now.last_error = Some("a saved connection came without its socket".into());
                 }),
             }
         }
@@ -410,7 +410,8 @@ impl Port {
             if !was {
                 tracing::warn!(
                     port = self.config.name,
-                    "closing what the last front end shared takes long: no other is taken until it is done"
+                    "closing the memory and descriptors of the last front end takes long: the port accepts \
+                     no other front end until then"
                 );
             }
         }
@@ -420,8 +421,10 @@ impl Port {
         let port = self.config.name.clone();
         match origin {
             Origin::New => tracing::info!(port, "front end connected"),
-            Origin::Waiting(_) => tracing::info!(port, "the front end that waited has the port"),
-            Origin::OtherProcess(..) => tracing::info!(port, "front end goes on in this process"),
+            Origin::Waiting(_) => tracing::info!(port, "the waiting front end has the port now"),
+            Origin::OtherProcess(..) => {
+                tracing::info!(port, "the front end's connection continues in this process")
+            }
         }
         self.status.update(|now| {
             now.connects += 1;
@@ -438,7 +441,8 @@ impl Port {
                     Origin::Waiting(beginning) => session.restore(beginning, None),
                     Origin::OtherProcess(beginning, gate) => {
                         session.restore(beginning, gate).map_err(|Rejection { reason, .. }| {
-                            format!("its connection could not go on in this process: {reason}").into()
+                            format!("the front end's connection could not continue in this process: {reason}")
+                                .into()
                         })
                     }
                 };
@@ -459,8 +463,8 @@ impl Port {
         let (reason, blame) = match &end {
             End::Stopped => ("the port was stopped", None),
             End::Closed => ("the front end closed the connection", None),
-            End::Migrated => ("its guest runs on at the front end that waited", None),
-            End::PredecessorContinues => ("the process that served it before goes on", None),
+            End::Migrated => ("the guest continues at the waiting front end", None),
+            End::PredecessorContinues => ("the previous process continues to serve the front end", None),
             End::ThrownOut(Rejection { kind, reason }) => (reason.as_str(), Some(*kind)),
         };
         match blame {

@@ -180,7 +180,7 @@ fn read(code: FrontendReq, payload: &[u8], descriptors: &[SharedFd]) -> Result<R
     let number = || body::<VhostUserU64>(payload, "expected a number").map(|body| body.value);
     let vring = || body::<VhostUserVringState>(payload, "expected a queue and a number");
     let region = || body(payload, "expected a region");
-    let inflight = || body(payload, "a region for no queues, or for no entries");
+    let inflight = || body(payload, "the region has no queues or no entries");
     let one = || match descriptors {
         [descriptor] => Ok(descriptor.clone()),
         [] if code == Req::ADD_MEM_REG => Err(format!("no file descriptor: {NOT_SHARED}")),
@@ -220,7 +220,7 @@ fn read(code: FrontendReq, payload: &[u8], descriptors: &[SharedFd]) -> Result<R
         Req::GET_INFLIGHT_FD => Request::GetInflightFd(inflight()?),
         Req::SET_INFLIGHT_FD => Request::SetInflightFd(inflight()?, one()?),
         Req::SET_LOG_BASE => {
-            Request::SetLogBase(body(payload, "a log of no bytes, or that ends past 64 bits")?, one()?)
+            Request::SetLogBase(body(payload, "the log is empty, or ends past 64 bits")?, one()?)
         }
         Req::SEND_RARP => {
             let [a, b, c, d, e, f, ..] = number()?.to_ne_bytes();
@@ -242,8 +242,11 @@ fn body<T: VhostUserMsgValidator + Default>(payload: &[u8], invalid: &str) -> Re
 
 /// Returns SET_MEM_TABLE's regions, as many as descriptors.
 fn table(payload: &[u8], descriptors: &[SharedFd]) -> Result<Vec<(VhostUserMemoryRegion, SharedFd)>, String> {
-    let wrong =
-        || format!("no regions, or not one file descriptor for each. If there are none: {NOT_SHARED}");
+    let wrong = || {
+        format!(
+            "no regions, or not exactly one file descriptor for each. If there are no regions: {NOT_SHARED}"
+        )
+    };
     let (head, regions) = payload.split_at_checked(size_of::<VhostUserMemory>()).ok_or_else(wrong)?;
     // A copy: the struct is packed.
     let count = body::<VhostUserMemory>(head, &wrong())?.num_regions as usize;
@@ -252,7 +255,7 @@ fn table(payload: &[u8], descriptors: &[SharedFd]) -> Result<Vec<(VhostUserMemor
         return Err(wrong());
     }
     let region = |(region, file): (_, &SharedFd)| {
-        Ok((body(region, "a region of no bytes, or that ends past 64 bits")?, file.clone()))
+        Ok((body(region, "the region is empty, or ends past 64 bits")?, file.clone()))
     };
     regions.zip(descriptors).map(region).collect()
 }
@@ -337,8 +340,8 @@ mod tests {
     #[test]
     fn a_refusal_names_the_fault() {
         use FrontendReq::*;
-        let region = "a region of no bytes, or that ends past 64 bits";
-        let each = "not one file descriptor for each";
+        let region = "the region is empty, or ends past 64 bits";
+        let each = "not exactly one file descriptor for each";
         for (code, payload, files, part) in [
             (SET_MEM_TABLE, numbers(&[1]), 1, each),
             (SET_MEM_TABLE, numbers(&[2, 0, 1, 0, 0]), 1, each),
@@ -350,9 +353,9 @@ mod tests {
             (SET_VRING_ADDR, numbers(&[2 << 32, 0, 0, 0, 0]), 0, "flags that are not"),
             (SET_VRING_ADDR, numbers(&[0, 8, 0, 0, 0]), 0, "not aligned"),
             (SET_VRING_ENABLE, numbers(&[2 << 32 | 1]), 0, "2 for queue 1, expected 1 to enable or 0"),
-            (GET_INFLIGHT_FD, vec![0; 24], 0, "no queues, or for no entries"),
+            (GET_INFLIGHT_FD, vec![0; 24], 0, "the region has no queues or no entries"),
             (SET_INFLIGHT_FD, vec![1; 24], 0, "0 file descriptors, expected 1"),
-            (SET_LOG_BASE, numbers(&[0, 4096]), 1, "a log of no bytes"),
+            (SET_LOG_BASE, numbers(&[0, 4096]), 1, "the log is empty"),
             (SET_LOG_BASE, numbers(&[4096, 0]), 0, "0 file descriptors, expected 1"),
             (SEND_RARP, vec![0; 6], 0, "wrong size: 6 bytes of payload, expected 8"),
             (NET_SET_MTU, vec![0; 8], 0, "not supported"),

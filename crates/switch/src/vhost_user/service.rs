@@ -94,7 +94,10 @@ impl Service {
         let conduct = Arc::new(Conduct::default());
         let (name, record, mailbox) = (config.name.clone(), conduct.clone(), mailbox.clone());
         let report = move |event: Event| {
-            tracing::warn!(port = name, "a thread of the switch was held up: it {event}");
+            tracing::warn!(
+                port = name,
+                "the front end's objects delayed a thread of the switch: the thread {event}"
+            );
             if let Some(reason) = record.record(event, Instant::now()) {
                 mailbox.post(|inbox| inbox.throw_out = Some((ThrownOut::Held, reason)));
             }

@@ -148,7 +148,7 @@ impl<'s, 'c> Session<'s, 'c> {
                 continue;
             }
             if let Some(stream) = mail.stream {
-                entrance.turn_away(stream.into(), "one is connected", status, now);
+                entrance.turn_away(stream.into(), "another front end is connected", status, now);
             }
 
             match wire::glance(self.stream) {

@@ -179,13 +179,15 @@ fn parse(bytes: [u8; HEADER_LEN]) -> Result<Header, String> {
     let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
     let (code, flags, size) = (word(0), word(4), word(8));
     let code = FrontendReq::try_from(code).map_err(|()| {
-        format!("message {code} is not of the vhost-user protocol (is it a vhost-user front end?)")
+        format!(
+            "message {code} is not part of the vhost-user protocol (is the sender a vhost-user front end?)"
+        )
     })?;
     if flags & VERSION_MASK != VERSION || flags & !(VERSION_MASK | REPLY | NEED_REPLY) != 0 {
         return Err(format!("{code:?}: flags {flags:#x}, expected version 1"));
     }
     if flags & REPLY != 0 {
-        return Err(format!("{code:?}: a reply to nothing that was asked"));
+        return Err(format!("{code:?}: the front end sent a reply, but the switch asked nothing"));
     }
     let Some(form) = request::form(code) else {
         return Err(format!("{code:?}: not supported, nor offered"));
@@ -348,11 +350,11 @@ mod tests {
     #[test]
     fn a_refusal_names_the_fault_of_a_header() {
         for (bytes, part) in [
-            (message(0x2054_4547, 0x2f20_7274, 0x2048), "is not of the vhost-user protocol"),
+            (message(0x2054_4547, 0x2f20_7274, 0x2048), "is not part of the vhost-user protocol"),
             (message(0, 1, 0), "message 0 is not"),
             (message(1, 2, 0), "expected version 1"),
             (message(1, 0x11, 0), "expected version 1"),
-            (message(1, 0x5, 0), "a reply to nothing"),
+            (message(1, 0x5, 0), "sent a reply, but the switch asked nothing"),
             (message(45, 1, 0), "message 45 is not"),
             (message(20, 1, 8), "NET_SET_MTU: not supported, nor offered"),
             (message(2, 1, 7), "SET_FEATURES: wrong size: 7 bytes of payload, expected 8"),

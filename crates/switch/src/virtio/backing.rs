@@ -70,9 +70,9 @@ impl fmt::Display for Unfit {
                     Some((_, name)) => write!(f, "not memory but on {name}")?,
                     None => write!(f, "not memory but on a file system of type {kind:#x}")?,
                 }
-                write!(f, ", which may keep the switch waiting")?;
+                write!(f, ", which could delay the switch")?;
             }
-            Self::System(errno) => return write!(f, "the kernel does not say what it is on: {errno}"),
+            Self::System(errno) => return write!(f, "the kernel does not report its file system: {errno}"),
         }
         write!(f, " (use memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs)")
     }
@@ -167,7 +167,7 @@ mod tests {
     fn a_refusal_says_what_to_use() {
         assert_eq!(
             Unfit::FileSystem(0x6573_5546).to_string(),
-            "not memory but on FUSE, which may keep the switch waiting (use memory-backend-memfd, or \
+            "not memory but on FUSE, which could delay the switch (use memory-backend-memfd, or \
              memory-backend-file on tmpfs or hugetlbfs)"
         );
         assert!(Unfit::FileSystem(0x1234).to_string().contains("of type 0x1234"));

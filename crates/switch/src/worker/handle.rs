@@ -127,7 +127,7 @@ impl<W: 'static> Handle<W> {
 }
 
 /// A worker stands still while this lives.
-#[must_use = "it goes on when this is dropped"]
+#[must_use = "the worker continues when this is dropped"]
 pub struct Halted(#[allow(dead_code, reason = "held, not used")] std::sync::mpsc::SyncSender<()>);
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ fn no_front_end_takes_all_addresses() {
     assert!(host.switch.ledger.refused() > 0);
     let port = host.port("hostile0");
     let why = port.last_error.unwrap();
-    assert!(why.contains("of guest memory wanted") && why.contains("may have"), "{why}");
+    assert!(why.contains("of guest memory requested") && why.contains("may have"), "{why}");
     assert!(port.thrown_out["quota"] > 0, "{:?}", port.thrown_out);
     pulse.beats();
     attacked.into_iter().for_each(Attacked::end);
@@ -66,7 +66,7 @@ fn regions_are_few_and_within_their_files() {
     let huge = sparse_file(2 << 50).unwrap();
     assert!(share_sparse(&mut connect(), huge.as_fd(), &[2 << 50]).is_err());
     let more = why(longer);
-    assert!(more.as_ref().unwrap().contains("2097152.1 GiB of guest memory wanted"), "{more:?}");
+    assert!(more.as_ref().unwrap().contains("2097152.1 GiB of guest memory requested"), "{more:?}");
 }
 
 #[test]

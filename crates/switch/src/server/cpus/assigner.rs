@@ -107,8 +107,8 @@ impl CpuAssigner {
         if none && wanted.contains(&true) && !std::mem::replace(&mut self.too_few, true) {
             tracing::warn!(
                 cpus = list::text(allowed),
-                "no worker can have a CPU of its own: this takes two that the process may use; whatever else runs on \
-                 this one delays real-time frames"
+                "no worker can have a CPU of its own: the process must be allowed to use at least two CPUs; \
+                 other threads on the worker's CPU delay real-time frames"
             );
         }
         self.too_few &= none;
@@ -130,7 +130,11 @@ impl CpuAssigner {
         match handle.call(move |worker| worker.run_on(&wanted, cpu)) {
             Err(error) => self.log_refusal(Some(worker), error),
             Ok(()) if cpu == before => {
-                tracing::info!(worker, cpu, "worker is back where it is to run: its CPUs had been changed");
+                tracing::info!(
+                    worker,
+                    cpu,
+                    "worker runs on its own CPUs again, after another program or the kernel had changed them"
+                );
             }
             Ok(()) => match cpu {
                 Some(cpu) => tracing::info!(worker, cpu, "worker has a CPU of its own"),
@@ -144,7 +148,7 @@ impl CpuAssigner {
             tracing::warn!(
                 worker,
                 %error,
-                "worker cannot have a CPU of its own; it runs where the scheduler puts it"
+                "worker cannot have a CPU of its own; the kernel's scheduler chooses its CPU"
             );
         }
     }

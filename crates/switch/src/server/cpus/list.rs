@@ -20,7 +20,7 @@ pub fn parse(text: &str) -> Result<Vec<usize>, String> {
         };
         let (first, last) = (cpu(first)?, cpu(last)?);
         if first > last {
-            return Err(format!("`{part}` runs backwards"));
+            return Err(format!("`{part}`: the first CPU of the range is higher than the last"));
         }
         cpus.extend(first..=last);
     }

@@ -45,14 +45,14 @@ impl Cpus {
     pub fn check(&self, host: &Host) -> Result<(), String> {
         let Self::List(wanted) = self else { return Ok(()) };
         let allowed =
-            host.allowed().map_err(|error| format!("cannot tell the CPUs of this process: {error}"))?;
+            host.allowed().map_err(|error| format!("cannot read the CPUs of this process: {error}"))?;
         let wrong: Vec<usize> = wanted.iter().copied().filter(|cpu| !allowed.contains(cpu)).collect();
         if wrong.is_empty() {
             return Ok(());
         }
         Err(format!(
-            "--cpus: this process may not run on CPU {}: there is none, it is offline, or a cpuset or an affinity \
-             (CPUAffinity=, AllowedCPUs=, taskset) leaves it out; it may use {}",
+            "--cpus: this process may not run on CPU {}: the CPU does not exist, is offline, or is excluded \
+             by a cpuset or an affinity (CPUAffinity=, AllowedCPUs=, taskset); the process may use {}",
             list::text(&wrong),
             list::text(&allowed)
         ))

@@ -72,11 +72,13 @@ impl Connection<'_> {
         };
         match self.service.errands.ask(TRIAL, measured) {
             Some(Ok(None)) => Ok(()),
-            Some(Ok(Some(event))) => refuse(format!("{message}: tried out, it {event}")),
-            Some(Err(error)) => refuse(format!("{message}: the eventfd cannot be tried out: {error}")),
+            Some(Ok(Some(event))) => {
+                refuse(format!("{message}: in a test of the eventfd, the thread {event}"))
+            }
+            Some(Err(error)) => refuse(format!("{message}: cannot test the eventfd: {error}")),
             None => refuse(format!(
-                "{message}: the eventfd could not be tried out within {} ms: this host is too busy, or many wait for \
-                 the eventfd",
+                "{message}: the test of the eventfd took longer than {} ms: this host is too busy, or many \
+                 threads or epolls wait for the eventfd",
                 TRIAL.as_millis()
             )),
         }

@@ -33,12 +33,14 @@ impl Connection<'_> {
             Inflight::open(duplicate(message, file)?).map_err(|why| format!("{message}: {why}"))?;
         let made = (inflight.bytes(), 0, inflight.queues(), inflight.entries());
         if description.is_some_and(|g| (g.mmap_size, g.mmap_offset, g.num_queues, g.queue_size) != made) {
-            return refuse(format!("{message}: not the size, offset, queues and entries of GET_INFLIGHT_FD"));
+            return refuse(format!(
+                "{message}: size, offset, queues or entries differ from those of GET_INFLIGHT_FD"
+            ));
         }
         self.check_all_stopped(message)?;
         let (queues, has) = (inflight.queues(), self.vrings.len());
         if usize::from(queues) < has {
-            return refuse(format!("{message}: a region for {queues} queues, but the port has {has}"));
+            return refuse(format!("{message}: the region is for {queues} queues, but the port has {has}"));
         }
         self.service.shared().other = true;
         self.use_inflight(message, inflight)

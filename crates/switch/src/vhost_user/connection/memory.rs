@@ -62,7 +62,9 @@ impl Connection<'_> {
             // An empty table cannot be mapped. The workers keep the old one, unused, until there is a new
             // one.
             if let Some(index) = self.vrings.iter().position(|vring| vring.running) {
-                return refuse(format!("REM_MEM_REG: the last region, while queue {index} is running"));
+                return refuse(format!(
+                    "REM_MEM_REG: the last region cannot be removed while queue {index} is running"
+                ));
             }
             self.service.errands.give_up(std::mem::take(&mut self.regions));
             self.status.update(|now| now.memory_preallocated = None);
@@ -96,15 +98,15 @@ impl Connection<'_> {
         if let Some(disk) = memory.disk() {
             if self.status.has_deadline() {
                 return refuse(format!(
-                    "{message}: guest memory is on a disk ({disk}), where no deadline can be kept: use \
-                     memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs; or take the deadline out of \
-                     the contract"
+                    "{message}: guest memory is on a disk ({disk}), and the switch cannot keep a deadline \
+                     there: use memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs; or \
+                     remove the deadline from the contract"
                 ));
             }
             tracing::warn!(
                 port = self.service.name,
-                "guest memory is on a disk ({disk}): whenever a page has to be read from there, all frames wait; use \
-                 memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs"
+                "guest memory is on a disk ({disk}): all frames wait whenever the kernel reads a page from \
+                 the disk; use memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs"
             );
         }
         if let Err(reason) = self.control.set_memory(memory.clone()) {

@@ -64,7 +64,7 @@ impl Connection<'_> {
     pub fn restore_memory(&mut self, saved: &SavedConnection, descriptors: &Descriptors) -> Result<()> {
         let (has, was) = (self.vrings.len(), saved.vrings.len());
         if has != was {
-            return refuse(format!("the port has {has} queues, and had {was}"));
+            return refuse(format!("the port has {has} queues now, and had {was} before"));
         }
         if saved.regions.len() > MAX_MEM_SLOTS {
             return refuse(format!("more than {MAX_MEM_SLOTS} memory regions"));
@@ -74,7 +74,7 @@ impl Connection<'_> {
             self.set_features(features)?;
         }
         if let Some(log) = &saved.log {
-            self.set_log_base("kept dirty log", log.size, log.offset, find(descriptors, log.file)?)?;
+            self.set_log_base("saved dirty log", log.size, log.offset, find(descriptors, log.file)?)?;
         }
         if !saved.regions.is_empty() {
             let regions =
@@ -82,11 +82,11 @@ impl Connection<'_> {
                     let region = VhostUserMemoryRegion::new(*guest_addr, *size, *user_addr, *mmap_offset);
                     Ok((region, find(descriptors, *file)?))
                 });
-            self.set_mem_table("kept memory table", &regions.collect::<Result<Vec<_>>>()?)?;
+            self.set_mem_table("saved memory table", &regions.collect::<Result<Vec<_>>>()?)?;
         }
         self.memory_is_alive = saved.memory_is_alive;
         if let Some(file) = saved.inflight {
-            self.set_inflight_fd("kept in-flight region", &find(descriptors, file)?, None)?;
+            self.set_inflight_fd("saved in-flight region", &find(descriptors, file)?, None)?;
         }
         for (index, vring) in (0..).zip(&saved.vrings) {
             if let Some(size) = vring.size {

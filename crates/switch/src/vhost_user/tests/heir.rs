@@ -115,7 +115,7 @@ fn an_heir_gets_the_port_after_a_migration_and_not_when_the_driver_stops() {
     // The source is still connected, and sees the end.
     assert_eq!(source.stream().unwrap().read(&mut [0]).unwrap(), 0);
     exchange(&port, &mut target, 1, 5);
-    let ended = "disconnect: its guest runs on at the front end that waited";
+    let ended = "disconnect: the guest continues at the waiting front end";
     assert!(port.events().iter().any(|event| event == ended));
     assert_eq!(port.status.snapshot().protocol_errors, 0);
 }

@@ -46,7 +46,7 @@ fn memory_may_come_and_go_by_region() {
     let first = super::region(guest.memory());
     guest.protocol().unwrap().remove_mem_region(&first).unwrap_err();
     let error = port.wait_gone(1).last_error.unwrap();
-    assert!(error.contains("the last region, while queue 0 is running"), "{error}");
+    assert!(error.contains("the last region cannot be removed while queue 0 is running"), "{error}");
 }
 
 #[test]

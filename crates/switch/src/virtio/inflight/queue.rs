@@ -181,7 +181,9 @@ impl QueueInflight {
         }
         let lost = fixed.lost.load(Ordering::Relaxed) as u16;
         if kind.in_order && lost > 0 {
-            return Err(RingError::Inflight("lost chains, in order, where a ring passes over none"));
+            return Err(RingError::Inflight(
+                "the record has lost chains, but an in-order ring cannot skip a chain",
+            ));
         }
         let commit = fixed.commit.load(Ordering::Relaxed);
         let read = |id| self.place(id).map_or(0, |place| place.load(Ordering::Relaxed));

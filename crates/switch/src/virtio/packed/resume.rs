@@ -34,11 +34,14 @@ impl Resume {
     ) -> Result<Self, &'static str> {
         let (place, count) = (Position(snapshot.commit.0), snapshot.commit.1);
         if place.slot() >= size {
-            return Err("a place that it does not have");
+            return Err("the record names a place outside the ring");
         }
-        let records = snapshot.journal.get(..count.into()).ok_or("more completions than it has places")?;
+        let records = snapshot
+            .journal
+            .get(..count.into())
+            .ok_or("the record has more completions than the ring has places")?;
         if records.iter().any(|record| record.id >= size || record.places == 0) {
-            return Err("a completed buffer that cannot be");
+            return Err("the record has a completed buffer with an impossible id or no places");
         }
         let mut in_flight = Vec::new();
         if transmit {
@@ -52,7 +55,7 @@ impl Resume {
         let done: u32 = records.iter().map(|record| u32::from(record.places)).sum();
         let open: u32 = in_flight.iter().map(|&(_, places)| u32::from(places)).sum();
         if done + open + u32::from(snapshot.lost) > size.into() {
-            return Err("more places than it has");
+            return Err("the record uses more places than the ring has");
         }
         let records = records.to_vec();
         let (used, unshown, shown) = match count > 0 && place.was_used(flags(place.slot())) {

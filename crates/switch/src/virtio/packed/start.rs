@@ -88,13 +88,13 @@ impl<O: Journal> PackedQueue<O> {
         let [mut used, end, avail] = [snapshot.commit.0, snapshot.commit.1, snapshot.commit.2].map(Position);
         let size = self.parts.size;
         if [used, end, avail].iter().any(|place| place.slot() >= size) {
-            return Err("a place that it does not have");
+            return Err("the record names a place outside the ring");
         }
         let (Some(batch), Some(all)) = (end.since(used, size), avail.since(used, size)) else {
-            return Err("more places than it has");
+            return Err("the record uses more places than the ring has");
         };
         if batch > all {
-            return Err("more completions than it has places");
+            return Err("the record has more completions than the ring has places");
         }
         if batch > 0 && used.was_used(self.parts.flags(used.slot())) {
             used = end;
@@ -119,7 +119,7 @@ impl<O: Journal> PackedQueue<O> {
         self.inflight.commit(used.0, unshown.len() as u16);
         self.taken = lost;
         for &(id, places) in &in_flight {
-            self.order.take(id, places).ok_or("a chain in flight that cannot be")?;
+            self.order.take(id, places).ok_or("the record has an impossible chain in flight")?;
             self.taken += places;
         }
         self.avail = used.forward(self.unpublished + self.taken, size);

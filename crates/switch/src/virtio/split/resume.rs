@@ -25,7 +25,7 @@ impl Resume {
         let in_flight: Vec<u16> = if transmit { marked.map(|(head, _)| head).collect() } else { Vec::new() };
         let open = in_flight.len() as u32 + u32::from(snapshot.lost);
         if u32::from(next_used.wrapping_sub(used)) + open > size.into() {
-            return Err("more entries than it has");
+            return Err("the record uses more entries than the ring has");
         }
         Ok(Self { next_used, last, in_flight, next_avail: next_used.wrapping_add(open as u16) })
     }

@@ -38,7 +38,7 @@ impl<O: Order> SplitQueue<O> {
             Some(snapshot) if O::IN_ORDER && transmit => {
                 let popped = snapshot.commit.0;
                 if popped.wrapping_sub(used) > size {
-                    return Err(RingError::Inflight("more entries than it has"));
+                    return Err(RingError::Inflight("the record uses more entries than the ring has"));
                 }
                 parts.give_all_back(used, popped);
                 counts = Counts::at(popped);

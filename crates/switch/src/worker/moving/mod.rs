@@ -117,8 +117,9 @@ impl Worker {
             self.leaving = None;
             self.unpause(port_move.port);
             let waited = (until - port_move.stopped_at.load(Ordering::Relaxed)) / 1000;
-            let _ =
-                port_move.done.send(Err(format!("other workers did not take its frames within {waited} us")));
+            let _ = port_move
+                .done
+                .send(Err(format!("other workers did not take the port's frames within {waited} us")));
         }
         true
     }

@@ -71,7 +71,7 @@ fn a_port_stays_if_other_workers_do_not_take_its_frames() {
             break outcome.unwrap_err();
         }
     };
-    assert!(error.contains("did not take its frames"), "{error}");
+    assert!(error.contains("did not take the port's frames"), "{error}");
     assert_eq!(scene.workers[0].ports[0].as_ref().unwrap().pauses, 0);
     assert!(scene.workers[0].is_settled());
     scene.workers[1].work();
