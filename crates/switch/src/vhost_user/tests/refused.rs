@@ -92,8 +92,8 @@ fn an_in_flight_region_that_is_none_of_ours_is_refused() {
         (given(bytes, 0, 2, 8), unsealed.as_fd(), "not sealed"),
         (given(bytes, 0, 2, 8), pipe.as_fd(), "not shared memory"),
         (given(bytes, 0, 2, 8), foreign.as_fd(), "another format"),
-        (given(bytes, 4096, 2, 8), ours.fd(), "not the size, offset"),
-        (given(bytes, 0, 3, 8), ours.fd(), "not the size, offset"),
+        (given(bytes, 4096, 2, 8), ours.fd(), "size, offset, queues or entries differ"),
+        (given(bytes, 0, 3, 8), ours.fd(), "size, offset, queues or entries differ"),
         (given(one.bytes(), 0, 1, 8), one.fd(), "the region is for 1 queues, but the port has 2"),
         (given(0, 0, 0, 8), ours.fd(), "SET_INFLIGHT_FD: the region has no queues or no entries"),
     ];
