@@ -269,7 +269,7 @@ def test_uncounted_values_are_in_no_metric(scene: Scene) -> None:
     assert ("tidegate_vnic_frames_total", "k1", "tx") not in served
     assert ("tidegate_vnic_delay_seconds_count", "k2", "") not in served
     assert "No frame that it sent was dropped" in scene.host.cli("why", "k3")
-    assert "what it sends: not limited, and so not counted" in scene.host.cli("why", "k2")
+    assert "sent traffic: not limited, and so not counted" in scene.host.cli("why", "k2")
     assert "None of its frames" not in scene.host.cli("why", "k2")
 
 

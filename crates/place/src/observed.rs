@@ -30,7 +30,7 @@ impl Observed {
             host: None,
             vnics: BTreeMap::new(),
             obstacles: BTreeMap::new(),
-            evidence: Evidence::nothing(source),
+            evidence: Evidence::empty(source),
             program: PlaceProgram::default(),
             own_cpus: OwnCpus::default(),
             problem: None,

@@ -267,10 +267,10 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
             state.log.push(format!("set {} {kind}", vnic.name));
             let index = state.ports.get(&vnic.name).map_or(state.ports.len(), |p| p.index);
             let before = state.ports.get(&vnic.name).map(|p| p.connection);
-            let keep = link == LinkKind::Keep;
+            let keep = link == LinkKind::Unchanged;
             let connection = match (link, before) {
-                (LinkKind::Keep, Some(before)) => before,
-                (LinkKind::Keep, None) => return Reply::Refused("a new port needs a descriptor".into()),
+                (LinkKind::Unchanged, Some(before)) => before,
+                (LinkKind::Unchanged, None) => return Reply::Refused("a new port needs a descriptor".into()),
                 (LinkKind::Listener, _) => Connection::Waiting,
                 (LinkKind::Stream, _) => stream_state(&descriptors[0]),
                 (LinkKind::Restored { .. }, _) => Connection::Connected,
@@ -310,7 +310,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
             state.descriptors.remove(&name);
         }
         Request::Retire | Request::Release => return Reply::Refused("no other switch takes over".into()),
-        Request::Keep => state.note_sockets.extend(descriptors),
+        Request::Subscribe => state.note_sockets.extend(descriptors),
         Request::Inherit => {
             let Some(region) = &state.region else { return Reply::Refused("no region".into()) };
             region.inherit(&Reader::open(&descriptors[0]).unwrap());

@@ -47,7 +47,7 @@ fn a_limit_changes_live() {
     let (status, change) = agent.request("PATCH", "/v1/vnics/a", r#"{"set": {"tx.max": "500mbit"}}"#);
     assert_eq!(status, 200, "{change}");
     assert_eq!(change["changes"], json!([{"key": "tx.max", "from": "100mbit", "to": "500mbit"}]));
-    assert_eq!(switch.log(), ["set a Keep"]);
+    assert_eq!(switch.log(), ["set a Unchanged"]);
     assert_eq!(identity(&lab.path("a.sock")), socket);
     assert_eq!(agent.vnic("a")["limits"]["tx_bps"], 500_000_000);
     let (status, error) = agent.request("PATCH", "/v1/vnics/a", r#"{"set": {"tx.mox": "1mbit"}}"#);
@@ -122,7 +122,7 @@ fn a_failing_action_takes_the_others_back() {
     let (status, error) = agent.apply(&text);
     assert_eq!(status, 409);
     assert!(error["details"][0].as_str().unwrap().contains("refuses this port"), "{error}");
-    assert_eq!(switch.log(), ["set a Keep", "set b Listener", "remove b", "set a Keep"]);
+    assert_eq!(switch.log(), ["set a Unchanged", "set b Listener", "remove b", "set a Unchanged"]);
     assert_eq!((switch.ports(), switch.state().ports["a"].vnic.weight), (vec!["a".to_owned()], 1));
     assert!(!lab.path("b.sock").exists() && !lab.path("c.sock").exists());
     assert_eq!(agent.get("/v1/vnics").1.as_array().unwrap().len(), 1);
@@ -283,7 +283,7 @@ fn a_file_owns_its_vnics() {
     lab.write("web.toml", &(lab.vnic("a", 1, RATE) + &lab.vnic("b", 2, "weight = 3")));
     until("the file wins", || (agent.vnic("b")["contract"]["weight"] == 3).then_some(()));
     assert!(agent.vnic("b")["owner"].as_str().unwrap().starts_with("file:"));
-    assert_eq!(switch.log(), ["set b Keep"]);
+    assert_eq!(switch.log(), ["set b Unchanged"]);
     std::fs::remove_file(lab.path("etc/web.toml")).unwrap();
     until("gone with the file", || switch.ports().is_empty().then_some(()));
 }
@@ -428,7 +428,7 @@ fn drift_is_repaired_and_counted_and_foreign_ports_are_left_alone() {
     until("counted", || (agent.get("/v1/host").1["drift_repaired"] == 1).then_some(()));
     assert_eq!(
         (switch.log(), switch.ports()),
-        (vec!["set a Keep".to_owned()], vec!["a".into(), "foreign".into()])
+        (vec!["set a Unchanged".to_owned()], vec!["a".into(), "foreign".into()])
     );
     let (status, error) = agent.apply(&lab.vnic("x", 99, ""));
     assert_eq!(status, 422);

@@ -29,7 +29,7 @@ use tidegate_evidence::Quarantine;
 use tidegate_service::scm::{self, SCM_MAX};
 use tidegate_switch::control::channel::send;
 use tidegate_switch::control::message::{Hello, PROTOCOL, Reply, Request};
-use tidegate_switch::control::notes::{self, Note, What};
+use tidegate_switch::control::notes::{self, Change, Note};
 use tidegate_switch::stats::Region;
 use tidegate_switch::stats::layout::Layout;
 use tidegate_testkit::fake_switch::open_descriptors;
@@ -227,16 +227,16 @@ fn too_many_descriptors_disturb_only_until_they_are_closed() {
     let keeper = |switch: &tidegate_testkit::fake_switch::FakeSwitch| {
         until("it is told", || switch.state().note_sockets.last().map(|fd| fd.try_clone().unwrap()))
     };
-    let tell = |keeper: &OwnedFd, vnic: String, what: What, count: usize| {
+    let tell = |keeper: &OwnedFd, vnic: String, what: Change, count: usize| {
         let all = vec![null.as_fd(); count];
-        let note = Note { vnic, what };
+        let note = Note { vnic, change: what };
         until("there is room for a note", || notes::send(keeper, &note, &all).ok());
     };
     let most = getrlimit(Resource::Nofile).current.unwrap() as usize / 2;
     let vnics = most / 250 + 1;
     let too_many = |keeper: &OwnedFd| {
         for vnic in 0..vnics {
-            tell(keeper, format!("v{vnic}"), What::Tap, 250);
+            tell(keeper, format!("v{vnic}"), Change::Tap, 250);
         }
         until("there are too many", || (descriptors() > most).then_some(()));
     };
@@ -246,7 +246,7 @@ fn too_many_descriptors_disturb_only_until_they_are_closed() {
     let dead = keeper(&switch);
     too_many(&dead);
     for vnic in 0..vnics {
-        tell(&dead, format!("v{vnic}"), What::Listener, 1);
+        tell(&dead, format!("v{vnic}"), Change::Listener, 1);
     }
     few();
 
@@ -256,10 +256,10 @@ fn too_many_descriptors_disturb_only_until_they_are_closed() {
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
     few();
     let next = keeper(&switch);
-    tell(&next, "a".into(), What::Tap, 100);
+    tell(&next, "a".into(), Change::Tap, 100);
     until("its descriptors are kept", || (descriptors() >= before + 100).then_some(()));
     assert!(
-        notes::send(&dead, &Note { vnic: "a".into(), what: What::Gone }, &[]).is_err(),
+        notes::send(&dead, &Note { vnic: "a".into(), change: Change::Closed }, &[]).is_err(),
         "it is read still"
     );
 
@@ -314,11 +314,11 @@ fn descriptors_without_end_stop_no_query() {
         let end = Instant::now() + Duration::from_secs(8);
         while Instant::now() < end {
             let what = match sent % 3 {
-                0 => What::Descriptors((sent..sent + SCM_MAX as u64).collect()),
-                1 => What::Tap,
-                _ => What::Listener,
+                0 => Change::Descriptors((sent..sent + SCM_MAX as u64).collect()),
+                1 => Change::Tap,
+                _ => Change::Listener,
             };
-            let note = Note { vnic: format!("v{}", sent / 3), what };
+            let note = Note { vnic: format!("v{}", sent / 3), change: what };
             match notes::send(&socket, &note, &vec![null.as_fd(); SCM_MAX]) {
                 Ok(()) => sent += 1,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::yield_now(),
@@ -437,7 +437,7 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
     // The front end's behaviour is also the switch's claim.
     let mut kept_apart = switch.state().ports["a"].clone();
     kept_apart.held.quarantine =
-        Some(Quarantine { reason: "\x1b[2J\n".repeat(100_000), seconds: u64::MAX, left: u64::MAX });
+        Some(Quarantine { reason: "\x1b[2J\n".repeat(100_000), seconds: u64::MAX, remaining: u64::MAX });
     let lie = Reply::Ports(vec![kept_apart]);
     switch
         .answer_with(move |stream, request, _| *request == Request::Ports && send(stream, &lie, &[]).is_ok());
@@ -626,7 +626,7 @@ fn descriptors_that_take_long_to_close_delay_no_query() {
     let peers: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
     let (open, sockets) = (Arc::clone(&peers), Arc::clone(&made));
     switch.answer_with(move |stream, request, _| {
-        if *request == Request::Keep {
+        if *request == Request::Subscribe {
             return false;
         }
         let (socket, peer) = sockets.lock().unwrap().recv().unwrap();
@@ -650,7 +650,7 @@ fn descriptors_that_take_long_to_close_delay_no_query() {
     for _ in 0..20 {
         let (socket, peer) = made.lock().unwrap().recv().unwrap();
         peers.lock().unwrap().push(peer);
-        let note = Note { vnic: "a".into(), what: What::Listener };
+        let note = Note { vnic: "a".into(), change: Change::Listener };
         notes::send(&note_socket, &note, &[socket.as_fd()]).unwrap();
     }
     for rate in ["7mbit", "8mbit"] {

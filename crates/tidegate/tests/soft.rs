@@ -95,7 +95,7 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
     let written = common::identity(&contracts);
     switch.log();
     assert_eq!(guest.ask(&format!("set {a} 400mbit")), ["ok"]);
-    assert_eq!(switch.log(), ["set a Keep"]);
+    assert_eq!(switch.log(), ["set a Unchanged"]);
     assert_eq!(common::identity(&contracts), written, "contracts were written");
     {
         let state = switch.state();
@@ -170,7 +170,7 @@ fn a_guest_learns_of_a_refusal_and_an_operator_comes_first() {
     switch.state().refuse.insert("b".into());
     switch.log();
     assert!(guest.ask("set * 400mbit")[0].contains("the fake switch refuses this port"));
-    assert_eq!(switch.log(), ["set a Keep", "set a Keep"], "what was done is taken back");
+    assert_eq!(switch.log(), ["set a Unchanged", "set a Unchanged"], "what was done is taken back");
     assert!(guest.ask("limit")[0].ends_with("500mbit none 500mbit"));
     switch.state().refuse.clear();
     assert_eq!(guest.ask("set * 400mbit"), ["ok"]);

@@ -162,7 +162,7 @@ fn a_vnic_in_quarantine_needs_a_person() {
     let agent = lab.agent();
     assert_eq!(agent.apply(&lab.vnic("a", 1, "")).0, 200);
     assert_eq!(kinds(&agent), [""; 0]);
-    let quarantine = Quarantine { reason: "its objects held up a thread".into(), seconds: 60, left: 52 };
+    let quarantine = Quarantine { reason: "its objects held up a thread".into(), seconds: 60, remaining: 52 };
     switch.state().ports.get_mut("a").unwrap().held.quarantine = Some(quarantine);
     until("it is told", || (kinds(&agent) == ["quarantine"]).then_some(()));
     let attention = &status(&agent)["attention"][0];

@@ -294,7 +294,7 @@ mod tests {
         let quarantine = tidegate_evidence::Quarantine {
             reason: "quarantined for 60 s: 3 times".into(),
             seconds: 60,
-            left: 12,
+            remaining: 12,
         };
         let mut hostile = in_force("hostile");
         hostile.held.events = 3;

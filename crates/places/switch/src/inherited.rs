@@ -17,7 +17,7 @@ impl SwitchPlace {
     /// Whether an earlier switch's connection leads to a front end that connected to the vNIC's socket, or
     /// listens at it.
     pub(crate) fn is_connection_of(&self, inherited: &Connected, vnic: &Vnic) -> bool {
-        let Some(stream) = inherited.descriptors.get(&inherited.kept.stream) else { return false };
+        let Some(stream) = inherited.descriptors.get(&inherited.saved.stream) else { return false };
         let is_so = match &vnic.attach {
             Attach::VhostUser { path, mode: SocketMode::Server, .. } => {
                 self.entry(path).is_ok_and(|entry| verify::is_accepted(stream, &entry))

@@ -200,7 +200,7 @@ impl SwitchPlace {
                 .filter(|_| quarantine.is_none())
                 .map(|why| format!("the last front end was disconnected: {why}")),
             quarantine.map(|it| {
-                format!("the switch accepts no front end for another {} s: {}", it.left, it.reason)
+                format!("the switch accepts no front end for another {} s: {}", it.remaining, it.reason)
             }),
             port.closing.then(|| {
                 "the switch accepts no front end yet: it still closes objects that the last front end shared"
@@ -244,6 +244,6 @@ pub fn evidence(reader: &Reader) -> Evidence {
         denied_calls: reader.denied_calls(),
         log: Some(reader.log()),
         vnics,
-        ..Evidence::nothing("the host switch: shared memory")
+        ..Evidence::empty("the host switch: shared memory")
     }
 }

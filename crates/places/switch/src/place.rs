@@ -203,7 +203,7 @@ struct SwitchCapture(PathBuf);
 
 impl Capture for SwitchCapture {
     fn capture(&self, vnic: &str, snaplen: u32, into: OwnedFd) -> Result<(), PlaceError> {
-        let capture = || Client::connect(&self.0)?.apart()?.capture(vnic, snaplen, into.as_fd());
+        let capture = || Client::connect(&self.0)?.with_answer_thread()?.capture(vnic, snaplen, into.as_fd());
         capture().map_err(switch_failed)
     }
 }

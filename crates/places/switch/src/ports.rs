@@ -138,7 +138,7 @@ impl SwitchPlace {
             return self.switch.ask(|s| s.client.set_port(vnic, link));
         };
         let restored =
-            Attachment::Restored { listener, kept: &connection.kept, descriptors: &connection.descriptors };
+            Attachment::Restored { listener, saved: &connection.saved, descriptors: &connection.descriptors };
         let result = self.switch.ask(|s| s.client.set_port(vnic, restored));
         match result {
             Err(SwitchError::Refused(why)) => {
@@ -201,9 +201,9 @@ impl SwitchPlace {
     }
 
     pub(crate) fn change(&mut self, from: &Vnic, to: &Vnic) -> Result<(), PlaceError> {
-        self.switch.ask(|s| s.client.set_port(to, Attachment::Keep)).map_err(switch_failed)?;
+        self.switch.ask(|s| s.client.set_port(to, Attachment::Unchanged)).map_err(switch_failed)?;
         if let Err(why) = self.adjust(from, to) {
-            self.switch.ask(|s| s.client.set_port(from, Attachment::Keep)).map_err(switch_failed)?;
+            self.switch.ask(|s| s.client.set_port(from, Attachment::Unchanged)).map_err(switch_failed)?;
             if let Err(e) = self.adjust(to, from) {
                 tracing::warn!(vnic = to.name, error = e, "cannot undo the change of the attachment");
             }

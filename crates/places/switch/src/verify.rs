@@ -117,7 +117,7 @@ fn ioctl(fd: impl AsFd, code: libc::c_ulong, argument: *mut libc::c_void) -> io:
 pub fn check_inherited(handover: tidegate_switch::control::handover::Handover) {
     let entry = |name: &str| Entry::trusted(&Path::new("/run").join(name)).expect("/run exists");
     for (name, connected) in &handover.connections {
-        if let Some(stream) = connected.as_ref().and_then(|c| c.descriptors.get(&c.kept.stream)) {
+        if let Some(stream) = connected.as_ref().and_then(|c| c.descriptors.get(&c.saved.stream)) {
             let _ = (is_accepted(stream, &entry(name)), is_dialled(stream, Path::new(name)));
         }
     }

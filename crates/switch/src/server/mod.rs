@@ -23,11 +23,12 @@
 //! - `busy_poll`: whether workers may wait awake
 //! - `writer`: the threads that write best effort into taps for workers
 //! - [`watchdog`]: signs of life for the service manager
-//! - [`teller`]: logs the events of workers
+//! - [`event_log`]: logs the events of workers
 
 mod busy_poll;
 pub mod cpus;
 pub mod descriptors;
+pub mod event_log;
 pub mod link;
 mod liveness;
 pub mod moving;
@@ -45,7 +46,6 @@ mod shares;
 mod sharing;
 mod status;
 pub mod table;
-pub mod teller;
 mod trouble;
 pub mod watchdog;
 mod writer;
@@ -59,11 +59,11 @@ use crate::slots;
 use crate::stats::Region;
 use crate::virtio::sigbus;
 use crate::worker::crossing::Peer;
-use crate::worker::events::{Ear, Events};
+use crate::worker::events::{Events, LogWaker};
 use crate::worker::lending::Lending;
 use crate::worker::{Peers, Worker, WorkerHandle, mailbox};
 use busy_poll::Machine;
-use cpus::keeper::{self, Keeper};
+use cpus::assigner::{self, CpuAssigner};
 use cpus::{Cpus, Host};
 use priority::{prioritise, reprioritise, schedule};
 pub use run::{enclose, run, seal, serve};
@@ -124,10 +124,10 @@ pub enum Error {
     #[error(transparent)]
     Replace(#[from] replace::ReplaceError),
     /// A worker thread.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {action}: {source}")]
     Worker {
         /// The failed action.
-        what: String,
+        action: String,
         /// The cause.
         source: io::Error,
     },
@@ -157,7 +157,7 @@ pub struct Switch {
     /// Liveness for the service manager, if it asked for it.
     pub watchdog: OnceLock<Watchdog>,
     /// New ports do not take frames yet: receivers' ports may be missing.
-    pub holds: AtomicBool,
+    pub new_ports_wait: AtomicBool,
     /// Start of the process (ns since the epoch).
     pub started: u64,
     /// Limits on front ends' use of the process's resources.
@@ -186,7 +186,7 @@ impl Switch {
         }
         let fail = worker_error;
         eventfd::prepare();
-        sigbus::install().map_err(fail("guard against memory that is taken away"))?;
+        sigbus::install().map_err(fail("handle guest memory that is taken away (SIGBUS)"))?;
         // Before any thread has a CPU.
         let machine = Machine::read(realtime_priority.is_some());
         let region = Region::create().map_err(fail("make the statistics region"))?;
@@ -201,12 +201,12 @@ impl Switch {
             .into_iter()
             .unzip();
         let (mut meshes, lending) = (mesh(&handles), Arc::new(Lending::default()));
-        let ear = Arc::new(Ear::default());
-        let mut told = Vec::new();
+        let waker = Arc::new(LogWaker::default());
+        let mut consumers = Vec::new();
         for (id, inbox) in inboxes.into_iter().enumerate() {
             let stats = &region.layout().workers[id];
-            let (events, tell) = Events::new(ear.clone());
-            told.push(tell);
+            let (events, consumer) = Events::new(waker.clone());
+            consumers.push(consumer);
             let (fdb, claims, lending) = (fdb.clone(), claims.clone(), lending.clone());
             let (mesh, troubles) = (meshes.remove(0), troubles.clone());
             let mut worker =
@@ -214,7 +214,7 @@ impl Switch {
                     .map_err(fail("make a worker"))?;
             let hand = writer::spawn(id as u16, &handles[id], realtime_priority)
                 .map_err(fail("start the thread that writes into taps"))?;
-            worker.set_hand(hand);
+            worker.set_tap_writer(hand);
             std::thread::Builder::new()
                 .name(format!("worker-{id}"))
                 .spawn(move || {
@@ -227,7 +227,7 @@ impl Switch {
             // Only workers have the priority; this thread may have it, too.
             schedule(libc::SCHED_OTHER, 0)
                 .map_err(io::Error::from)
-                .map_err(fail("leave real-time priority to the workers"))?;
+                .map_err(fail("give up the real-time priority that only workers need"))?;
         }
         let now = clock_gettime(ClockId::Realtime);
         let switch = Arc::new(Self {
@@ -240,25 +240,29 @@ impl Switch {
             subscribers: Arc::default(),
             control: OnceLock::new(),
             watchdog: OnceLock::new(),
-            holds: AtomicBool::new(false),
+            new_ports_wait: AtomicBool::new(false),
             started: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             ledger: Ledger::new(guest_memory, descriptors::for_ports(descriptors::raise())),
             machine,
         });
         switch.set_busy_poll(&tidegate_contract::Host::default());
-        let mut keeper = Keeper::new(cpus, host, &switch.workers);
+        let mut assigner = CpuAssigner::new(cpus, host, &switch.workers);
         // The CPUs of a list are in force from here on.
-        keeper.look(&switch.workers, &vec![false; workers]);
-        let thread = keeper::spawn(&switch, keeper).map_err(fail("start the keeper of CPUs"))?;
+        assigner.check(&switch.workers, &vec![false; workers]);
+        let thread =
+            assigner::spawn(&switch, assigner).map_err(fail("start the thread that assigns CPUs"))?;
         switch.cpus.get_or_init(|| thread);
         let warden = switch.clone();
         let watch = move || {
             while let Ok((index, trouble)) = troubled.recv() {
                 housekeeping::follow();
-                warden.troubled(index, trouble);
+                warden.handle_trouble(index, trouble);
             }
         };
-        std::thread::Builder::new().name("warden".into()).spawn(watch).map_err(fail("start the warden"))?;
+        std::thread::Builder::new()
+            .name("warden".into())
+            .spawn(watch)
+            .map_err(fail("start the thread that handles faults of ports"))?;
         let ager = switch.clone();
         let age = move || {
             let mut leaked = 0;
@@ -278,17 +282,20 @@ impl Switch {
                 }
             }
         };
-        std::thread::Builder::new().name("ager".into()).spawn(age).map_err(fail("start the ager"))?;
-        teller::spawn(switch.clone(), ear, told).map_err(fail("start the teller"))?;
+        std::thread::Builder::new()
+            .name("ager".into())
+            .spawn(age)
+            .map_err(fail("start the thread that forgets old addresses"))?;
+        event_log::spawn(switch.clone(), waker, consumers).map_err(fail("start the thread that logs"))?;
         // Only now: a thread inherits the priority of the first thread, which had a worker's.
         tidegate_log::release();
         Ok(switch)
     }
 }
 
-fn worker_error(what: &str) -> impl FnOnce(io::Error) -> Error {
-    let what = what.to_owned();
-    move |source| Error::Worker { what, source }
+fn worker_error(action: &str) -> impl FnOnce(io::Error) -> Error {
+    let action = action.to_owned();
+    move |source| Error::Worker { action, source }
 }
 
 /// Returns rings between each pair of workers.
@@ -306,7 +313,7 @@ fn mesh(handles: &[WorkerHandle]) -> Vec<Peers> {
 }
 
 fn host_cpus() -> Result<Host, Error> {
-    Host::look().map_err(|error| Error::Option(format!("cannot tell the CPUs of this process: {error}")))
+    Host::read().map_err(|error| Error::Option(format!("cannot read the CPUs of this process: {error}")))
 }
 
 #[cfg(test)]
@@ -320,7 +327,7 @@ mod tests {
     fn a_control_socket_in_no_folder_is_refused_with_what_to_do() {
         let error = bind(Path::new("/nonexistent/control.sock")).unwrap_err().to_string();
         assert!(
-            error.contains("/nonexistent/control.sock: its folder does not exist; make it, or"),
+            error.contains("/nonexistent/control.sock: the socket's folder does not exist; create it, or"),
             "{error}"
         );
     }

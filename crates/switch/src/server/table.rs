@@ -2,7 +2,7 @@
 
 use super::shares::Shares;
 use crate::capacity::VNICS;
-use crate::claims::Named;
+use crate::claims::NamedAddresses;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::port::{PortInfo, PortSet};
 use crate::quota::Account;
@@ -27,7 +27,7 @@ pub struct Table {
     /// Indices of ports being removed: not free yet.
     pub removing: Vec<PortIndex>,
     /// Workers of vNICs in the previous process, before their ports exist here.
-    pub before: BTreeMap<String, usize>,
+    pub previous_workers: BTreeMap<String, usize>,
 }
 
 /// One port.
@@ -94,8 +94,9 @@ impl Entry {
                  backend (libvirt: <memoryBacking><allocation mode='immediate'/></memoryBacking>)",
             ),
             Memory::OnDisk(_) => Some(
-                "guest memory is on a disk, which the switch waits for: use memory-backend-memfd, or \
-                 memory-backend-file on tmpfs or hugetlbfs (libvirt: <memoryBacking><source type='memfd'/></memoryBacking>)",
+                "guest memory is on a disk, and the switch has to wait for the disk: use \
+                 memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs (libvirt: \
+                 <memoryBacking><source type='memfd'/></memoryBacking>)",
             ),
         }
     }
@@ -122,7 +123,7 @@ impl Table {
 
     /// Returns the worker of a new port: the previous one, else the one with fewest ports.
     pub fn worker_of(&mut self, name: &str, workers: usize) -> usize {
-        let before = self.before.remove(name).filter(|worker| *worker < workers);
+        let before = self.previous_workers.remove(name).filter(|worker| *worker < workers);
         before.unwrap_or_else(|| self.least_worker(workers))
     }
 
@@ -158,13 +159,14 @@ impl Table {
     }
 
     /// Returns the ports of each segment, and the link-local addresses that contracts there name.
-    pub fn segments(&self) -> (Vec<Vec<PortIndex>>, Arc<[Named]>) {
+    pub fn segments(&self) -> (Vec<Vec<PortIndex>>, Arc<[NamedAddresses]>) {
         let mut segments: Vec<Vec<&Entry>> = vec![vec![]; self.segments.len()];
         for entry in self.entries.values() {
             segments[entry.segment.0 as usize].push(entry);
         }
         let members = segments.iter().map(|here| here.iter().map(|entry| entry.index).collect()).collect();
-        let named = segments.iter().map(|here| Named::new(here.iter().map(|entry| &entry.vnic))).collect();
+        let named =
+            segments.iter().map(|here| NamedAddresses::new(here.iter().map(|entry| &entry.vnic))).collect();
         (members, named)
     }
 

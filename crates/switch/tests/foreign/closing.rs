@@ -71,7 +71,7 @@ fn a_removal_does_not_wait_for_a_socket_that_lingers() {
 
 /// Unreceived descriptors are closed with the socket on which they are queued.
 #[test]
-fn what_is_queued_is_closed_where_nobody_waits() {
+fn queued_descriptors_are_closed_without_delaying_a_port() {
     let host = TestSwitch::new(1);
     let pulse = Pulse::start(&host);
     let _in_a_message_that_is_never_whole = hung(&host, |stream, socket| {
@@ -136,7 +136,8 @@ pub fn upgrade(host: &TestSwitch) -> impl Sized {
     });
     let next = Switch::start(1, &[], None).unwrap();
     let client = Client::connect(&path).unwrap();
-    let went_on = at_once("an upgrade", || replace::prepare(&next, client, None).unwrap().go_on().unwrap());
+    let went_on =
+        at_once("an upgrade", || replace::prepare(&next, client, None).unwrap().start_traffic().unwrap());
     (next, went_on)
 }
 
@@ -158,7 +159,7 @@ fn an_upgrade_does_not_wait_for_a_socket_that_lingers() {
 
 /// As many descriptors as one message carries, all quick to close.
 #[test]
-fn descriptors_that_nobody_asked_for_are_all_closed() {
+fn unrequested_descriptors_are_all_closed() {
     let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let host = TestSwitch::new(1);
     host.add(&contract(&vnic("hostile", 3, "")));

@@ -545,8 +545,8 @@ web is up.
 No frame that it sent was dropped.
 It has no deadline, so it cannot miss any.
 Not counted here:
-  what it receives: not limited, and so not counted
-  delay of what it sends: this kernel has no BTF
+  received traffic: not limited, and so not counted
+  delay of sent frames: this kernel has no BTF
   time throttled: this kernel has no BTF
 ";
         assert_eq!(text(&samples::unknown(), &samples::why_idle(), 0), expected);

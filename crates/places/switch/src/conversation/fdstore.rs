@@ -77,7 +77,7 @@ impl FdStore {
     /// watch looks for the next one.
     pub fn start(client: &mut Client, watch: &Arc<Watch>, budget: &Arc<Budget>) -> Result<Self, SwitchError> {
         let (_, reader, statistics) = client.hello()?;
-        let notes = client.keep()?;
+        let notes = client.subscribe()?;
         let shared = Arc::new(Shared::default());
         let conversation = Conversation(notes.socket().ok());
         let (watch, budget) = (Arc::downgrade(watch), Arc::clone(budget));
@@ -185,7 +185,7 @@ impl Thread {
                     }
                 }
                 // The lack was logged.
-                Ok(Some((note, None))) => drop(table.handover.note_alone(note)),
+                Ok(Some((note, None))) => drop(table.handover.note_without_descriptors(note)),
                 Ok(None) => break,
                 Err(error) => {
                     tracing::error!(%error, "notes of the switch cannot be read: its connections are not stored");
@@ -217,7 +217,7 @@ impl Thread {
                      front ends whose descriptors are missing have to connect again when it crashes"
                 );
             }
-            match self.notes.try_next_alone() {
+            match self.notes.try_next_without_descriptors() {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(LOOK),
                 next => return Ok(next?.map(|note| (note, None))),
             }

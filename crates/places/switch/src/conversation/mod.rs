@@ -160,7 +160,7 @@ impl Conversation {
 
     /// Returns a connection whose answers all come within `patience` after `began`.
     fn client(&self, began: Instant, patience: Duration) -> Result<Client, SwitchError> {
-        let mut client = Client::connect(&self.path)?.apart()?;
+        let mut client = Client::connect(&self.path)?.with_answer_thread()?;
         client.share_patience(began, patience);
         Ok(client)
     }

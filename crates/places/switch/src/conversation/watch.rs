@@ -116,7 +116,9 @@ impl Watch {
             return false;
         }
         // Separately: closing a descriptor of the answer may take long.
-        let hello = Client::connect(&self.path).and_then(Client::apart).and_then(|mut client| client.hello());
+        let hello = Client::connect(&self.path)
+            .and_then(Client::with_answer_thread)
+            .and_then(|mut client| client.hello());
         if let Err(SwitchError::Broken { .. }) = hello {
             self.broke(false);
         }

@@ -233,7 +233,7 @@ impl Culprits {
 mod tests {
     use super::*;
     use tidegate_evidence::MissCause;
-    use tidegate_switch::stats::layout::{NOBODY, VnicSlot};
+    use tidegate_switch::stats::layout::{NO_PORT, VnicSlot};
     use tidegate_switch::stats::{LoopPart, Region};
 
     fn interval(from: u64, to: u64, noise: Noise) -> Interval {
@@ -272,7 +272,7 @@ mod tests {
         record.delay.set(delay);
         record.slept.set(slept);
         record.deadline.set(1_000_000);
-        record.dropped.set(NOBODY);
+        record.dropped.set(NO_PORT);
         record.cause.set(MissCause::Worker as u64);
         record.number.set(number);
         slot.misses_seen.set(number);

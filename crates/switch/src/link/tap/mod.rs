@@ -21,7 +21,7 @@ use super::Pending;
 use crate::fdb::PortIndex;
 use crate::frame::{FRAME_MAX, VnetHdr};
 use crate::slots::Arrival;
-use crate::slots::arrival::Unseen;
+use crate::slots::arrival::UnseenSince;
 use crate::slots::{FrameRef, Slots};
 use pool::Pool;
 pub use receiver::RECEIVER;
@@ -41,7 +41,7 @@ pub struct Tx {
     /// Whether a queue may hold frames: it was not yet read until it would block.
     readable: Box<[bool]>,
     /// Since when each queue can hold unread frames: a read found nothing, or its descriptor was silent.
-    unseen: Box<[Unseen]>,
+    unseen: Box<[UnseenSince]>,
     /// The queue to read next.
     next: usize,
     /// Memory of waiting frames.
@@ -62,7 +62,7 @@ pub struct Tx {
 pub struct Rx {
     files: Box<[Arc<OwnedFd>]>,
     /// Its frames at a writer.
-    held: writer::WriterFrames,
+    at_writer: writer::WriterFrames,
 }
 
 /// Both halves of a tap.
@@ -70,7 +70,7 @@ pub(super) fn halves(files: Vec<OwnedFd>, port: PortIndex, worker: u16, now: u64
     let files: Box<[_]> = files.into_iter().map(Arc::new).collect();
     let tx = Tx {
         readable: files.iter().map(|_| true).collect(),
-        unseen: files.iter().map(|_| Unseen::from(now)).collect(),
+        unseen: files.iter().map(|_| UnseenSince::from(now)).collect(),
         files: files.clone(),
         next: 0,
         pool: Pool::new(POOL),
@@ -80,5 +80,5 @@ pub(super) fn halves(files: Vec<OwnedFd>, port: PortIndex, worker: u16, now: u64
         now,
         spill: vec![0; FRAME_MAX + VnetHdr::LEN].into_boxed_slice(),
     };
-    (tx, Rx { files, held: writer::WriterFrames::default() })
+    (tx, Rx { files, at_writer: writer::WriterFrames::default() })
 }

@@ -6,7 +6,7 @@ use super::pool::CHUNK;
 use crate::clock::clock;
 use crate::frame::{FRAME_MAX, HEADER_MAX, VnetHdr};
 use crate::slots::Arrival;
-use crate::slots::arrival::Unseen;
+use crate::slots::arrival::UnseenSince;
 use crate::slots::{Frame, FrameRef, Owner};
 use rustix::io::Errno;
 use std::io::IoSliceMut;
@@ -53,7 +53,7 @@ impl Tx {
 
     pub(in crate::link) fn take(&mut self) -> Taken {
         if let Some(pending) = self.pending.take() {
-            return Taken::Again(pending);
+            return Taken::PutBack(pending);
         }
         if let Some((frame, arrival)) = self.waiting.pop_front() {
             return Taken::New(Pending { frame, arrival, sent: 0, number: 0 }, 1);
@@ -62,7 +62,7 @@ impl Tx {
             Read::Frame(frame, arrival) => Taken::New(Pending { frame, arrival, sent: 0, number: 0 }, 1),
             Read::Dropped(reason) => Taken::Dropped(reason, 1),
             Read::Empty => Taken::Nothing,
-            Read::Gone(error) => Taken::Broken(gone(error)),
+            Read::Gone(error) => Taken::Broken(read_error(error)),
         }
     }
 
@@ -78,7 +78,7 @@ impl Tx {
                 Read::Dropped(_) => absorbed.malformed += 1,
                 Read::Empty => break,
                 Read::Gone(error) => {
-                    absorbed.broken = Some(gone(error));
+                    absorbed.broken = Some(read_error(error));
                     break;
                 }
             }
@@ -222,14 +222,14 @@ impl Tx {
     }
 
     pub(in crate::link) fn restart(&mut self, now: u64) {
-        self.unseen.fill(Unseen::from(now));
+        self.unseen.fill(UnseenSince::from(now));
     }
 
     /// Only for unreadable queues: the others have a known time.
     #[inline]
-    pub(in crate::link) fn woke(&mut self, since: u64, woke: u64) {
+    pub(in crate::link) fn note_sleep(&mut self, since: u64, woke: u64) {
         let silent = self.unseen.iter_mut().zip(&self.readable).filter(|(_, readable)| !**readable);
-        silent.for_each(|(unseen, _)| unseen.slept(since, woke));
+        silent.for_each(|(unseen, _)| unseen.note_sleep(since, woke));
     }
 
     /// No read frame waits, and each queue was read until it would block: the next frame makes its
@@ -244,7 +244,7 @@ impl Tx {
         if let Some(readable) = self.readable.get_mut(queue)
             && !std::mem::replace(readable, true)
         {
-            self.unseen[queue].slept(since, woke);
+            self.unseen[queue].note_sleep(since, woke);
         }
     }
 
@@ -255,6 +255,6 @@ impl Tx {
     }
 }
 
-fn gone(error: Errno) -> String {
+fn read_error(error: Errno) -> String {
     format!("the tap cannot be read: {error}")
 }
