@@ -371,8 +371,9 @@ pub(crate) fn vnic_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks an interface's name by the rules of Linux: 1 to 15 bytes without '/', ':' and space. Also refuses a
-/// leading '-', which tools would take for an option.
+/// Checks an interface's name by the rules of Linux: 1 to 15 bytes without '/', ':' and white space, not "." or "..".
+/// Also refuses '%' and control characters, which would corrupt messages and name templates, and a leading '-', which
+/// tools would take for an option.
 fn interface_name(name: &str) -> Result<(), String> {
     if name.len() > 15 {
         return Err(format!("interface name {name:?} has {} bytes; Linux takes at most 15", name.len()));

@@ -24,8 +24,8 @@ pub(super) const BUFFER: usize = VnetHdr::LEN + FRAME_MAX;
 /// Longest CPU time of a tap's frames at the writer (ns), by its last ones; one frame is always allowed.
 pub(super) const PART: u64 = 1_000_000;
 
-/// Attempts of a write for which the kernel has no memory, and the pause after each.
-pub(super) const AGAIN: (u32, Duration) = (5, Duration::from_micros(200));
+/// Attempts of a write for which the kernel has no memory, and the pause between two.
+pub(super) const ATTEMPTS: (u32, Duration) = (5, Duration::from_micros(200));
 
 /// Results of a write.
 pub(super) const WRITTEN: u8 = 0;
@@ -144,11 +144,13 @@ impl Job {
     }
 
     pub(super) fn outcome(&self) -> u8 {
-        let (tries, pause) = AGAIN;
-        for _ in 0..tries {
+        let (attempts, pause) = ATTEMPTS;
+        for attempt in 1..=attempts {
             match rustix::io::retry_on_intr(|| rustix::io::write(&self.file, &self.buffer[..self.len])) {
                 Ok(_) => return WRITTEN,
-                Err(Errno::AGAIN | Errno::NOBUFS) if !self.is_given_up() => std::thread::sleep(pause),
+                Err(Errno::AGAIN | Errno::NOBUFS) if attempt < attempts && !self.is_given_up() => {
+                    std::thread::sleep(pause);
+                }
                 Err(Errno::IO | Errno::BADFD | Errno::NODEV) => return DOWN,
                 Err(_) => return REFUSED,
             }

@@ -15,8 +15,8 @@
 //! lacks.
 //!
 //! The table is process-wide, as the signal is. A lock guards making and removing entries; the handler only
-//! loads. A thread that touches guest memory keeps its mapping until then, so the entry of a fault cannot
-//! be removed meanwhile.
+//! loads. A thread that touches guest memory keeps its mapping until the access is done, so the entry of a
+//! fault cannot be removed meanwhile.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::ffi::{c_int, c_void};

@@ -107,7 +107,7 @@ fn facts(view: &VnicView) -> Vec<(&'static str, String)> {
     let mut facts = contract_facts(view);
     let refused = match (&view.refused, view.state) {
         (Some(by), State::Refused) => Some(by.to_string()),
-        (Some(by), _) => Some(format!("{by}\nwhat it said before is in force")),
+        (Some(by), _) => Some(format!("{by}\nits earlier contracts are in force")),
         (None, _) => None,
     };
     let reason = view.reason.clone().filter(|_| view.state != State::Refused);
@@ -592,7 +592,7 @@ No part of the contract is in force.
         let expected = "
   contract    in force, from /etc/tidegate/voice.toml
   refused     /etc/tidegate/cam.toml:4 is refused: egress sink refuses cam
-              what it said before is in force
+              its earlier contracts are in force
 ";
         assert!(text.contains(expected), "{text}");
     }

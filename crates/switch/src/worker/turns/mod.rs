@@ -243,12 +243,12 @@ impl Turns {
         self.accounts[usize::from(port)].costly && !self.is_due(port)
     }
 
-    /// Whether the port is costly and has used up its quantum. Unlike [`holds`](Self::holds), this ignores time reserved
-    /// for real-time frames, and does not note that the port waits.
+    /// Whether [`holds`](Self::holds) is `true` now; unlike that, does not note that the port waits.
     #[inline]
     pub(super) fn is_held(&self, port: PortIndex) -> bool {
         let account = &self.accounts[usize::from(port)];
-        account.costly && account.remaining_in(self.round) <= 0
+        let goes_first = account.realtime && self.realtime > 0;
+        account.costly && !goes_first && account.remaining_in(self.round) <= 0
     }
 
     /// Returns the frames that the port's turn may take from each queue.

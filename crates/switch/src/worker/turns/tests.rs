@@ -265,6 +265,18 @@ fn a_receiver_waits_if_its_buffers_used_up_its_time() {
     assert!(!turns.holds(1) && !turns.is_held(1), "a new round");
 }
 
+/// Frames that may leave count as waiting.
+#[test]
+fn a_real_time_receiver_does_not_wait_while_there_is_reserved_time() {
+    let mut turns = Turns::new(1_000);
+    turns.divide((0..2).map(|port| Party { port, weight: 1, realtime: port == 1 }), 1);
+    turns.begin(1_000);
+    turns.charge_buffers(1, QUANTUM, QUANTUM);
+    assert!(turns.realtime > 0 && !turns.holds(1) && !turns.is_held(1));
+    turns.realtime = 0;
+    assert!(turns.holds(1) && turns.is_held(1));
+}
+
 #[test]
 fn a_port_of_an_index_that_another_had_owes_nothing() {
     let mut turns = two();
