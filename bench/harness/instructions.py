@@ -62,20 +62,20 @@ def cases(program: Path) -> list[str]:
 def own(lines: Iterable[str], program: str) -> int:
     """Instructions of the code of `program` itself in a callgrind profile: neither libraries nor callees."""
     names: dict[str, str] = {}
-    ours = callee = False
+    is_program = callee = False
     total = 0
     for line in lines:
         if match := re.match(r"ob=(\(\d+\))(?: (.*))?", line):
             number, name = match.groups()
             if name:
                 names[number] = name.rstrip()
-            ours = names.get(number) == program
+            is_program = names.get(number) == program
         elif match := re.match(r"cob=(\(\d+\)) (.*)", line):
             names[match[1]] = match[2].rstrip()
         elif line.startswith("calls="):
             callee = True
         elif line and line[0] in "0123456789+-*":
-            if ours and not callee:
+            if is_program and not callee:
                 total += int(line.split()[-1])
             callee = False
     return total

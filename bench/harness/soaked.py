@@ -14,7 +14,7 @@ LOW, HIGH = 0.9, 1.05
 """Allowed rates of the steady traffic, as shares of its contract's rate, in undisturbed seconds."""
 
 
-def held(cycle: int, name: str, life: int, pid: int, kind: str = "") -> Sample:
+def process_sample(cycle: int, name: str, life: int, pid: int, kind: str = "") -> Sample:
     """Memory, descriptors and threads of a process now."""
     status = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line

@@ -42,7 +42,7 @@ MODULE = re.compile(r"tidegate_switch::((?:[a-z_0-9]+::)+)")
 def by_address(lines: Iterable[str], program: str) -> Counter[int]:
     """Instructions of `program`'s own code by address; the profile is made with `--dump-instr=yes`."""
     names: dict[str, str] = {}
-    ours = callee = False
+    is_program = callee = False
     at = 0
     found: Counter[int] = Counter()
     for line in lines:
@@ -51,7 +51,7 @@ def by_address(lines: Iterable[str], program: str) -> Counter[int]:
             if name:
                 names[number] = name.rstrip()
             if line.startswith("ob="):
-                ours = names.get(number) == program
+                is_program = names.get(number) == program
         elif line.startswith("calls="):
             callee = True
         elif line and line[0] in "0123456789+-*":
@@ -61,7 +61,7 @@ def by_address(lines: Iterable[str], program: str) -> Counter[int]:
                 at += int(position)
             elif position != "*":
                 at = int(position, 16)
-            if ours and not callee:
+            if is_program and not callee:
                 found[at] += int(cost)
             callee = False
     return found
@@ -71,10 +71,10 @@ def chains(program: Path, addresses: list[int]) -> dict[int, list[str]]:
     """The functions that the instruction at each address comes from, innermost first."""
     asked = "\n".join(hex(address) for address in addresses)
     command = ["addr2line", "-e", str(program), "-a", "-i", "-f", "-C"]
-    said = subprocess.run(command, input=asked, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(command, input=asked, capture_output=True, text=True, check=True).stdout
     found: dict[int, list[str]] = {}
     chain: list[str] = []
-    lines = iter(said.splitlines())
+    lines = iter(output.splitlines())
     for line in lines:
         if re.fullmatch(r"0x[0-9a-f]+", line):
             chain = found.setdefault(int(line, 16), [])

@@ -46,16 +46,16 @@ class Traffic:
 
         `braked`: the switch is kept from its core on purpose, so that its waiting says nothing.
         """
-        kept = [part for part in self.parts if not _taken(part, braked=braked)]
-        if len(kept) < ENOUGH * len(self.parts):
-            taken, parts = len(self.parts) - len(kept), len(self.parts)
+        undisturbed = [part for part in self.parts if not _taken(part, braked=braked)]
+        if len(undisturbed) < ENOUGH * len(self.parts):
+            taken, parts = len(self.parts) - len(undisturbed), len(self.parts)
             return {
                 **_rates(self.parts),
                 "ring full": self.ring_full,
                 "disturbed": f"cores taken away in {taken} of {parts} parts of {PART_MS} ms",
             }
         whole = _rates(self.parts) | {"ring full": self.ring_full}
-        return whole | {f"{name} kept": value for name, value in _rates(kept).items()}
+        return whole | {f"{name} kept": value for name, value in _rates(undisturbed).items()}
 
 
 def _taken(part: Json, *, braked: bool) -> bool:

@@ -373,10 +373,10 @@ def inner(buckets: dict[int, int]) -> Json:
 def misses(tidegate: Tidegate) -> list[str]:
     """The latest misses of voice: delay, cause, and the time (us) that the frame waited for each cause."""
     found = json.loads(tidegate.host.cli("why", "voice", "--json"))["latest_misses"]
-    return [told_miss(miss) for miss in found]
+    return [miss_text(miss) for miss in found]
 
 
-def told_miss(miss: Json) -> str:
+def miss_text(miss: Json) -> str:
     """One miss of `tidegate why --json`, whose times are in ns."""
     waits = [f"{cause} {miss[cause] / 1e3:.0f} us" for cause in ("queue", "worker", "buffers", "tokens")]
     longer = ", ".join(wait for wait in waits if " 0 us" not in wait)

@@ -61,7 +61,7 @@ class Stage:
         return found
 
 
-def told(windows: Sequence[Window], left_out: Sequence[str]) -> Result:
+def result_of(windows: Sequence[Window], left_out: Sequence[str]) -> Result:
     """The result of the windows."""
     rates = [rate for rate in RATES if any(window.case.startswith(f"{rate}, ") for window in windows)]
     result = Result(windows=list(windows), notes=list(left_out))
@@ -103,10 +103,10 @@ def measured(context: Context, stage: Stage, parts: Sequence[Part]) -> Result:
             # Windows of two parts are far apart in time: no round of the one is one of the other.
             number = rounds.setdefault((parts.index(part), turn), float(len(rounds)))
             windows.append(Window(name, case, len(windows), found | {"round": number}))
-            context.keep(told(windows, left_out))
+            context.keep(result_of(windows, left_out))
     if not windows:
         raise Missing("; ".join(left_out) or f"no case's name contains '{context.only}'")
-    return told(windows, left_out)
+    return result_of(windows, left_out)
 
 
 def run(context: Context) -> Result:

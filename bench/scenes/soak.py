@@ -220,8 +220,8 @@ class World:
         """The samples of both processes and both folders now."""
         host = self.host
         return [
-            soaked.held(cycle, "agent", self.lives["agent"], host.agent.pid, self.agent_holds),
-            soaked.held(cycle, "switch", self.lives["switch"], host.switch.pid),
+            soaked.process_sample(cycle, "agent", self.lives["agent"], host.agent.pid, self.agent_holds),
+            soaked.process_sample(cycle, "switch", self.lives["switch"], host.switch.pid),
             soaked.folder(cycle, "state folder", host.state),
             soaked.folder(cycle, "temporary folder", self.temporary),
         ]

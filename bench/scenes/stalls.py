@@ -159,7 +159,7 @@ def median(rounds: list[Json], part: str) -> float:
     return float(statistics.median(mpps(seen[part]) for seen in rounds))
 
 
-def told(rounds: list[Json]) -> str:
+def note_of(rounds: list[Json]) -> str:
     """Further facts of a load, as a sentence."""
     reasons = sorted({reason for seen in rounds for reason in seen["dropped"]})
     dropped = ", ".join(
@@ -195,7 +195,7 @@ def figures(case: Case, rounds: list[Json]) -> list[Figure]:
     speeds = tuple(Sample(mpps(seen["before"]), disturbed(seen)) for seen in rounds)
     cost = tuple(Sample(seen["frames_per_cpu_second"] / 1e6, disturbed(seen)) for seen in rounds)
     return [
-        Figure(case.name, "tidegate", "Mpps", speeds, filterable=True, note=told(rounds)),
+        Figure(case.name, "tidegate", "Mpps", speeds, filterable=True, note=note_of(rounds)),
         Figure(f"{case.name}: a CPU-second", "tidegate", "million frames", cost, filterable=True),
     ]
 

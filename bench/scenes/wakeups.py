@@ -69,11 +69,11 @@ def kind(cause: str) -> str:
 def tasks(seen: Sequence[Wakeup]) -> str:
     """The tasks that were causes, most frequent first."""
     names = Counter(wakeup.cause.removeprefix("task ") for wakeup in seen if kind(wakeup.cause) == TASK)
-    told = ", ".join(f"{name} {count}" for name, count in names.most_common(5))
-    return f"; tasks that were causes: {told}" if told else ""
+    names_text = ", ".join(f"{name} {count}" for name, count in names.most_common(5))
+    return f"; tasks that were causes: {names_text}" if names_text else ""
 
 
-def told(seen: Sequence[Wakeup]) -> str:
+def longest_text(seen: Sequence[Wakeup]) -> str:
     """The longest wake-up, and the parts of its time."""
     longest = max(seen, key=lambda wakeup: wakeup.took)
     spent = sorted(longest.spent.items(), key=lambda part: -part[1])
@@ -115,7 +115,7 @@ def run(context: Context) -> Result:
         for name, each in counts.items():
             taken = tuple(Sample(float(count[row])) for count in each)
             result.figures.append(Figure(row, name, "", taken))
-    result.notes += [f"{name}: {told(slow)}." for name, slow in late.items() if slow]
+    result.notes += [f"{name}: {longest_text(slow)}." for name, slow in late.items() if slow]
     if stage.before is None:
         result.notes.append("Without another build beside it: TIDEGATE_BEFORE names none.")
     return result

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use std::sync::LazyLock;
 use tidegate_contract::{Allowed, Mac, parse as contract};
 use tidegate_switch::frame::offload::check;
-use tidegate_switch::frame::plain::{look, source_ip};
+use tidegate_switch::frame::plain::{parse_plain, source_ip};
 use tidegate_switch::frame::policy::receiver::Receiver;
 use tidegate_switch::frame::{
     FRAME_MAX, HEADER_MAX, Headers, LinkLocals, Offload, Payload, Policy, Segmenter, Span, Verdict, VnetHdr,
@@ -55,7 +55,7 @@ pub fn run(data: &[u8]) {
     let mut held = LinkLocals::default();
     assert!(held.insert(HELD));
     let parsed = parse(head, frame.len());
-    if let Some(plain) = look(&frame[..frame.len().min(128)], frame.len()) {
+    if let Some(plain) = parse_plain(&frame[..frame.len().min(128)], frame.len()) {
         let headers = parsed.as_ref().expect("what is plain is no contradiction");
         assert_eq!((headers.dst, headers.src, headers.dscp), (plain.dst, plain.src, plain.dscp));
         assert_eq!((headers.vlan, headers.source_ip(head)), (None, source_ip(head)));

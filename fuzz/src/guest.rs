@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
                     assert!(!wait.is_zero() && wait <= Duration::from_secs(1), "{wait:?}");
                     now += wait;
                 }
-                Some(Step::Say(reply)) => answer(&reply),
+                Some(Step::Reply(reply)) => answer(&reply),
                 Some(Step::Ask(request)) => {
                     let again = Request::parse(&request.to_string());
                     assert_eq!(again.as_ref(), Ok(&request));

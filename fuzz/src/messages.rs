@@ -14,7 +14,7 @@ use std::time::Duration;
 use tidegate_contract::Mac;
 use tidegate_switch::vhost_user::kick::Kick;
 use tidegate_switch::vhost_user::notifier::Call;
-use tidegate_switch::vhost_user::session::obey;
+use tidegate_switch::vhost_user::session::handle_stream;
 use tidegate_switch::vhost_user::status::ConnectionStatus;
 use tidegate_switch::vhost_user::{PortControl, VringSetup};
 use tidegate_switch::virtio::{Chain, DirtyLog, Features, GuestMemory, Queue, RingLayout};
@@ -198,7 +198,7 @@ pub fn run(data: &[u8]) {
         pieces.push((bytes.take(len.into()), fds));
     }
     let mut pieces = pieces.into_iter();
-    obey(&back, &mut device.clone(), &status, pairs, || {
+    handle_stream(&back, &mut device.clone(), &status, pairs, || {
         device.lock().work();
         pieces.next().is_some_and(|(piece, fds)| send(&front, piece, &chosen(fds)))
     });

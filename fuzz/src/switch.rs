@@ -82,7 +82,7 @@ fn answer(mut bytes: Bytes<'_>) {
         1 => client.ports().map(|ports| shown(&ports)),
         2 => client.set_host(&Host::default()),
         3 => client.retire().map(|(retired, _)| shown(&retired.ports)),
-        _ => client.keep().map(drop),
+        _ => client.subscribe().map(drop),
     };
     match error {
         Ok(()) => {}
@@ -121,13 +121,13 @@ fn notes(mut bytes: Bytes<'_>) {
         }
     }
     drop(theirs);
-    let (mut notes, mut told, budget) = (Notes::over(ours), Handover::default(), Budget::new(64));
+    let (mut notes, mut told, budget) = (Notes::from_socket(ours), Handover::default(), Budget::new(64));
     while let Ok(Some((note, descriptors))) = notes.next() {
         let foreign = descriptors.into_iter().map(|fd| Foreign::new(fd, &budget)).collect();
         let _ = told.note(note, foreign);
         assert!(told.connections.len() <= VNICS && told.links.len() <= VNICS);
         for connected in told.connections.values().flatten() {
-            let mut numbers = connected.kept.numbers();
+            let mut numbers = connected.saved.numbers();
             assert!(numbers.all(|number| connected.descriptors.contains_key(&number)));
         }
         assert!(told.connections.keys().chain(told.links.keys()).all(|name| Vnic::is_name(name)));

@@ -193,7 +193,7 @@ def test_two_agents_in_one_network_namespace(base: Host) -> None:
     ]
     second = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert second.returncode != 0
-    assert f"an agent (pid {base.agent.pid}) already keeps the interfaces" in second.stderr
+    assert f"an agent (pid {base.agent.pid}) already manages the interfaces" in second.stderr
     assert base.names() == {"base"}
 
 

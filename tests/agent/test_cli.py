@@ -95,7 +95,7 @@ def test_json_everywhere(host: Host, stacks: tuple[Stack, Stack]) -> None:
         json.loads(host.cli(*command, "--json"))
 
 
-def test_the_wait_for_its_own_limit_is_told(host: Host, stacks: tuple[Stack, Stack]) -> None:
+def test_the_wait_for_a_vnics_own_limit_is_reported(host: Host, stacks: tuple[Stack, Stack]) -> None:
     """`why` names a vNIC's own limit as where frames waited, of a window too; another limit begins anew."""
     a, _ = stacks
     frames, bytes_each = 300, 1442

@@ -74,24 +74,24 @@ def test_full_disk(small: SmallDisk) -> None:
     small.apply(one)
     filler = small.fill()
     for change in (["apply", "-f", two], ["vnic", "set", "a", "tx.max=5mbit"], ["vnic", "rm", "a"]):
-        said = _refused(small, *change)
-        assert "nothing was changed" in said
-        assert "No space left on device" in said
-        assert f"make room there (df -h {small.state}" in said
+        message = _refused(small, *change)
+        assert "nothing was changed" in message
+        assert "No space left on device" in message
+        assert f"make room there (df -h {small.state}" in message
     assert not (small.folder / "b.sock").exists()
 
-    def kept() -> bool:
+    def is_in_force() -> bool:
         view = small.show("a")
         rate = int(view.document["limits"]["tx_bps"])
         return view.connection != "" and view.document["state"] == "in force" and rate == 20_000_000
 
-    assert kept()
+    assert is_in_force()
     small.kill_agent()
     small.start_agent()
-    assert kept()
+    assert is_in_force()
     small.switch.kill()
     small.start_switch()
-    wait_for("the contract to be in force again", kept)
+    wait_for("the contract to be in force again", is_in_force)
     assert small.names() == {"a"}
     filler.unlink()
     small.cli("apply", "-f", two)

@@ -257,7 +257,7 @@ def test_no_figure_is_a_zero_that_is_none(scene: Scene) -> None:
             assert figure["source"]
 
 
-def test_what_nobody_counts_is_in_no_metric(scene: Scene) -> None:
+def test_uncounted_values_are_in_no_metric(scene: Scene) -> None:
     """And is said in words, not to be nothing."""
     scene.needs("k1")
     assert set(scene.document("k1")["unknown"]) == {"rx", "super-frames"}
@@ -269,7 +269,7 @@ def test_what_nobody_counts_is_in_no_metric(scene: Scene) -> None:
     assert ("tidegate_vnic_frames_total", "k1", "tx") not in served
     assert ("tidegate_vnic_delay_seconds_count", "k2", "") not in served
     assert "No frame that it sent was dropped" in scene.host.cli("why", "k3")
-    assert "what it sends: not limited, and so not counted" in scene.host.cli("why", "k2")
+    assert "sent traffic: not limited, and so not counted" in scene.host.cli("why", "k2")
     assert "None of its frames" not in scene.host.cli("why", "k2")
 
 

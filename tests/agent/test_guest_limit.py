@@ -90,7 +90,7 @@ def test_as_with_ulimit(lab: Lab) -> None:
     assert "8mbit (guest: 4mbit)" in lab.host.cli("vnic", "ls")
     over = lab.guest.try_run("tidegate limit 9mbit --nic eth0")
     assert over.status == 3
-    assert "9mbit is over the hard limit of 8mbit" in over.stderr
+    assert "the soft limit 9mbit is above the hard limit 8mbit" in over.stderr
     # Raising the hard limit leaves it; lowering it takes it along, for good.
     lab.hard("a", "20mbit")
     assert lab.soft("a") == "4mbit"
@@ -134,7 +134,7 @@ def test_another_vm_is_out_of_reach(lab: Lab) -> None:
     lab.limit("none")
 
 
-def test_what_a_guest_writes_harms_nobody(lab: Lab) -> None:
+def test_nothing_that_a_guest_writes_does_harm(lab: Lab) -> None:
     """Garbage, lines without an end, floods of requests whose answers the guest does not read."""
     port = "/dev/$(basename $(dirname $(grep -l org.tidegate /sys/class/virtio-ports/*/name)))"
     floods = ["head -c 9000 /dev/urandom; tr '\\0' x </dev/zero", "yes 1 flood set '*' 1mbit"]

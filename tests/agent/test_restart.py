@@ -100,7 +100,7 @@ def test_front_ends_stay_connected(host: Host, tmp_path: Path) -> None:
         assert not re.search(r"disconnect|reconnect", source.process.output(), re.IGNORECASE)
 
 
-def test_changes_while_it_was_away(host: Host, stacks: tuple[Stack, Stack]) -> None:
+def test_changes_made_without_an_agent_come_into_force(host: Host, stacks: tuple[Stack, Stack]) -> None:
     """A contract file changed while the agent was dead is in force once it is back."""
     a, _ = stacks
     host.kill_agent()

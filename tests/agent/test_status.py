@@ -37,7 +37,7 @@ def contract(host: Host, name: str, *lines: str) -> str:
 
 
 def test_a_refused_file_is_named_everywhere(host: Host) -> None:
-    """With line and reason, in `ls`, `show`, `why` and `status`; what it said before stays in force."""
+    """With line and reason, in `ls`, `show`, `why` and `status`; its earlier contracts stay in force."""
     path = host.etc / "cam.toml"
     good = contract(host, "cam", 'tx = { max = "20mbit" }')
     path.write_text(good)
@@ -46,17 +46,17 @@ def test_a_refused_file_is_named_everywhere(host: Host) -> None:
 
     path.write_text(good.replace("20mbit", "20") + contract(host, "sink"))
     wait_for_kinds(host, "refused-file")
-    said = host.try_cli("status")
-    assert said.returncode == 1
-    assert said.stderr == ""
+    printed = host.try_cli("status")
+    assert printed.returncode == 1
+    assert printed.stderr == ""
     line = good.split("\n").index('tx = { max = "20mbit" }') + 1
-    first, _, second, reason, *_ = said.stdout.split("\n")
+    first, _, second, reason, *_ = printed.stdout.split("\n")
     assert first == "1 thing needs a person."
     assert second == f"contract file refused: {path}:{line}"
     assert f'{path}:{line}:14: vnic.cam.tx.max: rate "20" has no unit' in reason
-    assert "what it said before is in force, for cam" in said.stdout
+    assert "its earlier contracts are in force, for cam" in printed.stdout
     # What it tells to run says what is wrong, and nothing about whose contracts these are.
-    (command,) = [text.strip() for text in said.stdout.split("\n") if text.startswith("  run: ")]
+    (command,) = [text.strip() for text in printed.stdout.split("\n") if text.startswith("  run: ")]
     done = host.try_cli(*shlex.split(command.removeprefix("run: tidegate ")))
     assert done.returncode == 3
     assert "has no unit" in done.stderr
@@ -84,23 +84,23 @@ def test_a_refused_file_is_named_everywhere(host: Host) -> None:
     assert host.names() == {"cam"}
 
 
-def test_the_log_says_what_of_a_refused_file_is_in_force(host: Host) -> None:
+def test_the_log_says_which_part_of_a_refused_file_is_in_force(host: Host) -> None:
     """Of one that never was accepted nothing is; of another what it said before."""
     path = host.etc / "cam.toml"
     log = host.folder / "agent.log"
 
-    def said(how: str, kept: str) -> bool:
+    def has_log_line(how: str, kept: str) -> bool:
         return any(f"this file is {how}, {kept}: " in line for line in log.read_text().split("\n"))
 
     path.write_text(contract(host, "cam", 'tx = { max = "20" }'))
-    wait_for("the first", lambda: said("bad", "nothing of it is in force"))
+    wait_for("the first", lambda: has_log_line("bad", "no contract of this file is in force"))
     path.write_text(contract(host, "cam", 'to = ["nobody"]'))
-    wait_for("a refusal", lambda: said("refused", "nothing of it is in force"))
+    wait_for("a refusal", lambda: has_log_line("refused", "no contract of this file is in force"))
     assert "stays in force" not in log.read_text()
     path.write_text(contract(host, "cam"))
     wait_for_kinds(host)
     path.write_text(contract(host, "cam", 'to = ["nobody"]'))
-    wait_for("another refusal", lambda: said("refused", "what it said before stays in force"))
+    wait_for("another refusal", lambda: has_log_line("refused", "its earlier contracts stay in force"))
 
 
 def test_without_a_switch(host: Host) -> None:
@@ -120,9 +120,9 @@ def test_without_a_switch(host: Host) -> None:
     assert "contracts of 2 vNICs are pending" in away["what"]
     assert "not promised" in host.cli("vnic", "ls")
     assert "2s, not promised right now: its contract is not in force" in host.cli("vnic", "show", "cam")
-    said = host.cli("why", "cam")
-    assert "Its deadline of 2s is not promised right now: its contract is not in force" in said
-    assert "kept its deadline" not in said
+    printed = host.cli("why", "cam")
+    assert "Its deadline of 2s is not promised right now: its contract is not in force" in printed
+    assert "kept its deadline" not in printed
     assert "not promised" in host.cli("top", "--once")
     rows = {row["name"]: row for row in json.loads(host.cli("top", "--json"))}
     assert rows["cam"]["tx_rate"] is None
@@ -135,12 +135,12 @@ def test_without_a_switch(host: Host) -> None:
 def test_without_an_agent(host: Host) -> None:
     """It says so, in the same form, and ends as every command does without an agent."""
     host.kill_agent()
-    said = host.try_cli("status")
-    assert said.returncode == 4
-    assert "away: agent" in said.stdout
-    assert "run: systemctl status tidegate-agent" in said.stdout
-    assert "What is in force stays in force" in said.stdout
-    assert f"cannot reach the agent at {host.api}" in said.stderr
+    printed = host.try_cli("status")
+    assert printed.returncode == 4
+    assert "away: agent" in printed.stdout
+    assert "run: systemctl status tidegate-agent" in printed.stdout
+    assert "Contracts in force stay in force" in printed.stdout
+    assert f"cannot reach the agent at {host.api}" in printed.stderr
     (agent,) = status(host, 4)["attention"]
     assert (agent["kind"], agent["about"]) == ("place-away", ["agent"])
 

@@ -64,7 +64,7 @@ def marked(kernel: Kernel, way: str) -> int:
 
 @pytest.mark.parametrize("version", ["4", "6"])
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_marks_are_set_on_what_can_bear_them_and_checksums_are_right(
+def test_frames_that_allow_marks_are_marked_with_right_checksums(
     kernel: Kernel, way: str, version: str
 ) -> None:
     """TCP with ECN is marked; UDP, acknowledgements and SYNs, which are Not-ECT, never."""
@@ -72,12 +72,12 @@ def test_marks_are_set_on_what_can_bear_them_and_checksums_are_right(
     before = marked(kernel, way)
     frames = seen(kernel, way, version, ecn=True)
     ce = [frame for frame in frames if frame.ecn == MARKED]
-    told = f"{len(frames)} frames, {len(ce)} marked, such as {ce[:3]}"
-    assert ce, told
-    assert all(int(frame.tcp_payload or 0) > 0 for frame in ce), told
-    assert all(frame.ip_checksum == RIGHT for frame in frames if version == "4"), told
+    marks_text = f"{len(frames)} frames, {len(ce)} marked, such as {ce[:3]}"
+    assert ce, marks_text
+    assert all(int(frame.tcp_payload or 0) > 0 for frame in ce), marks_text
+    assert all(frame.ip_checksum == RIGHT for frame in frames if version == "4"), marks_text
     wrong = [frame for frame in frames if RIGHT not in (frame.tcp_checksum, frame.udp_checksum)]
-    assert not wrong, (told, wrong[:3])
+    assert not wrong, (marks_text, wrong[:3])
     # Looks are twice a second. What is dropped behind the filter may have been marked, too.
     wait_for("the count", lambda: marked(kernel, way) - before >= len(ce))
 
@@ -89,7 +89,7 @@ def test_without_ecn_nothing_is_marked(kernel: Kernel) -> None:
         wait_for("the drops", lambda way=way: sum(kernel.host.show("vm").dropped(way).values()) > 0)  # type: ignore[misc]
 
 
-def test_what_marks_is_put_back_and_goes(kernel: Kernel) -> None:
+def test_filters_that_mark_are_restored_and_removed(kernel: Kernel) -> None:
     """Filters that another program deletes are there again, and none is left when the limit goes."""
     kernel.limit(Load(), RATE, ())
     places = {f"{NETDEV} ingress": "congestion", f"{NETDEV} parent 7464:": "congestion"}

@@ -36,7 +36,7 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
         yield guest
 
 
-def test_what_libvirt_made_comes_back_as_it_was(guest: Guest) -> None:
+def test_objects_made_by_libvirt_are_restored(guest: Guest) -> None:
     """Taken over and given back: what every libvirt makes, and others' policers and queues."""
     need_commands("cargo", "tc")
     program = integration_test("tidegate-place-kernel", "foreign")

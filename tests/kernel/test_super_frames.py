@@ -20,7 +20,7 @@ MODULES = [
 ]
 
 
-def test_what_is_charged_is_what_leaves(tmp_path: Path) -> None:
+def test_the_charged_bytes_are_the_sent_bytes(tmp_path: Path) -> None:
     """As `cargo test` runs it, with fewer frames: policed, marked, waiting, and in three tunnels."""
     need_commands("cargo")
     program = integration_test("tidegate-place-kernel", "wire")

@@ -187,7 +187,7 @@ def _status(pid: int) -> str:
 
 def _remove(groups: Path) -> bool:
     """Whether these control groups are gone: kills the processes that are left, removes empty groups."""
-    gone = True
+    all_processes_ended = True
     for group in _below(groups):
         for pid in _processes(group):
             with contextlib.suppress(ProcessLookupError):
@@ -197,5 +197,5 @@ def _remove(groups: Path) -> bool:
         except FileNotFoundError:
             pass
         except OSError:  # A killed process needs a moment.
-            gone = False
-    return gone
+            all_processes_ended = False
+    return all_processes_ended

@@ -1,6 +1,6 @@
 """A thread that stands still, as one that waits for ever: it is traced (ptrace(2)), and stopped.
 
-with held(process, "worker-0"):
+with stopped_thread(process, "worker-0"):
     ...                                 the other threads go on
 """
 
@@ -24,7 +24,7 @@ def thread(process: int, name: str) -> int:
 
 
 @contextlib.contextmanager
-def held(process: int, name: str) -> Iterator[None]:
+def stopped_thread(process: int, name: str) -> Iterator[None]:
     """Keep one thread from running; the process may be ended meanwhile."""
     libc = ctypes.CDLL(None, use_errno=True)
     stopped = thread(process, name)

@@ -27,5 +27,5 @@ def have_igb() -> bool:
     if shutil.which(program) is None:
         return False
     # Not `-device help`: that loads modules, and the installed ones are the other QEMU's.
-    told = subprocess.run([program, "-device", "igb,help"], capture_output=True, text=True, check=False)
-    return told.stdout.startswith("igb options")
+    help_text = subprocess.run([program, "-device", "igb,help"], capture_output=True, text=True, check=False)
+    return help_text.stdout.startswith("igb options")

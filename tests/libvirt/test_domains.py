@@ -144,7 +144,7 @@ def test_a_contract_that_cannot_be_had_keeps_the_domain_from_starting(lab: Lab) 
     lab.libvirt.virsh("destroy", "web")
 
 
-def test_interfaces_come_and_go_while_it_runs(lab: Lab) -> None:
+def test_interfaces_come_and_go_while_the_domain_runs(lab: Lab) -> None:
     """libvirt calls no hook for these: `watch` sees them."""
     lab.start("web", bridged(MAC), asked=f"mac='{MAC}' name='web'\nmac='{OTHER}' name='more' rx.max='5mbit'")
     assert lab.host.names() == {"web"}
@@ -171,7 +171,7 @@ def test_a_bandwidth_is_kept_here(lab: Lab) -> None:
     assert lab.limit(name) == (4_000_000, 8_000_000)
     tap = lab.host.show(name).document["contract"]["attach"]["netdev"]["name"]
     assert "htb 7464: root" in lab.libvirt.run("tc", "qdisc", "show", "dev", tap)
-    assert "is not put back" not in lab.reason(name)
+    assert "not restored" not in lab.reason(name)
     # As where a domain ends, but its tap stays: libvirt's own is there again.
     state = lab.libvirt.run("cat", "/run/libvirt/qemu/web.xml")
     hook = ("--api", lab.host.api, "libvirt", "hook", "web", "release", "end", "-")
@@ -192,10 +192,10 @@ def test_a_bandwidth_that_cannot_come_back_keeps_no_domain_from_starting(lab: La
         odd.unlink()
     name = "web-5254" + MAC[6:].replace(":", "")
     assert lab.limit(name) == (None, 8_000_000)
-    why = "qdisc htb 1: at root: a size table cannot be remembered"
-    lost = f"is not put back when the contract goes: {why}"
+    why = "qdisc htb 1: at root: a size table cannot be restored later"
+    lost = f"are not restored when the contract ends: {why}"
     wait_for("the vNIC to say it", lambda: lost in lab.reason(name))
-    assert f"is taken over, and {lost}" in lab.host.agent.output()
+    assert f"are taken over, and {lost}" in lab.host.agent.output()
     lab.libvirt.virsh("destroy", "web")
     assert lab.host.names() == set()
 
@@ -319,23 +319,23 @@ def test_without_an_agent(lab: Lab) -> None:
 
 def _silent(listener: socket.socket, stop: threading.Event) -> None:
     """Accept, and never answer."""
-    held = []
+    connections = []
     while not stop.is_set():
         with contextlib.suppress(TimeoutError):
-            held.append(listener.accept()[0])
+            connections.append(listener.accept()[0])
 
 
 def _dribbling(listener: socket.socket, stop: threading.Event) -> None:
     """Answer a byte a second."""
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n"
-    held: list[tuple[socket.socket, Iterator[int]]] = []
+    connections: list[tuple[socket.socket, Iterator[int]]] = []
     while not stop.is_set():
         with contextlib.suppress(TimeoutError):
             connection, _ = listener.accept()
             connection.settimeout(1)
             connection.recv(65536)
-            held.append((connection, iter(answer)))
-        for connection, rest in held:
+            connections.append((connection, iter(answer)))
+        for connection, rest in connections:
             with contextlib.suppress(OSError):
                 connection.send(bytes([next(rest)]))
 
@@ -482,7 +482,7 @@ def test_the_pages_metadata(lab: Lab) -> None:
         lab.libvirt.virsh("undefine", "web1")
 
 
-def test_others_files_are_left_alone(tmp_path: Path) -> None:
+def test_hooks_of_other_programs_stay(tmp_path: Path) -> None:
     """A hook of another program is not overwritten, not removed."""
     path = tmp_path / "qemu.d" / "tidegate"
     assert "is installed" in install(tmp_path, Path("/run/tidegate/api.sock"))

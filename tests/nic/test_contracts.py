@@ -51,7 +51,9 @@ def without_contracts(request: pytest.FixtureRequest) -> Iterator[None]:
         agent.run("apply --prune -f -", "[host]\n")
 
 
-def test_a_contract_is_on_the_nic_and_given_back(igb: tuple[Guest, Pf, GuestAgent, list[str]]) -> None:
+def test_a_contract_is_on_the_nic_and_earlier_settings_return(
+    igb: tuple[Guest, Pf, GuestAgent, list[str]],
+) -> None:
     """Rate, MAC, VLAN, priority, spoof check, trust read back from the NIC; what was there before returns."""
     guest, pf, agent, _ = igb
     guest.run("ip link set eth0 vf 0 max_tx_rate 900 vlan 7; ip link set eth0 vf 0 spoofchk off")
@@ -73,7 +75,7 @@ def test_a_contract_is_on_the_nic_and_given_back(igb: tuple[Guest, Pf, GuestAgen
     guest.run("ip link set eth0 vf 0 max_tx_rate 0 vlan 0; ip link set eth0 vf 0 spoofchk on")
 
 
-def test_what_others_change_is_put_back(igb: tuple[Guest, Pf, GuestAgent, list[str]]) -> None:
+def test_foreign_changes_are_reverted(igb: tuple[Guest, Pf, GuestAgent, list[str]]) -> None:
     """Another tool's rate; what making VFs again cleared without notice; what changed while no agent ran."""
     guest, pf, agent, _ = igb
     agent.run("apply -f -", contract("web", "eth0/0", 'max = "500mbit"'))
@@ -109,7 +111,7 @@ def test_a_rate_waits_for_the_link(igb: tuple[Guest, Pf, GuestAgent, list[str]])
     assert pf.vfs()[0]["rate"]["max_tx"] == 200
 
 
-def test_what_cannot_be_had_is_refused(igb: tuple[Guest, Pf, GuestAgent, list[str]]) -> None:
+def test_impossible_contracts_are_refused(igb: tuple[Guest, Pf, GuestAgent, list[str]]) -> None:
     """No such PF or VF, too much for the link, minima that cannot be kept: with the reason, and no change."""
     _, pf, agent, _ = igb
     before = pf.vfs()
@@ -123,7 +125,10 @@ def test_what_cannot_be_had_is_refused(igb: tuple[Guest, Pf, GuestAgent, list[st
         (contract("web", "eth0/0", 'max = "500kbit"'), "1 Mbit/s"),
         (contract("web", "eth0/0", 'min = "990mbit"'), "capacity 980mbit"),
         (off + contract("web", "eth0/0", 'min = "100mbit"'), "no minimum by itself"),
-        (contract("web", "eth0/0", more='rx = { max = "1mbit" }'), "no NIC limits what a function receives"),
+        (
+            contract("web", "eth0/0", more='rx = { max = "1mbit" }'),
+            "no NIC limits the frames that a function receives",
+        ),
         (contract("web", "eth0/0", options=', link-state = "enable"'), "link state"),
         (contract("web", "eth0/0") + contract("db", "eth0/0"), "VF 0 of eth0 already belongs to vNIC"),
     ]

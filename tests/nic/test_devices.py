@@ -181,11 +181,11 @@ def test_igb_counts_through_a_wrap_and_a_reset(pf: Pf, igb: Nic) -> None:
     igb.set({"index": 0, "tx_max": "100mbit"})
     assert [vf["rate"]["max_tx"] for vf in pf.vfs()] == [100, 0]
     wait_for("counting again", lambda: counted(0)["unknown"] is None)
-    again = counted(0)
-    assert again["doubts"]["resets"] >= 1, "the NIC was reset"
-    assert again["doubts"]["missed_wraps"] == 0, "and did not wrap"
+    after_wrap = counted(0)
+    assert after_wrap["doubts"]["resets"] >= 1, "the NIC was reset"
+    assert after_wrap["doubts"]["missed_wraps"] == 0, "and did not wrap"
     # Nothing of what was counted is lost; drivers of VFs speak when their link returns.
-    assert 20 * 1042 <= again["tx"]["bytes"]["total"] < 60 * 1042
+    assert 20 * 1042 <= after_wrap["tx"]["bytes"]["total"] < 60 * 1042
 
 
 def test_netdevsim_by_both_ways(tmp_path: Path, program: Path) -> None:

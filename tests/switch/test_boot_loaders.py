@@ -90,7 +90,7 @@ def is_prompted(machine: Process, times: int) -> bool:
     return machine.output().count("\n=> ") >= times
 
 
-def test_uboot_fetches_what_was_sent(scene: Scene) -> None:
+def test_uboot_fetches_the_whole_file(scene: Scene) -> None:
     """By TFTP, and its bytes are those of the file. First of all tests: it waits for 2 s for a key."""
     machine = scene.machines["uboot"]
     machine.wait_for("u-boot", lambda: "stop autoboot" in machine.output(), 60)

@@ -60,7 +60,7 @@ def test_a_busy_loop_on_the_workers_cpu_is_named(tmp_path: Path) -> None:
         assert not any(f"({process})" in str(obstacle["what"]) for obstacle in calibrate(host)["obstacles"])
 
 
-def test_what_contracts_bear_is_what_the_agent_admits(host: Host) -> None:
+def test_the_largest_reported_host_latency_is_admitted(host: Host) -> None:
     """The largest host-latency that is said to fit is admitted; a microsecond more is refused."""
 
     def contracts(host_latency: str) -> Path:
@@ -87,7 +87,7 @@ def test_what_contracts_bear_is_what_the_agent_admits(host: Host) -> None:
     assert report["host_latency"] == (report["choices"][-1]["text"] if counted else None)
 
 
-def test_without_an_agent_it_measures_what_it_can(tmp_path: Path) -> None:
+def test_calibrate_without_an_agent_measures_the_host(tmp_path: Path) -> None:
     """Wake-ups and copies; what is missing is said."""
     command: list[str | Path] = [
         BINARY,

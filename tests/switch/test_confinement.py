@@ -115,7 +115,7 @@ def test_too_many_descriptors_in_flight(tmp_path: Path) -> None:
         ) as host:
             done = host.try_cli("apply", "-f", host.file(contract))
             assert done.returncode != 0
-            assert "have sent more descriptors over Unix sockets than its RLIMIT_NOFILE" in done.stderr
+            assert "more descriptors over Unix sockets than the switch's RLIMIT_NOFILE" in done.stderr
             flood.stop()
             wait_for(
                 "the switch to have the vNIC",
@@ -133,6 +133,6 @@ def test_descriptors_run_out(tmp_path: Path) -> None:
         second = host.file(vhost_user_vnic("b", host.folder / "b.sock", MAC["b"]))
         done = host.try_cli("apply", "-f", second)
         assert done.returncode != 0
-        assert "b: no file descriptors left" in done.stderr
+        assert "b: no file descriptors are left" in done.stderr
         assert "LimitNOFILE" in done.stderr
         assert host.names() == {"a"}

@@ -35,7 +35,7 @@ def test_demo_served(tmp_path_factory: pytest.TempPathFactory) -> None:
             assert 0 < report[phase]["worker_cpu"] <= 1.1
             assert report[phase]["bulk_mbps"] > 0
         for judged, number in (("misses_blame", "voice_misses"), ("late_blame", "voice_late")):
-            assert judged not in report["fifo"], "without a deadline there is nobody to blame"
+            assert judged not in report["fifo"], "without a deadline there is no culprit"
             blame = report["edf"][judged]
             assert blame["late"] == report["edf"][number]
             assert blame["steal"] + blame["stalled"] + blame["unexplained"] == blame["late"]
@@ -46,7 +46,7 @@ def test_demo_served(tmp_path_factory: pytest.TempPathFactory) -> None:
         # The hint can be run as it stands: the program need not be on PATH.
         assert f"{BINARY} --api {api} top" in demo.output()
         subprocess.run([BINARY, "--api", api, "vnic", "rm", "voice"], check=True, timeout=10)
-        demo.wait_for("voice to end", lambda: "go on without voice" in demo.output())
+        demo.wait_for("voice to end", lambda: "continue without voice" in demo.output())
         done = subprocess.run(
             [BINARY, "--api", api, "top", "--once"], capture_output=True, text=True, check=True, timeout=10
         )
@@ -58,7 +58,7 @@ def test_demo_served(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
 
 
-def test_runs_that_are_complete_are_told_when_interrupted(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_complete_runs_are_reported_after_an_interrupt(tmp_path_factory: pytest.TempPathFactory) -> None:
     """One run of several, then Ctrl-C: its figures as JSON, exit code 1, and nothing is left."""
     need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
     folder = tmp_path_factory.mktemp("d")

@@ -355,7 +355,7 @@ def test_deadline(host: Host) -> None:
 
 
 @pytest.mark.abreast
-def test_deadline_wants_memory_that_is_there(host: Host) -> None:
+def test_a_deadline_needs_preallocated_memory(host: Host) -> None:
     """Without prealloc=on the deadline is suspended, frames pass, and all say so: nothing is promised."""
     deadline(host)
     with boot(host, "a") as a, boot(host, "b") as b:

@@ -86,7 +86,7 @@ def test_a_busy_task_is_named(late: Host, tmp_path: Path) -> None:
     assert f"({hog.pid}) on CPU {last_cpu()}" in late.agent.output()
 
 
-def test_without_observation_it_is_said(late: Host, tmp_path: Path) -> None:
+def test_without_observation_why_reports_no_culprit(late: Host, tmp_path: Path) -> None:
     """With `--observe-cpu off` a late frame's culprit is not known, and `why` says what is lost."""
     late.agent.stop()
     late.agent = Process([*late.agent_command(), "--observe-cpu", "off"], late.folder / "agent.log")

@@ -200,7 +200,7 @@ def refused_for_want_of_room(target: Host, stack: Stack) -> None:
 def report(seen: Seen) -> None:
     """Print what was seen, and write it where TIDEGATE_REPORT says."""
 
-    def said(*command: str) -> str:
+    def output_of(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT).stdout.strip()
 
     def row(measure: str, seen: str, asked: str = "") -> dict[str, str]:
@@ -226,13 +226,13 @@ def report(seen: Seen) -> None:
     path = os.environ.get("TIDEGATE_REPORT")
     if not path:
         return
-    commit = said("git", "rev-parse", "--short=12", "HEAD") or "unknown"
+    commit = output_of("git", "rev-parse", "--short=12", "HEAD") or "unknown"
     document = {
         "name": "migration",
         "command": "TIDEGATE_REPORT=$PWD/target/reliability/migration.json "
         ".venv/bin/python -m pytest -c tests/pyproject.toml --rootdir tests tests/switch/test_migration.py",
-        "date": said("date", "-u", "+%FT%TZ"),
-        "commit": commit + ("+" if said("git", "status", "--porcelain", "-uno") else ""),
+        "date": output_of("date", "-u", "+%FT%TZ"),
+        "commit": commit + ("+" if output_of("git", "status", "--porcelain", "-uno") else ""),
         "rows": rows,
         "notes": [
             f"One guest of 160 MiB ({ACCEL}) and both switches on one machine, migrating by a Unix socket.",

@@ -67,13 +67,13 @@ def beside(place: Place, flows: str, *more: str) -> Json:
 def is_short(place: Place, flows: str, fifo: Json) -> None:
     """Pings beside this load come back, sooner than through a FIFO, and the load has the rate."""
     short = beside(place, flows)
-    told = f"fifo: {fifo}\nflows: {short}"
-    assert short["p50"] * SOONER < fifo["p50"], told
-    assert short["lost"] == 0, told
-    assert min(short.get("goodput up", 1), short.get("goodput down", 1)) > GOODPUT, told
+    windows_text = f"fifo: {fifo}\nflows: {short}"
+    assert short["p50"] * SOONER < fifo["p50"], windows_text
+    assert short["lost"] == 0, windows_text
+    assert min(short.get("goodput up", 1), short.get("goodput down", 1)) > GOODPUT, windows_text
 
 
-def told(tap: Tap) -> Json:
+def wait_in_why(tap: Tap) -> Json:
     """What `tidegate why` says of the wait for `tx.max`, under the contract in force."""
     wait: Json = json.loads(tap.fabric.host.cli("why", "a", "--last", "1m", "--json"))["tx_wait"]
     return wait
@@ -83,19 +83,19 @@ def told(tap: Tap) -> Json:
 def fifo(tap: Tap) -> Json:
     """Pings through a FIFO beside one upload, which keeps it full; eight lose much, and wait then."""
     found = beside(tap, "1up", FIFO)
-    return {**found, "told": told(tap)}
+    return {**found, "told": wait_in_why(tap)}
 
 
 @pytest.mark.parametrize("flows", ["1up", "8up"])
 def test_pings_of_a_tap_do_not_wait_behind_its_uploads(tap: Tap, fifo: Json, flows: str) -> None:
     """One connection and eight. What is told of the wait is what a ping meets."""
     is_short(tap, flows, fifo)
-    wait = told(tap)
+    wait = wait_in_why(tap)
     assert wait["sparse"]["count"] > 50 * SECONDS, "half of the pings"
     assert wait["sparse"]["p50"] * SOONER < wait["waited"]["p50"], wait
 
 
-def test_the_wait_through_a_fifo_is_told(fifo: Json) -> None:
+def test_the_wait_through_a_fifo_is_reported(fifo: Json) -> None:
     """It is that of a ping, there and back without load on the way back."""
     assert 0.5 < fifo["told"]["waited"]["p50"] / 1e6 / fifo["p50"] < 2, fifo
     assert "sparse" not in fifo["told"]
@@ -144,9 +144,9 @@ def test_a_flood_harms_neither_its_own_vnics_pings_nor_a_neighbours(tap: Tap) ->
         time.sleep(0.5)
         seen[queueing] = [ping((folder / f"{name}.json").read_text()) for name in "ac"]
     fifo, (short, neighbour) = seen[FIFO][0], seen[""]
-    told = f"fifo: {fifo}\nflows: {short}\nneighbour: {neighbour}"
-    assert short["lost"] == neighbour["lost"] == 0, told
-    assert max(short["p50"], neighbour["p50"]) * SOONER < fifo["p50"], told
+    windows_text = f"fifo: {fifo}\nflows: {short}\nneighbour: {neighbour}"
+    assert short["lost"] == neighbour["lost"] == 0, windows_text
+    assert max(short["p50"], neighbour["p50"]) * SOONER < fifo["p50"], windows_text
 
 
 def captured(tap: Tap, command: str) -> list[Seen]:
@@ -175,7 +175,7 @@ def two_stacks(tap: Tap) -> Iterator[dict[str, str]]:
 
 @pytest.mark.parametrize("offloads", ["on", "off"])
 @pytest.mark.parametrize("version", ["4", "6"])
-def test_marks_are_set_on_what_can_bear_them_and_checksums_are_right(
+def test_frames_that_allow_marks_are_marked_with_right_checksums(
     tap: Tap, two_stacks: dict[str, str], version: str, offloads: str
 ) -> None:
     """TCP with ECN is marked; UDP, pure acknowledgements and SYNs, which are Not-ECT, never.
@@ -193,15 +193,15 @@ def test_marks_are_set_on_what_can_bear_them_and_checksums_are_right(
         f"{client} --port {UP_PORT + 1} --udp --bitrate 30M --length 1200 --time 2 >/dev/null; wait",
     )
     marked = [frame for frame in frames if frame.ecn == MARKED]
-    told = f"{len(frames)} frames, {len(marked)} marked, such as {marked[:3]}"
-    assert marked, told
-    assert all(int(frame.tcp_payload or 0) > 0 for frame in marked), told
-    assert all(frame.ip_checksum == RIGHT for frame in frames if version == "4" and frame.v4), told
+    windows_text = f"{len(frames)} frames, {len(marked)} marked, such as {marked[:3]}"
+    assert marked, windows_text
+    assert all(int(frame.tcp_payload or 0) > 0 for frame in marked), windows_text
+    assert all(frame.ip_checksum == RIGHT for frame in frames if version == "4" and frame.v4), windows_text
     if offloads == "off":
         wrong = [f for f in frames if RIGHT not in (f.tcp_checksum, f.udp_checksum)]
-        assert not wrong, (told, wrong[:3])
+        assert not wrong, (windows_text, wrong[:3])
     counted = tap.fabric.host.show("a").document["stats"]["tx"]["marked"]
-    assert counted - before.document["stats"]["tx"]["marked"] >= len(marked), told
+    assert counted - before.document["stats"]["tx"]["marked"] >= len(marked), windows_text
 
 
 def test_without_ecn_nothing_is_marked(tap: Tap) -> None:

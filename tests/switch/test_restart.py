@@ -80,7 +80,7 @@ def test_reload(tmp_path: Path) -> None:
         )
         assert wrong.returncode != 0
         assert "no-such-user" in wrong.stderr
-        assert "did not take the place" in wrong.stderr
+        assert "did not take over" in wrong.stderr
         assert Path(f"/proc/{new}").exists()
     finally:
         for process in processes:

@@ -53,7 +53,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 @pytest.mark.parametrize("how", ["replaced", "killed"])
-def test_an_heir_comes_again_after_the_switch(host: Host, how: str) -> None:
+def test_an_heir_reconnects_after_a_restart_of_the_switch(host: Host, how: str) -> None:
     """The first goes on in the next process. The one that waits comes again, and is answered."""
     path = host.folder / "vm.sock"
     with closing(dial(path)) as first, closing(dial(path)) as heir:

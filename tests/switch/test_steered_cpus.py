@@ -51,7 +51,7 @@ class Scene:
         everything = sum(1 << online for online in os.sched_getaffinity(0))
         self.away = everything & ~(1 << cpu)
         # With two CPUs, `away` is the first CPU alone: the worker's own CPU is another mask on every machine.
-        self.theirs = 1 << cpu
+        self.chosen_mask = 1 << cpu
 
     def write(self, *terms: str) -> None:
         """The file of contracts: `voice` has these terms."""
@@ -79,7 +79,7 @@ class Scene:
 
     def set_by_others(self, name: str) -> None:
         """Another program steers a tap's stack to the worker's CPU."""
-        sysfs(self.stacks[name], f"echo {self.theirs:x} > /mnt/class/net/eth0/queues/rx-0/rps_cpus")
+        sysfs(self.stacks[name], f"echo {self.chosen_mask:x} > /mnt/class/net/eth0/queues/rx-0/rps_cpus")
 
     def wait_for(self, mask: int) -> None:
         """Until both taps have this mask."""
@@ -109,7 +109,7 @@ def test_taps_are_steered_off_a_workers_cpu_while_a_deadline_is_in_force(tmp_pat
     with scene(tmp_path) as it:
         it.apply()
         it.set_by_others("sink")
-        assert it.masks() == {0, it.theirs}
+        assert it.masks() == {0, it.chosen_mask}
         assert own(it.host)["cpus"] == []
 
         it.apply(*DEADLINE)
@@ -133,7 +133,7 @@ def test_taps_are_steered_off_a_workers_cpu_while_a_deadline_is_in_force(tmp_pat
         it.host.kill_agent()
         it.write()
         it.host.start_agent()
-        wait_for("what was there before", lambda: it.masks() == {0, it.theirs})
+        wait_for("what was there before", lambda: it.masks() == {0, it.chosen_mask})
         assert own(it.host)["cpus"] == []
         assert not json.loads((it.host.state / "own-cpus.json").read_text())["value"]
 
@@ -158,7 +158,7 @@ def test_a_workers_cpu_does_not_halt_while_real_time_frames_flow(tmp_path: Path)
 
 
 @pytest.mark.parametrize("what", ["none", "halts"])
-def test_it_can_be_turned_off(tmp_path: Path, what: str) -> None:
+def test_steering_can_be_turned_off(tmp_path: Path, what: str) -> None:
     """What was steered off is put back by an agent that is not to do that."""
     with scene(tmp_path) as it:
         it.apply(*DEADLINE)

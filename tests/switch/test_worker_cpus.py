@@ -95,7 +95,7 @@ def test_each_worker_with_deadlines_has_another(tmp_path: Path) -> None:
         wait_for("the last one", lambda: threads(host)[f"worker-{rest}"] == ALLOWED - set(given))
 
 
-def test_what_moves_it_is_seen(host: Host) -> None:
+def test_a_worker_that_was_moved_returns_to_its_cpu(host: Host) -> None:
     """Its CPUs are widened by another program, as the kernel does where a CPU goes: it goes back."""
     two_cpus()
     host.apply(contracts(host, *DEADLINE))
@@ -193,13 +193,13 @@ def reads_load(host: Host) -> bool:
 
 
 @pytest.mark.parametrize(("cpus", "expected"), [("auto", True), ("none", False), (str(max(ALLOWED)), False)])
-def test_what_the_host_does_is_open_only_to_choose(tmp_path: Path, cpus: str, expected: bool) -> None:
+def test_host_load_is_readable_only_to_choose_cpus(tmp_path: Path, cpus: str, expected: bool) -> None:
     """The file tells a process that reads it all the time what other programs do."""
     with Host(tmp_path, switch_options=("--cpus", cpus)) as host:
         assert reads_load(host) == expected
 
 
-def test_none_leaves_all_as_it_is(tmp_path: Path) -> None:
+def test_cpus_none_changes_nothing(tmp_path: Path) -> None:
     """`--cpus none`."""
     with Host(tmp_path, switch_options=("--cpus", "none")) as host:
         host.apply(contracts(host, *DEADLINE))

@@ -92,7 +92,7 @@ def test_ratio_compares_like_with_like() -> None:
     assert (seen.filtered.median, seen.filtered.count) == (1.5, 1)
 
 
-def test_kept_parts_count_as_filtered() -> None:
+def test_undisturbed_parts_count_as_filtered() -> None:
     """A window of which parts were disturbed counts with the others when filtered, and whole when not."""
     figure = Figure("f", "a", "Mpps", (Sample(5.0, kept=6.0), Sample(1.0, "gone")), filterable=True)
     assert figure.raw
@@ -209,7 +209,7 @@ def test_cdf_keeps_the_tail() -> None:
     assert [x for x, _ in points[-100:]] == [float(v) for v in range(99_900, 100_000)]
 
 
-def test_hugepages_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hugepages_are_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as before, also after an error; and those that are there already are left alone."""
     pages = tmp_path / "nr_hugepages"
     pages.write_text("8\n")
@@ -245,7 +245,7 @@ def test_receivers_have_a_core_of_their_own_where_there_is_one() -> None:
     assert {case.workers for case in stalls.cases(cast(Machine, four), quick=False)} == {1, 2}
 
 
-def test_drops_are_told_since_the_round_began() -> None:
+def test_drops_are_counted_since_the_round_began() -> None:
     """By reason, of all senders together."""
     before = {"a": {"ring_share": 3}}
     assert stalls.more(before, {"a": {"ring_share": 5, "vlan": 1}, "b": {"ring_share": 4}}) == {

@@ -56,7 +56,7 @@ PING = """ "packets_sent": 4,
 """
 
 
-def test_what_irtt_prints() -> None:
+def test_irtt_output_is_read() -> None:
     """Milliseconds; a probe without an answer is lost."""
     found = load.ping(PING)
     assert found == {"p50": 2, "p99": 9, "p99.9": 9, "max": 9, "probes": 4, "lost": 25}
@@ -72,7 +72,7 @@ def iperf3(*rates: float) -> str:
     return json.dumps({"end": {"streams": streams}}, indent=1)
 
 
-def test_a_window_as_it_is_printed() -> None:
+def test_values_are_read_from_the_printed_window() -> None:
     """Goodput in each direction, as a share of what TCP can have; the less even direction's index."""
     most = 20e6 * load.SEGMENT / load.FRAME
     text = f"== ping\n{PING}== up\n{iperf3(most / 2, most / 2)}\n== down\n{iperf3(most * 0.75, 0)}\n"
@@ -146,7 +146,7 @@ def verdicts(seen: list[Window], rate: str = "20mbit") -> dict[str, str]:
     return {target.measure: target.verdict for target in tables.targets(seen, rate)}
 
 
-def test_what_is_asked() -> None:
+def test_targets_are_judged_for_the_compared_cases() -> None:
     """10 ms at 20 Mbit/s, 1.5 times cake's; nothing of yardsticks, FIFOs, idle vNICs and other rates."""
     cake = windows("cake", CASE, 8, 8, 8)
     assert verdicts([*windows("tap", CASE, 8, 9, 50), *cake]) == {
@@ -180,7 +180,7 @@ def test_the_hardest_load_decides() -> None:
     }
 
 
-def test_a_window_is_told_while_it_runs() -> None:
+def test_a_window_is_printed_with_three_digits() -> None:
     """Three digits of each time."""
     found = {"p50": 1.0, "p99": 6.25, "max": 800.4, "lost": 1.5, "goodput up": 0.9, "goodput down": 1.0}
     assert load.line(found | {"jain": 0.8}) == (
@@ -285,7 +285,7 @@ def load_bench_run() -> ModuleType:
     return bench_run
 
 
-def test_a_run_that_is_cut_short_keeps_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_run_keeps_its_results(capsys: pytest.CaptureFixture[str]) -> None:
     """The document of an interrupted scene has what the scene kept, and was written meanwhile."""
     bench_run = load_bench_run()
 
@@ -328,7 +328,7 @@ def test_a_scene_with_options_of_its_own_runs_alone() -> None:
     assert bench_run.misused(wanted, scenes) == "scene y runs alone: it has options of its own"
 
 
-def test_demands_that_did_not_hold_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missed_targets_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """On standard error and in the document; a wrong option is no failure of the scene."""
     bench_run = load_bench_run()
     wanted = SimpleNamespace(quick=False, times=1, only="", minutes=None, scene=["y"])

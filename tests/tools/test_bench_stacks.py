@@ -45,7 +45,7 @@ def test_a_cpu_was_away_only_if_it_overlaps() -> None:
     assert not Away(0, ((0, 100), (180, 300)), ()).overlaps(frame)
 
 
-def test_percentiles_of_what_a_histogram_gained() -> None:
+def test_percentiles_are_of_the_values_added_to_a_histogram() -> None:
     """What was there before does not count."""
     before = {"delay": {"buckets": [[1_000, 500], [9_000, 1]]}}
     after = {"delay": {"buckets": [[1_000, 500], [2_000, 99], [9_000, 2]]}}
@@ -112,7 +112,7 @@ sockperf: ---> percentile 50.000 =   30.552
 """
 
 
-def test_what_sockperf_prints() -> None:
+def test_sockperf_output_is_read() -> None:
     """Of the valid duration; an output that ends early is an error."""
     expected = {"p50": 30.552, "p99": 1776.252, "p99.9": 8631.164, "max": 9120.858, "lost": 2}
     assert reports.sockperf(SOCKPERF) == expected
@@ -120,7 +120,7 @@ def test_what_sockperf_prints() -> None:
         reports.sockperf(SOCKPERF.replace("99.900", "99.990"))
 
 
-def test_what_irtt_prints() -> None:
+def test_irtt_output_is_read() -> None:
     """Of each round trip that came back."""
     trips = [{"delay": {"rtt": 1_000 * n}} for n in range(1, 101)] + [{"lost": "true", "delay": {}}]
     document = {"stats": {"packets_sent": 101, "packets_received": 100}, "round_trips": trips}
@@ -129,7 +129,7 @@ def test_what_irtt_prints() -> None:
         reports.irtt(json.dumps(document | {"round_trips": []}))
 
 
-def test_what_ddsperf_prints() -> None:
+def test_ddsperf_output_is_read() -> None:
     """Round trips are twice what it says; the second of its start does not count."""
     second = (
         "[7] {}.000  vm:9 size 128 mean 38.1us min 20.0us 50% {}us 90% 47.6us 99% {}us max {}us cnt 987\n"
@@ -159,7 +159,7 @@ prev_prio=120 prev_state=R ==> next_comm=worker-0 next_pid=77 next_prio=97
 """.replace("\\\n", "")
 
 
-def test_a_late_wake_up_is_told_by_what_its_cpu_did() -> None:
+def test_a_late_wake_up_is_explained_by_the_work_of_its_cpu() -> None:
     """From the waking to the switch: idle until an interrupt came, then a softirq; later another task."""
     first = "          <idle>-0 [000] d..2. 100.000000: sched_switch: prev_comm=x prev_pid=5 prev_prio=1 \
 prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120"
@@ -171,7 +171,7 @@ prev_state=S ==> next_comm=swapper/0 next_pid=0 next_prio=120"
     assert not list(wakeups(TRACE.splitlines(), 78))
 
 
-def test_what_wakes_a_thread_that_runs_is_no_wake_up() -> None:
+def test_waking_a_running_thread_is_no_wake_up() -> None:
     """It does not go to sleep for that; when it sleeps later, it is not waiting to run."""
     lines = """\
  a-1 [000] d..2. 100.000000: sched_switch: prev_comm=x prev_pid=5 prev_prio=1 prev_state=S ==> \

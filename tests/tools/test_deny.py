@@ -57,7 +57,7 @@ def test_all_is_checked(deny: Deny) -> None:
 
 @pytest.mark.parametrize("wrong", ["licenses", "advisories"])
 @pytest.mark.parametrize("fetch", [True, False])
-def test_what_is_wrong_is_refused(deny: Deny, wrong: str, fetch: bool) -> None:
+def test_a_forbidden_dependency_is_refused(deny: Deny, wrong: str, fetch: bool) -> None:
     """Also where the database is one of the last time."""
     (deny.copies / "advisory-db-1/crates").mkdir(parents=True)
     status, _, _ = deny.run(fetch=fetch, wrong=wrong)

@@ -41,7 +41,7 @@ def test_instructions_have_their_address() -> None:
     assert stages.by_address(PROFILE.splitlines(), "/bin/ours") == {0x10: 9, 0x14: 7, 0x20: 2}
 
 
-def test_a_stage_is_known_by_what_was_inlined() -> None:
+def test_a_stage_is_known_by_the_inlined_functions() -> None:
     """By the first stage of which there is a function, wherever in the chain."""
     assert stages.stage(["add<u8>", "pop_singles<true>", "find_room", "fast"]) == "receive buffers"
     assert stages.stage(["read", "tidegate_switch::fdb::Fdb::lookup", "classify"]) == "FDB"
@@ -52,7 +52,7 @@ def test_a_stage_is_known_by_what_was_inlined() -> None:
     assert stages.stage(gather) == "rest of worker::deliver", "no stage, but a module"
 
 
-def test_more_than_the_margin_is_told() -> None:
+def test_more_than_the_margin_is_reported() -> None:
     """More, unknown and vanished cases are; less is not."""
     stored = {"a": 100.0, "b": 100.0, "c": 100.0, "gone": 1.0}
     wrong = instructions.judge(stored, {"a": 111.0, "b": 109.0, "c": 50.0, "new": 1.0}, 0.1)
@@ -62,7 +62,7 @@ def test_more_than_the_margin_is_told() -> None:
     assert any("gone" in line for line in wrong)
 
 
-def test_what_a_port_costs_is_told_apart_from_a_frame() -> None:
+def test_the_cost_of_a_port_is_separated_from_that_of_a_frame() -> None:
     """A frame costs 400, a port with frames in a loop 3,100: 32 frames at a time, or one."""
     seen = {"64B-ports-256": 400.0 + 3100 / 32, "64B-ports-256-single": 400.0 + 3100}
     assert instructions.by_port(seen) == [

@@ -35,7 +35,7 @@ def write(root: Path, files: dict[str, str]) -> None:
         ("docs/a.md", "# Title\n\n```text\nnobody\n```\nNobody else.\n", 6),
     ],
 )
-def test_a_riddle_is_found_where_it_is(tmp_path: Path, name: str, text: str, line: int) -> None:
+def test_a_riddle_is_found_at_its_line(tmp_path: Path, name: str, text: str, line: int) -> None:
     """In comments, literals and pages; not in code."""
     write(tmp_path, {name: text})
     done = prose("--riddles", root=tmp_path)

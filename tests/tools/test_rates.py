@@ -50,7 +50,7 @@ def sends(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rate]:
     return start
 
 
-def test_a_window_that_was_spoiled_is_forgiven(sends: Callable[..., Rate]) -> None:
+def test_a_window_spoiled_by_the_host_is_ignored(sends: Callable[..., Rate]) -> None:
     """The rate is reached later; in no window it was more."""
     sends(0.2, 0.5, 0.3, 1.0).reaches(0.95, 2)
 

@@ -69,6 +69,6 @@ def test_a_wrong_result_is_refused(tmp_path: Path, changes: dict[str, Any], said
     assert not (tmp_path / "reliability.md").exists()
 
 
-def test_the_page_is_what_its_data_say() -> None:
+def test_the_page_equals_its_data() -> None:
     """docs/reliability.md was not edited by hand."""
     assert _run(ROOT / "target/reliability", ROOT / "docs", "--check").returncode == 0

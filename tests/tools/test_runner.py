@@ -88,8 +88,8 @@ def test_few_get_a_second_try(
     assert len((tmp_path / "calls").read_text().splitlines()) == runs
     printed = capsys.readouterr().out
     for name in failing if runs > 1 else ():
-        told = f"== -p some --test file {name}: the first failure, before its second try\n"
-        again = printed[printed.index(told) + len(told) :]
+        first_failure_text = f"== -p some --test file {name}: the first failure, before its second try\n"
+        again = printed[printed.index(first_failure_text) + len(first_failure_text) :]
         assert again.startswith(f"---- {name} stdout ----\nwhy {name} failed\n\n== cargo test"), printed
 
 
@@ -108,7 +108,7 @@ def test_the_order_of_cargos_programs(runner: ModuleType, monkeypatch: pytest.Mo
     assert doc == ["--workspace", "--doc"]
 
 
-def test_the_release_build_begins_after_what_measures(
+def test_the_release_build_begins_after_the_measuring_tests(
     runner: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the order that the runner's own text says."""
@@ -129,12 +129,12 @@ def test_the_release_build_begins_after_what_measures(
     assert order == ["build", "alone", "release", "beside", "doc"]
 
 
-def test_a_second_try_in_two_of_ten_runs_is_told(runner: ModuleType, tmp_path: Path) -> None:
+def test_a_second_try_in_two_of_ten_runs_is_reported(runner: ModuleType, tmp_path: Path) -> None:
     """A test is named after its second such run, and no more when ten runs have gone by."""
     assert runner.record(["a", "b"]) == []
     assert runner.record([]) == []
-    (told,) = runner.record(["a"])
-    assert told == "needed its second try in 2 of the last 3 runs: a: repair it, or mark it nightly"
+    (advice,) = runner.record(["a"])
+    assert advice == "needed its second try in 2 of the last 3 runs: a: repair it, or mark it nightly"
     for run in range(10):
         assert len(runner.record([])) == (1 if run < 7 else 0), run
     lines = (tmp_path / "target/second-tries.jsonl").read_text().splitlines()
@@ -157,7 +157,9 @@ RERUN = "error: test failed, to rerun pass `-p some --test {}`"
         ["test shaky ... FAILED", RESULT, RERUN.format("file"), RERUN.format("crashed")],
     ],
 )
-def test_what_failed_without_a_name_has_failed(runner: ModuleType, tmp_path: Path, lines: list[str]) -> None:
+def test_a_failure_without_a_test_name_is_a_failure(
+    runner: ModuleType, tmp_path: Path, lines: list[str]
+) -> None:
     """A build that fails and a program that crashes get no second try, and are no success."""
     (tmp_path / "output").write_text("\n".join(lines) + "\n")
     program = tmp_path / "cargo"
@@ -181,7 +183,7 @@ exit 101
 """
 
 
-def test_what_hangs_is_killed_and_the_rest_runs(
+def test_a_hanging_test_is_killed_and_the_others_run(
     runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a test that never ends nor a process that one left behind keeps the others waiting."""
@@ -244,9 +246,11 @@ def test_end_to_end(runner: ModuleType, tmp_path: Path, capsys: pytest.CaptureFi
     assert counts.unstable == ["test_alone::test_shaky", "test_two::test_shaky"]
     printed = capsys.readouterr().out
     for name in ("test_alone::test_shaky", "test_alone::test_broken", "test_two::test_shaky"):
-        told = f"== {name}: the first failure, before its second try\n"
-        assert told in printed
-        assert re.search(r"^E +assert ", printed[printed.index(told) :].split("\n== ")[0], re.MULTILINE)
+        first_failure_text = f"== {name}: the first failure, before its second try\n"
+        assert first_failure_text in printed
+        assert re.search(
+            r"^E +assert ", printed[printed.index(first_failure_text) :].split("\n== ")[0], re.MULTILINE
+        )
 
 
 def test_files_of_one_name_have_reports_of_their_own(runner: ModuleType, tmp_path: Path) -> None:
@@ -281,7 +285,7 @@ def collected(*options: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def test_only_nightly_tests_are_left_out() -> None:
+def test_only_nightly_tests_are_omitted() -> None:
     """Neither an option, nor another marker, nor `#[ignore]` leaves a test out."""
     (run, total, left_out) = re.findall(
         r"^(\d+)/(\d+) tests collected \((\d+) deselected", collected(), re.M

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.flat import Sample, judge, rss_growth
-from harness.soaked import held
+from harness.soaked import process_sample
 
 MIB = 1 << 20
 
@@ -69,7 +69,7 @@ for line in iter(input, "end"):
             process.stdin.write("\n")
             process.stdin.flush()
             process.stdout.readline()
-            samples.append(held(cycle, "fake", 0, process.pid))
+            samples.append(process_sample(cycle, "fake", 0, process.pid))
         process.stdin.write("end\n")
         process.stdin.close()
     found = {finding.what for finding in judge(samples)}

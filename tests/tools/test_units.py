@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lab.booted import need_booted
-from lab.held import held
+from lab.held import stopped_thread
 from lab.igb import Pf, igb_guest, vfs
 from lab.initramfs import ROOT
 from lab.installed import VM, Installed
@@ -146,7 +146,7 @@ def impatient(machine: Installed) -> Iterator[Installed]:
         machine.restart_with(service, "")
 
 
-def test_what_stands_still_is_started_anew(impatient: Installed) -> None:
+def test_a_stalled_thread_restarts_its_service(impatient: Installed) -> None:
     """A worker, the thread that takes the agent's connections; the reconciler, the API's thread."""
     # They are left alone as long as they turn.
     time.sleep(3)
@@ -163,7 +163,7 @@ def test_what_stands_still_is_started_anew(impatient: Installed) -> None:
         def is_ended(service: str = service) -> bool:
             return impatient.restarts(service) == restarts[service]
 
-        with held(impatient.main_process(service), thread):
+        with stopped_thread(impatient.main_process(service), thread):
             wait_for(f"{service} to be ended, whose {thread} stands still", is_ended)
         impatient.wait_in_force()
         impatient.check_traffic()

@@ -202,7 +202,7 @@ def values(text: str, load: Load, rate: float) -> Json:
     return found
 
 
-def told(value: float) -> str:
+def three_digits(value: float) -> str:
     """Three digits; for a probe that never came, the sign of infinity."""
     if math.isinf(value):
         return "∞"
@@ -211,7 +211,7 @@ def told(value: float) -> str:
 
 def line(found: Mapping[str, float]) -> str:
     """One window: `p50 / p99 / worst`, lost, goodput, Jain's index."""
-    times = " / ".join(told(found[name]) for name in ("p50", "p99", "max"))
+    times = " / ".join(three_digits(found[name]) for name in ("p50", "p99", "max"))
     shares = ", ".join(f"{found[name]:.3f}" for name in ("goodput up", "goodput down") if name in found)
     index = f"{found['jain']:.2f}" if "jain" in found else "-"
     return f"{times} ms, {found['lost']:.1f} % lost, goodput {shares or '-'}, Jain {index}"

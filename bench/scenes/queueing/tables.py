@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from harness.model import Sample, Target, Window
-from scenes.queueing.load import Load, bits, told
+from scenes.queueing.load import Load, bits, three_digits
 from scenes.queueing.ways import CAKE, WAYS
 
 PROMPT_MS = 10.0
@@ -63,10 +63,16 @@ class Cell:
 
     def text(self, *, asked: bool) -> str:
         """p50 / p99 / worst, and the multiple of cake's p99; bold where it is `asked` for less."""
-        times = " / ".join((told(self.middle("p50")), told(self.middle("p99")), told(max(self.all("max")))))
+        times = " / ".join(
+            (
+                three_digits(self.middle("p50")),
+                three_digits(self.middle("p99")),
+                three_digits(max(self.all("max"))),
+            )
+        )
         asked = asked and self.load.name != "idle"
         if asked and self.of_cake:
-            times += f" ({told(statistics.median(self.of_cake))}x)"
+            times += f" ({three_digits(statistics.median(self.of_cake))}x)"
         return f"**{times}**" if asked and self.late else times
 
 

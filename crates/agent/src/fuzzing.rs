@@ -28,7 +28,7 @@ impl Scene {
         let mut reconciler = Reconciler::new(&folder, &folder, guests, vec![place]).expect("no state yet");
         reconciler.start();
         let (reply, mut applied) = tokio::sync::oneshot::channel();
-        reconciler.obey(Command::Apply {
+        reconciler.carry_out(Command::Apply {
             text: contracts.into(),
             origin: "fuzz".into(),
             owner: Owner::Api,
@@ -47,7 +47,7 @@ impl Scene {
     /// # Panics
     /// If the agent would panic.
     pub fn look(&mut self) {
-        self.0.obey(Command::Repair);
+        self.0.carry_out(Command::Repair);
         let published = self.0.board().read();
         serde_json::to_string(&(&published.host, &published.vnics)).expect("any state can be written");
         let windows = self.0.windows();

@@ -148,7 +148,7 @@ pub async fn run(options: Options, install: Install) -> Result<(), Error> {
     let agent = Agent::start(&options, install)?;
     let commands = agent.commands.clone();
     if let Err(error) = agent.tell_service_manager() {
-        tracing::warn!(%error, "the service manager (NOTIFY_SOCKET) cannot be told that the agent runs");
+        tracing::warn!(%error, "cannot notify the service manager (NOTIFY_SOCKET) that the agent runs");
     }
     let ended = loop {
         tokio::select! {

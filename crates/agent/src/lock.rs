@@ -32,15 +32,18 @@ pub struct Lock {
 /// Why the agent cannot have its state directory, or its network namespace, to itself.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    #[error("an agent (pid {pid}) already runs on {dir}: stop it first, or give this one its own --state")]
+    #[error(
+        "an agent (pid {pid}) already runs on {dir}: stop that agent first, or give this agent its own --state"
+    )]
     Taken {
         /// The other agent's process id from the lock file, `unknown` if it cannot be read.
         pid: String,
         dir: PathBuf,
     },
     #[error(
-        "an agent (pid {pid}) already keeps the interfaces of this network namespace, and two would undo each other's \
-         work: stop it first, or run this one in a namespace of its own (ip netns exec NAME tidegate agent)"
+        "an agent (pid {pid}) already manages the interfaces of this network namespace, and two agents would undo \
+         each other's changes: stop that agent first, or run this agent in a network namespace of its own (ip netns \
+         exec NAME tidegate agent)"
     )]
     Shared {
         /// The other agent's process id, 0 if that agent is in another PID namespace.
@@ -129,7 +132,7 @@ impl NamespaceLock {
                         }
                         Ok(holder) => {
                             let (pid, uid) = (holder.pid.as_raw_nonzero(), holder.uid.as_raw());
-                            return Ok(Self::unnoticed(&format!("pid {pid} of user {uid}")));
+                            return Ok(Self::problem_of_holder(&format!("pid {pid} of user {uid}")));
                         }
                         // The holder does not listen yet, or has just ended.
                         Err(_) => std::thread::sleep(ASKED.1),
@@ -140,14 +143,14 @@ impl NamespaceLock {
             }
             return Ok(Self { _name: Some(socket), problem: None });
         }
-        Ok(Self::unnoticed("a process that does not say who it is"))
+        Ok(Self::problem_of_holder("a process that does not say who it is"))
     }
 
-    fn unnoticed(holder: &str) -> Self {
+    fn problem_of_holder(holder: &str) -> Self {
         let name = NAME.escape_ascii();
         let problem = format!(
-            "the socket @{name} of this network namespace belongs to {holder}, which is no agent: a second agent here \
-             would not be noticed; end that process, and restart this agent"
+            "the socket @{name} of this network namespace belongs to {holder}, which is no agent: this agent cannot \
+             notice a second agent in this namespace; end that process, and restart this agent"
         );
         Self { _name: None, problem: Some(problem) }
     }
@@ -159,7 +162,7 @@ mod tests {
     use tidegate_testkit::own_network_or_skip;
 
     #[test]
-    fn the_second_is_told_who_was_first() {
+    fn a_second_agent_learns_the_process_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let first = Lock::take(dir.path()).unwrap();
         let error = Lock::take(dir.path()).unwrap_err().to_string();
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_in_a_namespace_is_told_who_was_first() {
+    fn a_second_agent_in_a_namespace_learns_the_process_of_the_first() {
         if !own_network_or_skip() {
             return;
         }
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_keeps_no_agent_from_running() {
+    fn a_socket_of_another_program_does_not_stop_the_agent() {
         if !own_network_or_skip() {
             return;
         }

@@ -208,8 +208,8 @@ pub fn dies<W: World>(case: &Case, at: u32) -> bool {
     assert!(accepted_now == old || accepted_now == new, "half of it was accepted: {accepted_now:#?}");
     assert!(!survived || accepted_now == new, "applied, and not on disk");
 
-    if let Some(again) = case.second_death {
-        let _ = dies_at(again, || agent(&world));
+    if let Some(second_death) = case.second_death {
+        let _ = dies_at(second_death, || agent(&world));
         world.bury();
     }
     let mut last = agent(&world);

@@ -93,7 +93,7 @@ pub async fn feed(manager: Notifier, interval: Duration, pulse: Pulse) {
         if known != count {
             known = count;
             if let Err(error) = manager.alive() {
-                tracing::warn!(%error, "the service manager cannot be told that the agent is alive");
+                tracing::warn!(%error, "cannot notify the service manager that the agent is alive");
             }
         }
         tokio::time::sleep(interval / TIMES).await;

@@ -53,6 +53,6 @@ impl World for ToyWorld {
 }
 
 #[test]
-fn an_apply_that_dies_anywhere_is_wholly_done_or_not_at_all() {
+fn an_apply_that_dies_anywhere_is_wholly_done_or_wholly_undone() {
     dies_anywhere::<ToyWorld>(20);
 }

@@ -40,9 +40,9 @@ pub fn keep_off(cpus: &[usize]) {
 
 /// Reads from schedstat how long threads ran, and how long they were ready but did not run.
 #[derive(Debug)]
-pub struct Taken(Vec<(PathBuf, File)>);
+pub struct StolenTime(Vec<(PathBuf, File)>);
 
-impl Taken {
+impl StolenTime {
     /// Measures the calling thread.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Taken {
     pub fn of(pid: u32, name: &str) -> io::Result<Self> {
         let tasks = PathBuf::from(format!("/proc/{pid}/task"));
         let mut files = Vec::new();
-        for task in fs::read_dir(&tasks).map_err(|error| at(&tasks, error))? {
+        for task in fs::read_dir(&tasks).map_err(|error| with_path(&tasks, error))? {
             let task = task?.path();
             // A thread with an unreadable file has ended.
             if fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.starts_with(name)) {
@@ -99,7 +99,7 @@ impl Taken {
     }
 
     fn sum(&self, which: usize) -> io::Result<u64> {
-        self.0.iter().map(|(path, file)| number(file, which).map_err(|error| at(path, error))).sum()
+        self.0.iter().map(|(path, file)| number(file, which).map_err(|error| with_path(path, error))).sum()
     }
 }
 
@@ -112,10 +112,10 @@ fn number(file: &File, which: usize) -> io::Result<u64> {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    File::open(path).map_err(|error| at(path, error))
+    File::open(path).map_err(|error| with_path(path, error))
 }
 
-fn at(path: &Path, error: io::Error) -> io::Error {
+fn with_path(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
@@ -128,15 +128,15 @@ mod tests {
         // Only a thread of this name: threads of other tests may end during the read.
         const NAME: &str = "counts-on";
         let counts = || {
-            for taken in [Taken::here().unwrap(), Taken::of(std::process::id(), NAME).unwrap()] {
+            for taken in [StolenTime::here().unwrap(), StolenTime::of(std::process::id(), NAME).unwrap()] {
                 let before = (taken.read().unwrap(), taken.ran().unwrap());
                 std::thread::yield_now();
                 assert!(taken.read().unwrap() >= before.0 && taken.ran().unwrap() >= before.1);
             }
         };
         std::thread::Builder::new().name(NAME.to_owned()).spawn(counts).unwrap().join().unwrap();
-        assert_eq!((Taken::none().read().unwrap(), Taken::none().ran().unwrap()), (0, 0));
-        let error = Taken::of(std::process::id(), "no such thread").unwrap_err();
+        assert_eq!((StolenTime::none().read().unwrap(), StolenTime::none().ran().unwrap()), (0, 0));
+        let error = StolenTime::of(std::process::id(), "no such thread").unwrap_err();
         assert!(error.to_string().contains("no such thread"), "{error}");
     }
 

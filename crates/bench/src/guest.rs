@@ -76,7 +76,7 @@ pub struct Received {
 
 /// How full a ring was when the guest looked at it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Looks {
+pub struct RingPolls {
     /// Looks that found frames to take.
     pub count: u64,
     /// Looks that found more than three quarters of the ring to take: the switch may have waited for frames
@@ -84,7 +84,7 @@ pub struct Looks {
     pub late: u64,
 }
 
-impl Looks {
+impl RingPolls {
     #[inline]
     fn note(&mut self, taken: u16, ring: u16) {
         self.count += 1;
@@ -99,9 +99,9 @@ pub struct Guest {
     /// Frames that the switch gave back so far: sent or dropped.
     pub sent: u64,
     /// Looks at the transmit ring.
-    pub looks: Looks,
+    pub refills: RingPolls,
     /// Looks at the receive ring.
-    pub drains: Looks,
+    pub drains: RingPolls,
     front: FrontEnd,
     memory: Arc<SharedMemory>,
     ring: u16,
@@ -160,8 +160,8 @@ impl Guest {
             vnic: vnic.clone(),
             received: Received::default(),
             sent: 0,
-            looks: Looks::default(),
-            drains: Looks::default(),
+            refills: RingPolls::default(),
+            drains: RingPolls::default(),
             front,
             memory,
             ring,
@@ -208,7 +208,7 @@ impl Guest {
         }
         let taken = recycle(ring, &self.frames, |_| ());
         self.sent += u64::from(taken);
-        self.looks.note(taken, self.ring);
+        self.refills.note(taken, self.ring);
         if ring.publish() {
             // A full counter means that the switch is signalled already.
             let _ = self.front.kick(TRANSMIT);
@@ -340,8 +340,8 @@ fn recycle(queue: &mut DriverQueue, chains: &[Buffer], mut visit: impl FnMut(Use
                 && let Some(used) = queue.reap()
             {
                 visit(used);
-                let again = queue.add(&[chains[usize::from(used.head)]]);
-                assert_eq!(again, Some(used.head), "the buffer id that was free last");
+                let new_head = queue.add(&[chains[usize::from(used.head)]]);
+                assert_eq!(new_head, Some(used.head), "the buffer id that was free last");
                 count += 1;
             }
             count

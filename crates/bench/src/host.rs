@@ -117,7 +117,10 @@ impl Host {
             while old.try_wait()?.is_none() {
                 if new.try_wait()?.is_some() || Instant::now() > end {
                     self.switch = Some(old);
-                    return Err(io::Error::other(format!("it was not replaced: {}", self.last_words())));
+                    return Err(io::Error::other(format!(
+                        "the switch was not replaced: {}",
+                        self.last_words()
+                    )));
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -253,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_all_vnics_count_is_read() {
+    fn the_counts_of_all_vnics_are_read() {
         let vnic = |dropped: &str| format!(r#"{{"stats":{{"tx":{{"dropped":{dropped}}},"rx":{{}}}}}}"#);
         let body = format!("[{},{}]", vnic(r#"{"ring_share":3}"#), vnic(r#"{"ring_share":4,"vlan":1}"#));
         let sum = dropped(&body_of(&format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{body}")).unwrap())

@@ -1,7 +1,7 @@
 //! Guests that send and receive as fast as the switch permits, and their counts per window.
 
-use crate::clock::{self, Taken};
-use crate::guest::{Guest, Looks, Received};
+use crate::clock::{self, StolenTime};
+use crate::guest::{Guest, Received, RingPolls};
 use serde::Serialize;
 use std::io;
 use std::time::Duration;
@@ -36,8 +36,8 @@ pub struct Window {
 /// CPU time of the generator and of the switch.
 #[derive(Debug)]
 pub struct Watch {
-    generator: Taken,
-    switch: Taken,
+    generator: StolenTime,
+    switch: StolenTime,
 }
 
 impl Watch {
@@ -46,8 +46,8 @@ impl Watch {
     /// # Errors
     /// The process does not exist, or has no worker.
     pub fn new(switch: Option<u32>) -> io::Result<Self> {
-        let switch = switch.map_or_else(|| Ok(Taken::none()), |pid| Taken::of(pid, "worker"))?;
-        Ok(Self { generator: Taken::here()?, switch })
+        let switch = switch.map_or_else(|| Ok(StolenTime::none()), |pid| StolenTime::of(pid, "worker"))?;
+        Ok(Self { generator: StolenTime::here()?, switch })
     }
 
     /// Returns the CPU time that others took so far from the generator and from the switch (ns).
@@ -88,8 +88,8 @@ pub struct Count {
     /// Frames that the switch gave back: sent or dropped.
     pub sent: u64,
     pub received: u64,
-    pub looks: Looks,
-    pub drains: Looks,
+    pub refills: RingPolls,
+    pub drains: RingPolls,
 }
 
 pub struct Load {
@@ -127,7 +127,7 @@ impl Load {
         let count = |guest: &Guest| Count {
             sent: guest.sent,
             received: guest.received.frames,
-            looks: guest.looks,
+            refills: guest.refills,
             drains: guest.drains,
         };
         Counts { at, guests: self.guests.iter().map(count).collect() }
@@ -137,7 +137,7 @@ impl Load {
     /// number of frames received. Each frame arrived after the previous turn began with the receivers, and
     /// before this turn finished.
     #[inline]
-    pub fn turn(&mut self) -> (u64, u64, u64) {
+    pub fn poll_rings(&mut self) -> (u64, u64, u64) {
         for &sender in &self.senders {
             self.guests[sender].refill();
         }
@@ -146,13 +146,13 @@ impl Load {
         for &receiver in &self.receivers {
             frames += self.guests[receiver].drain();
         }
-        let looked = if frames > 0 { clock::now() } else { began };
-        (began, looked, frames)
+        let polled_at = if frames > 0 { clock::now() } else { began };
+        (began, polled_at, frames)
     }
 
     pub fn run(&mut self, time: Duration) {
         let end = clock::now() + time.as_nanos() as u64;
-        while self.turn().0 < end {}
+        while self.poll_rings().0 < end {}
     }
 
     /// Receives frames under way, without sending, until no guest received a frame for `quiet`.
@@ -191,18 +191,18 @@ impl Load {
     /// # Errors
     /// As [`measure`](Self::measure).
     pub fn window(&mut self, length: Duration, watch: &Watch) -> io::Result<Window> {
-        let (before, looks, taken_before) = (self.received(), self.looks(), watch.read()?);
+        let (before, counts_before, taken_before) = (self.received(), self.refill_counts(), watch.read()?);
         let start = clock::now();
         let end = start + length.as_nanos() as u64;
         let (mut last, mut longest) = (start, 0);
         while last < end {
-            let (now, ..) = self.turn();
+            let (now, ..) = self.poll_rings();
             longest = longest.max(now - last);
             last = now;
         }
-        let (after, looks_after) = (self.received(), self.looks());
+        let (after, counts_after) = (self.received(), self.refill_counts());
         let taken = watch.read()?;
-        let refills = looks_after.0 - looks.0;
+        let refills = counts_after.0 - counts_before.0;
         Ok(Window {
             start_ns: start,
             // Includes the time of the last turn, which received frames.
@@ -212,14 +212,14 @@ impl Load {
             taken_ns: taken.0 - taken_before.0,
             switch_taken_ns: taken.1 - taken_before.1,
             longest_gap_ns: longest,
-            starved: (looks_after.1 - looks.1) as f64 / refills.max(1) as f64,
+            starved: (counts_after.1 - counts_before.1) as f64 / refills.max(1) as f64,
         })
     }
 
-    fn looks(&self) -> (u64, u64) {
+    fn refill_counts(&self) -> (u64, u64) {
         self.senders.iter().fold((0, 0), |(refills, starved), &sender| {
-            let looks = self.guests[sender].looks;
-            (refills + looks.count, starved + looks.late)
+            let polls = self.guests[sender].refills;
+            (refills + polls.count, starved + polls.late)
         })
     }
 }

@@ -28,13 +28,15 @@ impl From<Windows> for Plan {
 /// Parses the entries of a virtqueue: a power of two, 8 to 32768.
 pub fn ring(text: &str) -> Result<u16, String> {
     let entries = text.parse::<u16>().ok().filter(|n| n.is_power_of_two() && (8..=32_768).contains(n));
-    entries.ok_or_else(|| format!("`{text}` is no power of two from 8 to 32768"))
+    entries.ok_or_else(|| format!("`{text}` is not a power of two from 8 to 32768"))
 }
 
 /// Parses a time in seconds, such as `0.5`: up to a day.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|s| (0.0..=86_400.0).contains(s));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{text}` is no time from 0 to 86400 seconds"))
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("`{text}` is not a time from 0 to 86400 seconds"))
 }
 
 pub type Outcome<T> = Result<T, Box<dyn Error>>;

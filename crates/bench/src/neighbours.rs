@@ -35,7 +35,7 @@ const GAP: u64 = 50_000;
 const PATIENCE: u64 = 2000;
 
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Seen {
+pub struct Figures {
     pub bulk_mbit: f64,
     pub voice_p50_us: f64,
     pub voice_p999_us: f64,
@@ -46,7 +46,7 @@ pub struct Seen {
     pub lost: u64,
 }
 
-impl Seen {
+impl Figures {
     /// Returns the means; of the worst delay, and of late and lost frames, the larger value.
     pub fn mean(&self, other: &Self) -> Self {
         let middle = |of: fn(&Self) -> f64| median([of(self), of(other)]);
@@ -92,10 +92,11 @@ impl Window {
             let part = self.taken.partition_point(|(_, end)| *end <= due);
             self.taken.get(part).is_some_and(|(start, _)| *start <= due + delay)
         };
-        let left = self.delays.iter().filter(|(due, delay)| !disturbed(*due, *delay));
-        let mut left: Vec<f64> = left.map(|(_, delay)| *delay as f64 / 1e3).collect();
-        left.sort_by(f64::total_cmp);
-        left
+        let undisturbed_delays = self.delays.iter().filter(|(due, delay)| !disturbed(*due, *delay));
+        let mut undisturbed_delays: Vec<f64> =
+            undisturbed_delays.map(|(_, delay)| *delay as f64 / 1e3).collect();
+        undisturbed_delays.sort_by(f64::total_cmp);
+        undisturbed_delays
     }
 
     pub fn arrived(&self) -> usize {
@@ -107,12 +108,12 @@ impl Window {
         self.frames as f64 / (self.length.max(1) as f64 / 1e9)
     }
 
-    pub fn seen(&self) -> Seen {
+    pub fn figures(&self) -> Figures {
         let mut delays: Vec<u64> = self.delays.iter().map(|(_, delay)| *delay).collect();
         delays.resize((delays.len() + self.lost as usize).max(1), self.length);
         delays.sort_unstable();
         let at = |q: f64| quantile(&delays, q) as f64 / 1e3;
-        Seen {
+        Figures {
             bulk_mbit: self.rate() * BULK as f64 * 8.0 / 1e6,
             voice_p50_us: at(0.5),
             voice_p999_us: at(0.999),
@@ -175,8 +176,8 @@ impl Neighbours {
     }
 
     /// Sends and receives for `time`. Returns the figures.
-    pub fn measure(&mut self, time: Duration) -> Seen {
-        self.window(time).seen()
+    pub fn measure(&mut self, time: Duration) -> Figures {
+        self.window(time).figures()
     }
 
     /// Sends and receives for `time`. Returns the counts.

@@ -46,11 +46,13 @@ impl Part {
     /// # Errors
     /// date(1) does not run.
     pub fn new(name: &str, command: &str) -> io::Result<Self> {
-        let date = said("date", &["-u", "+%FT%TZ"]).ok_or_else(|| io::Error::other("date -u failed"))?;
-        let commit = said("git", &["rev-parse", "--short=12", "HEAD"]).map_or("unknown".into(), |commit| {
-            let differs = said("git", &["status", "--porcelain", "-uno"]).is_none_or(|said| !said.is_empty());
-            if differs { format!("{commit}+") } else { commit }
-        });
+        let date = output_of("date", &["-u", "+%FT%TZ"]).ok_or_else(|| io::Error::other("date -u failed"))?;
+        let commit =
+            output_of("git", &["rev-parse", "--short=12", "HEAD"]).map_or("unknown".into(), |commit| {
+                let differs =
+                    output_of("git", &["status", "--porcelain", "-uno"]).is_none_or(|said| !said.is_empty());
+                if differs { format!("{commit}+") } else { commit }
+            });
         let (name, command) = (name.into(), command.into());
         Ok(Self { name, command, date, commit, rows: Vec::new(), notes: Vec::new() })
     }
@@ -71,9 +73,9 @@ impl Part {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         match std::fs::read(path) {
             Ok(bytes) => {
-                let before: Self = serde_json::from_slice(&bytes).map_err(|e| named(e.into()))?;
-                let kept = before.rows.into_iter().filter(|row| others(&row.measure));
-                self.rows = kept.chain(self.rows).collect();
+                let old: Self = serde_json::from_slice(&bytes).map_err(|e| named(e.into()))?;
+                let kept_rows = old.rows.into_iter().filter(|row| others(&row.measure));
+                self.rows = kept_rows.chain(self.rows).collect();
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(named(error)),
@@ -89,7 +91,7 @@ impl Part {
 }
 
 /// Returns the output of a program; `None` if it fails.
-fn said(program: &str, arguments: &[&str]) -> Option<String> {
+fn output_of(program: &str, arguments: &[&str]) -> Option<String> {
     let output =
         Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -100,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_replaced_but_for_what_was_measured_otherwise() {
+    fn rows_of_other_measurements_stay_in_a_part() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("reliability/kills.json");
         let write = |layout: &str, seen: &str| {

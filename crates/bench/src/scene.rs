@@ -26,7 +26,7 @@ pub enum SceneError {
         known: String,
     },
     /// The file has fewer vNICs than wanted.
-    #[error("{path} has {has} vNICs, {wanted} are wanted")]
+    #[error("{path} has {has} vNICs, {wanted} are needed")]
     TooFew {
         path: PathBuf,
         /// vNICs in the file.
@@ -126,10 +126,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_with_the_file() {
+    fn errors_name_the_file_and_the_missing_part() {
         let scene = Scene::parse(Path::new("two.toml"), TWO).unwrap();
         assert_eq!(scene.vnic("c").unwrap_err().to_string(), "two.toml has no vnic.c; it has a, b");
-        assert_eq!(scene.first(Some(3)).unwrap_err().to_string(), "two.toml has 2 vNICs, 3 are wanted");
+        assert_eq!(scene.first(Some(3)).unwrap_err().to_string(), "two.toml has 2 vNICs, 3 are needed");
         let error = Scene::parse(Path::new("bad.toml"), "[vnic.a]\nspeed = 1").unwrap_err();
         assert!(error.to_string().contains("bad.toml:2"), "{error}");
     }

@@ -28,7 +28,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_is_that_of_whom_it_hits_most() {
+    fn the_error_is_that_of_the_worst_sender() {
         assert_eq!(weight_error(&[10.0, 20.0, 40.0], &[1.0, 2.0, 4.0]), 0.0);
         assert!((weight_error(&[50.0, 50.0], &[1.0, 3.0]) - 1.0).abs() < 1e-12);
     }

@@ -82,7 +82,7 @@ fn listener(path: &Path) -> std::os::fd::OwnedFd {
 const SHORT: &str = "--warm-up 0.05 --windows 2 --window 0.1";
 
 #[test]
-fn what_is_counted_is_what_the_switch_delivered() {
+fn counted_frames_are_those_that_the_switch_delivered() {
     let scene = Scene::new(&["", "", "", ""]);
     let report = scene.run(&format!("forward --frame 100 --ports 2 --idle 2 {SHORT}")).unwrap();
     let windows = report["windows"].as_array().unwrap();
@@ -112,7 +112,7 @@ fn addresses_behind_ports_are_learned_before_anything_is_counted() {
 
 /// With one thread, and with a thread for the receivers.
 #[test]
-fn a_port_sends_to_the_one_that_comes_a_stride_after_it() {
+fn a_port_sends_to_the_port_one_stride_later() {
     let cpus = rustix::thread::sched_getaffinity(None).unwrap();
     let cpu = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| cpus.is_set(*cpu)).unwrap();
     for (options, to) in [("--stride 2".to_owned(), "c"), (format!("--stride 1 --sink-cpu {cpu}"), "b")] {
@@ -192,7 +192,7 @@ fn probes_wait_behind_the_flows_of_a_full_ring() {
 }
 
 #[test]
-fn shares_are_told_by_sender() {
+fn shares_are_reported_by_sender() {
     let scene = Scene::new(&["rx = { max = \"40mbit\" }", "weight = 1", "weight = 3"]);
     let report = scene.run(&format!("fairness --to a --ring 64 --frame 600,1200 {SHORT}")).unwrap();
     let senders = report["senders"].as_array().unwrap();

@@ -38,10 +38,10 @@ pub enum AddressError {
     #[error("{0:?} is not a MAC address; write six pairs of hex digits, \"52:54:00:00:00:01\"")]
     Mac(String),
     #[error(
-        "{0} is a group (broadcast or multicast) address; a vNIC sends from a unicast one, whose first byte is even"
+        "{0} is a group (broadcast or multicast) address; a vNIC sends from a unicast address, whose first byte is even"
     )]
     Group(Mac),
-    #[error("00:00:00:00:00:00 is no address; write a unicast one, \"52:54:00:00:00:01\"")]
+    #[error("00:00:00:00:00:00 is not a valid address; write a unicast address, \"52:54:00:00:00:01\"")]
     ZeroMac,
     #[error("{0:?} is not an IP prefix; write \"10.0.0.0/8\" or \"fd00::/64\"")]
     Prefix(String),
@@ -49,7 +49,7 @@ pub enum AddressError {
         "{0:?} is neither a MAC nor an IP address; write \"00:00:5e:00:01:33\", \"192.0.2.10\" or \"2001:db8::10\""
     )]
     Shared(String),
-    #[error("{0} is no address of one host; write a unicast one, \"192.0.2.10\"")]
+    #[error("{0} is not the address of one host; write a unicast address, \"192.0.2.10\"")]
     NotUnicast(IpAddr),
     #[error("{0} has no prefix length; write \"{0}/{1}\" for this address alone")]
     NoLength(IpAddr, u8),

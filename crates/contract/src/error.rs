@@ -63,7 +63,7 @@ pub struct Excerpt {
     pub width: usize,
 }
 
-fn shown(line: &str) -> String {
+fn displayed_line(line: &str) -> String {
     visible(&line.replace('\t', "    ")).into_owned()
 }
 
@@ -84,12 +84,13 @@ impl fmt::Display for Error {
         if let Some(excerpt) = &self.excerpt {
             let gutter = " ".repeat(self.line.to_string().len());
             // The carets stand below their text as it is shown.
-            let width =
-                |chars: &mut dyn Iterator<Item = char>| shown(&chars.collect::<String>()).chars().count();
+            let width = |chars: &mut dyn Iterator<Item = char>| {
+                displayed_line(&chars.collect::<String>()).chars().count()
+            };
             let before = self.column.saturating_sub(1);
             let indent = " ".repeat(width(&mut excerpt.text.chars().take(before)));
             let marked = width(&mut excerpt.text.chars().skip(before).take(excerpt.width)).max(1);
-            write!(f, "\n{gutter} |\n{} | {}", self.line, shown(&excerpt.text))?;
+            write!(f, "\n{gutter} |\n{} | {}", self.line, displayed_line(&excerpt.text))?;
             write!(f, "\n{gutter} | {indent}{}", "^".repeat(marked))?;
         }
         Ok(())
@@ -104,37 +105,37 @@ pub struct Errors(pub Vec<Error>);
 
 impl Errors {
     /// Returns `value` if there are no errors.
-    pub(crate) fn unless_empty<T>(errors: Vec<Error>, value: T) -> Result<T, Self> {
+    pub(crate) fn into_result<T>(errors: Vec<Error>, value: T) -> Result<T, Self> {
         if errors.is_empty() { Ok(value) } else { Err(Self(errors)) }
     }
 }
 
 /// Errors as they are found: the first hundred, and the count of further ones, which cost nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct ErrorList {
     errors: Vec<Error>,
-    more: usize,
+    omitted: usize,
 }
 
 /// Most errors reported at once.
 pub(crate) const MOST: usize = 100;
 
-impl Found {
+impl ErrorList {
     /// Notes an error, which is made only if it will be reported.
     pub(crate) fn note(&mut self, error: impl FnOnce() -> Error) {
         if self.errors.len() < MOST {
             self.errors.push(error());
         } else {
-            self.more += 1;
+            self.omitted += 1;
         }
     }
 
     /// Returns the errors to report, in the order of the text; the last one counts the others.
     pub(crate) fn into_errors(self) -> Vec<Error> {
-        let Self { mut errors, more } = self;
+        let Self { mut errors, omitted } = self;
         errors.sort_by_key(|error| (error.line, error.column));
-        if let Some(last) = errors.last().filter(|_| more > 0) {
-            let message = format!("{more} more things are wrong; correct these first");
+        if let Some(last) = errors.last().filter(|_| omitted > 0) {
+            let message = format!("{omitted} more errors follow; correct these first");
             errors.push(Error {
                 file: last.file.clone(),
                 line: 0,

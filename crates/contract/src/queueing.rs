@@ -53,7 +53,7 @@ mod tests {
     use crate::{Vnic, testing};
 
     #[test]
-    fn what_the_release_before_wrote_is_read() {
+    fn queueing_of_the_release_before_is_read() {
         let mut vnic = testing::vnic("a");
         let written = serde_json::to_string(&vnic).expect("serialises");
         assert!(!written.contains("queueing"), "and it reads ours: {written}");

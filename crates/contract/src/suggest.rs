@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn suggests_only_what_is_near() {
+    fn only_similar_names_are_suggested() {
         let keys = ["deadline", "max", "to", "host-latency"];
         assert_eq!(did_you_mean("deadlin", keys), "; did you mean \"deadline\"?");
         assert_eq!(did_you_mean("MAX", keys), "; did you mean \"max\"?");

@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_older_releases_wrote_is_read() {
+    fn contracts_of_older_releases_are_read() {
         let old = r#"{"macs": [], "any_mac": true, "prefixes": ["10.0.0.0/8"], "vlans": [7]}"#;
         let allowed: Allowed = serde_json::from_str(old).expect("an older release's");
         assert_eq!(allowed.shared, []);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_policed_has_a_longer_one() {
+    fn a_policed_vnic_has_a_longer_default_burst() {
         let rate = |bits| Rate::from_bits(bits).expect("a rate");
         let tx = Tx { method: Method::Police, ..Tx::default() };
         assert_eq!(tx.burst_or_default(rate(1_000_000)).get(), 65_536);

@@ -1,6 +1,6 @@
 //! Contracts to TOML, and changes of single keys.
 
-use crate::error::{Found, MOST};
+use crate::error::{ErrorList, MOST};
 use crate::{
     Attach, Discipline, Error, Errors, FlowQueueing, LinkState, Method, Nanos, Queueing, SocketMode, Vnic,
     parse, parse::keys,
@@ -143,7 +143,7 @@ pub fn set_key(vnic: &Vnic, assignments: &[(String, String)]) -> Result<Vnic, Er
     };
     let mut document: DocumentMut = vnic.to_toml().parse().expect("to_toml writes TOML");
     let contract = document["vnic"][&vnic.name].as_table_like_mut().expect("to_toml writes this table");
-    let mut errors = Found::default();
+    let mut errors = ErrorList::default();
     for (key, value) in assignments.iter().take(MOST) {
         if let Err(message) = assign(contract, key, value) {
             errors.note(|| error(key, message));
@@ -182,7 +182,7 @@ fn assign(contract: &mut dyn TableLike, key: &str, value: &str) -> Result<(), St
         if parent == "queueing" && inner.as_str() == Some("flows") {
             *inner = Item::Value(InlineTable::new().into());
         }
-        table = inner.as_table_like_mut().ok_or_else(|| format!("{parent} is no table"))?;
+        table = inner.as_table_like_mut().ok_or_else(|| format!("{parent} is not a table"))?;
     }
     if value == "none" {
         table.remove(last);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_what_a_user_would() {
+    fn the_toml_is_as_a_user_writes_it() {
         let mut vnic = testing::vnic("plc.1");
         vnic.mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
         vnic.tx = Tx {
@@ -291,10 +291,10 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
         assert_eq!(vnic.queueing, Queueing::Flows(flows));
         let fifo = set(&vnic, &[("queueing", "fifo")]).expect("valid");
         assert_eq!(fifo.queueing, Queueing::Fifo);
-        let again = [("queueing", "flows"), ("queueing.target", "2ms"), ("queueing.per-host", "true")];
-        assert_eq!(set(&fifo, &again).expect("valid").queueing, vnic.queueing);
+        let with_options = [("queueing", "flows"), ("queueing.target", "2ms"), ("queueing.per-host", "true")];
+        assert_eq!(set(&fifo, &with_options).expect("valid").queueing, vnic.queueing);
         let refused = set(&fifo, &[("queueing.target", "2ms")]).expect_err("no flows").to_string();
-        assert!(refused.ends_with("queueing.target: queueing is no table"), "{refused}");
+        assert!(refused.ends_with("queueing.target: queueing is not a table"), "{refused}");
         let undone = [
             "tx.max",
             "tx.burst",
@@ -315,7 +315,7 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
     }
 
     #[test]
-    fn refuses_what_a_file_may_not_say() {
+    fn keys_that_a_file_may_not_have_are_refused() {
         let plain = testing::vnic("web");
         for (key, value, wanted) in [
             ("tx.maxx", "1mbit", "vnic set: vnic.web.tx.maxx: unknown key; did you mean \"tx.max\"?"),
@@ -349,8 +349,8 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
         ] {
             assert_eq!(set(&plain, &[(key, value)]).expect_err(key).to_string(), wanted);
         }
-        let both = set(&plain, &[("tx", "fast"), ("tx.max", "1mbit")]).expect_err("tx is no table");
-        assert_eq!(both.to_string(), "vnic set: vnic.web.tx.max: tx is no table");
+        let both = set(&plain, &[("tx", "fast"), ("tx.max", "1mbit")]).expect_err("tx is not a table");
+        assert_eq!(both.to_string(), "vnic set: vnic.web.tx.max: tx is not a table");
         let two = set(&plain, &[("tx.max", "5"), ("rx.max", "6")]).expect_err("two errors");
         assert_eq!(two.0.len(), 2);
     }
@@ -464,7 +464,7 @@ allowed  = { vlans = [1, 2], dhcp-server = true }
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(vnic in any_vnic()) {
+        fn written_contracts_read_back(vnic in any_vnic()) {
             prop_assume!(vnic.check().is_ok());
             let text = vnic.to_toml();
             let document = parse(&text, "written").map_err(|e| TestCaseError::fail(format!("{text}\n{e}")))?;

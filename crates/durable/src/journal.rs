@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// Entries by key.
 #[derive(Debug)]
 pub struct Journal<K, E> {
-    now: BTreeMap<K, E>,
+    entries: BTreeMap<K, E>,
     saved: BTreeMap<K, E>,
     file: StateFile,
     write: fn(&StateFile, &BTreeMap<K, E>) -> Result<(), DurableError>,
@@ -59,17 +59,17 @@ impl<K: Clone + Ord, E: Clone + PartialEq> Journal<K, E> {
         entries: BTreeMap<K, E>,
         write: fn(&StateFile, &BTreeMap<K, E>) -> Result<(), DurableError>,
     ) -> Self {
-        Self { saved: entries.clone(), now: entries, file, write }
+        Self { saved: entries.clone(), entries, file, write }
     }
 
     /// The entries in memory.
     pub fn entries(&self) -> &BTreeMap<K, E> {
-        &self.now
+        &self.entries
     }
 
     /// The entries in memory, to be changed; [`Self::save`] writes them.
     pub fn entries_mut(&mut self) -> &mut BTreeMap<K, E> {
-        &mut self.now
+        &mut self.entries
     }
 
     /// The entry of a key, in memory.
@@ -77,7 +77,7 @@ impl<K: Clone + Ord, E: Clone + PartialEq> Journal<K, E> {
     where
         K: Borrow<Q>,
     {
-        self.now.get(key)
+        self.entries.get(key)
     }
 
     /// The entry of a key as it was last written; another program may have removed the file since.
@@ -99,8 +99,8 @@ impl<K: Clone + Ord, E: Clone + PartialEq> Journal<K, E> {
     /// Sets or removes an entry in memory; returns the previous one.
     pub fn set(&mut self, key: K, entry: Option<E>) -> Option<E> {
         match entry {
-            Some(entry) => self.now.insert(key, entry),
-            None => self.now.remove(&key),
+            Some(entry) => self.entries.insert(key, entry),
+            None => self.entries.remove(&key),
         }
     }
 
@@ -121,7 +121,7 @@ impl<K: Clone + Ord, E: Clone + PartialEq> Journal<K, E> {
     /// # Errors
     /// As [`Self::write`].
     pub fn save(&mut self) -> Result<(), DurableError> {
-        self.write(self.now.clone())
+        self.write(self.entries.clone())
     }
 
     /// Changes entries in memory and on disk, or neither.
@@ -129,10 +129,10 @@ impl<K: Clone + Ord, E: Clone + PartialEq> Journal<K, E> {
     /// # Errors
     /// As [`Self::write`].
     pub fn change(&mut self, change: impl FnOnce(&mut BTreeMap<K, E>)) -> Result<(), DurableError> {
-        let mut all = self.now.clone();
+        let mut all = self.entries.clone();
         change(&mut all);
         self.write(all.clone())?;
-        self.now = all;
+        self.entries = all;
         Ok(())
     }
 }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_gone_is_written_again() {
+    fn a_removed_journal_file_is_written_again() {
         let folder = tempfile::tempdir().unwrap();
         let mut journal = open(&folder);
         journal.set("a".into(), Some(1));

@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_leaves_nothing() {
+    fn a_dropped_staged_file_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         file(&dir).save(&"one").unwrap();
         file(&dir).save(&"two").unwrap();
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_gone_is_made_again() {
+    fn a_removed_folder_is_made_again() {
         let dir = tempfile::tempdir().unwrap();
         let file = StateFile::new(dir.path().join("state/state.json"));
         file.save(&"one").unwrap();

@@ -35,7 +35,7 @@ pub struct Evidence {
 
 impl Evidence {
     /// No counters, read from `source`.
-    pub fn nothing(source: &str) -> Self {
+    pub fn empty(source: &str) -> Self {
         Self {
             taken: Instant::now(),
             vnics: BTreeMap::new(),

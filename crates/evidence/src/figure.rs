@@ -29,13 +29,13 @@ impl Quantity {
     /// Returns the name in words.
     pub fn label(self) -> &'static str {
         match self {
-            Self::Tx => "what it sends",
-            Self::Rx => "what it receives",
+            Self::Tx => "sent traffic",
+            Self::Rx => "received traffic",
             Self::SuperFrames => "super-frames",
             Self::Drops => "dropped frames",
-            Self::Delay => "delay of what it sends",
+            Self::Delay => "delay of sent frames",
             Self::Throttled => "time throttled",
-            Self::Deadline => "deadlines kept and missed",
+            Self::Deadline => "deadlines met and missed",
         }
     }
 }

@@ -22,5 +22,6 @@ pub struct Quarantine {
     /// Total time (s).
     pub seconds: u64,
     /// Remaining time (s).
-    pub left: u64,
+    #[serde(rename = "left")]
+    pub remaining: u64,
 }

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn since_is_what_was_added() {
+    fn since_returns_the_added_values() {
         let mut earlier = Histogram::default();
         earlier.record(1_000_000);
         let mut now = earlier.clone();

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_the_file_is_the_memory() {
+    fn written_bytes_are_read_from_memory_and_from_its_file() {
         let memory = SharedMemory::new(0x10_0000, 0x2000).unwrap();
         memory.write(0x10_1ffc, b"last");
         assert_eq!(memory.bytes(0x10_1ffc, 4), b"last");
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "do not fit")]
-    fn a_full_region_is_said_to_be_full() {
+    fn a_full_region_is_reported() {
         SharedMemory::new(0, 0x1000).unwrap().alloc(0x1001, 1);
     }
 

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_and_what_is_none() {
+    fn valid_and_invalid_lines_are_distinguished() {
         let long = "x".repeat(REQUEST);
         let bytes = format!("a b\r\n\n{long}\n{long}{long}{long}\nü\nlast");
         let text = |t: &str| Line::Text(t.into());
@@ -103,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn how_bytes_are_cut_is_of_no_matter(
+        fn the_split_of_the_bytes_does_not_matter(
             chunks in prop::collection::vec(prop::collection::vec(prop_oneof![9 => any::<u8>(), 1 => Just(b'\n')], 0..400), 0..8),
         ) {
             let whole = all(&[chunks.concat()]);

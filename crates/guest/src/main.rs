@@ -14,12 +14,12 @@ mod interfaces;
 mod port;
 mod talk;
 
-use arguments::{Arguments, Asked};
+use arguments::{Action, Arguments};
 use interfaces::Interfaces;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
-use talk::Trouble;
+use talk::TalkError;
 use tidegate_guest::message::{Ask, Limits};
 use tidegate_visible::lines;
 
@@ -40,12 +40,12 @@ struct Failure(u8, String);
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args_os().skip(1).map(|w| w.to_string_lossy().into_owned()).collect();
-    let done = match arguments::read(&words) {
-        Ok(Asked::Text(text)) => Ok(text),
-        Ok(Asked::Limit(arguments)) => limit(&arguments, Path::new("/")),
+    let output = match arguments::read(&words) {
+        Ok(Action::Text(text)) => Ok(text),
+        Ok(Action::Limit(arguments)) => limit(&arguments, Path::new("/")),
         Err(why) => Err(Failure(code::USAGE, why)),
     };
-    let printed = done.and_then(|text| {
+    let printed = output.and_then(|text| {
         std::io::stdout().write_all(lines(&text).as_bytes()).map_err(|e| Failure(code::FAILED, e.to_string()))
     });
     match printed {
@@ -71,17 +71,17 @@ fn limit(arguments: &Arguments, root: &Path) -> Result<String, Failure> {
         .clone()
         .map(|soft| Ask::Set { mac: mac.clone(), soft: (soft != "none").then_some(soft) });
     let asks = set.into_iter().chain([Ask::Limit]).collect();
-    let vnics = talk::talk(port, asks).map_err(|trouble| match trouble {
-        Trouble::Refused(why) => Failure(code::REFUSED, why),
-        Trouble::Silent(why) => Failure(code::UNREACHABLE, why),
-        Trouble::Failed(why) => Failure(code::FAILED, why),
+    let vnics = talk::talk(port, asks).map_err(|error| match error {
+        TalkError::Refused(why) => Failure(code::REFUSED, why),
+        TalkError::Silent(why) => Failure(code::UNREACHABLE, why),
+        TalkError::Failed(why) => Failure(code::FAILED, why),
     })?;
-    let mine: Vec<&Limits> =
+    let matching: Vec<&Limits> =
         vnics.iter().filter(|v| mac.as_ref().is_none_or(|mac| v.mac.eq_ignore_ascii_case(mac))).collect();
-    if let (Some(nic), true) = (&arguments.nic, mine.is_empty()) {
+    if let (Some(nic), true) = (&arguments.nic, matching.is_empty()) {
         return Err(Failure(code::FAILED, format!("the host has no contract for {nic}")));
     }
-    Ok(table(&mine, &interfaces))
+    Ok(table(&matching, &interfaces))
 }
 
 /// Formats a line for each vNIC: its interface, or its MAC without one; the hard limit and the soft one.

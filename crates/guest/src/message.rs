@@ -120,12 +120,12 @@ pub struct Reply {
     /// The request's tag.
     pub tag: Tag,
     /// The content.
-    pub say: Say,
+    pub body: ReplyBody,
 }
 
 /// The content of an answer's line. `Ok` and `Error` end the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Say {
+pub enum ReplyBody {
     /// The limits of one vNIC.
     Vnic(Limits),
     /// The end of the answer: all is done.
@@ -183,7 +183,7 @@ impl Reply {
         let plain = |c: char| if matches!(c, ' '..='~') { c } else { ' ' };
         let text: String = text.chars().map(plain).take(LONGEST_ERROR).collect();
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
-        Self { tag, say: Say::Error { kind, text: words.join(" ") } }
+        Self { tag, body: ReplyBody::Error { kind, text: words.join(" ") } }
     }
 
     /// Parses a line; `None` if it is invalid.
@@ -192,13 +192,14 @@ impl Reply {
         let (VERSION, tag, said) = (*words.first()?, Tag::new(words.get(1)?)?, words.get(2..)?) else {
             return None;
         };
-        let say = match said {
-            ["ok"] => Say::Ok,
-            ["error", kind, text @ ..] => {
-                Say::Error { kind: Kind::ALL.into_iter().find(|k| k.word() == *kind)?, text: text.join(" ") }
-            }
+        let body = match said {
+            ["ok"] => ReplyBody::Ok,
+            ["error", kind, text @ ..] => ReplyBody::Error {
+                kind: Kind::ALL.into_iter().find(|k| k.word() == *kind)?,
+                text: text.join(" "),
+            },
             // Later releases may add words.
-            ["vnic", name, mac, hard, soft, in_force, ..] => Say::Vnic(Limits {
+            ["vnic", name, mac, hard, soft, in_force, ..] => ReplyBody::Vnic(Limits {
                 name: (*name).to_owned(),
                 mac: (*mac).to_owned(),
                 hard: (*hard).to_owned(),
@@ -207,17 +208,17 @@ impl Reply {
             }),
             _ => return None,
         };
-        Some(Self { tag, say })
+        Some(Self { tag, body })
     }
 }
 
 impl fmt::Display for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{VERSION} {} ", self.tag)?;
-        match &self.say {
-            Say::Ok => f.write_str("ok"),
-            Say::Error { kind, text } => write!(f, "error {} {text}", kind.word()),
-            Say::Vnic(Limits { name, mac, hard, soft, in_force }) => {
+        match &self.body {
+            ReplyBody::Ok => f.write_str("ok"),
+            ReplyBody::Error { kind, text } => write!(f, "error {} {text}", kind.word()),
+            ReplyBody::Vnic(Limits { name, mac, hard, soft, in_force }) => {
                 write!(f, "vnic {name} {mac} {hard} {soft} {in_force}")
             }
         }
@@ -230,7 +231,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_no_request_says_why() {
+    fn a_malformed_line_gives_the_reason() {
         for (line, tag, wanted) in [
             ("", "-", "the second word is a tag"),
             ("limit", "-", "this host speaks version 1"),
@@ -275,15 +276,15 @@ mod tests {
 
         #[test]
         fn replies_read_back(tag in tag(), words in prop::collection::vec(word(), 5), kind in 0usize..3, what in 0..3) {
-            let say = match what {
-                0 => Say::Ok,
-                1 => Say::Error { kind: Kind::ALL[kind], text: words.join(" ") },
-                _ => Say::Vnic(Limits {
+            let body = match what {
+                0 => ReplyBody::Ok,
+                1 => ReplyBody::Error { kind: Kind::ALL[kind], text: words.join(" ") },
+                _ => ReplyBody::Vnic(Limits {
                     name: words[0].clone(), mac: words[1].clone(), hard: words[2].clone(), soft: words[3].clone(),
                     in_force: words[4].clone(),
                 }),
             };
-            let reply = Reply { tag, say };
+            let reply = Reply { tag, body };
             prop_assert_eq!(Reply::parse(&reply.to_string()), Some(reply));
         }
 

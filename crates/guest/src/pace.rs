@@ -41,7 +41,7 @@ mod tests {
         /// A guest that waits as requested passes, and in no second pass more than twice `rate`: those at
         /// once, and those of that second.
         #[test]
-        fn never_more_and_never_stuck(rate in 1u32..50, pauses in prop::collection::vec(0u64..200, 1..200)) {
+        fn a_pace_is_never_exceeded_and_never_stuck(rate in 1u32..50, pauses in prop::collection::vec(0u64..200, 1..200)) {
             let mut pace = Pace::new(rate);
             let (mut now, mut passed) = (Duration::ZERO, Vec::new());
             for pause in pauses {

@@ -14,12 +14,12 @@ pub fn find(root: &Path) -> Result<PathBuf, String> {
         return Ok(linked);
     }
     let ports = fs::read_dir(root.join("sys/class/virtio-ports")).into_iter().flatten().flatten();
-    let ours = |port: &fs::DirEntry| {
+    let matches = |port: &fs::DirEntry| {
         fs::read_to_string(port.path().join("name")).is_ok_and(|name| name.trim() == PORT)
     };
-    let port = ports.into_iter().find(ours).map(|port| root.join("dev").join(port.file_name()));
+    let port = ports.into_iter().find(matches).map(|port| root.join("dev").join(port.file_name()));
     port.ok_or_else(|| {
-        format!("this VM has no virtio-serial port {PORT}: its operator adds one (docs/guest-limit.md)")
+        format!("this VM has no virtio-serial port {PORT}: ask the operator of the host to add one (docs/guest-limit.md)")
     })
 }
 
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn by_its_link_or_by_its_name() {
+    fn the_port_is_found_by_link_or_by_name() {
         let root = tempfile::tempdir().expect("a folder");
         let root = root.path();
         assert!(find(root).expect_err("none").contains("has no virtio-serial port org.tidegate.limit.0"));

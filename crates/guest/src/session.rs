@@ -30,7 +30,7 @@ pub enum Step {
     /// Answer this request.
     Ask(Request),
     /// Send this reply.
-    Say(Reply),
+    Reply(Reply),
     /// Read nothing, and call again after this time.
     Wait(Duration),
     /// Close the connection: its input is invalid, or too much.
@@ -47,10 +47,10 @@ pub struct Session {
     line: Option<Line>,
     change: Option<Request>,
     /// Bad lines since the last good one.
-    bad: u32,
+    bad_lines: u32,
     /// Wait of the present line, and of the consecutive lines before it that waited.
-    waited: Duration,
-    slowed: Duration,
+    line_wait: Duration,
+    consecutive_wait: Duration,
 }
 
 impl Default for Session {
@@ -61,9 +61,9 @@ impl Default for Session {
             change_pace: Pace::new(CHANGES),
             line: None,
             change: None,
-            bad: 0,
-            waited: Duration::ZERO,
-            slowed: Duration::ZERO,
+            bad_lines: 0,
+            line_wait: Duration::ZERO,
+            consecutive_wait: Duration::ZERO,
         }
     }
 }
@@ -93,9 +93,10 @@ impl Session {
                 Some(line) => line,
                 None => {
                     let line = self.lines.next(input)?;
-                    let waited = std::mem::take(&mut self.waited);
-                    self.slowed = if waited.is_zero() { waited } else { self.slowed + waited };
-                    if self.slowed >= FLOOD {
+                    let line_wait = std::mem::take(&mut self.line_wait);
+                    self.consecutive_wait =
+                        if line_wait.is_zero() { line_wait } else { self.consecutive_wait + line_wait };
+                    if self.consecutive_wait >= FLOOD {
                         return Some(Step::Close);
                     }
                     line
@@ -112,7 +113,7 @@ impl Session {
     }
 
     fn wait(&mut self, wait: Duration) -> Step {
-        self.waited += wait;
+        self.line_wait += wait;
         Step::Wait(wait)
     }
 
@@ -128,7 +129,7 @@ impl Session {
         };
         match request {
             Ok(request) => {
-                self.bad = 0;
+                self.bad_lines = 0;
                 if matches!(request.ask, Ask::Set { .. }) {
                     self.change = Some(request);
                     return None;
@@ -136,10 +137,10 @@ impl Session {
                 Some(Step::Ask(request))
             }
             Err(Malformed { tag, why }) => {
-                self.bad += 1;
-                match self.bad {
+                self.bad_lines += 1;
+                match self.bad_lines {
                     // Only once: an answer to each line would double the traffic.
-                    1 => Some(Step::Say(Reply::error(tag, Kind::Malformed, &why))),
+                    1 => Some(Step::Reply(Reply::error(tag, Kind::Malformed, &why))),
                     BAD.. => Some(Step::Close),
                     _ => None,
                 }
@@ -205,13 +206,13 @@ mod tests {
         let mut now = Duration::ZERO;
         let mut session = Session::default();
         let steps = all(&mut session, b"\xff\n\xfe\n\n1 a limit\nx\n", &mut now);
-        assert!(matches!(&steps[..], [Step::Say(_), Step::Ask(_), Step::Say(_)]), "{steps:?}");
+        assert!(matches!(&steps[..], [Step::Reply(_), Step::Ask(_), Step::Reply(_)]), "{steps:?}");
         // A good line resets the count.
         let steps = all(&mut session, "?\n".repeat(100).as_bytes(), &mut now);
         assert_eq!(steps, [Step::Close]);
         let (mut session, mut now) = (Session::default(), Duration::ZERO);
         let steps = all(&mut session, &[b'x'; 10_000], &mut now);
-        assert!(matches!(&steps[..], [Step::Say(_), Step::Close]), "{steps:?}");
+        assert!(matches!(&steps[..], [Step::Reply(_), Step::Close]), "{steps:?}");
     }
 
     #[test]
@@ -237,7 +238,7 @@ mod tests {
         /// For any input in any pieces: no second brings more than twice the allowed number, at once and
         /// afterwards.
         #[test]
-        fn no_guest_gets_more_than_its_part(
+        fn no_guest_gets_more_than_its_share(
             chunks in prop::collection::vec((prop_oneof![
                 Just(b"1 a limit\n".to_vec()), Just(b"1 a set * 1mbit\n".to_vec()), Just(b"?\n".to_vec()),
                 prop::collection::vec(any::<u8>(), 0..600),
@@ -262,7 +263,7 @@ mod tests {
                                 changed.push(now);
                             }
                         }
-                        Some(Step::Say(reply)) => prop_assert!(reply.to_string().len() < 256),
+                        Some(Step::Reply(reply)) => prop_assert!(reply.to_string().len() < 256),
                     }
                 }
                 prop_assert!(input.is_empty(), "what is not taken is lost");

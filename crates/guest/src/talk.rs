@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tidegate_guest::lines::{Line, Lines, REPLY};
-use tidegate_guest::message::{Ask, Kind, Limits, Reply, Request, Say, Tag};
+use tidegate_guest::message::{Ask, Kind, Limits, Reply, ReplyBody, Request, Tag};
 
 /// Longest wait for the host, where a change may wait for other changes.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why there is no useful answer.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum TalkError {
     /// The host refuses.
     Refused(String),
     /// The host does not answer.
@@ -32,13 +32,13 @@ pub enum Trouble {
 /// Asks one question after the other; returns the vNICs of the last answer.
 ///
 /// # Errors
-/// As in [`Trouble`]; no further question was asked then.
-pub fn talk(port: PathBuf, asks: Vec<Ask>) -> Result<Vec<Limits>, Trouble> {
+/// As in [`TalkError`]; no further question was asked then.
+pub fn talk(port: PathBuf, asks: Vec<Ask>) -> Result<Vec<Limits>, TalkError> {
     let name = port.display().to_string();
-    let (tell, told) = mpsc::channel();
-    std::thread::spawn(move || drop(tell.send(conversation(&port, asks))));
-    told.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-        Err(Trouble::Silent(format!(
+    let (sender, received) = mpsc::channel();
+    std::thread::spawn(move || drop(sender.send(conversation(&port, asks))));
+    received.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+        Err(TalkError::Silent(format!(
             "the host does not answer on {name} within {} s: does its agent run, and does a contract name this VM's \
              socket with the key `guest`?",
             PATIENCE.as_secs()
@@ -46,9 +46,9 @@ pub fn talk(port: PathBuf, asks: Vec<Ask>) -> Result<Vec<Limits>, Trouble> {
     })
 }
 
-fn conversation(port: &Path, asks: Vec<Ask>) -> Result<Vec<Limits>, Trouble> {
+fn conversation(port: &Path, asks: Vec<Ask>) -> Result<Vec<Limits>, TalkError> {
     let mut file = open(port)?;
-    let failed = |e: io::Error| Trouble::Failed(format!("{}: {e}", port.display()));
+    let failed = |e: io::Error| TalkError::Failed(format!("{}: {e}", port.display()));
     let mut vnics = Vec::new();
     for (number, ask) in asks.into_iter().enumerate() {
         let request = Request { tag: tag(number), ask };
@@ -58,7 +58,7 @@ fn conversation(port: &Path, asks: Vec<Ask>) -> Result<Vec<Limits>, Trouble> {
 }
 
 /// Opens the port exclusively: the kernel allows one opener.
-fn open(port: &Path) -> Result<File, Trouble> {
+fn open(port: &Path) -> Result<File, TalkError> {
     let begin = Instant::now();
     loop {
         match OpenOptions::new().read(true).write(true).open(port) {
@@ -68,11 +68,13 @@ fn open(port: &Path) -> Result<File, Trouble> {
             }
             Err(e) => {
                 let advice = match e.kind() {
-                    ErrorKind::ResourceBusy => ": another program has it open; try again when that has ended",
+                    ErrorKind::ResourceBusy => {
+                        ": another program has the port open; try again after that program has ended"
+                    }
                     ErrorKind::PermissionDenied => ": try again as root",
                     _ => "",
                 };
-                return Err(Trouble::Failed(format!("cannot open {}: {e}{advice}", port.display())));
+                return Err(TalkError::Failed(format!("cannot open {}: {e}{advice}", port.display())));
             }
         }
     }
@@ -88,7 +90,7 @@ fn tag(number: usize) -> Tag {
 }
 
 /// Returns the host's answer to one request.
-fn answer(port: &mut (impl Read + Write), request: &Request) -> io::Result<Result<Vec<Limits>, Trouble>> {
+fn answer(port: &mut (impl Read + Write), request: &Request) -> io::Result<Result<Vec<Limits>, TalkError>> {
     let (mut lines, mut vnics) = (Lines::new(REPLY), Vec::new());
     let mut buffer = [0; 512];
     // An empty line first ends an earlier program's unfinished line.
@@ -107,12 +109,12 @@ fn answer(port: &mut (impl Read + Write), request: &Request) -> io::Result<Resul
         while let Some(line) = lines.next(&mut input) {
             let Line::Text(line) = line else { continue };
             let Some(reply) = Reply::parse(&line).filter(|reply| reply.tag == request.tag) else { continue };
-            match reply.say {
-                Say::Vnic(limits) => vnics.push(limits),
-                Say::Ok => return Ok(Ok(vnics)),
-                Say::Error { kind: Kind::Refused, text } => return Ok(Err(Trouble::Refused(text))),
-                Say::Error { kind: Kind::Malformed | Kind::Unavailable, text } => {
-                    return Ok(Err(Trouble::Failed(text)));
+            match reply.body {
+                ReplyBody::Vnic(limits) => vnics.push(limits),
+                ReplyBody::Ok => return Ok(Ok(vnics)),
+                ReplyBody::Error { kind: Kind::Refused, text } => return Ok(Err(TalkError::Refused(text))),
+                ReplyBody::Error { kind: Kind::Malformed | Kind::Unavailable, text } => {
+                    return Ok(Err(TalkError::Failed(text)));
                 }
             }
         }
@@ -125,7 +127,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     /// Returns the result of one request to a host with these replies, with `TAG` for the request's.
-    fn asked(ask: Ask, says: &str) -> io::Result<Result<Vec<Limits>, Trouble>> {
+    fn asked(ask: Ask, says: &str) -> io::Result<Result<Vec<Limits>, TalkError>> {
         let (mut guest, mut host) = UnixStream::pair()?;
         let request = Request { tag: tag(0), ask };
         host.write_all(says.replace("TAG", &request.tag.to_string()).as_bytes())?;
@@ -134,15 +136,15 @@ mod tests {
     }
 
     #[test]
-    fn only_what_answers_the_request_counts() {
+    fn only_replies_to_the_request_count() {
         let says = "left over\n1 old vnic x 52:54:00:00:00:09 1mbit none 1mbit\n1 old ok\n\
                     1 TAG vnic a 52:54:00:00:00:01 500mbit 400mbit 400mbit\n1 TAG ok\n";
         let vnics = asked(Ask::Limit, says).expect("it talks").expect("an answer");
         assert_eq!(vnics.iter().map(|v| v.soft.as_str()).collect::<Vec<_>>(), ["400mbit"]);
         let refused = asked(Ask::Limit, "1 TAG error refused over the hard limit\n").expect("it talks");
-        assert_eq!(refused, Err(Trouble::Refused("over the hard limit".into())));
+        assert_eq!(refused, Err(TalkError::Refused("over the hard limit".into())));
         let failed = asked(Ask::Limit, "1 TAG error unavailable later\n").expect("it talks");
-        assert_eq!(failed, Err(Trouble::Failed("later".into())));
+        assert_eq!(failed, Err(TalkError::Failed("later".into())));
         assert!(asked(Ask::Limit, "1 old ok\n").is_err(), "no answer");
     }
 

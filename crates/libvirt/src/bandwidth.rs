@@ -23,7 +23,7 @@ const BYTES: u64 = 1024;
 
 /// One direction's limits in libvirt's form; 0 counts as absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Way {
+pub struct DirectionLimits {
     /// Sustained rate, 1000 bytes per second.
     pub average: Option<u64>,
     /// Rate of the burst, 1000 bytes per second.
@@ -48,27 +48,27 @@ pub struct Limit {
 pub(crate) struct Bandwidth<'a> {
     pub node: Node<'a, 'a>,
     /// To the domain: its rx.
-    pub inbound: Way,
+    pub inbound: DirectionLimits,
     /// From the domain: its tx.
-    pub outbound: Way,
+    pub outbound: DirectionLimits,
     /// Whether the interface is on an Open vSwitch bridge, which keeps these limits in other units.
     pub open_vswitch: bool,
 }
 
-impl Way {
+impl DirectionLimits {
     /// Returns the equivalent keys of a contract.
     ///
     /// # Errors
     /// A rate above 400 Gbit/s or a burst above 1 GB; the reason.
     pub fn limit(&self) -> Result<Limit, String> {
-        let given = |value: Option<u64>| value.filter(|v| *v > 0);
-        let burst = given(self.burst).map(|kilobytes| {
+        let nonzero = |value: Option<u64>| value.filter(|v| *v > 0);
+        let burst = nonzero(self.burst).map(|kilobytes| {
             let bytes = kilobytes.checked_mul(BYTES).filter(|b| *b <= 1_000_000_000);
             bytes.map(Bytes::new).ok_or_else(|| {
                 format!("burst {kilobytes} is more than 1 GB, the most that a contract can have")
             })
         });
-        let max = given(self.average).map(|kilobytes| {
+        let max = nonzero(self.average).map(|kilobytes| {
             let rate = kilobytes.checked_mul(BITS).and_then(Rate::from_bits);
             rate.ok_or_else(|| {
                 format!("average {kilobytes} is more than 400 Gbit/s, the most that a contract can have")
@@ -79,18 +79,17 @@ impl Way {
     }
 
     /// Returns notes about values without a contract key. `way` is libvirt's name of the direction.
-    pub fn untranslated(&self, way: &str) -> Vec<String> {
+    pub fn untranslated_notes(&self, way: &str) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(peak) = self.peak.filter(|p| *p > 0 && Some(*p) != self.average) {
             let why = if way == "outbound" { " (libvirt ignores it too)" } else { "" };
             notes.push(format!(
-                "{way} peak {peak} is not kept{why}: a contract has one rate, and its burst goes as fast as the line"
+                "{way} peak {peak} is not kept{why}: a contract has one rate, and a burst is sent at the speed of the line"
             ));
         }
         if let Some(floor) = self.floor.filter(|f| *f > 0) {
             notes.push(format!(
-                "{way} floor {floor} is not kept: what a VM is guaranteed to receive follows from tx.min of those who \
-                 send to it, on the switch"
+                "{way} floor {floor} is not kept: on the switch, the guaranteed rx rate of a VM follows from tx.min of the vNICs that send to it"
             ));
         }
         notes
@@ -100,10 +99,14 @@ impl Way {
 impl<'a> Bandwidth<'a> {
     pub(crate) fn read(source: Source<'a>, node: Node<'a, 'a>) -> Result<Self, Vec<Error>> {
         let mut errors = Vec::new();
-        let mut ways = [Way::default(); 2];
+        let mut ways = [DirectionLimits::default(); 2];
         for (name, way) in ["inbound", "outbound"].into_iter().zip(&mut ways) {
             if let Some(second) = children(node, name).nth(1) {
-                errors.push(source.at(second, name, format!("<{name}> stands here twice; keep one of them")));
+                errors.push(source.error_at_element(
+                    second,
+                    name,
+                    format!("there are two <{name}> elements here; keep one of them"),
+                ));
             }
             let Some(element) = child(node, name) else { continue };
             for attribute in element.attributes() {
@@ -115,8 +118,8 @@ impl<'a> Bandwidth<'a> {
                     "floor" => &mut way.floor,
                     other => {
                         let message =
-                            format!("{other} is nothing that {name} has; known: average, peak, burst, floor");
-                        errors.push(source.at_attribute(attribute, name, message));
+                            format!("<{name}> has no attribute {other}; known: average, peak, burst, floor");
+                        errors.push(source.error_at_attribute(attribute, name, message));
                         continue;
                     }
                 };
@@ -125,7 +128,7 @@ impl<'a> Bandwidth<'a> {
                     Err(_) => {
                         let message =
                             format!("expected a whole number of kilobytes, not \"{}\"", attribute.value());
-                        errors.push(source.at_attribute(attribute, name, message));
+                        errors.push(source.error_at_attribute(attribute, name, message));
                     }
                 }
             }
@@ -146,24 +149,24 @@ mod tests {
 
     #[test]
     fn rates_count_in_thousands_and_bursts_in_powers_of_two() {
-        let way = Way { average: Some(1000), peak: Some(2000), burst: Some(128), floor: None };
+        let way = DirectionLimits { average: Some(1000), peak: Some(2000), burst: Some(128), floor: None };
         let limit = way.limit().expect("in range");
         assert_eq!(limit.max, Rate::from_bits(8_000_000));
         assert_eq!(limit.burst, Some(Bytes::new(131_072)));
-        assert_eq!(way.untranslated("inbound").len(), 1);
-        let floor = Way { floor: Some(200), ..Way::default() };
+        assert_eq!(way.untranslated_notes("inbound").len(), 1);
+        let floor = DirectionLimits { floor: Some(200), ..DirectionLimits::default() };
         assert_eq!(floor.limit(), Ok(Limit::default()));
-        assert!(floor.untranslated("inbound")[0].contains("floor 200 is not kept"));
+        assert!(floor.untranslated_notes("inbound")[0].contains("floor 200 is not kept"));
         // `virsh domiftune` writes this for "no limit".
-        let none = Way { average: Some(0), peak: Some(0), burst: Some(0), floor: Some(0) };
-        assert_eq!((none.limit(), none.untranslated("outbound")), (Ok(Limit::default()), vec![]));
+        let none = DirectionLimits { average: Some(0), peak: Some(0), burst: Some(0), floor: Some(0) };
+        assert_eq!((none.limit(), none.untranslated_notes("outbound")), (Ok(Limit::default()), vec![]));
     }
 
     proptest! {
         /// Either exactly libvirt's request to tc, or a refusal.
         #[test]
-        fn what_is_translated_is_exact(average in 1_u64.., burst in 1_u64..) {
-            let way = Way { average: Some(average), burst: Some(burst), ..Way::default() };
+        fn translated_limits_are_exact(average in 1_u64.., burst in 1_u64..) {
+            let way = DirectionLimits { average: Some(average), burst: Some(burst), ..DirectionLimits::default() };
             let fits = u128::from(average) * 8000 <= 400_000_000_000 && u128::from(burst) * 1024 <= 1_000_000_000;
             match way.limit() {
                 Ok(Limit { max: Some(max), burst: Some(bytes) }) => {

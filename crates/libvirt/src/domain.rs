@@ -8,7 +8,7 @@
 //! Source of the format: libvirt, formatdomain, "Network interfaces".
 
 use crate::bandwidth::Bandwidth;
-use crate::metadata::{Asked, asked};
+use crate::metadata::{self, MetadataRequest};
 use crate::xml::{Source, child, child_attribute, children};
 use roxmltree::Node;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub(crate) struct Domain<'a> {
     pub name: &'a str,
     pub interfaces: Vec<Interface<'a>>,
     /// Contracts in its metadata, by MAC; no MAC twice.
-    pub asked: Vec<Asked<'a>>,
+    pub requests: Vec<MetadataRequest<'a>>,
     /// Socket of the guest's limit port, if the domain has one and it is known.
     pub guest: Option<PathBuf>,
 }
@@ -67,12 +67,12 @@ pub(crate) fn read<'a>(source: Source<'a>, root: Node<'a, 'a>) -> Result<Domain<
         let found = root.tag_name().name();
         let message =
             format!("expected the XML of a domain (<domain>, as virsh dumpxml prints it), not <{found}>");
-        return Err(Errors(vec![source.at(root, "", message)]));
+        return Err(Errors(vec![source.error_at_element(root, "", message)]));
     };
     let mut errors = Vec::new();
     let name = child(domain, "name").and_then(|n| n.text()).map_or("", str::trim);
     if name.is_empty() {
-        errors.push(source.at(domain, "name", "the domain has no <name>"));
+        errors.push(source.error_at_element(domain, "name", "the domain has no <name>"));
     }
     let guest = children(domain, "devices")
         .flat_map(|devices| children(devices, "channel"))
@@ -81,8 +81,8 @@ pub(crate) fn read<'a>(source: Source<'a>, root: Node<'a, 'a>) -> Result<Domain<
     let nodes = children(domain, "devices").flat_map(|devices| children(devices, "interface"));
     let interfaces =
         nodes.filter_map(|node| interface(source, node).map_err(|e| errors.extend(e)).ok()).collect();
-    let asked = asked(source, domain, &mut errors);
-    if errors.is_empty() { Ok(Domain { name, interfaces, asked, guest }) } else { Err(Errors(errors)) }
+    let requests = metadata::requests(source, domain, &mut errors);
+    if errors.is_empty() { Ok(Domain { name, interfaces, requests, guest }) } else { Err(Errors(errors)) }
 }
 
 fn interface<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Interface<'a>, Vec<Error>> {
@@ -93,13 +93,12 @@ fn interface<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Interface<'a>
     let mac = match child_attribute(node, "mac", "address").map(str::parse::<Mac>) {
         Some(Ok(mac)) => Some(mac),
         Some(Err(e)) => {
-            errors.push(source.at(node, "mac", format!("the MAC of this interface: {e}")));
+            errors.push(source.error_at_element(node, "mac", format!("the MAC of this interface: {e}")));
             None
         }
         None => {
-            let message = "this interface has no <mac address='...'/>, by which its contract is found; libvirt adds one when \
-                           the domain is defined";
-            errors.push(source.at(node, "mac", message));
+            let message = "this interface has no <mac address='...'/>, and Tidegate finds its contract by the MAC; libvirt adds a <mac> when the domain is defined";
+            errors.push(source.error_at_element(node, "mac", message));
             None
         }
     };
@@ -146,7 +145,7 @@ fn socket<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Backend<'a>, Err
     let said = child(node, "source");
     let attribute = |name| said.and_then(|s| s.attribute(name));
     let Some(path) = attribute("path") else {
-        return Err(source.at(
+        return Err(source.error_at_element(
             said.unwrap_or(node),
             "source",
             "this vhostuser interface names no socket: <source path='...'/>",
@@ -158,7 +157,7 @@ fn socket<'a>(source: Source<'a>, node: Node<'a, 'a>) -> Result<Backend<'a>, Err
         other => {
             let found = other.map_or_else(|| "is missing".into(), |m| format!("is \"{m}\""));
             let message = format!("the mode of this vhostuser interface {found}; expected client or server");
-            return Err(source.at(said.unwrap_or(node), "source", message));
+            return Err(source.error_at_element(said.unwrap_or(node), "source", message));
         }
     };
     Ok(Backend::VhostUser { path: path.into(), mode })

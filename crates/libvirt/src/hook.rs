@@ -31,7 +31,7 @@ impl Call {
     /// Returns the longest total time of the call. libvirt waits for it, and with libvirt the caller. A
     /// refused domain is requested and removed, one call each: together less than 5 s, including the start
     /// of two processes.
-    pub const fn patience(self) -> Duration {
+    pub const fn time_limit(self) -> Duration {
         match self {
             Self::Put { .. } => Duration::from_millis(3_500),
             // `tidegate libvirt watch` removes what this cannot.
@@ -77,7 +77,7 @@ mod tests {
             ["prepare", "start", "stopped", "release"].map(|operation| call(operation).expect("known"));
         // The others do not call the agent.
         let speaks = |call: &&Call| matches!(call, Call::Put { .. } | Call::Remove);
-        let all: Duration = calls.iter().filter(speaks).map(|call| call.patience()).sum();
+        let all: Duration = calls.iter().filter(speaks).map(|call| call.time_limit()).sum();
         assert!(all <= Duration::from_millis(4_500), "{all:?}");
     }
 }

@@ -8,20 +8,20 @@ use std::collections::BTreeSet;
 use tidegate_contract::Vnic;
 
 /// Returns the domains, among those that do not run, whose contracts use a netdev, socket or (segment, MAC)
-/// of `ours`. `others` are contracts with their owners, `running` the domains with a state.
-pub fn in_the_way<'a>(
-    ours: &[Vnic],
+/// of `contracts`. `others` are contracts with their owners, `running` the domains with a state.
+pub fn ended_owners_in_conflict<'a>(
+    contracts: &[Vnic],
     others: impl IntoIterator<Item = (&'a str, &'a Vnic)>,
     running: &BTreeSet<String>,
 ) -> BTreeSet<String> {
-    let wanted = |theirs: &Vnic| {
-        let claims =
-            |v: &Vnic| v.attach == theirs.attach || (v.mac, v.segment) == (theirs.mac, theirs.segment);
-        ours.iter().any(|our| claims(our) || our.name == theirs.name)
+    let conflicts = |other: &Vnic| {
+        let same_object =
+            |v: &Vnic| v.attach == other.attach || (v.mac, v.segment) == (other.mac, other.segment);
+        contracts.iter().any(|contract| same_object(contract) || contract.name == other.name)
     };
     let others = others.into_iter().filter_map(|(owner, vnic)| Some((owner.strip_prefix(OWNER)?, vnic)));
-    let gone = others.filter(|(domain, vnic)| !running.contains(*domain) && wanted(vnic));
-    gone.map(|(domain, _)| domain.to_owned()).collect()
+    let ended = others.filter(|(domain, vnic)| !running.contains(*domain) && conflicts(vnic));
+    ended.map(|(domain, _)| domain.to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -38,15 +38,19 @@ mod tests {
     }
 
     #[test]
-    fn only_who_is_gone_makes_room() {
-        let ours = [vnic("new", "52:54:00:00:00:01", "vnet0")];
+    fn only_ended_domains_make_room() {
+        let contracts = [vnic("new", "52:54:00:00:00:01", "vnet0")];
         let same_tap = vnic("a", "52:54:00:00:00:02", "vnet0");
         let same_mac = vnic("b", "52:54:00:00:00:01", "vnet1");
-        let apart = vnic("c", "52:54:00:00:00:03", "vnet2");
-        let others =
-            [("libvirt:a", &same_tap), ("libvirt:b", &same_mac), ("libvirt:c", &apart), ("api", &same_tap)];
+        let separate = vnic("c", "52:54:00:00:00:03", "vnet2");
+        let others = [
+            ("libvirt:a", &same_tap),
+            ("libvirt:b", &same_mac),
+            ("libvirt:c", &separate),
+            ("api", &same_tap),
+        ];
         let running = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<BTreeSet<_>>();
-        assert_eq!(in_the_way(&ours, others, &running(&[])), running(&["a", "b"]));
-        assert_eq!(in_the_way(&ours, others, &running(&["a"])), running(&["b"]));
+        assert_eq!(ended_owners_in_conflict(&contracts, others, &running(&[])), running(&["a", "b"]));
+        assert_eq!(ended_owners_in_conflict(&contracts, others, &running(&["a"])), running(&["b"]));
     }
 }

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_are_known_again() {
+    fn own_hooks_are_recognised() {
         let plain = text(settings("/usr/bin/tidegate", false)).expect("a script");
         assert_eq!(
             plain.lines().last(),

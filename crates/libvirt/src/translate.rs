@@ -9,7 +9,7 @@
 //! All or nothing: if one part is impossible, the domain gets no contract.
 
 use crate::domain::{Backend, Domain, Interface, read};
-use crate::metadata::{Asked, NAMESPACE};
+use crate::metadata::{MetadataRequest, NAMESPACE};
 use crate::xml::Source;
 use tidegate_contract::{
     Allowed, Attach, Error, Errors, Mac, Queueing, Rx, Segment, SocketOwner, Tx, Vnic, set_key,
@@ -69,15 +69,15 @@ pub fn translate(text: &str, origin: &str) -> Result<Translation, Errors> {
     let domain = read(source, document.root_element())?;
     let (mut contracts, mut notes, mut errors) = (Vec::<Contract>::new(), Vec::new(), Vec::new());
     for interface in &domain.interfaces {
-        let asked = domain.asked.iter().find(|a| a.mac == interface.mac);
-        match contract(source, &domain, interface, asked, &mut notes) {
+        let request = domain.requests.iter().find(|a| a.mac == interface.mac);
+        match contract(source, &domain, interface, request, &mut notes) {
             Ok(contract) => contracts.extend(contract),
             Err(why) => errors.extend(why),
         }
     }
-    for unused in domain.asked.iter().filter(|a| domain.interfaces.iter().all(|i| i.mac != a.mac)) {
+    for unused in domain.requests.iter().filter(|a| domain.interfaces.iter().all(|i| i.mac != a.mac)) {
         notes.push(format!(
-            "the metadata has a contract for {}, and the domain no interface of that MAC: it waits for one",
+            "the metadata has a contract for {}, but the domain has no interface with that MAC: the contract waits for one",
             unused.mac
         ));
     }
@@ -86,15 +86,15 @@ pub fn translate(text: &str, origin: &str) -> Result<Translation, Errors> {
     }
     let imported =
         contracts.iter().filter(|c| c.from == From::Bandwidth).map(|c| (c.vnic.mac, limit_keys(&c.vnic)));
-    let elements = domain.asked.iter().map(written).chain(imported).collect();
+    let elements = domain.requests.iter().map(written).chain(imported).collect();
     Ok(Translation { domain: domain.name.into(), contracts, elements, notes })
 }
 
 /// Returns the attributes of an element as written.
-fn written(asked: &Asked<'_>) -> Element {
-    let name = asked.name.map(|name| ("name".to_owned(), name.to_owned()));
-    let keys = asked.keys.iter().map(|key| (key.name().to_owned(), key.value().to_owned()));
-    (asked.mac, name.into_iter().chain(keys).collect())
+fn written(request: &MetadataRequest<'_>) -> Element {
+    let name = request.name.map(|name| ("name".to_owned(), name.to_owned()));
+    let keys = request.keys.iter().map(|key| (key.name().to_owned(), key.value().to_owned()));
+    (request.mac, name.into_iter().chain(keys).collect())
 }
 
 /// Returns the limits of a contract as attributes.
@@ -112,21 +112,23 @@ fn contract(
     source: Source<'_>,
     domain: &Domain<'_>,
     interface: &Interface<'_>,
-    asked: Option<&Asked<'_>>,
+    request: Option<&MetadataRequest<'_>>,
     notes: &mut Vec<String>,
 ) -> Result<Option<Contract>, Vec<Error>> {
     let mac = interface.mac;
-    let (attach, attached) = match (&interface.link, asked) {
-        (Backend::Other(kind), Some(asked)) => {
+    let (attach, attached) = match (&interface.link, request) {
+        (Backend::Other(kind), Some(request)) => {
             let message = format!(
-                "{mac} is an interface of type {kind}, for which no contract can be kept; possible are bridge, network, \
+                "{mac} is an interface of type {kind}, for which Tidegate can keep no contract; possible types are bridge, network, \
                  ethernet, direct (a limit on its tap) and vhostuser (a port of the switch)"
             );
-            return Err(vec![source.at(asked.node, "metadata", message)]);
+            return Err(vec![source.error_at_element(request.node, "metadata", message)]);
         }
         (Backend::Other(kind), None) => {
             if interface.bandwidth.is_some() {
-                notes.push(format!("{mac}: the <bandwidth> of an interface of type {kind} stays libvirt's"));
+                notes.push(format!(
+                    "{mac}: the <bandwidth> of an interface of type {kind} stays with libvirt"
+                ));
             }
             return Ok(None);
         }
@@ -154,21 +156,20 @@ fn contract(
         guest: domain.guest.clone(),
     };
     let mut keys = own_keys(interface);
-    let from = match (asked, &interface.bandwidth) {
-        (Some(asked), _) => {
-            said(source, interface, asked, &mut base, &mut keys)?;
+    let from = match (request, &interface.bandwidth) {
+        (Some(request), _) => {
+            apply_metadata(source, interface, request, &mut base, &mut keys)?;
             From::Metadata
         }
         (None, Some(bandwidth)) if bandwidth.open_vswitch => {
             notes.push(format!(
-                "{mac}: the <bandwidth> of an interface on Open vSwitch stays with Open vSwitch; write a contract in the metadata \
-                 to have it kept here"
+                "{mac}: the <bandwidth> of an interface on Open vSwitch stays with Open vSwitch; write a contract in the metadata so that Tidegate keeps it"
             ));
             return Ok(None);
         }
         (None, Some(_)) if matches!(interface.link, Backend::VhostUser { .. }) => {
             notes.push(format!(
-                "{mac}: the <bandwidth> of a vhostuser interface is kept by no program; a port of the switch needs a contract in the \
+                "{mac}: no program keeps the <bandwidth> of a vhostuser interface; a port of the switch needs a contract in the \
                  metadata, with its segment"
             ));
             return Ok(None);
@@ -180,12 +181,12 @@ fn contract(
         (None, None) => return Ok(None),
     };
     let place = |key: &str, message: String| {
-        let attribute = asked.and_then(|a| a.node.attributes().find(|k| k.name() == key));
+        let attribute = request.and_then(|a| a.node.attributes().find(|k| k.name() == key));
         let path = format!("vnic.{}.{key}", base.name);
-        match (attribute, asked) {
-            (Some(attribute), _) => source.at_attribute(attribute, &path, message),
-            (None, Some(asked)) => source.at(asked.node, &path, message),
-            (None, None) => source.at(interface.node, &path, message),
+        match (attribute, request) {
+            (Some(attribute), _) => source.error_at_attribute(attribute, &path, message),
+            (None, Some(request)) => source.error_at_element(request.node, &path, message),
+            (None, None) => source.error_at_element(interface.node, &path, message),
         }
     };
     // `set_key` requires a valid contract.
@@ -214,30 +215,31 @@ fn own_keys(interface: &Interface<'_>) -> Vec<(String, String)> {
 }
 
 /// Applies the metadata of an interface.
-fn said(
+fn apply_metadata(
     source: Source<'_>,
     interface: &Interface<'_>,
-    asked: &Asked<'_>,
+    request: &MetadataRequest<'_>,
     base: &mut Vnic,
     keys: &mut Vec<(String, String)>,
 ) -> Result<(), Vec<Error>> {
     let mut errors = Vec::new();
-    if let Some(name) = asked.name {
+    if let Some(name) = request.name {
         base.name = name.into();
     }
-    for key in &asked.keys {
+    for key in &request.keys {
         let socket = ["attach.owner", "attach.group", "attach.socket-mode"].contains(&key.name());
         if key.name().starts_with("attach") && !socket {
-            let message = "where the interface is attached, the interface itself says; leave this out";
-            errors.push(source.at_attribute(*key, key.name(), message));
+            let message = "the <interface> element says where the interface is attached; remove this key";
+            errors.push(source.error_at_attribute(*key, key.name(), message));
         }
         keys.retain(|(own, _)| own != key.name());
         keys.push((key.name().to_owned(), key.value().to_owned()));
     }
-    if matches!(interface.link, Backend::VhostUser { .. }) && asked.keys.iter().all(|k| k.name() != "segment")
+    if matches!(interface.link, Backend::VhostUser { .. })
+        && request.keys.iter().all(|k| k.name() != "segment")
     {
-        let message = "a port of the switch is in one segment, and frames never cross segments: write which, such as segment=\"42\"";
-        errors.push(source.at(asked.node, "segment", message));
+        let message = "a port of the switch is in one segment, and frames never cross segments: write its segment, such as segment=\"42\"";
+        errors.push(source.error_at_element(request.node, "segment", message));
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
@@ -251,9 +253,14 @@ fn limits(
 ) -> Result<(), Vec<Error>> {
     let Some(bandwidth) = interface.bandwidth else { return Ok(()) };
     let mut errors = Vec::new();
-    let mut limit = |way: &str, said: crate::bandwidth::Way| {
-        notes.extend(said.untranslated(way).into_iter().map(|note| format!("{}: {note}", interface.mac)));
-        said.limit().map_err(|why| errors.push(source.at(bandwidth.node, way, why))).unwrap_or_default()
+    let mut limit = |way: &str, direction: crate::bandwidth::DirectionLimits| {
+        notes.extend(
+            direction.untranslated_notes(way).into_iter().map(|note| format!("{}: {note}", interface.mac)),
+        );
+        direction
+            .limit()
+            .map_err(|why| errors.push(source.error_at_element(bandwidth.node, way, why)))
+            .unwrap_or_default()
     };
     let (rx, tx) = (limit("inbound", bandwidth.inbound), limit("outbound", bandwidth.outbound));
     (base.rx.max, base.rx.burst) = (rx.max, rx.burst);

@@ -22,13 +22,13 @@ impl<'a> Source<'a> {
         Document::parse_with_options(self.text, options).map_err(|e| {
             let at = e.pos();
             let (line, column) = (at.row as usize, at.col as usize);
-            let message = format!("this is no XML that can be read: {e}");
-            Errors(vec![Error { line, column, message, ..self.nowhere() }])
+            let message = format!("this text is not valid XML: {e}");
+            Errors(vec![Error { line, column, message, ..self.whole_text_error() }])
         })
     }
 
     /// Returns an error at an element.
-    pub fn at(self, node: Node<'_, '_>, key: &str, message: impl Into<String>) -> Error {
+    pub fn error_at_element(self, node: Node<'_, '_>, key: &str, message: impl Into<String>) -> Error {
         // The start tag's name, not the whole element.
         let start = node.range().start;
         let end = self.text[start..].find(|c: char| c == '>' || c == '/' || c.is_whitespace());
@@ -36,7 +36,12 @@ impl<'a> Source<'a> {
     }
 
     /// Returns an error at an attribute.
-    pub fn at_attribute(self, attribute: Attribute<'_, '_>, key: &str, message: impl Into<String>) -> Error {
+    pub fn error_at_attribute(
+        self,
+        attribute: Attribute<'_, '_>,
+        key: &str,
+        message: impl Into<String>,
+    ) -> Error {
         self.error(attribute.range(), key, message.into())
     }
 
@@ -54,12 +59,12 @@ impl<'a> Source<'a> {
             key: key.into(),
             message,
             excerpt,
-            ..self.nowhere()
+            ..self.whole_text_error()
         }
     }
 
     /// Returns an error of the whole text.
-    pub fn nowhere(self) -> Error {
+    pub fn whole_text_error(self) -> Error {
         Error {
             file: self.origin.into(),
             line: 0,

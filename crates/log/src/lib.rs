@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_over_and_over_is_said_five_times() {
+    fn a_repeated_line_is_written_five_times() {
         let (text, counts) = said(|| {
             for n in 0..1000 {
                 tracing::warn!(port = n % 2, "over and over: {n}");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_who_does_not_read() {
+    fn logging_does_not_wait_for_a_reader_that_does_not_read() {
         let (_reader, writer) = io::pipe().unwrap();
         let log = Arc::new(Log::new(writer));
         let started = Instant::now();

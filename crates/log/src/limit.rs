@@ -155,21 +155,21 @@ impl Limit {
         }
         self.due = None;
         let entries = self.entries.values_mut().filter(|entry| entry.suppressed > 0);
-        let mut told: Vec<Suppressed> = entries
+        let mut reports: Vec<Suppressed> = entries
             .map(|entry| Suppressed {
                 lines: std::mem::take(&mut entry.suppressed),
                 level: entry.level,
                 excerpt: entry.excerpt.clone(),
             })
             .collect();
-        told.sort_by(|a, b| b.lines.cmp(&a.lines).then_with(|| a.excerpt.cmp(&b.excerpt)));
-        let rest: Vec<Suppressed> = told.split_off(told.len().min(REPORTS_AT_ONCE));
+        reports.sort_by(|a, b| b.lines.cmp(&a.lines).then_with(|| a.excerpt.cmp(&b.excerpt)));
+        let rest: Vec<Suppressed> = reports.split_off(reports.len().min(REPORTS_AT_ONCE));
         if !rest.is_empty() {
             let lines = rest.iter().map(|one| one.lines).sum();
             let excerpt = format!("lines about {} other subjects", rest.len());
-            told.push(Suppressed { lines, level: Level::WARN, excerpt });
+            reports.push(Suppressed { lines, level: Level::WARN, excerpt });
         }
-        told
+        reports
     }
 
     /// Returns the account of a key. With many subjects, those without recent lines are forgotten; without
@@ -194,13 +194,13 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn five_lines_then_one_in_ten_seconds_and_how_many_not() {
+    fn five_lines_are_written_then_one_in_ten_seconds_with_the_number_suppressed() {
         let (start, mut limit) = (Instant::now(), Limit::default());
-        let (mut written, mut told) = (Vec::new(), Vec::new());
+        let (mut written, mut reports) = (Vec::new(), Vec::new());
         // A line every 100 ms for a minute.
         for n in 0..600u32 {
             let now = start + n * SECOND / 10;
-            told.extend(limit.overdue(now).into_iter().map(|one| (n, one.lines, one.excerpt)));
+            reports.extend(limit.overdue(now).into_iter().map(|one| (n, one.lines, one.excerpt)));
             if limit.ask(about(1), now) == Verdict::Write {
                 limit.wrote(about(1), Level::WARN, &format!("line {n}"));
                 written.push(n);
@@ -210,7 +210,7 @@ mod tests {
         // From the first unwritten one on; each quotes the latest written one.
         let expected = [(105, 99, 100), (205, 99, 200), (305, 99, 300), (405, 99, 400), (505, 99, 500)];
         let expected = expected.map(|(n, lines, last)| (n, lines, format!("line {last}")));
-        assert_eq!(told, expected);
+        assert_eq!(reports, expected);
         let later = start + 3600 * SECOND;
         assert_eq!(limit.overdue(later)[0].lines, 95);
         assert!(limit.due().is_none() && limit.overdue(later).is_empty());
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_suppressed_line_is_said_to_be_one() {
+    fn a_single_suppressed_line_is_reported_as_one() {
         let (now, mut limit) = (Instant::now(), Limit::default());
         let verdicts: Vec<Verdict> = (0..8).map(|_| limit.ask(about(1), now)).skip(5).collect();
         assert_eq!(verdicts[0], Verdict::Suppress { first: true });
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn subjects_without_end_take_no_memory_and_write_no_more() {
+    fn endless_subjects_take_no_memory_and_write_no_more_lines() {
         let (start, mut limit) = (Instant::now(), Limit::default());
         let mut written = 0;
         for n in 0..50_000u64 {
@@ -236,10 +236,10 @@ mod tests {
         }
         assert_eq!(written, 100 + 49);
         assert!(limit.entries.len() <= SUBJECTS + 1, "{}", limit.entries.len());
-        let told = limit.overdue(start + 100 * SECOND);
-        assert_eq!(told.len(), REPORTS_AT_ONCE + 1);
-        assert_eq!(told.iter().map(|one| one.lines).sum::<u64>(), 50_000 - written);
-        assert!(told[REPORTS_AT_ONCE].excerpt.contains("other subjects"), "{told:?}");
+        let reports = limit.overdue(start + 100 * SECOND);
+        assert_eq!(reports.len(), REPORTS_AT_ONCE + 1);
+        assert_eq!(reports.iter().map(|one| one.lines).sum::<u64>(), 50_000 - written);
+        assert!(reports[REPORTS_AT_ONCE].excerpt.contains("other subjects"), "{reports:?}");
         // All accounts are forgotten when a new one needs the room.
         limit.ask(about(u64::MAX), start + 1000 * SECOND);
         assert_eq!(limit.entries.len(), 1);

@@ -33,7 +33,7 @@ pub struct Writer {
     queue: SyncSender<Message>,
     /// The thread's state; `None` while it runs.
     stopped: Mutex<Option<Thread>>,
-    held: AtomicBool,
+    is_paused: AtomicBool,
     /// Lines that were queued.
     queued: AtomicU64,
     counts: Arc<Counts>,
@@ -52,7 +52,7 @@ struct Thread {
     due: Due,
     counts: Arc<Counts>,
     /// Lost lines that were reported to `out`.
-    told: u64,
+    reported: u64,
 }
 
 impl Writer {
@@ -64,12 +64,17 @@ impl Writer {
     ) -> Self {
         let (queue, messages) = sync_channel(QUEUE);
         let counts = Arc::new(Counts::default());
-        let thread =
-            Thread { messages, out: Box::new(out), due: Box::new(due), counts: Arc::clone(&counts), told: 0 };
+        let thread = Thread {
+            messages,
+            out: Box::new(out),
+            due: Box::new(due),
+            counts: Arc::clone(&counts),
+            reported: 0,
+        };
         Self {
             queue,
             stopped: Mutex::new(Some(thread)),
-            held: AtomicBool::new(false),
+            is_paused: AtomicBool::new(false),
             queued: AtomicU64::new(0),
             counts,
         }
@@ -100,12 +105,12 @@ impl Writer {
 
     /// Starts no thread until [`release`](Self::release).
     pub fn hold(&self) {
-        self.held.store(true, SeqCst);
+        self.is_paused.store(true, SeqCst);
     }
 
     /// Reverts [`hold`](Self::hold).
     pub fn release(&self) {
-        self.held.store(false, SeqCst);
+        self.is_paused.store(false, SeqCst);
         self.start();
     }
 
@@ -122,7 +127,7 @@ impl Writer {
     }
 
     fn start(&self) {
-        if self.held.load(SeqCst) {
+        if self.is_paused.load(SeqCst) {
             return;
         }
         let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -162,8 +167,8 @@ impl Thread {
             return;
         }
         let lost = self.counts.lost.load(SeqCst);
-        if lost > self.told {
-            let new = lost - std::mem::replace(&mut self.told, lost);
+        if lost > self.reported {
+            let new = lost - std::mem::replace(&mut self.reported, lost);
             let text =
                 format!("tidegate_log: {new} lines were lost: the program that reads this log is slow");
             let _ = self.out.write_all(line::line(Level::WARN, &text).as_bytes());
@@ -177,7 +182,7 @@ mod tests {
     use std::io::{self, BufRead, BufReader};
 
     #[test]
-    fn lines_that_find_no_room_are_counted_and_told_of() {
+    fn lines_that_find_no_room_are_counted_and_reported() {
         let (reader, out) = io::pipe().unwrap();
         let writer = Writer::new(out, |_| (vec![], None));
         let line = "x".repeat(4000) + "\n";
@@ -191,10 +196,10 @@ mod tests {
         writer.flush(Duration::from_secs(20));
         drop(writer);
         let lines: Vec<String> = reading.join().unwrap();
-        let told: Vec<&String> = lines.iter().filter(|line| line.contains("were lost")).collect();
-        assert_eq!(lines.len() - told.len(), (sent - lost) as usize);
-        let told: u64 = told.iter().map(|line| number_in(line)).sum();
-        assert_eq!(told, lost);
+        let reported: Vec<&String> = lines.iter().filter(|line| line.contains("were lost")).collect();
+        assert_eq!(lines.len() - reported.len(), (sent - lost) as usize);
+        let reported: u64 = reported.iter().map(|line| number_in(line)).sum();
+        assert_eq!(reported, lost);
     }
 
     fn number_in(line: &str) -> u64 {
@@ -203,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_held_starts_no_thread_and_loses_nothing() {
+    fn a_stopped_writer_starts_no_thread_and_loses_no_line() {
         let (reader, out) = io::pipe().unwrap();
         let writer = Writer::new(out, |_| (vec![], None));
         writer.hold();
@@ -216,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_is_said_when_nobody_says_anything() {
+    fn due_lines_are_written_without_a_new_event() {
         let (reader, out) = io::pipe().unwrap();
         let mut asked = 0;
         let writer = Writer::new(out, move |now| {

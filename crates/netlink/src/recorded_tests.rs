@@ -23,7 +23,7 @@ fn mbit(n: u64) -> Option<Rate> {
 }
 
 #[test]
-fn an_igb_says_its_vfs() {
+fn the_vfs_of_an_igb_are_read() {
     let link = vf::link(&recorded("igb-link")).expect("a link");
     assert_eq!((link.name.as_str(), link.up, link.carrier, link.num_vfs), ("eth0", true, true, 2));
     assert_eq!(link.switch, None);
@@ -45,13 +45,13 @@ fn an_igb_says_its_vfs() {
 }
 
 #[test]
-fn an_igb_says_its_speeds() {
+fn the_speeds_of_an_igb_are_read() {
     assert_eq!(ethtool::speeds(&recorded("igb-link-modes")[GENERIC..]), (mbit(1000), mbit(1000)));
     assert_eq!(ethtool::speeds(&[]), (None, None));
 }
 
 #[test]
-fn a_netdevsim_says_its_vfs_ports_and_rates() {
+fn the_vfs_ports_and_rates_of_a_netdevsim_are_read() {
     let link = vf::link(&recorded("netdevsim-link")).expect("a link");
     assert!(link.switch.is_some(), "a port of a switch");
     assert_eq!(link.vfs[&0].link_state, LinkState::Enable);
@@ -76,7 +76,7 @@ fn a_netdevsim_says_its_vfs_ports_and_rates() {
 }
 
 #[test]
-fn a_link_says_what_it_counted() {
+fn the_counters_of_a_link_are_read() {
     let (index, statistics) = vf::link_counters(&recorded("netdevsim-statistics")).expect("counted");
     assert_eq!((index, statistics.tx_packets, statistics.tx_bytes, statistics.rx_packets), (2, 2, 140, 0));
 }

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_has_its_number_and_the_kernel_s_words() {
+    fn an_error_has_its_number_and_the_message_of_the_kernel() {
         let mut attributes = attribute::Attributes::default();
         attributes.put_str(MESSAGE, "Qdisc not found");
         let body = [&(-2_i32).to_ne_bytes()[..], &[0; HEADER], &attributes.0].concat();

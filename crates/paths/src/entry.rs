@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_there_is_told_and_not_opened() {
+    fn the_kind_of_an_entry_is_reported_without_opening_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::write(path("file"), "").unwrap();
@@ -258,7 +258,7 @@ mod tests {
 
     /// Between bind and the next step the folder's owner exchanges the file and the folder.
     #[test]
-    fn the_file_of_a_socket_is_found_wherever_it_went() {
+    fn the_file_of_a_socket_is_found_after_a_rename() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::create_dir(path("yard")).unwrap();

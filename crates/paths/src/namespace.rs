@@ -133,19 +133,19 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_at_a_fifo_does_not_notice() {
+    fn a_writer_that_waits_at_a_fifo_is_not_woken() {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
-        let (opened, told) = std::sync::mpsc::channel();
+        let (opened, done) = std::sync::mpsc::channel();
         let writer = fifo.clone();
         std::thread::spawn(move || opened.send(std::fs::OpenOptions::new().write(true).open(writer).is_ok()));
         for _ in 0..50 {
             assert!(open(dir.path(), &fifo).unwrap_err().ends_with("is no network namespace"));
-            assert!(told.recv_timeout(Duration::from_millis(2)).is_err(), "its reader came");
+            assert!(done.recv_timeout(Duration::from_millis(2)).is_err(), "its reader came");
         }
         // A reader does come, or the writer would wait for ever.
         drop(std::fs::File::open(&fifo).unwrap());
-        assert!(told.recv_timeout(Duration::from_secs(20)).unwrap());
+        assert!(done.recv_timeout(Duration::from_secs(20)).unwrap());
     }
 }

@@ -90,8 +90,8 @@ pub enum PathError {
     },
     /// A file system is mounted on the path.
     #[error(
-        "another file system is mounted on the way from {root} to {path}, and none is entered that users could have \
-         mounted: let the agent use the folder where it is mounted (tidegate agent {option} DIR)"
+        "another file system is mounted on the way from {root} to {path}, and the agent enters no file system that \
+         users could have mounted: let the agent use the folder where it is mounted (tidegate agent {option} DIR)"
     )]
     Mount {
         /// The path.
@@ -142,7 +142,7 @@ impl Roots {
     pub fn exposed(&self) -> Option<String> {
         self.folders.iter().find_map(|folder| {
             let why = exposed_way(folder)?;
-            Some(format!("contracts may name what is below {}, and {why}", folder.display()))
+            Some(format!("contracts may name paths below {}, and {why}", folder.display()))
         })
     }
 
@@ -160,13 +160,13 @@ impl Roots {
         let folder = rest.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // Links on the path to a root are the administrator's, like the root itself.
-        let held = open(root, flags, Mode::empty()).map_err(|e| failed(path, e))?;
+        let root_folder = open(root, flags, Mode::empty()).map_err(|e| failed(path, e))?;
         // A user may mount a file system in his folder (fusermount3(1)), and its server may never answer.
         let resolve = ResolveFlags::BENEATH
             | ResolveFlags::NO_SYMLINKS
             | ResolveFlags::NO_MAGICLINKS
             | ResolveFlags::NO_XDEV;
-        let folder = openat2(&held, folder, flags, Mode::empty(), resolve).map_err(|e| match e {
+        let folder = openat2(&root_folder, folder, flags, Mode::empty(), resolve).map_err(|e| match e {
             // Paths are plain, so `..` is not the cause.
             Errno::XDEV => PathError::Mount { path: path.into(), root: root.into(), option: self.option },
             e => failed(path, e),
@@ -270,7 +270,7 @@ pub fn exposed(folder: &Path) -> Option<String> {
     };
     let shown = folder.display();
     Some(format!(
-        "{shown} {who}, who can put another folder in the place of one in it: give it to root (chown root {shown}; \
+        "{shown} {who}, so a user can replace a folder in it by another one: give it to root (chown root {shown}; \
          chmod go-w {shown})"
     ))
 }
@@ -282,8 +282,8 @@ fn exposed_name(folder: &Path, child: &Path) -> Option<String> {
     let shown = child.display();
     (folder.metadata().ok()?.mode() & 0o022 != 0).then(|| {
         format!(
-            "{shown} belongs to user {owner}, who can rename it and put another in its place, as {} may be written by \
-             others: give it to root (chown -h root {shown})",
+            "{shown} belongs to user {owner}, who can rename it and put another folder in its place, because {} may \
+             be written by others: give it to root (chown -h root {shown})",
             folder.display()
         )
     })
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_below_a_root_is_used() {
+    fn only_paths_below_a_root_are_used() {
         let roots = roots(&[Path::new("/srv/vm")]);
         for path in ["/run/tidegate/vm/a", "/run/tidegate/vm/x/y/a", "/srv/vm/a", "/run/tidegate/vm/..a"] {
             assert_eq!(roots.refuse(Path::new(path)), None, "{path}");
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn guests_may_be_where_libvirt_puts_them() {
+    fn channels_may_be_in_the_folders_of_libvirt() {
         let paths = Paths::new(&[], &[]).unwrap();
         let channel = Path::new("/run/libvirt/qemu/channel/1-web/org.tidegate.limit.0");
         assert_eq!(paths.guests.refuse(channel), None);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_mount_below_a_root_is_not_entered() {
+    fn a_mount_below_a_root_is_not_entered() {
         if !own_mounts_or_skip() {
             return;
         }
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_folder_a_root_is_in_matters() {
+    fn a_root_in_a_folder_that_others_may_change_is_reported() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let (above, root) = (dir.path().join("above"), dir.path().join("above/root"));
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_leads_over_links() {
+    fn an_exposed_folder_on_a_way_over_links_is_reported() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);

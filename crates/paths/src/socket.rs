@@ -162,8 +162,8 @@ fn give(entry: &Entry, socket: &SocketFile, owner: &SocketOwner) -> Result<(), S
     let said = |e: io::Error| format!("socket {}: {e}", entry.path().display());
     let user = owner.user.as_deref().map(users::user).transpose().map_err(said)?;
     let group = owner.group.as_deref().map(users::group).transpose().map_err(said)?;
-    let given = socket.give(user, group, owner.mode.unwrap_or(0o660));
-    given.map_err(|e| format!("cannot give the socket {} its owner and mode: {e}", entry.path().display()))
+    let result = socket.give(user, group, owner.mode.unwrap_or(0o660));
+    result.map_err(|e| format!("cannot give the socket {} its owner and mode: {e}", entry.path().display()))
 }
 
 /// Removes a socket of ours. Any other object stays.
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn makes_listens_and_removes() {
+    fn a_socket_is_made_listens_and_is_removed() {
         let (_dir, path) = at("a.sock");
         let entry = entry(&path);
         let (_fd, inode) = listen_at(&entry, &SocketOwner::default(), Earlier::None).unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_others_is_unlinked() {
+    fn foreign_files_are_not_unlinked() {
         let dir = tempfile::tempdir().unwrap();
         let error = |path: &Path, earlier| {
             let error = listen_at(&entry(path), &SocketOwner::default(), earlier).unwrap_err();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn dialling_says_what_it_waits_for() {
+    fn a_failed_dial_names_what_it_waits_for() {
         let (_dir, path) = at("a.sock");
         let entry = entry(&path);
         assert!(matches!(dial(&entry), Dialled::NotListening(why) if why.contains("to make")));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_and_mode_never_reach_what_took_a_sockets_place() {
+    fn a_file_in_the_place_of_a_socket_keeps_its_owner_and_mode() {
         let (dir, path) = at("a.sock");
         let (_fd, inode) = listen_at(&entry(&path), &SocketOwner::default(), Earlier::None).unwrap();
         let (file, theirs) = (dir.path().join("file"), dir.path().join("theirs"));

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_one_place_needs_alone_is_no_others() {
+    fn a_cpu_that_one_place_needs_alone_is_refused_to_others() {
         let (alone, shared) = (cpu(3, Part::All), cpu(3, Part::Shared));
         assert!(agree([("a", &alone), ("a", &shared)]).is_empty());
         assert!(agree([("a", &shared), ("b", &shared)]).is_empty());

@@ -46,7 +46,7 @@ mod wanted;
 
 pub use action::{Action, ContractChange, Effect};
 pub use installed::Installed;
-pub use observed::{Keeper, Observed, ObservedVnic};
+pub use observed::{Observed, ObservedVnic, PlaceProgram};
 pub use place::{Capabilities, Capture, Place, Plan};
 pub use refusal::{PlaceError, Refusal};
 pub use wanted::{Adopt, Network, Wanted};

@@ -16,7 +16,7 @@ pub struct Observed {
     /// The counters.
     pub evidence: Evidence,
     /// The program that keeps the contracts.
-    pub keeper: Keeper,
+    pub program: PlaceProgram,
     /// Work that is kept off the CPUs of the place's workers.
     pub own_cpus: OwnCpus,
     /// A fault of the place as a whole, such as a disk on which it cannot write its record.
@@ -30,8 +30,8 @@ impl Observed {
             host: None,
             vnics: BTreeMap::new(),
             obstacles: BTreeMap::new(),
-            evidence: Evidence::nothing(source),
-            keeper: Keeper::default(),
+            evidence: Evidence::empty(source),
+            program: PlaceProgram::default(),
             own_cpus: OwnCpus::default(),
             problem: None,
         }
@@ -40,7 +40,7 @@ impl Observed {
 
 /// The program that keeps the contracts of a place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Keeper {
+pub struct PlaceProgram {
     /// Release.
     pub version: String,
     /// Process id.

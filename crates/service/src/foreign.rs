@@ -37,7 +37,7 @@ impl Budget {
     }
 
     /// Descriptors that are held or wait to be closed.
-    pub fn held(&self) -> usize {
+    pub fn in_use(&self) -> usize {
         self.used.load(SeqCst)
     }
 
@@ -46,9 +46,9 @@ impl Budget {
         self.most
     }
 
-    /// Whether [`Self::held`] is above [`Self::most`]: accept no more until some are closed.
+    /// Whether [`Self::in_use`] is above [`Self::most`]: accept no more until some are closed.
     pub fn is_over(&self) -> bool {
-        self.held() > self.most
+        self.in_use() > self.most
     }
 }
 
@@ -87,8 +87,8 @@ impl AsFd for Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        if let Some(held) = self.0.take() {
-            CLOSING.close(held);
+        if let Some(job) = self.0.take() {
+            CLOSING.close(job);
         }
     }
 }
@@ -119,9 +119,9 @@ static CLOSING: LazyLock<Closing> = LazyLock::new(|| {
 });
 
 impl Closing {
-    fn close(&self, held: (OwnedFd, Share)) {
+    fn close(&self, job: (OwnedFd, Share)) {
         let undone = self.undone.fetch_add(1, SeqCst) + 1;
-        let _ = self.queue.send(held);
+        let _ = self.queue.send(job);
         // Every thread may be blocked in close(2).
         if undone > self.threads.load(SeqCst) {
             self.start();
@@ -136,8 +136,8 @@ impl Closing {
         let (taken, undone) = (Arc::clone(&self.taken), Arc::clone(&self.undone));
         let work = move || {
             loop {
-                let held = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                let Ok((fd, share)) = held else { return };
+                let job = taken.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let Ok((fd, share)) = job else { return };
                 crate::housekeeping::follow();
                 drop(fd);
                 undone.fetch_sub(1, SeqCst);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_close_delays_no_other() {
+    fn a_slow_close_delays_no_other_close() {
         let budget = Budget::new(2);
         let (slow, _peer) = lingering(Duration::from_secs(2));
         let began = Instant::now();
@@ -181,11 +181,11 @@ mod tests {
         drop((slow, quick));
         assert!(began.elapsed() < Duration::from_secs(1), "it waited {:?}", began.elapsed());
         // The quick one is closed while the slow one is not.
-        while budget.held() > 1 {
+        while budget.in_use() > 1 {
             assert!(began.elapsed() < Duration::from_secs(1), "a slow close delays the others");
             std::thread::sleep(Duration::from_millis(1));
         }
-        while budget.held() > 0 {
+        while budget.in_use() > 0 {
             assert!(began.elapsed() < Duration::from_secs(20), "it is never counted as closed");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -200,7 +200,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(200));
         let began = Instant::now();
         drop(Foreign::new(std::io::pipe().unwrap().0.into(), &budget));
-        while budget.held() > 1 {
+        while budget.in_use() > 1 {
             assert!(began.elapsed() < Duration::from_secs(1), "no thread closes it");
             std::thread::sleep(Duration::from_millis(1));
         }

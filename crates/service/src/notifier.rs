@@ -111,15 +111,15 @@ mod tests {
     }
 
     #[test]
-    fn it_is_waited_for_until_the_barrier_is_closed() {
+    fn main_process_waits_until_the_service_manager_closes_the_barrier() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
         let mut notifier = Notifier::open(path.as_os_str()).unwrap();
-        let (told, done) = std::sync::mpsc::channel();
+        let (finished, done) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             notifier.main_process(4711).unwrap();
-            told.send(()).unwrap();
+            finished.send(()).unwrap();
             // Taken back, should the old one go on after all.
             notifier.main_process(4710).unwrap();
         });
@@ -135,22 +135,22 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_read_is_not_waited_for() {
+    fn notifying_does_not_wait_for_a_manager_that_does_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
         let notifier = Notifier::open(path.as_os_str()).unwrap();
         notifier.ready().unwrap();
         // As many as the kernel keeps for it, then an error.
-        let told = (0..100_000).take_while(|_| notifier.alive().is_ok()).count();
-        assert!(told < 100_000);
+        let accepted = (0..100_000).take_while(|_| notifier.alive().is_ok()).count();
+        assert!(accepted < 100_000);
         assert_eq!(receive(&manager).0, "READY=1");
         assert_eq!(receive(&manager).0, "WATCHDOG=1");
         notifier.alive().unwrap();
     }
 
     #[test]
-    fn nobody_there_is_an_error() {
+    fn a_missing_notify_socket_is_an_error() {
         assert!(Notifier::open(OsStr::new("/nonexistent/notify")).is_err());
         assert!(Notifier::open(OsStr::new("@tidegate-nobody-listens-here")).is_err());
     }

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_wanted_come_and_the_others_are_lost() {
+    fn receive_returns_at_most_the_wanted_descriptors() {
         for most in [0, 1, 2, 3, 252, SCM_MAX, SCM_MAX + 1, usize::MAX] {
             for sent in [0, 1, 2, 3, 252, SCM_MAX] {
                 let (received, descriptors) = passed(sent, most);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_appended_and_close_on_exec() {
+    fn received_descriptors_are_appended_and_close_on_exec() {
         let (a, b) = UnixStream::pair().unwrap();
         let (reader, writer) = std::io::pipe().unwrap();
         send(&a, b"x", &[writer.as_fd()], SendFlags::empty()).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_are_not_sent() {
+    fn too_many_descriptors_are_not_sent() {
         let (a, b) = UnixStream::pair().unwrap();
         let null = null();
         for count in [SCM_MAX + 1, SCM_MAX + 2, 1000] {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_gone_is_an_error_and_the_end() {
+    fn a_closed_peer_is_an_error_for_send_and_the_end_for_receive() {
         let (a, b) = UnixStream::pair().unwrap();
         drop(b);
         assert_eq!(send(&a, b"x", &[], SendFlags::empty()).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_that_is_longer_is_cut() {
+    fn a_longer_datagram_is_cut() {
         let (a, b) = UnixDatagram::pair().unwrap();
         send(&a, b"long", &[], SendFlags::empty()).unwrap();
         let received = receive(&b, &mut [0; 3], &mut Vec::new(), 0, RecvFlags::empty()).unwrap();

@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_process_that_is_meant_has_one() {
+    fn only_the_named_process_has_a_watchdog_interval() {
         let ten = Some(Duration::from_secs(10));
         assert_eq!(interval(Some("10000000"), Some("7"), 7), ten);
         assert_eq!(interval(Some("10000000"), None, 7), ten);

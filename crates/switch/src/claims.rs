@@ -128,12 +128,12 @@ fn shared(vnic: &Vnic) -> impl Iterator<Item = Net6> + '_ {
 
 /// The link-local addresses that the contracts of a segment name. No vNIC claims these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedAddresses {
     /// First and last address of each range; sorted and disjoint.
     ranges: Box<[(u128, u128)]>,
 }
 
-impl Named {
+impl NamedAddresses {
     /// Collects the link-local addresses of `contracts`.
     pub fn new<'a>(contracts: impl Iterator<Item = &'a Vnic>) -> Self {
         let mut all: Vec<(u128, u128)> = contracts
@@ -187,7 +187,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_named_is_what_a_contract_names(
+        fn the_named_addresses_are_those_of_the_contracts(
             prefixes in prop::collection::vec((0u128..4096, 112u8..=128), 0..12),
             addresses in prop::collection::vec(0u128..4096, 20),
         ) {
@@ -208,7 +208,7 @@ mod tests {
                 tidegate_contract::parse(&text, "test").unwrap().vnics.remove(0).value
             };
             let vnics: Vec<Vnic> = texts.chunks(3).enumerate().map(contract).collect();
-            let named = Named::new(vnics.iter());
+            let named = NamedAddresses::new(vnics.iter());
             for n in addresses {
                 let address = Ipv6Addr::from_bits(link | n);
                 let of = |vnic: &Vnic| vnic.allowed.prefixes.iter().any(|p| p.contains(address.into()));

@@ -64,7 +64,7 @@ pub fn prepare() {
     CONTEXT.get_or_init(|| {
         Context::new()
             .inspect_err(|error| {
-                tracing::warn!(%error, "no asynchronous I/O (io_setup): a hostile front end may stop a worker");
+                tracing::warn!(%error, "the kernel allows no asynchronous I/O (io_setup): a hostile front end can stop a worker");
             })
             .ok()
     });
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn event_counters_are_told_from_all_else_and_not_touched() {
+    fn event_counters_are_recognised_and_not_touched() {
         prepare();
         for flags in [EventfdFlags::empty(), EventfdFlags::NONBLOCK, EventfdFlags::SEMAPHORE] {
             let event = eventfd(3, flags).unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_and_nothing_is_written() {
+    fn other_descriptors_are_refused_and_not_written() {
         prepare();
         let (reader, writer) = std::io::pipe().unwrap();
         assert!(signal(&writer).is_err());

@@ -33,15 +33,15 @@ pub struct Holder {
 
 /// The result of an attempt to take an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum TakeOutcome {
     /// The port had it already.
-    Had,
+    Own,
     /// No port had it.
     Free,
     /// This port had it.
     From(PortIndex),
     /// Refused: another port keeps it.
-    No,
+    Refused,
 }
 
 impl Holder {
@@ -59,24 +59,24 @@ impl Holder {
 
     /// Gives `port`, which uses the address at `now` (ns), the address if no port has it. If `announces`,
     /// takes it from another port, unless moves are too frequent.
-    pub fn take(&self, port: PortIndex, announces: bool, now: u64) -> Taken {
+    pub fn take(&self, port: PortIndex, announces: bool, now: u64) -> TakeOutcome {
         let mine = u32::from(port) + 1;
         match self.port.compare_exchange(0, mine, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return Taken::Free,
-            Err(before) if before == mine => return Taken::Had,
-            Err(_) if !announces => return Taken::No,
+            Ok(_) => return TakeOutcome::Free,
+            Err(before) if before == mine => return TakeOutcome::Own,
+            Err(_) if !announces => return TakeOutcome::Refused,
             Err(_) => {}
         }
         let full = now.saturating_add(EVERY * (BURST - 1));
         let charge = |at: u64| (at <= full).then(|| at.max(now).saturating_add(EVERY));
         if self.full.fetch_update(Ordering::AcqRel, Ordering::Acquire, charge).is_err() {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            return Taken::No;
+            return TakeOutcome::Refused;
         }
         self.moves.fetch_add(1, Ordering::Relaxed);
         match self.port.swap(mine, Ordering::AcqRel).checked_sub(1) {
-            Some(before) => Taken::From(before as PortIndex),
-            None => Taken::Free,
+            Some(before) => TakeOutcome::From(before as PortIndex),
+            None => TakeOutcome::Free,
         }
     }
 
@@ -125,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_port_has_it_and_it_moves_seldom(steps in prop::collection::vec(step(), 1..200)) {
+        fn one_port_has_the_address_and_moves_are_limited(steps in prop::collection::vec(step(), 1..200)) {
             let holder = Holder::default();
             let (mut now, mut has, mut spent, mut moved) = (10 * EVERY, None, 0u64, 0u64);
             for step in steps {
@@ -140,17 +140,17 @@ mod tests {
                     }
                     Step::Take(port, announces) => {
                         let expected = match has {
-                            None => Taken::Free,
-                            Some(at) if at == port => Taken::Had,
+                            None => TakeOutcome::Free,
+                            Some(at) if at == port => TakeOutcome::Own,
                             Some(at) if announces && spent <= EVERY * (BURST - 1) => {
                                 spent += EVERY;
                                 moved += 1;
-                                Taken::From(at)
+                                TakeOutcome::From(at)
                             }
-                            Some(_) => Taken::No,
+                            Some(_) => TakeOutcome::Refused,
                         };
                         prop_assert_eq!(holder.take(port, announces, now), expected);
-                        has = if expected == Taken::No { has } else { Some(port) };
+                        has = if expected == TakeOutcome::Refused { has } else { Some(port) };
                     }
                 }
                 prop_assert_eq!(holder.port(), has);
@@ -171,7 +171,7 @@ mod tests {
                     for _ in 0..20_000 {
                         // At the largest time, moves are not limited.
                         let taken = holder.take(port, true, u64::MAX);
-                        assert_ne!(taken, Taken::No);
+                        assert_ne!(taken, TakeOutcome::Refused);
                         holder.lead(fdb, segment, mac);
                     }
                 });

@@ -41,8 +41,12 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    fn each(self) -> [(What, u64); 3] {
-        [(What::Bytes, self.bytes), (What::Regions, self.regions), (What::Descriptors, self.descriptors)]
+    fn each(self) -> [(Resource, u64); 3] {
+        [
+            (Resource::Bytes, self.bytes),
+            (Resource::Regions, self.regions),
+            (Resource::Descriptors, self.descriptors),
+        ]
     }
 
     fn zip(self, other: Self, with: impl Fn(u64, u64) -> u64) -> Self {
@@ -61,23 +65,23 @@ impl Amounts {
         self.zip(other, u64::saturating_sub)
     }
 
-    fn first_over(self, limit: Self) -> Option<What> {
+    fn first_exceeded(self, limit: Self) -> Option<Resource> {
         let over = self.each().into_iter().zip(limit.each()).find(|((_, amount), (_, limit))| amount > limit);
-        over.map(|((what, _), _)| what)
+        over.map(|((resource, _), _)| resource)
     }
 
-    fn of(self, what: What) -> u64 {
-        match what {
-            What::Bytes => self.bytes,
-            What::Regions => self.regions,
-            What::Descriptors => self.descriptors,
+    fn of(self, resource: Resource) -> u64 {
+        match resource {
+            Resource::Bytes => self.bytes,
+            Resource::Regions => self.regions,
+            Resource::Descriptors => self.descriptors,
         }
     }
 }
 
 /// A kind of amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Resource {
     /// Bytes of mappings.
     Bytes,
     /// Mappings.
@@ -86,7 +90,7 @@ pub enum What {
     Descriptors,
 }
 
-impl What {
+impl Resource {
     fn show(self, amount: u64) -> String {
         match self {
             // Rounded up, so that an amount above the limit never looks equal to it.
@@ -123,33 +127,35 @@ enum Limit {
 /// A request above a front end's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exceeded {
-    what: What,
+    resource: Resource,
     wanted: u64,
     /// What the port, or all ports together, have already.
-    held: u64,
+    in_use: u64,
     limit: u64,
-    whose: Limit,
+    scope: Limit,
 }
 
 impl fmt::Display for Exceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, wanted, held, limit, whose } = *self;
-        let (wanted, held, limit) = (what.show(wanted), what.show(held), what.show(limit));
-        write!(f, "{wanted} {} wanted", what.name())?;
-        match whose {
+        let Self { resource, wanted, in_use, limit, scope } = *self;
+        let (wanted, in_use, limit) = (resource.show(wanted), resource.show(in_use), resource.show(limit));
+        write!(f, "{wanted} {} requested", resource.name())?;
+        match scope {
             Limit::Once => write!(f, ": a front end may have {limit} (--guest-memory of the switch)"),
-            Limit::Port => write!(f, " beside {held} that the port has: it may have {limit}"),
+            Limit::Port => write!(f, ", but the port has {in_use} already and may have {limit}"),
             Limit::Ports => write!(
                 f,
-                " beside {held} that other ports may need: there are {limit} (LimitNOFILE= of tidegate-switch.service)"
+                ", but other ports may need {in_use} and there are {limit} (LimitNOFILE= of \
+                 tidegate-switch.service)"
             ),
             Limit::Common => {
                 write!(
                     f,
-                    " beyond the port's own share, where all ports together have {held}: they may have {limit}"
+                    "beyond the port's own share: all ports together have {in_use} beyond their shares and \
+                     may have {limit}"
                 )?;
-                match what {
-                    What::Descriptors => write!(f, " (LimitNOFILE= of tidegate-switch.service)"),
+                match resource {
+                    Resource::Descriptors => write!(f, " (LimitNOFILE= of tidegate-switch.service)"),
                     _ => Ok(()),
                 }
             }
@@ -165,12 +171,12 @@ pub struct Ledger {
     port_memory: u64,
     /// Descriptors for all ports.
     descriptors: u64,
-    books: Mutex<Books>,
+    books: Mutex<Balances>,
     refused: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Books {
+struct Balances {
     /// Descriptors of all ports' own shares.
     own_descriptors: u64,
     /// Amounts in use from the common pool.
@@ -185,7 +191,7 @@ pub struct Account(Arc<Inner>);
 struct Inner {
     ledger: Arc<Ledger>,
     /// Descriptors of the port itself, without any front end's.
-    itself: u64,
+    own_descriptors: u64,
     own: Amounts,
     most: Amounts,
     /// Changed only under the ledger's lock.
@@ -198,24 +204,30 @@ impl Ledger {
         Arc::new(Self { port_memory, descriptors, books: Mutex::default(), refused: AtomicU64::new(0) })
     }
 
-    /// Opens a port's account: `itself` descriptors for the port, `own` reserved for its front ends, which
+    /// Opens a port's account: `own_descriptors` descriptors for the port, `own` reserved for its front ends, which
     /// may have up to `most`.
     ///
     /// # Errors
     /// Too few descriptors remain.
-    pub fn open(self: &Arc<Self>, itself: u64, own: u64, most: u64) -> Result<Account, Exceeded> {
+    pub fn open(self: &Arc<Self>, own_descriptors: u64, own: u64, most: u64) -> Result<Account, Exceeded> {
         let mut books = self.lock();
-        let (wanted, taken) = (itself + own, books.own_descriptors + books.common.descriptors);
+        let (wanted, taken) = (own_descriptors + own, books.own_descriptors + books.common.descriptors);
         if taken + wanted > self.descriptors {
-            let (what, limit, whose) = (What::Descriptors, self.descriptors, Limit::Ports);
-            return Err(Exceeded { what, wanted, held: taken, limit, whose });
+            let (resource, limit, scope) = (Resource::Descriptors, self.descriptors, Limit::Ports);
+            return Err(Exceeded { resource, wanted, in_use: taken, limit, scope });
         }
         books.own_descriptors += wanted;
         drop(books);
         let own = Amounts { bytes: OWN_MEMORY, regions: OWN_REGIONS, descriptors: own };
         let regions = 2 * MAX_REGIONS as u64;
         let most = Amounts { bytes: self.port_memory.saturating_mul(2), regions, descriptors: most };
-        Ok(Account(Arc::new(Inner { ledger: self.clone(), itself, own, most, used: Mutex::default() })))
+        Ok(Account(Arc::new(Inner {
+            ledger: self.clone(),
+            own_descriptors,
+            own,
+            most,
+            used: Mutex::default(),
+        })))
     }
 
     /// Returns the number of refused requests of front ends.
@@ -223,11 +235,11 @@ impl Ledger {
         self.refused.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Books> {
+    fn lock(&self) -> MutexGuard<'_, Balances> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn common(&self, books: &Books) -> Amounts {
+    fn common(&self, books: &Balances) -> Amounts {
         let descriptors = self.descriptors.saturating_sub(books.own_descriptors);
         Amounts { bytes: COMMON_MEMORY, regions: COMMON_REGIONS, descriptors }
     }
@@ -245,22 +257,28 @@ impl Account {
         let after = used.plus(need);
         let beyond = after.minus(*own).minus(used.minus(*own));
         let common = books.common.plus(beyond);
-        let exceeded = |what: What, held: Amounts, limit: Amounts, whose: Limit| {
+        let exceeded = |resource: Resource, held: Amounts, limit: Amounts, scope: Limit| {
             ledger.refused.fetch_add(1, Ordering::Relaxed);
-            Exceeded { what, wanted: need.of(what), held: held.of(what), limit: limit.of(what), whose }
+            Exceeded {
+                resource,
+                wanted: need.of(resource),
+                in_use: held.of(resource),
+                limit: limit.of(resource),
+                scope,
+            }
         };
         if need.bytes > ledger.port_memory {
             let limit = Amounts { bytes: ledger.port_memory, ..Amounts::default() };
-            return Err(exceeded(What::Bytes, *used, limit, Limit::Once));
+            return Err(exceeded(Resource::Bytes, *used, limit, Limit::Once));
         }
-        if let Some(what) = after.first_over(*most) {
-            return Err(exceeded(what, *used, *most, Limit::Port));
+        if let Some(resource) = after.first_exceeded(*most) {
+            return Err(exceeded(resource, *used, *most, Limit::Port));
         }
         // The port's own share is never refused, whatever other ports use.
         let limit = ledger.common(&books);
         let wanted = beyond.zip(common, |beyond, common| if beyond > 0 { common } else { 0 });
-        if let Some(what) = wanted.first_over(limit) {
-            return Err(exceeded(what, books.common, limit, Limit::Common));
+        if let Some(resource) = wanted.first_exceeded(limit) {
+            return Err(exceeded(resource, books.common, limit, Limit::Common));
         }
         (*used, books.common) = (after, common);
         Ok(Charge { account: self.clone(), amounts: need })
@@ -286,7 +304,7 @@ impl Account {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.ledger.lock().own_descriptors -= self.itself + self.own.descriptors;
+        self.ledger.lock().own_descriptors -= self.own_descriptors + self.own.descriptors;
     }
 }
 
@@ -318,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_has_its_limit_and_says_it() {
+    fn a_port_has_a_limit_and_its_refusal_names_the_limit() {
         let ledger = Ledger::new(PORT_MEMORY, 1000);
         let account = ledger.open(0, 10, 20).unwrap();
         // Two tables, while one replaces the other.
@@ -326,22 +344,25 @@ mod tests {
         let refused = |need| account.charge(need).unwrap_err().to_string();
         assert_eq!(
             refused(bytes(GIB)),
-            "1.0 GiB of guest memory wanted beside 2048.0 GiB that the port has: it may have 2048.0 GiB"
+            "1.0 GiB of guest memory requested, but the port has 2048.0 GiB already and may have 2048.0 GiB"
         );
         drop(tables);
         assert_eq!(
             refused(bytes(PORT_MEMORY + GIB)),
-            "1025.0 GiB of guest memory wanted: a front end may have 1024.0 GiB (--guest-memory of the switch)"
+            "1025.0 GiB of guest memory requested: a front end may have 1024.0 GiB (--guest-memory of the switch)"
         );
         assert_eq!(account.used(), Amounts::default());
         drop(account.charge(bytes(GIB)).unwrap());
         let regions = Amounts { regions: 129, ..Amounts::default() };
-        assert_eq!(refused(regions), "129 memory regions wanted beside 0 that the port has: it may have 128");
+        assert_eq!(
+            refused(regions),
+            "129 memory regions requested, but the port has 0 already and may have 128"
+        );
         assert_eq!(ledger.refused(), 3);
     }
 
     #[test]
-    fn nobody_uses_up_what_is_anothers_own() {
+    fn no_port_uses_up_the_own_share_of_another_port() {
         let ledger = Ledger::new(PORT_MEMORY, 1 << 20);
         let hostile: Vec<_> = (0..100).map(|_| ledger.open(9, 36, 100).unwrap()).collect();
         let twice = hostile.iter().chain(&hostile);
@@ -351,7 +372,7 @@ mod tests {
         let own = honest.charge(bytes(OWN_MEMORY)).unwrap();
         let refused = honest.charge(bytes(PORT_MEMORY)).unwrap_err();
         assert!(
-            refused.whose == Limit::Common && refused.to_string().contains("all ports together"),
+            refused.scope == Limit::Common && refused.to_string().contains("all ports together"),
             "{refused}"
         );
         drop((taken, own));
@@ -359,13 +380,16 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_there_for_ports_or_the_port_is_not_made() {
+    fn a_port_is_not_made_without_its_descriptors() {
         let ledger = Ledger::new(PORT_MEMORY, 100);
         let few = |descriptors| Amounts { descriptors, ..Amounts::default() };
         let a = ledger.open(10, 30, 90).unwrap();
         let beyond = a.charge(few(50)).unwrap();
         let refused = ledger.open(10, 31, 90).unwrap_err().to_string();
-        assert!(refused.contains("41 descriptors wanted") && refused.contains("there are 100"), "{refused}");
+        assert!(
+            refused.contains("41 descriptors requested") && refused.contains("there are 100"),
+            "{refused}"
+        );
         let b = ledger.open(10, 30, 90).unwrap();
         assert!(b.charge(few(30)).is_ok() && b.charge(few(31)).is_err());
         drop(beyond);
@@ -379,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_counted() {
+    fn unrequested_descriptors_are_counted() {
         let ledger = Ledger::new(PORT_MEMORY, 100);
         let few = |descriptors| Amounts { descriptors, ..Amounts::default() };
         let (a, b) = (ledger.open(0, 20, 60).unwrap(), ledger.open(0, 20, 60).unwrap());

@@ -16,7 +16,7 @@ use tidegate_frontend::front_end::Options;
 const WHILE: Duration = Duration::from_millis(1200);
 
 #[test]
-fn what_a_vm_sends_is_shaped_and_nothing_is_dropped() {
+fn a_vms_traffic_is_shaped_and_not_dropped() {
     let host = TestSwitch::new(1);
     let limit = "tx = { max = \"50mbit\", burst = \"150kB\" }\nqueueing = \"fifo\"";
     let mut a = host.guest_with(&vnic("a", 1, limit), ring(1024));
@@ -156,7 +156,7 @@ fn a_super_frame_that_fits_nowhere_is_dropped_and_stops_nothing() {
 }
 
 #[test]
-fn what_a_vm_receives_keeps_to_its_limit() {
+fn traffic_to_a_vm_stays_within_its_limit() {
     let host = TestSwitch::new(1);
     let mut a = host.guest_with(&vnic("a", 1, "tx = { max = \"30mbit\" }"), ring(1024));
     let mut b = host.guest_with(&vnic("b", 2, "tx = { max = \"30mbit\" }"), ring(1024));
@@ -199,7 +199,7 @@ fn contend(
 }
 
 #[test]
-fn what_is_left_is_shared_by_weight() {
+fn the_remaining_rate_is_shared_by_weight() {
     let limit = "tx = { max = \"40mbit\" }\nweight = ";
     let ratio = |got: &[u64], _| got[1] as f64 / got[0] as f64;
     contend(&format!("{limit}1"), &format!("{limit}3"), "shares of weight 3 and 1", 2.4..=3.6, ratio);
@@ -255,7 +255,7 @@ fn a_limit_changes_live_without_losing_a_frame() {
 }
 
 #[test]
-fn what_waits_for_a_slow_receiver_arrives_when_its_limit_is_raised() {
+fn frames_for_a_slow_receiver_arrive_when_its_limit_is_raised() {
     let host = TestSwitch::new(1);
     let mut a = host.guest(&vnic("a", 1, ""));
     let mut b = host.guest(&vnic("b", 2, "rx = { max = \"500kbit\", burst = \"1500B\" }"));

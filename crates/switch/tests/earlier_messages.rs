@@ -12,7 +12,7 @@ use std::fmt::Debug;
 use tidegate_contract::{Host, Mac, Vnic, parse};
 use tidegate_evidence::{Connection, HeldUp};
 use tidegate_switch::control::message::{Hello, LinkKind, PROTOCOL, PortStatus, Reply, Request, Retired};
-use tidegate_switch::control::notes::{Note, What};
+use tidegate_switch::control::notes::{Change, Note};
 use tidegate_switch::vhost_user::saved::{SavedConnection, SavedLog, SavedRegion, SavedVring};
 use tidegate_switch::worker::handover::Levels;
 
@@ -96,17 +96,17 @@ fn requests() -> Vec<Request> {
     vec![
         Request::Hello,
         Request::SetHost(Host::default()),
-        set(&web, LinkKind::Keep),
+        set(&web, LinkKind::Unchanged),
         set(&web, LinkKind::Listener),
         set(&web, LinkKind::Stream),
         set(&voice, LinkKind::Tap),
         set(
             &web,
-            LinkKind::Restored { listener: true, kept: Box::new(connection()), numbers: vec![1, 2, 3] },
+            LinkKind::Restored { listener: true, saved: Box::new(connection()), numbers: vec![1, 2, 3] },
         ),
         Request::RemovePort { name: "web".into() },
         Request::Ports,
-        Request::Keep,
+        Request::Subscribe,
         Request::Retire,
         Request::Release,
         Request::Inherit,
@@ -136,13 +136,13 @@ fn replies() -> Vec<Reply> {
 }
 
 fn notes() -> Vec<Note> {
-    let note = |what| Note { vnic: "web".into(), what };
+    let note = |change| Note { vnic: "web".into(), change };
     vec![
-        note(What::Descriptors(vec![1, 2])),
-        note(What::Said { messages: 9, kept: Box::new(connection()) }),
-        note(What::Gone),
-        note(What::Listener),
-        note(What::Tap),
+        note(Change::Descriptors(vec![1, 2])),
+        note(Change::State { messages: 9, saved: Box::new(connection()) }),
+        note(Change::Closed),
+        note(Change::Listener),
+        note(Change::Tap),
     ]
 }
 

@@ -143,7 +143,7 @@ fn limit(way: &str, flood: Flood, queueing: &str) -> String {
 }
 
 #[test]
-fn floods_of_its_own_limit() {
+fn floods_have_a_limit_of_their_own() {
     for flood in Flood::ALL {
         for size in [64, 1024] {
             compared(flood, size, |queueing| [limit("tx", flood, queueing), String::new()]);

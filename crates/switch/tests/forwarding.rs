@@ -65,7 +65,7 @@ fn a_segment_is_a_world_of_its_own() {
 }
 
 #[test]
-fn a_guest_cannot_send_as_somebody_else() {
+fn a_guest_cannot_send_as_another_guest() {
     let host = TestSwitch::new(1);
     let mut a = host.guest(&vnic(
         "a",

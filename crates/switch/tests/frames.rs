@@ -569,7 +569,7 @@ fn a_link_local_address_is_that_of_the_vnic_that_used_it_first() {
 }
 
 #[test]
-fn nobody_uses_up_the_addresses_of_others() {
+fn no_vnic_uses_up_the_addresses_of_others() {
     let host = TestSwitch::new(2);
     let _peer = host.guest(&vnic("b", 2, ""));
     let mut greedy: Vec<Guest> =

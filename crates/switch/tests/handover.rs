@@ -18,10 +18,10 @@ use tidegate_switch::vhost_user::listener::Restored;
 use tidegate_switch::vhost_user::saved::{Descriptors, SavedConnection};
 
 #[test]
-fn what_a_front_end_says_is_told() {
+fn the_messages_of_a_front_end_are_sent_to_subscribers() {
     let host = TestSwitch::new(1);
     let early = host.guest(&vnic("a", 1, ""));
-    let mut notes = Client::connect(&control(&host)).unwrap().keep().unwrap();
+    let mut notes = Client::connect(&control(&host)).unwrap().subscribe().unwrap();
     let mut known = Known::default();
     known.wait(&mut notes, |known| known.connections.contains_key("a"));
     let mut late = host.guest(&vnic("b", 2, ""));
@@ -30,10 +30,10 @@ fn what_a_front_end_says_is_told() {
             known.connections.get(name).map(|(_, messages)| *messages) == host.stats.messages(name)
         };
         known.wait(&mut notes, current);
-        let (kept, messages) = &known.connections[name];
-        assert_eq!(kept.features, Some(front.features()));
-        assert!(kept.vrings.iter().all(|vring| vring.running && vring.enabled), "{kept:?}");
-        assert!(kept.numbers().all(|number| known.descriptors.contains_key(&number)));
+        let (saved, messages) = &known.connections[name];
+        assert_eq!(saved.features, Some(front.features()));
+        assert!(saved.vrings.iter().all(|vring| vring.running && vring.enabled), "{saved:?}");
+        assert!(saved.numbers().all(|number| known.descriptors.contains_key(&number)));
         assert_eq!(host.stats.messages(name), Some(*messages));
     }
     // After an answer to the front end, the message count shows that earlier notes are outdated.
@@ -98,7 +98,7 @@ fn a_connection_goes_on_in_another_switch() {
 
 /// The guest may migrate meanwhile.
 #[test]
-fn what_the_next_switch_writes_is_in_the_dirty_log() {
+fn writes_of_the_next_switch_are_in_the_dirty_log() {
     for replaced in [false, true] {
         let host = TestSwitch::new(1);
         let path = control(&host);
@@ -165,7 +165,7 @@ fn a_link_local_address_stays_with_its_vnic() {
         assert!(stats.vnic("b").unwrap().link_local.is_empty());
         // A change of the contract ends the claim.
         let unrestricted = vnic("a", 1, "");
-        next.set_port(contract(&unrestricted), Connect::Keep).unwrap();
+        next.set_port(contract(&unrestricted), Connect::Unchanged).unwrap();
         b.send(&from_link_local(a.mac(), b.mac()));
         until(|| stats.vnic("b").unwrap().link_local == [address]);
     }
@@ -202,7 +202,7 @@ fn nothing_is_lost_for_a_port_that_starts_later() {
     for (stream, guest) in streams.iter_mut().zip(&mut guests) {
         stream.send(guest);
     }
-    std::mem::forget(taken.go_on().unwrap());
+    std::mem::forget(taken.start_traffic().unwrap());
     until(|| {
         for (stream, guest) in streams.iter_mut().zip(guests.iter_mut().rev()) {
             guest.each(|frame| stream.check(frame));
@@ -242,33 +242,33 @@ fn a_switch_that_is_not_released_goes_on() {
 }
 
 #[test]
-fn what_was_kept_is_checked_as_messages_are() {
+fn saved_state_is_checked_like_messages() {
     let host = TestSwitch::new(1);
     let path = control(&host);
     let toml = vnic("a", 1, "");
     let guest = host.guest(&toml);
-    let mut notes = Client::connect(&path).unwrap().keep().unwrap();
+    let mut notes = Client::connect(&path).unwrap().subscribe().unwrap();
     let mut known = Known::default();
     known.wait(&mut notes, |known| known.connections.contains_key("a"));
     let (good, _) = known.connections.remove("a").unwrap();
     type Change = fn(&mut SavedConnection);
     let wrong: [(Change, &str); 6] = [
-        (|kept| kept.features = Some(1 << 60), "not offered"),
-        (|kept| kept.regions[0].size <<= 8, "ends at byte"),
-        (|kept| kept.vrings[0].size = Some(3), "power of two"),
-        (|kept| kept.vrings.truncate(1), "the port has 2 queues, and had 1"),
-        (|kept| kept.vrings[1].addresses = Some((16, 16, 16)), "cannot start"),
-        (|kept| kept.vrings[1].kick = Some(kept.regions[0].file + 1_000_000), "is missing"),
+        (|saved| saved.features = Some(1 << 60), "not offered"),
+        (|saved| saved.regions[0].size <<= 8, "ends at byte"),
+        (|saved| saved.vrings[0].size = Some(3), "power of two"),
+        (|saved| saved.vrings.truncate(1), "the port has 2 queues now, and had 1"),
+        (|saved| saved.vrings[1].addresses = Some((16, 16, 16)), "cannot start"),
+        (|saved| saved.vrings[1].kick = Some(saved.regions[0].file + 1_000_000), "is missing"),
     ];
     for (change, part) in wrong {
-        let mut kept = good.clone();
-        change(&mut kept);
+        let mut saved = good.clone();
+        change(&mut saved);
         let next = Switch::start(1, &[], None).unwrap();
         let (_front, back) = std::os::unix::net::UnixStream::pair().unwrap();
         let copy = |n: u64| Some((n, known.descriptors.get(&n)?.as_fd().try_clone_to_owned().unwrap()));
         let mut descriptors: Descriptors = good.numbers().filter_map(copy).collect();
-        descriptors.insert(kept.stream, back.into());
-        let restored = Restored { listener: None, kept, descriptors, gate: None };
+        descriptors.insert(saved.stream, back.into());
+        let restored = Restored { listener: None, saved, descriptors, gate: None };
         next.set_port(contract(&toml), Connect::Restored(Box::new(restored))).unwrap();
         let mut why = None;
         host.until(|| {

@@ -182,7 +182,7 @@ fn a_chain_of_too_many_parts_costs_the_frame_only() {
 }
 
 #[test]
-fn what_was_checked_is_what_is_delivered() {
+fn the_checked_bytes_are_delivered() {
     let host = TestSwitch::new(1);
     let roomy = Options { memory_size: 16 << 20, ..Options::default() };
     let mut a = host.guest_with(&vnic("a", 1, ""), roomy);

@@ -192,7 +192,7 @@ fn device() {
             let base = next() as u32;
             let kick = Kick::new(Numbered::free(fd(next()))).unwrap();
             handle.listen(index, &kick).unwrap();
-            kick.hear().unwrap();
+            kick.listen_to_driver().unwrap();
             let kick = Some(kick);
             let inflight = inflight.queue(queue);
             let setup = VringSetup { size, desc, avail, used, base, log: None, kick, call: None, inflight };

@@ -342,7 +342,7 @@ fn ports_that_came_together_stay_so_in_the_next_process() {
     }
     let next = Switch::start(2, &[], None).unwrap();
     let taken = replace::prepare(&next, Client::connect(&path).unwrap(), None).unwrap();
-    std::mem::forget(taken.go_on().unwrap());
+    std::mem::forget(taken.start_traffic().unwrap());
     let places: Vec<_> = next.ports().iter().map(|port| port.worker).collect();
     assert_eq!((guests.len(), places), (4, vec![0, 0, 1, 1]));
 }
@@ -363,7 +363,7 @@ fn another_process_takes_over_in_the_middle_of_moves() {
         let upgrade = scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(50));
             let taken = replace::prepare(&next, Client::connect(&path).unwrap(), None).unwrap();
-            std::mem::forget(taken.go_on().unwrap());
+            std::mem::forget(taken.start_traffic().unwrap());
         });
         while !upgrade.is_finished() {
             stream.send(&mut a);
@@ -387,7 +387,7 @@ fn another_process_takes_over_in_the_middle_of_moves() {
 }
 
 #[test]
-fn what_has_a_deadline_does_not_move_where_that_takes_too_long() {
+fn a_vnic_with_a_deadline_does_not_move_if_the_move_takes_too_long() {
     let host = TestSwitch::new(2);
     let deadline = "tx = { max = \"100mbit\", burst = \"4kB\" }\ndeadline = \"5ms\"\nto = [\"b\"]";
     let mut b = host.guest_with(&vnic("b", 2, ""), ring(1024));
@@ -470,8 +470,8 @@ fn pairs_that_talk_come_together_and_stay() {
 }
 
 #[test]
-fn a_deadline_that_comes_parts_real_time_traffic_from_taps() {
-    in_namespace("a_deadline_that_comes_parts_real_time_traffic_from_taps", || {
+fn a_new_deadline_separates_real_time_traffic_from_taps() {
+    in_namespace("a_new_deadline_separates_real_time_traffic_from_taps", || {
         let host = TestSwitch::new(2);
         // With so large an H, even a loaded machine refuses no move.
         host.switch.set_host(Host { host_latency: Nanos::new(100_000_000), ..Host::default() }).unwrap();

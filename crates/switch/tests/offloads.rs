@@ -155,7 +155,7 @@ fn the_header_is_as_long_as_negotiated() {
 }
 
 #[test]
-fn what_a_receiver_cannot_take_is_dropped_and_counted() {
+fn frames_that_a_receiver_cannot_take_are_dropped_and_counted() {
     let host = TestSwitch::new(1);
     let mut a = host.guest_with(&vnic("a", 1, "mtu = 9000"), options(SENDER));
     let mut b = host.guest_with(&vnic("b", 2, "mtu = 9000"), plain(0, false));

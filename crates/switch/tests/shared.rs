@@ -171,7 +171,7 @@ fn moves_by_announcements(mut it: Scene) {
 }
 
 #[test]
-fn who_is_not_named_takes_nothing() {
+fn a_vnic_without_the_address_in_its_contract_takes_nothing() {
     let mut it = Scene::new(2);
     assert_eq!(it.sends(0, &gratuitous(VIRTUAL, VIP)), "passes");
     let subnet = "\"192.0.2.0/24\"";
@@ -237,7 +237,7 @@ fn a_storm_of_announcements_moves_an_address_seldom() {
 }
 
 #[test]
-fn who_goes_or_is_named_no_more_has_it_no_more() {
+fn a_vnic_that_goes_or_loses_the_address_has_it_no_more() {
     let mut it = Scene::new(2);
     assert_eq!(it.sends(1, &gratuitous(VIRTUAL, VIP)), "passes");
     assert_eq!(it.holders(), has("fw2", "fw2"));

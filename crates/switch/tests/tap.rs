@@ -201,8 +201,8 @@ fn a_tap_is_shaped() {
 }
 
 #[test]
-fn a_tap_that_is_down_or_gone_is_told_apart() {
-    in_namespace("a_tap_that_is_down_or_gone_is_told_apart", || {
+fn a_tap_that_is_down_is_distinguished_from_one_that_is_gone() {
+    in_namespace("a_tap_that_is_down_is_distinguished_from_one_that_is_gone", || {
         let host = TestSwitch::new(1);
         let toml = tap_vnic("tg0", 1, "");
         let vnic_of_tap = tap(&host, &toml);

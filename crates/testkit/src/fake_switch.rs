@@ -26,7 +26,7 @@ pub struct FakeSwitch {
 }
 
 struct Running {
-    over: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
@@ -50,7 +50,7 @@ pub struct State {
     /// The statistics.
     pub region: Option<Region>,
     /// Sockets for notes, with which another switch can continue.
-    pub keepers: Vec<OwnedFd>,
+    pub note_sockets: Vec<OwnedFd>,
     /// An attacker's behaviour in place of honest answers.
     pub lie: Option<Lie>,
     /// Connections accepted by this value.
@@ -100,10 +100,10 @@ impl FakeSwitch {
             state.host = None;
         }
         let listener = UnixListener::bind(&self.path).unwrap();
-        let over = Arc::new(AtomicBool::new(false));
-        let (state, done) = (Arc::clone(&self.state), Arc::clone(&over));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (state, thread_stop) = (Arc::clone(&self.state), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
-            if let Err(error) = accept(&listener, &state, &done) {
+            if let Err(error) = accept(&listener, &state, &thread_stop) {
                 // Frees a descriptor to count the open ones.
                 drop(listener);
                 let accepted = lock(&state).accepted;
@@ -113,7 +113,7 @@ impl FakeSwitch {
                 );
             }
         });
-        self.running = Some(Running { over, thread });
+        self.running = Some(Running { stop, thread });
     }
 
     /// Kills the switch with every connection and descriptor.
@@ -122,13 +122,13 @@ impl FakeSwitch {
     /// A thread of this switch has panicked, unless the caller panics already, which would abort all tests.
     pub fn kill(&mut self) {
         let Some(running) = self.running.take() else { return };
-        running.over.store(true, Ordering::SeqCst);
+        running.stop.store(true, Ordering::SeqCst);
         drop(UnixStream::connect(&self.path));
         let ended = running.thread.join();
         let mut state = self.state();
         state.hang_up();
         state.descriptors.clear();
-        state.keepers.clear();
+        state.note_sockets.clear();
         drop(state);
         let _ = std::fs::remove_file(&self.path);
         if std::thread::panicking() {
@@ -157,19 +157,19 @@ impl FakeSwitch {
     }
 
     /// Lets an attacker answer each request by `lie`. Conversations start anew.
-    pub fn taken_over(
+    pub fn answer_with(
         &self,
         lie: impl Fn(&UnixStream, &Request, &[OwnedFd]) -> bool + Send + Sync + 'static,
     ) {
         let mut state = self.state();
         state.lie = Some(Arc::new(lie));
-        state.keepers.clear();
+        state.note_sockets.clear();
         state.hang_up();
     }
 
     /// Ends the attack.
-    pub fn given_back(&self) {
-        self.taken_over(|_, _, _| false);
+    pub fn answer_honestly(&self) {
+        self.answer_with(|_, _, _| false);
     }
 
     /// Takes the changes since the last call.
@@ -201,10 +201,10 @@ pub fn open_descriptors() -> io::Result<BTreeMap<String, usize>> {
     Ok(kinds)
 }
 
-fn accept(listener: &UnixListener, state: &Arc<Mutex<State>>, over: &AtomicBool) -> io::Result<()> {
+fn accept(listener: &UnixListener, state: &Arc<Mutex<State>>, stop: &AtomicBool) -> io::Result<()> {
     loop {
         let stream = Arc::new(listener.accept()?.0);
-        if over.load(Ordering::SeqCst) {
+        if stop.load(Ordering::SeqCst) {
             return Ok(());
         }
         lock(state).accept(&stream);
@@ -260,7 +260,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
         Request::SetPort { vnic, link } => {
             let unkept = state.refuse_tx.is_some() && vnic.tx.max == state.refuse_tx;
             if unkept || state.refuse.contains(&vnic.name) {
-                return Reply::Refused("it does not like this one".into());
+                return Reply::Refused("the fake switch refuses this port".into());
             }
             let kind = if matches!(link, LinkKind::Restored { .. }) {
                 "Restored".into()
@@ -270,10 +270,10 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
             state.log.push(format!("set {} {kind}", vnic.name));
             let index = state.ports.get(&vnic.name).map_or(state.ports.len(), |p| p.index);
             let before = state.ports.get(&vnic.name).map(|p| p.connection);
-            let keep = link == LinkKind::Keep;
+            let keep = link == LinkKind::Unchanged;
             let connection = match (link, before) {
-                (LinkKind::Keep, Some(before)) => before,
-                (LinkKind::Keep, None) => return Reply::Refused("a new port needs a descriptor".into()),
+                (LinkKind::Unchanged, Some(before)) => before,
+                (LinkKind::Unchanged, None) => return Reply::Refused("a new port needs a descriptor".into()),
                 (LinkKind::Listener, _) => Connection::Waiting,
                 (LinkKind::Stream, _) => stream_state(&descriptors[0]),
                 (LinkKind::Restored { .. }, _) => Connection::Connected,
@@ -325,8 +325,8 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
             state.log.push(format!("remove uplink {name}"));
         }
         Request::Uplinks => return Reply::Uplinks(state.uplinks.values().cloned().collect()),
-        Request::Retire | Request::Release => return Reply::Refused("nobody takes its place".into()),
-        Request::Keep => state.keepers.extend(descriptors),
+        Request::Retire | Request::Release => return Reply::Refused("no other switch takes over".into()),
+        Request::Subscribe => state.note_sockets.extend(descriptors),
         Request::Inherit => {
             let Some(region) = &state.region else { return Reply::Refused("no region".into()) };
             region.inherit(&Reader::open(&descriptors[0]).unwrap());

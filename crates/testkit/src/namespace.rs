@@ -37,7 +37,7 @@ impl Kind<'_> {
         let probe = self.command().args(self.probe).output().expect("unshare (util-linux)");
         let why = String::from_utf8_lossy(&probe.stderr);
         (!probe.status.success())
-            .then(|| format!("no {} to be had here ({}): {}", self.what, probe.status, why.trim_end()))
+            .then(|| format!("this machine gives no {} ({}): {}", self.what, probe.status, why.trim_end()))
     }
 }
 
@@ -60,15 +60,15 @@ pub fn in_namespace(name: &str, kind: Kind<'_>, body: impl FnOnce()) {
         return skipped(why);
     }
     let test = std::env::current_exe().expect("this program");
-    let mut again = kind.command();
-    again.arg(test).args([name, "--exact", "--nocapture"]).env(INSIDE, "1");
-    let done = again.output().expect("unshare (util-linux)");
-    let [out, err] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text));
+    let mut inner = kind.command();
+    inner.arg(test).args([name, "--exact", "--nocapture"]).env(INSIDE, "1");
+    let output = inner.output().expect("unshare (util-linux)");
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     // Indented, so that scripts/test does not count the inner "test result".
     let indented = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
-    let both = indented(&out) + &indented(&err);
-    assert!(done.status.success(), "{name} failed in its namespace:\n{both}");
-    assert!(out.contains("1 passed"), "{name} is not the name of this test:\n{both}");
+    let text = indented(&out) + &indented(&err);
+    assert!(output.status.success(), "{name} failed in its namespace:\n{text}");
+    assert!(out.contains("1 passed"), "{name} is not the name of this test:\n{text}");
     for why in err.lines().filter(|line| line.starts_with("skipped: ")) {
         io::stderr().write_all(format!("{why}\n").as_bytes()).expect("standard error");
     }
@@ -117,8 +117,8 @@ mod tests {
         Kind { what: "network namespace", unshare: &["--net"], probe: &["true"], user: true };
 
     #[test]
-    fn it_runs_once_more_in_a_namespace_of_its_own() {
-        in_namespace("namespace::tests::it_runs_once_more_in_a_namespace_of_its_own", NETWORK, || {
+    fn a_test_runs_again_in_its_own_namespace() {
+        in_namespace("namespace::tests::a_test_runs_again_in_its_own_namespace", NETWORK, || {
             assert!(is_inside());
             let devices = std::fs::read_to_string("/proc/net/dev").unwrap();
             assert_eq!(devices.lines().count(), 3, "two lines of titles, and lo: {devices}");
@@ -126,9 +126,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_to_be_had_is_said() {
+    fn a_missing_namespace_is_reported() {
         assert_eq!(Kind { probe: &["true"], unshare: &[], ..NETWORK }.missing(), None);
         let why = Kind { probe: &["false"], unshare: &[], ..NETWORK }.missing().unwrap();
-        assert!(why.starts_with("no network namespace to be had here (exit status: 1)"), "{why}");
+        assert!(why.starts_with("this machine gives no network namespace (exit status: 1)"), "{why}");
     }
 }

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_skipped() {
+    fn a_test_with_all_it_needs_is_not_skipped() {
         assert!(need("nothing", true));
         assert_eq!(unless_skipped(Ok::<_, String>(7)), Some(7));
     }

@@ -44,7 +44,10 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The agent closed the connection in the middle, or did not answer in time.
-    #[error("the agent at {} broke off: {reason}\nSee its log: journalctl -u tidegate-agent", path(socket))]
+    #[error(
+        "the connection to the agent at {} broke: {reason}\nSee its log: journalctl -u tidegate-agent",
+        path(socket)
+    )]
     Broken {
         socket: PathBuf,
         /// What happened.
@@ -58,10 +61,10 @@ pub enum ClientError {
     },
     /// The answer is not what this program expects.
     #[error(
-        "the agent's answer to {request} makes no sense to this program: {}\nIs the agent of another release?",
+        "this program does not understand the agent's answer to {request}: {}\nIs the agent from another release?",
         visible(reason)
     )]
-    Strange {
+    UnexpectedAnswer {
         request: String,
         /// What the parser rejected.
         reason: String,
@@ -110,7 +113,7 @@ impl From<ClientError> for Failure {
                 }
                 _ => Code::Failed,
             },
-            ClientError::Strange { .. } => Code::Failed,
+            ClientError::UnexpectedAnswer { .. } => Code::Failed,
         };
         Self { code, message: error.to_string() }
     }
@@ -131,9 +134,9 @@ impl Client {
         self.json(Method::GET, path, None).await
     }
 
-    /// As [`get`](Self::get), with texts that are safe to show ([`shown`]).
-    pub async fn get_shown<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        shown(self.get(path).await?, path)
+    /// As [`get`](Self::get), with texts that are safe to show ([`for_display`]).
+    pub async fn get_for_display<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        for_display(self.get(path).await?, path)
     }
 
     pub async fn post_toml<T: DeserializeOwned>(&self, path: &str, toml: &str) -> Result<T, ClientError> {
@@ -163,8 +166,10 @@ impl Client {
         let bytes = self.collect(response).await?;
         // An empty answer (204) is JSON's null.
         let text: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
-        serde_json::from_slice(text)
-            .map_err(|e| ClientError::Strange { request: format!("{method} {path}"), reason: e.to_string() })
+        serde_json::from_slice(text).map_err(|e| ClientError::UnexpectedAnswer {
+            request: format!("{method} {path}"),
+            reason: e.to_string(),
+        })
     }
 
     async fn send(
@@ -177,8 +182,9 @@ impl Client {
             .connect()
             .await
             .map_err(|source| ClientError::Unreachable { socket: self.socket.clone(), source })?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.broken(&e))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| self.broken_off(&e))?;
         // The task ends when the response body has been read or dropped; connection errors reach us through
         // the body.
         tokio::spawn(connection);
@@ -188,10 +194,10 @@ impl Client {
             request = request.header(header::CONTENT_TYPE, kind);
         }
         let request = request.body(Full::new(Bytes::from(content.unwrap_or_default()))).map_err(|e| {
-            ClientError::Strange { request: format!("{method} {path}"), reason: e.to_string() }
+            ClientError::UnexpectedAnswer { request: format!("{method} {path}"), reason: e.to_string() }
         })?;
         let response = tokio::time::timeout(PATIENCE, sender.send_request(request)).await;
-        let response = response.map_err(|_| self.silent())?.map_err(|e| self.broken(&e))?;
+        let response = response.map_err(|_| self.timed_out())?.map_err(|e| self.broken_off(&e))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -222,17 +228,17 @@ impl Client {
         let body = Limited::new(response.into_body(), LONGEST).collect();
         match tokio::time::timeout(PATIENCE, body).await {
             Ok(Ok(whole)) => Ok(whole.to_bytes()),
-            Ok(Err(e)) => Err(self.broken(&e)),
-            Err(_) => Err(self.silent()),
+            Ok(Err(e)) => Err(self.broken_off(&e)),
+            Err(_) => Err(self.timed_out()),
         }
     }
 
-    fn broken(&self, error: &impl std::fmt::Display) -> ClientError {
+    fn broken_off(&self, error: &impl std::fmt::Display) -> ClientError {
         ClientError::Broken { socket: self.socket.clone(), reason: error.to_string() }
     }
 
-    fn silent(&self) -> ClientError {
-        self.broken(&format!("no answer for {} s", PATIENCE.as_secs()))
+    fn timed_out(&self) -> ClientError {
+        self.broken_off(&format!("no answer for {} s", PATIENCE.as_secs()))
     }
 }
 
@@ -257,10 +263,10 @@ pub fn with_excerpts(text: &str) -> String {
 ///
 /// # Errors
 /// The answer does not have the form of `T`.
-pub fn shown<T: DeserializeOwned>(mut answer: Value, request: &str) -> Result<T, ClientError> {
+pub fn for_display<T: DeserializeOwned>(mut answer: Value, request: &str) -> Result<T, ClientError> {
     make_visible(&mut answer);
     serde_json::from_value(answer)
-        .map_err(|e| ClientError::Strange { request: request.to_owned(), reason: e.to_string() })
+        .map_err(|e| ClientError::UnexpectedAnswer { request: request.to_owned(), reason: e.to_string() })
 }
 
 fn make_visible(value: &mut Value) {
@@ -296,10 +302,10 @@ fn advice(socket: &Path, error: &io::Error) -> String {
         },
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             "Is it running? Start it with: sudo systemctl start tidegate-agent (or: sudo tidegate agent). \
-             Another socket is given with --api or TIDEGATE_API."
+             To name another socket, use --api or TIDEGATE_API."
                 .into()
         }
-        _ => "Another socket is given with --api or TIDEGATE_API.".into(),
+        _ => "To name another socket, use --api or TIDEGATE_API.".into(),
     }
 }
 

@@ -59,7 +59,7 @@ pub fn finish(result: Result<(), Failure>) -> ExitCode {
         Err(failure) => {
             tidegate_log::flush();
             if !failure.message.is_empty() {
-                say(&format!("tidegate: {}", failure.message));
+                print_error(&format!("tidegate: {}", failure.message));
             }
             ExitCode::from(failure.code as u8)
         }
@@ -67,18 +67,18 @@ pub fn finish(result: Result<(), Failure>) -> ExitCode {
 }
 
 /// Prints clap's error or help text. Escapes only the error, because it quotes the command line.
-pub fn usage(error: &clap::Error) -> ExitCode {
+pub fn print_usage(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
-        say(error.render().to_string().trim_end());
-    } else if let Err(failed) = error.print() {
-        return finish(Err(Failure::failed(failed)));
+        print_error(error.render().to_string().trim_end());
+    } else if let Err(source) = error.print() {
+        return finish(Err(Failure::failed(source)));
     }
     ExitCode::from(error.exit_code() as u8)
 }
 
 /// Writes whole lines to standard error, with control characters made visible. Ignores write errors: there
 /// is no other place to report them.
-pub fn say(text: &str) {
+pub fn print_error(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", tidegate_visible::lines(text));
 }
 

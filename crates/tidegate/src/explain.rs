@@ -28,14 +28,14 @@ fn netdev_drop(reason: NetdevDrop) -> &'static str {
             "a super-frame behind more than one VLAN tag, which the kernel would damage while it waits for `tx.max`: \
              turn segmentation offload off in the guest, or write `tx.method = \"police\"`"
         }
-        NetdevDrop::RingFull => "the receiver took nothing for as long as its ring had room",
-        NetdevDrop::Kernel => "the kernel dropped it on its way",
+        NetdevDrop::RingFull => "the receiver took no frame until its ring was full",
+        NetdevDrop::Kernel => "the kernel dropped the frame on its way",
     }
 }
 
 fn nic_drop(reason: NicDrop) -> &'static str {
     match reason {
-        NicDrop::Nic => "the NIC dropped it, and does not say why",
+        NicDrop::Nic => "the NIC dropped the frame, and gives no reason",
     }
 }
 
@@ -47,28 +47,30 @@ fn switch_drop(reason: DropReason) -> &'static str {
         DropReason::TooScattered => "spread over more pieces of memory than a frame may be",
         DropReason::TooLong => "longer than the sender's contract allows: raise `mtu`, or lower the guest's",
         DropReason::SourceMac => {
-            "sent from a MAC address that is not the vNIC's own, or naming one in ARP or neighbour discovery: if that is meant to be, add it to `allowed.macs`, or to `allowed.shared` of each vNIC that takes turns with it (VRRP, CARP)"
+            "sent from a MAC address that is not the vNIC's own, or naming one in ARP or neighbour discovery: if this is intended, add it to `allowed.macs`, or to `allowed.shared` of each vNIC that takes turns with it (VRRP, CARP)"
         }
         DropReason::SourcePrefix => {
-            "sent from an IP address outside `allowed.prefixes`, or claiming one in ARP or neighbour discovery: if that is meant to be, add its prefix, or the address to `allowed.shared` of each vNIC that takes turns with it"
+            "sent from an IP address outside `allowed.prefixes`, or claiming one in ARP or neighbour discovery: if this is intended, add its prefix, or the address to `allowed.shared` of each vNIC that takes turns with it"
         }
         DropReason::LinkLocal => {
             "sent from an IPv6 link-local address that is another vNIC's, or from a fifth one: \
              `tidegate vnic show` lists those a vNIC holds; name it in `allowed.prefixes`"
         }
         DropReason::Control => {
-            "for the link itself (STP, LACP, LLDP, EAPOL, PAUSE): if that is meant to be, set `allowed.control`"
+            "for the link itself (STP, LACP, LLDP, EAPOL, PAUSE): if this is intended, set `allowed.control`"
         }
-        DropReason::Router => "a router advertisement or redirect: if it is a router, set `allowed.router`",
+        DropReason::Router => {
+            "a router advertisement or redirect: if the vNIC is a router, set `allowed.router`"
+        }
         DropReason::DhcpServer => {
-            "what DHCP servers and relays send: if it is one, set `allowed.dhcp-server`"
+            "a message that only DHCP servers and relays send: if the vNIC is one, set `allowed.dhcp-server`"
         }
         DropReason::Vlan => "on a VLAN that is not in `allowed.vlans`",
         DropReason::Encapsulation => {
-            "an encapsulation, IPv6 extension headers or fragments that hide what `allowed` is about"
+            "an encapsulation, IPv6 extension headers or fragments that hide the fields that `allowed` checks"
         }
         DropReason::NoReceiver => {
-            "no vNIC in the segment has its destination address: is the other vNIC there, in the same segment?"
+            "no vNIC in the segment has its destination address: does the other vNIC exist, in the same segment?"
         }
         DropReason::FloodCap => {
             "more broadcast, multicast or unknown destinations than the host's `flood` rate allows"
@@ -77,7 +79,7 @@ fn switch_drop(reason: DropReason) -> &'static str {
             "the queue towards the receiver was full: the receiver gets more than its `rx.max`"
         }
         DropReason::PoolFull => {
-            "where its frames wait for `tx.max` there was no room: it sends more than that, and cannot be held back"
+            "where its frames wait for `tx.max` there was no room: the vNIC sends more than that, and the switch cannot make it wait"
         }
         DropReason::NoBuffers => {
             "the queue towards the receiver was full: the receiving guest gives no buffers, it is too slow or it stalled"
@@ -87,14 +89,13 @@ fn switch_drop(reason: DropReason) -> &'static str {
         }
         DropReason::Codel => {
             "the frames of its flow waited for too long, for `tx.max` of the sender or `rx.max` of the receiver, and its \
-             sender does not take marks (ECN): TCP slows down by this, as it is meant to"
+             sender does not take marks (ECN): TCP slows down by this, as intended"
         }
         DropReason::Shared => {
             "from an address in `allowed.shared` that another vNIC has, without announcing it, or announced too often"
         }
         DropReason::FlowCap => {
-            "more waited for `tx.max` of the sender or `rx.max` of the receiver than there is room for, and its flow had \
-             most of it: TCP slows down by this; a flow that does not loses what it sends beyond the limit"
+            "more waited for `tx.max` of the sender or `rx.max` of the receiver than there is room for, and most of it was of this flow: TCP slows down by this; a flow that does not slow down loses its frames above the limit"
         }
         DropReason::RingShare => {
             "half of the sender's ring was waiting already: the receiver is slower than this sender, or has reached its \
@@ -218,7 +219,7 @@ pub fn culprit(label: &str) -> &'static str {
         Some(CulpritKind::Softirq) => "the kernel was busy on the worker's CPU, mostly with others' packets",
         Some(CulpritKind::Interrupt) => "a device's interrupt took long on the worker's CPU",
         Some(CulpritKind::Stolen) => "the host of this virtual machine had the CPU",
-        Some(CulpritKind::Unexplained) => "nothing that is known explains most of the delay",
+        Some(CulpritKind::Unexplained) => "no known cause explains most of the delay",
         None => "a culprit this program does not know; it is older than the agent",
     }
 }
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn how_sure_a_miss_is_comes_first() {
+    fn the_certainty_of_a_miss_comes_first() {
         let waited = Miss { queue: 0, buffers: 0, worker: 1_120_000, cause: "worker".into(), ..late() };
         let said = |delay_least, delay, slept| {
             let miss = miss(&Miss { delay_least, delay, slept, ..waited.clone() });
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_held_the_worker_up_is_named() {
+    fn the_culprit_of_a_late_frame_is_named() {
         let culprit = Culprit { kind: "softirq".into(), what: "ksoftirqd/2 NET_RX".into(), took: 900_000 };
         let worker = Miss { worker: 1_000_000, queue: 0, buffers: 0, culprit: Some(culprit), ..late() };
         assert_eq!(

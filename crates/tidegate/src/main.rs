@@ -32,7 +32,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
-        Err(usage) => return exit::usage(&usage),
+        Err(usage) => return exit::print_usage(&usage),
     };
     let _log = tidegate_log::init(cli.verbose);
     exit::finish(dispatch::run(cli))

@@ -43,13 +43,13 @@ impl Blocks {
             self.big_endian = match (u32::from_le_bytes(magic), u32::from_be_bytes(magic)) {
                 (MAGIC, _) => false,
                 (_, MAGIC) => true,
-                _ => return Err("the stream is no pcapng: a section without byte-order magic"),
+                _ => return Err("the stream is not pcapng: a section without byte-order magic"),
             };
         }
         let number = if self.big_endian { u32::from_be_bytes } else { u32::from_le_bytes };
         let (kind, length) = (number(kind), number(length) as usize);
         if length < 12 || length % 4 != 0 || length > LONGEST {
-            return Err("the stream is no pcapng: a block of impossible length");
+            return Err("the stream is not pcapng: a block of impossible length");
         }
         if rest.len() < length {
             return Ok(None);

@@ -47,7 +47,7 @@ fn a_limit_changes_live() {
     let (status, change) = agent.request("PATCH", "/v1/vnics/a", r#"{"set": {"tx.max": "500mbit"}}"#);
     assert_eq!(status, 200, "{change}");
     assert_eq!(change["changes"], json!([{"key": "tx.max", "from": "100mbit", "to": "500mbit"}]));
-    assert_eq!(switch.log(), ["set a Keep"]);
+    assert_eq!(switch.log(), ["set a Unchanged"]);
     assert_eq!(identity(&lab.path("a.sock")), socket);
     assert_eq!(agent.vnic("a")["limits"]["tx_bps"], 500_000_000);
     let (status, error) = agent.request("PATCH", "/v1/vnics/a", r#"{"set": {"tx.mox": "1mbit"}}"#);
@@ -121,8 +121,8 @@ fn a_failing_action_takes_the_others_back() {
     let text = lab.vnic("a", 1, "weight = 7") + &lab.vnic("b", 2, "") + &lab.vnic("c", 3, "");
     let (status, error) = agent.apply(&text);
     assert_eq!(status, 409);
-    assert!(error["details"][0].as_str().unwrap().contains("does not like this one"), "{error}");
-    assert_eq!(switch.log(), ["set a Keep", "set b Listener", "remove b", "set a Keep"]);
+    assert!(error["details"][0].as_str().unwrap().contains("refuses this port"), "{error}");
+    assert_eq!(switch.log(), ["set a Unchanged", "set b Listener", "remove b", "set a Unchanged"]);
     assert_eq!((switch.ports(), switch.state().ports["a"].vnic.weight), (vec!["a".to_owned()], 1));
     assert!(!lab.path("b.sock").exists() && !lab.path("c.sock").exists());
     assert_eq!(agent.get("/v1/vnics").1.as_array().unwrap().len(), 1);
@@ -149,7 +149,7 @@ fn a_path_that_is_taken_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_refused_with_the_reason() {
+fn a_contract_that_cannot_be_kept_is_refused_with_the_reason() {
     let lab = Lab::new();
     let switch = lab.switch();
     let agent = lab.agent();
@@ -226,7 +226,7 @@ fn an_uplink_is_kept_and_no_place_keeps_a_promise_over_it() {
 }
 
 #[test]
-fn a_vnic_that_others_name_goes_after_them() {
+fn a_vnic_is_removed_after_the_vnics_that_name_it() {
     let lab = Lab::new();
     let _switch = lab.switch();
     let agent = lab.agent();
@@ -245,7 +245,7 @@ fn a_vnic_that_others_name_goes_after_them() {
     assert_eq!(
         error["error"],
         format!(
-            "a, b ({}:1) name sink in their \"to\": remove them first, or take sink out of it",
+            "a, b ({}:1) name sink in their \"to\": remove these vNICs first, or take sink out of their \"to\"",
             file.display()
         )
     );
@@ -324,7 +324,7 @@ fn a_file_owns_its_vnics() {
     lab.write("web.toml", &(lab.vnic("a", 1, RATE) + &lab.vnic("b", 2, "weight = 3")));
     until("the file wins", || (agent.vnic("b")["contract"]["weight"] == 3).then_some(()));
     assert!(agent.vnic("b")["owner"].as_str().unwrap().starts_with("file:"));
-    assert_eq!(switch.log(), ["set b Keep"]);
+    assert_eq!(switch.log(), ["set b Unchanged"]);
     std::fs::remove_file(lab.path("etc/web.toml")).unwrap();
     until("gone with the file", || switch.ports().is_empty().then_some(()));
 }
@@ -411,7 +411,7 @@ fn damaged_state_is_kept_aside_and_the_copy_before_used() {
 }
 
 #[test]
-fn a_second_agent_is_told_who_was_first() {
+fn a_second_agent_names_the_first_one() {
     let lab = Lab::new();
     let _agent = lab.agent();
     let mut options = lab.options();
@@ -421,11 +421,11 @@ fn a_second_agent_is_told_who_was_first() {
 }
 
 #[test]
-fn a_second_agent_in_the_network_namespace_is_told_who_was_first() {
+fn a_second_agent_in_the_network_namespace_names_the_first_one() {
     if !common::may_administer() {
         return;
     }
-    let (lab, other) = (Lab::new(), Lab::here());
+    let (lab, other) = (Lab::new(), Lab::shared());
     let agent = lab.agent();
     let error = RunningAgent::start(other.options(), other.places()).err().unwrap().to_string();
     assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
@@ -469,7 +469,7 @@ fn drift_is_repaired_and_counted_and_foreign_ports_are_left_alone() {
     until("counted", || (agent.get("/v1/host").1["drift_repaired"] == 1).then_some(()));
     assert_eq!(
         (switch.log(), switch.ports()),
-        (vec!["set a Keep".to_owned()], vec!["a".into(), "foreign".into()])
+        (vec!["set a Unchanged".to_owned()], vec!["a".into(), "foreign".into()])
     );
     let (status, error) = agent.apply(&lab.vnic("x", 99, ""));
     assert_eq!(status, 422);

@@ -67,7 +67,7 @@ struct Scene {
     agent: RunningAgent,
     switch: FakeSwitch,
     /// Root's socket.
-    theirs: PathBuf,
+    root_socket: PathBuf,
     /// Dropped last: the other fields need the folder when they end.
     lab: Lab,
 }
@@ -79,9 +79,9 @@ impl Scene {
             std::fs::create_dir(lab.path(folder)).unwrap();
         }
         symlink(lab.path("vault"), lab.path("vm/link")).unwrap();
-        let theirs = lab.path("vault/a.sock");
-        let listener = UnixListener::bind(&theirs).unwrap();
-        (Self { switch: lab.switch(), agent: lab.agent(), theirs, lab }, listener)
+        let root_socket = lab.path("vault/a.sock");
+        let listener = UnixListener::bind(&root_socket).unwrap();
+        (Self { switch: lab.switch(), agent: lab.agent(), root_socket, lab }, listener)
     }
 
     fn swap(&self) -> Swapper {
@@ -102,8 +102,8 @@ fn attack(live: bool, owners: &[(&str, &str)]) {
     }
     let (scene, listener) = Scene::new();
     let _listener = live.then_some(listener);
-    let (lab, agent, theirs) = (&scene.lab, &scene.agent, &scene.theirs);
-    let before = (identity(theirs), owner_and_mode(theirs));
+    let (lab, agent, root_socket) = (&scene.lab, &scene.agent, &scene.root_socket);
+    let before = (identity(root_socket), owner_and_mode(root_socket));
     let vnic = |folder: &str, owner: &str, mode: &str| {
         scene.vnic(folder, &format!("owner = \"{owner}\", socket-mode = \"{mode}\""))
     };
@@ -114,8 +114,8 @@ fn attack(live: bool, owners: &[(&str, &str)]) {
         for (owner, mode) in owners {
             agent.apply(&vnic("vm/yard", owner, mode));
             tried += 1;
-            assert!(theirs.symlink_metadata().is_ok(), "attempt {tried}: a file of root's was removed");
-            let now = (identity(theirs), owner_and_mode(theirs));
+            assert!(root_socket.symlink_metadata().is_ok(), "attempt {tried}: a file of root's was removed");
+            let now = (identity(root_socket), owner_and_mode(root_socket));
             assert_eq!(now, before, "attempt {tried}: a file of root's was given away");
         }
         agent.request("DELETE", "/v1/vnics/a", "");
@@ -125,8 +125,8 @@ fn attack(live: bool, owners: &[(&str, &str)]) {
     let swaps = swapper.swaps.load(Ordering::Relaxed);
     drop(swapper);
     assert!(tried > 50 && swaps > 1_000, "{tried} contracts and {swaps} swaps are no attack");
-    let left: Vec<_> = std::fs::read_dir(lab.path("vault")).unwrap().collect();
-    assert_eq!(left.len(), 1, "a file was made outside of the folder: {left:?}");
+    let entries: Vec<_> = std::fs::read_dir(lab.path("vault")).unwrap().collect();
+    assert_eq!(entries.len(), 1, "a file was made outside of the folder: {entries:?}");
     let folder = if lab.path("vm/yard").is_symlink() { "vm/link" } else { "vm/yard" };
     let (status, answer) = agent.apply(&vnic(folder, "4242", "0640"));
     assert_eq!(status, 200, "{answer}");
@@ -137,8 +137,8 @@ fn attack(live: bool, owners: &[(&str, &str)]) {
 }
 
 fn owner_and_mode(path: &Path) -> (u32, u32) {
-    let there = path.symlink_metadata().unwrap();
-    (there.uid(), there.mode() & 0o7777)
+    let metadata = path.symlink_metadata().unwrap();
+    (metadata.uid(), metadata.mode() & 0o7777)
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_socket_of_roots_is_not_removed() {
 }
 
 #[test]
-fn nobody_is_called_in_roots_name() {
+fn the_agent_connects_to_no_socket_of_roots() {
     let (scene, listener) = Scene::new();
     listener.set_nonblocking(true).unwrap();
     let swapper = scene.swap();
@@ -211,7 +211,7 @@ fn a_path_outside_of_the_roots_is_refused_before_anything_changes() {
 }
 
 #[test]
-fn what_was_accepted_before_stays_in_force() {
+fn contracts_accepted_earlier_stay_in_force() {
     let (scene, _listener) = Scene::new();
     let Scene { lab, agent, .. } = &scene;
     let guest = format!("guest = \"{}\"", lab.path("limit").display());
@@ -262,14 +262,14 @@ fn a_setting_is_forgotten_only_where_its_namespace_is_gone() {
     let _switch = lab.switch();
     let options = Options { netns_roots: vec![lab.path("ns")], ..lab.options() };
     let agent = RunningAgent::start(options, lab.places()).unwrap();
-    let kept = until("the agent has looked", || {
+    let recorded = until("the agent has looked", || {
         let record: serde_json::Value = serde_json::from_slice(&std::fs::read(&record).ok()?).ok()?;
-        let kept = record["value"].as_array()?.clone();
-        (kept.len() < before.len()).then_some(kept)
+        let recorded = record["value"].as_array()?.clone();
+        (recorded.len() < before.len()).then_some(recorded)
     });
-    assert_eq!(kept, [entry(&names[3])]);
-    let told = || agent.get("/v1/status").1["own_cpus"]["missing"].as_str().map(str::to_owned);
-    let why = until("it is told", told);
+    assert_eq!(recorded, [entry(&names[3])]);
+    let missing = || agent.get("/v1/status").1["own_cpus"]["missing"].as_str().map(str::to_owned);
+    let why = until("it is told", missing);
     assert!(why.contains("ns/link/gone leads over a symbolic link"), "{why}");
 }
 
@@ -283,7 +283,7 @@ fn a_fifo_that_is_named_as_a_namespace_is_not_opened() {
             .unwrap();
     let fifo = lab.path("etc/netns");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
-    let (opened, told) = std::sync::mpsc::channel();
+    let (opened, received) = std::sync::mpsc::channel();
     let writer = fifo.clone();
     let writer =
         std::thread::spawn(move || opened.send(std::fs::OpenOptions::new().write(true).open(writer).is_ok()));
@@ -293,7 +293,7 @@ fn a_fifo_that_is_named_as_a_namespace_is_not_opened() {
     );
     let (status, answer) = agent.apply(&text);
     assert!(status == 422 && answer.to_string().contains("is no network namespace"), "{answer}");
-    assert!(told.recv_timeout(Duration::from_millis(300)).is_err(), "who waits at the FIFO noticed");
+    assert!(received.recv_timeout(Duration::from_millis(300)).is_err(), "who waits at the FIFO noticed");
     drop(std::fs::File::open(&fifo).unwrap());
     writer.join().unwrap().unwrap();
 }

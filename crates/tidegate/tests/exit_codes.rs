@@ -83,14 +83,14 @@ fn success_is_0_and_the_request_says_where_the_text_came_from() {
     let agent = FakeAgent::answering("200 OK", EMPTY_PLAN);
     let output = tidegate(&agent.socket, &["apply", "--prune", "-f", "-"], "[vnic.a]\n");
     assert_eq!(code(&output), 0, "{}", errors(&output));
-    assert_eq!(output.stdout, b"Nothing to change: all of it is in force.\n");
+    assert_eq!(output.stdout, b"Nothing to change: all contracts are in force.\n");
     let requests = agent.requests.lock().unwrap();
     assert!(requests[0].starts_with("POST /v1/apply?origin=stdin&prune=true HTTP/1.1\r\n"), "{requests:?}");
     assert!(requests[0].ends_with("\r\n\r\n[vnic.a]\n"), "{requests:?}");
 }
 
 #[test]
-fn what_is_not_in_force_although_nothing_changes_is_4_where_its_place_is_away() {
+fn an_unchanged_contract_whose_place_is_away_is_4() {
     const AWAY: &str = r#"{"vnic":"logger","action":"none","changes":[],
         "not_in_force":{"state":"pending","reason":"no switch at /run/s","place_away":true}}"#;
     const PLAN: &str = r#"{"applied":true,"admissible":true,"refusals":[],"host":[],"notes":[],
@@ -176,7 +176,7 @@ fn a_plan_that_is_not_admissible_is_3_also_as_json() {
 }
 
 #[test]
-fn nobody_there_is_4_and_says_what_to_do() {
+fn a_missing_agent_is_4_with_advice() {
     let output = tidegate(Path::new("/nonexistent/api.sock"), &["vnic", "ls"], "");
     assert_eq!(code(&output), 4);
     assert!(errors(&output).contains("tidegate-agent"), "{}", errors(&output));
@@ -247,7 +247,7 @@ fn a_status_without_an_agent_is_4_and_says_what_goes_on() {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     assert!(text.starts_with("1 thing needs a person.\n\naway: agent\n"), "{text}");
     assert!(
-        text.contains("What is in force stays in force") && text.contains("run: systemctl status"),
+        text.contains("Contracts in force stay in force") && text.contains("run: systemctl status"),
         "{text}"
     );
     assert_eq!(errors(&output), "tidegate: cannot reach the agent at /nonexistent/api.sock\n");

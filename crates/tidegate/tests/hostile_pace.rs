@@ -47,7 +47,7 @@ fn a_switch_that_breaks_off_is_connected_to_at_a_bounded_rate() {
     let kinds = [("hello", 1), ("ports", 1), ("the end of each answer", 10)];
     for (what, most) in kinds {
         let count = std::sync::Arc::clone(&answered);
-        switch.taken_over(move |stream, request, _| {
+        switch.answer_with(move |stream, request, _| {
             match (what, request) {
                 ("hello", _) | ("ports", Request::Ports) => {}
                 ("ports", _) => return false,
@@ -80,7 +80,7 @@ fn a_switch_that_breaks_off_is_connected_to_at_a_bounded_rate() {
             // Clients get the last look.
             assert!(!asks || asked > accepted, "{what}: {asked} queries, {accepted} connections");
         }
-        switch.given_back();
+        switch.answer_honestly();
         until("it is trusted again", || is_trusted(&agent).then_some(()));
     }
     assert!(answered.load(Ordering::SeqCst) > 0);

@@ -29,7 +29,7 @@ use tidegate_evidence::Quarantine;
 use tidegate_service::scm::{self, SCM_MAX};
 use tidegate_switch::control::channel::send;
 use tidegate_switch::control::message::{Hello, PROTOCOL, Reply, Request};
-use tidegate_switch::control::notes::{self, Note, What};
+use tidegate_switch::control::notes::{self, Change, Note};
 use tidegate_switch::stats::Region;
 use tidegate_switch::stats::layout::Layout;
 use tidegate_testkit::fake_switch::open_descriptors;
@@ -110,12 +110,12 @@ fn send_many(stream: &UnixStream, bytes: &[u8], fd: BorrowedFd<'_>, count: usize
 }
 
 #[test]
-fn statistics_that_are_cut_short_kill_nobody() {
+fn truncated_statistics_crash_no_process() {
     let lab = Lab::new();
     let (switch, agent) = scene(&lab);
     let (bytes, given) = (statistics(), Arc::new(Mutex::new(Vec::new())));
     let files = Arc::clone(&given);
-    switch.taken_over(move |stream, request, _| {
+    switch.answer_with(move |stream, request, _| {
         if *request != Request::Hello {
             return false;
         }
@@ -134,12 +134,12 @@ fn statistics_that_are_cut_short_kill_nobody() {
     }
     let why = reason(&agent).expect("it is not trusted");
     assert!(why.contains("sealed"), "{why}");
-    switch.given_back();
+    switch.answer_honestly();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
 }
 
 #[test]
-fn only_what_can_never_fault_is_taken_for_statistics() {
+fn only_memory_that_never_faults_is_accepted_as_statistics() {
     let lab = Lab::new();
     let (switch, agent) = scene(&lab);
     let bytes = statistics();
@@ -165,21 +165,22 @@ fn only_what_can_never_fault_is_taken_for_statistics() {
         kinds.push(("has huge pages", huge));
     }
     for (what, file) in kinds {
-        switch.taken_over(move |stream, request, _| {
+        switch.answer_with(move |stream, request, _| {
             *request == Request::Hello && send(stream, &hello(), &[file.as_fd()]).is_ok()
         });
         let why = until(what, || reason(&agent).filter(|why| why.contains("statistics")));
         println!("{what}: {why}");
         queries(&agent);
     }
-    switch.taken_over(|stream, request, _| *request == Request::Hello && send(stream, &hello(), &[]).is_ok());
+    switch
+        .answer_with(|stream, request, _| *request == Request::Hello && send(stream, &hello(), &[]).is_ok());
     until("none", || reason(&agent).filter(|why| why.contains("no statistics")));
-    switch.given_back();
+    switch.answer_honestly();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
 }
 
 #[test]
-fn whatever_stands_in_statistics_is_shown_and_harms_nobody() {
+fn any_contents_of_statistics_are_shown_and_do_no_harm() {
     let lab = Lab::new();
     let (switch, agent) = scene(&lab);
     let honest = statistics();
@@ -199,7 +200,7 @@ fn whatever_stands_in_statistics_is_shown_and_harms_nobody() {
             };
             word.copy_from_slice(&value.to_ne_bytes());
         }
-        switch.taken_over(move |stream, request, _| {
+        switch.answer_with(move |stream, request, _| {
             *request == Request::Hello && send(stream, &hello(), &[memfd(&bytes, SEALS).as_fd()]).is_ok()
         });
         std::thread::sleep(Duration::from_millis(700));
@@ -208,7 +209,7 @@ fn whatever_stands_in_statistics_is_shown_and_harms_nobody() {
         assert_eq!(status, 200);
         assert!(!text.to_string().contains('\x1b'), "{text}");
     }
-    switch.given_back();
+    switch.answer_honestly();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
     assert_eq!(agent.apply(&lab.vnic("b", 2, "")).0, 200);
 }
@@ -217,25 +218,25 @@ fn whatever_stands_in_statistics_is_shown_and_harms_nobody() {
 static MANY: Mutex<()> = Mutex::new(());
 
 #[test]
-fn too_many_descriptors_are_over_when_they_are_let_go_of() {
+fn too_many_descriptors_disturb_only_until_they_are_closed() {
     let _turn = MANY.lock().unwrap_or_else(PoisonError::into_inner);
     let lab = Lab::new();
     let (mut switch, agent) = scene(&lab);
     let before = few_descriptors();
     let null = File::open("/dev/null").unwrap();
     let keeper = |switch: &tidegate_testkit::fake_switch::FakeSwitch| {
-        until("it is told", || switch.state().keepers.last().map(|fd| fd.try_clone().unwrap()))
+        until("it is told", || switch.state().note_sockets.last().map(|fd| fd.try_clone().unwrap()))
     };
-    let tell = |keeper: &OwnedFd, vnic: String, what: What, count: usize| {
+    let tell = |keeper: &OwnedFd, vnic: String, what: Change, count: usize| {
         let all = vec![null.as_fd(); count];
-        let note = Note { vnic, what };
+        let note = Note { vnic, change: what };
         until("there is room for a note", || notes::send(keeper, &note, &all).ok());
     };
     let most = getrlimit(Resource::Nofile).current.unwrap() as usize / 2;
     let vnics = most / 250 + 1;
     let too_many = |keeper: &OwnedFd| {
         for vnic in 0..vnics {
-            tell(keeper, format!("v{vnic}"), What::Tap, 250);
+            tell(keeper, format!("v{vnic}"), Change::Tap, 250);
         }
         until("there are too many", || (descriptors() > most).then_some(()));
     };
@@ -245,7 +246,7 @@ fn too_many_descriptors_are_over_when_they_are_let_go_of() {
     let dead = keeper(&switch);
     too_many(&dead);
     for vnic in 0..vnics {
-        tell(&dead, format!("v{vnic}"), What::Listener, 1);
+        tell(&dead, format!("v{vnic}"), Change::Listener, 1);
     }
     few();
 
@@ -255,10 +256,10 @@ fn too_many_descriptors_are_over_when_they_are_let_go_of() {
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
     few();
     let next = keeper(&switch);
-    tell(&next, "a".into(), What::Tap, 100);
+    tell(&next, "a".into(), Change::Tap, 100);
     until("its descriptors are kept", || (descriptors() >= before + 100).then_some(()));
     assert!(
-        notes::send(&dead, &Note { vnic: "a".into(), what: What::Gone }, &[]).is_err(),
+        notes::send(&dead, &Note { vnic: "a".into(), change: Change::Closed }, &[]).is_err(),
         "it is read still"
     );
 
@@ -279,9 +280,9 @@ fn descriptors_without_end_stop_no_query() {
     let before = few_descriptors();
     let null = Arc::new(File::open("/dev/null").unwrap());
     let region = Arc::new(Region::create().unwrap());
-    let keepers: Arc<Mutex<Vec<OwnedFd>>> = Arc::default();
+    let note_sockets: Arc<Mutex<Vec<OwnedFd>>> = Arc::default();
     let file = Arc::clone(&null);
-    switch.taken_over(move |stream, request, _| {
+    switch.answer_with(move |stream, request, _| {
         // The most descriptors that a message takes.
         let _ = send_many(stream, &[], file.as_fd(), SCM_MAX);
         match request {
@@ -302,21 +303,22 @@ fn descriptors_without_end_stop_no_query() {
     assert!(most < before + 20, "{before} descriptors before, {most} while it sends them");
 
     // Then in notes for ever new vNICs, each with a connection's most descriptors.
-    switch.given_back();
+    switch.answer_honestly();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
-    let kept = until("it is told", || switch.state().keepers.first().map(|fd| fd.try_clone().unwrap()));
-    keepers.lock().unwrap().push(kept);
-    let told = Arc::clone(&keepers);
+    let note_socket =
+        until("it is told", || switch.state().note_sockets.first().map(|fd| fd.try_clone().unwrap()));
+    note_sockets.lock().unwrap().push(note_socket);
+    let switch_sockets = Arc::clone(&note_sockets);
     let flood = std::thread::spawn(move || {
-        let (socket, mut sent) = (told.lock().unwrap().pop().unwrap(), 0u64);
+        let (socket, mut sent) = (switch_sockets.lock().unwrap().pop().unwrap(), 0u64);
         let end = Instant::now() + Duration::from_secs(8);
         while Instant::now() < end {
             let what = match sent % 3 {
-                0 => What::Descriptors((sent..sent + SCM_MAX as u64).collect()),
-                1 => What::Tap,
-                _ => What::Listener,
+                0 => Change::Descriptors((sent..sent + SCM_MAX as u64).collect()),
+                1 => Change::Tap,
+                _ => Change::Listener,
             };
-            let note = Note { vnic: format!("v{}", sent / 3), what };
+            let note = Note { vnic: format!("v{}", sent / 3), change: what };
             match notes::send(&socket, &note, &vec![null.as_fd(); SCM_MAX]) {
                 Ok(()) => sent += 1,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::yield_now(),
@@ -350,7 +352,7 @@ fn a_switch_that_is_slow_delays_no_query_and_other_changes_by_a_bounded_time() {
     };
     // 0: no answer. 1: a byte every half second. 2: each answer late.
     for kind in 0..3 {
-        switch.taken_over(move |stream, _, _| {
+        switch.answer_with(move |stream, _, _| {
             match kind {
                 0 => std::thread::sleep(Duration::from_secs(60)),
                 1 => {
@@ -423,22 +425,22 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
         ("refused: no", framed(serde_json::to_vec(&Reply::Refused("no \x1b[2J\n".repeat(100_000))).unwrap())),
     ];
     for (words, bytes) in lies {
-        switch.taken_over(move |stream, request, _| {
+        switch.answer_with(move |stream, request, _| {
             *request == Request::Ports && (&mut &*stream).write_all(&bytes).is_ok() | true
         });
         let why = until(words, || reason(&agent).filter(|why| why.contains(words)));
         assert!(why.len() < 2000, "{words}: {} bytes", why.len());
         queries(&agent);
-        switch.given_back();
+        switch.answer_honestly();
         until("it is trusted again", || reason(&agent).is_none().then_some(()));
     }
     // The front end's behaviour is also the switch's claim.
     let mut kept_apart = switch.state().ports["a"].clone();
     kept_apart.held.quarantine =
-        Some(Quarantine { reason: "\x1b[2J\n".repeat(100_000), seconds: u64::MAX, left: u64::MAX });
+        Some(Quarantine { reason: "\x1b[2J\n".repeat(100_000), seconds: u64::MAX, remaining: u64::MAX });
     let lie = Reply::Ports(vec![kept_apart]);
     switch
-        .taken_over(move |stream, request, _| *request == Request::Ports && send(stream, &lie, &[]).is_ok());
+        .answer_with(move |stream, request, _| *request == Request::Ports && send(stream, &lie, &[]).is_ok());
     let shown = until("it is kept apart", || {
         let vnic = agent.vnic("a");
         vnic["held"]["quarantine"].is_object().then_some(vnic)
@@ -447,11 +449,11 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
     assert!(quarantine["seconds"] == 3600 && quarantine["left"] == 3600, "{quarantine}");
     let text = shown.to_string();
     assert!(text.len() < 10_000 && !text.contains("\\u001b"), "{} bytes: {text:.1000}", text.len());
-    switch.given_back();
+    switch.answer_honestly();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
     // A second answer belongs to no question: the conversation starts anew.
     let twice = framed(ports(1, |_| "a".into())).repeat(2);
-    switch.taken_over(move |stream, request, _| {
+    switch.answer_with(move |stream, request, _| {
         *request == Request::Ports && (&mut &*stream).write_all(&twice).is_ok() | true
     });
     for _ in 0..5 {
@@ -460,7 +462,7 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
         let status = agent.request("PATCH", "/v1/vnics/a", r#"{"set": {"tx.max": "9mbit"}}"#).0;
         assert!(status == 200 || status == 503, "{status}");
     }
-    switch.given_back();
+    switch.answer_honestly();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
 }
 
@@ -481,7 +483,7 @@ fn a_port_that_lies_about_its_socket_moves_no_file() {
             owner: SocketOwner { user: Some("1".into()), group: None, mode: Some(0o777) },
         };
         let lie = Reply::Ports(vec![status]);
-        switch.taken_over(move |stream, request, _| {
+        switch.answer_with(move |stream, request, _| {
             *request == Request::Ports && send(stream, &lie, &[]).is_ok()
         });
         std::thread::sleep(Duration::from_millis(1500));
@@ -532,7 +534,7 @@ fn a_deadline_that_the_agent_did_not_give_keeps_no_cpu_awake() {
     let (lie, lies) = (Reply::Ports(ports.into_values().collect()), Arc::clone(&lying));
     let looks = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&looks);
-    switch.taken_over(move |stream, request, _| match request {
+    switch.answer_with(move |stream, request, _| match request {
         Request::Hello => send(stream, &hello(), &[region.file()]).is_ok(),
         Request::Ports => {
             region.layout().vnics[0].realtime_delivered.add(1);
@@ -558,7 +560,7 @@ fn a_deadline_that_the_agent_did_not_give_keeps_no_cpu_awake() {
 fn captures_without_end_or_answer_stop_no_query() {
     let lab = Lab::new();
     let (switch, agent) = scene(&lab);
-    switch.taken_over(|stream, request, descriptors| {
+    switch.answer_with(|stream, request, descriptors| {
         let Request::Capture { snaplen, .. } = request else { return false };
         if *snaplen == 64 {
             std::thread::sleep(Duration::from_secs(60));
@@ -613,7 +615,7 @@ fn lingering() -> (OwnedFd, TcpStream) {
 }
 
 #[test]
-fn descriptors_that_take_long_to_close_keep_nobody_waiting() {
+fn descriptors_that_take_long_to_close_delay_no_query() {
     // Made in the original network namespace: the lab's has no loopback interface that is up.
     let (make, made) = sync_channel(1);
     std::thread::spawn(move || while make.send(lingering()).is_ok() {});
@@ -623,8 +625,8 @@ fn descriptors_that_take_long_to_close_keep_nobody_waiting() {
     // Only the agent closes these sockets; here they are dropped once sent.
     let peers: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
     let (open, sockets) = (Arc::clone(&peers), Arc::clone(&made));
-    switch.taken_over(move |stream, request, _| {
-        if *request == Request::Keep {
+    switch.answer_with(move |stream, request, _| {
+        if *request == Request::Subscribe {
             return false;
         }
         let (socket, peer) = sockets.lock().unwrap().recv().unwrap();
@@ -640,15 +642,16 @@ fn descriptors_that_take_long_to_close_keep_nobody_waiting() {
         queries(&agent);
     }
     let began = Instant::now();
-    switch.given_back();
+    switch.answer_honestly();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
     // Also in notes, each descriptor replacing the last.
-    let kept = until("it is told", || switch.state().keepers.first().map(|fd| fd.try_clone().unwrap()));
+    let note_socket =
+        until("it is told", || switch.state().note_sockets.first().map(|fd| fd.try_clone().unwrap()));
     for _ in 0..20 {
         let (socket, peer) = made.lock().unwrap().recv().unwrap();
         peers.lock().unwrap().push(peer);
-        let note = Note { vnic: "a".into(), what: What::Listener };
-        notes::send(&kept, &note, &[socket.as_fd()]).unwrap();
+        let note = Note { vnic: "a".into(), change: Change::Listener };
+        notes::send(&note_socket, &note, &[socket.as_fd()]).unwrap();
     }
     for rate in ["7mbit", "8mbit"] {
         queries(&agent);

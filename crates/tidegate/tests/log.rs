@@ -205,41 +205,41 @@ fn send_kick(stream: &UnixStream, kick: &OwnedFd) -> std::io::Result<()> {
 
 /// A front end that makes the switch complain.
 struct Liar {
-    over: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<u64>>,
 }
 
 impl Liar {
     fn start(switch: &Switch, lie: fn(&PathBuf, &AtomicBool) -> u64) -> Self {
         switch.add("liar", 9);
-        let (path, over) = (switch.socket("liar"), Arc::new(AtomicBool::new(false)));
-        let told = over.clone();
-        Self { over, thread: Some(std::thread::spawn(move || lie(&path, &told))) }
+        let (path, stop) = (switch.socket("liar"), Arc::new(AtomicBool::new(false)));
+        let thread_stop = stop.clone();
+        Self { stop, thread: Some(std::thread::spawn(move || lie(&path, &thread_stop))) }
     }
 
     /// Returns how often it lied.
     fn stop(&mut self) -> u64 {
-        self.over.store(true, Ordering::SeqCst);
+        self.stop.store(true, Ordering::SeqCst);
         self.thread.take().unwrap().join().unwrap()
     }
 }
 
 /// Sends kicks that cannot be polled, and reconnects after refusals.
-fn bad_kicks(path: &PathBuf, over: &AtomicBool) -> u64 {
+fn bad_kicks(path: &PathBuf, stop: &AtomicBool) -> u64 {
     let (nested, mut lies) = (unpollable(), 0);
     let kick = nested.last().unwrap();
-    while !over.load(Ordering::SeqCst) {
+    while !stop.load(Ordering::SeqCst) {
         let Ok(front) = FrontEnd::connect(path, Options::default()) else { continue };
-        while !over.load(Ordering::SeqCst) && send_kick(front.stream().unwrap(), kick).is_ok() {
+        while !stop.load(Ordering::SeqCst) && send_kick(front.stream().unwrap(), kick).is_ok() {
             lies += 1;
         }
     }
     lies
 }
 
-fn nonsense(path: &PathBuf, over: &AtomicBool) -> u64 {
+fn nonsense(path: &PathBuf, stop: &AtomicBool) -> u64 {
     let mut lies = 0;
-    while !over.load(Ordering::SeqCst) {
+    while !stop.load(Ordering::SeqCst) {
         let Ok(mut stream) = UnixStream::connect(path) else { continue };
         let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: switch\r\n\r\n");
         let _ = stream.read(&mut [0; 64]);
@@ -283,13 +283,13 @@ fn a_front_end_fills_no_log() {
             lines.len(),
             lines[..40].join("\n")
         );
-        let told = lines.iter().any(|line| line.contains("more suppressed"));
-        assert!(told, "{name}: nobody is told that lines are missing:\n{}", lines.join("\n"));
+        let has_summary = lines.iter().any(|line| line.contains("more suppressed"));
+        assert!(has_summary, "{name}: nobody is told that lines are missing:\n{}", lines.join("\n"));
     }
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_no_frame() {
+fn an_unread_log_stops_no_frame() {
     let mut switch = Switch::start();
     let (mut a, mut b) = (switch.guest("a", 1), switch.guest("b", 2));
     switch.process.fill_log();
@@ -331,7 +331,7 @@ fn a_user_of_the_api_fills_no_log() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_no_query() {
+fn an_unread_log_stops_no_query() {
     let mut agent = Agent::start();
     agent.process.fill_log();
     let began = Instant::now();

@@ -76,7 +76,7 @@ fn eight_times_the_contracts_take_eight_times_as_long() {
 }
 
 #[test]
-fn what_is_made_to_take_long_does_not() {
+fn contracts_made_to_take_long_are_planned_in_time() {
     let lab = Lab::new();
     let _switch = lab.switch();
     let agent = lab.agent();

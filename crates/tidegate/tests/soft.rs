@@ -95,7 +95,7 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
     let written = common::identity(&contracts);
     switch.log();
     assert_eq!(guest.ask(&format!("set {a} 400mbit")), ["ok"]);
-    assert_eq!(switch.log(), ["set a Keep"]);
+    assert_eq!(switch.log(), ["set a Unchanged"]);
     assert_eq!(common::identity(&contracts), written, "contracts were written");
     {
         let state = switch.state();
@@ -115,7 +115,7 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
     let refused = guest.ask("set * 600mbit");
     assert_eq!(
         refused,
-        ["error refused 600mbit is over the hard limit of 500mbit; a soft limit is at most that"]
+        ["error refused the soft limit 600mbit is above the hard limit 500mbit: set at most 500mbit"]
     );
     assert!(
         guest.ask(&format!("set {} 1mbit", mac(3)))[0].starts_with("error refused this VM has no network")
@@ -159,7 +159,7 @@ fn a_guest_lowers_its_own_limit_as_with_ulimit() {
 }
 
 #[test]
-fn what_the_place_refuses_the_guest_is_told_and_an_operator_comes_first() {
+fn a_guest_learns_of_a_refusal_and_an_operator_comes_first() {
     let lab = Lab::new();
     let mut switch = lab.switch();
     let agent = lab.agent();
@@ -169,8 +169,8 @@ fn what_the_place_refuses_the_guest_is_told_and_an_operator_comes_first() {
     agent.apply(&text);
     switch.state().refuse.insert("b".into());
     switch.log();
-    assert!(guest.ask("set * 400mbit")[0].contains("it does not like this one"));
-    assert_eq!(switch.log(), ["set a Keep", "set a Keep"], "what was done is taken back");
+    assert!(guest.ask("set * 400mbit")[0].contains("the fake switch refuses this port"));
+    assert_eq!(switch.log(), ["set a Unchanged", "set a Unchanged"], "what was done is taken back");
     assert!(guest.ask("limit")[0].ends_with("500mbit none 500mbit"));
     switch.state().refuse.clear();
     assert_eq!(guest.ask("set * 400mbit"), ["ok"]);
@@ -191,7 +191,7 @@ fn what_the_place_refuses_the_guest_is_told_and_an_operator_comes_first() {
 }
 
 #[test]
-fn guests_that_misbehave_harm_nobody() {
+fn misbehaving_guests_do_no_harm() {
     let lab = Lab::new();
     let _switch = lab.switch();
     let agent = lab.agent();

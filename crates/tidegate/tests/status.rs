@@ -26,7 +26,7 @@ fn metric(agent: &RunningAgent, line: &str) -> bool {
 }
 
 #[test]
-fn a_rate_is_that_of_the_counters_whatever_other_places_count() {
+fn a_rate_follows_the_counters_of_its_own_place() {
     let lab = Lab::new();
     let switch = lab.switch();
     let agent = lab.agent();
@@ -48,7 +48,7 @@ fn a_rate_is_that_of_the_counters_whatever_other_places_count() {
 }
 
 #[test]
-fn what_is_not_counted_has_no_rate() {
+fn uncounted_frames_have_no_rate() {
     let lab = Lab::new();
     let mut switch = lab.switch();
     let agent = lab.agent();
@@ -162,14 +162,18 @@ fn a_vnic_in_quarantine_needs_a_person() {
     let agent = lab.agent();
     assert_eq!(agent.apply(&lab.vnic("a", 1, "")).0, 200);
     assert_eq!(kinds(&agent), [""; 0]);
-    let quarantine = Quarantine { reason: "its objects held up a thread".into(), seconds: 60, left: 52 };
+    let quarantine = Quarantine { reason: "its objects held up a thread".into(), seconds: 60, remaining: 52 };
     switch.state().ports.get_mut("a").unwrap().held.quarantine = Some(quarantine);
     until("it is told", || (kinds(&agent) == ["quarantine"]).then_some(()));
-    let told = &status(&agent)["attention"][0];
-    assert_eq!((&told["about"], &told["next"]), (&json!(["a"]), &json!("tidegate why a")), "{told}");
-    assert_eq!(told["what"], "its objects held up a thread");
+    let attention = &status(&agent)["attention"][0];
+    assert_eq!(
+        (&attention["about"], &attention["next"]),
+        (&json!(["a"]), &json!("tidegate why a")),
+        "{attention}"
+    );
+    assert_eq!(attention["what"], "its objects held up a thread");
     let findings = agent.get("/v1/vnics/a/why").1["findings"].to_string();
-    assert!(findings.contains("no front end is taken for another 52 s: its objects"), "{findings}");
+    assert!(findings.contains("the switch accepts no front end for another 52 s: its objects"), "{findings}");
     assert!(metric(&agent, "tidegate_agent_attention{kind=\"quarantine\"} 1.0"));
 }
 
@@ -192,7 +196,7 @@ fn a_refused_file_shows_with_its_line_and_its_vnics() {
     assert_eq!(refused["about"], json!([format!("{path}:6")]), "{refused}");
     assert!(refused["what"].as_str().unwrap().contains("has no unit"), "{refused}");
     assert!(
-        refused["what"].as_str().unwrap().ends_with("what it said before is in force, for a"),
+        refused["what"].as_str().unwrap().ends_with("its earlier contracts are in force, for a"),
         "{refused}"
     );
     assert_eq!(refused["next"], format!("tidegate plan -f {path}"));

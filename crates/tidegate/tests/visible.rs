@@ -151,7 +151,7 @@ fn status() -> String {
         "host_latency":{{"budget_ns":1,"loops":1,"loops_over_budget":1,"recently_over_budget":1,"longest_loop_ns":1}},
         "drift":{{"since_start":1,"recently":1}},"denied_calls":1,"recent_s":600}}"#,
         attention("failed-vnic", &evil),
-        attention("refused-file", &format!("{evil}\\nnothing of it is in force"))
+        attention("refused-file", &format!("{evil}\\nno contract of this file is in force"))
     )
 }
 
@@ -170,7 +170,7 @@ fn assert_visible(what: &str, output: &Output) {
 }
 
 #[test]
-fn whatever_the_agent_answers_is_shown_and_does_nothing() {
+fn any_answer_of_the_agent_is_shown_and_has_no_effect() {
     let agent = Agent::new("200 OK");
     let evil = EVIL.replace('\n', " ");
     for arguments in [
@@ -196,7 +196,10 @@ fn whatever_the_agent_answers_is_shown_and_does_nothing() {
         assert!(!shows || shown.windows(7).any(|bytes| bytes == b"\\u{1b}["), "{arguments:?}: {output:?}");
         assert_visible(&format!("{arguments:?}"), &output);
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(!shows || !errors.contains("makes no sense"), "{arguments:?}: {errors}");
+        assert!(
+            !shows || !errors.contains("does not understand the agent's answer"),
+            "{arguments:?}: {errors}"
+        );
         // JSON is exact.
         let output = agent.run(&[&["--json"], arguments].concat(), "[vnic.a]\n");
         assert_visible(&format!("--json {arguments:?}"), &output);
@@ -217,7 +220,7 @@ fn has(value: &serde_json::Value, text: &str) -> bool {
 }
 
 #[test]
-fn a_refusal_says_what_it_quotes_and_does_nothing() {
+fn quotes_in_a_refusal_are_shown_and_have_no_effect() {
     for status in ["422 Unprocessable Entity", "404 Not Found", "503 Service Unavailable"] {
         let agent = Agent::new(status);
         for arguments in [
@@ -239,23 +242,23 @@ fn a_refusal_says_what_it_quotes_and_does_nothing() {
 }
 
 #[test]
-fn files_sockets_and_arguments_are_shown_and_do_nothing() {
+fn names_of_files_sockets_and_arguments_are_shown_and_have_no_effect() {
     let agent = Agent::new("200 OK");
     let missing = agent.dir.path().join(EVIL);
     let missing = missing.to_str().unwrap();
-    let there = agent.file(EVIL, "not a contract, not XML");
+    let file = agent.file(EVIL, "not a contract, not XML");
     let line = EVIL.replace('\n', " ");
     for arguments in [
         &["apply", "-f", missing][..],
         &["plan", "-f", missing],
         &["--api", missing, "vnic", "ls"],
-        &["--api", missing, "apply", "-f", &there],
+        &["--api", missing, "apply", "-f", &file],
         &["capture", "a", "-w", agent.dir.path().join("no").join(EVIL).to_str().unwrap()],
         &["libvirt", "import", missing],
-        &["libvirt", "import", &there],
-        &["libvirt", "install-hook", "--hooks-dir", &there],
+        &["libvirt", "import", &file],
+        &["libvirt", "install-hook", "--hooks-dir", &file],
         &["libvirt", "remove-hook", "--hooks-dir", missing],
-        &["agent", "--state", &there],
+        &["agent", "--state", &file],
         &["agent", "--api-group", EVIL, "--state", missing, "--config", missing],
         &["switch", "--socket", &agent.dir.path().join("no").join(EVIL).display().to_string()],
         &["switch", "--user", EVIL],
@@ -271,7 +274,7 @@ fn files_sockets_and_arguments_are_shown_and_do_nothing() {
 }
 
 #[test]
-fn a_domain_is_shown_and_does_nothing() {
+fn a_domain_is_shown_and_has_no_effect() {
     let agent = Agent::new("200 OK");
     // What XML allows.
     let evil = "\u{202e}\u{200b}\u{9b}31m&#10;forged: line&#9;";

@@ -37,10 +37,10 @@ pub struct Exchange {
 pub enum ExchangeError {
     /// A clock ran backwards within the exchange, or the peer took longer than the whole exchange.
     #[error("the times of the exchange contradict each other")]
-    Impossible,
+    Contradiction,
     /// The exchange does not come after the last one.
     #[error("the exchange is older than the last one")]
-    Old,
+    TooOld,
 }
 
 /// The peer's clock less this host's.
@@ -81,11 +81,11 @@ impl Offset {
         let round =
             t4.checked_sub(t1).zip(t3.checked_sub(t2)).and_then(|(here, there)| here.checked_sub(there));
         if round.is_none() {
-            return Err(ExchangeError::Impossible);
+            return Err(ExchangeError::Contradiction);
         }
         let at = t1 + (t4 - t1) / 2;
         if self.intervals.back().is_some_and(|last| at <= last.at) {
-            return Err(ExchangeError::Old);
+            return Err(ExchangeError::TooOld);
         }
         if self.intervals.len() == WINDOW {
             self.intervals.pop_front();
@@ -289,10 +289,10 @@ mod tests {
         for bad in
             [Exchange { t4: 99, ..good }, Exchange { t3: 1_149, ..good }, Exchange { t3: 1_300, ..good }]
         {
-            assert_eq!(offset.exchanged(bad), Err(ExchangeError::Impossible));
+            assert_eq!(offset.exchanged(bad), Err(ExchangeError::Contradiction));
         }
         assert_eq!(offset.exchanged(good), Ok(()));
-        assert_eq!(offset.exchanged(good), Err(ExchangeError::Old));
+        assert_eq!(offset.exchanged(good), Err(ExchangeError::TooOld));
         assert!(Offset::default().estimate(5).is_none());
     }
 

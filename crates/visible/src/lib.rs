@@ -138,7 +138,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_acts_or_hides_is_written_out() {
+    fn control_and_hidden_characters_are_escaped() {
         let cases = [
             ("plain text, äöü, 日本語, हिन्दी, e\u{301}", "plain text, äöü, 日本語, हिन्दी, e\u{301}"),
             ("a\nb\r\tc", "a\\nb\\r\\tc"),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_our_own_stay_lines() {
+    fn our_own_line_breaks_stay() {
         assert_eq!(lines("one\n\ttwo\u{1b}[0m\r\n"), "one\n\ttwo\\u{1b}[0m\\r\n");
     }
 
@@ -180,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_hidden_is_left_and_nothing_else_changes(text in any::<String>()) {
+        fn hidden_characters_are_escaped_and_all_others_stay(text in any::<String>()) {
             let shown = visible(&text).into_owned();
             prop_assert!(!shown.contains(is_hidden));
             prop_assert_eq!(visible(&shown), &*shown);

@@ -49,12 +49,12 @@ pub async fn start(place: Arc<dyn Capture>, vnic: String, snaplen: u32) -> Resul
     let (reader, writer) = io::pipe().map_err(|e| failed("make a pipe", &e))?;
     let receiver = Receiver::from_owned_fd(reader.into()).map_err(|e| failed("use a pipe", &e))?;
     // A place that refuses closes its end, which would look like frames. This end stays open until the answer.
-    let held = writer.try_clone().map_err(|e| failed("hold a pipe", &e))?;
+    let second_writer = writer.try_clone().map_err(|e| failed("hold a pipe", &e))?;
     let (tell, mut told) = tokio::sync::oneshot::channel();
     // Not on tokio's threads: a place that hangs must not keep the agent from ending.
     let asking = move || {
         drop(tell.send(place.capture(&vnic, snaplen, writer.into())));
-        drop(held);
+        drop(second_writer);
     };
     std::thread::Builder::new()
         .name("capture".into())

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_data_is_exact_and_nothing_in_it_acts() {
+    fn json_keeps_the_data_and_escapes_hidden_characters() {
         let text = "\u{1b}[2J\u{9b}31m\u{7f}\u{202e}\u{e0041}\n\u{200b}";
         let bytes = as_json(&[text, "plain"]).unwrap();
         let shown = std::str::from_utf8(&bytes).unwrap();

@@ -32,39 +32,39 @@ const ANSWER: Duration = Duration::from_secs(40);
 
 pub struct Bounded {
     socket: UnixListener,
-    hall: Arc<Mutex<Hall>>,
+    clients: Arc<Mutex<ClientTable>>,
 }
 
 /// The clients that have a place, and the channel that tells each to go.
 #[derive(Debug, Default)]
-struct Hall {
+struct ClientTable {
     room: Room,
-    doors: BTreeMap<Id, oneshot::Sender<()>>,
+    disconnects: BTreeMap<Id, oneshot::Sender<()>>,
 }
 
-fn lock(hall: &Mutex<Hall>) -> MutexGuard<'_, Hall> {
-    hall.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(clients: &Mutex<ClientTable>) -> MutexGuard<'_, ClientTable> {
+    clients.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Bounded {
     pub fn new(socket: UnixListener) -> Self {
-        Self { socket, hall: Arc::default() }
+        Self { socket, clients: Arc::default() }
     }
 
     /// Gives a client a place, or says why there is none.
-    fn seat(&self, user: u32) -> Result<(Seat, oneshot::Receiver<()>), String> {
-        let mut hall = lock(&self.hall);
-        match hall.room.enter(user, Instant::now().into_std()) {
-            Entrance::Come(id, goes) => {
-                if let Some(door) = goes.and_then(|goes| hall.doors.remove(&goes)) {
-                    let _ = door.send(());
+    fn admit(&self, user: u32) -> Result<(Seat, oneshot::Receiver<()>), String> {
+        let mut clients = lock(&self.clients);
+        match clients.room.enter(user, Instant::now().into_std()) {
+            Entrance::Admitted(id, evicted) => {
+                if let Some(disconnect) = evicted.and_then(|evicted| clients.disconnects.remove(&evicted)) {
+                    let _ = disconnect.send(());
                 }
-                let (door, told) = oneshot::channel();
-                hall.doors.insert(id, door);
-                Ok((Seat { hall: Arc::clone(&self.hall), id }, told))
+                let (disconnect, disconnected) = oneshot::channel();
+                clients.disconnects.insert(id, disconnect);
+                Ok((Seat { clients: Arc::clone(&self.clients), id }, disconnected))
             }
-            Entrance::Full { taken, own } => {
-                let whose = if own { format!(" of user {user}") } else { String::new() };
+            Entrance::Full { taken, by_user } => {
+                let whose = if by_user { format!(" of user {user}") } else { String::new() };
                 Err(format!("the agent is busy with {taken} clients{whose}: try again when one is done"))
             }
         }
@@ -74,7 +74,7 @@ impl Bounded {
 /// A client's place; dropping it frees the place.
 #[derive(Debug)]
 struct Seat {
-    hall: Arc<Mutex<Hall>>,
+    clients: Arc<Mutex<ClientTable>>,
     id: Id,
 }
 
@@ -82,15 +82,15 @@ impl Seat {
     /// Notes that from now on the agent waits for the client, or the client for the agent.
     fn wait_for(&self, client: bool) {
         let now = client.then(|| Instant::now().into_std());
-        lock(&self.hall).room.wait_for(self.id, now);
+        lock(&self.clients).room.wait_for(self.id, now);
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut hall = lock(&self.hall);
-        hall.room.leave(self.id);
-        hall.doors.remove(&self.id);
+        let mut clients = lock(&self.clients);
+        clients.room.leave(self.id);
+        clients.disconnects.remove(&self.id);
     }
 }
 
@@ -114,29 +114,29 @@ impl Connected<IncomingStream<'_, Bounded>> for Peer {
 }
 
 impl axum::serve::Listener for Bounded {
-    type Io = Patient;
+    type Io = TimedStream;
     type Addr = Peer;
 
-    async fn accept(&mut self) -> (Patient, Peer) {
+    async fn accept(&mut self) -> (TimedStream, Peer) {
         loop {
             let (stream, _) = axum::serve::Listener::accept(&mut self.socket).await;
             // Clients without credentials count as one user.
             let user = stream.peer_cred().map_or(u32::MAX, |peer| peer.uid());
-            match self.seat(user) {
+            match self.admit(user) {
                 Err(why) => refuse(&stream, &why),
-                Ok((seat, told)) => {
+                Ok((seat, disconnected)) => {
                     let seat = Arc::new(seat);
-                    let patient = Patient {
+                    let stream = TimedStream {
                         stream,
-                        told: Some(told),
-                        goes: false,
+                        disconnected: Some(disconnected),
+                        must_leave: false,
                         head: Head::default(),
                         answered: false,
                         blocked: false,
                         timer: Box::pin(sleep(REQUEST)),
                         seat: Arc::clone(&seat),
                     };
-                    return (patient, Peer { user, seat });
+                    return (stream, Peer { user, seat });
                 }
             }
         }
@@ -163,32 +163,32 @@ fn refuse(stream: &UnixStream, why: &str) {
 struct Head {
     /// The current line is not empty.
     line: bool,
-    begun: bool,
-    whole: bool,
+    has_text: bool,
+    is_complete: bool,
 }
 
 impl Head {
     /// Reads more of the head; returns whether it ended there.
     fn read(&mut self, bytes: &[u8]) -> bool {
-        let before = self.whole;
+        let before = self.is_complete;
         for byte in bytes {
             match byte {
                 b'\r' => {}
                 // Empty lines before a request do not count.
-                b'\n' => self.whole |= self.begun && !std::mem::take(&mut self.line),
-                _ => (self.line, self.begun) = (true, true),
+                b'\n' => self.is_complete |= self.has_text && !std::mem::take(&mut self.line),
+                _ => (self.line, self.has_text) = (true, true),
             }
         }
-        self.whole && !before
+        self.is_complete && !before
     }
 }
 
 /// A client's connection, with its time limits.
-pub struct Patient {
+pub struct TimedStream {
     stream: UnixStream,
     /// The channel that tells the client to go.
-    told: Option<oneshot::Receiver<()>>,
-    goes: bool,
+    disconnected: Option<oneshot::Receiver<()>>,
+    must_leave: bool,
     head: Head,
     answered: bool,
     /// The client does not take what is written.
@@ -197,31 +197,35 @@ pub struct Patient {
     seat: Arc<Seat>,
 }
 
-impl Patient {
+impl TimedStream {
     /// Ready when the client has to go: another client needs its place, or its time is over.
-    fn over(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         if self.has_to_go(context) {
             Poll::Ready(io::ErrorKind::TimedOut.into())
         } else {
-            self.waited(context)
+            self.poll_timer(context)
         }
     }
 
     fn has_to_go(&mut self, context: &mut Context<'_>) -> bool {
-        if let Some(told) = &mut self.told
-            && let Poll::Ready(told) = Pin::new(told).poll(context)
+        if let Some(disconnected) = &mut self.disconnected
+            && let Poll::Ready(disconnected) = Pin::new(disconnected).poll(context)
         {
-            (self.told, self.goes) = (None, told.is_ok());
+            (self.disconnected, self.must_leave) = (None, disconnected.is_ok());
         }
-        self.goes
+        self.must_leave
     }
 
-    fn waited(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+    fn poll_timer(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         self.timer.as_mut().poll(context).map(|()| io::ErrorKind::TimedOut.into())
     }
 
     /// Handles the result of a write: any progress restarts the timer.
-    fn wrote<T>(&mut self, context: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn after_write<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        result: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         let blocked = result.is_pending();
         if blocked != self.blocked {
             self.blocked = blocked;
@@ -232,11 +236,11 @@ impl Patient {
             self.timer.as_mut().reset(Instant::now() + ANSWER);
             return result;
         }
-        self.over(context).map(Err)
+        self.poll_end(context).map(Err)
     }
 }
 
-impl AsyncRead for Patient {
+impl AsyncRead for TimedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -250,18 +254,22 @@ impl AsyncRead for Patient {
             return Poll::Ready(result);
         }
         // A capture may have nothing to say for hours.
-        if self.answered && !self.has_to_go(context) { Poll::Pending } else { self.over(context).map(Err) }
+        if self.answered && !self.has_to_go(context) {
+            Poll::Pending
+        } else {
+            self.poll_end(context).map(Err)
+        }
     }
 }
 
-impl AsyncWrite for Patient {
+impl AsyncWrite for TimedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.wrote(context, result)
+        self.after_write(context, result)
     }
 
     fn poll_write_vectored(
@@ -270,7 +278,7 @@ impl AsyncWrite for Patient {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.wrote(context, result)
+        self.after_write(context, result)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -299,7 +307,7 @@ mod tests {
             loop {
                 let (mut client, peer) = axum::serve::Listener::accept(&mut listener).await;
                 tokio::spawn(async move {
-                    while !client.head.whole {
+                    while !client.head.is_complete {
                         if client.read_u8().await.is_err() {
                             return;
                         }
@@ -355,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_us_stays_and_one_too_many_is_told() {
+    async fn waiting_clients_stay_and_a_client_without_a_place_gets_an_answer() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         serve(&path);
@@ -373,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_was_answered_may_stay_and_who_says_half_a_word_may_not() {
+    async fn an_answered_client_stays_and_a_client_with_half_a_request_is_disconnected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         serve(&path);

@@ -81,24 +81,30 @@ impl Collector for Snapshot {
                 both.filter_map(move |(way, waits)| Some((labels(way), waits.as_ref()?)))
             })
         };
-        let help = "How long frames waited for tx.max or rx.max of their vNIC, 0 where they did not";
+        let help = "Wait of frames for tx.max or rx.max of their vNIC; 0 for frames that did not wait";
         out.delays(help, "vnic_token_wait_seconds", waits(|s| [&s.tokens_tx, &s.tokens_rx]))?;
-        let help = "The same of frames that waited by flow and found none of their flow before them";
+        let help =
+            "The same wait, of frames in a queue by flow that found no frame of their flow before them";
         out.delays(help, "vnic_sparse_wait_seconds", waits(|s| [&s.sparse_tx, &s.sparse_rx]))?;
         out.family("vnic_throttled_seconds", "Time with frames waiting for tokens", Counter, {
             counting(Quantity::Throttled).map(|c| (c.labels(), c.stats.throttled_ns as f64 * NANOS))
         })?;
-        out.family("vnic_worker_seconds", "Time of its worker that it is charged, by stage", Counter, {
-            counters.iter().flat_map(|c| {
-                let labels = move |stage| vec![("vnic", c.name), ("stage", stage)];
-                let stages = c.stats.work.as_ref().map(|work| {
-                    let stage = [work.take_ns, work.deliver_ns, work.buffers_ns, work.kicks_ns];
-                    ["take", "deliver", "buffers", "kicks"].into_iter().zip(stage)
-                });
-                let seconds = move |(stage, ns)| (labels(stage), ns as f64 * NANOS);
-                stages.into_iter().flatten().map(seconds)
-            })
-        })?;
+        out.family(
+            "vnic_worker_seconds",
+            "Time of its worker that is charged to the vNIC, by stage",
+            Counter,
+            {
+                counters.iter().flat_map(|c| {
+                    let labels = move |stage| vec![("vnic", c.name), ("stage", stage)];
+                    let stages = c.stats.work.as_ref().map(|work| {
+                        let stage = [work.take_ns, work.deliver_ns, work.buffers_ns, work.kicks_ns];
+                        ["take", "deliver", "buffers", "kicks"].into_iter().zip(stage)
+                    });
+                    let seconds = move |(stage, ns)| (labels(stage), ns as f64 * NANOS);
+                    stages.into_iter().flatten().map(seconds)
+                })
+            },
+        )?;
         out.family(
             "vnic_realtime_delivered_frames",
             "Real-time frames delivered, in time or late",
@@ -111,7 +117,8 @@ impl Collector for Snapshot {
                 c.stats.misses.iter().map(move |(cause, count)| (labels(cause.as_str()), *count as f64))
             })
         })?;
-        let help = "Certain and possible deadline misses that were late for the worker, by what held it up";
+        let help =
+            "Certain and possible deadline misses for which the worker was late, by what delayed the worker";
         out.family("vnic_worker_culprits", help, Counter, {
             // Zeros too: a counter that first appears with its first event hides that event.
             real_time.iter().filter(|(_, view, _)| view.place == "switch").flat_map(|(name, view, _)| {
@@ -122,7 +129,8 @@ impl Collector for Snapshot {
         })?;
         out.family(
             "vnic_possible_deadline_misses",
-            "Frames late by the most that their delay can have been, not by the least, by what is not known",
+            "Frames whose largest possible delay exceeds the deadline and whose least possible delay does not, by \
+             what is unknown",
             Counter,
             counting(Quantity::Deadline).flat_map(|c| {
                 let labels = move |unknown| vec![("vnic", c.name), ("unknown", unknown)];
@@ -130,13 +138,13 @@ impl Collector for Snapshot {
                     .map(|(unknown, count)| (labels(unknown), count as f64))
             }),
         )?;
-        let help = "Tr - Ts of delivered frames the vNIC sent, at most; the sum is up to 3 % too high";
+        let help = "Largest possible Tr - Ts of the delivered frames that the vNIC sent; the sum is up to 3 % too high";
         out.delays(
             help,
             "vnic_delay_seconds",
             counting(Quantity::Delay).map(|c| (c.labels(), &c.stats.delay)),
         )?;
-        let help = "Tr - Ts of the same frames, at least; the sum is up to 3 % too high";
+        let help = "Least possible Tr - Ts of the same frames; the sum is up to 3 % too high";
         let least = counting(Quantity::Delay).map(|c| (c.labels(), &c.stats.delay_least));
         out.delays(help, "vnic_delay_least_seconds", least)?;
         out.family("vnic_contract_bits_per_second", "Rates of the contract", Gauge, {
@@ -184,21 +192,29 @@ impl Collector for Snapshot {
             },
         )?;
 
-        out.family("vnic_thrown_out", "Front ends disconnected for what they did, by reason", Counter, {
-            vnics.values().flat_map(|v| {
-                let labels = |reason| vec![("vnic", v.name.as_str()), ("reason", reason)];
-                v.thrown_out.iter().map(move |(reason, count)| (labels(reason.as_str()), *count as f64))
-            })
-        })?;
+        out.family(
+            "vnic_thrown_out",
+            "Front ends that the switch disconnected because of their actions, by reason",
+            Counter,
+            {
+                vnics.values().flat_map(|v| {
+                    let labels = |reason| vec![("vnic", v.name.as_str()), ("reason", reason)];
+                    v.thrown_out.iter().map(move |(reason, count)| (labels(reason.as_str()), *count as f64))
+                })
+            },
+        )?;
         out.family(
             "vnic_held_up",
-            "Times that a front end's objects held a thread of the switch up",
+            "Times that objects of a front end delayed a thread of the switch",
             Counter,
             vnics.values().map(|v| (vec![("vnic", v.name.as_str())], v.held.events as f64)),
         )?;
-        out.family("vnic_quarantines", "Quarantines of a vNIC whose front end did that", Counter, {
-            vnics.values().map(|v| (vec![("vnic", v.name.as_str())], v.held.quarantines as f64))
-        })?;
+        out.family(
+            "vnic_quarantines",
+            "Quarantines of a vNIC because objects of its front end delayed a thread of the switch",
+            Counter,
+            vnics.values().map(|v| (vec![("vnic", v.name.as_str())], v.held.quarantines as f64)),
+        )?;
 
         let workers: Vec<String> = (0..host.workers.len()).map(|i| i.to_string()).collect();
         let workers = || workers.iter().zip(&host.workers).map(|(i, w)| (vec![("worker", i.as_str())], w));
@@ -220,7 +236,7 @@ impl Collector for Snapshot {
         out.family("switch_denied_calls", "System calls denied to the switch", Counter, {
             [(vec![], host.denied_calls as f64)].into_iter()
         })?;
-        out.family("worker_events_lost", "Events of a worker that the log does not tell of", Counter, {
+        out.family("worker_events_lost", "Events of a worker that the log does not report", Counter, {
             workers().map(|(l, w)| (l, w.events_lost as f64))
         })?;
         let logs = |count: fn(&LogStats) -> u64| {
@@ -245,14 +261,17 @@ impl Collector for Snapshot {
         out.family("agent_reconcile_errors", "Failed attempts to bring a contract into force", Counter, {
             [(vec![], host.reconcile_errors as f64)].into_iter()
         })?;
-        out.family("agent_drift_repaired", "Differences between contract and place set right", Counter, {
-            [(vec![], host.drift_repaired as f64)].into_iter()
-        })?;
+        out.family(
+            "agent_drift_repaired",
+            "Differences between contract and place that the agent repaired",
+            Counter,
+            [(vec![], host.drift_repaired as f64)].into_iter(),
+        )?;
         let refused = host.files.iter().filter(|f| f.error.is_some()).count();
         out.family("agent_refused_files", "Files whose present contents are not in force", Gauge, {
             [(vec![], refused as f64)].into_iter()
         })?;
-        out.family("agent_attention", "Things that need a person, by kind; 0 where all is well", Gauge, {
+        out.family("agent_attention", "Problems that need a person, by kind; 0 without a problem", Gauge, {
             AttentionKind::ALL.into_iter().map(|kind| {
                 let count = status.attention.iter().filter(|a| a.kind == kind).count();
                 (vec![("kind", kind.label())], count as f64)

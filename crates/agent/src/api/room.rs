@@ -36,19 +36,19 @@ pub struct Room {
 struct Client {
     user: u32,
     /// When the agent began to wait for the client; `None` while the client waits for the agent.
-    waited: Option<Instant>,
+    waiting_since: Option<Instant>,
 }
 
 /// The outcome for a new client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entrance {
     /// The new client has a place; the second client, if any, lost its place.
-    Come(Id, Option<Id>),
+    Admitted(Id, Option<Id>),
     Full {
         /// Places taken.
         taken: usize,
         /// Whether the client's own user has them.
-        own: bool,
+        by_user: bool,
     },
 }
 
@@ -57,11 +57,11 @@ impl Room {
     pub fn enter(&mut self, user: u32, now: Instant) -> Entrance {
         let root = user == 0;
         let (own, all) = (self.of(user), self.clients.len());
-        let goes = if !root && own >= EACH {
-            let Some(goes) = self.longest_waited(|other| other == user) else {
-                return Entrance::Full { taken: own, own: true };
+        let evicted = if !root && own >= EACH {
+            let Some(evicted) = self.longest_waited(|other| other == user) else {
+                return Entrance::Full { taken: own, by_user: true };
             };
-            Some(goes)
+            Some(evicted)
         } else if all >= if root { MOST + RESERVE } else { MOST } {
             let counts: BTreeMap<u32, usize> =
                 self.clients.values().fold(BTreeMap::new(), |mut counts, client| {
@@ -69,28 +69,29 @@ impl Room {
                     counts
                 });
             let has_more = |other| other != 0 && other != user && (root || counts.get(&other) > Some(&own));
-            let goes = self.longest_waited(has_more).or_else(|| self.longest_waited(|other| other == user));
-            let Some(goes) = goes else {
-                return Entrance::Full { taken: all, own: false };
+            let evicted =
+                self.longest_waited(has_more).or_else(|| self.longest_waited(|other| other == user));
+            let Some(evicted) = evicted else {
+                return Entrance::Full { taken: all, by_user: false };
             };
-            Some(goes)
+            Some(evicted)
         } else {
             None
         };
-        if let Some(goes) = goes {
-            self.leave(goes);
+        if let Some(evicted) = evicted {
+            self.leave(evicted);
         }
         let id = self.next;
         self.next += 1;
-        self.clients.insert(id, Client { user, waited: Some(now) });
-        Entrance::Come(id, goes)
+        self.clients.insert(id, Client { user, waiting_since: Some(now) });
+        Entrance::Admitted(id, evicted)
     }
 
     /// Notes that the agent waits for a client since `now`, or with `None` that the client waits for the agent. If
     /// the agent waits already, the earlier time counts.
     pub fn wait_for(&mut self, id: Id, now: Option<Instant>) {
         if let Some(client) = self.clients.get_mut(&id) {
-            client.waited = now.map(|now| client.waited.unwrap_or(now));
+            client.waiting_since = now.map(|now| client.waiting_since.unwrap_or(now));
         }
     }
 
@@ -104,7 +105,7 @@ impl Room {
 
     fn longest_waited(&self, of: impl Fn(u32) -> bool) -> Option<Id> {
         let waited = self.clients.iter().filter(|(_, client)| of(client.user));
-        let waited = waited.filter_map(|(id, client)| Some((client.waited?, *id)));
+        let waited = waited.filter_map(|(id, client)| Some((client.waiting_since?, *id)));
         waited.min().map(|(_, id)| id)
     }
 }
@@ -115,37 +116,37 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
-    fn come(room: &mut Room, user: u32, now: Instant) -> (Id, Option<Id>) {
+    fn admit(room: &mut Room, user: u32, now: Instant) -> (Id, Option<Id>) {
         match room.enter(user, now) {
-            Entrance::Come(id, goes) => (id, goes),
+            Entrance::Admitted(id, evicted) => (id, evicted),
             full => panic!("{full:?}"),
         }
     }
 
     #[test]
-    fn who_is_waited_for_longest_makes_room() {
+    fn the_client_that_was_waited_for_longest_makes_room() {
         let (mut room, start) = (Room::default(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
-        let ids: Vec<Id> = (0..EACH as u64).map(|n| come(&mut room, 7, at(n)).0).collect();
+        let ids: Vec<Id> = (0..EACH as u64).map(|n| admit(&mut room, 7, at(n)).0).collect();
         // The first has asked and waits; the second too, and then it does not take its answer.
         room.wait_for(ids[0], None);
         room.wait_for(ids[1], None);
         room.wait_for(ids[1], Some(at(100)));
         room.wait_for(ids[1], Some(at(200)));
-        assert_eq!(come(&mut room, 7, at(101)).1, Some(ids[2]));
+        assert_eq!(admit(&mut room, 7, at(101)).1, Some(ids[2]));
         for id in &ids[3..] {
             room.wait_for(*id, None);
         }
-        let (last, goes) = come(&mut room, 7, at(102));
+        let (last, goes) = admit(&mut room, 7, at(102));
         assert_eq!(goes, Some(ids[1]), "waited for since 100 ms, before the two that came then");
         room.wait_for(last, None);
-        assert_eq!(come(&mut room, 8, at(103)).1, None);
-        let (only, goes) = come(&mut room, 7, at(104));
+        assert_eq!(admit(&mut room, 8, at(103)).1, None);
+        let (only, goes) = admit(&mut room, 7, at(104));
         assert!(goes.is_some());
         room.wait_for(only, None);
-        assert_eq!(room.enter(7, at(105)), Entrance::Full { taken: EACH, own: true });
+        assert_eq!(room.enter(7, at(105)), Entrance::Full { taken: EACH, by_user: true });
         room.leave(ids[0]);
-        assert_eq!(come(&mut room, 7, at(106)).1, None);
+        assert_eq!(admit(&mut room, 7, at(106)).1, None);
     }
 
     #[test]
@@ -153,31 +154,31 @@ mod tests {
         let (mut room, now) = (Room::default(), Instant::now());
         let busy = |room: &mut Room, user, count: usize| {
             for _ in 0..count {
-                let (id, _) = come(room, user, now);
+                let (id, _) = admit(room, user, now);
                 room.wait_for(id, None);
             }
         };
         (1..=4).for_each(|user| busy(&mut room, user, EACH));
-        assert_eq!(room.enter(5, now), Entrance::Full { taken: MOST, own: false });
+        assert_eq!(room.enter(5, now), Entrance::Full { taken: MOST, by_user: false });
         busy(&mut room, 0, RESERVE);
-        assert_eq!(room.enter(0, now), Entrance::Full { taken: MOST + RESERVE, own: false });
+        assert_eq!(room.enter(0, now), Entrance::Full { taken: MOST + RESERVE, by_user: false });
     }
 
     #[test]
-    fn who_has_less_is_not_driven_out_by_who_has_more() {
+    fn a_user_with_many_clients_takes_no_place_of_a_user_with_one() {
         let (mut room, now) = (Room::default(), Instant::now());
-        let (first, _) = come(&mut room, 9, now);
+        let (first, _) = admit(&mut room, 9, now);
         let all: Vec<Id> =
-            (1..=4).flat_map(|user| vec![user; EACH]).map(|user| come(&mut room, user, now).0).collect();
+            (1..=4).flat_map(|user| vec![user; EACH]).map(|user| admit(&mut room, user, now).0).collect();
         // The last client took no place of the user with a single client.
         assert!(all.len() == 4 * EACH && room.clients.contains_key(&first));
-        let (_, goes) = come(&mut room, 9, now);
+        let (_, goes) = admit(&mut room, 9, now);
         assert!(goes.is_some_and(|goes| goes != first));
     }
 
     proptest! {
         #[test]
-        fn never_more_than_there_is_room_for(steps in prop::collection::vec((0u32..8, 0u8..4, 0u64..100), 0..600)) {
+        fn the_room_never_has_more_clients_than_places(steps in prop::collection::vec((0u32..8, 0u8..4, 0u64..100), 0..600)) {
             let (mut room, start) = (Room::default(), Instant::now());
             for (n, (user, what, which)) in steps.into_iter().enumerate() {
                 let now = start + Duration::from_millis(n as u64);
@@ -187,9 +188,9 @@ mod tests {
                     1 => room.leave(id),
                     _ => {
                         let before = room.clients.len();
-                        let waited = room.clients.values().any(|c| c.user == user && c.waited.is_some());
+                        let waited = room.clients.values().any(|c| c.user == user && c.waiting_since.is_some());
                         match room.enter(user, now) {
-                            Entrance::Come(id, goes) => {
+                            Entrance::Admitted(id, goes) => {
                                 prop_assert!(room.clients.contains_key(&id));
                                 prop_assert_eq!(room.clients.len(), before + usize::from(goes.is_none()));
                             }

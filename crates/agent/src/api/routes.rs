@@ -80,16 +80,16 @@ fn routes() -> Vec<(&'static str, MethodRouter<Api>)> {
 pub fn router(api: Api) -> Router {
     let all = routes().into_iter().fold(Router::new(), |router, (path, route)| router.route(path, route));
     // After the routes: the fallback for methods applies only to routes added before it.
-    all.fallback(nowhere)
-        .method_not_allowed_fallback(not_so)
-        .layer(axum::middleware::from_fn_with_state(api.clone(), in_turn))
-        .layer(axum::middleware::from_fn(whole))
-        .layer(axum::middleware::map_response(last))
+    all.fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(axum::middleware::from_fn_with_state(api.clone(), one_change_per_user))
+        .layer(axum::middleware::from_fn(whole_body))
+        .layer(axum::middleware::map_response(close_after_answer))
         .with_state(api)
 }
 
 /// Reads the whole body before a handler runs: a body that does not come in time is refused, and keeps no handler busy.
-async fn whole(request: Request, next: Next) -> Response {
+async fn whole_body(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let refusal = match tokio::time::timeout(REQUEST, axum::body::to_bytes(body, LONGEST)).await {
         Ok(Ok(body)) => {
@@ -114,7 +114,7 @@ async fn whole(request: Request, next: Next) -> Response {
 }
 
 /// Runs a user's changes one after the other, and other users' changes between them.
-async fn in_turn(State(api): State<Api>, request: Request, next: Next) -> Response {
+async fn one_change_per_user(State(api): State<Api>, request: Request, next: Next) -> Response {
     let user = peer(request.extensions()).map(|peer| peer.user);
     let Some(user) = user.filter(|_| request.method() != Method::GET) else { return next.run(request).await };
     let Ok(_turn) = tokio::time::timeout(TURN, api.turns.take(user)).await else {
@@ -133,17 +133,20 @@ fn too_long(error: &axum::Error) -> bool {
 }
 
 /// Closes each connection after one request: a client that stays keeps no place.
-async fn last(mut response: Response) -> Response {
+async fn close_after_answer(mut response: Response) -> Response {
     response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
     response
 }
 
-async fn nowhere() -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, "there is nothing here; /openapi.json lists what there is")
+async fn unknown_path() -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, "this path does not exist; /openapi.json lists all paths")
 }
 
-async fn not_so() -> ApiError {
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "not with this method; /openapi.json lists what there is")
+async fn wrong_method() -> ApiError {
+    ApiError::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "this path does not take this method; /openapi.json lists the methods",
+    )
 }
 
 /// The host, its places and what is promised
@@ -174,7 +177,7 @@ async fn list(
     if let Some(last) = last {
         let (all, windows) = (api.board.read(), api.windows.clone());
         let within = move || all.vnics.values().map(|v| windows.view(v.clone(), last)).collect::<Vec<_>>();
-        return api.writer.made(within).await;
+        return api.writer.json_from(within).await;
     }
     let all = |all: &Arc<Published>| as_json(&all.vnics.values().collect::<Vec<_>>());
     api.writer.part(&api.board, |written| &written.vnics, all).await.map(json)
@@ -191,11 +194,11 @@ async fn show(
 ) -> Result<Short<VnicView>, ApiError> {
     let last = last_of(query)?;
     look(&api).await;
-    within(&api, &api.board.read(), &name, last).map(Short)
+    view_of_window(&api, &api.board.read(), &name, last).map(Short)
 }
 
 /// Returns a vNIC, with the figures of the window `last` if given.
-fn within(api: &Api, all: &Published, name: &str, last: Option<Last>) -> Result<VnicView, ApiError> {
+fn view_of_window(api: &Api, all: &Published, name: &str, last: Option<Last>) -> Result<VnicView, ApiError> {
     let view = all.vnics.get(name).cloned().ok_or_else(|| ApiError::no_vnic(name))?;
     Ok(match last {
         Some(last) => api.windows.view(view, last),
@@ -204,7 +207,7 @@ fn within(api: &Api, all: &Published, name: &str, last: Option<Last>) -> Result<
 }
 
 fn last_of(query: Result<Query<LastQuery>, QueryRejection>) -> Result<Option<Last>, ApiError> {
-    query.map(|Query(query)| query.last).map_err(|e| bad(&e.body_text()))
+    query.map(|Query(query)| query.last).map_err(|e| bad_request(&e.body_text()))
 }
 
 /// Change single keys of a contract, live
@@ -219,9 +222,9 @@ async fn set(
     Path(name): Path<String>,
     body: Result<Json<SetBody>, JsonRejection>,
 ) -> Result<Response, ApiError> {
-    let Json(body) = body.map_err(|e| bad(&e.body_text()))?;
+    let Json(body) = body.map_err(|e| bad_request(&e.body_text()))?;
     if body.set.is_empty() {
-        return Err(bad("nothing to set: write {\"set\": {\"tx.max\": \"500mbit\"}}"));
+        return Err(bad_request("nothing to set: write {\"set\": {\"tx.max\": \"500mbit\"}}"));
     }
     let keys = body.set.into_iter().collect();
     ask(&api, |reply| Command::Set { name, keys, reply }).await
@@ -232,7 +235,7 @@ async fn set(
     responses((status = 200, body = VnicChange), (status = 400, description = "others need it", body = ErrorBody),
         (status = 404, body = ErrorBody),
         (status = 409, description = "owned by another program, or not possible", body = ErrorBody),
-        (status = 422, description = "what remains cannot be kept", body = ErrorBody),
+        (status = 422, description = "the remaining contracts cannot be kept", body = ErrorBody),
         (status = 503, body = ErrorBody), (status = 507, description = "cannot be saved", body = ErrorBody)))]
 async fn remove(State(api): State<Api>, Path(name): Path<String>) -> Result<Response, ApiError> {
     ask(&api, |reply| Command::Remove { name, reply }).await
@@ -278,9 +281,10 @@ async fn submit(
     text: Result<String, StringRejection>,
     dry_run: bool,
 ) -> Result<Response, ApiError> {
-    let Query(ApplyQuery { origin, owner, prune, adopt }) = query.map_err(|e| bad(&e.body_text()))?;
-    let text = text.map_err(|e| bad(&e.body_text()))?;
-    let owner = owner.map_or(Ok(Owner::Api), |o| Owner::named(&o)).map_err(|e| bad(&e.to_string()))?;
+    let Query(ApplyQuery { origin, owner, prune, adopt }) = query.map_err(|e| bad_request(&e.body_text()))?;
+    let text = text.map_err(|e| bad_request(&e.body_text()))?;
+    let owner =
+        owner.map_or(Ok(Owner::Api), |o| Owner::named(&o)).map_err(|e| bad_request(&e.to_string()))?;
     let origin = origin.unwrap_or_else(|| "API".into());
     let adopt = adopt.into();
     ask(api, |reply| Command::Apply { text, origin, owner, prune, adopt, dry_run, reply }).await
@@ -298,7 +302,7 @@ async fn why(
     let last = last_of(query)?;
     look(&api).await;
     let all = api.board.read();
-    Ok(Short(why::why(&all, &within(&api, &all, &name, last)?)))
+    Ok(Short(why::why(&all, &view_of_window(&api, &all, &name, last)?)))
 }
 
 /// The frames of a vNIC as pcapng, until the client hangs up
@@ -311,10 +315,10 @@ async fn capture_frames(
     Path(name): Path<String>,
     query: Result<Query<CaptureQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
-    let Query(CaptureQuery { snaplen }) = query.map_err(|e| bad(&e.body_text()))?;
+    let Query(CaptureQuery { snaplen }) = query.map_err(|e| bad_request(&e.body_text()))?;
     let snaplen = snaplen.unwrap_or(*SNAPLEN.end());
     if !SNAPLEN.contains(&snaplen) {
-        return Err(bad(&format!("snaplen {snaplen}: it must be 64 to 65535 bytes")));
+        return Err(bad_request(&format!("snaplen {snaplen}: it must be 64 to 65535 bytes")));
     }
     if !api.board.read().vnics.contains_key(&name) {
         return Err(ApiError::no_vnic(&name));
@@ -356,7 +360,7 @@ async fn ask<T: Serialize + Send + 'static>(
     }
 }
 
-fn bad(what: &str) -> ApiError {
+fn bad_request(what: &str) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, what)
 }
 
@@ -433,7 +437,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_answered_says_so() {
+    async fn a_request_without_an_answer_gets_an_error_status() {
         assert_eq!(status("get", "/v1/vnics/x").await, StatusCode::NOT_FOUND);
         assert_eq!(status("get", "/v1/vnics/x/why").await, StatusCode::NOT_FOUND);
         assert_eq!(status("get", "/v1/vnics/x/why?last=1m").await, StatusCode::NOT_FOUND);

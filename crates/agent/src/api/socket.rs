@@ -22,16 +22,16 @@ pub(crate) fn listen_for_api(
         return Err(why);
     }
     let cannot = |what, e| format!("cannot {what} {}: {e}", path.display());
-    let made = entry.beside(".new").map_err(|e| cannot("make the socket", e))?;
-    let (listener, inode) = socket::listen_at(&made, owner, Earlier::Intended)?;
+    let staged = entry.beside(".new").map_err(|e| cannot("make the socket", e))?;
+    let (listener, inode) = socket::listen_at(&staged, owner, Earlier::Intended)?;
     let place = || {
         // The kernel refuses clients that find no room in this queue.
         rustix::net::listen(&listener, 1024).map_err(|e| cannot("listen at", e.into()))?;
         socket::clear(&entry, Earlier::Intended)?;
-        made.rename(inode, &entry).map_err(|e| cannot("make the socket", e))
+        staged.rename(inode, &entry).map_err(|e| cannot("make the socket", e))
     };
     if let Err(why) = place() {
-        socket::remove(&made, Earlier::Made(inode));
+        socket::remove(&staged, Earlier::Made(inode));
         socket::remove(&entry, Earlier::Made(inode));
         return Err(why);
     }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_an_agent_left_is_replaced() {
+    fn only_the_socket_of_a_dead_agent_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("api.sock");
         // A killed agent leaves its socket, or the new one if it dies while it makes that.

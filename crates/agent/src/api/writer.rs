@@ -28,33 +28,33 @@ impl Default for Writer {
 }
 
 impl Writer {
-    /// Returns a part of the board as text. `kept` selects where the text is stored; `write` makes it the first time.
+    /// Returns a part of the board as text. `cell` selects where the text is stored; `write` makes it the first time.
     pub async fn part(
         &self,
         board: &Board,
-        kept: fn(&Written) -> &OnceLock<Bytes>,
+        cell: fn(&Written) -> &OnceLock<Bytes>,
         write: fn(&Arc<Published>) -> Result<Vec<u8>, String>,
     ) -> Result<Bytes, ApiError> {
         let published = board.read();
-        if let Some(bytes) = kept(&published.written).get() {
+        if let Some(bytes) = cell(&published.written).get() {
             return Ok(bytes.clone());
         }
         self.write(move || {
-            let kept = kept(&published.written);
-            match kept.get() {
+            let cell = cell(&published.written);
+            match cell.get() {
                 Some(bytes) => Ok(bytes.clone()),
-                None => write(&published).map(|bytes| kept.get_or_init(|| bytes.into()).clone()),
+                None => write(&published).map(|bytes| cell.get_or_init(|| bytes.into()).clone()),
             }
         })
         .await
     }
 
     pub async fn json<T: Serialize + Send + 'static>(&self, value: T) -> Result<Response, ApiError> {
-        self.made(move || value).await
+        self.json_from(move || value).await
     }
 
     /// Returns the result of `make`, which may take long, as JSON.
-    pub async fn made<T: Serialize>(
+    pub async fn json_from<T: Serialize>(
         &self,
         make: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Response, ApiError> {
@@ -83,7 +83,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[tokio::test]
-    async fn the_same_for_all_is_written_once() {
+    async fn an_answer_that_is_the_same_for_all_clients_is_written_once() {
         static WRITTEN: AtomicUsize = AtomicUsize::new(0);
         let (writer, board) = (Writer::default(), Board::new(Published::starting()));
         let ask = || {

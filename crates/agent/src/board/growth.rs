@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_long_ago_is_forgotten() {
+    fn growth_of_more_than_ten_minutes_ago_does_not_count() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut growth = Growth::default();

@@ -127,14 +127,14 @@ fn refused_files(host: &HostView) -> Vec<Attention> {
     let refused = host.files.iter().filter_map(|file| Some((file, file.error.as_ref()?)));
     let attention = refused.map(|(file, error)| {
         let place = file.line.map_or_else(|| file.path.clone(), |line| format!("{}:{line}", file.path));
-        let kept = match &file.vnics[..] {
-            [] => "nothing of it is in force".to_owned(),
-            vnics => format!("what it said before is in force, for {}", vnics.join(", ")),
+        let in_force_before = match &file.vnics[..] {
+            [] => "no contract of this file is in force".to_owned(),
+            vnics => format!("its earlier contracts are in force, for {}", vnics.join(", ")),
         };
         Attention {
             kind: AttentionKind::RefusedFile,
             about: vec![place],
-            what: format!("{error}\n{kept}"),
+            what: format!("{error}\n{in_force_before}"),
             next: format!("tidegate plan -f {}", quoted(&file.path)),
         }
     });
@@ -193,8 +193,8 @@ fn drift(recent: Recent) -> Vec<Attention> {
         kind: AttentionKind::Drift,
         about: vec![],
         what: format!(
-            "{} differences between contract and place were put right in the last {} minutes: another program keeps \
-             changing what a place has set",
+            "the agent repaired {} differences between contract and place in the last {} minutes: another program \
+             keeps changing the settings of a place",
             recent.drift_repaired,
             RECENT.as_secs() / 60
         ),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_on_which_all_is_well_needs_nobody() {
+    fn a_host_without_trouble_needs_no_attention() {
         let all = vnics(["a", "b"].map(in_force));
         let status = status(&host(), &all, Recent::default());
         assert_eq!((status.attention, status.vnics.in_force), (vec![], 2));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_away_is_one_thing_whoever_waits_for_it() {
+    fn an_unreachable_place_is_one_item_for_all_its_vnics() {
         let mut host = host();
         host.places[0].reachable = false;
         host.places[0].reason = Some("no switch at /run/switch.sock".into());
@@ -290,11 +290,11 @@ mod tests {
     }
 
     #[test]
-    fn who_is_quarantined_is_named_with_the_reason() {
+    fn a_quarantined_vnic_is_named_with_the_reason() {
         let quarantine = tidegate_evidence::Quarantine {
             reason: "quarantined for 60 s: 3 times".into(),
             seconds: 60,
-            left: 12,
+            remaining: 12,
         };
         let mut hostile = in_force("hostile");
         hostile.held.events = 3;
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn vnics_in_the_same_trouble_are_one_thing() {
+    fn vnics_with_the_same_trouble_are_one_item() {
         let trouble =
             |name: &str, state, why: &str| VnicView { state, reason: Some(why.into()), ..in_force(name) };
         let all = vnics([
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_file_is_told_with_its_line_and_what_is_in_force() {
+    fn the_status_names_a_refused_file_its_line_and_the_contracts_in_force() {
         let mut host = host();
         let file = FileView {
             path: "/etc/my cams.toml".into(),
@@ -341,7 +341,7 @@ mod tests {
         let status = status(&host, &vnics([]), Recent::default());
         let [refused] = &status.attention[..] else { panic!("{:?}", status.attention) };
         assert_eq!(refused.about, ["/etc/my cams.toml:7"]);
-        assert_eq!(refused.what, "egress sink refuses cam\nwhat it said before is in force, for old");
+        assert_eq!(refused.what, "egress sink refuses cam\nits earlier contracts are in force, for old");
         assert_eq!(refused.next, "tidegate plan -f '/etc/my cams.toml'");
         assert_eq!(status.files, FileCounts { accepted: 1, refused: 1 });
     }

@@ -22,7 +22,7 @@ pub fn why(published: &Published, view: &VnicView) -> WhyView {
         findings.push(format!("state: {reason}"));
     }
     if let Some(by) = view.refused.as_ref().filter(|_| view.state != State::Refused) {
-        findings.push(format!("{by}; what it said before stays in force"));
+        findings.push(format!("{by}; the earlier contract stays in force"));
     }
     let contract = view.contract.as_ref();
     if let (Some(why), Some(deadline)) = (&view.deadline_suspended, contract.and_then(|c| c.deadline)) {
@@ -54,14 +54,14 @@ pub fn why(published: &Published, view: &VnicView) -> WhyView {
     for (way, traffic) in [("sent", &stats.tx), ("received", &stats.rx)] {
         if traffic.marked > 0 {
             findings.push(format!(
-                "{} frames marked (ECN) of what the VM {way}: they waited for long",
+                "{} frames that the VM {way} were marked (ECN): they waited for long",
                 traffic.marked
             ));
         }
     }
     for (way, dropped) in [("sent", &stats.tx.dropped), ("should have received", &stats.rx.dropped)] {
         findings.extend(
-            dropped.iter().map(|(reason, n)| format!("{n} frames dropped of what the VM {way}: {reason}")),
+            dropped.iter().map(|(reason, n)| format!("{n} frames that the VM {way} were dropped: {reason}")),
         );
     }
     // An unknown count of super-frames explains nothing.
@@ -158,7 +158,7 @@ fn host_latency(promises: &[Promise]) -> Option<String> {
 
 fn misses(cause: &str, n: u64, latest: &[Miss]) -> String {
     let waited = match cause {
-        "tokens" => "they waited for tokens of their own envelope",
+        "tokens" => "they waited for tokens of their own contract",
         "queue" => "they waited behind other frames in the queue",
         "buffers" => "they waited for the receiver's buffers",
         "worker" => "the worker, or on netdevs the kernel, was late",

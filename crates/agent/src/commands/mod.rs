@@ -41,7 +41,7 @@ pub enum Command {
         /// The vNIC's MAC; all vNICs of the guest if absent.
         mac: Option<Mac>,
         /// The soft limit; removes it if absent.
-        asked: Option<Rate>,
+        rate: Option<Rate>,
         reply: oneshot::Sender<Result<(), Unmet>>,
     },
     /// Look at the places now, for clients that read counters.

@@ -24,9 +24,9 @@ use tidegate_contract::{Rate, Vnic};
 pub struct SoftLimits(BTreeMap<String, Rate>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{asked} is over the hard limit of {hard}; a soft limit is at most that")]
-pub struct OverHard {
-    asked: Rate,
+#[error("the soft limit {requested} is above the hard limit {hard}: set at most {hard}")]
+pub struct AboveHardLimit {
+    requested: Rate,
     hard: Rate,
 }
 
@@ -42,27 +42,29 @@ impl SoftLimits {
     ///
     /// # Errors
     /// The limit is over the hard one; nothing was changed.
-    pub fn set(&mut self, vnic: &Vnic, asked: Option<Rate>) -> Result<(), OverHard> {
-        match (asked, vnic.tx.max) {
-            (Some(asked), Some(hard)) if asked > hard => return Err(OverHard { asked, hard }),
-            (Some(asked), _) => drop(self.0.insert(vnic.name.clone(), asked)),
+    pub fn set(&mut self, vnic: &Vnic, requested: Option<Rate>) -> Result<(), AboveHardLimit> {
+        match (requested, vnic.tx.max) {
+            (Some(requested), Some(hard)) if requested > hard => {
+                return Err(AboveHardLimit { requested, hard });
+            }
+            (Some(requested), _) => drop(self.0.insert(vnic.name.clone(), requested)),
             (None, _) => drop(self.0.remove(&vnic.name)),
         }
         Ok(())
     }
 
     /// Returns the limits of vNICs that have a contract with a guest, none over its hard limit.
-    pub fn under(&self, contracts: &Contracts) -> Self {
-        let left = contracts.vnics().filter_map(|(_, v)| Some((v.value.name.clone(), self.of(&v.value)?)));
-        Self(left.collect())
+    pub fn of_contracts(&self, contracts: &Contracts) -> Self {
+        let limits = contracts.vnics().filter_map(|(_, v)| Some((v.value.name.clone(), self.of(&v.value)?)));
+        Self(limits.collect())
     }
 
-    pub fn without(&self, drop: impl Fn(&str) -> bool) -> Self {
+    pub fn except(&self, drop: impl Fn(&str) -> bool) -> Self {
         Self(self.0.iter().filter(|(name, _)| !drop(name)).map(|(n, s)| (n.clone(), *s)).collect())
     }
 
     /// Returns the limits that `others` lacks.
-    pub fn lost_in<'a>(&'a self, others: &'a Self) -> impl Iterator<Item = (&'a str, Rate)> {
+    pub fn missing_in<'a>(&'a self, others: &'a Self) -> impl Iterator<Item = (&'a str, Rate)> {
         self.0.iter().filter(|(name, _)| !others.0.contains_key(*name)).map(|(n, s)| (n.as_str(), *s))
     }
 
@@ -106,7 +108,7 @@ mod tests {
         let over = soft.set(&with(Some(500), true), rate(501)).expect_err("over");
         assert_eq!(
             over.to_string(),
-            "501mbit is over the hard limit of 500mbit; a soft limit is at most that"
+            "the soft limit 501mbit is above the hard limit 500mbit: set at most 500mbit"
         );
         assert_eq!(soft.of(&with(Some(500), true)), rate(400));
         soft.set(&with(None, true), rate(100_000)).expect("no hard limit");
@@ -135,7 +137,7 @@ mod tests {
     proptest! {
         /// Compares with a model of two numbers; no limit is infinity.
         #[test]
-        fn as_ulimit(events in prop::collection::vec(event(), 0..30)) {
+        fn soft_limits_follow_the_rules_of_ulimit(events in prop::collection::vec(event(), 0..30)) {
             const NONE: u64 = u64::MAX;
             let (mut hard, mut own) = (NONE, NONE);
             let mut now = with(None, true);
@@ -156,15 +158,15 @@ mod tests {
                         }
                     }
                     Event::Anew(max) => {
-                        soft = soft.under(&contracts(&[]));
+                        soft = soft.of_contracts(&contracts(&[]));
                         (hard, own, now) = (max.unwrap_or(NONE), NONE, with(max, true));
                     }
                     Event::Unnamed => {
-                        soft = soft.under(&contracts(&[with(None, false)]));
+                        soft = soft.of_contracts(&contracts(&[with(None, false)]));
                         own = NONE;
                     }
                 }
-                soft = soft.under(&contracts(&[now.clone()]));
+                soft = soft.of_contracts(&contracts(&[now.clone()]));
                 let limit = |n: u64| (n != NONE).then_some(n).and_then(rate);
                 prop_assert_eq!(soft.of(&now), limit(own));
                 prop_assert_eq!(soft.in_force(&now).tx.max, limit(own.min(hard)));
@@ -207,7 +209,7 @@ mod tests {
     proptest! {
         /// Contracts in force are valid, differ in nothing else, and fit if the written ones fit, with no higher bound.
         #[test]
-        fn whatever_guests_ask_for_it_fits((vnics, soft) in set()) {
+        fn soft_limits_keep_contracts_valid_and_admissible((vnics, soft) in set()) {
             let effective: Vec<Vnic> = vnics.iter().map(|v| soft.in_force(v)).collect();
             for (written, effective) in vnics.iter().zip(&effective) {
                 prop_assert_eq!(effective.check(), Ok(()));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tidegate_contract::{Mac, Rate, Vnic};
-use tidegate_guest::message::{Ask, Kind, Limits, Reply, Request, Say, Tag};
+use tidegate_guest::message::{Ask, Kind, Limits, Reply, ReplyBody, Request, Tag};
 use tidegate_guest::session::{Session, Step};
 use tidegate_paths::{Roots, SocketFile};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -36,13 +36,13 @@ pub struct Host {
     /// Folders below which the sockets are.
     roots: Roots,
     /// One change at a time, of all guests: other commands wait for at most one.
-    turn: Arc<Semaphore>,
+    change_turn: Arc<Semaphore>,
 }
 
 impl Host {
     /// Makes the state: limits come from `board`, changes go to `commands`.
     pub fn new(board: Board, commands: mpsc::Sender<Command>, roots: Roots) -> Self {
-        Self { board, commands, roots, turn: Arc::new(Semaphore::new(1)) }
+        Self { board, commands, roots, change_turn: Arc::new(Semaphore::new(1)) }
     }
 
     async fn answer(&self, socket: &Path, request: Request) -> Vec<Reply> {
@@ -52,7 +52,7 @@ impl Host {
             Ask::Set { mac, soft } => self.set(socket, mac.as_deref(), soft.as_deref()).await,
         };
         vec![match done {
-            Ok(()) => Reply { tag, say: Say::Ok },
+            Ok(()) => Reply { tag, body: ReplyBody::Ok },
             Err(Unmet::Refused(why)) => Reply::error(tag, Kind::Refused, &why),
             Err(Unmet::Unavailable(why)) => Reply::error(tag, Kind::Unavailable, &why),
         }]
@@ -62,30 +62,30 @@ impl Host {
         let published = self.board.read();
         let names = published.guests.get(socket).into_iter().flatten();
         let vnics = names.filter_map(|name| published.vnics.get(name));
-        let vnics = vnics.filter_map(|v| Some(Say::Vnic(limits(v, v.contract.as_ref()?))));
-        vnics.chain([Say::Ok]).map(|say| Reply { tag: tag.clone(), say }).collect()
+        let vnics = vnics.filter_map(|v| Some(ReplyBody::Vnic(limits(v, v.contract.as_ref()?))));
+        vnics.chain([ReplyBody::Ok]).map(|body| Reply { tag: tag.clone(), body }).collect()
     }
 
     async fn set(&self, socket: &Path, mac: Option<&str>, soft: Option<&str>) -> Result<(), Unmet> {
         let refused = |e: String| Unmet::Refused(e);
         let mac = mac.map(str::parse::<Mac>).transpose().map_err(|e| refused(e.to_string()))?;
-        let asked = soft.map(str::parse::<Rate>).transpose().map_err(|e| refused(e.to_string()))?;
-        let gone = || Unmet::Unavailable("the host's agent is ending; try again".into());
-        let turn = Arc::clone(&self.turn).acquire_owned().await.map_err(|_| gone())?;
+        let rate = soft.map(str::parse::<Rate>).transpose().map_err(|e| refused(e.to_string()))?;
+        let ending = || Unmet::Unavailable("the host's agent is ending; try again".into());
+        let change_turn = Arc::clone(&self.change_turn).acquire_owned().await.map_err(|_| ending())?;
         let began = Instant::now();
         let (reply, answer) = oneshot::channel();
         let guest = socket.to_owned();
-        self.commands.send(Command::Soft { guest, mac, asked, reply }).map_err(|_| gone())?;
+        self.commands.send(Command::Soft { guest, mac, rate, reply }).map_err(|_| ending())?;
         let answer = timeout(PATIENCE, answer).await;
         // The next guest waits as long again: at least half of the reconciler's time is for other work.
         let pause = began.elapsed();
         tokio::spawn(async move {
             sleep(pause).await;
-            drop(turn);
+            drop(change_turn);
         });
         match answer {
             Ok(Ok(done)) => done,
-            Ok(Err(_)) => Err(gone()),
+            Ok(Err(_)) => Err(ending()),
             Err(_) => Err(Unmet::Unavailable("the host is busy; try again".into())),
         }
     }
@@ -104,7 +104,7 @@ fn limits(view: &VnicView, contract: &Vnic) -> Limits {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    Gone,
+    Closed,
     /// The guest sent nonsense, or too much.
     Nonsense,
     /// The guest did not read its answers.
@@ -115,24 +115,24 @@ enum End {
 pub async fn serve(socket: PathBuf, host: Arc<Host>) {
     let (first, longest) = PAUSES;
     let mut pause = first;
-    let (mut trouble, mut said) = (None, None::<Instant>);
+    let (mut trouble, mut logged_at) = (None, None::<Instant>);
     let (began, mut session) = (Instant::now(), Session::default());
     loop {
         match connect(&host.roots, &socket).await {
             Ok(stream) => {
                 trouble = None;
                 tracing::debug!(socket = %socket.display(), "connected to a guest's limit port");
-                let (end, asked) = speak(stream, &socket, &host, &mut session, began).await;
+                let (end, has_valid_request) = speak(stream, &socket, &host, &mut session, began).await;
                 session = session.reconnected();
                 // A valid request does not excuse a bad end.
-                if asked && end == End::Gone {
+                if has_valid_request && end == End::Closed {
                     pause = first;
                 }
-                if end != End::Gone && said.is_none_or(|said| said.elapsed() >= QUIET) {
-                    said = Some(Instant::now());
+                if end != End::Closed && logged_at.is_none_or(|logged_at| logged_at.elapsed() >= QUIET) {
+                    logged_at = Some(Instant::now());
                     tracing::warn!(socket = %socket.display(), ?end, "a guest's limit port is closed for a while");
                 }
-                let longest = if end == End::Gone { longest } else { LONGEST_PAUSE };
+                let longest = if end == End::Closed { longest } else { LONGEST_PAUSE };
                 sleep(pause).await;
                 pause = (pause * 2).min(longest);
             }
@@ -167,10 +167,10 @@ async fn speak(
     began: Instant,
 ) -> (End, bool) {
     let mut buffer = [0; READ];
-    let mut asked = false;
+    let mut has_valid_request = false;
     loop {
         let mut input = match stream.read(&mut buffer).await {
-            Ok(0) | Err(_) => return (End::Gone, asked),
+            Ok(0) | Err(_) => return (End::Closed, has_valid_request),
             Ok(read) => &buffer[..read],
         };
         while let Some(step) = session.next(&mut input, began.elapsed()) {
@@ -179,18 +179,18 @@ async fn speak(
                     sleep(wait).await;
                     continue;
                 }
-                Step::Close => return (End::Nonsense, asked),
-                Step::Say(reply) => vec![reply],
+                Step::Close => return (End::Nonsense, has_valid_request),
+                Step::Reply(reply) => vec![reply],
                 Step::Ask(request) => {
-                    asked = true;
+                    has_valid_request = true;
                     host.answer(socket, request).await
                 }
             };
             let text: String = replies.iter().map(|reply| format!("{reply}\n")).collect();
             match timeout(UNREAD, stream.write_all(text.as_bytes())).await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) => return (End::Gone, asked),
-                Err(_) => return (End::Unread, asked),
+                Ok(Err(_)) => return (End::Closed, has_valid_request),
+                Err(_) => return (End::Unread, has_valid_request),
             }
         }
     }
@@ -223,12 +223,14 @@ mod tests {
     }
 
     /// Runs a reconciler that accepts all requests; returns them at the end.
-    fn yes(received: mpsc::Receiver<Command>) -> std::thread::JoinHandle<Vec<(Option<Mac>, Option<Rate>)>> {
+    fn accept_all(
+        received: mpsc::Receiver<Command>,
+    ) -> std::thread::JoinHandle<Vec<(Option<Mac>, Option<Rate>)>> {
         std::thread::spawn(move || {
             let mut all = Vec::new();
             while let Ok(command) = received.recv() {
-                let Command::Soft { mac, asked, reply, .. } = command else { continue };
-                all.push((mac, asked));
+                let Command::Soft { mac, rate, reply, .. } = command else { continue };
+                all.push((mac, rate));
                 let _ = reply.send(Ok(()));
             }
             all
@@ -236,9 +238,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_are_answered_and_nonsense_is_not_for_long() {
+    async fn requests_get_answers_and_repeated_nonsense_ends_the_connection() {
         let (host, received) = host();
-        let reconciler = yes(received);
+        let reconciler = accept_all(received);
         let (mut guest, ours) = UnixStream::pair().unwrap();
         let served = tokio::spawn(once(ours, host));
         let mut say = vec![b'z'; 10 * REQUEST];
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_read_is_left_alone() {
+    async fn a_guest_that_does_not_read_is_disconnected() {
         let (host, _received) = host();
         let (mut guest, ours) = UnixStream::pair().unwrap();
         // Room for a few answers.
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_comes_again_and_again_gets_no_more_changes() {
+    async fn reconnecting_gives_a_guest_no_more_changes() {
         // Five a second, and five at once. After a plain close the port opens again soon.
         let (changes, _) = in_a_minute("").await;
         assert!((240..=310).contains(&changes), "{changes}");

@@ -19,13 +19,13 @@ pub async fn serve(board: Board, commands: mpsc::Sender<Command>, roots: Roots) 
     // Dropping this future drops the set, which aborts its tasks.
     let mut tasks = JoinSet::new();
     let mut ports: BTreeMap<PathBuf, AbortHandle> = BTreeMap::new();
-    let mut seen: Option<Arc<Published>> = None;
+    let mut last_published: Option<Arc<Published>> = None;
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
         let published = board.read();
-        if seen.as_ref().is_some_and(|seen| seen.guests == published.guests) {
+        if last_published.as_ref().is_some_and(|last_published| last_published.guests == published.guests) {
             continue;
         }
         ports.retain(|socket, port| {
@@ -42,6 +42,6 @@ pub async fn serve(board: Board, commands: mpsc::Sender<Command>, roots: Roots) 
         }
         // Removes the tasks that ended.
         while tasks.try_join_next().is_some() {}
-        seen = Some(published);
+        last_published = Some(published);
     }
 }

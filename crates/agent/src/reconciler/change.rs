@@ -82,24 +82,24 @@ impl Reconciler {
     }
 
     pub(super) fn set(&mut self, name: &str, keys: &[(String, String)]) -> Result<VnicChange, ApplyError> {
-        let old = self.contracts.vnic(name).ok_or_else(|| self.none_of(name))?;
+        let old = self.contracts.vnic(name).ok_or_else(|| self.no_contract(name))?;
         let new = set_key(old, keys).map_err(ApplyError::Invalid)?;
         self.change(name, |wanted| wanted.set(&Owner::Api, Located::without_line(new, "API")))
     }
 
     pub(super) fn remove(&mut self, name: &str) -> Result<VnicChange, ApplyError> {
-        self.contracts.vnic(name).ok_or_else(|| self.none_of(name))?;
-        let needed = self.needed(name);
+        self.contracts.vnic(name).ok_or_else(|| self.no_contract(name))?;
+        let naming = self.naming_tables(name);
         let removed = self.change(name, |wanted| wanted.remove_api(name).map(drop));
-        removed.map_err(|error| match (error, needed) {
+        removed.map_err(|error| match (error, naming) {
             // The broken rule says where, and not what to do.
-            (ApplyError::Invalid(_), Some(needed)) => ApplyError::Needed(needed),
+            (ApplyError::Invalid(_), Some(naming)) => ApplyError::Needed(naming),
             (error, _) => error,
         })
     }
 
     /// Says which vNICs and remotes name `name` in their `to`, and what to do first; `None` if none does.
-    fn needed(&self, name: &str) -> Option<String> {
+    fn naming_tables(&self, name: &str) -> Option<String> {
         fn naming<T: Table>(
             name: &str,
             to: &[String],
@@ -118,17 +118,17 @@ impl Reconciler {
         match &others[..] {
             [] => None,
             [one] => Some(format!(
-                "{one} names {name} in its \"to\": remove {one} first, or take {name} out of it"
+                "{one} names {name} in its \"to\": remove {one} first, or take {name} out of its \"to\""
             )),
             several => Some(format!(
-                "{} name {name} in their \"to\": remove them first, or take {name} out of it",
+                "{} name {name} in their \"to\": remove these vNICs first, or take {name} out of their \"to\"",
                 several.join(", ")
             )),
         }
     }
 
     /// Returns the error for a name without a contract, which a refused file may name.
-    pub(super) fn none_of(&self, name: &str) -> ApplyError {
+    pub(super) fn no_contract(&self, name: &str) -> ApplyError {
         match self.refused_vnics().remove(name) {
             Some((by, _)) => {
                 Owned { what: format!("vNIC {name}"), owner: Owner::File(by.file.into()) }.into()

@@ -44,8 +44,8 @@ impl Reconciler {
                 Err(Unreadable { why, line, names }) => {
                     tracing::error!(
                         file = %change.path.display(),
-                        "this file is bad, {}: {}",
-                        self.kept_of(&change.path),
+                        "this file has errors; {}: {}",
+                        self.what_stays_in_force(&change.path),
                         without_excerpts(&why)
                     );
                     RefusedFile { why, line, contents: Contents::Unreadable(names) }
@@ -66,13 +66,13 @@ impl Reconciler {
         for path in open {
             let Err(error) = self.take_files(std::slice::from_ref(&path)) else { continue };
             let why = error.to_string();
-            let kept = self.kept_of(&path);
+            let remains = self.what_stays_in_force(&path);
             if let Some(file) = self.refused_files.get_mut(&path)
                 && file.why != why
             {
                 tracing::error!(
                     file = %path.display(),
-                    "this file is refused, {kept}: {}",
+                    "this file is refused; {remains}: {}",
                     without_excerpts(&why)
                 );
                 file.line = file.line_of(&path, &error);
@@ -83,13 +83,13 @@ impl Reconciler {
 
     fn take_files(&mut self, paths: &[PathBuf]) -> Result<(), ApplyError> {
         let mut wanted = self.contracts.clone();
-        let mut taken = Vec::new();
+        let mut taken_over = Vec::new();
         for path in paths {
             let contents = match self.refused_files.get(path).map(|f| &f.contents) {
                 Some(Contents::Read(document)) => Some(document.clone()),
                 _ => None,
             };
-            taken.extend(wanted.set_file(path, contents));
+            taken_over.extend(wanted.set_file(path, contents));
         }
         self.enact_or_defer(wanted)?;
         for path in paths {
@@ -99,7 +99,7 @@ impl Reconciler {
                 tracing::warn!(file = %path.display(), "{note}");
             }
         }
-        for what in taken {
+        for what in taken_over {
             tracing::warn!("{what} was set by the API and belongs to a file now");
         }
         Ok(())
@@ -124,11 +124,11 @@ impl Reconciler {
     }
 
     /// Says what of a refused file is in force.
-    fn kept_of(&self, path: &Path) -> &'static str {
+    fn what_stays_in_force(&self, path: &Path) -> &'static str {
         if self.contracts.files.contains_key(path) {
-            "what it said before stays in force"
+            "its earlier contracts stay in force"
         } else {
-            "nothing of it is in force"
+            "no contract of this file is in force"
         }
     }
 

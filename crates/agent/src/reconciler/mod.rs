@@ -69,7 +69,7 @@ pub struct Reconciler {
     /// The wanted contracts: in force, or to be.
     contracts: Contracts,
     /// No usable contracts were saved.
-    lost: bool,
+    nothing_saved: bool,
     state: StateFile,
     /// Guests' soft limits in force.
     soft: SoftLimits,
@@ -106,7 +106,7 @@ impl Reconciler {
     ) -> Result<Self, DurableError> {
         let durable = StateFile::new(state.join("contracts.json"));
         let loaded = durable.load::<Contracts>()?;
-        let lost = loaded.value.is_none();
+        let nothing_saved = loaded.value.is_none();
         let contracts = loaded.value.unwrap_or_default();
         let soft_file = StateFile::new(state.join("soft-limits.json"));
         let soft = soft_file.load::<SoftLimits>()?;
@@ -117,11 +117,11 @@ impl Reconciler {
             files: Files::new(config, contracts.files.keys().cloned()),
             guests,
             places,
-            soft: saved_soft.under(&contracts),
+            soft: saved_soft.of_contracts(&contracts),
             soft_file,
             saved_soft,
             contracts,
-            lost,
+            nothing_saved,
             state: durable,
             refused_files: BTreeMap::new(),
             seen,
@@ -170,7 +170,9 @@ impl Reconciler {
     pub fn start(&mut self) {
         match check::check(&self.contracts, &self.soft, &self.places) {
             Ok(checked) => self.admission = checked.admission,
-            Err(e) => self.problem("saved contracts", Some(format!("the saved contracts do not hold: {e}"))),
+            Err(e) => {
+                self.problem("saved contracts", Some(format!("the saved contracts cannot be kept: {e}")))
+            }
         }
         self.accept_at_places();
         self.look_at_files(true);
@@ -197,8 +199,8 @@ impl Reconciler {
             if now >= next_look {
                 next_look = now + LOOK;
                 self.look_at_files(false);
-                self.keep_saved();
-                self.keep_soft();
+                self.restore_saved_file();
+                self.save_soft();
             }
             if now >= next_retry {
                 next_retry = now + RETRY_FILES;
@@ -214,7 +216,7 @@ impl Reconciler {
     }
 
     /// Saves the contracts in force if their file was removed.
-    fn keep_saved(&mut self) {
+    fn restore_saved_file(&mut self) {
         // A damaged file stays as the last start found it, until a change is accepted.
         if self.state.exists()
             || self.contracts == Contracts::default()
@@ -224,25 +226,38 @@ impl Reconciler {
         }
         let failed = self.state.save(&self.contracts).err();
         if failed.is_none() {
-            tracing::error!("the saved contracts were gone from the state folder; saved them again");
+            tracing::error!(
+                "the saved contracts were missing in the state folder; the agent saved them again"
+            );
         }
-        self.problem("contracts on disk", failed.map(|e| format!("the saved contracts are gone: {e}")));
+        self.problem(
+            "contracts on disk",
+            failed.map(|e| {
+                format!(
+                    "the saved contracts are missing, and cannot be \
+                     saved again: {e}"
+                )
+            }),
+        );
     }
 
     /// Takes the contracts of the places' records, as the API's, if the saved ones are lost without a good copy. A
     /// file that names one of them takes it over.
     pub fn recover(&mut self) {
-        let Some(damage) = self.problems.get("state").filter(|_| self.lost) else { return };
-        let made: Vec<Vnic> = self.places.iter().flat_map(|place| place.recorded()).collect();
-        let damage = format!("{damage}; the {} vNICs last in force are kept, as the API's", made.len());
+        let Some(damage) = self.problems.get("state").filter(|_| self.nothing_saved) else { return };
+        let recorded: Vec<Vnic> = self.places.iter().flat_map(|place| place.recorded()).collect();
+        let damage = format!(
+            "{damage}; the {} vNICs last in force stay in force, as contracts of the API",
+            recorded.len()
+        );
         self.problem("state", Some(damage));
         self.contracts.api.vnics =
-            made.into_iter().map(|v| Located::without_line(v, "last in force")).collect();
+            recorded.into_iter().map(|v| Located::without_line(v, "last in force")).collect();
     }
 
     /// Carries out one command, without a thread.
     #[cfg(feature = "fuzzing")]
-    pub fn obey(&mut self, command: Command) {
+    pub fn carry_out(&mut self, command: Command) {
         self.command(command);
     }
 
@@ -311,8 +326,8 @@ impl Reconciler {
                 let answer = self.remove(&name);
                 let _ = reply.send(answer);
             }
-            Command::Soft { guest, mac, asked, reply } => {
-                let answer = self.set_soft(&guest, mac, asked);
+            Command::Soft { guest, mac, rate, reply } => {
+                let answer = self.set_soft(&guest, mac, rate);
                 let _ = reply.send(answer);
             }
             Command::Stop => {}

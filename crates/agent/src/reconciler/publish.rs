@@ -19,7 +19,7 @@ struct Standing<'a> {
     /// The index of its place; `None` where no place keeps such an attachment.
     place: Option<usize>,
     /// The vNIC, if its place answers and knows it.
-    there: Option<&'a ObservedVnic>,
+    observed: Option<&'a ObservedVnic>,
     state: State,
     /// Why it is not in force, or what else a person should know.
     reason: Option<String>,
@@ -31,23 +31,25 @@ impl Reconciler {
     fn standing(&self, contract: &Vnic) -> Standing<'_> {
         let place = self.places.iter().position(|p| p.capabilities(&contract.attach).is_some());
         let seen = place.map(|i| &self.seen[i]);
-        let there =
+        let observed =
             seen.and_then(|s| s.as_ref().ok()).and_then(|look| look.observed.vnics.get(&contract.name));
-        let (state, reason) = match (seen, there, self.failures.get(&contract.name)) {
+        let (state, reason) = match (seen, observed, self.failures.get(&contract.name)) {
             (Some(Err(why)), ..) => (State::Pending, Some(why.clone())),
             (_, _, Some(failure)) => (State::Failed, Some(failure.why.clone())),
             (_, Some(ObservedVnic { pending: Some(why), .. }), None) => (State::Pending, Some(why.clone())),
-            (_, Some(there), None) if there.present && there.vnic == self.soft.in_force(contract) => {
-                (State::InForce, (!there.notes.is_empty()).then(|| there.notes.join("; ")))
+            (_, Some(observed), None)
+                if observed.present && observed.vnic == self.soft.in_force(contract) =>
+            {
+                (State::InForce, (!observed.notes.is_empty()).then(|| observed.notes.join("; ")))
             }
             (None, ..) => (State::Failed, Some("no place on this host keeps such an attachment".into())),
             _ => (State::Pending, Some("about to be brought into force".into())),
         };
         let deadline_suspended = contract.deadline.and_then(|_| match state {
-            State::InForce => there.and_then(|t| t.suspended.clone()),
+            State::InForce => observed.and_then(|t| t.suspended.clone()),
             _ => Some(format!("its contract is not in force: {}", reason.as_deref().unwrap_or_default())),
         });
-        Standing { place, there, state, reason, deadline_suspended }
+        Standing { place, observed, state, reason, deadline_suspended }
     }
 
     /// Adds to each change why its contract is not in force, by the latest look. If `is_planned`, only to vNICs that do not
@@ -84,7 +86,7 @@ impl Reconciler {
         promises: &HashMap<&str, Vec<&Promise>>,
     ) -> VnicView {
         let name = &contract.name;
-        let Standing { place, there, state, reason, deadline_suspended } = self.standing(contract);
+        let Standing { place, observed, state, reason, deadline_suspended } = self.standing(contract);
         let evidence = place.and_then(|i| self.seen[i].as_ref().ok()).map(|look| &look.observed.evidence);
         let unknown = evidence.and_then(|e| e.unknown.get(name)).cloned().unwrap_or_default();
         let rates = place.and_then(|i| self.rates[i].of(name));
@@ -97,14 +99,14 @@ impl Reconciler {
             reason,
             refused,
             deadline_suspended,
-            connection: there.filter(|t| t.present).map(|t| t.connection),
-            last_error: there.and_then(|t| t.front_ends.last_error.clone()),
-            worker: there.and_then(|t| t.worker),
-            shared: there.map(|t| t.shared.clone()).unwrap_or_default(),
-            refused_connections: there.map_or(0, |t| t.front_ends.refused_connections),
-            heir: there.is_some_and(|t| t.front_ends.heir),
-            thrown_out: there.map(|t| t.front_ends.thrown_out.clone()).unwrap_or_default(),
-            held: there.map(|t| t.front_ends.held.clone()).unwrap_or_default(),
+            connection: observed.filter(|t| t.present).map(|t| t.connection),
+            last_error: observed.and_then(|t| t.front_ends.last_error.clone()),
+            worker: observed.and_then(|t| t.worker),
+            shared: observed.map(|t| t.shared.clone()).unwrap_or_default(),
+            refused_connections: observed.map_or(0, |t| t.front_ends.refused_connections),
+            heir: observed.is_some_and(|t| t.front_ends.heir),
+            thrown_out: observed.map(|t| t.front_ends.thrown_out.clone()).unwrap_or_default(),
+            held: observed.map(|t| t.front_ends.held.clone()).unwrap_or_default(),
             window: None,
             stats: evidence.and_then(|e| e.vnics.get(name).cloned()),
             culprits: evidence.and_then(|e| e.culprits.get(name).cloned()).unwrap_or_default(),
@@ -114,7 +116,7 @@ impl Reconciler {
             unknown,
             limits: Limits::of(&self.soft.in_force(contract)),
             soft: self.soft.of(contract),
-            tx_in_force: there.filter(|t| t.present).and_then(|t| t.vnic.tx.max),
+            tx_in_force: observed.filter(|t| t.present).and_then(|t| t.vnic.tx.max),
             promises: promises.get(name.as_str()).into_iter().flatten().copied().cloned().collect(),
             contract: Some(contract.clone()),
         }
@@ -206,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_put_back_is_told_where_no_cpu_is_wanted_any_more() {
+    fn a_setting_that_was_not_restored_is_reported_without_wanted_cpus() {
         let nothing = OwnCpus::default();
         let left = OwnCpus { missing: Some("it was not put back".into()), ..OwnCpus::default() };
         assert_eq!(own_cpus([&nothing, &left].into_iter()), left);

@@ -6,7 +6,7 @@ use tidegate_evidence::Evidence;
 
 const WINDOW: Duration = Duration::from_secs(1);
 /// Least time between two samples, however often clients ask.
-const APART: Duration = Duration::from_millis(50);
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Samples of the counters of one place's vNICs over a little more than the last second.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl Rates {
             if samples.back().is_some_and(|last| last.tx > now.tx || last.rx > now.rx) {
                 samples.clear();
             }
-            if samples.back().is_some_and(|last| now.at.duration_since(last.at) < APART) {
+            if samples.back().is_some_and(|last| now.at.duration_since(last.at) < SHORTEST_INTERVAL) {
                 continue;
             }
             samples.push_back(now);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_second_counts() {
+    fn rates_cover_the_last_second() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut rates = Rates::default();

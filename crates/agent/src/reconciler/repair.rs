@@ -60,7 +60,8 @@ impl Reconciler {
                     ApplyError::Refused(why) => why.join("\n"),
                     other => other.to_string(),
                 };
-                return self.problem("saved contracts", Some(format!("the contracts do not hold: {text}")));
+                return self
+                    .problem("saved contracts", Some(format!("the saved contracts cannot be kept: {text}")));
             }
         };
         let named = self.contracts.by_name();
@@ -81,7 +82,9 @@ impl Reconciler {
                     claims.extend(new);
                     (actions, vec![])
                 }
-                Err(refusals) => (for_the_others(&*self.places[index], wanted, look, &refusals), refusals),
+                Err(refusals) => {
+                    (plan_without_refused(&*self.places[index], wanted, look, &refusals), refusals)
+                }
             };
             // A vNIC that is as wanted has no failure any more.
             let open: HashSet<&str> = refusals
@@ -97,7 +100,7 @@ impl Reconciler {
             }
             let mut touched = false;
             for action in actions {
-                touched |= self.put_right(index, &action);
+                touched |= self.try_action(index, &action);
             }
             // Only this place: the others did not change, and one that hangs would delay again.
             if touched {
@@ -107,7 +110,7 @@ impl Reconciler {
         }
     }
 
-    fn put_right(&mut self, place: usize, action: &Step) -> bool {
+    fn try_action(&mut self, place: usize, action: &Step) -> bool {
         let name = action.vnic().unwrap_or(HOST).to_owned();
         if self.failures.get(&name).is_some_and(|f| Instant::now() < f.retry_at) {
             return false;
@@ -156,7 +159,12 @@ impl Reconciler {
 }
 
 /// Returns the actions for the contracts that a place does not refuse; the refused ones stay as they are in force.
-fn for_the_others(place: &dyn Installed, wanted: Wanted<'_>, look: &Look, refusals: &[Refusal]) -> Vec<Step> {
+fn plan_without_refused(
+    place: &dyn Installed,
+    wanted: Wanted<'_>,
+    look: &Look,
+    refusals: &[Refusal],
+) -> Vec<Step> {
     let names: HashSet<&str> = refusals.iter().map(|r| r.vnic.as_str()).collect();
     let refused = |name: &str| names.contains(name);
     let in_force = |vnic: &Vnic| look.observed.vnics.get(&vnic.name).map(|there| there.vnic.clone());
@@ -169,10 +177,10 @@ fn for_the_others(place: &dyn Installed, wanted: Wanted<'_>, look: &Look, refusa
 }
 
 pub(super) fn place_view(name: &str, seen: &Seen) -> PlaceView {
-    let (keeper, vnics, reason) = match seen {
+    let (program, vnics, reason) = match seen {
         Ok(Look { observed, .. }) => {
             let present = observed.vnics.values().filter(|vnic| vnic.present).count();
-            (observed.keeper.clone(), present, None)
+            (observed.program.clone(), present, None)
         }
         Err(why) => (Default::default(), 0, Some(why.clone())),
     };
@@ -180,9 +188,9 @@ pub(super) fn place_view(name: &str, seen: &Seen) -> PlaceView {
         name: name.into(),
         reachable: reason.is_none(),
         reason,
-        version: keeper.version,
-        pid: keeper.pid,
-        started: keeper.started,
+        version: program.version,
+        pid: program.pid,
+        started: program.started,
         vnics,
     }
 }
@@ -200,7 +208,7 @@ mod tests {
     use tidegate_testkit::contract::vnic;
 
     #[test]
-    fn what_failed_in_every_process_waits_its_turn() {
+    fn only_a_repair_with_few_failures_is_retried_at_once() {
         let now = Instant::now();
         let tried = |pause: Duration| {
             let mut failure = Failure { why: String::new(), pause, retry_at: now + pause };
@@ -303,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_place_refuses_keeps_no_other_from_being_repaired() {
+    fn a_refused_vnic_does_not_stop_the_repair_of_others() {
         let folder = tempfile::tempdir().unwrap();
         let there = Arc::new(Mutex::new(There::default()));
         let places: Vec<Box<dyn Installed>> = vec![Box::new(FakePlace(there.clone()))];

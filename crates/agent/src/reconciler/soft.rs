@@ -23,22 +23,23 @@ impl Reconciler {
         &mut self,
         guest: &Path,
         mac: Option<Mac>,
-        asked: Option<Rate>,
+        rate: Option<Rate>,
     ) -> Result<(), Unmet> {
         let named = |v: &&Vnic| v.guest.as_deref() == Some(guest) && mac.is_none_or(|mac| v.mac == mac);
-        let mine: Vec<Vnic> = self.contracts.vnics().map(|(_, v)| &v.value).filter(named).cloned().collect();
-        if mine.is_empty() {
+        let guest_vnics: Vec<Vnic> =
+            self.contracts.vnics().map(|(_, v)| &v.value).filter(named).cloned().collect();
+        if guest_vnics.is_empty() {
             let of = mac.map_or_else(String::new, |mac| format!(" with the MAC {mac}"));
             return Err(Unmet::Refused(format!("this VM has no network interface{of} under a contract")));
         }
         let mut soft = self.soft.clone();
-        for vnic in &mine {
-            soft.set(vnic, asked).map_err(|e| Unmet::Refused(e.to_string()))?;
+        for vnic in &guest_vnics {
+            soft.set(vnic, rate).map_err(|e| Unmet::Refused(e.to_string()))?;
         }
         if soft == self.soft {
             return Ok(());
         }
-        let changes = self.changes(&mine, &soft)?;
+        let changes = self.changes(&guest_vnics, &soft)?;
         let unsaved = |e| Unmet::Unavailable(format!("nothing was changed, because it cannot be saved: {e}"));
         let staged = self.soft_file.stage(&soft).map_err(unsaved)?;
         let mut done: Vec<&(usize, Step)> = Vec::new();
@@ -49,19 +50,19 @@ impl Reconciler {
                     if let Some(inverse) = action.inverse()
                         && let Err(error) = self.places[*place].apply(&inverse)
                     {
-                        tracing::error!(vnic = inverse.vnic(), %error, "cannot take back; trying again soon");
+                        tracing::error!(vnic = inverse.vnic(), %error, "cannot undo this step; trying again soon");
                     }
                 }
                 return Err(match error {
                     PlaceError::Failed(why) => Unmet::Refused(why),
-                    PlaceError::Unreachable(_) => not_now(),
+                    PlaceError::Unreachable(_) => cannot_change_now(),
                 });
             }
             done.push(change);
         }
         if let Err(e) = staged.commit() {
-            // Stays in memory, because it is in force; `keep_soft` saves it later.
-            self.problem("soft limits", Some(format!("what guests ask for cannot be saved: {e}")));
+            // Stays in memory, because it is in force; `save_soft` saves it later.
+            self.problem("soft limits", Some(format!("the soft limits of guests cannot be saved: {e}")));
         } else {
             self.saved_soft.clone_from(&soft);
         }
@@ -74,12 +75,12 @@ impl Reconciler {
     }
 
     /// Returns the steps at the places that bring `soft` into force for these vNICs.
-    fn changes(&mut self, mine: &[Vnic], soft: &SoftLimits) -> Result<Vec<(usize, Step)>, Unmet> {
+    fn changes(&mut self, guest_vnics: &[Vnic], soft: &SoftLimits) -> Result<Vec<(usize, Step)>, Unmet> {
         let mut changes = Vec::new();
         let place_of = |r: &Self, v: &Vnic| r.places.iter().position(|p| p.capabilities(&v.attach).is_some());
         let (host, network) = (self.contracts.host(), self.contracts.network());
         for index in 0..self.places.len() {
-            let here = mine.iter().filter(|v| place_of(self, v) == Some(index));
+            let here = guest_vnics.iter().filter(|v| place_of(self, v) == Some(index));
             let coming = coming(here, &self.soft, soft);
             if coming.is_empty() {
                 continue;
@@ -93,7 +94,7 @@ impl Reconciler {
             };
             let (before, after) = (wanted(self, &self.soft), wanted(self, soft));
             let place = &mut self.places[index];
-            let look = place.observe(&coming).map_err(|_| not_now())?;
+            let look = place.observe(&coming).map_err(|_| cannot_change_now())?;
             let refused = |vnics: &[Vnic]| {
                 let wanted = Wanted { host: &host, network: &network, vnics, adopt: Adopt::No, claims: &[] };
                 place.plan(&wanted, &look).err().unwrap_or_default()
@@ -103,7 +104,7 @@ impl Reconciler {
             if !after.is_empty() {
                 let before = refused(&before);
                 let new: Vec<Refusal> = after.into_iter().filter(|r| !before.contains(r)).collect();
-                unless_refused(&new, mine)?;
+                check_new_refusals(&new, guest_vnics)?;
             }
             let steps = steps(&**place, (&host, &network), &coming, &look)?;
             changes.extend(steps.into_iter().map(|step| (index, step)));
@@ -113,25 +114,25 @@ impl Reconciler {
 
     /// Returns the soft limits under `wanted`, and, if they differ, the same without the limits of vNICs that the
     /// change concerns: a change by the operator that fails with the first is tried with the second.
-    pub(super) fn soft_under(&self, wanted: &Contracts) -> (SoftLimits, Option<SoftLimits>) {
-        let soft = self.soft.under(wanted);
+    pub(super) fn soft_limits_for(&self, wanted: &Contracts) -> (SoftLimits, Option<SoftLimits>) {
+        let soft = self.soft.of_contracts(wanted);
         let (now, then) = (self.contracts.by_name(), wanted.by_name());
         let changed = |name: &str| now.get(name) != then.get(name);
         let concerned =
             |name: &str| changed(name) || then.get(name).is_some_and(|v| v.to.iter().any(|to| changed(to)));
-        let without = soft.without(concerned);
-        let differs = without != soft;
-        (soft, differs.then_some(without))
+        let without_concerned = soft.except(concerned);
+        let differs = without_concerned != soft;
+        (soft, differs.then_some(without_concerned))
     }
 
     /// Takes and saves the soft limits that came into force with a change of contracts.
     pub(super) fn accept_soft(&mut self, soft: SoftLimits) {
         self.soft = soft;
-        self.keep_soft();
+        self.save_soft();
     }
 
     /// Saves the soft limits in force, if the file differs.
-    pub(super) fn keep_soft(&mut self) {
+    pub(super) fn save_soft(&mut self) {
         let nothing = self.soft == SoftLimits::default();
         if self.soft == self.saved_soft && (nothing || self.soft_file.exists()) {
             return;
@@ -140,7 +141,10 @@ impl Reconciler {
         if failed.is_none() {
             self.saved_soft.clone_from(&self.soft);
         }
-        self.problem("soft limits", failed.map(|e| format!("what guests ask for cannot be saved: {e}")));
+        self.problem(
+            "soft limits",
+            failed.map(|e| format!("the soft limits of guests cannot be saved: {e}")),
+        );
     }
 }
 
@@ -165,24 +169,26 @@ fn steps(
     let changed = |there: &Vnic| coming.iter().find(|to| to.name == there.name && to.attach == there.attach);
     let vnics: Vec<Vnic> = ours.map(|there| changed(&there.vnic).unwrap_or(&there.vnic).clone()).collect();
     let wanted = Wanted { host, network, vnics: &vnics, adopt: Adopt::No, claims: &[] };
-    let mut steps = place.plan(&wanted, look).map_err(|_| not_now())?.actions;
+    let mut steps = place.plan(&wanted, look).map_err(|_| cannot_change_now())?.actions;
     let concerned = |step: &Step| coming.iter().any(|vnic| step.vnic() == Some(&vnic.name));
     steps.retain(|step| step.effect() == Effect::Change && concerned(step));
     Ok(steps)
 }
 
 /// Returns an error for new refusals, with the reason only if it concerns the guest's own vNICs.
-fn unless_refused(new: &[Refusal], mine: &[Vnic]) -> Result<(), Unmet> {
-    let own = new.iter().find(|r| mine.iter().any(|v| v.name == r.vnic));
+fn check_new_refusals(new: &[Refusal], guest_vnics: &[Vnic]) -> Result<(), Unmet> {
+    let own = new.iter().find(|r| guest_vnics.iter().any(|v| v.name == r.vnic));
     match (own, new.is_empty()) {
         (Some(refusal), _) => Err(Unmet::Refused(refusal.reason.clone())),
-        (None, false) => Err(Unmet::Refused("the host cannot keep what it promised with this limit".into())),
+        (None, false) => {
+            Err(Unmet::Refused("with this limit the host cannot keep its other promises".into()))
+        }
         (None, true) => Ok(()),
     }
 }
 
-fn not_now() -> Unmet {
-    Unmet::Unavailable("the host cannot change it now; try again".into())
+fn cannot_change_now() -> Unmet {
+    Unmet::Unavailable("the host cannot change the limit now; try again".into())
 }
 
 #[cfg(test)]
@@ -191,7 +197,7 @@ mod tests {
     use tidegate_testkit::contract::vnic;
 
     #[test]
-    fn only_what_changes_is_coming() {
+    fn only_soft_limits_that_change_are_coming() {
         let rate = |mbit: u64| Rate::from_bits(mbit * 1_000_000);
         let guest = |name, mac, max| {
             let mut vnic = Vnic { guest: Some("/run/vm/a".into()), ..vnic(name, mac) };
@@ -199,16 +205,16 @@ mod tests {
             vnic
         };
         // The second has asked for as much before; the third for no less than its hard limit.
-        let mine = [guest("a", 1, 500), guest("b", 2, 500), guest("c", 3, 400)];
+        let guest_vnics = [guest("a", 1, 500), guest("b", 2, 500), guest("c", 3, 400)];
         let mut from = SoftLimits::default();
-        from.set(&mine[1], rate(400)).expect("below");
+        from.set(&guest_vnics[1], rate(400)).expect("below");
         let mut to = from.clone();
-        mine.iter().for_each(|v| to.set(v, rate(400)).expect("below"));
-        let expected = [to.in_force(&mine[0])];
-        assert_eq!(coming(mine.iter(), &from, &to), expected);
+        guest_vnics.iter().for_each(|v| to.set(v, rate(400)).expect("below"));
+        let expected = [to.in_force(&guest_vnics[0])];
+        assert_eq!(coming(guest_vnics.iter(), &from, &to), expected);
         assert_eq!(expected[0].tx.max, rate(400));
         // All limits given up.
-        let back = coming(mine.iter(), &to, &SoftLimits::default());
+        let back = coming(guest_vnics.iter(), &to, &SoftLimits::default());
         assert_eq!(back.iter().map(|v| v.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     }
 }

@@ -30,16 +30,16 @@ impl Reconciler {
         hints: &mut Vec<String>,
     ) -> Result<Checked, ApplyError> {
         self.may_name_guests(wanted)?;
-        let (soft, without) = self.soft_under(wanted);
+        let (soft, without_concerned) = self.soft_limits_for(wanted);
         let mut checked = check(wanted, &soft, &self.places)?;
         let mut planned = self.plan(&mut checked, adopt).map(drop);
-        if let (Err(ApplyError::Refused(_)), Some(without)) = (&planned, without) {
-            checked = check(wanted, &without, &self.places)?;
+        if let (Err(ApplyError::Refused(_)), Some(without_concerned)) = (&planned, without_concerned) {
+            checked = check(wanted, &without_concerned, &self.places)?;
             planned = self.plan(&mut checked, adopt).map(drop);
         }
         match planned {
             Err(ApplyError::Unreachable(why)) => {
-                hints.push(format!("whether it can be applied now is not known: {why}"));
+                hints.push(format!("the agent does not know whether the change can be applied now: {why}"));
             }
             Err(e) => return Err(e),
             Ok(()) => {}
@@ -51,16 +51,17 @@ impl Reconciler {
     /// guests' soft limits, the limits concerned are given up: no guest blocks the operator.
     pub(super) fn enact(&mut self, wanted: Contracts, adopt: Adopt) -> Result<Checked, ApplyError> {
         self.may_name_guests(&wanted)?;
-        let (soft, without) = self.soft_under(&wanted);
-        let Some(without) = without else { return self.enact_with(wanted, soft, adopt) };
+        let (soft, without_concerned) = self.soft_limits_for(&wanted);
+        let Some(without_concerned) = without_concerned else { return self.enact_with(wanted, soft, adopt) };
         match self.enact_with(wanted.clone(), soft.clone(), adopt) {
             Err(ApplyError::Refused(why) | ApplyError::Failed(why)) => {
-                let mut checked = self.enact_with(wanted, without.clone(), adopt)?;
-                for (vnic, rate) in soft.lost_in(&without) {
+                let mut checked = self.enact_with(wanted, without_concerned.clone(), adopt)?;
+                for (vnic, rate) in soft.missing_in(&without_concerned) {
                     let why = why.join("; ");
-                    tracing::warn!(vnic, "its guest's soft limit of {rate} is given up: {why}");
-                    let note =
-                        format!("the guest's soft limit of {rate} is given up, it cannot be kept: {why}");
+                    tracing::warn!(vnic, "the soft limit of {rate} that its guest set is removed: {why}");
+                    let note = format!(
+                        "the guest's soft limit of {rate} is removed, because it cannot be kept: {why}"
+                    );
                     checked.notes.entry(vnic.into()).or_default().push(note);
                 }
                 Ok(checked)
@@ -106,7 +107,7 @@ impl Reconciler {
         }
         if let Err(e) = self.accept(wanted, soft, staged, &checked) {
             for (place, action) in done.iter().rev() {
-                self.take_back(*place, action);
+                self.undo_action(*place, action);
             }
             self.accept_at_places();
             return Err(e);
@@ -119,7 +120,7 @@ impl Reconciler {
     pub(super) fn enact_or_defer(&mut self, wanted: Contracts) -> Result<(), ApplyError> {
         match self.enact(wanted.clone(), Adopt::No) {
             Err(ApplyError::Unreachable(_)) => {
-                let soft = self.soft.under(&wanted);
+                let soft = self.soft.of_contracts(&wanted);
                 let checked = check(&wanted, &soft, &self.places)?;
                 let staged = self.stage(&wanted)?;
                 self.accept(wanted, soft, staged, &checked)?;
@@ -225,10 +226,10 @@ impl Reconciler {
     fn roll_back(&mut self, done: Vec<(usize, Step)>, action: &Step, error: PlaceError) -> ApplyError {
         self.reconcile_errors += 1;
         let whom = action.vnic().map_or_else(|| "host".into(), |name| format!("vNIC {name}"));
-        tracing::error!(vnic = action.vnic(), %error, "{} failed; taking back what was done", action.label());
+        tracing::error!(vnic = action.vnic(), %error, "{} failed; undoing the steps before it", action.label());
         let mut why = vec![format!("{whom}: {error}")];
         for (place, action) in done.iter().rev() {
-            why.extend(self.take_back(*place, action));
+            why.extend(self.undo_action(*place, action));
         }
         match error {
             PlaceError::Unreachable(_) => ApplyError::Unreachable(why.join("; ")),
@@ -238,12 +239,12 @@ impl Reconciler {
 
     /// Takes an action back; returns the reason if that fails. Then the next repair does it: the old contracts are
     /// still wanted.
-    fn take_back(&mut self, place: usize, action: &Step) -> Option<String> {
+    fn undo_action(&mut self, place: usize, action: &Step) -> Option<String> {
         let inverse = action.inverse()?;
         let error = self.places[place].apply(&inverse).err()?;
-        tracing::error!(vnic = inverse.vnic(), %error, "cannot take back; trying again soon");
+        tracing::error!(vnic = inverse.vnic(), %error, "cannot undo this step; trying again soon");
         let whom = inverse.vnic().unwrap_or("host");
-        Some(format!("{whom}: taking it back failed too ({error}); the agent keeps trying"))
+        Some(format!("{whom}: undoing the change failed too ({error}); the agent keeps trying"))
     }
 
     /// Writes `wanted` to disk, beside the contracts in force; `None` if they are the same.

@@ -14,7 +14,7 @@ use tidegate_contract::{Document, parse};
 pub struct Files {
     folder: PathBuf,
     read: BTreeMap<PathBuf, Stamp>,
-    fresh: BTreeMap<PathBuf, Option<Stamp>>,
+    unconfirmed: BTreeMap<PathBuf, Option<Stamp>>,
 }
 
 /// The stamp of a file, which changes with every write.
@@ -49,7 +49,7 @@ impl Files {
         // No real file has this stamp, so the first look reads each file, or notices that it is gone.
         let never = Stamp { mtime: (0, -1), size: 0, ino: 0 };
         let read = known.into_iter().map(|path| (path, never)).collect();
-        Self { folder: folder.to_owned(), read, fresh: BTreeMap::new() }
+        Self { folder: folder.to_owned(), read, unconfirmed: BTreeMap::new() }
     }
 
     /// Looks once; returns the changed files. With `at_once`, changes count without a second look.
@@ -62,13 +62,13 @@ impl Files {
         let new =
             now.iter().filter(|(p, s)| self.read.get(*p) != Some(*s)).map(|(p, s)| (p.clone(), Some(*s)));
         let different: BTreeMap<PathBuf, Option<Stamp>> = gone.chain(new).collect();
-        let settled = different.iter().filter(|(p, s)| at_once || self.fresh.get(*p) == Some(*s));
+        let settled = different.iter().filter(|(p, s)| at_once || self.unconfirmed.get(*p) == Some(*s));
         let settled: Vec<_> = settled.map(|(p, s)| (p.clone(), *s)).collect();
-        self.fresh = different;
+        self.unconfirmed = different;
         Ok(settled
             .into_iter()
             .map(|(path, stamp)| {
-                self.fresh.remove(&path);
+                self.unconfirmed.remove(&path);
                 let contents = match stamp {
                     None => {
                         self.read.remove(&path);
@@ -134,7 +134,7 @@ mod tests {
     use tidegate_testkit::contract::vnic;
 
     #[test]
-    fn a_change_counts_when_it_is_seen_twice() {
+    fn a_changed_file_is_read_after_two_equal_looks() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.toml");
         let mut files = Files::new(dir.path(), []);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_file_that_went_while_nobody_looked_is_gone() {
+    fn a_file_that_vanished_while_no_agent_ran_is_reported_as_gone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.toml");
         let mut files = Files::new(&dir.path().join("missing"), [path.clone()]);

@@ -144,19 +144,19 @@ impl Contracts {
             self.files.remove(path);
             return vec![];
         };
-        let mut taken = Vec::new();
+        let mut taken_over = Vec::new();
         for others in self.programs.values_mut().chain([&mut self.api]) {
-            tables::take::<Vnic>(others, &document, &mut taken);
-            tables::take::<Uplink>(others, &document, &mut taken);
-            tables::take::<Remote>(others, &document, &mut taken);
-            tables::take::<SegmentKeys>(others, &document, &mut taken);
+            tables::take_over::<Vnic>(others, &document, &mut taken_over);
+            tables::take_over::<Uplink>(others, &document, &mut taken_over);
+            tables::take_over::<Remote>(others, &document, &mut taken_over);
+            tables::take_over::<SegmentKeys>(others, &document, &mut taken_over);
             if document.host.is_some() && others.host.take().is_some() {
-                taken.push("[host]".into());
+                taken_over.push("[host]".into());
             }
         }
         self.programs.retain(|_, d| *d != Document::default());
         self.files.insert(path.to_owned(), document);
-        taken
+        taken_over
     }
 }
 
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_table_of_a_file_is_the_files() {
+    fn the_host_table_of_a_file_belongs_to_the_file() {
         let mut contracts = Contracts::default();
         let mut host = document(&[]);
         host.host = Some(Located::without_line(Host::default(), "x"));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn each_owner_changes_its_own() {
+    fn each_owner_changes_only_its_own_contracts() {
         let mut contracts = Contracts::default();
         let web = Owner::named("libvirt:web 1").unwrap();
         contracts.merge(&Owner::Api, document(&["a"]), false).unwrap();
@@ -261,8 +261,8 @@ mod tests {
         assert_eq!(owners(&contracts), ["api net0 2gbit", "api plc9", "api 1"]);
         let text = contracts.merge(&Owner::named("libvirt:web").unwrap(), net("1gbit"), false).unwrap_err();
         assert!(text.to_string().starts_with("[uplink.net0] came through the API"), "{text}");
-        let taken = contracts.set_file(Path::new("/x.toml"), Some(net("1gbit")));
-        assert_eq!(taken, ["[uplink.net0]", "[remote.plc9]", "[segment.1]"]);
+        let taken_over = contracts.set_file(Path::new("/x.toml"), Some(net("1gbit")));
+        assert_eq!(taken_over, ["[uplink.net0]", "[remote.plc9]", "[segment.1]"]);
         assert_eq!(owners(&contracts), ["file:/x.toml net0 1gbit", "file:/x.toml plc9", "file:/x.toml 1"]);
         contracts.merge(&Owner::Api, net("1gbit"), false).unwrap();
         assert_eq!(contracts.merge(&Owner::Api, net("2gbit"), false).unwrap_err().what, "[uplink.net0]");
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_older_agents_saved_is_read() {
+    fn contracts_saved_by_older_agents_are_read() {
         let contracts: Contracts =
             serde_json::from_str(r#"{"files":{},"api":{"host":null,"vnics":[]}}"#).unwrap();
         assert_eq!(contracts, Contracts::default());

@@ -18,12 +18,14 @@ impl Contracts {
             T::of_mut(self.document(owner)).retain(|old| named.contains_key(&old.value.name()));
         }
         // A contract that a file already has is no change.
-        let mut said = HashSet::new();
+        let mut unchanged = HashSet::new();
         for (other, there) in self.all::<T>().filter(|(other, _)| other != owner) {
             let name = there.value.name();
             match (named.get(&name), &other) {
                 (None, _) => {}
-                (Some(new), Owner::File(_)) if **new == there.value => drop(said.insert(name.into_owned())),
+                (Some(new), Owner::File(_)) if **new == there.value => {
+                    unchanged.insert(name.into_owned());
+                }
                 (Some(_), _) => return Err(Owned { what: there.value.what(), owner: other }),
             }
         }
@@ -32,7 +34,7 @@ impl Contracts {
             own.iter().enumerate().map(|(n, old)| (old.value.name().into_owned(), n)).collect();
         for table in tables {
             let name = table.value.name().into_owned();
-            if said.contains(&name) {
+            if unchanged.contains(&name) {
                 continue;
             }
             match places.get(&name) {
@@ -47,13 +49,13 @@ impl Contracts {
     }
 }
 
-/// Takes from `others` the tables that `document` names, and adds to `taken` what they are.
-pub(super) fn take<T: Table>(others: &mut Document, document: &Document, taken: &mut Vec<String>) {
+/// Takes from `others` the tables that `document` names, and adds their names to `taken_over`.
+pub(super) fn take_over<T: Table>(others: &mut Document, document: &Document, taken_over: &mut Vec<String>) {
     let named: HashSet<_> = T::of(document).iter().map(|new| new.value.name()).collect();
     T::of_mut(others).retain(|old| {
         let keep = !named.contains(&old.value.name());
         if !keep {
-            taken.push(old.value.what());
+            taken_over.push(old.value.what());
         }
         keep
     });

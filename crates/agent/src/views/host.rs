@@ -72,7 +72,7 @@ pub struct FileView {
     pub path: String,
     /// The vNICs it owns, as last accepted.
     pub vnics: Vec<String>,
-    /// Why its present contents are refused, where they are: what it said before is still in force.
+    /// Why the agent refuses its present contents, if it does: the earlier contracts stay in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The line that `error` is about, from 1; absent where it is about no line.

@@ -16,15 +16,15 @@ pub(super) struct Delta {
 }
 
 impl Delta {
-    /// Returns the growth from `then` to `now`; `None` if a counter fell, and so began anew.
-    pub(super) fn between(then: &VnicStats, now: &VnicStats) -> Option<Self> {
+    /// Returns the growth from `earlier` to `later`; `None` if a counter fell, and so began anew.
+    pub(super) fn between(earlier: &VnicStats, later: &VnicStats) -> Option<Self> {
         let none = Delay::default();
         let mut packed: [Packed; HISTOGRAMS] = Default::default();
-        let both = histograms(then).into_iter().zip(histograms(now));
-        for (packed, (then, now)) in packed.iter_mut().zip(both) {
-            *packed = Packed::between(then.unwrap_or(&none), now.unwrap_or(&none))?;
+        let both = histograms(earlier).into_iter().zip(histograms(later));
+        for (packed, (earlier, later)) in packed.iter_mut().zip(both) {
+            *packed = Packed::between(earlier.unwrap_or(&none), later.unwrap_or(&none))?;
         }
-        Some(Self { counters: combined(now, then, u64::checked_sub)?, histograms: packed })
+        Some(Self { counters: combined(later, earlier, u64::checked_sub)?, histograms: packed })
     }
 
     /// Returns the sum of both.

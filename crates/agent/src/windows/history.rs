@@ -24,7 +24,7 @@ const LEVELS: [(Duration, Last); 3] = [
     (Duration::from_secs(300), Last::Hour),
 ];
 /// Least time between samples: a little less than a step, so that two looks a second do not lengthen each step by half.
-const APART: Duration = Duration::from_millis(950);
+const SHORTEST_STEP: Duration = Duration::from_millis(950);
 
 /// A step: `delta` is `None` if nothing was counted.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(super) struct History {
     at: Instant,
     /// The figures seen last.
     newest: Arc<VnicStats>,
-    seen: Instant,
+    sampled_at: Instant,
     /// The contract in force at that time; `None` if unknown.
     contract: Option<Vnic>,
     /// Why nothing earlier is known.
@@ -53,7 +53,15 @@ impl History {
     /// Starts with a first sample.
     pub(super) fn new(at: Instant, stats: &VnicStats, contract: Option<&Vnic>, began: Began) -> Self {
         let (stats, contract) = (Arc::new(stats.clone()), contract.cloned());
-        Self { steps: Default::default(), last: stats.clone(), at, newest: stats, seen: at, contract, began }
+        Self {
+            steps: Default::default(),
+            last: stats.clone(),
+            at,
+            newest: stats,
+            sampled_at: at,
+            contract,
+            began,
+        }
     }
 
     /// Takes a sample. A vNIC with another contract, or whose counters fell, begins anew.
@@ -65,9 +73,9 @@ impl History {
         if *stats != *self.newest {
             self.newest = Arc::new(stats.clone());
         }
-        self.seen = at;
+        self.sampled_at = at;
         let took = at.saturating_duration_since(self.at);
-        if took < APART {
+        if took < SHORTEST_STEP {
             return;
         }
         let delta = if Arc::ptr_eq(&self.newest, &self.last) {
@@ -104,7 +112,7 @@ impl History {
 
     /// Returns the figures of a window that ends with the last look.
     pub(super) fn window(&self, last: Last) -> (WindowView, VnicStats) {
-        let (mut covers, mut sum) = (self.seen.saturating_duration_since(self.at), Sum::new());
+        let (mut covers, mut sum) = (self.sampled_at.saturating_duration_since(self.at), Sum::new());
         // Counters that fell since the last sample belong to a new port, made after it.
         let newest = Delta::between(&self.last, &self.newest);
         let is_anew = newest.is_none();

@@ -33,7 +33,7 @@ pub struct Windows(Arc<Mutex<HashMap<&'static str, PlaceHistories>>>);
 #[derive(Debug, Default)]
 struct PlaceHistories {
     /// Whether this agent has looked at the place.
-    looked: bool,
+    has_samples: bool,
     vnics: HashMap<String, History>,
 }
 
@@ -44,8 +44,8 @@ impl Windows {
         let place = places.entry(place).or_default();
         let (at, counted) = (observed.evidence.taken, &observed.evidence.vnics);
         // A new vNIC: seen at this agent's first look, or made since the last one.
-        let began = if place.looked { Began::Counters } else { Began::Agent };
-        place.looked = true;
+        let began = if place.has_samples { Began::Counters } else { Began::Agent };
+        place.has_samples = true;
         place.vnics.retain(|name, _| counted.contains_key(name));
         for (name, stats) in counted {
             let contract = observed.vnics.get(name).map(|vnic| &vnic.vnic);

@@ -13,25 +13,25 @@ use tidegate_evidence::histogram::{BUCKETS, bucket};
 pub(super) struct Packed(Box<[u8]>);
 
 impl Packed {
-    /// Returns the growth from `then` to `now`; `None` if a bucket fell.
-    pub(super) fn between(then: &Delay, now: &Delay) -> Option<Self> {
-        let mut before = then.buckets.iter().peekable();
-        let mut more = Vec::new();
-        for (upper, count) in &now.buckets {
-            let had = match before.peek() {
+    /// Returns the growth from `earlier` to `later`; `None` if a bucket fell.
+    pub(super) fn between(earlier: &Delay, later: &Delay) -> Option<Self> {
+        let mut old_buckets = earlier.buckets.iter().peekable();
+        let mut growth = Vec::new();
+        for (upper, count) in &later.buckets {
+            let old_count = match old_buckets.peek() {
                 Some((other, _)) if other < upper => return None,
-                Some((other, had)) if other == upper => {
-                    before.next();
-                    *had
+                Some((other, old_count)) if other == upper => {
+                    old_buckets.next();
+                    *old_count
                 }
                 _ => 0,
             };
-            let added = count.checked_sub(had)?;
+            let added = count.checked_sub(old_count)?;
             if added > 0 {
-                more.push((bucket(*upper), added));
+                growth.push((bucket(*upper), added));
             }
         }
-        before.next().is_none().then(|| Self::of(more))
+        old_buckets.next().is_none().then(|| Self::of(growth))
     }
 
     /// Packs buckets in ascending order, each once.

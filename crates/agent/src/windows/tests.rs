@@ -51,7 +51,7 @@ proptest! {
 
     /// Whenever samples are taken, a window has every event since it began, and no other.
     #[test]
-    fn a_window_has_what_happened_in_it(
+    fn a_window_counts_the_events_since_its_beginning_and_no_others(
         steps in prop::collection::vec((1u64..40_000, 0u64..4, 0u64..1 << 34, 0u64..1 << 30), 1..400),
         asked in 0u64..3,
     ) {
@@ -100,7 +100,7 @@ fn counted(frames: u64) -> VnicStats {
 }
 
 #[test]
-fn counters_that_fall_and_another_contract_begin_anew() {
+fn a_falling_counter_or_another_contract_starts_a_new_history() {
     let start = Instant::now();
     let at = |ms: u64| start + Duration::from_millis(ms);
     let contracts =
@@ -129,7 +129,7 @@ fn counters_that_fall_and_another_contract_begin_anew() {
 
 /// Otherwise a deadline that was possibly missed would read as one that certainly was.
 #[test]
-fn the_worst_of_a_deadline_is_what_it_was_ever() {
+fn the_worst_realtime_delay_in_a_window_is_that_since_the_start() {
     let start = Instant::now();
     let worst =
         |frames| VnicStats { realtime_worst_ns: 300, realtime_worst_least_ns: 200, ..counted(frames) };
@@ -159,7 +159,7 @@ fn a_window_that_is_full_says_so() {
 }
 
 #[test]
-fn memory_is_bounded_whatever_is_counted() {
+fn a_history_has_bounded_memory_for_any_counters() {
     let start = Instant::now();
     let mut stats = VnicStats::default();
     let mut history = History::new(start, &stats, None, Began::Agent);

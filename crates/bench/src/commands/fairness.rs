@@ -181,7 +181,7 @@ fn count(load: &mut Load, time: Duration, frames: &mut [u64]) -> Outcome<(f64, u
         last = now;
     }
     if unknown > 0 {
-        return Err(format!("{unknown} frames came that none of the senders sent").into());
+        return Err(format!("{unknown} frames arrived that no sender sent").into());
     }
     Ok(((last - start) as f64 / 1e9, longest))
 }

@@ -137,7 +137,7 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
         let frame = |n: u16| {
             let n = usize::from(n);
             let (to, turn) = (to[n % to.len()], n / to.len());
-            args.frame.build(addresses.of(to, turn), addresses.of(port, n), port as u16)
+            args.frame.build(addresses.mac_of(to, turn), addresses.mac_of(port, n), port as u16)
         };
         let macs: Vec<_> = (0..args.ring).map(frame).collect();
         load.guests[port].load(|n| macs[usize::from(n)].clone());
@@ -194,7 +194,7 @@ impl Addresses {
         Ok(Self((0..ports).map(|port| (0..each).map(|n| mac(port, n)).collect()).collect()))
     }
 
-    fn of(&self, port: usize, n: usize) -> Mac {
+    fn mac_of(&self, port: usize, n: usize) -> Mac {
         self.0[port][n % self.0[port].len()]
     }
 

@@ -10,7 +10,7 @@
 use crate::clock;
 use crate::host::Host;
 use crate::measurement::Outcome;
-use crate::neighbours::{Neighbours, Seen};
+use crate::neighbours::{Figures, Neighbours};
 use crate::reliability::{Part, Verdict};
 use clap::Args as ClapArgs;
 use serde::Serialize;
@@ -59,8 +59,8 @@ struct Beside {
     steps: u64,
     /// Why this machine did not allow the attack.
     failed: Option<String>,
-    alone: Seen,
-    beside: Seen,
+    alone: Figures,
+    beside: Figures,
     /// Bulk frames received, relative to those without an attack.
     goodput: f64,
     /// p99.9 of voice, relative to that without an attack.
@@ -84,7 +84,7 @@ pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
     // The first case is no attack: its distance from 1 is the noise of all other ratios.
     for attack in [None].into_iter().chain(Attack::ALL.map(Some)) {
         if name(attack).contains(&args.only) {
-            attacks.push(one(attack, &tidegate, args, cpu)?);
+            attacks.push(run_attack(attack, &tidegate, args, cpu)?);
         }
     }
     let report = Report { seconds: args.time.as_secs_f64(), attacks };
@@ -105,14 +105,14 @@ fn name(attack: Option<Attack>) -> &'static str {
 }
 
 /// Runs one attack on its own switch, on other CPUs than those of the neighbours and the worker.
-fn one(attack: Option<Attack>, tidegate: &Path, args: &Args, cpu: Option<usize>) -> Outcome<Beside> {
-    let taken: &[usize] = &cpu.into_iter().chain(args.switch_cpu).collect::<Vec<_>>();
+fn run_attack(attack: Option<Attack>, tidegate: &Path, args: &Args, cpu: Option<usize>) -> Outcome<Beside> {
+    let reserved_cpus: &[usize] = &cpu.into_iter().chain(args.switch_cpu).collect::<Vec<_>>();
     let promised = "tx = { max = \"10mbit\", burst = \"4kB\" }\ndeadline = \"1ms\"\nto = [\"ear\"]";
     let lines = ["", "", promised, "rx = { max = \"1gbit\" }", "", ""];
     let vnics: Vec<_> =
         NAMES.iter().zip(lines).enumerate().map(|(n, (name, l))| (*name, mac(n), l)).collect();
     // The switch and the agent must not inherit the neighbours' CPU.
-    clock::keep_off(taken);
+    clock::keep_off(reserved_cpus);
     let host = Host::start(tidegate, args.switch_cpu.as_slice(), &vnics)?;
     if let Some(cpu) = cpu {
         clock::pin(cpu)?;
@@ -122,9 +122,9 @@ fn one(attack: Option<Attack>, tidegate: &Path, args: &Args, cpu: Option<usize>)
     let before = neighbours.measure(args.time);
 
     let (stop, steps, socket) = (AtomicBool::new(false), AtomicU64::new(0), host.socket("hostile"));
-    let (seen, failed, visits) = std::thread::scope(|scope| {
+    let (figures, failed, visits) = std::thread::scope(|scope| {
         let attacker = scope.spawn(|| {
-            clock::keep_off(taken);
+            clock::keep_off(reserved_cpus);
             attack.map_or(Ok(()), |attack| attack.run(&socket, &stop, &steps))
         });
         let started = Instant::now();
@@ -132,17 +132,17 @@ fn one(attack: Option<Attack>, tidegate: &Path, args: &Args, cpu: Option<usize>)
             neighbours.measure(Duration::from_millis(50));
         }
         let visitor = scope.spawn(|| {
-            clock::keep_off(taken);
+            clock::keep_off(reserved_cpus);
             visit(&host, &stop)
         });
-        let seen = neighbours.measure(args.time);
+        let figures = neighbours.measure(args.time);
         stop.store(true, Ordering::Relaxed);
         // The neighbours must keep running until the attack is over.
         while !attacker.is_finished() || !visitor.is_finished() {
             neighbours.measure(Duration::from_millis(50));
         }
         let failed = attacker.join().expect("it does not panic").err();
-        (seen, failed, visitor.join().expect("it does not panic"))
+        (figures, failed, visitor.join().expect("it does not panic"))
     });
     let hostile = host.vnics().ok().and_then(|vnics| {
         let of = |vnic: &&serde_json::Value| {
@@ -158,9 +158,9 @@ fn one(attack: Option<Attack>, tidegate: &Path, args: &Args, cpu: Option<usize>)
         steps: steps.into_inner(),
         failed: failed.map(|error| error.to_string()),
         alone,
-        beside: seen,
-        goodput: seen.bulk_mbit / alone.bulk_mbit,
-        p999: seen.voice_p999_us / alone.voice_p999_us,
+        beside: figures,
+        goodput: figures.bulk_mbit / alone.bulk_mbit,
+        p999: figures.voice_p999_us / alone.voice_p999_us,
         visits: visits.len() as u64,
         served: visits.iter().filter(|visit| visit.is_some()).count() as u64,
         longest_visit_ms: visits.into_iter().flatten().fold(0.0, f64::max),
@@ -189,8 +189,8 @@ impl Report {
         let mut part = Part::new("beside", &command)?;
         for attack in &self.attacks {
             let Beside { alone, beside, .. } = attack;
-            let mut row = |what: &str, seen: String| {
-                part.row(format!("{what} beside {}", attack.attack), "", seen, Verdict::Info);
+            let mut row = |what: &str, text: String| {
+                part.row(format!("{what} beside {}", attack.attack), "", text, Verdict::Info);
             };
             row("goodput", format!("{:.2} of {:.0} Mbit/s", attack.goodput, alone.bulk_mbit));
             let delay = format!(

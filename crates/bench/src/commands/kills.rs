@@ -136,7 +136,7 @@ fn measure(args: &Args) -> Outcome<Report> {
     guests.wait_for(|counts| counts.each.iter().all(|n| *n > 1000), PATIENCE);
     let rate_before = guests.rate(Duration::from_secs(1));
     let (mut early_kills, mut stuck_rings, mut stuck_at, mut reconnections) = (0, 0, 0, 0);
-    let (mut again, mut silence) = (Vec::new(), Vec::new());
+    let (mut again_ms, mut silence) = (Vec::new(), Vec::new());
     let mut kills = 0;
     while kills < args.count {
         let early = !args.replace && random.below(10) == 0;
@@ -164,7 +164,7 @@ fn measure(args: &Args) -> Outcome<Report> {
         }
         let moved = |now: &Counts| now.each.iter().zip(&before.each).all(|(now, before)| now > before);
         match guests.wait_for(moved, PATIENCE) {
-            Some(at) => again.push(at.saturating_duration_since(started).as_secs_f64() * 1e3),
+            Some(at) => again_ms.push(at.saturating_duration_since(started).as_secs_f64() * 1e3),
             None => {
                 let now = guests.counts();
                 let stuck = now.each.iter().zip(&before.each).filter(|(now, before)| now == before).count();
@@ -197,7 +197,7 @@ fn measure(args: &Args) -> Outcome<Report> {
         duplicated: end.duplicated,
         reordered: end.reordered,
         buffers_leaked: end.leaked,
-        traffic_again_ms: Spread::of(again),
+        traffic_again_ms: Spread::of(again_ms),
         silence_ms: Spread::of(silence),
         rate_before,
         rate_after,
@@ -255,11 +255,16 @@ impl Report {
             row("nothing received for, median", "", ms(self.silence_ms.median), Verdict::Info);
             row("nothing received for, worst", "", ms(self.silence_ms.worst), Verdict::Info);
         } else {
-            let again = &self.traffic_again_ms;
+            let again_ms = &self.traffic_again_ms;
             let within = |ms: f64| if ms <= WITHIN_MS { Verdict::Kept } else { Verdict::Missed };
-            row("traffic again after the start, median", "200 ms", ms(again.median), within(again.median));
-            row("traffic again after the start, 90 %", "200 ms", ms(again.p90), within(again.p90));
-            row("traffic again after the start, worst", "200 ms", ms(again.worst), within(again.worst));
+            row(
+                "traffic again after the start, median",
+                "200 ms",
+                ms(again_ms.median),
+                within(again_ms.median),
+            );
+            row("traffic again after the start, 90 %", "200 ms", ms(again_ms.p90), within(again_ms.p90));
+            row("traffic again after the start, worst", "200 ms", ms(again_ms.worst), within(again_ms.worst));
         }
         let rate = |rate: f64| format!("{rate:.0} frames/s");
         row("rate before", "", rate(self.rate_before), Verdict::Info);

@@ -105,7 +105,7 @@ impl Numbers {
 struct Guest {
     front: FrontEnd,
     connected: bool,
-    again: u64,
+    retry_at: u64,
 }
 
 impl Guest {
@@ -116,21 +116,21 @@ impl Guest {
             socket: socket.display().to_string(),
             source,
         })?;
-        Ok(Self { front, connected: true, again: 0 })
+        Ok(Self { front, connected: true, retry_at: 0 })
     }
 
     /// Returns whether the guest is connected; reconnects if not. The second value is `true` just after a
     /// reconnection.
-    fn alive(&mut self, now: u64) -> (bool, bool) {
+    fn ensure_connected(&mut self, now: u64) -> (bool, bool) {
         if self.connected {
             let ended = self.front.stream().is_ok_and(|stream| {
-                let looked = rustix::net::recv(stream, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-                !matches!(looked, Err(Errno::AGAIN | Errno::INTR) | Ok((1.., _)))
+                let peeked = rustix::net::recv(stream, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+                !matches!(peeked, Err(Errno::AGAIN | Errno::INTR) | Ok((1.., _)))
             });
             self.connected = !ended;
         }
-        if !self.connected && now >= self.again {
-            self.again = now + RETRY;
+        if !self.connected && now >= self.retry_at {
+            self.retry_at = now + RETRY;
             self.connected = self.front.reconnect().is_ok();
             return (self.connected, self.connected);
         }
@@ -150,11 +150,11 @@ pub fn run(scene: &Scene, args: &Args) -> Outcome<String> {
     let (mut numbers, mut line) = (Numbers::new(), Line::default());
     let start = clock::now();
     let end = start + args.time.as_nanos() as u64;
-    let mut tell = start + 1_000_000_000;
+    let mut next_line_at = start + 1_000_000_000;
     loop {
         let now = clock::now();
         for guest in [&mut sender, &mut receiver] {
-            line.reconnects += u64::from(guest.alive(now).1);
+            line.reconnects += u64::from(guest.ensure_connected(now).1);
         }
         if sender.connected {
             loop {
@@ -174,8 +174,8 @@ pub fn run(scene: &Scene, args: &Args) -> Outcome<String> {
                 }
             }
         }
-        if now >= tell || now >= end {
-            tell += 1_000_000_000;
+        if now >= next_line_at || now >= end {
+            next_line_at += 1_000_000_000;
             line.seconds = (now - start) as f64 / 1e9;
             line.arrivals = numbers.arrivals;
             if now >= end {
@@ -195,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arrivals_are_as_a_set_says(steps in prop::collection::vec((0u64..40, any::<bool>()), 1..200)) {
+        fn arrivals_equal_those_of_a_set(steps in prop::collection::vec((0u64..40, any::<bool>()), 1..200)) {
             let (mut numbers, mut seen, mut next) = (Numbers::new(), BTreeSet::new(), 0u64);
             let (mut late, mut duplicates) = (0, 0);
             for (step, forward) in steps {

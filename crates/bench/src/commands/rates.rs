@@ -205,9 +205,11 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
     }
     let received = load.received();
     if args.frame.len() == 1 && received.bytes != received.frames * longest.bytes() as u64 {
-        return Err(
-            format!("{} frames came with {} bytes: they were cut", received.frames, received.bytes).into()
-        );
+        return Err(format!(
+            "{} frames came with {} bytes: the frames were truncated",
+            received.frames, received.bytes
+        )
+        .into());
     }
     let seconds = nanoseconds as f64 / 1e9;
     let beyond = |bytes: f64| bytes - burst.get() as f64;
@@ -235,7 +237,7 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
 #[inline]
 fn turn(load: &mut Load) -> (u64, u64, u64) {
     let before = load.received().bytes;
-    let (began, looked, _) = load.turn();
+    let (began, looked, _) = load.poll_rings();
     (began, looked, load.received().bytes - before)
 }
 

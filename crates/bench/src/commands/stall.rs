@@ -11,9 +11,9 @@
 //! Losses of the stalling receiver itself do not count. The measurement covers the other pairs, and the
 //! time after the stall: throughput and losses before, during and after it.
 
-use crate::clock::{self, Taken};
+use crate::clock::{self, StolenTime};
 use crate::frames::Size;
-use crate::guest::{Guest, Looks, Rings};
+use crate::guest::{Guest, RingPolls, Rings};
 use crate::load::{Count, Counts, Load, Phase, Watch, median};
 use crate::measurement::{Outcome, ring};
 use crate::scene::Scene;
@@ -127,7 +127,7 @@ fn lost(parts: impl Iterator<Item = Part>) -> f64 {
 }
 
 /// Returns the share of late looks between the first and the last of `counts`.
-fn late(counts: &[Counts], of: fn(&Count) -> Looks) -> f64 {
+fn late(counts: &[Counts], of: fn(&Count) -> RingPolls) -> f64 {
     let sum = |at: &Counts| at.guests.iter().map(of).fold((0, 0), |sum, l| (sum.0 + l.count, sum.1 + l.late));
     let (before, after) = (sum(&counts[0]), sum(&counts[counts.len() - 1]));
     (after.1 - before.1) as f64 / (after.0 - before.0).max(1) as f64
@@ -178,14 +178,14 @@ impl Report {
 }
 
 /// The guests: pair `n` is the `n`th sender and the `n`th receiver.
-struct Both {
+struct Endpoints {
     senders: Load,
     receivers: Load,
     /// CPU of the receivers' thread; `None` if one thread drives both.
     sink_cpu: Option<usize>,
 }
 
-impl Both {
+impl Endpoints {
     fn connect(scene: &Scene, args: &Args) -> Outcome<Self> {
         let pairs = pairs(args.pairs.into(), args.stride.into());
         let vnics = scene.first(pairs.iter().map(|(_, receiver)| receiver + 1).max())?;
@@ -217,10 +217,10 @@ impl Both {
         std::thread::scope(|scope| {
             let sink = scope.spawn(move || {
                 clock::pin(cpu)?;
-                let taken = Taken::here()?;
-                let before = taken.read()?;
+                let stolen_time = StolenTime::here()?;
+                let before = stolen_time.read()?;
                 let counts = receivers.phases(phases);
-                Ok::<_, io::Error>((counts, taken.read()? - before))
+                Ok::<_, io::Error>((counts, stolen_time.read()? - before))
             });
             let sent = senders.phases(phases);
             let (received, taken) = sink.join().expect("it does not panic")?;
@@ -255,17 +255,17 @@ impl Both {
 }
 
 pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
-    let rest = args.round.saturating_sub(args.stall + SETTLE) / 2;
-    if rest < SETTLE {
+    let undisturbed_time = args.round.saturating_sub(args.stall + SETTLE) / 2;
+    if undisturbed_time < SETTLE {
         return Err(
             format!("a round of {:?} is too short for a stall of {:?}", args.round, args.stall).into()
         );
     }
-    let mut both = Both::connect(scene, args)?;
-    both.senders.start();
-    let soon = |time: Duration| clock::now() + time.as_nanos() as u64;
-    both.phases(&[Phase { until: soon(WARM_UP), stalled: None }])?;
-    let lengths = [(rest, None), (args.stall, Some(0)), (SETTLE, None), (rest, None)];
+    let mut endpoints = Endpoints::connect(scene, args)?;
+    endpoints.senders.start();
+    let after_now = |time: Duration| clock::now() + time.as_nanos() as u64;
+    endpoints.phases(&[Phase { until: after_now(WARM_UP), stalled: None }])?;
+    let lengths = [(undisturbed_time, None), (args.stall, Some(0)), (SETTLE, None), (undisturbed_time, None)];
     let mut rounds = Vec::new();
     for _ in 0..args.rounds {
         let (taken, ran) = (watch.read()?, watch.switch_ran()?);
@@ -274,7 +274,7 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch) -> Outcome<Report> {
             until += length.as_nanos() as u64;
             Phase { until, stalled }
         });
-        let (sent, received, taken_of_sink) = both.phases(&phases)?;
+        let (sent, received, taken_of_sink) = endpoints.phases(&phases)?;
         let (now, ran) = (watch.read()?, watch.switch_ran()? - ran);
         let taken = (now.0 - taken.0 + taken_of_sink, now.1 - taken.1);
         rounds.push(Round::new(&sent, &received, taken, ran));
@@ -324,7 +324,7 @@ impl Round {
             after: part(3, 4, all.clone()),
             lost_at_stalled: part(1, 3, 0..1).lost(),
             lost_at_others: part(1, 3, 1..all.end).lost(),
-            senders_late: late(&sent[..2], |guest| guest.looks),
+            senders_late: late(&sent[..2], |guest| guest.refills),
             receivers_late: late(&received[..2], |guest| guest.drains),
             frames_per_cpu_second: if ran > 0 { whole.received as f64 / (ran as f64 / 1e9) } else { 0.0 },
             taken_ns: taken.0,
@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_did_not_arrive_is_a_share_of_what_was_sent() {
+    fn loss_is_a_share_of_the_sent_frames() {
         let part = |sent, received| Part { sent, received, seconds: 0.5 };
         assert_eq!(lost([part(100, 90), part(100, 100)].into_iter()), 5.0);
         assert_eq!(lost(std::iter::empty()), 0.0);
@@ -347,17 +347,17 @@ mod tests {
 
     /// The switch assigns ports to the workers in turn: port `n` to worker `n % 2`.
     #[test]
-    fn the_stride_says_whose_the_receiver_is() {
+    fn the_stride_determines_the_worker_of_the_receiver() {
         assert_eq!(pairs(3, 1), [(0, 1), (2, 3), (4, 5)], "each on both workers");
         assert_eq!(pairs(3, 2), [(0, 2), (1, 3), (4, 6)], "each on one worker, by turns");
         assert_eq!(pairs(5, 4)[4], (8, 12));
     }
 
     #[test]
-    fn losses_are_told_apart_by_receiver() {
+    fn losses_are_counted_by_receiver() {
         let at = |ms: u64, guests: [(u64, u64); 2]| {
-            let looks = Looks { count: ms, late: ms / 4 };
-            let count = |(sent, received)| Count { sent, received, looks, drains: Looks::default() };
+            let refills = RingPolls { count: ms, late: ms / 4 };
+            let count = |(sent, received)| Count { sent, received, refills, drains: RingPolls::default() };
             Counts { at: ms * 1_000_000, guests: guests.map(count).into() }
         };
         let sent = [0, 100, 110, 200, 300].map(|n| at(n, [(10 * n, 0), (20 * n, 0)]));

@@ -126,9 +126,11 @@ pub fn run(scene: &Scene, args: &Args, watch: &Watch, cpu: Option<usize>) -> Out
         load.run(plan.warm_up);
         let switch = load.window(plan.window, watch)?;
         if switch.bytes != switch.frames * len as u64 {
-            return Err(
-                format!("{} frames came with {} bytes: they were cut", switch.frames, switch.bytes).into()
-            );
+            return Err(format!(
+                "{} frames came with {} bytes: the frames were truncated",
+                switch.frames, switch.bytes
+            )
+            .into());
         }
         load.settle(QUIET);
         if let Some(cpu) = args.memcpy_cpu {

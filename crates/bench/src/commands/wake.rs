@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_of_the_round_trips_is_told() {
+    fn half_of_each_round_trip_is_reported() {
         let report = Report { trips: (1..=100).rev().map(|us| us * 2_000).collect(), lost: 1 };
         assert_eq!(report.table(), "one way, us: p50 50.0, p99 99.0, most 100.0; lost: 1");
         assert!(Report { trips: Vec::new(), lost: 2 }.table().ends_with("lost: 2"));

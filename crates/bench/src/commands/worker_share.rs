@@ -182,7 +182,7 @@ fn mac(n: usize) -> [u8; 6] {
 pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("tidegate"));
     let tidegate = args.tidegate.clone().map_or_else(beside, Ok)?;
-    let taken: Vec<usize> = cpu.into_iter().chain(args.switch_cpu).collect();
+    let reserved_cpus: Vec<usize> = cpu.into_iter().chain(args.switch_cpu).collect();
     let hostile: Vec<String> = (0..args.hostile).map(|n| format!("hostile{n}")).collect();
     let names: Vec<&str> =
         HONEST.into_iter().chain([OTHER]).chain(hostile.iter().map(String::as_str)).collect();
@@ -190,48 +190,49 @@ pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
     let lines = |n: usize| if n < HONEST.len() { weight.as_str() } else { "" };
     let vnics: Vec<_> = names.iter().enumerate().map(|(n, name)| (*name, mac(n), lines(n))).collect();
     // The switch and the agent must not inherit the honest guests' CPU.
-    clock::keep_off(&taken);
+    clock::keep_off(&reserved_cpus);
     let host = Host::start(&tidegate, args.switch_cpu.as_slice(), &vnics)?;
     if let Some(cpu) = cpu {
         clock::pin(cpu)?;
     }
     let honest = Neighbours::connect(&host, [0, 1, 2, 3].map(|n| (HONEST[n], mac(n))), EVERY)?;
-    let mut scene = Scene { args, host: &host, hostile: &hostile, taken: &taken, honest };
+    let mut scene = Scene { args, host: &host, hostile: &hostile, reserved_cpus: &reserved_cpus, honest };
     scene.honest.watch(host.switch_pid())?;
     scene.honest.measure(WARM_UP);
-    let mut looks = vec![scene.look()?];
+    let mut samples = vec![scene.take_sample()?];
     let mut rounds = Vec::new();
     for _ in 0..args.rounds {
-        let (beside, harm) = scene.beside()?;
+        let (beside, harm) = scene.sample_beside()?;
         scene.honest.pace(beside.window.rate());
         scene.honest.measure(SETTLED);
-        let paced = scene.look()?;
+        let paced = scene.take_sample()?;
         scene.honest.pace(0.0);
         scene.honest.measure(SETTLED);
-        looks.push(scene.look()?);
+        samples.push(scene.take_sample()?);
         rounds.push((beside, paced, harm));
     }
     let share = f64::from(args.weight) / f64::from(args.weight + args.hostile + args.load.accomplices());
-    let of_rounds = looks.windows(2).zip(&rounds).map(|(alone, (beside, paced, harm))| {
-        let middle = |of: fn(&Look) -> f64| median(alone.iter().map(of));
-        let (rate, time) = (middle(|look| look.window.rate()), middle(|look| look.time));
+    let of_rounds = samples.windows(2).zip(&rounds).map(|(alone, (beside, paced, harm))| {
+        let middle = |of: fn(&Sample) -> f64| median(alone.iter().map(of));
+        let (rate, time) = (middle(|sample| sample.window.rate()), middle(|sample| sample.time));
         Round {
-            alone_mbit: middle(|look| look.window.seen().bulk_mbit),
-            beside_mbit: beside.window.seen().bulk_mbit,
+            alone_mbit: middle(|sample| sample.window.figures().bulk_mbit),
+            beside_mbit: beside.window.figures().bulk_mbit,
             kept: beside.window.rate() / rate / share,
             time: beside.time / time / share,
             p999: quantile(&beside.window.undisturbed(), 0.999)
-                / middle(|look| quantile(&look.window.undisturbed(), 0.999)),
-            p999_of_all: beside.window.seen().voice_p999_us / middle(|look| look.window.seen().voice_p999_us),
-            frame_ns_alone: middle(|look| look.frame_ns),
+                / middle(|sample| quantile(&sample.window.undisturbed(), 0.999)),
+            p999_of_all: beside.window.figures().voice_p999_us
+                / middle(|sample| sample.window.figures().voice_p999_us),
+            frame_ns_alone: middle(|sample| sample.frame_ns),
             frame_ns_paced: paced.frame_ns,
             frame_ns_beside: beside.frame_ns,
             hostile_per_second: *harm,
         }
     });
     let of_rounds = of_rounds.collect();
-    let beside: Vec<Look> = rounds.into_iter().map(|(beside, ..)| beside).collect();
-    let (alone, beside) = (Voice::of(looks), Voice::of(beside));
+    let beside: Vec<Sample> = rounds.into_iter().map(|(beside, ..)| beside).collect();
+    let (alone, beside) = (Voice::of(samples), Voice::of(beside));
     Ok(Report {
         load: args.load,
         weight: args.weight,
@@ -243,7 +244,7 @@ pub fn run(args: &Args, cpu: Option<usize>) -> Outcome<Report> {
     })
 }
 
-struct Look {
+struct Sample {
     window: Window,
     /// Bulk's share of the time that the worker charged.
     time: f64,
@@ -252,17 +253,17 @@ struct Look {
 }
 
 impl Voice {
-    fn of(looks: Vec<Look>) -> Self {
+    fn of(samples: Vec<Sample>) -> Self {
         let mut all = Window::default();
-        looks.into_iter().for_each(|look| all.join(look.window));
-        let (left, seen) = (all.undisturbed(), all.seen());
+        samples.into_iter().for_each(|sample| all.join(sample.window));
+        let (undisturbed, figures) = (all.undisturbed(), all.figures());
         Self {
-            p50_us: quantile(&left, 0.5),
-            p99_us: quantile(&left, 0.99),
-            p999_us: quantile(&left, 0.999),
-            undisturbed: left.len() as f64 / all.arrived().max(1) as f64,
-            p999_of_all_us: seen.voice_p999_us,
-            lost: seen.lost,
+            p50_us: quantile(&undisturbed, 0.5),
+            p99_us: quantile(&undisturbed, 0.99),
+            p999_us: quantile(&undisturbed, 0.999),
+            undisturbed: undisturbed.len() as f64 / all.arrived().max(1) as f64,
+            p999_of_all_us: figures.voice_p999_us,
+            lost: figures.lost,
         }
     }
 }
@@ -272,12 +273,12 @@ struct Scene<'a> {
     host: &'a Host,
     hostile: &'a [String],
     /// CPUs that the hostile ports must not use.
-    taken: &'a [usize],
+    reserved_cpus: &'a [usize],
     honest: Neighbours,
 }
 
 impl Scene<'_> {
-    fn look(&mut self) -> Outcome<Look> {
+    fn take_sample(&mut self) -> Outcome<Sample> {
         let worked = self.host.work()?;
         let window = self.honest.window(self.args.time);
         let now = self.host.work()?;
@@ -286,7 +287,7 @@ impl Scene<'_> {
         let all: u64 = now.keys().map(|name| spent(name)).sum();
         let bulk = HONEST[0];
         let frames = |of: &BTreeMap<String, Work>| of.get(bulk).map_or(0, |work| work.frames);
-        Ok(Look {
+        Ok(Sample {
             time: spent(bulk) as f64 / all.max(1) as f64,
             frame_ns: spent(bulk) as f64 / (frames(&now) - frames(&worked)).max(1) as f64,
             window,
@@ -295,12 +296,13 @@ impl Scene<'_> {
 
     /// Measures the honest guests for a window beside the hostile ports. Returns also the hostile steps per
     /// second.
-    fn beside(&mut self) -> Outcome<(Look, f64)> {
+    fn sample_beside(&mut self) -> Outcome<(Sample, f64)> {
         let (stop, steps) = (AtomicBool::new(false), AtomicU64::new(0));
-        let (load, host, hostile, taken) = (self.args.load, self.host, self.hostile, self.taken);
-        let (look, harm) = std::thread::scope(|scope| {
+        let (load, host, hostile, reserved_cpus) =
+            (self.args.load, self.host, self.hostile, self.reserved_cpus);
+        let (sample, harm) = std::thread::scope(|scope| {
             let crowd = scope.spawn(|| {
-                clock::keep_off(taken);
+                clock::keep_off(reserved_cpus);
                 load.run(host, hostile, &stop, &steps).map_err(|error| error.to_string())
             });
             let started = Instant::now();
@@ -310,19 +312,19 @@ impl Scene<'_> {
             // The queues become empty of earlier frames.
             self.honest.measure(SETTLED);
             let (start, before) = (Instant::now(), steps.load(Ordering::Relaxed));
-            let look = self.look();
+            let sample = self.take_sample();
             let harm = (steps.load(Ordering::Relaxed) - before) as f64 / start.elapsed().as_secs_f64();
             stop.store(true, Ordering::Relaxed);
             while !crowd.is_finished() {
                 self.honest.measure(SETTLED);
             }
             crowd.join().expect("it does not panic")?;
-            Ok::<_, Box<dyn std::error::Error>>((look?, harm))
+            Ok::<_, Box<dyn std::error::Error>>((sample?, harm))
         })?;
         if harm == 0.0 {
             return Err("the hostile ports did nothing".into());
         }
-        Ok((look, harm))
+        Ok((sample, harm))
     }
 }
 

@@ -75,9 +75,10 @@ impl Guests {
         let guests = [guest(0)?, guest(1)?];
         let board = Arc::new(Board::default());
         let (orders, received) = channel();
-        let shown = board.clone();
+        let thread_board = board.clone();
         let thread = std::thread::Builder::new().name("guests".into());
-        let thread = thread.spawn(move || work(guests, &shown, &received)).map_err(FrontEndError::Io)?;
+        let thread =
+            thread.spawn(move || work(guests, &thread_board, &received)).map_err(FrontEndError::Io)?;
         Ok(Self { board, orders, thread: Some(thread) })
     }
 
@@ -294,8 +295,8 @@ fn finish(guests: &mut [Guest; 2], patience: Duration) -> Result<End, FrontEndEr
             // Checks that the connection still answers, and that the switch gave back every buffer that it
             // took.
             let taken = guest.front.stop_queue(queue)?;
-            let given = guest.front.ring(queue).base();
-            sum.leaked += u64::from(taken != given);
+            let base = guest.front.ring(queue).base();
+            sum.leaked += u64::from(taken != base);
         }
     }
     sum.sent = sent.iter().sum();
@@ -307,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_told_apart() {
+    fn numbers_are_counted_once_and_in_order() {
         let mut numbers = Numbers::default();
         [0, 1, 5, 3, 5, 100_000, 0].into_iter().for_each(|n| numbers.note(n));
         assert_eq!((numbers.received, numbers.duplicated, numbers.reordered), (5, 2, 1));

@@ -12,7 +12,7 @@ impl Egress {
     }
 
     pub(super) fn fits(&self) -> bool {
-        self.promised() <= u128::from(self.capacity) && self.points().iter().all(|p| p.slack >= 0)
+        self.promised_rate() <= u128::from(self.capacity) && self.points().iter().all(|p| p.slack >= 0)
     }
 
     /// Returns for each source the delay bound (ns) and its point; meaningful if [`Egress::fits`].
@@ -32,10 +32,10 @@ impl Egress {
 
     /// Returns the smallest capacity with which everything fits (bit/s); `None` if no capacity helps.
     pub(super) fn least_capacity(&self) -> Option<u128> {
-        let mut least = self.promised();
+        let mut least = self.promised_rate();
         for point in self.points() {
             let time = u128::from(point.t.checked_sub(self.host_latency).filter(|time| *time > 0)?);
-            least = least.max(((point.demand + self.blocked()) as u128).div_ceil(time));
+            least = least.max(((point.demand + self.blocking_nanobits()) as u128).div_ceil(time));
         }
         Some(least)
     }

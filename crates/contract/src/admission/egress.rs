@@ -121,33 +121,33 @@ pub(super) struct Point {
 
 impl Egress {
     /// Returns the sum of the promised rates (bit/s).
-    pub(super) fn promised(&self) -> u128 {
+    pub(super) fn promised_rate(&self) -> u128 {
         let rates = self.sources.iter().map(Source::wire_rate);
         rates.chain(self.minima.iter().map(Minimum::wire_rate)).sum()
     }
 
     /// Returns the condition for a `demand` that may be due within `t`.
     pub(super) fn point(&self, t: u64, demand: i128) -> Point {
-        Point { t, demand, slack: self.served(t) - demand - self.blocked() }
+        Point { t, demand, slack: self.service_within(t) - demand - self.blocking_nanobits() }
     }
 
     /// Returns C (t - H) in nanobits; negative before H.
-    pub(super) fn served(&self, t: u64) -> i128 {
+    pub(super) fn service_within(&self, t: u64) -> i128 {
         i128::from(self.capacity) * (i128::from(t) - i128::from(self.host_latency))
     }
 
     /// Returns L in nanobits.
-    pub(super) fn blocked(&self) -> i128 {
+    pub(super) fn blocking_nanobits(&self) -> i128 {
         i128::from(self.blocking) * NANO
     }
 }
 
-pub(super) fn bytes_up(nanobits: i128) -> Bytes {
+pub(super) fn bytes_rounded_up(nanobits: i128) -> Bytes {
     Bytes::new(u64::try_from((nanobits.max(0) as u128).div_ceil(8 * NANO as u128)).unwrap_or(u64::MAX))
 }
 
 /// Returns nanobits as bytes, rounded down; 0 if negative.
-pub(super) fn bytes_down(nanobits: i128) -> Bytes {
+pub(super) fn bytes_rounded_down(nanobits: i128) -> Bytes {
     Bytes::new(u64::try_from(nanobits.max(0) / (8 * NANO)).unwrap_or(u64::MAX))
 }
 

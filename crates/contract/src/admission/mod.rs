@@ -90,7 +90,7 @@ fn bounds(egress: &Egress) -> Vec<DelayBound> {
         deadline: Nanos::new(source.deadline),
         bound: Nanos::new(bound),
         critical_t: Nanos::new(critical.t),
-        demand: egress::bytes_up(critical.demand),
+        demand: egress::bytes_rounded_up(critical.demand),
         capacity: egress::rate(egress.capacity),
         blocking: Bytes::new(egress.blocking / 8),
         host_latency: Nanos::new(egress.host_latency),
@@ -103,7 +103,7 @@ fn bounds(egress: &Egress) -> Vec<DelayBound> {
 fn summary(egress: Egress) -> EgressSummary {
     let realtime: u128 = egress.sources.iter().map(Source::wire_rate).sum();
     let realtime_bits = u64::try_from(realtime).unwrap_or(u64::MAX);
-    let promised = u64::try_from(egress.promised()).unwrap_or(u64::MAX);
+    let promised = u64::try_from(egress.promised_rate()).unwrap_or(u64::MAX);
     EgressSummary {
         capacity: egress::rate(egress.capacity),
         realtime_bits,

@@ -13,21 +13,21 @@ pub(super) struct Neighbours<'a> {
 #[derive(Clone, Copy, Default)]
 struct Largest<'a> {
     frame: u64,
-    of: &'a str,
-    of_others: u64,
+    sender: &'a str,
+    frame_of_others: u64,
 }
 
 impl<'a> Largest<'a> {
     fn add(&mut self, name: &'a str, frame: u64) {
         if frame > self.frame {
-            *self = Self { frame, of: name, of_others: self.frame };
+            *self = Self { frame, sender: name, frame_of_others: self.frame };
         } else {
-            self.of_others = self.of_others.max(frame);
+            self.frame_of_others = self.frame_of_others.max(frame);
         }
     }
 
-    fn besides(&self, name: &str) -> u64 {
-        if self.of == name { self.of_others } else { self.frame }
+    fn largest_of_others(&self, name: &str) -> u64 {
+        if self.sender == name { self.frame_of_others } else { self.frame }
     }
 }
 
@@ -43,7 +43,10 @@ impl<'a> Neighbours<'a> {
     /// Returns the largest frame (bytes) that other vNICs, and uplinks, can send to a `receiver` that hears only its own
     /// segment.
     pub(super) fn largest_frame(&self, receiver: &Vnic) -> u64 {
-        let here = self.largest.get(&receiver.segment).map_or(0, |largest| largest.besides(&receiver.name));
+        let here = self
+            .largest
+            .get(&receiver.segment)
+            .map_or(0, |largest| largest.largest_of_others(&receiver.name));
         let uplinks = self.routes.uplinks.iter().filter(|_| receiver.uses_uplinks());
         let carrying = uplinks.filter(|reach| reach.carries(receiver.segment));
         carrying.map(|reach| reach.uplink.largest_inner_frame()).fold(here, u64::max)

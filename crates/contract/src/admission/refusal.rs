@@ -149,7 +149,7 @@ impl fmt::Display for NotAdmissible {
                 total = away.total(),
             ),
             Self::NoCapacity { key, .. } => {
-                write!(f, "its capacity is not known, so nothing can be promised there; set {key}")
+                write!(f, "its capacity is unknown, so it can keep no promise; set {key}")
             }
             Self::Fifo { egress, .. } => write!(
                 f,
@@ -172,7 +172,7 @@ impl fmt::Display for NotAdmissible {
             ),
         }?;
         for (i, fit) in self.fits().iter().enumerate() {
-            write!(f, "{}{fit}", if i == 0 { "; it would fit with " } else { ", or " })?;
+            write!(f, "{}{fit}", if i == 0 { "; the contracts would fit with " } else { ", or " })?;
         }
         Ok(())
     }
@@ -207,7 +207,7 @@ impl Minimum {
 pub(super) fn refusals(egress: &Egress) -> Vec<NotAdmissible> {
     let realtime: u128 = egress.sources.iter().map(Source::wire_rate).sum();
     let mut refusals = Vec::new();
-    if egress.promised() > u128::from(egress.capacity) {
+    if egress.promised_rate() > u128::from(egress.capacity) {
         refusals.push(rate(egress));
     }
     // If real-time traffic alone exceeds the capacity, the slack falls for ever and has no worst point.
@@ -219,7 +219,7 @@ pub(super) fn refusals(egress: &Egress) -> Vec<NotAdmissible> {
 
 fn rate(egress: &Egress) -> NotAdmissible {
     let capacity = u128::from(egress.capacity);
-    let needed_bits = egress.promised();
+    let needed_bits = egress.promised_rate();
     let realtime = egress.sources.iter().map(|s| (s.key("tx.max"), s.wire_rate(), s.added, s.smallest_rate));
     let minima = egress.minima.iter().map(|m| (m.key(), m.wire_rate(), m.added, 1));
     let mut shares: Vec<_> = realtime.chain(minima).collect();
@@ -228,8 +228,12 @@ fn rate(egress: &Egress) -> NotAdmissible {
     shares.sort_by_key(|(_, share, ..)| std::cmp::Reverse(*share));
     let mut fits = Vec::new();
     for (key, share, added, smallest) in shares.into_iter().take(SUGGESTED_VNICS) {
-        let left = egress::off_wire(capacity.saturating_sub(needed_bits - share), added);
-        fits.extend(at_most_rate(key, u64::try_from(left).expect("at most the capacity"), smallest));
+        let available_bits = egress::off_wire(capacity.saturating_sub(needed_bits - share), added);
+        fits.extend(at_most_rate(
+            key,
+            u64::try_from(available_bits).expect("at most the capacity"),
+            smallest,
+        ));
     }
     fits.extend(capacity_fit(egress));
     NotAdmissible::Rate {
@@ -261,9 +265,9 @@ fn deadline(egress: &Egress) -> Option<NotAdmissible> {
         egress: egress.name.clone(),
         vnics,
         t: Nanos::new(worst.t),
-        needed: egress::bytes_up(worst.demand + egress.blocked()),
-        available: egress::bytes_down(egress.served(worst.t)),
-        demand: egress::bytes_up(worst.demand),
+        needed: egress::bytes_rounded_up(worst.demand + egress.blocking_nanobits()),
+        available: egress::bytes_rounded_down(egress.service_within(worst.t)),
+        demand: egress::bytes_rounded_up(worst.demand),
         blocking: Bytes::new(egress.blocking / 8),
         capacity: egress::rate(egress.capacity),
         host_latency: Nanos::new(egress.host_latency),

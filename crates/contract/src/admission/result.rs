@@ -127,7 +127,7 @@ impl fmt::Display for DelayBound {
         let mut line = |name: &str, value: &dyn fmt::Display, meaning: &str| {
             writeln!(f, "  {name:<6} = {value:<10} {meaning}")
         };
-        line("t", critical_t, "the interval in which it is tightest")?;
+        line("t", critical_t, "the interval with the least slack")?;
         line("demand", demand, "real-time traffic that may be due within t")?;
         line("L", blocking, "the largest frame that may be under way")?;
         line("C", capacity, "the capacity of the egress")?;

@@ -132,7 +132,7 @@ prop_compose! {
             senders: Vec::new(),
         };
         egress.blocking += egress.sources.iter().map(|s| s.added * 8).max().unwrap_or(0);
-        while egress.promised() > u128::from(egress.capacity) {
+        while egress.promised_rate() > u128::from(egress.capacity) {
             egress.sources.pop();
         }
         // Small steps end near the limit, where a wrong bound would show.

@@ -52,7 +52,7 @@ fn one_source_by_hand() {
         bound.to_string(),
         "\
 plc1 to sink: at most 294144ns of 500us, margin 205856ns
-  t      = 500us      the interval in which it is tightest
+  t      = 500us      the interval with the least slack
   demand = 4kB        real-time traffic that may be due within t
   L      = 1518B      the largest frame that may be under way
   C      = 1gbit      the capacity of the egress
@@ -119,7 +119,7 @@ fn a_sum_that_fits_by_one_bit_fits() {
         refusals(&vnics),
         [
             "egress sink refuses rt, min: 1000000001 bit/s are promised, 1000000000 bit/s (1gbit) are available; \
-          it would fit with vnic.min.tx.min at most 600mbit, or vnic.rt.tx.max at most 399999kbit, \
+          the contracts would fit with vnic.min.tx.min at most 600mbit, or vnic.rt.tx.max at most 399999kbit, \
           or vnic.sink.rx.max at least 1000001kbit"
         ]
     );
@@ -139,7 +139,7 @@ fn a_sum_that_fits_by_one_bit_fits() {
         [
             "egress sink refuses rt: within 294143ns, 5518B may be due (4kB real-time, 1518B already under way), \
           but 5517B can be sent at 1gbit after 250us of host latency; \
-          it would fit with vnic.rt.deadline at least 295us, or vnic.rt.tx.burst at most 3999B, \
+          the contracts would fit with vnic.rt.deadline at least 295us, or vnic.rt.tx.burst at most 3999B, \
           or vnic.sink.rx.max at least 1000023kbit"
         ]
     );
@@ -150,9 +150,7 @@ fn refusals_name_what_to_set() {
     let rt = || realtime("rt", "100mbit", "4kB", "1ms");
     assert_eq!(
         refusals(&[rt(), testing::vnic("sink")]),
-        [
-            "egress sink refuses rt: its capacity is not known, so nothing can be promised there; set vnic.sink.rx.max"
-        ]
+        ["egress sink refuses rt: its capacity is unknown, so it can keep no promise; set vnic.sink.rx.max"]
     );
     let mut fifo = sink("1gbit");
     fifo.rx.discipline = Discipline::Fifo;
@@ -209,7 +207,7 @@ fn every_egress_is_judged() {
 }
 
 #[test]
-fn blocking_comes_from_whoever_can_send_there() {
+fn blocking_comes_from_every_vnic_that_can_send_to_the_egress() {
     let blocking = |vnics: &[Vnic]| judge(vnics).expect("fits").bounds[0].blocking.get();
     let rt = realtime("rt", "100mbit", "4kB", "1ms");
     let mut jumbo = testing::vnic("jumbo");
@@ -298,7 +296,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn admitted_is_what_the_formula_admits(egress in any_egress()) {
+    fn admission_equals_the_formula(egress in any_egress()) {
         let realtime = egress.sources.iter().map(|s| wire(s.rate.into(), s.added));
         let rates = realtime.chain(egress.minima.iter().map(|m| wire(m.rate.into(), m.added))).sum::<i128>();
         let least = grid(&egress).into_iter().map(|t| slack(&egress, t)).min().expect("a grid");
@@ -308,8 +306,8 @@ proptest! {
     }
 
     #[test]
-    fn bounds_are_what_the_formula_says(mut egress in any_egress(), spare in 0u64..1_000_000) {
-        egress.capacity = u64::try_from(egress.promised()).expect("small") + spare;
+    fn bounds_equal_the_formula(mut egress in any_egress(), spare in 0u64..1_000_000) {
+        egress.capacity = u64::try_from(egress.promised_rate()).expect("small") + spare;
         for (source, (bound, critical)) in egress.sources.iter().zip(egress.bounds()) {
             let after = grid(&egress).into_iter().filter(|t| *t >= source.deadline);
             let least = after.map(|t| slack(&egress, t)).min().expect("its own deadline");
@@ -323,7 +321,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_suggested_fits_and_is_the_limit(egress in any_egress()) {
+    fn a_suggested_value_fits_and_is_the_limit(egress in any_egress()) {
         for refusal in refusal::refusals(&egress) {
             let alone = matches!(refusal, NotAdmissible::Deadline { .. }) || egress.fits_in_time();
             for fit in refusal.fits() {
@@ -331,7 +329,7 @@ proptest! {
                 if alone {
                     prop_assert!(changed.fits(), "{}", fit);
                 } else {
-                    prop_assert!(changed.promised() <= u128::from(changed.capacity), "{}", fit);
+                    prop_assert!(changed.promised_rate() <= u128::from(changed.capacity), "{}", fit);
                 }
                 prop_assert!(!beyond.fits(), "{}", fit);
             }

@@ -6,9 +6,9 @@
 //!  remote ── to ──▶ vNIC: in its segment, at the host switch?
 //! ```
 
-use super::taken::{Taken, at};
+use super::taken::{FirstOwners, error_at};
 use super::uplink::{UPLINK_MTU, listed};
-use crate::error::Found;
+use crate::error::ErrorList;
 use crate::reach::Reach;
 use crate::suggest::did_you_mean;
 use crate::{Document, Located, Mac, Peer, Remote, Segment, Table, UPLINK, Uplink, Vnic};
@@ -19,7 +19,7 @@ const UPLINKS: usize = 16;
 
 /// Notes why `to` of `vnic`, which names no vNIC, cannot stand, if so. `remotes` are those of `document` by name.
 pub(super) fn beyond_this_host(
-    errors: &mut Found,
+    errors: &mut ErrorList,
     document: &Document,
     remotes: &HashMap<&str, &Located<Remote>>,
     vnic: &Located<Vnic>,
@@ -32,7 +32,7 @@ pub(super) fn beyond_this_host(
                     "{to} is in segment {} and this vNIC in segment {}; frames never cross segments",
                     remote.value.segment, vnic.value.segment
                 );
-                at(vnic, "to", message)
+                error_at(vnic, "to", message)
             });
         } else if !vnic.value.uses_uplinks() {
             errors.note(|| {
@@ -40,7 +40,7 @@ pub(super) fn beyond_this_host(
                     "{to} is on another host, which vhost-user and tap attachments reach; take it out, or attach the \
                      vNIC in one of these ways"
                 );
-                at(vnic, "to", message)
+                error_at(vnic, "to", message)
             });
         }
         return;
@@ -50,17 +50,17 @@ pub(super) fn beyond_this_host(
             let message = format!(
                 "{to} is an uplink; write {UPLINK:?} for every host that the segment reaches, or name remotes"
             );
-            return at(vnic, "to", message);
+            return error_at(vnic, "to", message);
         }
         let vnics = document.vnics.iter().map(|v| v.value.name.as_str()).filter(|n| *n != vnic.value.name);
         let hint = did_you_mean(to, vnics.chain(remotes.keys().copied()).chain([UPLINK]));
         let what = if document.remotes.is_empty() { "vNIC" } else { "vNIC or remote" };
-        at(vnic, "to", format!("there is no {what} {to:?}{hint}"))
+        error_at(vnic, "to", format!("there is no {what} {to:?}{hint}"))
     });
 }
 
 /// Notes every broken rule.
-pub(super) fn check(errors: &mut Found, document: &Document) {
+pub(super) fn check(errors: &mut ErrorList, document: &Document) {
     names(errors, document);
     uplinks(errors, document);
     macs(errors, document);
@@ -69,22 +69,27 @@ pub(super) fn check(errors: &mut Found, document: &Document) {
 }
 
 /// Names of vNICs, uplinks and remotes are one set: an egress has one of them.
-fn names(errors: &mut Found, document: &Document) {
+fn names(errors: &mut ErrorList, document: &Document) {
     let mut taken = HashMap::<String, (String, String)>::new();
     for vnic in &document.vnics {
         taken.entry(vnic.value.name.clone()).or_insert_with(|| (vnic.value.what(), vnic.place()));
     }
-    take(errors, &mut taken, &document.uplinks);
-    take(errors, &mut taken, &document.remotes);
-    let mut segments = Taken::default();
+    register_names(errors, &mut taken, &document.uplinks);
+    register_names(errors, &mut taken, &document.remotes);
+    let mut segments = FirstOwners::default();
     for keys in &document.segments {
-        if let Some(first) = segments.take(keys.value.segment, keys) {
-            errors.note(|| at(keys, "", format!("this segment is already defined at {}", first.place())));
+        if let Some(first) = segments.register(keys.value.segment, keys) {
+            errors
+                .note(|| error_at(keys, "", format!("this segment is already defined at {}", first.place())));
         }
     }
 }
 
-fn take<T: Table>(errors: &mut Found, taken: &mut HashMap<String, (String, String)>, tables: &[Located<T>]) {
+fn register_names<T: Table>(
+    errors: &mut ErrorList,
+    taken: &mut HashMap<String, (String, String)>,
+    tables: &[Located<T>],
+) {
     for table in tables {
         let name = table.value.name().into_owned();
         match taken.get(&name) {
@@ -92,23 +97,23 @@ fn take<T: Table>(errors: &mut Found, taken: &mut HashMap<String, (String, Strin
                 let message = format!(
                     "the name {name} is taken by {what} at {place}; vNICs, uplinks and remotes have different names"
                 );
-                at(table, "", message)
+                error_at(table, "", message)
             }),
             None => drop(taken.insert(name, (table.value.what(), table.place()))),
         }
     }
 }
 
-fn uplinks(errors: &mut Found, document: &Document) {
+fn uplinks(errors: &mut ErrorList, document: &Document) {
     for uplink in document.uplinks.iter().skip(UPLINKS) {
         errors.note(|| {
-            at(uplink, "", format!("{} uplinks are defined; at most {UPLINKS}", document.uplinks.len()))
+            error_at(uplink, "", format!("{} uplinks are defined; at most {UPLINKS}", document.uplinks.len()))
         });
     }
-    let mut peers = Taken::default();
+    let mut peers = FirstOwners::default();
     for uplink in &document.uplinks {
         for peer in &uplink.value.peers {
-            if let Some(first) = peers.take(peer.name.as_str(), uplink)
+            if let Some(first) = peers.register(peer.name.as_str(), uplink)
                 && first.value.name != uplink.value.name
             {
                 errors.note(|| {
@@ -118,14 +123,14 @@ fn uplinks(errors: &mut Found, document: &Document) {
                         first.value.name,
                         first.place()
                     );
-                    at(uplink, &format!("peer.{}", peer.name), message)
+                    error_at(uplink, &format!("peer.{}", peer.name), message)
                 });
             }
         }
     }
-    let mut sockets = Taken::default();
+    let mut sockets = FirstOwners::default();
     for uplink in &document.uplinks {
-        if let Some(first) = sockets.take((uplink.value.local, uplink.value.port), uplink) {
+        if let Some(first) = sockets.register((uplink.value.local, uplink.value.port), uplink) {
             errors.note(|| {
                 let message = format!(
                     "UDP port {} of {} already belongs to uplink {} at {}; write another port or address",
@@ -134,13 +139,13 @@ fn uplinks(errors: &mut Found, document: &Document) {
                     first.value.name,
                     first.place()
                 );
-                at(uplink, "port", message)
+                error_at(uplink, "port", message)
             });
         }
     }
 }
 
-fn macs(errors: &mut Found, document: &Document) {
+fn macs(errors: &mut ErrorList, document: &Document) {
     let mut own = HashMap::<(Segment, Mac), &Located<Vnic>>::new();
     for vnic in &document.vnics {
         let Vnic { mac, segment, allowed, .. } = &vnic.value;
@@ -149,10 +154,10 @@ fn macs(errors: &mut Found, document: &Document) {
             own.entry((*segment, mac)).or_insert(vnic);
         }
     }
-    let mut taken = Taken::default();
+    let mut taken = FirstOwners::default();
     for remote in &document.remotes {
         let Remote { mac, segment, .. } = remote.value;
-        let other = taken.take((segment, mac), remote).map(|first| (first.value.what(), first.place()));
+        let other = taken.register((segment, mac), remote).map(|first| (first.value.what(), first.place()));
         let local = own.get(&(segment, mac)).map(|vnic| (vnic.value.what(), vnic.place()));
         if let Some((what, place)) = local.or(other) {
             errors.note(|| {
@@ -160,13 +165,13 @@ fn macs(errors: &mut Found, document: &Document) {
                     "{mac} is already taken in segment {segment}, by {what} at {place}; a MAC may appear once in a \
                      segment, on all hosts"
                 );
-                at(remote, "mac", message)
+                error_at(remote, "mac", message)
             });
         }
     }
 }
 
-fn remotes(errors: &mut Found, document: &Document) {
+fn remotes(errors: &mut ErrorList, document: &Document) {
     let peers: HashMap<&str, (&Located<Uplink>, &Peer)> = document
         .uplinks
         .iter()
@@ -179,7 +184,7 @@ fn remotes(errors: &mut Found, document: &Document) {
         match peers.get(name.as_str()) {
             None => errors.note(|| {
                 let hint = did_you_mean(name, peers.keys().copied());
-                at(remote, "peer", format!("no uplink has a peer {name:?}{hint}"))
+                error_at(remote, "peer", format!("no uplink has a peer {name:?}{hint}"))
             }),
             Some((uplink, peer)) => {
                 if !peer.carries(*segment) {
@@ -191,7 +196,7 @@ fn remotes(errors: &mut Found, document: &Document) {
                             uplink.place(),
                             listed(peer.segments.as_deref().unwrap_or_default())
                         );
-                        at(remote, "peer", message)
+                        error_at(remote, "peer", message)
                     });
                 }
                 let budget = uplink.value.arrival_budget;
@@ -203,7 +208,7 @@ fn remotes(errors: &mut Found, document: &Document) {
                             uplink.value.name,
                             uplink.place()
                         );
-                        at(remote, "deadline", message)
+                        error_at(remote, "deadline", message)
                     });
                 }
             }
@@ -223,13 +228,13 @@ fn remotes(errors: &mut Found, document: &Document) {
                 ),
                 Some(_) => continue,
             };
-            errors.note(|| at(remote, "to", message));
+            errors.note(|| error_at(remote, "to", message));
         }
     }
 }
 
 /// A vNIC's largest packet fits into the path's MTU on every uplink that carries its segment.
-fn mtus(errors: &mut Found, document: &Document) {
+fn mtus(errors: &mut ErrorList, document: &Document) {
     if document.uplinks.is_empty() {
         return;
     }
@@ -266,7 +271,7 @@ fn mtus(errors: &mut Found, document: &Document) {
                     uplink.mtu,
                     parts(uplink, tagged, stamped),
                 );
-                at(vnic, "mtu", message)
+                error_at(vnic, "mtu", message)
             });
         }
     }

@@ -18,11 +18,11 @@ pub struct Problem {
 pub(super) struct Rules(Vec<Problem>);
 
 impl Rules {
-    pub(super) fn broken(&mut self, key: &str, message: impl ToString) {
+    pub(super) fn add_problem(&mut self, key: &str, message: impl ToString) {
         self.0.push(Problem { key: key.into(), message: message.to_string() });
     }
 
-    pub(super) fn within<T: PartialOrd + fmt::Display>(
+    pub(super) fn check_range<T: PartialOrd + fmt::Display>(
         &mut self,
         key: &str,
         value: T,
@@ -30,20 +30,25 @@ impl Rules {
     ) {
         if !range.contains(&value) {
             let (min, max) = (range.start(), range.end());
-            self.broken(key, format!("{value} is out of range; {min} to {max}"));
+            self.add_problem(key, format!("{value} is out of range; {min} to {max}"));
         }
     }
 
     /// Requires at most `most` items, and none twice.
-    pub(super) fn distinct<T: Eq + Hash + fmt::Display>(&mut self, key: &str, items: &[T], most: usize) {
+    pub(super) fn check_distinct<T: Eq + Hash + fmt::Display>(
+        &mut self,
+        key: &str,
+        items: &[T],
+        most: usize,
+    ) {
         if items.len() > most {
-            self.broken(key, format!("{} are listed; at most {most}", items.len()));
+            self.add_problem(key, format!("{} are listed; at most {most}", items.len()));
             return;
         }
         let mut seen = HashSet::new();
         for item in items {
             if !seen.insert(item) {
-                self.broken(key, format!("{item} is listed twice"));
+                self.add_problem(key, format!("{item} is listed twice"));
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The rules between contracts.
 
 use super::between;
-use super::taken::{Taken, at};
-use crate::error::Found;
+use super::taken::{FirstOwners, error_at};
+use crate::error::ErrorList;
 use crate::{Attach, Document, Error, Errors, Located, Mac, Segment, UPLINK, Vnic};
 
 /// Checks the rules between contracts: unique names; no MAC twice in one segment, `allowed` ones and those of other
@@ -12,27 +12,28 @@ use crate::{Attach, Document, Error, Errors, Located, Mac, Segment, UPLINK, Vnic
 /// # Errors
 /// Every broken rule, at the later of two tables, with the place of the earlier.
 pub fn check_set(document: &Document) -> Result<(), Errors> {
-    let mut errors = Found::default();
+    let mut errors = ErrorList::default();
     let vnics = &document.vnics;
-    let mut names = Taken::default();
-    let mut macs = Taken::default();
-    let mut attachments = Taken::default();
+    let mut names = FirstOwners::default();
+    let mut macs = FirstOwners::default();
+    let mut attachments = FirstOwners::default();
     for vnic in vnics {
         let Vnic { name, attach, mac, segment, allowed, .. } = &vnic.value;
-        if let Some(first) = names.take(name.as_str(), vnic) {
-            errors.note(|| at(vnic, "", format!("vNIC {name} is already defined at {}", first.place())));
+        if let Some(first) = names.register(name.as_str(), vnic) {
+            errors
+                .note(|| error_at(vnic, "", format!("vNIC {name} is already defined at {}", first.place())));
         }
         let own = std::iter::once(("mac", *mac));
         for (key, mac) in own.chain(allowed.macs.iter().map(|mac| ("allowed.macs", *mac))) {
-            if let Some(first) = macs.take((*segment, mac), vnic).filter(|f| f.value.name != *name) {
-                errors.note(|| at(vnic, key, mac_taken(mac, *segment, first)));
+            if let Some(first) = macs.register((*segment, mac), vnic).filter(|f| f.value.name != *name) {
+                errors.note(|| error_at(vnic, key, duplicate_mac_message(mac, *segment, first)));
             }
         }
-        let (key, what) = claim(attach);
-        if let Some(first) = attachments.take(what.clone(), vnic).filter(|f| f.value.name != *name) {
+        let (key, what) = exclusive_object(attach);
+        if let Some(first) = attachments.register(what.clone(), vnic).filter(|f| f.value.name != *name) {
             let message =
                 || format!("{what} already belongs to vNIC {} at {}", first.value.name, first.place());
-            errors.note(|| at(vnic, key, message()));
+            errors.note(|| error_at(vnic, key, message()));
         }
     }
     // No vNIC may share another's own MAC.
@@ -42,20 +43,20 @@ pub fn check_set(document: &Document) -> Result<(), Errors> {
             if let Some(owner) = first.filter(|owner| owner.value.name != vnic.value.name) {
                 let message = || {
                     format!(
-                        "{mac} is the own MAC of vNIC {} at {} in segment {}; vNICs share one that is no vNIC's own",
+                        "{mac} is the own MAC of vNIC {} at {} in segment {}; a shared MAC must not be the own MAC of a vNIC",
                         owner.value.name,
                         owner.place(),
                         vnic.value.segment
                     )
                 };
-                errors.note(|| at(vnic, "allowed.shared", message()));
+                errors.note(|| error_at(vnic, "allowed.shared", message()));
             }
         }
     }
-    let mut ports = Taken::default();
+    let mut ports = FirstOwners::default();
     for vnic in vnics {
         if let Attach::VhostUser { path, .. } = &vnic.value.attach {
-            ports.take(path.as_path(), vnic);
+            ports.register(path.as_path(), vnic);
         }
     }
     // Several vNICs may name one guest's socket, but not a port's: a process that connects there is its front end.
@@ -64,13 +65,13 @@ pub fn check_set(document: &Document) -> Result<(), Errors> {
         if let Some(other) = ports.0.get(guest.as_path()).filter(|o| o.value.name != vnic.value.name) {
             let message = || {
                 format!(
-                    "{} is the vhost-user socket of vNIC {} at {}; name that of the VM's virtio-serial port",
+                    "{} is the vhost-user socket of vNIC {} at {}; name the socket of the VM's virtio-serial port",
                     guest.display(),
                     other.value.name,
                     other.place()
                 )
             };
-            errors.note(|| at(vnic, "guest", message()));
+            errors.note(|| error_at(vnic, "guest", message()));
         }
     }
     let remotes = document.remotes.iter().map(|r| (r.value.name.as_str(), r)).collect();
@@ -83,14 +84,14 @@ pub fn check_set(document: &Document) -> Result<(), Errors> {
                         "{to} is in segment {} and this vNIC in segment {}; frames never cross segments",
                         other.value.segment, vnic.value.segment
                     );
-                    at(vnic, "to", message)
+                    error_at(vnic, "to", message)
                 }),
                 Some(_) => {}
             }
         }
     }
     between::check(&mut errors, document);
-    Errors::unless_empty(errors.into_errors(), ())
+    Errors::into_result(errors.into_errors(), ())
 }
 
 /// Joins the documents of several files, and checks the rules between them: those of [`check_set`], and that only
@@ -108,7 +109,7 @@ pub fn merge(documents: Vec<Document>) -> Result<Document, Errors> {
                 line: host.line,
                 column: 0,
                 key: "host".into(),
-                message: format!("[host] already stands at {}; keep one of them", first.place()),
+                message: format!("a [host] table already exists at {}; keep one of them", first.place()),
                 excerpt: None,
             }),
             (None, Some(host)) => all.host = Some(host.clone()),
@@ -119,10 +120,10 @@ pub fn merge(documents: Vec<Document>) -> Result<Document, Errors> {
     if let Err(Errors(more)) = check_set(&all) {
         errors.extend(more);
     }
-    Errors::unless_empty(errors, all)
+    Errors::into_result(errors, all)
 }
 
-fn mac_taken(mac: Mac, segment: Segment, first: &Located<Vnic>) -> String {
+fn duplicate_mac_message(mac: Mac, segment: Segment, first: &Located<Vnic>) -> String {
     format!(
         "{mac} is already taken in segment {segment}, by vNIC {} at {}; a MAC may appear once in a segment",
         first.value.name,
@@ -131,7 +132,7 @@ fn mac_taken(mac: Mac, segment: Segment, first: &Located<Vnic>) -> String {
 }
 
 /// Returns the object that an attachment uses alone: its key, and its name in errors.
-fn claim(attach: &Attach) -> (&'static str, String) {
+fn exclusive_object(attach: &Attach) -> (&'static str, String) {
     match attach {
         Attach::VhostUser { path, .. } => ("attach.vhost-user", format!("socket {}", path.display())),
         Attach::Tap { name, netns: None } => ("attach.tap", format!("interface {name}")),
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_made_has_no_long_name() {
+    fn a_socket_of_the_switch_has_no_long_name() {
         let checked = |length: usize, mode| {
             let mut vnic = testing::vnic("alpha");
             let path = format!("/run/vm/{}", "x".repeat(length)).into();
@@ -172,7 +173,9 @@ mod tests {
         assert_eq!(checked(81, SocketMode::Client), Ok(()));
         let refused = checked(81, SocketMode::Server).unwrap_err();
         assert!(
-            refused[0].to_string().contains("has 81 bytes; one that is made takes at most 80"),
+            refused[0]
+                .to_string()
+                .contains("has 81 bytes; the file name of a socket that Tidegate makes has at most 80"),
             "{refused:?}"
         );
     }
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_vnics_may_not_share() {
+    fn two_vnics_may_not_share_addresses_or_attachments() {
         let mac = "02:00:00:00:00:01".parse().expect("a MAC");
         assert_eq!(
             refused(|a, b| b.name = a.name.clone()),
@@ -236,7 +239,7 @@ mod tests {
         assert_eq!(
             refused(|a, b| a.guest = testing::vhost_user_socket(b)),
             "t.toml:1: vnic.alpha.guest: /run/tidegate/vm/beta.sock is the vhost-user socket of vNIC beta at t.toml:11; \
-             name that of the VM's virtio-serial port"
+             name the socket of the VM's virtio-serial port"
         );
         let vf = Attach::Vf { pf: "enp3s0f0".into(), index: 2, options: VfOptions::default() };
         assert_eq!(
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn where_promises_may_lead() {
+    fn promises_lead_to_known_vnics_of_the_same_segment() {
         assert_eq!(
             refused(|a, _| a.to = vec!["betta".into()]),
             "t.toml:1: vnic.alpha.to: there is no vNIC \"betta\"; did you mean \"beta\"?"
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_vnics_may_share() {
+    fn two_vnics_may_share_names_and_macs_in_different_scopes() {
         let (mut a, mut b) = (testing::vnic("alpha"), testing::vnic("beta"));
         (a.to, b.to) = (vec!["beta".into(), "uplink".into()], vec!["alpha".into()]);
         a.attach = Attach::Tap { name: "t0".into(), netns: Some("/run/netns/x".into()) };
@@ -291,7 +294,7 @@ mod tests {
         let errors = merge(vec![file("alpha", host), file("beta", host)]).expect_err("two hosts");
         assert_eq!(
             errors.to_string(),
-            "beta.toml:1: host: [host] already stands at alpha.toml:1; keep one of them"
+            "beta.toml:1: host: a [host] table already exists at alpha.toml:1; keep one of them"
         );
         let errors = merge(vec![file("alpha", ""), file("alpha", "")]).expect_err("one name twice");
         assert!(
@@ -315,6 +318,6 @@ mod tests {
         }
         let Errors(errors) = check_set(&placed(vnics)).expect_err("refused");
         assert_eq!(errors.len(), 101);
-        assert_eq!(errors[100].to_string(), "t.toml: 3900 more things are wrong; correct these first");
+        assert_eq!(errors[100].to_string(), "t.toml: 3900 more errors follow; correct these first");
     }
 }

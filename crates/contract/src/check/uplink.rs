@@ -1,7 +1,7 @@
 //! The rules of one uplink, one remote vNIC and the keys of one segment, each by itself.
 
 use super::rules::{Problem, Rules};
-use super::vnic::{DEADLINE, DESTINATIONS, SIZE, interface_name, seen, table_name, vnic_name};
+use super::vnic::{DEADLINE, DESTINATIONS, SIZE, check_visible, interface_name, table_name, vnic_name};
 use crate::{Nanos, Peer, Remote, Segment, SegmentKeys, SharedAddress, Uplink};
 use std::{collections::HashSet, net::IpAddr, ops::RangeInclusive, path::Path};
 
@@ -28,29 +28,29 @@ impl Uplink {
     pub fn check(&self) -> Result<(), Vec<Problem>> {
         let mut rules = Rules::default();
         if let Err(message) = table_name(&self.name, "an uplink") {
-            rules.broken("name", message);
+            rules.add_problem("name", message);
         }
         if let Err(error) = SharedAddress::Ip(self.local).as_source() {
-            rules.broken("local", error);
+            rules.add_problem("local", error);
         }
         if let Some(Err(message)) = self.device.as_deref().map(interface_name) {
-            rules.broken("device", message);
+            rules.add_problem("device", message);
         }
         if self.port == 0 {
-            rules.broken("port", "0 is no port; 1 to 65535");
+            rules.add_problem("port", "0 is no port; 1 to 65535");
         }
-        rules.within("mtu", self.mtu, if self.local.is_ipv4() { UPLINK_MTU } else { UPLINK_MTU_IPV6 });
+        rules.check_range("mtu", self.mtu, if self.local.is_ipv4() { UPLINK_MTU } else { UPLINK_MTU_IPV6 });
         if let Some(latency) = self.latency {
-            rules.within("latency", latency, LATENCY);
+            rules.check_range("latency", latency, LATENCY);
         }
-        rules.within("arrival-budget", self.arrival_budget, ARRIVAL_BUDGET);
+        rules.check_range("arrival-budget", self.arrival_budget, ARRIVAL_BUDGET);
         self.check_peers(&mut rules);
         rules.result()
     }
 
     fn check_peers(&self, rules: &mut Rules) {
         if self.peers.len() > PEERS {
-            rules.broken("peer", format!("{} are listed; at most {PEERS}", self.peers.len()));
+            rules.add_problem("peer", format!("{} are listed; at most {PEERS}", self.peers.len()));
             return;
         }
         let mut addresses = HashSet::new();
@@ -58,14 +58,17 @@ impl Uplink {
         for peer in &self.peers {
             let key = |key: &str| format!("peer.{}.{key}", peer.name);
             if let Err(message) = table_name(&peer.name, "a peer") {
-                rules.broken(&key("name"), message);
+                rules.add_problem(&key("name"), message);
             } else if !names.insert(peer.name.as_str()) {
-                rules.broken(&key("name"), format!("peer {} stands twice", peer.name));
+                rules.add_problem(&key("name"), format!("peer {} stands twice", peer.name));
             }
             if let Err(message) = self.peer_address(peer.address) {
-                rules.broken(&key("address"), message);
+                rules.add_problem(&key("address"), message);
             } else if !addresses.insert(peer.address) {
-                rules.broken(&key("address"), format!("{} is another peer's of this uplink", peer.address));
+                rules.add_problem(
+                    &key("address"),
+                    format!("{} is another peer's of this uplink", peer.address),
+                );
             }
             self.check_peer(rules, peer, key);
         }
@@ -92,15 +95,15 @@ impl Uplink {
     fn check_peer(&self, rules: &mut Rules, peer: &Peer, key: impl Fn(&str) -> String) {
         if let Some(segments) = &peer.segments {
             if segments.is_empty() {
-                rules.broken(&key("segments"), "no segment is listed; leave it out for all segments");
+                rules.add_problem(&key("segments"), "no segment is listed; leave it out for all segments");
             }
-            rules.distinct(&key("segments"), segments, SEGMENTS);
+            rules.check_distinct(&key("segments"), segments, SEGMENTS);
         }
         if let Some(latency) = peer.latency {
-            rules.within(&key("latency"), latency, LATENCY);
+            rules.check_range(&key("latency"), latency, LATENCY);
         }
         if let Some(budget) = peer.arrival_budget {
-            rules.within(&key("arrival-budget"), budget, ARRIVAL_BUDGET);
+            rules.check_range(&key("arrival-budget"), budget, ARRIVAL_BUDGET);
         }
     }
 }
@@ -113,45 +116,45 @@ impl Remote {
     pub fn check(&self) -> Result<(), Vec<Problem>> {
         let mut rules = Rules::default();
         if let Err(message) = table_name(&self.name, "a remote vNIC") {
-            rules.broken("name", message);
+            rules.add_problem("name", message);
         }
         if let Err(error) = self.mac.as_source() {
-            rules.broken("mac", error);
+            rules.add_problem("mac", error);
         }
         if let Some(burst) = self.tx.burst {
-            rules.within("tx.burst", burst, SIZE);
+            rules.check_range("tx.burst", burst, SIZE);
         }
         match self.deadline {
             Some(deadline) => {
-                rules.within("deadline", deadline, DEADLINE);
+                rules.check_range("deadline", deadline, DEADLINE);
                 for (key, is_given) in
                     [("tx.max", self.tx.max.is_some()), ("tx.burst", self.tx.burst.is_some())]
                 {
                     if !is_given {
-                        rules.broken(
+                        rules.add_problem(
                             "deadline",
                             format!("a deadline needs `{key}`: write the one of its contract"),
                         );
                     }
                 }
                 if self.to.is_empty() {
-                    rules.broken(
+                    rules.add_problem(
                         "deadline",
                         "a deadline needs `to`: name the vNICs of this host towards which it holds",
                     );
                 }
             }
             None if !self.to.is_empty() => {
-                rules.broken("to", "only a deadline holds somewhere; write deadline, or leave `to` out");
+                rules.add_problem("to", "only a deadline holds somewhere; write deadline, or leave `to` out");
             }
             None => {}
         }
         for name in self.to.iter().take(DESTINATIONS) {
             if let Err(message) = vnic_name(name) {
-                rules.broken("to", message);
+                rules.add_problem("to", message);
             }
         }
-        rules.distinct("to", &self.to, DESTINATIONS);
+        rules.check_distinct("to", &self.to, DESTINATIONS);
         rules.result()
     }
 }
@@ -166,11 +169,14 @@ impl SegmentKeys {
         let files = [("key-file", Some(&self.key_file)), ("next-key-file", self.next_key_file.as_ref())];
         for (key, path) in files {
             if let Some(Err(message)) = path.map(|path| key_file(path)) {
-                rules.broken(key, message);
+                rules.add_problem(key, message);
             }
         }
         if self.next_key_file.as_ref() == Some(&self.key_file) {
-            rules.broken("next-key-file", "this is key-file, too; name the file of the key that replaces it");
+            rules.add_problem(
+                "next-key-file",
+                "this is key-file, too; name the file of the key that replaces it",
+            );
         }
         rules.result()
     }
@@ -185,7 +191,7 @@ fn key_file(path: &Path) -> Result<(), String> {
     if !bytes[1..].split(|byte| *byte == b'/').all(is_plain) {
         return Err("write the path without \"..\", \".\", double slashes and a slash at its end".into());
     }
-    seen(path)
+    check_visible(path)
 }
 
 /// Returns the segments that a list has, in words.

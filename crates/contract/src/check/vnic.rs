@@ -45,21 +45,21 @@ impl Vnic {
     pub fn check(&self) -> Result<(), Vec<Problem>> {
         let mut rules = Rules::default();
         if let Err(message) = vnic_name(&self.name) {
-            rules.broken("name", message);
+            rules.add_problem("name", message);
         }
-        attach(&mut rules, &self.attach);
+        check_attach(&mut rules, &self.attach);
         if let Err(error) = self.mac.as_source() {
-            rules.broken("mac", error);
+            rules.add_problem("mac", error);
         }
-        rates(&mut rules, self);
-        queueing(&mut rules, self.queueing);
-        promises(&mut rules, self);
-        allowed(&mut rules, &self.allowed);
-        shared(&mut rules, self);
-        rules.within("weight", self.weight, WEIGHT);
-        rules.within("mtu", self.mtu, MTU);
-        rules.within("queues", self.queues, QUEUES);
-        guest(&mut rules, self);
+        check_rates(&mut rules, self);
+        check_queueing(&mut rules, self.queueing);
+        check_promises(&mut rules, self);
+        check_allowed(&mut rules, &self.allowed);
+        check_shared(&mut rules, self);
+        rules.check_range("weight", self.weight, WEIGHT);
+        rules.check_range("mtu", self.mtu, MTU);
+        rules.check_range("queues", self.queues, QUEUES);
+        check_guest(&mut rules, self);
         rules.result()
     }
 }
@@ -67,20 +67,20 @@ impl Vnic {
 /// Checks the `[host]` table. Problems have its keys.
 pub(crate) fn check_host(host: &Host) -> Result<(), Vec<Problem>> {
     let mut rules = Rules::default();
-    rules.within("host-latency", host.host_latency, Nanos::new(1)..=*DEADLINE.end());
-    rules.within("busy-poll", host.busy_poll, BUSY_POLL);
-    rules.within("flood-burst", host.flood_burst, SIZE);
+    rules.check_range("host-latency", host.host_latency, Nanos::new(1)..=*DEADLINE.end());
+    rules.check_range("busy-poll", host.busy_poll, BUSY_POLL);
+    rules.check_range("flood-burst", host.flood_burst, SIZE);
     for (name, nic) in &host.nic {
         if let Err(message) = interface_name(name) {
-            rules.broken(&format!("nic.{name}"), message);
+            rules.add_problem(&format!("nic.{name}"), message);
         }
-        rules.within(&format!("nic.{name}.period"), nic.period, PERIOD);
+        rules.check_range(&format!("nic.{name}.period"), nic.period, PERIOD);
         for (segment, Aggregate { max, min }) in &nic.segment {
             if let (Some(max), Some(min)) = (max, min)
                 && min > max
             {
                 let key = format!("nic.{name}.segment.{segment}.min");
-                rules.broken(
+                rules.add_problem(
                     &key,
                     format!("min {min} is over max {max}; a guarantee cannot exceed the limit"),
                 );
@@ -90,17 +90,17 @@ pub(crate) fn check_host(host: &Host) -> Result<(), Vec<Problem>> {
     rules.result()
 }
 
-fn attach(rules: &mut Rules, attach: &Attach) {
+fn check_attach(rules: &mut Rules, attach: &Attach) {
     match attach {
         Attach::VhostUser { path, mode, owner } => {
             let name = path.file_name().map_or(0, |name| name.len());
             if let Err(message) = socket_path(path) {
-                rules.broken("attach.vhost-user", message);
+                rules.add_problem("attach.vhost-user", message);
             } else if *mode == SocketMode::Server && name > LONGEST_SOCKET_NAME {
-                rules.broken(
+                rules.add_problem(
                     "attach.vhost-user",
                     format!(
-                        "the socket's name in its folder has {name} bytes; one that is made takes at most \
+                        "the file name of the socket has {name} bytes; the file name of a socket that Tidegate makes has at most \
                          {LONGEST_SOCKET_NAME}"
                     ),
                 );
@@ -112,21 +112,20 @@ fn attach(rules: &mut Rules, attach: &Attach) {
                     ("attach.socket-mode", owner.mode.is_some()),
                 ];
                 for (key, _) in set.iter().filter(|(_, set)| *set) {
-                    rules.broken(
+                    rules.add_problem(
                         key,
-                        "with mode = \"client\" the front end makes the socket, so its ownership is not ours to set; \
-                         remove this key or the mode",
+                        "with mode = \"client\" the front end makes the socket, so Tidegate cannot set its owner; remove this key or the mode",
                     );
                 }
             }
             for (key, name) in [("attach.owner", &owner.user), ("attach.group", &owner.group)] {
                 let is_none = |n: &String| n.is_empty() || n.len() > LOGIN_NAME || n.contains(['\0', ':']);
                 if name.as_ref().is_some_and(is_none) {
-                    rules.broken(key, "expected the name or number of a user or group");
+                    rules.add_problem(key, "expected the name or number of a user or group");
                 }
             }
             if let Some(mode) = owner.mode.filter(|mode| *mode > 0o777) {
-                rules.broken(
+                rules.add_problem(
                     "attach.socket-mode",
                     format!("{mode:o} is out of range; permission bits 0000 to 0777"),
                 );
@@ -134,87 +133,98 @@ fn attach(rules: &mut Rules, attach: &Attach) {
         }
         Attach::Tap { name, netns } => {
             if let Err(message) = interface_name(name) {
-                rules.broken("attach.tap", message);
+                rules.add_problem("attach.tap", message);
             }
-            if let Some(Err(message)) = netns.as_deref().map(seen) {
-                rules.broken("attach.netns", message);
+            if let Some(Err(message)) = netns.as_deref().map(check_visible) {
+                rules.add_problem("attach.netns", message);
             }
             if netns.as_ref().is_some_and(|path| !path.is_absolute()) {
-                rules.broken("attach.netns", "expected an absolute path such as \"/run/netns/web\"");
+                rules.add_problem("attach.netns", "expected an absolute path such as \"/run/netns/web\"");
             }
         }
         Attach::Netdev { name } => {
             if let Err(message) = interface_name(name) {
-                rules.broken("attach.netdev", message);
+                rules.add_problem("attach.netdev", message);
             }
         }
         Attach::Vf { pf, options, .. } => {
             if let Err(message) = interface_name(pf) {
-                rules.broken("attach.vf", message);
+                rules.add_problem("attach.vf", message);
             }
-            rules.within("attach.qos", options.qos, QOS);
+            rules.check_range("attach.qos", options.qos, QOS);
         }
     }
 }
 
-fn guest(rules: &mut Rules, vnic: &Vnic) {
+fn check_guest(rules: &mut Rules, vnic: &Vnic) {
     let Some(socket) = &vnic.guest else { return };
     if let Err(message) = socket_path(socket) {
-        rules.broken("guest", message);
+        rules.add_problem("guest", message);
     }
     if matches!(&vnic.attach, Attach::VhostUser { path, .. } if path == socket) {
-        rules.broken("guest", "this is the vhost-user socket; name that of the VM's virtio-serial port");
+        rules.add_problem(
+            "guest",
+            "this is the vhost-user socket; name the socket of the VM's virtio-serial port",
+        );
     }
 }
 
-fn rates(rules: &mut Rules, vnic: &Vnic) {
+fn check_rates(rules: &mut Rules, vnic: &Vnic) {
     if let (Some(min), Some(max)) = (vnic.tx.min, vnic.tx.max)
         && min > max
     {
-        rules.broken("tx.min", format!("min {min} is over max {max}; a guarantee cannot exceed the limit"));
+        rules.add_problem(
+            "tx.min",
+            format!("min {min} is over max {max}; a guarantee cannot exceed the limit"),
+        );
     }
     if vnic.tx.method == Method::Police {
         if !matches!(vnic.attach, Attach::Netdev { .. }) {
-            rules.broken(
+            rules.add_problem(
                 "tx.method",
-                "only the kernel place polices (attach = { netdev = … }); leave it out: what exceeds tx.max waits",
+                "only the kernel place polices (attach = { netdev = … }); remove tx.method: frames above tx.max then wait",
             );
         }
         if vnic.tx.max.is_none() {
-            rules.broken("tx.method", "there is no tx.max to police; give one, or leave tx.method out");
+            rules.add_problem("tx.method", "tx.method needs tx.max; set tx.max, or remove tx.method");
         }
     }
     let sizes = [("tx.burst", vnic.tx.burst), ("rx.burst", vnic.rx.burst), ("rx.queue", vnic.rx.queue)];
     for (key, size) in sizes {
         if let Some(size) = size {
-            rules.within(key, size, SIZE);
+            rules.check_range(key, size, SIZE);
         }
     }
 }
 
-fn queueing(rules: &mut Rules, queueing: Queueing) {
+fn check_queueing(rules: &mut Rules, queueing: Queueing) {
     let Queueing::Flows(flows) = queueing else { return };
-    rules.within("queueing.target", flows.target, TARGET);
+    rules.check_range("queueing.target", flows.target, TARGET);
     let shortest = Nanos::new(2 * flows.target.get().min(TARGET.end().get()));
     if !(shortest..=LONGEST_INTERVAL).contains(&flows.interval) {
         let message = format!(
             "{} is out of range; twice the target to {LONGEST_INTERVAL}, here {shortest} or more",
             flows.interval
         );
-        rules.broken("queueing.interval", message);
+        rules.add_problem("queueing.interval", message);
     }
 }
 
-fn promises(rules: &mut Rules, vnic: &Vnic) {
+fn check_promises(rules: &mut Rules, vnic: &Vnic) {
     if let Some(deadline) = vnic.deadline {
-        rules.within("deadline", deadline, DEADLINE);
+        rules.check_range("deadline", deadline, DEADLINE);
         if vnic.tx.max.is_none() {
-            rules.broken("deadline", "a deadline needs `tx.max`: the bound holds for a declared rate only");
+            rules.add_problem(
+                "deadline",
+                "a deadline needs `tx.max`: the bound holds for a declared rate only",
+            );
         }
         match vnic.tx.burst {
-            None => rules
-                .broken("deadline", "a deadline needs `tx.burst`: the bound holds for a declared burst only"),
-            Some(burst) if burst.get() < vnic.largest_frame() => rules.broken(
+            None => rules.add_problem(
+                "deadline",
+                "a deadline needs `tx.burst`: the bound holds for a declared burst only",
+            ),
+            Some(burst) if burst.get() < vnic.largest_frame() => rules.add_problem(
                 "tx.burst",
                 format!(
                     "{burst} cannot hold one frame of {} bytes (mtu {} + 14 header + 4 VLAN tag); \
@@ -226,69 +236,71 @@ fn promises(rules: &mut Rules, vnic: &Vnic) {
             Some(_) => {}
         }
         if vnic.to.is_empty() {
-            rules.broken(
+            rules.add_problem(
                 "deadline",
                 "a deadline needs `to`: name the vNICs, or \"uplink\", towards which it holds",
             );
         }
     } else if vnic.tx.min.is_some() && vnic.to.is_empty() {
-        rules.broken(
+        rules.add_problem(
             "tx.min",
             "a guarantee needs `to`: name the vNICs, or \"uplink\", towards which it holds",
         );
     }
     for name in vnic.to.iter().take(DESTINATIONS) {
         if *name == vnic.name {
-            rules.broken("to", format!("{name} is this vNIC itself"));
+            rules.add_problem("to", format!("{name} is this vNIC itself"));
         } else if name != UPLINK
             && let Err(message) = vnic_name(name)
         {
-            rules.broken("to", message);
+            rules.add_problem("to", message);
         }
     }
-    rules.distinct("to", &vnic.to, DESTINATIONS);
+    rules.check_distinct("to", &vnic.to, DESTINATIONS);
 }
 
-fn allowed(rules: &mut Rules, allowed: &Allowed) {
+fn check_allowed(rules: &mut Rules, allowed: &Allowed) {
     if allowed.any_mac && !allowed.macs.is_empty() {
-        rules.broken("allowed.macs", "\"any\" already allows every MAC; give \"any\" or a list, not both");
+        rules.add_problem(
+            "allowed.macs",
+            "\"any\" already allows every MAC; give \"any\" or a list, not both",
+        );
     }
     for mac in allowed.macs.iter().take(ADDRESSES) {
         if let Err(error) = mac.as_source() {
-            rules.broken("allowed.macs", error);
+            rules.add_problem("allowed.macs", error);
         }
     }
     for vlan in allowed.vlans.iter().take(VLANS) {
-        rules.within("allowed.vlans", *vlan, VLAN);
+        rules.check_range("allowed.vlans", *vlan, VLAN);
     }
-    rules.distinct("allowed.macs", &allowed.macs, ADDRESSES);
-    rules.distinct("allowed.prefixes", &allowed.prefixes, ADDRESSES);
-    rules.distinct("allowed.vlans", &allowed.vlans, VLANS);
+    rules.check_distinct("allowed.macs", &allowed.macs, ADDRESSES);
+    rules.check_distinct("allowed.prefixes", &allowed.prefixes, ADDRESSES);
+    rules.check_distinct("allowed.vlans", &allowed.vlans, VLANS);
 }
 
-fn shared(rules: &mut Rules, vnic: &Vnic) {
+fn check_shared(rules: &mut Rules, vnic: &Vnic) {
     let Allowed { macs, prefixes, shared, .. } = &vnic.allowed;
     for address in shared.iter().take(SHARED) {
         if let Err(error) = address.as_source() {
-            rules.broken("allowed.shared", error);
+            rules.add_problem("allowed.shared", error);
         }
         if address.mac().is_some_and(|mac| mac == vnic.mac || macs.contains(&mac)) {
-            rules.broken(
+            rules.add_problem(
                 "allowed.shared",
-                format!("{address} is the vNIC's own; leave it out here, or in mac and allowed.macs"),
+                format!("{address} is the vNIC's own MAC; remove it here, or from mac and allowed.macs"),
             );
         }
         if address.ip().is_some() && prefixes.is_empty() {
-            rules.broken(
+            rules.add_problem(
                 "allowed.shared",
                 format!(
-                    "{address} needs allowed.prefixes beside it: without them the vNIC may use any IP address anyway; list its \
-                     own there"
+                    "{address} is shared, which needs allowed.prefixes: without them the vNIC may use any IP address; list its own addresses in allowed.prefixes"
                 ),
             );
         }
     }
-    rules.distinct("allowed.shared", shared, SHARED);
+    rules.check_distinct("allowed.shared", shared, SHARED);
 }
 
 impl Vnic {
@@ -314,21 +326,24 @@ pub(super) fn table_name(name: &str, what: &str) -> Result<(), String> {
         || !name.as_bytes()[0].is_ascii_alphanumeric()
     {
         return Err(format!(
-            "{name:?} is no name of {what}; 1 to 63 of letters, digits, '.', '_' and '-', first a letter or digit"
+            "{name:?} is not a valid name of {what}; write 1 to 63 letters, digits, '.', '_' and '-', the first a letter or digit"
         ));
     }
     Ok(())
 }
 
-/// Checks an interface's name by the rules of Linux: 1 to 15 bytes without '/', ':' and space. Also refuses a
-/// leading '-', which tools would take for an option.
+/// Checks an interface's name by the rules of Linux: 1 to 15 bytes without '/', ':' and white space, not "." or "..".
+/// Also refuses '%' and control characters, which would corrupt messages and name templates, and a leading '-', which
+/// tools would take for an option.
 pub(super) fn interface_name(name: &str) -> Result<(), String> {
     if name.len() > 15 {
         return Err(format!("interface name {name:?} has {} bytes; Linux takes at most 15", name.len()));
     }
     let bad = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
     if name.is_empty() || name == "." || name == ".." || name.contains(bad) {
-        return Err(format!("{name:?} is no interface name; 1 to 15 bytes without '/', ':', '%' and spaces"));
+        return Err(format!(
+            "{name:?} is not an interface name; write 1 to 15 bytes without '/', ':', '%' and spaces"
+        ));
     }
     if name.starts_with('-') {
         return Err(format!(
@@ -342,7 +357,10 @@ pub(super) fn interface_name(name: &str) -> Result<(), String> {
 fn socket_path(path: &Path) -> Result<(), String> {
     let bytes = path.as_os_str().as_encoded_bytes();
     if bytes.len() > 107 {
-        return Err(format!("the socket path has {} bytes; a Unix socket's takes at most 107", bytes.len()));
+        return Err(format!(
+            "the socket path has {} bytes; the path of a Unix socket has at most 107",
+            bytes.len()
+        ));
     }
     if !path.is_absolute() || bytes.ends_with(b"/") || bytes.contains(&0) {
         return Err("expected the absolute path of a socket, such as \"/run/tidegate/vm/plc1.sock\"".into());
@@ -352,16 +370,16 @@ fn socket_path(path: &Path) -> Result<(), String> {
     if !bytes[1..].split(|byte| *byte == b'/').all(is_plain) {
         return Err("write the path without \"..\", \".\" and double slashes".into());
     }
-    seen(path)
+    check_visible(path)
 }
 
 /// Refuses a path with invisible characters: a person would take it for another path.
-pub(super) fn seen(path: &Path) -> Result<(), String> {
+pub(super) fn check_visible(path: &Path) -> Result<(), String> {
     let text = path.to_string_lossy();
     match text.chars().find(|c| tidegate_visible::is_hidden(*c)) {
         None => Ok(()),
         Some(c) => Err(format!(
-            "the path \"{}\" has a character that cannot be seen, \\u{{{:x}}}; choose one without",
+            "the path \"{}\" has an invisible character, \\u{{{:x}}}; choose a path without it",
             tidegate_visible::visible(&text),
             u32::from(c)
         )),

@@ -8,44 +8,49 @@ use std::str::FromStr;
 const MOVED: &str = "uplink";
 
 pub(super) fn read(table: &Table<'_>) -> Host {
-    table.known(&keys::HOST.iter().copied().chain([MOVED]).collect::<Vec<_>>());
+    table.check_known_keys(&keys::HOST.iter().copied().chain([MOVED]).collect::<Vec<_>>());
     if table.has(MOVED) {
         let rate = table.as_str(MOVED).unwrap_or("10gbit");
         let instead = format!(
             "an uplink has a table of its own: remove this line, and write [uplink.NAME] with rate = {rate:?}, \
              local = \"ADDRESS\" and its peers"
         );
-        table.wrong(MOVED, instead);
+        table.report(MOVED, instead);
     }
     let default = Host::default();
     let host = Host {
         host_latency: table
-            .either("host-latency", "host_latency", "a duration such as \"250us\"", default.host_latency)
+            .text_of_either(
+                "host-latency",
+                "host_latency",
+                "a duration such as \"250us\"",
+                default.host_latency,
+            )
             .unwrap_or(default.host_latency),
         busy_poll: table
-            .either("busy-poll", "busy_poll", "a duration such as \"250ms\"", default.busy_poll)
+            .text_of_either("busy-poll", "busy_poll", "a duration such as \"250ms\"", default.busy_poll)
             .unwrap_or(default.busy_poll),
         uplink: (),
         flood: table.text("flood", "a rate such as \"10mbit\"", default.flood).unwrap_or(default.flood),
         flood_burst: table
-            .either("flood-burst", "flood_burst", "a size such as \"100kB\"", default.flood_burst)
+            .text_of_either("flood-burst", "flood_burst", "a size such as \"100kB\"", default.flood_burst)
             .unwrap_or(default.flood_burst),
         nic: table.table("nic").map_or_else(Default::default, |nics| {
             nics.tables().into_iter().map(|(name, nic)| (name, read_nic(&nic))).collect()
         }),
     };
-    table.problems(crate::check::check_host(&host));
+    table.report_problems(crate::check::check_host(&host));
     host
 }
 
 fn read_nic(table: &Table<'_>) -> Nic {
-    table.known(keys::NIC);
+    table.check_known_keys(keys::NIC);
     let default = Nic::default();
     let segments = table.table("segment").map_or_else(Vec::new, |segments| {
         let read = |(id, aggregate): (String, Table<'_>)| match id.parse::<Segment>() {
             Ok(segment) => Some((segment, read_aggregate(&aggregate))),
             Err(error) => {
-                segments.wrong(&id, error);
+                segments.report(&id, error);
                 None
             }
         };
@@ -64,7 +69,7 @@ fn read_nic(table: &Table<'_>) -> Nic {
 }
 
 fn read_aggregate(table: &Table<'_>) -> Aggregate {
-    table.known(keys::AGGREGATE);
+    table.check_known_keys(keys::AGGREGATE);
     let smallest = Rate::from_bits(1).expect("in range");
     Aggregate {
         max: table.text("max", "a rate such as \"2gbit\"", Rate::MAX),

@@ -43,13 +43,13 @@ pub fn parse(text: &str, origin: &str) -> Result<Document, Errors> {
         let span = error.span().unwrap_or(text.len()..text.len());
         let mut message = error.message().trim_end().to_owned();
         if span.end >= text.trim_end().len() {
-            message.push_str("; the text ends in the middle of it: was the file written completely?");
+            message.push_str("; the text ends too early: was the file written completely?");
         }
         Errors(vec![source.error(span, "", message)])
     })?;
     let reader = Reader::new(&source);
     let root = Table::root(&reader, document.as_table());
-    root.known(keys::ROOT);
+    root.check_known_keys(keys::ROOT);
     let host = root.table("host").map(|table| Located {
         value: host::read(&table),
         file: origin.into(),
@@ -65,7 +65,7 @@ pub fn parse(text: &str, origin: &str) -> Result<Document, Errors> {
         |(name, table)| Located { line: at(&table), value: remote::read(&table, name), file: file() };
     let segment = |(id, table): (String, Table<'_>)| {
         if let Err(error) = id.parse::<Segment>() {
-            table.wrong("", error);
+            table.report("", error);
         }
         Some(Located { line: at(&table), value: uplink::read_keys(&table, &id)?, file: file() })
     };
@@ -76,7 +76,7 @@ pub fn parse(text: &str, origin: &str) -> Result<Document, Errors> {
         remotes: tables("remote").into_iter().map(remote).collect(),
         segments: tables("segment").into_iter().filter_map(segment).collect(),
     };
-    Errors::unless_empty(reader.into_errors(), document)
+    Errors::into_result(reader.into_errors(), document)
 }
 
 #[cfg(test)]

@@ -8,14 +8,14 @@ use toml_edit::{Document, Key};
 ///
 /// In a text that is no TOML, only table headers count: `[vnic.NAME]` or below.
 pub fn names(text: &str) -> Vec<(String, usize)> {
-    let found = match Document::parse(text) {
+    let candidates = match Document::parse(text) {
         Ok(document) => in_tables(&Source::new(text, ""), &document),
         Err(_) => {
             text.lines().zip(1..).filter_map(|(line, number)| Some((in_header(line)?, number))).collect()
         }
     };
     let mut names: Vec<(String, usize)> = Vec::new();
-    for (name, line) in found {
+    for (name, line) in candidates {
         if vnic_name(&name).is_ok() && !names.iter().any(|(known, _)| *known == name) {
             names.push((name, line));
         }
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_wrong_with_it() {
+    fn names_are_found_in_invalid_texts() {
         let text =
             "# two\n[vnic.web]\nmac = 5\n\n[vnic.web.tx]\nmax = \"?\"\n[vnic.\"db\"]\n[host]\n[vnic.'a b']\n";
         assert_eq!(found(text), named(&[("web", 2), ("db", 7)]));
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn however_it_is_written() {
+    fn names_are_found_in_each_form_of_a_table() {
         assert_eq!(found("vnic.b.mac = 1\nvnic.a = { mac = 2 }"), named(&[("b", 1), ("a", 2)]));
         assert_eq!(found("[vnic]\nb = {}\na = {}\n"), named(&[("b", 2), ("a", 3)]));
         for none in ["", "vnic = 5", "[vnic", "[[vnic]]", "[vnic]\n", "[other.web]\nx = {"] {

@@ -5,14 +5,14 @@
 
 use super::source::Source;
 use crate::suggest::did_you_mean;
-use crate::{Error, check::Problem, error::Found};
+use crate::{Error, check::Problem, error::ErrorList};
 use std::{cell::RefCell, fmt::Display, ops::Range, ops::RangeInclusive, str::FromStr};
 use toml_edit::{Item, TableLike, Value};
 
 /// Collects the errors of one text.
 pub(super) struct Reader<'a> {
     source: &'a Source<'a>,
-    errors: RefCell<Found>,
+    errors: RefCell<ErrorList>,
 }
 
 /// One table of the text.
@@ -68,36 +68,36 @@ impl<'a> Table<'a> {
     }
 
     /// Notes that the value of `key` is wrong, or this table if `key` is empty.
-    pub(super) fn wrong(&self, key: &str, message: impl Display) {
-        self.wrong_at(self.span_of(key), key, message);
+    pub(super) fn report(&self, key: &str, message: impl Display) {
+        self.report_at(self.span_of(key), key, message);
     }
 
-    fn wrong_at(&self, span: Range<usize>, key: &str, message: impl Display) {
+    fn report_at(&self, span: Range<usize>, key: &str, message: impl Display) {
         let error = || self.reader.source.error(span, &self.path_of(key), message.to_string());
         self.reader.errors.borrow_mut().note(error);
     }
 
     /// Notes the rules that the value read from this table breaks.
-    pub(super) fn problems(&self, checked: Result<(), Vec<Problem>>) {
+    pub(super) fn report_problems(&self, checked: Result<(), Vec<Problem>>) {
         for Problem { key, message } in checked.err().into_iter().flatten() {
-            self.wrong(&key, message);
+            self.report(&key, message);
         }
     }
 
-    pub(super) fn known(&self, keys: &[&str]) {
+    pub(super) fn check_known_keys(&self, keys: &[&str]) {
         for (key, _) in self.items.iter().filter(|(key, _)| !keys.contains(key)) {
             let span = self.items.key(key).and_then(|k| k.span()).unwrap_or(self.key_span.clone());
             let hint = match did_you_mean(key, keys.iter().copied()) {
-                none if none.is_empty() => format!("; known here: {}", keys.join(", ")),
+                none if none.is_empty() => format!("; known keys: {}", keys.join(", ")),
                 hint => hint,
             };
-            self.wrong_at(span, key, format!("unknown key{hint}"));
+            self.report_at(span, key, format!("unknown key{hint}"));
         }
     }
 
     /// Notes that a required `key` is missing.
-    pub(super) fn missing(&self, key: &str, example: &str) {
-        self.wrong_at(self.key_span.clone(), key, format!("missing; write {example}"));
+    pub(super) fn report_missing(&self, key: &str, example: &str) {
+        self.report_at(self.key_span.clone(), key, format!("missing; write {example}"));
     }
 
     pub(super) fn has(&self, key: &str) -> bool {
@@ -113,7 +113,7 @@ impl<'a> Table<'a> {
     pub(super) fn table_or(&self, key: &str, expected: &str) -> Option<Table<'a>> {
         let (name, item) = self.items.get_key_value(key)?;
         let Some(items) = item.as_table_like() else {
-            self.wrong(key, format!("expected {expected}, found {}", item.type_name()));
+            self.report(key, format!("expected {expected}, found {}", item.type_name()));
             return None;
         };
         let key_span = name.span().unwrap_or(self.key_span.clone());
@@ -125,24 +125,24 @@ impl<'a> Table<'a> {
         keys.filter_map(|key| self.table(&key).map(|table| (key, table))).collect()
     }
 
-    pub(super) fn text<T: FromStr<Err: Display>>(&self, key: &str, expected: &str, stand_in: T) -> Option<T> {
+    pub(super) fn text<T: FromStr<Err: Display>>(&self, key: &str, expected: &str, fallback: T) -> Option<T> {
         let item = self.items.get(key)?;
-        Some(self.convert(key, item.as_value(), expected).unwrap_or(stand_in))
+        Some(self.convert(key, item.as_value(), expected).unwrap_or(fallback))
     }
 
     /// As [`Table::text`], for a key with two spellings.
-    pub(super) fn either<T: FromStr<Err: Display>>(
+    pub(super) fn text_of_either<T: FromStr<Err: Display>>(
         &self,
         key: &str,
         alias: &str,
         expected: &str,
-        stand_in: T,
+        fallback: T,
     ) -> Option<T> {
         if self.has(key) && self.has(alias) {
-            self.wrong(alias, format!("{key} is given too, and means the same; keep one of them"));
+            self.report(alias, format!("{key} is given too, and means the same; keep one of them"));
         }
         let key = if self.has(key) { key } else { alias };
-        self.text(key, expected, stand_in)
+        self.text(key, expected, fallback)
     }
 
     pub(super) fn integer<T>(&self, key: &str, range: &RangeInclusive<T>) -> Option<T>
@@ -156,7 +156,7 @@ impl<'a> Table<'a> {
     pub(super) fn boolean(&self, key: &str) -> Option<bool> {
         let item = self.items.get(key)?;
         if item.as_bool().is_none() {
-            self.wrong(key, format!("expected true or false, found {}", item.type_name()));
+            self.report(key, format!("expected true or false, found {}", item.type_name()));
         }
         Some(item.as_bool().unwrap_or_default())
     }
@@ -187,7 +187,7 @@ impl<'a> Table<'a> {
             Some(item) => match item.as_array() {
                 Some(array) => array.iter().collect(),
                 None => {
-                    self.wrong(key, format!("expected a list, [\"…\", …], found {}", item.type_name()));
+                    self.report(key, format!("expected a list, [\"…\", …], found {}", item.type_name()));
                     Vec::new()
                 }
             },
@@ -212,7 +212,7 @@ impl<'a> Table<'a> {
             }
             other => Err(format!("expected {expected}, found {}", other.map_or("table", Value::type_name))),
         };
-        parsed.map_err(|message| self.wrong_at(span, key, message)).ok()
+        parsed.map_err(|message| self.report_at(span, key, message)).ok()
     }
 
     fn number<T>(&self, key: &str, value: Option<&Value>, range: &RangeInclusive<T>) -> Option<T>
@@ -223,13 +223,13 @@ impl<'a> Table<'a> {
         let (min, max) = (range.start(), range.end());
         let Some(Value::Integer(number)) = value else {
             let found = value.map_or("table", Value::type_name);
-            self.wrong_at(span, key, format!("expected a whole number, {min} to {max}, found {found}"));
+            self.report_at(span, key, format!("expected a whole number, {min} to {max}, found {found}"));
             return None;
         };
         match T::try_from(*number.value()) {
             Ok(number) if range.contains(&number) => Some(number),
             _ => {
-                self.wrong_at(span, key, format!("{} is out of range; {min} to {max}", number.value()));
+                self.report_at(span, key, format!("{} is out of range; {min} to {max}", number.value()));
                 None
             }
         }

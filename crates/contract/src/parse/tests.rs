@@ -12,8 +12,8 @@ use crate::{Host, Vnic};
 fn with(line: &str) -> String {
     let key = line.split(['=', ' ']).next().expect("a key");
     let lines = ["attach = { tap = \"t0\" }", "mac = \"52:54:00:00:00:01\"", "segment = 1"];
-    let kept = lines.iter().filter(|l| !l.starts_with(key)).map(|l| format!("{l}\n"));
-    format!("[vnic.web]\n{}{line}\n", kept.collect::<String>())
+    let other_lines = lines.iter().filter(|l| !l.starts_with(key)).map(|l| format!("{l}\n"));
+    format!("[vnic.web]\n{}{line}\n", other_lines.collect::<String>())
 }
 
 fn only(text: &str) -> Vnic {
@@ -185,7 +185,7 @@ min = "100mbit"
 fn refuses_bad_input() {
     let long_path = format!("attach = {{ vhost-user = \"/{}\" }}", "x".repeat(107));
     let cases: &[(&str, &str)] = &[
-        ("colour = 1", "vnic.web.colour: unknown key; known here: attach, mac, segment"),
+        ("colour = 1", "vnic.web.colour: unknown key; known keys: attach, mac, segment"),
         ("deadlin = \"1ms\"", "vnic.web.deadlin: unknown key; did you mean \"deadline\"?"),
         ("tx = { maxx = \"1mbit\" }", "vnic.web.tx.maxx: unknown key; did you mean \"max\"?"),
         ("tx = { max = \"500\" }", "vnic.web.tx.max: rate \"500\" has no unit; write \"500mbit\""),
@@ -239,7 +239,7 @@ fn refuses_bad_input() {
             "mac = \"01:00:5e:00:00:01\"",
             "vnic.web.mac: 01:00:5e:00:00:01 is a group (broadcast or multicast) address",
         ),
-        ("mac = \"00:00:00:00:00:00\"", "vnic.web.mac: 00:00:00:00:00:00 is no address"),
+        ("mac = \"00:00:00:00:00:00\"", "vnic.web.mac: 00:00:00:00:00:00 is not a valid address"),
         ("mac = \"52:54\"", "vnic.web.mac: \"52:54\" is not a MAC address"),
         ("mac = [\"52:54\"]", "vnic.web.mac: expected a MAC address such as"),
         ("segment = 16777216", "vnic.web.segment: 16777216 is out of range; 0 to 16777215"),
@@ -264,19 +264,19 @@ fn refuses_bad_input() {
         ),
         (
             &long_path,
-            "vnic.web.attach.vhost-user: the socket path has 108 bytes; a Unix socket's takes at most 107",
+            "vnic.web.attach.vhost-user: the socket path has 108 bytes; the path of a Unix socket has at most 107",
         ),
         (
             "attach = { tap = \"sixteen-bytes-xx\" }",
             "vnic.web.attach.tap: interface name \"sixteen-bytes-xx\" has 16 bytes",
         ),
-        ("attach = { tap = \"a/b\" }", "vnic.web.attach.tap: \"a/b\" is no interface name"),
-        ("attach = { netdev = \"a b\" }", "vnic.web.attach.netdev: \"a b\" is no interface name"),
+        ("attach = { tap = \"a/b\" }", "vnic.web.attach.tap: \"a/b\" is not an interface name"),
+        ("attach = { netdev = \"a b\" }", "vnic.web.attach.netdev: \"a b\" is not an interface name"),
         (
             "attach = { netdev = \"-rf\" }",
             "vnic.web.attach.netdev: interface name \"-rf\" looks like an option",
         ),
-        ("attach = { tap = \"\" }", "vnic.web.attach.tap: \"\" is no interface name"),
+        ("attach = { tap = \"\" }", "vnic.web.attach.tap: \"\" is not an interface name"),
         ("attach = { tap = \"t0\", netns = \"web\" }", "vnic.web.attach.netns: expected an absolute path"),
         ("attach = { vf = \"enp3s0f0\" }", "vnic.web.attach.vf: \"enp3s0f0\" names no virtual function"),
         (
@@ -285,7 +285,7 @@ fn refuses_bad_input() {
         ),
         (
             "attach = { vhost = \"/run/x\" }",
-            "vnic.web.attach: no kind of attachment; give one of vhost-user, tap, netdev, vf",
+            "vnic.web.attach: the kind of attachment is missing; write one of vhost-user, tap, netdev, vf",
         ),
         ("attach = { tap = \"a\", netdev = \"b\" }", "vnic.web.attach.netdev: tap is given too"),
         (
@@ -312,7 +312,7 @@ fn refuses_bad_input() {
         ),
         (
             "attach = { vhost-user = \"/x\", socket-mode = \"rw\" }",
-            "vnic.web.attach.socket-mode: \"rw\" is no file mode",
+            "vnic.web.attach.socket-mode: \"rw\" is not a file mode",
         ),
         (
             "attach = { vhost-user = \"/x\", socket-mode = \"7777\" }",
@@ -341,15 +341,15 @@ fn refuses_bad_input() {
         ),
         (
             "allowed = { shared = [\"52:54:00:00:00:01\"] }",
-            "vnic.web.allowed.shared: 52:54:00:00:00:01 is the vNIC's own; leave it out here",
+            "vnic.web.allowed.shared: 52:54:00:00:00:01 is the vNIC's own MAC; remove it here",
         ),
         (
             "allowed = { shared = [\"192.0.2.10\"] }",
-            "vnic.web.allowed.shared: 192.0.2.10 needs allowed.prefixes beside it:",
+            "vnic.web.allowed.shared: 192.0.2.10 is shared, which needs allowed.prefixes:",
         ),
         (
             "allowed = { shared = [\"224.0.0.18\"], prefixes = [\"192.0.2.0/24\"] }",
-            "vnic.web.allowed.shared: 224.0.0.18 is no address of one host",
+            "vnic.web.allowed.shared: 224.0.0.18 is not the address of one host",
         ),
         (
             "allowed = { shared = [\"02:00:00:00:00:01\", \"02:00:00:00:00:01\"] }",
@@ -416,7 +416,7 @@ fn refuses_bad_tables() {
         ("[host.nic.eth1]\nperiod = \"5ms\"", "host.nic.eth1.period: 5ms is out of range; 10ms to 1s"),
         ("[host.nic.eth1]\ncontrol = \"yes\"", "host.nic.eth1.control: unknown control \"yes\""),
         ("[host.nic.eth1]\nspeed = \"1gbit\"", "host.nic.eth1.speed: unknown key"),
-        ("[host.nic.\"a/b\"]", "host.nic.a/b: \"a/b\" is no interface name"),
+        ("[host.nic.\"a/b\"]", "host.nic.a/b: \"a/b\" is not an interface name"),
         ("[host.nic.eth1.segment.x]", "host.nic.eth1.segment.x: "),
         (
             "[host.nic.eth1.segment.1]\nmax = \"1mbit\"\nmin = \"2mbit\"",
@@ -434,14 +434,14 @@ fn refuses_bad_tables() {
         ),
         (
             "[vnic._a]\nattach.tap = \"t\"\nmac = \"52:54:00:00:00:01\"\nsegment = 1",
-            "vnic._a.name: \"_a\" is no name of a vNIC",
+            "vnic._a.name: \"_a\" is not a valid name of a vNIC",
         ),
         (
             &format!(
                 "[vnic.{}]\nattach.tap = \"t\"\nmac = \"52:54:00:00:00:01\"\nsegment = 1",
                 "n".repeat(64)
             ),
-            &format!("vnic.{0}.name: \"{0}\" is no name of a vNIC", "n".repeat(64)),
+            &format!("vnic.{0}.name: \"{0}\" is not a valid name of a vNIC", "n".repeat(64)),
         ),
         ("", ": the file is empty: was it written completely?"),
         (" \n\n", ": the file is empty"),
@@ -461,7 +461,10 @@ fn the_guests_socket() {
     for (path, wanted) in [
         ("web.limit".to_owned(), "expected the absolute path of a socket"),
         ("/run/vm/".into(), "expected the absolute path of a socket"),
-        (format!("/{}", "x".repeat(107)), "the socket path has 108 bytes; a Unix socket's takes at most 107"),
+        (
+            format!("/{}", "x".repeat(107)),
+            "the socket path has 108 bytes; the path of a Unix socket has at most 107",
+        ),
     ] {
         let found = parse(&with(&socket(&path)), "t.toml").expect_err(&path).to_string();
         assert!(found.contains("vnic.web.guest: ") && found.contains(wanted), "{found}");
@@ -513,7 +516,7 @@ fn printed_errors() {
         ),
         (
             "[vnic.plc1]\nattach = { tap = \"t0\"\n".into(),
-            r#"web.toml:2:22: unclosed inline table, expected `}`; the text ends in the middle of it: was the file written completely?
+            r#"web.toml:2:22: unclosed inline table, expected `}`; the text ends too early: was the file written completely?
   |
 2 | attach = { tap = "t0"
   |                      ^"#,
@@ -553,8 +556,8 @@ fn errors_without_end_are_counted() {
     };
     let unknown: String = (0..5_000).map(|n| format!("deadlin{n} = 1\n")).collect();
     for (more, expected) in [
-        (format!("allowed = {{ macs = [{}] }}", list("\"x\"", 20_000)), "19900 more things are wrong"),
-        (unknown, "4900 more things are wrong"),
+        (format!("allowed = {{ macs = [{}] }}", list("\"x\"", 20_000)), "19900 more errors follow"),
+        (unknown, "4900 more errors follow"),
         (
             format!("allowed = {{ macs = [{}] }}", list("\"02:00:00:00:00:02\"", 1025)),
             "1025 are listed; at most 1024",

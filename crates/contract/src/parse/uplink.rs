@@ -12,13 +12,13 @@ const A_DURATION: &str = "a duration such as \"100us\"";
 const AN_ADDRESS: &str = "an IP address such as \"192.0.2.1\" or \"2001:db8::1\"";
 
 pub(super) fn read(table: &Table<'_>, name: String) -> Uplink {
-    table.known(keys::UPLINK);
+    table.check_known_keys(keys::UPLINK);
     for (key, example) in [
         ("local", "local = \"192.0.2.1\" (the address that this host sends from)"),
         ("rate", "rate = \"10gbit\" (the capacity towards the network)"),
     ] {
         if !table.has(key) {
-            table.missing(key, example);
+            table.report_missing(key, example);
         }
     }
     let peers = table.table("peer").map_or_else(Vec::new, |peers| {
@@ -26,13 +26,13 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Uplink {
     });
     let local = table.text::<Address>("local", AN_ADDRESS, Address(None)).and_then(|address| address.0);
     // An unreadable address is reported; a stand-in of the peers' family gives no second error.
-    let stand_in = match peers.first().map(|peer| peer.address) {
+    let placeholder = match peers.first().map(|peer| peer.address) {
         Some(IpAddr::V6(_)) => IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0]),
         _ => IpAddr::from([192, 0, 2, 0]),
     };
     let uplink = Uplink {
         name,
-        local: local.unwrap_or(stand_in),
+        local: local.unwrap_or(placeholder),
         device: table.text::<Text>("device", "an interface name", Text("stand-in".into())).map(|text| text.0),
         port: table.integer("port", &PORT).unwrap_or(default_port()),
         rate: table.text("rate", "a rate such as \"10gbit\"", Rate::MAX).unwrap_or(Rate::MAX),
@@ -43,15 +43,15 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Uplink {
             .unwrap_or(default_arrival_budget()),
         peers,
     };
-    table.problems(uplink.check());
+    table.report_problems(uplink.check());
     uplink
 }
 
 /// Returns `None` for a peer without a readable address, which is reported.
 fn read_peer(table: &Table<'_>, name: String) -> Option<Peer> {
-    table.known(keys::PEER);
+    table.check_known_keys(keys::PEER);
     if !table.has("address") {
-        table.missing("address", "address = \"192.0.2.2\" (the peer's, as this host reaches it)");
+        table.report_missing("address", "address = \"192.0.2.2\" (the peer's, as this host reaches it)");
     }
     let listed: Vec<Segment> =
         table.integers("segments", &SEGMENT).into_iter().filter_map(Segment::new).collect();
@@ -70,9 +70,9 @@ fn read_peer(table: &Table<'_>, name: String) -> Option<Peer> {
 
 /// Returns `None` if `id` is no segment, which the caller reports.
 pub(super) fn read_keys(table: &Table<'_>, id: &str) -> Option<SegmentKeys> {
-    table.known(keys::SEGMENT);
+    table.check_known_keys(keys::SEGMENT);
     if !table.has("key-file") {
-        table.missing("key-file", "key-file = \"/etc/tidegate/keys/42\" (32 hex digits, mode 0600)");
+        table.report_missing("key-file", "key-file = \"/etc/tidegate/keys/42\" (32 hex digits, mode 0600)");
     }
     let path = |key| table.text::<PathBuf>(key, "an absolute path", "/stand-in".into());
     let keys = SegmentKeys {
@@ -80,7 +80,7 @@ pub(super) fn read_keys(table: &Table<'_>, id: &str) -> Option<SegmentKeys> {
         key_file: path("key-file").unwrap_or_else(|| "/stand-in".into()),
         next_key_file: path("next-key-file"),
     };
-    table.problems(keys.check());
+    table.report_problems(keys.check());
     Some(keys)
 }
 
@@ -90,9 +90,9 @@ struct Address(Option<IpAddr>);
 impl FromStr for Address {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
+        let error =
             |_| format!("{text:?} is no IP address; write one such as \"192.0.2.1\" or \"2001:db8::1\"");
-        text.parse().map(|address| Self(Some(address))).map_err(wrong)
+        text.parse().map(|address| Self(Some(address))).map_err(error)
     }
 }
 

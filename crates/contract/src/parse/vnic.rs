@@ -14,7 +14,7 @@ const A_MAC: &str = "a MAC address such as \"52:54:00:00:00:01\"";
 const LARGE: Bytes = Bytes::new(1_000_000_000);
 
 pub(super) fn read(table: &Table<'_>, name: String) -> Vnic {
-    table.known(keys::VNIC);
+    table.check_known_keys(keys::VNIC);
     let attach = table.table("attach").map(|attach| read_attach(&attach));
     let mac = table.text("mac", A_MAC, Mac([2, 0, 0, 0, 0, 0]));
     let segment = table.integer("segment", &(0..=(1u32 << 24) - 1));
@@ -24,7 +24,7 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Vnic {
         ("segment", "segment = 1 (only vNICs of one segment reach each other)"),
     ] {
         if !table.has(key) {
-            table.missing(key, example);
+            table.report_missing(key, example);
         }
     }
     let deadline = table.text("deadline", "a duration such as \"500us\"", Nanos::new(1_000_000_000));
@@ -53,12 +53,12 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Vnic {
         queues: table.integer("queues", &QUEUES).unwrap_or(1),
         guest: table.text("guest", "an absolute path", "/stand-in".into()),
     };
-    table.problems(vnic.check());
+    table.report_problems(vnic.check());
     vnic
 }
 
 fn read_tx(table: &Table<'_>) -> Tx {
-    table.known(keys::TX);
+    table.check_known_keys(keys::TX);
     Tx {
         max: table.text("max", A_RATE, Rate::MAX),
         min: table.text("min", A_RATE, Rate::from_bits(1).expect("in range")),
@@ -68,7 +68,7 @@ fn read_tx(table: &Table<'_>) -> Tx {
 }
 
 fn read_rx(table: &Table<'_>) -> Rx {
-    table.known(keys::RX);
+    table.check_known_keys(keys::RX);
     Rx {
         max: table.text("max", A_RATE, Rate::MAX),
         burst: table.text("burst", A_SIZE, LARGE),
@@ -86,7 +86,7 @@ fn read_queueing(contract: &Table<'_>) -> Queueing {
     }
     let expected = "\"flows\", \"fifo\", or a table such as { target = \"5ms\" }";
     let Some(table) = contract.table_or("queueing", expected) else { return Queueing::default() };
-    table.known(keys::QUEUEING);
+    table.check_known_keys(keys::QUEUEING);
     let default = FlowQueueing::default();
     let duration = |key, default| table.text(key, "a duration such as \"5ms\"", default).unwrap_or(default);
     Queueing::Flows(FlowQueueing {
@@ -97,7 +97,7 @@ fn read_queueing(contract: &Table<'_>) -> Queueing {
 }
 
 fn read_allowed(table: &Table<'_>) -> Allowed {
-    table.known(keys::ALLOWED);
+    table.check_known_keys(keys::ALLOWED);
     let any_mac = table.as_str("macs") == Some("any");
     Allowed {
         macs: if any_mac { Vec::new() } else { table.texts("macs", A_MAC) },
@@ -113,21 +113,24 @@ fn read_allowed(table: &Table<'_>) -> Allowed {
 
 fn read_attach(table: &Table<'_>) -> Attach {
     let options = keys::ATTACH_OPTIONS.iter().map(|(key, _)| *key);
-    table.known(&keys::ATTACH_KINDS.iter().copied().chain(options).collect::<Vec<_>>());
-    let given: Vec<&str> = keys::ATTACH_KINDS.iter().copied().filter(|kind| table.has(kind)).collect();
-    let (kind, rest) = match given.split_first() {
+    table.check_known_keys(&keys::ATTACH_KINDS.iter().copied().chain(options).collect::<Vec<_>>());
+    let kinds: Vec<&str> = keys::ATTACH_KINDS.iter().copied().filter(|kind| table.has(kind)).collect();
+    let (kind, rest) = match kinds.split_first() {
         Some((kind, rest)) => (*kind, rest),
         None => {
-            table.wrong("", format!("no kind of attachment; give one of {}", keys::ATTACH_KINDS.join(", ")));
+            table.report(
+                "",
+                format!("the kind of attachment is missing; write one of {}", keys::ATTACH_KINDS.join(", ")),
+            );
             ("", [].as_slice())
         }
     };
     for second in rest {
-        table.wrong(second, format!("{kind} is given too; a vNIC is attached in one way, keep one of them"));
+        table.report(second, format!("{kind} is given too; a vNIC is attached in one way, keep one of them"));
     }
     for (option, of) in keys::ATTACH_OPTIONS {
         if table.has(option) && rest.is_empty() && !kind.is_empty() && kind != *of {
-            table.wrong(option, format!("belongs to {of}, not to {kind}; remove it"));
+            table.report(option, format!("belongs to {of}, not to {kind}; remove it"));
         }
     }
     let path = |key| table.text::<PathBuf>(key, "an absolute path", "/stand-in".into());
@@ -148,8 +151,9 @@ fn read_attach(table: &Table<'_>) -> Attach {
         },
         "netdev" => Attach::Netdev { name: name("netdev") },
         "vf" => {
-            let vf = table.text("vf", "a physical function and an index, \"enp3s0f0/2\"", VfName::stand_in());
-            let VfName { pf, index } = vf.unwrap_or_else(VfName::stand_in);
+            let vf =
+                table.text("vf", "a physical function and an index, \"enp3s0f0/2\"", VfName::placeholder());
+            let VfName { pf, index } = vf.unwrap_or_else(VfName::placeholder);
             let link_state =
                 table.text("link-state", "\"auto\", \"enable\" or \"disable\"", LinkState::default());
             let options = VfOptions {
@@ -182,7 +186,7 @@ impl FromStr for Octal {
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.strip_prefix("0o").unwrap_or(text);
         if !(3..=4).contains(&digits.len()) || !digits.bytes().all(|b| (b'0'..=b'7').contains(&b)) {
-            return Err(format!("{text:?} is no file mode; write octal digits as a string, \"0660\""));
+            return Err(format!("{text:?} is not a file mode; write octal digits as a string, \"0660\""));
         }
         u32::from_str_radix(digits, 8).map(Self).map_err(|error| error.to_string())
     }
@@ -195,7 +199,7 @@ struct VfName {
 }
 
 impl VfName {
-    fn stand_in() -> Self {
+    fn placeholder() -> Self {
         Self { pf: "stand-in".into(), index: 0 }
     }
 }
@@ -265,7 +269,7 @@ impl FromStr for SocketMode {
             "server" => Ok(Self::Server),
             "client" => Ok(Self::Client),
             _ => Err(format!(
-                "unknown mode {text:?}; \"server\" (we listen) or \"client\" (the front end does)"
+                "unknown mode {text:?}; \"server\" (Tidegate listens) or \"client\" (the front end listens)"
             )),
         }
     }

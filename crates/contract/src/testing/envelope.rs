@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_look_is_not_certain() {
+    fn a_late_poll_gives_no_certain_excess() {
         let mut envelope = Envelope::new(8_000_000_000);
         envelope.observe(0, 100, 100);
         // No look for 1000 ns, in which 1000 bytes conformed.

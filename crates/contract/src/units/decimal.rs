@@ -11,7 +11,7 @@ pub(super) struct Unit {
 
 /// The written form of one kind of quantity.
 pub(super) struct Quantity {
-    pub what: &'static str,
+    pub kind: &'static str,
     /// Smallest first; the first is the base unit, scale 1.
     pub units: &'static [Unit],
     /// The unit to suggest if none was written.
@@ -33,7 +33,7 @@ impl Quantity {
     /// # Errors
     /// Any text that is not exactly one number of this quantity within its range.
     pub(super) fn parse(&self, text: &str) -> Result<u64, UnitError> {
-        let fail = |problem: String| Err(UnitError(format!("{} {text:?}{problem}", self.what)));
+        let fail = |problem: String| Err(UnitError(format!("{} {text:?}{problem}", self.kind)));
         let usual = format!("write for example \"500{}\"", self.usual);
         let trimmed = text.trim();
         let unsigned = trimmed.strip_prefix(['-', '+']).unwrap_or(trimmed);
@@ -81,7 +81,7 @@ impl Quantity {
         if let Some(right) = self.units.iter().find(|u| u.name.eq_ignore_ascii_case(unit)) {
             return format!(": unit {unit:?} is written in the wrong case; write \"{number}{}\"", right.name);
         }
-        let meant = match (self.what, unit) {
+        let meant = match (self.kind, unit) {
             ("rate", "kbps" | "kbit/s" | "kb/s") => Some("kbit"),
             ("rate", "mbps" | "Mbps" | "mbit/s" | "Mbit/s") => Some("mbit"),
             ("rate", "gbps" | "Gbps" | "gbit/s" | "Gbit/s") => Some("gbit"),

@@ -34,7 +34,7 @@ pub struct Bytes(u64);
 pub struct Nanos(u64);
 
 const RATE: Quantity = Quantity {
-    what: "rate",
+    kind: "rate",
     units: &[
         Unit { name: "bit", scale: 1 },
         Unit { name: "kbit", scale: 1_000 },
@@ -48,7 +48,7 @@ const RATE: Quantity = Quantity {
 };
 
 const BYTES: Quantity = Quantity {
-    what: "size",
+    kind: "size",
     units: &[
         Unit { name: "B", scale: 1 },
         Unit { name: "kB", scale: 1_000 },
@@ -63,7 +63,7 @@ const BYTES: Quantity = Quantity {
 };
 
 const NANOS: Quantity = Quantity {
-    what: "duration",
+    kind: "duration",
     units: &[
         Unit { name: "ns", scale: 1 },
         Unit { name: "us", scale: 1_000 },
@@ -150,7 +150,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn quantities_are_read_as_people_write_them() {
         for (text, bits) in [
             ("500mbit", 500_000_000),
             ("1.5gbit", 1_500_000_000),
@@ -257,7 +257,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back(n: u64, small in 0u64..5_000_000, exp in 0u32..10) {
+        fn printed_quantities_read_back(n: u64, small in 0u64..5_000_000, exp in 0u32..10) {
             for n in [n, small, small * 10u64.pow(exp), n >> 20 << 10] {
                 prop_assert_eq!(Bytes(n).to_string().parse(), Ok(Bytes(n)));
                 prop_assert_eq!(Nanos(n).to_string().parse(), Ok(Nanos(n)));

@@ -35,13 +35,13 @@ impl Waiters {
         let duplicate = |_| event.as_fd().try_clone_to_owned();
         let duplicates = (0..DUPLICATES.min(count)).map(duplicate).collect::<io::Result<Vec<_>>>()?;
         let mut epolls = Vec::new();
-        let mut left = count;
-        while left > 0 {
+        let mut remaining = count;
+        while remaining > 0 {
             let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-            for duplicate in duplicates.iter().take(left) {
+            for duplicate in duplicates.iter().take(remaining) {
                 epoll::add(&epoll, duplicate, EventData::new_u64(0), EventFlags::IN)?;
             }
-            left -= left.min(duplicates.len());
+            remaining -= remaining.min(duplicates.len());
             epolls.push(epoll);
         }
         Ok(Self { _epolls: epolls, _duplicates: duplicates })
@@ -50,7 +50,7 @@ impl Waiters {
 
 /// Sends frames to nowhere, and asks for a call at each completion.
 pub(super) fn call_waiters(target: &Target<'_>, count: usize) -> io::Result<()> {
-    let mut kept = None;
+    let mut waiters = None;
     let mut failed = None;
     let mut guest: Option<FrontEnd> = None;
     target.repeat(|| {
@@ -61,10 +61,10 @@ pub(super) fn call_waiters(target: &Target<'_>, count: usize) -> io::Result<()> 
             }
             None => guest.insert(target.connect(Options::default())?),
         };
-        if kept.is_none() {
+        if waiters.is_none() {
             // The switch has the counter by now.
             match Waiters::on(front.call(TRANSMIT), count) {
-                Ok(waiters) => kept = Some(waiters),
+                Ok(made) => waiters = Some(made),
                 Err(error) => failed = Some(error),
             }
         }

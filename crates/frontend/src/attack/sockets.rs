@@ -49,7 +49,7 @@ impl Lingering {
     }
 
     /// Closes the own descriptor while another is on its way.
-    pub fn let_go(&mut self) {
+    pub fn close_own(&mut self) {
         self.socket = None;
     }
 
@@ -109,15 +109,15 @@ pub fn send_with(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_
 
 /// Passes lingering sockets as memory, and leaves their last descriptors to the switch.
 pub(super) fn lingering(target: &Target<'_>) -> io::Result<()> {
-    let mut kept = Vec::new();
+    let mut sockets = Vec::new();
     target.repeat(|| {
         let stream = target.dial()?;
         let mut socket = Lingering::new(Duration::from_secs(3600))?;
         socket.pass(&stream, FrontendReq::SET_MEM_TABLE, &one_page())?;
         target.step();
-        kept.push(socket);
+        sockets.push(socket);
         // Dropping a socket's peer ends the linger.
-        kept.truncate(256);
+        sockets.truncate(256);
         Ok(())
     });
     Ok(())

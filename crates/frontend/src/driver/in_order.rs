@@ -11,16 +11,16 @@ use std::collections::VecDeque;
 #[derive(Debug, Default)]
 pub(super) struct InOrder {
     /// Heads, oldest first.
-    given: VecDeque<u16>,
+    in_flight: VecDeque<u16>,
     /// Completed chains at the front.
-    back: usize,
+    completed: usize,
     /// Bytes that the device wrote into the last completed chain.
     len: u32,
 }
 
 impl InOrder {
     pub(super) fn add(&mut self, head: u16) {
-        self.given.push_back(head);
+        self.in_flight.push_back(head);
     }
 
     /// Records that the device used all chains up to `head`, with `len` bytes in the last.
@@ -28,22 +28,27 @@ impl InOrder {
     /// # Panics
     /// `head` is not in flight, or completed chains were not taken.
     pub(super) fn used_up_to(&mut self, head: u16, len: u32) {
-        assert_eq!(self.back, 0, "chains that came back were not taken");
-        let at = self.given.iter().position(|given| *given == head);
+        assert_eq!(self.completed, 0, "completed chains were not taken");
+        let at = self.in_flight.iter().position(|in_flight| *in_flight == head);
         let at = at.unwrap_or_else(|| panic!("the device completed chain {head}, which is not in flight"));
-        (self.back, self.len) = (at + 1, len);
+        (self.completed, self.len) = (at + 1, len);
     }
 
     /// Takes the next completed chain. Only the last of a batch has a length.
     pub(super) fn take(&mut self) -> Option<Used> {
-        self.back = self.back.checked_sub(1)?;
-        let head = self.given.pop_front()?;
-        Some(Used { head, len: if self.back == 0 { self.len } else { 0 } })
+        self.completed = self.completed.checked_sub(1)?;
+        let head = self.in_flight.pop_front()?;
+        Some(Used { head, len: if self.completed == 0 { self.len } else { 0 } })
     }
 
     pub(super) fn up_to(&self, head: u16) -> impl Iterator<Item = u16> {
-        let at = self.given.iter().skip(self.back).position(|given| *given == head).map_or(0, |at| at + 1);
-        self.given.iter().skip(self.back).take(at).copied()
+        let at = self
+            .in_flight
+            .iter()
+            .skip(self.completed)
+            .position(|in_flight| *in_flight == head)
+            .map_or(0, |at| at + 1);
+        self.in_flight.iter().skip(self.completed).take(at).copied()
     }
 }
 
@@ -52,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_stands_for_all_before() {
+    fn one_completion_stands_for_all_earlier_chains() {
         let mut order = InOrder::default();
         (0..4).for_each(|head| order.add(head));
         assert_eq!(order.take(), None);

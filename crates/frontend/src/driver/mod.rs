@@ -140,7 +140,7 @@ impl DriverQueue {
 
     /// Asks for an interrupt at the next completion. Returns whether one has already happened, for which no
     /// interrupt may come.
-    #[must_use = "sleeping although chains came back may be for ever"]
+    #[must_use = "sleeping while completed chains wait may never end"]
     pub fn enable_interrupts(&mut self) -> bool {
         either!(self, queue => queue.enable_interrupts())
     }

@@ -177,7 +177,7 @@ impl PackedDriver {
             self.put(place.slot, i == 0, *buffer, id, flags);
             place = place.forward(1, self.size);
         }
-        self.take(id, buffers.len() as u16);
+        self.mark_taken(id, buffers.len() as u16);
         Some(id)
     }
 
@@ -197,7 +197,7 @@ impl PackedDriver {
         }
         let table = Buffer::readable(addr, 16 * buffers.len() as u32);
         self.put(self.avail.slot, true, table, id, INDIRECT | self.avail.available());
-        self.take(id, 1);
+        self.mark_taken(id, 1);
         Some(id)
     }
 
@@ -339,7 +339,7 @@ impl PackedDriver {
     }
 
     #[inline]
-    fn take(&mut self, id: u16, places: u16) {
+    fn mark_taken(&mut self, id: u16, places: u16) {
         if self.features.in_order {
             self.order.add(id);
         }

@@ -121,7 +121,7 @@ impl SplitDriver {
             self.write_desc(self.desc, index, *buffer, if last { None } else { Some(next) });
             index = next;
         }
-        self.take(head, index, buffers.len() as u16);
+        self.mark_taken(head, index, buffers.len() as u16);
         Some(head)
     }
 
@@ -141,7 +141,7 @@ impl SplitDriver {
             self.write_desc(table, i, *buffer, if last { None } else { Some(i + 1) });
         }
         self.write_raw_desc(self.desc, head, table, 16 * buffers.len() as u32, INDIRECT, 0);
-        self.take(head, self.next[usize::from(head)], 1);
+        self.mark_taken(head, self.next[usize::from(head)], 1);
         Some(head)
     }
 
@@ -262,7 +262,7 @@ impl SplitDriver {
     }
 
     /// Makes an available chain of the first `count` free descriptors, `head` to before `rest`.
-    fn take(&mut self, head: u16, rest: u16, count: u16) {
+    fn mark_taken(&mut self, head: u16, rest: u16, count: u16) {
         if self.features.in_order {
             self.order.add(head);
         }

@@ -61,8 +61,8 @@ fn metadata_wins_and_may_say_everything() {
     assert_eq!(vnic.queueing, Queueing::Flows(flows));
     assert!(done.contracts[0].limited_by_libvirt, "libvirt sets its own all the same");
     // The printed metadata has the same meaning.
-    let again = translate(&domain(&done.to_metadata(), &bridge(bandwidth)), "web.xml").expect("translated");
-    assert_eq!(again, done);
+    let second = translate(&domain(&done.to_metadata(), &bridge(bandwidth)), "web.xml").expect("translated");
+    assert_eq!(second, done);
 }
 
 #[test]
@@ -88,13 +88,13 @@ fn a_vhostuser_interface_is_a_port_of_the_switch() {
     assert_eq!(translate(&domain("", &interface("client")), "a.xml").expect("nothing asked").contracts, []);
 
     let error = refused(&contracts("<tg:vnic mac='52:54:00:00:00:02'/>"), &interface("client"));
-    assert!(error.contains("write which, such as segment=\"42\""), "{error}");
+    assert!(error.contains("write its segment, such as segment=\"42\""), "{error}");
     let error = refused(&asked, &interface("both"));
     assert!(error.contains("\"both\"; expected client or server"), "{error}");
 }
 
 #[test]
-fn who_asks_for_nothing_gets_nothing() {
+fn a_domain_without_requests_gets_no_contract() {
     let done = translate(&domain("<other xmlns='urn:x'/>", &bridge("")), "web.xml").expect("translated");
     assert_eq!((done.contracts, done.notes), (vec![], vec![]));
     let user = "<interface type='user'><mac address='52:54:00:00:00:01'/></interface>";
@@ -127,7 +127,7 @@ fn the_state_that_libvirt_keeps_is_read_too() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn errors_have_their_line_and_column() {
     let one = |attributes: &str| contracts(&format!("\n<tg:vnic mac='52:54:00:00:00:01' {attributes}/>"));
     for (metadata, device, expected) in [
         (
@@ -137,7 +137,7 @@ fn what_is_wrong_is_said_with_its_place() {
         ),
         (one("tx.maxx='500mbit'"), bridge(""), "unknown key; did you mean \"tx.max\"?"),
         (one("name='a b'"), bridge(""), "web.xml:4:34: vnic.a b.name: "),
-        (one("attach.tap='x'"), bridge(""), "the interface itself says; leave this out"),
+        (one("attach.tap='x'"), bridge(""), "says where the interface is attached; remove this key"),
         (one("deadline='1ms'"), bridge(""), "tx.max"),
         (contracts("<tg:vnic tx.max='1mbit'/>"), bridge(""), "names no interface"),
         (contracts("<tg:nic mac='52:54:00:00:00:01'/>"), bridge(""), "<nic> has no meaning here"),
@@ -152,7 +152,7 @@ fn what_is_wrong_is_said_with_its_place() {
         (
             one(""),
             bridge("").replace("bridge'>", "hostdev'>"),
-            "interface of type hostdev, for which no contract",
+            "interface of type hostdev, for which Tidegate can keep no contract",
         ),
         (one(""), bridge("").replace("vnet3", "a name that is far too long"), "attach.netdev"),
         (
@@ -168,10 +168,10 @@ fn what_is_wrong_is_said_with_its_place() {
         (
             String::new(),
             bridge("<bandwidth><inbound speed='1'/></bandwidth>"),
-            "speed is nothing that inbound has",
+            "<inbound> has no attribute speed",
         ),
         (String::new(), "<interface type='bridge'/>".into(), "no <mac address="),
-        (String::new(), "<interface".into(), "no XML that can be read"),
+        (String::new(), "<interface".into(), "this text is not valid XML"),
     ] {
         let error = refused(&metadata, &device);
         assert!(error.contains(expected), "{error}\nlacks: {expected}");
@@ -204,8 +204,8 @@ proptest! {
         let element = format!("<tg:vnic mac='52:54:00:00:00:01' {key}=\"{}\" mtu=\"{}\"/>", escaped(&value), escaped(&name.replace(|c: char| c.is_control(), "")));
         let text = domain(&contracts(&element), &bridge(""));
         if let Ok(done) = translate(&text, "x") {
-            let again = translate(&domain(&done.to_metadata(), &bridge("")), "x");
-            prop_assert_eq!(again.expect("the same"), done);
+            let second = translate(&domain(&done.to_metadata(), &bridge("")), "x");
+            prop_assert_eq!(second.expect("the same"), done);
         }
     }
 

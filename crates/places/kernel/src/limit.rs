@@ -51,14 +51,14 @@ pub struct Limit {
 pub enum LimitError {
     /// The rate would differ.
     #[error(
-        "the kernel would send at {kept} where {rate} is asked for, more than 1 % off, since it counts whole bytes \
+        "the kernel would send at {actual} where {rate} is asked for, more than 1 % off, since it counts whole bytes \
          per second and whole nanoseconds per frame ({frame} bytes here); choose {advice}"
     )]
     Rounded {
         /// The requested rate.
         rate: Rate,
         /// The possible rate, such as `8bit`.
-        kept: String,
+        actual: String,
         /// Length of the frame of the computation (bytes).
         frame: u64,
         /// A possible choice.
@@ -66,8 +66,8 @@ pub enum LimitError {
     },
     /// A super-frame takes so long that part of it would not be charged.
     #[error(
-        "at {0} a super-frame of 64 KiB takes more than 60 s, and the kernel forgets what is owed above that; \
-         choose at least 8744bit"
+        "at {0} a super-frame of 64 KiB takes more than 60 s, and the kernel remembers a debt of at most 60 s; choose \
+         at least 8744bit"
     )]
     Slow(Rate),
     /// The burst does not fit.
@@ -101,13 +101,13 @@ impl Limit {
         if bytes == 0 || SUPER_FRAME * 1_000_000_000 / bytes > LONGEST_DEBT {
             return Err(LimitError::Slow(rate));
         }
-        let kept = kept(bytes, frame);
-        if kept
-            .is_none_or(|kept| u128::from(kept.abs_diff(rate.bits())) * TOLERANCE > u128::from(rate.bits()))
-        {
-            let kept = kept.map_or_else(|| "no limit at all".into(), |bits| format!("{bits}bit"));
+        let actual = actual_rate(bytes, frame);
+        if actual.is_none_or(|actual| {
+            u128::from(actual.abs_diff(rate.bits())) * TOLERANCE > u128::from(rate.bits())
+        }) {
+            let actual = actual.map_or_else(|| "no limit at all".into(), |bits| format!("{bits}bit"));
             let advice = "a lower rate, or larger frames (mtu)".into();
-            return Err(LimitError::Rounded { rate, kept, frame, advice });
+            return Err(LimitError::Rounded { rate, actual, frame, advice });
         }
         let lasts = time_of(burst.get(), bytes);
         let ticks = u32::try_from(lasts.div_ceil(1 << TICK_SHIFT)).map_err(|_| LimitError::Burst {
@@ -148,7 +148,7 @@ impl Limit {
         (lasts < TIMERS_LATE).then(|| {
             format!(
                 "its burst lasts {} us at its rate, and timers of the kernel may be later than that: it may get less \
-                 than its rate; {} bytes would do",
+                 than its rate; {} bytes are enough",
                 lasts / 1000,
                 u128::from(self.rate) * u128::from(TIMERS_LATE) / 1_000_000_000
             )
@@ -164,7 +164,7 @@ fn time_of(bytes: u64, rate: u64) -> u128 {
 /// Returns the real rate of frames of `frame` bytes (bit/s): as `psched_ratecfg_precompute` and
 /// `psched_l2t_ns` compute it (net/sched/sch_generic.c, net/sch_generic.h). `None` if a frame takes no
 /// time.
-fn kept(rate: u64, frame: u64) -> Option<u64> {
+fn actual_rate(rate: u64, frame: u64) -> Option<u64> {
     let (mut mult, mut shift, mut factor) = (1_u64, 0, 1_000_000_000_u64);
     for _ in 0..64 {
         // 32 bits, as in the kernel.
@@ -201,14 +201,14 @@ mod tests {
         assert_eq!((limit.rate, limit.burst), (125_000_000, 2000));
         assert_eq!(limit.burst_time(), 128_000);
         assert_eq!(limit.fifo(), 2_500_000, "20 ms");
-        assert_eq!(kept(125_000_000, FRAME), Some(1_000_000_000));
+        assert_eq!(actual_rate(125_000_000, FRAME), Some(1_000_000_000));
     }
 
     #[test]
     fn a_burst_that_is_short_in_time_is_noted() {
         let default = 1600;
         let note = limit(1_000_000_000, default).expect("a limit").note().expect("a note");
-        assert!(note.contains("lasts 12 us") && note.contains("16250 bytes would do"), "{note}");
+        assert!(note.contains("lasts 12 us") && note.contains("16250 bytes are enough"), "{note}");
         assert_eq!(limit(10_000_000, default).expect("a limit").note(), None, "1.28 ms");
         for bits in [1_000_000, 1_000_000_000, 5_000_000_000, 100_000_000_000] {
             let burst = tidegate_contract::Tx::default().burst_or_default(rate(bits));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_rounded_is_refused() {
+    fn a_rate_that_the_kernel_would_round_is_refused() {
         // 1518 bytes take 30.36 ns at 400 Gbit/s, counted as 30.
         let refused = limit(400_000_000_000, 65_536).expect_err("1.2 % off").to_string();
         assert!(refused.contains("would send at 404800000000bit where 400gbit is asked for"), "{refused}");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn limits_outside_the_range_of_the_kernel_are_refused() {
         let text = |bits, burst| limit(bits, burst).expect_err("refused").to_string();
         assert!(text(1, 0).starts_with("at 1bit a super-frame"));
         assert!(text(8_000, 0).contains("choose at least 8744bit"));
@@ -249,10 +249,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_accepted_is_kept_within_a_percent(bits in 1..Rate::MAX.bits(), burst in 0_u64..10_000_000, frame in 60_u64..70_000) {
+        fn an_accepted_limit_is_kept_within_a_percent(bits in 1..Rate::MAX.bits(), burst in 0_u64..10_000_000, frame in 60_u64..70_000) {
             if let Ok(limit) = Limit::new(rate(bits), Bytes::new(burst), None, frame) {
-                let kept = kept(limit.rate, frame).expect("a rate");
-                prop_assert!(kept.abs_diff(bits) * 100 <= bits, "{kept} for {bits}");
+                let actual = actual_rate(limit.rate, frame).expect("a rate");
+                prop_assert!(actual.abs_diff(bits) * 100 <= bits, "{actual} for {bits}");
                 let owned = u128::from(limit.burst_time()) * u128::from(limit.rate) / 1_000_000_000;
                 prop_assert!(owned + 1 >= u128::from(burst), "the bucket holds the burst");
                 prop_assert!(owned <= u128::from(burst) + u128::from(limit.rate) * 65 / 1_000_000_000 + 1);

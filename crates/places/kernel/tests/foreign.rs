@@ -66,8 +66,8 @@ fn comes_back(lines: &[&str]) {
 }
 
 #[test]
-fn what_others_made_comes_back_as_it_was() {
-    in_namespace("what_others_made_comes_back_as_it_was", || {
+fn foreign_objects_are_restored_exactly() {
+    in_namespace("foreign_objects_are_restored_exactly", || {
         comes_back(&["qdisc add dev vnet3 root handle 1: tbf rate 1mbit burst 10kb latency 50ms"]);
         comes_back(&[
             "qdisc add dev vnet3 root handle 1: htb default 2 r2q 20",
@@ -106,8 +106,8 @@ fn is_stock_kernel() -> bool {
 }
 
 #[test]
-fn stock_kernel_what_libvirt_makes_of_bandwidth_comes_back() {
-    in_namespace("stock_kernel_what_libvirt_makes_of_bandwidth_comes_back", || {
+fn stock_kernel_bandwidth_limits_of_libvirt_are_restored() {
+    in_namespace("stock_kernel_bandwidth_limits_of_libvirt_are_restored", || {
         if !is_stock_kernel() {
             return;
         }
@@ -152,8 +152,8 @@ fn stock_kernel_what_libvirt_makes_of_bandwidth_comes_back() {
 }
 
 #[test]
-fn stock_kernel_other_policers_and_queues_come_back() {
-    in_namespace("stock_kernel_other_policers_and_queues_come_back", || {
+fn stock_kernel_other_policers_and_queues_are_restored() {
+    in_namespace("stock_kernel_other_policers_and_queues_are_restored", || {
         if !is_stock_kernel() {
             return;
         }
@@ -190,8 +190,8 @@ fn stock_kernel_other_policers_and_queues_come_back() {
 }
 
 #[test]
-fn what_cannot_be_made_again_is_named() {
-    in_namespace("what_cannot_be_made_again_is_named", || {
+fn an_object_that_cannot_be_restored_is_named() {
+    in_namespace("an_object_that_cannot_be_restored_is_named", || {
         ip("tuntap add vnet3 mode tap");
         ip("tuntap add vnet4 mode tap");
         tc("qdisc add dev vnet3 ingress");
@@ -203,15 +203,15 @@ fn what_cannot_be_made_again_is_named() {
         assert!(refused.contains("the u32 filter of preference 9 at ffff: of vnet3"), "{refused}");
         tc("qdisc add dev vnet4 root handle 1: stab overhead 20 tbf rate 1mbit burst 10kb latency 50ms");
         let refused = theirs("vnet4").expect_err("a size table");
-        assert!(refused.contains("qdisc tbf 1: at root: a size table cannot be remembered"), "{refused}");
+        assert!(refused.contains("qdisc tbf 1: at root: a size table cannot be restored later"), "{refused}");
         tc("qdisc del dev vnet4 root");
         assert_eq!(observe(), before);
     });
 }
 
 #[test]
-fn what_is_ours_is_not_theirs() {
-    in_namespace("what_is_ours_is_not_theirs", || {
+fn our_own_objects_are_not_foreign() {
+    in_namespace("our_own_objects_are_not_foreign", || {
         ip("tuntap add vnet3 mode tap");
         assert!(theirs("vnet3").unwrap().is_empty(), "what the kernel made by itself belongs to no program");
         settle(&owned("vnet3"));

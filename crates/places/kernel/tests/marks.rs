@@ -55,8 +55,8 @@ fn map(netdev: &str) -> Option<u32> {
 }
 
 #[test]
-fn a_guest_has_the_marks_that_its_contract_is_worth() {
-    in_namespace("a_guest_has_the_marks_that_its_contract_is_worth", || {
+fn a_guest_receives_the_marks_of_its_contract() {
+    in_namespace("a_guest_receives_the_marks_of_its_contract", || {
         let [one, two] = [("vnet1", 1), ("vnet2", 2)].map(|(name, number)| Guest::new(name, number));
         route(&[&one, &two]);
         let (frames, datagrams) = listen(&two);
@@ -100,8 +100,8 @@ fn a_guest_has_the_marks_that_its_contract_is_worth() {
 }
 
 #[test]
-fn super_frames_above_the_burst_are_counted_and_drift_is_put_right() {
-    in_namespace("super_frames_above_the_burst_are_counted_and_drift_is_put_right", || {
+fn super_frames_above_the_burst_are_counted_and_drift_is_repaired() {
+    in_namespace("super_frames_above_the_burst_are_counted_and_drift_is_repaired", || {
         let guest = Guest::new("vnet1", 1);
         settle(&[marking(4_000, "1gbit")]);
         let dropped = || Dropped::read(map("vnet1").unwrap()).unwrap().over_burst;

@@ -13,8 +13,8 @@ fn leaves(network: &tidegate_place_kernel::tc::Network) -> usize {
 }
 
 #[test]
-fn what_is_taken_away_leaves_nothing() {
-    in_namespace("what_is_taken_away_leaves_nothing", || {
+fn removed_limits_leave_no_objects() {
+    in_namespace("removed_limits_leave_no_objects", || {
         ip("tuntap add vnet3 mode tap");
         ip("link add veth0 type veth peer name veth1");
         ip("link add link veth1 name mt0 type macvtap mode bridge");
@@ -64,8 +64,8 @@ fn rates_change_in_place_and_wide_ones_read_back() {
 }
 
 #[test]
-fn what_others_made_is_refused_and_untouched() {
-    in_namespace("what_others_made_is_refused_and_untouched", || {
+fn foreign_objects_cause_a_refusal_and_stay() {
+    in_namespace("foreign_objects_cause_a_refusal_and_stay", || {
         ip("tuntap add vnet3 mode tap");
         ip("tuntap add vnet4 mode tap");
         tc("qdisc add dev vnet3 root handle 1: htb default 1");
@@ -87,8 +87,8 @@ fn what_others_made_is_refused_and_untouched() {
 }
 
 #[test]
-fn drift_is_put_right() {
-    in_namespace("drift_is_put_right", || {
+fn drift_is_repaired() {
+    in_namespace("drift_is_repaired", || {
         ip("tuntap add vnet3 mode tap");
         let mut wanted = [shaping("vnet3", "100mbit", "50mbit")];
         let right = settle(&wanted);
@@ -136,8 +136,8 @@ fn drift_is_put_right() {
 }
 
 #[test]
-fn a_tap_that_vanishes_over_it_is_an_error_and_leaves_nothing() {
-    in_namespace("a_tap_that_vanishes_over_it_is_an_error_and_leaves_nothing", || {
+fn a_tap_that_vanishes_during_a_change_is_an_error_and_leaves_no_objects() {
+    in_namespace("a_tap_that_vanishes_during_a_change_is_an_error_and_leaves_no_objects", || {
         ip("tuntap add vnet3 mode tap");
         ip("tuntap add vnet4 mode tap");
         let wanted = [shaping("vnet3", "1mbit", "1mbit"), shaping("vnet4", "1mbit", "1mbit")];
@@ -158,8 +158,8 @@ fn a_tap_that_vanishes_over_it_is_an_error_and_leaves_nothing() {
 }
 
 #[test]
-fn two_hundred_taps_come_and_go_and_nothing_is_left() {
-    in_namespace("two_hundred_taps_come_and_go_and_nothing_is_left", || {
+fn two_hundred_taps_come_and_go_and_leave_no_objects() {
+    in_namespace("two_hundred_taps_come_and_go_and_leave_no_objects", || {
         let before = observe();
         let batch = |from: usize, to: usize, words: &dyn Fn(usize) -> String| {
             let path = std::env::temp_dir().join(format!("tidegate-churn-{}", std::process::id()));
@@ -188,8 +188,8 @@ fn two_hundred_taps_come_and_go_and_nothing_is_left() {
 }
 
 #[test]
-fn without_rights_nothing_is_made_and_the_missing_one_is_named() {
-    in_namespace("without_rights_nothing_is_made_and_the_missing_one_is_named", || {
+fn without_rights_no_object_is_made_and_the_missing_right_is_named() {
+    in_namespace("without_rights_no_object_is_made_and_the_missing_right_is_named", || {
         ip("tuntap add vnet3 mode tap");
         let before = observe();
         let tried = std::thread::spawn(|| {
@@ -206,8 +206,8 @@ fn without_rights_nothing_is_made_and_the_missing_one_is_named() {
 }
 
 #[test]
-fn this_kernel_is_tried_without_a_trace() {
-    in_namespace("this_kernel_is_tried_without_a_trace", || {
+fn probing_this_kernel_leaves_no_objects() {
+    in_namespace("probing_this_kernel_leaves_no_objects", || {
         let before = observe();
         let missing = tidegate_place_kernel::tc::probe().unwrap();
         assert_eq!(missing, tidegate_place_kernel::tc::Missing::default(), "this kernel lacks something");
@@ -216,8 +216,8 @@ fn this_kernel_is_tried_without_a_trace() {
 }
 
 #[test]
-fn a_limit_holds_what_the_kernel_says_of_it() {
-    in_namespace("a_limit_holds_what_the_kernel_says_of_it", || {
+fn a_limit_equals_the_limit_that_the_kernel_shows() {
+    in_namespace("a_limit_equals_the_limit_that_the_kernel_shows", || {
         ip("tuntap add vnet3 mode tap");
         let limit: Limit = small();
         settle(&[Shaping { netdev: "vnet3".into(), rx: Some(limit), ..Shaping::default() }]);

@@ -69,8 +69,8 @@ impl Passing {
 }
 
 #[test]
-fn never_more_than_its_rate_passes_and_no_less_of_datagrams() {
-    in_namespace("never_more_than_its_rate_passes_and_no_less_of_datagrams", || {
+fn a_policer_passes_at_most_its_rate_and_no_fewer_datagrams() {
+    in_namespace("a_policer_passes_at_most_its_rate_and_no_fewer_datagrams", || {
         let guest = Guest::new("vnet3", 1);
         settle(&[policing("vnet3", 20)]);
         for traffic in [Traffic::UdpOut, Traffic::TcpOut] {
@@ -113,8 +113,8 @@ fn tcp_reaches_its_rate_through_the_default_burst() {
 }
 
 #[test]
-fn a_change_goes_on_counting_and_removal_leaves_nothing() {
-    in_namespace("a_change_goes_on_counting_and_removal_leaves_nothing", || {
+fn a_changed_policer_continues_its_counts_and_a_removed_one_leaves_no_objects() {
+    in_namespace("a_changed_policer_continues_its_counts_and_a_removed_one_leaves_no_objects", || {
         let guest = Guest::new("vnet3", 1);
         settle(&[policing("vnet3", 20)]);
         under(Traffic::UdpOut, &guest, || {

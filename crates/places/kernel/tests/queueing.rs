@@ -60,8 +60,8 @@ fn below(network: &Network, device: &str, class: Handle) -> Waiting {
 }
 
 #[test]
-fn every_qdisc_is_kept_as_it_is_told_and_goes() {
-    in_namespace("every_qdisc_is_kept_as_it_is_told_and_goes", || {
+fn every_qdisc_keeps_its_settings_and_is_removed() {
+    in_namespace("every_qdisc_keeps_its_settings_and_is_removed", || {
         ip("tuntap add vnet3 mode tap");
         ip("link set vnet3 up");
         let before = observe();
@@ -88,8 +88,8 @@ fn every_qdisc_is_kept_as_it_is_told_and_goes() {
 }
 
 #[test]
-fn what_others_change_of_it_is_put_right() {
-    in_namespace("what_others_change_of_it_is_put_right", || {
+fn foreign_changes_of_a_queue_are_repaired() {
+    in_namespace("foreign_changes_of_a_queue_are_repaired", || {
         ip("tuntap add vnet3 mode tap");
         for kernel in kernels().into_iter().filter(|kernel| *kernel != Qdiscs::default()) {
             let owned =
@@ -155,8 +155,8 @@ fn pings(guest: &Guest, traffic: Traffic) -> (Vec<f64>, usize) {
 /// Half of the pings beside a TCP connection that sends as fast as it may wait less than half as long as in one queue for all
 /// which takes super-frames whole, both ways.
 #[test]
-fn a_ping_beside_a_bulk_transfer_is_soon_back() {
-    in_namespace("a_ping_beside_a_bulk_transfer_is_soon_back", || {
+fn a_ping_beside_a_bulk_transfer_returns_soon() {
+    in_namespace("a_ping_beside_a_bulk_transfer_returns_soon", || {
         let guest = Guest::new("vnet3", 1);
         for traffic in [Traffic::TcpOut, Traffic::TcpIn] {
             let mut in_one_queue = None;

@@ -178,8 +178,8 @@ fn super_frames_are_counted_by_their_segments() {
 }
 
 #[test]
-fn neighbours_have_their_own() {
-    in_namespace("neighbours_have_their_own", || {
+fn two_netdevs_have_independent_rates() {
+    in_namespace("two_netdevs_have_independent_rates", || {
         let (slow, fast) = (Guest::new("vnet3", 1), Guest::new("vnet4", 2));
         settle(&[shaping("vnet3", "10mbit", "-"), shaping("vnet4", "30mbit", "-")]);
         let leaf = |n| Handle::new(owner::MAJOR, owner::FIRST_LEAF + n);

@@ -7,7 +7,7 @@ use netns::*;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 use tidegate_contract::Bytes;
-use tidegate_place_kernel::ebpf::{Came, Meter, Queue, Waits};
+use tidegate_place_kernel::ebpf::{ArrivalSource, Meter, Queue, Waits};
 use tidegate_place_kernel::tc::{Limit, Shaping};
 
 const RATE: f64 = 1e6;
@@ -81,8 +81,8 @@ fn send(from: &UdpSocket, to: &str) -> Duration {
 }
 
 #[test]
-fn waits_are_those_that_tokens_allow() {
-    in_namespace("waits_are_those_that_tokens_allow", || {
+fn measured_waits_equal_the_waits_for_tokens() {
+    in_namespace("measured_waits_equal_the_waits_for_tokens", || {
         let Some(meter) = meter() else { return };
         let guest = Guest::new("vnet0", 1);
         // IPv6 has frames of its own to send.
@@ -101,7 +101,7 @@ fn waits_are_those_that_tokens_allow() {
         assert_eq!(meter.read(tx).unwrap(), None);
         std::thread::sleep(Duration::from_millis(50));
         for queue in [tx, rx] {
-            meter.watch(queue, Came::Address).unwrap();
+            meter.watch(queue, ArrivalSource::Address).unwrap();
             assert_eq!(meter.read(queue).unwrap().unwrap().max, 0);
         }
         for (queue, other) in [(tx, rx), (rx, tx)] {
@@ -120,7 +120,7 @@ fn waits_are_those_that_tokens_allow() {
         }
         let watched = meter.watched();
         assert!(watched.len() == 2 && watched.contains(&tx) && watched.contains(&rx), "{watched:?}");
-        meter.watch(tx, Came::Address).unwrap();
+        meter.watch(tx, ArrivalSource::Address).unwrap();
         let goes_on = meter.read(tx).unwrap().unwrap().buckets.iter().sum::<u64>();
         assert!(goes_on >= MEASURED, "it goes on: {goes_on}");
         meter.forget(tx).unwrap();

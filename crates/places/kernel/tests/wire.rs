@@ -146,8 +146,8 @@ fn is_known(frame: &SuperFrame, taken: bool) -> bool {
 }
 
 #[test]
-fn a_policer_charges_what_an_ordinary_super_frame_is() {
-    in_namespace("a_policer_charges_what_an_ordinary_super_frame_is", || {
+fn a_policer_charges_the_wire_bytes_of_an_ordinary_super_frame() {
+    in_namespace("a_policer_charges_the_wire_bytes_of_an_ordinary_super_frame", || {
         let path = Path::new();
         settle(&[policing("vnet1")]);
         let map = policer("vnet1");
@@ -163,8 +163,8 @@ fn a_policer_charges_what_an_ordinary_super_frame_is() {
 }
 
 #[test]
-fn a_policer_never_charges_less_than_what_leaves() {
-    in_namespace("a_policer_never_charges_less_than_what_leaves", || {
+fn a_policer_never_charges_less_than_the_bytes_that_leave() {
+    in_namespace("a_policer_never_charges_less_than_the_bytes_that_leave", || {
         let path = Path::new();
         settle(&[policing("vnet1")]);
         let map = policer("vnet1");
@@ -182,8 +182,8 @@ fn a_policer_never_charges_less_than_what_leaves() {
 }
 
 #[test]
-fn a_rate_holds_whatever_the_headers_are() {
-    in_namespace("a_rate_holds_whatever_the_headers_are", || {
+fn a_rate_holds_for_any_headers() {
+    in_namespace("a_rate_holds_for_any_headers", || {
         const RATE: u64 = 1_250_000;
         const BURST: u64 = 65_536;
         let path = Path::new();
@@ -207,8 +207,8 @@ fn a_rate_holds_whatever_the_headers_are() {
 }
 
 #[test]
-fn a_burst_holds_whatever_the_headers_are() {
-    in_namespace("a_burst_holds_whatever_the_headers_are", || {
+fn a_burst_holds_for_any_headers() {
+    in_namespace("a_burst_holds_for_any_headers", || {
         const BURST: u64 = 40_000;
         let path = Path::new();
         settle(&[Shaping { marks: Some(Marks::from_burst(BURST)), ..shaping("vnet1", "-", "-") }]);
@@ -239,8 +239,8 @@ fn a_burst_holds_whatever_the_headers_are() {
 }
 
 #[test]
-fn what_waits_leaves_whole_or_is_counted() {
-    in_namespace("what_waits_leaves_whole_or_is_counted", || {
+fn a_waiting_super_frame_leaves_whole_or_is_counted() {
+    in_namespace("a_waiting_super_frame_leaves_whole_or_is_counted", || {
         let path = Path::new();
         settle(&[shaping("vnet1", "100gbit", "-")]);
         let kernel = RefCell::new(Kernel::open().unwrap());
@@ -284,8 +284,8 @@ const TUNNELS: [&str; 3] = [
 ];
 
 #[test]
-fn a_policer_charges_what_a_tunnel_adds() {
-    in_namespace("a_policer_charges_what_a_tunnel_adds", || {
+fn a_policer_charges_the_headers_of_a_tunnel() {
+    in_namespace("a_policer_charges_the_headers_of_a_tunnel", || {
         quiet();
         let guest = Guest::new("vnet3", 3);
         let outside = Tap::plain("out0");

@@ -37,11 +37,11 @@ pub fn probe(nic: &mut Nic, pf: &Pf) -> Abilities {
     Abilities {
         max_rate,
         min_rate,
-        vlan: asker.knows(Set::Vlan { vf, vlan: 0, qos: 0 }),
-        mac: asker.knows(Set::Mac { vf, mac: Mac([2, 0, 0, 0, 0, 1]) }),
-        spoofchk: asker.knows(Set::Spoofcheck { vf, on: true }),
-        trust: asker.knows(Set::Trust { vf, on: false }),
-        link_state: asker.knows(Set::LinkState { vf, state: LinkState::Auto }),
+        vlan: asker.ask_absent(Set::Vlan { vf, vlan: 0, qos: 0 }),
+        mac: asker.ask_absent(Set::Mac { vf, mac: Mac([2, 0, 0, 0, 0, 1]) }),
+        spoofchk: asker.ask_absent(Set::Spoofcheck { vf, on: true }),
+        trust: asker.ask_absent(Set::Trust { vf, on: false }),
+        link_state: asker.ask_absent(Set::LinkState { vf, state: LinkState::Auto }),
         leaf: asker.leaf(),
         node: asker.node(),
         statistics: sources(asker.nic, pf),
@@ -54,7 +54,7 @@ const LACKING: &[i32] = &[EOPNOTSUPP];
 const LACKING_VALUE: &[i32] = &[EOPNOTSUPP, EINVAL];
 
 /// What an answer about a VF that is not there says.
-fn known(answer: Result<(), StepError>) -> Ability {
+fn ability_of_absent(answer: Result<(), StepError>) -> Ability {
     match answer {
         Ok(()) => Ability::Has,
         Err(e) => match e.errno {
@@ -67,7 +67,7 @@ fn known(answer: Result<(), StepError>) -> Ability {
 }
 
 /// What an answer about one that is there says, where `lacking` are the errors that are not about the moment.
-fn taken(answer: Result<(), StepError>, lacking: &[i32]) -> Ability {
+fn ability_of_present(answer: Result<(), StepError>, lacking: &[i32]) -> Ability {
     match answer {
         Ok(()) => Ability::Has,
         Err(e) if e.errno.is_some_and(|errno| lacking.contains(&errno)) => Ability::Lacks(e.why),
@@ -76,20 +76,22 @@ fn taken(answer: Result<(), StepError>, lacking: &[i32]) -> Ability {
 }
 
 /// A VF whose rates can be set to what they are; else why there is none.
-fn askable(pf: &Pf) -> Result<(u16, &Vf), String> {
+fn vf_to_ask(pf: &Pf) -> Result<(u16, &Vf), String> {
     let unknown = |why: &str| Err(format!("{} {why}", pf.name));
     if pf.vfs.is_empty() {
-        return unknown("has no VF to ask of");
+        return unknown("has no VF that could be tried");
     }
     // Without one, drivers refuse what they take otherwise.
     if !pf.up || !pf.carrier {
-        return unknown("has no link: asked when it has");
+        return unknown("has no link: the agent tries when it has one");
     }
     // Of when the link was faster: drivers refuse it now.
     let too_fast = |vf: &Vf| pf.speed.is_some_and(|speed| vf.tx_max.max(vf.tx_min) > Some(speed));
     match pf.vfs.iter().find(|(_, vf)| !too_fast(vf)) {
         Some((&index, vf)) => Ok((index, vf)),
-        None => unknown("has no VF whose rates are not above the link's speed: asked when one has"),
+        None => {
+            unknown("has no VF whose rates are at most the link's speed: the agent tries when it has one")
+        }
     }
 }
 
@@ -100,13 +102,13 @@ struct Asker<'a> {
 
 impl Asker<'_> {
     /// Whether a driver knows a setting, asked of a VF that is not there.
-    fn knows(&mut self, set: Set) -> Ability {
-        known(self.nic.apply(&Step::on(self.pf, set)))
+    fn ask_absent(&mut self, set: Set) -> Ability {
+        ability_of_absent(self.nic.apply(&Step::on(self.pf, set)))
     }
 
     /// Whether a driver takes a setting.
-    fn takes(&mut self, set: Set, lacking: &[i32]) -> Ability {
-        taken(self.nic.apply(&Step::on(self.pf, set)), lacking)
+    fn ask_present(&mut self, set: Set, lacking: &[i32]) -> Ability {
+        ability_of_present(self.nic.apply(&Step::on(self.pf, set)), lacking)
     }
 
     /// Limits and guarantees.
@@ -114,16 +116,16 @@ impl Asker<'_> {
         if self.pf.vfs.values().any(|vf| vf.leaf.is_some()) {
             return self.leaf_rates();
         }
-        let known = self.knows(Set::Rate { vf: absent, min: 0, max: 0 });
+        let known = self.ask_absent(Set::Rate { vf: absent, min: 0, max: 0 });
         if known != Ability::Has {
             return (known.clone(), known);
         }
-        let (index, vf) = match askable(self.pf) {
+        let (index, vf) = match vf_to_ask(self.pf) {
             Ok(found) => found,
             Err(why) => return (known, Ability::Unknown(why)),
         };
         let (min, max) = vf.rates_mbit();
-        let limit = self.takes(Set::Rate { vf: index, min, max }, LACKING);
+        let limit = self.ask_present(Set::Rate { vf: index, min, max }, LACKING);
         if limit != Ability::Has {
             return (limit.clone(), limit);
         }
@@ -131,28 +133,28 @@ impl Asker<'_> {
             return (limit, Ability::Has);
         }
         // The same limit was taken just now: it is the guarantee that is refused.
-        let guarantee = self.takes(Set::Rate { vf: index, min: 1, max }, LACKING_VALUE);
-        (limit, self.back(guarantee, Set::Rate { vf: index, min, max }))
+        let guarantee = self.ask_present(Set::Rate { vf: index, min: 1, max }, LACKING_VALUE);
+        (limit, self.undo_try(guarantee, Set::Rate { vf: index, min, max }))
     }
 
     fn leaf_rates(&mut self) -> (Ability, Ability) {
         let Some((index, leaf)) = self.first_leaf() else { return Default::default() };
         let set = |share| Set::Leaf { vf: index, port: leaf.port, share, max: leaf.max };
-        let limit = self.takes(set(leaf.share), LACKING);
+        let limit = self.ask_present(set(leaf.share), LACKING);
         if leaf.share > 0 {
             return (limit, Ability::Has);
         }
         let telling = self.pf.up && self.pf.carrier && limit == Ability::Has;
-        let guarantee = self.takes(set(MBIT_BYTES), if telling { LACKING_VALUE } else { LACKING });
-        (limit, self.back(guarantee, set(0)))
+        let guarantee = self.ask_present(set(MBIT_BYTES), if telling { LACKING_VALUE } else { LACKING });
+        (limit, self.undo_try(guarantee, set(0)))
     }
 
     /// What was tried is taken back where it was taken.
-    fn back(&mut self, tried: Ability, set: Set) -> Ability {
+    fn undo_try(&mut self, tried: Ability, set: Set) -> Ability {
         if tried == Ability::Has
             && let Err(e) = self.nic.apply(&Step::on(self.pf, set))
         {
-            tracing::warn!(pf = %self.pf.name, "what was tried to find out what the NIC takes stays: {e}");
+            tracing::warn!(pf = %self.pf.name, "a setting that tested the abilities of the NIC stays: {e}");
         }
         tried
     }
@@ -168,10 +170,10 @@ impl Asker<'_> {
         }
         match self.first_leaf() {
             Some((vf, leaf)) => {
-                self.takes(Set::Leaf { vf, port: leaf.port, share: leaf.share, max: leaf.max }, LACKING)
+                self.ask_present(Set::Leaf { vf, port: leaf.port, share: leaf.share, max: leaf.max }, LACKING)
             }
             None if self.pf.vfs.is_empty() => {
-                Ability::Unknown(format!("{} has no VF to ask of", self.pf.name))
+                Ability::Unknown(format!("{} has no VF that could be tried", self.pf.name))
             }
             None => Ability::Lacks("no VF has a devlink rate object".into()),
         }
@@ -184,10 +186,10 @@ impl Asker<'_> {
         }
         // Of one who died while it asked.
         if self.pf.nodes.contains_key(NODE) {
-            self.takes(Set::DeleteNode { node: NODE.into() }, LACKING);
+            self.ask_present(Set::DeleteNode { node: NODE.into() }, LACKING);
         }
-        let made = self.takes(Set::NewNode { node: NODE.into() }, LACKING);
-        self.back(made, Set::DeleteNode { node: NODE.into() })
+        let made = self.ask_present(Set::NewNode { node: NODE.into() }, LACKING);
+        self.undo_try(made, Set::DeleteNode { node: NODE.into() })
     }
 
     fn legacy(&self) -> Option<Ability> {
@@ -210,22 +212,31 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_not_about_the_moment_is_final() {
+    fn only_an_error_that_cannot_pass_is_a_final_answer() {
         let (lacks, unknown) = (Ability::Lacks("the words".into()), Ability::Unknown("the words".into()));
-        assert_eq!([taken(Ok(()), LACKING), known(Ok(()))], [Ability::Has, Ability::Has]);
+        assert_eq!(
+            [ability_of_present(Ok(()), LACKING), ability_of_absent(Ok(()))],
+            [Ability::Has, Ability::Has]
+        );
         for lacking in [LACKING, LACKING_VALUE] {
-            assert_eq!(taken(refused(EOPNOTSUPP), lacking), lacks);
-            assert_eq!(taken(refused(None), lacking), unknown);
+            assert_eq!(ability_of_present(refused(EOPNOTSUPP), lacking), lacks);
+            assert_eq!(ability_of_present(refused(None), lacking), unknown);
             for errno in [EPERM, EIO, EAGAIN, EBUSY, ENODEV] {
-                assert_eq!(taken(refused(errno), lacking), unknown, "{errno}");
+                assert_eq!(ability_of_present(refused(errno), lacking), unknown, "{errno}");
             }
         }
-        assert_eq!(taken(refused(EINVAL), LACKING), unknown);
-        assert_eq!(taken(refused(EINVAL), LACKING_VALUE), lacks);
+        assert_eq!(ability_of_present(refused(EINVAL), LACKING), unknown);
+        assert_eq!(ability_of_present(refused(EINVAL), LACKING_VALUE), lacks);
         // Of a VF that is not there.
-        assert_eq!(known(refused(EOPNOTSUPP)), lacks);
-        assert_eq!([known(refused(EPERM)), known(refused(None))], [unknown.clone(), unknown]);
-        assert_eq!([known(refused(EINVAL)), known(refused(ENODEV))], [Ability::Has, Ability::Has]);
+        assert_eq!(ability_of_absent(refused(EOPNOTSUPP)), lacks);
+        assert_eq!(
+            [ability_of_absent(refused(EPERM)), ability_of_absent(refused(None))],
+            [unknown.clone(), unknown]
+        );
+        assert_eq!(
+            [ability_of_absent(refused(EINVAL)), ability_of_absent(refused(ENODEV))],
+            [Ability::Has, Ability::Has]
+        );
     }
 
     #[test]
@@ -233,13 +244,13 @@ mod tests {
         let mbit = |n: u64| Rate::from_bits(n * 1_000_000);
         let limited = |n| Vf { tx_max: mbit(n), ..Vf::default() };
         let mut pf = Pf { name: "eth0".into(), up: true, carrier: true, speed: mbit(100), ..Pf::default() };
-        let asked = |pf: &Pf| askable(pf).map(|(index, _)| index);
-        let why = |pf: &Pf| askable(pf).expect_err("none");
+        let asked = |pf: &Pf| vf_to_ask(pf).map(|(index, _)| index);
+        let why = |pf: &Pf| vf_to_ask(pf).expect_err("none");
         assert!(why(&pf).contains("has no VF"));
         pf.vfs.insert(0, limited(101));
-        assert!(why(&pf).contains("above the link's speed"));
+        assert!(why(&pf).contains("at most the link's speed"));
         pf.vfs.insert(1, Vf { tx_min: mbit(101), ..Vf::default() });
-        assert!(why(&pf).contains("above the link's speed"));
+        assert!(why(&pf).contains("at most the link's speed"));
         pf.vfs.insert(2, limited(100));
         assert_eq!(asked(&pf), Ok(2));
         pf.speed = mbit(1000);

@@ -265,7 +265,7 @@ proptest! {
 
     /// Limits that are not taken leave the sums as they were.
     #[test]
-    fn what_is_not_set_is_not_believed(case in case(4), failing in 0usize..6) {
+    fn a_limit_that_was_not_set_is_not_assumed(case in case(4), failing in 0usize..6) {
         let mut controller = Controller::new(link(), &case.members, &case.tenants).expect("admissible");
         let mut real: Vec<u64> = controller.step(&[]).iter().map(|c| c.to.bits() / 1_000_000).collect();
         for demands in &case.demands {
@@ -369,7 +369,7 @@ proptest! {
 
     /// Senders that come and go have their minimum in most of the time that they are there.
     #[test]
-    fn who_comes_and_goes_is_not_starved(timing in timing(), on in 4u64..20, off in 1u64..20, seed: u64) {
+    fn a_sender_that_comes_and_goes_is_not_starved(timing in timing(), on in 4u64..20, off in 1u64..20, seed: u64) {
         let period = timing.period.as_millis() as u64;
         let (on, off) = (Duration::from_millis(on * period), Duration::from_millis(off * period));
         let activity = Activity { on, off, ..Activity::from(Duration::from_millis(1000)) };
@@ -385,7 +385,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_is_the_same(timing in timing(), seed: u64) {
+    fn equal_inputs_give_equal_results(timing in timing(), seed: u64) {
         let members = || vec![
             (plain(0, 300), sender(Kind::Tcp { rtt: PERIOD / 10, demand: Some(mbit(500)) }, 0)),
             (plain(1, 300), sender(Kind::Udp(mbit(700)), 500)),
@@ -395,7 +395,7 @@ proptest! {
 }
 
 #[test]
-fn a_reserved_minimum_is_there_at_once_and_idle_while_it_is_not_used() {
+fn a_reserved_minimum_is_available_at_once_and_stays_idle_while_unused() {
     let members = [plain(0, 400), plain(1, 400)];
     let mut used = Vec::new();
     for lending in [Lending::Reserve, Lending::Lend] {
@@ -409,7 +409,7 @@ fn a_reserved_minimum_is_there_at_once_and_idle_while_it_is_not_used() {
 }
 
 #[test]
-fn what_goes_and_comes_keeps_what_is_known_of_the_others() {
+fn a_change_of_members_keeps_the_state_of_the_others() {
     let members = [plain(0, 400), plain(1, 400)];
     let mut plant = Plant::new(link(), &members, &[], false);
     for _ in 0..SETTLED {
@@ -426,8 +426,8 @@ fn what_goes_and_comes_keeps_what_is_known_of_the_others() {
         "one that is new is set: {changes:?}"
     );
     assert_eq!(changes[0].id, 1, "lowered first: {changes:?}");
-    let held: Vec<(u16, LimitReason)> = controller.standings().map(|s| (s.id, s.held)).collect();
-    assert_eq!(held, [(1, LimitReason::Share), (2, LimitReason::Unmeasured), (0, LimitReason::Idle)]);
+    let reasons: Vec<(u16, LimitReason)> = controller.standings().map(|s| (s.id, s.reason)).collect();
+    assert_eq!(reasons, [(1, LimitReason::Share), (2, LimitReason::Unmeasured), (0, LimitReason::Idle)]);
     let refused = controller.reconfigure(link(), &[plain(0, 900), plain(1, 200)], &[]);
     assert!(refused.is_err());
     assert_eq!(controller.standings().len(), 3, "as it was");
@@ -449,7 +449,7 @@ fn a_slower_link_shrinks_minima_in_proportion() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_the_numbers() {
+fn inadmissible_members_are_refused_with_the_numbers() {
     let tenant = |max, min| Tenant { segment: segment(1), max, min };
     let refusals = |members: &[Member], tenants: &[Tenant]| {
         let all = admissible(&link(), members, tenants).expect_err("does not fit");
@@ -464,7 +464,7 @@ fn what_does_not_fit_is_refused_with_the_numbers() {
             None,
             "promised 1001mbit together",
         ),
-        (vec![plain(0, 10), plain(0, 10)], vec![], Some(0), "VF 0 is there twice"),
+        (vec![plain(0, 10), plain(0, 10)], vec![], Some(0), "VF 0 has two contracts"),
         (
             vec![Member { max: Some(mbit(5)), ..plain(3, 6) }],
             vec![],
@@ -495,7 +495,7 @@ fn what_does_not_fit_is_refused_with_the_numbers() {
 }
 
 #[test]
-fn a_minimum_and_a_maximum_less_than_a_unit_apart_are_one_number() {
+fn a_minimum_and_a_maximum_within_one_unit_become_one_number() {
     let both = Rate::from_bits(50_500_000);
     let members = [Member { max: both, min: both, ..plain(0, 1) }, plain(1, 950)];
     // 51 would be more than the maximum, and more than there is beside the other's.

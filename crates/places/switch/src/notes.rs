@@ -9,9 +9,8 @@ pub fn queueing(vnic: &Vnic) -> Option<String> {
     let by_flow = match vnic.queueing {
         Queueing::Fifo => {
             let waits = waits_to_send || waits_to_receive;
-            return waits.then(|| {
-                "what exceeds its limits waits in one queue: a long flow holds up the others".into()
-            });
+            return waits
+                .then(|| "frames above its limits wait in one queue: a long flow delays the others".into());
         }
         Queueing::Flows(flows) => flows,
     };
@@ -21,15 +20,15 @@ pub fn queueing(vnic: &Vnic) -> Option<String> {
         (false, true) => "rx.max",
         (false, false) => {
             return waits_to_send.then(|| {
-                "what exceeds tx.max waits in its order, not by flow, since the vNIC has a deadline".into()
+                "frames above tx.max wait in their order, not by flow, since the vNIC has a deadline".into()
             });
         }
     };
     let FlowQueueing { target, interval, per_host } = by_flow;
     let hosts = if per_host { "by host and flow" } else { "by flow" };
     Some(format!(
-        "what exceeds {limits} waits {hosts}: one that waits longer than {target} for {interval} is marked (ECN), or loses \
-         frames"
+        "frames above {limits} wait {hosts}: a flow that waits longer than {target} for {interval} is marked (ECN), \
+         or loses frames"
     ))
 }
 
@@ -45,18 +44,18 @@ mod tests {
         assert_eq!(queueing(&of), None, "nothing waits");
         let said = |vnic: &Vnic| queueing(vnic).expect("a note");
         of.tx.max = Rate::from_bits(1_000_000);
-        let by_flow = "what exceeds tx.max waits by flow: one that waits longer than 5ms for 100ms is marked (ECN), or loses frames";
+        let by_flow = "frames above tx.max wait by flow: a flow that waits longer than 5ms for 100ms is marked (ECN), or loses frames";
         assert_eq!(said(&of), by_flow);
         of.rx.max = of.tx.max;
-        assert!(said(&of).starts_with("what exceeds tx.max and rx.max waits by flow"));
+        assert!(said(&of).starts_with("frames above tx.max and rx.max wait by flow"));
         of.deadline = Some(Nanos::new(1_000_000));
-        assert!(said(&of).starts_with("what exceeds rx.max waits by flow"));
+        assert!(said(&of).starts_with("frames above rx.max wait by flow"));
         of.rx.discipline = Discipline::Fifo;
         assert!(said(&of).contains("since the vNIC has a deadline"));
         of.deadline = None;
         assert_eq!(said(&of), by_flow);
         of.queueing = Queueing::Flows(FlowQueueing { per_host: true, ..FlowQueueing::default() });
-        assert!(said(&of).starts_with("what exceeds tx.max waits by host and flow"));
+        assert!(said(&of).starts_with("frames above tx.max wait by host and flow"));
         of.queueing = Queueing::Fifo;
         assert!(said(&of).contains("in one queue"));
         of.tx.max = None;

@@ -15,7 +15,7 @@ use tidegate_evidence::VnicStats;
 use tidegate_evidence::{Evidence, FrontEnds};
 use tidegate_paths::socket::{self, Earlier};
 use tidegate_paths::{Inode, PathError};
-use tidegate_place::{Keeper, Observed, ObservedVnic, PlaceError};
+use tidegate_place::{Observed, ObservedVnic, PlaceError, PlaceProgram};
 use tidegate_switch::control::{Hello, PortStatus, UplinkStatus};
 use tidegate_switch::stats::Reader;
 
@@ -29,19 +29,20 @@ impl SwitchPlace {
         // Contracts in force are still observed and repaired while the disk is full.
         let problem = self.record.save().err().map(|e| format!("no change can be made: {e}"));
         // By our own record: the switch must not load and unload programs at will.
-        let has_deadline = self.record.iter().any(|(_, made)| made.vnic.deadline.is_some());
+        let has_deadline = self.record.iter().any(|(_, recorded)| recorded.vnic.deadline.is_some());
         let culprits = &mut self.culprits;
-        let asked = self.switch.ask(|session| {
+        let answer = self.switch.ask(|session| {
             let (ports, uplinks) = (session.client.ports()?, session.client.uplinks()?);
             let Hello { version, pid, started, .. } = session.hello.clone();
             let mut evidence = evidence(&session.reader);
             culprits.observe(pid, has_deadline);
             culprits.look(&session.reader, evidence.misses.keys().map(String::as_str));
             culprits.enter(&mut evidence);
-            Ok((ports, uplinks, evidence, Keeper { version, pid, started }))
+            Ok((ports, uplinks, evidence, PlaceProgram { version, pid, started }))
         });
-        let (ports, uplinks, evidence, keeper) = asked.map_err(switch_failed)?;
-        let ports: Vec<PortStatus> = ports.into_iter().map(|port| self.believed(port)).collect();
+        let (ports, uplinks, evidence, program) = answer.map_err(switch_failed)?;
+        let ports: Vec<PortStatus> =
+            ports.into_iter().map(|port| self.with_recorded_attachment(port)).collect();
         self.find_sockets(&ports);
         self.check_budget(ports.len());
         // The agent does not make these again.
@@ -53,26 +54,27 @@ impl SwitchPlace {
         predecessor.links.retain(|name, _| record.get(name).is_some());
         let mut vnics: BTreeMap<String, ObservedVnic> =
             ports.into_iter().map(|p| (p.vnic.name.clone(), self.observed(p))).collect();
-        for (name, made) in self.record.iter() {
+        for (name, recorded) in self.record.iter() {
             vnics.entry(name.clone()).or_insert_with(|| ObservedVnic {
                 present: false,
-                ..ObservedVnic::of(&made.vnic, Connection::Disconnected)
+                ..ObservedVnic::of(&recorded.vnic, Connection::Disconnected)
             });
         }
         // By our own settings: the switch's data on queues and deadlines could keep the agent busy without
         // end.
-        let given = self.record.iter().filter(|(name, _)| vnics.get(*name).is_some_and(|vnic| vnic.present));
-        let given = given.map(|(_, made)| &made.vnic);
-        let own_cpus = self.own_cpus.as_mut().map(|own| own.keep(given, &evidence));
+        let contracts =
+            self.record.iter().filter(|(name, _)| vnics.get(*name).is_some_and(|vnic| vnic.present));
+        let contracts = contracts.map(|(_, recorded)| &recorded.vnic);
+        let own_cpus = self.own_cpus.as_mut().map(|own| own.update(contracts, &evidence));
         let own_cpus = own_cpus.cloned().unwrap_or_default();
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
         // The plan refuses more vNICs than the switch carries: other obstacles do not matter then.
         let new = new.take(plan::MOST);
-        let mut ours = HashMap::new();
+        let mut own_entries = HashMap::new();
         for (_, entry) in self.record.iter() {
-            attachment_key(&entry.vnic).map(|key| ours.entry(key).or_insert(entry));
+            attachment_key(&entry.vnic).map(|key| own_entries.entry(key).or_insert(entry));
         }
-        let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v, &ours)?))).collect();
+        let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v, &own_entries)?))).collect();
         let found = self.record.iter().filter_map(|(name, entry)| Some((name.clone(), entry.found.clone()?)));
         let declared = |status: UplinkStatus| {
             let UplinkStatus { uplink, mut remotes, .. } = status;
@@ -82,7 +84,7 @@ impl SwitchPlace {
         let uplinks = uplinks.into_iter().map(declared).collect();
         let found = Found { adopted: found.collect(), uplinks };
         let host = self.switch.host.clone();
-        Ok((Observed { host, vnics, obstacles, evidence, keeper, own_cpus, problem }, found))
+        Ok((Observed { host, vnics, obstacles, evidence, program, own_cpus, problem }, found))
     }
 
     /// Warns once that the descriptors of so many vNICs may exceed the limit.
@@ -93,24 +95,23 @@ impl SwitchPlace {
             tracing::warn!(
                 kept,
                 needed,
-                "duplicates of the switch's descriptors may be more than are kept, half of RLIMIT_NOFILE \
-                 (LimitNOFILE= of tidegate-agent.service): front ends of {vnics} vNICs may have to connect again when \
-                 the switch crashes"
+                "the switch's descriptors may be more than the agent stores, half of RLIMIT_NOFILE (LimitNOFILE= of \
+                 tidegate-agent.service): front ends of {vnics} vNICs may have to connect again when the switch crashes"
             );
         }
     }
 
     /// Returns a port's status with the attachment of our own record. An attacker in the switch could
     /// otherwise name files for the agent to make, to give away and to remove.
-    fn believed(&self, mut port: PortStatus) -> PortStatus {
-        if let Some(made) = self.record.get(&port.vnic.name)
-            && port.vnic.attach != made.vnic.attach
+    fn with_recorded_attachment(&self, mut port: PortStatus) -> PortStatus {
+        if let Some(recorded) = self.record.get(&port.vnic.name)
+            && port.vnic.attach != recorded.vnic.attach
         {
             tracing::error!(
                 vnic = port.vnic.name,
-                "the switch says that it is attached to something else than it was given"
+                "the switch reports another attachment than the agent gave to it"
             );
-            port.vnic.attach = made.vnic.attach.clone();
+            port.vnic.attach = recorded.vnic.attach.clone();
         }
         port
     }
@@ -120,19 +121,20 @@ impl SwitchPlace {
     fn find_sockets(&mut self, ports: &[PortStatus]) {
         for port in ports.iter().filter(|p| p.connection == Connection::Waiting) {
             if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &port.vnic.attach
-                && let Some(made) = self.record.get(&port.vnic.name).filter(|made| made.socket.is_none())
+                && let Some(recorded) =
+                    self.record.get(&port.vnic.name).filter(|recorded| recorded.socket.is_none())
                 && let Some(inode) = self.entry(path).ok().and_then(|entry| socket::listened_at(&entry))
             {
-                let given = made.vnic.clone();
-                self.record.put(&given, Some(inode));
+                let vnic = recorded.vnic.clone();
+                self.record.put(&vnic, Some(inode));
             }
         }
     }
 
     /// Returns the recorded socket file; for another agent's vNIC, the file at its path.
     pub(crate) fn socket_of(&self, vnic: &Vnic) -> Option<Inode> {
-        if let Some(made) = self.record.get(&vnic.name) {
-            return made.socket;
+        if let Some(recorded) = self.record.get(&vnic.name) {
+            return recorded.socket;
         }
         match &vnic.attach {
             Attach::VhostUser { path, mode: SocketMode::Server, .. } => self.socket_at(path),
@@ -145,7 +147,7 @@ impl SwitchPlace {
         let ours = ours.get(&attachment_key(vnic)?);
         match &vnic.attach {
             Attach::VhostUser { path, mode: SocketMode::Server, .. } => {
-                let earlier = ours.map_or(Earlier::None, |made| made.earlier());
+                let earlier = ours.map_or(Earlier::None, |recorded| recorded.earlier());
                 self.entry(path).map_or_else(Some, |entry| socket::obstacle(&entry, earlier))
             }
             // A front end may listen there later.
@@ -162,18 +164,18 @@ impl SwitchPlace {
 
     /// Whether this agent's socket is gone from its path. `false` if the path is outside the roots now, or
     /// the file there cannot be read.
-    fn is_gone(&self, path: &Path, made: Option<Inode>) -> bool {
+    fn is_gone(&self, path: &Path, recorded: Option<Inode>) -> bool {
         match self.paths.sockets.entry(path) {
             // Made when it was allowed: the contract in force stays.
             Err(PathError::Outside { .. }) => false,
             Err(_) => true,
-            Ok(entry) => entry.look().is_ok_and(|there| made.is_none() || there.inode() != made),
+            Ok(entry) => entry.look().is_ok_and(|there| recorded.is_none() || there.inode() != recorded),
         }
     }
 
     fn observed(&self, port: PortStatus) -> ObservedVnic {
         let name = &port.vnic.name;
-        let made = self.record.get(name);
+        let recorded = self.record.get(name);
         let broken = match (&port.vnic.attach, self.duplicates.get(name)) {
             (Attach::Tap { name: interface, .. }, Some(Duplicate::Tap(queues))) => {
                 tap::broken(&queues[0], interface)
@@ -182,7 +184,8 @@ impl SwitchPlace {
             (Attach::VhostUser { path, mode: SocketMode::Server, .. }, _)
                 if port.connection == Connection::Waiting =>
             {
-                made.filter(|made| self.is_gone(path, made.socket))
+                recorded
+                    .filter(|recorded| self.is_gone(path, recorded.socket))
                     .map(|_| format!("socket {} is gone, or another program replaced it", path.display()))
             }
             _ => None,
@@ -203,10 +206,14 @@ impl SwitchPlace {
                 .filter(|_| !self.waiting.contains_key(name) && port.connection != Connection::Up)
                 .filter(|_| quarantine.is_none())
                 .map(|why| format!("the last front end was disconnected: {why}")),
-            quarantine.map(|it| format!("no front end is taken for another {} s: {}", it.left, it.reason)),
-            port.closing
-                .then(|| "no front end is taken yet: closing what the last one shared takes long".to_owned()),
-            port.heir.then(|| "another front end waits for the one that is connected to leave".to_owned()),
+            quarantine.map(|it| {
+                format!("the switch accepts no front end for another {} s: {}", it.remaining, it.reason)
+            }),
+            port.closing.then(|| {
+                "the switch accepts no front end yet: it still closes objects that the last front end shared"
+                    .to_owned()
+            }),
+            port.heir.then(|| "another front end waits until the connected front end leaves".to_owned()),
             refused,
         ];
         let front_ends = FrontEnds {
@@ -217,7 +224,7 @@ impl SwitchPlace {
             held: port.held,
         };
         ObservedVnic {
-            ours: made.is_some(),
+            ours: recorded.is_some(),
             present: true,
             connection: port.connection,
             broken,
@@ -244,6 +251,6 @@ pub fn evidence(reader: &Reader) -> Evidence {
         denied_calls: reader.denied_calls(),
         log: Some(reader.log()),
         vnics,
-        ..Evidence::nothing("the host switch: shared memory")
+        ..Evidence::empty("the host switch: shared memory")
     }
 }

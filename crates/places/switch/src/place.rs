@@ -209,14 +209,14 @@ struct SwitchCapture(PathBuf);
 
 impl Capture for SwitchCapture {
     fn capture(&self, vnic: &str, snaplen: u32, into: OwnedFd) -> Result<(), PlaceError> {
-        let capture = || Client::connect(&self.0)?.apart()?.capture(vnic, snaplen, into.as_fd());
+        let capture = || Client::connect(&self.0)?.with_answer_thread()?.capture(vnic, snaplen, into.as_fd());
         capture().map_err(switch_failed)
     }
 }
 
 /// The error of a record that cannot be written.
 pub fn not_recorded(error: DurableError) -> PlaceError {
-    PlaceError::Failed(format!("{error} (what the agent makes must be on record first)"))
+    PlaceError::Failed(format!("{error} (the agent records each object before it makes it)"))
 }
 
 /// The error of a question to the switch.

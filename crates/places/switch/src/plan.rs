@@ -427,7 +427,7 @@ mod tests {
 
         /// A change that adopted vNICs of another agent, and was never accepted.
         #[test]
-        fn what_was_only_found_is_given_back(set in set(), rate in 5u64..9) {
+        fn a_vnic_that_was_adopted_and_never_accepted_gets_its_values_back(set in set(), rate in 5u64..9) {
             let before = observed(Some(Host::default()), set.iter().cloned().map(there).collect());
             let mut died = before.clone();
             for entry in died.observed.vnics.values_mut() {
@@ -444,7 +444,7 @@ mod tests {
         }
 
         #[test]
-        fn only_foreign_vnics_are_a_reason_to_refuse(set in set(), mut before in state()) {
+        fn only_foreign_vnics_cause_a_refusal(set in set(), mut before in state()) {
             before.observed.vnics.values_mut().for_each(|o| o.ours = true);
             prop_assert!(before.plan(&Host::default(), &set).is_ok());
         }
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn an_obstacle_is_a_reason_to_refuse() {
+    fn an_obstacle_causes_a_refusal() {
         let mut before = observed(None, vec![]);
         before.observed.obstacles.insert("v1".into(), "a file is there".into());
         let set = [vnic(1, 1, 1, 1, 5, 1), vnic(2, 2, 2, 1, 5, 1)];

@@ -48,8 +48,8 @@ impl SwitchPlace {
             Attach::VhostUser { path, mode: SocketMode::Server, owner } => {
                 let entry = self.entry(path).map_err(PlaceError::Failed)?;
                 let known = self.record.get(name).and_then(|m| m.socket);
-                let held = self.duplicates.remove(name).or_else(|| self.left_listener(name, &entry));
-                let held = match (held, known) {
+                let existing = self.duplicates.remove(name).or_else(|| self.inherited_listener(name, &entry));
+                let existing = match (existing, known) {
                     (Some(Duplicate::Listener(fd)), Some(inode))
                         if entry.look().is_ok_and(|there| there.inode() == Some(inode)) =>
                     {
@@ -58,9 +58,9 @@ impl SwitchPlace {
                     }
                     _ => None,
                 };
-                let fresh = held.is_none();
-                let (fd, inode) = match held {
-                    Some(held) => held,
+                let is_new = existing.is_none();
+                let (fd, inode) = match existing {
+                    Some(existing) => existing,
                     None => {
                         // From here on what is listened at there counts as ours.
                         if let Some(why) = socket::obstacle(&entry, earlier) {
@@ -72,9 +72,9 @@ impl SwitchPlace {
                         (Foreign::new(fd, &self.switch.budget), inode)
                     }
                 };
-                let given = self.connect_port(vnic, Some(fd.as_fd()), Attachment::Listener(fd.as_fd()));
-                match given {
-                    Err(e @ SwitchError::Refused(_)) if fresh => {
+                let result = self.connect_port(vnic, Some(fd.as_fd()), Attachment::Listener(fd.as_fd()));
+                match result {
+                    Err(e @ SwitchError::Refused(_)) if is_new => {
                         socket::remove(&entry, Earlier::Made(inode));
                         return Err(switch_failed(e));
                     }
@@ -90,9 +90,9 @@ impl SwitchPlace {
                 self.record.put(vnic, None);
             }
             Attach::Tap { name: interface, netns } => {
-                let held = self.duplicates.remove(name);
-                let held = held.or_else(|| self.left_tap(name, interface, netns.as_deref()));
-                let held = match held {
+                let existing = self.duplicates.remove(name);
+                let existing = existing.or_else(|| self.inherited_tap(name, interface, netns.as_deref()));
+                let existing = match existing {
                     Some(Duplicate::Tap(queues))
                         if queues.len() == usize::from(vnic.queues)
                             && tap::broken(&queues[0], interface).is_none() =>
@@ -103,20 +103,20 @@ impl SwitchPlace {
                     }
                     _ => None,
                 };
-                let fresh = held.is_none();
-                let queues = match held {
+                let is_new = existing.is_none();
+                let queues = match existing {
                     Some(queues) => queues,
                     None => {
                         let netns = self.namespace(netns.as_deref()).map_err(PlaceError::Failed)?;
                         tap::create(vnic, interface, netns).map_err(PlaceError::Failed)?
                     }
                 };
-                let given = self.switch.ask(|s| s.client.set_port(vnic, Attachment::Tap(&queues)));
-                if given.is_ok() || !fresh {
+                let result = self.switch.ask(|s| s.client.set_port(vnic, Attachment::Tap(&queues)));
+                if result.is_ok() || !is_new {
                     // Kept even where it was refused: the interface may carry addresses by now.
                     self.duplicates.insert(name.clone(), Duplicate::Tap(queues));
                 }
-                given.map_err(switch_failed)?;
+                result.map_err(switch_failed)?;
                 self.record.put(vnic, None);
             }
             Attach::Netdev { .. } | Attach::Vf { .. } => {
@@ -133,28 +133,29 @@ impl SwitchPlace {
         listener: Option<BorrowedFd<'_>>,
         link: Attachment<'_>,
     ) -> Result<(), SwitchError> {
-        let left = self.switch.predecessor.connections.remove(&vnic.name);
-        let Some(left) = left.filter(|left| self.is_connection_of(left, vnic)) else {
+        let connection = self.switch.predecessor.connections.remove(&vnic.name);
+        let Some(connection) = connection.filter(|connection| self.is_connection_of(connection, vnic)) else {
             return self.switch.ask(|s| s.client.set_port(vnic, link));
         };
-        let restored = Attachment::Restored { listener, kept: &left.kept, descriptors: &left.descriptors };
-        let given = self.switch.ask(|s| s.client.set_port(vnic, restored));
-        match given {
+        let restored =
+            Attachment::Restored { listener, saved: &connection.saved, descriptors: &connection.descriptors };
+        let result = self.switch.ask(|s| s.client.set_port(vnic, restored));
+        match result {
             Err(SwitchError::Refused(why)) => {
                 tracing::warn!(vnic = vnic.name, why, "its front end has to connect again");
                 self.switch.ask(|s| s.client.set_port(vnic, link))
             }
-            given => {
+            result => {
                 // Until the switch says itself what it has: it may be killed before.
-                self.switch.predecessor.connections.insert(vnic.name.clone(), left);
-                given
+                self.switch.predecessor.connections.insert(vnic.name.clone(), connection);
+                result
             }
         }
     }
 
     /// A port whose front end does not listen yet is made without one, and dialled again later.
     fn dial(&mut self, vnic: &Vnic, path: &Path) -> Result<(), PlaceError> {
-        if self.switch.predecessor.connections.contains_key(&vnic.name) && !self.session_has(&vnic.name)? {
+        if self.switch.predecessor.connections.contains_key(&vnic.name) && !self.switch_has(&vnic.name)? {
             // A connection that has ended, should the other one be refused.
             let (ended, _) = socket_pair()?;
             self.connect_port(vnic, None, Attachment::Stream(ended.as_fd())).map_err(switch_failed)?;
@@ -180,7 +181,7 @@ impl SwitchPlace {
                     Dialled::NotListening(why) => why,
                     _ => format!("the front end at {} is busy", path.display()),
                 };
-                if !self.session_has(&vnic.name)? {
+                if !self.switch_has(&vnic.name)? {
                     // A connection that has ended: the port is there, and says that it is disconnected.
                     let (ended, _) = socket_pair()?;
                     self.switch
@@ -195,14 +196,14 @@ impl SwitchPlace {
         Ok(())
     }
 
-    fn session_has(&mut self, name: &str) -> Result<bool, PlaceError> {
+    fn switch_has(&mut self, name: &str) -> Result<bool, PlaceError> {
         Ok(self.switch.ask(|s| s.client.ports()).map_err(switch_failed)?.iter().any(|p| p.vnic.name == name))
     }
 
     pub(crate) fn change(&mut self, from: &Vnic, to: &Vnic) -> Result<(), PlaceError> {
-        self.switch.ask(|s| s.client.set_port(to, Attachment::Keep)).map_err(switch_failed)?;
+        self.switch.ask(|s| s.client.set_port(to, Attachment::Unchanged)).map_err(switch_failed)?;
         if let Err(why) = self.adjust(from, to) {
-            self.switch.ask(|s| s.client.set_port(from, Attachment::Keep)).map_err(switch_failed)?;
+            self.switch.ask(|s| s.client.set_port(from, Attachment::Unchanged)).map_err(switch_failed)?;
             if let Err(e) = self.adjust(to, from) {
                 tracing::warn!(vnic = to.name, error = e, "cannot undo the change of the attachment");
             }
@@ -234,7 +235,7 @@ impl SwitchPlace {
     pub(crate) fn reconnect(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
         let earlier = self.record.get(&vnic.name).map_or(Earlier::None, Entry::earlier);
         if !matches!(&vnic.attach, Attach::VhostUser { mode: SocketMode::Client, .. }) {
-            drop(self.let_go(vnic));
+            drop(self.take_links(vnic));
         }
         self.switch.predecessor.connections.remove(&vnic.name);
         let before = self.record.get(&vnic.name).cloned();
@@ -247,16 +248,16 @@ impl SwitchPlace {
 
     pub(crate) fn remove(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
         let name = vnic.name.as_str();
-        if self.session_has(name)? {
+        if self.switch_has(name)? {
             self.switch.ask(|s| s.client.remove_port(name)).map_err(switch_failed)?;
         }
         self.switch.predecessor.connections.remove(name);
-        drop(self.let_go(vnic));
+        drop(self.take_links(vnic));
         self.waiting.remove(name);
         let made = self.record.remove(name);
         if let Attach::VhostUser { path, mode: SocketMode::Server, .. } = &vnic.attach
             && let Some(made) = made
-            && !self.is_anothers(vnic, path)
+            && !self.is_of_another_vnic(vnic, path)
         {
             match self.entry(path) {
                 Ok(entry) => socket::remove(&entry, made.earlier()),
@@ -268,12 +269,12 @@ impl SwitchPlace {
 
     /// Whether the file at `path`, where `vnic` had its socket, may be that of another vNIC of ours. A vNIC that
     /// handed the path over has noted a file that is gone, if the agent died before it struck that out.
-    fn is_anothers(&self, vnic: &Vnic, path: &Path) -> bool {
+    fn is_of_another_vnic(&self, vnic: &Vnic, path: &Path) -> bool {
         let others = self.record.iter().filter(|(_, other)| same_socket(&other.vnic, vnic));
         let there = self.socket_at(path);
         others
             .map(|(_, other)| other.socket)
-            .any(|noted| there.is_none() || noted.is_none_or(|_| noted == there))
+            .any(|recorded| there.is_none() || recorded.is_none_or(|_| recorded == there))
     }
 
     pub(crate) fn adopt(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {

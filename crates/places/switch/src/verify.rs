@@ -114,14 +114,14 @@ fn ioctl(fd: impl AsFd, code: libc::c_ulong, argument: *mut libc::c_void) -> io:
 
 /// Verifies everything that a switch reported, for vNICs at paths of their names.
 #[cfg(feature = "fuzzing")]
-pub fn check_inherited(told: tidegate_switch::control::handover::Handover) {
+pub fn check_inherited(handover: tidegate_switch::control::handover::Handover) {
     let entry = |name: &str| Entry::trusted(&Path::new("/run").join(name)).expect("/run exists");
-    for (name, connected) in &told.connections {
-        if let Some(stream) = connected.as_ref().and_then(|c| c.descriptors.get(&c.kept.stream)) {
+    for (name, connected) in &handover.connections {
+        if let Some(stream) = connected.as_ref().and_then(|c| c.descriptors.get(&c.saved.stream)) {
             let _ = (is_accepted(stream, &entry(name)), is_dialled(stream, Path::new(name)));
         }
     }
-    for (name, links) in told.links {
+    for (name, links) in handover.links {
         let _ = links.iter().all(|fd| is_listener(fd, &entry(&name)));
         drop(taps(links, &name, None));
     }
@@ -134,7 +134,7 @@ mod tests {
     use tidegate_service::foreign::Budget;
 
     #[test]
-    fn a_socket_is_what_it_was_said_to_be() {
+    fn an_inherited_socket_is_checked_for_its_kind_and_path() {
         let dir = tempfile::tempdir().unwrap();
         let (path, other) = (dir.path().join("a.sock"), dir.path().join("b.sock"));
         let [at, elsewhere] = [&path, &other].map(|path| Entry::trusted(path).unwrap());
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tap_is_not_taken() {
+    fn a_descriptor_that_is_no_tap_is_rejected() {
         let budget = Budget::new(10);
         let file = || Foreign::new(std::fs::File::open("/dev/null").unwrap().into(), &budget);
         assert!(taps(vec![file(), file()], "tg0", None).is_none());

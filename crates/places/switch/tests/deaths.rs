@@ -85,7 +85,7 @@ impl World for SwitchWorld {
     /// The kernel closes a dead agent's descriptors at once; here a thread closes them soon.
     fn bury(&self) {
         let end = Instant::now() + Duration::from_secs(60);
-        while self.foreign.borrow().iter().any(|foreign| foreign.held() > 0) {
+        while self.foreign.borrow().iter().any(|foreign| foreign.in_use() > 0) {
             assert!(Instant::now() < end, "an agent that died holds descriptors");
             std::thread::sleep(Duration::from_micros(100));
         }
@@ -122,7 +122,7 @@ fn choice(name: u8, mac: u8, attachment: u8, rate: u64) -> Choice {
 
 /// One vNIC gives its socket's path to another: for a while both have it on record.
 #[test]
-fn an_apply_that_dies_while_a_path_changes_hands_is_wholly_done_or_not_at_all() {
+fn an_apply_that_dies_while_a_path_gets_another_vnic_is_wholly_done_or_wholly_undone() {
     let case = Case {
         old: vec![choice(1, 0, 1, 1)],
         new: vec![choice(1, 1, 3, 2), choice(0, 2, 1, 3)],
@@ -135,13 +135,13 @@ fn an_apply_that_dies_while_a_path_changes_hands_is_wholly_done_or_not_at_all() 
 }
 
 #[test]
-fn an_apply_that_dies_anywhere_is_wholly_done_or_not_at_all() {
+fn an_apply_that_dies_anywhere_is_wholly_done_or_wholly_undone() {
     dies_anywhere::<SwitchWorld>(6);
 }
 
 /// The points are between effects: an apply of each kind of action has dozens.
 #[test]
-fn there_are_many_points() {
+fn an_apply_has_dozens_of_points_where_it_can_die() {
     let case = Case {
         old: vec![choice(0, 0, 0, 1), choice(1, 1, 1, 1)],
         new: vec![choice(0, 0, 1, 1), choice(2, 2, 0, 1)],

@@ -10,7 +10,7 @@ enum Clock {
     /// It stands still.
     Still(u64),
     /// Returned by this function.
-    Told(fn() -> u64),
+    Function(fn() -> u64),
 }
 
 thread_local! {
@@ -23,7 +23,7 @@ pub fn time() -> Option<u64> {
     match CLOCK.get() {
         Clock::Machine => None,
         Clock::Still(now) => Some(now),
-        Clock::Told(tell) => Some(tell()),
+        Clock::Function(time_fn) => Some(time_fn()),
     }
 }
 
@@ -33,6 +33,6 @@ pub fn set_time(now: u64) {
 }
 
 /// Lets this function return the time of this thread's workers (ns).
-pub fn set_clock(tell: fn() -> u64) {
-    CLOCK.set(Clock::Told(tell));
+pub fn set_clock(time_fn: fn() -> u64) {
+    CLOCK.set(Clock::Function(time_fn));
 }

@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Other threads exist already, and would keep the rights that the calling one gives up.
-    #[error("the process has {0} threads where it is to give up its rights, expected one")]
+    #[error("the process has {0} threads, and can give up its rights only while it has one")]
     Threads(usize),
     /// The new user.
     #[error("cannot become user {user}: {reason}")]
@@ -17,10 +17,10 @@ pub enum Error {
         reason: String,
     },
     /// A right could not be given up.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {action}: {source}")]
     Right {
         /// The failed action.
-        what: &'static str,
+        action: &'static str,
         /// The cause.
         source: io::Error,
     },

@@ -35,10 +35,11 @@ pub fn drop_all(user: Option<&User>) -> Result<(), Error> {
         inheritable: CapabilitySet::empty(),
     };
     // A service manager that gave no capabilities may forbid the call, too.
-    if rustix::thread::capabilities(None).map_err(right("tell the capabilities"))? != none {
+    if rustix::thread::capabilities(None).map_err(right("read the capabilities"))? != none {
         rustix::thread::set_capabilities(None, none).map_err(right("drop the capabilities"))?;
     }
-    rustix::thread::set_no_new_privs(true).map_err(right("forgo new privileges"))?;
+    rustix::thread::set_no_new_privs(true)
+        .map_err(right("set no_new_privs, which prevents new privileges"))?;
     // No core file with tenants' frames in it, and no ptrace by processes of the same user.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(right("forbid core dumps and ptrace"))?;
@@ -50,8 +51,8 @@ pub fn drop_all(user: Option<&User>) -> Result<(), Error> {
     Ok(())
 }
 
-fn right(what: &'static str) -> impl Fn(Errno) -> Error {
-    move |source| Error::Right { what, source: source.into() }
+fn right(action: &'static str) -> impl Fn(Errno) -> Error {
+    move |source| Error::Right { action, source: source.into() }
 }
 
 fn failed(user: &str, reason: String) -> Error {
@@ -90,7 +91,10 @@ impl User {
         }
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         let refused = |error: Errno| match error {
-            Errno::PERM => "only root can: start the switch as root, or as that user without --user".into(),
+            Errno::PERM => {
+                "only root can change the user: start the switch as root, or as that user without --user"
+                    .into()
+            }
             other => io::Error::from(other).to_string(),
         };
         rustix::thread::set_thread_groups(&[]).map_err(refused)?;
@@ -101,7 +105,7 @@ impl User {
 
 fn look_up(user: &str) -> Result<(u32, u32), String> {
     let number: Option<u32> = user.parse().ok();
-    let name = CString::new(user).map_err(|_| "a NUL byte in it".to_owned())?;
+    let name = CString::new(user).map_err(|_| "the name contains a NUL byte".to_owned())?;
     let mut buffer: Vec<libc::c_char> = vec![0; 1 << 16];
     // SAFETY: passwd is plain integers and pointers; all zero is a valid value.
     let mut entry: libc::passwd = unsafe { std::mem::zeroed() };

@@ -13,7 +13,7 @@
 use super::Error;
 use super::syscalls::name_of;
 use crate::stats::layout::Counter;
-use crate::worker::events::Ear;
+use crate::worker::events::LogWaker;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -26,8 +26,8 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 static PUBLISHED: OnceLock<&'static Counter> = OnceLock::new();
 /// The latest violations, the n-th at `n % NOTES`.
 static LATEST: [Note; NOTES as usize] = [const { Note::new() }; NOTES as usize];
-static TOLD: AtomicU64 = AtomicU64::new(0);
-static EAR: OnceLock<Arc<Ear>> = OnceLock::new();
+static LOGGED: AtomicU64 = AtomicU64::new(0);
+static WAKER: OnceLock<Arc<LogWaker>> = OnceLock::new();
 
 /// One violation. Readers take no lock: its number shows whether it was overwritten.
 struct Note {
@@ -68,7 +68,7 @@ pub fn catch(counter: &'static Counter) -> Result<(), Error> {
     // SAFETY: a valid action, whose handler obeys signal-safety(7).
     if unsafe { libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()) } != 0 {
         let source = io::Error::last_os_error();
-        return Err(Error::Right { what: "catch SIGSYS", source });
+        return Err(Error::Right { action: "catch SIGSYS", source });
     }
     Ok(())
 }
@@ -119,25 +119,25 @@ fn note(number: u64, call: i64) {
         word.store(u64::from_ne_bytes(bytes.try_into().expect("eight bytes")), SeqCst);
     }
     note.number.store(number, SeqCst);
-    if let Some(ear) = EAR.get() {
-        ear.wake();
+    if let Some(waker) = WAKER.get() {
+        waker.wake();
     }
 }
 
-/// Makes each violation wake `ear` from now on. Its thread calls [`tell`].
-pub fn tell_to(ear: &Arc<Ear>) {
-    let _ = EAR.set(Arc::clone(ear));
+/// Makes each violation wake `waker` from now on. Its thread calls [`log_new`].
+pub fn wake_on_violation(waker: &Arc<LogWaker>) {
+    let _ = WAKER.set(Arc::clone(waker));
 }
 
 /// Logs the violations since the last call; `true` if there were any.
-pub fn tell() -> bool {
+pub fn log_new() -> bool {
     let count = COUNT.load(SeqCst);
-    let told = TOLD.swap(count, SeqCst);
-    let first = told.max(count.saturating_sub(NOTES));
-    if first > told {
+    let logged = LOGGED.swap(count, SeqCst);
+    let first = logged.max(count.saturating_sub(NOTES));
+    if first > logged {
         tracing::error!(
             "{} system calls were denied before violation {}, and are counted",
-            first - told,
+            first - logged,
             first + 1
         );
     }
@@ -146,7 +146,7 @@ pub fn tell() -> bool {
         let before = note.number.load(SeqCst);
         if before < number && count - number < NOTES / 2 {
             // The denied thread is about to write it.
-            TOLD.store(number - 1, SeqCst);
+            LOGGED.store(number - 1, SeqCst);
             return true;
         }
         let (call, name) =
@@ -163,7 +163,7 @@ pub fn tell() -> bool {
              a bug, or an intruder controls this switch"
         );
     }
-    count > told
+    count > logged
 }
 
 #[cfg(target_arch = "x86_64")]

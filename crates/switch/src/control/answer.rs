@@ -79,10 +79,14 @@ pub fn receive(stream: &UnixStream, expected: Expected, end: Instant) -> io::Res
     let descriptor = descriptors.into_iter().next();
     match (&answer.reply, descriptor) {
         (Reply::Hello(_), Some(file)) => answer.statistics = Some((Reader::open(&file)?, file)),
-        (Reply::Hello(_), None) => return Err(io::Error::other("no statistics descriptor")),
+        (Reply::Hello(_), None) => {
+            return Err(io::Error::other("the answer has no descriptor of the statistics"));
+        }
         (Reply::Retired(_), Some(socket)) if is_listening(&socket) => answer.socket = Some(socket),
-        (Reply::Retired(_), _) => return Err(io::Error::other("no control socket")),
-        (_, Some(_)) => return Err(io::Error::other("a descriptor that was not asked for")),
+        (Reply::Retired(_), _) => return Err(io::Error::other("the answer has no control socket")),
+        (_, Some(_)) => {
+            return Err(io::Error::other("the answer has a descriptor that this program did not ask for"));
+        }
         (_, None) => {}
     }
     Ok(Some(answer))
@@ -99,7 +103,7 @@ fn is_listening(socket: &OwnedFd) -> bool {
 /// The invalid value.
 fn checked(reply: Reply) -> Result<Reply, String> {
     Ok(match reply {
-        Reply::Refused(why) => Reply::Refused(words(why)),
+        Reply::Refused(why) => Reply::Refused(visible_text(why)),
         Reply::Hello(hello) => Reply::Hello(hello_of(hello)?),
         Reply::Ports(ports) => Reply::Ports(ports_of(ports)?),
         Reply::Uplinks(uplinks) => Reply::Uplinks(uplinks_of(uplinks)?),
@@ -111,20 +115,22 @@ fn checked(reply: Reply) -> Result<Reply, String> {
     })
 }
 
-fn words(text: String) -> String {
+fn visible_text(text: String) -> String {
     clip(tidegate_visible::visible(&text).into_owned(), TEXT)
 }
 
 fn hello_of(hello: Hello) -> Result<Hello, String> {
     if hello.protocol != PROTOCOL {
         return Err(format!(
-            "it speaks control protocol {}, this program {PROTOCOL}: install one release of both",
+            "the switch uses control protocol {}, and this program uses {PROTOCOL}: install the same release \
+             of both",
             hello.protocol
         ));
     }
     if hello.version.len() > VERSION || !(1..=WORKERS).contains(&hello.workers) {
         return Err(format!(
-            "it says that it has {} workers, and is of an impossible release",
+            "the switch reports {} workers, expected 1 to {WORKERS}, or a release name of more than \
+             {VERSION} bytes",
             hello.workers
         ));
     }
@@ -133,23 +139,26 @@ fn hello_of(hello: Hello) -> Result<Hello, String> {
 
 fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
     if ports.len() > VNICS {
-        return Err(format!("it says that it has {} ports, of at most {VNICS}", ports.len()));
+        return Err(format!("the switch reports {} ports, expected at most {VNICS}", ports.len()));
     }
     let mut names = BTreeSet::new();
     for port in &mut ports {
         if !Vnic::is_name(&port.vnic.name) {
-            return Err("it has a port whose vNIC can have no such name".into());
+            return Err("the switch reports a port whose vNIC has an invalid name".into());
         }
         if !names.insert(port.vnic.name.clone()) {
-            return Err(format!("it has two ports of vNIC {}", port.vnic.name));
+            return Err(format!("the switch reports two ports of vNIC {}", port.vnic.name));
         }
         if !QUEUES.contains(&port.vnic.queues) {
             let (fewest, most) = (QUEUES.start(), QUEUES.end());
-            return Err(format!("it has a port of {} queue pairs, of {fewest} to {most}", port.vnic.queues));
+            return Err(format!(
+                "the switch reports a port with {} queue pairs, expected {fewest} to {most}",
+                port.vnic.queues
+            ));
         }
         if port.shared.len() > SHARED {
             return Err(format!(
-                "it has a port that shares {} addresses, of at most {SHARED}",
+                "the switch reports a port with {} shared addresses, expected at most {SHARED}",
                 port.shared.len()
             ));
         }
@@ -158,11 +167,11 @@ fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
         }
         port.thrown_out.retain(|kind, _| ThrownOut::ALL.iter().any(|known| known.label() == kind));
         for text in [&mut port.deadline_suspended, &mut port.last_error] {
-            *text = text.take().map(words);
+            *text = text.take().map(visible_text);
         }
         if let Some(quarantine) = &mut port.held.quarantine {
-            quarantine.reason = words(std::mem::take(&mut quarantine.reason));
-            for seconds in [&mut quarantine.seconds, &mut quarantine.left] {
+            quarantine.reason = visible_text(std::mem::take(&mut quarantine.reason));
+            for seconds in [&mut quarantine.seconds, &mut quarantine.remaining] {
                 *seconds = (*seconds).min(conduct::LONGEST.as_secs());
             }
         }
@@ -189,7 +198,7 @@ fn uplinks_of(uplinks: Vec<UplinkStatus>) -> Result<Vec<UplinkStatus>, String> {
 
 /// A thread that receives answers. The client goes on without it if it does not return.
 #[derive(Debug)]
-pub struct Apart {
+pub struct AnswerThread {
     questions: SyncSender<(Expected, Instant)>,
     answers: Receiver<io::Result<Option<Answer>>>,
 }
@@ -204,7 +213,7 @@ impl Drop for Live {
     }
 }
 
-impl Apart {
+impl AnswerThread {
     /// Receives answers from `stream` until it is shut down.
     ///
     /// # Errors
@@ -213,7 +222,8 @@ impl Apart {
         let more = |live| (live < THREADS).then_some(live + 1);
         if LIVE.fetch_update(SeqCst, SeqCst, more).is_err() {
             return Err(io::Error::other(format!(
-                "{THREADS} conversations with it have not ended: what it sent takes for ever to close"
+                "{THREADS} conversations with the switch have not ended: the descriptors that the switch \
+                 sent do not close"
             )));
         }
         let live = Live;
@@ -241,7 +251,9 @@ impl Apart {
         match self.answers.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(answer) => answer,
             Err(RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),
-            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("its answer cannot be taken in")),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(io::Error::other("the thread that receives answers has ended"))
+            }
         }
     }
 }

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_trusted_is_bounded_in_bytes_descriptors_and_time() {
+    fn an_untrusted_sender_is_bounded_in_bytes_descriptors_and_time() {
         let null = std::fs::File::open("/dev/null").unwrap();
         let bounds = |bytes, descriptors| Bounds { bytes, descriptors };
         let asked = |bounds, end: u64, say: &dyn Fn(&UnixStream)| {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_is_not_waited_for() {
+    fn a_send_does_not_wait_for_a_receiver_that_does_not_read() {
         let (a, _b) = UnixStream::pair().unwrap();
         let end = Instant::now() + Duration::from_millis(50);
         let sent = send_until(&a, &"x".repeat(8 << 20), &[], Some(end));

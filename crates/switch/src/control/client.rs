@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The switch is not trusted. Each answer is bounded and checked before a caller sees it; an invalid one ends
-//! the conversation. Descriptors of an answer may take long to close, so a thread [receives](Client::apart)
+//! the conversation. Descriptors of an answer may take long to close, so a thread [receives](Client::with_answer_thread)
 //! an agent's answers, and the caller waits only for the answer.
 
 use super::answer::{self, Answer, Expected};
@@ -42,14 +42,14 @@ pub struct Client {
     /// Start of the common time of all questions; `None`: each has its own time.
     began: Option<Instant>,
     /// The thread that receives answers.
-    apart: Option<answer::Apart>,
+    answer_thread: Option<answer::AnswerThread>,
 }
 
 /// The connection of a port.
 #[derive(Debug)]
 pub enum Attachment<'a> {
     /// The present connection.
-    Keep,
+    Unchanged,
     /// A listening vhost-user socket.
     Listener(BorrowedFd<'a>),
     /// A connected vhost-user socket.
@@ -61,7 +61,7 @@ pub enum Attachment<'a> {
         /// The listening socket, if the switch is the server.
         listener: Option<BorrowedFd<'a>>,
         /// State of the connection.
-        kept: &'a SavedConnection,
+        saved: &'a SavedConnection,
         /// Descriptors of the connection.
         descriptors: &'a HashMap<Number, Foreign>,
     },
@@ -113,7 +113,7 @@ impl Client {
             Ok(stream) => Ok(Self::over(stream, path)),
             Err(source) if source.kind() == io::ErrorKind::WouldBlock => Err(SwitchError::Broken {
                 path: path.to_owned(),
-                reason: format!("it takes no more connections; {STOPPED}"),
+                reason: format!("the switch accepts no more connections; {STOPPED}"),
             }),
             Err(source) => Err(SwitchError::Unreachable { path: path.to_owned(), source }),
         }
@@ -121,16 +121,16 @@ impl Client {
 
     /// Returns a client over a stream; `path` is for messages.
     pub fn over(stream: UnixStream, path: &Path) -> Self {
-        Self { stream, path: path.to_owned(), patience: PATIENCE, began: None, apart: None }
+        Self { stream, path: path.to_owned(), patience: PATIENCE, began: None, answer_thread: None }
     }
 
     /// Receives answers in a separate thread from now on: the caller does not wait until their descriptors are closed.
     ///
     /// # Errors
     /// No thread or descriptor is available; or too many such threads have not returned.
-    pub fn apart(mut self) -> Result<Self, SwitchError> {
-        let apart = self.stream.try_clone().and_then(answer::Apart::start);
-        self.apart = Some(apart.map_err(|e| self.broken(e.to_string()))?);
+    pub fn with_answer_thread(mut self) -> Result<Self, SwitchError> {
+        let apart = self.stream.try_clone().and_then(answer::AnswerThread::start);
+        self.answer_thread = Some(apart.map_err(|e| self.broken(e.to_string()))?);
         Ok(self)
     }
 
@@ -160,31 +160,31 @@ impl Client {
 
     /// Sets host-wide settings.
     pub fn set_host(&mut self, host: &Host) -> Result<(), SwitchError> {
-        self.done(&Request::SetHost(host.clone()), &[])
+        self.expect_done(&Request::SetHost(host.clone()), &[])
     }
 
     /// Creates or changes a port.
     pub fn set_port(&mut self, vnic: &Vnic, link: Attachment<'_>) -> Result<(), SwitchError> {
         let (kind, descriptors): (_, Vec<BorrowedFd<'_>>) = match &link {
-            Attachment::Keep => (LinkKind::Keep, vec![]),
+            Attachment::Unchanged => (LinkKind::Unchanged, vec![]),
             Attachment::Listener(fd) => (LinkKind::Listener, vec![*fd]),
             Attachment::Stream(fd) => (LinkKind::Stream, vec![*fd]),
             Attachment::Tap(queues) => (LinkKind::Tap, queues.iter().map(AsFd::as_fd).collect()),
-            Attachment::Restored { listener, kept, descriptors } => {
+            Attachment::Restored { listener, saved, descriptors } => {
                 let kind = LinkKind::Restored {
                     listener: listener.is_some(),
-                    kept: Box::new((*kept).clone()),
+                    saved: Box::new((*saved).clone()),
                     numbers: descriptors.keys().copied().collect(),
                 };
                 (kind, listener.iter().copied().chain(descriptors.values().map(AsFd::as_fd)).collect())
             }
         };
-        self.done(&Request::SetPort { vnic: Box::new(vnic.clone()), link: kind }, &descriptors)
+        self.expect_done(&Request::SetPort { vnic: Box::new(vnic.clone()), link: kind }, &descriptors)
     }
 
     /// Removes a port.
     pub fn remove_port(&mut self, name: &str) -> Result<(), SwitchError> {
-        self.done(&Request::RemovePort { name: name.into() }, &[])
+        self.expect_done(&Request::RemovePort { name: name.into() }, &[])
     }
 
     /// Creates or changes an uplink; without `sockets` it keeps those that it has.
@@ -197,12 +197,12 @@ impl Client {
         let UplinkSockets { receive, send } = sockets.unwrap_or(UplinkSockets { receive: &[], send: &[] });
         let descriptors: Vec<_> = receive.iter().chain(send).map(AsFd::as_fd).collect();
         let (uplink, remotes) = (Box::new(uplink.clone()), remotes.to_vec());
-        self.done(&Request::SetUplink { uplink, remotes, receive: receive.len() }, &descriptors)
+        self.expect_done(&Request::SetUplink { uplink, remotes, receive: receive.len() }, &descriptors)
     }
 
     /// Removes an uplink.
     pub fn remove_uplink(&mut self, name: &str) -> Result<(), SwitchError> {
-        self.done(&Request::RemoveUplink { name: name.into() }, &[])
+        self.expect_done(&Request::RemoveUplink { name: name.into() }, &[])
     }
 
     /// Returns all uplinks.
@@ -222,15 +222,16 @@ impl Client {
     }
 
     /// Returns a socket with the state that another process needs to continue, from now until the switch ends.
-    pub fn keep(&mut self) -> Result<notes::Notes, SwitchError> {
-        let (notes, theirs) = notes::pair().map_err(|e| self.broken(format!("cannot make a socket: {e}")))?;
-        self.done(&Request::Keep, &[theirs.as_fd()])?;
+    pub fn subscribe(&mut self) -> Result<notes::Notes, SwitchError> {
+        let (notes, switch_end) =
+            notes::pair().map_err(|e| self.broken(format!("cannot make a socket: {e}")))?;
+        self.expect_done(&Request::Subscribe, &[switch_end.as_fd()])?;
         Ok(notes)
     }
 
     /// Continues the counters of a switch that has ended.
     pub fn inherit(&mut self, statistics: BorrowedFd<'_>) -> Result<(), SwitchError> {
-        self.done(&Request::Inherit, &[statistics])
+        self.expect_done(&Request::Inherit, &[statistics])
     }
 
     /// Ends the switch's traffic; returns its final state and control socket. The switch goes on when this
@@ -244,15 +245,15 @@ impl Client {
 
     /// Ends a switch that has [retired](Self::retire). After this, it touches nothing any more.
     pub fn release(&mut self) -> Result<(), SwitchError> {
-        self.done(&Request::Release, &[])
+        self.expect_done(&Request::Release, &[])
     }
 
     /// Streams a vNIC's frames as pcapng into `into` until its other end closes.
     pub fn capture(&mut self, name: &str, snaplen: u32, into: BorrowedFd<'_>) -> Result<(), SwitchError> {
-        self.done(&Request::Capture { name: name.into(), snaplen }, &[into])
+        self.expect_done(&Request::Capture { name: name.into(), snaplen }, &[into])
     }
 
-    fn done(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), SwitchError> {
+    fn expect_done(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), SwitchError> {
         match self.ask(request, descriptors, Expected::Done)? {
             Answer { reply: Reply::Done, .. } => Ok(()),
             other => Err(self.unexpected(&other)),
@@ -267,7 +268,7 @@ impl Client {
     ) -> Result<Answer, SwitchError> {
         let end = self.began.unwrap_or_else(Instant::now) + self.patience;
         let answer = channel::send_until(&self.stream, request, descriptors, Some(end)).and_then(|()| {
-            match &self.apart {
+            match &self.answer_thread {
                 Some(apart) => apart.answer(expected, end),
                 None => answer::receive(&self.stream, expected, end),
             }
@@ -280,12 +281,12 @@ impl Client {
         match answer? {
             Some(Answer { reply: Reply::Refused(why), .. }) => Err(SwitchError::Refused(why)),
             Some(answer) => Ok(answer),
-            None => Err(self.broken("it closed the connection".into())),
+            None => Err(self.broken("the switch closed the connection".into())),
         }
     }
 
     fn unexpected(&self, answer: &Answer) -> SwitchError {
-        self.broken(format!("an answer to another question: {}", answer.reply.kind()))
+        self.broken(format!("the switch sent an answer to another question: {}", answer.reply.kind()))
     }
 
     fn reason(&self, error: &io::Error) -> String {
@@ -313,7 +314,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn a_switch_that_does_nothing_is_not_waited_for_for_ever() {
+    fn a_client_does_not_wait_for_ever_for_a_silent_switch() {
         let path = std::env::temp_dir().join(format!("tidegate-silent-{}.sock", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let _listener = UnixListener::bind(&path).unwrap();

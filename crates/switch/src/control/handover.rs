@@ -5,7 +5,7 @@
 //!                            └ more than a switch can have: an error, and what was known of that vNIC is forgotten
 //! ```
 
-use super::notes::{Note, What};
+use super::notes::{Change, Note};
 use crate::capacity::VNICS;
 use crate::vhost_user::saved::{Number, SavedConnection};
 use std::collections::{BTreeMap, HashMap};
@@ -21,7 +21,7 @@ const QUEUES: usize = 256;
 #[derive(Debug)]
 pub struct Connected {
     /// State of the connection.
-    pub kept: SavedConnection,
+    pub saved: SavedConnection,
     /// Descriptors of the connection.
     pub descriptors: HashMap<Number, Foreign>,
     /// Number of messages after which the state holds.
@@ -41,15 +41,17 @@ pub struct Handover {
 
 /// A note that a correct switch does not send.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Nonsense {
+pub enum InvalidNote {
     /// An invalid vNIC name.
-    #[error("it tells of a vNIC that can have no such name")]
+    #[error("a note has an invalid vNIC name")]
     Name,
     /// More vNICs than a switch has.
-    #[error("it tells of more than {VNICS} vNICs")]
+    #[error("the notes name more than {VNICS} vNICs")]
     Vnics,
     /// The number of descriptors does not match the note.
-    #[error("vNIC {vnic}: a note with {descriptors} descriptors, which has another number of them")]
+    #[error(
+        "vNIC {vnic}: a note came with {descriptors} descriptors, but needs another number of descriptors"
+    )]
     Descriptors {
         /// The vNIC.
         vnic: String,
@@ -57,10 +59,10 @@ pub enum Nonsense {
         descriptors: usize,
     },
     /// More than a connection can have.
-    #[error("vNIC {0}: more descriptors, queues or memory regions than a connection has")]
+    #[error("vNIC {0}: the notes have more descriptors, queues or memory regions than a connection can have")]
     Connection(String),
     /// A descriptor of the connection is missing.
-    #[error("vNIC {vnic}: descriptor {number} is missing: its connection is not kept")]
+    #[error("vNIC {vnic}: descriptor {number} is missing: the connection of the vNIC cannot continue")]
     Missing {
         /// The vNIC.
         vnic: String,
@@ -74,18 +76,18 @@ impl Handover {
     ///
     /// # Errors
     /// The note is invalid; the state of that connection is forgotten.
-    pub fn note(&mut self, note: Note, descriptors: Vec<Foreign>) -> Result<(), Nonsense> {
+    pub fn note(&mut self, note: Note, descriptors: Vec<Foreign>) -> Result<(), InvalidNote> {
         let vnic = note.vnic;
         if !Vnic::is_name(&vnic) {
-            return Err(Nonsense::Name);
+            return Err(InvalidNote::Name);
         }
         let known = self.connections.contains_key(&vnic)
             || self.coming.contains_key(&vnic)
             || self.links.contains_key(&vnic);
         if !known && self.connections.len().max(self.coming.len()).max(self.links.len()) >= VNICS {
-            return Err(Nonsense::Vnics);
+            return Err(InvalidNote::Vnics);
         }
-        let taken = self.take(&vnic, note.what, descriptors);
+        let taken = self.take(&vnic, note.change, descriptors);
         if taken.is_err() {
             self.coming.remove(&vnic);
             self.connections.insert(vnic, None);
@@ -97,7 +99,7 @@ impl Handover {
     ///
     /// # Errors
     /// The note had descriptors, or is invalid; all state of its vNIC is forgotten.
-    pub fn note_alone(&mut self, note: Note) -> Result<(), Nonsense> {
+    pub fn note_without_descriptors(&mut self, note: Note) -> Result<(), InvalidNote> {
         let vnic = note.vnic.clone();
         let taken = self.note(note, vec![]);
         if taken.is_err() {
@@ -106,48 +108,48 @@ impl Handover {
         taken
     }
 
-    fn take(&mut self, vnic: &str, what: What, descriptors: Vec<Foreign>) -> Result<(), Nonsense> {
-        let wrong = Nonsense::Descriptors { vnic: vnic.into(), descriptors: descriptors.len() };
+    fn take(&mut self, vnic: &str, change: Change, descriptors: Vec<Foreign>) -> Result<(), InvalidNote> {
+        let wrong = InvalidNote::Descriptors { vnic: vnic.into(), descriptors: descriptors.len() };
         let expect = |is_so: bool| if is_so { Ok(()) } else { Err(wrong) };
-        match what {
-            What::Descriptors(numbers) => {
+        match change {
+            Change::Descriptors(numbers) => {
                 expect(numbers.len() == descriptors.len())?;
                 let coming = self.coming.entry(vnic.into()).or_default();
                 if coming.len() + numbers.len() > MOST {
-                    return Err(Nonsense::Connection(vnic.into()));
+                    return Err(InvalidNote::Connection(vnic.into()));
                 }
                 coming.extend(numbers.into_iter().zip(descriptors));
             }
-            What::Said { messages, kept } => {
+            Change::State { messages, saved } => {
                 expect(descriptors.is_empty())?;
-                if !kept.is_possible() {
-                    return Err(Nonsense::Connection(vnic.into()));
+                if !saved.is_possible() {
+                    return Err(InvalidNote::Connection(vnic.into()));
                 }
                 let mut known = self.coming.remove(vnic).unwrap_or_default();
                 if let Some(before) = self.connections.remove(vnic).flatten() {
                     known.extend(before.descriptors);
                 }
                 let mut needed = HashMap::new();
-                for number in kept.numbers() {
+                for number in saved.numbers() {
                     match known.remove(&number) {
                         Some(fd) => drop(needed.insert(number, fd)),
                         None if needed.contains_key(&number) => {}
-                        None => return Err(Nonsense::Missing { vnic: vnic.into(), number }),
+                        None => return Err(InvalidNote::Missing { vnic: vnic.into(), number }),
                     }
                 }
-                let connected = Connected { kept: *kept, descriptors: needed, messages };
+                let connected = Connected { saved: *saved, descriptors: needed, messages };
                 self.connections.insert(vnic.into(), Some(connected));
             }
-            What::Gone => {
+            Change::Closed => {
                 expect(descriptors.is_empty())?;
                 self.coming.remove(vnic);
                 self.connections.insert(vnic.into(), None);
             }
-            What::Listener => {
+            Change::Listener => {
                 expect(descriptors.len() == 1)?;
                 self.links.insert(vnic.into(), descriptors);
             }
-            What::Tap => {
+            Change::Tap => {
                 expect((1..=QUEUES).contains(&descriptors.len()))?;
                 self.links.insert(vnic.into(), descriptors);
             }
@@ -167,12 +169,12 @@ mod tests {
         (0..count).map(|_| Foreign::new(null.try_clone().unwrap().into(), budget)).collect()
     }
 
-    fn note(vnic: &str, what: What) -> Note {
-        Note { vnic: vnic.into(), what }
+    fn note(vnic: &str, change: Change) -> Note {
+        Note { vnic: vnic.into(), change }
     }
 
-    fn said(stream: Number) -> What {
-        let kept = SavedConnection {
+    fn said(stream: Number) -> Change {
+        let saved = SavedConnection {
             stream,
             features: None,
             protocol_features: 0,
@@ -182,70 +184,70 @@ mod tests {
             inflight: None,
             log: None,
         };
-        What::Said { messages: 2, kept: Box::new(kept) }
+        Change::State { messages: 2, saved: Box::new(saved) }
     }
 
     #[test]
-    fn a_connection_is_its_latest_word_and_what_that_needs() {
-        let (mut told, budget) = (Handover::default(), Budget::new(100));
-        told.note(note("a", What::Descriptors(vec![1, 2])), files(2, &budget)).unwrap();
-        told.note(note("a", said(1)), vec![]).unwrap();
-        let connected = told.connections["a"].as_ref().unwrap();
+    fn a_connection_has_its_latest_state_and_the_descriptors_of_that_state() {
+        let (mut handover, budget) = (Handover::default(), Budget::new(100));
+        handover.note(note("a", Change::Descriptors(vec![1, 2])), files(2, &budget)).unwrap();
+        handover.note(note("a", said(1)), vec![]).unwrap();
+        let connected = handover.connections["a"].as_ref().unwrap();
         assert_eq!((connected.descriptors.len(), connected.messages), (1, 2));
-        told.note(note("a", said(1)), vec![]).unwrap();
-        told.note(note("b", What::Gone), vec![]).unwrap();
-        assert!(told.connections["b"].is_none());
+        handover.note(note("a", said(1)), vec![]).unwrap();
+        handover.note(note("b", Change::Closed), vec![]).unwrap();
+        assert!(handover.connections["b"].is_none());
         // Descriptors that the last note did not need are gone.
-        let missing = Nonsense::Missing { vnic: "a".into(), number: 2 };
-        assert_eq!(told.note(note("a", said(2)), vec![]), Err(missing));
-        assert!(told.connections["a"].is_none());
+        let missing = InvalidNote::Missing { vnic: "a".into(), number: 2 };
+        assert_eq!(handover.note(note("a", said(2)), vec![]), Err(missing));
+        assert!(handover.connections["a"].is_none());
     }
 
     #[test]
-    fn without_its_descriptors_a_note_says_that_those_before_are_over() {
-        let (mut told, budget) = (Handover::default(), Budget::new(100));
+    fn a_note_without_its_descriptors_ends_the_earlier_state() {
+        let (mut handover, budget) = (Handover::default(), Budget::new(100));
         for vnic in ["a", "b"] {
-            told.note(note(vnic, What::Descriptors(vec![1])), files(1, &budget)).unwrap();
-            told.note(note(vnic, said(1)), vec![]).unwrap();
-            told.note(note(vnic, What::Listener), files(1, &budget)).unwrap();
+            handover.note(note(vnic, Change::Descriptors(vec![1])), files(1, &budget)).unwrap();
+            handover.note(note(vnic, said(1)), vec![]).unwrap();
+            handover.note(note(vnic, Change::Listener), files(1, &budget)).unwrap();
         }
         // The earlier descriptors are enough for this note.
-        told.note_alone(note("a", said(1))).unwrap();
-        assert!(told.connections["a"].is_some() && told.links.contains_key("a"));
-        told.note_alone(note("a", What::Descriptors(vec![2]))).unwrap_err();
-        told.note_alone(note("b", What::Gone)).unwrap();
-        assert!(told.connections["a"].is_none() && !told.links.contains_key("a"));
-        assert!(told.connections["b"].is_none() && told.links.contains_key("b"));
+        handover.note_without_descriptors(note("a", said(1))).unwrap();
+        assert!(handover.connections["a"].is_some() && handover.links.contains_key("a"));
+        handover.note_without_descriptors(note("a", Change::Descriptors(vec![2]))).unwrap_err();
+        handover.note_without_descriptors(note("b", Change::Closed)).unwrap();
+        assert!(handover.connections["a"].is_none() && !handover.links.contains_key("a"));
+        assert!(handover.connections["b"].is_none() && handover.links.contains_key("b"));
     }
 
     #[test]
     fn more_than_a_switch_can_have_is_not_taken() {
-        let (mut told, budget) = (Handover::default(), Budget::new(10_000));
-        assert_eq!(told.note(note("../x", What::Gone), vec![]), Err(Nonsense::Name));
+        let (mut handover, budget) = (Handover::default(), Budget::new(10_000));
+        assert_eq!(handover.note(note("../x", Change::Closed), vec![]), Err(InvalidNote::Name));
         for number in 0..VNICS {
-            told.note(note(&format!("v{number}"), What::Gone), vec![]).unwrap();
+            handover.note(note(&format!("v{number}"), Change::Closed), vec![]).unwrap();
         }
-        assert_eq!(told.note(note("more", What::Gone), vec![]), Err(Nonsense::Vnics));
-        assert_eq!(told.note(note("more", What::Listener), files(1, &budget)), Err(Nonsense::Vnics));
-        for (what, count) in [
-            (What::Listener, 0),
-            (What::Listener, 2),
-            (What::Tap, 0),
-            (What::Descriptors(vec![1]), 2),
-            (What::Gone, 1),
+        assert_eq!(handover.note(note("more", Change::Closed), vec![]), Err(InvalidNote::Vnics));
+        assert_eq!(handover.note(note("more", Change::Listener), files(1, &budget)), Err(InvalidNote::Vnics));
+        for (change, count) in [
+            (Change::Listener, 0),
+            (Change::Listener, 2),
+            (Change::Tap, 0),
+            (Change::Descriptors(vec![1]), 2),
+            (Change::Closed, 1),
             (said(1), 1),
         ] {
             assert!(
-                told.note(note("v1", what.clone()), files(count, &budget)).is_err(),
-                "{what:?} with {count}"
+                handover.note(note("v1", change.clone()), files(count, &budget)).is_err(),
+                "{change:?} with {count}"
             );
         }
-        let numbers = |from: u64| What::Descriptors((from..from + 250).collect());
+        let numbers = |from: u64| Change::Descriptors((from..from + 250).collect());
         for from in 0..4 {
-            told.note(note("v2", numbers(250 * from)), files(250, &budget)).unwrap();
+            handover.note(note("v2", numbers(250 * from)), files(250, &budget)).unwrap();
         }
-        let more = told.note(note("v2", numbers(1000)), files(250, &budget));
-        assert_eq!(more, Err(Nonsense::Connection("v2".into())));
-        assert!(told.coming.is_empty());
+        let more = handover.note(note("v2", numbers(1000)), files(250, &budget));
+        assert_eq!(more, Err(InvalidNote::Connection("v2".into())));
+        assert!(handover.coming.is_empty());
     }
 }

@@ -51,7 +51,8 @@ pub enum Request {
     Uplinks,
     /// Makes the switch send the state that another process needs to continue, from now on, as
     /// [notes](super::notes) into the request's descriptor, a `SOCK_SEQPACKET` socket.
-    Keep,
+    #[serde(rename = "keep")]
+    Subscribe,
     /// Ends traffic, with nothing in flight, and asks for the final state. The next request of this
     /// connection is [`Release`](Self::Release); anything else, or its end, makes the switch go on.
     Retire,
@@ -74,7 +75,8 @@ pub enum Request {
 #[serde(rename_all = "snake_case")]
 pub enum LinkKind {
     /// None: the port keeps its connection.
-    Keep,
+    #[serde(rename = "keep")]
+    Unchanged,
     /// One listening vhost-user socket.
     Listener,
     /// One connected vhost-user socket.
@@ -86,8 +88,9 @@ pub enum LinkKind {
         /// The switch is the server.
         listener: bool,
         /// State of the connection.
-        kept: Box<SavedConnection>,
-        /// The numbers of the descriptors in `kept`.
+        #[serde(rename = "kept")]
+        saved: Box<SavedConnection>,
+        /// The numbers of the descriptors in `saved`.
         numbers: Vec<Number>,
     },
 }
@@ -124,7 +127,7 @@ impl Reply {
     }
 }
 
-/// The final state of a retired switch, beside the connections that it [sent](Request::Keep).
+/// The final state of a retired switch, beside the connections that it [sent](Request::Subscribe).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retired {
     /// Host-wide settings.

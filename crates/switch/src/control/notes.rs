@@ -26,24 +26,28 @@ pub struct Note {
     /// The vNIC.
     pub vnic: String,
     /// The change.
-    pub what: What,
+    #[serde(rename = "what")]
+    pub change: Change,
 }
 
 /// A change of a vNIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub enum Change {
     /// The note's descriptors have these numbers; a connection will refer to them.
     Descriptors(Vec<Number>),
     /// The present state of the connection.
-    Said {
+    #[serde(rename = "said")]
+    State {
         /// [`messages`](crate::stats::layout::VnicSlot::messages) at which the state holds.
         messages: u64,
         /// The connection.
-        kept: Box<SavedConnection>,
+        #[serde(rename = "kept")]
+        saved: Box<SavedConnection>,
     },
     /// The connection is over.
-    Gone,
+    #[serde(rename = "gone")]
+    Closed,
     /// The note's descriptor is the listening socket.
     Listener,
     /// The note's descriptors are the tap's, one per queue pair.
@@ -55,10 +59,11 @@ pub enum What {
 /// # Errors
 /// No descriptors are available.
 pub fn pair() -> io::Result<(Notes, OwnedFd)> {
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let (ours, switch_end) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     // As large as the host allows (net.core.wmem_max): all ports may send at once.
-    sockopt::set_socket_send_buffer_size(&theirs, 4 << 20)?;
-    Ok((Notes::over(ours), theirs))
+    sockopt::set_socket_send_buffer_size(&switch_end, 4 << 20)?;
+    Ok((Notes::from_socket(ours), switch_end))
 }
 
 /// Sends one note without waiting.
@@ -82,7 +87,7 @@ pub struct Notes {
 
 impl Notes {
     /// Receives notes from `socket`, of type SOCK_SEQPACKET.
-    pub fn over(socket: OwnedFd) -> Self {
+    pub fn from_socket(socket: OwnedFd) -> Self {
         Self { socket, buffer: vec![0; LONGEST] }
     }
 
@@ -107,7 +112,7 @@ impl Notes {
     ///
     /// # Errors
     /// As there.
-    pub fn try_next_alone(&mut self) -> io::Result<Option<Note>> {
+    pub fn try_next_without_descriptors(&mut self) -> io::Result<Option<Note>> {
         Ok(self.receive(RecvFlags::DONTWAIT, 0)?.map(|(note, _)| note))
     }
 
@@ -138,16 +143,16 @@ mod tests {
     use crate::vhost_user::saved::{SavedLog, SavedRegion, SavedVring};
 
     #[test]
-    fn what_was_sent_survives_the_sender() {
-        let (mut notes, theirs) = pair().unwrap();
+    fn sent_notes_survive_the_sender() {
+        let (mut notes, switch_end) = pair().unwrap();
         let (reader, writer) = std::io::pipe().unwrap();
-        let note = |what| Note { vnic: "a".into(), what };
-        send(&theirs, &note(What::Descriptors(vec![7])), &[writer.as_fd()]).unwrap();
-        send(&theirs, &note(What::Gone), &[]).unwrap();
-        drop((theirs, writer));
+        let note = |change| Note { vnic: "a".into(), change };
+        send(&switch_end, &note(Change::Descriptors(vec![7])), &[writer.as_fd()]).unwrap();
+        send(&switch_end, &note(Change::Closed), &[]).unwrap();
+        drop((switch_end, writer));
         let (first, descriptors) = notes.next().unwrap().unwrap();
-        assert_eq!((first.what, descriptors.len()), (What::Descriptors(vec![7]), 1));
-        assert_eq!(notes.next().unwrap().unwrap().0.what, What::Gone);
+        assert_eq!((first.change, descriptors.len()), (Change::Descriptors(vec![7]), 1));
+        assert_eq!(notes.next().unwrap().unwrap().0.change, Change::Closed);
         assert!(notes.next().unwrap().is_none());
         rustix::io::write(&descriptors[0], b"x").unwrap();
         drop(descriptors);
@@ -155,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_connection_fits_and_a_slow_receiver_is_told_of() {
+    fn the_largest_connection_fits_and_a_slow_receiver_is_reported() {
         let number = Some(u64::MAX);
         let vring = SavedVring {
             size: Some(u16::MAX),
@@ -170,7 +175,7 @@ mod tests {
         };
         let all = u64::MAX;
         let region = SavedRegion { guest_addr: all, user_addr: all, size: all, mmap_offset: all, file: all };
-        let kept = SavedConnection {
+        let saved = SavedConnection {
             stream: all,
             features: number,
             protocol_features: all,
@@ -180,18 +185,18 @@ mod tests {
             inflight: number,
             log: Some(SavedLog { file: all, size: all, offset: all }),
         };
-        let (mut notes, theirs) = pair().unwrap();
-        let said = What::Said { messages: all, kept: Box::new(kept) };
-        let note = Note { vnic: "n".repeat(63), what: said };
+        let (mut notes, switch_end) = pair().unwrap();
+        let said = Change::State { messages: all, saved: Box::new(saved) };
+        let note = Note { vnic: "n".repeat(63), change: said };
         let mut sent = 0;
         let error = loop {
-            match send(&theirs, &note, &[]) {
+            match send(&switch_end, &note, &[]) {
                 Ok(()) => sent += 1,
                 Err(error) => break error,
             }
         };
         assert!(sent > 0 && error.kind() == io::ErrorKind::WouldBlock, "{sent}: {error}");
-        drop(theirs);
+        drop(switch_end);
         for _ in 0..sent {
             assert_eq!(notes.next().unwrap().unwrap().0, note);
         }

@@ -166,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_value_says_what_was_put_in(
+        fn a_value_returns_its_content(
             port in any::<u16>(), peer in prop::option::of(0..PeerIndex::MOST), seconds in any::<u32>(),
             other in any::<u16>(),
         ) {
@@ -185,7 +185,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_removed_leads_nowhere(number in any::<u64>()) {
+        fn a_removed_value_leads_nowhere(number in any::<u64>()) {
             for value in [Value::REMOVING, Value::removed(number)] {
                 prop_assert_eq!((value.destination(), value.egress()), (None, None));
                 prop_assert!(!value.is_pinned() && !value.is_learned());

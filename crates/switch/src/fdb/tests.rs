@@ -123,7 +123,7 @@ proptest! {
 }
 
 #[test]
-fn a_contract_of_this_host_outranks_what_others_say() {
+fn a_contract_of_this_host_outranks_addresses_from_other_hosts() {
     let fdb = Fdb::new();
     let segment = SegmentIndex(0);
     // Behind a peer by its frames; then by its contract, which a guest here cannot take.
@@ -247,7 +247,7 @@ fn a_flood_of_addresses_is_bounded_and_leaves_others_alone() {
 }
 
 #[test]
-fn what_was_learned_makes_room_for_a_contract() {
+fn learned_addresses_make_room_for_a_contract() {
     let fdb = Fdb::new();
     let segment = SegmentIndex(0);
     let own = mac(7);
@@ -265,7 +265,7 @@ fn what_was_learned_makes_room_for_a_contract() {
 }
 
 #[test]
-fn what_was_learned_can_be_told() {
+fn learned_addresses_can_be_listed() {
     let fdb = Fdb::new();
     fdb.pin(SegmentIndex(0), mac(9), 1).unwrap();
     let known = [
@@ -284,7 +284,7 @@ fn what_was_learned_can_be_told() {
 }
 
 #[test]
-fn what_is_not_seen_again_is_forgotten() {
+fn an_address_that_is_not_seen_again_is_forgotten() {
     let fdb = Fdb::new();
     fdb.learn(SegmentIndex(0), mac(1), 2, 100).unwrap();
     fdb.learn(SegmentIndex(0), mac(2), 2, 100).unwrap();
@@ -296,7 +296,7 @@ fn what_is_not_seen_again_is_forgotten() {
 }
 
 #[test]
-fn a_reserved_address_leads_where_it_is_led() {
+fn a_reserved_address_leads_to_its_holder() {
     let (fdb, segment, shared) = (Fdb::new(), SegmentIndex(3), Mac([0, 0, 0x5e, 0, 1, 9]));
     fdb.learn(segment, shared, 5, 1).unwrap();
     fdb.lead(segment, shared, Some(6));

@@ -108,7 +108,7 @@ mod tests {
         }
 
         #[test]
-        fn a_hostile_frame_changes_in_its_mark_alone(mut frame in testing::hostile()) {
+        fn only_the_mark_of_a_hostile_frame_changes(mut frame in testing::hostile()) {
             let Ok(headers) = parse(&frame[..frame.len().min(HEADER_MAX)], frame.len()) else { return Ok(()) };
             let before = frame.clone();
             let marked = set_ce(&mut frame, &headers);

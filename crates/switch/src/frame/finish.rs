@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn inner_checksum_counts_the_partial_sum_in_its_field() {
+    fn the_inner_checksum_includes_the_partial_sum_in_the_field() {
         let inner = Frame::tcp4(50).build();
         let inner_headers = parse(&inner, inner.len()).unwrap();
         let mut outer = Frame::udp4(8).build();

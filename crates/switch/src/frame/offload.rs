@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_drivers_send_is_taken() {
+    fn requests_of_real_drivers_are_accepted() {
         let tcp4 = Frame::tcp4(4000).build();
         let tcp6 = Frame { vlan: Some(5), ..Frame::tcp6(4000) }.build();
         let udp4 = Frame::udp4(4000).build();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_the_frame_is_refused() {
+    fn requests_that_contradict_the_frame_are_refused() {
         let tcp = Frame::tcp4(4000).build();
         let udp = Frame::udp4(4000).build();
         let arp = testing::arp(testing::SRC, testing::SRC4);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn delivered_header_holds_only_what_was_checked() {
+    fn the_delivered_header_holds_only_checked_values() {
         let f = Frame::tcp4(3000).build();
         let h = parse(&f[..HEADER_MAX], f.len()).unwrap();
         let wild = VnetHdr { flags: 0xff, num_buffers: 77, ..gso(GSO_TCPV4 | GSO_ECN, 1460, 34, 16) };

@@ -81,7 +81,7 @@ pub fn parse(head: &[u8], total_len: usize) -> Result<Headers, ParseError> {
     }
     let head = &head[..head.len().min(total_len).min(HEADER_MAX)];
     let Some(ethernet) = head.first_chunk::<14>() else {
-        return Err(absent(14, total_len, ParseError::Short));
+        return Err(missing_header_error(14, total_len, ParseError::Short));
     };
     let ethertype = u16::from_be_bytes([ethernet[12], ethernet[13]]);
     if ethertype == ETHERTYPE_VLAN {
@@ -95,7 +95,7 @@ pub fn parse(head: &[u8], total_len: usize) -> Result<Headers, ParseError> {
 #[inline(never)]
 fn tagged(head: &[u8], ethernet: &[u8; 14], total_len: usize) -> Result<Headers, ParseError> {
     let Some(&[c0, c1, t0, t1]) = get(head, 14) else {
-        return Err(absent(18, total_len, ParseError::Vlan));
+        return Err(missing_header_error(18, total_len, ParseError::Vlan));
     };
     let ethertype = u16::from_be_bytes([t0, t1]);
     let upper = upper(head, ethertype, 18, total_len)?;
@@ -138,14 +138,14 @@ fn headers(ethernet: &[u8; 14], vlan: Option<u16>, ethertype: u16, l3: usize, up
 
 /// Returns the error for a header outside the copied bytes: `malformed` if the frame lacks it, too.
 #[inline]
-fn absent(header_end: usize, total_len: usize, malformed: ParseError) -> ParseError {
+fn missing_header_error(header_end: usize, total_len: usize, malformed: ParseError) -> ParseError {
     if header_end > total_len { malformed } else { ParseError::Truncated }
 }
 
 #[inline(always)]
 fn ipv4(head: &[u8], l3: usize, total_len: usize) -> Result<Upper, ParseError> {
     let Some(ip) = get::<20>(head, l3) else {
-        return Err(absent(l3 + 20, total_len, ParseError::Ipv4));
+        return Err(missing_header_error(l3 + 20, total_len, ParseError::Ipv4));
     };
     // Usually there are no options: then the place of the transport header is constant, too.
     match ip[0] {
@@ -197,7 +197,7 @@ fn behind_ipv4(
 #[inline(always)]
 fn ipv6(head: &[u8], l3: usize, total_len: usize) -> Result<Upper, ParseError> {
     let Some(ip) = get::<40>(head, l3) else {
-        return Err(absent(l3 + 40, total_len, ParseError::Ipv6));
+        return Err(missing_header_error(l3 + 40, total_len, ParseError::Ipv6));
     };
     let end = l3 + 40 + usize::from(u16::from_be_bytes([ip[4], ip[5]]));
     if ip[0] >> 4 != 6 || end > total_len {
@@ -218,7 +218,7 @@ fn ipv6(head: &[u8], l3: usize, total_len: usize) -> Result<Upper, ParseError> {
 #[inline(never)]
 fn arp(head: &[u8], l3: usize, total_len: usize) -> Result<Upper, ParseError> {
     let Some(arp) = get::<ARP_LEN>(head, l3) else {
-        return Err(absent(l3 + ARP_LEN, total_len, ParseError::Arp));
+        return Err(missing_header_error(l3 + ARP_LEN, total_len, ParseError::Arp));
     };
     // The hardware type is ignored: receivers accept 6 (IEEE 802) for 1 (Ethernet).
     if arp[2..6] != [0x08, 0x00, 6, 4] {
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_refused() {
+    fn headers_that_contradict_each_other_are_refused() {
         let udp4 = Frame::udp4(4).build();
         let udp6 = Frame::udp6(4).build();
         let tagged = Frame { vlan: Some(1), ..Frame::udp4(0) }.build();
@@ -462,7 +462,7 @@ mod tests {
         }
 
         #[test]
-        fn built_frames_parse_to_what_was_built(spec in testing::frame()) {
+        fn built_frames_parse_to_their_specification(spec in testing::frame()) {
             let f = spec.build();
             let h = parsed(&f).unwrap();
             prop_assert_eq!(h.vlan, spec.vlan);

@@ -28,7 +28,7 @@ pub struct Plain {
 
 /// Looks at the first bytes of a frame of `len` bytes, all or at least 128. `None` says nothing about the frame.
 #[inline(always)]
-pub fn look(head: &[u8], len: usize) -> Option<Plain> {
+pub fn parse_plain(head: &[u8], len: usize) -> Option<Plain> {
     let ip = head.first_chunk::<34>()?;
     let word = |at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
     if ip[0] & 1 == 1 {
@@ -57,7 +57,7 @@ pub fn look(head: &[u8], len: usize) -> Option<Plain> {
     Some(Plain { dst: Mac(dst), src: Mac(src), dscp })
 }
 
-/// Returns the virtio header to deliver with a frame recognised by [`look`], if it requests only the checksum
+/// Returns the virtio header to deliver with a frame recognised by [`parse_plain`], if it requests only the checksum
 /// of its own TCP or UDP header. `None` says nothing about the frame.
 #[inline(always)]
 pub fn own_checksum(head: &[u8], asked: &[u8; VnetHdr::LEN]) -> Option<[u8; VnetHdr::LEN]> {
@@ -82,7 +82,7 @@ pub fn own_checksum(head: &[u8], asked: &[u8; VnetHdr::LEN]) -> Option<[u8; Vnet
     (is_own && is_whole).then_some([NEEDS_CSUM, GSO_NONE, 0, 0, 0, 0, s0, s1, o0, o1, 1, 0])
 }
 
-/// Returns the source address of a frame recognised by [`look`].
+/// Returns the source address of a frame recognised by [`parse_plain`].
 pub fn source_ip(head: &[u8]) -> Option<IpAddr> {
     match head.get(14)? >> 4 {
         4 => head.get(26..)?.first_chunk::<4>().map(|a| Ipv4Addr::from(*a).into()),
@@ -101,7 +101,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn agrees(frame: &[u8], len: usize) -> bool {
-        let Some(plain) = look(&frame[..frame.len().min(128)], len) else { return false };
+        let Some(plain) = parse_plain(&frame[..frame.len().min(128)], len) else { return false };
         let head = &frame[..frame.len().min(HEADER_MAX)];
         let headers = parse(head, len).expect("what is plain is no contradiction");
         assert_eq!((headers.dst, headers.src, headers.dscp), (plain.dst, plain.src, plain.dscp));
@@ -121,7 +121,7 @@ mod tests {
     /// A recognised own checksum passes [`check`] and is delivered alike; returns whether it was recognised.
     fn leaves_its_checksum(frame: &[u8], asked: [u8; VnetHdr::LEN]) -> bool {
         let head = &frame[..frame.len().min(128)];
-        let (plain, deliver) = (look(head, frame.len()), own_checksum(head, &asked));
+        let (plain, deliver) = (parse_plain(head, frame.len()), own_checksum(head, &asked));
         let (Some(_), Some(deliver)) = (plain, deliver) else { return false };
         let (headers, vnet) = (parse(head, frame.len()).unwrap(), VnetHdr::read_legacy(&asked).unwrap());
         assert_eq!(check(&vnet, &headers, head.len(), frame.len()), Ok(Offload::Checksum), "{headers:?}");
@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_own_checksum_is_what_the_whole_check_says(
+        fn an_own_checksum_agrees_with_the_whole_check(
             frame in prop_oneof![testing::frame().prop_map(|spec| spec.build()), testing::hostile()],
             start in prop_oneof![Just(34u8), Just(54), any::<u8>()],
             tcp in any::<bool>(),
@@ -155,7 +155,7 @@ mod tests {
         }
 
         #[test]
-        fn a_plain_frame_is_what_the_parser_says(spec in testing::frame()) {
+        fn a_plain_frame_agrees_with_the_parser(spec in testing::frame()) {
             let frame = spec.build();
             agrees(&frame, frame.len());
         }

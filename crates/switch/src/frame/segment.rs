@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_checked_super_frame_is_not_cut() {
+    fn an_unchecked_super_frame_is_not_cut() {
         let whole = Super::new(&Frame::tcp4(3000), 1448);
         let (frame, headers) = (&whole.frame[..], &whole.headers);
         assert!(Segmenter::new(frame, headers, Offload::None, 3000).is_none());

@@ -13,17 +13,17 @@ pub const DEPTH: usize = 24;
 
 /// The receiving half.
 pub struct Rx {
-    held: VecDeque<Held>,
+    held: VecDeque<DeferredFrame>,
     /// Polls that found the oldest frame open.
     polls: usize,
-    course: Arc<Mutex<Course>>,
+    script: Arc<Mutex<Script>>,
 }
 
 /// A frame; and a copy if its sender's memory is not lent.
-struct Held(Frame, Option<Vec<u8>>);
+struct DeferredFrame(Frame, Option<Vec<u8>>);
 
 // SAFETY: it refers to its sender's memory, which belongs to the test's process while the frame is held.
-unsafe impl Send for Held {}
+unsafe impl Send for DeferredFrame {}
 
 /// The answer of a post.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ pub enum Answer {
 
 /// How the link treats frames, and a record of them.
 #[derive(Default)]
-pub struct Course {
+pub struct Script {
     /// Polls that find a frame open before one completes it.
     pub polls: usize,
     /// The next frame that ends is dropped for this.
@@ -67,13 +67,13 @@ pub struct Course {
 
 impl Rx {
     /// Returns a link, and the control of its frames.
-    pub fn new() -> (Self, Arc<Mutex<Course>>) {
-        let course = Arc::<Mutex<Course>>::default();
-        (Self { held: VecDeque::new(), polls: 0, course: course.clone() }, course)
+    pub fn new() -> (Self, Arc<Mutex<Script>>) {
+        let script = Arc::<Mutex<Script>>::default();
+        (Self { held: VecDeque::new(), polls: 0, script: script.clone() }, script)
     }
 
-    fn course(&self) -> MutexGuard<'_, Course> {
-        self.course.lock().unwrap()
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().unwrap()
     }
 
     pub(super) fn depth(&self) -> usize {
@@ -81,15 +81,15 @@ impl Rx {
     }
 
     pub(super) fn lends_memory(&self) -> bool {
-        !self.course().copies
+        !self.script().copies
     }
 
     pub(super) fn post(&mut self, frame: &Frame) -> Posted {
-        let mut course = self.course.lock().unwrap();
-        if course.full {
+        let mut script = self.script.lock().unwrap();
+        if script.full {
             return Posted::NoBuffers;
         }
-        match course.answers.pop_front().unwrap_or(Answer::Later) {
+        match script.answers.pop_front().unwrap_or(Answer::Later) {
             Answer::Done => return Posted::Done,
             Answer::Part(segments) => {
                 let part = frame.offload.gso_size().map(|size| segments * u32::from(size));
@@ -100,16 +100,16 @@ impl Rx {
             Answer::Broken => return Posted::Broken(RingError::Size(0)),
             Answer::Later => {}
         }
-        let copy = course.copies.then(|| bytes(frame));
-        self.held.push_back(Held(frame.clone(), copy));
+        let copy = script.copies.then(|| bytes(frame));
+        self.held.push_back(DeferredFrame(frame.clone(), copy));
         let bytes = self.held.iter().map(|held| u64::from(held.0.wire_bytes)).sum();
-        course.most = course.most.max((bytes, self.held.len()));
+        script.most = script.most.max((bytes, self.held.len()));
         Posted::Later
     }
 
     pub(super) fn has_completed(&self) -> bool {
-        let course = self.course();
-        course.breaks || self.polls >= course.polls
+        let script = self.script();
+        script.breaks || self.polls >= script.polls
     }
 
     pub(super) fn completed(&mut self) -> Option<Completed> {
@@ -118,20 +118,21 @@ impl Rx {
             return None;
         }
         self.polls = 0;
-        let mut course = self.course.lock().unwrap();
-        if std::mem::take(&mut course.breaks) {
+        let mut script = self.script.lock().unwrap();
+        if std::mem::take(&mut script.breaks) {
             return Some(Completed::Broken("its test broke it".into()));
         }
-        let Held(frame, copy) = self.held.pop_front().expect("nobody asks a link that holds nothing");
-        if let Some(reason) = course.failure.take() {
+        let DeferredFrame(frame, copy) =
+            self.held.pop_front().expect("nobody asks a link that holds nothing");
+        if let Some(reason) = script.failure.take() {
             return Some(Completed::Dropped(reason));
         }
-        course.delivered.push(copy.unwrap_or_else(|| bytes(&frame)));
+        script.delivered.push(copy.unwrap_or_else(|| bytes(&frame)));
         Some(Completed::Done)
     }
 
     pub(super) fn cancel(&mut self) {
-        self.course.lock().unwrap().cancelled += self.held.len();
+        self.script.lock().unwrap().cancelled += self.held.len();
         self.held.clear();
         self.polls = 0;
     }

@@ -32,7 +32,11 @@ impl Delivery {
     /// Returns the delivery of a frame's rest of `left` bytes on the wire.
     #[inline]
     pub fn of_rest(frame: &Frame, left: u32) -> Self {
-        if left == frame.wire_bytes { Self::WHOLE } else { Self { from: went(frame, left), ..Self::WHOLE } }
+        if left == frame.wire_bytes {
+            Self::WHOLE
+        } else {
+            Self { from: sent_payload(frame, left), ..Self::WHOLE }
+        }
     }
 
     /// Returns the next part of a frame with `left` bytes on the wire, and its bytes: whole segments of at
@@ -101,7 +105,7 @@ pub fn payload(frame: &Frame) -> u32 {
 
 /// Returns how much of a frame's payload went if `left` bytes on the wire remain.
 #[cold]
-fn went(frame: &Frame, left: u32) -> u32 {
+fn sent_payload(frame: &Frame, left: u32) -> u32 {
     let Some(size) = frame.offload.gso_size().map(u32::from) else { return 0 };
     // Only the last segment is shorter, and it remains.
     let segments = frame.wire_bytes.saturating_sub(left) / (u32::from(frame.headers.len) + size);
@@ -121,7 +125,7 @@ pub fn wire_frames_left(frame: &Frame, left: u32) -> u32 {
     if left == frame.wire_bytes {
         return frame.wire_frames;
     }
-    on_wire(frame, payload(frame).saturating_sub(went(frame, left))).0
+    on_wire(frame, payload(frame).saturating_sub(sent_payload(frame, left))).0
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use tidegate_evidence::DropReason;
 #[derive(Debug, PartialEq, Eq)]
 pub enum Posted {
     /// It is in the receiver's buffers. A link that holds frames answers this only for a frame with a
-    /// deadline that [passes](Rx::lets_pass) them: otherwise a later frame would overtake.
+    /// deadline that [passes](Rx::lets_realtime_pass) them: otherwise a later frame would overtake.
     Done,
     /// This many bytes of its payload, whole segments of the part to deliver, are in the receiver's
     /// buffers, which were too few for the next.

@@ -7,14 +7,14 @@
 //! ```
 
 use crate::slots::Arrival;
-use crate::slots::arrival::Unseen;
+use crate::slots::arrival::UnseenSince;
 
 /// The state of a link's descriptors, all of which are read in turns.
 pub struct Readiness {
     /// Whether a descriptor may have frames: it was not yet read until it would block.
     readable: Box<[bool]>,
     /// Since when each can have unread frames: a read found nothing, or the descriptor was silent.
-    unseen: Box<[Unseen]>,
+    unseen: Box<[UnseenSince]>,
     /// The descriptor to read next.
     next: usize,
 }
@@ -24,7 +24,7 @@ impl Readiness {
     pub fn new(count: usize, now: u64) -> Self {
         Self {
             readable: (0..count).map(|_| true).collect(),
-            unseen: (0..count).map(|_| Unseen::from(now)).collect(),
+            unseen: (0..count).map(|_| UnseenSince::from(now)).collect(),
             next: 0,
         }
     }
@@ -69,14 +69,14 @@ impl Readiness {
 
     /// Counts all unread frames as arrived at `now`.
     pub fn restart(&mut self, now: u64) {
-        self.unseen.fill(Unseen::from(now));
+        self.unseen.fill(UnseenSince::from(now));
     }
 
     /// Notes that silent descriptors were empty at `since`, and that the worker slept after that until
     /// `woke`, unless the two are equal. The others have a known time.
     #[inline]
-    pub fn woke(&mut self, since: u64, woke: u64) {
-        self.silent().for_each(|unseen| unseen.slept(since, woke));
+    pub fn note_sleep(&mut self, since: u64, woke: u64) {
+        self.silent().for_each(|unseen| unseen.note_sleep(since, woke));
     }
 
     /// Notes that a descriptor became readable after `since`, from when on the worker slept until `woke`,
@@ -86,7 +86,7 @@ impl Readiness {
         if let Some(readable) = self.readable.get_mut(queue)
             && !std::mem::replace(readable, true)
         {
-            self.unseen[queue].slept(since, woke);
+            self.unseen[queue].note_sleep(since, woke);
         }
     }
 
@@ -97,7 +97,7 @@ impl Readiness {
     }
 
     #[inline]
-    fn silent(&mut self) -> impl Iterator<Item = &mut Unseen> {
+    fn silent(&mut self) -> impl Iterator<Item = &mut UnseenSince> {
         self.unseen
             .iter_mut()
             .zip(&self.readable)

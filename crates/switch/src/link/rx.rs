@@ -104,7 +104,7 @@ impl Rx {
 
     /// Whether a frame with a deadline passes held best effort.
     #[inline]
-    pub fn lets_pass(&self) -> bool {
+    pub fn lets_realtime_pass(&self) -> bool {
         matches!(self, Self::Tap(_))
     }
 
@@ -161,9 +161,9 @@ impl Rx {
     }
 
     /// Refuses posts until it is made anew.
-    pub fn shut(&mut self) {
+    pub fn refuse_posts(&mut self) {
         if let Self::Vhost(rx) = self {
-            rx.shut();
+            rx.refuse_posts();
         }
     }
 

@@ -1,7 +1,7 @@
 //! Memory that a worker reuses for every frame.
 
 use super::Delivery;
-use super::writer::Hand;
+use super::writer::TapWriter;
 use crate::frame::Payload;
 use crate::slots::Frame;
 use crate::virtio::{Chain, Span};
@@ -22,7 +22,7 @@ pub struct Scratch {
     /// Descriptors of the last frame's chains, filled or tried, without one of each chain that has several.
     pub filled: usize,
     /// Passes best effort for taps to another thread, if there is one.
-    pub hand: Option<Hand>,
+    pub writer: Option<TapWriter>,
     /// That thread is to be used.
     pub hands_over: bool,
 }
@@ -41,7 +41,7 @@ impl Default for Scratch {
             parts: Vec::with_capacity(256),
             waiting: 1,
             filled: 0,
-            hand: None,
+            writer: None,
             hands_over: false,
         }
     }

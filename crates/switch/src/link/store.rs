@@ -76,7 +76,7 @@ impl Store {
     #[inline]
     pub fn take_waiting(&mut self) -> Option<Taken> {
         if let Some(pending) = self.pending.take() {
-            return Some(Taken::Again(pending));
+            return Some(Taken::PutBack(pending));
         }
         self.waiting.pop_front().map(|(frame, arrival)| new(frame, arrival))
     }

@@ -24,7 +24,7 @@ pub enum Taken {
     /// A new frame, and its number of descriptors.
     New(Pending, usize),
     /// The frame that was [put back](Tx::put_back).
-    Again(Pending),
+    PutBack(Pending),
     /// No frame, or one without room: dropped, and its number of descriptors.
     Dropped(DropReason, usize),
     /// No frame.

@@ -197,8 +197,8 @@ impl Tx {
     /// Notes that it was empty at `since`, by a poll or a silent descriptor; the worker slept after that
     /// until `woke`, unless the two are equal.
     #[inline]
-    pub fn woke(&mut self, since: u64, woke: u64) {
-        either!(self, tx => tx.woke(since, woke), tx => tx.readiness.woke(since, woke));
+    pub fn note_sleep(&mut self, since: u64, woke: u64) {
+        either!(self, tx => tx.note_sleep(since, woke), tx => tx.readiness.note_sleep(since, woke));
     }
 
     /// Returns descriptors that become readable with its frames, by queue. A link without any uses kicks.

@@ -24,8 +24,8 @@ pub(super) const BUFFER: usize = VnetHdr::LEN + FRAME_MAX;
 /// Longest CPU time of a tap's frames at the writer (ns), by its last ones; one frame is always allowed.
 pub(super) const PART: u64 = 1_000_000;
 
-/// Attempts of a write for which the kernel has no memory, and the pause after each.
-pub(super) const AGAIN: (u32, Duration) = (5, Duration::from_micros(200));
+/// Attempts of a write for which the kernel has no memory, and the pause between two.
+pub(super) const ATTEMPTS: (u32, Duration) = (5, Duration::from_micros(200));
 
 /// Results of a write.
 pub(super) const WRITTEN: u8 = 0;
@@ -44,9 +44,9 @@ pub(crate) struct Progress {
     /// Results of the last ones.
     pub(super) outcomes: [AtomicU8; DEPTH],
     /// Duration of the last write, but at least half of the former value (ns of CPU time).
-    pub(super) took: AtomicU64,
+    pub(super) write_time: AtomicU64,
     /// Its end (ns).
-    pub(super) at: AtomicU64,
+    pub(super) ended_at: AtomicU64,
 }
 
 /// A frame to write.
@@ -60,7 +60,7 @@ pub(super) struct Job {
 }
 
 /// A worker's end.
-pub struct Hand {
+pub struct TapWriter {
     pub(super) worker: u16,
     pub(super) jobs: Producer<Job>,
     pub(super) back: Consumer<Box<[u8]>>,
@@ -75,14 +75,14 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Returns a writer, and a function for its worker's [`Hand`] once its thread exists.
-    pub fn new() -> (Self, impl FnOnce(u16, Thread) -> Hand) {
+    /// Returns a writer, and a function for its worker's [`TapWriter`] once its thread exists.
+    pub fn new() -> (Self, impl FnOnce(u16, Thread) -> TapWriter) {
         let (jobs, jobs_in) = RingBuffer::new(BUFFERS);
         let (back, back_in) = RingBuffer::new(BUFFERS);
         let hand = move |worker, thread| {
             // Unwritten memory takes no page.
             let free = (0..BUFFERS).map(|_| vec![0; BUFFER].into_boxed_slice()).collect();
-            Hand { worker, jobs, back: back_in, free, thread }
+            TapWriter { worker, jobs, back: back_in, free, thread }
         };
         (Self { jobs: jobs_in, back }, hand)
     }
@@ -118,8 +118,8 @@ impl Writer {
     pub fn write_one_as_if_it_took(&mut self, ns: u64) {
         let progress = self.jobs.peek().unwrap().progress.clone();
         assert!(self.write_one());
-        progress.took.store(ns, Ordering::Relaxed);
-        progress.at.store(clock(), Ordering::Relaxed);
+        progress.write_time.store(ns, Ordering::Relaxed);
+        progress.ended_at.store(clock(), Ordering::Relaxed);
     }
 }
 
@@ -130,12 +130,12 @@ impl Job {
 
     /// Writes the frame; returns its buffer.
     pub(super) fn write(self) -> Box<[u8]> {
-        let Progress { ended, outcomes, took, at, .. } = &*self.progress;
+        let Progress { ended, outcomes, write_time, ended_at: at, .. } = &*self.progress;
         if !self.is_given_up() {
             let began = cpu_time();
             let outcome = self.outcome();
-            let last = took.load(Ordering::Relaxed);
-            took.store(cpu_time().saturating_sub(began).max(last / 2), Ordering::Relaxed);
+            let last = write_time.load(Ordering::Relaxed);
+            write_time.store(cpu_time().saturating_sub(began).max(last / 2), Ordering::Relaxed);
             at.store(clock(), Ordering::Relaxed);
             outcomes[self.number as usize % DEPTH].store(outcome, Ordering::Relaxed);
         }
@@ -144,11 +144,13 @@ impl Job {
     }
 
     pub(super) fn outcome(&self) -> u8 {
-        let (tries, pause) = AGAIN;
-        for _ in 0..tries {
+        let (attempts, pause) = ATTEMPTS;
+        for attempt in 1..=attempts {
             match rustix::io::retry_on_intr(|| rustix::io::write(&self.file, &self.buffer[..self.len])) {
                 Ok(_) => return WRITTEN,
-                Err(Errno::AGAIN | Errno::NOBUFS) if !self.is_given_up() => std::thread::sleep(pause),
+                Err(Errno::AGAIN | Errno::NOBUFS) if attempt < attempts && !self.is_given_up() => {
+                    std::thread::sleep(pause);
+                }
                 Err(Errno::IO | Errno::BADFD | Errno::NODEV) => return DOWN,
                 Err(_) => return REFUSED,
             }
@@ -157,20 +159,20 @@ impl Job {
     }
 }
 
-impl Hand {
-    /// Takes a buffer for a tap with `held` frames of `took` ns each: no tap takes all buffers, or all of
+impl TapWriter {
+    /// Takes a buffer for a tap with `held` frames of `write_time` ns each: no tap takes all buffers, or all of
     /// the time.
-    pub(super) fn buffer(&mut self, held: u64, took: u64) -> Option<Box<[u8]>> {
+    pub(super) fn buffer(&mut self, held: u64, write_time: u64) -> Option<Box<[u8]>> {
         while let Ok(buffer) = self.back.pop() {
             self.free.push(buffer);
         }
-        let has_part = held == 0 || (held + 1).saturating_mul(took) <= PART;
+        let has_part = held == 0 || (held + 1).saturating_mul(write_time) <= PART;
         let has_share = held < self.free.len().min(DEPTH) as u64;
         if has_part && has_share { self.free.pop() } else { None }
     }
 }
 
-impl Drop for Hand {
+impl Drop for TapWriter {
     fn drop(&mut self) {
         // The writer ends when its worker is gone.
         let (gone, _) = RingBuffer::new(1);

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_gives_what_was_put_in_once_each() {
+    fn a_set_returns_each_inserted_port_once() {
         let mut set = PortSet::EMPTY;
         let ports = [0, 1, 63, 64, 700, 1023];
         for port in ports {

@@ -57,7 +57,7 @@ impl Gaps {
 /// Returns when to be awake for the next frame of any of these sources (ns): `now`, later, or never. The
 /// caller sets a timer, which may be `late` ns late.
 #[inline]
-pub(crate) fn awaited<'a>(sources: impl Iterator<Item = &'a Gaps>, now: u64, late: u64) -> Option<u64> {
+pub(crate) fn next_wake<'a>(sources: impl Iterator<Item = &'a Gaps>, now: u64, late: u64) -> Option<u64> {
     let open = sources.map(Gaps::window).filter(|(_, until)| now <= *until);
     open.map(|(from, _)| from.saturating_sub(late).max(now)).min()
 }
@@ -85,26 +85,26 @@ mod tests {
     fn a_periodic_stream_is_awaited_for_its_jitter_alone() {
         let gaps = after((1..100).map(|n| n * 1_000_000));
         let last = 99_000_000;
-        assert_eq!(awaited([&gaps].into_iter(), last + 1, 100_000), Some(last + 900_000));
-        assert_eq!(awaited([&gaps].into_iter(), last + 950_000, 100_000), Some(last + 950_000));
+        assert_eq!(next_wake([&gaps].into_iter(), last + 1, 100_000), Some(last + 900_000));
+        assert_eq!(next_wake([&gaps].into_iter(), last + 950_000, 100_000), Some(last + 950_000));
         let late = last + 1_000_000 + SLACK;
-        assert_eq!(awaited([&gaps].into_iter(), late, 0), Some(late), "a little late");
-        assert_eq!(awaited([&gaps].into_iter(), late + 1, 0), None, "it ended");
+        assert_eq!(next_wake([&gaps].into_iter(), late, 0), Some(late), "a little late");
+        assert_eq!(next_wake([&gaps].into_iter(), late + 1, 0), None, "it ended");
     }
 
     #[test]
     fn a_burst_is_one_arrival() {
         let gaps = after((1..100).flat_map(|n| [0, 5_000, 9_000].map(|at| n * 20_000_000 + at)));
         let last = 99 * 20_000_000 + 9_000;
-        let from = awaited([&gaps].into_iter(), last + SLACK, 0).unwrap();
+        let from = next_wake([&gaps].into_iter(), last + SLACK, 0).unwrap();
         assert!((19_900_000..=20_000_000).contains(&(from - last)), "{}", from - last);
     }
 
     #[test]
-    fn nothing_is_awaited_of_a_source_that_is_silent() {
-        assert_eq!(awaited([&Gaps::default()].into_iter(), 1_000_000, 0), None);
+    fn no_frame_is_awaited_from_a_silent_source() {
+        assert_eq!(next_wake([&Gaps::default()].into_iter(), 1_000_000, 0), None);
         let paused = after([1_000_000, 2_000_000, 3_000_000, 5_000_000_000]);
-        let next = awaited([&paused].into_iter(), 5_000_000_001, 0);
+        let next = next_wake([&paused].into_iter(), 5_000_000_001, 0);
         assert_eq!(next, Some(5_001_000_000), "the pause taught nothing");
     }
 
@@ -112,7 +112,7 @@ mod tests {
         /// With each arrival one part in [`FORGET`] of the gaps' spread is forgotten, and no more: a recent
         /// gap finds the worker awake.
         #[test]
-        fn it_is_awake_for_every_gap_that_was_seen_of_late(gaps in gaps(), late in 0u64..1_000_000) {
+        fn a_worker_is_awake_for_every_recent_gap(gaps in gaps(), late in 0u64..1_000_000) {
             let mut now = 1_000_000_000;
             let mut learned = Gaps::default();
             learned.arrived(now);
@@ -129,11 +129,11 @@ mod tests {
                     continue;
                 }
                 let (next, late) = (now + gap, late.max(forgotten));
-                prop_assert_eq!(awaited([&learned].into_iter(), next, late), Some(next));
+                prop_assert_eq!(next_wake([&learned].into_iter(), next, late), Some(next));
                 // Any look before that returns a time in time.
                 for part in 0..10 {
                     let at = now + gap / 10 * part;
-                    let wakes = awaited([&learned].into_iter(), at, late);
+                    let wakes = next_wake([&learned].into_iter(), at, late);
                     prop_assert!(wakes.is_some_and(|wakes| wakes >= at && wakes <= next));
                 }
             }
@@ -141,7 +141,7 @@ mod tests {
 
         /// The exact extremes stay within the remembered ones until they are forgotten.
         #[test]
-        fn what_is_remembered_lies_between_the_extremes(gaps in prop::collection::vec(TOGETHER..PAUSE, 1..100)) {
+        fn the_remembered_gaps_lie_between_the_extremes(gaps in prop::collection::vec(TOGETHER..PAUSE, 1..100)) {
             let mut now = 7;
             let mut learned = Gaps::default();
             learned.arrived(now);
@@ -164,8 +164,8 @@ mod tests {
             let sources: Vec<_> = sources.into_iter()
                 .map(|(last, shortest, more)| Gaps { last, shortest, longest: shortest + more })
                 .collect();
-            let each = sources.iter().filter_map(|source| awaited([source].into_iter(), now, late)).min();
-            prop_assert_eq!(awaited(sources.iter(), now, late), each);
+            let each = sources.iter().filter_map(|source| next_wake([source].into_iter(), now, late)).min();
+            prop_assert_eq!(next_wake(sources.iter(), now, late), each);
         }
     }
 }

@@ -15,7 +15,7 @@ pub struct Lent {
     pub(crate) segment: SegmentIndex,
     pub(crate) stats: &'static VnicSlot,
     /// The port that sent last, and when (ns); 0 before the first frame.
-    pub(crate) last: (PortIndex, u64),
+    pub(crate) last_sent: (PortIndex, u64),
     /// Another worker than the owner has used it.
     pub(crate) by_others: bool,
 }
@@ -28,7 +28,7 @@ impl Lent {
             tokens: None,
             segment: SegmentIndex(0),
             stats,
-            last: (0, 0),
+            last_sent: (0, 0),
             by_others: false,
         })
     }
@@ -49,7 +49,7 @@ impl Lent {
             bucket.charge(now, bytes);
             self.stats.note_token_wait_rx(0, frames);
         }
-        self.last = (source, now);
+        self.last_sent = (source, now);
     }
 
     /// Shows the driver new ring entries.
@@ -57,7 +57,7 @@ impl Lent {
     pub(crate) fn flush(&mut self) {
         self.rx.flush();
         if let Some(bucket) = &mut self.tokens {
-            bucket.shown(clock());
+            bucket.note_shown(clock());
         }
     }
 }

@@ -102,7 +102,7 @@ pub struct Port {
     /// The cap on copies of flooded frames.
     pub flood: TokenBucket,
     /// Link-local addresses that it holds.
-    pub held: LinkLocals,
+    pub claimed: LinkLocals,
 }
 
 /// The receiving half. Fields in this order: a direct frame needs the first ones.
@@ -115,7 +115,7 @@ pub struct Egress {
     /// End of the last wait for its rate; 0 before the first.
     pub rate_until: u64,
     /// The source of the last frame, and when it left.
-    pub last: (PortIndex, u64),
+    pub last_sent: (PortIndex, u64),
     /// Waiting frames, in order.
     pub scheduler: Scheduler<FrameRef>,
     /// Whether it is in the worker's list of egresses with work.
@@ -145,7 +145,7 @@ impl Port {
             rate_until: 0,
             starved: None,
             part_at: 0,
-            last: (index, 0),
+            last_sent: (index, 0),
             outstanding: Outstanding::new(link.rx.depth()),
             lendable: Some(Lent::new(stats)),
         };
@@ -167,7 +167,7 @@ impl Port {
             gaps: Gaps::default(),
             relieving: NEVER,
             looked_back: 0,
-            held: LinkLocals::default(),
+            claimed: LinkLocals::default(),
             throttled_since: NEVER,
             behind_since: NEVER,
             room_since: NEVER,
@@ -329,20 +329,20 @@ impl Port {
     pub fn may_post(&self, frame: &Frame) -> bool {
         let outstanding = &self.egress.outstanding;
         outstanding.is_empty()
-            || frame.is_realtime() && self.link.rx.lets_pass()
+            || frame.is_realtime() && self.link.rx.lets_realtime_pass()
             || outstanding.has_room(frame.wire_bytes, self.contract.egress.most_outstanding())
     }
 
     /// Notes that drivers saw this port's completions at `now`.
     #[inline]
-    pub fn shown(&mut self, now: u64) {
+    pub fn note_shown(&mut self, now: u64) {
         // A deadline's envelope counts from the conformance of frames.
         if self.contract.deadline.is_none()
             && let Some(shaper) = &mut self.shaper
         {
-            shaper.shown(now);
+            shaper.note_shown(now);
         }
-        self.egress.scheduler.shown(now);
+        self.egress.scheduler.note_shown(now);
     }
 
     /// Counts a frame of this port that was dropped before it was sent.

@@ -24,7 +24,7 @@ pub struct Talk {
 }
 
 /// Sender, receiver, and the frames' cost: bytes, and [`DIRECT`] for each frame.
-pub type Said = (PortIndex, PortIndex, u64);
+pub type PairTraffic = (PortIndex, PortIndex, u64);
 
 impl Talk {
     /// Notes frames to a port. The last receiver is compared first.
@@ -35,12 +35,12 @@ impl Talk {
         if *last == to {
             *known += cost;
         } else {
-            self.note_another(to, cost);
+            self.note_other(to, cost);
         }
     }
 
     #[inline(never)]
-    fn note_another(&mut self, to: PortIndex, mut cost: u64) {
+    fn note_other(&mut self, to: PortIndex, mut cost: u64) {
         let Self { last, others } = self;
         let known = others.iter().position(|(port, cost)| *port == to && *cost > 0);
         if known.is_none() && last.1 == 0 {
@@ -49,8 +49,8 @@ impl Talk {
         }
         let place = known.or_else(|| others.iter().position(|(_, cost)| *cost == 0));
         if let Some(place) = place {
-            let noted = others[place].1;
-            others[place] = std::mem::replace(last, (to, noted + cost));
+            let old_cost = others[place].1;
+            others[place] = std::mem::replace(last, (to, old_cost + cost));
             return;
         }
         let least = others.iter().map(|(_, cost)| *cost).min().unwrap_or(0).min(last.1).min(cost);
@@ -58,7 +58,7 @@ impl Talk {
         others.iter_mut().for_each(|(_, cost)| *cost -= least);
         cost -= least;
         if cost > 0 {
-            self.note_another(to, cost);
+            self.note_other(to, cost);
         }
     }
 
@@ -70,7 +70,7 @@ impl Talk {
 }
 
 /// Returns the most pairs of so many ports.
-pub fn most_said(ports: usize) -> usize {
+pub fn most_pairs(ports: usize) -> usize {
     ports * COUNTERS
 }
 
@@ -82,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn who_gets_much_is_counted_nearly_right(sent in prop::collection::vec((0u16..40, 60u64..9000), 1..400)) {
+        fn a_receiver_of_much_traffic_is_counted_nearly_right(sent in prop::collection::vec((0u16..40, 60u64..9000), 1..400)) {
             let (mut talk, mut exact) = (Talk::default(), BTreeMap::<u16, u64>::new());
             for (to, bytes) in &sent {
                 // Few receivers get most.

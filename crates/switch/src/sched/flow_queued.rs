@@ -99,7 +99,7 @@ impl<F: Keyed> Scheduler<F> {
 
     /// Whether the last ready [`head`](Self::head) is of a source with flow queues.
     pub fn is_of_flows(&mut self, now: u64) -> bool {
-        let picked = self.picked(now).and_then(|(index, _)| self.sources[usize::from(index)].as_ref());
+        let picked = self.next_turn(now).and_then(|(index, _)| self.sources[usize::from(index)].as_ref());
         picked.is_some_and(|source| source.flows.is_some())
     }
 
@@ -107,7 +107,7 @@ impl<F: Keyed> Scheduler<F> {
     /// `ect`: as for [`Flows::judge`].
     #[inline]
     pub fn judge(&mut self, now: u64, ect: impl FnOnce() -> bool) -> Option<Verdict> {
-        let (index, _) = self.picked(now)?;
+        let (index, _) = self.next_turn(now)?;
         Some(self.sources[usize::from(index)].as_mut()?.flows.as_mut()?.judge(now, ect))
     }
 
@@ -115,14 +115,14 @@ impl<F: Keyed> Scheduler<F> {
     /// without flow queues.
     #[inline]
     pub fn is_sparse(&mut self, now: u64) -> bool {
-        let picked = self.picked(now).and_then(|(index, _)| self.sources[usize::from(index)].as_ref());
+        let picked = self.next_turn(now).and_then(|(index, _)| self.sources[usize::from(index)].as_ref());
         picked.and_then(|source| source.flows.as_ref()).is_some_and(|flows| flows.is_sparse())
     }
 
     /// Drops at most so many bytes of the [judged](Self::judge) frame; charges neither its source nor the
     /// rate.
     pub fn drop_part(&mut self, now: u64, bytes: u32) -> Option<(SourceId, Queued<F>)> {
-        let (index, _) = self.picked(now)?;
+        let (index, _) = self.next_turn(now)?;
         let id = self.sources[usize::from(index)].as_ref()?.id;
         Some((id, self.pop_flow(index, |flows| flows.drop_head(bytes))?))
     }
@@ -169,7 +169,7 @@ impl<F: Keyed> Scheduler<F> {
         let taken = self.leave(index, |flows| flows.take(bytes))?.0?;
         self.charge_tier(now, index, tier, 0, taken.bytes);
         self.charge_waiting(now, &taken);
-        self.removed(index, taken.bytes.into());
+        self.note_removed(index, taken.bytes.into());
         Some(taken)
     }
 
@@ -196,7 +196,7 @@ impl<F: Keyed> Scheduler<F> {
         pop: impl FnOnce(&mut Flows<F>) -> Option<Queued<F>>,
     ) -> Option<Queued<F>> {
         let dropped = self.leave(index, pop)?.0?;
-        self.removed(index, dropped.bytes.into());
+        self.note_removed(index, dropped.bytes.into());
         Some(dropped)
     }
 

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_is_kept_until_it_is_due() {
+    fn a_bound_stays_until_it_is_due() {
         let mut oldest = Oldest::default();
         oldest.reserve(3);
         oldest.activate(3, 100);

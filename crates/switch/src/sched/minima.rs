@@ -74,7 +74,7 @@ impl Credit {
         }
         self.rate = min.bits();
         self.burst = min_burst;
-        self.forgo(patience);
+        self.cap_debt(patience);
     }
 
     /// Returns when a head of `bytes` is eligible; in the past for one that is.
@@ -92,10 +92,10 @@ impl Credit {
     pub(super) fn charge(&mut self, now: u64, bytes: u64, patience: u64) {
         self.settle(now);
         self.ahead = self.ahead.saturating_add(units(bytes));
-        self.forgo(patience);
+        self.cap_debt(patience);
     }
 
-    fn forgo(&mut self, patience: u64) {
+    fn cap_debt(&mut self, patience: u64) {
         let most = i128::from(patience) * i128::from(self.rate);
         self.ahead = self.ahead.max(-most);
     }
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_is_kept_up_to_patience() {
+    fn owed_units_stay_up_to_patience() {
         let mut c = Credit::new(0, min(), 1000);
         c.charge(9_000_000, 1000, 10_000_000); // 9000 came in, 1000 served
         assert_eq!(c.due_at(1000), 2_000_000);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_eligible_the_first_due_is_served() {
+    fn the_first_due_of_the_eligible_sources_is_served() {
         let mut minima = Minima::default();
         minima.reserve(3);
         let slow = Credit::new(0, min(), 1500);

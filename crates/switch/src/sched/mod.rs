@@ -218,13 +218,13 @@ pub enum Head<F> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
     /// [`SourceConfig::cap_bytes`].
-    #[error("the source has as many bytes waiting as it may")]
+    #[error("the source has reached its limit of waiting bytes")]
     SourceBytes,
     /// [`SourceConfig::cap_frames`].
-    #[error("the source has as many frames waiting as it may")]
+    #[error("the source has reached its limit of waiting frames")]
     SourceFrames,
     /// [`EgressConfig::queue`].
-    #[error("the egress has as many bytes waiting as it may")]
+    #[error("the egress has reached its limit of waiting bytes")]
     EgressBytes,
     /// The source is unknown, or was removed.
     #[error("the egress has no such source")]

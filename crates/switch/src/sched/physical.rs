@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_the_wire_idled_is_not_made_up_for() {
+    fn idle_time_of_the_wire_is_not_made_up_for() {
         let host_latency = 100_000;
         let mut sim = wire(host_latency);
         sim.sched.set_source(sim.now, 1, share(1));

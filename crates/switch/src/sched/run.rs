@@ -48,12 +48,12 @@ pub(super) enum Rivals {
 impl Rivals {
     /// Whether it is this frame's turn; it is then counted as served.
     #[inline]
-    fn let_pass<F>(&mut self, node: &Node<F>) -> bool {
-        matches!(self, Self::None) || self.come_later(node)
+    fn is_turn<F>(&mut self, node: &Node<F>) -> bool {
+        matches!(self, Self::None) || self.all_come_later(node)
     }
 
     #[inline(never)]
-    fn come_later<F>(&mut self, node: &Node<F>) -> bool {
+    fn all_come_later<F>(&mut self, node: &Node<F>) -> bool {
         match self {
             Self::None => true,
             Self::RealTime(lead, relative) => lead.holds(due(&node.queued, *relative).into()),
@@ -74,10 +74,10 @@ impl<'a, F: Copy> Iterator for Run<'a, F> {
     fn next(&mut self) -> Option<Self::Item> {
         let node = self.next?;
         let bytes = u64::from(node.queued.bytes);
-        if self.frames == 0 || bytes > self.bytes || !self.rivals.let_pass(node) {
+        if self.frames == 0 || bytes > self.bytes || !self.rivals.is_turn(node) {
             return None;
         }
-        if self.turn.as_mut().is_some_and(|turn| !turn.lets_pass(&node.queued)) {
+        if self.turn.as_mut().is_some_and(|turn| !turn.allows(&node.queued)) {
             return None;
         }
         self.frames -= 1;

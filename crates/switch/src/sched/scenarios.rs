@@ -99,7 +99,7 @@ fn a_stalled_receiver_does_not_shut_tier_three_out_afterwards() {
 }
 
 #[test]
-fn who_is_polled_last_finds_room_in_the_queue() {
+fn the_source_polled_last_finds_room_in_the_queue() {
     // 40 frames of room, 16 sources that offer 32 at every turn, always in the same order.
     let mut sched = Scheduler::new(EgressConfig { queue: 40 * 1514, ..egress(None, 0) });
     (0..16).for_each(|id| sched.set_source(0, id, share(1)));

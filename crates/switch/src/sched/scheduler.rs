@@ -214,7 +214,7 @@ impl<F: Keyed> Scheduler<F> {
         }
         let queued = self.arena.pop_back(&mut source.list)?;
         self.total.frames -= 1;
-        self.removed(index, queued.bytes.into());
+        self.note_removed(index, queued.bytes.into());
         Some(queued)
     }
 
@@ -340,9 +340,9 @@ impl<F: Keyed> Scheduler<F> {
 
     /// Notes that the receiver saw the charged frames at `now`.
     #[inline]
-    pub fn shown(&mut self, now: u64) {
+    pub fn note_shown(&mut self, now: u64) {
         if let Some(bucket) = &mut self.bucket {
-            bucket.shown(now);
+            bucket.note_shown(now);
         }
     }
 
@@ -381,7 +381,7 @@ impl<F: Keyed> Scheduler<F> {
         let mut first = None;
         let gone = self.arena.pop_front(&mut source.list, 1, |queued| first = Some(queued));
         self.total.frames -= gone.frames;
-        self.removed(index, gone.bytes);
+        self.note_removed(index, gone.bytes);
         first
     }
 
@@ -423,7 +423,7 @@ impl<F: Keyed> Scheduler<F> {
 
     /// Notes that so many bytes have left a source's list.
     #[inline]
-    pub(super) fn removed(&mut self, index: SourceIndex, bytes: u64) {
+    pub(super) fn note_removed(&mut self, index: SourceIndex, bytes: u64) {
         self.picked = None;
         self.total.bytes -= bytes;
         let Some(source) = &self.sources[usize::from(index)] else {

@@ -88,7 +88,7 @@ impl<F: Keyed> Scheduler<F> {
         frames: u32,
         mut taken: impl FnMut(Queued<F>),
     ) -> Option<(SourceId, Tier)> {
-        let (index, tier) = self.picked(now)?;
+        let (index, tier) = self.next_turn(now)?;
         debug_assert!(frames == 1 || frames <= self.run(now).count() as u32, "of a run");
         let source = self.sources[usize::from(index)].as_mut()?;
         let id = source.id;
@@ -123,7 +123,7 @@ impl<F: Keyed> Scheduler<F> {
             // As if each was charged at `now`: no tokens fall in meanwhile.
             self.charge(now, gone.bytes - u64::from(first.bytes));
         }
-        self.removed(index, gone.bytes);
+        self.note_removed(index, gone.bytes);
     }
 
     /// Takes at most so many bytes of the frame that [`take`](Self::take) would take. The rest stays in
@@ -132,7 +132,7 @@ impl<F: Keyed> Scheduler<F> {
     /// The caller chooses how many of the allowed [part](Head::Ready): whole segments. A segment longer
     /// than the part may go, and leaves a debt.
     pub fn take_part(&mut self, now: u64, bytes: u32) -> Option<(SourceId, Tier, Queued<F>)> {
-        let (index, tier) = self.picked(now)?;
+        let (index, tier) = self.next_turn(now)?;
         let source = self.sources[usize::from(index)].as_mut()?;
         let id = source.id;
         if source.flows.is_some() {
@@ -141,13 +141,13 @@ impl<F: Keyed> Scheduler<F> {
         let Some(part) = self.arena.shrink_front(&mut source.list, bytes) else { return self.take(now) };
         self.charge_tier(now, index, tier, 0, part.bytes);
         self.charge_waiting(now, &part);
-        self.removed(index, part.bytes.into());
+        self.note_removed(index, part.bytes.into());
         Some((id, tier, part))
     }
 
     /// Returns the next turn that the egress rate allows.
     #[inline]
-    pub(super) fn picked(&mut self, now: u64) -> Option<(SourceIndex, Tier)> {
+    pub(super) fn next_turn(&mut self, now: u64) -> Option<(SourceIndex, Tier)> {
         if self.picked.is_none() {
             self.head(now);
         }

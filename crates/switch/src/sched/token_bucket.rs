@@ -110,7 +110,7 @@ impl TokenBucket {
 
     /// Observers see the charged frames from `now` on: tokens that the bucket could not have held
     /// beside them are lost, as if the frames were charged now.
-    pub fn shown(&mut self, now: u64) {
+    pub fn note_shown(&mut self, now: u64) {
         self.settle(now);
         if let Some(unseen) = self.unseen.take() {
             self.level = self.level.min(self.depth.saturating_sub(units(unseen)));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_where_another_stood() {
+    fn a_new_bucket_continues_at_the_level_of_the_old_one() {
         let mut old = bucket(8_000_000, 1000);
         old.charge(0, 2500);
         let mut new = bucket(8_000_000, 1000);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_of_hours_fills_it_once() {
+    fn a_jump_of_hours_fills_the_bucket_once() {
         let mut b = bucket(1_000_000_000, 1500);
         b.charge(10, 1500);
         let later = 10 + 7 * 3_600_000_000_000;
@@ -316,7 +316,7 @@ mod tests {
         /// Batches that are shown late: an observer sees no interval of more than burst, one
         /// frame and what fell in.
         #[test]
-        fn what_is_shown_later_is_no_burst_beyond_the_burst(
+        fn frames_shown_later_do_not_exceed_the_burst(
             bits in 1_000_000u64..10_000_000_000,
             burst in 1_500u64..200_000,
             waits in any::<bool>(),
@@ -336,7 +336,7 @@ mod tests {
                     total += bytes;
                 }
                 now += late;
-                bucket.shown(now);
+                bucket.note_shown(now);
                 shown.push((now, total, bytes));
             }
             for first in 0..shown.len() {

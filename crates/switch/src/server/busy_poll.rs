@@ -3,7 +3,7 @@
 //! ```text
 //!  CPUs of the process, /proc/sys/kernel/sched_rt_runtime_us, SCHED_FIFO or not
 //!    ▲               └─▶ busy-poll of the contracts, or never; throttled or not ─▶ workers
-//!    └─ counted again by the keeper of CPUs while a deadline is in force
+//!    └─ counted again by the CPU assigner while a deadline is in force
 //! ```
 
 use super::Switch;
@@ -37,15 +37,15 @@ impl Machine {
     }
 
     /// Records the number of the process's CPUs; `true` if that changes the share.
-    fn counted(&self, cpus: usize) -> bool {
+    fn set_cpu_count(&self, cpus: usize) -> bool {
         self.has_one_cpu.swap(cpus < 2, Relaxed) != (cpus < 2)
     }
 }
 
 impl Switch {
     /// Records the number of the process's CPUs, after a cpuset or an online CPU changed.
-    pub(super) fn cpus_counted(&self, cpus: usize) {
-        if self.machine.counted(cpus) {
+    pub(super) fn set_cpu_count(&self, cpus: usize) {
+        if self.machine.set_cpu_count(cpus) {
             // Locked, so that workers get a concurrent change of the host's settings before or after this one.
             let table = self.lock();
             self.set_busy_poll(&table.host);
@@ -63,7 +63,7 @@ mod tests {
         let machine = Machine { has_one_cpu: AtomicBool::new(false), throttled: false };
         let all = host.busy_poll.get();
         for (cpus, changes, share) in [(2, false, all), (1, true, 0), (1, false, 0), (4, true, all)] {
-            assert_eq!((machine.counted(cpus), machine.share(&host)), (changes, share), "{cpus} CPUs");
+            assert_eq!((machine.set_cpu_count(cpus), machine.share(&host)), (changes, share), "{cpus} CPUs");
         }
     }
 

@@ -57,7 +57,7 @@ pub fn open(ledger: &Arc<Ledger>, vnic: &Vnic) -> Result<(Account, Account), Str
     // Tries the sum first: both accounts or none, and an error names the sum.
     let all = ledger.open(itself, passed + waiting, most).map(drop);
     all.and_then(|()| Ok((ledger.open(itself, passed, most)?, ledger.open(0, waiting, waiting)?)))
-        .map_err(|exceeded| format!("{}: no file descriptors left for it: {exceeded}", vnic.name))
+        .map_err(|exceeded| format!("{}: no file descriptors are left for this port: {exceeded}", vnic.name))
 }
 
 /// Returns the descriptors of a vhost-user port itself.
@@ -87,7 +87,7 @@ mod tests {
         let there = [open(&ledger, &port).unwrap(), open(&ledger, &port).unwrap()];
         let refused = open(&ledger, &port).unwrap_err();
         assert!(refused.contains("web") && refused.contains("LimitNOFILE"), "{refused}");
-        assert!(refused.contains("44 descriptors wanted"), "{refused}");
+        assert!(refused.contains("44 descriptors requested"), "{refused}");
         drop(there);
         assert!(open(&ledger, &port).is_ok());
     }

@@ -37,8 +37,11 @@ pub struct PortLink {
 
 impl PortLink {
     /// Runs a change while no frame of this port is in flight anywhere.
-    fn quietly<T: Send + 'static>(&mut self, change: impl FnOnce(&mut Worker) -> T + Send + 'static) -> T {
-        let quieting = self.switch.quiet(self.index, self.worker);
+    fn while_quiet<T: Send + 'static>(
+        &mut self,
+        change: impl FnOnce(&mut Worker) -> T + Send + 'static,
+    ) -> T {
+        let quieting = self.switch.quiesce_port(self.index, self.worker);
         let index = self.index;
         let change = move |worker: &mut Worker| {
             let result = worker.on_behalf(index, change);
@@ -78,7 +81,7 @@ fn timed<T>(change: impl FnOnce(&mut Worker) -> T) -> impl FnOnce(&mut Worker) -
 
 impl Switch {
     /// Pauses a port and waits until all its frames are back. Returns the busy time of the workers (ns).
-    pub fn quiet(&self, index: PortIndex, owner: usize) -> u64 {
+    pub fn quiesce_port(&self, index: PortIndex, owner: usize) -> u64 {
         let mut took = 0;
         let mut at_owner = |change: fn(&mut Worker, PortIndex) -> bool| {
             let (done, ns) = self.workers[owner].call(timed(move |worker| change(worker, index)));
@@ -116,7 +119,7 @@ impl PortControl for PortLink {
 
     fn set_memory(&mut self, memory: Arc<GuestMemory>) -> Result<(), String> {
         let (index, preallocated, disk) = (self.index, memory.preallocated(), memory.disk());
-        let before = self.quietly(move |worker| worker.set_memory(index, &memory))?;
+        let before = self.while_quiet(move |worker| worker.set_memory(index, &memory))?;
         self.errands.give_up(before);
         self.switch.memory_arrived(index, preallocated, disk);
         Ok(())
@@ -148,7 +151,7 @@ impl PortControl for PortLink {
 
     fn listen_at(&mut self, worker: usize, kick: &Kick) -> Result<(), String> {
         let listened = self.switch.workers[worker].listen(self.index, kick);
-        listened.map_err(|error| format!("its kicks cannot be listened to: {error}"))
+        listened.map_err(|error| format!("the worker cannot listen to the driver's kicks: {error}"))
     }
 
     fn move_to(&mut self, worker: usize, kicks: Vec<(u16, Kick)>) -> Outcome {
@@ -167,7 +170,7 @@ impl PortControl for PortLink {
 
     fn stop_queue(&mut self, queue: u16) -> Option<u32> {
         let index = self.index;
-        let (base, notifications) = self.quietly(move |worker| worker.stop_queue(index, queue))?;
+        let (base, notifications) = self.while_quiet(move |worker| worker.stop_queue(index, queue))?;
         if let Some(kick) = &notifications.0 {
             self.forget(kick);
         }
@@ -180,7 +183,7 @@ impl PortControl for PortLink {
         if enabled {
             self.on_worker(move |worker| worker.enable_queue(index, queue, true));
         } else {
-            self.quietly(move |worker| worker.enable_queue(index, queue, false));
+            self.while_quiet(move |worker| worker.enable_queue(index, queue, false));
         }
         if enabled && queue % 2 == 1 && !std::mem::replace(&mut self.announced, true) {
             let macs = self.switch.macs_of(index);
@@ -206,7 +209,7 @@ impl PortControl for PortLink {
     fn disconnect(&mut self, reason: &str) {
         let index = self.index;
         tracing::debug!(port = index, reason, "front end disconnected");
-        let mut before = self.quietly(move |worker| worker.disconnect(index));
+        let mut before = self.while_quiet(move |worker| worker.disconnect(index));
         for kick in before.iter_mut().flat_map(|vhost| vhost.rings()).filter_map(|ring| ring.kick.as_ref()) {
             self.forget(kick);
         }

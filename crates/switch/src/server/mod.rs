@@ -24,11 +24,12 @@
 //! - `busy_poll`: whether workers may wait awake
 //! - `writer`: the threads that write best effort into taps for workers
 //! - [`watchdog`]: signs of life for the service manager
-//! - [`teller`]: logs the events of workers
+//! - [`event_log`]: logs the events of workers
 
 mod busy_poll;
 pub mod cpus;
 pub mod descriptors;
+pub mod event_log;
 pub mod link;
 mod liveness;
 pub mod moving;
@@ -46,7 +47,6 @@ mod shares;
 mod sharing;
 mod status;
 pub mod table;
-pub mod teller;
 mod trouble;
 pub mod uplinks;
 pub mod watchdog;
@@ -61,11 +61,11 @@ use crate::slots;
 use crate::stats::Region;
 use crate::virtio::sigbus;
 use crate::worker::crossing::Peer;
-use crate::worker::events::{Ear, Events};
+use crate::worker::events::{Events, LogWaker};
 use crate::worker::lending::Lending;
 use crate::worker::{Peers, Worker, WorkerHandle, mailbox};
 use busy_poll::Machine;
-use cpus::keeper::{self, Keeper};
+use cpus::assigner::{self, CpuAssigner};
 use cpus::{Cpus, Host};
 use priority::{prioritise, reprioritise, schedule};
 pub use run::{enclose, run, seal, serve};
@@ -126,10 +126,10 @@ pub enum Error {
     #[error(transparent)]
     Replace(#[from] replace::ReplaceError),
     /// A worker thread.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {action}: {source}")]
     Worker {
         /// The failed action.
-        what: String,
+        action: String,
         /// The cause.
         source: io::Error,
     },
@@ -159,7 +159,7 @@ pub struct Switch {
     /// Liveness for the service manager, if it asked for it.
     pub watchdog: OnceLock<Watchdog>,
     /// New ports do not take frames yet: receivers' ports may be missing.
-    pub holds: AtomicBool,
+    pub new_ports_wait: AtomicBool,
     /// Start of the process (ns since the epoch).
     pub started: u64,
     /// Limits on front ends' use of the process's resources.
@@ -188,7 +188,7 @@ impl Switch {
         }
         let fail = worker_error;
         eventfd::prepare();
-        sigbus::install().map_err(fail("guard against memory that is taken away"))?;
+        sigbus::install().map_err(fail("handle guest memory that is taken away (SIGBUS)"))?;
         // Before any thread has a CPU.
         let machine = Machine::read(realtime_priority.is_some());
         let region = Region::create().map_err(fail("make the statistics region"))?;
@@ -203,12 +203,12 @@ impl Switch {
             .into_iter()
             .unzip();
         let (mut meshes, lending) = (mesh(&handles), Arc::new(Lending::default()));
-        let ear = Arc::new(Ear::default());
-        let mut told = Vec::new();
+        let waker = Arc::new(LogWaker::default());
+        let mut consumers = Vec::new();
         for (id, inbox) in inboxes.into_iter().enumerate() {
             let stats = &region.layout().workers[id];
-            let (events, tell) = Events::new(ear.clone());
-            told.push(tell);
+            let (events, consumer) = Events::new(waker.clone());
+            consumers.push(consumer);
             let (fdb, claims, lending) = (fdb.clone(), claims.clone(), lending.clone());
             let (mesh, troubles) = (meshes.remove(0), troubles.clone());
             let mut worker =
@@ -216,7 +216,7 @@ impl Switch {
                     .map_err(fail("make a worker"))?;
             let hand = writer::spawn(id as u16, &handles[id], realtime_priority)
                 .map_err(fail("start the thread that writes into taps"))?;
-            worker.set_hand(hand);
+            worker.set_tap_writer(hand);
             std::thread::Builder::new()
                 .name(format!("worker-{id}"))
                 .spawn(move || {
@@ -229,7 +229,7 @@ impl Switch {
             // Only workers have the priority; this thread may have it, too.
             schedule(libc::SCHED_OTHER, 0)
                 .map_err(io::Error::from)
-                .map_err(fail("leave real-time priority to the workers"))?;
+                .map_err(fail("give up the real-time priority that only workers need"))?;
         }
         let now = clock_gettime(ClockId::Realtime);
         let switch = Arc::new(Self {
@@ -242,25 +242,29 @@ impl Switch {
             subscribers: Arc::default(),
             control: OnceLock::new(),
             watchdog: OnceLock::new(),
-            holds: AtomicBool::new(false),
+            new_ports_wait: AtomicBool::new(false),
             started: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             ledger: Ledger::new(guest_memory, descriptors::for_ports(descriptors::raise())),
             machine,
         });
         switch.set_busy_poll(&tidegate_contract::Host::default());
-        let mut keeper = Keeper::new(cpus, host, &switch.workers);
+        let mut assigner = CpuAssigner::new(cpus, host, &switch.workers);
         // The CPUs of a list are in force from here on.
-        keeper.look(&switch.workers, &vec![false; workers]);
-        let thread = keeper::spawn(&switch, keeper).map_err(fail("start the keeper of CPUs"))?;
+        assigner.check(&switch.workers, &vec![false; workers]);
+        let thread =
+            assigner::spawn(&switch, assigner).map_err(fail("start the thread that assigns CPUs"))?;
         switch.cpus.get_or_init(|| thread);
         let warden = switch.clone();
         let watch = move || {
             while let Ok((index, trouble)) = troubled.recv() {
                 housekeeping::follow();
-                warden.troubled(index, trouble);
+                warden.handle_trouble(index, trouble);
             }
         };
-        std::thread::Builder::new().name("warden".into()).spawn(watch).map_err(fail("start the warden"))?;
+        std::thread::Builder::new()
+            .name("warden".into())
+            .spawn(watch)
+            .map_err(fail("start the thread that handles faults of ports"))?;
         let ager = switch.clone();
         let age = move || {
             let mut leaked = 0;
@@ -280,17 +284,20 @@ impl Switch {
                 }
             }
         };
-        std::thread::Builder::new().name("ager".into()).spawn(age).map_err(fail("start the ager"))?;
-        teller::spawn(switch.clone(), ear, told).map_err(fail("start the teller"))?;
+        std::thread::Builder::new()
+            .name("ager".into())
+            .spawn(age)
+            .map_err(fail("start the thread that forgets old addresses"))?;
+        event_log::spawn(switch.clone(), waker, consumers).map_err(fail("start the thread that logs"))?;
         // Only now: a thread inherits the priority of the first thread, which had a worker's.
         tidegate_log::release();
         Ok(switch)
     }
 }
 
-fn worker_error(what: &str) -> impl FnOnce(io::Error) -> Error {
-    let what = what.to_owned();
-    move |source| Error::Worker { what, source }
+fn worker_error(action: &str) -> impl FnOnce(io::Error) -> Error {
+    let action = action.to_owned();
+    move |source| Error::Worker { action, source }
 }
 
 /// Returns rings between each pair of workers.
@@ -308,7 +315,7 @@ fn mesh(handles: &[WorkerHandle]) -> Vec<Peers> {
 }
 
 fn host_cpus() -> Result<Host, Error> {
-    Host::look().map_err(|error| Error::Option(format!("cannot tell the CPUs of this process: {error}")))
+    Host::read().map_err(|error| Error::Option(format!("cannot read the CPUs of this process: {error}")))
 }
 
 #[cfg(test)]
@@ -322,7 +329,7 @@ mod tests {
     fn a_control_socket_in_no_folder_is_refused_with_what_to_do() {
         let error = bind(Path::new("/nonexistent/control.sock")).unwrap_err().to_string();
         assert!(
-            error.contains("/nonexistent/control.sock: its folder does not exist; make it, or"),
+            error.contains("/nonexistent/control.sock: the socket's folder does not exist; create it, or"),
             "{error}"
         );
     }

@@ -61,10 +61,12 @@ impl Switch {
             self.lock().entries.get(name)
             && *found == index
         {
-            thread.stay();
+            thread.cancel_move();
         }
         // A withdrawn order closes the channel; an order in progress is answered.
-        outcome.recv().unwrap_or_else(|_| Err(format!("{name}: its thread is busy with its front end")))
+        outcome
+            .recv()
+            .unwrap_or_else(|_| Err(format!("{name}: the port's thread is busy with the front end")))
     }
 
     /// Moves a port; its drivers kick the new worker by `kicks`. Called by the port's thread, if there is one.
@@ -81,7 +83,7 @@ impl Switch {
     ) -> Outcome {
         let host_latency = table.host.host_latency.get();
         let Some(entry) = table.entries.values().find(|entry| entry.index == index) else {
-            return Err("it is being removed".into());
+            return Err("the port is being removed".into());
         };
         let (name, from) = (entry.vnic.name.clone(), entry.worker);
         if from == worker {
@@ -108,7 +110,7 @@ impl Switch {
                 vnic = name,
                 sending_us = moved.sending / 1000,
                 receiving_us = moved.receiving / 1000,
-                "moving it to worker {worker} took longer than host-latency"
+                "moving the port to worker {worker} took longer than host-latency"
             );
         }
         tracing::debug!(vnic = name, from, to = worker, ?moved, "port moved");
@@ -126,7 +128,9 @@ impl Switch {
         while !self.workers.iter().all(|worker| worker.call(|worker| worker.is_settled())) {
             if Instant::now() > end {
                 return Err(
-                    "a worker is still taking in what was under way to the last port that moved".into()
+                    "a worker has not yet received all frames that were under way to the port that moved \
+                     last"
+                        .into(),
                 );
             }
             std::thread::sleep(Duration::from_micros(50));
@@ -149,8 +153,8 @@ impl Switch {
         }
         if slowest > most {
             return Err(format!(
-                "a worker came to a call after {} us: a vNIC with a deadline would be left alone for longer than \
-                 host-latency",
+                "a worker answered a call only after {} us: during a move, a vNIC with a deadline would wait \
+                 for longer than host-latency",
                 slowest / 1000
             ));
         }

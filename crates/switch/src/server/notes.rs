@@ -9,9 +9,9 @@
 //! The port's thread waits [`PATIENCE`] for a subscriber that does not keep up, and not at all the next time.
 //! Workers never wait.
 
-use crate::control::notes::{self, Note, What};
+use crate::control::notes::{self, Change, Note};
 use crate::stats::layout::VnicSlot;
-use crate::vhost_user::Keeper;
+use crate::vhost_user::StateStore;
 use crate::vhost_user::saved::{Number, Numbered, SavedConnection};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{HashMap, HashSet};
@@ -51,7 +51,7 @@ impl Subscribers {
     }
 
     /// Sends a note to the newest subscriber.
-    pub fn tell_newest(&self, note: &Note, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub fn send_to_newest(&self, note: &Note, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.lock().all.last_mut().map_or(Ok(()), |newest| newest.send(note, descriptors))
     }
 
@@ -79,7 +79,7 @@ impl Subscriber {
 }
 
 /// Sends the state of one port's connection to all subscribers.
-pub struct PortKeeper {
+pub struct PortStateSender {
     vnic: String,
     slot: &'static VnicSlot,
     subscribers: Arc<Subscribers>,
@@ -90,7 +90,7 @@ pub struct PortKeeper {
     behind: bool,
 }
 
-impl PortKeeper {
+impl PortStateSender {
     /// Returns the keeper of a port that counts in `slot`.
     pub fn new(vnic: &str, slot: &'static VnicSlot, subscribers: Arc<Subscribers>) -> Self {
         // A message that an earlier process did not answer stays unanswered.
@@ -99,19 +99,20 @@ impl PortKeeper {
     }
 
     /// Sends all subscribers the state after `messages` messages.
-    fn tell(&mut self, messages: u64) {
+    fn send_to_all(&mut self, messages: u64) {
         self.behind = false;
         let mut list = self.subscribers.lock();
         list.all.retain_mut(|subscriber| {
             let sent = self.sent.entry(subscriber.number).or_default();
-            match tell(subscriber, sent, &self.vnic, self.last.as_ref(), messages) {
+            match send_state(subscriber, sent, &self.vnic, self.last.as_ref(), messages) {
                 Ok(()) => true,
                 // Both pass: the agent reads its socket, or other processes receive their descriptors.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock || too_many_in_flight(&e) => {
                     if !std::mem::replace(&mut self.behind, true) {
                         tracing::warn!(
                             vnic = self.vnic,
-                            "the agent is slow to take what a restart needs of this connection"
+                            "the agent is slow to receive the state of this connection, which a restart of \
+                             the switch needs"
                         );
                     }
                     true
@@ -119,7 +120,8 @@ impl PortKeeper {
                 Err(e) => {
                     // Gone, as an agent may be. Any other error is our fault, and drops the subscriber, too.
                     if e.kind() != io::ErrorKind::BrokenPipe && e.kind() != io::ErrorKind::ConnectionReset {
-                        tracing::error!(vnic = self.vnic, "its connection cannot be kept: {e}");
+                        tracing::error!(vnic = self.vnic, "cannot send the agent the state of this connection, which a restart of the switch \
+                         needs: {e}");
                     }
                     false
                 }
@@ -129,53 +131,53 @@ impl PortKeeper {
     }
 }
 
-fn tell(
+fn send_state(
     subscriber: &mut Subscriber,
     sent: &mut HashSet<Number>,
     vnic: &str,
     last: Option<&(SavedConnection, Vec<Numbered>)>,
     messages: u64,
 ) -> io::Result<()> {
-    let note = |what| Note { vnic: vnic.into(), what };
-    let Some((kept, descriptors)) = last else {
+    let note = |change| Note { vnic: vnic.into(), change };
+    let Some((saved, descriptors)) = last else {
         sent.clear();
-        return subscriber.send(&note(What::Gone), &[]);
+        return subscriber.send(&note(Change::Closed), &[]);
     };
     let new: Vec<&Numbered> = descriptors.iter().filter(|d| !sent.contains(&d.number())).collect();
     for part in new.chunks(SCM_MAX) {
         let numbers = part.iter().map(|d| d.number());
         let borrowed: Vec<_> = part.iter().map(|d| d.as_fd()).collect();
-        subscriber.send(&note(What::Descriptors(numbers.clone().collect())), &borrowed)?;
+        subscriber.send(&note(Change::Descriptors(numbers.clone().collect())), &borrowed)?;
         sent.extend(numbers);
     }
     sent.retain(|number| descriptors.iter().any(|d| d.number() == *number));
-    subscriber.send(&note(What::Said { messages, kept: Box::new(kept.clone()) }), &[])
+    subscriber.send(&note(Change::State { messages, saved: Box::new(saved.clone()) }), &[])
 }
 
-impl Keeper for PortKeeper {
+impl StateStore for PortStateSender {
     fn listening(&mut self) {
         self.slot.messages.set(self.slot.messages.get() | 1);
     }
 
-    fn said(&mut self, kept: SavedConnection, descriptors: Vec<Numbered>) {
-        self.last = Some((kept, descriptors));
+    fn store_state(&mut self, saved: SavedConnection, descriptors: Vec<Numbered>) {
+        self.last = Some((saved, descriptors));
         let messages = self.slot.messages.get().next_multiple_of(2);
-        self.tell(messages);
+        self.send_to_all(messages);
         self.slot.messages.set(messages);
     }
 
-    fn renew(&mut self) {
-        self.tell(self.slot.messages.get());
+    fn resend(&mut self) {
+        self.send_to_all(self.slot.messages.get());
     }
 
     fn is_behind(&self) -> bool {
         self.behind
     }
 
-    fn gone(&mut self) {
+    fn end_connection(&mut self) {
         self.last = None;
         // Makes the stored state invalid, whether the note arrives or not.
         self.slot.messages.set(self.slot.messages.get().next_multiple_of(2) + 2);
-        self.tell(self.slot.messages.get());
+        self.send_to_all(self.slot.messages.get());
     }
 }

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn one_part_in_sixteen_for_ever() {
+    fn a_front_end_gets_one_part_in_sixteen_for_ever() {
         for took in [1_000, 300_000, 5_000_000] {
             let (used, longest) = greedy(took);
             let most = 10_000_000_000 / SHARE + FREE + took;

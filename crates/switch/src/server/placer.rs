@@ -8,11 +8,11 @@
 use super::Switch;
 use super::placement::apart::Role;
 use super::placement::plan::Step;
-use super::placement::{Placer, Seat, Seen};
+use super::placement::{Measurement, Placer, VnicDemand};
 use super::table::{End, Entry, Table};
 use crate::clock::clock;
 use crate::fdb::PortIndex;
-use crate::port::talk::most_said;
+use crate::port::talk::most_pairs;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -34,14 +34,14 @@ pub fn spawn(switch: &Arc<Switch>) -> io::Result<()> {
     }
     let switch = switch.clone();
     let look = move || {
-        let (mut placer, mut looked, mut loops) = (Placer::default(), clock(), 0);
+        let (mut placer, mut measured_at, mut loops) = (Placer::default(), clock(), 0);
         loop {
             std::thread::sleep(PAUSE);
             housekeeping::follow();
             let now = switch.loops();
             // Each call to a worker is one loop of it.
             if now.saturating_sub(std::mem::replace(&mut loops, now)) > 2 * switch.workers.len() as u64 {
-                switch.place(&mut placer, &mut looked);
+                switch.place(&mut placer, &mut measured_at);
                 loops = switch.loops();
             }
         }
@@ -55,10 +55,10 @@ impl Switch {
         self.region.layout().workers.iter().map(|worker| worker.loops.get()).sum()
     }
 
-    /// Measures once, and moves ports if worthwhile. `looked`: time of the last measurement (ns).
-    pub fn place(&self, placer: &mut Placer, looked: &mut u64) {
-        let seen = self.seen(looked);
-        let Some(Step { moves, why }) = placer.look(&seen) else { return };
+    /// Measures once, and moves ports if worthwhile. `measured_at`: time of the last measurement (ns).
+    pub fn place(&self, placer: &mut Placer, measured_at: &mut u64) {
+        let measurement = self.measure(measured_at);
+        let Some(Step { moves, reason }) = placer.evaluate(&measurement) else { return };
         for (port, worker) in moves {
             let name =
                 self.lock().entries.values().find(|entry| entry.index == port).map(|e| e.vnic.name.clone());
@@ -67,7 +67,7 @@ impl Switch {
                 Ok(moved) => tracing::info!(
                     vnic = name,
                     worker,
-                    ?why,
+                    why = ?reason,
                     paused_us = moved.sending.max(moved.receiving) / 1000,
                     "vNIC moved to another worker"
                 ),
@@ -77,22 +77,22 @@ impl Switch {
         }
     }
 
-    fn seen(&self, looked: &mut u64) -> Seen {
+    fn measure(&self, measured_at: &mut u64) -> Measurement {
         let vnics = vnics(&self.lock());
         let now = clock();
-        let time = now.saturating_sub(std::mem::replace(looked, now));
-        let mut seen = Seen { time, vnics, ..Seen::default() };
+        let time = now.saturating_sub(std::mem::replace(measured_at, now));
+        let mut measurement = Measurement { time, vnics, ..Measurement::default() };
         for worker in self.workers.iter() {
-            let room = Vec::with_capacity(most_said(seen.vnics.len()));
+            let room = Vec::with_capacity(most_pairs(measurement.vnics.len()));
             let work = worker.call(move |worker| worker.work_done(room));
-            seen.busy.push(work.busy);
-            seen.talk.extend(work.said);
+            measurement.busy.push(work.busy);
+            measurement.talk.extend(work.traffic);
         }
-        seen
+        measurement
     }
 }
 
-fn vnics(table: &Table) -> BTreeMap<PortIndex, Seat> {
+fn vnics(table: &Table) -> BTreeMap<PortIndex, VnicDemand> {
     let receivers = table.receivers_with_deadlines();
     let seat = |entry: &Entry| {
         let deadline = entry.vnic.deadline.filter(|_| entry.suspended().is_none());
@@ -102,7 +102,7 @@ fn vnics(table: &Table) -> BTreeMap<PortIndex, Seat> {
             (End::Tap { .. }, false) => Role::BestEffortTap,
             (End::Vhost { .. }, false) => Role::BestEffort,
         };
-        Seat { worker: entry.worker, realtime: deadline.map_or(0, |_| burst + DROPPED), role }
+        VnicDemand { worker: entry.worker, realtime: deadline.map_or(0, |_| burst + DROPPED), role }
     };
     table.entries.values().map(|entry| (entry.index, seat(entry))).collect()
 }

@@ -4,7 +4,7 @@
 use super::Switch;
 use super::descriptors;
 use super::link::PortLink;
-use super::notes::PortKeeper;
+use super::notes::PortStateSender;
 use super::pace::Pace;
 use super::shares;
 use super::table::{End, Entry, Memory, Table, macs};
@@ -12,7 +12,7 @@ use crate::capacity::VNICS;
 use crate::capture;
 use crate::clock::clock;
 use crate::control::message::Retired;
-use crate::control::notes::{Note, What};
+use crate::control::notes::{Change, Note};
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::link::Link;
 use crate::port::{Port, PortContract};
@@ -32,13 +32,13 @@ use tidegate_evidence::Quarantine;
 /// The connection of a new or changed port.
 pub enum Connect {
     /// The present connection.
-    Keep,
+    Unchanged,
     /// A listening vhost-user socket.
     Listener(OwnedFd),
     /// A connected vhost-user socket.
     Stream(OwnedFd),
     /// A vhost-user front end to be dialled later.
-    Nobody,
+    NoFrontEnd,
     /// A tap's descriptors.
     Tap(Vec<OwnedFd>),
     /// The saved connection of a process that has ended.
@@ -90,10 +90,11 @@ impl Switch {
             return Err(why);
         }
         match (connect, table.entries.contains_key(&vnic.name)) {
-            (Connect::Keep, true) => self.change(&mut table, vnic),
-            (Connect::Keep, false) => {
-                Err(format!("{} is not a port yet, and no descriptor came with it", vnic.name))
-            }
+            (Connect::Unchanged, true) => self.change(&mut table, vnic),
+            (Connect::Unchanged, false) => Err(format!(
+                "{} is not a port yet, and the request has no descriptor for a new port",
+                vnic.name
+            )),
             (Connect::Stream(stream), true) => {
                 let name = vnic.name.clone();
                 self.change(&mut table, vnic)?;
@@ -141,8 +142,10 @@ impl Switch {
             Connect::Restored(restored) => (Link::vhost_user(), Ok(SocketEnd::Restored(restored))),
             Connect::Listener(fd) => (Link::vhost_user(), Ok(SocketEnd::Listener(fd))),
             Connect::Stream(fd) => (Link::vhost_user(), Ok(SocketEnd::Stream(fd))),
-            Connect::Nobody => (Link::vhost_user(), Ok(SocketEnd::Nobody)),
-            Connect::Keep => return Err(format!("{}: nothing to connect", vnic.name)),
+            Connect::NoFrontEnd => (Link::vhost_user(), Ok(SocketEnd::NoFrontEnd)),
+            Connect::Unchanged => {
+                return Err(format!("{}: the request has no descriptor for a new port", vnic.name));
+            }
         };
         table.shares.open(&self.fdb, segment, &vnic)?;
         for mac in macs(&vnic) {
@@ -157,7 +160,7 @@ impl Switch {
         let since = clock();
         let stats = self.region.claim(index as usize, &vnic.name);
         let mut port = Box::new(Port::new(index, segment, contract, stats, link));
-        port.pauses = u32::from(self.holds.load(Ordering::Relaxed));
+        port.pauses = u32::from(self.new_ports_wait.load(Ordering::Relaxed));
         self.workers[worker].call(move |worker| worker.add_port(port));
         let end = match end {
             Err(queues) => End::Tap { queues },
@@ -167,7 +170,7 @@ impl Switch {
                     self.forget(index, worker);
                     macs(&vnic).for_each(|mac| self.fdb.unpin(segment, mac, index));
                     table.close_shares(&self.fdb);
-                    return Err(format!("{}: no thread for its connection: {error}", vnic.name));
+                    return Err(format!("{}: cannot start the thread of this port: {error}", vnic.name));
                 }
             },
         };
@@ -204,7 +207,7 @@ impl Switch {
             SocketEnd::Restored(restored) => {
                 restored.listener.as_ref().map(OwnedFd::try_clone).transpose()?
             }
-            SocketEnd::Stream(_) | SocketEnd::Nobody => None,
+            SocketEnd::Stream(_) | SocketEnd::NoFrontEnd => None,
         };
         let status = Arc::new(ConnectionStatus::default());
         status.set_deadline(vnic.deadline.is_some());
@@ -218,31 +221,38 @@ impl Switch {
         };
         let pace = Pace::default();
         let control = PortLink { switch: self.clone(), index, worker, announced, errands, pace };
-        let keeper = PortKeeper::new(&vnic.name, stats, self.subscribers.clone());
-        let thread =
-            PortThread::spawn_kept(config, socket, Box::new(control), status.clone(), Box::new(keeper))?;
+        let state_store = PortStateSender::new(&vnic.name, stats, self.subscribers.clone());
+        let thread = PortThread::spawn_with_store(
+            config,
+            socket,
+            Box::new(control),
+            status.clone(),
+            Box::new(state_store),
+        )?;
         Ok(End::Vhost { thread, status, listener })
     }
 
     /// Sends `socket`, from now on, the state that another process needs to continue.
-    pub fn keep(&self, socket: OwnedFd) -> Result<(), String> {
+    pub fn add_subscriber(&self, socket: OwnedFd) -> Result<(), String> {
         let table = self.lock();
         self.subscribers.add(socket);
         for entry in table.entries.values() {
-            let note = |what| Note { vnic: entry.vnic.name.clone(), what };
-            let told = match &entry.end {
+            let note = |change| Note { vnic: entry.vnic.name.clone(), change };
+            let sent = match &entry.end {
                 End::Tap { queues } => {
                     let queues: Vec<_> = queues.iter().map(AsFd::as_fd).collect();
-                    self.subscribers.tell_newest(&note(What::Tap), &queues)
+                    self.subscribers.send_to_newest(&note(Change::Tap), &queues)
                 }
                 End::Vhost { thread, listener, .. } => {
-                    thread.renew();
+                    thread.resend_state();
                     listener.as_ref().map_or(Ok(()), |listener| {
-                        self.subscribers.tell_newest(&note(What::Listener), &[listener.as_fd()])
+                        self.subscribers.send_to_newest(&note(Change::Listener), &[listener.as_fd()])
                     })
                 }
             };
-            told.map_err(|error| format!("{}: cannot be told of: {error}", entry.vnic.name))?;
+            sent.map_err(|error| {
+                format!("{}: cannot send the state of this port: {error}", entry.vnic.name)
+            })?;
         }
         Ok(())
     }
@@ -251,7 +261,7 @@ impl Switch {
     pub fn inherit(&self, statistics: &OwnedFd) -> Result<(), String> {
         let table = self.lock();
         if !table.entries.is_empty() {
-            return Err("ports count here already".into());
+            return Err("the switch has ports already, and their counters cannot be replaced".into());
         }
         self.region.inherit(&Reader::open(statistics).map_err(|error| error.to_string())?);
         Ok(())
@@ -263,8 +273,8 @@ impl Switch {
         let Some(entry) = table.entries.get_mut(&vnic.name) else { return Err("no such port".into()) };
         if let (Memory::OnDisk(disk), Some(_)) = (entry.memory, vnic.deadline) {
             return Err(format!(
-                "{}: no deadline can be kept while its guest's memory is on a disk ({disk}): use memory-backend-memfd, \
-                 or memory-backend-file on tmpfs or hugetlbfs",
+                "{}: the switch cannot keep a deadline while the guest's memory is on a disk ({disk}): use \
+                 memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs",
                 vnic.name
             ));
         }
@@ -293,7 +303,7 @@ impl Switch {
         (entry.segment, entry.vnic) = (segment, vnic);
         if changes_segment {
             // Frames and addresses of the port belong to the old segment, until it is quiet.
-            self.quiet(index, owner);
+            self.quiesce_port(index, owner);
             self.fdb.forget(index);
             self.workers[owner].call(move |worker| worker.set_segment(index, segment));
         }
@@ -349,7 +359,7 @@ impl Switch {
             }
             End::Tap { queues } => drop(queues),
         }
-        self.quiet(index, worker);
+        self.quiesce_port(index, worker);
         self.forget(index, worker);
         let mut table = self.lock();
         table.removing.retain(|removing| *removing != index);
@@ -469,11 +479,11 @@ impl Switch {
         }
     }
 
-    /// Makes all ports take frames, also those created while [held](Self::holds).
-    pub(super) fn let_go(&self) {
+    /// Makes all ports take frames, also those created while [held back](Self::new_ports_wait).
+    pub(super) fn release_ports(&self) {
         let mut table = self.lock();
-        table.before.clear();
-        self.holds.store(false, Ordering::Relaxed);
+        table.previous_workers.clear();
+        self.new_ports_wait.store(false, Ordering::Relaxed);
         for worker in self.workers.iter() {
             worker.call(|worker| worker.resume_all());
         }

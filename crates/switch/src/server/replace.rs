@@ -53,12 +53,12 @@ pub enum ReplaceError {
     #[error(transparent)]
     Switch(#[from] SwitchError),
     /// This process cannot create a port.
-    #[error("{0}; the running switch goes on")]
+    #[error("{0}; the running switch continues")]
     Port(String),
     /// A service manager would restart the running switch, its main process.
     #[error(
-        "the running switch (pid {pid}) is the main process of {service}, which this one is not part of: \
-         use `systemctl reload {service}`; it goes on"
+        "the running switch (pid {pid}) is the main process of {service}, and this process is not part of \
+         that service: use `systemctl reload {service}`; the running switch continues"
     )]
     Service {
         /// Its process.
@@ -68,13 +68,15 @@ pub enum ReplaceError {
     },
     /// The service manager cannot be reached.
     #[error(
-        "the service manager (NOTIFY_SOCKET) cannot be told who takes over: {0}; the running switch goes on"
+        "cannot tell the service manager (NOTIFY_SOCKET) which process takes over: {0}; the running switch \
+         continues"
     )]
     Manager(io::Error),
     /// The service manager would not know the new main process.
     #[error(
-        "the running switch (pid {pid}) is the main process of {service}, which cannot be told who takes over: \
-         set NotifyAccess=all in the unit; it goes on"
+        "the running switch (pid {pid}) is the main process of {service}, and this process cannot tell the \
+         service manager which process takes over: set NotifyAccess=all in the unit; the running switch \
+         continues"
     )]
     NoNotify {
         /// Its process.
@@ -83,7 +85,7 @@ pub enum ReplaceError {
         service: String,
     },
     /// Unreadable notes of the running switch.
-    #[error("what the running switch tells of its connections: {0}; it goes on")]
+    #[error("the running switch's notes about its connections: {0}; the running switch continues")]
     Notes(#[from] io::Error),
 }
 
@@ -104,45 +106,47 @@ pub fn find(path: &Path, manager: bool) -> Result<Client, ReplaceError> {
 }
 
 /// The notes of the running switch so far. An intruder may control that switch.
-struct Heard {
-    told: Handover,
+struct ReceivedNotes {
+    handover: Handover,
     budget: Arc<Budget>,
 }
 
-impl Heard {
-    fn nothing() -> Self {
-        Self { told: Handover::default(), budget: Budget::half_of_all() }
+impl ReceivedNotes {
+    fn empty() -> Self {
+        Self { handover: Handover::default(), budget: Budget::half_of_all() }
     }
 
     /// Whether the notes of a vNIC with a front end, or of a tap, are complete.
-    fn is_told(&self, vnic: &Vnic) -> bool {
+    fn is_complete(&self, vnic: &Vnic) -> bool {
         match vnic.attach {
-            Attach::Tap { .. } => self.told.links.contains_key(&vnic.name),
-            _ => self.told.connections.contains_key(&vnic.name),
+            Attach::Tap { .. } => self.handover.links.contains_key(&vnic.name),
+            _ => self.handover.connections.contains_key(&vnic.name),
         }
     }
 
     /// Returns the number of messages at which the known state of a connection holds.
     fn messages(&self, vnic: &str) -> Option<u64> {
-        Some(self.told.connections.get(vnic)?.as_ref()?.messages)
+        Some(self.handover.connections.get(vnic)?.as_ref()?.messages)
     }
 
     /// Processes all received notes; an endless stream is an error.
-    fn hear(&mut self, notes: &mut Notes) -> Result<(), ReplaceError> {
+    fn receive(&mut self, notes: &mut Notes) -> Result<(), ReplaceError> {
         for _ in 0..AT_ONCE {
             match notes.try_next() {
                 Ok(Some((note, descriptors))) => {
                     let foreign = descriptors.into_iter().map(|fd| Foreign::new(fd, &self.budget)).collect();
-                    if let Err(nonsense) = self.told.note(note, foreign) {
-                        tracing::warn!(%nonsense, "the running switch tells what makes no sense");
+                    if let Err(error) = self.handover.note(note, foreign) {
+                        tracing::warn!(%error, "the running switch sent an invalid note");
                     }
                 }
-                Ok(None) => return Err(io::Error::other("it ended").into()),
+                Ok(None) => return Err(io::Error::other("the running switch ended").into()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(e) => return Err(e.into()),
             }
             if self.budget.is_over() {
-                return Err(io::Error::other("more descriptors than this process may have").into());
+                return Err(
+                    io::Error::other("the notes have more descriptors than this process may have").into()
+                );
             }
         }
         Err(io::Error::other(format!("more than {AT_ONCE} notes at once")).into())
@@ -152,27 +156,27 @@ impl Heard {
     fn connect(&self, port: &PortStatus, gate: Option<Gate>) -> io::Result<Connect> {
         let vnic = &port.vnic.name;
         let duplicate = |fd: &Foreign| fd.as_fd().try_clone_to_owned();
-        let links = self.told.links.get(vnic).map_or(&[][..], Vec::as_slice);
+        let links = self.handover.links.get(vnic).map_or(&[][..], Vec::as_slice);
         let mut links = links.iter().map(duplicate).collect::<io::Result<Vec<_>>>()?;
         if matches!(port.vnic.attach, Attach::Tap { .. }) {
             return Ok(Connect::Tap(links));
         }
         let listener = links.pop();
-        let Some(Some(Connected { kept, descriptors, .. })) = self.told.connections.get(vnic) else {
+        let Some(Some(Connected { saved, descriptors, .. })) = self.handover.connections.get(vnic) else {
             return Ok(match listener {
                 Some(listener) => Connect::Listener(listener),
                 // Its connection has ended: the agent dials once more.
-                None => Connect::Nobody,
+                None => Connect::NoFrontEnd,
             });
         };
         let descriptors = descriptors.iter().map(|(number, fd)| Ok((*number, duplicate(fd)?)));
         let descriptors = descriptors.collect::<io::Result<Descriptors>>()?;
-        Ok(Connect::Restored(Box::new(Restored { listener, kept: kept.clone(), descriptors, gate })))
+        Ok(Connect::Restored(Box::new(Restored { listener, saved: saved.clone(), descriptors, gate })))
     }
 }
 
 /// A port that waits for the running switch to end.
-struct Prepared {
+struct PreparedPort {
     port: PortStatus,
     /// Number of messages at which the prepared state holds.
     messages: u64,
@@ -195,7 +199,7 @@ pub struct Successor<'s> {
     client: Client,
     manager: Option<&'s mut Notifier>,
     pid: u32,
-    told: Heard,
+    received: ReceivedNotes,
     retired: Retired,
     gates: Gates,
     control: OwnedFd,
@@ -211,20 +215,20 @@ pub fn prepare<'s>(
     mut manager: Option<&'s mut Notifier>,
 ) -> Result<Successor<'s>, ReplaceError> {
     // A frame to a port whose queues start a moment later would be lost.
-    switch.holds.store(true, Ordering::Relaxed);
+    switch.new_ports_wait.store(true, Ordering::Relaxed);
     let (hello, counters, statistics) = client.hello()?;
-    let mut notes = client.keep()?;
+    let mut notes = client.subscribe()?;
     let ports = client.ports()?;
     switch.inherit(&statistics).map_err(ReplaceError::Port)?;
-    switch.lock().before = workers(&ports);
+    switch.lock().previous_workers = workers(&ports);
 
-    let mut told = Heard::nothing();
+    let mut received = ReceivedNotes::empty();
     let end = Instant::now() + PATIENCE;
     let connected = |port: &PortStatus| matches!(port.connection, Connection::Connected | Connection::Up);
     while Instant::now() < end {
-        told.hear(&mut notes)?;
-        let is_told = |port: &PortStatus| !connected(port) || told.is_told(&port.vnic);
-        if ports.iter().all(is_told) {
+        received.receive(&mut notes)?;
+        let notes_are_complete = |port: &PortStatus| !connected(port) || received.is_complete(&port.vnic);
+        if ports.iter().all(notes_are_complete) {
             break;
         }
         std::thread::sleep(Duration::from_micros(200));
@@ -233,11 +237,11 @@ pub fn prepare<'s>(
     let (mapping, mapped) = channel();
     for port in ports {
         let name = port.vnic.name.clone();
-        if let Some(messages) = told.messages(&name) {
+        if let Some(messages) = received.messages(&name) {
             let (gate, opened) = sync_channel(1);
-            let connect = told.connect(&port, Some(Gate { mapping: mapping.clone(), opened }))?;
+            let connect = received.connect(&port, Some(Gate { mapping: mapping.clone(), opened }))?;
             switch.set_port(port.vnic.clone(), connect).map_err(ReplaceError::Port)?;
-            prepared.insert(name, Prepared { port, messages, gate });
+            prepared.insert(name, PreparedPort { port, messages, gate });
         }
     }
     drop(mapping);
@@ -252,19 +256,19 @@ pub fn prepare<'s>(
     }
     let taken = || -> Result<_, ReplaceError> {
         let (retired, control) = client.retire()?;
-        told.hear(&mut notes)?;
+        received.receive(&mut notes)?;
         switch.region.renew(&counters);
-        let gates = settle(switch, &retired, &told, prepared)?;
+        let gates = settle(switch, &retired, &received, prepared)?;
         Ok((retired, control, gates))
     };
-    let (retired, control, gates) = taken().inspect_err(|_| goes_on(&mut manager, hello.pid))?;
-    Ok(Successor { switch, client, manager, pid: hello.pid, told, retired, gates, control })
+    let (retired, control, gates) = taken().inspect_err(|_| report_main_process(&mut manager, hello.pid))?;
+    Ok(Successor { switch, client, manager, pid: hello.pid, received, retired, gates, control })
 }
 
 /// Tells the manager that the running switch stays the main process.
-fn goes_on(manager: &mut Option<&mut Notifier>, pid: u32) {
+fn report_main_process(manager: &mut Option<&mut Notifier>, pid: u32) {
     if let Some(Err(error)) = manager.as_mut().map(|manager| manager.main_process(pid)) {
-        tracing::error!(%error, pid, "the service manager takes this process for the switch, which ends");
+        tracing::error!(%error, pid, "the service manager regards this process as the switch, but this process ends");
     }
 }
 
@@ -280,8 +284,8 @@ impl Successor<'_> {
     /// # Errors
     /// The running switch goes on, unless it ended by itself.
     pub fn take_over(mut self) -> Result<UnixListener, ReplaceError> {
-        self.client.release().inspect_err(|_| goes_on(&mut self.manager, self.pid))?;
-        Ok(self.go_on()?.1)
+        self.client.release().inspect_err(|_| report_main_process(&mut self.manager, self.pid))?;
+        Ok(self.start_traffic()?.1)
     }
 
     /// Starts traffic, once the other switch is released or must never go on. Returns the connection to it,
@@ -289,8 +293,8 @@ impl Successor<'_> {
     ///
     /// # Errors
     /// No descriptors are available.
-    pub fn go_on(self) -> Result<(Client, UnixListener), ReplaceError> {
-        let Self { switch, client, manager: _, pid, told, retired, gates, control } = self;
+    pub fn start_traffic(self) -> Result<(Client, UnixListener), ReplaceError> {
+        let Self { switch, client, manager: _, pid, received, retired, gates, control } = self;
         switch.set_levels_and_learned(&retired);
         let (starting, started) = channel();
         for gate in &gates.prompt {
@@ -301,10 +305,10 @@ impl Successor<'_> {
         for gate in &gates.late {
             let _ = gate.send(channel().0);
         }
-        let rest = switch.connect_rest(&retired, &told);
+        let rest = switch.connect_rest(&retired, &received);
         // No thread sends anything: the channel closes when all have started.
         let _ = started.recv_timeout(START);
-        switch.let_go();
+        switch.release_ports();
         rest?;
         let gap = clock().saturating_sub(retired.stopped);
         tracing::info!(
@@ -328,21 +332,21 @@ fn workers(ports: &[PortStatus]) -> BTreeMap<String, usize> {
 fn settle(
     switch: &Arc<Switch>,
     retired: &Retired,
-    told: &Heard,
-    mut prepared: BTreeMap<String, Prepared>,
+    received: &ReceivedNotes,
+    mut prepared: BTreeMap<String, PreparedPort>,
 ) -> Result<Gates, ReplaceError> {
     let refused = ReplaceError::Port;
     switch.set_host(retired.host.clone()).map_err(refused)?;
     // For ports created from here on.
-    switch.lock().before = workers(&retired.ports);
+    switch.lock().previous_workers = workers(&retired.ports);
     let mut gates = Gates::default();
     for port in &retired.ports {
         let name = &port.vnic.name;
-        let now = told.messages(name);
+        let now = received.messages(name);
         match prepared.remove(name) {
             Some(before) if Some(before.messages) == now => {
                 if before.port.vnic != port.vnic {
-                    switch.set_port(port.vnic.clone(), Connect::Keep).map_err(refused)?;
+                    switch.set_port(port.vnic.clone(), Connect::Unchanged).map_err(refused)?;
                 }
                 gates.prompt.push(before.gate);
                 continue;
@@ -356,7 +360,7 @@ fn settle(
         if now.is_some() {
             let (gate, opened) = sync_channel(1);
             let gate_here = Gate { mapping: channel().0, opened };
-            switch.set_port(port.vnic.clone(), told.connect(port, Some(gate_here))?).map_err(refused)?;
+            switch.set_port(port.vnic.clone(), received.connect(port, Some(gate_here))?).map_err(refused)?;
             gates.late.push(gate);
         }
     }
@@ -369,10 +373,14 @@ fn settle(
 
 impl Switch {
     /// Connects taps, and ports without a front end, which the other process no longer touches.
-    fn connect_rest(self: &Arc<Self>, retired: &Retired, told: &Heard) -> Result<(), ReplaceError> {
+    fn connect_rest(
+        self: &Arc<Self>,
+        retired: &Retired,
+        received: &ReceivedNotes,
+    ) -> Result<(), ReplaceError> {
         for port in &retired.ports {
-            if told.messages(&port.vnic.name).is_none() {
-                let made = self.set_port(port.vnic.clone(), told.connect(port, None)?);
+            if received.messages(&port.vnic.name).is_none() {
+                let made = self.set_port(port.vnic.clone(), received.connect(port, None)?);
                 // The agent creates the port once more.
                 made.unwrap_or_else(|why| tracing::error!(vnic = port.vnic.name, why, "port not taken over"));
             }

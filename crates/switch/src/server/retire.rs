@@ -32,7 +32,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The connection broke off; the switch goes on.
 pub fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> io::Result<()> {
     let Some(control) = switch.control.get() else {
-        return channel::send(stream, &Reply::Refused("it has no control socket to leave".into()), &[]);
+        return channel::send(
+            stream,
+            &Reply::Refused("this switch has no control socket that another process could take over".into()),
+            &[],
+        );
     };
     let (table, halted, retired) = match switch.retire() {
         Ok(retired) => retired,
@@ -41,14 +45,14 @@ pub fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> io::Result<()> {
     let reply = Reply::Retired(Box::new(retired));
     let answer = channel::send(stream, &reply, &[control.as_fd()]).and_then(|()| channel::receive(stream));
     if let Ok(Some((Request::Release, _))) = &answer {
-        tracing::info!("another process goes on in our place");
+        tracing::info!("another process has taken over from this one");
         let _ = channel::send(stream, &Reply::Done, &[]);
         tidegate_log::flush();
         std::process::exit(0);
     }
     drop(halted);
     switch.resume(&table);
-    tracing::warn!("the process that was to take our place did not; going on");
+    tracing::warn!("the process that should take over did not do so; this process continues");
     answer.map(drop)
 }
 
@@ -134,7 +138,7 @@ fn freeze(table: &Table) -> Vec<(String, std::sync::mpsc::Receiver<()>)> {
 
 fn wait_for(frozen: Vec<(String, std::sync::mpsc::Receiver<()>)>) -> Result<(), String> {
     for (vnic, obeyed) in frozen {
-        let late = |_| format!("{vnic}: its front end's message is not done; try again");
+        let late = |_| format!("{vnic}: a message of the front end is not handled yet; try again");
         obeyed.recv_timeout(PATIENCE).map_err(late)?;
     }
     Ok(())

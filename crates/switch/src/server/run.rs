@@ -42,13 +42,16 @@ pub fn run(options: Options) -> Result<(), Error> {
     };
     match listener.try_clone() {
         Ok(control) => drop(switch.control.set(control.into())),
-        Err(error) => tracing::warn!(%error, "this switch cannot be replaced while it runs"),
+        Err(error) => {
+            tracing::warn!(%error, "another process cannot take over from this switch while it runs")
+        }
     }
     if let Some(manager) = manager {
         super::watchdog::start(&switch, manager, interval).map_err(worker_error("start the watchdog"))?;
     }
     if !options.fixed {
-        super::placer::spawn(&switch).map_err(worker_error("start the placer"))?;
+        super::placer::spawn(&switch)
+            .map_err(worker_error("start the thread that places vNICs on workers"))?;
     }
     tracing::info!(workers = options.workers, socket = %options.socket.display(), "switch is up");
     serve(&switch, &listener);
@@ -64,7 +67,7 @@ pub(super) fn service_manager(options: &Options) -> Result<Option<Notifier>, Err
         Ok(manager) => Ok(manager),
         Err(error) if options.replace => Err(super::replace::ReplaceError::Manager(error).into()),
         Err(error) => {
-            tracing::warn!(%error, "the service manager (NOTIFY_SOCKET) cannot be told that the switch is up");
+            tracing::warn!(%error, "cannot tell the service manager (NOTIFY_SOCKET) that the switch is up");
             Ok(None)
         }
     }
@@ -143,14 +146,15 @@ pub(super) fn bind(path: &Path) -> Result<UnixListener, Error> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             if std::os::unix::net::UnixStream::connect(path).is_ok() {
-                let taken = "another switch is listening there; stop it, or choose another --socket";
+                let taken =
+                    "another switch listens on this socket; stop that switch, or choose another --socket";
                 return Err(fail(io::Error::new(io::ErrorKind::AddrInUse, taken)));
             }
             std::fs::remove_file(path).map_err(fail)?;
             UnixListener::bind(path).map_err(fail)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let missing = "its folder does not exist; make it, or choose another --socket";
+            let missing = "the socket's folder does not exist; create it, or choose another --socket";
             Err(fail(io::Error::new(io::ErrorKind::NotFound, missing)))
         }
         other => other.map_err(fail),

@@ -14,8 +14,9 @@ use tidegate_service::housekeeping;
 use tidegate_service::scm::too_many_in_flight;
 
 /// The meaning of ETOOMANYREFS, and the remedy.
-const IN_FLIGHT: &str = "processes of the switch's user have sent more descriptors over Unix sockets than \
-     its RLIMIT_NOFILE, and these were not received; let the switch have a user of its own, or end those processes";
+const IN_FLIGHT: &str = "processes of the switch's user have sent more descriptors over Unix sockets than the switch's \
+ RLIMIT_NOFILE, and the receivers have not received them; give the switch a user of its own, or end those \
+ processes";
 
 /// Serves a connection on a thread of its own until it ends.
 pub fn spawn(switch: Arc<Switch>, stream: UnixStream) {
@@ -55,7 +56,11 @@ fn say_hello(stream: &UnixStream, hello: Hello, statistics: BorrowedFd<'_>) -> s
     match channel::send(stream, &Reply::Hello(hello), &[statistics]) {
         Err(error) if too_many_in_flight(&error) => {
             tracing::warn!("cannot pass the statistics: {IN_FLIGHT}");
-            channel::send(stream, &Reply::Refused(format!("it cannot pass its statistics: {IN_FLIGHT}")), &[])
+            channel::send(
+                stream,
+                &Reply::Refused(format!("the switch cannot pass its statistics: {IN_FLIGHT}")),
+                &[],
+            )
         }
         sent => sent,
     }
@@ -64,7 +69,9 @@ fn say_hello(stream: &UnixStream, hello: Hello, statistics: BorrowedFd<'_>) -> s
 fn answer(switch: &Arc<Switch>, request: Request, mut descriptors: Vec<OwnedFd>) -> Reply {
     let done = match request {
         Request::Hello | Request::Retire | Request::Release => {
-            return Reply::Refused("not at this point of the conversation".into());
+            return Reply::Refused(
+                "the switch does not accept this request at this point of the conversation".into(),
+            );
         }
         Request::Ports => {
             switch.publish_log();
@@ -72,19 +79,21 @@ fn answer(switch: &Arc<Switch>, request: Request, mut descriptors: Vec<OwnedFd>)
         }
         Request::SetHost(host) => switch.set_host(host),
         Request::SetPort { vnic, link } => match (link, descriptors.len()) {
-            (LinkKind::Keep, 0) => switch.set_port(*vnic, Connect::Keep),
+            (LinkKind::Unchanged, 0) => switch.set_port(*vnic, Connect::Unchanged),
             (LinkKind::Listener, 1) => switch.set_port(*vnic, Connect::Listener(descriptors.remove(0))),
             (LinkKind::Stream, 1) => switch.set_port(*vnic, Connect::Stream(descriptors.remove(0))),
             (LinkKind::Tap, 1..) => switch.set_port(*vnic, Connect::Tap(descriptors)),
-            (LinkKind::Restored { listener, kept, numbers }, count)
+            (LinkKind::Restored { listener, saved, numbers }, count)
                 if count == numbers.len() + usize::from(listener) =>
             {
                 let listener = listener.then(|| descriptors.remove(0));
                 let descriptors = numbers.into_iter().zip(descriptors).collect();
-                let restored = Restored { listener, kept: *kept, descriptors, gate: None };
+                let restored = Restored { listener, saved: *saved, descriptors, gate: None };
                 switch.set_port(*vnic, Connect::Restored(Box::new(restored)))
             }
-            (kind, count) => Err(format!("{kind:?} with {count} descriptors")),
+            (kind, count) => {
+                Err(format!("the request for {kind:?} has a wrong number of descriptors, {count}"))
+            }
         },
         Request::RemovePort { name } => switch.remove_port(&name),
         Request::Uplinks => return Reply::Uplinks(switch.uplinks()),
@@ -98,17 +107,17 @@ fn answer(switch: &Arc<Switch>, request: Request, mut descriptors: Vec<OwnedFd>)
             count => Err(format!("an uplink with {receive} receiving sockets and {count} descriptors")),
         },
         Request::RemoveUplink { name } => switch.remove_uplink(&name),
-        Request::Keep => match descriptors.pop() {
-            Some(socket) => switch.keep(socket),
-            None => Err("nothing to tell what is to be kept: no descriptor".into()),
+        Request::Subscribe => match descriptors.pop() {
+            Some(socket) => switch.add_subscriber(socket),
+            None => Err("the request has no descriptor to which the switch can send its state".into()),
         },
         Request::Inherit => match descriptors.pop() {
             Some(statistics) => switch.inherit(&statistics),
-            None => Err("no statistics to inherit: no descriptor".into()),
+            None => Err("the request has no descriptor of the earlier statistics".into()),
         },
         Request::Capture { name, snaplen } => match descriptors.pop() {
             Some(into) => switch.capture(&name, snaplen, into),
-            None => Err("a capture without a descriptor to write to".into()),
+            None => Err("the request has no descriptor to which the switch can write the capture".into()),
         },
     };
     match done {

@@ -23,7 +23,7 @@ pub(super) type Key = (SegmentIndex, SharedAddress);
 pub struct Shares {
     holders: BTreeMap<Key, Arc<Holder>>,
     /// The shared IP addresses last sent to the ports of each segment.
-    told: BTreeMap<SegmentIndex, Arc<[IpAddr]>>,
+    published_ips: BTreeMap<SegmentIndex, Arc<[IpAddr]>>,
 }
 
 impl Shares {
@@ -74,10 +74,10 @@ impl Shares {
     pub fn changed(&mut self, segment: SegmentIndex) -> bool {
         let now = self.ips(segment);
         if now.is_empty() {
-            return self.told.remove(&segment).is_some();
+            return self.published_ips.remove(&segment).is_some();
         }
-        let same = self.told.get(&segment).is_some_and(|told| *told == now);
-        self.told.insert(segment, now);
+        let same = self.published_ips.get(&segment).is_some_and(|told| *told == now);
+        self.published_ips.insert(segment, now);
         !same
     }
 
@@ -119,7 +119,7 @@ mod tests {
 
     /// Otherwise n new routers would cause n * n updates.
     #[test]
-    fn ports_are_told_only_when_other_ip_addresses_are_shared() {
+    fn ports_get_the_shared_ip_addresses_only_after_a_change() {
         const PAIR: &str = "\"00:00:5e:00:01:33\", \"192.0.2.10\"";
         let (fdb, mut shares) = (Fdb::default(), Shares::default());
         assert!(!shares.changed(SEGMENT), "none");

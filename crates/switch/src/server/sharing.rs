@@ -24,7 +24,7 @@ impl Table {
         for mac in vnic.allowed.shared.iter().filter_map(|address| address.mac()) {
             if let Some(owner) = others().find(|e| macs(&e.vnic).any(|own| own == mac)) {
                 return Some(format!(
-                    "MAC {mac} belongs to {} in segment {segment}: it cannot be shared",
+                    "MAC {mac} belongs to {} in segment {segment}: vNICs cannot share it",
                     owner.vnic.name
                 ));
             }
@@ -32,7 +32,7 @@ impl Table {
         for mac in macs(vnic) {
             if let Some(other) = others().find(|e| e.vnic.allowed.shared.contains(&SharedAddress::Mac(mac))) {
                 return Some(format!(
-                    "MAC {mac} is shared by {} in segment {segment}: it is no vNIC's own",
+                    "MAC {mac} is shared by {} in segment {segment}: a vNIC cannot have it alone",
                     other.vnic.name
                 ));
             }

@@ -48,7 +48,7 @@ fn status(table: &Table, entry: &Entry) -> PortStatus {
         }
         End::Vhost { thread, status: connection, listener } => {
             let now = connection.snapshot();
-            status.held = thread.conduct().held(Instant::now());
+            status.held = thread.conduct().delays(Instant::now());
             status.closing = now.closing;
             status.connection = match now.state {
                 // No front end can connect while none is accepted.

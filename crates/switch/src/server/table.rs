@@ -3,7 +3,7 @@
 use super::shares::Shares;
 use super::uplinks::UplinkEntry;
 use crate::capacity::VNICS;
-use crate::claims::Named;
+use crate::claims::NamedAddresses;
 use crate::fdb::{PeerIndex, PortIndex, SegmentIndex};
 use crate::port::{PortInfo, PortSet};
 use crate::quota::Account;
@@ -30,7 +30,7 @@ pub struct Table {
     /// Indices of ports being removed: not free yet.
     pub removing: Vec<PortIndex>,
     /// Workers of vNICs in the previous process, before their ports exist here.
-    pub before: BTreeMap<String, usize>,
+    pub previous_workers: BTreeMap<String, usize>,
 }
 
 /// One port.
@@ -97,8 +97,9 @@ impl Entry {
                  backend (libvirt: <memoryBacking><allocation mode='immediate'/></memoryBacking>)",
             ),
             Memory::OnDisk(_) => Some(
-                "guest memory is on a disk, which the switch waits for: use memory-backend-memfd, or \
-                 memory-backend-file on tmpfs or hugetlbfs (libvirt: <memoryBacking><source type='memfd'/></memoryBacking>)",
+                "guest memory is on a disk, and the switch has to wait for the disk: use \
+                 memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs (libvirt: \
+                 <memoryBacking><source type='memfd'/></memoryBacking>)",
             ),
         }
     }
@@ -129,7 +130,7 @@ impl Table {
 
     /// Returns the worker of a new port: the previous one, else the one with fewest ports.
     pub fn worker_of(&mut self, name: &str, workers: usize) -> usize {
-        let before = self.before.remove(name).filter(|worker| *worker < workers);
+        let before = self.previous_workers.remove(name).filter(|worker| *worker < workers);
         before.unwrap_or_else(|| self.least_worker(workers))
     }
 
@@ -195,7 +196,7 @@ impl Table {
     }
 
     /// Returns the ports of each segment, and the link-local addresses that contracts there name.
-    pub fn segments(&self) -> (Vec<Vec<PortIndex>>, Arc<[Named]>) {
+    pub fn segments(&self) -> (Vec<Vec<PortIndex>>, Arc<[NamedAddresses]>) {
         let mut segments: Vec<Vec<&Entry>> = vec![vec![]; self.segments.len()];
         for entry in self.entries.values() {
             segments[entry.segment.0 as usize].push(entry);
@@ -208,7 +209,8 @@ impl Table {
             members[usize::from(index.0)]
                 .extend(self.uplinks.values().filter(carries).map(|uplink| uplink.index));
         }
-        let named = segments.iter().map(|here| Named::new(here.iter().map(|entry| &entry.vnic))).collect();
+        let named =
+            segments.iter().map(|here| NamedAddresses::new(here.iter().map(|entry| &entry.vnic))).collect();
         (members, named)
     }
 

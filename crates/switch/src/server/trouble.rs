@@ -10,10 +10,10 @@ use crate::worker::trouble::Trouble;
 
 impl Switch {
     /// Handles a fault of a port that a worker found.
-    pub fn troubled(&self, index: PortIndex, trouble: Trouble) {
+    pub fn handle_trouble(&self, index: PortIndex, trouble: Trouble) {
         match trouble {
             Trouble::Broken(reason) => self.broken(index, &reason),
-            Trouble::Held { event, began } => {
+            Trouble::Delayed { event, began } => {
                 let table = self.lock();
                 let is_it = |entry: &&Entry| entry.index == index && entry.since <= began;
                 let entry = table.entries.values().find(is_it);
@@ -21,7 +21,7 @@ impl Switch {
                     (thread.report())(event);
                 }
             }
-            Trouble::HeldUp { by_another } => self.watch_suspects(by_another),
+            Trouble::DelayedByUnknown { by_another } => self.watch_suspects(by_another),
         }
     }
 

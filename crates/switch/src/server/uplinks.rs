@@ -174,7 +174,7 @@ impl Switch {
         let stats = self.region.claim(usize::from(index), &name);
         let contract = entry.contract(&table.host);
         let mut port = Box::new(Port::new(index, SegmentIndex::OF_EACH_FRAME, contract, stats, link));
-        port.pauses = u32::from(self.holds.load(std::sync::atomic::Ordering::Relaxed));
+        port.pauses = u32::from(self.new_ports_wait.load(std::sync::atomic::Ordering::Relaxed));
         let info = PortInfo::of_uplink(worker as u16);
         self.workers[worker].call(move |worker| worker.add_port(port));
         for worker in self.workers.iter() {
@@ -234,7 +234,7 @@ impl Switch {
         self.publish(&mut table);
         drop(table);
         let (index, worker) = (entry.index, entry.worker);
-        self.quiet(index, worker);
+        self.quiesce_port(index, worker);
         self.forget(index, worker);
         self.lock().removing.retain(|removing| *removing != index);
         tracing::info!(uplink = name, index, "uplink removed");

@@ -24,7 +24,7 @@ use tidegate_service::housekeeping;
 /// # Errors
 /// The thread cannot start.
 pub fn start(switch: &Arc<Switch>, manager: Notifier, interval: Option<Duration>) -> io::Result<()> {
-    told(manager.ready());
+    log_notify_error(manager.ready());
     let Some(interval) = interval else { return Ok(()) };
     switch.watchdog.get_or_init(|| Watchdog::new(interval));
     let switch = switch.clone();
@@ -34,11 +34,15 @@ pub fn start(switch: &Arc<Switch>, manager: Notifier, interval: Option<Duration>
             housekeeping::follow();
             if watchdog.control_thread_turns(clock()) {
                 drop(switch.lock());
-                switch.workers.iter().enumerate().for_each(|(id, worker)| answered(id, worker, watchdog));
-                told(manager.alive());
+                switch
+                    .workers
+                    .iter()
+                    .enumerate()
+                    .for_each(|(id, worker)| wait_for_answer(id, worker, watchdog));
+                log_notify_error(manager.alive());
             } else {
                 tracing::error!(
-                    "the control thread stands still; the service manager is to start this switch anew"
+                    "the control thread makes no progress; the service manager will restart this switch"
                 );
             }
             std::thread::sleep(watchdog.pause());
@@ -48,16 +52,16 @@ pub fn start(switch: &Arc<Switch>, manager: Notifier, interval: Option<Duration>
 }
 
 /// Waits until a worker has answered.
-fn answered(id: usize, worker: &WorkerHandle, watchdog: &Watchdog) {
+fn wait_for_answer(id: usize, worker: &WorkerHandle, watchdog: &Watchdog) {
     let answer = worker.ask();
     while answer.recv_timeout(watchdog.pause()).is_err() {
-        tracing::error!("worker {id} stands still; the service manager is to start this switch anew");
+        tracing::error!("worker {id} makes no progress; the service manager will restart this switch");
     }
 }
 
-fn told(result: io::Result<()>) {
+fn log_notify_error(result: io::Result<()>) {
     if let Err(error) = result {
-        tracing::warn!(%error, "the service manager cannot be told that the switch is alive");
+        tracing::warn!(%error, "cannot tell the service manager that the switch is alive");
     }
 }
 
@@ -67,7 +71,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn a_control_thread_turns_as_long_as_it_says_so() {
+    fn a_control_thread_is_alive_while_it_reports() {
         let watchdog = Watchdog::new(Duration::from_secs(8));
         assert_eq!((watchdog.pause(), watchdog.micros()), (Duration::from_secs(2), 8_000_000));
         let began = watchdog.control.load(Ordering::Relaxed);

@@ -5,7 +5,7 @@
 //! ```
 
 use super::{Switch, reprioritise, schedule};
-use crate::link::writer::{Hand, Writer};
+use crate::link::writer::{TapWriter, Writer};
 use crate::worker::WorkerHandle;
 use std::io;
 use std::sync::mpsc::channel;
@@ -18,8 +18,12 @@ const PRIORITY: u8 = 1;
 ///
 /// # Errors
 /// The thread cannot start.
-pub(super) fn spawn(worker: u16, handle: &WorkerHandle, realtime_priority: Option<u8>) -> io::Result<Hand> {
-    let (writer, hand) = Writer::new();
+pub(super) fn spawn(
+    worker: u16,
+    handle: &WorkerHandle,
+    realtime_priority: Option<u8>,
+) -> io::Result<TapWriter> {
+    let (writer, tap_writer) = Writer::new();
     let bell = handle.bell().clone();
     let (ready, is_ready) = channel();
     let run = move || {
@@ -33,7 +37,7 @@ pub(super) fn spawn(worker: u16, handle: &WorkerHandle, realtime_priority: Optio
     };
     let thread = std::thread::Builder::new().name(format!("writer-{worker}")).spawn(run)?;
     let _ = is_ready.recv();
-    Ok(hand(worker, thread.thread().clone()))
+    Ok(tap_writer(worker, thread.thread().clone()))
 }
 
 impl Switch {

@@ -52,14 +52,14 @@ impl Arrival {
 
 /// Since when a link can hold unseen frames.
 #[derive(Clone, Copy, Debug)]
-pub struct Unseen {
+pub struct UnseenSince {
     /// The last time at which it had no unknown frames.
     since: u64,
     /// The end of the last sleep.
     woke: u64,
 }
 
-impl Unseen {
+impl UnseenSince {
     /// Starts at `now`.
     pub fn from(now: u64) -> Self {
         Self { since: now, woke: now }
@@ -74,7 +74,7 @@ impl Unseen {
     /// Notes that it was empty at `since`, perhaps not for the last time. The worker slept after that until
     /// `woke`, unless the two are equal.
     #[inline]
-    pub fn slept(&mut self, since: u64, woke: u64) {
+    pub fn note_sleep(&mut self, since: u64, woke: u64) {
         self.since = self.since.max(since);
         self.woke = self.woke.max(woke);
     }
@@ -114,7 +114,7 @@ mod tests {
         /// Whatever the clock does between reading and polling, and however long the worker sleeps.
         #[test]
         fn a_frame_came_in_its_interval(steps in prop::collection::vec(step(), 1..200)) {
-            let (mut now, mut unseen) = (1_000_000u64, Unseen::from(1_000_000));
+            let (mut now, mut unseen) = (1_000_000u64, UnseenSince::from(1_000_000));
             let (mut came, mut awake_since) = (Vec::new(), now);
             for step in steps {
                 match step {
@@ -146,7 +146,7 @@ mod tests {
                         now += ns / 2;
                         came.push(now);
                         now += ns / 2;
-                        unseen.slept(fell_asleep, now);
+                        unseen.note_sleep(fell_asleep, now);
                         awake_since = now;
                     }
                 }
@@ -156,16 +156,16 @@ mod tests {
 
     #[test]
     fn sleep_is_not_taken_for_delay_and_not_left_out() {
-        let mut unseen = Unseen::from(100);
+        let mut unseen = UnseenSince::from(100);
         unseen.polled(500);
-        unseen.slept(600, 9_000);
+        unseen.note_sleep(600, 9_000);
         assert_eq!(unseen.arrival(9_100), Arrival { earliest: 9_000, latest: 9_100, slept: 8_400 });
         unseen.polled(9_100);
         assert_eq!(unseen.arrival(9_300), Arrival { earliest: 9_100, latest: 9_300, slept: 0 });
     }
 
     #[test]
-    fn what_waited_for_tokens_waited_for_them() {
+    fn a_wait_for_tokens_is_counted_as_such() {
         let arrival = Arrival { earliest: 100, latest: 120, slept: 40 };
         assert_eq!((arrival.started_by(100), arrival.slept_before(100)), (120, 40));
         assert_eq!((arrival.started_by(110), arrival.slept_before(110)), (120, 0));

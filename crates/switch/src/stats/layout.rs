@@ -18,7 +18,7 @@ pub const LONG_LOOPS: usize = 64;
 /// Longest vNIC name (bytes).
 pub const NAME: usize = 64;
 /// In [`MissRecord::behind`] and [`LoopRecord::port`]: no vNIC in particular.
-pub const NOBODY: u64 = u64::MAX;
+pub const NO_PORT: u64 = u64::MAX;
 
 /// A counter with one writer and any number of readers.
 #[derive(Debug, Default)]
@@ -111,7 +111,7 @@ pub struct LoopRecord {
     pub took: Counter,
     /// Its longest single part: a [`LoopPart`](super::LoopPart) as a number.
     pub part: Counter,
-    /// Port index of the vNIC whose traffic that part was, or [`NOBODY`].
+    /// Port index of the vNIC whose traffic that part was, or [`NO_PORT`].
     pub port: Counter,
     /// Duration of that part (ns).
     pub share: Counter,
@@ -329,9 +329,9 @@ impl VnicSlot {
     }
 
     /// Records the link-local addresses of the vNIC.
-    pub fn set_link_local(&self, held: &LinkLocals) {
+    pub fn set_link_local(&self, claimed: &LinkLocals) {
         let none = std::iter::repeat(Ipv6Addr::UNSPECIFIED);
-        for ([high, low], ip) in self.link_local.iter().zip(held.iter().chain(none)) {
+        for ([high, low], ip) in self.link_local.iter().zip(claimed.iter().chain(none)) {
             high.set((ip.to_bits() >> 64) as u64);
             low.set(ip.to_bits() as u64);
         }
@@ -355,9 +355,9 @@ pub struct MissRecord {
     pub egress: Counter,
     /// [`MissCause`] as a number.
     pub cause: Counter,
-    /// [`DropReason`] as a number, or [`NOBODY`] if it was delivered late.
+    /// [`DropReason`] as a number, or [`NO_PORT`] if it was delivered late.
     pub dropped: Counter,
-    /// Port index of the vNIC it waited behind, or [`NOBODY`].
+    /// Port index of the vNIC it waited behind, or [`NO_PORT`].
     pub behind: Counter,
     /// Largest possible Tr - Ts (ns), without `slept`.
     pub delay: Counter,

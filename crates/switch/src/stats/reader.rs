@@ -1,7 +1,7 @@
 //! The readers' side of the shared memory: read-only snapshots.
 
 use super::layout::{
-    LONG_LOOPS, Layout, LoopRecord, MAGIC, MissRecord, NOBODY, TrafficSlot, VERSION, VnicSlot,
+    LONG_LOOPS, Layout, LoopRecord, MAGIC, MissRecord, NO_PORT, TrafficSlot, VERSION, VnicSlot,
 };
 use super::part::LoopPart;
 use super::shared_histogram::SharedHistogram;
@@ -92,7 +92,7 @@ impl Reader {
         }
         let has = fstat(&file)?.st_size;
         if has != size as i64 {
-            return refused(format!("has {has} bytes, this version's layout {size}"));
+            return refused(format!("has {has} bytes, expected {size} for this version's layout"));
         }
         // SAFETY: a new read-only mapping of exactly the file's size, which cannot change.
         let start = unsafe {
@@ -148,7 +148,7 @@ impl Reader {
             let record = &slot.miss_log[(number - 1) as usize % MISSES];
             let to = record.at.get();
             let from = to.saturating_sub(record.delay.get());
-            let deadline = if record.dropped.get() == NOBODY { record.deadline.get() } else { 0 };
+            let deadline = if record.dropped.get() == NO_PORT { record.deadline.get() } else { 0 };
             let worker = usize::try_from(record.by.get()).unwrap_or(usize::MAX);
             let asleep = from.saturating_sub(record.slept.get());
             let is_ours = record.cause.get() == MissCause::Worker as u64;
@@ -203,7 +203,7 @@ impl Reader {
 
     fn long_loop(&self, record: &LoopRecord, number: u64) -> Option<LongLoop> {
         let (ended, took, port) = (record.at.get(), record.took.get(), record.port.get());
-        let port = usize::try_from(port).ok().filter(|_| port != NOBODY);
+        let port = usize::try_from(port).ok().filter(|_| port != NO_PORT);
         let found = LongLoop {
             number,
             began: ended.saturating_sub(took),
@@ -256,10 +256,10 @@ impl Reader {
             at: time_of_day(record.at.get()),
             egress: self.name_at(record.egress.get() as usize).unwrap_or_else(|| "(gone)".into()),
             cause: cause.label().into(),
-            dropped: (dropped != NOBODY)
+            dropped: (dropped != NO_PORT)
                 .then(|| DropReason::ALL.get(dropped as usize).map(|r| r.label().into()))
                 .flatten(),
-            behind: (behind != NOBODY).then(|| self.name_at(behind as usize)).flatten(),
+            behind: (behind != NO_PORT).then(|| self.name_at(behind as usize)).flatten(),
             delay: record.delay.get(),
             delay_least: record.delay_least.get(),
             slept: record.slept.get(),

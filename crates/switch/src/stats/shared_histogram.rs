@@ -79,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_what_was_recorded(values in prop::collection::vec(0u64..1 << 40, 0..100)) {
+        fn the_reader_returns_the_recorded_values(values in prop::collection::vec(0u64..1 << 40, 0..100)) {
             let shared = &REGION.claim(0, "plc1").delay;
             let mut histogram = Histogram::default();
             prop_assert!(shared.is_empty());

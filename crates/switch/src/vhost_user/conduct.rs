@@ -140,7 +140,8 @@ impl Conduct {
             _ => FIRST,
         };
         let reason = format!(
-            "quarantined for {} s: {fault} its objects held up a thread of the switch; at last it {event}",
+            "quarantined for {} s: {fault} the front end's objects delayed a thread of the switch; the last \
+             time, the thread {event}",
             time.as_secs()
         );
         record.quarantines += 1;
@@ -150,12 +151,13 @@ impl Conduct {
 
     /// Continues a quarantine of another process.
     pub fn resume(&self, quarantine: &Quarantine, now: Instant) {
-        let (left, all) = (Duration::from_secs(quarantine.left), Duration::from_secs(quarantine.seconds));
+        let (left, all) =
+            (Duration::from_secs(quarantine.remaining), Duration::from_secs(quarantine.seconds));
         self.lock().last = Some((now + left.min(LONGEST), all.min(LONGEST), quarantine.reason.clone()));
     }
 
     /// Returns the rest of the quarantine at `now`, if any.
-    pub fn left(&self, now: Instant) -> Option<Duration> {
+    pub fn quarantine_remaining(&self, now: Instant) -> Option<Duration> {
         let record = self.lock();
         record
             .last
@@ -166,15 +168,15 @@ impl Conduct {
 
     /// Returns the quarantine at `now`, if any.
     pub fn quarantine(&self, now: Instant) -> Option<Quarantine> {
-        let left = self.left(now)?;
+        let left = self.quarantine_remaining(now)?;
         let record = self.lock();
         let (_, time, reason) = record.last.as_ref()?;
-        let left = left.as_secs_f64().ceil() as u64;
-        Some(Quarantine { reason: reason.clone(), seconds: time.as_secs(), left })
+        let remaining = left.as_secs_f64().ceil() as u64;
+        Some(Quarantine { reason: reason.clone(), seconds: time.as_secs(), remaining })
     }
 
     /// Returns the whole record at `now`.
-    pub fn held(&self, now: Instant) -> HeldUp {
+    pub fn delays(&self, now: Instant) -> HeldUp {
         let quarantine = self.quarantine(now);
         let record = self.lock();
         HeldUp { events: record.events, quarantines: record.quarantines, quarantine }
@@ -216,16 +218,16 @@ mod tests {
             assert_eq!(conduct.record(PUNCHED, start + s(at)), None, "at {at} s");
         }
         assert_eq!(conduct.record(PUNCHED, start + s(41)), None);
-        assert_eq!(conduct.left(start + s(41)), None);
+        assert_eq!(conduct.quarantine_remaining(start + s(41)), None);
         let reason = conduct.record(PUNCHED, start + s(42)).unwrap();
         assert!(
             reason.contains("for 60 s: 3 times within 10 s") && reason.contains("waited 12 ms"),
             "{reason}"
         );
-        let held = conduct.held(start + s(50));
+        let held = conduct.delays(start + s(50));
         assert_eq!((held.events, held.quarantines), (7, 1));
         let now = held.quarantine.unwrap();
-        assert_eq!((now.seconds, now.left, now.reason), (60, 52, reason));
+        assert_eq!((now.seconds, now.remaining, now.reason), (60, 52, reason));
         assert_eq!(conduct.quarantine(start + s(102)), None);
     }
 
@@ -284,11 +286,11 @@ mod tests {
     }
 
     #[test]
-    fn another_process_goes_on_with_it() {
+    fn another_process_continues_a_quarantine() {
         let (conduct, now) = (Conduct::default(), Instant::now());
-        let was = Quarantine { reason: "punched".into(), seconds: 120, left: 40 };
+        let was = Quarantine { reason: "punched".into(), seconds: 120, remaining: 40 };
         conduct.resume(&was, now);
         assert_eq!(conduct.quarantine(now), Some(was));
-        assert_eq!(conduct.left(now + s(41)), None);
+        assert_eq!(conduct.quarantine_remaining(now + s(41)), None);
     }
 }

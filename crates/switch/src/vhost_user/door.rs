@@ -10,7 +10,7 @@
 
 use super::errands::Errands;
 use super::request::Kind;
-use super::saved::Passed;
+use super::saved::SharedFd;
 use super::wire::{Header, Message};
 use crate::eventfd;
 use crate::virtio::backing;
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// The reason; the caller gives the descriptors up.
-pub fn look(header: Header, message: &Message, errands: &Errands) -> Result<(), String> {
+pub fn check_descriptors(header: Header, message: &Message, errands: &Errands) -> Result<(), String> {
     let name = format!("{:?}", header.code);
     // The lowest byte of messages about a queue's counter (vhost-user, "Ring descriptor index").
     let queue = message.payload.first().copied().unwrap_or(0);
@@ -45,7 +45,7 @@ pub fn counter(message: &str, queue: u16, descriptor: impl AsFd) -> Result<(), S
         Ok(true) => Ok(()),
         Ok(false) => Err(format!("{message}: the descriptor for queue {queue} is not an eventfd")),
         Err(error) => Err(format!(
-            "{message}: whether the descriptor for queue {queue} is an eventfd cannot be told: {error}"
+            "{message}: cannot find out whether the descriptor for queue {queue} is an eventfd: {error}"
         )),
     }
 }
@@ -54,16 +54,16 @@ pub fn counter(message: &str, queue: u16, descriptor: impl AsFd) -> Result<(), S
 ///
 /// # Errors
 /// It cannot, or its file system does not answer.
-fn guest(message: &str, n: usize, descriptor: &Passed, errands: &Errands) -> Result<(), String> {
+fn guest(message: &str, n: usize, descriptor: &SharedFd, errands: &Errands) -> Result<(), String> {
     if backing::is_memory(descriptor) {
         return Ok(());
     }
     let looked_at = descriptor.clone();
-    let why = match errands.ask(PATIENCE, move || backing::look(looked_at)) {
+    let why = match errands.ask(PATIENCE, move || backing::inspect(looked_at)) {
         Some(Ok(_)) => return Ok(()),
         Some(Err(why)) => why.to_string(),
-        None => "the file system it is on does not answer, and may keep the switch waiting (use \
-                 memory-backend-memfd)"
+        None => "the file system of the memory does not answer, and could delay the switch (use \
+         memory-backend-memfd)"
             .into(),
     };
     Err(format!("{message}: memory region {n}: {why}"))
@@ -92,14 +92,14 @@ mod tests {
     use vhost::vhost_user::message::FrontendReq::*;
 
     #[test]
-    fn each_message_has_what_it_may_have() {
+    fn each_message_has_only_the_descriptors_that_it_may_have() {
         eventfd::prepare();
         let errands = Errands::new("test");
         let look = |code, files: &[&OwnedFd]| {
             let descriptors = files.iter().map(|file| Arc::new(file.try_clone().unwrap())).collect();
             let form = request::form(code).unwrap();
             let header = Header { code, form, size: 0, need_reply: false };
-            super::look(header, &Message { descriptors, ..Message::default() }, &errands)
+            super::check_descriptors(header, &Message { descriptors, ..Message::default() }, &errands)
         };
         let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let memory = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();

@@ -13,9 +13,9 @@ pub enum End {
     /// The front end left.
     Closed,
     /// The front end is disconnected for this.
-    Wrong(Rejection),
+    ThrownOut(Rejection),
     /// The guest now runs at the front end that waited.
     Migrated,
     /// The process that served it before continues.
-    NotOurs,
+    PredecessorContinues,
 }

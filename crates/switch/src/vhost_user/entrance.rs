@@ -15,7 +15,7 @@ use super::listener::PortConfig;
 use super::service::Service;
 use super::session::End;
 use super::status::ConnectionStatus;
-use super::wire::Parted;
+use super::wire::DisconnectedStream;
 use rustix::event::PollFlags;
 use std::io::{self, ErrorKind};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -54,8 +54,8 @@ impl Entrance {
     }
 
     /// Returns what to poll of the waiting front end; its messages too unless this `is_busy`.
-    pub fn watched(&self, is_busy: bool) -> Option<(&UnixStream, PollFlags)> {
-        self.heir.as_ref().map(Heir::watched).map(|(stream, events)| match is_busy {
+    pub fn poll_target(&self, is_busy: bool) -> Option<(&UnixStream, PollFlags)> {
+        self.heir.as_ref().map(Heir::poll_target).map(|(stream, events)| match is_busy {
             true => (stream, PollFlags::empty()),
             false => (stream, events),
         })
@@ -96,7 +96,7 @@ impl Entrance {
 
     /// Does the work beside the served front end: hears the waiting one, which may have `hung_up`, and
     /// accepts another.
-    pub fn attend(&mut self, config: &PortConfig, status: &ConnectionStatus, hung_up: bool) {
+    pub fn serve_waiting(&mut self, config: &PortConfig, status: &ConnectionStatus, hung_up: bool) {
         let now = Instant::now();
         if self.is_busy() {
             if hung_up {
@@ -107,44 +107,44 @@ impl Entrance {
         // Accepts first: a front end that comes when the heir has gone finds its place free.
         let another = self.accept(now);
         if let Some(heir) = &mut self.heir
-            && let Err(end) = heir.hear(&self.service, status.has_deadline(), hung_up, now)
+            && let Err(end) = heir.read_message(&self.service, status.has_deadline(), hung_up, now)
         {
             self.heir_ends(&end, status);
         }
         if let Some(stream) = another {
             if self.heir.is_none() {
-                tracing::info!(port = config.name, "another front end waits for the one that is connected");
+                tracing::info!(port = config.name, "another front end waits until the connected one leaves");
                 self.heir = Some(Heir::new(stream, config, now));
                 status.update(|now| now.heir = true);
             } else {
-                self.turn_away(stream, "one is connected, and another one waits", status, now);
+                self.turn_away(stream, "one front end is connected, and another one waits", status, now);
             }
         }
     }
 
     /// Whether a waiting front end asks for the port.
-    pub fn heir_wants(&self) -> bool {
-        self.heir.as_ref().is_some_and(Heir::wants)
+    pub fn heir_wants_port(&self) -> bool {
+        self.heir.as_ref().is_some_and(Heir::wants_port)
     }
 
     /// Ends the waiting front end.
     fn heir_ends(&mut self, end: &End, status: &ConnectionStatus) {
         let Some(heir) = self.heir.take() else { return };
-        heir.part(&self.service);
+        heir.disconnect(&self.service);
         let port = &self.service.name;
         match end {
-            End::Wrong(refused) => {
-                tracing::warn!(port, "the front end that waited was turned away: {}", refused.reason);
+            End::ThrownOut(refused) => {
+                tracing::warn!(port, "the waiting front end was refused: {}", refused.reason);
             }
-            _ => tracing::info!(port, "the front end that waited closed the connection"),
+            _ => tracing::info!(port, "the waiting front end closed the connection"),
         }
-        let refused = u64::from(matches!(end, End::Wrong(_)));
+        let refused = u64::from(matches!(end, End::ThrownOut(_)));
         status.update(|now| (now.heir, now.refused) = (false, now.refused + refused));
     }
 
     /// Refuses a front end, and shuts the entrance for a while.
     pub fn turn_away(&mut self, stream: UnixStream, why: &str, status: &ConnectionStatus, now: Instant) {
-        self.service.errands.give_up(Parted(stream));
+        self.service.errands.give_up(DisconnectedStream(stream));
         status.update(|now| now.refused += 1);
         tracing::warn!(port = self.service.name, "front end refused: {why}");
         self.shut(now);
@@ -165,7 +165,7 @@ impl Entrance {
     /// Shuts the entrance for good.
     pub fn close(&mut self) {
         if let Some(heir) = self.heir.take() {
-            heir.part(&self.service);
+            heir.disconnect(&self.service);
         }
         // A front end in the backlog may have passed descriptors already.
         if let Some(listener) = self.listener.take() {

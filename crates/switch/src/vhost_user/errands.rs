@@ -50,7 +50,7 @@ impl Errands {
     }
 
     /// Has `idle` called whenever one of the threads has finished its work. Once only.
-    pub fn when_idle(&self, idle: impl Fn() + Send + Sync + Clone + 'static) {
+    pub fn set_idle_callback(&self, idle: impl Fn() + Send + Sync + Clone + 'static) {
         for lane in [&self.closing, &self.asking] {
             let _ = lane.idle.set(Box::new(idle.clone()));
         }
@@ -81,7 +81,7 @@ impl Errands {
 
     /// Returns the number of things that wait to be closed, or are being closed.
     pub fn closing(&self) -> usize {
-        self.closing.lock().undone()
+        self.closing.lock().unfinished()
     }
 }
 
@@ -98,7 +98,7 @@ struct Lane {
 
 impl std::fmt::Debug for Lane {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lane").field("name", &self.name).field("undone", &self.lock().undone()).finish()
+        f.debug_struct("Lane").field("name", &self.name).field("undone", &self.lock().unfinished()).finish()
     }
 }
 
@@ -110,11 +110,11 @@ struct State {
     /// The thread works.
     working: bool,
     /// The thread exists.
-    staffed: bool,
+    has_thread: bool,
 }
 
 impl State {
-    fn undone(&self) -> usize {
+    fn unfinished(&self) -> usize {
         self.waiting.len() + usize::from(self.working)
     }
 }
@@ -132,21 +132,21 @@ impl Lane {
         let mut state = self.lock();
         state.waiting.push_back(work);
         state.since.get_or_insert_with(Instant::now);
-        self.staff(&mut state);
+        self.ensure_thread(&mut state);
         drop(state);
         self.added.notify_one();
     }
 
     /// Starts a thread if there is none and the system has one.
-    fn staff(self: &Arc<Self>, state: &mut State) {
-        if state.staffed {
+    fn ensure_thread(self: &Arc<Self>, state: &mut State) {
+        if state.has_thread {
             return;
         }
         let lane = self.clone();
         match std::thread::Builder::new().name(self.name.clone()).spawn(move || lane.work()) {
-            Ok(_) => state.staffed = true,
+            Ok(_) => state.has_thread = true,
             Err(error) => {
-                tracing::error!(errand = self.name, %error, "no thread; tried again with the next errand")
+                tracing::error!(errand = self.name, %error, "cannot start a thread for slow work of this port; the next such work tries again")
             }
         }
     }
@@ -154,7 +154,7 @@ impl Lane {
     fn busy_since(self: &Arc<Self>) -> Option<Instant> {
         let mut state = self.lock();
         if !state.waiting.is_empty() {
-            self.staff(&mut state);
+            self.ensure_thread(&mut state);
         }
         state.since
     }
@@ -184,7 +184,7 @@ impl Lane {
                 self.added.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
             state = after;
             if waited.timed_out() && state.waiting.is_empty() {
-                state.staffed = false;
+                state.has_thread = false;
                 return;
             }
         }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_what_is_given_up() {
+    fn no_thread_waits_for_things_that_are_given_up() {
         let errands = Errands::new("a");
         assert_eq!((errands.busy_for(), errands.closing()), (None, 0));
         let (done, slow) = channel();
@@ -245,10 +245,10 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_the_end_is_told() {
+    fn a_waiter_for_the_end_is_notified() {
         let errands = Errands::new("a");
         let (told, idle) = channel();
-        errands.when_idle(move || {
+        errands.set_idle_callback(move || {
             let _ = told.send(());
         });
         errands.give_up(7);
@@ -259,10 +259,10 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_went_comes_again() {
+    fn an_ended_thread_is_started_again() {
         let errands = Errands::new("a");
         assert_eq!(errands.ask(PATIENCE, || 1), Some(1));
-        until(|| !errands.asking.lock().staffed);
+        until(|| !errands.asking.lock().has_thread);
         assert_eq!(errands.ask(PATIENCE, || 2), Some(2));
     }
 }

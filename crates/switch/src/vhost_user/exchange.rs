@@ -1,4 +1,4 @@
-//! One message: taken, checked, obeyed, answered.
+//! One message: taken, checked, handled, answered.
 //!
 //! ```text
 //!  header ─▶ taken ─▶ door ─▶ negotiated? ─▶ Request ─▶ [ Obeys ] ─▶ reply, or acknowledgement
@@ -20,7 +20,7 @@ use vhost::vhost_user::VhostUserProtocolFeatures;
 use vhost::vhost_user::message::VhostUserU64;
 
 /// A receiver of a front end's messages.
-pub trait Obeys {
+pub trait MessageHandler {
     /// Whether the message's feature was negotiated.
     ///
     /// # Errors
@@ -32,13 +32,13 @@ pub trait Obeys {
     ///
     /// # Errors
     /// It is refused, with the reason.
-    fn obey(&mut self, request: Request) -> Result<Option<Reply>, Rejection>;
+    fn handle(&mut self, request: Request) -> Result<Option<Reply>, Rejection>;
 }
 
 /// Most regions of a memory table, and most descriptors of a message.
 pub(super) const MAX_MEM_SLOTS: usize = 32;
 
-/// Takes a complete message, has it obeyed, and answers it.
+/// Takes a complete message, has it handled, and answers it.
 ///
 /// # Errors
 /// The connection has to end, with the reason.
@@ -46,13 +46,13 @@ pub fn exchange(
     stream: &UnixStream,
     service: &Service,
     header: Header,
-    to: &mut dyn Obeys,
+    to: &mut dyn MessageHandler,
 ) -> Result<(), Rejection> {
     let (message, taken) = wire::take(stream, header);
     let done = taken.map_err(Rejection::from).and_then(|()| answer(stream, service, header, &message, to));
-    let Message { descriptors, strays, .. } = message;
+    let Message { descriptors, unexpected_descriptors, .. } = message;
     // One by one, so that each counts among those that wait to be closed. Until then others have fewer.
-    for descriptor in descriptors.into_iter().chain(strays) {
+    for descriptor in descriptors.into_iter().chain(unexpected_descriptors) {
         let charge = service.account.received(1);
         service.errands.give_up((descriptor, charge));
     }
@@ -65,35 +65,35 @@ fn answer(
     service: &Service,
     header: Header,
     message: &Message,
-    to: &mut dyn Obeys,
+    to: &mut dyn MessageHandler,
 ) -> Result<(), Rejection> {
-    let obeyed = obey(service, header, message, to);
+    let handled = handle(service, header, message, to);
     let is_acknowledged = header.need_reply && !header.form.is_answered && to.acknowledges();
-    let replied = match &obeyed {
+    let replied = match &handled {
         Ok(Some(Reply { payload, descriptor })) => {
             let descriptor = descriptor.as_ref().map(AsFd::as_fd);
             wire::reply(stream, header.code, payload, descriptor)
         }
         _ if is_acknowledged => {
             // Zero for success (vhost-user, "VHOST_USER_PROTOCOL_F_REPLY_ACK").
-            let failed = u64::from(obeyed.is_err()).to_ne_bytes();
+            let failed = u64::from(handled.is_err()).to_ne_bytes();
             wire::reply(stream, header.code, &failed, None)
         }
         _ => Ok(()),
     };
-    obeyed?;
+    handled?;
     Ok(replied.map_err(|why| format!("socket: {why}"))?)
 }
 
-fn obey(
+fn handle(
     service: &Service,
     header: Header,
     message: &Message,
-    to: &mut dyn Obeys,
+    to: &mut dyn MessageHandler,
 ) -> Result<Option<Reply>, Rejection> {
-    door::look(header, message, &service.errands)?;
+    door::check_descriptors(header, message, &service.errands)?;
     to.allows(&header)?;
-    to.obey(request::decode(header.code, &message.payload, &message.descriptors)?)
+    to.handle(request::decode(header.code, &message.payload, &message.descriptors)?)
 }
 
 /// Answers questions about the port that have the same answer for each front end; `None` for other

@@ -13,14 +13,14 @@
 //! number of messages; and little time, if it is silent or wants the port while another uses it.
 
 use super::connection::{Rejection, Reply, exceeded, no_queue};
-use super::exchange::{self, Obeys};
+use super::exchange::{self, MessageHandler};
 use super::features;
 use super::listener::PortConfig;
 use super::request::Request;
-use super::saved::{Number, Numbered, Passed, SavedConnection, SavedVring};
+use super::saved::{Number, Numbered, SavedConnection, SavedVring, SharedFd};
 use super::service::Service;
 use super::session::{End, PARTIAL_POLL};
-use super::wire::{self, Glance, Header, Parted};
+use super::wire::{self, DisconnectedStream, Glance, Header};
 use crate::stats::ThrownOut;
 use rustix::event::PollFlags;
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ const MESSAGES: (u32, u32) = (32, 64);
 #[derive(Debug)]
 pub struct Heir {
     stream: UnixStream,
-    begun: Begun,
+    state: HeirState,
     messages: u32,
     next: Next,
     /// How long it may be silent at first, or want the port.
@@ -49,16 +49,16 @@ pub struct Heir {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// None since then; whether it has spoken before.
-    Nothing(Instant),
+    Silent(Instant),
     /// An incomplete message, since then.
     Partial(Instant),
     /// A message that asks for the port, since then.
-    Wants(Instant),
+    WantsPort(Instant),
 }
 
 /// An heir's state.
 #[derive(Debug)]
-struct Begun {
+struct HeirState {
     protocol_features: u64,
     vrings: Vec<Vring>,
 }
@@ -72,11 +72,11 @@ struct Vring {
 }
 
 /// The beginning of a connection that has a state already.
-pub struct Beginning {
+pub struct InitialState {
     /// Its state.
-    pub kept: SavedConnection,
+    pub saved: SavedConnection,
     /// The descriptors in it.
-    pub descriptors: HashMap<Number, Passed>,
+    pub descriptors: HashMap<Number, SharedFd>,
     /// Their present charges, until they are charged anew.
     pub charged: Vec<Numbered>,
 }
@@ -85,16 +85,16 @@ impl Heir {
     /// Returns an heir without state.
     pub fn new(stream: UnixStream, config: &PortConfig, now: Instant) -> Self {
         let vrings = vec![Vring::default(); 2 * usize::from(config.queue_pairs)];
-        let begun = Begun { protocol_features: 0, vrings };
+        let state = HeirState { protocol_features: 0, vrings };
         let (patience, stalled) = (config.heir_timeout, config.message_timeout);
-        Self { stream, begun, messages: 0, next: Next::Nothing(now), patience, stalled }
+        Self { stream, state, messages: 0, next: Next::Silent(now), patience, stalled }
     }
 
     /// Returns what to poll: not for unread messages.
-    pub fn watched(&self) -> (&UnixStream, PollFlags) {
+    pub fn poll_target(&self) -> (&UnixStream, PollFlags) {
         let events = match self.next {
-            Next::Nothing(_) => PollFlags::IN,
-            Next::Partial(_) | Next::Wants(_) => PollFlags::empty(),
+            Next::Silent(_) => PollFlags::IN,
+            Next::Partial(_) | Next::WantsPort(_) => PollFlags::empty(),
         };
         (&self.stream, events)
     }
@@ -102,8 +102,8 @@ impl Heir {
     /// Returns the time until it has to be looked at.
     pub fn pause(&self, now: Instant) -> Option<Duration> {
         match self.next {
-            Next::Nothing(_) if self.messages > 0 => None,
-            Next::Nothing(since) | Next::Wants(since) => {
+            Next::Silent(_) if self.messages > 0 => None,
+            Next::Silent(since) | Next::WantsPort(since) => {
                 Some((since + self.patience).saturating_duration_since(now))
             }
             Next::Partial(_) => Some(PARTIAL_POLL),
@@ -111,114 +111,121 @@ impl Heir {
     }
 
     /// Whether it asks for the port.
-    pub fn wants(&self) -> bool {
-        matches!(self.next, Next::Wants(_))
+    pub fn wants_port(&self) -> bool {
+        matches!(self.next, Next::WantsPort(_))
     }
 
     /// Reads at most one message; `has_deadline` is the contract's.
     ///
     /// # Errors
     /// It must not wait any longer.
-    pub fn hear(
+    pub fn read_message(
         &mut self,
         service: &Service,
         has_deadline: bool,
         hung_up: bool,
         now: Instant,
     ) -> Result<(), End> {
-        if let Next::Wants(since) = self.next {
+        if let Next::WantsPort(since) = self.next {
             return match now >= since + self.patience {
                 _ if hung_up => Err(End::Closed),
-                true => wrong("it asked for the port, which another front end uses"),
+                true => throw_out("the front end asked for the port, which another front end uses"),
                 false => Ok(()),
             };
         }
         match wire::glance(&self.stream) {
             Ok(Glance::Closed) => Err(End::Closed),
             Ok(Glance::Nothing) => match self.next {
-                Next::Nothing(since) if self.messages == 0 && now >= since + self.patience => {
-                    wrong(format!("it said nothing for {:?}", self.patience))
+                Next::Silent(since) if self.messages == 0 && now >= since + self.patience => {
+                    throw_out(format!("the front end sent no message for {:?}", self.patience))
                 }
-                Next::Nothing(_) => Ok(()),
-                Next::Partial(_) | Next::Wants(_) => {
-                    self.next = Next::Nothing(now);
+                Next::Silent(_) => Ok(()),
+                Next::Partial(_) | Next::WantsPort(_) => {
+                    self.next = Next::Silent(now);
                     Ok(())
                 }
             },
-            Ok(Glance::Partial) if hung_up => wrong("closed in the middle of a message"),
+            Ok(Glance::Partial) if hung_up => throw_out("closed in the middle of a message"),
             Ok(Glance::Partial) => {
                 let since = match self.next {
                     Next::Partial(since) => since,
-                    Next::Nothing(_) | Next::Wants(_) => now,
+                    Next::Silent(_) | Next::WantsPort(_) => now,
                 };
                 self.next = Next::Partial(since);
                 if now > since + self.stalled {
                     let reason = format!("stalled in the middle of a message for {:?}", self.stalled);
-                    return Err(End::Wrong(Rejection { kind: ThrownOut::Stalled, reason }));
+                    return Err(End::ThrownOut(Rejection { kind: ThrownOut::Stalled, reason }));
                 }
                 Ok(())
             }
             Ok(Glance::Whole(header)) if !is_harmless(header.code) => {
-                tracing::debug!(port = service.name, "the heir waits with {:?}", header.code);
-                self.next = Next::Wants(now);
+                tracing::debug!(
+                    port = service.name,
+                    "the waiting front end wants the port with {:?}",
+                    header.code
+                );
+                self.next = Next::WantsPort(now);
                 Ok(())
             }
             Ok(Glance::Whole(header)) => {
-                self.next = Next::Nothing(now);
+                self.next = Next::Silent(now);
                 self.messages += 1;
-                if self.messages > MESSAGES.0 * self.begun.vrings.len() as u32 + MESSAGES.1 {
-                    return wrong(format!("{} messages before it was its turn", self.messages));
+                if self.messages > MESSAGES.0 * self.state.vrings.len() as u32 + MESSAGES.1 {
+                    return throw_out(format!(
+                        "the front end sent {} messages before its turn",
+                        self.messages
+                    ));
                 }
-                tracing::debug!(port = service.name, "the heir says {:?}", header.code);
-                let mut to = Waiting { begun: &mut self.begun, service, has_deadline };
-                exchange::exchange(&self.stream, service, header, &mut to).map_err(End::Wrong)
+                tracing::debug!(port = service.name, "the waiting front end sends {:?}", header.code);
+                let mut to = Waiting { state: &mut self.state, service, has_deadline };
+                exchange::exchange(&self.stream, service, header, &mut to).map_err(End::ThrownOut)
             }
-            Err(reason) => wrong(reason),
+            Err(reason) => throw_out(reason),
         }
     }
 
     /// Ends the wait: returns its socket and state.
-    pub fn succeed(self) -> (UnixStream, Beginning) {
+    pub fn into_connection(self) -> (UnixStream, InitialState) {
         let mut descriptors = HashMap::new();
         let mut charged = Vec::new();
         let mut number = |counter: Option<Numbered>| {
             counter.map(|counter| {
                 let number = counter.number();
-                descriptors.insert(number, counter.passed());
+                descriptors.insert(number, counter.shared_fd());
                 charged.push(counter);
                 number
             })
         };
-        let vrings = self.begun.vrings.into_iter().map(|Vring { call, err, enabled }| SavedVring {
+        let vrings = self.state.vrings.into_iter().map(|Vring { call, err, enabled }| SavedVring {
             call: number(call),
             err: number(err),
             enabled,
             ..SavedVring::default()
         });
-        let kept = SavedConnection {
+        let saved = SavedConnection {
             // Not among the descriptors: it is this one.
             stream: 0,
             features: None,
-            protocol_features: self.begun.protocol_features,
+            protocol_features: self.state.protocol_features,
             regions: Vec::new(),
             memory_is_alive: false,
             vrings: vrings.collect(),
             inflight: None,
             log: None,
         };
-        (self.stream, Beginning { kept, descriptors, charged })
+        (self.stream, InitialState { saved, descriptors, charged })
     }
 
     /// Ends the wait without the port: the front end sees the end of its socket, and an errand closes all
     /// it has.
-    pub fn part(self, service: &Service) {
+    pub fn disconnect(self, service: &Service) {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
-        service.errands.give_up((Parted(self.stream), self.begun));
+        service.errands.give_up((DisconnectedStream(self.stream), self.state));
     }
 }
 
-fn wrong<T>(reason: impl Into<Rejection>) -> Result<T, End> {
-    Err(End::Wrong(reason.into()))
+fn throw_out<T>(reason: impl Into<Rejection>) -> Result<T, End> {
+    Err(End::ThrownOut(reason.into()))
 }
 
 /// Whether a message concerns only its sender's own state.
@@ -240,7 +247,7 @@ fn is_harmless(code: FrontendReq) -> bool {
 
 /// An heir that obeys a message.
 struct Waiting<'a> {
-    begun: &'a mut Begun,
+    state: &'a mut HeirState,
     service: &'a Service,
     has_deadline: bool,
 }
@@ -252,7 +259,7 @@ impl Waiting<'_> {
         &mut self,
         message: &str,
         queue: u8,
-        event: Option<Passed>,
+        event: Option<SharedFd>,
         place: impl FnOnce(&mut Vring) -> &mut Option<Numbered>,
     ) -> Result<(), Rejection> {
         let charged = event.map(|event| Numbered::charged(event, &self.service.account)).transpose();
@@ -265,30 +272,30 @@ impl Waiting<'_> {
     }
 
     fn vring(&mut self, message: &str, index: u32) -> Result<&mut Vring, Rejection> {
-        let queues = self.begun.vrings.len();
-        let vring = self.begun.vrings.get_mut(index as usize);
+        let queues = self.state.vrings.len();
+        let vring = self.state.vrings.get_mut(index as usize);
         vring.ok_or_else(|| no_queue(message, index, queues as u16 / 2).into())
     }
 }
 
-impl Obeys for Waiting<'_> {
+impl MessageHandler for Waiting<'_> {
     fn allows(&self, header: &Header) -> Result<(), Rejection> {
-        Ok(exchange::belongs(header, self.begun.protocol_features)?)
+        Ok(exchange::belongs(header, self.state.protocol_features)?)
     }
 
     fn acknowledges(&self) -> bool {
-        exchange::has(self.begun.protocol_features, VhostUserProtocolFeatures::REPLY_ACK)
+        exchange::has(self.state.protocol_features, VhostUserProtocolFeatures::REPLY_ACK)
     }
 
-    fn obey(&mut self, request: Request) -> Result<Option<Reply>, Rejection> {
-        let queue_pairs = self.begun.vrings.len() as u16 / 2;
+    fn handle(&mut self, request: Request) -> Result<Option<Reply>, Rejection> {
+        let queue_pairs = self.state.vrings.len() as u16 / 2;
         if let Some(reply) = exchange::about_port(&request, queue_pairs, self.has_deadline) {
             return Ok(Some(reply));
         }
         match request {
             Request::SetProtocolFeatures(wanted) => {
                 features::check_protocol(wanted)?;
-                self.begun.protocol_features = wanted;
+                self.state.protocol_features = wanted;
             }
             Request::SetVringCall((queue, event)) => {
                 self.counter("SET_VRING_CALL", queue, event, |vring| &mut vring.call)?;

@@ -35,7 +35,7 @@ pub struct Kick {
 
 impl Kick {
     /// Returns a kick that does not listen to `event` yet: a thread adds it to its epoll, then calls
-    /// [`hear`](Self::hear).
+    /// [`listen_to_driver`](Self::listen_to_driver).
     ///
     /// # Errors
     /// No descriptors left.
@@ -51,7 +51,7 @@ impl Kick {
     ///
     /// # Errors
     /// No watches (fs.epoll.max_user_watches) left.
-    pub fn hear(&self) -> io::Result<u64> {
+    pub fn listen_to_driver(&self) -> io::Result<u64> {
         let before = cpu_time();
         epoll::add(&self.listening, &self.event, EventData::new_u64(0), EventFlags::IN | EventFlags::ET)?;
         match cpu_time().saturating_sub(before) {
@@ -94,7 +94,7 @@ mod tests {
             let (events, _) = epoll::wait(&worker, &mut events, Some(&Timespec::default())).unwrap();
             events.iter().map(|event| event.data.u64()).collect::<Vec<_>>()
         };
-        assert_eq!(kick.hear().unwrap(), 0);
+        assert_eq!(kick.listen_to_driver().unwrap(), 0);
         let mut count = [0; 8];
         // If tests beside this one hold the kernel's lock for long, it signalled the counter itself.
         let signalled = rustix::io::read(&event, &mut count).is_ok();
@@ -112,7 +112,7 @@ mod tests {
 
     /// Others use the kernel's one lock for epolls of epolls: this counter does not cause that.
     #[test]
-    fn a_wait_for_epolls_of_others_is_not_charged() {
+    fn a_wait_for_other_epolls_is_not_charged() {
         crate::eventfd::prepare();
         let counter = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
         let theirs = counter();
@@ -133,7 +133,7 @@ mod tests {
                 let kick = Kick::new(Numbered::free(counter())).unwrap();
                 epoll::add(&worker, &kick, EventData::new_u64(7), EventFlags::IN | EventFlags::ET).unwrap();
                 let before = Instant::now();
-                charged.push(kick.hear().unwrap());
+                charged.push(kick.listen_to_driver().unwrap());
                 waited = waited.max(before.elapsed());
             }
             over.store(true, Ordering::Relaxed);

@@ -17,15 +17,15 @@ use super::connection::{Connection, Rejection};
 use super::entrance::Entrance;
 use super::errands::Errands;
 pub use super::gate::{Busy, Gate};
-use super::heir::{Beginning, Heir};
+use super::heir::{Heir, InitialState};
 use super::mailbox::{FROZEN, Mailbox, wait};
 use super::notifier::{Notifier, Report};
 use super::saved::{Descriptors, SavedConnection};
 use super::service::{Service, Shared};
 use super::session::{End, Session};
 use super::status::{ConnectionStatus, State};
-use super::wire::Parted;
-use super::{Keeper, NoKeeper, PortControl};
+use super::wire::DisconnectedStream;
+use super::{NoStateStore, PortControl, StateStore};
 use crate::moved::Outcome;
 use crate::stats::ThrownOut;
 use std::io::{self, ErrorKind};
@@ -49,7 +49,7 @@ pub enum SocketEnd {
     /// ends, the state is [`State::Waiting`] until [`PortThread::attach`].
     Stream(OwnedFd),
     /// We are the client, without a front end before [`PortThread::attach`].
-    Nobody,
+    NoFrontEnd,
     /// A front end that was served by a process that is gone.
     Restored(Box<Restored>),
 }
@@ -60,7 +60,7 @@ pub struct Restored {
     /// In server mode.
     pub listener: Option<OwnedFd>,
     /// The front end's state.
-    pub kept: SavedConnection,
+    pub saved: SavedConnection,
     /// Its descriptors.
     pub descriptors: Descriptors,
     /// Holds its queues back; absent if they may start at once.
@@ -74,12 +74,12 @@ pub enum AttachError {
     #[error("port {0} has a front end already; wait until its state is `waiting`")]
     Taken(String),
     /// The port is in quarantine.
-    #[error("port {port} takes no front end for {left} s: {reason}")]
+    #[error("port {port} takes no front end for {remaining_s} s: {reason}")]
     Quarantined {
         /// The port.
         port: String,
         /// Its rest (s).
-        left: u64,
+        remaining_s: u64,
         /// Its reason.
         reason: String,
     },
@@ -114,19 +114,19 @@ impl PortThread {
         control: Box<dyn PortControl + Send>,
         status: Arc<ConnectionStatus>,
     ) -> io::Result<Self> {
-        Self::spawn_kept(config, end, control, status, Box::new(NoKeeper))
+        Self::spawn_with_store(config, end, control, status, Box::new(NoStateStore))
     }
 
     /// Like [`spawn`](Self::spawn), with a keeper of front ends' states.
     ///
     /// # Errors
     /// As there.
-    pub fn spawn_kept(
+    pub fn spawn_with_store(
         config: PortConfig,
         end: SocketEnd,
         control: Box<dyn PortControl + Send>,
         status: Arc<ConnectionStatus>,
-        keeper: Box<dyn Keeper>,
+        state_store: Box<dyn StateStore>,
     ) -> io::Result<Self> {
         if !(1..=128).contains(&config.queue_pairs) {
             return Err(io::Error::new(
@@ -141,7 +141,7 @@ impl PortThread {
                 mailbox.post(|inbox| inbox.stream = Some(fd));
                 (None, None)
             }
-            SocketEnd::Nobody => (None, None),
+            SocketEnd::NoFrontEnd => (None, None),
             SocketEnd::Restored(mut restored) => (restored.listener.take(), Some(restored)),
         };
         let listener = listener.map(UnixListener::from);
@@ -155,17 +155,17 @@ impl PortThread {
         let name = config.name.clone();
         let service = Service::new(&config, &mailbox);
         let waiting = mailbox.clone();
-        service.errands.when_idle(move || waiting.post(|_| ()));
+        service.errands.set_idle_callback(move || waiting.post(|_| ()));
         let (errands, conduct) = (service.errands.clone(), service.conduct.clone());
         let (report, shared) = (service.report.clone(), service.shared.clone());
         let port = Port {
             notifier: Notifier::new(&name, report.clone()),
-            entrance: Entrance::new(listener, Service::aside(&config, &mailbox)),
+            entrance: Entrance::new(listener, Service::for_unserved(&config, &mailbox)),
             service,
             config,
             restored,
             control,
-            keeper,
+            state_store,
             status: status.clone(),
             mailbox: mailbox.clone(),
         };
@@ -179,8 +179,10 @@ impl PortThread {
     /// A front end is still connected, or the port is in quarantine; `stream` is closed.
     pub fn attach(&self, stream: OwnedFd) -> Result<(), AttachError> {
         let mut stream = Some(stream);
-        let refused = if let Some(Quarantine { reason, left, .. }) = self.conduct.quarantine(Instant::now()) {
-            AttachError::Quarantined { port: self.name.clone(), left, reason }
+        let refused = if let Some(Quarantine { reason, remaining: left, .. }) =
+            self.conduct.quarantine(Instant::now())
+        {
+            AttachError::Quarantined { port: self.name.clone(), remaining_s: left, reason }
         } else {
             if self.status.snapshot().state == State::Waiting {
                 self.mailbox.post(|inbox| {
@@ -194,7 +196,7 @@ impl PortThread {
         match stream {
             None => Ok(()),
             Some(stream) => {
-                self.errands.give_up(Parted(stream.into()));
+                self.errands.give_up(DisconnectedStream(stream.into()));
                 Err(refused)
             }
         }
@@ -234,8 +236,8 @@ impl PortThread {
     }
 
     /// Sends the front end's state to the keeper again: it is a new one, or asks for it.
-    pub fn renew(&self) {
-        self.mailbox.post(|inbox| inbox.renew = true);
+    pub fn resend_state(&self) {
+        self.mailbox.post(|inbox| inbox.resend_state = true);
     }
 
     /// Moves the port to another worker, between two messages. The receiver gets the result.
@@ -246,7 +248,7 @@ impl PortThread {
     }
 
     /// Reverts [`move_to`](Self::move_to): if the thread has not begun, its receiver gets no result.
-    pub fn stay(&self) {
+    pub fn cancel_move(&self) {
         self.mailbox.post(|inbox| inbox.move_to = None);
     }
 
@@ -284,13 +286,13 @@ impl Drop for PortThread {
 }
 
 /// How a connection to serve began.
-enum Begun {
+enum Origin {
     /// Not yet.
-    Here,
+    New,
     /// While another one was served.
-    Waiting(Beginning),
+    Waiting(InitialState),
     /// In another process.
-    Elsewhere(Beginning, Option<Gate>),
+    OtherProcess(InitialState, Option<Gate>),
 }
 
 /// The thread's half.
@@ -301,7 +303,7 @@ struct Port {
     entrance: Entrance,
     restored: Option<Box<Restored>>,
     control: Box<dyn PortControl + Send>,
-    keeper: Box<dyn Keeper>,
+    state_store: Box<dyn StateStore>,
     status: Arc<ConnectionStatus>,
     mailbox: Arc<Mailbox>,
 }
@@ -314,53 +316,53 @@ impl Port {
 
     fn serve_all(&mut self) {
         if let Some(mut restored) = self.restored.take() {
-            match restored.descriptors.remove(&restored.kept.stream) {
+            match restored.descriptors.remove(&restored.saved.stream) {
                 Some(stream) => {
                     let descriptors = restored.descriptors.into_iter();
                     let descriptors = descriptors.map(|(number, fd)| (number, Arc::new(fd))).collect();
-                    let beginning = Beginning { kept: restored.kept, descriptors, charged: Vec::new() };
-                    let begun = Begun::Elsewhere(beginning, restored.gate);
-                    if let End::Stopped | End::NotOurs = self.serve(stream.into(), begun) {
+                    let beginning = InitialState { saved: restored.saved, descriptors, charged: Vec::new() };
+                    let origin = Origin::OtherProcess(beginning, restored.gate);
+                    if let End::Stopped | End::PredecessorContinues = self.serve(stream.into(), origin) {
                         return;
                     }
                 }
                 None => self.status.update(|now| {
                     now.state = State::Waiting;
-                    now.last_error = Some("a kept connection came without its socket".into());
+                    now.last_error = Some("a saved connection came without its socket".into());
                 }),
             }
         }
-        while let Some((stream, begun)) = self.next_front_end() {
-            if let End::Stopped = self.serve(stream, begun) {
+        while let Some((stream, origin)) = self.next_front_end() {
+            if let End::Stopped = self.serve(stream, origin) {
                 break;
             }
         }
     }
 
     /// Waits for a front end: the one that has waited comes first. `None` to stop.
-    fn next_front_end(&mut self) -> Option<(UnixStream, Begun)> {
+    fn next_front_end(&mut self) -> Option<(UnixStream, Origin)> {
         loop {
             let now = Instant::now();
-            let quarantine = self.service.conduct.left(now);
+            let quarantine = self.service.conduct.quarantine_remaining(now);
             let closing = self.service.errands.busy_for();
-            self.tell_of(closing);
+            self.log_closing(closing);
             // In quarantine front ends are closed; otherwise the thread waits for the errand, whose end is
             // mail.
             let busy = closing.map(|_| ERRANDS_LONG);
             // In quarantine all are refused, and closed one by one.
-            let deaf = closing.is_some() || quarantine.is_some() && self.entrance.is_busy();
-            let at_once = (self.entrance.has_heir() && !deaf).then_some(Duration::ZERO);
-            let shut = self.entrance.shut_for(now).filter(|_| !deaf);
+            let accepts_none = closing.is_some() || quarantine.is_some() && self.entrance.is_busy();
+            let at_once = (self.entrance.has_heir() && !accepts_none).then_some(Duration::ZERO);
+            let shut = self.entrance.shut_for(now).filter(|_| !accepts_none);
             let pause = [at_once, busy, quarantine, shut].into_iter().flatten().min();
-            let listener = self.entrance.listener(now).filter(|_| !deaf);
+            let listener = self.entrance.listener(now).filter(|_| !accepts_none);
             wait(&self.mailbox, [None; 2], listener, pause);
             let mail = self.mailbox.take();
             if mail.stop {
                 return None;
             }
             if let Some(stream) = mail.stream {
-                if self.service.conduct.left(Instant::now()).is_none() {
-                    return Some((stream.into(), Begun::Here));
+                if self.service.conduct.quarantine_remaining(Instant::now()).is_none() {
+                    return Some((stream.into(), Origin::New));
                 }
                 self.turn_away(stream.into());
             }
@@ -376,16 +378,16 @@ impl Port {
                 continue;
             }
             // An errand's end is mail: checks again.
-            if deaf {
+            if accepts_none {
                 continue;
             }
-            let heir = self.entrance.take_heir(&self.status).map(Heir::succeed);
-            let heir = heir.map(|(stream, beginning)| (stream, Begun::Waiting(beginning)));
+            let heir = self.entrance.take_heir(&self.status).map(Heir::into_connection);
+            let heir = heir.map(|(stream, beginning)| (stream, Origin::Waiting(beginning)));
             let now = Instant::now();
-            let next = heir.or_else(|| self.entrance.accept(now).map(|stream| (stream, Begun::Here)));
+            let next = heir.or_else(|| self.entrance.accept(now).map(|stream| (stream, Origin::New)));
             match next {
-                Some((stream, begun)) if self.service.conduct.left(now).is_some() => {
-                    self.service.errands.give_up(begun);
+                Some((stream, origin)) if self.service.conduct.quarantine_remaining(now).is_some() => {
+                    self.service.errands.give_up(origin);
                     self.turn_away(stream);
                 }
                 Some(next) => return Some(next),
@@ -400,7 +402,7 @@ impl Port {
     }
 
     /// Logs that errands keep the port from accepting a front end, or no longer do.
-    fn tell_of(&mut self, closing: Option<Duration>) {
+    fn log_closing(&mut self, closing: Option<Duration>) {
         let long = closing.filter(|time| *time >= ERRANDS_LONG);
         let was = self.status.snapshot().closing;
         if long.is_some() != was {
@@ -408,18 +410,21 @@ impl Port {
             if !was {
                 tracing::warn!(
                     port = self.config.name,
-                    "closing what the last front end shared takes long: no other is taken until it is done"
+                    "closing the memory and descriptors of the last front end takes long: the port accepts \
+                     no other front end until then"
                 );
             }
         }
     }
 
-    fn serve(&mut self, stream: UnixStream, begun: Begun) -> End {
+    fn serve(&mut self, stream: UnixStream, origin: Origin) -> End {
         let port = self.config.name.clone();
-        match begun {
-            Begun::Here => tracing::info!(port, "front end connected"),
-            Begun::Waiting(_) => tracing::info!(port, "the front end that waited has the port"),
-            Begun::Elsewhere(..) => tracing::info!(port, "front end goes on in this process"),
+        match origin {
+            Origin::New => tracing::info!(port, "front end connected"),
+            Origin::Waiting(_) => tracing::info!(port, "the waiting front end has the port now"),
+            Origin::OtherProcess(..) => {
+                tracing::info!(port, "the front end's connection continues in this process")
+            }
         }
         self.status.update(|now| {
             now.connects += 1;
@@ -429,37 +434,38 @@ impl Port {
         let mut connection =
             Connection::new(&mut *self.control, &self.status, &self.service, &self.notifier, pairs);
         let (entrance, service) = (&mut self.entrance, &self.service);
-        let end = match Session::new(&stream, &mut connection, &mut *self.keeper, service) {
+        let end = match Session::new(&stream, &mut connection, &mut *self.state_store, service) {
             Ok(mut session) => {
-                let restored = match begun {
-                    Begun::Here => Ok(true),
-                    Begun::Waiting(beginning) => session.restore(beginning, None),
-                    Begun::Elsewhere(beginning, gate) => {
+                let restored = match origin {
+                    Origin::New => Ok(true),
+                    Origin::Waiting(beginning) => session.restore(beginning, None),
+                    Origin::OtherProcess(beginning, gate) => {
                         session.restore(beginning, gate).map_err(|Rejection { reason, .. }| {
-                            format!("its connection could not go on in this process: {reason}").into()
+                            format!("the front end's connection could not continue in this process: {reason}")
+                                .into()
                         })
                     }
                 };
                 match restored {
                     Ok(true) => session.run(&self.config, entrance, &self.mailbox, &self.status),
-                    Ok(false) => End::NotOurs,
-                    Err(refused) => End::Wrong(refused),
+                    Ok(false) => End::PredecessorContinues,
+                    Err(refused) => End::ThrownOut(refused),
                 }
             }
-            Err(e) => End::Wrong(format!("socket: {e}").into()),
+            Err(e) => End::ThrownOut(format!("socket: {e}").into()),
         };
-        let ours = !matches!(end, End::NotOurs);
+        let ours = !matches!(end, End::PredecessorContinues);
         if ours {
             // The agent has a duplicate for a restart, which must not keep the connection open.
             let _ = stream.shutdown(std::net::Shutdown::Both);
-            self.keeper.gone();
+            self.state_store.end_connection();
         }
         let (reason, blame) = match &end {
             End::Stopped => ("the port was stopped", None),
             End::Closed => ("the front end closed the connection", None),
-            End::Migrated => ("its guest runs on at the front end that waited", None),
-            End::NotOurs => ("the process that served it before goes on", None),
-            End::Wrong(Rejection { kind, reason }) => (reason.as_str(), Some(*kind)),
+            End::Migrated => ("the guest continues at the waiting front end", None),
+            End::PredecessorContinues => ("the previous process continues to serve the front end", None),
+            End::ThrownOut(Rejection { kind, reason }) => (reason.as_str(), Some(*kind)),
         };
         match blame {
             Some(_) => {
@@ -470,7 +476,7 @@ impl Port {
         }
         connection.close(reason, blame.is_some());
         if ours {
-            self.service.errands.give_up(Parted(stream));
+            self.service.errands.give_up(DisconnectedStream(stream));
         }
         self.status.update(|now| {
             now.state = State::Waiting;

@@ -70,7 +70,7 @@ impl Logging {
     }
 
     /// Returns the state that another process needs, and the descriptor.
-    pub fn kept(&self) -> Option<(SavedLog, Numbered)> {
+    pub fn saved_log(&self) -> Option<(SavedLog, Numbered)> {
         self.base.as_ref().map(|Base { file, size, offset, .. }| {
             (SavedLog { file: file.number(), size: *size, offset: *offset }, file.clone())
         })

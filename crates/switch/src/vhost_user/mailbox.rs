@@ -28,7 +28,7 @@ pub struct Inbox {
     /// The next front end, in client mode.
     pub stream: Option<OwnedFd>,
     /// Another keeper needs the front end's state.
-    pub renew: bool,
+    pub resend_state: bool,
     /// Move the port to this worker, and send the result.
     pub move_to: Option<(usize, SyncSender<Outcome>)>,
     /// Read no message until this is reverted; answered when obeyed.
@@ -68,7 +68,7 @@ impl Mailbox {
             throw_out: inbox.throw_out.take(),
             stream: inbox.stream.take(),
             move_to: inbox.move_to.take(),
-            renew: std::mem::take(&mut inbox.renew),
+            resend_state: std::mem::take(&mut inbox.resend_state),
             frozen: inbox.frozen.clone(),
         }
     }

@@ -118,7 +118,7 @@ pub trait PortControl {
     fn set_used_log(&mut self, index: u16, log: Option<u64>);
     /// Announces an address to the segment; `false` if it is not the contract's.
     fn announce(&mut self, mac: Mac) -> bool;
-    /// Lets the worker listen to a queue's kick, which does not [hear](Kick::hear) its driver yet. `Err`
+    /// Lets the worker listen to a queue's kick, which does not [hear](Kick::listen_to_driver) its driver yet. `Err`
     /// has the reason.
     fn listen(&mut self, kick: &Kick) -> Result<(), String>;
     /// Like [`listen`](Self::listen), for another worker: the port is about to move there.
@@ -143,29 +143,29 @@ pub trait PortControl {
 }
 
 /// Stores a front end's state for the next process.
-pub trait Keeper: Send {
-    /// A message is about to be read. Until [`said`](Self::said), the stored state is not what the front
+pub trait StateStore: Send {
+    /// A message is about to be read. Until [`store_state`](Self::store_state), the stored state is not what the front
     /// end expects: after a crash it would wait for an answer.
     fn listening(&mut self);
     /// Stores the front end's state after the last message was answered.
-    fn said(&mut self, kept: SavedConnection, descriptors: Vec<Numbered>);
+    fn store_state(&mut self, saved: SavedConnection, descriptors: Vec<Numbered>);
     /// Sends the whole state to the keeper again: it is a new one, or a note was lost.
-    fn renew(&mut self);
+    fn resend(&mut self);
     /// Whether a note could not be sent.
     fn is_behind(&self) -> bool;
     /// The connection has ended.
-    fn gone(&mut self);
+    fn end_connection(&mut self);
 }
 
 /// Stores nothing.
-pub struct NoKeeper;
+pub struct NoStateStore;
 
-impl Keeper for NoKeeper {
+impl StateStore for NoStateStore {
     fn listening(&mut self) {}
-    fn said(&mut self, _: SavedConnection, _: Vec<Numbered>) {}
-    fn renew(&mut self) {}
+    fn store_state(&mut self, _: SavedConnection, _: Vec<Numbered>) {}
+    fn resend(&mut self) {}
     fn is_behind(&self) -> bool {
         false
     }
-    fn gone(&mut self) {}
+    fn end_connection(&mut self) {}
 }

@@ -210,9 +210,9 @@ impl Line {
         }
         self.used.store(0, Ordering::Relaxed);
         let relapses = self.relapses.fetch_add(1, Ordering::Relaxed).min(20);
-        let again = clock() + (AGAIN << relapses);
+        let next_try = clock() + (AGAIN << relapses);
         // A slow call found by the thread meanwhile stays noted.
-        let later = |from| (from != NEVER).then_some(again);
+        let later = |from| (from != NEVER).then_some(next_try);
         let _ = self.direct_from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
         // Called once too often, so that the thread notices.
         self.want(queue);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_calls_whoever_is_wanted_by_what_is_there_now() {
+    fn the_thread_signals_only_the_counters_that_are_wanted_now() {
         let (notifier, _) = notifier();
         let (a, b, c) = (counter(), counter(), counter());
         let calls = [notifier.call(0, a.clone()).unwrap(), notifier.call(200, b.clone()).unwrap()];
@@ -399,7 +399,7 @@ mod tests {
 
     /// Each call arrives in both ways. Their costs are printed for docs/decisions/driver-calls.md.
     #[test]
-    fn each_call_arrives_and_says_what_it_cost() {
+    fn each_call_arrives_and_reports_its_cost() {
         let (notifier, _) = notifier();
         let event = counter();
         let call = notifier.call(0, event.clone()).unwrap();

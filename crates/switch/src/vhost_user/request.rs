@@ -9,7 +9,7 @@
 //! vhost-user specification).
 
 use super::NOT_SHARED;
-use super::saved::Passed;
+use super::saved::SharedFd;
 use tidegate_contract::Mac;
 use vhost::vhost_user::VhostUserProtocolFeatures as Feature;
 use vhost::vhost_user::message::{
@@ -112,7 +112,7 @@ pub fn form(code: FrontendReq) -> Option<Form> {
 }
 
 /// A queue and its new notification; `None` if it is polled.
-pub type Counter = (u8, Option<Passed>);
+pub type Counter = (u8, Option<SharedFd>);
 
 /// A front end's request. Queue indices, addresses and sizes as in the message.
 pub enum Request {
@@ -132,11 +132,11 @@ pub enum Request {
     /// GET_QUEUE_NUM (MQ): the number of queues; answered.
     GetQueueNum,
     /// SET_MEM_TABLE: all regions of the guest's memory, each with its descriptor, in that order.
-    SetMemTable(Vec<(VhostUserMemoryRegion, Passed)>),
+    SetMemTable(Vec<(VhostUserMemoryRegion, SharedFd)>),
     /// GET_MAX_MEM_SLOTS (CONFIGURE_MEM_SLOTS): the most regions; answered.
     GetMaxMemSlots,
     /// ADD_MEM_REG (CONFIGURE_MEM_SLOTS): one more region.
-    AddMemReg(VhostUserSingleMemoryRegion, Passed),
+    AddMemReg(VhostUserSingleMemoryRegion, SharedFd),
     /// REM_MEM_REG (CONFIGURE_MEM_SLOTS): removes the region with this guest address, user address and
     /// size. Older front ends send a descriptor, which is closed unused.
     RemMemReg(VhostUserSingleMemoryRegion),
@@ -159,9 +159,9 @@ pub enum Request {
     /// GET_INFLIGHT_FD (INFLIGHT_SHMFD): a new in-flight region; answered, with its descriptor.
     GetInflightFd(VhostUserInflight),
     /// SET_INFLIGHT_FD (INFLIGHT_SHMFD): such a region, returned.
-    SetInflightFd(VhostUserInflight, Passed),
+    SetInflightFd(VhostUserInflight, SharedFd),
     /// SET_LOG_BASE (LOG_SHMFD): the log of written pages; answered.
-    SetLogBase(VhostUserLog, Passed),
+    SetLogBase(VhostUserLog, SharedFd),
     /// SEND_RARP (RARP): the guest with this address, the first 6 bytes of the payload, is here and makes
     /// no announcement itself.
     SendRarp(Mac),
@@ -171,16 +171,16 @@ pub enum Request {
 ///
 /// # Errors
 /// Impossible values, or missing descriptors, in words.
-pub fn decode(code: FrontendReq, payload: &[u8], descriptors: &[Passed]) -> Result<Request, String> {
+pub fn decode(code: FrontendReq, payload: &[u8], descriptors: &[SharedFd]) -> Result<Request, String> {
     read(code, payload, descriptors).map_err(|why| format!("{code:?}: {why}"))
 }
 
-fn read(code: FrontendReq, payload: &[u8], descriptors: &[Passed]) -> Result<Request, String> {
+fn read(code: FrontendReq, payload: &[u8], descriptors: &[SharedFd]) -> Result<Request, String> {
     use FrontendReq as Req;
     let number = || body::<VhostUserU64>(payload, "expected a number").map(|body| body.value);
     let vring = || body::<VhostUserVringState>(payload, "expected a queue and a number");
     let region = || body(payload, "expected a region");
-    let inflight = || body(payload, "a region for no queues, or for no entries");
+    let inflight = || body(payload, "the region has no queues or no entries");
     let one = || match descriptors {
         [descriptor] => Ok(descriptor.clone()),
         [] if code == Req::ADD_MEM_REG => Err(format!("no file descriptor: {NOT_SHARED}")),
@@ -220,7 +220,7 @@ fn read(code: FrontendReq, payload: &[u8], descriptors: &[Passed]) -> Result<Req
         Req::GET_INFLIGHT_FD => Request::GetInflightFd(inflight()?),
         Req::SET_INFLIGHT_FD => Request::SetInflightFd(inflight()?, one()?),
         Req::SET_LOG_BASE => {
-            Request::SetLogBase(body(payload, "a log of no bytes, or that ends past 64 bits")?, one()?)
+            Request::SetLogBase(body(payload, "the log is empty, or ends past 64 bits")?, one()?)
         }
         Req::SEND_RARP => {
             let [a, b, c, d, e, f, ..] = number()?.to_ne_bytes();
@@ -241,9 +241,12 @@ fn body<T: VhostUserMsgValidator + Default>(payload: &[u8], invalid: &str) -> Re
 }
 
 /// Returns SET_MEM_TABLE's regions, as many as descriptors.
-fn table(payload: &[u8], descriptors: &[Passed]) -> Result<Vec<(VhostUserMemoryRegion, Passed)>, String> {
-    let wrong =
-        || format!("no regions, or not one file descriptor for each. If there are none: {NOT_SHARED}");
+fn table(payload: &[u8], descriptors: &[SharedFd]) -> Result<Vec<(VhostUserMemoryRegion, SharedFd)>, String> {
+    let wrong = || {
+        format!(
+            "no regions, or not exactly one file descriptor for each. If there are no regions: {NOT_SHARED}"
+        )
+    };
     let (head, regions) = payload.split_at_checked(size_of::<VhostUserMemory>()).ok_or_else(wrong)?;
     // A copy: the struct is packed.
     let count = body::<VhostUserMemory>(head, &wrong())?.num_regions as usize;
@@ -251,14 +254,14 @@ fn table(payload: &[u8], descriptors: &[Passed]) -> Result<Vec<(VhostUserMemoryR
     if (count, count) != (regions.len(), descriptors.len()) {
         return Err(wrong());
     }
-    let region = |(region, file): (_, &Passed)| {
-        Ok((body(region, "a region of no bytes, or that ends past 64 bits")?, file.clone()))
+    let region = |(region, file): (_, &SharedFd)| {
+        Ok((body(region, "the region is empty, or ends past 64 bits")?, file.clone()))
     };
     regions.zip(descriptors).map(region).collect()
 }
 
 /// Bits 0 to 7 are the queue's index; bit 8 means no descriptor.
-fn counter(number: u64, descriptors: &[Passed]) -> Result<Counter, String> {
+fn counter(number: u64, descriptors: &[SharedFd]) -> Result<Counter, String> {
     let (queue, is_polled, count) = (number as u8, number & 0x100 != 0, descriptors.len());
     match (is_polled, descriptors) {
         (true, []) => Ok((queue, None)),
@@ -275,7 +278,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::sync::Arc;
 
-    fn file() -> Passed {
+    fn file() -> SharedFd {
         Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()))
     }
 
@@ -284,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_what_features_allow() {
+    fn only_messages_that_the_features_allow_are_taken() {
         let all = (0..100).filter_map(|code| FrontendReq::try_from(code).ok());
         let taken: Vec<_> = all.filter_map(|code| Some((code, form(code)?))).collect();
         assert_eq!(taken.len(), 23);
@@ -325,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_counter_or_bit_8_and_never_both() {
-        let decoded = |number: u64, files: &[Passed]| {
+        let decoded = |number: u64, files: &[SharedFd]| {
             counter(number, files).map(|(queue, event)| (queue, event.is_some()))
         };
         assert_eq!(decoded(255, &[file()]), Ok((255, true)));
@@ -335,10 +338,10 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn a_refusal_names_the_fault() {
         use FrontendReq::*;
-        let region = "a region of no bytes, or that ends past 64 bits";
-        let each = "not one file descriptor for each";
+        let region = "the region is empty, or ends past 64 bits";
+        let each = "not exactly one file descriptor for each";
         for (code, payload, files, part) in [
             (SET_MEM_TABLE, numbers(&[1]), 1, each),
             (SET_MEM_TABLE, numbers(&[2, 0, 1, 0, 0]), 1, each),
@@ -350,9 +353,9 @@ mod tests {
             (SET_VRING_ADDR, numbers(&[2 << 32, 0, 0, 0, 0]), 0, "flags that are not"),
             (SET_VRING_ADDR, numbers(&[0, 8, 0, 0, 0]), 0, "not aligned"),
             (SET_VRING_ENABLE, numbers(&[2 << 32 | 1]), 0, "2 for queue 1, expected 1 to enable or 0"),
-            (GET_INFLIGHT_FD, vec![0; 24], 0, "no queues, or for no entries"),
+            (GET_INFLIGHT_FD, vec![0; 24], 0, "the region has no queues or no entries"),
             (SET_INFLIGHT_FD, vec![1; 24], 0, "0 file descriptors, expected 1"),
-            (SET_LOG_BASE, numbers(&[0, 4096]), 1, "a log of no bytes"),
+            (SET_LOG_BASE, numbers(&[0, 4096]), 1, "the log is empty"),
             (SET_LOG_BASE, numbers(&[4096, 0]), 0, "0 file descriptors, expected 1"),
             (SEND_RARP, vec![0; 6], 0, "wrong size: 6 bytes of payload, expected 8"),
             (NET_SET_MTU, vec![0; 8], 0, "not supported"),

@@ -1,7 +1,7 @@
 //! A front end's state in a form that another process can store.
 //!
 //! ```text
-//!  Connection ─ Connection::kept ─▶ SavedConnection + descriptors ─▶ kept by the agent
+//!  Connection ─ Connection::saved_state ─▶ SavedConnection + descriptors ─▶ kept by the agent
 //!                                                                       │ the switch is gone
 //!  Connection ◀─ Connection::restore ─ SavedConnection + descriptors ◀──┘
 //! ```
@@ -21,7 +21,7 @@ pub type Number = u64;
 /// A descriptor of a front end, or of the process before. The session that handles its message, or
 /// continues its connection, has a clone until the end, and then [gives it up](super::errands): so no
 /// thread closes it because a message is refused.
-pub type Passed = Arc<OwnedFd>;
+pub type SharedFd = Arc<OwnedFd>;
 
 /// A descriptor and its number. Clones share the descriptor: dropping the last one closes it, which may
 /// take long.
@@ -31,7 +31,7 @@ pub struct Numbered(Arc<Owned>);
 #[derive(Debug)]
 struct Owned {
     number: Number,
-    fd: Passed,
+    fd: SharedFd,
     _charge: Option<Charge>,
 }
 
@@ -40,7 +40,7 @@ impl Numbered {
     ///
     /// # Errors
     /// Its port has too many.
-    pub fn charged(fd: Passed, account: &Account) -> Result<Self, Exceeded> {
+    pub fn charged(fd: SharedFd, account: &Account) -> Result<Self, Exceeded> {
         let charge = account.charge(Amounts { descriptors: 1, ..Amounts::default() })?;
         Ok(Self::new(fd, Some(charge)))
     }
@@ -50,14 +50,14 @@ impl Numbered {
         Self::new(Arc::new(fd), None)
     }
 
-    fn new(fd: Passed, charge: Option<Charge>) -> Self {
+    fn new(fd: SharedFd, charge: Option<Charge>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self(Arc::new(Owned { number, fd, _charge: charge }))
     }
 
     /// Returns the descriptor in the form of a message's.
-    pub fn passed(&self) -> Passed {
+    pub fn shared_fd(&self) -> SharedFd {
         self.0.fd.clone()
     }
 

@@ -75,10 +75,10 @@ impl Service {
 
     /// Returns the service of front ends that are not served: with errands and an account of their own, so
     /// that their descriptors do not burden the served one. They have no objects in use, and no record.
-    pub fn aside(config: &PortConfig, mailbox: &Arc<Mailbox>) -> Self {
+    pub fn for_unserved(config: &PortConfig, mailbox: &Arc<Mailbox>) -> Self {
         let errands = Errands::new(&format!("aside {}", config.name));
         let mailbox = mailbox.clone();
-        errands.when_idle(move || mailbox.post(|_| ()));
+        errands.set_idle_callback(move || mailbox.post(|_| ()));
         Self {
             name: config.name.clone(),
             errands,
@@ -94,7 +94,10 @@ impl Service {
         let conduct = Arc::new(Conduct::default());
         let (name, record, mailbox) = (config.name.clone(), conduct.clone(), mailbox.clone());
         let report = move |event: Event| {
-            tracing::warn!(port = name, "a thread of the switch was held up: it {event}");
+            tracing::warn!(
+                port = name,
+                "the front end's objects delayed a thread of the switch: the thread {event}"
+            );
             if let Some(reason) = record.record(event, Instant::now()) {
                 mailbox.post(|inbox| inbox.throw_out = Some((ThrownOut::Held, reason)));
             }
@@ -118,7 +121,7 @@ mod tests {
     const HALF: u64 = 1 << 20;
 
     #[test]
-    fn pages_beside_what_is_shared_make_up_for_no_hole() {
+    fn pages_outside_the_shared_range_do_not_hide_a_hole() {
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         fallocate(&file, FallocateFlags::empty(), 0, 2 * HALF).unwrap();
         let fd = Numbered::free(file);

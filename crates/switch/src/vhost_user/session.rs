@@ -6,12 +6,12 @@
 //!  entrance ─▶    └─▶ the front end that waits: heard; in its place as soon as the guest has migrated to it
 //! ```
 
-use super::Keeper;
+use super::StateStore;
 use super::connection::{Connection, Rejection};
 pub use super::end::{End, PARTIAL_POLL};
 use super::entrance::Entrance;
 use super::exchange::exchange;
-use super::heir::Beginning;
+use super::heir::InitialState;
 use super::listener::{Gate, PortConfig};
 use super::mailbox::{FROZEN, Mailbox, wait};
 use super::saved::Numbered;
@@ -32,13 +32,13 @@ use std::time::{Duration, Instant};
 const CLOSING: usize = 64;
 
 /// Pause before notes that the keeper could not take are offered again.
-const KEEP_AGAIN: Duration = Duration::from_secs(1);
+const RESEND_PAUSE: Duration = Duration::from_secs(1);
 
 /// One front end's messages, one after the other.
 pub struct Session<'s, 'c> {
     stream: &'s UnixStream,
     connection: &'s mut Connection<'c>,
-    keeper: &'s mut dyn Keeper,
+    state_store: &'s mut dyn StateStore,
     service: &'s Service,
     /// The stream, for the keeper.
     duplicate: Numbered,
@@ -52,11 +52,11 @@ impl<'s, 'c> Session<'s, 'c> {
     pub fn new(
         stream: &'s UnixStream,
         connection: &'s mut Connection<'c>,
-        keeper: &'s mut dyn Keeper,
+        state_store: &'s mut dyn StateStore,
         service: &'s Service,
     ) -> io::Result<Self> {
         let duplicate = Numbered::free(stream.try_clone()?.into());
-        Ok(Self { stream, connection, keeper, service, duplicate })
+        Ok(Self { stream, connection, state_store, service, duplicate })
     }
 
     /// Continues where another process ended, or with the state of a front end that waited. `false` if the
@@ -64,16 +64,16 @@ impl<'s, 'c> Session<'s, 'c> {
     ///
     /// # Errors
     /// The stored state is not valid.
-    pub fn restore(&mut self, beginning: Beginning, gate: Option<Gate>) -> Result<bool, Rejection> {
-        let Beginning { kept, descriptors, charged } = beginning;
-        let restored = self.connection.restore_memory(&kept, &descriptors).and_then(|()| {
+    pub fn restore(&mut self, beginning: InitialState, gate: Option<Gate>) -> Result<bool, Rejection> {
+        let InitialState { saved, descriptors, charged } = beginning;
+        let restored = self.connection.restore_memory(&saved, &descriptors).and_then(|()| {
             let starting = gate.map(|Gate { mapping, opened }| {
                 drop(mapping);
                 opened.recv()
             });
             match starting {
                 Some(Err(_)) => Ok(false),
-                _ => self.connection.restore_queues(&kept, &descriptors).map(|()| true),
+                _ => self.connection.restore_queues(&saved, &descriptors).map(|()| true),
             }
         });
         self.service.errands.give_up((descriptors, charged));
@@ -81,9 +81,9 @@ impl<'s, 'c> Session<'s, 'c> {
     }
 
     /// Sends the front end's state to the keeper.
-    fn keep(&mut self) {
-        let (kept, descriptors) = self.connection.kept(&self.duplicate);
-        self.keeper.said(kept, descriptors);
+    fn store_state(&mut self) {
+        let (saved, descriptors) = self.connection.saved_state(&self.duplicate);
+        self.state_store.store_state(saved, descriptors);
     }
 
     /// Obeys it until the connection ends.
@@ -94,11 +94,11 @@ impl<'s, 'c> Session<'s, 'c> {
         mailbox: &Mailbox,
         status: &ConnectionStatus,
     ) -> End {
-        self.keep();
+        self.store_state();
         // Beginning of an incomplete message.
         let mut partial: Option<Instant> = None;
         loop {
-            if entrance.heir_wants() && self.connection.has_migrated() {
+            if entrance.heir_wants_port() && self.connection.has_migrated() {
                 return End::Migrated;
             }
             let overloaded = self.service.errands.closing() > CLOSING;
@@ -109,12 +109,12 @@ impl<'s, 'c> Session<'s, 'c> {
             let now = Instant::now();
             let pause = match partial.is_some() || overloaded {
                 true => Some(PARTIAL_POLL),
-                false => self.keeper.is_behind().then_some(KEEP_AGAIN),
+                false => self.state_store.is_behind().then_some(RESEND_PAUSE),
             };
             let is_busy = entrance.is_busy();
             let pause = pause.into_iter().chain(entrance.pause(now).filter(|_| !is_busy)).min();
             let others = entrance.listener(now).filter(|_| !is_busy);
-            let streams = [Some((self.stream, events)), entrance.watched(is_busy)];
+            let streams = [Some((self.stream, events)), entrance.poll_target(is_busy)];
             let [hung_up, heir_hung_up] = wait(mailbox, streams, others, pause);
 
             let mail = mailbox.take();
@@ -122,10 +122,10 @@ impl<'s, 'c> Session<'s, 'c> {
                 return End::Stopped;
             }
             if let Some((kind, reason)) = mail.throw_out {
-                return End::Wrong(Rejection { kind, reason });
+                return End::ThrownOut(Rejection { kind, reason });
             }
-            if mail.renew || self.keeper.is_behind() {
-                self.keeper.renew();
+            if mail.resend_state || self.state_store.is_behind() {
+                self.state_store.resend();
             }
             if let Some((worker, done)) = mail.move_to {
                 let outcome = match &mail.frozen {
@@ -138,7 +138,7 @@ impl<'s, 'c> Session<'s, 'c> {
                 mailbox.freeze(frozen);
                 continue;
             }
-            entrance.attend(config, status, heir_hung_up);
+            entrance.serve_waiting(config, status, heir_hung_up);
             if overloaded {
                 // A front end that hung up ends here, read to the end or not: otherwise the poll would
                 // return at once each time.
@@ -148,7 +148,7 @@ impl<'s, 'c> Session<'s, 'c> {
                 continue;
             }
             if let Some(stream) = mail.stream {
-                entrance.turn_away(stream.into(), "one is connected", status, now);
+                entrance.turn_away(stream.into(), "another front end is connected", status, now);
             }
 
             match wire::glance(self.stream) {
@@ -156,14 +156,14 @@ impl<'s, 'c> Session<'s, 'c> {
                 Ok(Glance::Closed) => return End::Closed,
                 Ok(Glance::Whole(header)) => {
                     partial = None;
-                    self.keeper.listening();
+                    self.state_store.listening();
                     if let Err(refused) = exchange(self.stream, self.service, header, self.connection) {
-                        return End::Wrong(refused);
+                        return End::ThrownOut(refused);
                     }
-                    self.keep();
+                    self.store_state();
                 }
                 Ok(Glance::Partial) if hung_up => {
-                    return End::Wrong("closed in the middle of a message".into());
+                    return End::ThrownOut("closed in the middle of a message".into());
                 }
                 Ok(Glance::Partial) => {
                     if partial.get_or_insert_with(Instant::now).elapsed() > config.message_timeout {
@@ -171,10 +171,10 @@ impl<'s, 'c> Session<'s, 'c> {
                             "stalled in the middle of a message, or of reading its reply, for {:?}",
                             config.message_timeout
                         );
-                        return End::Wrong(Rejection { kind: ThrownOut::Stalled, reason });
+                        return End::ThrownOut(Rejection { kind: ThrownOut::Stalled, reason });
                     }
                 }
-                Err(reason) => return End::Wrong(reason.into()),
+                Err(reason) => return End::ThrownOut(reason.into()),
             }
         }
     }
@@ -183,7 +183,7 @@ impl<'s, 'c> Session<'s, 'c> {
 /// Obeys messages on `stream`, without a thread and without waiting: for fuzzing. `more` sends the next
 /// bytes; its `false` ends the connection.
 #[cfg(feature = "fuzzing")]
-pub fn obey(
+pub fn handle_stream(
     stream: &UnixStream,
     control: &mut (dyn super::PortControl + Send),
     status: &ConnectionStatus,
@@ -196,9 +196,9 @@ pub fn obey(
     let service = Service::new(&config, &Arc::new(mailbox));
     let notifier = Notifier::new("fuzzed", service.report.clone());
     let mut connection = Connection::new(control, status, &service, &notifier, queue_pairs);
-    let mut keeper = super::NoKeeper;
+    let mut state_store = super::NoStateStore;
     let mut wrong = None;
-    if let Ok(session) = Session::new(stream, &mut connection, &mut keeper, &service) {
+    if let Ok(session) = Session::new(stream, &mut connection, &mut state_store, &service) {
         while wrong.is_none() && more() {
             wrong = loop {
                 match wire::glance(stream) {

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn one_byte_where_it_is_looked_for_is_enough() {
+    fn one_matching_byte_is_enough() {
         let far = 16384 + LOOK + 5;
         let part = (0x10_0000 + LOOK, 4096);
         for (at, parts, blank) in [
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_judged() {
+    fn unreadable_memory_is_not_judged() {
         let (unreadable, _other) = std::io::pipe().unwrap();
         let region = RegionSpec { guest_addr: 0, user_addr: 0, size: 4096, mmap_offset: 0, fd: unreadable };
         assert!(!is_blank(&[region], &[]));

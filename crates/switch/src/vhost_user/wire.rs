@@ -14,7 +14,7 @@
 //! such a piece. So a message with too many descriptors is not read to its end: the others stay queued.
 
 use super::request::{self, Form};
-use super::saved::Passed;
+use super::saved::SharedFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionread;
 use rustix::net::{RecvFlags, SendFlags};
@@ -66,25 +66,30 @@ pub struct Message {
     /// The bytes behind its header.
     pub payload: Vec<u8>,
     /// Descriptors of its header.
-    pub descriptors: Vec<Passed>,
+    pub descriptors: Vec<SharedFd>,
     /// Descriptors of its payload, for which it is refused: to be given up.
-    pub strays: Vec<Passed>,
+    pub unexpected_descriptors: Vec<SharedFd>,
 }
 
 /// Takes a message that a [glance](glance) found complete.
 ///
 /// # Errors
 /// Errors of the socket; descriptors with its payload, or too many of them. Together `descriptors` and
-/// `strays` are never more than 285.
+/// `unexpected_descriptors` are never more than 285.
 pub fn take(stream: &UnixStream, header: Header) -> (Message, Result<(), String>) {
     let (mut head, mut payload) = ([0; HEADER_LEN], vec![0; header.size]);
-    let (mut descriptors, mut strays) = (Vec::new(), Vec::new());
+    let (mut descriptors, mut unexpected_descriptors) = (Vec::new(), Vec::new());
     // At first only the header: descriptors of the payload are not its own.
     let taken = fill(stream, &mut head, &mut descriptors, header.form.most).and_then(|()| {
-        fill(stream, &mut payload, &mut strays, 0).map_err(|why| format!("{why} with its payload"))
+        fill(stream, &mut payload, &mut unexpected_descriptors, 0)
+            .map_err(|why| format!("{why} with its payload"))
     });
     let passed = |descriptors: Vec<OwnedFd>| descriptors.into_iter().map(Arc::new).collect();
-    let message = Message { payload, descriptors: passed(descriptors), strays: passed(strays) };
+    let message = Message {
+        payload,
+        descriptors: passed(descriptors),
+        unexpected_descriptors: passed(unexpected_descriptors),
+    };
     (message, taken.map_err(|why| format!("{:?}: {why}", header.code)))
 }
 
@@ -128,9 +133,9 @@ pub fn reply(
 /// A front end's socket on which the switch sends nothing more. Dropping it closes the descriptors queued
 /// on it: other processes with the socket, such as the agent, need not wait for that.
 #[derive(Debug)]
-pub struct Parted(pub UnixStream);
+pub struct DisconnectedStream(pub UnixStream);
 
-impl Drop for Parted {
+impl Drop for DisconnectedStream {
     fn drop(&mut self) {
         // Nothing more is queued after this.
         let _ = self.0.shutdown(std::net::Shutdown::Both);
@@ -174,13 +179,15 @@ fn parse(bytes: [u8; HEADER_LEN]) -> Result<Header, String> {
     let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
     let (code, flags, size) = (word(0), word(4), word(8));
     let code = FrontendReq::try_from(code).map_err(|()| {
-        format!("message {code} is not of the vhost-user protocol (is it a vhost-user front end?)")
+        format!(
+            "message {code} is not part of the vhost-user protocol (is the sender a vhost-user front end?)"
+        )
     })?;
     if flags & VERSION_MASK != VERSION || flags & !(VERSION_MASK | REPLY | NEED_REPLY) != 0 {
         return Err(format!("{code:?}: flags {flags:#x}, expected version 1"));
     }
     if flags & REPLY != 0 {
-        return Err(format!("{code:?}: a reply to nothing that was asked"));
+        return Err(format!("{code:?}: the front end sent a reply, but the switch asked nothing"));
     }
     let Some(form) = request::form(code) else {
         return Err(format!("{code:?}: not supported, nor offered"));
@@ -208,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_only_when_the_last_byte_is_there() {
+    fn a_message_is_whole_only_with_its_last_byte() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         assert_eq!(glance(&theirs), Ok(Glance::Nothing));
         let mut bytes = message(2, 0x9, 8);
@@ -255,7 +262,7 @@ mod tests {
             let Ok(Glance::Whole(header)) = glance(stream) else { panic!("a whole message") };
             let (message, taken) = take(stream, header);
             assert_eq!((taken, message.payload.len()), (Ok(()), header.size));
-            seen.push((message.descriptors.len(), message.strays.len()));
+            seen.push((message.descriptors.len(), message.unexpected_descriptors.len()));
         }
         assert_eq!(glance(stream), Ok(Glance::Nothing));
         seen
@@ -299,7 +306,10 @@ mod tests {
             let Ok(Glance::Whole(header)) = glance(&theirs) else { panic!("a whole message") };
             let (message, taken) = take(&theirs, header);
             assert!(taken.as_ref().is_err_and(|error| error.contains(why)), "{taken:?}");
-            assert_eq!((message.descriptors.len(), message.strays.len()), (with_header, refused));
+            assert_eq!(
+                (message.descriptors.len(), message.unexpected_descriptors.len()),
+                (with_header, refused)
+            );
         }
     }
 
@@ -338,13 +348,13 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong_with_a_header() {
+    fn a_refusal_names_the_fault_of_a_header() {
         for (bytes, part) in [
-            (message(0x2054_4547, 0x2f20_7274, 0x2048), "is not of the vhost-user protocol"),
+            (message(0x2054_4547, 0x2f20_7274, 0x2048), "is not part of the vhost-user protocol"),
             (message(0, 1, 0), "message 0 is not"),
             (message(1, 2, 0), "expected version 1"),
             (message(1, 0x11, 0), "expected version 1"),
-            (message(1, 0x5, 0), "a reply to nothing"),
+            (message(1, 0x5, 0), "sent a reply, but the switch asked nothing"),
             (message(45, 1, 0), "message 45 is not"),
             (message(20, 1, 8), "NET_SET_MTU: not supported, nor offered"),
             (message(2, 1, 7), "SET_FEATURES: wrong size: 7 bytes of payload, expected 8"),

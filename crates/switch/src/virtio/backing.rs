@@ -70,9 +70,9 @@ impl fmt::Display for Unfit {
                     Some((_, name)) => write!(f, "not memory but on {name}")?,
                     None => write!(f, "not memory but on a file system of type {kind:#x}")?,
                 }
-                write!(f, ", which may keep the switch waiting")?;
+                write!(f, ", which could delay the switch")?;
             }
-            Self::System(errno) => return write!(f, "the kernel does not say what it is on: {errno}"),
+            Self::System(errno) => return write!(f, "the kernel does not report its file system: {errno}"),
         }
         write!(f, " (use memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs)")
     }
@@ -89,7 +89,7 @@ pub fn is_memory(file: impl AsFd) -> bool {
 ///
 /// # Errors
 /// The file cannot be memory.
-pub fn look(file: impl AsFd) -> Result<Backing, Unfit> {
+pub fn inspect(file: impl AsFd) -> Result<Backing, Unfit> {
     let backing = match is_memory(&file) {
         true => Backing::Memory,
         false => {
@@ -127,38 +127,38 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     #[test]
-    fn memory_is_told_from_disks_and_from_all_else() {
+    fn memory_is_distinguished_from_disks_and_other_files() {
         let memfd = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
-        assert_eq!((is_memory(&memfd), look(&memfd)), (true, Ok(Backing::Memory)));
+        assert_eq!((is_memory(&memfd), inspect(&memfd)), (true, Ok(Backing::Memory)));
         match memfd_create("memory", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) {
-            Ok(huge) => assert_eq!((is_memory(&huge), look(&huge)), (true, Ok(Backing::Memory))),
+            Ok(huge) => assert_eq!((is_memory(&huge), inspect(&huge)), (true, Ok(Backing::Memory))),
             Err(error) => eprintln!("not tested with huge pages: this kernel has none: {error}"),
         }
         let shm = tempfile::tempfile_in("/dev/shm").unwrap();
-        assert_eq!(look(&shm), Ok(Backing::Memory));
+        assert_eq!(inspect(&shm), Ok(Backing::Memory));
         // A folder of tmpfs has no seals.
-        assert_eq!(look(File::open("/dev/shm").unwrap()), Err(Unfit::NotAFile));
+        assert_eq!(inspect(File::open("/dev/shm").unwrap()), Err(Unfit::NotAFile));
         let (reader, _writer) = std::io::pipe().unwrap();
         let socket = std::os::unix::net::UnixStream::pair().unwrap().0;
         let maps = File::open("/proc/self/maps").unwrap();
-        assert_eq!(look(&maps), Err(Unfit::FileSystem(0x9fa0)));
+        assert_eq!(inspect(&maps), Err(Unfit::FileSystem(0x9fa0)));
         let files: [(&str, OwnedFd); 3] = [
             ("/dev/null", File::open("/dev/null").unwrap().into()),
             ("a pipe", reader.into()),
             ("a socket", socket.into()),
         ];
         for (what, file) in files {
-            assert_eq!((is_memory(&file), look(&file)), (false, Err(Unfit::NotAFile)), "{what}");
+            assert_eq!((is_memory(&file), inspect(&file)), (false, Err(Unfit::NotAFile)), "{what}");
         }
     }
 
     #[test]
-    fn a_file_on_a_disk_is_one() {
+    fn a_file_on_a_disk_is_recognised() {
         // Programs are usually on a disk.
         let here = File::open(std::env::current_exe().unwrap()).unwrap();
         let kind = fstatfs(&here).unwrap().f_type as u32;
         match DISKS.iter().find(|(magic, _)| *magic == kind) {
-            Some((_, name)) => assert_eq!(look(&here), Ok(Backing::Disk(name))),
+            Some((_, name)) => assert_eq!(inspect(&here), Ok(Backing::Disk(name))),
             None => eprintln!("not tested with a disk: the build is on a file system of type {kind:#x}"),
         }
     }
@@ -167,7 +167,7 @@ mod tests {
     fn a_refusal_says_what_to_use() {
         assert_eq!(
             Unfit::FileSystem(0x6573_5546).to_string(),
-            "not memory but on FUSE, which may keep the switch waiting (use memory-backend-memfd, or \
+            "not memory but on FUSE, which could delay the switch (use memory-backend-memfd, or \
              memory-backend-file on tmpfs or hugetlbfs)"
         );
         assert!(Unfit::FileSystem(0x1234).to_string().contains("of type 0x1234"));

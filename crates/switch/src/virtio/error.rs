@@ -89,7 +89,7 @@ pub enum RingError {
         size: u16,
     },
     /// The in-flight record of a predecessor does not match the ring.
-    #[error("what was in flight when the last process ended does not fit the ring: {0}")]
+    #[error("the last process's record of chains in flight does not fit the ring: {0}")]
     Inflight(&'static str),
     /// More entries are available than the driver can have.
     #[error("available index {avail} is more than {size} entries past the used index {used}")]
@@ -112,7 +112,7 @@ pub enum RingError {
         size: u16,
     },
     /// A descriptor that was available is no longer.
-    #[error("chain {head}: its descriptor was made available and taken back")]
+    #[error("chain {head}: the driver made its descriptor available and took it back")]
     TakenBack {
         /// First descriptor of the chain.
         head: u16,

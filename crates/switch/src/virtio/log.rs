@@ -280,7 +280,7 @@ mod tests {
     proptest! {
         /// Exactly the written pages are marked.
         #[test]
-        fn a_write_is_marked_and_nothing_else(
+        fn only_written_pages_are_marked(
             writes in prop::collection::vec((any::<bool>(), 0u64..16 * PAGE, 1u64..3 * PAGE, any::<bool>()), 1..20),
             offset in prop_oneof![Just(0u64), Just(8192), Just(24)],
         ) {
@@ -307,7 +307,7 @@ mod tests {
 
     /// A frame may end anywhere in its buffers, which may be in any regions.
     #[test]
-    fn of_a_chain_what_was_written_is_marked() {
+    fn only_the_written_part_of_a_chain_is_marked() {
         let memory = memory();
         let size = (HIGH / PAGE + 16).div_ceil(8);
         let spans = [(0, 12), (2 * PAGE, 100), (HIGH + PAGE, 2 * PAGE as u32), (9 * PAGE, 50)];

@@ -61,12 +61,12 @@ pub enum MapError {
     #[error("memory regions {0} and {1} overlap in guest addresses")]
     Overlap(usize, usize),
     /// Its file cannot be memory.
-    #[error("memory region {region}: {why}")]
+    #[error("memory region {region}: {reason}")]
     Unfit {
         /// Which region.
         region: usize,
         /// What it is.
-        why: Unfit,
+        reason: Unfit,
     },
     /// The file ends before the region does; reading there would raise SIGBUS.
     #[error("memory region {region} ends at byte {end} of its file, which has {file} bytes")]
@@ -190,7 +190,8 @@ impl GuestMemory {
         let mut all_whole = true;
         for &i in &order {
             let spec = &specs[i];
-            let backing = backing::look(&spec.fd).map_err(|why| MapError::Unfit { region: i, why })?;
+            let backing =
+                backing::inspect(&spec.fd).map_err(|reason| MapError::Unfit { region: i, reason })?;
             if let Backing::Disk(name) = backing {
                 memory.disk = Some(name);
             }

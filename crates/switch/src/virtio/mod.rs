@@ -50,7 +50,7 @@ mod writer;
 mod tests;
 
 pub use error::{RingError, RingPart};
-pub use inflight::{Inflight, InflightError, MAX_ENTRIES, QueueInflight, Standing};
+pub use inflight::{Inflight, InflightError, MAX_ENTRIES, QueueInflight, QueueState};
 pub use layout::{Features, RingLayout};
 pub use log::{DirtyLog, LogArea};
 pub use memory::GuestMemory;

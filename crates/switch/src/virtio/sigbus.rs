@@ -15,8 +15,8 @@
 //! lacks.
 //!
 //! The table is process-wide, as the signal is. A lock guards making and removing entries; the handler only
-//! loads. A thread that touches guest memory keeps its mapping until then, so the entry of a fault cannot
-//! be removed meanwhile.
+//! loads. A thread that touches guest memory keeps its mapping until the access is done, so the entry of a
+//! fault cannot be removed meanwhile.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::ffi::{c_int, c_void};
@@ -65,7 +65,7 @@ static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 /// Returns how often this process found guest memory lost. After a change, some port's
 /// [`GuestMemory::is_lost`](super::GuestMemory::is_lost) is true.
 #[inline]
-pub fn lost() -> u64 {
+pub fn losses() -> u64 {
     LOST.load(Ordering::Acquire)
 }
 
@@ -207,14 +207,14 @@ mod tests {
         cut.write(0, &[7; SIZE as usize]);
         whole.write(0, &[8; SIZE as usize]);
         let (a, b) = (map(&cut, 0, SIZE), map(&whole, 0, SIZE));
-        let before = lost();
+        let before = losses();
         ftruncate(cut.fd(), 4 << 12).unwrap();
         assert!(!a.is_lost());
         // SAFETY: translated addresses of mapped memory; no other thread uses them.
         unsafe {
             assert_eq!(byte(&a, (4 << 12) - 1).read_volatile(), 7);
             assert_eq!(byte(&a, 8 << 12).read_volatile(), 0);
-            assert!(a.is_lost() && lost() > before);
+            assert!(a.is_lost() && losses() > before);
             byte(&a, SIZE - 1).write_volatile(3);
             assert_eq!(byte(&a, SIZE - 1).read_volatile(), 3);
             // Below the first fault: found lost by a fault of its own.
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn many_threads_may_find_it_lost_at_once() {
+    fn many_threads_may_find_memory_lost_at_once() {
         install().unwrap();
         for _ in 0..50 {
             let cut = SharedMemory::new(0, SIZE as usize).unwrap();

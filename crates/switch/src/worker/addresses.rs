@@ -8,7 +8,7 @@
 //! statistics region for the next process.
 
 use super::Worker;
-use crate::claims::Named;
+use crate::claims::NamedAddresses;
 use crate::fdb::PortIndex;
 use crate::frame::LinkLocals;
 use crate::frame::policy::link_local::mac_of;
@@ -20,19 +20,19 @@ impl Worker {
     /// Claims a link-local address at its first use by a port. `false` if the port may not have it.
     #[inline(never)]
     pub(super) fn claim(&self, port: &mut Port, ip: Ipv6Addr) -> bool {
-        let claimed = !port.held.is_full()
-            && !self.is_anothers(port, ip)
+        let claimed = !port.claimed.is_full()
+            && !self.belongs_to_other(port, ip)
             && self.claims.claim(port.segment, ip, port.index)
-            && port.held.insert(ip);
+            && port.claimed.insert(ip);
         if claimed {
-            port.stats.set_link_local(&port.held);
+            port.stats.set_link_local(&port.claimed);
         }
         claimed
     }
 
     /// Whether the address belongs to another port: a contract names it, or it is made from another port's
     /// MAC.
-    fn is_anothers(&self, port: &Port, ip: Ipv6Addr) -> bool {
+    fn belongs_to_other(&self, port: &Port, ip: Ipv6Addr) -> bool {
         let owner = || mac_of(ip).and_then(|mac| self.fdb.pinned(port.segment, mac));
         self.named.get(usize::from(port.segment.0)).is_some_and(|named| named.contain(ip))
             || owner().is_some_and(|owner| owner != port.index.into())
@@ -40,7 +40,7 @@ impl Worker {
 
     /// Sets the link-local addresses that contracts name, by segment. Own ports release addresses that now
     /// belong to others.
-    pub fn set_named(&mut self, named: Arc<[Named]>) {
+    pub fn set_named(&mut self, named: Arc<[NamedAddresses]>) {
         self.named = named;
         for index in self.owned.clone() {
             self.review_addresses(index);
@@ -51,7 +51,7 @@ impl Worker {
     pub(super) fn review_addresses(&mut self, index: PortIndex) {
         let Some(mut port) = self.ports[index as usize].take() else { return };
         if port.contract.policy.holds_addresses() {
-            self.give_up(&mut port, |worker, port, ip| worker.is_anothers(port, ip));
+            self.give_up(&mut port, |worker, port, ip| worker.belongs_to_other(port, ip));
         } else {
             self.release_addresses(&mut port);
         }
@@ -64,25 +64,25 @@ impl Worker {
     }
 
     fn give_up(&self, port: &mut Port, which: impl Fn(&Self, &Port, Ipv6Addr) -> bool) {
-        let mut held = std::mem::take(&mut port.held);
-        if held == LinkLocals::default() {
+        let mut claimed = std::mem::take(&mut port.claimed);
+        if claimed == LinkLocals::default() {
             return;
         }
-        held.retain(|ip| {
+        claimed.retain(|ip| {
             let goes = which(self, port, ip);
             if goes {
                 self.claims.release(port.segment, ip, port.index);
             }
             !goes
         });
-        port.held = held;
-        port.stats.set_link_local(&port.held);
+        port.claimed = claimed;
+        port.stats.set_link_local(&port.claimed);
     }
 
     /// Forgets an own port's addresses until [`restore_addresses`](Self::restore_addresses).
     pub fn forget_addresses(&mut self, index: PortIndex) {
         let Some(port) = &mut self.ports[index as usize] else { return };
-        for ip in std::mem::take::<LinkLocals>(&mut port.held).iter() {
+        for ip in std::mem::take::<LinkLocals>(&mut port.claimed).iter() {
             self.claims.release(port.segment, ip, port.index);
         }
     }
@@ -94,12 +94,12 @@ impl Worker {
         let written: Vec<Ipv6Addr> = port.stats.link_local().collect();
         if port.contract.policy.holds_addresses() {
             for ip in written {
-                if !port.held.contains(ip) {
+                if !port.claimed.contains(ip) {
                     self.claim(&mut port, ip);
                 }
             }
         }
-        port.stats.set_link_local(&port.held);
+        port.stats.set_link_local(&port.claimed);
         self.ports[index as usize] = Some(port);
     }
 }

@@ -27,7 +27,7 @@ struct Account {
     /// Gain per second (ns).
     share: u64,
     /// Balance (ns); negative after a loop that took more.
-    left: i64,
+    balance: i64,
     /// Fraction of the gain, in units of 1 ns / [`SECOND`]: a small share gains less than 1 ns in a short
     /// loop.
     rest: u64,
@@ -37,7 +37,7 @@ struct Account {
 
 impl Account {
     fn new(share: u64) -> Self {
-        Self { share: share.min(SECOND), left: 0, rest: 0, open: false }
+        Self { share: share.min(SECOND), balance: 0, rest: 0, open: false }
     }
 
     /// Returns the largest balance (ns).
@@ -54,10 +54,10 @@ impl Account {
         self.rest = gained % SECOND;
         let most = self.most();
         let use_ = if used { elapsed as i64 } else { 0 };
-        self.left = (self.left + gain - use_).clamp(-(SECOND as i64), most);
+        self.balance = (self.balance + gain - use_).clamp(-(SECOND as i64), most);
         self.open = match self.open {
-            true => self.left > 0,
-            false => self.share > 0 && self.left >= most / 2,
+            true => self.balance > 0,
+            false => self.share > 0 && self.balance >= most / 2,
         };
     }
 }
@@ -88,19 +88,19 @@ impl Awake {
     /// Notes idle time until `now` (ns), spent waiting for a real-time frame or not. Returns its length
     /// (ns).
     #[inline]
-    pub(super) fn idled(&mut self, now: u64, waited: bool) -> u64 {
+    pub(super) fn note_idle(&mut self, now: u64, waited: bool) -> u64 {
         self.pass(now, waited, true)
     }
 
     /// Notes work until `now` (ns).
     #[inline]
-    pub(super) fn worked(&mut self, now: u64) {
+    pub(super) fn note_work(&mut self, now: u64) {
         self.pass(now, false, true);
     }
 
     /// Notes sleep until `now` (ns).
     #[inline]
-    pub(super) fn slept(&mut self, now: u64) {
+    pub(super) fn note_sleep(&mut self, now: u64) {
         self.pass(now, false, false);
     }
 
@@ -124,7 +124,7 @@ mod tests {
     proptest! {
         /// A worker that waits awake whenever it may never exceeds its share, over any time.
         #[test]
-        fn never_more_than_its_share(
+        fn a_worker_never_waits_awake_for_more_than_its_share(
             share in 0..=SECOND, throttled in any::<bool>(),
             steps in prop::collection::vec((1u64..5_000_000, 0..3u8), 1..400),
         ) {
@@ -137,9 +137,9 @@ mod tests {
                 now += length;
                 let (waits, works) = (what == 0 && awake.may_wait(), what == 1);
                 match (waits, works) {
-                    (true, _) => _ = awake.idled(now, true),
-                    (_, true) => awake.worked(now),
-                    _ => awake.slept(now),
+                    (true, _) => _ = awake.note_idle(now, true),
+                    (_, true) => awake.note_work(now),
+                    _ => awake.note_sleep(now),
                 }
                 past.push((from, now, waits, waits || works));
             }
@@ -169,9 +169,9 @@ mod tests {
                 let runs = works || awake.may_wait();
                 ran += if runs { length } else { 0 };
                 match (works, runs) {
-                    (true, _) => awake.worked(now),
-                    (_, true) => _ = awake.idled(now, true),
-                    _ => awake.slept(now),
+                    (true, _) => awake.note_work(now),
+                    (_, true) => _ = awake.note_idle(now, true),
+                    _ => awake.note_sleep(now),
                 }
                 prop_assert!(ran <= UNTHROTTLED * (now + SPAN) / SECOND + 300_000, "{ran} of {now}");
             }
@@ -185,7 +185,7 @@ mod tests {
             let (mut often, mut once) = (Account::new(share), Account::new(share));
             steps.iter().for_each(|ns| often.pass(*ns, false));
             once.pass(steps.iter().sum(), false);
-            prop_assert_eq!((often.left, often.rest), (once.left, once.rest));
+            prop_assert_eq!((often.balance, often.rest), (once.balance, once.rest));
         }
     }
 
@@ -194,38 +194,38 @@ mod tests {
     fn a_small_share_is_gained_while_the_worker_spins() {
         let mut awake = Awake::new(SECOND / 1000, false, 0);
         for step in 1..=200_000 {
-            _ = awake.idled(step * 300, false);
+            _ = awake.note_idle(step * 300, false);
         }
-        assert_eq!(awake.waiting.left, 60_000, "a thousandth of 60 ms");
+        assert_eq!(awake.waiting.balance, 60_000, "a thousandth of 60 ms");
         assert!(awake.may_wait());
     }
 
     #[test]
     fn all_of_a_second_is_without_bound() {
         let mut awake = Awake::new(SECOND, false, 0);
-        awake.slept(SECOND);
+        awake.note_sleep(SECOND);
         for step in 1..100_000 {
             assert!(awake.may_wait(), "{step}");
-            awake.idled(SECOND + step * 50_000, true);
+            awake.note_idle(SECOND + step * 50_000, true);
         }
     }
 
     #[test]
-    fn it_lasts_for_whole_gaps() {
+    fn the_budget_lasts_for_whole_gaps() {
         let mut awake = Awake::new(SECOND / 4, false, 0);
-        awake.slept(SECOND);
+        awake.note_sleep(SECOND);
         let mut now = SECOND;
         let mut stretches = Vec::new();
         for _ in 0..10 {
             let from = now;
             while awake.may_wait() {
                 now += 10_000;
-                _ = awake.idled(now, true);
+                _ = awake.note_idle(now, true);
             }
             stretches.push(now - from);
             while !awake.may_wait() {
                 now += 10_000;
-                awake.slept(now);
+                awake.note_sleep(now);
             }
         }
         assert!(stretches.iter().all(|ns| *ns > 10_000_000), "{stretches:?}");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 pub struct Bell {
     pub(super) event: OwnedFd,
     pub(super) asleep: AtomicBool,
-    pub(super) called: AtomicBool,
+    pub(super) has_calls: AtomicBool,
 }
 
 impl Bell {
@@ -16,7 +16,7 @@ impl Bell {
         Ok(Self {
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             asleep: AtomicBool::new(false),
-            called: AtomicBool::new(false),
+            has_calls: AtomicBool::new(false),
         })
     }
 
@@ -43,7 +43,7 @@ impl Bell {
     }
 
     /// Clears the bell: not readable until the next ring.
-    pub fn heard(&self) {
+    pub fn clear(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.event, &mut count);
     }

@@ -24,7 +24,7 @@ pub(super) struct Between {
     /// Cost of deliveries since the last reading of the clock.
     unchecked: i64,
     /// Last look (ns).
-    looked: u64,
+    checked_at: u64,
     /// A look is due before best effort continues.
     due: bool,
 }
@@ -33,7 +33,7 @@ impl Between {
     /// Begins a loop, which looks for real-time frames first.
     #[inline]
     pub(super) fn begin(&mut self, now: u64) {
-        *self = Self { unchecked: 0, looked: now, due: false };
+        *self = Self { unchecked: 0, checked_at: now, due: false };
     }
 }
 
@@ -53,13 +53,13 @@ impl Worker {
         }
         self.between.unchecked = 0;
         self.now = clock();
-        self.between.due = self.now.saturating_sub(self.between.looked) >= self.host_latency / SHARE;
+        self.between.due = self.now.saturating_sub(self.between.checked_at) >= self.host_latency / SHARE;
         self.between.due
     }
 
     /// Looks for real-time frames if due, and delivers them; `true` if it looked. All ports have to be in
     /// their places.
-    pub(super) fn look_between(&mut self) -> bool {
+    pub(super) fn check_realtime(&mut self) -> bool {
         if !self.between.due {
             return false;
         }
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn best_effort_goes_on_after_it_and_loses_nothing() {
+    fn best_effort_continues_after_real_time_frames_and_loses_none() {
         for comes_after in 1..BACKLOG - 2 {
             let outcome = deliver(comes_after);
             assert_eq!(

@@ -159,7 +159,7 @@ mod tests {
         }
 
         #[test]
-        fn what_may_not_leave_yet_does_not_count(
+        fn frames_that_may_not_leave_yet_do_not_count(
             frames in 1u32..1000, each in 60u64..9014, tokens in any::<i64>(),
         ) {
             let backlog = Backlog { frames, bytes: u64::from(frames) * each };

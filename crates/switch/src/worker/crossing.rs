@@ -68,7 +68,7 @@ pub struct Fate {
 
 /// Number of crossings sent to another worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct SentCounts {
     urgent: u64,
     frames: u64,
 }
@@ -84,10 +84,10 @@ pub struct Peer {
     /// Fates that did not fit the ring: late, never lost.
     fates_waiting: VecDeque<Fate>,
     /// Crossings sent into both rings.
-    sent: Sent,
-    /// Crossings taken out of both rings [before their turn](Self::part).
-    urgent_kept: VecDeque<Crossing>,
-    frames_kept: VecDeque<Crossing>,
+    sent: SentCounts,
+    /// Crossings taken out of both rings [before their turn](Self::extract_frames).
+    urgent_waiting: VecDeque<Crossing>,
+    frames_waiting: VecDeque<Crossing>,
 }
 
 impl Peer {
@@ -107,9 +107,9 @@ impl Peer {
             fates_out,
             fates_in,
             fates_waiting: VecDeque::new(),
-            sent: Sent::default(),
-            urgent_kept: VecDeque::new(),
-            frames_kept: VecDeque::new(),
+            sent: SentCounts::default(),
+            urgent_waiting: VecDeque::new(),
+            frames_waiting: VecDeque::new(),
         };
         (
             end((urgent_ab, urgent_from_b), (frames_ab, frames_from_b), (fates_ab, fates_from_b)),
@@ -132,19 +132,19 @@ impl Peer {
     }
 
     /// Returns the number of crossings sent so far.
-    pub fn sent(&self) -> Sent {
+    pub fn sent(&self) -> SentCounts {
         self.sent
     }
 
     /// Returns how many of the best-effort frames in `sent` the other worker has not taken out of its ring.
     /// `sent` counts frames to the other worker only.
-    pub fn left(&self, sent: Sent) -> u64 {
+    pub fn untaken_frames(&self, sent: SentCounts) -> u64 {
         let in_ring = (self.frames_out.buffer().capacity() - self.frames_out.slots()) as u64;
         in_ring.saturating_sub(self.sent.frames - sent.frames)
     }
 
     /// Whether the other worker has taken all crossings of `sent` out of its rings.
-    pub fn has_taken(&self, sent: Sent) -> bool {
+    pub fn has_taken(&self, sent: SentCounts) -> bool {
         let taken =
             |ring: &Producer<Crossing>, sent: u64| sent - (ring.buffer().capacity() - ring.slots()) as u64;
         taken(&self.urgent_out, self.sent.urgent) >= sent.urgent
@@ -152,16 +152,16 @@ impl Peer {
     }
 
     /// Takes the frames to a port out of both rings. Others keep their turn.
-    pub fn part(&mut self, egress: PortIndex, under_way: &mut UnderWay) {
+    pub fn extract_frames(&mut self, egress: PortIndex, under_way: &mut UnderWay) {
         let UnderWay { urgent, others } = under_way;
         let rings = [
-            (&mut self.urgent_in, &mut self.urgent_kept, urgent),
-            (&mut self.frames_in, &mut self.frames_kept, others),
+            (&mut self.urgent_in, &mut self.urgent_waiting, urgent),
+            (&mut self.frames_in, &mut self.frames_waiting, others),
         ];
-        for (ring, kept, parted) in rings {
+        for (ring, waiting, parted) in rings {
             let came = ring.slots();
-            kept.extend((0..came).map_while(|_| ring.pop().ok()));
-            kept.retain(|crossing| match crossing {
+            waiting.extend((0..came).map_while(|_| ring.pop().ok()));
+            waiting.retain(|crossing| match crossing {
                 Crossing::Frame { egress: to, frame } if *to == egress => {
                     parted.push_back(*frame);
                     false
@@ -172,8 +172,8 @@ impl Peer {
     }
 
     /// Whether crossings wait that were taken out of their ring before their turn.
-    pub fn keeps_any(&self) -> bool {
-        !self.urgent_kept.is_empty() || !self.frames_kept.is_empty()
+    pub fn has_waiting(&self) -> bool {
+        !self.urgent_waiting.is_empty() || !self.frames_waiting.is_empty()
     }
 
     /// Whether a best-effort frame can be sent.
@@ -185,19 +185,19 @@ impl Peer {
     /// Takes a real-time frame or a request of the other worker.
     #[inline]
     pub fn receive_urgent(&mut self) -> Option<Crossing> {
-        self.urgent_kept.pop_front().or_else(|| self.urgent_in.pop().ok())
+        self.urgent_waiting.pop_front().or_else(|| self.urgent_in.pop().ok())
     }
 
     /// Whether a best-effort frame of the other worker waits.
     #[inline]
     pub fn has_frames(&self) -> bool {
-        !self.frames_kept.is_empty() || !self.frames_in.is_empty()
+        !self.frames_waiting.is_empty() || !self.frames_in.is_empty()
     }
 
     /// Takes a best-effort frame of the other worker.
     #[inline]
     pub fn receive(&mut self) -> Option<Crossing> {
-        self.frames_kept.pop_front().or_else(|| self.frames_in.pop().ok())
+        self.frames_waiting.pop_front().or_else(|| self.frames_in.pop().ok())
     }
 
     /// Sends a frame's fate back.
@@ -210,7 +210,7 @@ impl Peer {
 
     /// Takes the fate of a frame sent to the other worker.
     #[inline]
-    pub fn settled(&mut self) -> Option<Fate> {
+    pub fn receive_fate(&mut self) -> Option<Fate> {
         self.fates_in.pop().ok()
     }
 
@@ -229,7 +229,7 @@ impl Peer {
     /// Whether nothing waits to be received or sent.
     pub fn is_idle(&self) -> bool {
         let nothing_came = self.urgent_in.is_empty() && self.frames_in.is_empty();
-        nothing_came && !self.keeps_any() && self.fates_in.is_empty() && self.fates_waiting.is_empty()
+        nothing_came && !self.has_waiting() && self.fates_in.is_empty() && self.fates_waiting.is_empty()
     }
 }
 
@@ -277,7 +277,7 @@ mod tests {
                 // Only the owner writes this field; others read the rest.
                 lent.get().shares.set(1);
             }
-            while let Some(fate) = here.settled() {
+            while let Some(fate) = here.receive_fate() {
                 back += 1;
                 assert_eq!((fate.at, fate.frame.get().len), (u64::from(back), back - 1));
                 fate.frame.get().shares.set(0);

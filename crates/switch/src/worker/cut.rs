@@ -61,7 +61,7 @@ impl Part {
 }
 
 /// Returns the remaining bytes on the wire after `sent` payload bytes, whole segments.
-pub(super) fn left(frame: &Frame, sent: u32) -> u32 {
+pub(super) fn unsent_bytes(frame: &Frame, sent: u32) -> u32 {
     let segments = frame.offload.gso_size().map_or(0, |size| sent / u32::from(size).max(1));
     frame.wire_bytes.saturating_sub(segments * u32::from(frame.headers.len) + sent)
 }
@@ -102,7 +102,7 @@ impl Worker {
     /// Sends the next piece of a real-time super-frame, at most `burst` bytes on the wire.
     pub(super) fn send_piece(&mut self, port: &mut Port, pending: &mut Pending, burst: u32) -> Piece {
         let whole = pending.frame.get();
-        let part = Part::next(whole, left(whole, pending.sent), burst);
+        let part = Part::next(whole, unsent_bytes(whole, pending.sent), burst);
         let started = match port.conform(pending.arrival.earliest, part.wire, self.now) {
             Ok(started) => started,
             Err(at) => return Piece::At(at),

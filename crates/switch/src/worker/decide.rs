@@ -16,7 +16,7 @@ use crate::fdb::{Fdb, PortIndex, SegmentIndex};
 use crate::frame::dscp::is_realtime;
 use crate::frame::headers::is_of_link;
 use crate::frame::offload::check;
-use crate::frame::plain::{Plain, look};
+use crate::frame::plain::{Plain, parse_plain};
 use crate::frame::policy::shared::Taking;
 use crate::frame::{
     Headers, LinkLocals, Offload, Verdict, VnetHdr, clear_realtime_marks, parse, segments, wire_bytes,
@@ -30,7 +30,7 @@ use tidegate_evidence::DropReason;
 #[derive(Clone, Copy)]
 pub(super) struct Sender<'a> {
     contract: &'a PortContract,
-    held: &'a LinkLocals,
+    claimed: &'a LinkLocals,
 }
 
 /// The decision on a frame that may be sent.
@@ -67,7 +67,7 @@ pub(super) enum To {
 impl<'a> Sender<'a> {
     #[inline]
     pub(super) fn of(port: &'a Port) -> Self {
-        Self { contract: &port.contract, held: &port.held }
+        Self { contract: &port.contract, claimed: &port.claimed }
     }
 
     /// Decides on a frame of `len` bytes. Clears forbidden real-time marks in `head`, its copied first
@@ -84,7 +84,7 @@ impl<'a> Sender<'a> {
         if longest > self.contract.frame_max as usize {
             return Err(NotSent::Dropped(DropReason::TooLong));
         }
-        match self.contract.policy.check(head, &headers, self.held) {
+        match self.contract.policy.check(head, &headers, self.claimed) {
             Verdict::Pass => {}
             Verdict::Drop(reason) => return Err(NotSent::Dropped(reason.into())),
             Verdict::Claim(ip) => return Err(NotSent::Claim(ip)),
@@ -104,9 +104,9 @@ impl<'a> Sender<'a> {
     /// length. `None` decides nothing, and leaves `head` unchanged.
     #[inline(always)]
     pub(super) fn decide_plain(&self, head: &mut [u8], len: usize) -> Option<Plain> {
-        let plain = look(head, len)?;
+        let plain = parse_plain(head, len)?;
         if len > self.contract.frame_max as usize
-            || !self.contract.policy.passes_plain(head, plain.src, self.held)
+            || !self.contract.policy.passes_plain(head, plain.src, self.claimed)
         {
             return None;
         }
@@ -185,8 +185,8 @@ mod tests {
 
     /// Whether the short form decides; its decision and head must agree with the long form's.
     fn agrees(contract: &PortContract, frame: &[u8]) -> bool {
-        let held = LinkLocals::default();
-        let sender = Sender { contract, held: &held };
+        let claimed = LinkLocals::default();
+        let sender = Sender { contract, claimed: &claimed };
         let mut short = frame[..frame.len().min(HEAD)].to_vec();
         let mut long = frame[..frame.len().min(HEADER_MAX)].to_vec();
         let Some(plain) = sender.decide_plain(&mut short, frame.len()) else {
@@ -215,22 +215,22 @@ mod tests {
         }
 
         #[test]
-        fn so_is_a_hostile_one(keys in any_contract(), frame in hostile()) {
+        fn the_decision_on_a_hostile_frame_agrees_too(keys in any_contract(), frame in hostile()) {
             agrees(&contract(keys), &frame);
         }
 
         /// A refused frame is unchanged.
         #[test]
-        fn what_is_refused_is_left_as_it_was(
+        fn a_refused_frame_is_unchanged(
             keys in any_contract(), mut frame in hostile(), vnet in any::<[u8; VnetHdr::LEN]>(),
         ) {
             frame.truncate(HEADER_MAX);
             let before = frame.clone();
-            let held = LinkLocals::default();
+            let claimed = LinkLocals::default();
             let vnet = VnetHdr::read(&vnet).unwrap();
             let len = frame.len();
             let contract = contract(keys);
-            let sender = Sender { contract: &contract, held: &held };
+            let sender = Sender { contract: &contract, claimed: &claimed };
             if sender.decide(&mut frame, len, &vnet).is_err() {
                 prop_assert_eq!(frame, before);
             }
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_goes_to_whom_its_address_says() {
+    fn a_frame_goes_to_the_owner_of_its_address() {
         let fdb = Fdb::new();
         let segment = SegmentIndex(3);
         let [one, other] = [1, 2].map(|last| Mac([2, 0, 0, 0, 0, last]));

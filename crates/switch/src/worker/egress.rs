@@ -1,6 +1,6 @@
 //! Puts frames into an egress's scheduler, and makes room there.
 
-use super::send::lost;
+use super::send::unqueued_fate;
 use super::serve::fate;
 use super::{Worker, budget};
 use crate::fdb::PortIndex;
@@ -76,12 +76,12 @@ impl Worker {
                 // A frame of the longest flow, not the new one, which is tried again.
                 let why = Some(DropReason::FlowCap);
                 stats.rx.dropped[DropReason::FlowCap as usize].add(1);
-                self.fates.push(fate(egress, queue.last, queue.blocked_since, &dropped, now, why));
+                self.fates.push(fate(egress, queue.last_sent, queue.blocked_since, &dropped, now, why));
             }
             if let Some(reason) = reason
                 && let Some((dropped, others)) = rest.split_first()
             {
-                self.fates.push(lost(*dropped, egress, reason, now));
+                self.fates.push(unqueued_fate(*dropped, egress, reason, now));
                 (rest, evicted) = (others, 0);
             }
         }
@@ -162,7 +162,7 @@ mod tests {
     use crate::worker::testing;
 
     #[test]
-    fn a_full_queue_says_what_it_waits_for() {
+    fn a_full_queue_names_the_cause_of_its_wait() {
         use super::full;
         let (mut worker, _handle) = testing::worker();
         for (index, keys) in [(0, ""), (1, "rx = { max = \"8mbit\", burst = \"2kB\" }")] {

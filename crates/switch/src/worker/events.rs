@@ -1,7 +1,7 @@
 //! Notes of a worker for the thread that logs: no worker logs itself.
 //!
 //! ```text
-//!  worker ── note: a few bytes, without waiting ──▶ ring of ROOM ──▶ server::teller ──▶ tracing
+//!  worker ── note: a few bytes, without waiting ──▶ ring of ROOM ──▶ server::event_log ──▶ tracing
 //!                └ full, or enough of that port: counted in its WorkerSlot
 //! ```
 
@@ -69,9 +69,9 @@ impl Event {
 
 /// Wakes the thread that logs.
 #[derive(Debug, Default)]
-pub struct Ear(OnceLock<Thread>);
+pub struct LogWaker(OnceLock<Thread>);
 
-impl Ear {
+impl LogWaker {
     /// Makes the calling thread the one that logs.
     pub fn listen(&self) {
         let _ = self.0.set(std::thread::current());
@@ -88,36 +88,36 @@ impl Ear {
 /// A worker's end.
 pub struct Events {
     ring: Producer<Event>,
-    ear: Arc<Ear>,
+    waker: Arc<LogWaker>,
     /// Events of each port in this second.
-    noted: Box<[u8; VNICS]>,
+    event_counts: Box<[u8; VNICS]>,
     /// Beginning of that second (ns).
     second: u64,
 }
 
 impl Events {
-    /// Returns both ends; each event wakes `ear`.
-    pub fn new(ear: Arc<Ear>) -> (Self, Consumer<Event>) {
-        let (ring, told) = RingBuffer::new(ROOM);
-        (Self { ring, ear, noted: Box::new([0; VNICS]), second: 0 }, told)
+    /// Returns both ends; each event wakes `waker`.
+    pub fn new(waker: Arc<LogWaker>) -> (Self, Consumer<Event>) {
+        let (ring, consumer) = RingBuffer::new(ROOM);
+        (Self { ring, waker, event_counts: Box::new([0; VNICS]), second: 0 }, consumer)
     }
 
     /// Passes on an event of `now` (ns); `false` if there are too many.
     #[cold]
     pub fn note(&mut self, event: Event, now: u64) -> bool {
         if now.saturating_sub(self.second) >= SECOND {
-            self.noted.fill(0);
+            self.event_counts.fill(0);
             self.second = now;
         }
         if let Some(port) = event.port() {
-            let noted = &mut self.noted[usize::from(port)];
-            if *noted == PER_PORT {
+            let count = &mut self.event_counts[usize::from(port)];
+            if *count == PER_PORT {
                 return false;
             }
-            *noted += 1;
+            *count += 1;
         }
         let fits = self.ring.push(event).is_ok();
-        self.ear.wake();
+        self.waker.wake();
         fits
     }
 }
@@ -130,32 +130,32 @@ mod tests {
 
     #[test]
     fn a_full_ring_is_not_waited_for() {
-        let (mut events, mut told) = Events::new(Arc::default());
+        let (mut events, mut consumer) = Events::new(Arc::default());
         let event = |port| Event::FramesLost { port, queue: 1, frames: 1 };
-        let noted = (0..2000).filter(|n| events.note(event(n % 500), 0)).count();
-        assert_eq!(noted, ROOM);
-        assert_eq!(told.pop(), Ok(event(0)));
+        let count = (0..2000).filter(|n| events.note(event(n % 500), 0)).count();
+        assert_eq!(count, ROOM);
+        assert_eq!(consumer.pop(), Ok(event(0)));
     }
 
     #[test]
     fn one_port_leaves_room_for_the_others() {
-        let (mut events, mut told) = Events::new(Arc::default());
+        let (mut events, mut consumer) = Events::new(Arc::default());
         let event = |port| Event::FramesLost { port, queue: 1, frames: 1 };
         for second in 0..3 {
-            let noted = (0..10_000).filter(|n| events.note(event(7), second * SECOND + n)).count();
-            assert_eq!(noted, usize::from(PER_PORT));
+            let count = (0..10_000).filter(|n| events.note(event(7), second * SECOND + n)).count();
+            assert_eq!(count, usize::from(PER_PORT));
         }
         assert!(events.note(event(8), 2 * SECOND + 1));
-        assert_eq!(std::iter::from_fn(|| told.pop().ok()).last(), Some(event(8)));
+        assert_eq!(std::iter::from_fn(|| consumer.pop().ok()).last(), Some(event(8)));
     }
 
     #[test]
-    fn what_is_noted_too_often_is_counted() {
-        let (mut worker, _handle, mut told) = testing::worker_and_events();
+    fn suppressed_events_are_counted() {
+        let (mut worker, _handle, mut consumer) = testing::worker_and_events();
         let event = Event::TapNotPolled { port: 3, error: Errno::PERM };
         (0..100).for_each(|_| worker.note(event));
-        assert_eq!(told.pop(), Ok(event));
-        assert_eq!((told.slots(), worker.stats.events_lost.get()), (7, 92));
+        assert_eq!(consumer.pop(), Ok(event));
+        assert_eq!((consumer.slots(), worker.stats.events_lost.get()), (7, 92));
     }
 
     /// A reader of the log that stops would stop every frame.

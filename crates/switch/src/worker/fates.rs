@@ -147,7 +147,7 @@ fn home(frame: &Frame) -> Option<Home> {
 mod tests {
     use super::*;
     use crate::slots::Slots;
-    use crate::worker::send::lost;
+    use crate::worker::send::unqueued_fate;
     use proptest::prelude::*;
     use tidegate_evidence::DropReason;
 
@@ -168,7 +168,7 @@ mod tests {
                     }
                     frame
                 }).collect();
-                fates.begin(lost(frames[0], 1, DropReason::QueueFull, at));
+                fates.begin(unqueued_fate(frames[0], 1, DropReason::QueueFull, at));
                 frames.iter().for_each(|frame| fates.add(*frame));
                 expected.extend(frames.into_iter().map(|frame| (frame, at)));
             }

@@ -33,7 +33,7 @@ pub struct FloodPool {
     /// One for each slot: each slot in use has one.
     buffers: Buffers,
     /// Copies in flight of each source.
-    held: Box<[u16; VNICS]>,
+    copies: Box<[u16; VNICS]>,
 }
 
 /// Bytes of an announcement on the wire.
@@ -45,14 +45,14 @@ impl FloodPool {
         Self {
             slots: Slots::new(COPIES, 0, worker),
             buffers: Buffers::new(COPIES, FLOOD_MAX),
-            held: Box::new([0; VNICS]),
+            copies: Box::new([0; VNICS]),
         }
     }
 
     /// Takes a slot with a buffer for a source that holds fewer than are free: so the next source that
     /// floods finds one, even if receivers take nothing.
     fn take(&mut self, source: PortIndex, receivers: u16) -> Option<(FrameRef, BufferIndex)> {
-        let held = &mut self.held[source as usize];
+        let held = &mut self.copies[source as usize];
         if usize::from(*held) >= self.slots.available() {
             return None;
         }
@@ -103,15 +103,15 @@ impl FloodPool {
     /// Notes that one receiver is done with a copy.
     pub fn settle(&mut self, reference: FrameRef, buffer: BufferIndex) {
         if self.buffers.release(buffer) {
-            self.held[reference.get().source as usize] -= 1;
+            self.copies[reference.get().source as usize] -= 1;
             self.slots.give(reference);
         }
     }
 
     /// Returns the copies in flight of `source`.
     #[inline]
-    pub fn of(&self, source: PortIndex) -> u16 {
-        self.held[usize::from(source)]
+    pub fn copies_of(&self, source: PortIndex) -> u16 {
+        self.copies[usize::from(source)]
     }
 
     /// Returns the copies in flight.
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn who_floods_most_leaves_room_for_others() {
+    fn the_largest_flooder_leaves_room_for_others() {
         let mut pool = FloodPool::new(0);
         let mut held = Vec::new();
         for source in 0..6 {
@@ -274,6 +274,6 @@ mod tests {
             pool.settle(copy, buffer);
         }
         assert_eq!(pool.in_flight(), 0);
-        assert!(pool.held.iter().all(|held| *held == 0));
+        assert!(pool.copies.iter().all(|held| *held == 0));
     }
 }

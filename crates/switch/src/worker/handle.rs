@@ -80,7 +80,7 @@ impl<W: 'static> Handle<W> {
     }
 
     fn ring(&self) {
-        self.bell.called.store(true, Ordering::Release);
+        self.bell.has_calls.store(true, Ordering::Release);
         self.bell.ring();
     }
 
@@ -101,7 +101,7 @@ impl<W: 'static> Handle<W> {
         Halted(halted)
     }
 
-    /// The worker is woken by kicks of a port's driver from now on, as soon as `kick` [hears](Kick::hear) them. Not
+    /// The worker is woken by kicks of a port's driver from now on, as soon as `kick` [hears](Kick::listen_to_driver) them. Not
     /// later: the kernel would walk over all who wait for the driver's counter, with the worker's epoll locked. And
     /// not by the worker itself: it may take long where others make epolls of epolls, for which the kernel has one
     /// lock.
@@ -127,7 +127,7 @@ impl<W: 'static> Handle<W> {
 }
 
 /// A worker stands still while this lives.
-#[must_use = "it goes on when this is dropped"]
+#[must_use = "the worker continues when this is dropped"]
 pub struct Halted(#[allow(dead_code, reason = "held, not used")] std::sync::mpsc::SyncSender<()>);
 
 #[cfg(test)]
@@ -147,7 +147,7 @@ mod tests {
             };
             handle.calls.send(Box::new(call)).unwrap();
         }
-        handle.bell.called.store(true, Ordering::Release);
+        handle.bell.has_calls.store(true, Ordering::Release);
         worker.turn();
         assert!((1..10).contains(&answered.load(Ordering::Relaxed)), "{answered:?}");
         // One more would sleep: there is nothing left to do then.

@@ -19,21 +19,21 @@ impl<C> Inbox<C> {
     /// Takes the next call. Costs one load if there is none.
     #[inline]
     pub fn next(&self) -> Option<C> {
-        if !self.bell.called.load(Ordering::Relaxed) {
+        if !self.bell.has_calls.load(Ordering::Relaxed) {
             return None;
         }
         // A read-modify-write: an earlier call is seen below, a later one sets the flag again.
-        self.bell.called.swap(false, Ordering::AcqRel);
+        self.bell.has_calls.swap(false, Ordering::AcqRel);
         let call = self.first.try_recv().or_else(|_| self.calls.try_recv()).ok();
         if call.is_some() {
-            self.bell.called.store(true, Ordering::Release);
+            self.bell.has_calls.store(true, Ordering::Release);
         }
         call
     }
 
     /// Whether no call waits.
     pub fn is_idle(&self) -> bool {
-        !self.bell.called.load(Ordering::Acquire)
+        !self.bell.has_calls.load(Ordering::Acquire)
     }
 
     /// Returns the worker's own bell.

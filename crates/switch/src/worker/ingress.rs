@@ -8,7 +8,7 @@
 //!                   └─ looked ahead in ◀─ waits by flow: no tokens ◀──┘
 //! ```
 
-use super::send::Sent;
+use super::send::SendOutcome;
 use super::turns::BATCH;
 use super::{Worker, budget};
 use crate::clock::clock;
@@ -99,7 +99,7 @@ impl Worker {
             let took = self.turns.end(port.index, self.now);
             port.stats.work.take.add(took as u64);
         } else {
-            self.turns.look();
+            self.turns.note_empty();
         }
         let quiet = self.note_idle(&mut port, took);
         self.ports[index] = Some(port);
@@ -131,7 +131,7 @@ impl Worker {
     /// Takes frames of one transmit queue within `budget`; of a port with a deadline within `drops`.
     fn ingress_queue(&mut self, port: &mut Port, queue: usize, budget: &mut i64, drops: &mut i64) -> Turn {
         if port.link.tx.is_crowded(queue) {
-            self.let_through(port, queue);
+            self.relieve_oldest(port, queue);
         }
         match port.link.tx.poll(queue, self.now) {
             Ok(true) => {}
@@ -153,7 +153,7 @@ impl Worker {
                 }
                 worked |= batch.frames > 0;
                 left -= batch.frames;
-                by_batch = batch.again;
+                by_batch = batch.may_continue;
             }
             let is_over = if realtime { *drops <= 0 } else { *budget <= 0 };
             if left == 0 || is_over {
@@ -179,24 +179,24 @@ impl Worker {
             // Read before sending: afterwards the frame may be settled, and its slot another's.
             let cost = budget::queued(pending.frame.get().wire_bytes);
             let throttled = match self.try_send(port, pending) {
-                Sent::Yes => {
+                SendOutcome::Sent => {
                     *budget -= cost;
                     worked = true;
                     continue;
                 }
-                Sent::At(at) => {
+                SendOutcome::At(at) => {
                     self.wake_at(at);
                     true
                 }
-                Sent::NoSlot => {
+                SendOutcome::NoSlot => {
                     self.ask_relief(port);
                     false
                 }
-                Sent::Behind => {
+                SendOutcome::WorkerFull => {
                     worked = true;
                     false
                 }
-                Sent::Waits => {
+                SendOutcome::WaitsByFlow => {
                     self.look_ahead(port, queue, budget);
                     return Turn { worked: true, throttled: false };
                 }
@@ -221,7 +221,7 @@ impl Worker {
                     }
                 }
             }
-            Taken::Again(pending) => Next::Frame(pending),
+            Taken::PutBack(pending) => Next::Frame(pending),
             Taken::Dropped(reason, descriptors) => {
                 *budget -= budget::scattered(descriptors);
                 port.count_tx_drop(reason);

@@ -18,7 +18,7 @@ use super::{Worker, budget};
 use crate::fdb::PortIndex;
 use crate::slots::NEVER;
 use crate::stats::LoopPart;
-use crate::stats::layout::{LONG_LOOPS, NOBODY, WorkerSlot};
+use crate::stats::layout::{LONG_LOOPS, NO_PORT, WorkerSlot};
 
 /// Shorter loops are not remembered (ns).
 pub(crate) const LONG: u64 = 50_000;
@@ -29,9 +29,9 @@ const RECENT: usize = 64;
 
 /// A part of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Longest {
+struct LongestPart {
     part: LoopPart,
-    /// Port whose traffic it was, or [`NOBODY`].
+    /// Port whose traffic it was, or [`NO_PORT`].
     port: u64,
     /// Length (ns).
     took: u64,
@@ -39,8 +39,8 @@ struct Longest {
     bytes: u64,
 }
 
-impl Longest {
-    const NONE: Self = Self { part: LoopPart::Other, port: NOBODY, took: 0, bytes: 0 };
+impl LongestPart {
+    const NONE: Self = Self { part: LoopPart::Other, port: NO_PORT, took: 0, bytes: 0 };
 }
 
 /// A long loop.
@@ -49,12 +49,12 @@ struct Loop {
     /// Its end and length (ns).
     at: u64,
     took: u64,
-    longest: Longest,
+    longest: LongestPart,
 }
 
 /// A worker's memory of its loops.
 pub(super) struct Loops {
-    longest: Longest,
+    longest: LongestPart,
     /// Beginning of the wait of a frame that was late in this loop; [`NEVER`] without one.
     late: u64,
     /// The latest long loops; number n is at `n % RECENT`.
@@ -66,8 +66,8 @@ pub(super) struct Loops {
 
 impl Default for Loops {
     fn default() -> Self {
-        let none = Loop { at: 0, took: 0, longest: Longest::NONE };
-        Self { longest: Longest::NONE, late: NEVER, recent: [none; RECENT], seen: 0, shown: 0 }
+        let none = Loop { at: 0, took: 0, longest: LongestPart::NONE };
+        Self { longest: LongestPart::NONE, late: NEVER, recent: [none; RECENT], seen: 0, shown: 0 }
     }
 }
 
@@ -82,7 +82,7 @@ impl Loops {
 
     #[cold]
     fn note(&mut self, part: LoopPart, port: Option<PortIndex>, took: u64) {
-        self.longest = Longest { part, port: port.map_or(NOBODY, u64::from), took, bytes: 0 };
+        self.longest = LongestPart { part, port: port.map_or(NO_PORT, u64::from), took, bytes: 0 };
     }
 
     /// Adds the delivered bytes to the part that was just noted.
@@ -114,7 +114,7 @@ impl Loops {
 
     #[cold]
     fn remember(&mut self, at: u64, took: u64) {
-        let longest = if self.longest.took == 0 { Longest::NONE } else { self.longest };
+        let longest = if self.longest.took == 0 { LongestPart::NONE } else { self.longest };
         self.recent[self.seen % RECENT] = Loop { at, took, longest };
         self.seen += 1;
     }
@@ -196,7 +196,7 @@ mod tests {
         /// Published is each remembered long loop that ended after a late frame began to wait, once; and no
         /// other.
         #[test]
-        fn what_is_shown_is_what_held_frames_up(
+        fn only_loops_that_delayed_frames_are_shown(
             loops in prop::collection::vec((1u64..200_000, prop::option::weighted(0.2, 0u64..2_000_000)), 1..150),
         ) {
             let region = Region::create().unwrap();

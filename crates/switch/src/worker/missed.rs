@@ -11,7 +11,7 @@ use super::crossing::Fate;
 use crate::fdb::PortIndex;
 use crate::port::Port;
 use crate::slots::Frame;
-use crate::stats::layout::{NOBODY, VnicSlot};
+use crate::stats::layout::{NO_PORT, VnicSlot};
 use tidegate_evidence::MISSES;
 use tidegate_evidence::{DropReason, MissCause};
 
@@ -191,8 +191,8 @@ impl Miss {
         record.at.set(self.delay.at);
         record.egress.set(u64::from(self.egress));
         record.cause.set(self.cause as u64);
-        record.dropped.set(self.dropped.map_or(NOBODY, |r| r as u64));
-        record.behind.set(self.behind.map_or(NOBODY, u64::from));
+        record.dropped.set(self.dropped.map_or(NO_PORT, |r| r as u64));
+        record.behind.set(self.behind.map_or(NO_PORT, u64::from));
         record.delay.set(self.delay.most());
         record.delay_least.set(self.delay.least());
         record.slept.set(self.delay.slept);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_certain_has_a_cause_and_sleep_drives_nothing_out() {
+    fn only_certain_misses_have_a_cause_and_sleep_drives_none_out() {
         let (mut worker, _handle) = testing::worker();
         testing::add_port(&mut worker, 0);
         let port = worker.ports[0].as_ref().unwrap();

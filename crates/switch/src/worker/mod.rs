@@ -111,7 +111,7 @@ pub use handle::mailbox;
 use inbox::Inbox;
 
 use crate::capacity::VNICS;
-use crate::claims::{Claims, Named};
+use crate::claims::{Claims, NamedAddresses};
 use crate::clock::clock;
 use crate::fdb::{Fdb, PortIndex};
 use crate::link::Scratch;
@@ -176,7 +176,7 @@ pub struct Worker {
     /// Receiving halves of all workers' ports.
     lending: Arc<Lending>,
     /// Own ports to which other workers' frames came that could have gone directly.
-    asked: PortSet,
+    lending_wanted: PortSet,
     /// By the index of own ports.
     lulls: Box<[Lull]>,
     /// Ports towards which deadlines are promised.
@@ -184,7 +184,7 @@ pub struct Worker {
     /// Calls that wait until a port's lent half is back.
     put_off: Vec<(PortIndex, Call)>,
     /// Link-local addresses that contracts name, by segment.
-    named: Arc<[Named]>,
+    named: Arc<[NamedAddresses]>,
     /// The other workers; `None` at its own place.
     peers: Peers,
     /// Peers that got something in this loop.
@@ -236,11 +236,11 @@ pub struct Worker {
     /// Next periodic recheck (ns); no frame waits for it.
     poll: u64,
     /// Last look for quiet ports' kicks (ns).
-    looked: u64,
+    last_kick_check: u64,
     /// Pause after that look (ns).
     pause: u64,
     /// `sigbus::lost()` at our last check; a higher value means a port lost memory.
-    lost: u64,
+    seen_losses: u64,
 }
 
 impl Worker {
@@ -269,7 +269,7 @@ impl Worker {
             fdb,
             claims,
             lending,
-            asked: PortSet::EMPTY,
+            lending_wanted: PortSet::EMPTY,
             lulls: vec![Lull::default(); VNICS].into(),
             promised: PortSet::EMPTY,
             put_off: Vec::new(),
@@ -302,9 +302,9 @@ impl Worker {
             now: clock(),
             wake: NEVER,
             poll: NEVER,
-            looked: 0,
+            last_kick_check: 0,
             pause: 0,
-            lost: sigbus::lost(),
+            seen_losses: sigbus::losses(),
         })
     }
 
@@ -320,7 +320,7 @@ impl Worker {
     #[inline(never)]
     pub fn turn(&mut self) {
         let worked = self.work();
-        self.rest(worked);
+        self.spin_or_sleep(worked);
     }
 
     /// Does all work that is possible now; `true` if there was any.
@@ -328,19 +328,19 @@ impl Worker {
     fn work(&mut self) -> bool {
         let started = clock();
         self.now = started;
-        self.idled(started);
+        self.note_idle_time(started);
         self.between.begin(started);
         self.watch.expire(started);
         self.turns.begin(started);
         (self.wake, self.poll) = (NEVER, NEVER);
-        let mut worked = self.lost != sigbus::lost() && self.memory_lost();
+        let mut worked = self.seen_losses != sigbus::losses() && self.break_lost_ports();
         for _ in 0..CALLS {
             let Some(call) = self.inbox.next() else { break };
             call(self);
             worked = true;
         }
         if !self.put_off.is_empty() {
-            worked |= self.put_off_calls();
+            worked |= self.retry_put_off_calls();
         }
         if self.leaving.is_some() {
             worked |= self.try_to_leave();
@@ -365,7 +365,7 @@ impl Worker {
         if !self.touched.is_empty() {
             self.flush();
         }
-        if !self.asked.is_empty() {
+        if !self.lending_wanted.is_empty() {
             self.lend_asked();
         }
         self.ring_peers();
@@ -380,7 +380,7 @@ impl Worker {
                 self.stats.loops_over_budget.add(1);
             }
             self.loops.end(ended, took, self.stats);
-            self.took(started, ended);
+            self.note_duration(started, ended);
         }
         worked
     }
@@ -435,7 +435,7 @@ impl Worker {
     fn fates_of_peers(&mut self) -> bool {
         let mut worked = false;
         for id in 0..self.peers.len() {
-            while let Some(fate) = self.peers[id].as_mut().and_then(|(peer, _)| peer.settled()) {
+            while let Some(fate) = self.peers[id].as_mut().and_then(|(peer, _)| peer.receive_fate()) {
                 worked = true;
                 self.fates.push(fate);
             }
@@ -467,7 +467,7 @@ impl Worker {
         self.loops.part(LoopPart::Completion, None, self.turns.elapsed(now));
         for index in touched.iter() {
             if let Some(port) = &mut self.ports[index as usize] {
-                port.shown(now);
+                port.note_shown(now);
             }
         }
     }

@@ -24,7 +24,7 @@ use crate::worker::crossing::Crossing;
 const LATELY: u64 = 5_000_000;
 
 /// The ports of one other worker whose frames came lately.
-struct Lately {
+struct RecentSenders {
     /// Beginning of `now` (ns).
     since: u64,
     now: PortSet,
@@ -34,16 +34,16 @@ struct Lately {
 }
 
 /// The recent ports of all other workers.
-pub(super) struct Senders(Vec<Lately>);
+pub(super) struct Senders(Vec<RecentSenders>);
 
 impl Default for Senders {
     fn default() -> Self {
-        let none = || Lately { since: 0, now: PortSet::EMPTY, before: PortSet::EMPTY, weight: 0 };
+        let none = || RecentSenders { since: 0, now: PortSet::EMPTY, before: PortSet::EMPTY, weight: 0 };
         Self((0..WORKERS).map(|_| none()).collect())
     }
 }
 
-impl Lately {
+impl RecentSenders {
     /// Notes a frame of `source` at `at`; `true` if the total weight changed.
     #[inline]
     fn note(&mut self, source: PortIndex, at: u64, weight_of: impl Fn(PortIndex) -> u32) -> bool {
@@ -97,7 +97,7 @@ impl Worker {
             self.loops.part(LoopPart::Crossing, None, self.turns.elapsed(now));
             let each = self.turns.leave_out(now) / i64::from(all);
             for (id, frames) in frames.into_iter().enumerate().filter(|(_, frames)| *frames > 0) {
-                self.turns.took_in(Turns::of_worker(id), each * i64::from(frames));
+                self.turns.charge_worker(Turns::of_worker(id), each * i64::from(frames));
             }
         }
         worked

@@ -57,7 +57,7 @@ mod tests {
 
     /// At least one of many waits of 50 us ends within a millisecond.
     #[test]
-    fn it_is_not_rounded_up_to_milliseconds() {
+    fn a_precise_wait_is_not_rounded_up_to_milliseconds() {
         let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
         let waited = (0..200).map(|_| {
             let began = Instant::now();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn it_tells_what_is_readable() {
+    fn a_precise_wait_returns_the_readable_descriptors() {
         let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
         let event = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
         epoll::add(&epoll, &event, EventData::new_u64(7), EventFlags::IN).unwrap();

@@ -6,7 +6,7 @@ use std::sync::mpsc::sync_channel;
 
 impl Worker {
     /// Runs another thread's call for an own port as soon as nothing of the port is lent.
-    pub fn when_back(&mut self, index: PortIndex, call: Call) {
+    pub fn call_when_returned(&mut self, index: PortIndex, call: Call) {
         if self.take_back(index) {
             call(self);
         } else {
@@ -16,9 +16,9 @@ impl Worker {
 
     /// Retries put-off calls. `true` if there were any: the worker must not sleep.
     #[cold]
-    pub(super) fn put_off_calls(&mut self) -> bool {
+    pub(super) fn retry_put_off_calls(&mut self) -> bool {
         for (index, call) in std::mem::take(&mut self.put_off) {
-            self.when_back(index, call);
+            self.call_when_returned(index, call);
         }
         true
     }
@@ -39,7 +39,7 @@ impl WorkerHandle {
         let call: Call = Box::new(move |worker| {
             let _ = reply.send(call(worker));
         });
-        self.send(Box::new(move |worker| worker.when_back(port, call)));
+        self.send(Box::new(move |worker| worker.call_when_returned(port, call)));
         answer.recv().expect("the worker runs as long as the process")
     }
 }

@@ -62,22 +62,22 @@ impl Worker {
         }
         port.idle_loops = 0;
         port.link.tx.suppress_kicks();
-        port.link.tx.woke(since, woke);
+        port.link.tx.note_sleep(since, woke);
         self.polled.push(index);
     }
 
     /// Looks for kicks now and then while there is work.
     pub(super) fn look_for_kicks(&mut self) {
         let quiet = self.polled.len() < self.owned.len();
-        if quiet && self.now.saturating_sub(self.looked) >= LOOK.max(self.pause) {
-            self.look();
+        if quiet && self.now.saturating_sub(self.last_kick_check) >= LOOK.max(self.pause) {
+            self.check_kicks();
         }
     }
 
     /// Looks for kicks and for taps' frames, without waiting.
-    pub(super) fn look(&mut self) {
-        self.looked = clock();
-        self.wait(Some(0), self.looked);
+    pub(super) fn check_kicks(&mut self) {
+        self.last_kick_check = clock();
+        self.wait(Some(0), self.last_kick_check);
     }
 
     /// Charges a look to the drivers whose kicks were heard; after a long look the next one comes later.
@@ -86,7 +86,7 @@ impl Worker {
         if kickers.is_empty() {
             return;
         }
-        self.turns.pass(self.looked);
+        self.turns.pass(self.last_kick_check);
         let took = self.turns.lap(clock());
         self.pause = took as u64 * LOOKS;
         let each = took / kickers.len() as i64;
@@ -141,10 +141,10 @@ mod tests {
         (0..2).for_each(|_| _ = worker.work());
         assert!(worker.polled.is_empty(), "{:?}", worker.polled);
         test_clock::set_time(2_000);
-        worker.look();
+        worker.check_kicks();
         rustix::io::write(&ends[3], &testing::tap_frame(3, 5)).unwrap();
         test_clock::set_time(3_000);
-        worker.look();
+        worker.check_kicks();
         assert_eq!(worker.polled, [3]);
         // The frame came after the look that did not show it.
         let tx = &mut worker.ports[3].as_mut().unwrap().link.tx;
@@ -198,7 +198,7 @@ mod tests {
         let end = testing::add_tap(&mut worker, 0);
         while worker.work() {}
         worker.poll_descriptors();
-        (worker.now, worker.looked, worker.pause) = (clock(), clock(), u64::MAX);
+        (worker.now, worker.last_kick_check, worker.pause) = (clock(), clock(), u64::MAX);
         rustix::io::write(&end, &testing::tap_frame(0, 0)).unwrap();
         worker.poll_descriptors();
         worker.look_for_kicks();
@@ -223,16 +223,16 @@ mod tests {
         let event = Numbered::free(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap());
         let kick = Kick::new(event.clone()).unwrap();
         handle.listen(0, &kick).unwrap();
-        kick.hear().unwrap();
+        kick.listen_to_driver().unwrap();
         let (start, mut looks) = (clock(), 0);
         for _ in 0..10_000 {
             worker.polled.clear();
             rustix::io::write(&event, &1u64.to_ne_bytes()).unwrap();
-            let before = worker.looked;
+            let before = worker.last_kick_check;
             worker.now = clock();
             worker.turns.begin(worker.now);
             worker.look_for_kicks();
-            looks += u64::from(worker.looked != before);
+            looks += u64::from(worker.last_kick_check != before);
         }
         let charged = [0, 1].map(|port: usize| worker.ports[port].as_ref().unwrap().stats.work.kicks.get());
         assert!(charged[0] >= 10_000 * looks && charged[1] == 0, "{charged:?} in {looks} looks");

@@ -19,14 +19,14 @@ const ASK_PEER_AGAIN: u64 = 10_000_000;
 impl Worker {
     /// Half the ring is in flight: asks the fullest egress to drop a frame.
     pub(super) fn ask_relief(&mut self, port: &mut Port) {
-        self.ask(port, port.longest_egress(), false);
+        self.request_drop(port, port.longest_egress(), false);
     }
 
     /// Half the ring is in flight, and the driver relies on order: if the oldest frame holds completed ones
     /// back, asks to drop it. Not if it has a deadline.
     #[cold]
-    pub(super) fn let_through(&mut self, port: &mut Port, queue: usize) {
-        if self.was_asked(port) || self.now < port.looked_back {
+    pub(super) fn relieve_oldest(&mut self, port: &mut Port, queue: usize) {
+        if self.has_recent_request(port) || self.now < port.looked_back {
             return;
         }
         let Some(oldest) = port.link.tx.holds_back(queue) else { return };
@@ -34,7 +34,7 @@ impl Worker {
         // A frame that waits to be sent, as a whole or in part, waits for no receiver. One sent in parts
         // waits for the receiver of the last.
         if ![NOWHERE, port.index].contains(&frame.egress) && !frame.is_realtime() {
-            self.ask(port, frame.egress, true);
+            self.request_drop(port, frame.egress, true);
         } else {
             // Not in every loop: the look visits each slot.
             port.looked_back = self.now + ASK_AGAIN;
@@ -42,14 +42,14 @@ impl Worker {
     }
 
     /// Whether a request was made a moment ago.
-    fn was_asked(&self, port: &Port) -> bool {
+    fn has_recent_request(&self, port: &Port) -> bool {
         port.relieving != NEVER && self.now < port.relieving
     }
 
     /// Asks the owner of `egress` to drop a frame: once until one comes back, or another worker would drop
     /// one for each of our loops.
-    fn ask(&mut self, port: &mut Port, egress: PortIndex, oldest: bool) {
-        if self.was_asked(port) {
+    fn request_drop(&mut self, port: &mut Port, egress: PortIndex, oldest: bool) {
+        if self.has_recent_request(port) {
             return;
         }
         let Some(info) = &self.infos[egress as usize] else { return };

@@ -10,7 +10,7 @@
 use super::Worker;
 pub(super) use super::count::{count_sent, note_tokens};
 use super::crossing::{Crossing, Fate};
-use super::cut::{Piece, left};
+use super::cut::{Piece, unsent_bytes};
 use super::decide::{self, To};
 use crate::fdb::PortIndex;
 use crate::link::Pending;
@@ -24,16 +24,16 @@ use tidegate_evidence::DropReason;
 const BEHIND: u64 = 10_000_000;
 
 /// Result of one attempt to send.
-pub(super) enum Sent {
-    Yes,
+pub(super) enum SendOutcome {
+    Sent,
     /// Tokens are available at this time (ns).
     At(u64),
     /// No slot for the next piece.
     NoSlot,
     /// The egress's worker has no room yet.
-    Behind,
+    WorkerFull,
     /// The frame waits by flow.
-    Waits,
+    WaitsByFlow,
 }
 
 impl Worker {
@@ -45,13 +45,13 @@ impl Worker {
     }
 
     /// Sends a frame, or puts it back to wait for tokens.
-    pub(super) fn try_send(&mut self, port: &mut Port, mut pending: Pending) -> Sent {
+    pub(super) fn try_send(&mut self, port: &mut Port, mut pending: Pending) -> SendOutcome {
         let reference = pending.frame;
         let frame = reference.get();
         let whole = frame.wire_bytes;
         if pending.sent == 0 && port.cuts(frame, self.now) {
             port.wait_by_flow(pending, whole, self.now);
-            return Sent::Waits;
+            return SendOutcome::WaitsByFlow;
         }
         let cut = match port.contract.cut_to {
             // A frame begun in pieces ends in pieces, whatever the contract says now.
@@ -61,25 +61,25 @@ impl Worker {
         match cut {
             Some(burst) => loop {
                 match self.send_piece(port, &mut pending, burst) {
-                    Piece::Last => return Sent::Yes,
+                    Piece::Last => return SendOutcome::Sent,
                     Piece::More => {}
                     Piece::At(at) => return self.without_tokens(port, pending, at),
                     Piece::NoSlot => {
                         port.link.tx.put_back(pending);
-                        return Sent::NoSlot;
+                        return SendOutcome::NoSlot;
                     }
                 }
             },
             None if self.must_wait(port, frame, whole) => {
                 port.link.tx.put_back(pending);
-                Sent::Behind
+                SendOutcome::WorkerFull
             }
             None => match port.conform(pending.arrival.earliest, whole, self.now) {
                 Ok(started) => {
                     count_sent(port, frame);
                     note_tokens(port, &pending.arrival, started);
                     self.dispatch(port, pending.frame, pending.arrival, started);
-                    Sent::Yes
+                    SendOutcome::Sent
                 }
                 Err(at) => self.without_tokens(port, pending, at),
             },
@@ -87,9 +87,9 @@ impl Worker {
     }
 
     /// Lets a frame wait for tokens, available at `at` (ns).
-    fn without_tokens(&self, port: &mut Port, pending: Pending, at: u64) -> Sent {
-        let left = left(pending.frame.get(), pending.sent);
-        if port.wait(pending, left, self.now) { Sent::Waits } else { Sent::At(at) }
+    fn without_tokens(&self, port: &mut Port, pending: Pending, at: u64) -> SendOutcome {
+        let unsent = unsent_bytes(pending.frame.get(), pending.sent);
+        if port.wait(pending, unsent, self.now) { SendOutcome::WaitsByFlow } else { SendOutcome::At(at) }
     }
 
     /// Whether `bytes` of a frame wait, in its ring or pool, for a worker that [lacks
@@ -100,7 +100,7 @@ impl Worker {
             port.behind_since = NEVER;
             return false;
         }
-        self.goes_on_waiting(port)
+        self.may_wait_longer(port)
     }
 
     /// Whether the worker of the egress has no room for `bytes` of a frame: this worker for a
@@ -123,7 +123,7 @@ impl Worker {
     }
 
     /// Whether a port with a frame for a worker without room still waits: only for a bounded time.
-    pub(super) fn goes_on_waiting(&self, port: &mut Port) -> bool {
+    pub(super) fn may_wait_longer(&self, port: &mut Port) -> bool {
         port.behind_since = port.behind_since.min(self.now);
         self.now - port.behind_since < BEHIND
     }
@@ -193,11 +193,11 @@ impl Worker {
 
     /// Drops a frame before it reached an egress.
     pub(super) fn drop_frame(&mut self, frame: FrameRef, egress: PortIndex, reason: DropReason) {
-        self.fates.push(lost(frame, egress, reason, self.now));
+        self.fates.push(unqueued_fate(frame, egress, reason, self.now));
     }
 }
 
 /// Returns the fate of a frame that did not reach an egress.
-pub(super) fn lost(frame: FrameRef, egress: PortIndex, reason: DropReason, now: u64) -> Fate {
+pub(super) fn unqueued_fate(frame: FrameRef, egress: PortIndex, reason: DropReason, now: u64) -> Fate {
     Fate { frame, egress, at: now, dropped: Some(reason), queued: now, buffers: 0, behind: None }
 }

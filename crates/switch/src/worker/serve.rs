@@ -75,7 +75,7 @@ impl Worker {
                 i += 1;
             }
             self.ports[index as usize] = Some(port);
-            if self.look_between() && !is_empty && left > 0 {
+            if self.check_realtime() && !is_empty && left > 0 {
                 rest = Some((index, left));
                 i -= 1;
             }
@@ -194,7 +194,7 @@ impl Worker {
     ) -> (u32, Option<Posted>) {
         self.scratch.filled = 0;
         let frame = head.frame.get();
-        let tried = tried(port, head);
+        let tried = chains_at_last_try(port, head);
         if !port.may_post(frame) || tried.is_some() && tried == self.chains_waiting(frame, port) {
             // A thousand tiny buffers that do not suffice must not be read in every loop.
             return (0, Some(Posted::NoBuffers));
@@ -244,7 +244,7 @@ impl Worker {
                     port.egress.blocked_since = self.now;
                 }
                 let chains = self.chains_waiting(frame, port);
-                if tried(port, queued) != chains {
+                if chains_at_last_try(port, queued) != chains {
                     self.scratch.filled = self.scratch.filled.max(chains.map_or(0, usize::from));
                 }
                 port.egress.starved = chains.map(|chains| (queued.frame, queued.enqueued, chains));
@@ -291,13 +291,13 @@ impl Worker {
         self.touched.insert(port.index);
         self.note_time(head.frame.get());
         let Port { index, contract, stats, egress, .. } = port;
-        let Egress { scheduler, blocked_since, rate_until, last, outstanding, .. } = egress;
+        let Egress { scheduler, blocked_since, rate_until, last_sent: last, outstanding, .. } = egress;
         let is_realtime = head.frame.get().is_realtime();
         // A frame that passes best effort in the link did not wait for it.
         let passes = is_realtime && !outstanding.is_empty();
         let since = if passes { NEVER } else { std::mem::replace(blocked_since, NEVER) };
         self.fates.begin(fate(*index, *last, since, head, self.now, dropped));
-        let mut gone = Gone::default();
+        let mut gone = LeftFrames::default();
         let has_rate = contract.egress.rate.is_some();
         // The frames behind the head were queued later.
         let none_waited = waited_for_rate(head, *rate_until, self.now) == 0;
@@ -328,14 +328,14 @@ impl Worker {
         blocked_since: u64,
         dropped: Option<DropReason>,
     ) {
-        self.fates.push(fate(port.index, port.egress.last, blocked_since, queued, self.now, dropped));
-        let mut gone = Gone::default();
+        self.fates.push(fate(port.index, port.egress.last_sent, blocked_since, queued, self.now, dropped));
+        let mut gone = LeftFrames::default();
         gone.add(queued);
-        let last = port.egress.last;
+        let last = port.egress.last_sent;
         self.count(port, gone, queued, dropped);
-        if port.link.rx.lets_pass() {
+        if port.link.rx.lets_realtime_pass() {
             // No frame with a deadline waited for this one.
-            port.egress.last = last;
+            port.egress.last_sent = last;
         }
     }
 
@@ -343,7 +343,7 @@ impl Worker {
     pub(super) fn count(
         &mut self,
         port: &mut Port,
-        gone: Gone,
+        gone: LeftFrames,
         first: &Queued<FrameRef>,
         dropped: Option<DropReason>,
     ) {
@@ -364,7 +364,7 @@ impl Worker {
             Some(reason) => port.stats.rx.dropped[reason as usize].add(gone.frames),
         }
         if let Some(last) = frames.last() {
-            port.egress.last = (last.get().source, self.now);
+            port.egress.last_sent = (last.get().source, self.now);
         }
     }
 
@@ -410,7 +410,7 @@ impl Worker {
         let now = self.now;
         let (index, stats) = (port.index, port.stats);
         let hold = parts::longest_wait(&port.egress, now, port.contract.hold);
-        let Egress { scheduler, blocked_since, last, .. } = &mut port.egress;
+        let Egress { scheduler, blocked_since, last_sent: last, .. } = &mut port.egress;
         let before = self.fates.len();
         scheduler.expire(now, hold, |_, queued: Queued<FrameRef>| {
             let late = queued.frame.get().is_realtime();
@@ -424,13 +424,13 @@ impl Worker {
 
 /// Frames that left, and their size on the wire.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Gone {
+pub(super) struct LeftFrames {
     frames: u64,
     wire_frames: u64,
     bytes: u64,
 }
 
-impl Gone {
+impl LeftFrames {
     #[inline]
     pub(super) fn add(&mut self, queued: &Queued<FrameRef>) {
         self.frames += 1;
@@ -441,7 +441,7 @@ impl Gone {
 
 /// Returns how many chains there were when an egress's first frame found too few, if it did.
 #[inline]
-fn tried(port: &Port, head: &Queued<FrameRef>) -> Option<u16> {
+fn chains_at_last_try(port: &Port, head: &Queued<FrameRef>) -> Option<u16> {
     let (frame, enqueued, chains) = port.egress.starved?;
     ((frame, enqueued) == (head.frame, head.enqueued)).then_some(chains)
 }

@@ -111,8 +111,8 @@ impl Worker {
         if worker != self.id {
             return Some(usize::from(worker));
         }
-        let kept = self.keep_fate(*fate);
-        debug_assert!(kept, "a frame outlived its port");
+        let stored = self.store_fate(*fate);
+        debug_assert!(stored, "a frame outlived its port");
         None
     }
 }

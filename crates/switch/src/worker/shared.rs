@@ -7,7 +7,7 @@
 use super::Worker;
 use super::events::Event;
 use crate::frame::policy::shared::Taking;
-use crate::holder::Taken;
+use crate::holder::TakeOutcome;
 use crate::port::Port;
 
 impl Worker {
@@ -22,12 +22,12 @@ impl Worker {
                 holder.lead(&self.fdb, port.segment, mac);
             }
             match taken {
-                Taken::No => return false,
-                Taken::Had => {}
-                Taken::Free => {
+                TakeOutcome::Refused => return false,
+                TakeOutcome::Own => {}
+                TakeOutcome::Free => {
                     self.note(Event::AddressTaken { port: port.index, from: None, address: *address })
                 }
-                Taken::From(from) => {
+                TakeOutcome::From(from) => {
                     self.note(Event::AddressTaken { port: port.index, from: Some(from), address: *address });
                 }
             }

@@ -13,7 +13,7 @@ use super::handle::Bell;
 use super::{Worker, precise};
 use crate::clock::clock;
 use crate::fdb::PortIndex;
-use crate::link::writer::Hand;
+use crate::link::writer::TapWriter;
 use crate::port::Port;
 use crate::port::gaps;
 use crate::slots::NEVER;
@@ -58,9 +58,9 @@ pub struct Sleeper {
     /// Number of links' descriptors: they need a system call even while there is work.
     descriptors: usize,
     /// Last look at them (ns): those that were not readable had no frames then.
-    heard: u64,
+    links_checked_at: u64,
     /// All kicks before this time were heard (ns).
-    kicks_heard: u64,
+    kicks_checked_at: u64,
     /// The end of the last sleep.
     woke: u64,
     /// The budget for waiting awake.
@@ -86,8 +86,8 @@ impl Sleeper {
             timed: 0,
             links,
             descriptors: 0,
-            heard: 0,
-            kicks_heard: 0,
+            links_checked_at: 0,
+            kicks_checked_at: 0,
             woke: 0,
             awake: Awake::new(0, false, clock()),
             idles: false,
@@ -136,36 +136,36 @@ impl Worker {
     }
 
     /// Sets the thread that writes best effort into taps.
-    pub fn set_hand(&mut self, hand: Hand) {
-        self.scratch.hand = Some(hand);
+    pub fn set_tap_writer(&mut self, hand: TapWriter) {
+        self.scratch.writer = Some(hand);
     }
 
     /// Sets whether that thread writes, or the worker itself.
     pub fn set_hands_over(&mut self, hands_over: bool) {
-        self.scratch.hands_over = hands_over && self.scratch.hand.is_some();
+        self.scratch.hands_over = hands_over && self.scratch.writer.is_some();
     }
 
     /// Accounts for idle time awake, which ends now or continues.
     #[inline]
-    pub(super) fn idled(&mut self, now: u64) {
+    pub(super) fn note_idle_time(&mut self, now: u64) {
         if self.sleeper.idles {
-            self.stats.awake.add(self.sleeper.awake.idled(now, self.sleeper.waits));
+            self.stats.awake.add(self.sleeper.awake.note_idle(now, self.sleeper.waits));
         }
     }
 
     /// Returns when to be awake for the next real-time frame: `now`, later, or [`NEVER`] (ns).
-    fn awaited(&self, now: u64) -> u64 {
+    fn next_realtime_wake(&self, now: u64) -> u64 {
         if !self.sleeper.awake.may_wait() {
             return NEVER;
         }
         let port = |index: &PortIndex| self.ports[usize::from(*index)].as_deref();
         let own = self.polled[..self.realtime].iter().filter_map(port).map(|port| &port.gaps);
         let all = own.chain([&self.crossing_gaps]);
-        gaps::awaited(all, now, self.sleeper.margin(now).clamp(*LEAD.start(), *LEAD.end())).unwrap_or(NEVER)
+        gaps::next_wake(all, now, self.sleeper.margin(now).clamp(*LEAD.start(), *LEAD.end())).unwrap_or(NEVER)
     }
 
     /// After a loop: keeps spinning, or sleeps until work is due or arrives.
-    pub(super) fn rest(&mut self, worked: bool) {
+    pub(super) fn spin_or_sleep(&mut self, worked: bool) {
         if worked {
             self.sleeper.idles = false;
             self.sleeper.last_work = self.now;
@@ -174,13 +174,13 @@ impl Worker {
             return;
         }
         let now = clock();
-        self.took(self.now, now);
+        self.note_duration(self.now, now);
         if !std::mem::replace(&mut self.sleeper.idles, true) {
-            self.sleeper.awake.worked(self.now);
+            self.sleeper.awake.note_work(self.now);
             self.sleeper.waits = false;
         }
-        self.idled(now);
-        let awaited = self.awaited(now);
+        self.note_idle_time(now);
+        let awaited = self.next_realtime_wake(now);
         self.sleeper.waits = awaited == now;
         // A link with a descriptor wakes the worker with its first frame, and polling it takes a system
         // call: with such links only, spinning would take CPU time from their senders.
@@ -201,15 +201,15 @@ impl Worker {
         if self.arm()
             || !self.inbox.is_idle()
             || self.peers.iter().flatten().any(crossing)
-            || self.lost != sigbus::lost()
+            || self.seen_losses != sigbus::losses()
         {
             self.sleeper.bell.awake();
             self.disarm();
             self.sleeper.last_work = now;
-            self.took(now, clock());
+            self.note_duration(now, clock());
             return;
         }
-        self.took(now, clock());
+        self.note_duration(now, clock());
         self.watch.about_to_sleep();
         let timeout = (timer != NEVER).then(|| timer - now);
         let timed_out = self.wait(timeout, now) == 0;
@@ -221,14 +221,14 @@ impl Worker {
             self.sleeper.timer_was_late(woke.saturating_sub(now + timeout), woke);
         }
         (self.sleeper.idles, self.sleeper.waits) = (false, false);
-        self.sleeper.awake.slept(woke);
+        self.sleeper.awake.note_sleep(woke);
         self.stats.sleeps.add(1);
         self.stats.asleep.add(woke.saturating_sub(now));
         self.now = woke;
         // Arming showed that no frame had come.
-        for_each_port(&mut self.ports, &self.polled, |port| port.link.tx.woke(now, woke));
+        for_each_port(&mut self.ports, &self.polled, |port| port.link.tx.note_sleep(now, woke));
         self.disarm();
-        self.took(woke, clock());
+        self.note_duration(woke, clock());
     }
 
     /// Finds without waiting which links with descriptors have frames. The others were empty now.
@@ -252,7 +252,7 @@ impl Worker {
             tv_nsec: (ns % 1_000_000_000) as _,
         });
         let epoll = &self.sleeper.epoll;
-        let heard = match timeout {
+        let result = match timeout {
             Some(timeout) if !looks => precise::wait(epoll, &mut events, &timeout),
             _ => epoll::wait(epoll, &mut events, timeout.as_ref()).map(|(events, _)| events),
         };
@@ -260,19 +260,19 @@ impl Worker {
             self.sleeper.woke = clock();
         }
         // Otherwise a signal.
-        let Ok(events) = heard else { return 1 };
+        let Ok(events) = result else { return 1 };
         let count = events.len();
-        let (since, woke) = (self.sleeper.kicks_heard, self.sleeper.woke);
+        let (since, woke) = (self.sleeper.kicks_checked_at, self.sleeper.woke);
         if count < EVENTS {
-            self.sleeper.kicks_heard = now;
+            self.sleeper.kicks_checked_at = now;
             if !events.iter().any(|event| event.data.u64() == LINKS) {
-                self.sleeper.heard = now;
+                self.sleeper.links_checked_at = now;
             }
         }
         for event in events {
             let data = event.data.u64();
             if data == BELL {
-                self.sleeper.bell.heard();
+                self.sleeper.bell.clear();
                 continue;
             }
             if data == LINKS {
@@ -299,9 +299,9 @@ impl Worker {
             return false;
         };
         let all = events.len() < EVENTS;
-        let (since, woke) = (self.sleeper.heard, self.sleeper.woke);
+        let (since, woke) = (self.sleeper.links_checked_at, self.sleeper.woke);
         if all {
-            self.sleeper.heard = now;
+            self.sleeper.links_checked_at = now;
         }
         for event in events {
             let data = event.data.u64();
@@ -351,8 +351,8 @@ impl Worker {
     }
 
     /// Returns when all kicks were last heard: quiet ports' frames came after that (ns).
-    pub(super) fn kicks_heard(&self) -> u64 {
-        self.sleeper.kicks_heard
+    pub(super) fn kicks_checked_at(&self) -> u64 {
+        self.sleeper.kicks_checked_at
     }
 
     /// Returns the end of the last sleep (ns).
@@ -431,14 +431,14 @@ mod tests {
     }
 
     #[test]
-    fn nor_where_the_worker_spins_first() {
+    fn no_frame_of_a_tap_is_slept_over_after_spinning() {
         no_frame_is_slept_over(true, "");
     }
 
     const REALTIME: &str = "tx = { max = \"1gbit\", burst = \"2kB\" }\ndeadline = \"1ms\"\nto = [\"peer\"]";
 
     #[test]
-    fn nor_where_it_waits_awake_now_and_then() {
+    fn no_frame_of_a_tap_is_slept_over_after_waiting_awake() {
         no_frame_is_slept_over(false, REALTIME);
     }
 
@@ -458,12 +458,12 @@ mod tests {
         test_clock::set_time(now);
         let before = worker.stats.sleeps.get();
         (worker.now, worker.wake, worker.poll) = (now, NEVER, now + 50_000);
-        worker.rest(false);
+        worker.spin_or_sleep(false);
         worker.stats.sleeps.get() > before
     }
 
     #[test]
-    fn who_waits_for_a_frame_does_not_sleep() {
+    fn a_worker_that_waits_for_a_frame_does_not_sleep() {
         let (mut worker, _handle, _end) = after_a_stream(250_000_000);
         assert!(sleeps(&mut worker, 100_300_000), "the next frame is far away");
         assert_eq!(worker.stats.awake.get(), 0);
@@ -482,12 +482,12 @@ mod tests {
         test_clock::set_time(100_800_000);
         (worker.now, worker.wake, worker.poll) = (100_800_000, NEVER, NEVER);
         // Without a timer it would sleep for ever: no frame comes.
-        worker.rest(false);
+        worker.spin_or_sleep(false);
         assert_eq!(worker.stats.sleeps.get(), 1);
     }
 
     #[test]
-    fn what_is_due_is_not_left_to_a_timer_that_comes_late() {
+    fn due_work_does_not_depend_on_a_late_timer() {
         let bell = Arc::new(Bell::new().unwrap());
         let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
         let mut sleeper = Sleeper::new(&bell, &epoll).unwrap();

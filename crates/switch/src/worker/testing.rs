@@ -50,11 +50,11 @@ fn all(count: usize) -> Vec<(Worker, WorkerHandle, Consumer<Event>)> {
     let all = inboxes.into_iter().zip(peers).zip(&region.layout().workers).enumerate();
     let workers = all.map(|(id, ((inbox, peers), stats))| {
         let (faults, _) = std::sync::mpsc::channel();
-        let (events, told) = Events::new(Arc::default());
+        let (events, consumer) = Events::new(Arc::default());
         let (id, fdb, claims, lending) = (id as u16, fdb.clone(), claims.clone(), lending.clone());
-        (Worker::new(id, inbox, fdb, claims, lending, peers, stats, faults, events).unwrap(), told)
+        (Worker::new(id, inbox, fdb, claims, lending, peers, stats, faults, events).unwrap(), consumer)
     });
-    workers.zip(handles).map(|((worker, told), handle)| (worker, handle, told)).collect()
+    workers.zip(handles).map(|((worker, consumer), handle)| (worker, handle, consumer)).collect()
 }
 
 /// Returns a frame from the vNIC of port `from` to that of port `to`, as a tap's descriptor has it.

@@ -13,14 +13,14 @@ pub enum Trouble {
     /// Its link broke, with the reason.
     Broken(String),
     /// An object of its front end held the worker up.
-    Held {
+    Delayed {
         /// The event and its length.
         event: conduct::Event,
         /// Its beginning (ns): an event before a port was made belongs to an earlier port of its index.
         began: u64,
     },
     /// Some port's memory held the worker up; it is unknown which.
-    HeldUp {
+    DelayedByUnknown {
         /// None of the watched ports' memory did.
         by_another: bool,
     },
@@ -40,7 +40,7 @@ impl Worker {
         if std::mem::replace(&mut port.broken, true) {
             return;
         }
-        port.link.rx.shut();
+        port.link.rx.refuse_posts();
         self.lending.close(port.index);
         if port.link.is_lost() {
             // A ring that reads as zeros now is not the driver's lie.
@@ -51,8 +51,8 @@ impl Worker {
 
     /// Breaks own ports that lost guest memory. `true` if there are any.
     #[cold]
-    pub(super) fn memory_lost(&mut self) -> bool {
-        self.lost = sigbus::lost();
+    pub(super) fn break_lost_ports(&mut self) -> bool {
+        self.seen_losses = sigbus::losses();
         let mut broke = false;
         for index in self.owned.clone() {
             let Some(mut port) = self.ports[index as usize].take() else { continue };

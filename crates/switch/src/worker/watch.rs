@@ -5,12 +5,12 @@
 //!  a long loop ─▶ did this thread sleep in a page fault? ─ no: the host, or another thread, had the CPU
 //!                      │ yes
 //!                      ▼
-//!  Trouble::HeldUp ─▶ warden: whose memory has holes? ─▶ all workers watch these ports for a while, and all ports
+//!  Trouble::DelayedByUnknown ─▶ warden: whose memory has holes? ─▶ all workers watch these ports for a while, and all ports
 //!                                                         where a worker is held up by none of these:
 //!
 //!      ring, headers of A │ payload of A ─▶ our memory │ our memory ─▶ buffers of B │ ring of B
 //!      └──── timed: A ────┘└─────── timed: A ─────────┘└──────── timed: B ─────────┘
-//!                 └─ it slept there ─▶ the port's account of time ─ used up ─▶ Trouble::Held
+//!                 └─ it slept there ─▶ the port's account of time ─ used up ─▶ Trouble::Delayed
 //! ```
 //!
 //! An ordinary loop pays one comparison for this, and a worker that goes to sleep one question to the
@@ -66,7 +66,7 @@ impl Usage {
 
 /// A sleep in a page fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wait {
+struct FaultSleep {
     /// Something was read from a disk: the host had swapped out memory that is on none.
     disk: bool,
 }
@@ -86,7 +86,7 @@ pub(super) struct Watch {
     /// The worker has slept voluntarily since.
     slept: bool,
     /// A sleep of this loop outside its timed parts.
-    stray: Option<Wait>,
+    untimed_sleep: Option<FaultSleep>,
     /// Time of loops in page faults of unknown memory (ns).
     unexplained: u64,
     /// Some of it while ports were watched.
@@ -109,7 +109,7 @@ impl Watch {
         Self {
             base: Usage::default(),
             slept: false,
-            stray: None,
+            untimed_sleep: None,
             unexplained: 0,
             by_another: false,
             asked: 0,
@@ -133,7 +133,7 @@ impl Watch {
     /// The thread's earlier sleep does not count for this part's port.
     #[cold]
     fn start_part(&mut self) -> u64 {
-        self.stray = self.look().or(self.stray);
+        self.untimed_sleep = self.check_sleep().or(self.untimed_sleep);
         clock()
     }
 
@@ -162,16 +162,16 @@ impl Watch {
     }
 
     /// Whether the thread slept in a page fault since the last look.
-    fn look(&mut self) -> Option<Wait> {
+    fn check_sleep(&mut self) -> Option<FaultSleep> {
         let now = Usage::now();
-        let wait = waited(self.base, now, self.slept);
+        let wait = fault_sleep(self.base, now, self.slept);
         (self.base, self.slept) = (now, false);
         wait
     }
 
     #[cold]
     fn charge(&mut self, port: PortIndex, began: u64, now: u64) {
-        let Some(wait) = self.look() else { return };
+        let Some(wait) = self.check_sleep() else { return };
         if wait.disk && !self.disks.contains(port) {
             return;
         }
@@ -183,15 +183,15 @@ impl Watch {
         });
         if let Some(took) = self.accounts[number].take(took, now) {
             let event = Event { object: Object::Memory, took };
-            let _ = self.troubles.send((port, Trouble::Held { event, began }));
+            let _ = self.troubles.send((port, Trouble::Delayed { event, began }));
         }
     }
 
     /// Examines a loop of `took` ns without timed parts.
     #[cold]
-    fn look_into(&mut self, took: u64) {
-        let stray = self.stray.take();
-        let Some(wait) = self.look().or(stray) else { return };
+    fn examine_loop(&mut self, took: u64) {
+        let stray = self.untimed_sleep.take();
+        let Some(wait) = self.check_sleep().or(stray) else { return };
         let now = clock();
         // Swapped-out memory is no overlooked hole. Perhaps no port is watched: no file had a hole.
         self.by_another |= now <= self.until && !wait.disk;
@@ -199,7 +199,7 @@ impl Watch {
         if self.unexplained >= ASK && now.saturating_sub(self.asked) >= ASK_AGAIN {
             (self.unexplained, self.asked) = (0, now);
             let by_another = std::mem::take(&mut self.by_another);
-            let _ = self.troubles.send((0, Trouble::HeldUp { by_another }));
+            let _ = self.troubles.send((0, Trouble::DelayedByUnknown { by_another }));
         }
     }
 
@@ -220,7 +220,7 @@ impl Watch {
     #[inline]
     pub fn expire(&mut self, now: u64) {
         if self.on {
-            self.stray = None;
+            self.untimed_sleep = None;
             self.on = now <= self.until;
         }
     }
@@ -249,10 +249,10 @@ impl Account {
 }
 
 /// Whether a thread slept in a page fault between both counts, if it `slept` voluntarily once.
-fn waited(before: Usage, after: Usage, slept: bool) -> Option<Wait> {
+fn fault_sleep(before: Usage, after: Usage, slept: bool) -> Option<FaultSleep> {
     let sleeps = after.sleeps - before.sleeps - i64::from(slept);
     let faults = after.faults - before.faults;
-    (sleeps > 0 && faults > 0).then_some(Wait { disk: after.blocks > before.blocks })
+    (sleeps > 0 && faults > 0).then_some(FaultSleep { disk: after.blocks > before.blocks })
 }
 
 impl Worker {
@@ -263,7 +263,7 @@ impl Worker {
 
     /// Makes a front end's change: holdups by its memory count for that port.
     pub fn on_behalf<T>(&mut self, port: PortIndex, change: impl FnOnce(&mut Self) -> T) -> T {
-        self.watch.look();
+        self.watch.check_sleep();
         let began = clock();
         let result = change(self);
         self.watch.end(port, Some(began));
@@ -272,10 +272,10 @@ impl Worker {
 
     /// Notes that something took from `began` to `now`.
     #[inline]
-    pub(super) fn took(&mut self, began: u64, now: u64) {
+    pub(super) fn note_duration(&mut self, began: u64, now: u64) {
         let took = now.saturating_sub(began);
         if took > LOOK {
-            self.watch.look_into(took);
+            self.watch.examine_loop(took);
         }
     }
 }
@@ -317,15 +317,15 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_in_a_fault_is_told_from_others() {
+    fn a_sleep_in_a_fault_is_distinguished_from_others() {
         let before = usage(10, 10, 10);
-        let waited = |after, slept| waited(before, after, slept);
-        assert_eq!(waited(usage(11, 11, 10), false), Some(Wait { disk: false }));
-        assert_eq!(waited(usage(11, 11, 18), false), Some(Wait { disk: true }));
+        let waited = |after, slept| fault_sleep(before, after, slept);
+        assert_eq!(waited(usage(11, 11, 10), false), Some(FaultSleep { disk: false }));
+        assert_eq!(waited(usage(11, 11, 18), false), Some(FaultSleep { disk: true }));
         assert_eq!(waited(usage(11, 10, 10), false), None, "a fault without a sleep");
         assert_eq!(waited(usage(10, 11, 10), false), None, "a sleep without a fault");
         assert_eq!(waited(usage(11, 11, 10), true), None, "a sleep of its own will");
-        assert_eq!(waited(usage(11, 12, 10), true), Some(Wait { disk: false }));
+        assert_eq!(waited(usage(11, 12, 10), true), Some(FaultSleep { disk: false }));
     }
 
     #[test]
@@ -344,7 +344,7 @@ mod tests {
         let (mut watch, troubled) = watch();
         watch.on = true;
         watch.ports.insert(3);
-        watch.look();
+        watch.check_sleep();
         let memory = SharedMemory::new(0, 64 << 20).unwrap();
         let start = Instant::now();
         let mut page = 0;
@@ -384,10 +384,10 @@ mod tests {
         watch.end(3, began);
         assert!(watch.accounts.is_empty(), "{:?}", watch.accounts);
         // The page is of a port that is not watched.
-        watch.look_into(2 * ASK);
-        assert!(matches!(troubled.try_recv(), Ok((_, Trouble::HeldUp { by_another: true }))));
+        watch.examine_loop(2 * ASK);
+        assert!(matches!(troubled.try_recv(), Ok((_, Trouble::DelayedByUnknown { by_another: true }))));
         watch.asked = 0;
-        watch.look_into(2 * ASK);
+        watch.examine_loop(2 * ASK);
         assert!(troubled.try_recv().is_err(), "told once");
     }
 
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_a_hole_is_held_up_and_says_by_whom() {
+    fn a_worker_that_waits_for_a_hole_reports_the_port() {
         let (mut watch, troubled) = watch();
         let size = 256 << 20;
         let memory = SharedMemory::new(0, size as usize).unwrap();
@@ -429,11 +429,11 @@ mod tests {
                 if asked {
                     watch.end(7, Some(began));
                 } else if clock() - began > LOOK {
-                    watch.look_into(clock() - began);
+                    watch.examine_loop(clock() - began);
                 }
                 match troubled.try_recv() {
                     // At first no port is watched: no file seems to have a hole.
-                    Ok((_, Trouble::HeldUp { by_another })) => {
+                    Ok((_, Trouble::DelayedByUnknown { by_another })) => {
                         assert!(by_another || !suspected);
                         suspected = true;
                         asked = by_another;
@@ -443,7 +443,7 @@ mod tests {
                         }
                         watch.start(ports, PortSet::EMPTY);
                     }
-                    Ok((7, Trouble::Held { event, began })) => {
+                    Ok((7, Trouble::Delayed { event, began })) => {
                         assert!(began < clock());
                         break event;
                     }

@@ -33,7 +33,7 @@ impl Scene {
         test_clock::set_time(START);
         let (mut worker, _handle) = testing::worker();
         let (writer, hand) = Writer::new();
-        worker.set_hand(hand(0, std::thread::current()));
+        worker.set_tap_writer(hand(0, std::thread::current()));
         worker.set_hands_over(true);
         let _senders = [VOICE, BULK].map(|index| testing::add_tap(&mut worker, index));
         let ends = [SINK, OTHER].map(|index| testing::add_tap(&mut worker, index));
@@ -125,7 +125,7 @@ fn best_effort_comes_out_in_order_and_ends_when_it_was_written() {
 }
 
 #[test]
-fn a_frame_with_a_deadline_passes_what_the_writer_has() {
+fn a_frame_with_a_deadline_passes_the_writers_frames() {
     let mut scene = Scene::new();
     (0..10).for_each(|number| scene.queue(SINK, number, 64_000));
     scene.turn();
@@ -152,7 +152,7 @@ fn without_deadlines_the_worker_writes_again_and_nothing_overtakes() {
 }
 
 #[test]
-fn what_is_given_up_is_not_written() {
+fn a_frame_that_was_given_up_is_not_written() {
     let mut scene = Scene::new();
     (0..4).for_each(|number| scene.queue(SINK, number, 1_000));
     scene.turn();
@@ -230,7 +230,7 @@ fn another_workers_writer_goes_on_where_the_first_has_ended() {
     scene.turn();
     let (writer, hand) = Writer::new();
     let mut first = scene.writer.replace(writer).unwrap();
-    scene.worker.set_hand(hand(1, std::thread::current()));
+    scene.worker.set_tap_writer(hand(1, std::thread::current()));
     scene.queue(SINK, 1, 60);
     scene.turn();
     assert!(!scene.writer.as_mut().unwrap().write_one(), "it would overtake");
@@ -242,12 +242,12 @@ fn another_workers_writer_goes_on_where_the_first_has_ended() {
 }
 
 #[test]
-fn a_thread_writes_what_comes_and_ends_with_its_worker() {
+fn a_writer_writes_all_frames_and_ends_with_its_worker() {
     let mut scene = Scene::new();
     let (writer, hand) = Writer::new();
     static RUNG: AtomicUsize = AtomicUsize::new(0);
     let thread = std::thread::spawn(move || writer.run(|| _ = RUNG.fetch_add(1, Ordering::Relaxed)));
-    scene.worker.set_hand(hand(1, thread.thread().clone()));
+    scene.worker.set_tap_writer(hand(1, thread.thread().clone()));
     (0..200).for_each(|number| scene.queue(SINK, number, 1_000));
     let mut came = Vec::new();
     while scene.fates.len() < 200 {

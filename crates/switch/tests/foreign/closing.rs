@@ -71,13 +71,13 @@ fn a_removal_does_not_wait_for_a_socket_that_lingers() {
 
 /// Unreceived descriptors are closed with the socket on which they are queued.
 #[test]
-fn what_is_queued_is_closed_where_nobody_waits() {
+fn queued_descriptors_are_closed_without_delaying_a_port() {
     let host = TestSwitch::new(1);
     let pulse = Pulse::start(&host);
     let _in_a_message_that_is_never_whole = hung(&host, |stream, socket| {
         let whole = message(FrontendReq::SET_MEM_TABLE, &one_page());
         send_with(stream, &whole[..20], &[socket.fd()]).unwrap();
-        socket.let_go();
+        socket.close_own();
     });
     host.until(|| host.port("hostile").thrown_out.contains_key("message"));
     at_once("removal, of one in the middle of a message", || host.switch.remove_port("hostile").unwrap());
@@ -89,10 +89,10 @@ fn what_is_queued_is_closed_where_nobody_waits() {
     host.until(|| {
         let mut socket = Lingering::new(LINGER).unwrap();
         let other = UnixStream::connect(host.socket("hostile")).unwrap();
-        // A connection closed before the descriptor was sent is made again. `let_go` would then close the
+        // A connection closed before the descriptor was sent is made again. `close_own` would then close the
         // last descriptor, and block this thread for the linger time.
         if send_with(&other, &[0], &[socket.fd()]).is_ok() {
-            socket.let_go();
+            socket.close_own();
             sockets.push(socket);
             others.push(other);
         }
@@ -136,7 +136,8 @@ pub fn upgrade(host: &TestSwitch) -> impl Sized {
     });
     let next = Switch::start(1, &[], None).unwrap();
     let client = Client::connect(&path).unwrap();
-    let went_on = at_once("an upgrade", || replace::prepare(&next, client, None).unwrap().go_on().unwrap());
+    let went_on =
+        at_once("an upgrade", || replace::prepare(&next, client, None).unwrap().start_traffic().unwrap());
     (next, went_on)
 }
 
@@ -158,7 +159,7 @@ fn an_upgrade_does_not_wait_for_a_socket_that_lingers() {
 
 /// As many descriptors as one message carries, all quick to close.
 #[test]
-fn descriptors_that_nobody_asked_for_are_all_closed() {
+fn unrequested_descriptors_are_all_closed() {
     let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let host = TestSwitch::new(1);
     host.add(&contract(&vnic("hostile", 3, "")));

@@ -32,18 +32,18 @@ fn beside(attacked: impl Fn(PathBuf) -> Attacked) {
 }
 
 #[test]
-fn who_waits_for_a_call_is_not_waited_for_by_neighbours() {
+fn neighbours_do_not_wait_for_the_waiters_of_a_call() {
     beside(|socket| Attacked::with(Attack::CallWaiters, socket));
 }
 
 #[test]
-fn who_waits_for_a_kick_is_not_waited_for_by_neighbours() {
+fn neighbours_do_not_wait_for_the_waiters_of_a_kick() {
     beside(|socket| Attacked::with(Attack::KickWaiters, socket));
 }
 
 /// A counter that is never signalled costs little in an epoll that has no waiters itself.
 #[test]
-fn who_waits_for_a_silent_kick_is_not_waited_for_by_neighbours() {
+fn neighbours_do_not_wait_for_the_waiters_of_a_silent_kick() {
     let pass = |socket: PathBuf, stop: &AtomicBool, steps: &AtomicU64| {
         silent_kick_waiters(&Target { socket: &socket, stop, steps })
     };
@@ -70,7 +70,7 @@ fn a_port_is_quarantined_and_says_why() {
         std::thread::sleep(Duration::from_millis(10));
     };
     assert!(quarantine.reason.contains("call eventfd") && quarantine.seconds == 60, "{quarantine:?}");
-    assert!((1..=60).contains(&quarantine.left));
+    assert!((1..=60).contains(&quarantine.remaining));
     host.until(|| host.port("hostile").connection == Connection::Waiting);
     let (refused, steps) = (host.port("hostile").refused_connections, attacked.steps());
     host.until(|| host.port("hostile").refused_connections > refused + 3);

@@ -34,7 +34,7 @@ fn send_from(front: &mut FrontEnd, at: u64, len: usize) -> bool {
 }
 
 #[test]
-fn holes_are_punched_at_the_expense_of_whoever_punches_them() {
+fn the_port_that_punches_holes_pays_for_them() {
     punched_at_their_expense(attack::memory::punch_holes);
 }
 
@@ -116,7 +116,7 @@ fn a_balloon_is_no_attack() {
 }
 
 #[test]
-fn a_worker_without_a_cpu_blames_nobody() {
+fn a_worker_without_a_cpu_blames_no_port() {
     let cpu = rustix::thread::sched_getcpu();
     let host = TestSwitch::on(1, &[cpu]);
     let lazy = Options { preallocate: false, memory_size: 64 << 20, ..ring(256) };
@@ -188,9 +188,9 @@ fn file_of(bytes: u64) -> File {
 
 #[test]
 fn on_a_disk_a_deadline_is_refused_and_others_are_carried() {
-    use tidegate_switch::virtio::backing::{Backing, look};
+    use tidegate_switch::virtio::backing::{Backing, inspect};
     let file = file_of(1 << 20);
-    let looked = look(&file);
+    let looked = inspect(&file);
     let why = format!("the checkout is not on a disk: {looked:?}");
     if !tidegate_testkit::need(&why, matches!(looked, Ok(Backing::Disk(_)))) {
         return;
@@ -204,8 +204,9 @@ fn on_a_disk_a_deadline_is_refused_and_others_are_carried() {
     while b.receive() != frame {}
     // The switch accepts no deadline later ...
     let limits = "tx = { max = \"10mbit\", burst = \"4kB\" }\ndeadline = \"5ms\"\nto = [\"b\"]";
-    let refused =
-        host.switch.set_port(contract(&vnic("a", 1, limits)), tidegate_switch::server::ports::Connect::Keep);
+    let refused = host
+        .switch
+        .set_port(contract(&vnic("a", 1, limits)), tidegate_switch::server::ports::Connect::Unchanged);
     assert!(refused.as_ref().is_err_and(|why| why.contains("is on a disk")), "{refused:?}");
     // ... and no such memory on a port with a deadline.
     let mut c: Guest = host.guest(&vnic("c", 3, limits));
@@ -250,9 +251,9 @@ fn memory_of_a_file_system_in_a_process_is_refused() {
 
 /// A message may carry a descriptor that it does not need, and whose closing asks a silent file system.
 #[test]
-fn a_file_that_nobody_wants_keeps_neither_a_removal_nor_an_upgrade_waiting() {
+fn an_unwanted_file_delays_neither_a_removal_nor_an_upgrade() {
     const AT_ONCE: Duration = Duration::from_secs(5);
-    in_mounts("memory::a_file_that_nobody_wants_keeps_neither_a_removal_nor_an_upgrade_waiting", || {
+    in_mounts("memory::an_unwanted_file_delays_neither_a_removal_nor_an_upgrade", || {
         let fuse = fuse::Mount::new();
         let host = TestSwitch::new(1);
         let pulse = Pulse::start(&host);

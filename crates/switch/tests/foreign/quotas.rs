@@ -10,7 +10,7 @@ use tidegate_frontend::attack::memory::{share_sparse, sparse_file};
 use tidegate_frontend::front_end::{FrontEnd, Options};
 
 #[test]
-fn nobody_takes_all_addresses() {
+fn no_front_end_takes_all_addresses() {
     let host = TestSwitch::new(1);
     let pulse = Pulse::start(&host);
     let attacked: Vec<_> = (0..3)
@@ -37,7 +37,7 @@ fn nobody_takes_all_addresses() {
     assert!(host.switch.ledger.refused() > 0);
     let port = host.port("hostile0");
     let why = port.last_error.unwrap();
-    assert!(why.contains("of guest memory wanted") && why.contains("may have"), "{why}");
+    assert!(why.contains("of guest memory requested") && why.contains("may have"), "{why}");
     assert!(port.thrown_out["quota"] > 0, "{:?}", port.thrown_out);
     pulse.beats();
     attacked.into_iter().for_each(Attacked::end);
@@ -66,11 +66,11 @@ fn regions_are_few_and_within_their_files() {
     let huge = sparse_file(2 << 50).unwrap();
     assert!(share_sparse(&mut connect(), huge.as_fd(), &[2 << 50]).is_err());
     let more = why(longer);
-    assert!(more.as_ref().unwrap().contains("2097152.1 GiB of guest memory wanted"), "{more:?}");
+    assert!(more.as_ref().unwrap().contains("2097152.1 GiB of guest memory requested"), "{more:?}");
 }
 
 #[test]
-fn what_was_shared_is_given_back() {
+fn shared_memory_is_given_back() {
     let host = TestSwitch::new(1);
     host.add(&contract(&vnic("guest", 3, "")));
     let file = sparse_file(600 << 30).unwrap();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_switch::control::Client;
-use tidegate_switch::control::notes::{Notes, What};
+use tidegate_switch::control::notes::{Change, Notes};
 use tidegate_switch::server::ports::Connect;
 use tidegate_switch::server::{Switch, replace, session};
 use tidegate_switch::vhost_user::listener::Restored;
@@ -46,16 +46,16 @@ pub struct Known {
 impl Known {
     pub fn hear(&mut self, notes: &mut Notes) {
         while let Ok(Some((note, descriptors))) = notes.try_next() {
-            match note.what {
-                What::Descriptors(numbers) => self.descriptors.extend(numbers.into_iter().zip(descriptors)),
-                What::Said { messages, kept } => {
-                    self.connections.insert(note.vnic, (*kept, messages));
+            match note.change {
+                Change::Descriptors(numbers) => self.descriptors.extend(numbers.into_iter().zip(descriptors)),
+                Change::State { messages, saved } => {
+                    self.connections.insert(note.vnic, (*saved, messages));
                 }
-                What::Gone => {
+                Change::Closed => {
                     self.gone += 1;
                     self.connections.remove(&note.vnic);
                 }
-                What::Listener | What::Tap => assert!(!descriptors.is_empty()),
+                Change::Listener | Change::Tap => assert!(!descriptors.is_empty()),
             }
         }
     }
@@ -74,7 +74,7 @@ impl Known {
 pub fn restore(next: &Arc<Switch>, path: &Path, contracts: &[String]) {
     let mut client = Client::connect(path).unwrap();
     let (_, counters, statistics) = client.hello().unwrap();
-    let mut notes = client.keep().unwrap();
+    let mut notes = client.subscribe().unwrap();
     let mut known = Known::default();
     known.wait(&mut notes, |known| known.connections.len() == contracts.len());
     let (retired, _control) = client.retire().unwrap();
@@ -84,10 +84,10 @@ pub fn restore(next: &Arc<Switch>, path: &Path, contracts: &[String]) {
     next.set_host(retired.host).unwrap();
     for toml in contracts {
         let vnic = contract(toml);
-        let (kept, messages) = known.connections.remove(&vnic.name).unwrap();
+        let (saved, messages) = known.connections.remove(&vnic.name).unwrap();
         assert_eq!(counters.messages(&vnic.name), Some(messages));
-        let descriptors = kept.numbers().map(|n| (n, known.descriptors.remove(&n).unwrap())).collect();
-        let restored = Restored { listener: None, kept, descriptors, gate: None };
+        let descriptors = saved.numbers().map(|n| (n, known.descriptors.remove(&n).unwrap())).collect();
+        let restored = Restored { listener: None, saved, descriptors, gate: None };
         next.set_port(vnic, Connect::Restored(Box::new(restored))).unwrap();
     }
     // Dropping the client would let the old switch continue.
@@ -97,6 +97,6 @@ pub fn restore(next: &Arc<Switch>, path: &Path, contracts: &[String]) {
 /// As `tidegate switch --replace`, without the last step, which would end this process.
 pub fn upgrade(next: &Arc<Switch>, path: &std::path::Path) {
     let taken = replace::prepare(next, Client::connect(path).unwrap(), None).unwrap();
-    let client = taken.go_on().unwrap();
+    let client = taken.start_traffic().unwrap();
     std::mem::forget(client);
 }

@@ -107,7 +107,7 @@ impl TestSwitch {
     }
 
     pub fn change(&self, toml: &str) {
-        self.switch.set_port(contract(toml), Connect::Keep).unwrap();
+        self.switch.set_port(contract(toml), Connect::Unchanged).unwrap();
     }
 
     pub fn port(&self, name: &str) -> PortStatus {

@@ -42,7 +42,7 @@ struct Restricted(Arc<Switch>, Vnic);
 
 impl Drop for Restricted {
     fn drop(&mut self) {
-        self.0.set_port(self.1.clone(), Connect::Keep).expect("as it was");
+        self.0.set_port(self.1.clone(), Connect::Unchanged).expect("as it was");
     }
 }
 

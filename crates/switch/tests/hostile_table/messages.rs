@@ -103,10 +103,12 @@ pub fn cases() -> Vec<Case> {
     let wrong = |text| Connection("message", text);
     // These cases do not depend on the rings' layout.
     vec![
-        case("another protocol", Split, wrong("is not of the vhost-user protocol"), |s| {
+        case("another protocol", Split, wrong("is not part of the vhost-user protocol"), |s| {
             say(s, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         }),
-        case("reply to nothing", Split, wrong("a reply to nothing"), |s| say(s, &message(SET_OWNER, 5, &[]))),
+        case("reply to nothing", Split, wrong("sent a reply, but the switch asked nothing"), |s| {
+            say(s, &message(SET_OWNER, 5, &[]))
+        }),
         case("another protocol version", Split, wrong("flags 0x2"), |s| say(s, &message(SET_OWNER, 2, &[]))),
         case(
             "payload of 4 GiB less a byte",
@@ -117,7 +119,7 @@ pub fn cases() -> Vec<Case> {
         case("payload of another length", Split, wrong("wrong size"), |s| {
             say(s, &message(GET_FEATURES, 1, &[1]))
         }),
-        case("message of all ones", Split, wrong("is not of the vhost-user protocol"), |s| {
+        case("message of all ones", Split, wrong("is not part of the vhost-user protocol"), |s| {
             say(s, &[0xff; 64])
         }),
         case("features that were not offered", Split, wrong("not offered"), |s| {
@@ -226,11 +228,13 @@ pub fn cases() -> Vec<Case> {
             },
         ),
         // Refused since the trial takes too long or, on a busy machine, gives no answer in time.
-        case("call with 300,000 waiters", Split, wrong("tried out"), |s| waited_for(s, SET_VRING_CALL)),
+        case("call with 300,000 waiters", Split, wrong("in a test of the eventfd"), |s| {
+            waited_for(s, SET_VRING_CALL)
+        }),
         case(
             "sparse memory of 3 TiB",
             Split,
-            Connection("quota", "3072.1 GiB of guest memory wanted"),
+            Connection("quota", "3072.1 GiB of guest memory requested"),
             |s| {
                 let file = sparse_file(3 << 40).unwrap();
                 let mut front = s.connect();

@@ -73,7 +73,7 @@ impl Nic {
 
     pub fn tick(&mut self) {
         let mut arrived = 0.0;
-        let mut held = 0.0;
+        let mut fifo_bytes = 0.0;
         for function in &mut self.functions {
             let may = match function.limit {
                 None => self.speed,
@@ -89,18 +89,18 @@ impl Nic {
             function.sent += out;
             function.outcome = (out, 0.0);
             arrived += out;
-            held += function.in_fifo;
+            fifo_bytes += function.in_fifo;
         }
         // The order within a tick is unknown: loss is in proportion to the sent bytes.
-        let room = (self.buffer + self.capacity - held).max(0.0);
-        let kept = if arrived > room { room / arrived } else { 1.0 };
-        let waiting = held + arrived * kept;
+        let room = (self.buffer + self.capacity - fifo_bytes).max(0.0);
+        let kept_share = if arrived > room { room / arrived } else { 1.0 };
+        let waiting = fifo_bytes + arrived * kept_share;
         let served = if waiting > 0.0 { (self.capacity / waiting).min(1.0) } else { 0.0 };
         for function in &mut self.functions {
             let out = function.outcome.0;
-            let there = function.in_fifo + out * kept;
-            function.in_fifo = there * (1.0 - served);
-            function.outcome = (there * served, out * (1.0 - kept));
+            let in_fifo = function.in_fifo + out * kept_share;
+            function.in_fifo = in_fifo * (1.0 - served);
+            function.outcome = (in_fifo * served, out * (1.0 - kept_share));
         }
     }
 

@@ -1,7 +1,7 @@
 //! `tidegate apply -f FILE`.
 
-pub use super::source::{How, Source};
-use crate::client::{Client, shown};
+pub use super::source::{ApplyOptions, Source};
+use crate::client::{Client, for_display};
 use crate::commands::{not_in_force, plan};
 use crate::exit::{self, Failure};
 use serde_json::Value;
@@ -16,17 +16,17 @@ pub struct Args {
     #[command(flatten)]
     source: Source,
     #[command(flatten)]
-    how: How,
+    options: ApplyOptions,
 }
 
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
-    let (path, text) = args.source.read("/v1/apply", args.how)?;
+    let (path, text) = args.source.read("/v1/apply", args.options)?;
     let answer: Value = client.post_toml(&path, &text).await?;
-    let done: PlanView = shown(answer.clone(), &path)?;
+    let done: PlanView = for_display(answer.clone(), &path)?;
     if json {
         exit::print_json(&answer)?;
     } else {
         exit::print(&plan::text(&done))?;
     }
-    not_in_force::ended(&done.vnics)
+    not_in_force::exit_code(&done.vnics)
 }

@@ -53,7 +53,7 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
     };
     if !to_stdout {
         let to = format::path(&args.write);
-        exit::say(&format!("{} written to {to}", format::plural(frames, "frame")));
+        exit::print_error(&format!("{} written to {to}", format::plural(frames, "frame")));
     }
     Ok(())
 }
@@ -69,7 +69,7 @@ where
     let mut frames = 0;
     while frames < most {
         let Some(part) = body.frame().await else { break };
-        let part = part.map_err(|e| Failure::failed(format!("the capture broke off: {e}")))?;
+        let part = part.map_err(|e| Failure::failed(format!("the capture ended early: {e}")))?;
         let Some(data) = part.data_ref() else { continue };
         blocks.push(data);
         while frames < most {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stops_after_the_count() {
+    fn a_capture_stops_after_the_count() {
         let input = [header(), packet(1), packet(2), packet(3)].concat();
         assert_eq!(copied(input.clone(), 2), Ok((2, [header(), packet(1), packet(2)].concat())));
         assert_eq!(copied(input.clone(), 9), Ok((3, input)));

@@ -9,16 +9,16 @@ use tidegate_agent::views::{NotInForce, State, VnicChange};
 /// switch at ...`.
 pub fn lines(changes: &[VnicChange]) -> Vec<String> {
     let mut by_reason = BTreeMap::<(bool, &str), Vec<String>>::new();
-    for (change, NotInForce { state, reason, .. }) in all(changes) {
+    for (change, NotInForce { state, reason, .. }) in not_in_force(changes) {
         by_reason.entry((*state == State::Failed, reason)).or_default().push(change.vnic.clone());
     }
     let line = |((failed, reason), vnics): ((bool, &str), Vec<String>)| {
-        let how = match (failed, vnics.len()) {
+        let state_text = match (failed, vnics.len()) {
             (true, _) => "failed",
             (false, 1) => "is pending",
             (false, _) => "are pending",
         };
-        format!("{} {how}: {}", names(&vnics), reason.replace('\n', "\n  "))
+        format!("{} {state_text}: {}", names(&vnics), reason.replace('\n', "\n  "))
     };
     by_reason.into_iter().map(line).collect()
 }
@@ -26,23 +26,25 @@ pub fn lines(changes: &[VnicChange]) -> Vec<String> {
 /// Describes a request that changes nothing.
 pub fn nothing_to_change(lines: &[String]) -> String {
     match lines {
-        [] => "Nothing to change: all of it is in force.\n".into(),
+        [] => "Nothing to change: all contracts are in force.\n".into(),
         [one] => format!("Nothing to change, but {one}\n"),
-        several => format!("Nothing to change, but not all of it is in force:\n  {}\n", several.join("\n  ")),
+        several => {
+            format!("Nothing to change, but not all contracts are in force:\n  {}\n", several.join("\n  "))
+        }
     }
 }
 
 /// Returns the lines to print below the changes that were made.
-pub fn beside(lines: &[String]) -> String {
+pub fn lines_below(lines: &[String]) -> String {
     lines.iter().map(|line| format!("not in force: {line}\n")).collect()
 }
 
 /// Returns the exit code, without a message: standard output has the reasons. A contract that waits for a
 /// link or a VF is no failure: it comes into force by itself.
-pub fn ended(changes: &[VnicChange]) -> Result<(), Failure> {
-    let code = if all(changes).any(|(_, why)| why.place_away) {
+pub fn exit_code(changes: &[VnicChange]) -> Result<(), Failure> {
+    let code = if not_in_force(changes).any(|(_, why)| why.place_away) {
         Code::Unreachable
-    } else if all(changes).any(|(_, why)| why.state == State::Failed) {
+    } else if not_in_force(changes).any(|(_, why)| why.state == State::Failed) {
         Code::Failed
     } else {
         return Ok(());
@@ -50,7 +52,7 @@ pub fn ended(changes: &[VnicChange]) -> Result<(), Failure> {
     Err(Failure { code, message: String::new() })
 }
 
-fn all(changes: &[VnicChange]) -> impl Iterator<Item = (&VnicChange, &NotInForce)> {
+fn not_in_force(changes: &[VnicChange]) -> impl Iterator<Item = (&VnicChange, &NotInForce)> {
     changes.iter().filter_map(|change| Some((change, change.not_in_force.as_ref()?)))
 }
 
@@ -66,7 +68,7 @@ mod tests {
     }
 
     fn code(changes: &[VnicChange]) -> Option<Code> {
-        ended(changes).err().map(|failure| failure.code)
+        exit_code(changes).err().map(|failure| failure.code)
     }
 
     #[test]
@@ -80,21 +82,21 @@ mod tests {
         let all =
             [change("a", away), change("b", away), change("c", Some((State::Failed, "no\nroom", false)))];
         let expected = "\
-Nothing to change, but not all of it is in force:
+Nothing to change, but not all contracts are in force:
   a, b are pending: no switch at /run/s
   c failed: no
   room
 ";
         assert_eq!(nothing_to_change(&lines(&all)), expected);
-        assert_eq!(beside(&lines(&logger)), "not in force: logger is pending: no switch at /run/s\n");
+        assert_eq!(lines_below(&lines(&logger)), "not in force: logger is pending: no switch at /run/s\n");
         assert_eq!(
             nothing_to_change(&lines(&[change("ok", None)])),
-            "Nothing to change: all of it is in force.\n"
+            "Nothing to change: all contracts are in force.\n"
         );
     }
 
     #[test]
-    fn a_place_that_is_away_is_told_by_the_exit_code() {
+    fn the_exit_code_shows_that_a_place_is_away() {
         let away = change("a", Some((State::Pending, "no switch", true)));
         let failed = change("b", Some((State::Failed, "refused", false)));
         let waits = change("c", Some((State::Pending, "no link", false)));

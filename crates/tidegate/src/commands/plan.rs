@@ -1,8 +1,8 @@
 //! `tidegate plan -f FILE`, and the text of changes.
 
-use crate::client::{Client, shown};
+use crate::client::{Client, for_display};
 use crate::commands::not_in_force;
-use crate::commands::source::{How, Source};
+use crate::commands::source::{ApplyOptions, Source};
 use crate::exit::{self, Code, Failure};
 use crate::format::{duration, plural, rate};
 use crate::table::{Align, Table};
@@ -16,13 +16,13 @@ pub struct Args {
     #[command(flatten)]
     source: Source,
     #[command(flatten)]
-    how: How,
+    options: ApplyOptions,
 }
 
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
-    let (path, toml) = args.source.read("/v1/plan", args.how)?;
+    let (path, toml) = args.source.read("/v1/plan", args.options)?;
     let answer: Value = client.post_toml(&path, &toml).await?;
-    let plan: PlanView = shown(answer.clone(), &path)?;
+    let plan: PlanView = for_display(answer.clone(), &path)?;
     if json {
         exit::print_json(&answer)?;
     } else {
@@ -62,7 +62,7 @@ pub fn text(plan: &PlanView) -> String {
         out += &format!("\n{}", egresses(&plan.admission.egresses));
     }
     if changed > 0 {
-        out += &not_in_force::beside(&missing);
+        out += &not_in_force::lines_below(&missing);
     }
     for note in &plan.notes {
         out += &format!("note: {note}\n");
@@ -261,6 +261,6 @@ note: web: a note
         assert_eq!(first(&plan(true, true)), "Done, 2 changes:");
         assert_eq!(first(&plan(false, false)), "NOT admissible, 2 changes:");
         let nothing = PlanView { vnics: vec![], ..plan(true, false) };
-        assert_eq!(first(&nothing), "Nothing to change: all of it is in force.");
+        assert_eq!(first(&nothing), "Nothing to change: all contracts are in force.");
     }
 }

@@ -18,12 +18,12 @@ pub fn text(view: &VnicView) -> String {
     }
     out.push('\n');
     match (&view.stats, view.state) {
-        (_, State::Refused) => return out + "Nothing of it is in force.\n",
+        (_, State::Refused) => return out + "No part of the contract is in force.\n",
         (Some(stats), _) => {
             out += &window::title(view.window);
             out += &counters(view, stats, &view.unknown);
         }
-        (None, _) => out += "Nothing is counted: the place that keeps it does not know it.\n",
+        (None, _) => out += "No counters: the place of this vNIC does not know the vNIC.\n",
     }
     for promise in &view.promises {
         out.push('\n');
@@ -41,7 +41,7 @@ pub fn text(view: &VnicView) -> String {
 /// Lists every figure with its source, one per line.
 pub fn statistics(view: &VnicView) -> String {
     if view.figures.is_empty() {
-        return format!("{}: nothing is counted: the place that keeps it does not know it.\n", view.name);
+        return format!("{}: no counters: the place of this vNIC does not know the vNIC.\n", view.name);
     }
     let mut table = Table::new(&[("figure", Align::Left), ("value", Align::Right), ("source", Align::Left)]);
     for figure in &view.figures {
@@ -107,20 +107,20 @@ fn facts(view: &VnicView) -> Vec<(&'static str, String)> {
     let mut facts = contract_facts(view);
     let refused = match (&view.refused, view.state) {
         (Some(by), State::Refused) => Some(by.to_string()),
-        (Some(by), _) => Some(format!("{by}\nwhat it said before is in force")),
+        (Some(by), _) => Some(format!("{by}\nits earlier contracts are in force")),
         (None, _) => None,
     };
     let reason = view.reason.clone().filter(|_| view.state != State::Refused);
-    let said = [("reason", reason), ("refused", refused)];
-    let said = said.into_iter().filter_map(|(key, value)| Some((key, hanging(&value?))));
+    let reasons = [("reason", reason), ("refused", refused)];
+    let reasons = reasons.into_iter().filter_map(|(key, value)| Some((key, indent_following_lines(&value?))));
     // The reason and the refusal stand below the facts about the contract as a whole.
     let below = facts.iter().position(|(key, _)| *key == "mac").unwrap_or(facts.len());
-    facts.splice(below..below, said);
+    facts.splice(below..below, reasons);
     facts
 }
 
 /// Indents all lines after the first.
-fn hanging(text: &str) -> String {
+fn indent_following_lines(text: &str) -> String {
     text.lines().collect::<Vec<_>>().join(&format!("\n{:14}", ""))
 }
 
@@ -132,8 +132,9 @@ fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
         State::Failed => "failed",
         State::Refused => "refused",
     };
-    let whose = format!("{state}, from {}", view.owner.strip_prefix("file:").unwrap_or(&view.owner));
-    let Some(contract) = &view.contract else { return vec![("contract", whose)] };
+    let state_and_owner =
+        format!("{state}, from {}", view.owner.strip_prefix("file:").unwrap_or(&view.owner));
+    let Some(contract) = &view.contract else { return vec![("contract", state_and_owner)] };
     let Vnic { attach, mac, segment, tx, rx, queueing, weight, deadline, to, mtu, queues, guest, .. } =
         contract;
     let terms = |terms: Vec<Option<String>>| {
@@ -144,7 +145,7 @@ fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("attach", attachment(attach)),
         ("connection", connection(view.connection).into()),
-        ("contract", whose),
+        ("contract", state_and_owner),
         ("mac", mac.to_string()),
         ("segment", segment.to_string()),
         (
@@ -181,14 +182,14 @@ fn contract_facts(view: &VnicView) -> Vec<(&'static str, String)> {
     if !to.is_empty() {
         facts.push(("to", to.join(", ")));
     }
-    let held = view.stats.iter().flat_map(|stats| &stats.link_local).map(ToString::to_string);
-    let held: Vec<String> = held.collect();
-    if !held.is_empty() {
-        facts.push(("link-local", held.join(", ")));
+    let link_local = view.stats.iter().flat_map(|stats| &stats.link_local).map(ToString::to_string);
+    let link_local: Vec<String> = link_local.collect();
+    if !link_local.is_empty() {
+        facts.push(("link-local", link_local.join(", ")));
     }
     if !view.shared.is_empty() {
         let one = |shared: &SharedStatus| match &shared.holder {
-            Some(holder) if *holder == view.name => format!("{} (it has it)", shared.address),
+            Some(holder) if *holder == view.name => format!("{} (this vNIC has it)", shared.address),
             Some(holder) => format!("{} ({holder} has it)", shared.address),
             None => format!("{} (no vNIC has it)", shared.address),
         };
@@ -245,7 +246,7 @@ fn counters(view: &VnicView, stats: &VnicStats, unknown: &Unknown) -> String {
         let Some(waits) = waits.as_ref().filter(|waits| waits.count > 0) else { continue };
         let _ = writeln!(out, "wait of {what} for its own {limit}: {}", quantiles(waits));
         if let Some(sparse) = sparse.as_ref().filter(|sparse| sparse.count > 0 && waits.max > 0) {
-            let _ = writeln!(out, "  with none of their flow before them: {}", quantiles(sparse));
+            let _ = writeln!(out, "  with no frame of their flow waiting: {}", quantiles(sparse));
         }
         if traffic.marked > 0 || traffic.flows_now > 0 || waits.max > 0 && traffic.flows_most > 0 {
             let _ = writeln!(
@@ -276,7 +277,7 @@ fn counters(view: &VnicView, stats: &VnicStats, unknown: &Unknown) -> String {
         }
     }
     let delay = &stats.delay;
-    if delay.count > 0 && !is_the_wait(stats) {
+    if delay.count > 0 && !delay_is_own_wait(stats) {
         let after = if stats.tokens_tx.is_some() { ", after that wait" } else { "" };
         let _ = writeln!(out, "delay of what it sent{after}: {}", quantiles(delay));
     }
@@ -288,7 +289,7 @@ fn counters(view: &VnicView, stats: &VnicStats, unknown: &Unknown) -> String {
 }
 
 /// Returns whether the delay is the wait for the vNIC's own limit: the kernel place measures both as one.
-pub fn is_the_wait(stats: &VnicStats) -> bool {
+pub fn delay_is_own_wait(stats: &VnicStats) -> bool {
     stats.tokens_tx.as_ref() == Some(&stats.delay)
 }
 
@@ -300,7 +301,7 @@ fn quantiles(delay: &Delay) -> String {
 
 /// Describes a deadline that is not promised: why, and the bound that it would have.
 fn suspended(view: &VnicView, promise: &Promise, why: &str) -> String {
-    let missed = missed(view);
+    let missed = missed_count_text(view);
     let mut out = format!("deadline towards {}: not promised right now\n", promise.egress);
     let facts = [
         ("why", why.to_owned()),
@@ -314,7 +315,7 @@ fn suspended(view: &VnicView, promise: &Promise, why: &str) -> String {
 }
 
 /// Returns how many frames missed a deadline, certainly and possibly.
-fn missed(view: &VnicView) -> String {
+fn missed_count_text(view: &VnicView) -> String {
     let Some(stats) = &view.stats else { return plural(0, "frame") };
     let certain = plural(total(stats.misses.values().copied()), "frame");
     let possible = [stats.misses_possible, stats.misses_asleep];
@@ -329,7 +330,7 @@ fn missed(view: &VnicView) -> String {
 
 /// Describes the bound at one egress and its derivation, and the worst delay seen.
 fn derivation(view: &VnicView, promise: &Promise) -> String {
-    let (egress, of) = (&promise.egress, &promise.derivation);
+    let (egress, terms) = (&promise.egress, &promise.derivation);
     let deadline = Nanos::new(promise.deadline_ns);
     let worst = match promise.worst_seen_ns {
         None => "nothing was sent yet".to_owned(),
@@ -364,7 +365,7 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
             ),
         ),
         ("worst seen", worst),
-        ("missed", missed(view)),
+        ("missed", missed_count_text(view)),
     ];
     let mut out = format!("deadline towards {egress}\n");
     let between = super::plan::beyond(promise).map(|way| ("host to host", way));
@@ -373,31 +374,34 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
     }
 
     let sent_in = |bytes: u64| {
-        let nanos = (u128::from(bytes) * 8 * 1_000_000_000).div_ceil(u128::from(of.capacity_bps.max(1)));
+        let nanos = (u128::from(bytes) * 8 * 1_000_000_000).div_ceil(u128::from(terms.capacity_bps.max(1)));
         duration(u64::try_from(nanos).unwrap_or(u64::MAX))
     };
     let capacity =
-        Rate::from_bits(of.capacity_bps).map_or_else(|| of.capacity_bps.to_string(), |c| c.to_string());
+        Rate::from_bits(terms.capacity_bps).map_or_else(|| terms.capacity_bps.to_string(), |c| c.to_string());
     let steps = [
         (
             "critical time t",
-            Nanos::new(of.critical_t_ns).to_string(),
-            "the interval in which it is tightest".into(),
+            Nanos::new(terms.critical_t_ns).to_string(),
+            "the interval with the least slack".into(),
         ),
         (
             "demand",
-            Bytes::new(of.demand_bytes).to_string(),
-            format!("real-time traffic due within t, all bursts at once; takes {}", sent_in(of.demand_bytes)),
+            Bytes::new(terms.demand_bytes).to_string(),
+            format!(
+                "real-time traffic due within t, all bursts at once; takes {}",
+                sent_in(terms.demand_bytes)
+            ),
         ),
         (
             "blocking frame L",
-            Bytes::new(of.blocking_bytes).to_string(),
-            format!("the largest that may be under way; takes {}", sent_in(of.blocking_bytes)),
+            Bytes::new(terms.blocking_bytes).to_string(),
+            format!("the largest frame that may be under way; takes {}", sent_in(terms.blocking_bytes)),
         ),
         ("capacity C", capacity, format!("of {egress}")),
         (
             "host budget H",
-            Nanos::new(of.host_latency_ns).to_string(),
+            Nanos::new(terms.host_latency_ns).to_string(),
             "worker loops, wake-up and one copy".into(),
         ),
     ];
@@ -405,7 +409,7 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
     for (name, value, meaning) in steps {
         table.row([name.to_owned(), value, meaning]);
     }
-    out += "  how B came about: B = deadline - (t - H - (demand + L) / C)\n";
+    out += "  how B is computed: B = deadline - (t - H - (demand + L) / C)\n";
     for line in table.render().lines().skip(1) {
         let _ = writeln!(out, "    {line}");
     }
@@ -413,7 +417,7 @@ fn derivation(view: &VnicView, promise: &Promise) -> String {
         out,
         "  bound {} holds if H = {} held (violated {}) and the receiver had buffers",
         duration(promise.bound_ns),
-        Nanos::new(of.host_latency_ns),
+        Nanos::new(terms.host_latency_ns),
         plural(promise.host_latency_violations, "time")
     );
     let _ = writeln!(
@@ -430,7 +434,7 @@ mod tests {
     use tidegate_evidence::Figure;
 
     #[test]
-    fn what_is_not_sure_is_said() {
+    fn uncertain_delays_and_misses_are_shown_as_such() {
         let mut view = samples::voice();
         let stats = view.stats.as_mut().unwrap();
         stats.delay_least = Delay {
@@ -448,7 +452,7 @@ mod tests {
         assert!(said.contains("at most 1.12 ms, 120 us over the deadline; at least 100 us\n"), "{said}");
         assert!(said.contains("0 frames, 2 possibly\n"), "{said}");
         view.stats.as_mut().unwrap().misses_asleep = 3;
-        assert_eq!(missed(&view), "0 frames, 2 possibly, 3 if the worker woke up late");
+        assert_eq!(missed_count_text(&view), "0 frames, 2 possibly, 3 if the worker woke up late");
         let said = text(&view);
         let expected =
             "by the first poll that showed it: p50 20.0 us, p99 60.0 us, p99.9 90.0 us, max 100 us\n";
@@ -461,7 +465,7 @@ mod tests {
         let expected = "
 throttled for 9.80 s, also right now
 wait of what it sent for its own tx.max: p50 865 ms, p99 1.05 s, p99.9 1.05 s, max 1.05 s
-  with none of their flow before them: p50 310 us, p99 1.20 ms, p99.9 1.40 ms, max 1.40 ms
+  with no frame of their flow waiting: p50 310 us, p99 1.20 ms, p99.9 1.40 ms, max 1.40 ms
   marked (ECN) 21; flows that wait: 2 now, 9 at most
 ";
         assert!(said.contains(expected), "{said}");
@@ -474,7 +478,7 @@ wait of what it sent for its own tx.max: p50 865 ms, p99 1.05 s, p99.9 1.05 s, m
         let figure =
             |name: &str, value, source: &str| Figure { name: name.into(), value, source: source.into() };
         let mut view = samples::idle();
-        assert!(statistics(&view).contains("nothing is counted"));
+        assert!(statistics(&view).contains("no counters"));
         view.figures =
             vec![figure("tx.bytes", Some(5_000), "register VFGOTC"), figure("rx.bytes", None, "nobody")];
         let expected = "\
@@ -515,10 +519,10 @@ deadline towards sink
   delay bound B     278 us, margin 722 us to the deadline of 1ms
   worst seen        1.12 ms, 120 us over the deadline
   missed            3 frames
-  how B came about: B = deadline - (t - H - (demand + L) / C)
-    critical time t     1ms  the interval in which it is tightest
+  how B is computed: B = deadline - (t - H - (demand + L) / C)
+    critical time t     1ms  the interval with the least slack
     demand              2kB  real-time traffic due within t, all bursts at once; takes 16.0 us
-    blocking frame L  1518B  the largest that may be under way; takes 12.1 us
+    blocking frame L  1518B  the largest frame that may be under way; takes 12.1 us
     capacity C        1gbit  of sink
     host budget H     250us  worker loops, wake-up and one copy
   bound 278 us holds if H = 250us held (violated 3 times) and the receiver had buffers
@@ -531,14 +535,11 @@ deadline towards sink
     fn without_counters_or_deadline_there_is_less_to_show() {
         let text = text(&samples::idle());
         assert!(text.contains("connection  waiting\n") && text.contains("from api\n"), "{text}");
-        assert!(
-            text.ends_with("\nNothing is counted: the place that keeps it does not know it.\n"),
-            "{text}"
-        );
+        assert!(text.ends_with("\nNo counters: the place of this vNIC does not know the vNIC.\n"), "{text}");
     }
 
     #[test]
-    fn what_the_guest_asks_for_is_shown_beside() {
+    fn the_limit_that_the_guest_asks_for_is_shown() {
         let text = text(&samples::lowered());
         assert!(text.contains("  tx          max 4mbit, the guest asks for 3mbit, burst 2kB\n"), "{text}");
         assert!(text.contains("  guest       /run/vm/voice.limit\n"), "{text}");
@@ -548,7 +549,7 @@ deadline towards sink
     }
 
     #[test]
-    fn what_nobody_counts_is_unknown() {
+    fn uncounted_values_are_unknown() {
         let text = text(&samples::unknown());
         let expected = "
            frames  on the wire    bytes  dropped
@@ -581,7 +582,7 @@ dark
   contract    refused, from /etc/tidegate/cam.toml
   refused     /etc/tidegate/cam.toml:9 is refused: egress sink refuses cam
 
-Nothing of it is in force.
+No part of the contract is in force.
 ";
         assert_eq!(text(&unreadable), expected);
         let text_of_it = text(&readable);
@@ -592,7 +593,7 @@ Nothing of it is in force.
         let expected = "
   contract    in force, from /etc/tidegate/voice.toml
   refused     /etc/tidegate/cam.toml:4 is refused: egress sink refuses cam
-              what it said before is in force
+              its earlier contracts are in force
 ";
         assert!(text.contains(expected), "{text}");
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// What may be done on the way.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub struct How {
+pub struct ApplyOptions {
     /// Remove the API's vNICs, uplinks, remotes and keys that the file does not name
     #[arg(long)]
     pub(super) prune: bool,
@@ -28,17 +28,18 @@ pub struct Source {
 
 impl Source {
     /// Returns the API path `route` with the origin of the text, and the text.
-    pub fn read(&self, route: &str, how: How) -> Result<(String, String), Failure> {
-        let failed = |e: std::io::Error| Failure::failed(format!("cannot read {}: {e}", path(&self.file)));
+    pub fn read(&self, route: &str, options: ApplyOptions) -> Result<(String, String), Failure> {
+        let read_error =
+            |e: std::io::Error| Failure::failed(format!("cannot read {}: {e}", path(&self.file)));
         let (origin, text) = if self.file == Path::new("-") {
             let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).map_err(failed)?;
+            std::io::stdin().read_to_string(&mut text).map_err(read_error)?;
             ("stdin".to_owned(), text)
         } else {
-            (path(&self.file), std::fs::read_to_string(&self.file).map_err(failed)?)
+            (path(&self.file), std::fs::read_to_string(&self.file).map_err(read_error)?)
         };
-        let prune = if how.prune { "&prune=true" } else { "" };
-        let adopt = if how.adopt { "&adopt=true" } else { "" };
+        let prune = if options.prune { "&prune=true" } else { "" };
+        let adopt = if options.adopt { "&adopt=true" } else { "" };
         Ok((format!("{route}?origin={}{prune}{adopt}", encode(&origin)), text))
     }
 }

@@ -23,7 +23,7 @@ pub struct Args {}
 
 /// Prints the status. Fails if something needs a person.
 pub async fn run(client: &Client, Args {}: Args, json: bool) -> Result<(), Failure> {
-    match look(client, json).await {
+    match print_status(client, json).await {
         Ok(0) => Ok(()),
         Ok(_) => Err(Failure { code: Code::Failed, message: String::new() }),
         // Exit code 1 means that the agent answered, so an error needs another code.
@@ -33,18 +33,18 @@ pub async fn run(client: &Client, Args {}: Args, json: bool) -> Result<(), Failu
 }
 
 /// Prints the status. Returns how many items need a person.
-async fn look(client: &Client, json: bool) -> Result<usize, Failure> {
+async fn print_status(client: &Client, json: bool) -> Result<usize, Failure> {
     let answer: Value = match client.get("/v1/status").await {
         Ok(answer) => answer,
         Err(error @ (ClientError::Unreachable { .. } | ClientError::Broken { .. })) => {
-            return Err(away(client, error, json)?);
+            return Err(report_unreachable(client, error, json)?);
         }
         Err(other) => return Err(other.into()),
     };
     if json {
         exit::print_json(&answer)?;
     }
-    let status = shown(answer)?;
+    let status = for_display(answer)?;
     if !json {
         exit::print(&text(&status))?;
     }
@@ -53,9 +53,9 @@ async fn look(client: &Client, json: bool) -> Result<usize, Failure> {
 
 /// Makes the answer safe to show. The text about a refused file is errors that quote the file, and a last
 /// line that says what is in force instead.
-fn shown(answer: Value) -> Result<StatusView, Failure> {
+fn for_display(answer: Value) -> Result<StatusView, Failure> {
     let exact: StatusView = serde_json::from_value(answer.clone()).map_err(Failure::failed)?;
-    let mut status: StatusView = client::shown(answer, "GET /v1/status")?;
+    let mut status: StatusView = client::for_display(answer, "GET /v1/status")?;
     for (attention, exact) in status.attention.iter_mut().zip(&exact.attention) {
         if let (AttentionKind::RefusedFile, Some((errors, kept))) = (exact.kind, exact.what.rsplit_once('\n'))
         {
@@ -67,13 +67,13 @@ fn shown(answer: Value) -> Result<StatusView, Failure> {
 
 /// Reports in the same form that the agent is unreachable, and returns the failure with the exit code that
 /// every command uses for it.
-fn away(client: &Client, error: ClientError, json: bool) -> Result<Failure, Failure> {
+fn report_unreachable(client: &Client, error: ClientError, json: bool) -> Result<Failure, Failure> {
     let failure = Failure::from(error);
     let attention = Attention {
         kind: AttentionKind::PlaceAway,
         about: vec!["agent".into()],
         what: format!(
-            "{}\nWhat is in force stays in force without it; changes, repairs and metrics wait for it",
+            "{}\nContracts in force stay in force without the agent; changes, repairs and metrics wait for the agent",
             failure.message
         ),
         next: "systemctl status tidegate-agent".into(),
@@ -81,12 +81,12 @@ fn away(client: &Client, error: ClientError, json: bool) -> Result<Failure, Fail
     if json {
         exit::print_json(&json!({"agent": client.socket(), "attention": [attention]}))?;
     } else {
-        exit::print(&format!("{}.\n\n{}", needs(1), thing(&attention)))?;
+        exit::print(&format!("{}.\n\n{}", attention_heading(1), attention_text(&attention)))?;
     }
     Ok(Failure { message: format!("cannot reach the agent at {}", path(client.socket())), ..failure })
 }
 
-fn needs(n: usize) -> String {
+fn attention_heading(n: usize) -> String {
     match n {
         1 => "1 thing needs a person".into(),
         n => format!("{n} things need a person"),
@@ -97,11 +97,11 @@ fn needs(n: usize) -> String {
 fn text(status: &StatusView) -> String {
     let mut out = match status.attention.len() {
         0 => "All is well: nothing needs a person.\n\n".to_owned(),
-        n => format!("{}.\n\n", needs(n)),
+        n => format!("{}.\n\n", attention_heading(n)),
     };
     for kind in AttentionKind::ALL {
         let all: Vec<&Attention> = status.attention.iter().filter(|a| a.kind == kind).collect();
-        all.iter().take(SHOWN).for_each(|attention| out += &thing(attention));
+        all.iter().take(SHOWN).for_each(|attention| out += &attention_text(attention));
         if let Some(more) = all.len().checked_sub(SHOWN).filter(|more| *more > 0) {
             let _ = writeln!(out, "{}: {more} more; tidegate status --json has all\n", title(kind));
         }
@@ -110,7 +110,7 @@ fn text(status: &StatusView) -> String {
 }
 
 /// Describes one item: the subject, the reason, and the next command.
-fn thing(attention: &Attention) -> String {
+fn attention_text(attention: &Attention) -> String {
     let mut out = title(attention.kind).to_owned();
     if !attention.about.is_empty() {
         let _ = write!(out, ": {}", names(&attention.about));
@@ -141,15 +141,15 @@ fn title(kind: AttentionKind) -> &'static str {
 fn figures(status: &StatusView) -> String {
     let StatusView { version, places, files, vnics, deadlines, host_latency, own_cpus, drift, .. } = status;
     let counted = |parts: &[(usize, &str)]| {
-        let there: Vec<String> = parts
+        let nonzero: Vec<String> = parts
             .iter()
             .filter(|(n, _)| *n > 0)
             .map(|(n, what)| format!("{} {what}", count(*n as u64)))
             .collect();
-        if there.is_empty() { "none".to_owned() } else { there.join(", ") }
+        if nonzero.is_empty() { "none".to_owned() } else { nonzero.join(", ") }
     };
     let mut rows = vec![("agent", version.clone())];
-    rows.extend(places.iter().map(|p| (p.name.as_str(), place(p))));
+    rows.extend(places.iter().map(|p| (p.name.as_str(), place_text(p))));
     rows.extend([
         ("files", counted(&[(files.accepted, "accepted"), (files.refused, "refused")])),
         (
@@ -162,14 +162,14 @@ fn figures(status: &StatusView) -> String {
             ]),
         ),
         ("deadlines", counted(&[(deadlines.promised, "promised"), (deadlines.suspended, "not promised")])),
-        ("H", kept(host_latency)),
+        ("H", host_latency_text(host_latency)),
     ]);
-    rows.extend(own(own_cpus).map(|own| ("CPUs", own)));
+    rows.extend(own_cpus_text(own_cpus).map(|own| ("CPUs", own)));
     rows.extend([
         (
             "drift",
             format!(
-                "{} put right since the agent was started, {} in the last {} minutes",
+                "{} repaired since the agent was started, {} in the last {} minutes",
                 plural(drift.since_start, "difference"),
                 count(drift.recently),
                 status.recent_s / 60
@@ -182,7 +182,7 @@ fn figures(status: &StatusView) -> String {
     table.render().lines().skip(1).map(|line| format!("{line}\n")).collect()
 }
 
-fn place(place: &PlaceView) -> String {
+fn place_text(place: &PlaceView) -> String {
     let vnics = plural(place.vnics as u64, "vNIC");
     match (place.reachable, place.pid) {
         (false, _) => "away".into(),
@@ -192,7 +192,7 @@ fn place(place: &PlaceView) -> String {
 }
 
 /// Describes the workers' own CPUs, and what is not kept off them; `None` if there is nothing to say.
-fn own(own: &OwnCpus) -> Option<String> {
+fn own_cpus_text(own: &OwnCpus) -> Option<String> {
     let OwnCpus { cpus, queues, steered, awake, missing } = own;
     let list = |cpus: &[usize]| cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
     if cpus.is_empty() {
@@ -200,7 +200,7 @@ fn own(own: &OwnCpus) -> Option<String> {
     }
     let queues = plural(*queues as u64, "queue");
     let mut text =
-        format!("{} of workers; {steered} of {queues} of taps run their stack elsewhere", list(cpus));
+        format!("{} of workers; {steered} of {queues} of taps run their stack on other CPUs", list(cpus));
     if !awake.is_empty() {
         let _ = write!(text, "; {} without halts while real-time frames flow", list(awake));
     }
@@ -212,7 +212,7 @@ fn own(own: &OwnCpus) -> Option<String> {
 
 /// Describes how well the workers kept the host budget. All counts are those of the present switch; recent
 /// ones may be of its predecessor, so they appear only where they need a person.
-fn kept(latency: &HostLatency) -> String {
+fn host_latency_text(latency: &HostLatency) -> String {
     let budget = duration(latency.budget_ns);
     match latency.loops {
         0 => format!("host-latency = {budget}; no loop was counted"),
@@ -278,22 +278,25 @@ files      3 accepted
 vNICs      13 in force
 deadlines  2 promised
 H          host-latency = 250 us; since this switch was started, 3 of 91,440 loops took longer; the longest took 412 us
-drift      1 difference put right since the agent was started, 0 in the last 10 minutes
+drift      1 difference repaired since the agent was started, 0 in the last 10 minutes
 denied     0 system calls of the switch
 ";
         assert_eq!(text(&host()), expected);
     }
 
     #[test]
-    fn what_is_not_kept_off_a_workers_cpu_is_told() {
-        assert_eq!(own(&OwnCpus::default()), None);
+    fn work_that_stays_on_a_workers_cpu_is_reported() {
+        assert_eq!(own_cpus_text(&OwnCpus::default()), None);
         let not_put_back = OwnCpus { missing: Some("it was not put back".into()), ..OwnCpus::default() };
-        assert_eq!(own(&not_put_back).as_deref(), Some("it was not put back"));
+        assert_eq!(own_cpus_text(&not_put_back).as_deref(), Some("it was not put back"));
         let mut cpus = OwnCpus { cpus: vec![1, 3], queues: 4, steered: 4, awake: vec![3], missing: None };
-        let kept = "1, 3 of workers; 4 of 4 queues of taps run their stack elsewhere";
-        assert_eq!(own(&cpus).unwrap(), format!("{kept}; 3 without halts while real-time frames flow"));
+        let cpus_text = "1, 3 of workers; 4 of 4 queues of taps run their stack on other CPUs";
+        assert_eq!(
+            own_cpus_text(&cpus).unwrap(),
+            format!("{cpus_text}; 3 without halts while real-time frames flow")
+        );
         cpus = OwnCpus { steered: 0, awake: vec![], missing: Some("not permitted".into()), ..cpus };
-        assert_eq!(own(&cpus).unwrap(), kept.replace("4 of 4", "0 of 4") + "; not permitted");
+        assert_eq!(own_cpus_text(&cpus).unwrap(), cpus_text.replace("4 of 4", "0 of 4") + "; not permitted");
     }
 
     #[test]
@@ -306,11 +309,11 @@ denied     0 system calls of the switch
             ..host().host_latency
         };
         let expected = "host-latency = 250 us; since this switch was started, 0 of 30 loops took longer; the longest took 119 us";
-        assert_eq!(kept(&after_a_restart), expected);
+        assert_eq!(host_latency_text(&after_a_restart), expected);
     }
 
     #[test]
-    fn what_needs_a_person_comes_first_with_what_to_run() {
+    fn items_that_need_a_person_come_first_with_their_command() {
         let mut status = host();
         status.places[0].reachable = false;
         status.attention = vec![
@@ -323,7 +326,8 @@ denied     0 system calls of the switch
             attention(
                 AttentionKind::RefusedFile,
                 &["/etc/tidegate/cam.toml:2"],
-                "/etc/tidegate/cam.toml:2:17: unclosed inline table\n2 | attach = { vhost\nnothing of it is in force",
+                "/etc/tidegate/cam.toml:2:17: unclosed inline table\n2 | attach = { vhost\n\
+                 no contract of this file is in force",
                 "tidegate plan -f /etc/tidegate/cam.toml",
             ),
             attention(
@@ -343,7 +347,7 @@ away: switch
 contract file refused: /etc/tidegate/cam.toml:2
   /etc/tidegate/cam.toml:2:17: unclosed inline table
   2 | attach = { vhost
-  nothing of it is in force
+  no contract of this file is in force
   run: tidegate plan -f /etc/tidegate/cam.toml
 
 contract pending: a, b, c, d, e and 2 more

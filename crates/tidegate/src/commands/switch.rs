@@ -62,7 +62,7 @@ fn which_cpus(text: &str) -> Result<Cpus, String> {
     match text {
         "auto" => Ok(Cpus::Auto),
         "none" => Ok(Cpus::None),
-        text => list::parse(text).map(Cpus::List).map_err(|error| format!("{error}; or say auto, or none")),
+        text => list::parse(text).map(Cpus::List).map_err(|error| format!("{error}; or write auto or none")),
     }
 }
 
@@ -73,7 +73,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn enough_workers(workers: u16, cpus: &Cpus) -> Result<(), Failure> {
     match cpus {
         Cpus::List(cpus) if cpus.len() > usize::from(workers) => Err(Failure::usage(format!(
-            "--cpus names {} CPUs for --workers {workers}: each CPU is for one worker, so say --workers {} or name fewer",
+            "--cpus names {} CPUs for --workers {workers}: each CPU is for one worker, so write --workers {} or name fewer CPUs",
             cpus.len(),
             cpus.len(),
         ))),
@@ -114,14 +114,17 @@ fn detach(socket: &Path) -> Result<(), Failure> {
     while !answers(child.id()) {
         if let Some(status) = child.try_wait().map_err(fail)? {
             return Err(Failure::failed(format!(
-                "it did not take the place of the running switch: {status}"
+                "the new switch did not take over from the running one: {status}"
             )));
         }
         if Instant::now() > end {
             // The new process must not take over later, when the caller no longer expects it.
             let _ = child.kill();
             let _ = child.wait();
-            return Err(Failure::failed(format!("it did not answer within {} s", PATIENCE.as_secs())));
+            return Err(Failure::failed(format!(
+                "the new switch did not answer within {} s",
+                PATIENCE.as_secs()
+            )));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -139,16 +142,16 @@ mod tests {
         assert!(enough_workers(2, &list("3,1")).is_ok());
         assert!(enough_workers(4, &list("3,1")).is_ok(), "the rest has none");
         let error = enough_workers(1, &list("2-4")).unwrap_err();
-        assert!(error.message.contains("say --workers 3"), "{error:?}");
+        assert!(error.message.contains("write --workers 3"), "{error:?}");
     }
 
     #[test]
-    fn which_cpus_there_are_to_say() {
+    fn cpus_are_a_word_or_a_list() {
         assert_eq!(which_cpus("auto"), Ok(Cpus::Auto));
         assert_eq!(which_cpus("none"), Ok(Cpus::None));
         assert_eq!(which_cpus("0,4-6,2"), Ok(Cpus::List(vec![0, 4, 5, 6, 2])));
         for wrong in ["", "automatic", "3-1"] {
-            assert!(which_cpus(wrong).unwrap_err().contains("or say auto, or none"), "{wrong}");
+            assert!(which_cpus(wrong).unwrap_err().contains("or write auto or none"), "{wrong}");
         }
     }
 }

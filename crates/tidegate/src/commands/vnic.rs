@@ -1,6 +1,6 @@
 //! `tidegate vnic ls | show | set | rm`.
 
-use crate::client::{Client, encode, shown};
+use crate::client::{Client, encode, for_display};
 use crate::commands::window::Window;
 use crate::commands::{not_in_force, plan, show};
 use crate::exit::{self, Failure};
@@ -79,8 +79,8 @@ async fn list(client: &Client, json: bool) -> Result<(), Failure> {
     if json {
         return exit::print_json(&client.get::<Value>("/v1/vnics").await?);
     }
-    let vnics: Vec<VnicView> = client.get_shown("/v1/vnics").await?;
-    let host: HostView = client.get_shown("/v1/host").await?;
+    let vnics: Vec<VnicView> = client.get_for_display("/v1/vnics").await?;
+    let host: HostView = client.get_for_display("/v1/host").await?;
     exit::print(&(overview(&vnics) + &refusals(&host.files) + &notes(&host.problems)))
 }
 
@@ -96,8 +96,8 @@ fn refusals(files: &[FileView]) -> String {
         let first = error.lines().next().unwrap_or_default();
         // An error in the text begins with its place.
         let said = if first.starts_with(&place) { first.to_owned() } else { format!("{place}: {first}") };
-        let whom = if file.refused.is_empty() { &file.vnics } else { &file.refused };
-        format!("Refused: {said}\n  concerns: {}; tidegate status says what to do\n", whom.join(", "))
+        let concerned = if file.refused.is_empty() { &file.vnics } else { &file.refused };
+        format!("Refused: {said}\n  concerns: {}; tidegate status says what to do\n", concerned.join(", "))
     });
     text.collect()
 }
@@ -132,7 +132,7 @@ fn overview(vnics: &[VnicView]) -> String {
             show::condition(view),
             of(|c| Some(c.segment.to_string())),
             of(|c| Some(c.mac.to_string())),
-            of(|c| c.tx.max.map(|v| v.to_string())) + &asked(view),
+            of(|c| c.tx.max.map(|v| v.to_string())) + &guest_limit_text(view),
             of(|c| c.tx.min.map(|v| v.to_string())),
             of(|c| c.rx.max.map(|v| v.to_string())),
             of(|c| c.deadline.map(|v| v.to_string())) + suspended,
@@ -144,7 +144,7 @@ fn overview(vnics: &[VnicView]) -> String {
     table.render()
 }
 
-fn asked(view: &VnicView) -> String {
+fn guest_limit_text(view: &VnicView) -> String {
     show::soft(view).map_or_else(String::new, |soft| format!(" (guest: {soft})"))
 }
 
@@ -155,19 +155,19 @@ async fn show_one(
     window: Window,
     json: bool,
 ) -> Result<(), Failure> {
-    let path = window.of(&format!("/v1/vnics/{}", encode(name)));
+    let path = window.api_path(&format!("/v1/vnics/{}", encode(name)));
     if statistics {
         return if json {
             let view: VnicView = client.get(&path).await?;
             exit::print_json(&view.figures)
         } else {
-            exit::print(&show::statistics(&client.get_shown(&path).await?))
+            exit::print(&show::statistics(&client.get_for_display(&path).await?))
         };
     }
     if json {
         return exit::print_json(&client.get::<Value>(&path).await?);
     }
-    exit::print(&show::text(&client.get_shown(&path).await?))
+    exit::print(&show::text(&client.get_for_display(&path).await?))
 }
 
 async fn set(client: &Client, name: &str, changes: &[KeyValue], json: bool) -> Result<(), Failure> {
@@ -178,28 +178,28 @@ async fn set(client: &Client, name: &str, changes: &[KeyValue], json: bool) -> R
         }
     }
     let body = serde_json::to_value(SetBody { set }).map_err(Failure::failed)?;
-    done(client.patch(&format!("/v1/vnics/{}", encode(name)), &body).await?, json)
+    print_change(client.patch(&format!("/v1/vnics/{}", encode(name)), &body).await?, json)
 }
 
 async fn remove(client: &Client, name: &str, json: bool) -> Result<(), Failure> {
-    done(client.delete(&format!("/v1/vnics/{}", encode(name))).await?, json)
+    print_change(client.delete(&format!("/v1/vnics/{}", encode(name))).await?, json)
 }
 
-fn done(answer: Value, json: bool) -> Result<(), Failure> {
+fn print_change(answer: Value, json: bool) -> Result<(), Failure> {
     if json {
         exit::print_json(&answer)?;
     }
-    let change: VnicChange = shown(answer, "the change")?;
+    let change: VnicChange = for_display(answer, "the change")?;
     let changes = std::slice::from_ref(&change);
     if !json {
         let text = plan::vnic(&change);
         let missing = not_in_force::lines(changes);
         exit::print(&match text.is_empty() {
             true => not_in_force::nothing_to_change(&missing),
-            false => text + &not_in_force::beside(&missing),
+            false => text + &not_in_force::lines_below(&missing),
         })?;
     }
-    not_in_force::ended(changes)
+    not_in_force::exit_code(changes)
 }
 
 #[cfg(test)]
@@ -221,7 +221,7 @@ idle   waiting       42  52:54:00:00:00:02       -       -       -         -    
     }
 
     #[test]
-    fn what_is_refused_and_what_is_not_promised_is_in_the_list() {
+    fn refused_contracts_and_suspended_deadlines_are_in_the_list() {
         let [readable, unreadable] = samples::refused();
         let as_before = VnicView { refused: readable.refused.clone(), ..samples::suspended() };
         let expected = "\
@@ -235,7 +235,7 @@ dark   refused                  -  -                       -       -       -    
     }
 
     #[test]
-    fn refused_files_are_told_with_whom_they_concern() {
+    fn refused_files_are_listed_with_their_vnics() {
         let file = |error: &str, line, names: &[&str]| FileView {
             path: "/etc/a.toml".into(),
             vnics: vec!["old".into()],

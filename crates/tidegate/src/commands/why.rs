@@ -22,7 +22,7 @@ const LONG: u64 = 1_000_000;
 const MISSES: usize = 10;
 
 /// Label of the row for frames of a flow that had none before them.
-const SPARSE: &str = "  with none of their flow before them";
+const SPARSE: &str = "  with no frame of their flow waiting";
 
 /// Arguments of `why`.
 #[derive(Debug, clap::Args)]
@@ -35,13 +35,13 @@ pub struct Args {
 
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
     let path = format!("/v1/vnics/{}", encode(&args.name));
-    let (vnic, path) = (args.window.of(&path), args.window.of(&(path + "/why")));
+    let (vnic, path) = (args.window.api_path(&path), args.window.api_path(&(path + "/why")));
     if json {
         return exit::print_json(&client.get::<Value>(&path).await?);
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    let view: VnicView = client.get_shown(&vnic).await?;
-    exit::print(&text(&view, &client.get_shown(&path).await?, now))
+    let view: VnicView = client.get_for_display(&vnic).await?;
+    exit::print(&text(&view, &client.get_for_display(&path).await?, now))
 }
 
 /// Composes the account; `now` in nanoseconds since the epoch. Figures come from `why`, and the values to
@@ -51,7 +51,7 @@ fn text(view: &VnicView, why: &WhyView, now: u64) -> String {
         return condition(view);
     }
     let Some(stats) = &view.stats else {
-        let nothing = "Nothing is known of its frames: the place that keeps it does not know it.\n";
+        let nothing = "Nothing is known of its frames: the place of this vNIC does not know the vNIC.\n";
         return condition(view) + nothing + &not_promised(view);
     };
     [
@@ -60,7 +60,7 @@ fn text(view: &VnicView, why: &WhyView, now: u64) -> String {
         throttling(view, stats, why),
         waits(view, stats, why),
         delays(view, stats, why),
-        since_seen(view, stats),
+        least_delay_note(view, stats),
         host_latency(view),
         drops(view, why),
         misses(view, stats, why, now),
@@ -69,7 +69,7 @@ fn text(view: &VnicView, why: &WhyView, now: u64) -> String {
     .concat()
 }
 
-fn counts(view: &VnicView, what: Quantity) -> bool {
+fn is_counted(view: &VnicView, what: Quantity) -> bool {
     !view.unknown.contains_key(&what)
 }
 
@@ -97,7 +97,7 @@ fn condition(view: &VnicView) -> String {
     match view.state {
         State::InForce => {}
         State::Pending => out += "Its contract is not in force yet.\n",
-        State::Failed => out += "Its contract could not be put in force; the agent goes on trying.\n",
+        State::Failed => out += "Its contract could not be put in force; the agent tries again.\n",
         State::Refused => out += "Its contract is refused.\n",
     }
     if let Some(by) = &view.refused {
@@ -110,7 +110,7 @@ fn condition(view: &VnicView) -> String {
 }
 
 fn throttling(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
-    if !counts(view, Quantity::Throttled) {
+    if !is_counted(view, Quantity::Throttled) {
         return String::new();
     }
     let max = show::tx_max(view);
@@ -124,21 +124,21 @@ fn throttling(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
         (true, total) => format!(
             "It is throttled right now: it has more to send than {limit} lets through. \
              {}, frames waited for that for {}.\n",
-            when(view).1,
+            time_phrases(view).1,
             duration(total)
         ),
         (false, 0) if view.window.is_some() => "It was not throttled in that time.\n".into(),
         (false, 0) => "It has never been throttled.\n".into(),
         (false, total) => format!(
             "It is not throttled right now. {}, frames waited for {limit} for {}.\n",
-            when(view).1,
+            time_phrases(view).1,
             duration(total)
         ),
     }
 }
 
 /// Names the time of the figures: for the end of a sentence, and for its beginning.
-fn when(view: &VnicView) -> (&'static str, &'static str) {
+fn time_phrases(view: &VnicView) -> (&'static str, &'static str) {
     if view.window.is_some() { (" in that time", "In that time") } else { ("", "In all") }
 }
 
@@ -167,8 +167,8 @@ fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
             .filter(|_| wait.waited.max > 0)
             .for_each(|sparse| row(SPARSE.into(), sparse, None));
     }
-    let is_the_wait = show::is_the_wait(stats);
-    if stats.delay.count > 0 && counts(view, Quantity::Delay) && !is_the_wait {
+    let delay_is_own_wait = show::delay_is_own_wait(stats);
+    if stats.delay.count > 0 && is_counted(view, Quantity::Delay) && !delay_is_own_wait {
         row("what it sent: from there to the receiver".into(), &stats.delay, None);
     }
     if let Some(wait) = &why.rx_wait {
@@ -181,7 +181,7 @@ fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     let longest = |wait: &Option<OwnWait>| wait.as_ref().map_or(0, |wait| wait.waited.p99);
     let [tx, rx] = [&why.tx_wait, &why.rx_wait].map(longest);
     // A wait below a tenth of the other is not mentioned.
-    let sends = tx > 0 && (is_the_wait || tx > stats.delay.p99) && tx >= rx / 10;
+    let sends = tx > 0 && (delay_is_own_wait || tx > stats.delay.p99) && tx >= rx / 10;
     let receives = rx > 0 && rx >= tx / 10;
     let verdict = match (sends, receives) {
         (true, true) => "Most of the wait is for its own limits, on what it sends and on what it receives.\n",
@@ -192,7 +192,7 @@ fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     let is_waiting = !verdict.is_empty();
     let queueing = view.contract.as_ref().map(|contract| contract.queueing);
     let by_flow = [&why.tx_wait, &why.rx_wait].into_iter().flatten().any(|wait| wait.sparse.is_some());
-    let apart = match queueing {
+    let flow_note = match queueing {
         _ if is_waiting && by_flow => {
             "Each flow waits in a queue of its own: a ping, or the first frame of a request, does not wait behind an upload.\n"
         }
@@ -201,13 +201,13 @@ fn waits(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
         }
         _ => "",
     };
-    format!("\nWhere its frames waited:\n{}{verdict}{apart}", indented(&table.render()))
+    format!("\nWhere its frames waited:\n{}{verdict}{flow_note}", indented(&table.render()))
 }
 
 fn delays(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
     let delay = &stats.delay;
-    let is_told = delay.count > 0 && (why.tx_wait.is_some() || why.rx_wait.is_some());
-    if !counts(view, Quantity::Delay) || is_told {
+    let is_in_table = delay.count > 0 && (why.tx_wait.is_some() || why.rx_wait.is_some());
+    if !is_counted(view, Quantity::Delay) || is_in_table {
         return String::new();
     }
     if delay.count == 0 {
@@ -228,26 +228,25 @@ fn delays(view: &VnicView, stats: &VnicStats, why: &WhyView) -> String {
 
 /// Says that a long delay may really be much shorter: while a tap is never seen empty, the arrival time of
 /// a frame is unknown.
-fn since_seen(view: &VnicView, stats: &VnicStats) -> String {
+fn least_delay_note(view: &VnicView, stats: &VnicStats) -> String {
     let (most, least) = (stats.delay.p99, stats.delay_least.p99);
-    if !counts(view, Quantity::Delay) || show::is_the_wait(stats) || most < LONG || most < 2 * least {
+    if !is_counted(view, Quantity::Delay) || show::delay_is_own_wait(stats) || most < LONG || most < 2 * least
+    {
         return String::new();
     }
     format!(
-        "That counts from when its ring or tap was last seen empty: when exactly a frame came is not known. From when frames \
-         were first seen, 99 % of them took at most {}.\n",
+        "These delays count from the last poll that found its ring or tap empty: the exact arrival of a frame is unknown. Counted from the first poll that showed the frames, 99 % of them took at most {}.\n",
         duration(least)
     )
 }
 
 /// Says that the bound did not hold because the host took too long, and what to do.
 fn host_latency(view: &VnicView) -> String {
-    let broken = view.promises.iter().find(|p| p.suspended.is_none() && p.host_latency_violations > 0);
-    broken.map_or_else(String::new, |promise| {
+    let violated = view.promises.iter().find(|p| p.suspended.is_none() && p.host_latency_violations > 0);
+    violated.map_or_else(String::new, |promise| {
         format!(
             "Its delay bound holds while worker loops take at most host-latency (H, {}). Since the switch was started {} took \
-             longer: no bound held then. `tidegate calibrate` says by name what makes the host slow, and what \
-             host-latency it needs as it is.\n",
+             longer: no bound held then. `tidegate calibrate` names what makes the host slow, and the host-latency that the host needs now.\n",
             duration(promise.derivation.host_latency_ns),
             count(promise.host_latency_violations)
         )
@@ -263,19 +262,19 @@ fn drops(view: &VnicView, why: &WhyView) -> String {
         }
         if drops.is_empty() { String::new() } else { format!("\n{title}\n{}", indented(&table.render())) }
     };
-    let both = [
-        list("Dropped of what it sent:", &why.tx_dropped),
-        list("Dropped of what it was sent:", &why.rx_dropped),
+    let lists = [
+        list("Dropped frames that it sent:", &why.tx_dropped),
+        list("Dropped frames that were sent to it:", &why.rx_dropped),
     ]
     .concat();
-    if !both.is_empty() {
-        return both;
+    if !lists.is_empty() {
+        return lists;
     }
-    match (counts(view, Quantity::Tx), counts(view, Quantity::Rx)) {
-        _ if !counts(view, Quantity::Drops) => String::new(),
-        (true, true) => format!("No frame of it or for it was dropped{}.\n", when(view).0),
-        (true, false) => format!("No frame that it sent was dropped{}.\n", when(view).0),
-        (false, true) => format!("No frame for it was dropped{}.\n", when(view).0),
+    match (is_counted(view, Quantity::Tx), is_counted(view, Quantity::Rx)) {
+        _ if !is_counted(view, Quantity::Drops) => String::new(),
+        (true, true) => format!("No frame from it or to it was dropped{}.\n", time_phrases(view).0),
+        (true, false) => format!("No frame that it sent was dropped{}.\n", time_phrases(view).0),
+        (false, true) => format!("No frame to it was dropped{}.\n", time_phrases(view).0),
         (false, false) => String::new(),
     }
 }
@@ -284,15 +283,18 @@ fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String
     let total = total(why.misses.values().copied());
     let deadline = show::deadline(view);
     let mut out = not_promised(view);
-    let unsure = unsure(why);
-    let was_kept = total == 0 && unsure.is_empty() && (stats.realtime_delivered > 0 || out.is_empty());
-    if !counts(view, Quantity::Deadline) || (total == 0 && unsure.is_empty() && !was_kept) {
+    let possible_misses = possible_misses(why);
+    let was_kept =
+        total == 0 && possible_misses.is_empty() && (stats.realtime_delivered > 0 || out.is_empty());
+    if !is_counted(view, Quantity::Deadline) || (total == 0 && possible_misses.is_empty() && !was_kept) {
         return out;
     }
     out += &match (deadline, total) {
-        (_, 0) if !unsure.is_empty() => "No frame missed its deadline for certain.\n".into(),
+        (_, 0) if !possible_misses.is_empty() => "No frame missed its deadline for certain.\n".into(),
         (None, 0) => return out + "It has no deadline, so it cannot miss any.\n",
-        (Some(deadline), 0) => return out + &kept(deadline, stats.realtime_delivered, when(view).0),
+        (Some(deadline), 0) => {
+            return out + &deadline_kept(deadline, stats.realtime_delivered, time_phrases(view).0);
+        }
         (None, _) => format!("\n{} missed the deadline it had:\n", plural(total, "frame")),
         (Some(deadline), _) => format!("\n{} missed the deadline of {deadline}:\n", plural(total, "frame")),
     };
@@ -304,7 +306,7 @@ fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String
     if total > 0 {
         out += &indented(&table.render());
     }
-    out += &unsure;
+    out += &possible_misses;
     out += &culprits(why);
     if !why.latest_misses.is_empty() {
         out += "\nThe latest, newest first:\n";
@@ -316,19 +318,19 @@ fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String
 }
 
 /// Says how many frames possibly missed a deadline, and what is unknown about them; empty without any.
-fn unsure(why: &WhyView) -> String {
+fn possible_misses(why: &WhyView) -> String {
     let mut out = String::new();
     if why.misses_possible > 0 {
         let frames = plural(why.misses_possible, "frame");
         let _ = writeln!(
             out,
-            "{frames} possibly missed it: in time by the first poll that showed the frame, late by the last that did not."
+            "{frames} possibly missed it: in time if they arrived at the first poll that showed them, late if at the last poll without them."
         );
     }
     if why.misses_asleep > 0 {
         let _ = writeln!(
             out,
-            "{} missed it only if the worker took that long to wake up, which it cannot measure.",
+            "{} missed it only if the worker took that long to wake up, which the switch cannot measure.",
             plural(why.misses_asleep, "frame")
         );
     }
@@ -344,13 +346,13 @@ fn culprits(why: &WhyView) -> String {
     }
     let mut out = String::new();
     if !why.culprits.is_empty() {
-        out += "\nWhat held the switch's worker up, since the agent was started:\n";
+        out += "\nWhat delayed the switch's worker, since the agent was started:\n";
         out += &indented(&table.render());
     }
     if let Some(unobserved) = &why.unobserved {
         let _ = writeln!(
             out,
-            "What keeps the worker from its CPU is not observed, so of all this only its own loops are known: {unobserved}"
+            "The agent does not observe what keeps the worker from its CPU, so only the worker's own loops are known: {unobserved}"
         );
     }
     out
@@ -365,7 +367,7 @@ fn not_promised(view: &VnicView) -> String {
     }
 }
 
-fn kept(deadline: Nanos, delivered: u64, when: &str) -> String {
+fn deadline_kept(deadline: Nanos, delivered: u64, when: &str) -> String {
     match delivered {
         0 if !when.is_empty() => format!("No frame with its deadline of {deadline} was delivered{when}.\n"),
         0 => format!("No frame with its deadline of {deadline} has been delivered yet.\n"),
@@ -396,11 +398,11 @@ voice is up.
 It is not throttled right now. In all, frames waited for its tx.max of 4mbit for 3.00 ms.
 Of its 11,999 frames delivered, half took at most 42.0 us, 99 % 90.0 us, 99.9 % 300 us, the slowest 1.12 ms.
 Its delay bound holds while worker loops take at most host-latency (H, 250 us). Since the switch was started 3 took longer: \
-no bound held then. `tidegate calibrate` says by name what makes the host slow, and what host-latency it needs as it is.
+no bound held then. `tidegate calibrate` names what makes the host slow, and the host-latency that the host needs now.
 
-Dropped of what it sent:
+Dropped frames that it sent:
   frames  reason      what it means
-   1,200  source_mac  sent from a MAC address that is not the vNIC's own, or naming one in ARP or neighbour discovery: if that is meant to be, add it to \
+   1,200  source_mac  sent from a MAC address that is not the vNIC's own, or naming one in ARP or neighbour discovery: if this is intended, add it to \
 `allowed.macs`, or to `allowed.shared` of each vNIC that takes turns with it (VRRP, CARP)
        1  late        could no longer arrive before its deadline
 
@@ -417,7 +419,7 @@ The latest, newest first:
     }
 
     #[test]
-    fn its_own_limit_is_named_as_where_its_frames_waited() {
+    fn a_vnics_own_limit_is_named_as_the_place_of_waiting() {
         let said = text(&samples::waiting(), &samples::why_waiting(), 0);
         let expected = "\
 web is up.
@@ -428,12 +430,12 @@ for 9.80 s.
 Where its frames waited:
   where                                         frames    half     99 %   99.9 %  longest  marked  flows now  most
   what it sent: before its own tx.max = 20mbit   1,600  865 ms   1.05 s   1.05 s   1.05 s      21          2     9
-    with none of their flow before them            900  310 us  1.20 ms  1.40 ms  1.40 ms
+    with no frame of their flow waiting            900  310 us  1.20 ms  1.40 ms  1.40 ms
   what it sent: from there to the receiver       1,600  541 us   800 us   900 us   910 us
 Most of the wait is for its own limit on what it sends.
 Each flow waits in a queue of its own: a ping, or the first frame of a request, does not wait behind an upload.
 
-Dropped of what it sent:
+Dropped frames that it sent:
 ";
         assert!(said.starts_with(expected), "{said}");
     }
@@ -445,11 +447,11 @@ Dropped of what it sent:
         why.tx_wait.as_mut().unwrap().sparse = None;
         let said = text(&view, &why, 0);
         assert!(said.contains("in one queue (queueing = \"fifo\"), a ping behind an upload.\n"), "{said}");
-        assert!(!said.contains("none of their flow"), "{said}");
+        assert!(!said.contains("no frame of their flow"), "{said}");
     }
 
     #[test]
-    fn a_place_that_measures_one_wait_tells_it_once() {
+    fn a_place_that_measures_one_wait_shows_it_once() {
         let (mut view, mut why) = (samples::waiting(), samples::why_waiting());
         let stats = view.stats.as_mut().unwrap();
         stats.delay = stats.tokens_tx.clone().unwrap();
@@ -477,7 +479,9 @@ Dropped of what it sent:
         (stats.delay.p99, stats.delay_least.p99) = (75_000_000, 20_000);
         let said = text(&view, &samples::why_voice(), 0);
         assert!(
-            said.contains("From when frames were first seen, 99 % of them took at most 20.0 us.\n"),
+            said.contains(
+                "Counted from the first poll that showed the frames, 99 % of them took at most 20.0 us.\n"
+            ),
             "{said}"
         );
     }
@@ -490,8 +494,8 @@ Dropped of what it sent:
         let said = text(&samples::voice(), &why, 8_000_000_000);
         let expected = "\
 No frame missed its deadline for certain.
-2 frames possibly missed it: in time by the first poll that showed the frame, late by the last that did not.
-1 frame missed it only if the worker took that long to wake up, which it cannot measure.
+2 frames possibly missed it: in time if they arrived at the first poll that showed them, late if at the last poll without them.
+1 frame missed it only if the worker took that long to wake up, which the switch cannot measure.
 
 The latest, newest first:
 ";
@@ -499,16 +503,16 @@ The latest, newest first:
     }
 
     #[test]
-    fn what_held_the_worker_up_is_told_or_why_not() {
+    fn culprits_are_named_or_the_reason_why_not() {
         let culprits = BTreeMap::from([("own_loop".into(), 1), ("softirq".into(), 2)]);
         let why = WhyView { culprits, unobserved: Some("no right to".into()), ..samples::why_voice() };
         let said = text(&samples::voice(), &why, 8_000_000_000);
         let expected = "
-What held the switch's worker up, since the agent was started:
+What delayed the switch's worker, since the agent was started:
   frames  culprit   what it means
        2  softirq   the kernel was busy on the worker's CPU, mostly with others' packets
        1  own_loop  the worker was busy with other frames, or with a change
-What keeps the worker from its CPU is not observed, so of all this only its own loops are known: no right to
+The agent does not observe what keeps the worker from its CPU, so only the worker's own loops are known: no right to
 
 The latest, newest first:
 ";
@@ -521,27 +525,28 @@ The latest, newest first:
 idle waits for its VM to connect: no frame can flow.
 It has never been throttled.
 None of its frames has been delivered yet.
-No frame of it or for it was dropped.
+No frame from it or to it was dropped.
 It has no deadline, so it cannot miss any.
 ";
         let idle = VnicView { stats: Some(VnicStats::default()), ..samples::idle() };
         assert_eq!(text(&idle, &samples::why_idle(), 0), expected);
         let unknown = text(&samples::idle(), &samples::why_idle(), 0);
         assert!(
-            unknown
-                .ends_with("\nNothing is known of its frames: the place that keeps it does not know it.\n")
+            unknown.ends_with(
+                "\nNothing is known of its frames: the place of this vNIC does not know the vNIC.\n"
+            )
         );
     }
 
     #[test]
-    fn what_nobody_counts_is_not_said_to_be_nothing() {
+    fn uncounted_values_are_not_shown_as_zero() {
         let expected = "\
 web is up.
 No frame that it sent was dropped.
 It has no deadline, so it cannot miss any.
 Not counted here:
-  what it receives: not limited, and so not counted
-  delay of what it sends: this kernel has no BTF
+  received traffic: not limited, and so not counted
+  delay of sent frames: this kernel has no BTF
   time throttled: this kernel has no BTF
 ";
         assert_eq!(text(&samples::unknown(), &samples::why_idle(), 0), expected);
@@ -582,7 +587,7 @@ idle is refused: it has no contract in force, and no port.
     }
 
     #[test]
-    fn throttling_now_and_a_kept_deadline_are_said() {
+    fn present_throttling_and_a_kept_deadline_are_shown() {
         let (mut view, mut why) = (samples::voice(), samples::why_voice());
         why.misses.clear();
         view.stats.as_mut().unwrap().throttled = true;

@@ -16,7 +16,7 @@ impl Window {
         self.last.is_some()
     }
 
-    pub fn of(self, path: &str) -> String {
+    pub fn api_path(self, path: &str) -> String {
         self.last.map_or_else(|| path.to_owned(), |last| format!("{path}?last={}", last.label()))
     }
 }
@@ -26,11 +26,9 @@ pub fn title(window: Option<WindowView>) -> String {
     let Some(WindowView { covers_ns, began, .. }) = window else { return String::new() };
     let why = match began {
         None => "",
-        Some(Began::Agent) => ", since the agent was started: it knows nothing of before",
-        Some(Began::Contract) => {
-            ", since its contract became another one: figures begin anew with a contract"
-        }
-        Some(Began::Counters) => ", since its port was made, or its counters began anew",
+        Some(Began::Agent) => ", since the agent was started: it has no earlier figures",
+        Some(Began::Contract) => ", since its contract changed: a new contract starts new figures",
+        Some(Began::Counters) => ", since its port was made, or its counters started again",
     };
     format!("Figures of the last {}{why}.\n", time(covers_ns))
 }

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_nothing() {
+    fn an_empty_histogram_has_an_empty_chart() {
         assert_eq!(render(["a", "b"], [&Histogram::default(), &Histogram::default()]), "");
     }
 }

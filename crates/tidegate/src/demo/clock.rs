@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_never_wakes_early() {
+    fn a_sleep_never_ends_early() {
         wake_soon();
         let at = now() + 2_000_000;
         sleep_until(at);

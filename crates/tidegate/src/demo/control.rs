@@ -7,7 +7,7 @@
 //!  /proc/stat, each 20 ms ─▶ steal of a CPU ────────────────────────────────────────────────┴▶ [`blame`](super::blame)
 //! ```
 
-use super::blame::{Away, Sign};
+use super::blame::{CpuAbsence, Sign};
 use super::order::{Window, histogram};
 use super::{clock, placement, priority};
 use std::collections::BTreeMap;
@@ -24,12 +24,12 @@ const STALL: u64 = 500_000;
 const LOOK: u64 = 20_000_000;
 
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct HostObservations {
     pub timers: BTreeMap<usize, Histogram>,
-    pub away: Vec<Away>,
+    pub absences: Vec<CpuAbsence>,
 }
 
-impl Seen {
+impl HostObservations {
     /// Returns the lateness of the control threads of `cpus` together, each value rounded up to the end of
     /// its bucket; without any such thread, that of all CPUs.
     pub fn timer(&self, cpus: &[usize]) -> Histogram {
@@ -38,18 +38,18 @@ impl Seen {
         histogram(&of.flat_map(|(_, timer)| timer.occupied()).collect::<Vec<_>>())
     }
 
-    pub fn away(&self, cpus: &[usize]) -> Vec<Away> {
-        self.away.iter().filter(|away| cpus.contains(&away.cpu)).copied().collect()
+    pub fn absences(&self, cpus: &[usize]) -> Vec<CpuAbsence> {
+        self.absences.iter().filter(|absence| cpus.contains(&absence.cpu)).copied().collect()
     }
 }
 
-type Control = (Histogram, Vec<Away>);
+type Control = (Histogram, Vec<CpuAbsence>);
 
 /// Control threads, which run until some time after the window.
 #[derive(Debug)]
 pub struct Watch {
     controls: Vec<(usize, JoinHandle<Control>)>,
-    steal: JoinHandle<Vec<Away>>,
+    steal: JoinHandle<Vec<CpuAbsence>>,
 }
 
 impl Watch {
@@ -60,23 +60,23 @@ impl Watch {
         let control = |cpu| (cpu, thread::spawn(move || control(cpu, window, settle, realtime)));
         let controls = placement::allowed().into_iter().map(control).collect();
         let steal = thread::spawn(move || {
-            placement::keep_off(placement::prompt());
+            placement::keep_off(placement::voice_cpus());
             steal(Window { to: window.to + settle, ..window })
         });
         Self { controls, steal }
     }
 
     /// Waits for the end of the threads, and returns the observations.
-    pub fn finish(self) -> Seen {
-        let mut seen = Seen::default();
+    pub fn finish(self) -> HostObservations {
+        let mut observed = HostObservations::default();
         for (cpu, control) in self.controls {
             // A thread that panicked has no observations.
-            let (timer, away) = control.join().unwrap_or_default();
-            seen.timers.insert(cpu, timer);
-            seen.away.extend(away);
+            let (timer, absences) = control.join().unwrap_or_default();
+            observed.timers.insert(cpu, timer);
+            observed.absences.extend(absences);
         }
-        seen.away.extend(self.steal.join().unwrap_or_default());
-        seen
+        observed.absences.extend(self.steal.join().unwrap_or_default());
+        observed
     }
 }
 
@@ -84,7 +84,7 @@ fn control(cpu: usize, window: Window, settle: u64, realtime: bool) -> Control {
     placement::keep_to(Some(cpu));
     clock::wake_soon();
     let above = realtime && priority::take(priority::CONTROL);
-    let (mut timer, mut away) = (Histogram::default(), Vec::new());
+    let (mut timer, mut absences) = (Histogram::default(), Vec::new());
     let (mut due, mut ran) = (window.from, 0);
     while due < window.to + settle {
         clock::sleep_until(due);
@@ -95,17 +95,17 @@ fn control(cpu: usize, window: Window, settle: u64, realtime: bool) -> Control {
         // The next due times within the absence are late as well: the span counts once.
         let span = Window { from: due.max(ran), to: now };
         if above && span.to.saturating_sub(span.from) >= STALL {
-            away.push(Away { sign: Sign::Stalled, cpu, span, least: span.to - span.from });
+            absences.push(CpuAbsence { sign: Sign::Stalled, cpu, span, least_ns: span.to - span.from });
         }
         ran = now;
         due += PERIOD;
     }
-    (timer, away)
+    (timer, absences)
 }
 
-fn steal(window: Window) -> Vec<Away> {
+fn steal(window: Window) -> Vec<CpuAbsence> {
     let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
-    let (mut away, mut due) = (Vec::new(), window.from);
+    let (mut absences, mut due) = (Vec::new(), window.from);
     let mut before: Option<(u64, BTreeMap<usize, u64>)> = None;
     while due < window.to {
         clock::sleep_until(due);
@@ -116,17 +116,17 @@ fn steal(window: Window) -> Vec<Away> {
                 let more = ticks.saturating_sub(*earlier.get(cpu).unwrap_or(ticks));
                 // Steal time is in whole ticks: of the first tick only the end is certain to be in this
                 // span.
-                let least = (more.saturating_sub(1) * tick).min(now - then);
-                if least > 0 {
+                let least_ns = (more.saturating_sub(1) * tick).min(now - then);
+                if least_ns > 0 {
                     let span = Window { from: *then, to: now };
-                    away.push(Away { sign: Sign::Steal, cpu: *cpu, span, least });
+                    absences.push(CpuAbsence { sign: Sign::Steal, cpu: *cpu, span, least_ns });
                 }
             }
         }
         before = Some((now, stolen));
         due += LOOK;
     }
-    away
+    absences
 }
 
 /// Returns the ticks that the hypervisor took from each CPU: the eighth figure of its line (proc(5),
@@ -154,13 +154,13 @@ mod tests {
     fn each_cpu_has_a_timer() {
         let from = clock::now() + 1_000_000;
         let watch = Watch::begin(Window { from, to: from + 30_000_000 }, 0, false);
-        let seen = watch.finish();
-        assert_eq!(seen.timers.keys().copied().collect::<Vec<_>>(), placement::allowed());
-        assert!(seen.timers.values().all(|timer| timer.count() == 30));
-        assert!(seen.away.iter().all(|away| away.sign == Sign::Steal), "no priority, no sign");
+        let observed = watch.finish();
+        assert_eq!(observed.timers.keys().copied().collect::<Vec<_>>(), placement::allowed());
+        assert!(observed.timers.values().all(|timer| timer.count() == 30));
+        assert!(observed.absences.iter().all(|absence| absence.sign == Sign::Steal), "no priority, no sign");
         let first = placement::allowed()[0];
-        assert_eq!(seen.timer(&[first]).count(), 30);
-        assert_eq!(seen.timer(&[usize::MAX]).count(), 30 * seen.timers.len() as u64);
-        assert_eq!(seen.timer(&[]).count(), 30 * seen.timers.len() as u64);
+        assert_eq!(observed.timer(&[first]).count(), 30);
+        assert_eq!(observed.timer(&[usize::MAX]).count(), 30 * observed.timers.len() as u64);
+        assert_eq!(observed.timer(&[]).count(), 30 * observed.timers.len() as u64);
     }
 }

@@ -62,7 +62,7 @@ impl Request {
         // SAFETY: all-zero is a valid ifreq: plain integers and a union of integers.
         let mut raw: libc::ifreq = unsafe { std::mem::zeroed() };
         if name.is_empty() || name.len() >= raw.ifr_name.len() {
-            return Err(io::Error::other(format!("`{name}` is no interface name (1 to 15 bytes)")));
+            return Err(io::Error::other(format!("`{name}` is not an interface name (1 to 15 bytes)")));
         }
         for (cell, byte) in raw.ifr_name.iter_mut().zip(name.bytes()) {
             *cell = byte as libc::c_char;
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_there_and_nothing_else_is() {
+    fn loopback_exists_and_a_missing_interface_is_an_error() {
         wait_for("lo", Duration::ZERO).unwrap();
         assert_eq!(index("lo").unwrap(), 1);
         let missing = wait_for("tg-missing0", Duration::from_millis(20)).unwrap_err();

@@ -91,11 +91,11 @@ pub fn run(options: Options) -> Result<(), Failure> {
         let mut runs = Vec::new();
         let done = tokio::select! {
             result = repeat(options, realtime, &mut runs) => result,
-            ended = ended() => ended.and(Err(interrupted(runs.len(), options.runs))),
+            ended = wait_for_signal() => ended.and(Err(interrupted(runs.len(), options.runs))),
         };
         // Completed runs are reported whatever ended the demo.
         if options.runs.is_some() && !runs.is_empty() {
-            tell(&runs, options.json)?;
+            print_runs(&runs, options.json)?;
         }
         let (mut scene, dir) = done?;
         if options.serve { serve(&mut scene, dir.path()).await } else { Ok(()) }
@@ -117,7 +117,7 @@ async fn repeat(
             progress.begin(&format!("run {number} of {runs}: "));
         }
         let dir = folder().map_err(|e| SceneError::new(format!("no temporary folder: {e}")))?;
-        let (scene, [fifo, contract]) = perform(options, realtime, dir.path(), &progress).await?;
+        let (scene, [fifo, contract]) = measure_phases(options, realtime, dir.path(), &progress).await?;
         let report = Report {
             fifo: fifo.figures(),
             edf: contract.figures(),
@@ -141,27 +141,27 @@ async fn repeat(
 }
 
 /// Measures both phases, and returns the scene, which still runs.
-async fn perform(
+async fn measure_phases(
     options: Options,
     realtime: bool,
     dir: &Path,
     progress: &Progress,
 ) -> Result<(Scene, [Measured; 2]), Failure> {
-    progress.say("building the scene: an agent, four tenants, and what connects them");
+    progress.show("building the scene: an agent, four tenants, and the network between them");
     let mut scene = Scene::build(dir, options.place, realtime).await?;
     scene.apply(Phase::Fifo).await?;
-    scene.play().await?;
-    progress.say("phase one of two: a plain FIFO of 1,000 full-size frames");
+    scene.start_traffic().await?;
+    progress.show("phase one of two: a plain FIFO of 1,000 full-size frames");
     scene.run(WARM_UP, progress).await?;
     let fifo = scene.measure(Phase::Fifo, options.span, progress).await?;
-    progress.say("phase two of two: contracts on");
+    progress.show("phase two of two: contracts on");
     scene.apply(Phase::Contract).await?;
     scene.run(WARM_UP, progress).await?;
     let contract = scene.measure(Phase::Contract, options.span, progress).await?;
     Ok((scene, [fifo, contract]))
 }
 
-fn tell(runs: &[Report], json: bool) -> Result<(), Failure> {
+fn print_runs(runs: &[Report], json: bool) -> Result<(), Failure> {
     if json { exit::print_json(&Runs { runs }) } else { exit::print(&report::texts(runs)) }
 }
 
@@ -179,20 +179,20 @@ async fn serve(scene: &mut Scene, dir: &Path) -> Result<(), Failure> {
     // The name as it was started: it may not be on PATH.
     let program = std::env::args_os().next().unwrap_or_else(|| "tidegate".into());
     let program = crate::format::path(Path::new(&program));
-    exit::say(&format!(
-        "The scene goes on until Ctrl-C. Its API: {api}\n  \
+    exit::print_error(&format!(
+        "The scene runs until Ctrl-C. Its API: {api}\n  \
          {program} --api {api} top\n  \
          {program} --api {api} vnic show voice\n  \
          {program} --api {api} why voice\n  \
          curl --unix-socket {api} http://tidegate/metrics"
     ));
     tokio::select! {
-        broken = scene.keep() => Err(broken.into()),
-        ended = ended() => ended,
+        broken = scene.run_until_end() => Err(broken.into()),
+        ended = wait_for_signal() => ended,
     }
 }
 
-async fn ended() -> Result<(), Failure> {
+async fn wait_for_signal() -> Result<(), Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;
     tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }

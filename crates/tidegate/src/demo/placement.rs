@@ -14,7 +14,7 @@ pub fn allowed() -> Vec<usize> {
 
 /// Returns the CPU of the worker and of voice: the first that this process may use; `None` if there is only
 /// one.
-pub fn prompt() -> Option<usize> {
+pub fn voice_cpus() -> Option<usize> {
     match allowed()[..] {
         [first, _, ..] => Some(first),
         _ => None,
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn voice_and_bulk_share_no_cpu() {
-        let Some(cpu) = prompt() else { return };
+        let Some(cpu) = voice_cpus() else { return };
         let allowed_after = |place: fn(Option<usize>)| {
             std::thread::spawn(move || {
                 place(Some(cpu));

@@ -30,11 +30,11 @@ impl Progress {
         part.clone_into(&mut self.part);
     }
 
-    pub fn say(&self, message: &str) {
+    pub fn show(&self, message: &str) {
         let message = format!("{}{message}", self.part);
         match &self.bar {
             Some(bar) => bar.set_message(message),
-            None => exit::say(&message),
+            None => exit::print_error(&message),
         }
     }
 

@@ -10,13 +10,13 @@ use crate::table::{Align, Table};
 const MISSES: usize = 5;
 
 pub fn text(fifo: &Measured, contract: &Measured, run: &Report) -> String {
-    let (what, both) = match run.place {
+    let (heading, both) = match run.place {
         Where::Switch => ("voice, inside the switch (Tr - Ts)", [&fifo.inside, &contract.inside]),
         Where::Kernel => ("voice, application to application", [&fifo.delay, &contract.delay]),
     };
     let chart = chart::render(["FIFO", "contracts"], both);
     let runs = std::slice::from_ref(run);
-    format!("{}\n{what}\n{chart}\n{}{}\n{}\n", table(runs), misses(run), notes(run), verdict(runs))
+    format!("{}\n{heading}\n{chart}\n{}{}\n{}\n", table(runs), misses(run), notes(run), verdict(runs))
 }
 
 /// Describes several runs; at least one.
@@ -49,7 +49,7 @@ fn table(runs: &[Report]) -> String {
         for row in section.rows {
             let cell = |values: Vec<f64>| {
                 let Some((median, worst)) = spread(values, row.worse) else { return String::new() };
-                if runs.len() == 1 { (row.show)(median) } else { beside(row.show, median, worst) }
+                if runs.len() == 1 { (row.show)(median) } else { median_and_worst(row.show, median, worst) }
             };
             let fifo = cell(runs.iter().filter_map(|run| (row.value)(&run.fifo)).collect());
             let contract = cell(runs.iter().filter_map(|run| (row.value)(&run.edf)).collect());
@@ -59,7 +59,7 @@ fn table(runs: &[Report]) -> String {
     table.render()
 }
 
-fn beside(show: fn(f64) -> String, median: f64, worst: f64) -> String {
+fn median_and_worst(show: fn(f64) -> String, median: f64, worst: f64) -> String {
     format!("{} ({})", show(median), show(worst))
 }
 
@@ -74,8 +74,8 @@ fn notes(run: &Report) -> &'static str {
             "Voice's own threads and the bare timers ran under SCHED_FIFO, in both phases."
         }
         (_, false) => {
-            "Nothing ran under real-time priority: what the CPUs were busy with is in the figures, and only steal time \
-             shows what the host machine did. To have it, run as root, or allow it (rtprio in limits.conf(5))."
+            "No thread ran under real-time priority: other work of the CPUs is in the figures, and only steal time \
+             shows what the host machine did. For real-time priority, run as root, or allow it (rtprio in limits.conf(5))."
         }
     }
 }
@@ -83,29 +83,29 @@ fn notes(run: &Report) -> &'static str {
 /// Sums up the results in one line.
 fn verdict(runs: &[Report]) -> String {
     let several = runs.len() > 1;
-    let say = |value: fn(&Report) -> f64, worse, show: fn(f64) -> String| match spread(
+    let spread_text = |value: fn(&Report) -> f64, worse, show: fn(f64) -> String| match spread(
         runs.iter().map(value),
         worse,
     ) {
-        Some((median, worst)) if several => beside(show, median, worst),
+        Some((median, worst)) if several => median_and_worst(show, median, worst),
         Some((median, _)) => show(median),
         None => String::new(),
     };
-    let ratio = |ratio: Ratio| say(ratio.value, ratio.worse, times);
-    let number = |value: fn(&Report) -> f64| say(value, Worse::More, |n| format::count(n as u64));
+    let ratio = |ratio: Ratio| spread_text(ratio.value, ratio.worse, times);
+    let number = |value: fn(&Report) -> f64| spread_text(value, Worse::More, |n| format::count(n as u64));
     let switch = runs.iter().all(|run| run.place == Where::Switch);
     let inside = if switch {
         format!(
             "Inside the switch 99.9 % of voice frames take at most {}, {} times less than through the FIFO; application to \
              application {}, ",
-            say(|r| r.edf.switch_delay_us.p999, Worse::More, us),
+            spread_text(|r| r.edf.switch_delay_us.p999, Worse::More, us),
             ratio(rows::BELOW_FIFO),
-            say(|r| r.edf.voice_delay_us.p999, Worse::More, us),
+            spread_text(|r| r.edf.voice_delay_us.p999, Worse::More, us),
         )
     } else {
         format!(
             "Application to application 99.9 % of voice frames take at most {}, {} times less than through the FIFO, ",
-            say(|r| r.edf.voice_delay_us.p999, Worse::More, us),
+            spread_text(|r| r.edf.voice_delay_us.p999, Worse::More, us),
             ratio(rows::BELOW_FIFO_OUTSIDE),
         )
     };
@@ -119,7 +119,7 @@ fn verdict(runs: &[Report]) -> String {
         number(|r| r.edf.voice_late as f64),
         number(|r| r.edf.late_blame.map_or(0, |b| b.unexplained) as f64),
         number(|r| r.edf.voice_lost as f64),
-        say(rows::OF_BULK.value, rows::OF_BULK.worse, format::percent),
+        spread_text(rows::OF_BULK.value, rows::OF_BULK.worse, format::percent),
     )
 }
 
@@ -156,7 +156,7 @@ voice, inside the switch (Tr - Ts)
   p99                                  6.00 ms     25.0 us
   p99.9                                6.00 ms     25.0 us
   worst                                6.00 ms     25.0 us
-  p99.9, the least it can be           3.00 ms     12.5 us
+  p99.9, lower bound                   3.00 ms     12.5 us
   misses (1 ms)                          5,998           3
     of those unexplained                                 2
   possible misses                                        7
@@ -189,7 +189,7 @@ voice, inside the switch (Tr - Ts)
     }
 
     #[test]
-    fn of_several_runs_the_median_and_the_worst_are_told() {
+    fn a_report_of_several_runs_shows_the_median_and_the_worst() {
         let runs =
             [40_000, 80_000, 60_000].map(|delay| report(delay, Blame { late: delay / 20_000, ..BLAME }));
         let text = texts(&runs);
@@ -204,8 +204,8 @@ voice, inside the switch (Tr - Ts)
     }
 
     #[test]
-    fn a_small_ratio_is_not_told_as_zero() {
-        let told = [240.0, 10.0, 9.94, 2.5, 1.0, 0.99, 0.424, 0.0996, 0.0424, 0.01, 0.004, 0.0].map(times);
+    fn a_small_ratio_is_not_shown_as_zero() {
+        let texts = [240.0, 10.0, 9.94, 2.5, 1.0, 0.99, 0.424, 0.0996, 0.0424, 0.01, 0.004, 0.0].map(times);
         let expected = [
             "240",
             "10",
@@ -220,11 +220,11 @@ voice, inside the switch (Tr - Ts)
             "less than 0.01",
             "less than 0.01",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(texts, expected);
     }
 
     #[test]
-    fn of_an_even_number_the_median_is_the_worse_one() {
+    fn the_median_of_an_even_number_is_the_worse_value() {
         assert_eq!(spread([1.0, 4.0, 2.0, 3.0], Worse::More), Some((3.0, 4.0)));
         assert_eq!(spread([1.0, 4.0, 2.0, 3.0], Worse::Less), Some((2.0, 1.0)));
         assert_eq!(spread([], Worse::More), None);

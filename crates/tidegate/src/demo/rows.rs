@@ -30,7 +30,7 @@ pub struct Section {
 pub fn sections(place: Where) -> Vec<Section> {
     let mut inside = delays(|f| f.switch_delay_us);
     inside.extend([
-        row("  p99.9, the least it can be", us, |f| f.switch_delay_least_us.map(|q| q.p999)),
+        row("  p99.9, lower bound", us, |f| f.switch_delay_least_us.map(|q| q.p999)),
         row("  misses (1 ms)", count, |f| Some(f.voice_misses as f64)),
         row("    of those unexplained", count, |f| f.misses_blame.map(|b| b.unexplained as f64)),
         row("  possible misses", count, |f| f.voice_misses_possible.map(|n| n as f64)),

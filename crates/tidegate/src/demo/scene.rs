@@ -1,6 +1,6 @@
 //! The scene: a switch, an agent and four tenants; and its measurement.
 
-use super::blame::{Away, Blame};
+use super::blame::{Blame, CpuAbsence};
 use super::contracts::DEADLINE;
 use super::contracts::{self, Phase, TENANTS, Where};
 use super::control::Watch;
@@ -52,7 +52,7 @@ impl Scene {
         // One worker: the tenants need the other cores, and one worker carries far more than 1 Gbit/s.
         let priority = priority::WORKER.to_string();
         let mut switch = vec!["switch", "--socket", &control, "--workers", "1"];
-        let cpu = placement::prompt().map(|cpu| cpu.to_string());
+        let cpu = placement::voice_cpus().map(|cpu| cpu.to_string());
         if let Some(cpu) = &cpu {
             switch.extend(["--cpus", cpu]);
         }
@@ -84,10 +84,10 @@ impl Scene {
         let path = format!("/v1/apply?origin={}", encode("demo"));
         let applied =
             self.client.post_toml::<Value>(&path, &contracts::toml(self.place, phase, &namespaces)).await;
-        applied.map(drop).map_err(|e| SceneError::new(format!("the contracts were not taken: {e}")))
+        applied.map(drop).map_err(|e| SceneError::new(format!("the agent did not accept the contracts: {e}")))
     }
 
-    pub async fn play(&mut self) -> Result<(), SceneError> {
+    pub async fn start_traffic(&mut self) -> Result<(), SceneError> {
         let sink = contracts::address(TENANTS.len() - 1);
         for (index, tenant) in self.tenants.iter_mut().enumerate().rev() {
             tenant
@@ -115,7 +115,7 @@ impl Scene {
 
     /// Lets the traffic run until the switch or the agent ends. A tenant may end, because the user may
     /// remove its vNIC; a message says so.
-    pub async fn keep(&mut self) -> SceneError {
+    pub async fn run_until_end(&mut self) -> SceneError {
         let mut ended = [false; 4];
         loop {
             if let Err(e) = self.agent.check().and_then(|()| self.switch.check()) {
@@ -123,7 +123,7 @@ impl Scene {
             }
             for (tenant, ended) in self.tenants.iter_mut().zip(&mut ended).filter(|(_, ended)| !**ended) {
                 if let Err(e) = tenant.check() {
-                    exit::say(&format!("The others go on without {}", e.reason()));
+                    exit::print_error(&format!("The other processes continue without {}", e.reason()));
                     *ended = true;
                 }
             }
@@ -147,7 +147,7 @@ impl Scene {
         self.run(LEAD + span + SETTLE, progress).await?;
         let (after, lasted, workers_after) = (self.evidence().await?, began.elapsed(), self.workers());
         let misses = self.misses(window.from).await?;
-        let seen = watch.finish();
+        let observed = watch.finish();
 
         let [voice, _, _, sink] = &mut self.tenants;
         let sent = voice.ask(&Order::Report).await?;
@@ -160,23 +160,25 @@ impl Scene {
             return Err(self.switch.error(&what));
         }
         // The CPUs that voice passes: those of its threads and of the worker.
-        let way: Vec<usize> = placement::prompt().into_iter().chain(workers_after.cpus.clone()).collect();
-        let (timer, away) = if way.is_empty() {
-            (seen.timer(&placement::allowed()), seen.away)
+        let voice_cpus: Vec<usize> =
+            placement::voice_cpus().into_iter().chain(workers_after.cpus.clone()).collect();
+        let (timer, absences) = if voice_cpus.is_empty() {
+            (observed.timer(&placement::allowed()), observed.absences)
         } else {
-            (seen.timer(&way), seen.away(&way))
+            (observed.timer(&voice_cpus), observed.absences(&voice_cpus))
         };
-        let inside = added(&before.delay, &after.delay);
+        let inside = delays_between(&before.delay, &after.delay);
         // A place that sees only one end has no least delay.
-        let least = (self.place == Where::Switch).then(|| added(&before.delay_least, &after.delay_least));
+        let least =
+            (self.place == Where::Switch).then(|| delays_between(&before.delay_least, &after.delay_least));
         let known = phase == Phase::Contract && self.place == Where::Switch;
         let more = |of: fn(&VnicStats) -> u64| known.then(|| of(&after).saturating_sub(of(&before)));
-        let counted = counted(&after).saturating_sub(counted(&before));
-        let blame = |late, known: &[Window], away: &[Away]| {
-            (phase == Phase::Contract).then(|| Blame::of(late, known, away, DEADLINE))
+        let new_misses = deadline_misses(&after).saturating_sub(deadline_misses(&before));
+        let blame = |late, known: &[Window], absences: &[CpuAbsence]| {
+            (phase == Phase::Contract).then(|| Blame::of(late, known, absences, DEADLINE))
         };
         let count = match (phase, self.place) {
-            (Phase::Contract, _) => counted,
+            (Phase::Contract, _) => new_misses,
             (Phase::Fifo, Where::Switch) => inside.above(DEADLINE),
             // The kernel's FIFO has no deadline of voice: a late frame counts as a miss.
             (Phase::Fifo, Where::Kernel) => received.late,
@@ -186,7 +188,7 @@ impl Scene {
             sent: sent.frames,
             received: received.frames,
             misses: count,
-            misses_blame: blame(count, &spans(&misses), &away),
+            misses_blame: blame(count, &spans(&misses), &absences),
             latest_misses: misses.iter().map(explain::miss).collect(),
             inside,
             inside_least: least,
@@ -195,7 +197,7 @@ impl Scene {
             delay: histogram(&received.delays),
             longest: received.longest,
             late: received.late,
-            late_blame: blame(received.late, &received.late_spans, &away),
+            late_blame: blame(received.late, &received.late_spans, &absences),
             timer,
             wakeup: histogram(&sent.delays),
             worker: (self.place == Where::Switch).then_some(used),
@@ -221,7 +223,7 @@ impl Scene {
     async fn evidence(&self) -> Result<VnicStats, SceneError> {
         let view = self.client.get::<VnicView>("/v1/vnics/voice").await;
         let stats = view.map_err(|e| SceneError::new(e.to_string()))?.stats;
-        stats.ok_or_else(|| self.agent.error("it knows no counters of voice"))
+        stats.ok_or_else(|| self.agent.error("the agent has no counters of voice"))
     }
 }
 
@@ -231,12 +233,12 @@ fn spans(misses: &[Miss]) -> Vec<Window> {
     certain.map(|miss| Window { from: miss.at.saturating_sub(miss.delay), to: miss.at }).collect()
 }
 
-fn counted(stats: &VnicStats) -> u64 {
+fn deadline_misses(stats: &VnicStats) -> u64 {
     stats.misses.values().sum()
 }
 
 /// Returns the delays recorded between two looks.
-fn added(before: &Delay, after: &Delay) -> Histogram {
+fn delays_between(before: &Delay, after: &Delay) -> Histogram {
     histogram(&after.buckets).since(&histogram(&before.buckets))
 }
 

@@ -69,7 +69,7 @@ impl Tenant {
         interface::wait_for(INTERFACE, PATIENCE)?;
         interface::assign(INTERFACE, address, 24)?;
         // Read before this thread, which starts the others, leaves that CPU.
-        let prompt = placement::prompt();
+        let prompt = placement::voice_cpus();
         placement::keep_off(prompt);
         match self.role {
             Role::Voice => {
@@ -113,7 +113,7 @@ impl Tenant {
 fn work(what: &'static str, body: impl FnOnce() -> io::Result<()> + Send + 'static) {
     thread::spawn(move || {
         if let Err(e) = body() {
-            exit::say(&format!("{what}: {e}"));
+            exit::print_error(&format!("{what}: {e}"));
             std::process::exit(1);
         }
     });

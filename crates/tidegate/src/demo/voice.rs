@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn late_frames_are_told_up_to_a_number() {
+    fn late_frames_are_listed_up_to_a_number() {
         let tally = Tally::default();
         tally.measure(Window { from: 0, to: u64::MAX });
         tally.received(Packet { number: 0, sent: 7 }, 7 + DEADLINE);

@@ -22,11 +22,11 @@ impl Lab {
     /// If not, agents cannot change interfaces, and block no other agent.
     pub fn new() -> Self {
         let _ = tidegate_testkit::own_network();
-        Self::here()
+        Self::shared()
     }
 
     /// Makes a lab in this thread's network namespace.
-    pub fn here() -> Self {
+    pub fn shared() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("etc")).unwrap();
         Self { dir }

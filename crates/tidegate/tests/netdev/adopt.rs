@@ -16,7 +16,7 @@ const OTHERS: [&str; 6] = [
 ];
 
 /// Returns tc's output for `vnet3`, without the kernel's numbers of u32 tables.
-fn shown() -> String {
+fn tc_objects() -> String {
     let shown = ["qdisc show dev", "class show dev", "filter show dev", "filter show ingress dev"];
     let shown = shown.map(|words| run(&format!("tc {words} vnet3"))).concat();
     // At an ingress the kernel shows the last added filter's parent for all filters (`block->classid`).
@@ -24,11 +24,11 @@ fn shown() -> String {
     shown.split_whitespace().filter(|word| !word.starts_with("80")).collect::<Vec<_>>().join(" ")
 }
 
-fn others() -> String {
+fn make_foreign_objects() -> String {
     for line in OTHERS {
         run(line);
     }
-    shown()
+    tc_objects()
 }
 
 fn adopt(agent: &RunningAgent, text: &str) -> Value {
@@ -47,12 +47,12 @@ fn set(agent: &RunningAgent, key: &str, value: &str) -> (u16, Value) {
 }
 
 #[test]
-fn others_are_named_then_taken_over_then_as_they_were() {
-    in_namespace("adopt::others_are_named_then_taken_over_then_as_they_were", || {
-        let lab = Lab::here();
+fn foreign_objects_are_named_then_taken_over_then_restored() {
+    in_namespace("adopt::foreign_objects_are_named_then_taken_over_then_restored", || {
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
-        let before = others();
+        let before = make_foreign_objects();
         let text = contract("web", 1, "vnet3", LIMITS);
         let (status, answer) = agent.apply(&text);
         let why = answer["details"][0].as_str().unwrap();
@@ -61,8 +61,8 @@ fn others_are_named_then_taken_over_then_as_they_were() {
             why.contains("qdisc htb 1: at its root and a u32 filter of preference 9 at its ingress"),
             "{why}"
         );
-        assert!(why.contains("apply with --adopt: then it is taken over, and put back"), "{why}");
-        assert_eq!(shown(), before);
+        assert!(why.contains("apply with --adopt: then Tidegate takes it over, and restores"), "{why}");
+        assert_eq!(tc_objects(), before);
 
         let (_, plan) = agent.request("POST", "/v1/plan?adopt=true", &text);
         assert_eq!(
@@ -70,11 +70,11 @@ fn others_are_named_then_taken_over_then_as_they_were() {
             (&true.into(), Some(0)),
             "{plan}"
         );
-        assert_eq!(shown(), before);
+        assert_eq!(tc_objects(), before);
         let done = adopt(&agent, &text);
         let notes = done["notes"].to_string();
         assert!(
-            notes.contains("at its ingress is taken over, and put back when the contract goes"),
+            notes.contains("at its ingress is taken over, and restored when the contract ends"),
             "{notes}"
         );
         assert!(is_shaped());
@@ -87,7 +87,7 @@ fn others_are_named_then_taken_over_then_as_they_were() {
         run("tc qdisc del dev vnet3 root");
         until("it is repaired", || is_shaped().then_some(()));
         remove(&agent, "web");
-        assert_eq!(shown(), before);
+        assert_eq!(tc_objects(), before);
         assert!(!run("ip -br link").contains("tidegate"));
         until("nothing is on record", || {
             let record = std::fs::read_to_string(lab.path("state/kernel.json")).unwrap();
@@ -97,14 +97,14 @@ fn others_are_named_then_taken_over_then_as_they_were() {
 }
 
 #[test]
-fn each_direction_is_taken_over_and_given_back_by_itself() {
-    in_namespace("adopt::each_direction_is_taken_over_and_given_back_by_itself", || {
-        let lab = Lab::here();
+fn each_direction_is_taken_over_and_restored_by_itself() {
+    in_namespace("adopt::each_direction_is_taken_over_and_restored_by_itself", || {
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
-        let before = others();
+        let before = make_foreign_objects();
         adopt(&agent, &contract("web", 1, "vnet3", "tx = { max = \"100mbit\" }"));
-        assert!(shown().contains("htb 1: root"), "{}", shown());
+        assert!(tc_objects().contains("htb 1: root"), "{}", tc_objects());
         // A limit in one direction adopts nothing in the other.
         let (status, answer) = set(&agent, "rx.max", "50mbit");
         assert_eq!(status, 422, "{answer}");
@@ -117,8 +117,8 @@ fn each_direction_is_taken_over_and_given_back_by_itself() {
 
         let (status, answer) = set(&agent, "tx.max", "none");
         assert_eq!(status, 200, "{answer}");
-        assert!(shown().contains("pref 9 u32"), "{}", shown());
-        assert!(shown().contains("htb 7464: root"), "{}", shown());
+        assert!(tc_objects().contains("pref 9 u32"), "{}", tc_objects());
+        assert!(tc_objects().contains("htb 7464: root"), "{}", tc_objects());
         // The netdev moves to another contract, which then goes.
         let (status, answer) = agent.request(
             "POST",
@@ -126,19 +126,19 @@ fn each_direction_is_taken_over_and_given_back_by_itself() {
             &contract("db", 2, "vnet3", "rx = { max = \"60mbit\" }"),
         );
         assert_eq!(status, 200, "{answer}");
-        assert!(shown().contains("rate 60Mbit"), "{}", shown());
+        assert!(tc_objects().contains("rate 60Mbit"), "{}", tc_objects());
         remove(&agent, "db");
-        assert_eq!(shown(), before);
+        assert_eq!(tc_objects(), before);
     });
 }
 
 #[test]
-fn what_is_not_taken_over_in_the_end_is_as_it_was() {
-    in_namespace("adopt::what_is_not_taken_over_in_the_end_is_as_it_was", || {
-        let lab = Lab::here();
+fn objects_that_are_not_taken_over_in_the_end_are_unchanged() {
+    in_namespace("adopt::objects_that_are_not_taken_over_in_the_end_are_unchanged", || {
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
-        let before = others();
+        let before = make_foreign_objects();
         // The change fails: a folder blocks the file's earlier copy.
         let earlier = lab.path("state/contracts.json.previous");
         std::fs::create_dir_all(earlier.join("in the way")).unwrap();
@@ -148,7 +148,7 @@ fn what_is_not_taken_over_in_the_end_is_as_it_was() {
         let (status, answer) = agent.request("POST", "/v1/apply?adopt=true", &text);
         assert_eq!(status, 500, "{answer}");
         assert!(answer["error"].as_str().unwrap().contains("was taken back"), "{answer}");
-        assert_eq!(shown(), before);
+        assert_eq!(tc_objects(), before);
         std::fs::remove_dir_all(earlier).unwrap();
 
         // What the agent cannot restore is not adopted.
@@ -156,7 +156,7 @@ fn what_is_not_taken_over_in_the_end_is_as_it_was() {
         run(
             "tc filter add dev vnet3 parent ffff: protocol all pref 4 u32 match u32 0 0 action mirred egress redirect dev vnet4",
         );
-        let with_mirror = shown();
+        let with_mirror = tc_objects();
         let (status, answer) =
             agent.request("POST", "/v1/apply?adopt=true", &contract("web", 1, "vnet3", LIMITS));
         assert_eq!(status, 422, "{answer}");
@@ -166,31 +166,31 @@ fn what_is_not_taken_over_in_the_end_is_as_it_was() {
                 .contains("--adopt cannot take it over: cannot make the u32 filter of preference 4"),
             "{answer}"
         );
-        assert_eq!(shown(), with_mirror);
+        assert_eq!(tc_objects(), with_mirror);
     });
 }
 
 #[test]
-fn what_went_with_its_netdev_is_not_made_again() {
-    in_namespace("adopt::what_went_with_its_netdev_is_not_made_again", || {
-        let lab = Lab::here();
+fn objects_of_a_deleted_netdev_are_not_restored() {
+    in_namespace("adopt::objects_of_a_deleted_netdev_are_not_restored", || {
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
-        others();
+        make_foreign_objects();
         adopt(&agent, &contract("web", 1, "vnet3", LIMITS));
         run("ip link del vnet3");
         run("ip tuntap add vnet3 mode tap");
-        let bare = shown();
+        let bare = tc_objects();
         until("it is shaped", || is_shaped().then_some(()));
         remove(&agent, "web");
-        assert_eq!(shown(), bare);
+        assert_eq!(tc_objects(), bare);
     });
 }
 
 #[test]
-fn what_cannot_come_back_is_taken_over_where_that_is_said_and_named() {
-    in_namespace("adopt::what_cannot_come_back_is_taken_over_where_that_is_said_and_named", || {
-        let lab = Lab::here();
+fn objects_that_cannot_be_restored_are_named_and_taken_over_only_on_request() {
+    in_namespace("adopt::objects_that_cannot_be_restored_are_named_and_taken_over_only_on_request", || {
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         // A size table cannot be read back; the ingress is restored.
@@ -200,7 +200,7 @@ fn what_cannot_come_back_is_taken_over_where_that_is_said_and_named() {
         }
         let before = run("tc filter show ingress dev vnet3");
         let text = contract("web", 1, "vnet3", LIMITS);
-        let why = "qdisc tbf 1: at root: a size table cannot be remembered";
+        let why = "qdisc tbf 1: at root: a size table cannot be restored later";
         for adopt in ["false", "true"] {
             let (status, answer) = agent.request("POST", &format!("/v1/apply?adopt={adopt}"), &text);
             assert_eq!(status, 422, "{answer}");
@@ -208,10 +208,12 @@ fn what_cannot_come_back_is_taken_over_where_that_is_said_and_named() {
         }
         let (status, answer) = agent.request("POST", "/v1/apply?adopt=anyway", &text);
         assert_eq!(status, 200, "{answer}");
-        let note = format!("is taken over, and not put back when the contract goes: {why}");
+        let note = format!("is taken over, and not restored when the contract ends: {why}");
         assert!(answer["notes"].to_string().contains(&note), "{answer}");
         assert!(is_shaped());
-        let lost = format!("what others had made there is not put back when the contract goes: {why}");
+        let lost = format!(
+            "the objects that another program made on its interface are not restored when the contract ends: {why}"
+        );
         let said = |agent: &RunningAgent| {
             let view = agent.vnic("web");
             assert_eq!(view["state"], "in force", "{view}");
@@ -230,20 +232,20 @@ fn what_cannot_come_back_is_taken_over_where_that_is_said_and_named() {
 }
 
 #[test]
-fn marks_of_ours_beside_them_are_not_theirs() {
-    in_namespace("adopt::marks_of_ours_beside_them_are_not_theirs", || {
-        let lab = Lab::here();
+fn tidegates_own_filters_are_not_taken_for_foreign_ones() {
+    in_namespace("adopt::tidegates_own_filters_are_not_taken_for_foreign_ones", || {
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         for line in &OTHERS[4..] {
             run(line);
         }
-        let before = shown();
+        let before = tc_objects();
         // At an ingress without a limit, both programs' filters coexist.
         assert_eq!(agent.apply(&contract("web", 1, "vnet3", "rx = { max = \"50mbit\" }")).0, 200);
         adopt(&agent, &contract("web", 1, "vnet3", LIMITS));
         assert!(is_shaped());
         remove(&agent, "web");
-        assert_eq!(shown(), before);
+        assert_eq!(tc_objects(), before);
     });
 }

@@ -50,8 +50,8 @@ fn start(n: usize) -> String {
 fn everything() -> Vec<String> {
     let links = run("ip -br link");
     let names = links.lines().filter_map(|line| line.split([' ', '@']).next());
-    let lasting = |line: &str| line.split(" direct_packets_stat").next().map(str::to_owned);
-    let mut lines: Vec<String> = run("tc qdisc show").lines().filter_map(lasting).collect();
+    let without_counters = |line: &str| line.split(" direct_packets_stat").next().map(str::to_owned);
+    let mut lines: Vec<String> = run("tc qdisc show").lines().filter_map(without_counters).collect();
     for device in names {
         lines.push(device.to_owned());
         for words in ["class show dev", "filter show dev", "filter show ingress dev"] {
@@ -91,7 +91,7 @@ fn apply(agent: &RunningAgent, text: &str) {
 fn two_hundred_vms_come_and_go_while_limits_change() {
     in_namespace("churn::two_hundred_vms_come_and_go_while_limits_change", || {
         run("ip link del vnet3");
-        let lab = Lab::here();
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         let before = everything();
@@ -138,8 +138,11 @@ fn two_hundred_vms_come_and_go_while_limits_change() {
         batch((0..VMS / 4).map(|n| format!("link del tg{n}")));
         let (status, answer) = agent.request("POST", "/v1/apply?prune=true", "# none");
         assert_eq!(status, 200, "{answer}");
-        let left = everything().join("\n");
-        assert!(!left.contains("tidegate") && !left.contains("7464:") && !left.contains("clsact"), "{left}");
+        let remains = everything().join("\n");
+        assert!(
+            !remains.contains("tidegate") && !remains.contains("7464:") && !remains.contains("clsact"),
+            "{remains}"
+        );
         batch((VMS / 4..VMS).map(|n| format!("link del tg{n}")));
         assert_eq!(everything(), before);
     });
@@ -148,7 +151,7 @@ fn two_hundred_vms_come_and_go_while_limits_change() {
 #[test]
 fn a_netdev_that_goes_while_its_contract_comes_is_refused_and_leaves_nothing() {
     in_namespace("churn::a_netdev_that_goes_while_its_contract_comes_is_refused_and_leaves_nothing", || {
-        let lab = Lab::here();
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         ip("tuntap add vnet4 mode tap");

@@ -31,7 +31,7 @@ impl Count {
 }
 
 /// Returns (tx, rx) of `web` from the API, as in `tidegate vnic show --json`.
-fn counted(agent: &RunningAgent) -> (Count, Count) {
+fn agent_counts(agent: &RunningAgent) -> (Count, Count) {
     let stats = &agent.vnic("web")["stats"];
     let of = |way: &str| {
         let traffic = &stats[way];
@@ -76,7 +76,7 @@ fn with_guest(body: impl FnOnce(&RunningAgent, &Guest)) {
     // No IPv6 neighbour discovery; a kernel without IPv6 has none.
     let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
     let guest = Guest::new("vnet4", 1);
-    let lab = Lab::here();
+    let lab = Lab::shared();
     let _switch = lab.switch();
     let agent = lab.agent();
     let (status, answer) = agent.apply(&contract("web", 1, "vnet4", LIMITS));
@@ -86,10 +86,10 @@ fn with_guest(body: impl FnOnce(&RunningAgent, &Guest)) {
 
 /// Returns the counts once they are stable.
 fn settled(agent: &RunningAgent) -> ((Count, Count), (Count, Count)) {
-    let mut last = (counted(agent), interface());
+    let mut last = (agent_counts(agent), interface());
     until("nothing moves", || {
         std::thread::sleep(Duration::from_millis(200));
-        let now = (counted(agent), interface());
+        let now = (agent_counts(agent), interface());
         let still = now == last;
         last = now;
         still.then_some(())
@@ -137,13 +137,13 @@ fn counters_are_those_of_the_interface() {
 }
 
 #[test]
-fn what_is_policed_is_counted_and_does_not_wait() {
-    in_namespace("counters::what_is_policed_is_counted_and_does_not_wait", || {
+fn policed_frames_are_counted_and_do_not_wait() {
+    in_namespace("counters::policed_frames_are_counted_and_do_not_wait", || {
         with_guest(|agent, guest| {
             let limits = "tx = { max = \"20mbit\", method = \"police\" }";
             let (status, answer) = agent.apply(&contract("web", 1, "vnet4", limits));
             assert_eq!(status, 200, "{answer}");
-            assert!(answer["notes"].to_string().contains("is dropped, nothing waits there"), "{answer}");
+            assert!(answer["notes"].to_string().contains("are dropped, no frame waits there"), "{answer}");
             let (ours, theirs) = settled(agent);
             let host = guest.address(1);
             guest.within(|_| send_datagrams(&host, 5_000, 1_000_000));

@@ -42,7 +42,7 @@ impl Write for Log {
 fn drift_is_repaired_within_a_second_logged_and_counted() {
     in_namespace("drift::drift_is_repaired_within_a_second_logged_and_counted", || {
         let log = Log::start();
-        let lab = Lab::here();
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         assert_eq!(agent.apply(&contract("web", 1, "vnet3", LIMITS)).0, 200);
@@ -74,9 +74,9 @@ fn drift_is_repaired_within_a_second_logged_and_counted() {
 }
 
 #[test]
-fn a_filter_in_another_chain_is_in_nobodys_way() {
-    in_namespace("drift::a_filter_in_another_chain_is_in_nobodys_way", || {
-        let lab = Lab::here();
+fn a_filter_in_another_chain_is_not_in_the_way() {
+    in_namespace("drift::a_filter_in_another_chain_is_not_in_the_way", || {
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         run("ip tuntap add vnet4 mode tap");
@@ -105,17 +105,17 @@ fn a_filter_in_another_chain_is_in_nobodys_way() {
         for name in ["web", "db"] {
             until("it is as it should be", || {
                 let view = agent.vnic(name);
-                let wrong = view["reason"].as_str().unwrap_or_default().contains("not as it should be");
+                let wrong = view["reason"].as_str().unwrap_or_default().contains("differs from its contract");
                 (view["state"] == "in force" && !wrong).then_some(())
             });
         }
         // The whole IFB is the agent's; on netdevs, filters that conflict with no contract stay.
         assert!(!run("tc filter show dev tidegate-tx parent 7464:").contains("chain 5"));
-        let theirs = || run("tc filter show dev vnet3 ingress");
-        let before = theirs();
+        let foreign_filters = || run("tc filter show dev vnet3 ingress");
+        let before = foreign_filters();
         assert!(before.contains("pref 2 u32 chain 4") && before.contains("pref 1 u32 chain 5"), "{before}");
         assert_eq!(agent.request("DELETE", "/v1/vnics/web", "").0, 200);
-        let after = theirs();
+        let after = foreign_filters();
         assert!(after.contains("pref 2 u32 chain 4") && after.contains("pref 1 u32 chain 5"), "{after}");
         assert!(!after.contains("chain 0"), "\n{after}");
     });

@@ -87,7 +87,7 @@ fn details(agent: &RunningAgent, text: &str) -> (u16, String) {
 #[test]
 fn limits_come_into_force_change_and_go() {
     in_namespace("limits_come_into_force_change_and_go", || {
-        let lab = Lab::here();
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         let (status, body) = agent.apply(&contract("web", 1, "vnet3", LIMITS));
@@ -110,9 +110,9 @@ fn limits_come_into_force_change_and_go() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_refused_and_nothing_is_touched() {
-    in_namespace("what_cannot_be_kept_is_refused_and_nothing_is_touched", || {
-        let lab = Lab::here();
+fn a_contract_that_cannot_be_kept_is_refused_and_changes_nothing() {
+    in_namespace("a_contract_that_cannot_be_kept_is_refused_and_changes_nothing", || {
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         let refused = |text: &str, expected: &str| {
@@ -134,7 +134,7 @@ fn what_cannot_be_kept_is_refused_and_nothing_is_touched() {
         let segment =
             |n: u32| contract("web", 1, "vnet3", "").replace("segment = 0", &format!("segment = {n}"));
         refused(&segment(5000), "a VLAN of its bridge port, 1 to 4094");
-        refused(&segment(7), "interface vnet3 is on no bridge, so nothing would keep it in segment 7");
+        refused(&segment(7), "interface vnet3 is on no bridge, so no bridge would keep it in segment 7");
         run("ip link add br0 type bridge");
         run("ip link set vnet3 master br0");
         refused(&segment(7), "let it (ip link set br0 type bridge vlan_filtering 1;");
@@ -168,7 +168,7 @@ fn what_cannot_be_kept_is_refused_and_nothing_is_touched() {
 #[test]
 fn a_netdev_that_goes_and_comes_is_shaped_again() {
     in_namespace("a_netdev_that_goes_and_comes_is_shaped_again", || {
-        let lab = Lab::here();
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         assert_eq!(agent.apply(&contract("web", 1, "vnet3", LIMITS)).0, 200);
@@ -197,7 +197,7 @@ fn a_netdev_that_goes_and_comes_is_shaped_again() {
 #[test]
 fn an_agent_that_starts_anew_changes_nothing() {
     in_namespace("an_agent_that_starts_anew_changes_nothing", || {
-        let lab = Lab::here();
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         assert_eq!(agent.apply(&contract("web", 1, "vnet3", LIMITS)).0, 200);
@@ -220,7 +220,7 @@ fn an_agent_that_starts_anew_changes_nothing() {
 #[test]
 fn no_promise_holds_across_places() {
     in_namespace("no_promise_holds_across_places", || {
-        let lab = Lab::here();
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         let promise = lab.vnic("a", 1, "tx = { max = \"9mbit\", min = \"1mbit\" }\nto = [\"web\"]");

@@ -29,7 +29,7 @@ fn queueing_is_what_the_kernel_has_and_changes_under_traffic() {
         let flows = if has.fq_codel { "fq_codel" } else { "bfifo" };
         let guest = Guest::new("vnet4", 1);
         let before = qdiscs("vnet4");
-        let lab = Lab::here();
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         let text = contract("web", 1, "vnet4", LIMITS);
@@ -38,7 +38,7 @@ fn queueing_is_what_the_kernel_has_and_changes_under_traffic() {
         let (status, applied) = agent.apply(&text);
         assert_eq!(status, 200, "{applied}");
         for answer in [planned.to_string(), applied.to_string()] {
-            let apart = answer.contains("waits, each flow for itself");
+            let apart = answer.contains("wait, each flow for itself");
             assert_eq!(
                 (apart, answer.contains("flows are not kept apart")),
                 (has.fq_codel, !has.fq_codel),

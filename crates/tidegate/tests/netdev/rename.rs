@@ -30,7 +30,7 @@ fn look_twice(agent: &RunningAgent) {
 #[test]
 fn limits_stay_on_a_netdev_that_is_renamed() {
     in_namespace("rename::limits_stay_on_a_netdev_that_is_renamed", || {
-        let lab = Lab::here();
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         assert_eq!(agent.apply(&contract("web", 1, "vnet3", LIMITS)).0, 200);
@@ -85,9 +85,9 @@ fn limits_stay_on_a_netdev_that_is_renamed() {
 }
 
 #[test]
-fn a_name_that_another_contract_says_is_its_own() {
-    in_namespace("rename::a_name_that_another_contract_says_is_its_own", || {
-        let lab = Lab::here();
+fn a_netdev_with_the_name_of_another_contract_belongs_to_that_contract() {
+    in_namespace("rename::a_netdev_with_the_name_of_another_contract_belongs_to_that_contract", || {
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         run("ip tuntap add vnet4 mode tap");

@@ -27,16 +27,16 @@ fn set(agent: &RunningAgent, key: &str, value: &str) -> (u16, String) {
 }
 
 fn goes_past(agent: &RunningAgent) -> bool {
-    agent.vnic("web")["reason"].as_str().unwrap_or_default().contains("goes past")
+    agent.vnic("web")["reason"].as_str().unwrap_or_default().contains("frames that it sends skip")
 }
 
 const SHAPED: &str = "tx = { max = \"100mbit\" }\nrx = { max = \"50mbit\" }";
 const POLICED: &str = "tx = { max = \"100mbit\", method = \"police\" }\nrx = { max = \"50mbit\" }";
 
 #[test]
-fn what_would_go_past_rules_is_refused_with_their_names() {
-    in_namespace("rules::what_would_go_past_rules_is_refused_with_their_names", || {
-        let lab = Lab::here();
+fn a_contract_that_would_bypass_rules_is_refused_with_their_names() {
+    in_namespace("rules::a_contract_that_would_bypass_rules_is_refused_with_their_names", || {
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         let guest = Guest::new("web0", 7);
@@ -79,7 +79,7 @@ fn what_would_go_past_rules_is_refused_with_their_names() {
             assert_eq!(view["state"], "in force", "{view}");
             view["reason"].as_str().unwrap_or_default().contains(what).then_some(())
         };
-        let late = "what it sends goes past the policy drop of chain in in table inet late";
+        let late = "frames that it sends skip the policy drop of chain in in table inet late";
         until("it is said", || said(&agent, late));
         // The limit stays: the agent does not choose between a limit and a rule.
         assert!(reaches_host(&guest));

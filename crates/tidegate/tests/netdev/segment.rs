@@ -78,7 +78,7 @@ fn frames_pass_within_a_segment_only() {
             return;
         }
         run("ip link set br0 up");
-        let lab = Lab::here();
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         let [web, db, other] = [1, 2, 3].map(guest);

@@ -115,7 +115,7 @@ fn median(mut delays: Vec<u64>) -> u64 {
 fn each_sender_gets_what_it_was_promised() {
     in_namespace("shares::each_sender_gets_what_it_was_promised", || {
         let guests = bridged();
-        let lab = Lab::here();
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         let to_sink = |name: &str, n: u8, more: &str| {
@@ -175,7 +175,7 @@ fn each_sender_gets_what_it_was_promised() {
             let (status, answer) = agent.request("DELETE", &format!("/v1/vnics/{name}"), "");
             assert_eq!(status, 200, "{answer}");
         }
-        let left = run("tc class show dev vnet5");
-        assert_eq!(left.lines().count(), 1, "no sender has a share any more: {left}");
+        let classes_after = run("tc class show dev vnet5");
+        assert_eq!(classes_after.lines().count(), 1, "no sender has a share any more: {classes_after}");
     });
 }

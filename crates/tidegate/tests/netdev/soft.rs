@@ -15,7 +15,7 @@ fn ask(guest: &mut BufReader<UnixStream>, ask: &str) -> String {
 #[test]
 fn the_kernel_keeps_a_guests_limit() {
     in_namespace("soft::the_kernel_keeps_a_guests_limit", || {
-        let lab = Lab::here();
+        let lab = Lab::shared();
         let _switch = lab.switch();
         let agent = lab.agent();
         let path = lab.path("web.limit");

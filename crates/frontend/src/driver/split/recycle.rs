@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_go_round_in_the_order_they_came_back() {
+    fn chains_are_recycled_in_the_order_of_their_completion() {
         let memory = Arc::new(SharedMemory::new(0, 0x10000).unwrap());
         // The indices wrap during the test.
         let mut queue = SplitDriver::starting_at(&memory, 4, DriverFeatures::default(), u16::MAX - 2);
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "not in flight")]
-    fn what_never_was_in_flight_does_not_go_round() {
+    fn a_chain_that_was_not_in_flight_is_not_recycled() {
         let memory = Arc::new(SharedMemory::new(0, 0x10000).unwrap());
         let mut queue = SplitDriver::starting_at(&memory, 4, DriverFeatures::default(), 0);
         queue.add(&[Buffer::readable(0, 1)]).unwrap();

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_by_number_and_goes_with_the_program() {
+    fn written_classes_are_read_by_map_number_and_vanish_with_the_program() {
         let Some(classifier) = tidegate_testkit::unless_skipped(Classifier::for_ifb()) else { return };
         let classes = classifier.classes().unwrap();
         assert_eq!(classes.read().unwrap(), BTreeMap::new());

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_as_if_built_with_its_mark() {
+    fn a_waiting_frame_is_as_if_built_with_its_mark() {
         let Some(marker) = slow(1_000) else { return };
         run(&marker.program, &frame(0, true, 0), 0);
         let mut marked = 0;
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_wait_is_left() {
+    fn a_frame_that_does_not_wait_is_unchanged() {
         let queue = VirtualQueue { rate: 1_000_000_000, burst: 1_000_000_000, target: 0, room: 1_000_000 };
         let Some(marker) = unless_skipped(CongestionMarker::load(queue, Marked { frames: 7 })) else {
             return;
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_longer_than_the_target_is_marked() {
+    fn a_frame_that_waits_longer_than_the_target_is_marked() {
         // A frame of 42 bytes takes 42 ms; the burst is 1 s, and the target 200 ms: frame 29 is the first
         // with a longer wait; later ones while this test waits for a processor.
         let queue = VirtualQueue { rate: 1_000, burst: 1_000_000_000, target: 200_000_000, room: 1 << 40 };
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_counted_as_waiting() {
+    fn a_frame_that_does_not_fit_does_not_count_as_waiting() {
         // The first frame fills it for 1 ms; it is empty after that, whatever came.
         let queue = VirtualQueue { rate: 1, burst: 0, target: 0, room: 1_000_000 };
         let Some(marker) = unless_skipped(CongestionMarker::load(queue, Marked::default())) else { return };
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ip_or_cut_short_is_left() {
+    fn a_frame_that_is_not_ip_or_is_cut_short_is_unchanged() {
         let Some(marker) = slow(0) else { return };
         run(&marker.program, &frame(0, true, 0), 0);
         let frames = [

@@ -219,7 +219,7 @@ impl DeadlineMeter {
     /// It was not watched.
     pub fn forget(&self, promise: Promise) -> Result<(), DeadlineError> {
         self.delays.delete(&promise.key()).map_err(failed("stop watching a promise"))?;
-        if self.watched().iter().any(|left| left.from == promise.from) {
+        if self.watched().iter().any(|other| other.from == promise.from) {
             return Ok(());
         }
         self.senders.delete(&promise.from.to_ne_bytes()).map_err(failed("stop watching a sender"))

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ip_or_cut_short_is_left() {
+    fn a_frame_that_is_not_ip_or_is_cut_short_is_unchanged() {
         let Some(programs) = programs() else { return };
         let ethernet = |kind: [u8; 2], more: usize| [&[2; 12], &kind[..], &vec![0xff; more]].concat();
         let frames = [
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_the_burst_is_dropped_and_counted() {
+    fn a_frame_larger_than_the_burst_is_dropped_and_counted() {
         if programs().is_none() {
             return;
         }

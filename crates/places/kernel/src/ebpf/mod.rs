@@ -35,4 +35,4 @@ pub use deadline::{DeadlineMeter, Delays, Loss, MissSeen, Part, Promise};
 pub use mark::Marks;
 pub use police::{Bucket, BucketError, Policed, Policer};
 pub use program::ProgramError;
-pub use wait::{Came, Meter, MeterError, Queue, Waits};
+pub use wait::{ArrivalSource, Meter, MeterError, Queue, Waits};

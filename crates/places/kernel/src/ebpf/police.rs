@@ -42,14 +42,14 @@ pub struct Bucket {
 pub enum BucketError {
     /// Rates are in whole bytes.
     #[error(
-        "a policer counts whole bytes per second, and would let {kept}bit pass where {rate} is asked for; choose a \
+        "a policer counts whole bytes per second, and would let {actual}bit pass where {rate} is asked for; choose a \
          multiple of 8bit"
     )]
     Rounded {
         /// The requested rate.
         rate: Rate,
         /// The possible rate (bit/s).
-        kept: u64,
+        actual: u64,
     },
     /// The bucket would take more than nine years to fill.
     #[error("a burst of {burst} takes years at {rate}; choose a smaller burst")]
@@ -68,9 +68,9 @@ impl Bucket {
     /// The rate is more than 1 % off in whole bytes, or the burst lasts too long.
     pub fn new(rate: Rate, burst: Bytes) -> Result<Self, BucketError> {
         let bucket = Self { rate: rate.bits() / 8, burst: burst.get() };
-        let kept = bucket.rate * 8;
-        if kept == 0 || (rate.bits() - kept) * TOLERANCE > rate.bits() {
-            return Err(BucketError::Rounded { rate, kept });
+        let actual = bucket.rate * 8;
+        if actual == 0 || (rate.bits() - actual) * TOLERANCE > rate.bits() {
+            return Err(BucketError::Rounded { rate, actual });
         }
         bucket.units().ok_or(BucketError::Burst { burst, rate })?;
         Ok(bucket)
@@ -81,8 +81,9 @@ impl Bucket {
         let enough = self.rate.saturating_mul(TCP_WAITS).div_ceil(1000);
         (self.burst < enough).then(|| {
             format!(
-                "its burst lasts {} ms at its rate, and TCP sends nothing for {TCP_WAITS} ms after a policer has dropped \
-                 all that was under way: a connection may get a small part of its rate; {enough} bytes would do",
+                "its burst lasts {} ms at its rate, and TCP sends nothing for {TCP_WAITS} ms after a policer has \
+                 dropped all that was under way: a connection may get a small part of its rate; {enough} bytes are \
+                 enough",
                 self.burst.saturating_mul(1000) / self.rate.max(1)
             )
         })
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_of_nothing_lets_one_frame_pass_and_owes_it() {
+    fn an_empty_bucket_passes_one_frame_on_credit() {
         let Some(police) = load(RATE, 0, Policed::default()) else { return };
         let frame = Frame { kind: Kind::Tcp4, payload: 1000, gso_size: 0 };
         assert_eq!([run(&police, &frame), run(&police, &frame)], [PASSES, DROPPED]);
@@ -236,7 +237,7 @@ mod tests {
     #[test]
     fn a_burst_too_short_for_tcp_is_noted() {
         let note = Bucket { rate: 1_000_000, burst: 65_536 }.note().unwrap();
-        assert!(note.contains("lasts 65 ms") && note.contains("200000 bytes would do"), "{note}");
+        assert!(note.contains("lasts 65 ms") && note.contains("200000 bytes are enough"), "{note}");
         assert!(Bucket { rate: 1_000_000, burst: 199_999 }.note().is_some());
         let tx = tidegate_contract::Tx { method: tidegate_contract::Method::Police, ..Default::default() };
         for bits in [8_000, 1_000_000, 37_000_000, 5_000_000_000, Rate::MAX.bits()] {

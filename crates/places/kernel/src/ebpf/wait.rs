@@ -41,7 +41,7 @@ impl Queue {
 /// How a frame's arrival in a queue outside the IFB is known; on the IFB the classifier writes it into the
 /// frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Came {
+pub enum ArrivalSource {
     /// By the frame's address, noted at its enqueueing.
     #[default]
     Address,
@@ -114,16 +114,16 @@ impl Meter {
         Ok(Self { queues, _links: links, _object: object })
     }
 
-    /// Measures a queue, with arrivals known by `came`; a measured one continues.
+    /// Measures a queue, with arrivals known by `arrival`; a measured one continues.
     ///
     /// # Errors
     /// The kernel has no memory, or measures 4096 queues.
-    pub fn watch(&self, queue: Queue, came: Came) -> Result<(), MeterError> {
+    pub fn watch(&self, queue: Queue, arrival: ArrivalSource) -> Result<(), MeterError> {
         if self.read(queue)?.is_some() {
             return Ok(());
         }
         let mut nothing = [0; VALUE];
-        nothing[..8].copy_from_slice(&(came as u64).to_ne_bytes());
+        nothing[..8].copy_from_slice(&(arrival as u64).to_ne_bytes());
         self.queues.update(&queue.key(), &nothing, MapFlags::ANY).map_err(failed("measure one queue more"))
     }
 
@@ -173,6 +173,6 @@ pub(crate) fn namespace() -> std::io::Result<u32> {
 fn waits(bytes: &[u8]) -> Waits {
     let mut words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
     let mut next = || words.next().unwrap_or_default();
-    let (_came, throttled_ns, _left, max, sum) = (next(), next(), next(), next(), next());
+    let (_arrival, throttled_ns, _left, max, sum) = (next(), next(), next(), next(), next());
     Waits { throttled_ns, max, sum, buckets: words.collect() }
 }

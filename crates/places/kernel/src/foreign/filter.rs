@@ -72,11 +72,11 @@ pub fn settings_of(options: &[u8], filter: &FilterKind) -> Result<Vec<u8>, Strin
     let kernel_table =
         is_u32 && find(options, TCA_U32_HASH).and_then(|v| u32_at(v, 0)).is_some_and(|t| t >= KERNEL_TABLES);
     let mut failed = None;
-    let kept = rewrite(options, |kind, value| {
+    let reduced = rewrite(options, |kind, value| {
         if filter.counted.contains(&kind) || (kernel_table && kind == TCA_U32_HASH) {
             None
         } else if kind == filter.actions {
-            Some(rewrite(value, |_, action| match lasting_action(action) {
+            Some(rewrite(value, |_, action| match action_settings(action) {
                 Ok(action) => Some(action),
                 Err(why) => {
                     failed = Some(why);
@@ -96,7 +96,7 @@ pub fn settings_of(options: &[u8], filter: &FilterKind) -> Result<Vec<u8>, Strin
             Some(value.to_vec())
         }
     });
-    failed.map_or(Ok(kept), Err)
+    failed.map_or(Ok(reduced), Err)
 }
 
 /// Returns the options of a request for a filter: its settings and the tables of its policer's rates.
@@ -119,14 +119,14 @@ pub fn options_for(options: &[u8], filter: &FilterKind) -> Vec<u8> {
 }
 
 /// Returns kind, settings and cookie of an action.
-fn lasting_action(action: &[u8]) -> Result<Vec<u8>, String> {
+fn action_settings(action: &[u8]) -> Result<Vec<u8>, String> {
     let kind = find(action, TCA_ACT_KIND).map(string).unwrap_or_default();
     // The attribute with its times, the one with its settings, and the places of number, references and
     // binds in these.
     let (times, parameters, counts) = match kind.as_str() {
         "gact" | "mirred" | "skbedit" | "vlan" => (1, 2, [0, 12, 16]),
         "police" => (TCA_POLICE_TM, TCA_POLICE_TBF, POLICE_COUNTS),
-        _ => return Err(format!("an action of kind {kind} cannot be remembered")),
+        _ => return Err(format!("an action of kind {kind} cannot be restored later")),
     };
     let mut out = Attributes::default();
     for (attribute, value) in read(action) {

@@ -37,4 +37,4 @@ mod taken_over;
 pub use crate::tc::object::{Layer, Object};
 pub use bridge_port::BridgePort;
 pub use rehearse::rehearse;
-pub use taken_over::{Lost, TakenOver};
+pub use taken_over::{TakenOver, Unrestorable};

@@ -28,11 +28,11 @@ pub fn options_for(object: &Object) -> Option<Vec<u8>> {
 /// sfq begins with a limit of 127 packets and 128 flows, and accepts no more flows than a stated limit
 /// (`sfq_change`, net/sched/sch_sfq.c). With more flows, the limit is the initial one, and is left out.
 fn sfq(options: &[u8]) -> Vec<u8> {
-    let mut told = options.to_vec();
+    let mut request = options.to_vec();
     if u32_at(options, SFQ_FLOWS) > u32_at(options, SFQ_LIMIT.start) {
-        told.get_mut(SFQ_LIMIT).unwrap_or_default().fill(0);
+        request.get_mut(SFQ_LIMIT).unwrap_or_default().fill(0);
     }
-    told
+    request
 }
 
 /// Returns options with adapted times; the threshold's number depends on the kind.
@@ -59,7 +59,7 @@ mod tests {
     proptest! {
         /// The kernel's arithmetic.
         #[test]
-        fn codel_says_what_it_said(us in 0..4_000_000_u64) {
+        fn a_restored_codel_time_reads_as_before(us in 0..4_000_000_u64) {
             let units = us * 1000 / 1024;
             let says = units * 1024 / 1000;
             let again = u64::from(codel_time(says as u32)) * 1000 / 1024;

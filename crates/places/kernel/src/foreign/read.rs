@@ -95,11 +95,11 @@ fn is_at_ingress(object: &Object) -> bool {
 
 /// Returns the settings, in an order in which they can be made.
 fn settled(found: Vec<Object>) -> Result<Vec<Object>, String> {
-    let kept = found.into_iter().filter_map(|object| {
+    let restorable = found.into_iter().filter_map(|object| {
         let name = object.to_string();
         settings_of(object).map_err(|why| format!("{name}: {why}")).transpose()
     });
-    Ok(in_order(kept.collect::<Result<_, _>>()?))
+    Ok(in_order(restorable.collect::<Result<_, _>>()?))
 }
 
 pub(super) fn object(message: &TrafficControl<'_>, layer: Layer) -> Result<Object, String> {
@@ -115,7 +115,7 @@ pub(super) fn object(message: &TrafficControl<'_>, layer: Layer) -> Result<Objec
     };
     let beside = BESIDE.iter().find(|(kind, _)| find(message.attributes, *kind).is_some());
     match beside {
-        Some((_, what)) => Err(format!("{object}: {what} cannot be remembered")),
+        Some((_, what)) => Err(format!("{object}: {what} cannot be restored later")),
         None => Ok(object),
     }
 }

@@ -24,7 +24,7 @@ pub fn rehearse(taken_over: &TakenOver, name: &str) -> Result<(), String> {
         let made = kernel.foreign(index, Ends::BOTH)?;
         for (wanted, found) in [(&here.egress, &made.egress), (&here.ingress, &made.ingress)] {
             if let Some(object) = differing(wanted, found) {
-                return Err(format!("{object} of {name} cannot be made again as it is"));
+                return Err(format!("{object} of {name} cannot be restored exactly"));
             }
         }
         Ok(())

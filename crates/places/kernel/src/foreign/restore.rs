@@ -21,7 +21,7 @@ impl TakenOver {
             steps.extend(self.egress.iter().map(make));
         }
         if ends.ingress {
-            let there = |object: &Object| match object.layer {
+            let exists = |object: &Object| match object.layer {
                 Layer::Qdisc => link.ingress().is_some(),
                 Layer::Class => false,
                 Layer::Filter => link.filters_at(Handle::INGRESS).any(|f| {
@@ -29,35 +29,35 @@ impl TakenOver {
                         && f.handle & 0xfff == object.handle.0 & 0xfff
                 }),
             };
-            steps.extend(self.ingress.iter().filter(|o| !there(o)).map(make));
+            steps.extend(self.ingress.iter().filter(|o| !exists(o)).map(make));
         }
         steps
     }
 }
 
 /// Orders objects after their parents; otherwise as found. Objects without a parent here come last.
-pub fn in_order(mut left: Vec<Object>) -> Vec<Object> {
-    let mut made: Vec<Object> = Vec::with_capacity(left.len());
-    while !left.is_empty() {
+pub fn in_order(mut remaining: Vec<Object>) -> Vec<Object> {
+    let mut ordered: Vec<Object> = Vec::with_capacity(remaining.len());
+    while !remaining.is_empty() {
         let ready = |object: &Object| {
             object.layer != Layer::Filter
                 && match (object.layer, object.parent) {
                     (Layer::Qdisc, Handle::ROOT | Handle::CLSACT) => true,
                     // A class right below its qdisc is reported as hanging on the root.
                     (Layer::Class, Handle::ROOT) => {
-                        made.iter().any(|m| m.handle == Handle::new(object.handle.major(), 0))
+                        ordered.iter().any(|m| m.handle == Handle::new(object.handle.major(), 0))
                     }
-                    (_, parent) => made.iter().any(|m| m.handle == parent),
+                    (_, parent) => ordered.iter().any(|m| m.handle == parent),
                 }
         };
         // Filters name classes: they come after all of those; tables of u32 before their filters.
-        let next = left.iter().position(ready).unwrap_or_else(|| {
+        let next = remaining.iter().position(ready).unwrap_or_else(|| {
             let key = |o: &Object| (o.layer, o.layer == Layer::Filter && o.handle.0 & 0xfff != 0);
-            left.iter().enumerate().min_by_key(|(_, o)| key(o)).map_or(0, |(i, _)| i)
+            remaining.iter().enumerate().min_by_key(|(_, o)| key(o)).map_or(0, |(i, _)| i)
         });
-        made.push(left.remove(next));
+        ordered.push(remaining.remove(next));
     }
-    made
+    ordered
 }
 
 #[cfg(test)]
@@ -84,18 +84,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_comes_after_what_it_hangs_on(shuffled in Just(tree()).prop_shuffle()) {
+        fn each_object_comes_after_its_parent(shuffled in Just(tree()).prop_shuffle()) {
             prop_assert_eq!(in_order(shuffled), tree());
         }
 
         #[test]
-        fn all_that_was_there_comes(shuffled in Just(tree()).prop_shuffle(), n in 0_usize..5) {
+        fn no_object_is_lost_when_they_are_ordered(shuffled in Just(tree()).prop_shuffle(), n in 0_usize..5) {
             prop_assert_eq!(in_order(shuffled[..n].to_vec()).len(), n);
         }
     }
 
     #[test]
-    fn what_is_there_is_not_made_again() {
+    fn an_existing_object_is_not_made_again() {
         let filter =
             |handle| Object { info: 0x0001_0300, ..object(Layer::Filter, Handle(handle), Handle::INGRESS) };
         let ingress = object(Layer::Qdisc, Handle::INGRESS_QDISC, Handle::CLSACT);

@@ -39,7 +39,7 @@ pub fn settings_of(mut object: Object) -> Result<Option<Object>, String> {
         }
         (Layer::Filter, kind) => {
             let kind = FilterKind::named(kind)
-                .ok_or_else(|| format!("a filter of kind {kind} cannot be remembered"))?;
+                .ok_or_else(|| format!("a filter of kind {kind} cannot be restored later"))?;
             object.options = Some(filter::settings_of(&options.unwrap_or_default(), kind)?);
         }
         (Layer::Qdisc, "htb") => object.options = Some(htb(&options.unwrap_or_default())),
@@ -101,21 +101,21 @@ mod tests {
     }
 
     #[test]
-    fn what_a_policer_counted_is_not_kept_and_it_is_told_what_it_asks_for() {
+    fn counts_of_a_policer_are_dropped_and_its_rate_tables_are_added() {
         let mut options = Attributes::default();
         options.put_u32(TCA_U32_FLAGS, 8);
         options.put(TCA_U32_PCNT, &[1; 16]);
         options.put_u32(TCA_U32_HASH, 0x8010_0000);
         options.nest(TCA_U32_ACT, |list| list.put(1, &police()));
-        let kept =
+        let reduced =
             settings_of(object(Layer::Filter, "u32", Some(options.0))).expect("it lasts").expect("it is one");
-        assert_eq!(kept.handle, Handle(0x800));
-        let settings = kept.options.clone().expect("options");
+        assert_eq!(reduced.handle, Handle(0x800));
+        let settings = reduced.options.clone().expect("options");
         let kinds: Vec<u16> = read(&settings).map(|(kind, _)| kind).collect();
         assert_eq!(kinds, [TCA_U32_ACT]);
 
-        let told = options_for(&kept).expect("options");
-        let list = find(&told, TCA_U32_ACT).expect("actions");
+        let request = options_for(&reduced).expect("options");
+        let list = find(&request, TCA_U32_ACT).expect("actions");
         let police = find(find(list, 1).expect("one"), TCA_ACT_OPTIONS).expect("its options");
         let settings = find(police, TCA_POLICE_TBF).expect("its settings");
         assert_eq!((u32_at(settings, 0), settings[20], settings[32]), (Some(0), 3, 3));
@@ -124,31 +124,32 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_by_itself_is_not_made() {
+    fn objects_that_the_kernel_makes_are_not_recorded() {
         let mut table = Attributes::default();
         table.put_u32(TCA_U32_DIVISOR, 1);
         assert_eq!(settings_of(object(Layer::Filter, "u32", Some(table.0.clone()))), Ok(None));
-        let theirs = Object { handle: Handle(0x0010_0000), ..object(Layer::Filter, "u32", Some(table.0)) };
-        assert!(settings_of(theirs).is_ok_and(|kept| kept.is_some()), "a table of theirs is");
+        let foreign_table =
+            Object { handle: Handle(0x0010_0000), ..object(Layer::Filter, "u32", Some(table.0)) };
+        assert!(settings_of(foreign_table).is_ok_and(|reduced| reduced.is_some()), "a table of theirs is");
         assert_eq!(settings_of(object(Layer::Class, "tbf", None)), Ok(None));
         assert_eq!(settings_of(object(Layer::Filter, "u32", None)), Ok(None));
     }
 
     #[test]
-    fn what_cannot_be_remembered_is_named() {
+    fn an_object_that_cannot_be_recorded_is_named() {
         let why = settings_of(object(Layer::Filter, "bpf", Some(vec![])))
             .expect_err("a program is not ours to load");
-        assert_eq!(why, "a filter of kind bpf cannot be remembered");
+        assert_eq!(why, "a filter of kind bpf cannot be restored later");
         let mut options = Attributes::default();
         options.nest(TCA_U32_ACT, |list| list.nest(1, |action| action.put_str(TCA_ACT_KIND, "pedit")));
         let why = settings_of(object(Layer::Filter, "u32", Some(options.0))).expect_err("not known");
-        assert_eq!(why, "an action of kind pedit cannot be remembered");
+        assert_eq!(why, "an action of kind pedit cannot be restored later");
     }
 
     proptest! {
         /// Reducing twice changes nothing.
         #[test]
-        fn twice_is_once(bytes: Vec<u8>, kind in "(u32|htb|sfq|fw|tbf|matchall)", layer in 0..3_u8) {
+        fn reducing_settings_twice_changes_nothing(bytes: Vec<u8>, kind in "(u32|htb|sfq|fw|tbf|matchall)", layer in 0..3_u8) {
             let layer = [Layer::Qdisc, Layer::Class, Layer::Filter][usize::from(layer)];
             if let Ok(Some(once)) = settings_of(object(layer, &kind, Some(bytes))) {
                 let _ = options_for(&once);

@@ -15,13 +15,13 @@ pub struct TakenOver {
     /// The ingress qdisc, then its filters.
     pub ingress: Vec<Object>,
     /// The reasons why an end cannot be restored.
-    #[serde(default, skip_serializing_if = "Lost::is_empty")]
-    pub lost: Lost,
+    #[serde(default, skip_serializing_if = "Unrestorable::is_empty")]
+    pub lost: Unrestorable,
 }
 
 /// For each end, the reason why its foreign objects cannot be restored; `None` if they can.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lost {
+pub struct Unrestorable {
     /// Of the root qdisc.
     pub egress: Option<String>,
     /// Of the ingress qdisc.
@@ -50,7 +50,7 @@ impl TakenOver {
     }
 
     /// Notes that the objects at `ends` cannot be restored, with the reason.
-    pub fn lose(&mut self, ends: Ends, why: &str) {
+    pub fn mark_unrestorable(&mut self, ends: Ends, why: &str) {
         for (lost, is_one) in [(&mut self.lost.egress, ends.egress), (&mut self.lost.ingress, ends.ingress)] {
             if is_one {
                 *lost = Some(why.to_owned());
@@ -71,14 +71,14 @@ impl TakenOver {
     }
 }
 
-impl Lost {
+impl Unrestorable {
     /// Whether both ends can be restored.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for Unrestorable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all: Vec<&str> =
             [&self.egress, &self.ingress].into_iter().flatten().map(String::as_str).collect();

@@ -3,7 +3,7 @@
 use super::netdev::netdev as netdev_of;
 use super::record::Entry;
 use super::shape;
-use super::state::{ATTEMPTS, Beside, KernelPlace, step_failed};
+use super::state::{ATTEMPTS, AlsoRead, KernelPlace, step_failed};
 use crate::foreign::BridgePort as Port;
 use crate::tc::{Network, Plan};
 use tidegate_place::PlaceError;
@@ -37,7 +37,7 @@ impl KernelPlace {
         }
         let mut failed = None;
         for _ in 0..ATTEMPTS {
-            let network = self.network(Beside { vlans: true, ..Beside::default() })?;
+            let network = self.network(AlsoRead { vlans: true, ..AlsoRead::default() })?;
             let link = network.netdevs.get(&port.index);
             if link.is_some_and(|link| self.in_segment(port.index, &link.name)) {
                 return Ok(());

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn promises_are_between_netdevs_that_are_there() {
+    fn promises_are_between_existing_netdevs() {
         let link = |name: &str| Netdev { name: name.into(), ..Netdev::default() };
         let links = [(1, link("vnet1")), (2, link("vnet2")), (3, link("vnet3"))].into();
         let network = Network { netdevs: links, ..Network::default() };
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_is_told_as_the_switch_does() {
+    fn misses_are_reported_in_the_form_of_the_switch() {
         let seen = |at, parts, lost| MissSeen { at, parts, lost };
         let mut buckets = vec![0; BUCKETS];
         buckets[3] = 5;

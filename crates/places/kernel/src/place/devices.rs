@@ -44,7 +44,7 @@ pub struct Renamed {
 impl Devices {
     /// Reads a contract's devices from the record, once: the indices whose devices have our marks.
     pub fn recall<'a>(&mut self, recorded: impl Iterator<Item = (&'a str, &'a [u32])>, network: &Network) {
-        if self.recalled || network.near.is_some() {
+        if self.recalled || network.scope.is_some() {
             return;
         }
         self.recalled = true;
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_another_contract_names_is_its_own() {
+    fn a_netdev_named_by_another_contract_belongs_to_that_contract() {
         assert_eq!(after(&[&[(7, "vnet3")], &[(7, "vnet4")]]), ("vnet3".into(), vec![]));
         // Two devices swap names.
         let mut devices = Devices::default();
@@ -222,23 +222,23 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_looked_at_is_where_it_was() {
+    fn a_netdev_outside_a_partial_look_keeps_its_place() {
         let mut devices = Devices::default();
         let netdevs = ["vnet3", "vnet4"].into();
         devices.look(&netdevs, &network(&[(7, "vnet3"), (8, "vnet4")]));
-        let mut near = network(&[(7, "a")]);
-        near.near = Some([7].into());
+        let mut part = network(&[(7, "a")]);
+        part.scope = Some([7].into());
         let (netdev, from, to) = ("vnet3".into(), "vnet3".into(), "a".into());
         let renamed = Renamed { netdev, from, to, taken: false };
-        assert_eq!(devices.look(&netdevs, &near), [renamed]);
+        assert_eq!(devices.look(&netdevs, &part), [renamed]);
         assert!(devices.is_of("vnet4", 8) && devices.is_of("vnet3", 7));
-        near.netdevs.clear();
-        devices.look(&netdevs, &near);
+        part.netdevs.clear();
+        devices.look(&netdevs, &part);
         assert!(devices.is_of("vnet4", 8) && !devices.is_of("vnet3", 7));
     }
 
     #[test]
-    fn of_a_former_life_what_bears_our_marks_is_believed() {
+    fn recorded_netdevs_are_believed_if_they_have_our_objects() {
         let (handle, parent) = (owner::ROOT_QDISC, Handle::ROOT);
         let mut there = network(&[(7, "a"), (8, "b")]);
         there.netdevs.get_mut(&7).expect("there").qdiscs =

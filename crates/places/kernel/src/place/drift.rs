@@ -53,7 +53,7 @@ pub struct Drift<'a> {
 impl<'a> Drift<'a> {
     /// Makes it from a plan for this network.
     pub fn new(plan: &'a Plan, network: &Network) -> Self {
-        let mut anew = BTreeSet::new();
+        let mut rebuilt = BTreeSet::new();
         let mut classes: BTreeMap<(u32, Handle), u32> = BTreeMap::new();
         for (at, link) in network.netdevs.iter().filter(|(_, link)| !link.is_our_ifb()) {
             classes.extend(link.classified().map(|(from, to)| ((*at, to), from)));
@@ -62,7 +62,7 @@ impl<'a> Drift<'a> {
             match step {
                 // The receiver was changed, and all its senders' classes with it.
                 Step::SetQdisc { device: Device::Netdev { index, .. }, parent: Handle::ROOT, .. } => {
-                    anew.insert(*index);
+                    rebuilt.insert(*index);
                 }
                 Step::Classify {
                     device: Device::Netdev { index: at, .. },
@@ -74,7 +74,7 @@ impl<'a> Drift<'a> {
         }
         let sender = |step: &Step| {
             let (Device::Netdev { index: at, .. }, class) = class_of(step)? else { return None };
-            classes.get(&(*at, class)).copied().filter(|_| !anew.contains(at))
+            classes.get(&(*at, class)).copied().filter(|_| !rebuilt.contains(at))
         };
         Self { plan, senders: plan.steps.iter().map(sender).collect() }
     }
@@ -84,7 +84,8 @@ impl<'a> Drift<'a> {
         let refused =
             self.plan.refusals.iter().find(|r| r.netdev == shaping.netdev).map(|r| r.reason.clone());
         let step = || self.steps().find(|(step, sender)| concerns(step, *sender, shaping, index, seen));
-        refused.or_else(|| Some(format!("its netdev is not as it should be, so: {}", step()?.0)))
+        refused
+            .or_else(|| Some(format!("its netdev differs from its contract; the next step: {}", step()?.0)))
     }
 
     /// Describes the next step that concerns no netdev with a contract; `None` if there is none.
@@ -93,7 +94,7 @@ impl<'a> Drift<'a> {
         let of_none = |(step, sender): &(&Step, Option<u32>)| {
             !indexed.iter().any(|(s, index)| concerns(step, *sender, s, *index, seen))
         };
-        Some(format!("something is left over, so: {}", self.steps().find(of_none)?.0))
+        Some(format!("objects of an ended contract remain; the next step: {}", self.steps().find(of_none)?.0))
     }
 
     fn steps(&self) -> impl Iterator<Item = (&Step, Option<u32>)> {
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_starts_anew_is_no_drift_of_its_senders() {
+    fn a_receiver_that_is_set_up_again_is_no_drift_of_its_senders() {
         let network = Network { netdevs: [(1, tap("a")), (2, tap("b"))].into(), ..Network::default() };
         let [a, b, leftover] = entry(&network);
         assert_eq!(a, None);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_is_missing_is_its_senders() {
+    fn a_missing_class_is_drift_of_its_sender() {
         use crate::tc::class::HtbClass;
         use crate::tc::network::{Class, Qdisc, Setting};
         let [_, receiver] = shapings();

@@ -33,13 +33,13 @@ impl KernelPlace {
         };
         let before = self.record.set(&vnic.name, Some(entry));
         let former = before.as_ref().map(|entry| &entry.vnic);
-        let done = self
+        let result = self
             .note(&vnic.name)
             .and_then(|()| self.settle_from(former, Some(vnic), Some(owned)))
             .and_then(|()| self.restore_foreign(&foreign))
-            .map(|given| self.forget_restored(&vnic.name, given))
+            .map(|restored| self.forget_restored(&vnic.name, restored))
             .and_then(|()| self.restore_port(port.as_ref()));
-        if done.is_err() {
+        if result.is_err() {
             // Its port may have been saved just now.
             let port = self.record.set(&vnic.name, before).and_then(|entry| entry.port);
             let undone = self
@@ -47,10 +47,10 @@ impl KernelPlace {
                 .and_then(|()| self.restore_foreign(&foreign).map(drop))
                 .and_then(|()| self.restore_port(port.as_ref()));
             if let Err(error) = undone {
-                tracing::warn!(vnic = vnic.name, %error, "cannot take back what was done of it; trying again soon");
+                tracing::warn!(vnic = vnic.name, %error, "cannot undo the failed change; trying again soon");
             }
         }
-        done
+        result
     }
 
     /// Removes a contract, and restores the foreign objects. The contract stays on record until all of its objects are gone,
@@ -59,21 +59,23 @@ impl KernelPlace {
         let known = self.record.known(&vnic.attach);
         let (foreign, port) = known.map_or_else(Default::default, |entry| (entry.taken_over, entry.port));
         let before = self.record.set(&vnic.name, None);
-        let gone = self
+        let result = self
             .settle(Some(vnic), None)
             .and_then(|()| self.restore_foreign(&foreign).map(drop))
             .and_then(|()| self.restore_port(port.as_ref()));
-        if gone.is_err() {
+        if result.is_err() {
             self.record.set(&vnic.name, before);
             if let Err(error) = self.settle(Some(vnic), None) {
-                tracing::warn!(vnic = vnic.name, %error, "cannot put back its limits; trying again soon");
+                tracing::warn!(vnic = vnic.name, %error, "cannot restore its limits; trying again soon");
             }
         }
-        gone
+        result
     }
 
     pub(super) fn note(&mut self, name: &str) -> Result<(), PlaceError> {
-        let failed = |e| PlaceError::Failed(format!("nothing was changed, because it cannot be noted: {e}"));
+        let failed = |e| {
+            PlaceError::Failed(format!("nothing was changed, because the change cannot be recorded: {e}"))
+        };
         self.record.note(name).map_err(failed)
     }
 }

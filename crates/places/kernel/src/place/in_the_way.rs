@@ -20,8 +20,8 @@ impl InTheWay {
     /// The consequence of taking it over, for a reader of the plan.
     pub fn note(&self) -> String {
         let restored = match &self.lost {
-            None => "put back when the contract goes".to_owned(),
-            Some(why) => format!("not put back when the contract goes: {why}"),
+            None => "restored when the contract ends".to_owned(),
+            Some(why) => format!("not restored when the contract ends: {why}"),
         };
         format!("{} is taken over, and {restored}", self.what)
     }

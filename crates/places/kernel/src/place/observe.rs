@@ -5,11 +5,11 @@ use super::drift::{Drift, Seen};
 use super::in_the_way::{InTheWay, InTheWayOf};
 use super::netdev::netdev;
 use super::shape::Senders;
-use super::state::{Beside, KernelPlace};
+use super::state::{AlsoRead, KernelPlace};
 use super::unknown::unknown;
 use super::{deadlines, shape};
 use crate::ebpf::mark::Dropped;
-use crate::ebpf::{Came, Marked, Policed, Queue};
+use crate::ebpf::{ArrivalSource, Marked, Policed, Queue};
 use crate::foreign::{BridgePort as Port, TakenOver};
 use crate::handle::Handle;
 use crate::tc::network::{Counters, Rule};
@@ -21,7 +21,7 @@ use tidegate_contract::Vnic;
 use tidegate_evidence::Connection;
 use tidegate_evidence::NetdevDrop;
 use tidegate_evidence::{DropReason, Traffic, VnicStats};
-use tidegate_place::{Keeper, Observed, ObservedVnic, PlaceError};
+use tidegate_place::{Observed, ObservedVnic, PlaceError, PlaceProgram};
 
 impl KernelPlace {
     /// [`Place::observe`](tidegate_place::Place::observe).
@@ -35,18 +35,18 @@ impl KernelPlace {
             return Ok((observed, in_the_way));
         }
         let vnics = self.record.iter().map(|entry| &entry.vnic).chain(coming);
-        let network = self.network(Beside::of(vnics))?;
+        let network = self.network(AlsoRead::of(vnics))?;
         self.follow(&network);
         let placed = placed(&self.record, &self.devices);
         let all: Vec<&Vnic> = placed.iter().map(AsRef::as_ref).collect();
         let senders = Senders::of(all.iter().copied());
         observed.evidence.taken = Instant::now();
-        let (mut shapings, mut kept) = (Vec::new(), Vec::new());
+        let (mut shapings, mut entries) = (Vec::new(), Vec::new());
         for (entry, vnic) in self.record.iter().zip(&all) {
-            let asked = self.devices.shapings(entry, entry.owned, &senders);
-            if !asked.is_empty() {
-                kept.push((entry, *vnic, shapings.len()..shapings.len() + asked.len()));
-                shapings.extend(asked);
+            let own_shapings = self.devices.shapings(entry, entry.owned, &senders);
+            if !own_shapings.is_empty() {
+                entries.push((entry, *vnic, shapings.len()..shapings.len() + own_shapings.len()));
+                shapings.extend(own_shapings);
             }
         }
         let plan = self.plan_here(&mut shapings, &network);
@@ -54,19 +54,21 @@ impl KernelPlace {
         let cannot_mark = self.missing.get().and_then(|missing| missing.as_ref()?.marks.clone());
         let seen = Seen::new(&network);
         let drift = Drift::new(&plan, &network);
-        let waited = self.waits.measure(&queues(&shapings, &seen));
+        let waits = self.waits.measure(&queues(&shapings, &seen));
         let watched = self.deadlines.watch(&all, &network);
-        let mut gone_past = BTreeSet::new();
+        let mut bypass_notes = BTreeSet::new();
         let flows_before = std::mem::take(&mut self.flows_most);
-        for (entry, vnic, asked) in kept {
-            let (shaping, strays) = (&shapings[asked.start], &shapings[asked.start + 1..asked.end]);
-            let mut there = ObservedVnic::of(&entry.vnic, Connection::Up);
-            there.notes.extend(self.devices.notes(&entry.vnic));
+        for (entry, vnic, range) in entries {
+            let (shaping, strays) = (&shapings[range.start], &shapings[range.start + 1..range.end]);
+            let mut vnic_state = ObservedVnic::of(&entry.vnic, Connection::Up);
+            vnic_state.notes.extend(self.devices.notes(&entry.vnic));
             match seen.link(shaping) {
                 None => {
-                    there.connection = Connection::Disconnected;
+                    vnic_state.connection = Connection::Disconnected;
                     let name = &shaping.netdev;
-                    there.notes.push(format!("interface {name} is not there; it is shaped as soon as it is"));
+                    vnic_state.notes.push(format!(
+                        "interface {name} does not exist; it gets its limits as soon as it exists"
+                    ));
                 }
                 Some((index, link)) => {
                     let stray = |stray: &Shaping| drift.of(stray, seen.link(stray)?.0, &seen);
@@ -75,39 +77,43 @@ impl KernelPlace {
                         self.shaped.insert(vnic.name.clone(), index);
                     } else if self.shaped.get(&vnic.name) != Some(&index) {
                         // The device of a VM that has just started, not a change by another program.
-                        there.connection = Connection::Connected;
+                        vnic_state.connection = Connection::Connected;
                     }
-                    there.broken = differs;
-                    there.notes.extend(note_of_lost(&entry.taken_over, index));
-                    there.notes.extend(shape::notes(shaping));
-                    there.notes.extend(shape::note_of_earlier(link));
-                    for shaping in &shapings[asked.clone()] {
+                    vnic_state.broken = differs;
+                    vnic_state.notes.extend(note_of_lost(&entry.taken_over, index));
+                    vnic_state.notes.extend(shape::notes(shaping));
+                    vnic_state.notes.extend(shape::note_of_earlier(link));
+                    for shaping in &shapings[range.clone()] {
                         let Some((_, link)) = seen.link(shaping) else { continue };
                         let Some(note) = shape::note_of_rules(shaping, link, &network) else { continue };
-                        gone_past.insert(format!("vNIC {}: {note}", entry.vnic.name));
-                        there.notes.push(note);
+                        bypass_notes.insert(format!("vNIC {}: {note}", entry.vnic.name));
+                        vnic_state.notes.push(note);
                     }
-                    there.notes.extend(shape::note_of_marks(link.kind.as_deref(), cannot_mark.as_deref()));
+                    vnic_state
+                        .notes
+                        .extend(shape::note_of_marks(link.kind.as_deref(), cannot_mark.as_deref()));
                     let mut counted = counted(vnic, index, link, &seen);
                     let key = (vnic.name.clone(), index);
                     let before = flows_before.get(&key).copied().unwrap_or_default();
                     (counted.tx.flows_most, counted.rx.flows_most) =
                         (counted.tx.flows_now.max(before[0]), counted.rx.flows_now.max(before[1]));
                     self.flows_most.insert(key, [counted.tx.flows_most, counted.rx.flows_most]);
-                    match &waited {
+                    match &waits {
                         // The VM's wait to send; received frames wait for its own `rx.max`.
-                        Ok(waited) => {
-                            let of = |queue| waited.get(&queue).cloned();
+                        Ok(waits) => {
+                            let of = |queue| waits.get(&queue).cloned();
                             let (sends, receives) = (sending(index, link), receiving(index, link));
-                            counted.tokens_tx = of(sends).map(|waited| waited.delay);
-                            counted.tokens_rx = of(receives).map(|waited| waited.delay);
-                            let waited = of(sends).unwrap_or_default();
+                            counted.tokens_tx = of(sends).map(|waits| waits.delay);
+                            counted.tokens_rx = of(receives).map(|waits| waits.delay);
+                            let waits = of(sends).unwrap_or_default();
                             // Both ends are known: the kernel stamps each frame.
-                            counted.delay_least = waited.delay.clone();
-                            counted.delay = waited.delay;
-                            counted.throttled_ns = waited.throttled_ns;
+                            counted.delay_least = waits.delay.clone();
+                            counted.delay = waits.delay;
+                            counted.throttled_ns = waits.throttled_ns;
                         }
-                        Err(why) => there.notes.push(format!("how long frames wait is not measured: {why}")),
+                        Err(why) => {
+                            vnic_state.notes.push(format!("how long frames wait is not measured: {why}"))
+                        }
                     }
                     match &watched {
                         Ok(watched) => {
@@ -117,31 +123,33 @@ impl KernelPlace {
                             observed.evidence.misses.extend(misses.map(|misses| (vnic.name.clone(), misses)));
                         }
                         Err(why) if vnic.is_realtime() => {
-                            there.notes.push(format!("whether its frames are late is not measured: {why}"));
+                            vnic_state
+                                .notes
+                                .push(format!("whether its frames are late is not measured: {why}"));
                         }
                         Err(_) => {}
                     }
-                    let unknown = unknown(shaping, waited.as_ref().err(), watched.as_ref().err());
+                    let unknown = unknown(shaping, waits.as_ref().err(), watched.as_ref().err());
                     observed.evidence.unknown.insert(vnic.name.clone(), unknown);
                     observed.evidence.vnics.insert(vnic.name.clone(), counted);
                 }
             }
-            there.notes.extend(there.broken.clone());
-            observed.vnics.insert(vnic.name.clone(), there);
+            vnic_state.notes.extend(vnic_state.broken.clone());
+            observed.vnics.insert(vnic.name.clone(), vnic_state);
         }
-        for note in gone_past.difference(&self.gone_past) {
+        for note in bypass_notes.difference(&self.bypass_notes) {
             tracing::warn!("{note}");
         }
-        self.gone_past = gone_past;
-        let left = drift.of_no_netdev(&shapings, &seen);
-        self.left_over = left.is_some();
-        if let Some(left) = left {
+        self.bypass_notes = bypass_notes;
+        let leftover = drift.of_no_netdev(&shapings, &seen);
+        self.left_over = leftover.is_some();
+        if let Some(leftover) = leftover {
             // The leftover is most likely of an ended VM; otherwise another program made it.
             let whose = observed.vnics.values().find(|o| o.connection == Connection::Disconnected);
             let whose = whose.or(observed.vnics.values().next()).map(|o| o.vnic.name.clone());
             let whose = whose.and_then(|name| observed.vnics.get_mut(&name));
             if let Some(vnic) = whose.filter(|o| o.broken.is_none()) {
-                vnic.broken = Some(left);
+                vnic.broken = Some(leftover);
             }
         }
         self.look_ahead(coming, &network, &mut observed, &mut in_the_way);
@@ -160,7 +168,7 @@ impl KernelPlace {
         let placed: Vec<_> = coming.iter().map(|vnic| self.devices.placed(vnic)).collect();
         let all: Vec<&Vnic> = placed.iter().map(AsRef::as_ref).collect();
         let senders = Senders::of(all.iter().copied());
-        let mut asked = Vec::new();
+        let mut requests = Vec::new();
         for vnic in all.iter().copied() {
             let known = self.record.known(&vnic.attach);
             let (owned, port) =
@@ -180,11 +188,11 @@ impl KernelPlace {
                 Some((index, _)) if known.is_none() => drop(self.coming.insert(vnic.name.clone(), *index)),
                 _ => {}
             }
-            asked.push((vnic, shaping));
+            requests.push((vnic, shaping));
         }
-        self.qdiscs.check(asked.iter().filter_map(|(_, shaping)| shape::waiting(shaping)));
-        asked.iter_mut().for_each(|(_, shaping)| self.queue_here(std::slice::from_mut(shaping)));
-        let mut shapings: Vec<Shaping> = asked.iter().map(|(_, shaping)| shaping.clone()).collect();
+        self.qdiscs.check(requests.iter().filter_map(|(_, shaping)| shape::waiting(shaping)));
+        requests.iter_mut().for_each(|(_, shaping)| self.queue_here(std::slice::from_mut(shaping)));
+        let mut shapings: Vec<Shaping> = requests.iter().map(|(_, shaping)| shaping.clone()).collect();
         if !shapings.is_empty() && self.cannot_mark().is_some() {
             shapings.iter_mut().for_each(shape::leave_marks);
         }
@@ -203,8 +211,8 @@ impl KernelPlace {
                 .find_map(|to| netdevs.get(to.as_str())?.iter().copied().find(is_macvtap))
                 .map(no_shares_at)
         };
-        let no_shares: Vec<Option<String>> = asked.iter().map(|(vnic, _)| no_shares(vnic)).collect();
-        for ((vnic, shaping), no_shares) in asked.into_iter().zip(no_shares) {
+        let no_shares: Vec<Option<String>> = requests.iter().map(|(vnic, _)| no_shares(vnic)).collect();
+        for ((vnic, shaping), no_shares) in requests.into_iter().zip(no_shares) {
             let kind = seen.get(shaping.netdev.as_str()).and_then(|(_, link)| link.kind.as_deref());
             let missing = self.lacks(&shaping, kind).or(no_shares);
             let missing = missing.or_else(|| {
@@ -237,14 +245,16 @@ impl KernelPlace {
 /// Returns an empty observation.
 pub(super) fn nothing() -> Observed {
     let version = rustix::system::uname().release().to_string_lossy().into_owned();
-    let keeper = Keeper { version, ..Keeper::default() };
-    Observed { keeper, ..Observed::nothing("the kernel: classes and eBPF programs of its netdev") }
+    let program = PlaceProgram { version, ..PlaceProgram::default() };
+    Observed { program, ..Observed::nothing("the kernel: classes and eBPF programs of its netdev") }
 }
 
 /// Returns a note for people about take-overs on this device.
-fn note_of_lost(theirs: &TakenOver, index: u32) -> Option<String> {
-    let why = Some(&theirs.lost).filter(|lost| !lost.is_empty() && theirs.index == index)?;
-    Some(format!("what others had made there is not put back when the contract goes: {why}"))
+fn note_of_lost(taken_over: &TakenOver, index: u32) -> Option<String> {
+    let why = Some(&taken_over.lost).filter(|lost| !lost.is_empty() && taken_over.index == index)?;
+    Some(format!(
+        "the objects that another program made on its interface are not restored when the contract ends: {why}"
+    ))
 }
 
 /// Returns the queue of frames that a VM sends.
@@ -258,7 +268,7 @@ fn receiving(index: u32, link: &Netdev) -> Queue {
 }
 
 /// Returns the queues of present shaped netdevs.
-fn queues(shapings: &[Shaping], seen: &Seen<'_>) -> BTreeMap<Queue, Came> {
+fn queues(shapings: &[Shaping], seen: &Seen<'_>) -> BTreeMap<Queue, ArrivalSource> {
     let of = |shaping: &Shaping| {
         let (index, link) = seen.link(shaping)?;
         let ends = shaping.uses(link.kind.as_deref())?;
@@ -268,8 +278,8 @@ fn queues(shapings: &[Shaping], seen: &Seen<'_>) -> BTreeMap<Queue, Came> {
             ends.into_iter().filter(|(_, used)| *used).map(move |(ingress, _)| Queue { index, ingress });
         let measured = move |queue: Queue| {
             // On the IFB the classifier writes it into each frame.
-            let came = if queue.ingress { Came::Address } else { Came::of(link) };
-            (queue, came)
+            let arrival = if queue.ingress { ArrivalSource::Address } else { ArrivalSource::of(link) };
+            (queue, arrival)
         };
         Some(queues.map(measured))
     };

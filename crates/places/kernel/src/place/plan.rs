@@ -70,7 +70,9 @@ fn refuse(wanted: &Wanted<'_>, observed: &Observed, in_the_way: &InTheWayOf) -> 
         refusals.extend(foreign.and_then(|foreign| not_taken_over(foreign, wanted.adopt)).map(refuse));
         let elsewhere = vnic.to.iter().filter(|to| vnic.weight != 1 && !names.contains(to.as_str()));
         refusals.extend(elsewhere.map(|to| {
-            refuse(format!("place kernel shares out by weight towards its own vNICs only, and {to} is none"))
+            refuse(format!(
+                "place kernel shares out by weight towards its own vNICs only, and {to} is none of them"
+            ))
         }));
         refusals.extend(shaping_among(vnic, Ways::BOTH, &senders).err().into_iter().flatten().map(refuse));
     }
@@ -83,7 +85,7 @@ fn not_taken_over(foreign: &InTheWay, adopt: Adopt) -> Option<String> {
     match (adopt, lost) {
         (Adopt::Anyway, _) | (Adopt::Exactly, None) => None,
         (Adopt::No, None) => Some(format!(
-            "{reason}, or apply with --adopt: then it is taken over, and put back when the contract goes"
+            "{reason}, or apply with --adopt: then Tidegate takes it over, and restores it when the contract ends"
         )),
         (Adopt::No | Adopt::Exactly, Some(why)) => {
             Some(format!("{reason}; --adopt cannot take it over: {why}"))
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_made_is_taken_over_where_that_is_said() {
+    fn foreign_objects_are_taken_over_only_on_request() {
         let (a, b) = (netdev("a", 1, "vnet1"), netdev("b", 2, "vnet2"));
         let mut observed = nothing();
         observed.vnics.insert("b".into(), ObservedVnic::of(&b, Connection::Up));
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_way_is_a_refusal() {
+    fn an_obstacle_is_a_refusal() {
         let mut observed = nothing();
         observed.obstacles.insert("a".into(), "interface vnet1 does not exist".into());
         let wanted = [Vnic { queues: 2, weight: 2, to: vec!["uplink".into()], ..netdev("a", 1, "vnet1") }];
@@ -209,6 +211,6 @@ mod tests {
         };
         let refused = plan(&wanted, &observed, &InTheWayOf::new()).expect_err("refused");
         assert_eq!(refused.len(), 3, "{refused:?}");
-        assert!(refused[1].reason.ends_with("and uplink is none"), "{refused:?}");
+        assert!(refused[1].reason.ends_with("and uplink is none of them"), "{refused:?}");
     }
 }

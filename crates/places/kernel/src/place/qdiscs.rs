@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_loaded_later_is_found_by_the_next_contract_that_needs_it() {
+    fn a_qdisc_loaded_later_is_found_by_the_next_contract_that_needs_it() {
         let known = KnownQdiscs::new(probe);
         let has = Qdiscs { tbf: true, fq_codel: true, ..Qdiscs::default() };
         KERNEL.set(has);

@@ -183,7 +183,7 @@ mod tests {
     use crate::tc::Vlans;
     use tidegate_testkit::contract::netdev;
 
-    fn entry(name: &str, owned: Ways, theirs: bool) -> Entry {
+    fn entry(name: &str, owned: Ways, taken_over: bool) -> Entry {
         let root = Object {
             layer: Layer::Qdisc,
             handle: Handle::new(1, 0),
@@ -193,14 +193,14 @@ mod tests {
             options: Some(vec![1, 2, 3]),
             chain: None,
         };
-        let egress = if theirs { vec![root] } else { vec![] };
-        let theirs = TakenOver { index: 7, egress, ..TakenOver::default() };
+        let egress = if taken_over { vec![root] } else { vec![] };
+        let taken_over = TakenOver { index: 7, egress, ..TakenOver::default() };
         let port = owned.segment.then(|| BridgePort { index: 7, bridge: 9, vlans: Vlans::access(1) });
-        Entry { vnic: netdev(name, 1, "vnet3"), owned, taken_over: theirs, port, devices: vec![7] }
+        Entry { vnic: netdev(name, 1, "vnet3"), owned, taken_over, port, devices: vec![7] }
     }
 
     #[test]
-    fn what_was_taken_over_is_on_disk_until_the_change_is_accepted() {
+    fn foreign_objects_stay_on_disk_until_the_change_is_accepted() {
         let folder = tempfile::tempdir().expect("a folder");
         let load = || Record::load(folder.path()).expect("it loads").0;
         let full = entry("web", Ways::BOTH, true);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_port_had_is_on_disk_before_it_is_touched() {
+    fn the_vlans_of_a_port_are_on_disk_before_the_port_changes() {
         let folder = tempfile::tempdir().expect("a folder");
         let load = || Record::load(folder.path()).expect("it loads").0;
         let Entry { vnic, owned, port, .. } = entry("web", Ways::BOTH, false);

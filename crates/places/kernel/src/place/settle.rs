@@ -4,7 +4,7 @@ use super::devices::placed;
 use super::netdev::netdev as netdev_of;
 use super::record::Entry;
 use super::shape::Senders;
-use super::state::{ATTEMPTS, Beside, KernelPlace, step_failed};
+use super::state::{ATTEMPTS, AlsoRead, KernelPlace, step_failed};
 use crate::tc::{Device, Kernel, Network, Shaping, Step, Ways};
 use std::collections::BTreeSet;
 use tidegate_contract::Vnic;
@@ -12,7 +12,7 @@ use tidegate_place::PlaceError;
 
 /// The netdevs that a change concerns, by their names in contracts.
 #[derive(Clone, Debug)]
-struct Near {
+struct Scope {
     /// The netdev of the contract, and those of the vNICs in its `to`.
     netdevs: BTreeSet<String>,
     /// The senders with a share of the `rx.max` of one of these.
@@ -40,7 +40,7 @@ impl KernelPlace {
             _ => entry.owned,
         };
         // The last contract removes all our objects.
-        let near = about.filter(|_| !self.record.is_empty()).map(|vnic| self.near(vnic, former));
+        let scope = about.filter(|_| !self.record.is_empty()).map(|vnic| self.scope_of(vnic, former));
         let netdev = about.and_then(netdev_of).filter(|_| new.is_some());
         let expected = new.and_then(|(vnic, _)| self.coming.get(&vnic.name).copied());
         // A gone device of that name has left its leaf.
@@ -50,13 +50,15 @@ impl KernelPlace {
             .flatten()
             .copied()
             .collect();
-        let beside = Beside { rules: false, ..Beside::of(self.record.iter().map(|entry| &entry.vnic)) };
+        let also_read =
+            AlsoRead { rules: false, ..AlsoRead::of(self.record.iter().map(|entry| &entry.vnic)) };
         let mut failed = None;
         for _ in 0..ATTEMPTS {
-            let network = self.look_near(near.as_ref(), &mut known, beside)?;
+            let network = self.look_in_scope(scope.as_ref(), &mut known, also_read)?;
             let is_seen = |entry: &&Entry| {
-                let is_near = |near: &Near| netdev_of(&entry.vnic).is_some_and(|n| near.netdevs.contains(n));
-                network.near.is_none() || near.as_ref().is_none_or(is_near)
+                let is_in_scope =
+                    |scope: &Scope| netdev_of(&entry.vnic).is_some_and(|n| scope.netdevs.contains(n));
+                network.scope.is_none() || scope.as_ref().is_none_or(is_in_scope)
             };
             let placed = placed(&self.record, &self.devices);
             let senders = Senders::of(placed.iter().map(AsRef::as_ref));
@@ -80,14 +82,14 @@ impl KernelPlace {
             }
             self.remember_ports(&network, &plan)?;
             // If all had to be read, the others still do not concern it.
-            let is_near = |step: &&Step| match step.device() {
-                Device::Netdev { index, .. } => near.is_none() || known.contains(&index),
+            let is_in_scope = |step: &&Step| match step.device() {
+                Device::Netdev { index, .. } => scope.is_none() || known.contains(&index),
                 Device::Ifb => true,
             };
-            let steps = plan.steps.iter().filter(is_near).inspect(|step| tracing::debug!(%step, "doing"));
+            let steps = plan.steps.iter().filter(is_in_scope).inspect(|step| tracing::debug!(%step, "doing"));
             match self.kernel()?.apply_all(steps) {
                 Ok(()) => {
-                    self.left_over &= near.is_some();
+                    self.left_over &= scope.is_some();
                     if let (Some((vnic, _)), Some((_, index))) = (new, there) {
                         self.shaped.insert(vnic.name.clone(), index);
                     }
@@ -100,7 +102,7 @@ impl KernelPlace {
     }
 
     /// The netdevs that a change of one contract concerns.
-    fn near(&self, about: &Vnic, former: Option<&Vnic>) -> Near {
+    fn scope_of(&self, about: &Vnic, former: Option<&Vnic>) -> Scope {
         let versions = || self.record.versions(&about.name).chain([about]).chain(former);
         let promised = versions().flat_map(|v| &v.to).flat_map(|to| self.record.versions(to));
         let concerned: Vec<&Vnic> = promised.chain(versions()).collect();
@@ -108,15 +110,15 @@ impl KernelPlace {
         let senders = self.record.iter().map(|entry| &entry.vnic).filter(sends);
         let netdevs =
             |vnics: Vec<&Vnic>| vnics.into_iter().filter_map(netdev_of).map(str::to_owned).collect();
-        Near { netdevs: netdevs(concerned.clone()), senders: netdevs(senders.collect()) }
+        Scope { netdevs: netdevs(concerned.clone()), senders: netdevs(senders.collect()) }
     }
 
     /// Observes these netdevs, under any present name. `known` are their interface indices.
-    fn look_near(
+    fn look_in_scope(
         &mut self,
-        near: Option<&Near>,
+        scope: Option<&Scope>,
         known: &mut BTreeSet<u32>,
-        beside: Beside,
+        also_read: AlsoRead,
     ) -> Result<Network, PlaceError> {
         for _ in 0..ATTEMPTS {
             let named = |netdevs: &BTreeSet<String>| {
@@ -126,22 +128,22 @@ impl KernelPlace {
                 };
                 netdevs.iter().flat_map(all).collect::<BTreeSet<String>>()
             };
-            let names = near.map(|near| (named(&near.netdevs), named(&near.senders)));
-            let netdevs = near.iter().flat_map(|near| &near.netdevs);
+            let names = scope.map(|scope| (named(&scope.netdevs), named(&scope.senders)));
+            let netdevs = scope.iter().flat_map(|scope| &scope.netdevs);
             known.extend(netdevs.flat_map(|netdev| self.devices.all(netdev)).map(|(index, _)| index));
-            let network = self.look_with(beside, |kernel: &mut Kernel| match &names {
-                Some((names, senders)) => kernel.observe_near(names, senders, known),
+            let network = self.look_with(also_read, |kernel: &mut Kernel| match &names {
+                Some((names, senders)) => kernel.observe_scope(names, senders, known),
                 None => kernel.observe(),
             })?;
             let renamed = self.follow(&network);
             let concerned = names.iter().flat_map(|(names, _)| names);
             known.extend(concerned.filter_map(|name| network.by_name(name)).map(|(index, _)| index));
             // Of a renamed one, only its existence was read.
-            if !renamed || network.near.is_none() {
+            if !renamed || network.scope.is_none() {
                 return Ok(network);
             }
         }
-        Err(PlaceError::Failed("interfaces are renamed faster than they can be looked at".into()))
+        Err(PlaceError::Failed("interfaces are renamed faster than the agent can read them".into()))
     }
 
     /// Updates the devices of all contracts; returns whether one was renamed.

@@ -47,7 +47,7 @@ pub fn shaping_among(vnic: &Vnic, owned: Ways, senders: &Senders<'_>) -> Result<
     let Attach::Netdev { name } = &vnic.attach else {
         return Err(vec!["it is not a netdev".into()]);
     };
-    let mut refused = unkept(vnic);
+    let mut refused = requests_not_kept(vnic);
     let frame = vnic.largest_frame();
     let mut limit = |way: &str, rate: Option<Rate>, burst: fn(&Vnic, Rate) -> Bytes, queue| {
         let rate = rate?;
@@ -108,7 +108,7 @@ fn shares(vnic: &Vnic, senders: &Senders<'_>, refused: &mut Vec<String>) -> Vec<
         let Attach::Netdev { name: from } = &sender.attach else { continue };
         if vnic.rx.max.is_none() {
             refused.push(format!(
-                "{} sends to it by weight, and it has no rx.max to share out; set one",
+                "{} sends to this vNIC by weight, and this vNIC has no rx.max to share out; set rx.max",
                 sender.name
             ));
         }
@@ -140,7 +140,7 @@ fn usual_burst(rate: Rate) -> Bytes {
     Bytes::new(SUPER_FRAME.max(rate.bits() / 8 / 1000))
 }
 
-/// Returns the flow settings of a contract for a kernel without qdiscs; [`have`] adds the running one's.
+/// Returns the flow settings of a contract for a kernel without qdiscs; [`set_kernel_qdiscs`] adds the running one's.
 pub fn flows(vnic: &Vnic) -> Option<Flows> {
     let Queueing::Flows(asked) = vnic.queueing else { return None };
     Some(Flows {
@@ -153,7 +153,7 @@ pub fn flows(vnic: &Vnic) -> Option<Flows> {
 }
 
 /// Adds a kernel's qdiscs to a request.
-pub fn have(shaping: &mut Shaping, kernel: Qdiscs) {
+pub fn set_kernel_qdiscs(shaping: &mut Shaping, kernel: Qdiscs) {
     shaping.flows = shaping.flows.map(|flows| Flows { kernel, ..flows });
 }
 
@@ -171,7 +171,9 @@ pub fn leave_marks(shaping: &mut Shaping) {
 /// Returns a note for people about uncleared marks; `cannot` is the kernel's missing feature.
 pub fn note_of_marks(kind: Option<&str>, cannot: Option<&str>) -> Option<String> {
     let why = match (kind, cannot) {
-        (Some("macvtap"), _) => "a macvtap sends past where they could be".to_owned(),
+        (Some("macvtap"), _) => {
+            "frames of a macvtap do not pass the point where marks are cleared".to_owned()
+        }
         (_, Some(lacking)) => format!("this kernel lacks {lacking}"),
         _ => return None,
     };
@@ -179,7 +181,7 @@ pub fn note_of_marks(kind: Option<&str>, cannot: Option<&str>) -> Option<String>
 }
 
 /// Returns the foreign rules that waiting frames would skip.
-fn gone_past(shaping: &Shaping, link: &Netdev, network: &Network) -> Option<String> {
+fn bypassed_rules(shaping: &Shaping, link: &Netdev, network: &Network) -> Option<String> {
     let chains = network.rules_at(&link.name).filter(|_| shaping.redirects(link.kind.as_deref()));
     let chains: Vec<_> = chains.map(ToString::to_string).collect();
     (!chains.is_empty()).then(|| chains.join("; "))
@@ -187,24 +189,27 @@ fn gone_past(shaping: &Shaping, link: &Netdev, network: &Network) -> Option<Stri
 
 /// Returns the refusal if frames would skip foreign rules.
 pub fn refuse_rules(shaping: &Shaping, link: &Netdev, network: &Network) -> Option<String> {
-    let rules = gone_past(shaping, link, network)?;
+    let rules = bypassed_rules(shaping, link, network)?;
     let name = &link.name;
     // A macvtap's VM receives at the ingress, which is not policed.
     let (key, police) = match link.kind.as_deref() {
         Some("macvtap") => ("rx.max", ""),
-        _ => ("tx.max", "write tx.method = \"police\", which limits before them and leaves nothing out, or "),
+        _ => (
+            "tx.max",
+            "write tx.method = \"police\", which limits before these rules and skips none of them, or ",
+        ),
     };
     Some(format!(
-        "interface {name} has nftables rules at its ingress, and what waits for {key} would go past them: {rules}; {police}take \
-         {name} out of that chain"
+        "interface {name} has nftables rules at its ingress, and frames that wait for {key} would skip them: {rules}; \
+         {police}take {name} out of that chain"
     ))
 }
 
 /// Returns a note for people about rules that came after the limit.
 pub fn note_of_rules(shaping: &Shaping, link: &Netdev, network: &Network) -> Option<String> {
-    let rules = gone_past(shaping, link, network)?;
+    let rules = bypassed_rules(shaping, link, network)?;
     let what = if link.kind.as_deref() == Some("macvtap") { "receives" } else { "sends" };
-    Some(format!("what it {what} goes past {rules}, since it waits for its limit before them"))
+    Some(format!("frames that it {what} skip {rules}, because they wait for their limit before these rules"))
 }
 
 /// Returns a note for people about foreign programs before the limit.
@@ -213,14 +218,15 @@ pub fn note_of_earlier(link: &Netdev) -> Option<String> {
     let name = &link.name;
     (!programs.is_empty()).then(|| {
         format!(
-            "what {name} receives passes another program's filter first, and what that takes is not counted: {}",
+            "frames that {name} receives pass a filter of another program first, and frames that this filter takes \
+             are not counted: {}",
             programs.join(", ")
         )
     })
 }
 
 /// Returns the requests of a contract that this place does not keep.
-fn unkept(vnic: &Vnic) -> Vec<String> {
+fn requests_not_kept(vnic: &Vnic) -> Vec<String> {
     let mut refused = Vec::new();
     let mut refuse = |asked: bool, why: &str| {
         if asked {
@@ -234,12 +240,13 @@ fn unkept(vnic: &Vnic) -> Vec<String> {
     );
     refuse(
         vnic.weight != 1 && vnic.to.is_empty(),
-        "place kernel shares out by weight where a vNIC says, in `to`; name vNICs of this place there, or leave weight out",
+        "place kernel shares out by weight only towards the vNICs in `to`; name vNICs of this place there, or leave \
+         weight out",
     );
     refuse(
         vnic.is_realtime() && vnic.tx.method == Method::Police,
-        "a deadline counts from when a frame conforms to its envelope, and a policer lets none wait for that; leave \
-         tx.method out",
+        "a deadline counts from the moment in which a frame conforms, and a policer lets no frame wait for that; \
+         leave tx.method out",
     );
     refuse(
         vnic.allowed != Allowed::default(),
@@ -256,13 +263,13 @@ pub fn how_limits_are_kept(vnic: &Vnic, kernel: impl FnOnce() -> Qdiscs) -> Vec<
     let shaping = shaping(vnic, Ways::NONE, &[]).ok();
     let flows = shaping.as_ref().and_then(waiting).map(|flows| Flows { kernel: kernel(), ..flows });
     let waits = match flows {
-        Some(flows) if flows.note().is_none() => "waits, each flow for itself",
-        _ => "waits in a queue, first come, first served",
+        Some(flows) if flows.note().is_none() => "wait, each flow for itself",
+        _ => "wait in a queue, first come, first served",
     };
     let how = match vnic.tx.method {
-        Method::Shape => format!("what exceeds one {waits}"),
+        Method::Shape => format!("frames above a limit {waits}"),
         Method::Police => {
-            format!("what exceeds tx.max is dropped, nothing waits there; what exceeds rx.max {waits}")
+            format!("frames above tx.max are dropped, no frame waits there; frames above rx.max {waits}")
         }
     };
     let mut notes = vec![format!("limits of {name} are kept by the kernel: {how}")];
@@ -289,7 +296,7 @@ fn short_bursts(shaping: &Shaping) -> impl Iterator<Item = String> + use<> {
 
 /// Returns notes for people about a contract in force.
 pub fn notes(shaping: &Shaping) -> impl Iterator<Item = String> {
-    let policed = shaping.tx_police.map(|_| "tx: what exceeds tx.max is dropped, nothing waits".to_owned());
+    let policed = shaping.tx_police.map(|_| "tx: frames above tx.max are dropped, no frame waits".to_owned());
     let unlimited = |way: &str, is_limited: bool| {
         (!is_limited).then(|| format!("{way}: not limited, and so not counted"))
     };
@@ -312,12 +319,12 @@ mod tests {
     use tidegate_testkit::contract::netdev;
 
     #[test]
-    fn only_a_deadline_is_noted() {
+    fn only_a_vnic_with_a_deadline_gets_a_note_about_deadlines() {
         let mut vnic = netdev("web", 1, "vnet3");
         assert_eq!(how_its_deadline_is_kept(&vnic), None);
         vnic.deadline = Some(Nanos::new(500_000));
-        let noted = how_its_deadline_is_kept(&vnic).expect("a note");
-        assert!(noted.starts_with("its deadline of 500us is kept by strict priority"), "{noted}");
+        let notes_text = how_its_deadline_is_kept(&vnic).expect("a note");
+        assert!(notes_text.starts_with("its deadline of 500us is kept by strict priority"), "{notes_text}");
     }
 
     #[test]
@@ -373,14 +380,17 @@ mod tests {
         let refused = shaping(&web, Ways::NONE, &[&heavy]).expect_err("refused");
         let kept = nearest(&web, Ways::NONE, &Senders::of([&heavy])).expect("its limits");
         assert!(kept.tx.is_some() && kept.rx_shares.is_empty());
-        assert!(refused[0].starts_with("vnet7 sends to it by weight, and it has no rx.max"), "{refused:?}");
+        assert!(
+            refused[0].starts_with("vnet7 sends to this vNIC by weight, and this vNIC has no rx.max"),
+            "{refused:?}"
+        );
         voices[0].tx.method = Method::Police;
         let refused = shaping(&voices[0], Ways::NONE, &[]).expect_err("refused");
-        assert!(refused[0].starts_with("a deadline counts from when"), "{refused:?}");
+        assert!(refused[0].starts_with("a deadline counts from the moment"), "{refused:?}");
     }
 
     #[test]
-    fn marks_are_set_for_deadlines_and_else_cleared() {
+    fn marks_are_set_with_a_deadline_and_cleared_without_one() {
         let mut vnic = netdev("web", 1, "vnet3");
         let marks = |vnic: &Vnic| shaping(vnic, Ways::BOTH, &[]).expect("kept").marks;
         assert_eq!(marks(&vnic), Some(Marks::Clear));
@@ -399,11 +409,13 @@ mod tests {
         assert_eq!(after(Marks::Clear), None);
         assert_eq!(note_of_marks(Some("tun"), None), None);
         assert!(note_of_marks(Some("tun"), Some("eBPF")).is_some_and(|note| note.ends_with("lacks eBPF")));
-        assert!(note_of_marks(Some("macvtap"), None).is_some_and(|note| note.contains("a macvtap sends")));
+        assert!(
+            note_of_marks(Some("macvtap"), None).is_some_and(|note| note.contains("frames of a macvtap"))
+        );
     }
 
     #[test]
-    fn everything_that_is_not_kept_is_said_at_once() {
+    fn one_refusal_names_every_key_that_is_not_kept() {
         let mut vnic = netdev("web", 1, "vnet3");
         vnic.segment = tidegate_contract::Segment::new(4095).expect("in range");
         vnic.weight = 3;
@@ -428,20 +440,20 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_of_too_much_is_said_by_method() {
+    fn a_note_says_what_each_method_does_with_excess_frames() {
         let mut vnic = netdev("web", 1, "vnet3");
         vnic.queueing = Queueing::Fifo;
         let how_limits_are_kept = |vnic: &Vnic| how_limits_are_kept(vnic, || panic!("nothing to ask for"));
         assert_eq!(
             how_limits_are_kept(&vnic),
             [
-                "limits of vnet3 are kept by the kernel: what exceeds one waits in a queue, first come, first served"
+                "limits of vnet3 are kept by the kernel: frames above a limit wait in a queue, first come, first served"
             ]
         );
         vnic.tx.method = Method::Police;
         let [how] = &how_limits_are_kept(&vnic)[..] else { panic!("the default burst needs no note") };
         assert!(
-            how.contains("exceeds tx.max is dropped, nothing waits there; what exceeds rx.max waits"),
+            how.contains("frames above tx.max are dropped, no frame waits there; frames above rx.max wait"),
             "{how}"
         );
         vnic.tx.burst = Some(Bytes::new(1_000));
@@ -450,21 +462,21 @@ mod tests {
         let noted: Vec<_> = notes(&shaping(&vnic, Ways::BOTH, &[]).expect("kept")).collect();
         assert_eq!(
             noted[..2],
-            ["tx: what exceeds tx.max is dropped, nothing waits".into(), entry[1].clone()]
+            ["tx: frames above tx.max are dropped, no frame waits".into(), entry[1].clone()]
         );
     }
 
     #[test]
-    fn how_flows_wait_is_what_the_kernel_has() {
+    fn a_note_says_how_flows_wait_in_this_kernel() {
         let mut vnic = netdev("web", 1, "vnet3");
         let all = Qdiscs { tbf: true, fq_codel: true, cake: true, congestion: false };
-        let how = "limits of vnet3 are kept by the kernel: what exceeds one waits, each flow for itself";
+        let how = "limits of vnet3 are kept by the kernel: frames above a limit wait, each flow for itself";
         assert_eq!(how_limits_are_kept(&vnic, || all), [how]);
         let entry = how_limits_are_kept(&vnic, || Qdiscs { tbf: true, ..Qdiscs::default() });
         assert!(entry[0].ends_with("first come, first served"), "{entry:?}");
         assert!(entry[1].starts_with("flows are not kept apart: this kernel has neither"), "{entry:?}");
         let mut shaped = shaping(&vnic, Ways::NONE, &[]).expect("kept");
-        have(&mut shaped, all);
+        set_kernel_qdiscs(&mut shaped, all);
         assert_eq!(shaped.flows.map(|flows| (flows.kernel, flows.frame)), Some((all, 1518)));
         assert_eq!(waiting(&shaped), shaped.flows);
         // Frames with a deadline wait in order; policed or unlimited ones do not wait.

@@ -24,14 +24,14 @@ pub const ATTEMPTS: usize = 3;
 
 /// Observations beside links, qdiscs, classes and filters.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Beside {
+pub struct AlsoRead {
     /// The VLANs of bridge ports: a contract has a segment.
     pub vlans: bool,
     /// Foreign nftables rules at ingresses: frames of a limited vNIC may skip them.
     pub rules: bool,
 }
 
-impl Beside {
+impl AlsoRead {
     /// The observations that these contracts need.
     pub fn of<'a>(vnics: impl Iterator<Item = &'a Vnic>) -> Self {
         vnics.fold(Self::default(), |all, vnic| {
@@ -54,7 +54,7 @@ pub struct KernelPlace {
     /// The bridge port of each netdev that gets a segment with that change, as it is, by vNIC.
     pub(super) ports: BTreeMap<String, Port>,
     /// Warnings about skipped foreign rules that were logged and still hold.
-    pub(super) gone_past: BTreeSet<String>,
+    pub(super) bypass_notes: BTreeSet<String>,
     /// The reason why foreign rules could not be read at the last observation.
     pub(super) unread: Option<String>,
     /// Foreign objects in the way of the contracts that the last look was asked about.
@@ -84,7 +84,7 @@ impl KernelPlace {
                 devices: Devices::default(),
                 coming: BTreeMap::new(),
                 ports: BTreeMap::new(),
-                gone_past: BTreeSet::new(),
+                bypass_notes: BTreeSet::new(),
                 unread: None,
                 in_the_way: InTheWayOf::new(),
                 left_over: false,
@@ -109,32 +109,33 @@ impl KernelPlace {
         self.kernel.as_mut().ok_or_else(|| PlaceError::Unreachable("the netlink socket is not open".into()))
     }
 
-    /// The whole network, with `beside`.
-    pub fn network(&mut self, beside: Beside) -> Result<Network, PlaceError> {
-        self.look_with(beside, Kernel::observe)
+    /// The whole network, with `also_read`.
+    pub fn network(&mut self, also_read: AlsoRead) -> Result<Network, PlaceError> {
+        self.look_with(also_read, Kernel::observe)
     }
 
-    /// The part of the network that `look` observes, with `beside`.
+    /// The part of the network that `look` observes, with `also_read`.
     pub fn look_with(
         &mut self,
-        beside: Beside,
+        also_read: AlsoRead,
         look: impl FnOnce(&mut Kernel) -> Result<Network, ObserveError>,
     ) -> Result<Network, PlaceError> {
         let kernel = self.kernel()?;
         let network = look(kernel).and_then(|mut network| {
-            if beside.vlans {
+            if also_read.vlans {
                 kernel.read_vlans(&mut network)?;
             }
-            let unread = beside.rules.then(|| kernel.read_ingress_rules(&mut network).err()).flatten();
+            let unread = also_read.rules.then(|| kernel.read_ingress_rules(&mut network).err()).flatten();
             Ok((network, unread))
         });
         // A firewall that changes all the time must not end the limits: the rules of the last successful read hold.
         let network = network.map(|(network, unread)| {
-            let why = unread.map(|e| format!("others' rules at ingresses (nftables) cannot be read: {e}"));
+            let why =
+                unread.map(|e| format!("nftables rules of other programs at ingresses cannot be read: {e}"));
             if let Some(why) = why.as_ref().filter(|why| self.unread.as_ref() != Some(why)) {
                 tracing::warn!("{why}");
             }
-            if beside.rules {
+            if also_read.rules {
                 self.unread = why;
             }
             network
@@ -155,7 +156,7 @@ impl KernelPlace {
     /// Adapts the wanted queueing to the running kernel.
     pub fn queue_here(&self, wanted: &mut [Shaping]) {
         for shaping in wanted.iter_mut().filter(|shaping| shape::waiting(shaping).is_some()) {
-            shape::have(shaping, self.qdiscs.get());
+            shape::set_kernel_qdiscs(shaping, self.qdiscs.get());
         }
     }
 

@@ -3,7 +3,7 @@
 use super::devices::placed;
 use super::netdev::netdev;
 use super::shape;
-use super::state::{Beside, KernelPlace, step_failed};
+use super::state::{AlsoRead, KernelPlace, step_failed};
 use crate::foreign::{TakenOver, rehearse};
 use crate::tc::{Ends, Network, Shaping, Ways};
 use tidegate_contract::Vnic;
@@ -18,7 +18,7 @@ impl KernelPlace {
         owned: Ways,
         adopt: Adopt,
     ) -> Result<TakenOver, PlaceError> {
-        let network = self.network(Beside::of([vnic].into_iter()))?;
+        let network = self.network(AlsoRead::of([vnic].into_iter()))?;
         let placed = placed(&self.record, &self.devices);
         let all: Vec<&Vnic> = placed.iter().map(AsRef::as_ref).collect();
         let shaping = shape::shaping(&self.devices.placed(vnic), owned, &all);
@@ -31,7 +31,8 @@ impl KernelPlace {
             }
             tracing::warn!(
                 vnic = vnic.name,
-                "what others made on interface {name} is taken over, and is not put back when the contract goes: {why}"
+                "the objects that another program made on interface {name} are taken over, and are not restored when \
+                 the contract ends: {why}"
             );
         }
         Ok(foreign)
@@ -40,7 +41,8 @@ impl KernelPlace {
     /// The foreign objects at the ends that a shaping does not own yet, with the reasons why some cannot be restored.
     pub(super) fn foreign_at(&mut self, shaping: &Shaping, network: &Network) -> Result<TakenOver, String> {
         let name = &shaping.netdev;
-        let (index, link) = network.by_name(name).ok_or_else(|| format!("interface {name} is not there"))?;
+        let (index, link) =
+            network.by_name(name).ok_or_else(|| format!("interface {name} does not exist"))?;
         let new = shaping.uses(link.kind.as_deref()).unwrap_or_default();
         let new = new.without(shaping.owned.ends(link.kind.as_deref()).unwrap_or_default());
         let kernel = self.kernel().map_err(|e| e.to_string())?;
@@ -49,7 +51,7 @@ impl KernelPlace {
             let found = kernel.foreign(index, end).and_then(|found| rehearse(&found, name).map(|()| found));
             match found {
                 Ok(found) => foreign.add(&found, end),
-                Err(why) => foreign.lose(end, &why),
+                Err(why) => foreign.mark_unrestorable(end, &why),
             }
         }
         Ok(foreign)
@@ -60,7 +62,7 @@ impl KernelPlace {
         if foreign.is_empty() {
             return Ok(Ends::default());
         }
-        let network = self.network(Beside::default())?;
+        let network = self.network(AlsoRead::default())?;
         // Objects on a gone netdev went with it.
         let Some(link) = network.netdevs.get(&foreign.index) else { return Ok(Ends::BOTH) };
         let is_here = |vnic: &Vnic| {
@@ -78,9 +80,9 @@ impl KernelPlace {
     }
 
     /// Removes restored objects from the record.
-    pub(super) fn forget_restored(&mut self, name: &str, given: Ends) {
+    pub(super) fn forget_restored(&mut self, name: &str, restored: Ends) {
         if let Some(entry) = self.record.get_mut(name) {
-            entry.taken_over.remove(given);
+            entry.taken_over.remove(restored);
         }
     }
 }

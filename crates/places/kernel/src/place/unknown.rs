@@ -11,8 +11,8 @@ pub fn unknown(shaping: &Shaping, waits: Option<&String>, deadlines: Option<&Str
     let not_limited = || Some("not limited, and so not counted".to_owned());
     let delay = match waits {
         Some(why) => Some(why.clone()),
-        None if is_policed => Some("what is policed does not wait".into()),
-        None if !is_limited => Some("what is not limited does not wait".into()),
+        None if is_policed => Some("policed frames do not wait".into()),
+        None if !is_limited => Some("frames without a limit do not wait".into()),
         None => None,
     };
     let all = [
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_limited_is_not_counted() {
+    fn quantities_without_a_limit_are_not_counted() {
         let rate = "10mbit".parse().unwrap();
         let limit = Limit::new(rate, Bytes::new(65_536), None, 1518).ok();
         let free = Shaping { netdev: "vnet3".into(), ..Shaping::default() };

@@ -3,7 +3,7 @@
 //! Measurement is no part of a promise: without it, limits hold all the same, and the vNIC states why there
 //! is no delay.
 
-use crate::ebpf::{Came, Meter, MeterError, Queue};
+use crate::ebpf::{ArrivalSource, Meter, MeterError, Queue};
 use std::collections::BTreeMap;
 use tidegate_evidence::{Delay, Histogram};
 
@@ -12,7 +12,7 @@ use tidegate_evidence::{Delay, Histogram};
 pub struct WaitMeter {
     meter: Option<Result<Meter, String>>,
     /// The measured queues.
-    watched: BTreeMap<Queue, Came>,
+    watched: BTreeMap<Queue, ArrivalSource>,
 }
 
 /// The results of one direction.
@@ -27,7 +27,10 @@ pub struct Waited {
 impl WaitMeter {
     /// Measures these queues and no others; returns the known results. An error has the reason of a missing
     /// measurement.
-    pub fn measure(&mut self, queues: &BTreeMap<Queue, Came>) -> Result<BTreeMap<Queue, Waited>, String> {
+    pub fn measure(
+        &mut self,
+        queues: &BTreeMap<Queue, ArrivalSource>,
+    ) -> Result<BTreeMap<Queue, Waited>, String> {
         if queues.is_empty() {
             // The programs end with it: a host without limits pays nothing per frame.
             self.meter = None;
@@ -47,23 +50,24 @@ impl WaitMeter {
 
 fn read(
     meter: &Meter,
-    watched: &mut BTreeMap<Queue, Came>,
-    queues: &BTreeMap<Queue, Came>,
+    watched: &mut BTreeMap<Queue, ArrivalSource>,
+    queues: &BTreeMap<Queue, ArrivalSource>,
 ) -> Result<BTreeMap<Queue, Waited>, MeterError> {
     // A queue whose frames now come in another way begins anew.
-    let goes_on = |queue: &Queue, came: &Came| queues.get(queue) == Some(came);
-    let gone: Vec<Queue> = watched.iter().filter(|(q, came)| !goes_on(q, came)).map(|(q, _)| *q).collect();
+    let goes_on = |queue: &Queue, arrival: &ArrivalSource| queues.get(queue) == Some(arrival);
+    let gone: Vec<Queue> =
+        watched.iter().filter(|(q, arrival)| !goes_on(q, arrival)).map(|(q, _)| *q).collect();
     for queue in gone {
         watched.remove(&queue);
         meter.forget(queue)?;
     }
     let mut measured = BTreeMap::new();
-    for (queue, came) in queues {
+    for (queue, arrival) in queues {
         if !watched.contains_key(queue) {
-            meter.watch(*queue, *came)?;
-            watched.insert(*queue, *came);
+            meter.watch(*queue, *arrival)?;
+            watched.insert(*queue, *arrival);
         }
-        if *came != Came::Unknown
+        if *arrival != ArrivalSource::Unknown
             && let Some(waits) = meter.read(*queue)?
             && let Some(histogram) = Histogram::recorded(waits.max, waits.sum, waits.buckets)
         {

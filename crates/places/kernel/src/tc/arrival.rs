@@ -1,12 +1,12 @@
 //! How the arrival time of frames in a device's queues is known, by its qdiscs. Pure.
 
-use crate::ebpf::Came;
+use crate::ebpf::ArrivalSource;
 use crate::handle::Handle;
 use crate::tc::network::Netdev;
 use crate::tc::owner;
 use crate::tc::qdisc::Setting;
 
-impl Came {
+impl ArrivalSource {
     /// Returns it for the queue below a class of a device.
     pub fn to(link: &Netdev, class: Handle) -> Self {
         let Some(leaf) = link.leaf(class) else { return Self::Address };

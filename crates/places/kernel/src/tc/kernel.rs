@@ -142,29 +142,29 @@ impl Kernel {
 
     /// Like [`Self::observe`], for the interfaces `names` and the devices with the indices `before`, which
     /// may be gone, with their objects on our IFB. The number of requests does not grow with the number of
-    /// other devices. For other devices, those `beside`, bridges, and renamed ones of `before`, only their
+    /// other devices. For other devices, those `existence_only`, bridges, and renamed ones of `before`, only their
     /// existence is read. The whole IFB is read if no other device uses it, since it may go with the last
     /// one.
     ///
     /// # Errors
     /// As for [`Self::observe`].
-    pub fn observe_near(
+    pub fn observe_scope(
         &mut self,
         names: &BTreeSet<String>,
-        beside: &BTreeSet<String>,
+        existence_only: &BTreeSet<String>,
         before: &BTreeSet<u32>,
     ) -> Result<Network, ObserveError> {
-        let mut near = before.clone();
+        let mut scope = before.clone();
         let mut links = BTreeMap::new();
         for index in before {
             links.extend(self.link_at(*index)?);
         }
-        for name in beside.difference(names) {
+        for name in existence_only.difference(names) {
             links.extend(self.link(name)?);
         }
         for name in names {
             let Some((index, mut link)) = self.link(name)? else { continue };
-            near.insert(index);
+            scope.insert(index);
             if let Some(master) = link.master {
                 // It may be one of the observed ones.
                 if let Some((index, bridge)) = self.link_at(master)? {
@@ -184,7 +184,7 @@ impl Kernel {
             self.read_ends(index, &mut link)?;
             self.read_filters(index, &mut link)?;
             let (leaves, others): (Vec<_>, Vec<_>) =
-                link.classified().partition(|(from, _)| near.contains(from));
+                link.classified().partition(|(from, _)| scope.contains(from));
             if link.is_our_ifb() && others.is_empty() {
                 return self.observe();
             }
@@ -195,7 +195,7 @@ impl Kernel {
             self.ifb = link.is_our_ifb().then_some(index);
             links.insert(index, link);
         }
-        Ok(Network { netdevs: links, near: Some(near), ..Network::default() })
+        Ok(Network { netdevs: links, scope: Some(scope), ..Network::default() })
     }
 
     /// Returns the link with this name.
@@ -400,9 +400,9 @@ impl Names for KernelNames<'_> {
         index_of(self.ifb, device)
     }
 
-    fn policer(&mut self, bucket: Bucket, before: Option<u32>) -> Result<(u32, u32), String> {
+    fn policer(&mut self, bucket: Bucket, former_map: Option<u32>) -> Result<(u32, u32), String> {
         // A removed one has no counters to continue.
-        let counted = before.and_then(|map| Policed::read(map).ok()).unwrap_or_default();
+        let counted = former_map.and_then(|map| Policed::read(map).ok()).unwrap_or_default();
         let policer = Policer::load(bucket, counted).map_err(|e| e.to_string())?;
         let program = policer.with_program(|fd| fd.as_raw_fd());
         let number = policer.number().map_err(|e| e.to_string())?;
@@ -422,12 +422,12 @@ impl Names for KernelNames<'_> {
         Ok((program.cast_unsigned(), number))
     }
 
-    fn marker(&mut self, marks: Marks, before: Option<u32>) -> Result<(u32, u32), String> {
+    fn marker(&mut self, marks: Marks, former_map: Option<u32>) -> Result<(u32, u32), String> {
         let owned = if marks == Marks::Clear { &mut *self.clearing } else { &mut self.marker };
         let marker = match owned {
             Some(marker) => marker,
             None => {
-                let counted = before.and_then(|map| Dropped::read(map).ok()).unwrap_or_default();
+                let counted = former_map.and_then(|map| Dropped::read(map).ok()).unwrap_or_default();
                 owned.insert(Marker::load(marks, counted).map_err(|e| e.to_string())?)
             }
         };
@@ -435,8 +435,12 @@ impl Names for KernelNames<'_> {
         Ok((marker.with_program(|fd| fd.as_raw_fd()).cast_unsigned(), number))
     }
 
-    fn congestion_marker(&mut self, queue: VirtualQueue, before: Option<u32>) -> Result<(u32, u32), String> {
-        let marked = before.and_then(|map| Marked::read(map).ok()).unwrap_or_default();
+    fn congestion_marker(
+        &mut self,
+        queue: VirtualQueue,
+        former_map: Option<u32>,
+    ) -> Result<(u32, u32), String> {
+        let marked = former_map.and_then(|map| Marked::read(map).ok()).unwrap_or_default();
         let marker = CongestionMarker::load(queue, marked).map_err(|e| e.to_string())?;
         let number = marker.number().map_err(|e| e.to_string())?;
         let marker = self.congestion.insert(marker);

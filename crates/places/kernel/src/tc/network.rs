@@ -19,7 +19,7 @@ pub struct Network {
     pub netdevs: BTreeMap<u32, Netdev>,
     /// Set if only some devices were observed: their indices, gone ones too. Beside them only our IFB is here, with the
     /// objects that belong to these devices.
-    pub near: Option<BTreeSet<u32>>,
+    pub scope: Option<BTreeSet<u32>>,
     /// Foreign nftables rules at ingresses; empty if they were not read.
     pub ingress_chains: Vec<IngressChain>,
 }
@@ -190,7 +190,7 @@ impl Network {
 
     /// Whether this network includes a device, seen or gone.
     pub fn is_about(&self, index: u32) -> bool {
-        self.near.as_ref().is_none_or(|near| near.contains(&index))
+        self.scope.as_ref().is_none_or(|scope| scope.contains(&index))
     }
 }
 

@@ -74,7 +74,7 @@ impl IngressChains {
     /// The kernel does not answer, or forbids the query: `CAP_NET_ADMIN`.
     pub fn read(&mut self, network: &Network) -> Result<(), NetlinkError> {
         // If not all links are known, another one may have gone.
-        let links = network.near.is_none().then(|| hash(&network.netdevs));
+        let links = network.scope.is_none().then(|| hash(&network.netdevs));
         let read = self.read_anew(links);
         if read.is_err() {
             // A broken conversation is begun anew.
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn it_decides_about_the_devices_that_it_names() {
+    fn a_chain_decides_about_the_devices_that_it_names() {
         let several = |nested: &mut Attributes| {
             nested.nest(NFTA_HOOK_DEVS, |list| {
                 list.put_str(NFTA_DEVICE_NAME, "eth0");

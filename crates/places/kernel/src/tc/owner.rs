@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_fits() {
+    fn the_name_of_the_ifb_fits() {
         assert!(IFB.len() <= 15, "IFNAMSIZ");
     }
 }

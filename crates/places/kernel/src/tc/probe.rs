@@ -93,16 +93,17 @@ fn has(setting: Setting) -> Result<bool, String> {
     let (index, link) = network.by_name("lo").ok_or(NO_LOOPBACK)?;
     let device = Device::Netdev { index, name: link.name.clone() };
     let (parent, handle) = (Handle::ROOT, Handle::new(1, 0));
-    let again = Step::DeleteQdisc { device: device.clone(), parent, handle };
+    let deletion = Step::DeleteQdisc { device: device.clone(), parent, handle };
     let made = Step::SetQdisc { device, parent, handle, setting: setting.clone(), replace: true };
     if let Err(e) = kernel.apply(&made) {
         tracing::debug!("for short queues: {e}");
         return Ok(false);
     }
-    let kept = kernel.observe().map_err(|e| e.to_string())?;
-    let kept = kept.netdevs.get(&index).and_then(|link| link.root()).is_some_and(|q| q.setting == setting);
-    kernel.apply(&again).map_err(|e| e.to_string())?;
-    Ok(kept)
+    let observed = kernel.observe().map_err(|e| e.to_string())?;
+    let observed =
+        observed.netdevs.get(&index).and_then(|link| link.root()).is_some_and(|q| q.setting == setting);
+    kernel.apply(&deletion).map_err(|e| e.to_string())?;
+    Ok(observed)
 }
 
 const NO_LOOPBACK: &str = "a new network namespace has no loopback";
@@ -122,7 +123,7 @@ pub(crate) fn in_namespace<T: Send + 'static>(
         use rustix::thread::{UnshareFlags, unshare_unsafe};
         // SAFETY: only the network namespace becomes this thread's own; memory and descriptors stay shared.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|e| {
-            format!("cannot make a network namespace to try things in: {e} (it needs CAP_SYS_ADMIN)")
+            format!("cannot make a network namespace for tests of this kernel: {e} (it needs CAP_SYS_ADMIN)")
         })?;
         work()
     });
@@ -139,9 +140,9 @@ fn attempt(sides: Sides) -> Result<Option<String>, String> {
             return Ok(Some(format!("{} ({e})", feature(&step))));
         }
     }
-    let left = settle_link(lo, sides, &kernel.observe().map_err(|e| e.to_string())?).steps;
-    let odd = left.first().map(|step| {
-        format!("{}: this kernel took it and says something else of it than it was told", feature(step))
+    let leftovers = settle_link(lo, sides, &kernel.observe().map_err(|e| e.to_string())?).steps;
+    let odd = leftovers.first().map(|step| {
+        format!("{}: this kernel accepted the setting, and reports another value for it", feature(step))
     });
     Ok(odd)
 }

@@ -153,8 +153,9 @@ impl Flows {
                 .into()
         } else if tbf {
             format!(
-                "flows are not kept apart: {missing}; all frames wait in one queue of 8 ms of the rate, so a flow that fills it \
-                 delays the others by that, and what does not fit is dropped, whichever flow it is of; {}",
+                "flows are not kept apart: {missing}; all frames wait in one queue of 8 ms of the rate, so a flow \
+                 that fills it delays the others by that, and a frame that does not fit is dropped, whatever its flow \
+                 is; {}",
                 if congestion {
                     "frames of connections with ECN are marked where they would wait for half of that, or for queueing.target"
                 } else {
@@ -234,7 +235,7 @@ mod tests {
     const MBIT: u64 = 1_000_000;
 
     #[test]
-    fn flows_wait_in_fq_codel_behind_what_cuts() {
+    fn flows_wait_in_fq_codel_behind_a_qdisc_that_cuts_super_frames() {
         let waiting = at(20 * MBIT, flows(ALL));
         assert_eq!(waiting.cut, Some(Setting::Cut { largest: 2_500 }), "1 ms at 20 Mbit/s");
         let queue = Setting::FqCodel { target: 4882, interval: 97_656, memory: 1_000_000 };
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_wait_in_cake() {
+    fn flows_of_hosts_wait_in_cake() {
         let asked = Flows { per_host: true, ..flows(ALL) };
         let cake = |host, split| {
             let memory = if split { 1_000_000 } else { MOST_MEMORY as u32 };
@@ -289,19 +290,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn codel_keeps_the_units_that_it_is_told(units in 0_u32..4_000_000) {
-            let told = codel_micros(units);
+        fn codel_keeps_the_units_that_it_was_configured_with(units in 0_u32..4_000_000) {
+            let configured = codel_micros(units);
             // fq_codel_change and codel_time_to_us.
-            let kept = (u64::from(told) * 1000) >> 10;
-            prop_assert_eq!(kept, u64::from(units));
-            let said = (kept << 10) / 1000;
+            let stored = (u64::from(configured) * 1000) >> 10;
+            prop_assert_eq!(stored, u64::from(units));
+            let said = (stored << 10) / 1000;
             prop_assert_eq!(codel_units(said as u32), units);
         }
 
         /// On any kernel: no plain frame is cut, an uncut frame takes 1 ms or is a single one, and there is
         /// room for two of the largest.
         #[test]
-        fn what_waits_is_short(
+        fn no_frame_in_a_queue_takes_long(
             bits in 100_000_u64..20_000_000_000,
             frame in 64_u32..9100,
             mtu in 0_u32..9100,

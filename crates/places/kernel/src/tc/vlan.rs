@@ -124,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_vlan_is_as_it_was_given(
+        fn each_vlan_is_stored_exactly(
             given in proptest::collection::btree_map(1_u16..50, any::<(bool, bool)>(), 0..50)
         ) {
             let member = |(pvid, untagged)| Member { pvid, untagged };

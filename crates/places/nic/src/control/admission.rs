@@ -15,7 +15,7 @@ use tidegate_contract::{Rate, Segment};
 #[allow(missing_docs, reason = "each variant's text names its fields")]
 pub enum TermsError {
     /// The same function twice.
-    #[error("VF {id} is there twice; a VF has one contract")]
+    #[error("VF {id} has two contracts; give it one")]
     Twice { id: u16 },
     /// The same tenant twice.
     #[error("segment {segment} has two aggregates; write one")]

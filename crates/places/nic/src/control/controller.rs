@@ -60,7 +60,7 @@ pub enum LimitReason {
 impl fmt::Display for LimitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Unmeasured => "not measured: counts as one that wants all",
+            Self::Unmeasured => "not measured: counts as if it wanted all",
             Self::Idle => "idle: its share is lent",
             Self::Content => "has what it wants",
             Self::Max => "wants more: at its hard limit",
@@ -81,7 +81,7 @@ pub struct Standing {
     /// Use in the last sample; `None` without a sample or without use.
     pub used: Option<Rate>,
     /// Why.
-    pub held: LimitReason,
+    pub reason: LimitReason,
     /// Samples missed since it is a member.
     pub missed: u64,
 }
@@ -109,7 +109,7 @@ struct State {
     before: Option<u64>,
     next: u64,
     used: f64,
-    held: LimitReason,
+    reason: LimitReason,
     missed: u64,
 }
 
@@ -122,7 +122,7 @@ impl State {
             before: None,
             next: 0,
             used: 0.0,
-            held: LimitReason::Unmeasured,
+            reason: LimitReason::Unmeasured,
             missed: 0,
         }
     }
@@ -259,7 +259,7 @@ impl Controller {
             id: state.member.id,
             limit: state.limit.map(|limit| self.link.rate(limit)),
             used: Rate::from_bits(((state.used * self.link.unit.bits() as f64) as u64).min(Rate::MAX.bits())),
-            held: state.held,
+            reason: state.reason,
             missed: state.missed,
         })
     }
@@ -307,7 +307,7 @@ impl Controller {
                 let tenant = &self.tenants[tenant];
                 tenant.members.iter().map(|&i| self.claims[i].fair).sum::<f64>() > tenant.max - 1.0
             };
-            state.held = if state.limit.is_none() || !state.demand.is_known() {
+            state.reason = if state.limit.is_none() || !state.demand.is_known() {
                 LimitReason::Unmeasured
             } else if !state.demand.wants_more() {
                 if claim.wanted <= probe { LimitReason::Idle } else { LimitReason::Content }
@@ -325,13 +325,13 @@ impl Controller {
 
     /// Whole units: rounded down; the remainder goes to members that want more.
     fn round(&mut self, capacity: f64) {
-        let mut left = capacity;
+        let mut remaining = capacity;
         for (state, claim) in self.states.iter_mut().zip(&mut self.claims) {
             // A hair below a whole number is that number, within the error of these sums.
             let whole = (claim.limit + 1e-6).floor().max(1.0);
             state.next = whole as u64;
             // From here on the claim's limit is what is left of it: less than a unit.
-            (claim.limit, left) = (claim.limit - whole, left - whole);
+            (claim.limit, remaining) = (claim.limit - whole, remaining - whole);
         }
         for index in 0..self.states.len() {
             let (claim, state) = (&self.claims[index], &self.states[index]);
@@ -341,9 +341,9 @@ impl Controller {
                 let together: u64 = tenant.members.iter().map(|&i| self.states[i].next).sum();
                 together as f64 + 1.0 <= tenant.max
             };
-            if left >= 1.0 && wants && claim.limit > 1e-6 && claim.tenant.is_none_or(room) {
+            if remaining >= 1.0 && wants && claim.limit > 1e-6 && claim.tenant.is_none_or(room) {
                 self.states[index].next += 1;
-                left -= 1.0;
+                remaining -= 1.0;
             }
         }
     }
@@ -395,11 +395,11 @@ impl Controller {
 /// Whether a limit in force may stay although the goal is another.
 fn is_near(limit: f64, claim: &Claim, demand: &Demand) -> bool {
     let off = (limit - claim.limit).abs();
-    let kept = limit >= claim.guaranteed.floor() && limit <= claim.max;
+    let within_terms = limit >= claim.guaranteed.floor() && limit <= claim.max;
     if !demand.is_known() || demand.wants_more() {
-        kept && off <= NEAR * limit
+        within_terms && off <= NEAR * limit
     } else {
-        kept && off <= NEAR_ENOUGH * limit && demand.peak() <= FOLLOWED * limit
+        within_terms && off <= NEAR_ENOUGH * limit && demand.peak() <= FOLLOWED * limit
     }
 }
 

@@ -104,7 +104,7 @@ mod tests {
     const PERIOD: Duration = Duration::from_millis(100);
 
     #[test]
-    fn near_its_limit_it_wants_more_until_it_clearly_does_not() {
+    fn a_sender_near_its_limit_wants_more_until_it_clearly_sends_less() {
         let mut demand = Demand::default();
         assert_eq!(demand.wanted(8.0, 0.0), f64::INFINITY, "not known");
         demand.observe(2.0, 0.0, 8.0, PERIOD);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missed_for_long_is_not_idle() {
+    fn a_vf_without_samples_for_long_is_not_idle() {
         let mut demand = Demand::default();
         demand.observe(1.0, 0.0, 400.0, PERIOD);
         for _ in 1..FORGOTTEN {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_at_once_is_allowed_for() {
+    fn the_coarseness_of_the_counter_is_allowed_for() {
         let mut demand = Demand::default();
         // One frame less than the limit may have been sent all the same.
         demand.observe(6.5, 1.2, 8.0, PERIOD);

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenth_is_spent() {
+    fn the_loop_spends_a_tenth_of_the_time() {
         let settled = |mut pace: Pace, cost| {
             spend(&mut pace, 100, cost);
             (pace.period().as_millis(), pace.too_slow())
@@ -97,7 +97,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_more_than_its_part_is_spent_in_the_long_run(
+        fn the_loop_never_spends_more_than_its_part_in_the_long_run(
             costs in prop::collection::vec(0u64..95, 1..200), shortest in 0u64..2000,
         ) {
             let mut pace = Pace::new(ms(shortest));

@@ -200,7 +200,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn what_is_wanted_is_shared_as_the_slow_model_does((mut claims, tenants) in link(), capacity in 60u32..120) {
+        fn shares_equal_those_of_the_slow_model((mut claims, tenants) in link(), capacity in 60u32..120) {
             let capacity = f64::from(capacity);
             let wanted: Vec<f64> = claims.iter().map(|c| c.wanted).collect();
             let slow = slowly(capacity, &claims, &tenants);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_wants_is_there_for_whom_it_is_promised() {
+    fn unused_capacity_goes_to_the_vf_with_a_promise() {
         let claim = Claim { max: 100.0, weight: 1.0, ..Claim::default() };
         let mut claims = [Claim { wanted: 10.0, ..claim }, Claim { min: 70.0, ..claim }];
         share(100.0, Lending::Lend, 2.0, &mut claims, &[]);

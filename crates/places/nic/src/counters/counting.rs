@@ -39,7 +39,7 @@ pub struct Counting {
     /// The source of the last readings, believed or not.
     last: Option<Source>,
     /// When the last readings were begun.
-    taken: Option<Instant>,
+    counted_at: Option<Instant>,
     vfs: BTreeMap<u16, Accumulator>,
 }
 
@@ -49,7 +49,7 @@ impl Counting {
         let begin = Instant::now();
         let taken = self.take(nic, pf)?;
         // As long as it can have been: from the beginning of the last look to the end of this one.
-        let interval = self.taken.replace(begin).map(|before| before.elapsed());
+        let interval = self.counted_at.replace(begin).map(|before| before.elapsed());
         let most = interval.zip(pf.top_speed.max(pf.speed));
         let most = most.map(|(interval, speed)| Most::within(interval + LATE, speed));
         Ok(self.account(pf, &taken, most))
@@ -66,7 +66,7 @@ impl Counting {
             self.vfs.entry(*vf).or_default().add(reading, most);
         }
         let counted = |vf: &u16| {
-            let absent = || format!("{source}: nothing is said of VF {vf}");
+            let absent = || format!("{source}: no values for VF {vf}");
             let unknown = unknown.clone().or_else(|| (!readings.contains_key(vf)).then(absent));
             match self.vfs.get(vf) {
                 Some(accumulator) if unknown.is_none() => figures(accumulator, *source),
@@ -124,8 +124,8 @@ impl Counting {
 pub fn sources(nic: &mut Nic, pf: &Pf) -> Vec<(Source, Ability)> {
     let statistics = match driver(nic, pf) {
         Err(e) => Ability::Unknown(e.to_string()),
-        Ok(_) if pf.vfs.is_empty() => Ability::Unknown(format!("{} has no VF to ask of", pf.name)),
-        Ok(readings) if readings.is_empty() => Ability::Lacks("the driver says none".into()),
+        Ok(_) if pf.vfs.is_empty() => Ability::Unknown(format!("{} has no VF that could be tried", pf.name)),
+        Ok(readings) if readings.is_empty() => Ability::Lacks("the driver reports none".into()),
         Ok(readings) if counts(&readings) => Ability::Has,
         Ok(_) => Ability::Unknown("0 for every VF: idle, or a driver that does not count".into()),
     };
@@ -133,7 +133,7 @@ pub fn sources(nic: &mut Nic, pf: &Pf) -> Vec<(Source, Ability)> {
     let representors = match pf.mode {
         Mode::Legacy => Ability::Lacks("not in switchdev mode".into()),
         Mode::Switchdev if has_representors(pf) => Ability::Has,
-        Mode::Switchdev => Ability::Lacks("no netdev stands for a VF".into()),
+        Mode::Switchdev => Ability::Lacks("no netdev represents a VF".into()),
     };
     vec![
         (Source::VfStatistics, statistics),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_that_are_not_believed_are_remembered_until_they_are() {
+    fn doubted_statistics_are_counted_once_they_are_believed() {
         let mut counting = Counting::default();
         let idle = look(&mut counting, Source::VfStatistics, &[(0, 0), (1, 0)], Some("all zero"));
         assert!(idle.values().all(|counted| counted.unknown.as_deref() == Some("all zero")));
@@ -271,25 +271,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_unknown_and_a_change_of_source_is_a_doubt() {
+    fn a_missing_vf_has_unknown_figures_and_a_change_of_source_is_a_doubt() {
         let mut counting = Counting::default();
         look(&mut counting, Source::Registers, &[(0, 7), (1, 7)], None);
         let half = look(&mut counting, Source::Registers, &[(0, 9)], None);
-        assert_eq!(half[&1].unknown.as_deref(), Some("registers: nothing is said of VF 1"));
+        assert_eq!(half[&1].unknown.as_deref(), Some("registers: no values for VF 1"));
         let other = look(&mut counting, Source::Representor, &[(0, 1_000), (1, 1_000)], None);
         assert_eq!(other[&0].tx.frames, Some(Figure { total: 2, source: Source::Representor }));
         assert_eq!(other[&0].doubts.resets, 1);
     }
 
     #[test]
-    fn zero_does_not_count_and_anything_else_does() {
+    fn statistics_count_once_one_of_them_is_not_zero() {
         let readings = |n| [(0, of_function(&Statistics { rx_dropped: n, ..Statistics::default() }))].into();
         assert!(!counts(&readings(0)));
         assert!(counts(&readings(1)));
     }
 
     #[test]
-    fn a_representor_sees_the_other_side() {
+    fn a_representor_counts_in_the_opposite_direction() {
         let seen =
             Statistics { rx_packets: 1, tx_packets: 2, rx_bytes: 3, tx_bytes: 4, ..Statistics::default() };
         let other =

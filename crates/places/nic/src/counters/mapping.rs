@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mapped_says_so() {
+    fn registers_that_cannot_be_mapped_are_an_error() {
         let missing = Registers::open(Path::new("/nonexistent/resource0")).err().expect("an error");
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
         let empty = tempfile::NamedTempFile::new().expect("a file");

@@ -113,7 +113,7 @@ proptest! {
 
     /// Looked at too seldom, what is missing is whole ranges, and each such interval is a doubt.
     #[test]
-    fn a_wrap_that_may_be_missed_is_a_doubt(frames in prop::collection::vec(0..5000_u64, 1..50)) {
+    fn a_wrap_that_may_have_been_missed_is_a_doubt(frames in prop::collection::vec(0..5000_u64, 1..50)) {
         let (mut nic, mut accumulator) = (Counters::default(), Accumulator::default());
         accumulator.add(&reading(nic, WIDTH), None);
         for frames in &frames {
@@ -130,7 +130,7 @@ proptest! {
 
     /// What drivers keep in 64 bits may be old, come in leaps, and begin anew.
     #[test]
-    fn wide_counters_leap_and_begin_anew(leaps in prop::collection::vec((0..u64::MAX >> 20, any::<bool>()), 1..50)) {
+    fn a_wide_counter_may_leap_and_a_fall_is_a_reset(leaps in prop::collection::vec((0..u64::MAX >> 20, any::<bool>()), 1..50)) {
         let (mut now, mut truth, mut resets) = (1_u64 << 40, 0, 0);
         let mut accumulator = Accumulator::default();
         let read = |now| Reading::default().with(Count::RxBytes, Value::wide(now));
@@ -150,7 +150,7 @@ proptest! {
 }
 
 #[test]
-fn how_often_to_look_follows_from_speed_and_width() {
+fn the_longest_interval_follows_from_speed_and_width() {
     let gigabit = Rate::from_bits(1_000_000_000).expect("a rate");
     let range = Layout::I82576.octets_range();
     // A counter of 32 bits takes 34 s at 1 Gbit/s.
@@ -168,7 +168,7 @@ fn how_often_to_look_follows_from_speed_and_width() {
 }
 
 #[test]
-fn another_source_goes_on_where_the_last_one_stopped() {
+fn counts_of_another_source_add_to_the_total() {
     let mut accumulator = Accumulator::default();
     let read = |now| Reading::default().with(Count::TxFrames, Value::wide(now));
     for now in [10, 15] {

@@ -118,11 +118,11 @@ fn wide(register: impl Fn(u32) -> Option<u32>, low: u32, high: u32) -> Option<Va
     // The lower one takes seconds to go round: a second try is enough.
     for _ in 0..2 {
         let lower = register(low)?;
-        let again = register(high)?;
-        if again == upper {
+        let high_again = register(high)?;
+        if high_again == upper {
             return Some(Value { now: u64::from(upper & 0xf) << 32 | u64::from(lower), width: 36 });
         }
-        upper = again;
+        upper = high_again;
     }
     None
 }

@@ -137,7 +137,7 @@ fn accept(group: &Group, pf: &Pf, abilities: &Abilities) -> Result<Node, String>
     let share = group.tx_min.map_or(0, |rate| rate.bits().div_ceil(MBIT));
     if let Some(rate) = group.tx_max.filter(|_| max == 0) {
         return Err(format!(
-            "its limit of {rate} is below 1 Mbit/s, the least that {} can be told (0 would be no limit)",
+            "its limit of {rate} is below 1 Mbit/s, the least that {} can set (0 would be no limit)",
             pf.name
         ));
     }
@@ -239,7 +239,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn groups_come_to_be_and_others_stay(wanted in prop::collection::vec(group(), 0..4), pf in pf()) {
+        fn groups_are_created_and_foreign_groups_stay(wanted in prop::collection::vec(group(), 0..4), pf in pf()) {
             let planned = plan_groups(&wanted, &pf, &able());
             let last = states(&pf, &planned.steps).pop().expect("one at least");
             prop_assert_eq!(&last.nodes["theirs"], &pf.nodes["theirs"]);
@@ -265,7 +265,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_done_is_taken_back(
+        fn steps_of_groups_are_undone(
             wanted in prop::collection::vec(group(), 0..4), pf in pf(), cut: prop::sample::Index,
         ) {
             let planned = plan_groups(&wanted, &pf, &able());

@@ -220,7 +220,7 @@ fn hint(error: &NetlinkError) -> &'static str {
         Some(ENODEV) => "; the device is gone",
         Some(EOPNOTSUPP) => "; the driver has no such setting",
         Some(EINVAL) => {
-            "; drivers say so of a VF that is not there, without a link, of a rate above the link's"
+            "; drivers report this for a VF that does not exist, without a link, or for a rate above that of the link"
         }
         _ => "",
     }
@@ -232,7 +232,7 @@ mod tests {
 
     /// In any network namespace, with CAP_NET_ADMIN or without.
     #[test]
-    fn what_is_no_pf_is_nothing_and_cannot_be_changed() {
+    fn a_netdev_that_is_no_pf_is_not_observed_and_cannot_be_changed() {
         fn is_send<T: Send>(value: T) -> T {
             value
         }

@@ -62,7 +62,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_pf_is_told_from_what_can_have_no_vfs() {
+    fn a_pf_is_distinguished_from_netdevs_without_vfs() {
         let root = tempfile::tempdir().expect("a folder");
         let pci = root.path().join("0000:03:00.0");
         for folder in

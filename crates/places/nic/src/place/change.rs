@@ -18,10 +18,10 @@ use tidegate_place::PlaceError;
 
 impl NicPlace {
     /// Enters a contract into the record and applies the record to its NIC. On failure both are as before.
-    pub(super) fn tell(&mut self, former: Option<&Vnic>, vnic: &Vnic) -> Result<(), PlaceError> {
+    pub(super) fn apply_contract(&mut self, former: Option<&Vnic>, vnic: &Vnic) -> Result<(), PlaceError> {
         let Some((pf, _)) = address(vnic) else { return Ok(()) };
         let shared = self.engine.shared();
-        let mut loops = shared.hold();
+        let mut loops = shared.lock();
         self.remember(vnic)?;
         self.record.enter(vnic);
         let Err(error) = self.settle(pf, Some(vnic), &mut loops) else { return Ok(()) };
@@ -31,7 +31,7 @@ impl NicPlace {
         }
         // Its loop, too, goes on as before.
         if let Err(error) = self.settle(pf, None, &mut loops) {
-            tracing::warn!(vnic = vnic.name, %error, "cannot take back what was done of it; trying again soon");
+            tracing::warn!(vnic = vnic.name, %error, "cannot undo the failed change; trying again soon");
         }
         Err(error)
     }
@@ -40,27 +40,28 @@ impl NicPlace {
     pub(super) fn forget(&mut self, vnic: &Vnic) -> Result<(), PlaceError> {
         let Some((pf, _)) = address(vnic) else { return Ok(()) };
         let shared = self.engine.shared();
-        let mut loops = shared.hold();
+        let mut loops = shared.lock();
         self.record.strike(vnic);
         // Others may have what it had, and its loop has one less.
         let settled = self.settle(pf, None, &mut loops);
         let before = self.record.before(&vnic.attach).cloned();
-        let given = settled.and_then(|()| before.map_or(Ok(true), |before| self.restore(pf, before)));
-        if given.is_err() {
+        let restored = settled.and_then(|()| before.map_or(Ok(true), |before| self.restore(pf, before)));
+        if restored.is_err() {
             self.record.enter(vnic);
             if let Err(error) = self.settle(pf, None, &mut loops) {
-                tracing::warn!(vnic = vnic.name, %error, "cannot put back its limits; trying again soon");
+                tracing::warn!(vnic = vnic.name, %error, "cannot restore its limits; trying again soon");
             }
         }
-        given.map(drop)
+        restored.map(drop)
     }
 
     /// Applies other settings to all NICs.
     pub(super) fn settle_all(&mut self) -> Result<(), PlaceError> {
         let shared = self.engine.shared();
-        let mut loops = shared.hold();
-        let held = self.contracts();
-        let pfs: std::collections::BTreeSet<&str> = held.iter().filter_map(|v| Some(address(v)?.0)).collect();
+        let mut loops = shared.lock();
+        let contracts = self.contracts();
+        let pfs: std::collections::BTreeSet<&str> =
+            contracts.iter().filter_map(|v| Some(address(v)?.0)).collect();
         pfs.into_iter().try_for_each(|pf| self.settle(pf, None, &mut loops))
     }
 
@@ -77,8 +78,9 @@ impl NicPlace {
         let before = vf.map_or(nothing, |vf| wanted.before(vf));
         self.seen.extend(seen.map(|seen| (pf.to_owned(), seen)));
         let reserved = self.record.reserve([(&vnic.attach, before)].into_iter());
-        reserved
-            .map_err(|e| PlaceError::Failed(format!("nothing was changed, because it cannot be noted: {e}")))
+        reserved.map_err(|e| {
+            PlaceError::Failed(format!("nothing was changed, because the change cannot be recorded: {e}"))
+        })
     }
 
     /// Restores the functions whose contracts are gone and that were not restored yet, because a change was not accepted or the
@@ -116,23 +118,23 @@ impl NicPlace {
     /// Applies the record to all functions of a NIC. Refusals, failures and pending steps of other functions do not fail
     /// the change of the function `about`.
     fn settle(&mut self, pf: &str, about: Option<&Vnic>, loops: &mut Loops) -> Result<(), PlaceError> {
-        let held: Vec<Vnic> = self.contracts();
-        let held: Vec<&Vnic> =
-            held.iter().filter(|v| address(v).is_some_and(|(name, _)| name == pf)).collect();
+        let contracts: Vec<Vnic> = self.contracts();
+        let contracts: Vec<&Vnic> =
+            contracts.iter().filter(|v| address(v).is_some_and(|(name, _)| name == pf)).collect();
         let Some(mut seen) = self.just_seen(pf)? else {
             return match about {
                 Some(vnic) => Err(PlaceError::Failed(format!("{}: {pf} is gone", vnic.name))),
                 None => Ok(()),
             };
         };
-        self.set_loop(&held, &seen, loops);
-        let plan = Self::wishes(&self.settings_of(pf), &held, &seen, loops);
+        self.set_loop(&contracts, &seen, loops);
+        let plan = Self::wanted_plan(&self.settings_of(pf), &contracts, &seen, loops);
         let index = about.and_then(address).map(|(_, index)| index);
         if let Some(refusal) = plan.refusals.iter().find(|r| Some(r.vf) == index) {
             return Err(PlaceError::Failed(refusal.reason.clone()));
         }
         let done = self.conversation.apply(&plan.steps, &mut seen.pf, index);
-        loops.saw(&seen.pf, plan.steps.iter().filter_map(limited));
+        loops.took_effect(&seen.pf, plan.steps.iter().filter_map(limited));
         if done.is_ok() {
             self.seen.insert(pf.to_owned(), seen);
         }

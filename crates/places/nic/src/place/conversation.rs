@@ -55,7 +55,7 @@ impl Conversation {
                     for back in undo(&done, &before) {
                         match nic.apply(&back) {
                             Ok(()) => back.done(pf),
-                            Err(error) => tracing::warn!(%error, "cannot take back; trying again soon"),
+                            Err(error) => tracing::warn!(%error, "cannot undo this step; trying again soon"),
                         }
                     }
                     return Err(PlaceError::Failed(error.to_string()));

@@ -81,7 +81,7 @@ impl Engine {
 
     /// Starts the thread if a loop exists, and wakes it for changed tasks.
     pub fn start(&mut self) {
-        if self.thread.is_none() && !self.shared.hold().all.is_empty() {
+        if self.thread.is_none() && !self.shared.lock().all.is_empty() {
             let shared = self.shared();
             match std::thread::Builder::new().name("nic-loop".into()).spawn(move || shared.run()) {
                 Ok(thread) => self.thread = Some(thread),
@@ -96,7 +96,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.shared.hold().stop = true;
+        self.shared.lock().stop = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
             // It says itself why it failed.
@@ -146,7 +146,7 @@ impl Loops {
     }
 
     /// Enters the observed state of a NIC, and limits that its loop did not set.
-    pub fn saw(&mut self, pf: &Pf, set: impl Iterator<Item = (u16, Option<Rate>)>) {
+    pub fn took_effect(&mut self, pf: &Pf, set: impl Iterator<Item = (u16, Option<Rate>)>) {
         let Some(one) = self.all.get_mut(&pf.name) else { return };
         one.task.pf = pf.clone();
         for (function, limit) in set {
@@ -182,13 +182,13 @@ impl Loops {
 
 impl Shared {
     /// The loops, which pause until the guard is dropped.
-    pub fn hold(&self) -> MutexGuard<'_, Loops> {
+    pub fn lock(&self) -> MutexGuard<'_, Loops> {
         self.loops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(&self) {
         let mut nic = None;
-        let mut loops = self.hold();
+        let mut loops = self.lock();
         while !loops.stop {
             let now = Instant::now();
             for one in loops.all.values_mut().filter(|l| l.due <= now) {
@@ -208,7 +208,7 @@ impl Loop {
         let trouble = self.try_turn(nic).err();
         if trouble != self.trouble {
             match &trouble {
-                Some(why) => tracing::warn!(nic = self.task.pf.name, "its loop is held up: {why}"),
+                Some(why) => tracing::warn!(nic = self.task.pf.name, "its loop has a problem: {why}"),
                 None => tracing::info!(nic = self.task.pf.name, "its loop runs"),
             }
             self.trouble = trouble;
@@ -273,8 +273,8 @@ impl Loop {
         let Task { terms, pf, .. } = &self.task;
         let carried = terms::carried(terms.link.capacity, pf.speed).bits();
         // Who has no contract cannot take what others are promised.
-        let left = carried.saturating_sub(others as u64).max(terms.promised().min(carried));
-        self.controller.set_capacity(Rate::from_bits(left.max(1)).unwrap_or(Rate::MAX));
+        let available = carried.saturating_sub(others as u64).max(terms.promised().min(carried));
+        self.controller.set_capacity(Rate::from_bits(available.max(1)).unwrap_or(Rate::MAX));
         Ok(members.iter().map(|m| used.get(&m.id).copied()).collect())
     }
 
@@ -323,14 +323,14 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_goes_on_where_what_is_new_does_not_fit() {
+    fn a_loop_continues_with_its_old_task_if_the_new_one_does_not_fit() {
         let mut loops = Loops::default();
         loops.set("eth1", Some(task(&[300, 300]))).expect("it fits");
-        loops.saw(&task(&[]).pf, [(0, Rate::from_bits(400_000_000))].into_iter());
+        loops.took_effect(&task(&[]).pf, [(0, Rate::from_bits(400_000_000))].into_iter());
         assert_eq!(loops.limit("eth1", 0), Rate::from_bits(400_000_000));
         assert!(loops.set("eth1", Some(task(&[900, 300]))).is_err());
         assert_eq!(loops.limit("eth1", 0), Rate::from_bits(400_000_000), "nothing is forgotten");
-        loops.saw(&task(&[]).pf, [(0, None)].into_iter());
+        loops.took_effect(&task(&[]).pf, [(0, None)].into_iter());
         assert_eq!(loops.limit("eth1", 0), None);
         loops.set("eth1", None).expect("it stops");
         assert!(!loops.runs("eth1"));

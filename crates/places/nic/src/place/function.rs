@@ -49,7 +49,7 @@ pub fn function(vnic: &Vnic) -> Result<Option<Function>, Vec<String>> {
 
 /// Notes for a reader of a plan, of a contract with a limit.
 pub fn how_what_exceeds_its_limit_waits(vnic: &Vnic) -> Option<String> {
-    let what = "what exceeds tx.max waits in its NIC, which does not tell flows apart: a long one holds up the others";
+    let what = "frames above tx.max wait in the NIC, which does not distinguish flows: a long flow delays the others";
     vnic.tx.max.map(|_| what.into())
 }
 
@@ -57,57 +57,61 @@ fn refused(vnic: &Vnic, qos: u8) -> Vec<String> {
     let Vnic { segment, rx, tx, queueing, allowed, queues, to, .. } = vnic;
     let burst = [("tx.burst", tx.burst), ("rx.burst", rx.burst), ("rx.queue", rx.queue)];
     let sizes = burst.into_iter().filter(|(_, size)| size.is_some()).map(|(key, _)| {
-        format!(
-            "{key}: how much of what a function sends or receives may wait, its NIC decides; leave it out"
-        )
+        format!("{key}: the NIC decides how many frames of a function may wait; leave {key} out")
     });
     let elsewhere = to.iter().filter(|to| *to != UPLINK && (tx.min.is_some() || vnic.is_realtime())).map(|to| {
-        format!("to: what a function is promised holds on the link of its NIC, not towards {to}; write to = [\"uplink\"]")
+        format!("to: a promise to a function holds on the link of its NIC, not towards {to}; write to = [\"uplink\"]")
     });
     let rules = [
         (
             rx.max.is_some(),
-            "rx.max: no NIC limits what a function receives; limit those who send, or leave it out",
+            "rx.max: no NIC limits the frames that a function receives; limit the senders, or leave rx.max out",
         ),
-        (rx.discipline == Discipline::Fifo, "rx.discipline: its NIC decides the order; leave it out"),
-        (!queueing.is_default(), "queueing: in which order frames wait, its NIC decides; leave it out"),
+        (
+            rx.discipline == Discipline::Fifo,
+            "rx.discipline: the NIC decides the order of frames; leave rx.discipline out",
+        ),
+        (!queueing.is_default(), "queueing: the NIC decides in which order frames wait; leave queueing out"),
         (
             !allowed.macs.is_empty(),
-            "allowed.macs: a NIC checks that a function sends from its own MAC, or nothing; write allowed.macs = \"any\", \
-             which leaves source addresses unchecked, or leave it out",
+            "allowed.macs: a NIC checks that a function sends from its own MAC, or checks no address; write \
+             allowed.macs = \"any\", which leaves source addresses unchecked, or leave it out",
         ),
         (
             !allowed.prefixes.is_empty(),
-            "allowed.prefixes: no NIC checks the IP addresses a function sends from; leave it out",
+            "allowed.prefixes: no NIC checks the IP addresses a function sends from; leave allowed.prefixes out",
         ),
         (
             !allowed.shared.is_empty(),
-            "allowed.shared: a NIC gives a MAC to one function, and moves none by what a guest sends; leave it out",
+            "allowed.shared: a NIC gives a MAC to one function, and moves no MAC because a guest sends from it; leave \
+             allowed.shared out",
         ),
         (
             !allowed.vlans.is_empty(),
-            "allowed.vlans: a function in segment 0 sends whatever tags it likes, others none; leave it out",
+            "allowed.vlans: a function in segment 0 may send any VLAN tags, a function in another segment none; leave \
+             allowed.vlans out",
         ),
         (
             allowed.control,
-            "allowed.control: which frames for the link itself a NIC lets through, it decides; leave it out",
+            "allowed.control: the NIC decides which frames for the link itself pass; leave allowed.control out",
         ),
         (
             allowed.router,
-            "allowed.router: no NIC tells router advertisements from other frames; leave it out",
+            "allowed.router: no NIC distinguishes router advertisements from other frames; leave allowed.router out",
         ),
         (
             allowed.dhcp_server,
-            "allowed.dhcp-server: no NIC tells what a DHCP server sends from other frames; leave it out",
+            "allowed.dhcp-server: no NIC distinguishes frames of a DHCP server from other frames; leave \
+             allowed.dhcp-server out",
         ),
-        (*queues != 1, "queues: how many a function has, its NIC decides; leave it out"),
+        (*queues != 1, "queues: the NIC decides how many queues a function has; leave queues out"),
         (
             qos != 0 && segment.id() == 0,
-            "attach.qos: stands in the VLAN tag of a segment, and segment 0 has none",
+            "attach.qos: this priority is part of the VLAN tag of a segment, and segment 0 has no tag",
         ),
         (
             segment.id() > VLANS,
-            "segment: a NIC tells 4094 of them apart, by VLAN; choose 1 to 4094, or 0 for none",
+            "segment: a NIC distinguishes 4094 segments, by VLAN; choose 1 to 4094, or 0 for none",
         ),
     ];
     let rules = rules.into_iter().filter(|(broken, _)| *broken).map(|(_, why)| why.to_owned());
@@ -121,13 +125,16 @@ mod tests {
     use tidegate_testkit::contract::vf;
 
     #[test]
-    fn a_contract_becomes_what_a_nic_is_told() {
+    fn a_contract_becomes_the_settings_of_a_vf() {
         let mut vnic = vf("a", 1, "eth1", 2);
         vnic.segment = Segment::new(42).expect("in range");
         vnic.tx.max = Rate::from_bits(500_000_000);
-        let told = function(&vnic).expect("it can be told").expect("a function");
-        assert_eq!((told.index, told.vlan, told.qos, told.spoofchk), (2, Some(42), Some(0), Some(true)));
-        assert_eq!((told.tx_max, told.tx_min), (vnic.tx.max, None));
+        let settings = function(&vnic).expect("it can be told").expect("a function");
+        assert_eq!(
+            (settings.index, settings.vlan, settings.qos, settings.spoofchk),
+            (2, Some(42), Some(0), Some(true))
+        );
+        assert_eq!((settings.tx_max, settings.tx_min), (vnic.tx.max, None));
         assert!(how_what_exceeds_its_limit_waits(&vnic).is_some_and(|note| note.contains("flows")));
         vnic.allowed.any_mac = true;
         assert_eq!(function(&vnic).expect("it can be told").expect("a function").spoofchk, Some(false));
@@ -136,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_nic_keeps_is_refused() {
+    fn a_key_that_no_nic_keeps_is_refused() {
         let plain = vf("a", 1, "eth1", 2);
         let rate = Rate::from_bits(1_000_000);
         let size = Some(Bytes::new(9_000));

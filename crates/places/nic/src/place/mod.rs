@@ -189,8 +189,8 @@ impl Place for NicPlace {
                 let before = self.settings.replace(to.nic.clone());
                 self.settle_all().inspect_err(|_| self.settings = before)
             }
-            NicAction::Contract(ContractChange::Create(vnic)) => self.tell(None, vnic),
-            NicAction::Contract(ContractChange::Change { from, to }) => self.tell(Some(from), to),
+            NicAction::Contract(ContractChange::Create(vnic)) => self.apply_contract(None, vnic),
+            NicAction::Contract(ContractChange::Change { from, to }) => self.apply_contract(Some(from), to),
             NicAction::Contract(ContractChange::Remove(vnic)) => self.forget(vnic),
         }
     }
@@ -198,7 +198,7 @@ impl Place for NicPlace {
     fn accept(&mut self, _contracts: &[Vnic]) {
         // A limit that a loop sets meanwhile would be overwritten.
         let shared = self.engine.shared();
-        let _loops = shared.hold();
+        let _loops = shared.lock();
         self.seen.clear();
         self.restore_functions();
         self.seen.clear();

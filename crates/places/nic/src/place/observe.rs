@@ -22,29 +22,30 @@ impl NicPlace {
         let (mut observed, mut links) = (Observed::nothing("the NIC"), SharedLinks::new());
         // A limit that a loop sets during the look would be taken for drift.
         let shared = self.engine.shared();
-        let mut loops = shared.hold();
+        let mut loops = shared.lock();
         self.coming.clear();
         self.seen.clear();
-        observed.problem = self.record.save().err().map(cannot_note);
+        observed.problem = self.record.save().err().map(record_problem);
         observed.host = self.settings.clone().map(|nic| Host { nic, ..Host::default() });
         observed.evidence.taken = Instant::now();
-        let held: Vec<Vnic> = self.contracts();
-        let (held, new) = (by_nic(&held), by_nic(coming));
-        for name in held.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
-            let [held, new] = [&held, &new].map(|by| by.get(name).map(Vec::as_slice).unwrap_or_default());
+        let in_force: Vec<Vnic> = self.contracts();
+        let (in_force, new) = (by_nic(&in_force), by_nic(coming));
+        for name in in_force.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
+            let [in_force, new] =
+                [&in_force, &new].map(|by| by.get(name).map(Vec::as_slice).unwrap_or_default());
             let seen = self.see(name)?;
             if let Some(seen) = &seen {
                 links.insert((*name).to_owned(), seen.link.clone());
-                self.set_loop(held, seen, &mut loops);
+                self.set_loop(in_force, seen, &mut loops);
             }
-            self.observe_held(name, held, seen.as_ref(), &loops, &mut observed)?;
+            self.observe_in_force(name, in_force, seen.as_ref(), &loops, &mut observed)?;
             for vnic in new {
                 let obstacle = self.obstacle(vnic, name, seen.as_ref());
                 observed.obstacles.extend(obstacle.map(|why| (vnic.name.clone(), why)));
             }
             self.seen.extend(seen.map(|seen| ((*name).to_owned(), seen)));
         }
-        loops.retain(|pf| held.contains_key(pf));
+        loops.retain(|pf| in_force.contains_key(pf));
         drop(loops);
         self.engine.start();
         Ok((observed, links))
@@ -83,7 +84,7 @@ impl NicPlace {
 
     /// The steps that a NIC needs, with the limits of the loop where one runs. Keys that no NIC can enforce
     /// were refused before.
-    pub(super) fn wishes(settings: &Settings, vnics: &[&Vnic], seen: &Seen, loops: &Loops) -> Plan {
+    pub(super) fn wanted_plan(settings: &Settings, vnics: &[&Vnic], seen: &Seen, loops: &Loops) -> Plan {
         let pf = &seen.pf;
         let runs = loops.runs(&pf.name);
         let wish = |vnic: &&Vnic| {
@@ -92,8 +93,9 @@ impl NicPlace {
                 wanted.tx_min = None;
             }
             if runs {
-                let there = pf.vfs.get(&wanted.index).and_then(|vf| vf.limit());
-                let last = loops.limit(&pf.name, wanted.index).unwrap_or_else(|| at_first(vnic, there));
+                let present = pf.vfs.get(&wanted.index).and_then(|vf| vf.limit());
+                let last =
+                    loops.limit(&pf.name, wanted.index).unwrap_or_else(|| initial_limit(vnic, present));
                 // A contract, or the link, that is less now is so at once.
                 let limit = [vnic.tx.max, pf.speed].into_iter().flatten().fold(last, Rate::min);
                 wanted.tx_max = Some(limit);
@@ -118,7 +120,7 @@ impl NicPlace {
         plan
     }
 
-    fn observe_held(
+    fn observe_in_force(
         &mut self,
         name: &str,
         vnics: &[&Vnic],
@@ -128,10 +130,10 @@ impl NicPlace {
     ) -> Result<(), PlaceError> {
         let Some(seen) = seen else {
             for vnic in vnics {
-                let mut there = ObservedVnic::of(vnic, Connection::Up);
-                there.connection = Connection::Disconnected;
-                there.pending = Some(no_nic(name));
-                observed.vnics.insert(vnic.name.clone(), there);
+                let mut state = ObservedVnic::of(vnic, Connection::Up);
+                state.connection = Connection::Disconnected;
+                state.pending = Some(no_nic(name));
+                observed.vnics.insert(vnic.name.clone(), state);
             }
             return Ok(());
         };
@@ -139,18 +141,18 @@ impl NicPlace {
             return Ok(());
         }
         let counted = self.conversation.counters(&seen.pf)?;
-        let plan = Self::wishes(&self.settings_of(name), vnics, seen, loops);
-        let strangers = strangers(&seen.pf, vnics);
+        let plan = Self::wanted_plan(&self.settings_of(name), vnics, seen, loops);
+        let unlimited = unlimited_functions(&seen.pf, vnics);
         for vnic in vnics {
             let Some((_, index)) = address(vnic) else { continue };
-            let mut there = ObservedVnic::of(vnic, Connection::Up);
+            let mut state = ObservedVnic::of(vnic, Connection::Up);
             let refused = plan.refusals.iter().filter(|r| r.vf == index).map(|r| &r.reason);
             let pending = plan.pending.iter().filter(|p| p.vf == index).map(|p| &p.reason);
             let waits: Vec<String> = refused.chain(pending).cloned().collect();
-            there.pending = (!waits.is_empty()).then(|| waits.join("; "));
+            state.pending = (!waits.is_empty()).then(|| waits.join("; "));
             match seen.pf.vfs.get(&index) {
-                None => there.connection = Connection::Disconnected,
-                Some(_) if !seen.pf.carrier => there.connection = Connection::Connected,
+                None => state.connection = Connection::Disconnected,
+                Some(_) if !seen.pf.carrier => state.connection = Connection::Connected,
                 Some(_) => {}
             }
             let first = vnics.first().is_some_and(|first| first.name == vnic.name);
@@ -158,20 +160,21 @@ impl NicPlace {
             let step = steps.find(|step| concerns(step, vnic) || (first && concerns_none(step, vnics)));
             // Before the settings are known, it is not known what its loop would have set.
             let step = step.filter(|_| self.settings.is_some());
-            there.broken = step.map(|step| format!("its function is not as it should be, so: {step}"));
-            there.notes.extend(plan.notes.iter().filter(|n| n.vf == index).map(|n| n.text.clone()));
-            there.notes.extend(self.notes_of_loop(vnic, name, loops, strangers.as_deref()));
-            there.notes.extend(there.broken.clone());
+            state.broken =
+                step.map(|step| format!("its function differs from its contract; the next step: {step}"));
+            state.notes.extend(plan.notes.iter().filter(|n| n.vf == index).map(|n| n.text.clone()));
+            state.notes.extend(self.notes_of_loop(vnic, name, loops, unlimited.as_deref()));
+            state.notes.extend(state.broken.clone());
             if let Some(counted) = counted.get(&index) {
-                enter(vnic, counted, observed, &mut there);
+                enter(vnic, counted, observed, &mut state);
             }
-            observed.vnics.insert(vnic.name.clone(), there);
+            observed.vnics.insert(vnic.name.clone(), state);
         }
         Ok(())
     }
 
     /// Notes about the loop that sets a function's limit.
-    fn notes_of_loop(&self, vnic: &Vnic, name: &str, loops: &Loops, strangers: Option<&str>) -> Vec<String> {
+    fn notes_of_loop(&self, vnic: &Vnic, name: &str, loops: &Loops, unlimited: Option<&str>) -> Vec<String> {
         if let Some(why) = self.refused_loops.get(name) {
             return vec![format!("the loop of {name} does not run: {why}")];
         }
@@ -182,9 +185,9 @@ impl NicPlace {
         };
         let set = standing.limit.map_or_else(|| "no limit yet".into(), |limit| format!("{limit}"));
         let mut notes =
-            vec![format!("the loop of {name}, every {period:.0?}, has set {set}: {}", standing.held)];
-        notes.extend(trouble.map(|why| format!("the loop of {name} is held up: {why}")));
-        notes.extend(strangers.filter(|_| vnic.tx.min.is_some()).map(str::to_owned));
+            vec![format!("the loop of {name}, every {period:.0?}, has set {set}: {}", standing.reason)];
+        notes.extend(trouble.map(|why| format!("the loop of {name} has a problem: {why}")));
+        notes.extend(unlimited.filter(|_| vnic.tx.min.is_some()).map(str::to_owned));
         notes
     }
 
@@ -222,20 +225,21 @@ fn concerns_none(step: &Step, vnics: &[&Vnic]) -> bool {
 }
 
 /// The limit of a function before its loop sets one: its present limit if that is low enough, else its promise.
-fn at_first(vnic: &Vnic, there: Option<Rate>) -> Rate {
+fn initial_limit(vnic: &Vnic, present: Option<Rate>) -> Rate {
     let least = Rate::from_bits(1_000_000).unwrap_or(Rate::MAX);
     let most = vnic.tx.max.unwrap_or(Rate::MAX);
-    there.filter(|limit| *limit <= most).unwrap_or(vnic.tx.min.unwrap_or(least).max(least).min(most))
+    present.filter(|limit| *limit <= most).unwrap_or(vnic.tx.min.unwrap_or(least).max(least).min(most))
 }
 
 /// Functions that no contract limits, in words.
-fn strangers(pf: &Pf, vnics: &[&Vnic]) -> Option<String> {
+fn unlimited_functions(pf: &Pf, vnics: &[&Vnic]) -> Option<String> {
     let is_known = |index: u16| vnics.iter().any(|v| address(v).is_some_and(|(_, i)| i == index));
     let free = pf.vfs.iter().filter(|(index, vf)| !is_known(**index) && vf.limit().is_none());
     let free: Vec<String> = free.map(|(index, _)| index.to_string()).collect();
     (!free.is_empty()).then(|| {
         format!(
-            "functions of {} without a contract are not limited, and what they send at once is missing here: VF {}",
+            "functions of {} without a contract are not limited, and the traffic that they send is missing for this \
+             vNIC: VF {}",
             pf.name,
             free.join(", ")
         )
@@ -249,17 +253,17 @@ fn no_nic(name: &str) -> String {
 }
 
 /// Enters the counters of a function, with notes about doubts.
-fn enter(vnic: &Vnic, counted: &Counted, observed: &mut Observed, there: &mut ObservedVnic) {
+fn enter(vnic: &Vnic, counted: &Counted, observed: &mut Observed, state: &mut ObservedVnic) {
     let (stats, figures) = statistics::of(vnic, counted);
     if let Some((stats, unknown)) = stats {
         observed.evidence.vnics.insert(vnic.name.clone(), stats);
         observed.evidence.unknown.insert(vnic.name.clone(), unknown);
     }
     observed.evidence.figures.insert(vnic.name.clone(), figures);
-    there.notes.extend(statistics::doubts(counted));
+    state.notes.extend(statistics::doubts(counted));
 }
 
 /// The problem that the record cannot be written.
-fn cannot_note(error: tidegate_durable::DurableError) -> String {
+fn record_problem(error: tidegate_durable::DurableError) -> String {
     format!("no change can be made: {error}")
 }

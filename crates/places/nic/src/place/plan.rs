@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_a_refusal_each() {
+    fn each_key_that_the_nic_cannot_keep_is_a_refusal() {
         let mut observed = Observed::nothing("");
         observed.obstacles.insert("a".into(), "eth1 has 2 VFs".into());
         let rate = |mbit: u64| Rate::from_bits(mbit * 1_000_000);

@@ -24,8 +24,8 @@ pub fn of(vnic: &Vnic, counted: &Counted) -> (Option<(VnicStats, Unknown)>, Vec<
             ("dropped", traffic.dropped),
         ];
         // What is known of neither way is no figure of this NIC; frames and bytes everybody asks for.
-        let told = all.into_iter().filter(|(name, f)| f.is_some() || matches!(*name, "frames" | "bytes"));
-        told.map(|(name, f)| figure(format!("{way}.{name}"), f)).collect::<Vec<_>>()
+        let known = all.into_iter().filter(|(name, f)| f.is_some() || matches!(*name, "frames" | "bytes"));
+        known.map(|(name, f)| figure(format!("{way}.{name}"), f)).collect::<Vec<_>>()
     };
     let figures = way("tx", &counted.tx).into_iter().chain(way("rx", &counted.rx)).collect();
     let (tx, rx) = (traffic(&counted.tx), traffic(&counted.rx));
@@ -38,8 +38,8 @@ pub fn of(vnic: &Vnic, counted: &Counted) -> (Option<(VnicStats, Unknown)>, Vec<
         (Quantity::Rx, rx.is_none(), uncounted.as_str()),
         (Quantity::Drops, drops.is_none(), uncounted.as_str()),
         (Quantity::SuperFrames, true, "a NIC counts their segments"),
-        (Quantity::Delay, true, "a NIC does not say how long frames wait in it"),
-        (Quantity::Throttled, true, "a NIC does not say how long frames wait in it"),
+        (Quantity::Delay, true, "a NIC does not report how long frames wait in it"),
+        (Quantity::Throttled, true, "a NIC does not report how long frames wait in it"),
     ];
     let unknown = missing.into_iter().filter(|(_, is_missing, _)| *is_missing);
     let unknown = unknown.map(|(what, _, why)| (what, why.to_owned())).collect();
@@ -54,13 +54,14 @@ pub fn doubts(counted: &Counted) -> Vec<String> {
     let doubts = counted.doubts;
     if doubts.missed_wraps > 0 {
         notes.push(format!(
-            "its counters were looked at too late {} times: they may have wrapped unseen, and totals be too low",
+            "its counters were read too late {} times: they may have wrapped between two reads, and the totals may be \
+             too low",
             doubts.missed_wraps
         ));
     }
     if doubts.resets > 0 {
         notes.push(format!(
-            "its counters began anew {} times: what was counted last before each is missing",
+            "its counters began again from 0 {} times: the last counts before each time are missing",
             doubts.resets
         ));
     }

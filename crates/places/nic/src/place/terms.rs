@@ -41,9 +41,9 @@ pub fn needs_loop(vnic: &Vnic, nic: &Nic, link: &SharedLink) -> Option<String> {
     match (min, aggregate) {
         (Some(why), _) => Some(format!("tx.min: the NIC keeps no minimum by itself ({why})")),
         (None, Some(_)) => {
-            Some(format!("an aggregate of segment {}: this NIC knows single functions only", vnic.segment))
+            Some(format!("an aggregate of segment {}: this NIC limits single functions only", vnic.segment))
         }
-        (None, None) if vnic.weight != 1 => Some("weight: the NIC knows none".into()),
+        (None, None) if vnic.weight != 1 => Some("weight: the NIC has no weights".into()),
         (None, None) => None,
     }
 }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_is_what_is_said_or_what_the_link_carries() {
+    fn the_capacity_is_the_configured_one_or_that_of_the_link() {
         let of = |nic: &Nic, link: &SharedLink| capacity(nic, link).map(|c| c.bits() / 1_000_000);
         let said = |n| Nic { capacity: mbit(n), ..Nic::default() };
         assert_eq!(of(&Nic::default(), &gigabit()), Some(980));
@@ -179,17 +179,17 @@ mod tests {
     }
 
     #[test]
-    fn a_slower_link_carries_less_and_what_is_promised_counts() {
+    fn a_slower_link_carries_less_and_promised_rates_are_summed() {
         let mbits = |rate: Option<Rate>| rate.map(|r| r.bits() / 1_000_000);
         assert_eq!(mbits(mbit(800).map(|said| carried(said, mbit(100)))), Some(98));
         assert_eq!(mbits(mbit(800).map(|said| carried(said, None))), Some(800));
         let (a, b) = (promised("a", 0, 300), vf("b", 2, "eth1", 1));
-        let told = terms_of(&[&a, &b], &Nic::default(), &gigabit()).expect("the capacity is known");
-        assert_eq!(told.promised(), 301_000_000, "a limit is at least a unit");
+        let terms = terms_of(&[&a, &b], &Nic::default(), &gigabit()).expect("the capacity is known");
+        assert_eq!(terms.promised(), 301_000_000, "a limit is at least a unit");
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn minima_above_the_capacity_of_the_link_are_refused() {
         let (a, b) = (promised("a", 0, 500), promised("b", 1, 400));
         assert_eq!(refusals("eth1", &[&a, &b], &Nic::default(), &gigabit()), []);
         let c = promised("c", 2, 100);

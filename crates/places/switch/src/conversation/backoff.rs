@@ -25,7 +25,7 @@ const SAVED: Duration = Duration::from_secs(1);
 pub struct Backoff {
     pause: Duration,
     /// End of the pause.
-    over: Option<Instant>,
+    retry_at: Option<Instant>,
     /// When all broken conversations are paid for, at [`EACH`] per conversation.
     paid: Option<Instant>,
 }
@@ -33,14 +33,15 @@ pub struct Backoff {
 impl Backoff {
     /// Whether a conversation that began at `now` would begin too soon.
     pub fn is_too_soon(&self, now: Instant) -> bool {
-        self.over.is_some_and(|over| now < over) || self.paid.is_some_and(|paid| paid > now + SAVED)
+        self.retry_at.is_some_and(|retry_at| now < retry_at)
+            || self.paid.is_some_and(|paid| paid > now + SAVED)
     }
 
     /// Notes that a conversation broke off at `now`; `had_answered`: the switch had answered a whole
     /// question in it.
     pub fn broke(&mut self, now: Instant, had_answered: bool) {
         self.pause = if had_answered { Duration::ZERO } else { (self.pause * 2).clamp(SHORTEST, LONGEST) };
-        self.over = Some(now + self.pause);
+        self.retry_at = Some(now + self.pause);
         self.paid = Some(self.paid.map_or(now, |paid| paid.max(now)) + EACH);
     }
 }
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_answers_the_first_question_is_connected_to_ten_times_a_second() {
+    fn a_switch_that_answers_the_first_question_is_connected_to_ten_times_a_second() {
         for answers in [|_| true, |n: u32| n.is_multiple_of(2), |n: u32| n % 8 != 7] {
             let begun = begun(answers);
             assert!(begun <= 600 + 12, "{begun} times in a minute");
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_killed_five_times_a_second_is_always_connected_to_at_once() {
+    fn a_switch_that_is_killed_five_times_a_second_is_always_connected_to_at_once() {
         let mut now = Instant::now();
         let mut backoff = Backoff::default();
         for kill in 0..100 {
@@ -95,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn in_no_stretch_of_time_are_there_more(
+        fn no_period_has_more_connections_than_the_backoff_allows(
             breaks in prop::collection::vec((0u64..400, any::<bool>()), 1..200),
         ) {
             let mut now = Instant::now();

@@ -32,9 +32,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// One switch's notes.
 #[derive(Debug, Default)]
 struct Table {
-    told: Handover,
+    handover: Handover,
     /// The thread and the switch have ended.
-    over: bool,
+    ended: bool,
     /// The agent no longer wants it.
     abandoned: bool,
 }
@@ -77,31 +77,32 @@ impl FdStore {
     /// watch looks for the next one.
     pub fn start(client: &mut Client, watch: &Arc<Watch>, budget: &Arc<Budget>) -> Result<Self, SwitchError> {
         let (_, reader, statistics) = client.hello()?;
-        let notes = client.keep()?;
+        let notes = client.subscribe()?;
         let shared = Arc::new(Shared::default());
         let conversation = Conversation(notes.socket().ok());
         let (watch, budget) = (Arc::downgrade(watch), Arc::clone(budget));
         let thread = Thread { shared: shared.clone(), notes, watch, budget, is_short: false };
         if let Err(error) = std::thread::Builder::new().name("fdstore".into()).spawn(move || thread.run()) {
-            tracing::error!(%error, "no thread to keep connections: a crash of the switch will cost them");
-            shared.lock().over = true;
+            tracing::error!(%error, "cannot start the thread that stores connections: a crash of the switch will end \
+                them");
+            shared.lock().ended = true;
         }
         Ok(Self { shared, statistics: (reader, statistics), _conversation: conversation })
     }
 
     /// Whether the switch is gone.
     pub fn is_over(&self) -> bool {
-        self.shared.lock().over
+        self.shared.lock().ended
     }
 
     /// Whether the switch sent notes about a vNIC's connection.
     pub fn knows(&self, vnic: &str) -> bool {
-        self.shared.lock().told.connections.contains_key(vnic)
+        self.shared.lock().handover.connections.contains_key(vnic)
     }
 
     /// Takes a tap or a listening socket of a vNIC.
     pub fn take_link(&self, vnic: &str) -> Option<Vec<Foreign>> {
-        self.shared.lock().told.links.remove(vnic)
+        self.shared.lock().handover.links.remove(vnic)
     }
 
     /// Ends with the switch: its last notes become part of `predecessor`. Waits for them until `end` at
@@ -109,34 +110,36 @@ impl FdStore {
     pub fn pass_on(self, predecessor: &mut PredecessorState, end: Instant) {
         let end = end.min(Instant::now() + PATIENCE);
         let mut table = self.shared.lock();
-        while !table.over {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+        while !table.ended {
+            let remaining = end.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 // Two processes on the same rings would be worse than reconnecting front ends.
-                tracing::error!("the switch before this one has not ended: its connections are left to it");
+                tracing::error!("the previous switch has not ended: its connections stay with it");
                 // Its thread may end late, and its notes would count until then.
-                (table.told, table.abandoned) = (Handover::default(), true);
+                (table.handover, table.abandoned) = (Handover::default(), true);
                 predecessor.connections.clear();
                 predecessor.statistics = None;
                 return;
             }
-            table = self.shared.ended.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
+            table =
+                self.shared.ended.wait_timeout(table, remaining).unwrap_or_else(PoisonError::into_inner).0;
         }
         let (reader, statistics) = self.statistics;
-        for (vnic, connection) in std::mem::take(&mut table.told.connections) {
+        for (vnic, connection) in std::mem::take(&mut table.handover.connections) {
             match connection {
                 Some(connection) => drop(predecessor.connections.insert(vnic, connection)),
                 None => drop(predecessor.connections.remove(&vnic)),
             }
         }
-        predecessor.links.append(&mut table.told.links);
+        predecessor.links.append(&mut table.handover.links);
         // A switch killed before it had a port does not know the port: the older switch's notes hold.
         predecessor.connections.retain(|vnic, connection| {
             let true_now = reader.messages(vnic).is_none_or(|messages| messages == connection.messages);
             if !true_now {
                 tracing::warn!(
                     vnic,
-                    "its front end was being answered, or could not be kept: it has to connect again"
+                    "the previous switch was answering its front end, or its connection could not be stored: the \
+                     front end has to connect again"
                 );
             }
             true_now
@@ -177,16 +180,16 @@ impl Thread {
             }
             match next {
                 Ok(Some((note, Some(descriptors)))) => {
-                    if let Err(nonsense) = table.told.note(note, descriptors) {
-                        tracing::error!(%nonsense, "what the switch tells makes no sense");
+                    if let Err(nonsense) = table.handover.note(note, descriptors) {
+                        tracing::error!(%nonsense, "the switch sent a note that makes no sense");
                     }
                 }
                 // The lack was logged.
-                Ok(Some((note, None))) => drop(table.told.note_alone(note)),
+                Ok(Some((note, None))) => drop(table.handover.note_without_descriptors(note)),
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::error!(%error, "what the switch tells cannot be read: its connections are not kept");
-                    table.told.connections.clear();
+                    tracing::error!(%error, "notes of the switch cannot be read: its connections are not stored");
+                    table.handover.connections.clear();
                     break;
                 }
             }
@@ -194,7 +197,7 @@ impl Thread {
         // Closing its queue may take long.
         drop(self.notes);
         let mut table = self.shared.lock();
-        table.over = true;
+        table.ended = true;
         let is_wanted = !table.abandoned;
         drop(table);
         self.shared.ended.notify_all();
@@ -209,12 +212,12 @@ impl Thread {
         while self.budget.is_over() {
             if !std::mem::replace(&mut self.is_short, true) {
                 tracing::error!(
-                    held = self.budget.held(),
-                    "the switch has more descriptors than are kept (LimitNOFILE= of tidegate-agent.service): front ends \
-                     whose descriptors are missing have to connect again when it crashes"
+                    held = self.budget.in_use(),
+                    "the switch has more descriptors than the agent stores (LimitNOFILE= of tidegate-agent.service): \
+                     front ends whose descriptors are missing have to connect again when it crashes"
                 );
             }
-            match self.notes.try_next_alone() {
+            match self.notes.try_next_without_descriptors() {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(LOOK),
                 next => return Ok(next?.map(|note| (note, None))),
             }
@@ -258,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_without_end_are_read_at_a_pace() {
+    fn endless_messages_are_read_at_a_limited_pace() {
         let start = Instant::now();
         let (mut pace, mut now, mut read) = (Pace::new(start), start, 0u32);
         while now < start + Duration::from_secs(10) {

@@ -98,7 +98,7 @@ impl Conversation {
         let began = Instant::now();
         let Some(patience) = self.patience.for_question(began) else {
             // A found switch would not be asked either: the next tick does.
-            return Err(self.same_trouble());
+            return Err(self.is_known_trouble());
         };
         let answer = self.ask_within(began, patience, question);
         self.patience.spent(began.elapsed());
@@ -127,10 +127,9 @@ impl Conversation {
         }
         if self.session.is_none() && self.watch.is_too_soon() {
             if ended.is_some() {
-                self.trouble =
-                    "it ended the conversation, or said something that no question asked for".into();
+                self.trouble = "it closed the connection, or sent an answer without a question".into();
             }
-            return Err(self.same_trouble());
+            return Err(self.is_known_trouble());
         }
         let mut had_answered = false;
         let session = self.session.take().map_or_else(|| self.connect(began, patience), Ok);
@@ -155,13 +154,13 @@ impl Conversation {
         answer
     }
 
-    fn same_trouble(&self) -> SwitchError {
+    fn is_known_trouble(&self) -> SwitchError {
         SwitchError::Broken { path: self.path.clone(), reason: self.trouble.clone() }
     }
 
     /// Returns a connection whose answers all come within `patience` after `began`.
     fn client(&self, began: Instant, patience: Duration) -> Result<Client, SwitchError> {
-        let mut client = Client::connect(&self.path)?.apart()?;
+        let mut client = Client::connect(&self.path)?.with_answer_thread()?;
         client.share_patience(began, patience);
         Ok(client)
     }
@@ -178,10 +177,10 @@ impl Conversation {
                 && let Err(error) = client.inherit(statistics.as_fd())
             {
                 // A switch that took over from a running one has them already.
-                tracing::debug!(%error, "counters do not go on");
+                tracing::debug!(%error, "the counters of the previous switch are not continued");
             }
             if self.started != 0 {
-                tracing::warn!(pid = hello.pid, "the switch was started anew; giving it everything again");
+                tracing::warn!(pid = hello.pid, "the switch was restarted; giving it all contracts again");
             } else {
                 tracing::info!(pid = hello.pid, version = hello.version, "connected to the switch");
             }
@@ -196,8 +195,8 @@ impl Conversation {
 
     /// Takes a listening socket or tap that an earlier agent made.
     pub fn take_link(&mut self, vnic: &str) -> Option<Vec<Foreign>> {
-        let left = self.predecessor.links.remove(vnic);
-        left.or_else(|| self.fdstore.as_ref()?.take_link(vnic))
+        let inherited = self.predecessor.links.remove(vnic);
+        inherited.or_else(|| self.fdstore.as_ref()?.take_link(vnic))
     }
 }
 

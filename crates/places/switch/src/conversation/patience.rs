@@ -39,9 +39,9 @@ impl Patience {
     pub fn for_question(&mut self, now: Instant) -> Option<Duration> {
         self.spent = self.spent.saturating_sub(now.saturating_duration_since(self.at) / SHARE);
         self.at = now;
-        let left = MOST.saturating_sub(self.spent);
-        (left >= self.least).then(|| {
-            self.granted = left.min(PATIENCE);
+        let remaining = MOST.saturating_sub(self.spent);
+        (remaining >= self.least).then(|| {
+            self.granted = remaining.min(PATIENCE);
             self.granted
         })
     }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_does_not_answer_is_waited_for_no_longer_than_its_share() {
+    fn waits_for_a_silent_switch_take_only_their_share_of_time() {
         for answers in [300, 1000, 2900, 60_000].map(Duration::from_millis) {
             let (took, asked) = waited(answers);
             // The charged part of questions, and the last question.
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_goes_on_is_soon_asked() {
+    fn a_switch_that_answers_again_is_soon_asked() {
         let start = Instant::now();
         let mut patience = Patience::new(start);
         for _ in 0..2 {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_needs_long_for_an_answer_is_given_as_long() {
+    fn a_slow_switch_gets_enough_time_for_its_answer() {
         let (start, needed) = (Instant::now(), PATIENCE - FREE);
         let (mut patience, mut now) = (Patience::new(start), start);
         patience.spent(MOST + FREE);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_took_too_long_is_paid_for() {
+    fn an_overlong_question_delays_the_next_one() {
         let start = Instant::now();
         let mut patience = Patience::new(start);
         patience.spent(MOST + FREE + Duration::from_secs(10));

@@ -104,7 +104,8 @@ impl Watch {
             }
         };
         if let Err(error) = std::thread::Builder::new().name("watch".into()).spawn(look) {
-            tracing::error!(%error, "no thread to look for the switch: it is found later");
+            tracing::error!(%error, "cannot start the thread that looks for the switch: the agent finds the switch \
+                later");
             self.looking.store(false, Ordering::SeqCst);
         }
     }
@@ -115,7 +116,9 @@ impl Watch {
             return false;
         }
         // Separately: closing a descriptor of the answer may take long.
-        let hello = Client::connect(&self.path).and_then(Client::apart).and_then(|mut client| client.hello());
+        let hello = Client::connect(&self.path)
+            .and_then(Client::with_answer_thread)
+            .and_then(|mut client| client.hello());
         if let Err(SwitchError::Broken { .. }) = hello {
             self.broke(false);
         }

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn each_part_belongs_to_what_is_known_most_exactly() {
+    fn each_part_of_a_wait_belongs_to_the_most_exact_span() {
         let spans = [
             span(0, 50, Rank::Loop, 1),
             span(30, 70, Rank::Task, 2),

@@ -130,8 +130,8 @@ impl Culprits {
             let loaded = NoiseMeter::load(process).map_err(|e| e.to_string());
             let loaded = loaded.inspect_err(|why| {
                 tracing::warn!(
-                    "what keeps workers from their CPUs is not observed: {why}. Of a late frame, the worker's own long \
-                     loops are named, and nothing else"
+                    "the agent does not observe what keeps workers from their CPUs: {why}. As the cause of a late \
+                     frame it names long loops of the worker only"
                 );
             });
             self.since = tidegate_switch::clock::clock();
@@ -233,7 +233,7 @@ impl Culprits {
 mod tests {
     use super::*;
     use tidegate_evidence::MissCause;
-    use tidegate_switch::stats::layout::{NOBODY, VnicSlot};
+    use tidegate_switch::stats::layout::{NO_PORT, VnicSlot};
     use tidegate_switch::stats::{LoopPart, Region};
 
     fn interval(from: u64, to: u64, noise: Noise) -> Interval {
@@ -272,7 +272,7 @@ mod tests {
         record.delay.set(delay);
         record.slept.set(slept);
         record.deadline.set(1_000_000);
-        record.dropped.set(NOBODY);
+        record.dropped.set(NO_PORT);
         record.cause.set(MissCause::Worker as u64);
         record.number.set(number);
         slot.misses_seen.set(number);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_longer_than_any_deadline_is_not_looked_into() {
+    fn a_wait_longer_than_any_deadline_gets_no_culprit() {
         let region = Region::create().unwrap();
         let slot = region.claim(1, "voice");
         enter(slot, 1, 10_100_000_000, LONGEST + 1, 0);

@@ -115,7 +115,7 @@ pub enum NoiseError {
     },
     /// Process numbers differ from the kernel's.
     #[error(
-        "this process is in a PID namespace of its own, where it cannot tell the switch's threads in the kernel"
+        "this process is in a PID namespace of its own, where it cannot recognise the switch's threads in the kernel"
     )]
     PidNamespace,
 }

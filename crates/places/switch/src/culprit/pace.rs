@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 /// Least pause between loads.
-const AGAIN: Duration = Duration::from_secs(10);
+const RELOAD_PAUSE: Duration = Duration::from_secs(10);
 /// How long they stay after the last deadline.
 const LINGER: Duration = Duration::from_secs(60);
 
@@ -48,7 +48,7 @@ impl Pace {
         if self.process == Some(process) {
             return Step::Keep;
         }
-        if within(self.loaded, AGAIN) {
+        if within(self.loaded, RELOAD_PAUSE) {
             self.process = None;
             return Step::Wait;
         }
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_while_after_the_last_deadline_they_go() {
+    fn programs_are_unloaded_a_minute_after_the_last_deadline() {
         let (mut pace, begin) = (Pace::default(), Instant::now());
         assert_eq!(pace.step(begin, 1, false), Step::Rest, "there never was one");
         assert_eq!(pace.step(begin, 1, true), Step::Load);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_waits_its_turn() {
+    fn programs_for_another_switch_process_load_after_a_pause() {
         let (mut pace, begin) = (Pace::default(), Instant::now());
         assert_eq!(pace.step(begin, 1, true), Step::Load);
         assert_eq!(pace.step(begin + seconds(1), 2, true), Step::Wait);
@@ -90,7 +90,7 @@ mod tests {
     proptest! {
         /// For any statistics and deadlines.
         #[test]
-        fn loads_are_far_apart(looks in prop::collection::vec((0_u64..5_000, 0_u32..3, any::<bool>()), 0..200)) {
+        fn loads_of_programs_have_pauses_between_them(looks in prop::collection::vec((0_u64..5_000, 0_u32..3, any::<bool>()), 0..200)) {
             let (mut pace, begin) = (Pace::default(), Instant::now());
             let (mut now, mut observed, mut loaded) = (Duration::ZERO, None, None);
             for (later, process, has_deadline) in looks {
@@ -104,7 +104,7 @@ mod tests {
                     Step::Wait => observed = None,
                     Step::Load => {
                         prop_assert!(observed != Some(process));
-                        prop_assert!(loaded.is_none_or(|loaded| now - loaded >= AGAIN));
+                        prop_assert!(loaded.is_none_or(|loaded| now - loaded >= RELOAD_PAUSE));
                         (observed, loaded) = (Some(process), Some(now));
                     }
                 }

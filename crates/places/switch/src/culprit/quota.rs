@@ -14,11 +14,11 @@ pub fn quotas(new: &[usize], most: usize, first: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..new.len()).collect();
     order.sort_by_key(|at| (new[*at], (at + count - first % count) % count));
     let mut quotas = vec![0; new.len()];
-    let mut left = most;
+    let mut remaining = most;
     // The vNIC with the fewest first: its rest is for the others.
     for (done, at) in order.iter().enumerate() {
-        quotas[*at] = new[*at].min(left.div_ceil(new.len() - done));
-        left -= quotas[*at];
+        quotas[*at] = new[*at].min(remaining.div_ceil(new.len() - done));
+        remaining -= quotas[*at];
     }
     quotas
 }
@@ -29,7 +29,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_vnic_that_misses_all_the_time_takes_nothing_from_one_that_misses_seldom() {
+    fn a_vnic_with_many_misses_takes_no_quota_from_a_vnic_with_few() {
         let tenants = [32, 32, 32, 32, 1, 3];
         assert_eq!(quotas(&tenants, 128, 0), [31, 31, 31, 31, 1, 3]);
         assert_eq!(quotas(&[3, 32, 32], 40, 0), [3, 19, 18]);
@@ -40,7 +40,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_is_given_out_in_equal_shares(
+        fn quotas_give_out_all_room_in_equal_shares(
             new in prop::collection::vec(0usize..40, 0..12),
             most in 0usize..200,
             first in 0usize..30,

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn who_took_longest_in_all_is_to_blame() {
+    fn the_culprit_is_the_kind_that_took_longest_in_total() {
         let (one, other, host) = (own_loop(1), own_loop(2), Noise::Stolen);
         let (one, other, host) = (What::Loop(&one), What::Loop(&other), What::Noise(3, &host));
         let of = |shares: &[(Option<&What<'_>>, u64)]| {

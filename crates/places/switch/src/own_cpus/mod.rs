@@ -43,15 +43,15 @@ use tidegate_paths::Roots;
 const LOOK: Duration = Duration::from_secs(10);
 /// Least pause between changes, however often the switch's answers change: each costs system calls for each
 /// queue, and a write to disk.
-const APART: Duration = Duration::from_secs(2);
+const SHORTEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The consequence of halting workers' CPUs.
 const LOST_TO_HALTS: &str =
     "an idle CPU wakes late, by milliseconds in a virtual machine, and real-time frames wait for it";
 
 /// The consequence of a tap's softirqs on a worker.
-const LOST_TO_SOFTIRQS: &str = "what the switch writes into these taps runs their stack on the worker, up to 0.4 ms for 64 kB, \
-                    and real-time frames wait for it";
+const LOST_TO_SOFTIRQS: &str = "frames that the switch writes into these taps run the network stack on the worker, up \
+    to 0.4 ms for 64 kB, and real-time frames wait for it";
 
 /// Keeps other work off workers' CPUs.
 pub struct OwnCpus {
@@ -65,9 +65,9 @@ pub struct OwnCpus {
     /// The last wanted settings.
     wanted: BTreeMap<Setting, String>,
     workers: Cpus,
-    looked: Option<Instant>,
+    last_look: Option<Instant>,
     /// Since when the switch does not answer.
-    away: Option<Instant>,
+    silent_since: Option<Instant>,
     view: View,
 }
 
@@ -88,8 +88,8 @@ impl OwnCpus {
             threads: Threads::default(),
             wanted: BTreeMap::new(),
             workers: Cpus::new(),
-            looked: None,
-            away: None,
+            last_look: None,
+            silent_since: None,
             view: View::default(),
         };
         Ok((own, damage))
@@ -97,8 +97,8 @@ impl OwnCpus {
 
     /// Brings the settings about that this agent's contracts and the switch's answers require. Costs little
     /// without changes, except for a check of all settings every 10 s.
-    pub fn keep<'a>(&mut self, contracts: impl Iterator<Item = &'a Vnic>, evidence: &Evidence) -> &View {
-        self.away = None;
+    pub fn update<'a>(&mut self, contracts: impl Iterator<Item = &'a Vnic>, evidence: &Evidence) -> &View {
+        self.silent_since = None;
         let now = Instant::now();
         let flows = self.flow.see(now, evidence);
         let situation = situation::situation(contracts, evidence, &sysfs::machine(), flows);
@@ -108,7 +108,7 @@ impl OwnCpus {
     /// Notes that the switch does not answer. If that lasts, all steering ends.
     pub fn without_switch(&mut self) {
         let now = Instant::now();
-        if now.saturating_duration_since(*self.away.get_or_insert(now)) >= LOOK {
+        if now.saturating_duration_since(*self.silent_since.get_or_insert(now)) >= LOOK {
             self.settle_at(now, &Situation::default());
         }
     }
@@ -117,11 +117,11 @@ impl OwnCpus {
         let wanted = plan::wanted(situation, self.off);
         let off = if wanted.is_empty() { Cpus::new() } else { situation.workers.clone() };
         let changed = wanted != self.wanted || off != self.workers;
-        let pause = if changed { APART } else { LOOK };
-        if self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < pause) {
+        let pause = if changed { SHORTEST_PAUSE } else { LOOK };
+        if self.last_look.is_some_and(|last_look| now.saturating_duration_since(last_look) < pause) {
             return &self.view;
         }
-        (self.wanted, self.workers, self.looked) = (wanted, off, Some(now));
+        (self.wanted, self.workers, self.last_look) = (wanted, off, Some(now));
         let settings = self.wanted.keys().chain(self.record.settings()).cloned().collect();
         let roots = self.roots.clone();
         let mut trouble = self.settle(&mut Sysfs::new(&roots), settings);
@@ -132,7 +132,7 @@ impl OwnCpus {
         if situation.deadline && (self.off.softirqs || self.off.halts) {
             trouble.extend(situation.too_many.clone());
         }
-        self.tell(trouble);
+        self.report(trouble);
         &self.view
     }
 
@@ -142,7 +142,7 @@ impl OwnCpus {
         let mut set = BTreeSet::new();
         let mut coming = Vec::new();
         for setting in &settings {
-            let (wanted, kept) = (self.wanted.get(setting).map(String::as_str), self.record.get(setting));
+            let (wanted, saved) = (self.wanted.get(setting).map(String::as_str), self.record.get(setting));
             let found = match files.read(setting) {
                 // A gone namespace has taken its taps with it.
                 Err(_) if wanted.is_none() && files.is_gone(setting) => None,
@@ -157,14 +157,14 @@ impl OwnCpus {
                 (Some(_), None) => trouble.push(format!("{setting}: sysfs has no such file")),
                 (None, _) => {}
             }
-            match plan::step(wanted, kept, found.as_ref()) {
+            match plan::step(wanted, saved, found.as_ref()) {
                 Step::Nothing => {}
-                Step::Set(coming_kept) => coming.push((setting.clone(), kept.cloned(), coming_kept)),
+                Step::Set(new_entry) => coming.push((setting.clone(), saved.cloned(), new_entry)),
                 Step::PutBack(value) => match files.write(setting, &value) {
-                    Ok(()) => self.record.strike(setting),
+                    Ok(()) => self.record.remove(setting),
                     Err(why) => trouble.push(why),
                 },
-                Step::Forget => self.record.strike(setting),
+                Step::Forget => self.record.remove(setting),
                 Step::Leave => {
                     set.remove(setting);
                     trouble.push(format!(
@@ -174,19 +174,19 @@ impl OwnCpus {
             }
             cut::point();
         }
-        let entries = coming.iter().map(|(setting, _, kept)| (setting.clone(), kept.clone())).collect();
+        let entries = coming.iter().map(|(setting, _, saved)| (setting.clone(), saved.clone())).collect();
         if let Err(e) = self.record.enter(entries) {
             trouble.push(format!("nothing is set: {e}"));
             for (setting, ..) in coming.drain(..) {
                 set.remove(&setting);
             }
         }
-        for (setting, before, kept) in coming {
+        for (setting, before, saved) in coming {
             cut::point();
-            if kept.repairs > 0 {
-                tracing::warn!(%setting, "drift: another program changed it; set to {} again", kept.ours);
+            if saved.repairs > 0 {
+                tracing::warn!(%setting, "drift: another program changed it; set to {} again", saved.ours);
             }
-            if let Err(why) = files.write(&setting, &kept.ours) {
+            if let Err(why) = files.write(&setting, &saved.ours) {
                 trouble.push(why);
                 set.remove(&setting);
                 // The setting is unchanged, and the next try is no drift.
@@ -216,23 +216,24 @@ impl OwnCpus {
     }
 
     /// What readers see; what is missing is logged once.
-    fn tell(&mut self, trouble: Vec<String>) {
+    fn report(&mut self, trouble: Vec<String>) {
         let queues = self.wanted.keys().filter(|setting| matches!(setting, Setting::Rps { .. })).count();
         let View { steered, awake, .. } = &self.view;
-        let lost = [
+        let consequences = [
             (*steered < queues).then_some(LOST_TO_SOFTIRQS),
             (awake.len() < self.wanted.len() - queues).then_some(LOST_TO_HALTS),
         ];
         let missing = trouble.first().map(|first| {
             let more =
                 if trouble.len() > 1 { format!(" (and {} more)", trouble.len() - 1) } else { String::new() };
-            let lost: String = lost.into_iter().flatten().map(|lost| format!("; {lost}")).collect();
-            format!("{first}{more}{lost}")
+            let consequences: String =
+                consequences.into_iter().flatten().map(|consequences| format!("; {consequences}")).collect();
+            format!("{first}{more}{consequences}")
         });
         if missing != self.view.missing
             && let Some(missing) = &missing
         {
-            tracing::warn!("workers' CPUs are not wholly their own: {missing}");
+            tracing::warn!("other work may run on workers' CPUs: {missing}");
         }
         self.view.cpus = self.workers.iter().copied().collect();
         (self.view.queues, self.view.missing) = (queues, missing);
@@ -245,7 +246,7 @@ impl Drop for OwnCpus {
     fn drop(&mut self) {
         let roots = self.roots.clone();
         for trouble in self.let_halt(&mut Sysfs::new(&roots)) {
-            tracing::warn!("a CPU goes on without halting: {trouble}");
+            tracing::warn!("a CPU still does not halt: {trouble}");
         }
     }
 }
@@ -314,12 +315,12 @@ mod tests {
         own.workers = situation.workers.clone();
         let settings = own.wanted.keys().chain(own.record.settings()).cloned().collect();
         let trouble = own.settle(there, settings);
-        own.tell(trouble);
+        own.report(trouble);
         own.view.clone()
     }
 
     #[test]
-    fn an_agent_that_comes_after_puts_back_what_was_there() {
+    fn the_next_agent_restores_the_original_values() {
         let folder = tempfile::tempdir().unwrap();
         let (mut there, before) = (there(), there().values);
         let view = look(&mut agent(folder.path()), &mut there, &situation());
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_written_is_told_and_takes_nothing_else_away() {
+    fn a_denied_setting_is_reported_and_the_others_are_still_set() {
         let folder = tempfile::tempdir().unwrap();
         let mut there = There { refused: [tap(0)].into(), ..there() };
         let mut own = agent(folder.path());
@@ -346,7 +347,10 @@ mod tests {
             let view = look(&mut own, &mut there, &situation());
             assert_eq!((view.queues, view.steered), (2, 1));
             let missing = view.missing.unwrap();
-            assert!(missing.contains("queue 0 of a: not permitted; what the switch writes"), "{missing}");
+            assert!(
+                missing.contains("queue 0 of a: not permitted; frames that the switch writes"),
+                "{missing}"
+            );
         }
         there.refused.clear();
         assert_eq!(look(&mut own, &mut there, &situation()).steered, 2);
@@ -354,7 +358,7 @@ mod tests {
 
     /// By the files of this machine, where there is no such interface, and no such CPU.
     #[test]
-    fn a_switch_that_says_something_else_each_time_is_not_followed_each_time() {
+    fn changing_reports_of_a_switch_are_followed_at_a_limited_pace() {
         let folder = tempfile::tempdir().unwrap();
         let mut own = agent(folder.path());
         own.off.halts = false;
@@ -367,10 +371,10 @@ mod tests {
         let moment = Duration::from_millis(1);
         assert_eq!(look(Duration::ZERO, 1), 1);
         assert_eq!(look(moment, 2), 1);
-        assert_eq!(look(APART - moment, 3), 1);
-        assert_eq!(look(APART, 2), 2);
-        assert_eq!(look(APART * 2 - moment, 3), 2);
-        assert_eq!(look(APART * 2, 3), 3);
+        assert_eq!(look(SHORTEST_PAUSE - moment, 3), 1);
+        assert_eq!(look(SHORTEST_PAUSE, 2), 2);
+        assert_eq!(look(SHORTEST_PAUSE * 2 - moment, 3), 2);
+        assert_eq!(look(SHORTEST_PAUSE * 2, 3), 3);
     }
 
     #[test]
@@ -379,17 +383,17 @@ mod tests {
         let mut own = agent(folder.path());
         let too_many = |deadline| Situation {
             deadline,
-            too_many: Some("3 of 4 CPUs are workers'".into()),
+            too_many: Some("3 of 4 CPUs belong to workers".into()),
             ..Situation::default()
         };
         let begin = Instant::now();
         let view = own.settle_at(begin, &too_many(true)).clone();
-        assert_eq!((view.cpus, view.missing.as_deref()), (vec![], Some("3 of 4 CPUs are workers'")));
+        assert_eq!((view.cpus, view.missing.as_deref()), (vec![], Some("3 of 4 CPUs belong to workers")));
         assert_eq!(own.settle_at(begin + LOOK, &too_many(false)).missing, None);
     }
 
     #[test]
-    fn what_is_not_there_is_told() {
+    fn a_missing_file_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let mut there = there();
         there.values.remove(&tap(1));
@@ -397,7 +401,9 @@ mod tests {
         let view = look(&mut own, &mut there, &situation());
         assert_eq!((view.queues, view.steered, view.awake), (2, 1, vec![1]));
         let missing = view.missing.unwrap();
-        assert!(missing.starts_with("rps_cpus of queue 1 of a: sysfs has no such file; what the switch"));
+        assert!(
+            missing.starts_with("rps_cpus of queue 1 of a: sysfs has no such file; frames that the switch")
+        );
         assert!(!missing.contains(LOST_TO_HALTS), "{missing}");
         there.values.remove(&Setting::Resume { cpu: 1 });
         let view = look(&mut own, &mut there, &situation());
@@ -422,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_cannot_be_written_keeps_all_from_being_set() {
+    fn without_a_written_record_no_setting_changes() {
         let folder = tempfile::tempdir().unwrap();
         let (mut there, mut own) = (there(), agent(folder.path()));
         // Its new file cannot be made where a folder is.

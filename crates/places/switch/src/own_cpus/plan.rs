@@ -109,7 +109,7 @@ pub struct SavedSetting {
 
 impl SavedSetting {
     /// Whether the agent wrote this value.
-    fn wrote(&self, value: &str) -> bool {
+    fn is_own_value(&self, value: &str) -> bool {
         self.ours == value || self.earlier.as_deref() == Some(value)
     }
 }
@@ -139,35 +139,35 @@ pub enum Step {
 }
 
 /// Returns the step for one setting; `found` is `None` if the file is gone.
-pub fn step(wanted: Option<&str>, kept: Option<&SavedSetting>, found: Option<&Found>) -> Step {
+pub fn step(wanted: Option<&str>, saved: Option<&SavedSetting>, found: Option<&Found>) -> Step {
     let Some(found) = found else {
-        return if kept.is_some() { Step::Forget } else { Step::Nothing };
+        return if saved.is_some() { Step::Forget } else { Step::Nothing };
     };
     // Another interface of the same name is not the one on record.
-    let kept_here = kept.filter(|kept| kept.index == found.index);
-    match (wanted, kept_here) {
-        (None, None) if kept.is_some() => Step::Forget,
+    let saved_here = saved.filter(|saved| saved.index == found.index);
+    match (wanted, saved_here) {
+        (None, None) if saved.is_some() => Step::Forget,
         (None, None) => Step::Nothing,
-        (None, Some(kept)) if kept.wrote(&found.value) && found.value != kept.before => {
-            Step::PutBack(kept.before.clone())
+        (None, Some(saved)) if saved.is_own_value(&found.value) && found.value != saved.before => {
+            Step::PutBack(saved.before.clone())
         }
         (None, Some(_)) => Step::Forget,
         (Some(wanted), None) => {
             let (before, ours) = (found.value.clone(), wanted.to_owned());
             Step::Set(SavedSetting { index: found.index, before, ours, earlier: None, repairs: 0 })
         }
-        (Some(wanted), Some(kept)) => {
-            if found.value == kept.ours && kept.ours == wanted {
+        (Some(wanted), Some(saved)) => {
+            if found.value == saved.ours && saved.ours == wanted {
                 return Step::Nothing;
             }
-            let (ours, kept) = (wanted.to_owned(), kept.clone());
-            if kept.wrote(&found.value) {
-                return Step::Set(SavedSetting { ours, earlier: Some(found.value.clone()), ..kept });
+            let (ours, saved) = (wanted.to_owned(), saved.clone());
+            if saved.is_own_value(&found.value) {
+                return Step::Set(SavedSetting { ours, earlier: Some(found.value.clone()), ..saved });
             }
-            if kept.repairs >= REPAIRS {
+            if saved.repairs >= REPAIRS {
                 return Step::Leave;
             }
-            Step::Set(SavedSetting { ours, earlier: None, repairs: kept.repairs + 1, ..kept })
+            Step::Set(SavedSetting { ours, earlier: None, repairs: saved.repairs + 1, ..saved })
         }
     }
 }
@@ -236,24 +236,24 @@ mod tests {
     #[derive(Debug)]
     struct World {
         found: Found,
-        kept: Option<SavedSetting>,
+        saved: Option<SavedSetting>,
         wanted: Option<&'static str>,
         /// The last foreign value, regardless of ours.
-        theirs: String,
-        /// Whether `theirs` is older than ours, or was written over ours.
-        over_ours: bool,
+        foreign_value: String,
+        /// Whether `foreign_value` is older than ours, or was written over ours.
+        overwritten: bool,
     }
 
     impl World {
         fn look(&mut self, writes: usize) -> Step {
-            let step = step(self.wanted, self.kept.as_ref(), Some(&self.found));
+            let step = step(self.wanted, self.saved.as_ref(), Some(&self.found));
             match &step {
-                Step::Set(kept) => {
+                Step::Set(saved) => {
                     if writes > 0 {
-                        self.kept = Some(kept.clone());
+                        self.saved = Some(saved.clone());
                     }
                     if writes > 1 {
-                        self.found.value.clone_from(&kept.ours);
+                        self.found.value.clone_from(&saved.ours);
                     }
                 }
                 Step::PutBack(value) => {
@@ -261,10 +261,10 @@ mod tests {
                         self.found.value.clone_from(value);
                     }
                     if writes > 1 {
-                        self.kept = None;
+                        self.saved = None;
                     }
                 }
-                Step::Forget if writes > 0 => self.kept = None,
+                Step::Forget if writes > 0 => self.saved = None,
                 Step::Forget | Step::Nothing | Step::Leave => {}
             }
             step
@@ -275,26 +275,26 @@ mod tests {
         /// Wherever the agent dies: the wanted value is set, and later the file gets its foreign value
         /// back.
         #[test]
-        fn what_was_set_is_put_back(events in prop::collection::vec(event(), 0..40)) {
+        fn the_foreign_value_is_restored_after_any_death_of_the_agent(events in prop::collection::vec(event(), 0..40)) {
             let found = Found { index: 1, value: "0".into() };
-            let mut world = World { found, kept: None, wanted: None, theirs: "0".into(), over_ours: false };
+            let mut world = World { found, saved: None, wanted: None, foreign_value: "0".into(), overwritten: false };
             for event in events {
                 match event {
                     Event::Want(wanted) => world.wanted = wanted,
                     Event::Other(value) => {
-                        world.over_ours = world.kept.is_some();
+                        world.overwritten = world.saved.is_some();
                         world.found.value = value.into();
-                        world.theirs = value.into();
+                        world.foreign_value = value.into();
                     }
                     Event::Anew => {
                         world.found = Found { index: world.found.index + 1, value: "0".into() };
-                        world.theirs = "0".into();
-                        world.over_ours = false;
+                        world.foreign_value = "0".into();
+                        world.overwritten = false;
                     }
                     Event::Look(writes) => {
                         let step = world.look(writes);
-                        if let Some(kept) = &world.kept {
-                            prop_assert!(kept.repairs <= REPAIRS);
+                        if let Some(saved) = &world.saved {
+                            prop_assert!(saved.repairs <= REPAIRS);
                         }
                         if let (Some(wanted), 2) = (world.wanted, writes) {
                             prop_assert!(world.found.value == wanted || step == Step::Leave);
@@ -304,24 +304,24 @@ mod tests {
             }
             world.wanted = None;
             while world.look(2) != Step::Nothing {}
-            prop_assert_eq!(&world.kept, &None);
+            prop_assert_eq!(&world.saved, &None);
             // A foreign value written over ours, and then overwritten by us, is lost: the file has the
             // value before us.
-            if !world.over_ours {
-                prop_assert_eq!(&world.found.value, &world.theirs);
+            if !world.overwritten {
+                prop_assert_eq!(&world.found.value, &world.foreign_value);
             }
             prop_assert!(!["d", "e"].contains(&world.found.value.as_str()), "ours is left");
         }
 
         /// However often another program writes, the agent stops writing.
         #[test]
-        fn a_contest_ends(others in 0_u32..20) {
-            let mut kept = None;
+        fn the_agent_stops_after_repeated_writes_of_another_program(others in 0_u32..20) {
+            let mut saved = None;
             let mut sets = 0;
             for _ in 0..=others {
                 let found = Found { index: 1, value: "7".into() };
-                match step(Some("e"), kept.as_ref(), Some(&found)) {
-                    Step::Set(now) => { kept = Some(now); sets += 1; }
+                match step(Some("e"), saved.as_ref(), Some(&found)) {
+                    Step::Set(now) => { saved = Some(now); sets += 1; }
                     Step::Leave => {}
                     other => prop_assert!(false, "{:?}", other),
                 }
@@ -331,10 +331,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_forgotten() {
-        let kept = SavedSetting { index: 1, before: "0".into(), ours: "e".into(), earlier: None, repairs: 0 };
+    fn the_record_of_a_vanished_file_is_forgotten() {
+        let saved =
+            SavedSetting { index: 1, before: "0".into(), ours: "e".into(), earlier: None, repairs: 0 };
         for wanted in [None, Some("e")] {
-            assert_eq!(step(wanted, Some(&kept), None), Step::Forget);
+            assert_eq!(step(wanted, Some(&saved), None), Step::Forget);
             assert_eq!(step(wanted, None, None), Step::Nothing);
         }
     }

@@ -46,12 +46,12 @@ impl Record {
     }
 
     /// Sets or removes an entry; [`Record::save`] writes it.
-    pub fn set(&mut self, setting: &Setting, kept: Option<SavedSetting>) {
-        self.0.set(setting.clone(), kept);
+    pub fn set(&mut self, setting: &Setting, entry: Option<SavedSetting>) {
+        self.0.set(setting.clone(), entry);
     }
 
     /// Removes an entry; [`Record::save`] writes it.
-    pub fn strike(&mut self, setting: &Setting) {
+    pub fn remove(&mut self, setting: &Setting) {
         self.0.set(setting.clone(), None);
     }
 

@@ -9,7 +9,7 @@ use tidegate_evidence::total;
 
 /// Real-time traffic counts as present for this long: a guest with pauses must not make the agent write to
 /// disk each time.
-const GOES_ON: Duration = Duration::from_secs(10);
+const TRAFFIC_LASTS: Duration = Duration::from_secs(10);
 
 /// The CPUs of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Machine {
     /// Those that run.
     pub online: Cpus,
     /// Those set apart at boot (`isolcpus=`, `nohz_full=`): the kernel gives them no work by itself.
-    pub apart: Cpus,
+    pub isolated: Cpus,
 }
 
 /// Whether real-time frames go through the switch.
@@ -41,7 +41,7 @@ impl Flow {
         if self.delivered.replace(delivered).is_some_and(|before| delivered > before) {
             self.grew = Some(now);
         }
-        self.grew.is_some_and(|grew| now.saturating_duration_since(grew) < GOES_ON)
+        self.grew.is_some_and(|grew| now.saturating_duration_since(grew) < TRAFFIC_LASTS)
     }
 }
 
@@ -57,11 +57,12 @@ pub fn situation<'a>(
     let workers: Cpus = pinned.filter(|cpu| machine.online.contains(cpu)).collect();
     let (count, online) = (workers.len(), machine.online.len());
     let too_many = (count * 2 > online).then(|| {
-        format!("{count} of {online} CPUs are workers', more than half: nothing is kept off them, and none is kept awake")
+        format!("{count} of {online} CPUs belong to workers, more than half: the agent keeps no other work off them, \
+            and lets them halt")
     });
     let mut situation = Situation {
         workers: if too_many.is_none() { workers } else { Cpus::new() },
-        others: machine.online.difference(&machine.apart).copied().collect(),
+        others: machine.online.difference(&machine.isolated).copied().collect(),
         flows,
         too_many,
         ..Situation::default()
@@ -92,7 +93,7 @@ mod tests {
 
     #[test]
     fn taps_deadlines_and_cpus_that_run_count() {
-        let machine = Machine { online: (0..4).collect(), apart: [2].into() };
+        let machine = Machine { online: (0..4).collect(), isolated: [2].into() };
         let evidence = evidence(&[Some(1), Some(2), Some(9), Some(u64::MAX), None]);
         let mut contracts = vec![Vnic { attach: tap("a"), queues: 2, ..vnic("a", 1) }, vnic("b", 2)];
         let expected = Situation {
@@ -110,9 +111,9 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_does_not_name_all_cpus_its_own() {
+    fn a_switch_cannot_claim_all_cpus_for_its_workers() {
         let of = |workers: usize, online: usize| {
-            let machine = Machine { online: (0..online).collect(), apart: Cpus::new() };
+            let machine = Machine { online: (0..online).collect(), isolated: Cpus::new() };
             let cpus: Vec<_> = (0..workers as u64).map(Some).collect();
             situation(std::iter::empty(), &evidence(&cpus), &machine, true)
         };
@@ -124,12 +125,12 @@ mod tests {
             let situation = of(workers, online);
             assert_eq!(situation.workers, Cpus::new());
             let why = situation.too_many.unwrap();
-            assert!(why.starts_with(&format!("{workers} of {online} CPUs are workers', more")), "{why}");
+            assert!(why.starts_with(&format!("{workers} of {online} CPUs belong to workers, more")), "{why}");
         }
     }
 
     #[test]
-    fn traffic_goes_on_for_a_while_after_it_was_seen() {
+    fn traffic_counts_for_some_seconds_after_its_last_frame() {
         let (mut flow, begin) = (Flow::new(None), Instant::now());
         let evidence = |delivered| {
             let mut evidence = Observed::nothing("a test").evidence;
@@ -140,14 +141,14 @@ mod tests {
         };
         assert!(!flow.see(begin, &evidence(4)), "they may have been long ago");
         assert!(flow.see(begin, &evidence(5)));
-        assert!(flow.see(begin + GOES_ON / 2, &evidence(5)));
-        assert!(!flow.see(begin + GOES_ON, &evidence(5)));
+        assert!(flow.see(begin + TRAFFIC_LASTS / 2, &evidence(5)));
+        assert!(!flow.see(begin + TRAFFIC_LASTS, &evidence(5)));
         // A restarted switch counts from 0.
-        assert!(!flow.see(begin + GOES_ON, &evidence(0)));
-        assert!(flow.see(begin + GOES_ON, &evidence(1)));
+        assert!(!flow.see(begin + TRAFFIC_LASTS, &evidence(0)));
+        assert!(flow.see(begin + TRAFFIC_LASTS, &evidence(1)));
         // The earlier agent saw them.
         let mut flow = Flow::new(Some(begin));
         assert!(flow.see(begin, &evidence(5)));
-        assert!(!flow.see(begin + GOES_ON, &evidence(5)));
+        assert!(!flow.see(begin + TRAFFIC_LASTS, &evidence(5)));
     }
 }

@@ -101,8 +101,8 @@ pub fn machine() -> Machine {
         let text = std::fs::read_to_string(Path::new("/sys/devices/system/cpu").join(name));
         text.ok().and_then(|text| cpus::from_list(&text)).unwrap_or_default()
     };
-    let apart = list("isolated").union(&list("nohz_full")).copied().collect();
-    Machine { online: list("online"), apart }
+    let isolated = list("isolated").union(&list("nohz_full")).copied().collect();
+    Machine { online: list("online"), isolated }
 }
 
 /// A tap's folder; interface names have no slash: contracts are checked for that, a record on disk is not.

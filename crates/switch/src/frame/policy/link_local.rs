@@ -30,22 +30,22 @@ impl LinkLocals {
 
     /// Adds an address; `false`, without a change, if there is no room.
     pub fn insert(&mut self, ip: Ipv6Addr) -> bool {
-        let free = self.addresses.iter_mut().find(|held| **held == 0);
+        let free = self.addresses.iter_mut().find(|claimed| **claimed == 0);
         free.map(|free| *free = ip.to_bits()).is_some()
     }
 
     /// Removes the addresses that `keep` refuses.
     pub fn retain(&mut self, mut keep: impl FnMut(Ipv6Addr) -> bool) {
-        for held in self.addresses.iter_mut().filter(|held| **held != 0) {
-            if !keep(Ipv6Addr::from_bits(*held)) {
-                *held = 0;
+        for claimed in self.addresses.iter_mut().filter(|claimed| **claimed != 0) {
+            if !keep(Ipv6Addr::from_bits(*claimed)) {
+                *claimed = 0;
             }
         }
     }
 
     /// Iterates over the addresses.
     pub fn iter(&self) -> impl Iterator<Item = Ipv6Addr> + '_ {
-        self.addresses.iter().filter(|held| **held != 0).map(|held| Ipv6Addr::from_bits(*held))
+        self.addresses.iter().filter(|claimed| **claimed != 0).map(|claimed| Ipv6Addr::from_bits(*claimed))
     }
 }
 
@@ -66,14 +66,14 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_held_as_there_is_room() {
-        let mut held = LinkLocals::default();
+    fn addresses_are_held_until_there_is_no_room() {
+        let mut claimed = LinkLocals::default();
         let all: Vec<_> = (1..=4).map(|n| ip(&format!("fe80::{n}"))).collect();
-        assert!(all.iter().all(|ip| held.insert(*ip)) && held.is_full());
-        assert!(!held.insert(ip("fe80::5")) && !held.contains(ip("fe80::5")));
-        assert!(held.iter().eq(all.iter().copied()));
-        held.retain(|held| held != ip("fe80::2"));
-        assert!(!held.contains(ip("fe80::2")) && held.insert(ip("fe80::5")) && held.is_full());
+        assert!(all.iter().all(|ip| claimed.insert(*ip)) && claimed.is_full());
+        assert!(!claimed.insert(ip("fe80::5")) && !claimed.contains(ip("fe80::5")));
+        assert!(claimed.iter().eq(all.iter().copied()));
+        claimed.retain(|claimed| claimed != ip("fe80::2"));
+        assert!(!claimed.contains(ip("fe80::2")) && claimed.insert(ip("fe80::5")) && claimed.is_full());
     }
 
     #[test]

@@ -80,7 +80,8 @@ impl From<&Vnic> for Policy {
         let shared = &vnic.allowed.shared;
         let macs = vnic.allowed.macs.iter().copied().chain(shared.iter().filter_map(|one| one.mac()));
         let prefixes = &vnic.allowed.prefixes;
-        let with_shared = prefixes.iter().copied().chain(shared.iter().filter_map(|one| alone(one.ip()?)));
+        let with_shared =
+            prefixes.iter().copied().chain(shared.iter().filter_map(|one| host_prefix(one.ip()?)));
         let prefixes = if prefixes.is_empty() { Vec::new() } else { with_shared.collect::<Vec<_>>() };
         Self {
             mac: vnic.mac,
@@ -98,7 +99,7 @@ impl From<&Vnic> for Policy {
 }
 
 /// Returns the prefix of one address.
-fn alone(ip: IpAddr) -> Option<Prefix> {
+fn host_prefix(ip: IpAddr) -> Option<Prefix> {
     Prefix::new(ip, if ip.is_ipv4() { 32 } else { 128 }).ok()
 }
 
@@ -133,8 +134,8 @@ impl Policy {
 
     /// Whether the vNIC, with these link-local addresses, may send the frame.
     #[inline(always)]
-    pub fn check(&self, head: &[u8], headers: &Headers, held: &LinkLocals) -> Verdict {
-        let verdict = self.check_own(head, headers, held);
+    pub fn check(&self, head: &[u8], headers: &Headers, claimed: &LinkLocals) -> Verdict {
+        let verdict = self.check_own(head, headers, claimed);
         match &self.shared {
             Some(shared) if !matches!(verdict, Verdict::Drop(_)) => {
                 match shared.judge(head, headers, !self.prefixes.is_empty()) {
@@ -148,7 +149,7 @@ impl Policy {
 
     /// The same, as if it had all shared addresses of its contract.
     #[inline(always)]
-    fn check_own(&self, head: &[u8], headers: &Headers, held: &LinkLocals) -> Verdict {
+    fn check_own(&self, head: &[u8], headers: &Headers, claimed: &LinkLocals) -> Verdict {
         if !self.owns_mac(headers.src) {
             return Verdict::Drop(Reason::SourceMac);
         }
@@ -161,48 +162,48 @@ impl Policy {
         match headers.l3 {
             L3::Ipv4 | L3::Ipv6 if self.prefixes.is_empty() => Verdict::Pass,
             L3::Ipv4 => self.v4(head, headers),
-            L3::Ipv6 => self.v6(head, headers, held),
+            L3::Ipv6 => self.v6(head, headers, claimed),
             L3::Arp => self.arp(head, headers),
-            L3::None => self.other(head, headers),
+            L3::None => self.check_other(head, headers),
         }
     }
 
     /// Whether a [plain](super::plain) frame certainly passes [`check`](Self::check). If `false`, `check` decides.
     #[inline(always)]
-    pub fn passes_plain(&self, head: &[u8], src: Mac, held: &LinkLocals) -> bool {
-        self.owns_mac(src) && (!self.looks_closer || self.may_send_plain(head, src, held))
+    pub fn passes_plain(&self, head: &[u8], src: Mac, claimed: &LinkLocals) -> bool {
+        self.owns_mac(src) && (!self.looks_closer || self.may_send_plain(head, src, claimed))
     }
 
     #[inline(never)]
-    fn may_send_plain(&self, head: &[u8], src: Mac, held: &LinkLocals) -> bool {
+    fn may_send_plain(&self, head: &[u8], src: Mac, claimed: &LinkLocals) -> bool {
         match &self.shared {
-            None => self.is_within_prefixes(head, held),
-            Some(shared) => self.may_send_plain_beside(shared, head, src, held),
+            None => self.is_within_prefixes(head, claimed),
+            Some(shared) => self.may_send_plain_beside(shared, head, src, claimed),
         }
     }
 
     #[inline(never)]
-    fn may_send_plain_beside(&self, shared: &Shared, head: &[u8], src: Mac, held: &LinkLocals) -> bool {
+    fn may_send_plain_beside(&self, shared: &Shared, head: &[u8], src: Mac, claimed: &LinkLocals) -> bool {
         let checks_ip = !self.prefixes.is_empty();
         shared.passes_plain(src, super::plain::source_ip(head).filter(|_| checks_ip))
-            && (!checks_ip || self.is_within_prefixes(head, held))
+            && (!checks_ip || self.is_within_prefixes(head, claimed))
     }
 
     #[inline(always)]
-    fn is_within_prefixes(&self, head: &[u8], held: &LinkLocals) -> bool {
+    fn is_within_prefixes(&self, head: &[u8], claimed: &LinkLocals) -> bool {
         if let Some(ip) = head.first_chunk::<38>()
             && ip[14] >> 4 == 4
         {
             let source = ip[26..].first_chunk::<4>().map(|source| Ipv4Addr::from(*source));
             return plain_v4_is_other(ip) && source.is_some_and(|source| self.prefixes.contain_v4(source));
         }
-        self.may_send_plain_v6(head, held)
+        self.may_send_plain_v6(head, claimed)
     }
 
-    fn may_send_plain_v6(&self, head: &[u8], held: &LinkLocals) -> bool {
+    fn may_send_plain_v6(&self, head: &[u8], claimed: &LinkLocals) -> bool {
         let Some(ip) = head.first_chunk::<58>() else { return false };
         let Some(IpAddr::V6(source)) = super::plain::source_ip(ip) else { return false };
-        plain_v6_is_other(ip) && self.prefixes.source_v6(source, held) == Use::Yes
+        plain_v6_is_other(ip) && self.prefixes.source_v6(source, claimed) == Use::Yes
     }
 
     /// Whether frames tagged with `vid` may be delivered to the vNIC. VID 0 is no VLAN.
@@ -230,19 +231,19 @@ impl Policy {
     fn v4(&self, head: &[u8], headers: &Headers) -> Verdict {
         match headers.source_ip(head) {
             Some(IpAddr::V4(source)) if self.prefixes.contain_v4(source) => {
-                self.may_say(head, headers, &LinkLocals::default())
+                self.check_message(head, headers, &LinkLocals::default())
             }
             _ => Verdict::Drop(Reason::SourcePrefix),
         }
     }
 
     #[inline(never)]
-    fn v6(&self, head: &[u8], headers: &Headers, held: &LinkLocals) -> Verdict {
+    fn v6(&self, head: &[u8], headers: &Headers, claimed: &LinkLocals) -> Verdict {
         let Some(IpAddr::V6(source)) = headers.source_ip(head) else {
             return Verdict::Drop(Reason::SourcePrefix);
         };
-        let source = self.prefixes.source_v6(source, held);
-        match (source, self.may_say(head, headers, held)) {
+        let source = self.prefixes.source_v6(source, claimed);
+        match (source, self.check_message(head, headers, claimed)) {
             (Use::No, _) => Verdict::Drop(Reason::SourcePrefix),
             // A dropped frame claims no address.
             (Use::Claim(ip), Verdict::Pass | Verdict::Claim(_)) => Verdict::Claim(ip),
@@ -251,7 +252,7 @@ impl Policy {
     }
 
     /// Whether it may send a datagram of this purpose from any source.
-    fn may_say(&self, head: &[u8], headers: &Headers, held: &LinkLocals) -> Verdict {
+    fn check_message(&self, head: &[u8], headers: &Headers, claimed: &LinkLocals) -> Verdict {
         match message(head, headers) {
             Message::OfRouter if !self.router => Verdict::Drop(Reason::Router),
             Message::OfDhcpServer if !self.dhcp_server => Verdict::Drop(Reason::DhcpServer),
@@ -259,7 +260,7 @@ impl Policy {
             Message::Other | Message::OfRouter | Message::OfDhcpServer => Verdict::Pass,
             Message::Solicitation { options } => self.link_layer(head, headers, options),
             Message::Advertisement { target, options } => {
-                match (self.prefixes.own_v6(target, held), self.link_layer(head, headers, options)) {
+                match (self.prefixes.own_v6(target, claimed), self.link_layer(head, headers, options)) {
                     (Use::No, _) => Verdict::Drop(Reason::NeighbourSpoof),
                     (Use::Claim(target), Verdict::Pass) => Verdict::Claim(target),
                     (_, said) => said,
@@ -302,7 +303,7 @@ impl Policy {
         }
     }
 
-    fn other(&self, head: &[u8], headers: &Headers) -> Verdict {
+    fn check_other(&self, head: &[u8], headers: &Headers) -> Verdict {
         if headers.ethertype == ETHERTYPE_VLAN || SERVICE_TAGS.contains(&headers.ethertype) {
             return Verdict::Drop(Reason::Vlan);
         }

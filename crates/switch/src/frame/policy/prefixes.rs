@@ -64,16 +64,16 @@ impl Prefixes {
 
     /// Whether an IPv6 source is allowed. `::` is: hosts without an address use it (duplicate address detection).
     #[inline]
-    pub fn source_v6(&self, ip: Ipv6Addr, held: &LinkLocals) -> Use {
-        if ip.is_unspecified() { Use::Yes } else { self.own_v6(ip, held) }
+    pub fn source_v6(&self, ip: Ipv6Addr, claimed: &LinkLocals) -> Use {
+        if ip.is_unspecified() { Use::Yes } else { self.own_v6(ip, claimed) }
     }
 
     /// Whether the vNIC may claim an IPv6 address as its own.
     #[inline]
-    pub fn own_v6(&self, ip: Ipv6Addr, held: &LinkLocals) -> Use {
+    pub fn own_v6(&self, ip: Ipv6Addr, claimed: &LinkLocals) -> Use {
         let within = |nets: &[Net6]| nets.iter().any(|(net, mask)| ip.to_bits() & mask == *net);
         match ip.is_unicast_link_local() {
-            true if held.contains(ip) || within(&self.named) => Use::Yes,
+            true if claimed.contains(ip) || within(&self.named) => Use::Yes,
             true => Use::Claim(ip),
             // ::/0 says nothing about link-local addresses.
             false if within(&self.v6) => Use::Yes,
@@ -104,7 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lookup_is_that_of_the_contract(addr: u128, flip in 0u32..128, len in 0u8..=128, v4: bool) {
+        fn the_lookup_agrees_with_the_contract(addr: u128, flip in 0u32..128, len in 0u8..=128, v4: bool) {
             let (addr, other, network, len): (IpAddr, IpAddr, IpAddr, u8) = if v4 {
                 let (addr, len) = (addr as u32, len.min(32));
                 let v4 = |bits: u32| Ipv4Addr::from_bits(bits).into();
@@ -132,10 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn what_names_a_link_local_address() {
+    fn prefixes_that_name_a_link_local_address() {
         let list = |prefix: &str| Prefixes::new(&[prefix.parse().unwrap()]);
         let ip: Ipv6Addr = "fe80::1:5".parse().unwrap();
-        let mut held = LinkLocals::default();
+        let mut claimed = LinkLocals::default();
         for (prefix, named) in [
             ("fe80::1:5/128", true),
             ("fe80::1:0/112", true),
@@ -146,9 +146,9 @@ mod tests {
             ("10.0.0.0/8", false),
         ] {
             let expected = if named { Use::Yes } else { Use::Claim(ip) };
-            assert_eq!(list(prefix).own_v6(ip, &held), expected, "{prefix}");
+            assert_eq!(list(prefix).own_v6(ip, &claimed), expected, "{prefix}");
         }
-        assert!(held.insert(ip));
-        assert_eq!(list("10.0.0.0/8").own_v6(ip, &held), Use::Yes);
+        assert!(claimed.insert(ip));
+        assert_eq!(list("10.0.0.0/8").own_v6(ip, &claimed), Use::Yes);
     }
 }

@@ -14,7 +14,7 @@ use super::receiver::Receiver;
 use super::tests::{holding, of_contract};
 use super::*;
 use crate::frame::headers::{HEADER_MAX, PROTO_ICMP, PROTO_ICMPV6, PROTO_TCP, PROTO_UDP};
-use crate::frame::plain::look;
+use crate::frame::plain::parse_plain;
 use crate::frame::testing::{DST, SRC, hostile};
 use crate::frame::{ParseError, parse};
 use proptest::prelude::*;
@@ -448,7 +448,7 @@ proptest! {
         let (frame, expected) = (spec.bytes(), spec.expected(&allowed));
         prop_assert_eq!(decide(&policy, &frame), Ok(expected), "{}", contract);
         // Frames that the direct way passes at first sight.
-        if let Some(plain) = look(&frame[..frame.len().min(128)], frame.len())
+        if let Some(plain) = parse_plain(&frame[..frame.len().min(128)], frame.len())
             && policy.passes_plain(&frame, plain.src, &holding(&[HELD.parse().unwrap()]))
         {
             prop_assert_eq!(expected, Verdict::Pass, "{}", contract);
@@ -457,7 +457,7 @@ proptest! {
 
     /// A passed frame, of any bytes, tells no receiver what the vNIC may not say.
     #[test]
-    fn what_passes_says_nothing_that_is_not_allowed(
+    fn a_passed_frame_claims_only_allowed_addresses(
         frame in prop_oneof![3 => any_spec().prop_map(|spec| spec.bytes()), 1 => hostile()],
         pokes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         contract in select(CONTRACTS.to_vec()),

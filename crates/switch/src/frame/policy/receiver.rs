@@ -42,7 +42,7 @@ impl Receiver {
     }
 
     /// Whether a vNIC with this MAC and these link-local addresses may say all that was read.
-    pub fn is_allowed(&self, mac: Mac, allowed: &Allowed, held: &[Ipv6Addr]) -> bool {
+    pub fn is_allowed(&self, mac: Mac, allowed: &Allowed, claimed: &[Ipv6Addr]) -> bool {
         let owns_mac = |other: &Mac| {
             *other == mac || allowed.macs.contains(other) || allowed.any_mac && !other.is_group()
         };
@@ -54,7 +54,7 @@ impl Receiver {
         // A prefix names link-local addresses if it is longer than the link's.
         let named =
             |ip: &IpAddr| allowed.prefixes.iter().any(|p| p.contains(*ip) && (!of_link(ip) || p.len() > 64));
-        let own = |ip: &IpAddr| named(ip) || held.iter().any(|held| ip == held);
+        let own = |ip: &IpAddr| named(ip) || claimed.iter().any(|claimed| ip == claimed);
         let probe = |ip: &IpAddr| ip.is_ipv4() && ip.is_unspecified();
         allowed.prefixes.is_empty()
             || self.macs.iter().all(owns_mac)

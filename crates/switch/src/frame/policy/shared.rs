@@ -45,7 +45,7 @@ pub struct Shared {
 
 /// The addresses that a frame announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Announces {
+enum Announced {
     Nothing,
     /// The source MACs.
     Macs,
@@ -84,7 +84,7 @@ impl Shared {
         if anothers {
             return Verdict::Drop(Reason::SourcePrefix);
         }
-        let missing = self.without_those_it_has(used);
+        let missing = self.missing_addresses(used);
         if missing == 0 {
             return Verdict::Pass;
         }
@@ -93,9 +93,9 @@ impl Shared {
         for (number, _) in (Taking { own: missing, announced: 0 }).iter() {
             let (address, holder) = &self.own[number];
             let announced = match announces {
-                Announces::Nothing => false,
-                Announces::Macs => address.mac().is_some(),
-                Announces::All => true,
+                Announced::Nothing => false,
+                Announced::Macs => address.mac().is_some(),
+                Announced::All => true,
             };
             if !announced && holder.port().is_some() {
                 return Verdict::Drop(Reason::Shared);
@@ -109,7 +109,7 @@ impl Shared {
     pub(super) fn passes_plain(&self, src: Mac, ip: Option<IpAddr>) -> bool {
         let used = ip.map_or(0, |ip| self.bit(SharedAddress::Ip(ip)));
         let anothers = ip.is_some_and(|ip| used == 0 && self.all.binary_search(&ip).is_ok());
-        !anothers && self.without_those_it_has(used | self.bit(SharedAddress::Mac(src))) == 0
+        !anothers && self.missing_addresses(used | self.bit(SharedAddress::Mac(src))) == 0
     }
 
     /// Returns the bit of an address in the contract; 0 for others.
@@ -117,7 +117,7 @@ impl Shared {
         self.own.iter().position(|(own, _)| *own == address).map_or(0, |number| 1 << number)
     }
 
-    fn without_those_it_has(&self, used: u64) -> u64 {
+    fn missing_addresses(&self, used: u64) -> u64 {
         let has = |number: usize| self.own[number].1.is(self.port);
         let numbers = Taking { own: used, announced: 0 }.iter();
         numbers.fold(0, |missing, (number, _)| missing | u64::from(!has(number)) << number)
@@ -168,30 +168,30 @@ fn ips(head: &[u8], headers: &Headers, mut each: impl FnMut(IpAddr)) {
 }
 
 /// Returns the addresses that a frame announces to all.
-fn announces(head: &[u8], headers: &Headers) -> Announces {
+fn announces(head: &[u8], headers: &Headers) -> Announced {
     if !headers.dst.is_group() {
-        return Announces::Nothing;
+        return Announced::Nothing;
     }
     match headers.l3 {
         // RFC 5227, 2.3; RFC 5944, 4.6.
         L3::Arp if headers.ethertype == ETHERTYPE_ARP => {
             let sender = headers.arp_sender_ip(head).filter(|ip| !ip.is_unspecified());
             let target = get::<4>(head, usize::from(headers.l3_offset) + 24).map(|ip| Ipv4Addr::from(*ip));
-            if sender.is_some() && sender == target { Announces::All } else { Announces::Nothing }
+            if sender.is_some() && sender == target { Announced::All } else { Announced::Nothing }
         }
         L3::Ipv4 | L3::Ipv6 if headers.protocol == PROTO_VRRP => match headers.destination_ip(head) {
-            Some(IpAddr::V4(VRRP_V4)) | Some(IpAddr::V6(VRRP_V6)) => Announces::Macs,
-            _ => Announces::Nothing,
+            Some(IpAddr::V4(VRRP_V4)) | Some(IpAddr::V6(VRRP_V6)) => Announced::Macs,
+            _ => Announced::Nothing,
         },
         // RFC 4861, 7.2.6.
         L3::Ipv6 => match message(head, headers) {
             Message::Advertisement { options, .. } => match head.get(options - 20) {
-                Some(flags) if flags & SOLICITED == 0 => Announces::All,
-                _ => Announces::Nothing,
+                Some(flags) if flags & SOLICITED == 0 => Announced::All,
+                _ => Announced::Nothing,
             },
-            _ => Announces::Nothing,
+            _ => Announced::Nothing,
         },
-        _ => Announces::Nothing,
+        _ => Announced::Nothing,
     }
 }
 
@@ -356,7 +356,7 @@ mod tests {
         let headers = parse(head, frame.len()).expect("well formed");
         let verdict = policy.check(head, &headers, &LinkLocals::default());
         if policy.passes_plain(head, headers.src, &LinkLocals::default())
-            && crate::frame::plain::look(head, frame.len()).is_some()
+            && crate::frame::plain::parse_plain(head, frame.len()).is_some()
         {
             assert_eq!(verdict, Verdict::Pass, "{spec:?}");
         }
@@ -372,13 +372,13 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2048))]
 
         #[test]
-        fn a_frame_may_use_what_its_sender_has_or_announces(spec in spec(), has in holders()) {
+        fn a_frame_may_use_addresses_that_its_sender_has_or_announces(spec in spec(), has in holders()) {
             prop_assert_eq!(judged(&spec, has), spec.expected(has), "{:?}", spec);
         }
     }
 
     #[test]
-    fn a_vnic_that_shares_nothing_is_kept_from_what_others_share() {
+    fn a_vnic_without_shared_addresses_cannot_use_those_of_others() {
         let (mut policy, _) = of_contract("prefixes = [\"10.0.0.0/8\"]");
         let says = |policy: &crate::frame::Policy, body: Body| {
             let frame = Spec { from: SRC, to: ALL, body }.build();

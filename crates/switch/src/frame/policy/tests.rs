@@ -398,7 +398,7 @@ fn routers_and_dhcp_servers() {
 }
 
 #[test]
-fn what_hides_behind_headers() {
+fn headers_that_hide_a_message_are_refused() {
     let host = only(&[prefix(Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 0), 16)]);
     let (hidden, a_router) = (Drop(Reason::Hidden), Drop(Reason::Router));
     let (ra, echo, ns) = (nd(134, &[]), nd(128, &[]), nd(135, &[&testing::DST6]));

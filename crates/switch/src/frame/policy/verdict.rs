@@ -25,7 +25,7 @@ pub enum Reason {
     #[error("source MAC is not the vNIC's own and not in allowed.macs")]
     SourceMac,
     /// A destination that bridges do not forward (IEEE 802.1Q, table 8-1).
-    #[error("a frame for the link itself, without allowed.control")]
+    #[error("the frame is for the link itself, and the contract lacks allowed.control")]
     Control,
     /// A VID not in `allowed.vlans`, a service tag or a second tag.
     #[error("VLAN tag is not in allowed.vlans, or a second tag follows it")]
@@ -37,28 +37,28 @@ pub enum Reason {
     #[error("ARP or neighbour discovery names a MAC that is not the vNIC's own and not in allowed.macs")]
     NeighbourMac,
     /// ARP that claims an address outside `allowed.prefixes`.
-    #[error("ARP sender address is not one the vNIC may use")]
+    #[error("the vNIC may not use the ARP sender address")]
     ArpSpoof,
     /// Neighbour advertisement for an address outside `allowed.prefixes`.
     #[error("IPv6 neighbour advertisement for an address not in allowed.prefixes")]
     NeighbourSpoof,
     /// A link-local address of another vNIC, or above the limit.
-    #[error("link-local address of another vNIC, or a fifth one")]
+    #[error("the link-local address belongs to another vNIC, or is the fifth of this vNIC")]
     LinkLocal,
     /// A shared address of another vNIC, in a frame that does not announce it.
-    #[error("an address that vNICs share, and another one has")]
+    #[error("another vNIC has the shared address now")]
     Shared,
     /// Router advertisement or redirect.
-    #[error("router advertisement or redirect, without allowed.router")]
+    #[error("the frame is a router advertisement or redirect, and the contract lacks allowed.router")]
     Router,
     /// From a DHCP server or relay.
-    #[error("from a DHCP server or relay, without allowed.dhcp-server")]
+    #[error("the frame is from a DHCP server or relay, and the contract lacks allowed.dhcp-server")]
     DhcpServer,
     /// LLC/SNAP, whose addresses are not checked.
-    #[error("LLC/SNAP encapsulation hides the addresses to be checked")]
+    #[error("LLC/SNAP encapsulation hides the addresses that the switch has to check")]
     Encapsulation,
     /// Extension headers or fragments that hide the purpose of a datagram.
-    #[error("IPv6 extension headers or fragments hide what is to be checked")]
+    #[error("IPv6 extension headers or fragments hide the headers that the switch has to check")]
     Hidden,
 }
 

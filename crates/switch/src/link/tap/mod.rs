@@ -45,7 +45,7 @@ pub struct Tx {
 pub struct Rx {
     files: Box<[Arc<OwnedFd>]>,
     /// Its frames at a writer.
-    held: writer::WriterFrames,
+    at_writer: writer::WriterFrames,
 }
 
 /// Both halves of a tap.
@@ -58,5 +58,5 @@ pub(super) fn halves(files: Vec<OwnedFd>, port: PortIndex, worker: u16, now: u64
         now,
         spill: vec![0; FRAME_MAX + VnetHdr::LEN].into_boxed_slice(),
     };
-    (tx, Rx { files, held: writer::WriterFrames::default() })
+    (tx, Rx { files, at_writer: writer::WriterFrames::default() })
 }

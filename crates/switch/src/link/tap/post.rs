@@ -25,7 +25,7 @@ impl Rx {
         frames: impl Iterator<Item = &'a Frame>,
         hands_over: bool,
     ) -> (u32, Option<Posted>) {
-        if !head.is_realtime() && (hands_over || self.held.any()) {
+        if !head.is_realtime() && (hands_over || self.at_writer.any()) {
             // One by one.
             return (0, None);
         }
@@ -40,9 +40,9 @@ impl Rx {
     }
 
     pub(in crate::link) fn post(&mut self, frame: &Frame, scratch: &mut Scratch) -> Posted {
-        let hand = scratch.hand.as_mut().filter(|_| scratch.hands_over);
+        let hand = scratch.writer.as_mut().filter(|_| scratch.hands_over);
         if !frame.is_realtime()
-            && (hand.is_some() || self.held.any())
+            && (hand.is_some() || self.at_writer.any())
             && let Some(posted) = self.hand_over(frame, hand)
         {
             return posted;

@@ -50,7 +50,7 @@ impl Tx {
             Read::Frame(frame, arrival) => store::new(frame, arrival),
             Read::Dropped(reason) => Taken::Dropped(reason, 1),
             Read::Empty => Taken::Nothing,
-            Read::Gone(error) => Taken::Broken(gone(error)),
+            Read::Gone(error) => Taken::Broken(read_error(error)),
         }
     }
 
@@ -66,7 +66,7 @@ impl Tx {
                 Read::Dropped(_) => absorbed.malformed += 1,
                 Read::Empty => break,
                 Read::Gone(error) => {
-                    absorbed.broken = Some(gone(error));
+                    absorbed.broken = Some(read_error(error));
                     break;
                 }
             }
@@ -158,6 +158,6 @@ impl Tx {
     }
 }
 
-fn gone(error: Errno) -> String {
+fn read_error(error: Errno) -> String {
     format!("the tap cannot be read: {error}")
 }

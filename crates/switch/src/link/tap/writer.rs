@@ -17,8 +17,8 @@ use crate::frame::offload::receiver_hdr;
 use crate::frame::{HEADER_MAX, Payload, VnetHdr};
 use crate::link::receiver::{Form, finished};
 use crate::link::writer::DEPTH;
-use crate::link::writer::Hand;
 use crate::link::writer::Progress;
+use crate::link::writer::TapWriter;
 use crate::link::writer::{DOWN, Job, PART, WRITTEN};
 use crate::link::{Completed, Posted};
 use crate::slots::Frame;
@@ -40,7 +40,7 @@ pub(super) struct WriterFrames {
     /// Frames given to a writer.
     posted: u64,
     /// Of these, the concluded or given-up ones.
-    told: u64,
+    concluded: u64,
     /// The worker whose writer has them.
     worker: u16,
     /// End of the worker's own writing (ns); 0 if the writer reached all frames.
@@ -52,7 +52,7 @@ pub(super) struct WriterFrames {
 impl WriterFrames {
     /// Whether a writer has a frame, or one whose end is not concluded.
     pub(super) fn any(&self) -> bool {
-        self.told < self.posted || self.under_way() > 0
+        self.concluded < self.posted || self.under_way() > 0
     }
 
     /// Waits up to `most` until a writer has none of its frames. Frames that must not be written are [given
@@ -80,29 +80,29 @@ impl Drop for WriterFrames {
 impl Rx {
     /// Passes a frame to the writer of the worker with this `hand`; `None` if the worker must write it.
     /// Frames at a writer are not overtaken: further ones wait if it takes no more.
-    pub(super) fn hand_over(&mut self, frame: &Frame, hand: Option<&mut Hand>) -> Option<Posted> {
-        if self.held.alone_until > 0 {
-            if clock() < self.held.alone_until && self.held.told == self.held.posted {
+    pub(super) fn hand_over(&mut self, frame: &Frame, hand: Option<&mut TapWriter>) -> Option<Posted> {
+        if self.at_writer.alone_until > 0 {
+            if clock() < self.at_writer.alone_until && self.at_writer.concluded == self.at_writer.posted {
                 // Only the frame that was being written may come later than this one.
                 return self.is_slow().then_some(Posted::NoBuffers);
             }
-            self.held.alone_until = 0;
+            self.at_writer.alone_until = 0;
         }
-        let held = self.held.any();
+        let held = self.at_writer.any();
         let Some(hand) = hand else { return held.then_some(Posted::NoBuffers) };
         let form = RECEIVER.form(frame);
-        if form == Form::Segments || held && self.held.worker != hand.worker {
+        if form == Form::Segments || held && self.at_writer.worker != hand.worker {
             return held.then_some(Posted::NoBuffers);
         }
         if self.is_slow() {
             return Some(Posted::NoBuffers);
         }
-        let took = self.held.progress.took.load(Ordering::Relaxed);
-        let Some(mut buffer) = hand.buffer(self.held.under_way(), took) else {
-            self.held.refused += u32::from(!held);
-            return (held || self.held.refused <= REFUSED_MOST).then_some(Posted::NoBuffers);
+        let write_time = self.at_writer.progress.write_time.load(Ordering::Relaxed);
+        let Some(mut buffer) = hand.buffer(self.at_writer.under_way(), write_time) else {
+            self.at_writer.refused += u32::from(!held);
+            return (held || self.at_writer.refused <= REFUSED_MOST).then_some(Posted::NoBuffers);
         };
-        self.held.refused = 0;
+        self.at_writer.refused = 0;
         let len = match form {
             Form::AsIs => {
                 let vnet = receiver_hdr(&frame.vnet, &frame.headers, frame.offload);
@@ -118,31 +118,32 @@ impl Rx {
             return Some(Posted::Dropped(DropReason::TapRefused));
         };
         let file = self.file(frame).clone();
-        let progress = self.held.progress.clone();
-        let job = Job { file, progress, number: self.held.posted, buffer, len };
+        let progress = self.at_writer.progress.clone();
+        let job = Job { file, progress, number: self.at_writer.posted, buffer, len };
         let fits = hand.jobs.push(job).is_ok();
         debug_assert!(fits, "there is a place for each buffer");
-        self.held.posted += 1;
-        self.held.worker = hand.worker;
+        self.at_writer.posted += 1;
+        self.at_writer.worker = hand.worker;
         hand.thread.unpark();
         Some(Posted::Later)
     }
 
     /// Whether this tap's writes take so long that it must leave the writer to others now.
     fn is_slow(&self) -> bool {
-        let Progress { took, at, .. } = &*self.held.progress;
-        let took = took.load(Ordering::Relaxed);
-        took > PART && clock() < at.load(Ordering::Relaxed).saturating_add(took.saturating_mul(REST))
+        let Progress { write_time, ended_at: at, .. } = &*self.at_writer.progress;
+        let write_time = write_time.load(Ordering::Relaxed);
+        write_time > PART
+            && clock() < at.load(Ordering::Relaxed).saturating_add(write_time.saturating_mul(REST))
     }
 
     /// Waits for a short time until no thread has a descriptor of the tap.
     pub(in crate::link) fn wait_for_writer(&self) {
-        self.held.wait(Duration::from_millis(100));
+        self.at_writer.wait(Duration::from_millis(100));
     }
 
     /// Whether the oldest frame at a writer has ended.
     pub(in crate::link) fn has_completed(&self) -> bool {
-        self.held.told < self.held.progress.ended.load(Ordering::Acquire)
+        self.at_writer.concluded < self.at_writer.progress.ended.load(Ordering::Acquire)
     }
 
     /// Takes its result.
@@ -150,8 +151,9 @@ impl Rx {
         if !self.has_completed() {
             return None;
         }
-        let outcome = self.held.progress.outcomes[self.held.told as usize % DEPTH].load(Ordering::Relaxed);
-        self.held.told += 1;
+        let outcome = self.at_writer.progress.outcomes[self.at_writer.concluded as usize % DEPTH]
+            .load(Ordering::Relaxed);
+        self.at_writer.concluded += 1;
         Some(match outcome {
             WRITTEN => Completed::Done,
             DOWN => Completed::Dropped(DropReason::ReceiverDown),
@@ -161,10 +163,10 @@ impl Rx {
 
     /// Gives up frames that a writer has not begun to write.
     pub(in crate::link) fn cancel(&mut self) {
-        self.held.progress.given_up.store(self.held.posted, Ordering::Relaxed);
-        self.held.told = self.held.posted;
-        if self.held.under_way() > 0 {
-            self.held.alone_until = clock() + ALONE;
+        self.at_writer.progress.given_up.store(self.at_writer.posted, Ordering::Relaxed);
+        self.at_writer.concluded = self.at_writer.posted;
+        if self.at_writer.under_way() > 0 {
+            self.at_writer.alone_until = clock() + ALONE;
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A frame arrived between the last poll without it and the first with it
 //! ([`arrival`](crate::slots::arrival)). After too many separate polls the intervals become longer.
 
-use crate::slots::arrival::{Arrival, Unseen};
+use crate::slots::arrival::{Arrival, UnseenSince};
 use std::collections::VecDeque;
 
 const MARKS: usize = 32;
@@ -13,7 +13,7 @@ type Mark = (u16, Arrival);
 
 /// Arrival times of a ring's entries.
 pub struct Arrivals {
-    unseen: Unseen,
+    unseen: UnseenSince,
     seen: u16,
     /// Mostly the only one: a turn takes all entries of the poll before it.
     oldest: Option<Mark>,
@@ -25,7 +25,7 @@ impl Arrivals {
     /// Starts at ring index `base` at `now`.
     pub fn new(base: u16, now: u64) -> Self {
         Self {
-            unseen: Unseen::from(now),
+            unseen: UnseenSince::from(now),
             seen: base,
             oldest: None,
             later: VecDeque::with_capacity(MARKS - 1),
@@ -55,15 +55,15 @@ impl Arrivals {
     }
 
     /// Notes that all entries were seen at `since`; the worker slept after that until `woke`.
-    pub fn slept(&mut self, since: u64, woke: u64) {
-        self.unseen.slept(since, woke);
+    pub fn note_sleep(&mut self, since: u64, woke: u64) {
+        self.unseen.note_sleep(since, woke);
     }
 
     /// Counts the ring's entries as arrived at `now`: nothing was taken until then.
     pub fn restart(&mut self, now: u64) {
         self.oldest = Some((self.seen, Arrival::at(now)));
         self.later.clear();
-        self.unseen = Unseen::from(now);
+        self.unseen = UnseenSince::from(now);
     }
 
     /// Returns the arrival of the entry at ring index `index`; indices are asked in order. Reads `clock` if
@@ -81,14 +81,14 @@ impl Arrivals {
 
     /// Whether one poll was the first to show `count` entries from ring index `index` on, the next to take.
     #[inline]
-    pub fn came_together(&self, index: u16, count: usize) -> bool {
+    pub fn arrived_together(&self, index: u16, count: usize) -> bool {
         let last = index.wrapping_add((count as u16).saturating_sub(1));
         self.oldest.is_some_and(|(upto, _)| is_before(last, upto))
     }
 
     /// Writes when each entry from ring index `index` on was first seen, the next to take first.
     #[inline(never)]
-    pub fn latest_into(&self, index: u16, latest: &mut [u64]) {
+    pub fn write_latest(&self, index: u16, latest: &mut [u64]) {
         let mut marks = self.oldest.iter().chain(&self.later).peekable();
         let mut known = self.unseen.arrival(0).latest;
         for (index, latest) in (0..).map(|i| index.wrapping_add(i)).zip(latest) {
@@ -125,7 +125,7 @@ mod tests {
                 if let Some(ns) = sleep.filter(|_| shown == upto) {
                     let fell_asleep = now;
                     now += ns;
-                    arrivals.slept(fell_asleep, now);
+                    arrivals.note_sleep(fell_asleep, now);
                     slept = true;
                 }
                 for _ in 0..added {
@@ -141,8 +141,8 @@ mod tests {
                 if run > 0 {
                     let first = arrivals.of(next, || unreachable!());
                     let mut latest = vec![0; run];
-                    arrivals.latest_into(next, &mut latest);
-                    let together = arrivals.came_together(next, run);
+                    arrivals.write_latest(next, &mut latest);
+                    let together = arrivals.arrived_together(next, run);
                     for (at, latest) in came.iter().zip(latest) {
                         prop_assert!(first.earliest - first.slept <= *at && *at <= latest);
                         prop_assert!(!together || latest == first.latest);
@@ -167,7 +167,7 @@ mod tests {
     fn sleep_does_not_count_as_waiting() {
         let mut arrivals = Arrivals::new(0, 0);
         arrivals.polled(0, 0, 10, || unreachable!());
-        arrivals.slept(20, 1_000);
+        arrivals.note_sleep(20, 1_000);
         arrivals.polled(0, 1, 1_005, || 1_006);
         let arrival = Arrival { earliest: 1_000, latest: 1_006, slept: 980 };
         assert_eq!(arrivals.of(0, || unreachable!()), arrival);
@@ -193,9 +193,9 @@ mod tests {
         arrivals.polled(0, 3, 10, || 11);
         arrivals.polled(0, 5, 20, || 21);
         arrivals.of(1, || unreachable!());
-        assert_eq!([1, 2, 3].map(|count| arrivals.came_together(1, count)), [true, true, false]);
+        assert_eq!([1, 2, 3].map(|count| arrivals.arrived_together(1, count)), [true, true, false]);
         let mut latest = [0; 4];
-        arrivals.latest_into(1, &mut latest);
+        arrivals.write_latest(1, &mut latest);
         assert_eq!(latest, [11, 11, 21, 21]);
     }
 }

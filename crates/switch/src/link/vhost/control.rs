@@ -2,7 +2,7 @@
 
 use super::arrivals::Arrivals;
 use super::ring::Written;
-use super::{Ahead, Receiver, Ring, Rx, Tx, TxQueue};
+use super::{LookAheadLimits, Receiver, Ring, Rx, Tx, TxQueue};
 use crate::fdb::PortIndex;
 use crate::slots::Slots;
 use crate::vhost_user::VringSetup;
@@ -19,7 +19,7 @@ pub struct Control<'a> {
 }
 
 /// Objects that a link gave up: unmapping them takes long.
-pub struct Gone {
+pub struct ReleasedHalves {
     tx: Tx,
     rx: Rx,
 }
@@ -42,9 +42,9 @@ fn most_sent(ring: u16) -> u16 {
 }
 
 /// Returns the limits of looking ahead in a ring of so many entries.
-fn look_ahead(ring: u16, in_order: bool) -> Ahead {
+fn look_ahead(ring: u16, in_order: bool) -> LookAheadLimits {
     let sent = most_sent(ring);
-    Ahead {
+    LookAheadLimits {
         // A driver that relies on order sees no completion behind the oldest.
         popped: if in_order { half(ring) } else { u16::MAX },
         frames: if in_order { sent } else { ring.clamp(sent, MOST) },
@@ -135,7 +135,7 @@ impl<'a> Control<'a> {
         } else {
             self.tx.queues[pair] = Some(TxQueue {
                 slots: Slots::new(most_sent(setup.size), port, worker),
-                ahead: look_ahead(setup.size, features.in_order),
+                limits: look_ahead(setup.size, features.in_order),
                 arrivals: Arrivals::new(ring.queue.next_avail(), now),
                 ring,
                 pending: None,
@@ -186,16 +186,16 @@ impl<'a> Control<'a> {
         enabled.extend((0..rings.len() as u16).filter(in_service));
         let sending = self.tx.queues.iter().flatten().filter(|tx| tx.ring.enabled).count();
         let share = MOST_OF_PORT / (sending as u16).max(1);
-        self.tx.queues.iter_mut().flatten().for_each(|tx| tx.ahead.share = share);
+        self.tx.queues.iter_mut().flatten().for_each(|tx| tx.limits.share = share);
     }
 
     /// Gives up rings and memory.
-    pub fn disconnect(&mut self) -> Gone {
-        Gone { tx: std::mem::take(self.tx), rx: std::mem::take(self.rx) }
+    pub fn disconnect(&mut self) -> ReleasedHalves {
+        ReleasedHalves { tx: std::mem::take(self.tx), rx: std::mem::take(self.rx) }
     }
 }
 
-impl Gone {
+impl ReleasedHalves {
     /// Returns all rings that were in service.
     pub fn rings(&mut self) -> impl Iterator<Item = &mut Ring> {
         rings(&mut self.tx, &mut self.rx)

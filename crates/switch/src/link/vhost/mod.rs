@@ -23,7 +23,7 @@ pub mod post;
 pub mod ring;
 pub mod take;
 
-pub use control::{Control, Gone};
+pub use control::{Control, ReleasedHalves};
 pub use ring::Ring;
 
 use super::{Pending, Receiver};
@@ -62,7 +62,7 @@ pub struct TxQueue {
     /// The ring.
     pub ring: Ring,
     /// Limits of looking ahead.
-    ahead: Ahead,
+    limits: LookAheadLimits,
     /// Frames taken and not completed: waiting ones, and sent ones (see `most_sent`).
     pub slots: Slots,
     /// Entries taken until the last frame that was taken alone.
@@ -71,7 +71,7 @@ pub struct TxQueue {
 
 /// Limits of looking ahead in a ring while frames wait by flow.
 #[derive(Clone, Copy, Debug)]
-struct Ahead {
+struct LookAheadLimits {
     /// Most chains popped and not given back.
     popped: u16,
     /// Most frames with slots, pieces not counted.

@@ -95,7 +95,7 @@ impl Rx {
         self.rings.iter_mut().flatten().for_each(|ring| ring.flush(log));
     }
 
-    pub(in crate::link) fn shut(&mut self) {
+    pub(in crate::link) fn refuse_posts(&mut self) {
         self.enabled.clear();
     }
 

@@ -46,7 +46,7 @@ impl Tx {
         let header_len = self.header_len;
         let Some(tx) = self.queue(queue) else { return Taken::Nothing };
         if let Some(pending) = tx.pending.take() {
-            return Taken::Again(pending);
+            return Taken::PutBack(pending);
         }
         if tx.ring.queue.pending() == 0 {
             return Taken::Nothing;
@@ -128,7 +128,7 @@ impl Tx {
 
     pub(in crate::link) fn may_leave(&mut self, frame: &Frame, in_parts: bool) -> bool {
         self.queue_of(frame).is_some_and(|tx| {
-            let pieces = usize::from(tx.ahead.pieces);
+            let pieces = usize::from(tx.limits.pieces);
             tx.slots.available() > 0 && !(in_parts && tx.slots.pieces() >= pieces)
         })
     }
@@ -173,7 +173,7 @@ impl Tx {
     #[inline]
     pub(in crate::link) fn is_crowded(&self, queue: usize) -> bool {
         // Slots bound frames in flight; completed ones held back in order come on top.
-        let crowded = |tx: &TxQueue| tx.ring.enabled && tx.ring.queue.in_flight() > tx.ahead.popped;
+        let crowded = |tx: &TxQueue| tx.ring.enabled && tx.ring.queue.in_flight() > tx.limits.popped;
         self.queues.get(queue).and_then(Option::as_ref).is_some_and(crowded)
     }
 
@@ -248,8 +248,8 @@ impl Tx {
     }
 
     #[inline]
-    pub(in crate::link) fn woke(&mut self, since: u64, woke: u64) {
-        self.all().for_each(|tx| tx.arrivals.slept(since, woke));
+    pub(in crate::link) fn note_sleep(&mut self, since: u64, woke: u64) {
+        self.all().for_each(|tx| tx.arrivals.note_sleep(since, woke));
     }
 
     pub(in crate::link) fn can_be_quiet(&self) -> bool {
@@ -307,7 +307,7 @@ impl TxQueue {
     }
 
     fn may_look_ahead(&self) -> bool {
-        self.slots.in_flight() - self.slots.pieces() < usize::from(self.ahead.frames.min(self.ahead.share))
+        self.slots.in_flight() - self.slots.pieces() < usize::from(self.limits.frames.min(self.limits.share))
     }
 
     /// Gives a chain back to the driver.

@@ -140,7 +140,7 @@ impl Tx {
             Read::Frame(frame) => store::new(frame, self.batch.arrival),
             Read::Dropped(reason) => Taken::Dropped(reason, 1),
             Read::Empty => Taken::Nothing,
-            Read::Gone(error) => Taken::Broken(gone(error)),
+            Read::Gone(error) => Taken::Broken(read_error(error)),
         }
     }
 
@@ -156,7 +156,7 @@ impl Tx {
                 Read::Dropped(_) => absorbed.malformed += 1,
                 Read::Empty => break,
                 Read::Gone(error) => {
-                    absorbed.broken = Some(gone(error));
+                    absorbed.broken = Some(read_error(error));
                     break;
                 }
             }
@@ -236,6 +236,6 @@ impl Tx {
     }
 }
 
-fn gone(error: Errno) -> String {
+fn read_error(error: Errno) -> String {
     format!("the socket to other hosts cannot be read: {error}")
 }

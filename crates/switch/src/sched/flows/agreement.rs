@@ -86,7 +86,7 @@ fn agree(
             Step::TakeTurn(frames, most) => {
                 let Some(mut turn) = flows.turn(now, most).filter(|_| judged) else { continue };
                 let own = std::iter::successors(flows.first(), |node| flows.arena().after(node));
-                let of_turn = own.take_while(|node| turn.lets_pass(&node.queued)).count() as u32;
+                let of_turn = own.take_while(|node| turn.allows(&node.queued)).count() as u32;
                 // Frames that may be judged are not taken; all others of the turn are.
                 let (first, mut credit) = (model.key(), flows.rounds.credit(flows.rounds.first().unwrap()));
                 let mut expected = Vec::new();

@@ -16,7 +16,7 @@ const RESUMED: u64 = 16;
 
 /// Parameters of the longest waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Law {
+pub(super) struct ControlLaw {
     /// Shortest wait that is too long (ns).
     pub(super) target: u64,
     /// How long it must have been too long (ns); below 2^32.
@@ -25,7 +25,7 @@ pub(super) struct Law {
     pub(super) frame: u32,
 }
 
-impl Law {
+impl ControlLaw {
     /// Whether a frame with `bytes` of its flow behind it may have waited for `sojourn` ns.
     #[inline]
     fn allows(&self, sojourn: u64, bytes: u64) -> bool {
@@ -71,7 +71,7 @@ impl Codel {
         now: u64,
         sojourn: u64,
         bytes: u64,
-        law: &Law,
+        law: &ControlLaw,
         ect: impl FnOnce() -> bool,
     ) -> Verdict {
         if law.allows(sojourn, bytes) {
@@ -90,12 +90,12 @@ impl Codel {
     /// Whether [`judge`](Self::judge) would certainly pass such a frame, whatever its sender understands.
     /// Then it also passes a later one behind it at the same `now`.
     #[inline]
-    pub(super) fn lets_pass(&self, now: u64, sojourn: u64, bytes: u64, law: &Law) -> bool {
+    pub(super) fn passes(&self, now: u64, sojourn: u64, bytes: u64, law: &ControlLaw) -> bool {
         law.allows(sojourn, bytes) || self.first_above == 0 || now < self.first_above
     }
 
     /// Whether frames have waited too long for an interval.
-    fn is_too_long(&mut self, now: u64, law: &Law) -> bool {
+    fn is_too_long(&mut self, now: u64, law: &ControlLaw) -> bool {
         if self.first_above == 0 {
             self.first_above = now.saturating_add(law.interval);
             return false;
@@ -103,7 +103,7 @@ impl Codel {
         now >= self.first_above
     }
 
-    fn too_long(&mut self, now: u64, law: &Law, ect: impl FnOnce() -> bool) -> Verdict {
+    fn too_long(&mut self, now: u64, law: &ControlLaw, ect: impl FnOnce() -> bool) -> Verdict {
         if !self.dropping {
             self.dropping = true;
             let delta = self.count.wrapping_sub(self.last_count);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     impl Rfc {
-        fn control_law(t: u64, count: u32, law: &Law) -> u64 {
+        fn control_law(t: u64, count: u32, law: &ControlLaw) -> u64 {
             // The largest step whose square does not exceed interval^2 / count.
             let exact = law.interval as f64 / f64::from(count).sqrt();
             let mut step = exact as u64 + 2;
@@ -157,7 +157,7 @@ mod tests {
             t + step
         }
 
-        fn dodequeue(&mut self, now: u64, law: &Law) -> (Option<(u64, u32)>, bool) {
+        fn dodequeue(&mut self, now: u64, law: &ControlLaw) -> (Option<(u64, u32)>, bool) {
             let Some(p) = self.queue.pop_front() else {
                 self.first_above_time = 0;
                 return (None, false);
@@ -175,7 +175,7 @@ mod tests {
         }
 
         /// Returns the frame that leaves, and the number dropped before.
-        fn deque(&mut self, now: u64, law: &Law) -> (Option<(u64, u32)>, u32) {
+        fn deque(&mut self, now: u64, law: &ControlLaw) -> (Option<(u64, u32)>, u32) {
             let (mut p, mut ok_to_drop) = self.dodequeue(now, law);
             let mut drops = 0;
             if self.dropping {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     impl Judged {
-        fn deque(&mut self, now: u64, law: &Law) -> (Option<(u64, u32)>, u32) {
+        fn deque(&mut self, now: u64, law: &ControlLaw) -> (Option<(u64, u32)>, u32) {
             let mut drops = 0;
             while let Some(&(since, bytes)) = self.queue.front() {
                 let all: u64 = self.queue.iter().map(|p| u64::from(p.1)).sum();
@@ -232,14 +232,15 @@ mod tests {
         }
     }
 
-    const LAW: Law =
-        Law { target: 5_000_000, interval: 100_000_000, frame: tidegate_contract::frame::FRAME as u32 };
+    const LAW: ControlLaw = ControlLaw {
+        target: 5_000_000,
+        interval: 100_000_000,
+        frame: tidegate_contract::frame::FRAME as u32,
+    };
 
-    fn law() -> impl Strategy<Value = Law> {
-        let any = (100_000..100_000_000u64, 2..40u64, 0..3000u32).prop_map(|(target, times, frame)| Law {
-            target,
-            interval: (target * times).min(2_000_000_000),
-            frame,
+    fn law() -> impl Strategy<Value = ControlLaw> {
+        let any = (100_000..100_000_000u64, 2..40u64, 0..3000u32).prop_map(|(target, times, frame)| {
+            ControlLaw { target, interval: (target * times).min(2_000_000_000), frame }
         });
         prop_oneof![Just(LAW), any]
     }
@@ -300,14 +301,14 @@ mod tests {
     }
 
     #[test]
-    fn a_standing_queue_is_told_more_and_more_often() {
+    fn a_standing_queue_gets_a_verdict_more_and_more_often() {
         // 100 ms after it began to stand; then after 100, 100/√2, 100/√3 ... ms.
         assert_eq!(verdicts(false, 440), [101, 201, 272, 330, 380, 425]);
         assert_eq!(verdicts(true, 440), verdicts(false, 440), "by marks as by drops");
     }
 
     #[test]
-    fn a_short_queue_and_a_last_frame_are_told_nothing() {
+    fn a_short_queue_and_a_last_frame_get_no_verdict() {
         let mut codel = Codel::default();
         for ms in 0..1000u64 {
             let now = ms * 1_000_000;
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn one_frame_in_time_ends_it() {
+    fn one_frame_in_time_ends_the_dropping() {
         let mut codel = Codel::default();
         let mut at = |ms: u64, sojourn: u64| codel.judge(ms * 1_000_000, sojourn, 9_999, &LAW, || false);
         assert_eq!(at(1, 6_000_000), Verdict::Pass);

@@ -48,7 +48,7 @@ use super::hold::overdue;
 use super::{Backlog, Queued};
 use crate::frame::FlowKey;
 use ages::Ages;
-use codel::Law;
+use codel::ControlLaw;
 use rounds::{Flow, Host, Rounds};
 use tidegate_contract::{FlowQueueing, Rate};
 pub(super) use turn::Turn;
@@ -154,7 +154,7 @@ impl<T: Copy> Flows<T> {
         let regrouped = self.config.per_host != config.per_host;
         self.config = config;
         if regrouped {
-            self.rounds.rest();
+            self.rounds.idle_all();
             self.rounds.per_host = config.per_host;
             for index in 0..self.rounds.flows.len() as Index {
                 if !self.rounds.flows[usize::from(index)].list.is_empty() {
@@ -291,10 +291,10 @@ impl<T: Copy> Flows<T> {
 
     /// Returns the present law for flows.
     #[inline]
-    fn law(&self) -> Law {
+    fn law(&self) -> ControlLaw {
         let FlowConfig { target, interval, frame, turn, .. } = self.config;
         // In a flow that sends one frame per turn of all others, each frame waits for a round.
-        Law { target: target.max(turn.saturating_mul(2 * u64::from(self.active))), interval, frame }
+        ControlLaw { target: target.max(turn.saturating_mul(2 * u64::from(self.active))), interval, frame }
     }
 
     /// Judges the frame whose turn it is, just before it leaves; `Pass` without one. `ect`: whether its
@@ -323,7 +323,7 @@ impl<T: Copy> Flows<T> {
         let index = self.rounds.first()?;
         let taken = self.shrink(index, bytes)?;
         self.rounds.charge(index, taken.bytes);
-        self.removed(index, taken.bytes);
+        self.note_removed(index, taken.bytes);
         Some(taken)
     }
 
@@ -342,7 +342,7 @@ impl<T: Copy> Flows<T> {
         if flow.list.is_empty() {
             flow.codel.empty();
         }
-        self.removed(index, dropped.bytes);
+        self.note_removed(index, dropped.bytes);
         Some(dropped)
     }
 
@@ -403,7 +403,7 @@ impl<T: Copy> Flows<T> {
     /// Takes out the first frame of a flow.
     fn pop(&mut self, index: Index) -> Option<Queued<T>> {
         let queued = self.shrink(index, u32::MAX)?;
-        self.removed(index, queued.bytes);
+        self.note_removed(index, queued.bytes);
         Some(queued)
     }
 
@@ -429,11 +429,11 @@ impl<T: Copy> Flows<T> {
 
     /// Notes that so many bytes have left a flow.
     #[inline]
-    fn removed(&mut self, index: Index, bytes: u32) {
+    fn note_removed(&mut self, index: Index, bytes: u32) {
         self.total.bytes -= u64::from(bytes);
         self.set_length(index);
         if self.total.frames == 0 {
-            self.rounds.rest();
+            self.rounds.idle_all();
         } else {
             self.rounds.settle();
         }

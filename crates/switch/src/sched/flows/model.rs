@@ -2,7 +2,7 @@
 //! flows. No table of ways, arena or heap. Random sequences of all operations [must
 //! agree](super::agreement) with it. CoDel is the same code: its own tests compare it with RFC 8289.
 
-use super::codel::{Codel, Law};
+use super::codel::{Codel, ControlLaw};
 use super::{FlowConfig, Verdict};
 use crate::frame::FlowKey;
 use crate::sched::Queued;
@@ -173,7 +173,7 @@ impl Model {
         }
         let target = self.target();
         let flow = self.flows.get_mut(&key).unwrap();
-        let law = Law { target, interval: self.config.interval, frame: self.config.frame };
+        let law = ControlLaw { target, interval: self.config.interval, frame: self.config.frame };
         let head = flow.frames[0].0;
         let behind = flow.bytes() - u64::from(head.bytes.min(self.config.frame));
         let verdict = flow.codel.judge(now, now - head.enqueued, behind, &law, || ect);

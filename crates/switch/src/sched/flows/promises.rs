@@ -116,7 +116,7 @@ proptest! {
 
     /// Each frame knows whether its flow was empty when it came.
     #[test]
-    fn what_found_none_before_it_is_known(steps in prop::collection::vec((0..6u32, 0..5u8), 1..500)) {
+    fn a_frame_that_found_an_empty_queue_is_known(steps in prop::collection::vec((0..6u32, 0..5u8), 1..500)) {
         let mut flows = Flows::new(CONFIG);
         let mut waiting = [0; 6];
         for (flow, what) in steps {

@@ -213,7 +213,7 @@ impl Rounds {
     pub(super) fn settle(&mut self) {
         while let Some(index) = self.new.first() {
             let flow = &self.flows[usize::from(index)];
-            if flow.deficit > 0 && !flow.list.is_empty() && !self.owes(flow.host) {
+            if flow.deficit > 0 && !flow.list.is_empty() && !self.is_in_debt(flow.host) {
                 return;
             }
             self.grow_old(index);
@@ -223,7 +223,7 @@ impl Rounds {
             self.note_visit();
             if self.hosts[usize::from(turn)].old.first().is_none() {
                 self.leave_ring(turn);
-            } else if !self.owes(turn) {
+            } else if !self.is_in_debt(turn) {
                 if self.settle_host(turn) {
                     return;
                 }
@@ -288,13 +288,15 @@ impl Rounds {
     fn skip_flows(&mut self, turn: Index) {
         let old = self.hosts[usize::from(turn)].old;
         let with_frames = old.iter(&self.flows).filter(|index| self.has_frames(*index));
-        let rounds = with_frames.map(|index| self.lacks(self.flows[usize::from(index)].deficit)).min();
+        let rounds =
+            with_frames.map(|index| self.quanta_needed(self.flows[usize::from(index)].deficit)).min();
         // Without frames they end with all idle.
         let rounds = rounds.unwrap_or(i64::MAX);
         for _ in 0..self.hosts[usize::from(turn)].flows {
             let old = &mut self.hosts[usize::from(turn)].old;
             let Some(index) = old.first() else { return };
-            if !self.has_frames(index) && self.lacks(self.flows[usize::from(index)].deficit) < rounds {
+            if !self.has_frames(index) && self.quanta_needed(self.flows[usize::from(index)].deficit) < rounds
+            {
                 self.hosts[usize::from(turn)].old.pop(&mut self.flows);
                 self.idle(index);
             } else {
@@ -309,11 +311,11 @@ impl Rounds {
     #[cold]
     fn skip_hosts(&mut self) {
         let with_frames = self.ring.iter(&self.hosts).filter(|host| self.host_has_frames(*host));
-        let rounds = with_frames.map(|host| self.lacks(self.hosts[usize::from(host)].deficit)).min();
+        let rounds = with_frames.map(|host| self.quanta_needed(self.hosts[usize::from(host)].deficit)).min();
         let rounds = rounds.unwrap_or(i64::MAX);
         for _ in 0..self.ring.iter(&self.hosts).count() {
             let Some(host) = self.ring.first() else { return };
-            let lacks = self.lacks(self.hosts[usize::from(host)].deficit);
+            let lacks = self.quanta_needed(self.hosts[usize::from(host)].deficit);
             if lacks < rounds && !self.host_has_frames(host) {
                 self.leave_ring(host);
             } else {
@@ -335,11 +337,11 @@ impl Rounds {
     }
 
     /// Returns how many quanta a flow or host of this deficit needs before it may send.
-    fn lacks(&self, deficit: i64) -> i64 {
+    fn quanta_needed(&self, deficit: i64) -> i64 {
         if deficit > 0 { 0 } else { -deficit / i64::from(self.quantum) + 1 }
     }
 
-    fn owes(&self, host: Index) -> bool {
+    fn is_in_debt(&self, host: Index) -> bool {
         self.per_host && self.hosts[usize::from(host)].deficit <= 0
     }
 
@@ -366,7 +368,7 @@ impl Rounds {
     }
 
     /// Makes all flows idle: none has frames, so none has to wait for another's turn.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn idle_all(&mut self) {
         while let Some(index) = self.new.first() {
             self.new.pop(&mut self.flows);
             self.idle(index);

@@ -7,7 +7,7 @@
 //!
 //! The turn is computed without taking frames. Only the arrival of another flow can come between them.
 
-use super::codel::{Codel, Law};
+use super::codel::{Codel, ControlLaw};
 use super::rounds::Flow;
 use super::{Flows, Queued};
 
@@ -49,12 +49,12 @@ impl<T: Copy> Flows<T> {
                 self.rounds.settle();
             }
         }
-        self.removed(index, 0);
+        self.note_removed(index, 0);
         last
     }
 }
 
-impl Law {
+impl ControlLaw {
     /// Returns how long a frame, the first of a flow of `bytes`, has waited, and the bytes behind a segment
     /// of it.
     #[inline]
@@ -67,7 +67,7 @@ impl Law {
 #[derive(Debug)]
 pub(in crate::sched) struct Turn {
     now: u64,
-    law: Law,
+    law: ControlLaw,
     codel: Codel,
     /// Waiting bytes of the flow.
     bytes: u64,
@@ -80,11 +80,11 @@ pub(in crate::sched) struct Turn {
 impl Turn {
     /// Whether the flow's next frame leaves; it is counted then.
     #[inline]
-    pub(in crate::sched) fn lets_pass<T>(&mut self, next: &Queued<T>) -> bool {
+    pub(in crate::sched) fn allows<T>(&mut self, next: &Queued<T>) -> bool {
         let (sojourn, behind) = self.law.seen(self.now, next, self.bytes);
         let passes = self.credit > 0
             && next.bytes <= self.most
-            && self.codel.lets_pass(self.now, sojourn, behind, &self.law);
+            && self.codel.passes(self.now, sojourn, behind, &self.law);
         self.credit -= i64::from(next.bytes);
         self.bytes -= u64::from(next.bytes);
         passes

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_has_it_keeps_while_it_may() {
+    fn a_worker_keeps_its_cpu_while_it_is_allowed() {
         let before = [Some(1), Some(0)];
         assert_eq!(choose(&[0, 1, 2], &Cores::new(), &[true; 2], &before, &Shares::new()), before);
         assert_eq!(
@@ -193,7 +193,7 @@ mod tests {
 
         /// A worker that had a CPU has one afterwards; another one only if it is much better.
         #[test]
-        fn who_leaves_a_cpu_is_better_off(
+        fn a_worker_that_leaves_a_cpu_is_better_off(
             allowed in btree_set(0..8usize, 0..8),
             cores in vec(0..4usize, 8),
             workers in vec((any::<bool>(), 0..12usize), 1..5),

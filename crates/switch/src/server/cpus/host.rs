@@ -22,7 +22,7 @@ impl Host {
     ///
     /// # Errors
     /// The kernel knows more CPUs than this program (1,024), or refuses.
-    pub fn look() -> Result<Self, Errno> {
+    pub fn read() -> Result<Self, Errno> {
         let first = sched_getaffinity(None)?;
         let cores = cores(Path::new("/sys/devices/system/cpu"), &numbers(&first));
         // CPUs of the cpuset that our parent excluded stay excluded. If it excluded none, later CPUs are ours, too.
@@ -54,7 +54,7 @@ impl Host {
     }
 
     /// Whether affinity `is` can result from setting `wanted`, of which the kernel removes CPUs it does not allow.
-    pub fn same(&self, is: &CpuSet, wanted: &CpuSet) -> bool {
+    pub fn matches(&self, is: &CpuSet, wanted: &CpuSet) -> bool {
         is == wanted || *wanted == self.base
     }
 
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_are_read_where_they_are_told() {
+    fn cores_are_read_if_the_kernel_reports_them() {
         let dir = tempfile::tempdir().unwrap();
         for (cpu, threads) in [(0, "0,2\n"), (1, "1,3\n"), (2, "0,2\n"), (3, "nonsense"), (5, "5-2")] {
             let folder = dir.path().join(format!("cpu{cpu}/topology"));
@@ -115,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_before_stays_left_out() {
+    fn cpus_that_the_parent_excluded_stay_excluded() {
         let before = numbers(&sched_getaffinity(None).unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let host = Host::look().unwrap();
+                let host = Host::read().unwrap();
                 assert_eq!(host.allowed(), Ok(before.clone()));
                 sched_setaffinity(None, &set([before[0]])).unwrap();
-                let host = Host::look().unwrap();
+                let host = Host::read().unwrap();
                 assert_eq!(host.allowed(), Ok(vec![before[0]]));
                 assert_eq!(numbers(&sched_getaffinity(None).unwrap()), [before[0]]);
             });

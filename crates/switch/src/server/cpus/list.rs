@@ -20,7 +20,7 @@ pub fn parse(text: &str) -> Result<Vec<usize>, String> {
         };
         let (first, last) = (cpu(first)?, cpu(last)?);
         if first > last {
-            return Err(format!("`{part}` runs backwards"));
+            return Err(format!("`{part}`: the first CPU of the range is higher than the last"));
         }
         cpus.extend(first..=last);
     }
@@ -55,7 +55,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(cpus in proptest::collection::vec(0..200usize, 1..20)) {
+        fn a_written_list_is_read_back(cpus in proptest::collection::vec(0..200usize, 1..20)) {
             prop_assert_eq!(parse(&text(&cpus)), Ok(cpus));
         }
     }

@@ -44,7 +44,7 @@ impl Load {
 
     /// Returns the use since the last reading; `None` if too recent. `own` has the `workers`' CPUs, unchanged
     /// since then.
-    pub fn look(&mut self, workers: &[Pid], own: &[Option<usize>]) -> Option<Shares> {
+    pub fn measure(&mut self, workers: &[Pid], own: &[Option<usize>]) -> Option<Shares> {
         if !self.times.is_empty() && self.at.elapsed() < WATCHED {
             return None;
         }
@@ -152,13 +152,13 @@ mod tests {
         let text = read(&file).unwrap();
         assert!(!parse(&text).is_empty(), "{text}");
         let mut load = Load::new(Some(file));
-        assert_eq!(load.look(&[gettid()], &[None]), Some(Shares::new()));
-        assert_eq!(load.look(&[gettid()], &[None]), None, "too soon");
+        assert_eq!(load.measure(&[gettid()], &[None]), Some(Shares::new()));
+        assert_eq!(load.measure(&[gettid()], &[None]), None, "too soon");
         assert!(cpu_time(gettid()) > 0);
     }
 
     #[test]
     fn nothing_is_known_without_the_file() {
-        assert_eq!(Load::new(None).look(&[], &[]), None);
+        assert_eq!(Load::new(None).measure(&[], &[]), None);
     }
 }

@@ -4,7 +4,7 @@
 //!  Host (before confinement: what the process may use, which CPUs are threads of one core)
 //!    │
 //!    ▼                    ┌── contracts changed, a port moved, or a second passed
-//!  keeper thread: look ◀──┘
+//!  assigner: check ◀───────┘
 //!    ├─ which workers carry real-time frames ─┐
 //!    ├─ which CPUs may be used now, and are ──┴▶ choice (pure) ─▶ a CPU for each, or none
 //!    ├─ each worker, between two loops: to its CPU, or to those that are left
@@ -15,11 +15,11 @@
 //! - [`load`]: how much of each CPU other threads use
 //! - [`list`]: CPU lists as the kernel and the command line write them. Pure
 //! - [`host`]: the CPUs of the host
-//! - [`keeper`]: the thread that applies the choice
+//! - [`assigner`]: the thread that applies the choice
 
+pub mod assigner;
 pub mod choice;
 pub mod host;
-pub mod keeper;
 pub mod list;
 pub mod load;
 
@@ -45,14 +45,14 @@ impl Cpus {
     pub fn check(&self, host: &Host) -> Result<(), String> {
         let Self::List(wanted) = self else { return Ok(()) };
         let allowed =
-            host.allowed().map_err(|error| format!("cannot tell the CPUs of this process: {error}"))?;
+            host.allowed().map_err(|error| format!("cannot read the CPUs of this process: {error}"))?;
         let wrong: Vec<usize> = wanted.iter().copied().filter(|cpu| !allowed.contains(cpu)).collect();
         if wrong.is_empty() {
             return Ok(());
         }
         Err(format!(
-            "--cpus: this process may not run on CPU {}: there is none, it is offline, or a cpuset or an affinity \
-             (CPUAffinity=, AllowedCPUs=, taskset) leaves it out; it may use {}",
+            "--cpus: this process may not run on CPU {}: the CPU does not exist, is offline, or is excluded \
+             by a cpuset or an affinity (CPUAffinity=, AllowedCPUs=, taskset); the process may use {}",
             list::text(&wrong),
             list::text(&allowed)
         ))

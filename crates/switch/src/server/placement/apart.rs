@@ -16,7 +16,7 @@
 //!
 //! With one worker, or with only real-time vNICs, there is nothing to do.
 
-use super::plan::{CANDIDATES, MOST_MOVED, Placement, Step, WHOLE, Why};
+use super::plan::{CANDIDATES, MOST_MOVED, MoveReason, Placement, Step, WHOLE};
 pub use super::role::{Role, TAP_WRITE};
 use crate::fdb::PortIndex;
 use std::cmp::Reverse;
@@ -42,11 +42,11 @@ impl Placement {
         counts
     }
 
-    pub(super) fn apart(&self) -> Option<Step> {
+    pub(super) fn separate_taps(&self) -> Option<Step> {
         if self.sharing() == 0 {
             return None;
         }
-        self.taps_leave().or_else(|| self.realtime_gathers())
+        self.move_taps().or_else(|| self.gather_realtime())
     }
 
     /// Whether the busiest worker after a step has time for its load.
@@ -56,16 +56,16 @@ impl Placement {
     }
 
     /// Moves taps to the idlest worker without real-time vNICs, those with most traffic first.
-    fn taps_leave(&self) -> Option<Step> {
+    fn move_taps(&self) -> Option<Step> {
         let (shared, realtime, loads) = (self.shared(), self.count(Role::RealTime), self.loads());
         let to =
             (0..self.workers).filter(|worker| realtime[*worker] == 0).min_by_key(|to| (loads[*to], *to))?;
-        let talk = self.talk_of_each();
+        let talk = self.talk_by_vnic();
         let mut taps = self.movable_of(Role::BestEffortTap, |worker| shared[worker] > 0);
         taps.sort_by_key(|port| (Reverse(talk.get(port).copied().unwrap_or(0)), *port));
         let (mut moves, mut after) = (Vec::new(), self.clone());
         for port in taps.into_iter().take(CANDIDATES) {
-            let step = Step { moves: vec![(port, to)], why: Why::Apart };
+            let step = Step { moves: vec![(port, to)], reason: MoveReason::Apart };
             let mut tried = after.clone();
             tried.take(&step);
             if self.has_time(&tried) {
@@ -76,12 +76,12 @@ impl Placement {
                 break;
             }
         }
-        (!moves.is_empty()).then_some(Step { moves, why: Why::Apart })
+        (!moves.is_empty()).then_some(Step { moves, reason: MoveReason::Apart })
     }
 
     /// Moves all real-time vNICs of one worker to another worker that has some; a part of them would make no
     /// room. Prefers the shortest resulting loop, then the fewest moves.
-    fn realtime_gathers(&self) -> Option<Step> {
+    fn gather_realtime(&self) -> Option<Step> {
         let (shared, realtime) = (self.shared(), self.count(Role::RealTime));
         let loops = self.worst_loops();
         let pairs = (0..self.workers).flat_map(|from| (0..self.workers).map(move |to| (from, to)));
@@ -90,9 +90,9 @@ impl Placement {
         pairs.sort_by_key(|(from, to)| (loops[*from] + loops[*to], realtime[*from], *from, *to));
         let steps = pairs.into_iter().take(CANDIDATES).map(|(from, to)| {
             let ports = self.movable_of(Role::RealTime, |worker| worker == from);
-            Step { moves: ports.into_iter().map(|port| (port, to)).collect(), why: Why::Apart }
+            Step { moves: ports.into_iter().map(|port| (port, to)).collect(), reason: MoveReason::Apart }
         });
-        steps.into_iter().find(|step| self.stands(step))
+        steps.into_iter().find(|step| self.is_worthwhile(step))
     }
 
     fn movable_of(&self, role: Role, at: impl Fn(usize) -> bool) -> Vec<PortIndex> {

@@ -34,7 +34,7 @@ fn a_real_time_frame_waits_for_no_write_into_a_best_effort_tap() {
         let at = |port| places.vnics[&port].worker;
         assert_eq!((at(2), at(0)), (at(3), at(1)), "voice and sink, and both bulks: {places:?}");
         assert_ne!(at(2), at(0), "{places:?}");
-        assert!(steps.iter().all(|step| step.why == Why::Apart), "{steps:?}");
+        assert!(steps.iter().all(|step| step.reason == MoveReason::Apart), "{steps:?}");
     }
 }
 
@@ -76,11 +76,11 @@ fn a_loop_of_bursts_that_takes_longer_than_a_write_is_not_made() {
     }
     assert_eq!(places.next(), None);
     places.vnics.get_mut(&2).unwrap().realtime = TAP_WRITE / 8;
-    assert_eq!(places.next().map(|step| step.why), Some(Why::Apart));
+    assert_eq!(places.next().map(|step| step.reason), Some(MoveReason::Apart));
 }
 
 #[test]
-fn taps_stay_that_the_other_worker_has_no_time_for() {
+fn taps_stay_if_the_other_worker_has_no_time() {
     let tap = Role::BestEffortTap;
     let vnics = [(0, Role::RealTime), (0, tap), (0, tap), (0, tap), (0, tap), (1, tap), (1, tap)];
     let place = |(worker, role)| Placed { worker, role, ..Placed::default() };
@@ -97,7 +97,7 @@ fn taps_stay_that_the_other_worker_has_no_time_for() {
 
 /// A contract changes under load: the taps leave at the first look, none returns, and none moves twice within a rest.
 #[test]
-fn a_deadline_that_comes_parts_them_at_once_and_for_good() {
+fn a_new_deadline_separates_taps_at_once_and_for_good() {
     let role = |port: PortIndex| if port < 2 { Role::BestEffortTap } else { Role::RealTime };
     let mut at = [0usize; 4];
     let mut moved = [None; 4];
@@ -106,15 +106,15 @@ fn a_deadline_that_comes_parts_them_at_once_and_for_good() {
         let role = |port| if look < 20 { Role::BestEffortTap } else { role(port) };
         let seat = |port: PortIndex| {
             let realtime = if role(port) == Role::RealTime { 10_000 } else { 0 };
-            (port, Seat { worker: at[usize::from(port)], realtime, role: role(port) })
+            (port, VnicDemand { worker: at[usize::from(port)], realtime, role: role(port) })
         };
-        let seen = Seen {
+        let seen = Measurement {
             time: 1_000_000_000,
             busy: vec![600_000_000, 0],
             vnics: (0..4).map(seat).collect(),
             talk: vec![(0, 2, 400_000), (1, 2, 400_000), (2, 0, 20_000), (2, 1, 20_000), (3, 2, 10_000)],
         };
-        for (port, to) in placer.look(&seen).into_iter().flat_map(|step| step.moves) {
+        for (port, to) in placer.evaluate(&seen).into_iter().flat_map(|step| step.moves) {
             let last = moved[usize::from(port)].replace(look);
             assert!(last.is_none_or(|last| look - last >= REST), "port {port} moves at {last:?} and {look}");
             at[usize::from(port)] = to;
@@ -167,14 +167,14 @@ proptest! {
 
     /// Fixed vNICs may be in the way, but no tap shares a worker that it could leave.
     #[test]
-    fn no_tap_stays_that_could_leave(mut places in few(0.3)) {
+    fn each_tap_that_can_leave_leaves(mut places in few(0.3)) {
         settle(&mut places);
         prop_assert!(places.sharing() >= least_sharing(&places));
         let movable = places.vnics.iter().filter(|(_, vnic)| !vnic.fixed && vnic.role == Role::BestEffortTap);
         for (port, vnic) in movable {
             for to in (0..places.workers).filter(|to| *to != vnic.worker) {
                 let mut tried = places.clone();
-                tried.take(&Step { moves: vec![(*port, to)], why: Why::Apart });
+                tried.take(&Step { moves: vec![(*port, to)], reason: MoveReason::Apart });
                 prop_assert!(tried.sharing() >= places.sharing(), "{port} could go to {to}");
             }
         }

@@ -18,7 +18,7 @@ mod tests;
 
 use crate::fdb::PortIndex;
 use apart::Role;
-use plan::{Placed, Placement, Step, WHOLE, Why};
+use plan::{MoveReason, Placed, Placement, Step, WHOLE};
 use std::collections::BTreeMap;
 
 /// Looks for which a step must stay worthwhile before it is taken. It need not stay the best of several similar ones.
@@ -28,20 +28,20 @@ const REST: u32 = 10;
 
 /// The measurements since the last look.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct Measurement {
     /// Length of the interval (ns).
     pub time: u64,
     /// Busy time of each worker (ns).
     pub busy: Vec<u64>,
     /// All vNICs.
-    pub vnics: BTreeMap<PortIndex, Seat>,
-    /// Traffic (sender, receiver, [cost](crate::port::talk::Said)).
+    pub vnics: BTreeMap<PortIndex, VnicDemand>,
+    /// Traffic (sender, receiver, [cost](crate::port::talk::PairTraffic)).
     pub talk: Vec<(PortIndex, PortIndex, u64)>,
 }
 
 /// A vNIC's worker, and the demands of its contract.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seat {
+pub struct VnicDemand {
     /// Its worker.
     pub worker: usize,
     /// Its worst-case share of one loop if it has a deadline, as cost: bytes copied.
@@ -57,30 +57,31 @@ pub struct Placer {
     /// Remaining looks for which vNICs rest.
     resting: BTreeMap<PortIndex, u32>,
     /// A worthwhile step, and for how many looks it was.
-    wish: Option<(Step, u32)>,
+    candidate: Option<(Step, u32)>,
 }
 
 impl Placer {
     /// Evaluates the next measurement; returns the step to take now.
-    pub fn look(&mut self, seen: &Seen) -> Option<Step> {
+    pub fn evaluate(&mut self, measurement: &Measurement) -> Option<Step> {
         self.resting.retain(|_, left| {
             *left -= 1;
             *left > 0
         });
-        let places = self.places(seen);
+        let places = self.places(measurement);
         let best = places.next();
-        let wish = self.wish.take();
-        let (step, looks) = match wish {
-            Some((wish, looks))
-                if best.as_ref().is_some_and(|best| best.why == wish.why) && places.stands(&wish) =>
+        let candidate = self.candidate.take();
+        let (step, looks) = match candidate {
+            Some((candidate, looks))
+                if best.as_ref().is_some_and(|best| best.reason == candidate.reason)
+                    && places.is_worthwhile(&candidate) =>
             {
-                (wish, looks + 1)
+                (candidate, looks + 1)
             }
             _ => (best?, 1),
         };
         // The demands of contracts do not vary from look to look.
-        if looks < PATIENCE && step.why != Why::Apart {
-            self.wish = Some((step, looks));
+        if looks < PATIENCE && step.reason != MoveReason::Apart {
+            self.candidate = Some((step, looks));
             return None;
         }
         step.moves.iter().for_each(|(port, _)| self.rest(*port));
@@ -93,11 +94,11 @@ impl Placer {
     }
 
     /// Returns the present placement, with traffic averaged over looks.
-    fn places(&mut self, seen: &Seen) -> Placement {
-        let worker = |port: &PortIndex| seen.vnics.get(port).map(|seat| seat.worker);
+    fn places(&mut self, measurement: &Measurement) -> Placement {
+        let worker = |port: &PortIndex| measurement.vnics.get(port).map(|seat| seat.worker);
         let mut pairs: BTreeMap<(PortIndex, PortIndex), u64> = BTreeMap::new();
         let mut sum = 0;
-        for (from, to, cost) in &seen.talk {
+        for (from, to, cost) in &measurement.talk {
             if let (Some(here), Some(there)) = (worker(from), worker(to))
                 && from != to
             {
@@ -106,19 +107,19 @@ impl Placer {
                 sum += if here == there { *cost } else { 2 * cost };
             }
         }
-        let busy: u64 = seen.busy.iter().sum();
+        let busy: u64 = measurement.busy.iter().sum();
         let part = |cost: u64| {
             let time = u128::from(busy) * u128::from(cost) / u128::from(sum.max(1));
-            (time * u128::from(WHOLE) / u128::from(seen.time.max(1))) as u64
+            (time * u128::from(WHOLE) / u128::from(measurement.time.max(1))) as u64
         };
         smooth(&mut self.talk, pairs.iter().map(|(pair, cost)| (*pair, part(*cost))).collect());
-        let place = |(port, seat): (&PortIndex, &Seat)| {
+        let place = |(port, seat): (&PortIndex, &VnicDemand)| {
             let fixed = self.resting.contains_key(port);
             (*port, Placed { worker: seat.worker, realtime: seat.realtime, role: seat.role, fixed })
         };
         Placement {
-            workers: seen.busy.len(),
-            vnics: seen.vnics.iter().map(place).collect(),
+            workers: measurement.busy.len(),
+            vnics: measurement.vnics.iter().map(place).collect(),
             talk: self.talk.clone(),
         }
     }

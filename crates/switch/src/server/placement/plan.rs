@@ -59,7 +59,7 @@ pub struct Placement {
 
 /// The reason of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum MoveReason {
     /// Real-time frames need not wait for writes into best-effort taps.
     Apart,
     /// The worst-case loop becomes shorter.
@@ -76,7 +76,7 @@ pub struct Step {
     /// Each vNIC and its new worker.
     pub moves: Vec<(PortIndex, usize)>,
     /// The reason.
-    pub why: Why,
+    pub reason: MoveReason,
 }
 
 impl Placement {
@@ -85,7 +85,10 @@ impl Placement {
         if self.workers < 2 {
             return None;
         }
-        self.apart().or_else(|| self.deadlines()).or_else(|| self.together()).or_else(|| self.balance())
+        self.separate_taps()
+            .or_else(|| self.deadlines())
+            .or_else(|| self.together())
+            .or_else(|| self.balance())
     }
 
     /// Takes a step.
@@ -98,7 +101,7 @@ impl Placement {
     }
 
     /// Whether a step gains enough for its kind and does no harm, even if found at other loads.
-    pub fn stands(&self, step: &Step) -> bool {
+    pub fn is_worthwhile(&self, step: &Step) -> bool {
         let goes = |(port, to): &(PortIndex, usize)| {
             self.vnics.get(port).is_some_and(|vnic| !vnic.fixed && vnic.worker != *to && *to < self.workers)
         };
@@ -113,18 +116,18 @@ impl Placement {
         let (first, to) = step.moves[0];
         let from = self.vnics[&first].worker;
         let (sharing, sharing_after) = (self.sharing(), after.sharing());
-        match step.why {
-            Why::Apart => {
+        match step.reason {
+            MoveReason::Apart => {
                 let longest = highest(&loops).1.max(TAP_WRITE);
                 sharing_after < sharing && highest(&loops_after).1 <= longest && self.has_time(&after)
             }
             _ if sharing_after > sharing => false,
-            Why::Deadlines => loops_after[from].max(loops_after[to]) + loops[from] / 8 < loops[from],
-            Why::Together => {
+            MoveReason::Deadlines => loops_after[from].max(loops_after[to]) + loops[from] / 8 < loops[from],
+            MoveReason::Together => {
                 let is_room = highest(&loads_after).1 <= HALF.max(highest(&loads).1);
                 after.crossing() + WORTH <= self.crossing() && is_room && is_no_longer
             }
-            Why::Balance => {
+            MoveReason::Balance => {
                 let is_worth =
                     loads[from] > HALF && loads_after[from].max(loads_after[to]) + 2 * WORTH <= loads[from];
                 is_worth && after.crossing() <= self.crossing() && is_no_longer
@@ -160,13 +163,13 @@ impl Placement {
     }
 
     /// Returns highest load, longest loop and number of sharing taps after some moves.
-    fn after(&self, moves: &[(PortIndex, usize)]) -> (u64, u64, usize) {
+    fn outcome_after(&self, moves: &[(PortIndex, usize)]) -> (u64, u64, usize) {
         let mut after = self.clone();
-        after.take(&Step { moves: moves.to_vec(), why: Why::Together });
+        after.take(&Step { moves: moves.to_vec(), reason: MoveReason::Together });
         (highest(&after.loads()).1, highest(&after.worst_loops()).1, after.sharing())
     }
 
-    pub(super) fn talk_of_each(&self) -> BTreeMap<PortIndex, u64> {
+    pub(super) fn talk_by_vnic(&self) -> BTreeMap<PortIndex, u64> {
         let mut all = BTreeMap::new();
         for ((a, b), talk) in &self.talk {
             *all.entry(*a).or_default() += talk;
@@ -204,13 +207,14 @@ impl Placement {
             self.movable().filter(|(_, vnic)| vnic.worker == from && vnic.realtime > 0).collect();
         // A second worker with an equally long loop stays; a later step shortens its loop.
         here.sort_by_key(|(_, vnic)| after(vnic));
-        let steps = here.into_iter().map(|(port, _)| Step { moves: vec![(port, to)], why: Why::Deadlines });
-        steps.into_iter().take(CANDIDATES).find(|step| self.stands(step))
+        let steps =
+            here.into_iter().map(|(port, _)| Step { moves: vec![(port, to)], reason: MoveReason::Deadlines });
+        steps.into_iter().take(CANDIDATES).find(|step| self.is_worthwhile(step))
     }
 
     fn together(&self) -> Option<Step> {
         let with = self.with_workers();
-        let (busiest, longest, sharing) = self.after(&[]);
+        let (busiest, longest, sharing) = self.outcome_after(&[]);
         let gain = |port: PortIndex, from: usize, to: usize| {
             i128::from(with[&port][to]) - i128::from(with[&port][from])
         };
@@ -229,13 +233,13 @@ impl Placement {
         wishes.sort_by_key(|(gain, moves)| (std::cmp::Reverse(*gain), loads[moves[0].1], moves[0]));
         wishes.truncate(CANDIDATES);
         let fits = |moves: &[(PortIndex, usize)]| {
-            let after = self.after(moves);
+            let after = self.outcome_after(moves);
             after.0 <= HALF.max(busiest) && after.1 <= longest && after.2 <= sharing
         };
         let mut exchanges = Vec::new();
         for (first, moves) in wishes {
             if fits(&moves) {
-                return Some(Step { moves, why: Why::Together });
+                return Some(Step { moves, reason: MoveReason::Together });
             }
             let (port, to) = moves[0];
             let from = self.vnics[&port].worker;
@@ -250,7 +254,7 @@ impl Placement {
         }
         exchanges.sort_by_key(|(gain, moves)| (std::cmp::Reverse(*gain), moves[0], moves[1]));
         let (_, moves) = exchanges.into_iter().take(CANDIDATES).find(|(_, moves)| fits(moves))?;
-        Some(Step { moves, why: Why::Together })
+        Some(Step { moves, reason: MoveReason::Together })
     }
 
     fn balance(&self) -> Option<Step> {
@@ -269,14 +273,14 @@ impl Placement {
         groups.sort_by_cached_key(|group| std::cmp::Reverse(talk(group)));
         let changes = groups.into_iter().take(CANDIDATES).filter_map(|group| {
             let moves = group.into_iter().map(|port| (port, to)).collect();
-            let step = Step { moves, why: Why::Balance };
+            let step = Step { moves, reason: MoveReason::Balance };
             let mut after = self.clone();
             after.take(&step);
             let both = after.loads()[from].max(after.loads()[to]);
-            self.stands(&step).then_some((both, step.moves))
+            self.is_worthwhile(&step).then_some((both, step.moves))
         });
         let (_, moves) = changes.min()?;
-        Some(Step { moves, why: Why::Balance })
+        Some(Step { moves, reason: MoveReason::Balance })
     }
 
     /// Returns a worker's vNICs in groups that talk, directly or through others there.

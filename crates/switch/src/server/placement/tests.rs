@@ -11,8 +11,8 @@ fn places(workers: usize, at: &[usize], talk: &[(PortIndex, PortIndex, u64)]) ->
     }
 }
 
-fn seat(worker: usize, role: Role) -> Seat {
-    Seat { worker, role, realtime: if role == Role::RealTime { 10_000 } else { 0 } }
+fn seat(worker: usize, role: Role) -> VnicDemand {
+    VnicDemand { worker, role, realtime: if role == Role::RealTime { 10_000 } else { 0 } }
 }
 
 fn settle(places: &mut Placement) -> Vec<Step> {
@@ -49,7 +49,7 @@ fn eight_pairs_on_four_workers_come_together_and_are_shared_out() {
 }
 
 #[test]
-fn what_one_worker_carries_easily_is_at_one_worker() {
+fn traffic_that_one_worker_carries_easily_is_at_one_worker() {
     let talk: Vec<_> = (1..8).map(|client| (0, client, 30_000)).collect();
     let at: Vec<_> = (0..8).map(|n| n % 2).collect();
     let mut places = places(2, &at, &talk);
@@ -58,43 +58,43 @@ fn what_one_worker_carries_easily_is_at_one_worker() {
 }
 
 #[test]
-fn deadlines_outrank_what_talks_together() {
+fn deadlines_outrank_traffic_between_vnics() {
     let mut places = places(2, &[0, 0, 0], &[(0, 1, 80_000), (1, 2, 80_000)]);
     for port in [0, 1] {
         places.vnics.get_mut(&port).unwrap().realtime = 8_000;
     }
     let steps = settle(&mut places);
-    assert_eq!(steps[0].why, Why::Deadlines);
+    assert_eq!(steps[0].reason, MoveReason::Deadlines);
     assert_eq!(places.worst_loops(), [8_000, 8_000], "{:?}", workers(&places));
-    assert!(steps[1..].iter().all(|step| step.why != Why::Deadlines), "{steps:?}");
+    assert!(steps[1..].iter().all(|step| step.reason != MoveReason::Deadlines), "{steps:?}");
 }
 
 #[test]
-fn a_step_is_taken_when_it_was_the_one_for_a_while() {
+fn a_step_is_taken_after_it_was_the_best_for_a_while() {
     let mut placer = Placer::default();
-    let mut seen = Seen {
+    let mut seen = Measurement {
         time: 1_000_000_000,
         busy: vec![400_000_000; 2],
         vnics: [(0, seat(0, Role::BestEffort)), (1, seat(1, Role::BestEffort))].into(),
         talk: vec![(0, 1, 1_000_000), (1, 0, 1_000)],
     };
     // Occasional bursts cause no move.
-    let quiet = Seen { talk: vec![(0, 1, 1)], busy: vec![1_000; 2], ..seen.clone() };
+    let quiet = Measurement { talk: vec![(0, 1, 1)], busy: vec![1_000; 2], ..seen.clone() };
     for n in 0..40 {
-        assert_eq!(placer.look(if n % 10 == 0 { &seen } else { &quiet }), None, "{n}");
+        assert_eq!(placer.evaluate(if n % 10 == 0 { &seen } else { &quiet }), None, "{n}");
     }
-    let step = (0..2 * PATIENCE).find_map(|_| placer.look(&seen)).expect("they talk");
-    assert_eq!((step.moves.len(), step.why), (1, Why::Together));
+    let step = (0..2 * PATIENCE).find_map(|_| placer.evaluate(&seen)).expect("they talk");
+    assert_eq!((step.moves.len(), step.reason), (1, MoveReason::Together));
     let (port, to) = step.moves[0];
     seen.vnics.get_mut(&port).unwrap().worker = to;
     seen.busy[1 - to] = 0;
-    assert!((0..100).all(|_| placer.look(&seen).is_none()));
+    assert!((0..100).all(|_| placer.evaluate(&seen).is_none()));
     // A vNIC that could not move rests for a while.
     seen.vnics.get_mut(&port).unwrap().worker = 1 - to;
     seen.busy = vec![400_000_000; 2];
     placer.rest(0);
     placer.rest(1);
-    let looks = (1..100).find(|_| placer.look(&seen).is_some());
+    let looks = (1..100).find(|_| placer.evaluate(&seen).is_some());
     assert!(looks.is_some_and(|looks| looks >= REST), "{looks:?}");
 }
 
@@ -111,8 +111,8 @@ fn loads_that_vary_come_together() {
             talk.push((2 * pair, 2 * pair + 1, 800_000 + (random >> 33) % 400_000));
         }
         let vnics = (0..).zip(&at).map(|(port, worker)| (port, seat(*worker, Role::BestEffort))).collect();
-        let seen = Seen { time: 1_000_000_000, busy: vec![900_000_000; 2], vnics, talk };
-        for (port, worker) in placer.look(&seen).into_iter().flat_map(|step| step.moves) {
+        let seen = Measurement { time: 1_000_000_000, busy: vec![900_000_000; 2], vnics, talk };
+        for (port, worker) in placer.evaluate(&seen).into_iter().flat_map(|step| step.moves) {
             at[usize::from(port)] = worker;
         }
         at.chunks(2).all(|pair| pair[0] == pair[1])
@@ -155,29 +155,29 @@ proptest! {
             places.take(&step);
             steps += 1;
             prop_assert!(steps < 200, "no end: {step:?}");
-            let makes_room = |port| before.vnics[port].role == Role::RealTime && step.why == Why::Apart;
+            let makes_room = |port| before.vnics[port].role == Role::RealTime && step.reason == MoveReason::Apart;
             prop_assert!(step.moves.len() <= MOST_MOVED || step.moves.iter().all(|(port, _)| makes_room(port)));
             prop_assert!(places.sharing() <= before.sharing(), "{step:?}");
-            prop_assert!(before.stands(&step), "{step:?}");
+            prop_assert!(before.is_worthwhile(&step), "{step:?}");
             for (port, to) in &step.moves {
                 prop_assert!(!before.vnics[port].fixed && before.vnics[port].worker != *to);
             }
             let longest = |places: &Placement| places.worst_loops().into_iter().max().unwrap();
             let busiest = |places: &Placement| places.loads().into_iter().max().unwrap();
-            match step.why {
-                Why::Apart => prop_assert!(places.sharing() < before.sharing()),
+            match step.reason {
+                MoveReason::Apart => prop_assert!(places.sharing() < before.sharing()),
                 // Of two equally long loops, one may stay.
-                Why::Deadlines => {
+                MoveReason::Deadlines => {
                     let most = longest(&before);
                     let longest_loops = |places: &Placement| {
                         places.worst_loops().into_iter().filter(|length| *length == most).count()
                     };
                     prop_assert!(longest(&places) <= most && longest_loops(&places) < longest_loops(&before));
                 }
-                Why::Together => prop_assert!(places.crossing() + WORTH <= before.crossing()),
-                Why::Balance => prop_assert!(places.crossing() <= before.crossing()),
+                MoveReason::Together => prop_assert!(places.crossing() + WORTH <= before.crossing()),
+                MoveReason::Balance => prop_assert!(places.crossing() <= before.crossing()),
             }
-            if [Why::Together, Why::Balance].contains(&step.why) {
+            if [MoveReason::Together, MoveReason::Balance].contains(&step.reason) {
                 prop_assert!(longest(&places) <= longest(&before), "{step:?}");
                 prop_assert!(busiest(&places) <= busiest(&before).max(HALF), "{step:?}");
             }
@@ -191,7 +191,7 @@ proptest! {
                 continue;
             }
             let mut moved = places.clone();
-            moved.take(&Step { moves: vec![(*port, idlest)], why: Why::Balance });
+            moved.take(&Step { moves: vec![(*port, idlest)], reason: MoveReason::Balance });
             let after = moved.loads()[vnic.worker].max(moved.loads()[idlest]);
             let is_worse = moved.crossing() > crossing || moved.sharing() > places.sharing();
             prop_assert!(is_worse || after + 2 * WORTH > busiest, "{port} could go to {idlest}");

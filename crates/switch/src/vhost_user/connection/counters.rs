@@ -4,7 +4,7 @@ use super::super::conduct::{Event, LONG, Object};
 use super::super::door;
 use super::super::kick::Kick;
 use super::super::notifier::{self, Call, Report};
-use super::super::saved::{Numbered, Passed};
+use super::super::saved::{Numbered, SharedFd};
 use super::vrings::Vring;
 use super::{Connection, Rejection, Result, refuse};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -16,13 +16,13 @@ const TRIAL: Duration = Duration::from_millis(500);
 
 /// The queues of an ended connection. Dropping it signals their error descriptors, up to the first slow
 /// one.
-pub struct Parting {
+pub struct EndedQueues {
     pub vrings: Vec<Vring>,
     pub blame: bool,
     pub report: Report,
 }
 
-impl Drop for Parting {
+impl Drop for EndedQueues {
     fn drop(&mut self) {
         for err in self.vrings.iter().filter(|_| self.blame).filter_map(|vring| vring.err.as_ref()) {
             if let Some(took) = notifier::slow(err) {
@@ -37,7 +37,12 @@ impl Drop for Parting {
 
 impl Connection<'_> {
     /// Checks a descriptor that a worker polls or signals: an event counter, made non-blocking.
-    pub(super) fn event(&self, message: &str, index: u16, event: Option<Passed>) -> Result<Option<Numbered>> {
+    pub(super) fn event(
+        &self,
+        message: &str,
+        index: u16,
+        event: Option<SharedFd>,
+    ) -> Result<Option<Numbered>> {
         let Some(event) = event else { return Ok(None) };
         // Checked where it came in, too; a descriptor of another process did not come in there.
         door::counter(message, index, &event)?;
@@ -67,18 +72,20 @@ impl Connection<'_> {
         };
         match self.service.errands.ask(TRIAL, measured) {
             Some(Ok(None)) => Ok(()),
-            Some(Ok(Some(event))) => refuse(format!("{message}: tried out, it {event}")),
-            Some(Err(error)) => refuse(format!("{message}: the eventfd cannot be tried out: {error}")),
+            Some(Ok(Some(event))) => {
+                refuse(format!("{message}: in a test of the eventfd, the thread {event}"))
+            }
+            Some(Err(error)) => refuse(format!("{message}: cannot test the eventfd: {error}")),
             None => refuse(format!(
-                "{message}: the eventfd could not be tried out within {} ms: this host is too busy, or many wait for \
-                 the eventfd",
+                "{message}: the test of the eventfd took longer than {} ms: this host is too busy, or many \
+                 threads or epolls wait for the eventfd",
                 TRIAL.as_millis()
             )),
         }
     }
 
     /// Sets how the driver of queue `index` is called.
-    pub(super) fn call(&self, index: u16, event: Option<Passed>) -> Result<Option<Call>> {
+    pub(super) fn call(&self, index: u16, event: Option<SharedFd>) -> Result<Option<Call>> {
         const MESSAGE: &str = "SET_VRING_CALL";
         let Some(event) = self.event(MESSAGE, index, event)? else { return Ok(None) };
         let tried = event.clone();
@@ -87,11 +94,11 @@ impl Connection<'_> {
     }
 
     /// Sets how queue `index` is kicked.
-    pub(super) fn kick(&mut self, index: u16, event: Option<Passed>) -> Result<Option<Kick>> {
+    pub(super) fn kick(&mut self, index: u16, event: Option<SharedFd>) -> Result<Option<Kick>> {
         const MESSAGE: &str = "SET_VRING_KICK";
         let Some(event) = self.event(MESSAGE, index, event)? else { return Ok(None) };
         let kick = Kick::new(event).map_err(system(MESSAGE))?;
-        match self.hear(MESSAGE, index, &kick) {
+        match self.listen_to_kick(MESSAGE, index, &kick) {
             Ok(()) => Ok(Some(kick)),
             Err(error) => {
                 self.forget(kick);
@@ -101,14 +108,14 @@ impl Connection<'_> {
     }
 
     /// The worker first listens to an empty epoll, which is then filled: the slow part is not the worker's.
-    fn hear(&mut self, message: &str, index: u16, kick: &Kick) -> Result<()> {
+    fn listen_to_kick(&mut self, message: &str, index: u16, kick: &Kick) -> Result<()> {
         self.control.listen(kick).map_err(|why| format!("{message}: queue {index}: {why}"))?;
         self.try_kick(message, kick.clone())
     }
 
     /// Lets a kick hear its driver, which may take long.
     pub(super) fn try_kick(&self, message: &str, kick: Kick) -> Result<()> {
-        self.try_out(message, Object::Kick, move || kick.hear())
+        self.try_out(message, Object::Kick, move || kick.listen_to_driver())
     }
 
     /// Ends listening to a kick that no queue has any more. Closing its epoll takes long.

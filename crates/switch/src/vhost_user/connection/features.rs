@@ -19,7 +19,9 @@ impl Connection<'_> {
             return Ok(());
         }
         if let Some(index) = self.vrings.iter().position(|vring| vring.running) {
-            return refuse(format!("SET_FEATURES: other features while queue {index} is running"));
+            return refuse(format!(
+                "SET_FEATURES: the features cannot change while queue {index} is running"
+            ));
         }
         if (features ^ self.features.unwrap_or(0)) & F_RING_PACKED != 0 {
             // A base of one layout is none of the other. Before the first SET_FEATURES, front ends send

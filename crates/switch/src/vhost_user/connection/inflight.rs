@@ -1,6 +1,6 @@
 //! The in-flight region of the queues (vhost-user, "Inflight I/O tracking").
 
-use super::super::saved::Passed;
+use super::super::saved::SharedFd;
 use super::{Connection, Reply, Result, refuse};
 use crate::virtio::{Inflight, MAX_ENTRIES, QueueInflight};
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ impl Connection<'_> {
     /// GET_INFLIGHT_FD: a new region, for at least as many queues as the port has.
     pub(super) fn get_inflight_fd(&mut self, wanted: &VhostUserInflight) -> Result<Reply> {
         const MESSAGE: &str = "GET_INFLIGHT_FD";
-        self.none_runs(MESSAGE)?;
+        self.check_all_stopped(MESSAGE)?;
         let (queues, entries) = (wanted.num_queues.max(self.queue_pairs * 2), wanted.queue_size);
         let inflight = Inflight::create(queues, entries).map_err(|why| format!("{MESSAGE}: {why}"))?;
         let payload = [&inflight.bytes().to_ne_bytes()[..], &[0; 8], &queues.to_ne_bytes()];
@@ -21,24 +21,26 @@ impl Connection<'_> {
         Ok(Reply { payload, descriptor: self.inflight_file.clone() })
     }
 
-    /// SET_INFLIGHT_FD: a region of GET_INFLIGHT_FD, of this connection or one before, described by `given`
+    /// SET_INFLIGHT_FD: a region of GET_INFLIGHT_FD, of this connection or one before, described by `description`
     /// if present. Queues that it shows in service are recovered when they start.
     pub(super) fn set_inflight_fd(
         &mut self,
         message: &str,
-        file: &Passed,
-        given: Option<&VhostUserInflight>,
+        file: &SharedFd,
+        description: Option<&VhostUserInflight>,
     ) -> Result<()> {
         let inflight =
             Inflight::open(duplicate(message, file)?).map_err(|why| format!("{message}: {why}"))?;
         let made = (inflight.bytes(), 0, inflight.queues(), inflight.entries());
-        if given.is_some_and(|g| (g.mmap_size, g.mmap_offset, g.num_queues, g.queue_size) != made) {
-            return refuse(format!("{message}: not the size, offset, queues and entries of GET_INFLIGHT_FD"));
+        if description.is_some_and(|g| (g.mmap_size, g.mmap_offset, g.num_queues, g.queue_size) != made) {
+            return refuse(format!(
+                "{message}: size, offset, queues or entries differ from those of GET_INFLIGHT_FD"
+            ));
         }
-        self.none_runs(message)?;
+        self.check_all_stopped(message)?;
         let (queues, has) = (inflight.queues(), self.vrings.len());
         if usize::from(queues) < has {
-            return refuse(format!("{message}: a region for {queues} queues, but the port has {has}"));
+            return refuse(format!("{message}: the region is for {queues} queues, but the port has {has}"));
         }
         self.service.shared().other = true;
         self.use_inflight(message, inflight)
@@ -51,7 +53,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    fn none_runs(&self, message: &str) -> Result<()> {
+    fn check_all_stopped(&self, message: &str) -> Result<()> {
         match self.vrings.iter().position(|vring| vring.running) {
             Some(index) => refuse(format!("{message}: queue {index} is running")),
             None => Ok(()),

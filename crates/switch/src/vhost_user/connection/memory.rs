@@ -1,6 +1,6 @@
 //! The guest's memory, and the log of writes to it.
 
-use super::super::saved::{Numbered, Passed};
+use super::super::saved::{Numbered, SharedFd};
 use super::super::service::Shared;
 use super::super::used_bytes;
 use super::vrings::Vring;
@@ -24,7 +24,7 @@ impl Connection<'_> {
     pub(super) fn set_mem_table(
         &mut self,
         message: &str,
-        regions: &[(VhostUserMemoryRegion, Passed)],
+        regions: &[(VhostUserMemoryRegion, SharedFd)],
     ) -> Result<()> {
         let specs = regions.iter().map(|(region, file)| self.region(message, region, file.clone()));
         let specs = specs.collect::<Result<_>>()?;
@@ -32,7 +32,7 @@ impl Connection<'_> {
     }
 
     /// ADD_MEM_REG. QEMU before 8.0 sends every region once per queue pair.
-    pub(super) fn add_mem_reg(&mut self, region: &VhostUserSingleMemoryRegion, file: Passed) -> Result<()> {
+    pub(super) fn add_mem_reg(&mut self, region: &VhostUserSingleMemoryRegion, file: SharedFd) -> Result<()> {
         let added = self.region("ADD_MEM_REG", region, file)?;
         if self.regions.iter().any(|known| is_same(known, &added)) {
             return Ok(());
@@ -62,7 +62,9 @@ impl Connection<'_> {
             // An empty table cannot be mapped. The workers keep the old one, unused, until there is a new
             // one.
             if let Some(index) = self.vrings.iter().position(|vring| vring.running) {
-                return refuse(format!("REM_MEM_REG: the last region, while queue {index} is running"));
+                return refuse(format!(
+                    "REM_MEM_REG: the last region cannot be removed while queue {index} is running"
+                ));
             }
             self.service.errands.give_up(std::mem::take(&mut self.regions));
             self.status.update(|now| now.memory_preallocated = None);
@@ -75,7 +77,7 @@ impl Connection<'_> {
         &self,
         message: &str,
         region: &VhostUserMemoryRegion,
-        file: Passed,
+        file: SharedFd,
     ) -> Result<RegionSpec<Numbered>> {
         Ok(RegionSpec {
             guest_addr: region.guest_phys_addr,
@@ -96,15 +98,15 @@ impl Connection<'_> {
         if let Some(disk) = memory.disk() {
             if self.status.has_deadline() {
                 return refuse(format!(
-                    "{message}: guest memory is on a disk ({disk}), where no deadline can be kept: use \
-                     memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs; or take the deadline out of \
-                     the contract"
+                    "{message}: guest memory is on a disk ({disk}), and the switch cannot keep a deadline \
+                     there: use memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs; or \
+                     remove the deadline from the contract"
                 ));
             }
             tracing::warn!(
                 port = self.service.name,
-                "guest memory is on a disk ({disk}): whenever a page has to be read from there, all frames wait; use \
-                 memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs"
+                "guest memory is on a disk ({disk}): all frames wait whenever the kernel reads a page from \
+                 the disk; use memory-backend-memfd, or memory-backend-file on tmpfs or hugetlbfs"
             );
         }
         if let Err(reason) = self.control.set_memory(memory.clone()) {
@@ -125,7 +127,13 @@ impl Connection<'_> {
     }
 
     /// SET_LOG_BASE.
-    pub(super) fn set_log_base(&mut self, message: &str, size: u64, offset: u64, file: Passed) -> Result<()> {
+    pub(super) fn set_log_base(
+        &mut self,
+        message: &str,
+        size: u64,
+        offset: u64,
+        file: SharedFd,
+    ) -> Result<()> {
         let need = Amounts { bytes: size, regions: 1, descriptors: 0 };
         let charge = self.service.account.charge(need).map_err(|why| exceeded(message, why))?;
         let file = self.numbered(message, file)?;

@@ -24,20 +24,20 @@ mod restore;
 mod vrings;
 
 use super::PortControl;
-use super::exchange::{self, Obeys};
+use super::exchange::{self, MessageHandler};
 use super::logging::Logging;
 use super::notifier::Notifier;
 pub(super) use super::reply::exceeded;
 pub use super::reply::{Rejection, Reply};
 use super::reply::{Result, refuse};
 use super::request::Request;
-use super::saved::{Numbered, Passed};
+use super::saved::{Numbered, SharedFd};
 use super::service::Service;
 use super::status::{ConnectionStatus, State};
 use super::wire::Header;
 use crate::virtio::Inflight;
 use crate::virtio::memory::{GuestMemory, RegionSpec};
-use counters::Parting;
+use counters::EndedQueues;
 use std::sync::Arc;
 use tidegate_contract::Mac;
 use vhost::vhost_user::VhostUserProtocolFeatures;
@@ -140,12 +140,12 @@ impl<'a> Connection<'a> {
         let memory = (self.memory.take(), std::mem::take(&mut self.logging));
         let calls = self.notifier.forget();
         let shared = std::mem::take(&mut *self.service.shared());
-        self.service.errands.give_up(Parting { vrings, blame, report: self.service.report.clone() });
+        self.service.errands.give_up(EndedQueues { vrings, blame, report: self.service.report.clone() });
         self.service.errands.give_up((regions, shared, inflight, memory, calls));
     }
 
     /// Charges a descriptor to the port.
-    fn numbered(&self, message: &str, fd: Passed) -> Result<Numbered> {
+    fn numbered(&self, message: &str, fd: SharedFd) -> Result<Numbered> {
         Numbered::charged(fd, &self.service.account).map_err(|why| exceeded(message, why))
     }
 
@@ -167,7 +167,7 @@ impl<'a> Connection<'a> {
     }
 }
 
-impl Obeys for Connection<'_> {
+impl MessageHandler for Connection<'_> {
     fn allows(&self, header: &Header) -> Result<()> {
         exchange::belongs(header, self.protocol_features)?;
         // QEMU enables queues before SET_FEATURES, too.
@@ -182,7 +182,7 @@ impl Obeys for Connection<'_> {
         exchange::has(self.protocol_features, VhostUserProtocolFeatures::REPLY_ACK)
     }
 
-    fn obey(&mut self, request: Request) -> Result<Option<Reply>> {
+    fn handle(&mut self, request: Request) -> Result<Option<Reply>> {
         match exchange::about_port(&request, self.queue_pairs, self.status.has_deadline()) {
             None => self.change(request),
             answer => Ok(answer),

@@ -3,18 +3,18 @@
 use super::super::features::VHOST_F_LOG_ALL;
 use super::super::kick::Kick;
 use super::super::notifier::Call;
-use super::super::saved::{Number, Numbered, Passed, SavedConnection, SavedRegion, SavedVring};
+use super::super::saved::{Number, Numbered, SavedConnection, SavedRegion, SavedVring, SharedFd};
 use super::{Connection, Result, refuse};
 use crate::vhost_user::exchange::MAX_MEM_SLOTS;
 use std::collections::HashMap;
 use vhost::vhost_user::message::{VhostUserMemoryRegion, VhostUserVringAddr, VhostUserVringAddrFlags};
 
 /// The descriptors of a connection that is restored, by their numbers.
-type Descriptors = HashMap<Number, Passed>;
+type Descriptors = HashMap<Number, SharedFd>;
 
 impl Connection<'_> {
     /// Returns the front end's state on `stream`, and its descriptors.
-    pub fn kept(&self, stream: &Numbered) -> (SavedConnection, Vec<Numbered>) {
+    pub fn saved_state(&self, stream: &Numbered) -> (SavedConnection, Vec<Numbered>) {
         let mut descriptors = vec![stream.clone()];
         descriptors.extend(self.regions.iter().map(|region| region.fd.clone()));
         let mut number = |fd: Option<&Numbered>| -> Option<Number> {
@@ -39,9 +39,9 @@ impl Connection<'_> {
             mmap_offset: region.mmap_offset,
             file: region.fd.number(),
         });
-        let log = self.logging.kept();
+        let log = self.logging.saved_log();
         let logs = if self.logging.all { VHOST_F_LOG_ALL } else { 0 };
-        let kept = SavedConnection {
+        let saved = SavedConnection {
             stream: stream.number(),
             features: self.features.map(|features| features | logs),
             protocol_features: self.protocol_features,
@@ -53,7 +53,7 @@ impl Connection<'_> {
         };
         descriptors.extend(self.inflight_file.clone());
         descriptors.extend(log.map(|(_, file)| file));
-        (kept, descriptors)
+        (saved, descriptors)
     }
 
     /// Restores a front end's state of a process that is gone: features, memory, and queues. Checked like
@@ -61,34 +61,34 @@ impl Connection<'_> {
     ///
     /// # Errors
     /// An invalid state; closing the connection makes the front end start over.
-    pub fn restore_memory(&mut self, kept: &SavedConnection, descriptors: &Descriptors) -> Result<()> {
-        let (has, was) = (self.vrings.len(), kept.vrings.len());
+    pub fn restore_memory(&mut self, saved: &SavedConnection, descriptors: &Descriptors) -> Result<()> {
+        let (has, was) = (self.vrings.len(), saved.vrings.len());
         if has != was {
-            return refuse(format!("the port has {has} queues, and had {was}"));
+            return refuse(format!("the port has {has} queues now, and had {was} before"));
         }
-        if kept.regions.len() > MAX_MEM_SLOTS {
+        if saved.regions.len() > MAX_MEM_SLOTS {
             return refuse(format!("more than {MAX_MEM_SLOTS} memory regions"));
         }
-        self.set_protocol_features(kept.protocol_features)?;
-        if let Some(features) = kept.features {
+        self.set_protocol_features(saved.protocol_features)?;
+        if let Some(features) = saved.features {
             self.set_features(features)?;
         }
-        if let Some(log) = &kept.log {
-            self.set_log_base("kept dirty log", log.size, log.offset, find(descriptors, log.file)?)?;
+        if let Some(log) = &saved.log {
+            self.set_log_base("saved dirty log", log.size, log.offset, find(descriptors, log.file)?)?;
         }
-        if !kept.regions.is_empty() {
+        if !saved.regions.is_empty() {
             let regions =
-                kept.regions.iter().map(|SavedRegion { guest_addr, user_addr, size, mmap_offset, file }| {
+                saved.regions.iter().map(|SavedRegion { guest_addr, user_addr, size, mmap_offset, file }| {
                     let region = VhostUserMemoryRegion::new(*guest_addr, *size, *user_addr, *mmap_offset);
                     Ok((region, find(descriptors, *file)?))
                 });
-            self.set_mem_table("kept memory table", &regions.collect::<Result<Vec<_>>>()?)?;
+            self.set_mem_table("saved memory table", &regions.collect::<Result<Vec<_>>>()?)?;
         }
-        self.memory_is_alive = kept.memory_is_alive;
-        if let Some(file) = kept.inflight {
-            self.set_inflight_fd("kept in-flight region", &find(descriptors, file)?, None)?;
+        self.memory_is_alive = saved.memory_is_alive;
+        if let Some(file) = saved.inflight {
+            self.set_inflight_fd("saved in-flight region", &find(descriptors, file)?, None)?;
         }
-        for (index, vring) in (0..).zip(&kept.vrings) {
+        for (index, vring) in (0..).zip(&saved.vrings) {
             if let Some(size) = vring.size {
                 self.set_vring_num(index, size.into())?;
             }
@@ -112,8 +112,8 @@ impl Connection<'_> {
     ///
     /// # Errors
     /// As there.
-    pub fn restore_queues(&mut self, kept: &SavedConnection, descriptors: &Descriptors) -> Result<()> {
-        for (index, vring) in (0..).zip(&kept.vrings).filter(|(_, vring)| vring.running) {
+    pub fn restore_queues(&mut self, saved: &SavedConnection, descriptors: &Descriptors) -> Result<()> {
+        for (index, vring) in (0..).zip(&saved.vrings).filter(|(_, vring)| vring.running) {
             self.set_vring_kick(index, find_some(descriptors, vring.kick)?)?;
             if let Some(call) = &self.vrings[usize::from(index)].call {
                 call.signal();
@@ -123,10 +123,10 @@ impl Connection<'_> {
     }
 }
 
-fn find(descriptors: &Descriptors, number: Number) -> Result<Passed> {
+fn find(descriptors: &Descriptors, number: Number) -> Result<SharedFd> {
     descriptors.get(&number).cloned().ok_or_else(|| format!("descriptor {number} is missing").into())
 }
 
-fn find_some(descriptors: &Descriptors, number: Option<Number>) -> Result<Option<Passed>> {
+fn find_some(descriptors: &Descriptors, number: Option<Number>) -> Result<Option<SharedFd>> {
     number.map(|number| find(descriptors, number)).transpose()
 }

@@ -2,7 +2,7 @@
 
 use super::super::kick::Kick;
 use super::super::notifier::Call;
-use super::super::saved::{Numbered, Passed};
+use super::super::saved::{Numbered, SharedFd};
 use super::super::{NOT_SHARED, VringSetup, shared, used_bytes};
 use super::{Connection, Result, refuse};
 use crate::virtio::{MAX_ENTRIES, Queue};
@@ -69,16 +69,16 @@ impl Connection<'_> {
     }
 
     /// SET_VRING_ADDR.
-    pub(super) fn set_vring_addr(&mut self, said: &VhostUserVringAddr) -> Result<()> {
-        let (index, vring) = self.vring("SET_VRING_ADDR", said.index)?;
-        let (desc, avail, used) = (said.descriptor, said.available, said.used);
+    pub(super) fn set_vring_addr(&mut self, request: &VhostUserVringAddr) -> Result<()> {
+        let (index, vring) = self.vring("SET_VRING_ADDR", request.index)?;
+        let (desc, avail, used) = (request.descriptor, request.available, request.used);
         let addresses = Some(Addresses { desc, avail, used });
         if vring.running && vring.addresses != addresses {
             return refuse(format!("SET_VRING_ADDR: queue {index} is running"));
         }
         vring.addresses = addresses;
-        let logged = said.flags & VhostUserVringAddrFlags::VHOST_VRING_F_LOG.bits() != 0;
-        let log = logged.then_some(said.log);
+        let logged = request.flags & VhostUserVringAddrFlags::VHOST_VRING_F_LOG.bits() != 0;
+        let log = logged.then_some(request.log);
         if std::mem::replace(&mut vring.log, log) != log {
             if vring.running {
                 self.control.set_used_log(index, log);
@@ -120,7 +120,7 @@ impl Connection<'_> {
     }
 
     /// SET_VRING_KICK.
-    pub(super) fn set_vring_kick(&mut self, index: u8, event: Option<Passed>) -> Result<()> {
+    pub(super) fn set_vring_kick(&mut self, index: u8, event: Option<SharedFd>) -> Result<()> {
         let (index, _) = self.vring("SET_VRING_KICK", index.into())?;
         let kick = self.kick(index, event)?;
         let vring = &mut self.vrings[usize::from(index)];
@@ -137,7 +137,7 @@ impl Connection<'_> {
     }
 
     /// SET_VRING_CALL.
-    pub(super) fn set_vring_call(&mut self, index: u8, event: Option<Passed>) -> Result<()> {
+    pub(super) fn set_vring_call(&mut self, index: u8, event: Option<SharedFd>) -> Result<()> {
         let (index, _) = self.vring("SET_VRING_CALL", index.into())?;
         let call = self.call(index, event)?;
         let vring = &mut self.vrings[usize::from(index)];
@@ -149,7 +149,7 @@ impl Connection<'_> {
     }
 
     /// SET_VRING_ERR.
-    pub(super) fn set_vring_err(&mut self, index: u8, event: Option<Passed>) -> Result<()> {
+    pub(super) fn set_vring_err(&mut self, index: u8, event: Option<SharedFd>) -> Result<()> {
         let (index, _) = self.vring("SET_VRING_ERR", index.into())?;
         let err = self.event("SET_VRING_ERR", index, event)?;
         self.service.errands.give_up(std::mem::replace(&mut self.vrings[usize::from(index)].err, err));

@@ -72,7 +72,7 @@ fn turned_away(port: &Port, heir: &mut UnixStream, refused: u64) {
 }
 
 #[test]
-fn it_is_told_what_the_port_offers_and_has_the_port_when_the_first_leaves() {
+fn an_heir_learns_the_ports_features_and_gets_the_port_when_the_first_leaves() {
     let port = Port::server(1);
     let mut first = port.connect(one_pair());
     let second = guest(&port);
@@ -93,7 +93,7 @@ fn it_is_told_what_the_port_offers_and_has_the_port_when_the_first_leaves() {
 }
 
 #[test]
-fn it_has_the_port_when_the_guest_has_migrated_and_not_when_its_driver_stops() {
+fn an_heir_gets_the_port_after_a_migration_and_not_when_the_driver_stops() {
     let port = Port::server(1);
     let mut source = port.connect(migrating());
     let target = guest(&port);
@@ -115,13 +115,13 @@ fn it_has_the_port_when_the_guest_has_migrated_and_not_when_its_driver_stops() {
     // The source is still connected, and sees the end.
     assert_eq!(source.stream().unwrap().read(&mut [0]).unwrap(), 0);
     exchange(&port, &mut target, 1, 5);
-    let ended = "disconnect: its guest runs on at the front end that waited";
+    let ended = "disconnect: the guest continues at the waiting front end";
     assert!(port.events().iter().any(|event| event == ended));
     assert_eq!(port.status.snapshot().protocol_errors, 0);
 }
 
 #[test]
-fn what_it_said_holds_when_it_has_the_port() {
+fn the_heirs_earlier_messages_hold_once_it_has_the_port() {
     let port = Port::server(1);
     let first = port.connect(one_pair());
     let mut heir = port.dial();
@@ -150,7 +150,7 @@ fn what_it_said_holds_when_it_has_the_port() {
 }
 
 #[test]
-fn one_that_does_nothing_or_wants_what_another_has_is_turned_away() {
+fn an_heir_that_is_silent_or_wants_a_used_port_is_turned_away() {
     let heir_timeout = Duration::from_millis(300);
     let port = Port::server_with(PortConfig { heir_timeout, ..PortConfig::new("test", 1) });
     let mut first = port.connect(one_pair());
@@ -176,7 +176,7 @@ fn one_that_does_nothing_or_wants_what_another_has_is_turned_away() {
 }
 
 #[test]
-fn one_that_is_wrong_is_turned_away_and_the_first_does_not_notice() {
+fn a_faulty_heir_is_turned_away_and_the_first_does_not_notice() {
     crate::eventfd::prepare();
     let message_timeout = Duration::from_millis(100);
     let config = PortConfig { message_timeout, ..PortConfig::new("test", 1) };
@@ -216,13 +216,13 @@ fn one_that_is_wrong_is_turned_away_and_the_first_does_not_notice() {
         exchange(&port, &mut first, 1, 5);
     }
     holds(&waiting, 0);
-    assert_eq!(port.thread.conduct().held(Instant::now()).events, 0);
+    assert_eq!(port.thread.conduct().delays(Instant::now()).events, 0);
 }
 
 /// However many it sends: two for each queue, and those that wait to be closed. None is charged to the
 /// first.
 #[test]
-fn its_descriptors_are_counted_and_bounded() {
+fn the_heirs_descriptors_are_counted_and_bounded() {
     let config = PortConfig::new("test", 1);
     let (account, waiting) = (config.account.clone(), config.waiting.clone());
     let errands = config.errands.clone();
@@ -253,7 +253,7 @@ fn its_descriptors_are_counted_and_bounded() {
 /// Its objects take for ever to close: the first is heard, and has its descriptors. So is its next heir, in
 /// the end.
 #[test]
-fn what_it_leaves_to_be_closed_is_no_burden_to_the_first() {
+fn closing_the_heirs_descriptors_does_not_delay_the_first() {
     crate::eventfd::prepare();
     let config = PortConfig::new("test", 1);
     let (account, waiting) = (config.account.clone(), config.waiting.clone());
@@ -268,7 +268,7 @@ fn what_it_leaves_to_be_closed_is_no_burden_to_the_first() {
     let mut fds = vec![socket.fd()];
     fds.resize(200, harmless.as_fd());
     send_fds(&heir, &call, &fds);
-    socket.let_go();
+    socket.close_own();
     let told = heir.read(&mut [0]);
     let is_over = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
     assert!(told.as_ref().map_or_else(is_over, |bytes| *bytes == 0), "{told:?}");
@@ -305,7 +305,7 @@ fn memory_table() -> Vec<u8> {
 
 /// Its garbage counts only once it has the port.
 #[test]
-fn a_table_of_garbage_is_refused_when_it_has_the_port() {
+fn a_garbage_memory_table_is_refused_once_the_heir_has_the_port() {
     let port = Port::server(1);
     let mut first = port.connect(one_pair());
     let heir = port.dial();
@@ -328,7 +328,7 @@ proptest! {
     /// Whatever it sends, with descriptors or without: the first continues with its descriptors; whether
     /// the heir gets the port or not, the next is served, and nothing of the heir remains.
     #[test]
-    fn nothing_that_it_can_send_is_the_firsts_affair(
+    fn no_message_of_an_heir_affects_the_first(
         messages in proptest::collection::vec((any_message(), 0usize..3), 1..12),
         leaves in any::<bool>(),
     ) {

@@ -13,7 +13,7 @@ fn garbage_ends_the_connection_and_is_named() {
     let mut raw = port.dial();
     raw.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let reason = thrown_out(&port, 1);
-    assert!(reason.contains("is not of the vhost-user protocol"), "{reason}");
+    assert!(reason.contains("is not part of the vhost-user protocol"), "{reason}");
     assert!(matches!(raw.read(&mut [0]), Ok(0) | Err(_)));
     assert_serves(&port);
     // The reason stays until there is a newer one.
@@ -21,7 +21,7 @@ fn garbage_ends_the_connection_and_is_named() {
 }
 
 #[test]
-fn a_half_message_stops_nobody_from_stopping() {
+fn a_half_message_does_not_prevent_a_stop() {
     for bytes in [&[1u8, 0, 0][..], &message(FrontendReq::SET_FEATURES, 1, &[0; 8])[..15]] {
         let port = Port::server(1);
         let mut raw = port.dial();
@@ -81,7 +81,7 @@ fn closing_in_the_middle_of_a_message_is_an_error() {
 }
 
 #[test]
-fn a_front_end_that_reads_no_replies_keeps_nobody_waiting() {
+fn a_front_end_that_reads_no_replies_delays_no_other() {
     let port = Port::server_with(PortConfig {
         message_timeout: Duration::from_millis(30),
         ..PortConfig::new("test", 1)
@@ -96,7 +96,7 @@ fn a_front_end_that_reads_no_replies_keeps_nobody_waiting() {
 }
 
 #[test]
-fn what_a_worker_is_to_signal_never_makes_it_wait() {
+fn a_worker_never_waits_for_an_eventfd_that_it_signals() {
     crate::eventfd::prepare();
     let port = Port::server(1);
     let codes = [FrontendReq::SET_VRING_KICK, FrontendReq::SET_VRING_CALL, FrontendReq::SET_VRING_ERR];
@@ -156,16 +156,16 @@ fn a_counter_that_could_not_be_tried_out_is_refused_and_not_recorded() {
         let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         send_fds(&raw, &message(code, 1, &words(&[0, 0])), &[event.as_fd()]);
         let reason = thrown_out(&port, 1);
-        assert!(reason.contains("could not be tried out within 500 ms"), "{reason}");
+        assert!(reason.contains("the test of the eventfd took longer than 500 ms"), "{reason}");
         drop(done);
-        assert_eq!(port.thread.conduct().held(std::time::Instant::now()).events, 0);
+        assert_eq!(port.thread.conduct().delays(std::time::Instant::now()).events, 0);
         assert_eq!(port.device().listened, 0);
     }
 }
 
 /// As many as one message carries wait to be closed: each counts.
 #[test]
-fn what_waits_to_be_closed_is_counted_by_descriptors() {
+fn descriptors_that_wait_to_be_closed_are_counted() {
     let config = PortConfig::new("test", 1);
     let errands = config.errands.clone();
     let port = Port::server_with(config);
@@ -238,7 +238,7 @@ fn a_refusal_closes_nothing_on_the_ports_thread() {
 }
 
 #[test]
-fn error_descriptors_are_signalled_to_those_to_blame() {
+fn error_descriptors_are_signalled_to_faulty_front_ends() {
     let port = Port::server(1);
     for blame in [true, false] {
         let raw = port.dial();
@@ -272,7 +272,7 @@ fn an_error_descriptor_that_is_slow_to_signal_is_recorded() {
     // The next front end is accepted when that is done.
     drop(port.dial());
     port.wait_gone(2);
-    assert_eq!(port.thread.conduct().held(std::time::Instant::now()).events, 1);
+    assert_eq!(port.thread.conduct().delays(std::time::Instant::now()).events, 1);
 }
 
 /// Codes of the protocol and a few beyond, mostly with the right flags.
@@ -302,7 +302,7 @@ proptest! {
 
     /// Whatever is sent, with descriptors or without: the port serves the next.
     #[test]
-    fn nothing_that_can_be_sent_ends_the_port(
+    fn no_message_ends_the_port(
         messages in proptest::collection::vec((any_message(), 0usize..3), 1..12),
         negotiated in any::<bool>(),
     ) {

@@ -165,7 +165,7 @@ fn front_ends_without_end_are_served_slowly() {
 /// It waits, and the next that comes with it. One that has stayed for a while and leaves may reconnect at
 /// once.
 #[test]
-fn who_was_thrown_out_waits() {
+fn a_front_end_that_was_thrown_out_waits() {
     let shortest = |ends: fn(UnixStream)| {
         let port = Port::server(1);
         let mut stream = port.dial();

@@ -46,11 +46,11 @@ fn memory_may_come_and_go_by_region() {
     let first = super::region(guest.memory());
     guest.protocol().unwrap().remove_mem_region(&first).unwrap_err();
     let error = port.wait_gone(1).last_error.unwrap();
-    assert!(error.contains("the last region, while queue 0 is running"), "{error}");
+    assert!(error.contains("the last region cannot be removed while queue 0 is running"), "{error}");
 }
 
 #[test]
-fn what_was_in_flight_comes_back_if_the_front_end_keeps_the_account() {
+fn frames_in_flight_come_back_if_the_front_end_keeps_the_inflight_region() {
     let inflight = VhostUserProtocolFeatures::INFLIGHT_SHMFD | VhostUserProtocolFeatures::REPLY_ACK;
     for features in [VERSION_1, VERSION_1 | front_end::RING_PACKED] {
         let port = Port::server(1);

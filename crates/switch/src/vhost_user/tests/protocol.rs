@@ -33,7 +33,7 @@ fn a_handshake_starts_and_enables_every_queue() {
 }
 
 #[test]
-fn one_pair_is_not_multiqueue_and_more_are_not_had() {
+fn a_port_of_one_pair_refuses_two_pairs_and_multiqueue() {
     let port = Port::server(1);
     match FrontEnd::connect(&port.path, two_pairs()) {
         Err(FrontEndError::Queues { has: 2, wanted: 4 }) => {}
@@ -45,7 +45,7 @@ fn one_pair_is_not_multiqueue_and_more_are_not_had() {
 }
 
 #[test]
-fn features_are_what_was_negotiated_and_no_more() {
+fn only_negotiated_features_are_in_use() {
     let port = Port::server(1);
     for wanted in [0, NET_F_MRG_RXBUF, F_VERSION_1, front_end::PROTOCOL_FEATURES] {
         let mut guest = port.connect(Options { features: wanted, ..one_pair() });

@@ -92,10 +92,10 @@ fn an_in_flight_region_that_is_none_of_ours_is_refused() {
         (given(bytes, 0, 2, 8), unsealed.as_fd(), "not sealed"),
         (given(bytes, 0, 2, 8), pipe.as_fd(), "not shared memory"),
         (given(bytes, 0, 2, 8), foreign.as_fd(), "another format"),
-        (given(bytes, 4096, 2, 8), ours.fd(), "not the size, offset"),
-        (given(bytes, 0, 3, 8), ours.fd(), "not the size, offset"),
-        (given(one.bytes(), 0, 1, 8), one.fd(), "a region for 1 queues, but the port has 2"),
-        (given(0, 0, 0, 8), ours.fd(), "SET_INFLIGHT_FD: a region for no queues, or for no entries"),
+        (given(bytes, 4096, 2, 8), ours.fd(), "size, offset, queues or entries differ"),
+        (given(bytes, 0, 3, 8), ours.fd(), "size, offset, queues or entries differ"),
+        (given(one.bytes(), 0, 1, 8), one.fd(), "the region is for 1 queues, but the port has 2"),
+        (given(0, 0, 0, 8), ours.fd(), "SET_INFLIGHT_FD: the region has no queues or no entries"),
     ];
     let mut n = 0;
     for (bytes, fd, expected) in cases {
@@ -170,7 +170,7 @@ fn every_wrong_message_is_named_and_ends_its_connection_only() {
         (message(SET_FEATURES, 1, &u64s(&[1 << 17])), "SET_FEATURES: bit 17 not offered"),
         (
             message(SET_FEATURES, 1, &u64s(&[VERSION_1])),
-            "SET_FEATURES: other features while queue 1 is running",
+            "SET_FEATURES: the features cannot change while queue 1 is running",
         ),
         (message(SET_PROTOCOL_FEATURES, 1, &u64s(&[1 << 8])), "SET_PROTOCOL_FEATURES: 0x100 not offered"),
         (message(SET_MEM_TABLE, 1, &words(&[0, 0])), "guest memory is not shared"),
@@ -187,7 +187,7 @@ fn every_wrong_message_is_named_and_ends_its_connection_only() {
         (message(SET_STATUS, 1, &u64s(&[15])), "SET_STATUS: not supported"),
         (message(POSTCOPY_ADVISE, 1, &[]), "POSTCOPY_ADVISE: not supported"),
         (message(GET_CONFIG, 1, &words(&[0, 4, 0, 0])), "GET_CONFIG: not supported, nor offered"),
-        (message(GET_INFLIGHT_FD, 1, &[0; 24]), "GET_INFLIGHT_FD: a region for no queues"),
+        (message(GET_INFLIGHT_FD, 1, &[0; 24]), "GET_INFLIGHT_FD: the region has no queues"),
         (
             message(GET_INFLIGHT_FD, 1, &words(&[0, 0, 0, 0, 8 << 16 | 2, 0])),
             "GET_INFLIGHT_FD: queue 1 is running",
@@ -195,7 +195,7 @@ fn every_wrong_message_is_named_and_ends_its_connection_only() {
         (message(CHECK_DEVICE_STATE, 1, &[]), "CHECK_DEVICE_STATE: not supported"),
         (message(RESET_DEVICE, 1, &[]), "RESET_DEVICE: not supported"),
         (message(GET_FEATURES, 1, &[1]), "GET_FEATURES: wrong size"),
-        (message(SET_OWNER, 5, &[]), "SET_OWNER: a reply to nothing"),
+        (message(SET_OWNER, 5, &[]), "SET_OWNER: the front end sent a reply, but the switch asked nothing"),
         (message(SET_OWNER, 2, &[]), "SET_OWNER: flags 0x2"),
         (message(SET_OWNER, 1, &[0; 4097]), "SET_OWNER: wrong size: 4097 bytes of payload, expected 0"),
     ];
@@ -253,7 +253,7 @@ fn packed_rings_that_cannot_be_are_refused() {
 
 /// Also by the check of its descriptors, and to unnegotiated messages.
 #[test]
-fn a_refusal_is_answered_where_that_was_asked_for() {
+fn a_refusal_is_answered_if_the_front_end_asked_for_answers() {
     let port = Port::server(1);
     let (_reader, writer) = std::io::pipe().unwrap();
     for (n, (code, payload, files)) in (1..).zip([
@@ -302,7 +302,7 @@ fn run_queue_1(raw: &mut UnixStream, memory: &SharedMemory) {
 }
 
 #[test]
-fn what_was_not_negotiated_is_not_obeyed() {
+fn messages_of_features_that_were_not_negotiated_are_refused() {
     let port = Port::server(1);
     for (n, (code, payload, expected)) in [
         (FrontendReq::GET_QUEUE_NUM, vec![], "GET_QUEUE_NUM: protocol feature"),

@@ -30,7 +30,7 @@ mod memory;
 mod queue;
 
 use memory::Memory;
-pub use queue::{QueueInflight, Standing};
+pub use queue::{QueueInflight, QueueState};
 pub(super) use queue::{Record, Snapshot, stored};
 
 use rustix::fs::{

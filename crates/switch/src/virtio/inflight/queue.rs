@@ -17,14 +17,14 @@ use crate::virtio::{RingError, RingLayout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// Values of `Fixed::standing`. A region begins as zeros.
+/// Values of `Fixed::state`. A region begins as zeros.
 const UNUSED: u32 = 0;
 const IN_SERVICE: u32 = 1;
 const STOPPED: u32 = 2;
 
 /// A virtqueue's state in the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum QueueState {
     /// Never started, or the region is not one of ours.
     Unused,
     /// In service: the process that starts it at the same place recovers it.
@@ -38,7 +38,7 @@ pub enum Standing {
 /// The fixed fields of each queue's part.
 #[repr(C)]
 struct Fixed {
-    standing: AtomicU32,
+    state: AtomicU32,
     kind: AtomicU32,
     size: AtomicU32,
     base: AtomicU32,
@@ -141,12 +141,12 @@ impl QueueInflight {
     }
 
     /// Returns the queue's state.
-    pub fn standing(&self) -> Standing {
+    pub fn state(&self) -> QueueState {
         let fixed = self.fixed();
-        match fixed.standing.load(Ordering::Acquire) {
-            IN_SERVICE => Standing::InService,
-            STOPPED => Standing::Stopped(fixed.base.load(Ordering::Relaxed)),
-            _ => Standing::Unused,
+        match fixed.state.load(Ordering::Acquire) {
+            IN_SERVICE => QueueState::InService,
+            STOPPED => QueueState::Stopped(fixed.base.load(Ordering::Relaxed)),
+            _ => QueueState::Unused,
         }
     }
 
@@ -172,7 +172,7 @@ impl QueueInflight {
         let same = [(&fixed.desc, layout.desc), (&fixed.avail, layout.avail), (&fixed.used, layout.used)]
             .iter()
             .all(|(word, addr)| word.load(Ordering::Relaxed) == *addr);
-        if self.standing() != Standing::InService
+        if self.state() != QueueState::InService
             || !same
             || fixed.kind.load(Ordering::Relaxed) != kind.bits()
             || fixed.size.load(Ordering::Relaxed) != u32::from(layout.size)
@@ -181,7 +181,9 @@ impl QueueInflight {
         }
         let lost = fixed.lost.load(Ordering::Relaxed) as u16;
         if kind.in_order && lost > 0 {
-            return Err(RingError::Inflight("lost chains, in order, where a ring passes over none"));
+            return Err(RingError::Inflight(
+                "the record has lost chains, but an in-order ring cannot skip a chain",
+            ));
         }
         let commit = fixed.commit.load(Ordering::Relaxed);
         let read = |id| self.place(id).map_or(0, |place| place.load(Ordering::Relaxed));
@@ -204,7 +206,7 @@ impl QueueInflight {
         lost: u16,
     ) {
         let fixed = self.fixed();
-        self.stand(UNUSED);
+        self.set_state(UNUSED);
         (0..layout.size).for_each(|id| self.unmark(id));
         for (word, addr) in
             [(&fixed.desc, layout.desc), (&fixed.avail, layout.avail), (&fixed.used, layout.used)]
@@ -215,17 +217,17 @@ impl QueueInflight {
         fixed.size.store(layout.size.into(), Ordering::Relaxed);
         fixed.lost.store(lost.into(), Ordering::Relaxed);
         self.commit_all(commit.0, commit.1, commit.2);
-        self.stand(IN_SERVICE);
+        self.set_state(IN_SERVICE);
     }
 
     /// Takes the queue out of service, with nothing in flight, to continue at `base`.
     pub(in crate::virtio) fn leave(&self, base: u32) {
         self.fixed().base.store(base, Ordering::Relaxed);
-        self.stand(STOPPED);
+        self.set_state(STOPPED);
     }
 
-    fn stand(&self, standing: u32) {
-        self.fixed().standing.store(standing, Ordering::Release);
+    fn set_state(&self, standing: u32) {
+        self.fixed().state.store(standing, Ordering::Release);
         stored();
     }
 

@@ -9,7 +9,7 @@ pub(in crate::virtio) struct AnyOrder {
 }
 
 impl Order for AnyOrder {
-    const KEPT: bool = false;
+    const IN_ORDER: bool = false;
 
     fn new(_: u16, counts: Counts, _: bool) -> Self {
         Self { counts }
@@ -44,12 +44,12 @@ impl Order for AnyOrder {
 
     #[inline]
     fn complete(&mut self, done: impl Iterator<Item = (u16, u32)>, mut each: impl FnMut(Record)) {
-        let mut given = self.counts.given;
+        let mut returned = self.counts.returned;
         for (id, len) in done {
-            debug_assert!(given != self.counts.popped, "completing chain {id}, but none is in flight");
-            given = given.wrapping_add(1);
+            debug_assert!(returned != self.counts.popped, "completing chain {id}, but none is in flight");
+            returned = returned.wrapping_add(1);
             each(Record { id, places: 1, len });
         }
-        self.counts.given = given;
+        self.counts.returned = returned;
     }
 }

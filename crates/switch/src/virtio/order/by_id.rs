@@ -25,7 +25,7 @@ impl ById {
 }
 
 impl Order for ById {
-    const KEPT: bool = false;
+    const IN_ORDER: bool = false;
 
     fn new(size: u16, counts: Counts, _: bool) -> Self {
         let size = usize::from(size);
@@ -100,7 +100,7 @@ impl Order for ById {
             logged += 1;
             each(record);
         }
-        self.counts.given = self.counts.given.wrapping_add(logged - before);
+        self.counts.returned = self.counts.returned.wrapping_add(logged - before);
     }
 }
 
@@ -113,6 +113,6 @@ impl Journal for ById {
     fn restore(&mut self, record: Record) {
         self.journal[usize::from(self.counts.unshown())] = record.pack();
         self.counts.popped = self.counts.popped.wrapping_add(1);
-        self.counts.given = self.counts.given.wrapping_add(1);
+        self.counts.returned = self.counts.returned.wrapping_add(1);
     }
 }

@@ -46,7 +46,7 @@ impl Places for u16 {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Taken<P> {
+pub(super) struct TakenChain<P> {
     id: u16,
     places: P,
 }
@@ -60,7 +60,7 @@ pub(in crate::virtio) struct InOrder<P> {
     /// Entries of the ring.
     size: u16,
     /// By masked number.
-    taken: Box<[Taken<P>]>,
+    taken: Box<[TakenChain<P>]>,
     /// Bytes written, by masked number; empty for a transmit queue.
     lens: Box<[u32]>,
 }
@@ -73,7 +73,7 @@ impl<P: Places> InOrder<P> {
 
     #[inline]
     fn record(&self, number: u16) -> Record {
-        let Taken { id, places } = self.taken[self.at(number)];
+        let TakenChain { id, places } = self.taken[self.at(number)];
         let len = self.lens.get(self.at(number)).map_or(0, |len| *len);
         Record { id: id & !DONE, places: places.count(), len }
     }
@@ -90,27 +90,27 @@ impl<P: Places> InOrder<P> {
         }
         let number = self.counts.popped.wrapping_add(nth);
         let at = self.at(number);
-        self.taken[at] = Taken { id, places: P::of(places) };
+        self.taken[at] = TakenChain { id, places: P::of(places) };
         Some(number)
     }
 
     /// Passes to `each` the chains that waited only for the oldest.
     #[inline]
-    fn let_go(&mut self, mut each: impl FnMut(Record)) {
-        while self.counts.given != self.counts.popped && self.is_done(self.counts.given) {
+    fn release_done(&mut self, mut each: impl FnMut(Record)) {
+        while self.counts.returned != self.counts.popped && self.is_done(self.counts.returned) {
             self.held_back -= 1;
-            each(self.record(self.counts.given));
-            self.counts.given = self.counts.given.wrapping_add(1);
+            each(self.record(self.counts.returned));
+            self.counts.returned = self.counts.returned.wrapping_add(1);
         }
     }
 }
 
 impl<P: Places> Order for InOrder<P> {
-    const KEPT: bool = true;
+    const IN_ORDER: bool = true;
 
     fn new(size: u16, counts: Counts, transmit: bool) -> Self {
         let entries = usize::from(size).next_power_of_two();
-        let taken = vec![Taken::default(); entries].into();
+        let taken = vec![TakenChain::default(); entries].into();
         let lens = vec![0; if transmit { 0 } else { entries }].into();
         Self { counts, held_back: 0, size, taken, lens }
     }
@@ -152,10 +152,10 @@ impl<P: Places> Order for InOrder<P> {
 
     #[inline]
     fn complete(&mut self, done: impl Iterator<Item = (u16, u32)>, mut each: impl FnMut(Record)) {
-        let mut given = self.counts.given;
+        let mut returned = self.counts.returned;
         for (number, len) in done {
             debug_assert!(
-                number.wrapping_sub(given) < self.counts.popped.wrapping_sub(given),
+                number.wrapping_sub(returned) < self.counts.popped.wrapping_sub(returned),
                 "completing chain {number}, which is not in flight"
             );
             let at = self.at(number);
@@ -164,36 +164,36 @@ impl<P: Places> Order for InOrder<P> {
             }
             let taken = &mut self.taken[at];
             debug_assert!(taken.id & DONE == 0, "completing chain {number} twice");
-            if number == given {
-                given = given.wrapping_add(1);
+            if number == returned {
+                returned = returned.wrapping_add(1);
                 each(Record { id: taken.id, places: taken.places.count(), len });
             } else {
                 taken.id |= DONE;
                 self.held_back += 1;
             }
         }
-        self.counts.given = given;
-        self.let_go(each);
+        self.counts.returned = returned;
+        self.release_done(each);
     }
 
     #[inline]
     fn complete_run(&mut self, first: u16, n: u16) -> bool {
         let end = first.wrapping_add(n);
         let alone = end == self.counts.popped || !self.is_done(end);
-        if first != self.counts.given || !alone || !self.lens.is_empty() {
+        if first != self.counts.returned || !alone || !self.lens.is_empty() {
             return false;
         }
-        self.counts.given = end;
+        self.counts.returned = end;
         true
     }
 
     #[inline]
-    fn stands_for_all(&self) -> Option<u16> {
-        self.lens.is_empty().then(|| self.record(self.counts.given.wrapping_sub(1)).id)
+    fn id_for_all(&self) -> Option<u16> {
+        self.lens.is_empty().then(|| self.record(self.counts.returned.wrapping_sub(1)).id)
     }
 
     fn held_back(&self) -> Option<(u16, u16)> {
-        Some((self.counts.given, self.held_back))
+        Some((self.counts.returned, self.held_back))
     }
 
     #[cfg(test)]
@@ -211,11 +211,11 @@ impl<P: Places> Journal for InOrder<P> {
 
     fn restore(&mut self, record: Record) {
         let at = self.at(self.counts.popped);
-        self.taken[at] = Taken { id: record.id, places: P::of(record.places) };
+        self.taken[at] = TakenChain { id: record.id, places: P::of(record.places) };
         if let Some(len) = self.lens.get_mut(at) {
             *len = record.len;
         }
         self.counts.popped = self.counts.popped.wrapping_add(1);
-        self.counts.given = self.counts.popped;
+        self.counts.returned = self.counts.popped;
     }
 }

@@ -32,7 +32,7 @@ pub(super) use in_order::InOrder;
 pub(super) struct Counts {
     pub(super) popped: u16,
     /// Completed together with all older ones.
-    pub(super) given: u16,
+    pub(super) returned: u16,
     /// Seen by the driver.
     pub(super) shown: u16,
 }
@@ -40,19 +40,19 @@ pub(super) struct Counts {
 impl Counts {
     /// Returns the counts of a queue at `at`: all earlier chains are shown, none later is popped.
     pub(super) fn at(at: u16) -> Self {
-        Self { popped: at, given: at, shown: at }
+        Self { popped: at, returned: at, shown: at }
     }
 
     /// Returns the chains popped and not given back.
     #[inline]
     pub(super) fn in_flight(self) -> u16 {
-        self.popped.wrapping_sub(self.given)
+        self.popped.wrapping_sub(self.returned)
     }
 
     /// Returns the chains given back and not shown.
     #[inline]
     pub(super) fn unshown(self) -> u16 {
-        self.given.wrapping_sub(self.shown)
+        self.returned.wrapping_sub(self.shown)
     }
 
     /// Reverts the pops of the last `n` chains.
@@ -69,7 +69,7 @@ impl Counts {
 /// Tracks the chains of a queue that are popped and not shown yet.
 pub(super) trait Order {
     /// Whether chains go back in the order they were popped (VIRTIO_F_IN_ORDER; virtio 1.2, 2.7.9 and 2.8.8).
-    const KEPT: bool;
+    const IN_ORDER: bool;
 
     /// Returns the order of a ring of `size` entries that stands at `counts`. `transmit`: nothing is
     /// written to its buffers.
@@ -84,13 +84,13 @@ pub(super) trait Order {
     fn take(&mut self, id: u16, places: u16) -> Option<u16>;
 
     /// Like [`take`](Self::take), for a chain of one place, the `nth` since the last count; to be counted
-    /// by [`took_singles`](Self::took_singles), and put back only by
+    /// by [`count_singles`](Self::count_singles), and put back only by
     /// [`forget_singles`](Self::forget_singles).
     fn take_single(&mut self, nth: u16, id: u16) -> Option<u16>;
 
     /// Counts `n` singles as popped, together.
     #[inline]
-    fn took_singles(&mut self, n: u16) {
+    fn count_singles(&mut self, n: u16) {
         let counts = self.counts_mut();
         counts.popped = counts.popped.wrapping_add(n);
     }
@@ -124,14 +124,14 @@ pub(super) trait Order {
     /// Returns the id that stands for all chains given back and not shown: the last one's, of a transmit
     /// queue in order. `None` if the driver sees each.
     #[inline]
-    fn stands_for_all(&self) -> Option<u16> {
+    fn id_for_all(&self) -> Option<u16> {
         None
     }
 
     /// Shows all chains given back.
     #[inline]
     fn show(&mut self) {
-        self.counts_mut().shown = self.counts().given;
+        self.counts_mut().shown = self.counts().returned;
     }
 
     /// In order: returns the token of the oldest chain in flight, and the number of done ones behind it.

@@ -48,19 +48,19 @@ struct Chain {
 
 /// The model of an order.
 struct Model {
-    kept: bool,
+    in_order: bool,
     size: u16,
     /// Popped, and not given back.
     chains: Vec<Chain>,
     /// Given back, and not shown.
-    given: Vec<Record>,
+    returned: Vec<Record>,
     next: u16,
 }
 
 impl Model {
     /// Returns an unused id and free places.
     fn room(&self, places: u16) -> Option<u16> {
-        let records = || self.chains.iter().map(|chain| chain.record).chain(self.given.iter().copied());
+        let records = || self.chains.iter().map(|chain| chain.record).chain(self.returned.iter().copied());
         let taken: u16 = records().map(|record| record.places).sum();
         let id = (0..self.size).rev().find(|id| records().all(|record| record.id != *id));
         id.filter(|_| taken + places <= self.size)
@@ -68,7 +68,7 @@ impl Model {
 
     fn take(&mut self, token: Option<u16>, id: u16, places: u16, single: bool) {
         let token = token.expect("an id that is free");
-        assert_eq!(token, if self.kept { self.next } else { id });
+        assert_eq!(token, if self.in_order { self.next } else { id });
         let number = self.next;
         self.next = number.wrapping_add(1);
         let record = Record { id, places, len: 0 };
@@ -90,14 +90,14 @@ impl Model {
         let at = self.chains.iter().position(|chain| chain.token == token).expect("in flight");
         let mut out = Vec::new();
         (self.chains[at].done, self.chains[at].record.len) = (true, len);
-        if self.kept {
+        if self.in_order {
             while self.chains.first().is_some_and(|chain| chain.done) {
                 out.push(self.chains.remove(0).record);
             }
         } else {
             out.push(self.chains.remove(at).record);
         }
-        self.given.extend(&out);
+        self.returned.extend(&out);
         out
     }
 }
@@ -110,7 +110,8 @@ fn holds<O: Order>(
     steps: Vec<Step>,
     journal: impl Fn(&O) -> Option<Vec<Record>>,
 ) -> Result<(), TestCaseError> {
-    let mut model = Model { kept: O::KEPT, size, chains: Vec::new(), given: Vec::new(), next: first };
+    let mut model =
+        Model { in_order: O::IN_ORDER, size, chains: Vec::new(), returned: Vec::new(), next: first };
     for step in steps {
         match step {
             Step::Take(places) => {
@@ -121,7 +122,7 @@ fn holds<O: Order>(
             Step::TakeSingle => {
                 let Some(id) = model.room(1) else { continue };
                 let token = order.take_single(0, id);
-                order.took_singles(1);
+                order.count_singles(1);
                 model.take(token, id, 1, true);
             }
             Step::Forget(n) => {
@@ -156,32 +157,32 @@ fn holds<O: Order>(
                 let behind = model.chains.get(first + run.len());
                 let alone = first == 0 && behind.is_none_or(|chain| !chain.done);
                 let done = order.complete_run(oldest.token, run.len() as u16);
-                prop_assert_eq!(done, O::KEPT && transmit && alone);
+                prop_assert_eq!(done, O::IN_ORDER && transmit && alone);
                 if done {
                     run.iter().for_each(|chain| _ = model.complete(chain.token, 0));
                 }
             }
             Step::Show => {
-                if !model.given.is_empty() && O::KEPT && transmit {
-                    prop_assert_eq!(order.stands_for_all(), model.given.last().map(|record| record.id));
-                } else if !(O::KEPT && transmit) {
-                    prop_assert_eq!(order.stands_for_all(), None);
+                if !model.returned.is_empty() && O::IN_ORDER && transmit {
+                    prop_assert_eq!(order.id_for_all(), model.returned.last().map(|record| record.id));
+                } else if !(O::IN_ORDER && transmit) {
+                    prop_assert_eq!(order.id_for_all(), None);
                 }
                 order.show();
-                model.given.clear();
+                model.returned.clear();
             }
         }
-        let Counts { popped, given, shown } = order.counts();
+        let Counts { popped, returned, shown } = order.counts();
         prop_assert_eq!(popped, model.next);
-        prop_assert_eq!(usize::from(popped.wrapping_sub(given)), model.chains.len());
-        prop_assert_eq!(usize::from(given.wrapping_sub(shown)), model.given.len());
+        prop_assert_eq!(usize::from(popped.wrapping_sub(returned)), model.chains.len());
+        prop_assert_eq!(usize::from(returned.wrapping_sub(shown)), model.returned.len());
         let done = model.chains.iter().filter(|chain| chain.done).count() as u16;
-        prop_assert_eq!(order.held_back(), O::KEPT.then_some((given, done)));
+        prop_assert_eq!(order.held_back(), O::IN_ORDER.then_some((returned, done)));
         for chain in &model.chains {
             prop_assert_eq!(order.id_of(chain.token), chain.record.id);
         }
         if let Some(unshown) = journal(&order) {
-            prop_assert_eq!(&unshown, &model.given);
+            prop_assert_eq!(&unshown, &model.returned);
         }
     }
     Ok(())
@@ -209,7 +210,7 @@ proptest! {
 
     /// Chains that a predecessor gave back are shown first.
     #[test]
-    fn what_is_restored_comes_first(size in 2u16..20, count in 1u16..20, len in any::<u32>()) {
+    fn restored_chains_come_first(size in 2u16..20, count in 1u16..20, len in any::<u32>()) {
         let records: Vec<_> = (0..count.min(size)).map(|id| Record { id, places: 1, len }).collect();
         fn check<O: Journal>(mut order: O, records: &[Record]) -> Result<(), TestCaseError> {
             records.iter().for_each(|record| order.restore(*record));
@@ -258,8 +259,8 @@ fn the_oldest_holds_the_others_back() {
 /// Entries are as small as possible.
 #[test]
 fn an_entry_has_two_bytes_or_four() {
-    use super::in_order::Taken;
-    assert_eq!((size_of::<Taken<()>>(), size_of::<Taken<u16>>()), (2, 4));
+    use super::in_order::TakenChain;
+    assert_eq!((size_of::<TakenChain<()>>(), size_of::<TakenChain<u16>>()), (2, 4));
 }
 
 /// A batch is numbered before it is counted.
@@ -268,7 +269,7 @@ fn singles_are_taken_one_after_the_other() {
     let mut order = InOrder::<u16>::new(8, Counts::at(u16::MAX), true);
     let tokens: Vec<u16> = (0..4).map(|nth| order.take_single(nth, 7 - nth).unwrap()).collect();
     assert_eq!((tokens.as_slice(), order.counts().in_flight()), (&[u16::MAX, 0, 1, 2][..], 0));
-    order.took_singles(3);
+    order.count_singles(3);
     assert_eq!(order.take(0, 2), Some(2), "the fourth was not counted");
     assert_eq!([tokens[0], tokens[1], tokens[2], 2].map(|token| order.id_of(token)), [7, 6, 5, 0]);
 }

@@ -84,7 +84,7 @@ pub(super) struct PackedQueue<O> {
     /// Next place to pop.
     avail: Position,
     /// Places from there that were available at the last look; 0 if no chain is pending.
-    looked: u16,
+    seen_places: u16,
     /// Chains that start in them, at least one place each.
     pub(super) pending: u16,
     /// Place of the next used descriptor to show to the driver.
@@ -121,14 +121,14 @@ impl<O: Journal> PackedQueue<O> {
     pub(super) fn available(&mut self) -> Result<u16, RingError> {
         let (free, size) = (self.free(), self.parts.size);
         let most = longest_chain(size);
-        let end = free.min(self.looked + LOOK);
-        let (mut looked, mut pending) = (self.looked, self.pending);
-        let mut place = self.avail.forward(looked, size);
-        while looked < end {
+        let end = free.min(self.seen_places + LOOK);
+        let (mut seen_places, mut pending) = (self.seen_places, self.pending);
+        let mut place = self.avail.forward(seen_places, size);
+        while seen_places < end {
             // Chains of one descriptor, as most are, up to the end of the ring.
-            let most_here = (end - looked).min(size - place.slot());
+            let most_here = (end - seen_places).min(size - place.slot());
             let here = self.parts.singles(place, most_here);
-            looked += here;
+            seen_places += here;
             pending += here;
             place = place.forward(here, size);
             if here == most_here {
@@ -141,15 +141,15 @@ impl<O: Journal> PackedQueue<O> {
             let mut length = 1;
             place = place.forward(1, size);
             // The rest of a chain exists when its first descriptor does.
-            while flags & DESC_NEXT != 0 && length < most && looked + length < free {
+            while flags & DESC_NEXT != 0 && length < most && seen_places + length < free {
                 flags = self.parts.flags(place.slot());
                 place = place.forward(1, size);
                 length += 1;
             }
-            looked += length;
+            seen_places += length;
             pending += 1;
         }
-        (self.looked, self.pending) = (looked, pending);
+        (self.seen_places, self.pending) = (seen_places, pending);
         Ok(pending)
     }
 
@@ -172,7 +172,7 @@ impl<O: Journal> PackedQueue<O> {
         // A receive queue's descriptors are looked at only when taken: one look further reads lines that
         // the driver is writing. A transmit queue's are seen before, at their arrival.
         let count = if WRITE { most } else { most.min(self.pending) };
-        if WRITE || !O::KEPT {
+        if WRITE || !O::IN_ORDER {
             // They are read, and soon written as used. In order only one of a batch is.
             self.fetch_for_writing(count);
         }
@@ -193,20 +193,20 @@ impl<O: Journal> PackedQueue<O> {
             let desc = InSequence::parse(addr, half);
             let Some(ptr) = self.walker.buffer::<WRITE>(desc.addr, desc.len) else { break };
             let Some(token) = self.order.take_single(popped, desc.link) else { break };
-            if !O::KEPT && !WRITE {
+            if !O::IN_ORDER && !WRITE {
                 self.inflight.mark(desc.link, 1);
             }
             *place = Single { ptr, len: desc.len, head: token };
             popped += 1;
         }
-        self.order.took_singles(popped);
+        self.order.count_singles(popped);
         self.step(popped, popped);
         usize::from(popped)
     }
 
     #[inline]
     pub(super) fn put_back(&mut self, last: &[Single]) {
-        if !O::KEPT && self.inflight.is_transmit() {
+        if !O::IN_ORDER && self.inflight.is_transmit() {
             // The last one first: a kill leaves those in flight that come first in the ring.
             last.iter().rev().for_each(|single| self.inflight.unmark(single.head));
         }
@@ -217,7 +217,7 @@ impl<O: Journal> PackedQueue<O> {
 
     #[inline]
     pub(super) fn rewind(&mut self, n: u16) {
-        let (inflight, marked) = (&self.inflight, !O::KEPT && self.inflight.is_transmit());
+        let (inflight, marked) = (&self.inflight, !O::IN_ORDER && self.inflight.is_transmit());
         let unmark = |id| {
             if marked {
                 inflight.unmark(id);
@@ -234,10 +234,10 @@ impl<O: Journal> PackedQueue<O> {
         self.taken += places;
         // A chain that grew since the look leaves fewer places to the others, and receive buffers may be
         // popped unseen.
-        self.looked = self.looked.saturating_sub(places);
-        self.pending = self.pending.saturating_sub(chains).min(self.looked);
+        self.seen_places = self.seen_places.saturating_sub(places);
+        self.pending = self.pending.saturating_sub(chains).min(self.seen_places);
         if self.pending == 0 {
-            self.looked = 0;
+            self.seen_places = 0;
         }
         self.commit_in_flight();
     }
@@ -247,7 +247,7 @@ impl<O: Journal> PackedQueue<O> {
     fn step_back(&mut self, chains: u16, places: u16) {
         self.avail = self.avail.back(places, self.parts.size);
         self.taken -= places;
-        self.looked += places;
+        self.seen_places += places;
         self.pending += chains;
         self.commit_in_flight();
     }
@@ -255,7 +255,7 @@ impl<O: Journal> PackedQueue<O> {
     /// Of a transmit queue in order: all popped chains are in flight until shown.
     #[inline]
     fn commit_in_flight(&self) {
-        if O::KEPT && self.inflight.is_transmit() {
+        if O::IN_ORDER && self.inflight.is_transmit() {
             self.inflight.commit_all(self.used.0, self.used.0, self.avail.0);
         }
     }
@@ -276,7 +276,7 @@ impl<O: Journal> PackedQueue<O> {
         let (mut logged, mut freed) = (self.order.counts().unshown(), 0);
         self.order.complete(done, |record| {
             freed += record.places;
-            if TRANSMIT && O::KEPT {
+            if TRANSMIT && O::IN_ORDER {
                 return;
             }
             inflight.log(logged, record.pack());
@@ -313,7 +313,7 @@ impl<O: Journal> PackedQueue<O> {
         }
         let (used, size) = (self.used, self.parts.size);
         let end = used.forward(self.unpublished, size);
-        if let Some(last) = self.order.stands_for_all() {
+        if let Some(last) = self.order.id_for_all() {
             self.parts.show_batch(&self.inflight, last, [used, end, self.avail]);
         } else {
             let mut records = self.order.unshown();
@@ -345,17 +345,17 @@ impl<O: Journal> PackedQueue<O> {
     /// Asks for a kick at the next descriptor.
     pub(super) fn ask_for_kicks(&mut self) {
         let flags = if self.event_idx { EVENTS_AT_PLACE } else { EVENTS_ENABLE };
-        self.parts.set_device_events(self.unseen().0, flags);
+        self.parts.set_device_events(self.first_unseen().0, flags);
     }
 
     /// Whether there are descriptors that `available` has not seen.
     pub(super) fn has_more(&self) -> bool {
-        self.looked < self.free() && self.is_available(self.unseen())
+        self.seen_places < self.free() && self.is_available(self.first_unseen())
     }
 
     /// The first place that `available` has not seen.
-    fn unseen(&self) -> Position {
-        self.avail.forward(self.looked, self.parts.size)
+    fn first_unseen(&self) -> Position {
+        self.avail.forward(self.seen_places, self.parts.size)
     }
 
     pub(super) fn base(&self) -> u32 {
@@ -426,7 +426,7 @@ impl<O: Journal> PackedQueue<O> {
             return Err(RingError::BufferId { head, id, size });
         }
         let token = self.order.take(id, taken).ok_or(RingError::BufferIdInFlight { head, id })?;
-        if !O::KEPT && !WRITE {
+        if !O::IN_ORDER && !WRITE {
             self.inflight.mark(id, taken);
         }
         self.step(1, taken);

@@ -27,37 +27,41 @@ pub(super) struct Resume {
 impl Resume {
     /// Makes it from a region's record; `flags` returns those of the descriptor in a slot.
     pub(super) fn of(
-        left: &Snapshot,
+        snapshot: &Snapshot,
         size: u16,
         transmit: bool,
         flags: impl FnOnce(u16) -> u16,
     ) -> Result<Self, &'static str> {
-        let (place, count) = (Position(left.commit.0), left.commit.1);
+        let (place, count) = (Position(snapshot.commit.0), snapshot.commit.1);
         if place.slot() >= size {
-            return Err("a place that it does not have");
+            return Err("the record names a place outside the ring");
         }
-        let records = left.journal.get(..count.into()).ok_or("more completions than it has places")?;
+        let records = snapshot
+            .journal
+            .get(..count.into())
+            .ok_or("the record has more completions than the ring has places")?;
         if records.iter().any(|record| record.id >= size || record.places == 0) {
-            return Err("a completed buffer that cannot be");
+            return Err("the record has a completed buffer with an impossible id or no places");
         }
         let mut in_flight = Vec::new();
         if transmit {
             let mut completed = vec![false; size.into()];
             records.iter().for_each(|record| completed[usize::from(record.id)] = true);
-            let marked =
-                (0..).zip(&left.places).filter(|&(id, &places)| places != 0 && !completed[usize::from(id)]);
+            let marked = (0..)
+                .zip(&snapshot.places)
+                .filter(|&(id, &places)| places != 0 && !completed[usize::from(id)]);
             in_flight.extend(marked.map(|(id, &places): (u16, _)| (id, places)));
         }
         let done: u32 = records.iter().map(|record| u32::from(record.places)).sum();
         let open: u32 = in_flight.iter().map(|&(_, places)| u32::from(places)).sum();
-        if done + open + u32::from(left.lost) > size.into() {
-            return Err("more places than it has");
+        if done + open + u32::from(snapshot.lost) > size.into() {
+            return Err("the record uses more places than the ring has");
         }
         let records = records.to_vec();
         let (used, unshown, shown) = match count > 0 && place.was_used(flags(place.slot())) {
             true => (place.forward(done as u16, size), Vec::new(), records),
             false => (place, records, Vec::new()),
         };
-        Ok(Self { used, unshown, shown, in_flight, lost: left.lost })
+        Ok(Self { used, unshown, shown, in_flight, lost: snapshot.lost })
     }
 }

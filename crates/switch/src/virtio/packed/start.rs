@@ -37,7 +37,7 @@ impl<O: Journal> PackedQueue<O> {
             parts,
             order: O::new(size, Counts::at(0), transmit),
             avail: first,
-            looked: 0,
+            seen_places: 0,
             pending: 0,
             used: first,
             unpublished: 0,
@@ -49,10 +49,10 @@ impl<O: Journal> PackedQueue<O> {
             layout,
             walker: Walker::new(memory, features.indirect),
         };
-        if let Some(left) = queue.inflight.snapshot(&layout, kind)? {
-            match O::KEPT && transmit {
-                true => queue.recover_range(&left),
-                false => queue.recover(&left),
+        if let Some(snapshot) = queue.inflight.snapshot(&layout, kind)? {
+            match O::IN_ORDER && transmit {
+                true => queue.recover_range(&snapshot),
+                false => queue.recover(&snapshot),
             }
             .map_err(RingError::Inflight)?;
             return Ok(queue);
@@ -62,7 +62,7 @@ impl<O: Journal> PackedQueue<O> {
         let taken = avail.since(used, size).filter(|_| avail.slot() < size && used.slot() < size);
         let taken = taken.ok_or(RingError::PackedBase { base, size })?;
         (queue.avail, queue.used) = (avail, used);
-        match (O::KEPT, transmit) {
+        match (O::IN_ORDER, transmit) {
             (false, _) => {
                 queue.inflight.enter(&layout, kind, (used.0, 0, 0), taken);
                 queue.taken = taken;
@@ -84,17 +84,17 @@ impl<O: Journal> PackedQueue<O> {
 
     /// Of a transmit queue in order: continues where a predecessor was killed; all its chains in flight
     /// come back.
-    fn recover_range(&mut self, left: &Snapshot) -> Result<(), &'static str> {
-        let [mut used, end, avail] = [left.commit.0, left.commit.1, left.commit.2].map(Position);
+    fn recover_range(&mut self, snapshot: &Snapshot) -> Result<(), &'static str> {
+        let [mut used, end, avail] = [snapshot.commit.0, snapshot.commit.1, snapshot.commit.2].map(Position);
         let size = self.parts.size;
         if [used, end, avail].iter().any(|place| place.slot() >= size) {
-            return Err("a place that it does not have");
+            return Err("the record names a place outside the ring");
         }
         let (Some(batch), Some(all)) = (end.since(used, size), avail.since(used, size)) else {
-            return Err("more places than it has");
+            return Err("the record uses more places than the ring has");
         };
         if batch > all {
-            return Err("more completions than it has places");
+            return Err("the record has more completions than the ring has places");
         }
         if batch > 0 && used.was_used(self.parts.flags(used.slot())) {
             used = end;
@@ -105,10 +105,10 @@ impl<O: Journal> PackedQueue<O> {
     }
 
     /// Continues where a predecessor was killed.
-    fn recover(&mut self, left: &Snapshot) -> Result<(), &'static str> {
+    fn recover(&mut self, snapshot: &Snapshot) -> Result<(), &'static str> {
         let (size, transmit) = (self.parts.size, self.inflight.is_transmit());
-        let left = Resume::of(left, size, transmit, |slot| self.parts.flags(slot))?;
-        let Resume { used, unshown, shown, in_flight, lost } = left;
+        let resume = Resume::of(snapshot, size, transmit, |slot| self.parts.flags(slot))?;
+        let Resume { used, unshown, shown, in_flight, lost } = resume;
         // A kill may have come between the completion and this.
         unshown.iter().chain(&shown).for_each(|record| self.inflight.unmark(record.id));
         self.used = used;
@@ -119,7 +119,7 @@ impl<O: Journal> PackedQueue<O> {
         self.inflight.commit(used.0, unshown.len() as u16);
         self.taken = lost;
         for &(id, places) in &in_flight {
-            self.order.take(id, places).ok_or("a chain in flight that cannot be")?;
+            self.order.take(id, places).ok_or("the record has an impossible chain in flight")?;
             self.taken += places;
         }
         self.avail = used.forward(self.unpublished + self.taken, size);

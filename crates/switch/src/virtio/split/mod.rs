@@ -120,12 +120,12 @@ impl<O: Order> SplitQueue<O> {
             let Some(ptr) = self.walker.buffer::<WRITE>(desc.addr, desc.len) else { break };
             let Some(token) = self.order.take_single(popped, head) else { break };
             *place = Single { ptr, len: desc.len, head: token };
-            if !O::KEPT && !WRITE {
+            if !O::IN_ORDER && !WRITE {
                 self.inflight.mark(head, 1);
             }
             popped += 1;
         }
-        self.order.took_singles(popped);
+        self.order.count_singles(popped);
         self.pending -= popped;
         self.commit_in_flight();
         popped.into()
@@ -134,7 +134,7 @@ impl<O: Order> SplitQueue<O> {
     /// Of a transmit queue in order: popped chains are in flight until shown.
     #[inline]
     fn commit_in_flight(&self) {
-        if O::KEPT && self.inflight.is_transmit() {
+        if O::IN_ORDER && self.inflight.is_transmit() {
             self.inflight.commit(self.order.counts().popped, 0);
         }
     }
@@ -143,7 +143,7 @@ impl<O: Order> SplitQueue<O> {
     pub(super) fn put_back(&mut self, last: &[Single]) {
         self.order.forget_singles(last);
         self.pending += last.len() as u16;
-        if !O::KEPT && self.inflight.is_transmit() {
+        if !O::IN_ORDER && self.inflight.is_transmit() {
             // The last one first: a kill leaves those in flight that come first in the ring.
             last.iter().rev().for_each(|single| self.inflight.unmark(single.head));
         }
@@ -154,7 +154,7 @@ impl<O: Order> SplitQueue<O> {
     pub(super) fn rewind(&mut self, n: u16) {
         self.order.forget(n, |_| {});
         self.pending += n;
-        if !O::KEPT && self.inflight.is_transmit() {
+        if !O::IN_ORDER && self.inflight.is_transmit() {
             let next = self.order.counts().popped;
             // A driver that rewrites its entry meanwhile harms only itself.
             let heads = (0..n).rev().map(|i| self.parts.avail_entry(next.wrapping_add(i)));
@@ -174,9 +174,9 @@ impl<O: Order> SplitQueue<O> {
     #[inline]
     fn complete_in<const TRANSMIT: bool>(&mut self, done: impl Iterator<Item = (u16, u32)>) {
         let (parts, inflight) = (&self.parts, &self.inflight);
-        let mut next = self.order.counts().given;
+        let mut next = self.order.counts().returned;
         self.order.complete(done, |Record { id: head, len, .. }| {
-            if TRANSMIT && O::KEPT {
+            if TRANSMIT && O::IN_ORDER {
                 // One used entry for all published chains.
                 return;
             }
@@ -206,11 +206,11 @@ impl<O: Order> SplitQueue<O> {
         if counts.unshown() == 0 {
             return None;
         }
-        if let Some(last) = self.order.stands_for_all() {
+        if let Some(last) = self.order.id_for_all() {
             // One entry for the batch, where the first one's would be.
             self.parts.write_used(counts.shown, last, 0);
         }
-        self.parts.set_used_index(counts.given);
+        self.parts.set_used_index(counts.returned);
         self.order.show();
         Some(counts.shown)
     }
@@ -278,7 +278,7 @@ impl<O: Order> SplitQueue<O> {
         let mut token = head;
         if !matches!(walked, Err(error) if error.is_fatal()) {
             token = self.order.take(head, 1).unwrap_or(head);
-            if !O::KEPT && !WRITE {
+            if !O::IN_ORDER && !WRITE {
                 self.inflight.mark(head, 1);
             }
             self.pending -= 1;

@@ -35,33 +35,33 @@ impl<O: Order> SplitQueue<O> {
         let mut counts = Counts::at(used);
         let mut recovered = None;
         match inflight.snapshot(&layout, kind)? {
-            Some(left) if O::KEPT && transmit => {
-                let popped = left.commit.0;
+            Some(snapshot) if O::IN_ORDER && transmit => {
+                let popped = snapshot.commit.0;
                 if popped.wrapping_sub(used) > size {
-                    return Err(RingError::Inflight("more entries than it has"));
+                    return Err(RingError::Inflight("the record uses more entries than the ring has"));
                 }
                 parts.give_all_back(used, popped);
                 counts = Counts::at(popped);
                 recovered = Some(popped.wrapping_sub(used));
             }
-            Some(left) => {
-                let left = Resume::of(&left, used, size, transmit).map_err(RingError::Inflight)?;
-                if let Some(head) = left.last {
+            Some(snapshot) => {
+                let resume = Resume::of(&snapshot, used, size, transmit).map_err(RingError::Inflight)?;
+                if let Some(head) = resume.last {
                     inflight.unmark(head);
                 }
-                counts = Counts { popped: left.next_avail, given: left.next_used, shown: used };
-                recovered = Some(left.in_flight.len() as u16);
-                in_flight = left.in_flight;
+                counts = Counts { popped: resume.next_avail, returned: resume.next_used, shown: used };
+                recovered = Some(resume.in_flight.len() as u16);
+                in_flight = resume.in_flight;
             }
             None if open > size => return Err(RingError::Base { base, used, size }),
             // In order, no chain in flight may be skipped: it comes back, or is popped again.
-            None if O::KEPT && transmit => {
+            None if O::IN_ORDER && transmit => {
                 inflight.enter(&layout, kind, (base, 0, 0), 0);
                 parts.give_all_back(used, base);
                 counts = Counts::at(base);
                 recovered = Some(open).filter(|back| *back > 0);
             }
-            None if O::KEPT => inflight.enter(&layout, kind, (used, 0, 0), 0),
+            None if O::IN_ORDER => inflight.enter(&layout, kind, (used, 0, 0), 0),
             None => {
                 inflight.enter(&layout, kind, (used, 0, 0), open);
                 counts.popped = base;

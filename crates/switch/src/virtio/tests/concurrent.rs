@@ -129,13 +129,13 @@ fn stress(features: Features) {
 }
 
 #[test]
-fn nobody_sleeps_for_ever_with_flags() {
+fn neither_side_sleeps_for_ever_with_flags() {
     stress(Features { packed: false, event_idx: false, indirect: false, in_order: false });
     stress(Features { packed: true, event_idx: false, indirect: false, in_order: false });
 }
 
 #[test]
-fn nobody_sleeps_for_ever_with_event_indices() {
+fn neither_side_sleeps_for_ever_with_event_indices() {
     stress(Features { packed: false, event_idx: true, indirect: true, in_order: false });
     stress(Features { packed: true, event_idx: true, indirect: true, in_order: false });
 }

@@ -9,7 +9,9 @@
 
 use super::super::inflight::{Record, cut};
 use super::super::layout::Kind;
-use super::super::{Chain, Features, GuestMemory, Inflight, Queue, RingError, RingLayout, Single, Standing};
+use super::super::{
+    Chain, Features, GuestMemory, Inflight, Queue, QueueState, RingError, RingLayout, Single,
+};
 use super::{GUEST_ADDR, layout, of_driver, spec};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -298,7 +300,7 @@ impl World {
         self.popped.clear();
         (self.one_by_one, self.together) = (0, 0);
         kill.meanwhile.iter().for_each(|step| self.driver_does(step));
-        assert_eq!(self.region.queue(self.index).unwrap().standing(), Standing::InService);
+        assert_eq!(self.region.queue(self.index).unwrap().state(), QueueState::InService);
         // An old base, which means nothing.
         for stores in &kill.again {
             let _ = cut::after(*stores, || self.start(0));
@@ -539,10 +541,10 @@ fn a_queue_stopped_in_order_says_where_and_is_not_recovered() {
             world.device_does(&step);
         }
         let region = world.region.queue(TX).unwrap();
-        assert_eq!(region.standing(), Standing::InService);
-        assert_eq!(world.region.queue(RX).unwrap().standing(), Standing::Unused);
+        assert_eq!(region.state(), QueueState::InService);
+        assert_eq!(world.region.queue(RX).unwrap().state(), QueueState::Unused);
         let base = world.device.take().unwrap().retire();
-        assert_eq!(region.standing(), Standing::Stopped(base));
+        assert_eq!(region.state(), QueueState::Stopped(base));
         world.driver_does(&Step::Reap);
         assert_eq!(world.driver.base(), base);
         // At the front end's base, not the last one's stop.
@@ -554,7 +556,7 @@ fn a_queue_stopped_in_order_says_where_and_is_not_recovered() {
 }
 
 #[test]
-fn what_another_ring_left_is_not_recovered() {
+fn the_record_of_another_ring_is_not_recovered() {
     let world = World::new(8, Features::default(), TX, 0);
     let region = || world.region.queue(TX);
     let start = |layout, features| {

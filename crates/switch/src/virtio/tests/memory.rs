@@ -68,7 +68,7 @@ fn unusable_tables_are_refused_with_the_reason() {
         (
             "a pipe",
             vec![RegionSpec { fd: pipe.into(), ..region(0, PAGE) }],
-            MapError::Unfit { region: 0, why: Unfit::NotAFile },
+            MapError::Unfit { region: 0, reason: Unfit::NotAFile },
         ),
         (
             "read-only",

@@ -282,7 +282,7 @@ fn largest_rings_work() {
 }
 
 #[test]
-fn what_is_in_flight_is_never_looked_at() {
+fn descriptors_in_flight_are_never_read() {
     let mut guest = Guest::new(3, PLAIN);
     let mut chain = Chain::new();
     for id in 0..3 {
@@ -345,7 +345,7 @@ fn lies_about_ids_and_flags_are_named() {
 
 /// Chains that grow, shrink and join between the look and the pop.
 #[test]
-fn chains_that_change_after_the_look_harm_nobody() {
+fn chains_that_change_after_the_look_do_no_harm() {
     let mut chain = Chain::new();
     let mut guest = Guest::new(8, PLAIN);
     let rewrite = |guest: &Guest, slot: u16, flags: u16| {

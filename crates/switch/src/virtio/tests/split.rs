@@ -207,7 +207,7 @@ fn receive_buffers_found_too_few_are_put_back() {
 
 #[test]
 #[should_panic(expected = "rewinding 1 chains of 0")]
-fn what_was_not_popped_cannot_be_put_back() {
+fn a_chain_that_was_not_popped_cannot_be_put_back() {
     Guest::new(4, PLAIN).device.rewind(1);
 }
 

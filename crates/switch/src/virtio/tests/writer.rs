@@ -24,7 +24,7 @@ fn needed(lens: &[u32]) -> usize {
 
 proptest! {
     #[test]
-    fn what_is_written_is_header_and_payload_as_far_as_there_is_room(
+    fn header_and_payload_are_written_until_there_is_no_room(
         header in prop::collection::vec(any::<u8>(), 0..20),
         source_lens in prop::collection::vec(1u32..50, 0..8),
         chain_lens in prop::collection::vec(prop::collection::vec(1u32..50, 0..4), 0..5),

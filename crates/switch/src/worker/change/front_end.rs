@@ -5,7 +5,7 @@
 //! may take long.
 
 use crate::fdb::PortIndex;
-use crate::link::vhost::{Control, Gone, Ring};
+use crate::link::vhost::{Control, ReleasedHalves, Ring};
 use crate::vhost_user::VringSetup;
 use crate::vhost_user::kick::Kick;
 use crate::vhost_user::notifier::Call;
@@ -88,7 +88,7 @@ impl Worker {
     /// Takes rings and memory from a quiet port whose front end went away. Returns them for the caller to
     /// stop listening to its kicks and to unmap: tens of milliseconds for each gigabyte.
     #[must_use = "a worker has no time to unmap memory"]
-    pub fn disconnect(&mut self, index: PortIndex) -> Option<Gone> {
+    pub fn disconnect(&mut self, index: PortIndex) -> Option<ReleasedHalves> {
         self.clear_egress(index);
         self.settle();
         let gone = self.vhost(index)?.disconnect();
@@ -100,7 +100,7 @@ impl Worker {
 
     /// Returns the link of a port that will change, which is polled again.
     fn vhost(&mut self, index: PortIndex) -> Option<Control<'_>> {
-        self.wake_port(index, self.kicks_heard(), self.last_woke());
+        self.wake_port(index, self.kicks_checked_at(), self.last_woke());
         self.ports[index as usize].as_mut()?.link.vhost()
     }
 

@@ -125,7 +125,7 @@ impl Worker {
                 None => {
                     let fates = &mut self.fates;
                     port.egress.scheduler.remove_source(index, |queued| {
-                        fates.push(gone(*own, &queued, now, DropReason::SenderReset));
+                        fates.push(dropped_fate(*own, &queued, now, DropReason::SenderReset));
                     });
                 }
             }
@@ -185,13 +185,13 @@ impl Worker {
         self.polled.sort_by_key(best_effort);
         self.realtime = self.polled.partition_point(|index| !best_effort(index));
         self.divide_time();
-        let (heard, woke) = (self.kicks_heard(), self.last_woke());
+        let (heard, woke) = (self.kicks_checked_at(), self.last_woke());
         for index in &self.owned {
             if let Some(port) = &mut self.ports[*index as usize]
                 && std::mem::take(&mut port.quiet)
             {
                 port.link.tx.suppress_kicks();
-                port.link.tx.woke(heard, woke);
+                port.link.tx.note_sleep(heard, woke);
             }
         }
     }
@@ -219,7 +219,7 @@ impl Worker {
 }
 
 /// Returns the fate of a frame dropped by a change.
-fn gone(egress: PortIndex, queued: &Queued<FrameRef>, at: u64, reason: DropReason) -> Fate {
+fn dropped_fate(egress: PortIndex, queued: &Queued<FrameRef>, at: u64, reason: DropReason) -> Fate {
     Fate {
         frame: queued.frame,
         egress,

@@ -9,7 +9,7 @@
 //!
 //! [`Worker::clear_egress`] drops frames to a receiver that goes.
 
-use super::gone;
+use super::dropped_fate;
 use crate::fdb::PortIndex;
 use crate::port::Port;
 use crate::sched::Queued;
@@ -65,7 +65,7 @@ impl Worker {
             let Some(port) = &mut self.ports[*own as usize] else { continue };
             let fates = &mut self.fates;
             port.egress.scheduler.clear_source(source, |queued: Queued<_>| {
-                fates.push(gone(*own, &queued, now, DropReason::SenderReset));
+                fates.push(dropped_fate(*own, &queued, now, DropReason::SenderReset));
             });
         }
         self.settle();
@@ -97,7 +97,7 @@ impl Worker {
         let Some(port) = &mut self.ports[index as usize] else { return };
         let fates = &mut self.fates;
         port.egress.scheduler.clear(|queued: Queued<_>| {
-            fates.push(gone(index, &queued, now, DropReason::ReceiverDown));
+            fates.push(dropped_fate(index, &queued, now, DropReason::ReceiverDown));
         });
         port.egress.blocked_since = NEVER;
     }

@@ -20,13 +20,13 @@ const GROUPS: usize = 8;
 
 /// A frame of a batch, decided on.
 #[derive(Clone, Copy)]
-pub(super) struct Sent {
+pub(super) struct BatchFrame {
     pub(super) egress: PortIndex,
     /// For a direct frame: its receiving queue, and its place among the batch's frames there.
     pub(super) group: u8,
     pub(super) rank: u8,
-    /// Not plain: for a queued frame, its [decision](Batch::seen) is kept.
-    pub(super) seen: bool,
+    /// Not plain: for a queued frame, its [decision](Batch::decisions) is kept.
+    pub(super) has_decision: bool,
     pub(super) len: u32,
     /// Ts of a direct frame (ns).
     pub(super) started: u64,
@@ -36,7 +36,7 @@ pub(super) struct Sent {
 
 /// The decision on a frame that is not plain, and its request.
 #[derive(Clone, Copy)]
-pub(super) struct Seen {
+pub(super) struct StoredDecision {
     pub(super) decision: Decision,
     pub(super) vnet: VnetHdr,
 }
@@ -68,8 +68,8 @@ pub(in crate::worker) struct Batch {
     pub(super) tx: [Single; BATCH],
     pub(super) rx: [Single; BATCH],
     pub(super) heads: [Head; BATCH],
-    pub(super) frames: [Sent; BATCH],
-    pub(super) seen: [Seen; BATCH],
+    pub(super) frames: [BatchFrame; BATCH],
+    pub(super) decisions: [StoredDecision; BATCH],
     /// How many of the first frames may go directly.
     pub(super) direct: usize,
     /// Frames that are queued together.
@@ -84,11 +84,11 @@ pub(in crate::worker) struct Batch {
     pub(super) waits: bool,
     /// All frames started at the same time.
     pub(super) together: bool,
-    pub(super) came: Came,
+    pub(super) arrivals: BatchArrival,
 }
 
 /// Arrival of a batch's frames.
-pub(super) struct Came {
+pub(super) struct BatchArrival {
     /// The first frame's. The others count as no later, at the earliest.
     pub(super) first: Arrival,
     /// One poll was the first to show all of them.
@@ -97,7 +97,7 @@ pub(super) struct Came {
     pub(super) latest: [u64; BATCH],
 }
 
-impl Came {
+impl BatchArrival {
     /// Returns when frame number `frame` arrived.
     #[inline]
     pub(super) fn of(&self, frame: usize) -> Arrival {
@@ -126,7 +126,7 @@ impl Batch {
     pub(super) fn queued_end(&mut self, first: usize, decided: usize) -> usize {
         for (i, frame) in (first..).zip(&self.frames[first..self.direct.max(first)]) {
             let is_lent = self.groups[usize::from(frame.group)].half != HOME;
-            if is_lent || frame.seen {
+            if is_lent || frame.has_decision {
                 self.crosses = is_lent;
                 return i;
             }
@@ -156,16 +156,24 @@ impl Default for Batch {
             first: 0,
             buffers: 0,
         };
-        let sent = Sent { egress: 0, group: 0, rank: 0, seen: false, len: 0, started: 0, vnet: COMPLETE };
+        let sent = BatchFrame {
+            egress: 0,
+            group: 0,
+            rank: 0,
+            has_decision: false,
+            len: 0,
+            started: 0,
+            vnet: COMPLETE,
+        };
         let decision =
             Decision { headers: Headers::NONE, offload: Offload::None, wire_frames: 0, wire_bytes: 0 };
-        let seen = Seen { decision, vnet: VnetHdr::default() };
+        let seen = StoredDecision { decision, vnet: VnetHdr::default() };
         Self {
             tx: [Single::EMPTY; BATCH],
             rx: [Single::EMPTY; BATCH],
             heads: [Head([0; HEAD]); BATCH],
             frames: [sent; BATCH],
-            seen: [seen; BATCH],
+            decisions: [seen; BATCH],
             direct: 0,
             queued: Vec::with_capacity(BATCH),
             groups: [group; GROUPS],
@@ -174,7 +182,7 @@ impl Default for Batch {
             crosses: false,
             waits: false,
             together: true,
-            came: Came { first: Arrival::default(), together: true, latest: [0; BATCH] },
+            arrivals: BatchArrival { first: Arrival::default(), together: true, latest: [0; BATCH] },
         }
     }
 }
@@ -184,17 +192,21 @@ mod tests {
     use super::*;
 
     /// Four frames are decided on: of three that could go directly, two have no room.
-    fn queued_end(of_second: Sent, half_of_second: u8) -> usize {
+    fn queued_end(of_second: BatchFrame, half_of_second: u8) -> usize {
         let mut batch = Batch { direct: 3, group_count: 2, ..Batch::default() };
         (batch.frames[1], batch.groups[1].half) = (of_second, half_of_second);
         batch.queued_end(1, 4)
     }
 
     #[test]
-    fn what_could_go_directly_is_queued_if_it_is_plain_and_for_a_port_that_lends_nothing() {
-        let plain = Sent { group: 1, ..Batch::default().frames[0] };
+    fn a_plain_frame_for_a_port_that_lends_nothing_is_queued() {
+        let plain = BatchFrame { group: 1, ..Batch::default().frames[0] };
         assert_eq!(queued_end(plain, HOME), 4);
         assert_eq!(queued_end(plain, 0), 1, "for a lent half");
-        assert_eq!(queued_end(Sent { seen: true, ..plain }, HOME), 1, "what was decided is not kept");
+        assert_eq!(
+            queued_end(BatchFrame { has_decision: true, ..plain }, HOME),
+            1,
+            "what was decided is not kept"
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! Copies a batch's frames into their buffers, and updates the accounts of both ends.
 
-use super::batch::{Batch, Came, Group, HOME, Sent};
+use super::batch::{Batch, BatchArrival, BatchFrame, Group, HOME};
 use super::note_tokens;
 use super::room::rx_ring;
 use crate::clock::clock;
@@ -21,7 +21,7 @@ impl Worker {
         count: usize,
         header_len: usize,
     ) -> u64 {
-        let Batch { tx, rx, heads, frames, groups, group_count, halves, together, came, .. } = batch;
+        let Batch { tx, rx, heads, frames, groups, group_count, halves, together, arrivals, .. } = batch;
         let (tx, frames) = (&tx[..count], &frames[..count]);
         let mut total = 0;
         for (number, group) in (0..).zip(&mut groups[..*group_count]) {
@@ -29,7 +29,7 @@ impl Worker {
             let receiver_header = group.receiver.header_len;
             let Some(ring) = rx_ring(&mut self.ports, halves, group) else { continue };
             let buffers = &rx[usize::from(group.first)..];
-            let of_group = |frame: &&Sent| frame.group == number;
+            let of_group = |frame: &&BatchFrame| frame.group == number;
             for (i, frame) in frames.iter().enumerate().filter(|(_, frame)| of_group(frame)) {
                 let buffer = &buffers[usize::from(frame.rank)];
                 // SAFETY: both buffers were translated in memory that stays mapped while this worker has
@@ -55,17 +55,17 @@ impl Worker {
         let home = groups[..*group_count].iter().filter(|group| group.half == HOME);
         home.for_each(|group| self.touched.insert(group.egress));
         self.now = clock();
-        note_tokens(port, frames, came, 0, *together);
+        note_tokens(port, frames, arrivals, 0, *together);
         let stats = port.stats;
         stats.tx.frames.add(count as u64);
         stats.tx.wire_frames.add(count as u64);
         stats.tx.wire_bytes.add(total);
-        if *together && came.together {
+        if *together && arrivals.together {
             let started = frames[0].started;
-            stats.note_delay(started, came.first.started_by(started), self.now, count as u64);
+            stats.note_delay(started, arrivals.first.started_by(started), self.now, count as u64);
         } else {
             for (i, frame) in frames.iter().enumerate() {
-                stats.note_delay(frame.started, came.of(i).started_by(frame.started), self.now, 1);
+                stats.note_delay(frame.started, arrivals.of(i).started_by(frame.started), self.now, 1);
             }
         }
         for group in groups[..*group_count].iter().filter(|group| group.frames > 0) {
@@ -82,21 +82,27 @@ impl Worker {
                 to.egress.scheduler.charge(self.now, group.bytes);
                 to.stats.note_token_wait_rx(0, group.frames.into());
             }
-            to.egress.last = (port.index, self.now);
+            to.egress.last_sent = (port.index, self.now);
             to.egress.blocked_since = NEVER;
         }
         if port.contract.deadline.is_some() {
-            self.account_deadlines(port, frames, &groups[..*group_count], came);
+            self.account_deadlines(port, frames, &groups[..*group_count], arrivals);
         }
         total
     }
 
     /// Accounts for frames just sent under a deadline.
-    fn account_deadlines(&mut self, port: &Port, frames: &[Sent], groups: &[Group], came: &Came) {
+    fn account_deadlines(
+        &mut self,
+        port: &Port,
+        frames: &[BatchFrame],
+        groups: &[Group],
+        arrivals: &BatchArrival,
+    ) {
         for (i, frame) in frames.iter().enumerate() {
             let group = &groups[usize::from(frame.group)];
             let Some(deadline) = group.deadline else { continue };
-            let (started, arrival) = (frame.started, came.of(i));
+            let (started, arrival) = (frame.started, arrivals.of(i));
             let delay = DelayOf {
                 at: self.now,
                 started,

@@ -1,6 +1,6 @@
 //! Decides on a batch's frames by their copied heads, and which may go directly.
 
-use super::batch::{Batch, Group, ONLY, Seen, Sent};
+use super::batch::{Batch, BatchFrame, Group, ONLY, StoredDecision};
 use crate::fdb::PortIndex;
 use crate::frame::offload::receiver_hdr;
 use crate::frame::plain::{Plain, own_checksum};
@@ -36,7 +36,7 @@ impl Worker {
         for i in 0..popped {
             batch.direct = i;
             let Some((len, asked)) = copy_head(port, batch, i, header_len, &mut budget) else { return i };
-            let Some(plain) = plainly(&sender, batch, i, len, &asked) else {
+            let Some(plain) = decide_if_plain(&sender, batch, i, len, &asked) else {
                 match self.join_closely(port, batch, i, len, &asked, learns) {
                     None => return i,
                     Some(true) => continue,
@@ -52,7 +52,7 @@ impl Worker {
                 batch.frames[i] = queued(egress, len, false);
                 return self.classify_others(port, batch, i + 1..popped, header_len, budget, learns);
             };
-            batch.join(i, group, Sent { egress, len: len as u32, ..DIRECTLY });
+            batch.join(i, group, BatchFrame { egress, len: len as u32, ..DIRECT_FRAME });
         }
         batch.direct = popped;
         popped
@@ -71,10 +71,10 @@ impl Worker {
         let (sender, end) = (Sender::of(port), frames.end);
         for i in frames {
             let Some((len, asked)) = copy_head(port, batch, i, header_len, &mut budget) else { return i };
-            let (dst, src, seen) = match plainly(&sender, batch, i, len, &asked) {
+            let (dst, src, has_decision) = match decide_if_plain(&sender, batch, i, len, &asked) {
                 Some(plain) => (plain.dst, plain.src, false),
-                None if keep_seen(&sender, batch, i, len, &asked) => {
-                    let headers = &batch.seen[i].decision.headers;
+                None if store_decision(&sender, batch, i, len, &asked) => {
+                    let headers = &batch.decisions[i].decision.headers;
                     (headers.dst, headers.src, true)
                 }
                 None => return i,
@@ -83,7 +83,7 @@ impl Worker {
             if self.crosses(batch, egress) {
                 return i;
             }
-            batch.frames[i] = queued(egress, len, seen);
+            batch.frames[i] = queued(egress, len, has_decision);
         }
         end
     }
@@ -100,28 +100,36 @@ impl Worker {
         asked: &[u8; VnetHdr::LEN],
         learns: bool,
     ) -> Option<bool> {
-        if let Some((plain, vnet)) = plain_but_for_its_checksum(&Sender::of(port), batch, i, len, asked)
+        if let Some((plain, vnet)) = decide_except_checksum(&Sender::of(port), batch, i, len, asked)
             && let Some(egress) = self.receiver(port, plain.dst, plain.src, learns)
             && let Some(group) = self.group_of(port, batch, egress, i, len, None)
             && batch.groups[group].receiver.csum
         {
-            batch.join(i, group, Sent { egress, len: len as u32, seen: true, vnet, ..DIRECTLY });
+            batch.join(
+                i,
+                group,
+                BatchFrame { egress, len: len as u32, has_decision: true, vnet, ..DIRECT_FRAME },
+            );
             return Some(true);
         }
-        let seen = look_closely(&Sender::of(port), &mut batch.heads[i].0, len, asked)?;
-        let headers = &seen.decision.headers;
+        let decided = decide_from_head(&Sender::of(port), &mut batch.heads[i].0, len, asked)?;
+        let headers = &decided.decision.headers;
         let egress = self.receiver(port, headers.dst, headers.src, learns)?;
         if let Some(group) = self.group_of(port, batch, egress, i, len, headers.vid())
-            && let Some(vnet) = as_it_is(&seen, &batch.groups[group].receiver)
+            && let Some(vnet) = header_as_is(&decided, &batch.groups[group].receiver)
         {
-            batch.join(i, group, Sent { egress, len: len as u32, seen: true, vnet, ..DIRECTLY });
+            batch.join(
+                i,
+                group,
+                BatchFrame { egress, len: len as u32, has_decision: true, vnet, ..DIRECT_FRAME },
+            );
             return Some(true);
         }
         if self.crosses(batch, egress) {
             return None;
         }
         batch.frames[i] = queued(egress, len, true);
-        batch.seen[i] = seen;
+        batch.decisions[i] = decided;
         Some(false)
     }
 
@@ -165,21 +173,22 @@ impl Worker {
 impl Batch {
     /// Puts frame `i` into this group.
     #[inline(always)]
-    fn join(&mut self, i: usize, group: usize, frame: Sent) {
+    fn join(&mut self, i: usize, group: usize, frame: BatchFrame) {
         let to = &mut self.groups[group];
-        self.frames[i] = Sent { group: group as u8, rank: to.frames, ..frame };
+        self.frames[i] = BatchFrame { group: group as u8, rank: to.frames, ..frame };
         to.frames += 1;
         to.bytes += u64::from(frame.len);
         to.longest = to.longest.max(frame.len);
     }
 }
 
-const DIRECTLY: Sent = Sent { egress: 0, group: 0, rank: 0, seen: false, len: 0, started: 0, vnet: COMPLETE };
+const DIRECT_FRAME: BatchFrame =
+    BatchFrame { egress: 0, group: 0, rank: 0, has_decision: false, len: 0, started: 0, vnet: COMPLETE };
 
 /// Returns a frame that does not go directly.
 #[inline]
-fn queued(egress: PortIndex, len: usize, seen: bool) -> Sent {
-    Sent { egress, len: len as u32, seen, ..DIRECTLY }
+fn queued(egress: PortIndex, len: usize, has_decision: bool) -> BatchFrame {
+    BatchFrame { egress, len: len as u32, has_decision, ..DIRECT_FRAME }
 }
 
 /// Copies the first bytes of frame `i`, if `budget` suffices; returns its length and request.
@@ -208,7 +217,7 @@ fn copy_head(
 
 /// Decides on frame `i` in few instructions, if it is plain and without requests.
 #[inline(always)]
-fn plainly(
+fn decide_if_plain(
     sender: &Sender<'_>,
     batch: &mut Batch,
     i: usize,
@@ -222,10 +231,10 @@ fn plainly(
     }
 }
 
-/// Like [`plainly`], for a plain frame that leaves its checksum to the switch; with the virtio header to
+/// Like [`decide_if_plain`], for a plain frame that leaves its checksum to the switch; with the virtio header to
 /// deliver if the receiver takes it so.
 #[inline(always)]
-fn plain_but_for_its_checksum(
+fn decide_except_checksum(
     sender: &Sender<'_>,
     batch: &mut Batch,
     i: usize,
@@ -240,36 +249,39 @@ fn plain_but_for_its_checksum(
 /// Decides on a frame that is not plain, such as a tagged one, if its first bytes suffice. Not on a flooded
 /// frame, which is copied first, nor on a super-frame.
 #[inline(always)]
-fn look_closely(
+fn decide_from_head(
     sender: &Sender<'_>,
     head: &mut [u8; HEAD],
     len: usize,
     asked: &[u8; VnetHdr::LEN],
-) -> Option<Seen> {
+) -> Option<StoredDecision> {
     let head = &mut head[..len.min(HEAD)];
     let vnet = VnetHdr::read_legacy(asked).filter(|_| head[0] & 1 == 0)?;
     let decision = sender.decide(head, len, &vnet).ok()?;
     let headers = &decision.headers;
     let whole = matches!((headers.l3, headers.l4), (L3::Ipv4 | L3::Ipv6, L4::Tcp | L4::Udp));
-    (whole && decision.offload.gso_size().is_none()).then_some(Seen { decision, vnet })
+    (whole && decision.offload.gso_size().is_none()).then_some(StoredDecision { decision, vnet })
 }
 
-/// Like [`look_closely`], for frame `i`, which is queued; `false` if that decides nothing.
+/// Like [`decide_from_head`], for frame `i`, which is queued; `false` if that decides nothing.
 #[inline(never)]
-fn keep_seen(
+fn store_decision(
     sender: &Sender<'_>,
     batch: &mut Batch,
     i: usize,
     len: usize,
     asked: &[u8; VnetHdr::LEN],
 ) -> bool {
-    let seen = look_closely(sender, &mut batch.heads[i].0, len, asked);
-    seen.map(|seen| batch.seen[i] = seen).is_some()
+    let decided = decide_from_head(sender, &mut batch.heads[i].0, len, asked);
+    decided.map(|decided| batch.decisions[i] = decided).is_some()
 }
 
 /// Returns the virtio header to deliver if the receiver takes the frame as it is.
 #[inline]
-fn as_it_is(Seen { decision, vnet }: &Seen, receiver: &Receiver) -> Option<[u8; VnetHdr::LEN]> {
+fn header_as_is(
+    StoredDecision { decision, vnet }: &StoredDecision,
+    receiver: &Receiver,
+) -> Option<[u8; VnetHdr::LEN]> {
     let mut deliver = COMPLETE;
     if decision.offload != Offload::None {
         if !receiver.csum {

@@ -29,7 +29,7 @@ mod queue;
 mod room;
 
 pub(super) use batch::Batch;
-use batch::{Came, Sent};
+use batch::{BatchArrival, BatchFrame};
 
 use super::Worker;
 use super::budget::DIRECT;
@@ -44,7 +44,7 @@ pub(super) struct Outcome {
     /// The next frame waits in its ring for earlier ones that are at another worker.
     pub(super) waits: bool,
     /// Another batch can follow in this turn, behind the next frame.
-    pub(super) again: bool,
+    pub(super) may_continue: bool,
 }
 
 impl Worker {
@@ -56,7 +56,7 @@ impl Worker {
         most: usize,
         budget: &mut i64,
     ) -> Outcome {
-        const NONE: Outcome = Outcome { frames: 0, waits: false, again: true };
+        const NONE: Outcome = Outcome { frames: 0, waits: false, may_continue: true };
         let Some(info) = &self.infos[port.index as usize] else { return NONE };
         let Some(rings) = port.link.tx.rings() else { return NONE };
         let header_len = rings.header_len();
@@ -70,10 +70,10 @@ impl Worker {
         let Some(mut batch) = self.batch.take() else { return NONE };
         let most = usize::from(tx.direct).clamp(1, most);
         let popped = tx.ring.queue.pop_singles::<false>(&mut batch.tx[..most]);
-        batch.came.first = arrival;
-        batch.came.together = tx.arrivals.came_together(first, popped);
-        if !batch.came.together {
-            tx.arrivals.latest_into(first, &mut batch.came.latest[..popped]);
+        batch.arrivals.first = arrival;
+        batch.arrivals.together = tx.arrivals.arrived_together(first, popped);
+        if !batch.arrivals.together {
+            tx.arrivals.write_latest(first, &mut batch.arrivals.latest[..popped]);
         }
         let decided = self.classify(port, &mut batch, popped, header_len, *budget, learns);
         let direct = self.find_direct(port, &mut batch);
@@ -86,12 +86,12 @@ impl Worker {
         if direct < end {
             sent = self.queue(port, pair, &mut batch, direct..end, header_len, budget);
         }
-        let mut again = !batch.crosses;
+        let mut may_continue = !batch.crosses;
         if let Some(tx) = port.link.tx.rings().and_then(|rings| rings.queue(pair)) {
             tx.ring.queue.put_back(&batch.tx[sent..popped]);
             tx.direct = if sent > 0 || popped == 0 || batch.waits { BATCH as u8 } else { tx.direct / 2 };
             // With frames of another kind one look per turn is in vain.
-            again &= tx.direct > 1;
+            may_continue &= tx.direct > 1;
         }
         if !batch.halves.is_empty() {
             // A later frame would end the wait: one frame after another would cross.
@@ -100,7 +100,7 @@ impl Worker {
         }
         let waits = batch.waits;
         self.batch = Some(batch);
-        Outcome { frames: sent, waits, again }
+        Outcome { frames: sent, waits, may_continue }
     }
 
     /// Returns how many of the first frames go directly: they may, and have buffers and tokens.
@@ -111,7 +111,7 @@ impl Worker {
             return 0;
         }
         let room = self.find_room(batch, wanted);
-        let (total, arrival) = (batch.bytes(room), batch.came.first.earliest);
+        let (total, arrival) = (batch.bytes(room), batch.arrivals.first.earliest);
         let (count, together) = conform(port, &mut batch.frames[..room], total, arrival, self.now);
         batch.together = together;
         if count < wanted {
@@ -126,23 +126,23 @@ impl Worker {
 /// Notes how long sent frames, the first with number `from` of its batch, waited for their sender's limit,
 /// if any; `together`: they started at the same time.
 #[inline]
-fn note_tokens(port: &Port, frames: &[Sent], came: &Came, from: usize, together: bool) {
+fn note_tokens(port: &Port, frames: &[BatchFrame], arrivals: &BatchArrival, from: usize, together: bool) {
     if port.shaper.is_none() {
         return;
     }
     let (Some(first), Some(last)) = (frames.first(), frames.last()) else { return };
     // Frames start in order: if the last did not wait, none did.
-    if together && came.together || last.started <= came.first.latest {
-        return port.stats.note_token_wait_tx(came.first.waited(first.started), frames.len() as u64);
+    if together && arrivals.together || last.started <= arrivals.first.latest {
+        return port.stats.note_token_wait_tx(arrivals.first.waited(first.started), frames.len() as u64);
     }
     for (i, frame) in (from..).zip(frames) {
-        port.stats.note_token_wait_tx(came.of(i).waited(frame.started), 1);
+        port.stats.note_token_wait_tx(arrivals.of(i).waited(frame.started), 1);
     }
 }
 
 /// Charges frames of `total` bytes, which arrived at `arrival`, to the sender's contract, and sets each
 /// start; returns how many conform by `now`, and whether they started together.
-fn conform(port: &mut Port, frames: &mut [Sent], total: u64, arrival: u64, now: u64) -> (usize, bool) {
+fn conform(port: &mut Port, frames: &mut [BatchFrame], total: u64, arrival: u64, now: u64) -> (usize, bool) {
     let Some(first) = frames.first().map(|first| u64::from(first.len)) else { return (0, true) };
     let Some(shaper) = &mut port.shaper else {
         frames.iter_mut().for_each(|frame| frame.started = arrival);

@@ -1,6 +1,6 @@
 //! Queues frames of a batch that do not go directly, with the decisions on them.
 
-use super::batch::{Batch, Seen, Sent};
+use super::batch::{Batch, BatchFrame, StoredDecision};
 use super::{conform, note_tokens};
 use crate::frame::{Headers, Offload, VnetHdr};
 use crate::link::vhost::copy::HEAD;
@@ -32,7 +32,7 @@ impl Worker {
             let left = if port.contract.deadline.is_some() { i64::MAX } else { *budget };
             let (count, mut bytes) = run(&batch.frames[next..frames.end], most, left);
             let these = &mut batch.frames[next..next + count];
-            let arrival = batch.came.first.earliest;
+            let arrival = batch.arrivals.first.earliest;
             let (conforming, together) = conform(port, these, bytes, arrival, self.now);
             if conforming < count {
                 bytes = these[..conforming].iter().map(|frame| u64::from(frame.len)).sum();
@@ -40,7 +40,7 @@ impl Worker {
             if conforming == 0 {
                 break;
             }
-            note_tokens(port, &these[..conforming], &batch.came, next, together);
+            note_tokens(port, &these[..conforming], &batch.arrivals, next, together);
             self.take_slots(port, pair, batch, next..next + conforming, header_len);
             *budget -= bytes as i64 + conforming as i64 * budget::queued(0);
             self.hand_on(port, &batch.queued, egress, bytes);
@@ -73,12 +73,12 @@ impl Worker {
         let Some(slots) = slots(port, pair) else { return };
         for i in frames {
             let (sent, seen, single, head) =
-                (&batch.frames[i], &batch.seen[i], &batch.tx[i], &batch.heads[i]);
+                (&batch.frames[i], &batch.decisions[i], &batch.tx[i], &batch.heads[i]);
             let Some(reference) = slots.take() else { break };
             let frame = reference.get_mut();
             frame.owner = Owner::Ring { queue: pair as u16, head: single.head };
             (frame.source, frame.segment, frame.egress) = (source, segment, sent.egress);
-            frame.start(&batch.came.of(i), sent.started);
+            frame.start(&batch.arrivals.of(i), sent.started);
             frame.deadline = deadline.map_or(NEVER, |deadline| sent.started + deadline);
             fill(frame, sent, seen, &head.0, single.ptr.wrapping_add(header_len));
             batch.queued.push(reference);
@@ -89,7 +89,7 @@ impl Worker {
 /// Returns how many of the first frames go to one egress, at most `most` and within `budget`, and their
 /// bytes.
 #[inline]
-fn run(frames: &[Sent], most: usize, mut budget: i64) -> (usize, u64) {
+fn run(frames: &[BatchFrame], most: usize, mut budget: i64) -> (usize, u64) {
     let Some(egress) = frames.first().map(|first| first.egress) else { return (0, 0) };
     let (mut count, mut bytes) = (0, 0);
     for frame in &frames[..most.min(frames.len())] {
@@ -111,9 +111,9 @@ fn slots(port: &mut Port, pair: usize) -> Option<&mut Slots> {
 
 /// Fills in a frame's decision and place: its head was read once, the rest not yet.
 #[inline]
-fn fill(frame: &mut Frame, sent: &Sent, seen: &Seen, head: &[u8; HEAD], from: *mut u8) {
-    if sent.seen {
-        let Seen { decision, vnet } = *seen;
+fn fill(frame: &mut Frame, sent: &BatchFrame, seen: &StoredDecision, head: &[u8; HEAD], from: *mut u8) {
+    if sent.has_decision {
+        let StoredDecision { decision, vnet } = *seen;
         (frame.headers, frame.offload, frame.vnet) = (decision.headers, decision.offload, vnet);
     } else {
         let [mut dst, mut src] = [[0; 6]; 2];

@@ -1,6 +1,6 @@
 //! Receiving queues of a batch, in front of which nothing waits, and their buffers.
 
-use super::batch::{Batch, Group, HOME, ONLY, Sent};
+use super::batch::{Batch, BatchFrame, Group, HOME, ONLY};
 use crate::fdb::PortIndex;
 use crate::frame::flow;
 use crate::link::vhost;
@@ -9,7 +9,7 @@ use crate::port::Lent;
 use crate::port::Port;
 use crate::slots::NEVER;
 use crate::worker::Worker;
-use crate::worker::lending::Reach;
+use crate::worker::lending::HalfLocation;
 use tidegate_contract::Discipline;
 
 /// Longest wait of a port for buffers of another worker's receiver (ns): twice as long as a driver takes
@@ -93,9 +93,9 @@ impl Worker {
                     return Some(known);
                 }
                 match self.lending.reach(to) {
-                    Reach::Home => return Some(HOME),
-                    Reach::Lent(half) => half,
-                    Reach::Away => return None,
+                    HalfLocation::Home => return Some(HOME),
+                    HalfLocation::Lent(half) => half,
+                    HalfLocation::Away => return None,
                 }
             }
             None if vid.is_some_and(|vid| vid != 0) => return None,
@@ -119,7 +119,7 @@ impl Worker {
     fn borrow(&mut self, port: &Port, batch: &mut Batch, egress: PortIndex) -> Option<Box<Lent>> {
         let [from, to] = [port.index, egress].map(|port| self.infos[port as usize].as_ref());
         let realtime = port.contract.deadline.is_some() || from?.deadline_to(egress).is_some();
-        if realtime || to?.segment != port.segment || self.flood.of(port.index) > 0 {
+        if realtime || to?.segment != port.segment || self.flood.copies_of(port.index) > 0 {
             return None;
         }
         let in_flight = port.in_flight_to[egress as usize];
@@ -136,8 +136,8 @@ impl Worker {
         let worker = to?.worker;
         let (peer, _) = self.peers[usize::from(worker)].as_ref()?;
         let lull = &mut self.lulls[port.index as usize];
-        let sent = lull.before(egress, worker, peer.sent(), self.now);
-        let ahead = if in_flight > 0 { u64::from(in_flight) + peer.left(sent) } else { 0 };
+        let sent = lull.sent_before(egress, worker, peer.sent(), self.now);
+        let ahead = if in_flight > 0 { u64::from(in_flight) + peer.untaken_frames(sent) } else { 0 };
         let is_offered = self.lending.is_offered(egress);
         batch.waits = lull.waits(egress, is_offered, sent, ahead, self.now);
         None
@@ -209,7 +209,7 @@ impl Worker {
     pub(super) fn give_back_buffers(&mut self, batch: &mut Batch, count: usize) {
         let Batch { groups, group_count, halves, rx, frames, .. } = batch;
         for (number, group) in groups[..*group_count].iter().enumerate() {
-            let in_group = |frame: &&Sent| usize::from(frame.group) == number;
+            let in_group = |frame: &&BatchFrame| usize::from(frame.group) == number;
             let used = match count {
                 0 => 0,
                 _ => frames[..count].iter().filter(in_group).count(),

@@ -10,7 +10,7 @@
 use super::tests::{MS, RATE, SIZE, START, contract, sent};
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::testing::Frame;
-use crate::link::deferred::{Answer, Course};
+use crate::link::deferred::{Answer, Script};
 use crate::link::{Link, Rx, deferred};
 use crate::stats::Region;
 use crate::worker::{Worker, WorkerHandle, testing};
@@ -85,7 +85,7 @@ struct Rig {
     worker: Worker,
     _handle: WorkerHandle,
     taps: [Option<OwnedFd>; PORTS as usize],
-    course: Arc<Mutex<Course>>,
+    script: Arc<Mutex<Script>>,
     segment: SegmentIndex,
     now: u64,
     /// Frames have several addressees: an arrival at one of these is not counted at the sender.
@@ -104,7 +104,7 @@ impl Rig {
         worker.set_members(vec![vec![TO]]);
         let (taps, segment) = (Default::default(), SegmentIndex(0));
         let mut rig =
-            Self { worker, _handle, taps, course: Arc::default(), segment, now: START, flooded: false };
+            Self { worker, _handle, taps, script: Arc::default(), segment, now: START, flooded: false };
         (0..PORTS).for_each(|port| rig.add(port));
         rig
     }
@@ -115,9 +115,9 @@ impl Rig {
         let stats = REGION.with(|region| region.claim(usize::from(port), &format!("v{port}")));
         let mut link = Link::tap(vec![ours], port, 0, self.now);
         if port == TO {
-            let (rx, course) = deferred::Rx::new();
-            course.lock().unwrap().copies = true;
-            (link.rx, self.course, self.segment) = (Rx::Deferred(rx), course, SegmentIndex(0));
+            let (rx, script) = deferred::Rx::new();
+            script.lock().unwrap().copies = true;
+            (link.rx, self.script, self.segment) = (Rx::Deferred(rx), script, SegmentIndex(0));
         }
         let keys = if port == TO { RATE } else { "" };
         let mut info = testing::add_link(&mut self.worker, port, keys, link, stats);
@@ -163,9 +163,9 @@ impl Rig {
                     let tap = self.taps[usize::from(from)].as_ref().unwrap();
                     let _ = rustix::io::write(tap, &sent(&spec, from as u8, to));
                 }
-                self.worker.look();
+                self.worker.check_kicks();
             }
-            Step::Answers(ref answers) => self.course.lock().unwrap().answers.extend(answers),
+            Step::Answers(ref answers) => self.script.lock().unwrap().answers.extend(answers),
             Step::Contract(number) => self.worker.set_contract(TO, contract(CONTRACTS[number])),
             Step::Deadline(port, has) => {
                 let mut info = self.worker.infos[usize::from(port)].clone().unwrap();
@@ -211,7 +211,7 @@ impl Rig {
     }
 
     fn finish(mut self) {
-        self.course.lock().unwrap().answers.clear();
+        self.script.lock().unwrap().answers.clear();
         self.wait(200 * MS);
         let egress = &self.worker.ports[usize::from(TO)].as_ref().unwrap().egress;
         assert_eq!((egress.scheduler.backlog_total().frames, egress.scheduler.active_flows()), (0, 0));
@@ -226,7 +226,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_frame_has_one(steps in prop::collection::vec(step(), 1..40)) {
+    fn every_frame_has_one_fate_by_flow(steps in prop::collection::vec(step(), 1..40)) {
         let mut rig = Rig::new();
         steps.iter().for_each(|step| rig.step(step));
         rig.finish();

@@ -72,14 +72,14 @@ impl Worker {
         let (frames, bytes) = on_wire(frame, what.to - what.from);
         self.touched.insert(port.index);
         record_part(port, queued, what);
-        let Egress { scheduler, outstanding, blocked_since, last, starved, .. } = &mut port.egress;
+        let Egress { scheduler, outstanding, blocked_since, last_sent, starved, .. } = &mut port.egress;
         scheduler.take_part(self.now, bytes);
         let blocked = std::mem::replace(blocked_since, NEVER);
         *starved = None;
         if is_held {
             outstanding.push(*queued, Some((frames, bytes)), blocked, self.now);
         } else {
-            *last = (frame.source, self.now);
+            *last_sent = (frame.source, self.now);
             note_part(port, (frames, bytes), None);
         }
         Backlog { frames: 1, bytes: bytes.into() }
@@ -113,10 +113,10 @@ impl Worker {
         let bytes = bytes.min(queued.bytes);
         self.touched.insert(port.index);
         port.stats.rx.dropped[reason as usize].add(1);
-        let Egress { scheduler, last, blocked_since, .. } = &mut port.egress;
+        let Egress { scheduler, last_sent, blocked_since, .. } = &mut port.egress;
         scheduler.drop_part(self.now, bytes);
         if bytes == queued.bytes {
-            self.fates.push(fate(port.index, *last, *blocked_since, queued, self.now, Some(reason)));
+            self.fates.push(fate(port.index, *last_sent, *blocked_since, queued, self.now, Some(reason)));
         }
         Backlog { frames: 1, bytes: bytes.into() }
     }

@@ -94,7 +94,7 @@ impl Rig {
     /// Lets a writer write, once in so many steps.
     fn writes_every(mut self, steps: u64) -> Self {
         let (writer, hand) = Writer::new();
-        self.worker.set_hand(hand(0, std::thread::current()));
+        self.worker.set_tap_writer(hand(0, std::thread::current()));
         self.worker.set_hands_over(true);
         self.writer = Some((writer, steps));
         self
@@ -116,7 +116,7 @@ impl Rig {
     fn send(&mut self, flow: u16, seq: u32, payload: usize, spec: &Frame) {
         let spec = Frame { ports: [flow, 80], seq, payload: vec![7; payload], ..spec.clone() };
         rustix::io::write(&self.taps[0], &sent(&spec, 0, [0x52, 0x54, 0, 0, 0, 1])).unwrap();
-        self.worker.look();
+        self.worker.check_kicks();
     }
 
     /// Passes `time` in steps, and notes received frames.
@@ -284,7 +284,7 @@ fn a_change_with_waiting_frames_loses_none_and_keeps_each_flows_order() {
 }
 
 #[test]
-fn what_a_receiver_can_never_have_is_dropped_once() {
+fn a_frame_that_a_receiver_can_never_take_is_dropped_once() {
     // A broadcast of a vNIC with a deadline is best effort, and waits in its one queue.
     for deadline in [None, Some(MS)] {
         let mut rig = Rig::new(RATE);
@@ -299,7 +299,7 @@ fn what_a_receiver_can_never_have_is_dropped_once() {
             frame[VnetHdr::LEN..VnetHdr::LEN + 6].fill(0xff);
             rustix::io::write(&rig.taps[0], &frame).unwrap();
         }
-        rig.worker.look();
+        rig.worker.check_kicks();
         for _ in 0..10 {
             rig.worker.work();
         }
@@ -361,7 +361,7 @@ fn parts_that_another_thread_does_not_write_are_dropped_once() {
 }
 
 #[test]
-fn what_had_a_deadline_when_it_came_is_delivered_once() {
+fn a_frame_that_came_with_a_deadline_is_delivered_once() {
     let mut rig = Rig::new(RATE);
     let without = rig.worker.infos[0].clone().unwrap();
     let mut with = without.clone();

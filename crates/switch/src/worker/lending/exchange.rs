@@ -41,7 +41,7 @@ mod tests {
 
     /// For `make miri`.
     #[test]
-    fn one_thread_has_it_at_a_time() {
+    fn one_thread_has_the_value_at_a_time() {
         let rounds: u64 = if cfg!(miri) { 50 } else { 20_000 };
         let place = Exchange::empty();
         place.put(Box::new(0u64));

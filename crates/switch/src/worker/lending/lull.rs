@@ -14,7 +14,7 @@
 
 use crate::fdb::PortIndex;
 use crate::slots::NEVER;
-use crate::worker::crossing::Sent;
+use crate::worker::crossing::SentCounts;
 
 /// Longest time without progress (ns): some loops of the other worker.
 const PATIENCE: u64 = 100_000;
@@ -39,17 +39,17 @@ pub struct Lull {
     /// Fewest frames ahead during the lull.
     ahead: u64,
     /// Frames sent to the other worker before the lull.
-    sent: Sent,
+    sent: SentCounts,
     /// Earliest beginning of the next lull (ns).
-    again: u64,
+    next_allowed: u64,
     /// End of the time over which the past lulls' share is spread (ns).
-    paid: u64,
+    spread_until: u64,
 }
 
 impl Default for Lull {
     fn default() -> Self {
-        let sent = Sent::default();
-        Self { to: 0, worker: 0, since: NEVER, until: 0, ahead: 0, sent, again: 0, paid: 0 }
+        let sent = SentCounts::default();
+        Self { to: 0, worker: 0, since: NEVER, until: 0, ahead: 0, sent, next_allowed: 0, spread_until: 0 }
     }
 }
 
@@ -66,7 +66,7 @@ impl Lull {
     /// begins now.
     ///
     /// A lull ends if `to` has moved: progress of one worker's ring says nothing of another's.
-    pub fn before(&mut self, to: PortIndex, worker: u16, sent: Sent, now: u64) -> Sent {
+    pub fn sent_before(&mut self, to: PortIndex, worker: u16, sent: SentCounts, now: u64) -> SentCounts {
         if self.since != NEVER && self.to == to && self.worker != worker {
             self.end(now);
         }
@@ -80,11 +80,12 @@ impl Lull {
     }
 
     /// Whether frames to `to`, which cannot go directly now, wait in the sender's ring. `sent` comes from
-    /// [`before`](Self::before); `ahead` frames are still to be taken there or to arrive; `is_offered`: the
+    /// [`sent_before`](Self::sent_before); `ahead` frames are still to be taken there or to arrive; `is_offered`: the
     /// receiver is lent to a worker, or will be when its queue is empty.
-    pub fn waits(&mut self, to: PortIndex, is_offered: bool, sent: Sent, ahead: u64, now: u64) -> bool {
+    pub fn waits(&mut self, to: PortIndex, is_offered: bool, sent: SentCounts, ahead: u64, now: u64) -> bool {
         if self.since == NEVER {
-            let begins = is_offered && now >= self.again && self.paid <= now.saturating_add(BURST);
+            let begins =
+                is_offered && now >= self.next_allowed && self.spread_until <= now.saturating_add(BURST);
             if begins {
                 (self.to, self.since, self.until) = (to, now, now + PATIENCE);
                 (self.ahead, self.sent) = (ahead, sent);
@@ -104,12 +105,12 @@ impl Lull {
             return to == self.to;
         }
         self.end(now);
-        self.again = now + APART;
+        self.next_allowed = now + APART;
         false
     }
 
     fn end(&mut self, now: u64) {
-        self.paid = self.paid.max(now) + SHARE * now.saturating_sub(self.since);
+        self.spread_until = self.spread_until.max(now) + SHARE * now.saturating_sub(self.since);
         self.since = NEVER;
     }
 }
@@ -124,11 +125,11 @@ mod tests {
     const START: u64 = 1_000_000_000;
 
     fn waits(lull: &mut Lull, ahead: u64, now: u64) -> bool {
-        lull.waits(7, true, Sent::default(), ahead, now)
+        lull.waits(7, true, SentCounts::default(), ahead, now)
     }
 
     #[test]
-    fn it_goes_on_while_frames_arrive() {
+    fn a_lull_continues_while_frames_arrive() {
         let (mut lull, mut now) = (Lull::default(), START);
         for ahead in (1..=10).rev() {
             assert!(waits(&mut lull, ahead, now), "{ahead} are ahead");
@@ -141,15 +142,16 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_at_last() {
+    fn a_lull_ends_at_last() {
         let mut lull = Lull::default();
         let lasted = (0..1_000_000).take_while(|n| waits(&mut lull, 1_000_000 - n, START + n * STEP)).count();
         assert_eq!(lasted as u64 * STEP, LONGEST);
     }
 
     #[test]
-    fn one_begins_only_for_what_is_offered_and_is_for_that_alone() {
-        let look = |lull: &mut Lull, to, is_offered, now| lull.waits(to, is_offered, Sent::default(), 0, now);
+    fn a_lull_begins_only_for_an_offered_receiver() {
+        let look =
+            |lull: &mut Lull, to, is_offered, now| lull.waits(to, is_offered, SentCounts::default(), 0, now);
         let mut lull = Lull::default();
         assert!(!look(&mut lull, 7, false, START));
         assert!(look(&mut lull, 7, true, START));
@@ -160,20 +162,20 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_where_its_receiver_moves_to_another_worker() {
+    fn a_lull_ends_when_its_receiver_moves_to_another_worker() {
         let (mut here, _there) = Peer::pair();
         let none = here.sent();
         assert!(here.send(Crossing::Relieve { egress: 7, source: 1, oldest: true }));
         let some = here.sent();
         let mut lull = Lull::default();
-        assert_eq!(lull.before(7, 1, some, START), some);
+        assert_eq!(lull.sent_before(7, 1, some, START), some);
         assert!(lull.waits(7, true, some, 3, START));
-        assert_eq!(lull.before(7, 1, none, START + 1), some, "what had been sent when it began");
-        assert_eq!(lull.before(8, 2, none, START + 1), none, "to others, what is sent now");
-        assert_eq!(lull.before(7, 1, none, START + 1), some, "others did not end it");
-        assert_eq!(lull.before(7, 2, none, START + 2), none, "the other worker was sent less");
+        assert_eq!(lull.sent_before(7, 1, none, START + 1), some, "what had been sent when it began");
+        assert_eq!(lull.sent_before(8, 2, none, START + 1), none, "to others, what is sent now");
+        assert_eq!(lull.sent_before(7, 1, none, START + 1), some, "others did not end it");
+        assert_eq!(lull.sent_before(7, 2, none, START + 2), none, "the other worker was sent less");
         assert!(lull.waits(7, true, none, 3, START + 2), "a lull of its own begins");
-        assert_eq!(lull.before(7, 2, some, START + 3), none);
+        assert_eq!(lull.sent_before(7, 2, some, START + 3), none);
     }
 
     proptest! {
@@ -187,7 +189,7 @@ mod tests {
                 if what == 0 {
                     lull.finish(now);
                 } else {
-                    lull.waits(to, what > 1, Sent::default(), ahead, now);
+                    lull.waits(to, what > 1, SentCounts::default(), ahead, now);
                 }
                 if lull.since != NEVER {
                     lulled += steps * STEP;

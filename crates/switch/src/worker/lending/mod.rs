@@ -17,7 +17,7 @@
 //!   end of the first loop after which its queue is empty.
 //! - *Taken back* before the owner uses it otherwise: to serve its queue, to change its rings or memory, to
 //!   move or remove it. The owner closes the place first, so it waits for one batch of each worker at most;
-//!   until then frames stay queued, and calls of other threads are [put off](Worker::when_back).
+//!   until then frames stay queued, and calls of other threads are [put off](Worker::call_when_returned).
 //! - *Order*: a source's frames go directly only while none of its frames or their copies is crossing or
 //!   queued. While the place is open, or will be soon, they wait in the sender's ring: a [lull](lull).
 //!
@@ -40,7 +40,7 @@ pub use lull::Lull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Where the receiving half of an own port is.
-pub(super) enum Reach {
+pub(super) enum HalfLocation {
     /// The port has it.
     Home,
     /// It is lent, and no worker has it now.
@@ -115,17 +115,17 @@ impl Lending {
     /// Takes an own port's lent half for a batch of the owner. The port has it again if no other worker has
     /// used it since the last batch.
     #[inline(never)]
-    pub(super) fn reach(&self, port: &mut Port) -> Reach {
+    pub(super) fn reach(&self, port: &mut Port) -> HalfLocation {
         match self.take(port.index) {
             Some(mut half) if half.by_others => {
                 half.by_others = false;
-                return Reach::Lent(half);
+                return HalfLocation::Lent(half);
             }
             Some(half) => self.bring_home(port, half),
             None if self.take_back(port) => {}
-            None => return Reach::Away,
+            None => return HalfLocation::Away,
         }
-        Reach::Home
+        HalfLocation::Home
     }
 
     /// Lends the receiving half that the port has.
@@ -133,7 +133,7 @@ impl Lending {
         let Some(mut half) = port.egress.lendable.take() else { return };
         std::mem::swap(&mut half.rx, &mut port.link.rx);
         half.tokens = port.egress.scheduler.bucket_mut().cloned();
-        (half.segment, half.last, half.by_others) = (port.segment, (port.index, 0), false);
+        (half.segment, half.last_sent, half.by_others) = (port.segment, (port.index, 0), false);
         let place = &self.0[usize::from(port.index)];
         place.half.put(half);
         place.state.store(OPEN, Ordering::Release);
@@ -160,13 +160,13 @@ impl Lending {
         self.close(port.index);
         std::mem::swap(&mut half.rx, &mut port.link.rx);
         if port.broken {
-            port.link.rx.shut();
+            port.link.rx.refuse_posts();
         }
         if let (Some(left), Some(bucket)) = (half.tokens.take(), port.egress.scheduler.bucket_mut()) {
             *bucket = left;
         }
-        if half.last.1 > 0 {
-            port.egress.last = half.last;
+        if half.last_sent.1 > 0 {
+            port.egress.last_sent = half.last_sent;
         }
         port.egress.lendable = Some(half);
     }
@@ -178,7 +178,7 @@ impl Worker {
     #[inline]
     pub(super) fn ask_to_lend(&mut self, egress: PortIndex, frame: &Frame) {
         if matches!(frame.owner, Owner::Ring { .. }) && frame.offload.gso_size().is_none() {
-            self.asked.insert(egress);
+            self.lending_wanted.insert(egress);
         }
     }
 
@@ -189,7 +189,7 @@ impl Worker {
         if port.egress.lendable.is_some() {
             return true;
         }
-        self.asked.insert(port.index);
+        self.lending_wanted.insert(port.index);
         let is_home = self.lending.end(port);
         self.lending.offer(port.index, true);
         is_home
@@ -198,13 +198,13 @@ impl Worker {
     /// Lends the halves that frames asked for, where nothing prevents it. Others wait until their queue is
     /// empty or the worker that has the half puts it back.
     pub(super) fn lend_asked(&mut self) {
-        for index in std::mem::replace(&mut self.asked, PortSet::EMPTY).iter() {
+        for index in std::mem::replace(&mut self.lending_wanted, PortSet::EMPTY).iter() {
             let Some(mut port) = self.ports[usize::from(index)].take() else { continue };
             let (backlog, may_lend) = (port.egress.scheduler.backlog_total(), self.may_lend(&port));
             if !self.lending.take_back(&mut port) {
-                self.asked.insert(index);
+                self.lending_wanted.insert(index);
             } else if may_lend && backlog.frames > 0 {
-                self.asked.insert(index);
+                self.lending_wanted.insert(index);
                 let drains = port.egress.blocked_since == NEVER
                     && port.egress.scheduler.tokens(self.now) >= backlog.bytes as i64;
                 self.lending.offer(index, drains);

@@ -3,7 +3,7 @@
 use crate::fdb::PortIndex;
 use crate::moved::Outcome;
 use crate::vhost_user::kick::Kick;
-use crate::worker::crossing::{Fate, Sent};
+use crate::worker::crossing::{Fate, SentCounts};
 use crate::worker::handle::Handle;
 use crate::worker::under_way::UnderWay;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ pub struct Move<W> {
     pub(super) to: usize,
     pub(super) workers: Arc<[Handle<W>]>,
     /// Workers that do not know of the move yet.
-    pub(super) untold: AtomicUsize,
+    pub(super) unaware_workers: AtomicUsize,
     /// When the old worker stopped taking its frames, and when the new worker first expected it (ns).
-    pub(super) left: AtomicU64,
-    pub(super) expected: AtomicU64,
+    pub(super) stopped_at: AtomicU64,
+    pub(super) expected_at: AtomicU64,
     pub(super) done: SyncSender<Outcome>,
 }
 
 /// A port that is about to leave.
 pub struct Leaving<W> {
-    pub(super) course: Arc<Move<W>>,
+    pub(super) port_move: Arc<Move<W>>,
     /// Kicks by which its driver will wake the new worker.
     pub(super) kicks: Vec<(u16, Kick)>,
     /// Frames sent to each other worker before it stopped.
-    pub(super) sent: Vec<Option<Sent>>,
+    pub(super) sent: Vec<Option<SentCounts>>,
     /// When it stays after all, because other workers have not taken those frames (ns); `None` once they
     /// have.
     pub(super) until: Option<u64>,

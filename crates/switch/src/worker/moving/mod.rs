@@ -47,9 +47,9 @@ type Move = leaving::Move<Worker>;
 
 impl Move {
     /// All workers know its new worker: the old worker hands it over.
-    fn all_told(self: &Arc<Self>) {
-        let course = self.clone();
-        self.workers[self.from].call_first(move |worker| worker.hand_over(&course));
+    fn start_hand_over(self: &Arc<Self>) {
+        let port_move = self.clone();
+        self.workers[self.from].call_first(move |worker| worker.hand_over(&port_move));
     }
 }
 
@@ -66,34 +66,34 @@ pub fn begin(
     patience: u64,
 ) -> Receiver<Outcome> {
     let (done, outcome) = sync_channel(1);
-    let course = Arc::new(Move {
+    let port_move = Arc::new(Move {
         port,
         from,
         to,
         workers: workers.clone(),
-        untold: AtomicUsize::new(workers.len() - 2),
-        left: AtomicU64::new(0),
-        expected: AtomicU64::new(0),
+        unaware_workers: AtomicUsize::new(workers.len() - 2),
+        stopped_at: AtomicU64::new(0),
+        expected_at: AtomicU64::new(0),
         done,
     });
-    workers[from].call_first(move |worker| worker.leave(course, kicks, patience));
+    workers[from].call_first(move |worker| worker.begin_leaving(port_move, kicks, patience));
     outcome
 }
 
 impl Worker {
     /// Whether the last move is complete at this worker.
     pub fn is_settled(&self) -> bool {
-        let kept = |(peer, _): &(super::crossing::Peer, _)| peer.keeps_any();
-        self.leaving.is_none() && self.arrival.is_none() && !self.peers.iter().flatten().any(kept)
+        let has_waiting = |(peer, _): &(super::crossing::Peer, _)| peer.has_waiting();
+        self.leaving.is_none() && self.arrival.is_none() && !self.peers.iter().flatten().any(has_waiting)
     }
 
-    fn leave(&mut self, course: Arc<Move>, kicks: Vec<(u16, Kick)>, patience: u64) {
+    fn begin_leaving(&mut self, port_move: Arc<Move>, kicks: Vec<(u16, Kick)>, patience: u64) {
         let now = clock();
-        course.left.store(now, Ordering::Relaxed);
-        self.pause(course.port);
+        port_move.stopped_at.store(now, Ordering::Relaxed);
+        self.pause(port_move.port);
         let sent = self.peers.iter().map(|peer| peer.as_ref().map(|(peer, _)| peer.sent())).collect();
         self.leaving =
-            Some(Box::new(Leaving { course, kicks, sent, until: Some(now.saturating_add(patience)) }));
+            Some(Box::new(Leaving { port_move, kicks, sent, until: Some(now.saturating_add(patience)) }));
     }
 
     /// Continues once the others have taken the port's earlier frames. `true` while it waits for them.
@@ -106,80 +106,87 @@ impl Worker {
             (Some((peer, _)), Some(sent)) => peer.has_taken(*sent),
             _ => true,
         });
-        let course = leaving.course.clone();
-        let is_back = is_taken && self.take_back(course.port);
+        let port_move = leaving.port_move.clone();
+        let is_back = is_taken && self.take_back(port_move.port);
         let Some(leaving) = &mut self.leaving else { return false };
         if is_back {
             leaving.until = None;
-            let workers = course.workers.clone();
-            workers[course.to].call_first(move |worker| worker.expect(&course));
+            let workers = port_move.workers.clone();
+            workers[port_move.to].call_first(move |worker| worker.expect_port(&port_move));
         } else if clock() >= until {
             self.leaving = None;
-            self.unpause(course.port);
-            let waited = (until - course.left.load(Ordering::Relaxed)) / 1000;
-            let _ =
-                course.done.send(Err(format!("other workers did not take its frames within {waited} us")));
+            self.unpause(port_move.port);
+            let waited = (until - port_move.stopped_at.load(Ordering::Relaxed)) / 1000;
+            let _ = port_move
+                .done
+                .send(Err(format!("other workers did not take the port's frames within {waited} us")));
         }
         true
     }
 
-    fn expect(&mut self, course: &Arc<Move>) {
-        course.expected.store(clock(), Ordering::Relaxed);
-        self.is_now_at(course);
+    fn expect_port(&mut self, port_move: &Arc<Move>) {
+        port_move.expected_at.store(clock(), Ordering::Relaxed);
+        self.set_port_worker(port_move);
         let frames = UnderWay::default();
         self.arrival =
-            Some(Box::new(Arrival { port: course.port, is_here: false, frames, fates: Vec::new() }));
-        let others = course.workers.iter().enumerate();
-        let others = others.filter(|(number, _)| *number != course.from && *number != course.to);
+            Some(Box::new(Arrival { port: port_move.port, is_here: false, frames, fates: Vec::new() }));
+        let others = port_move.workers.iter().enumerate();
+        let others = others.filter(|(number, _)| *number != port_move.from && *number != port_move.to);
         for (_, other) in others {
-            let course = course.clone();
-            other.call_first(move |worker| worker.told(&course));
+            let port_move = port_move.clone();
+            other.call_first(move |worker| worker.learn_move(&port_move));
         }
-        if course.workers.len() == 2 {
-            course.all_told();
-        }
-    }
-
-    fn told(&mut self, course: &Arc<Move>) {
-        self.is_now_at(course);
-        if course.untold.fetch_sub(1, Ordering::AcqRel) == 1 {
-            course.all_told();
+        if port_move.workers.len() == 2 {
+            port_move.start_hand_over();
         }
     }
 
-    fn is_now_at(&mut self, course: &Move) {
-        if let Some(info) = &mut self.infos[course.port as usize] {
-            info.worker = course.to as u16;
+    fn learn_move(&mut self, port_move: &Arc<Move>) {
+        self.set_port_worker(port_move);
+        if port_move.unaware_workers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            port_move.start_hand_over();
         }
     }
 
-    fn hand_over(&mut self, course: &Arc<Move>) {
+    fn set_port_worker(&mut self, port_move: &Move) {
+        if let Some(info) = &mut self.infos[port_move.port as usize] {
+            info.worker = port_move.to as u16;
+        }
+    }
+
+    fn hand_over(&mut self, port_move: &Arc<Move>) {
         debug_assert!(self.arrival.is_none(), "the move before is settled");
         let mut under_way = UnderWay::default();
         for (peer, _) in self.peers.iter_mut().flatten() {
-            peer.part(course.port, &mut under_way);
+            peer.extract_frames(port_move.port, &mut under_way);
         }
         self.settle();
-        self.is_now_at(course);
+        self.set_port_worker(port_move);
         let kicks = self.leaving.take().map_or_else(Vec::new, |leaving| leaving.kicks);
-        let Some(port) = self.take_out(course.port) else {
+        let Some(port) = self.take_out(port_move.port) else {
             debug_assert!(false, "it was here when it was left alone");
             return;
         };
-        let course = course.clone();
-        let workers = course.workers.clone();
-        workers[course.to].call_first(move |worker| worker.arrive(&course, port, kicks, under_way));
+        let port_move = port_move.clone();
+        let workers = port_move.workers.clone();
+        workers[port_move.to].call_first(move |worker| worker.arrive(&port_move, port, kicks, under_way));
     }
 
-    fn arrive(&mut self, course: &Move, mut port: Box<Port>, kicks: Vec<(u16, Kick)>, under_way: UnderWay) {
-        let index = course.port;
-        let left = course.left.load(Ordering::Relaxed);
+    fn arrive(
+        &mut self,
+        port_move: &Move,
+        mut port: Box<Port>,
+        kicks: Vec<(u16, Kick)>,
+        under_way: UnderWay,
+    ) {
+        let index = port_move.port;
+        let stopped_at = port_move.stopped_at.load(Ordering::Relaxed);
         port.pauses -= 1;
         self.put_in(port);
-        // Frames that the VM sent while no worker looked arrived after `left`.
-        self.wake_port(index, left, left);
+        // Frames that the VM sent while no worker looked arrived after `stopped_at`.
+        self.wake_port(index, stopped_at, stopped_at);
         // No worker checked its memory on the way.
-        self.memory_lost();
+        self.break_lost_ports();
         for (queue, kick) in kicks {
             // Its thread still holds the old kick.
             drop(self.set_kick(index, queue, Some(kick)));
@@ -200,8 +207,11 @@ impl Worker {
         self.ring_peers();
         let now = clock();
         let since = |at: u64| now.saturating_sub(at);
-        let moved = Moved { sending: since(left), receiving: since(course.expected.load(Ordering::Relaxed)) };
-        let _ = course.done.send(Ok(moved));
+        let moved = Moved {
+            sending: since(stopped_at),
+            receiving: since(port_move.expected_at.load(Ordering::Relaxed)),
+        };
+        let _ = port_move.done.send(Ok(moved));
     }
 
     /// Takes in, within `budget`, frames that were under way when the port came. `true` if there were any.
@@ -243,7 +253,7 @@ impl Worker {
 
     /// Keeps the fate of a frame whose source is about to arrive; `false` for other sources.
     #[cold]
-    pub(super) fn keep_fate(&mut self, fate: Fate) -> bool {
+    pub(super) fn store_fate(&mut self, fate: Fate) -> bool {
         let source = fate.frame.get().source;
         let arrival = self.arrival.as_mut().filter(|arrival| arrival.port == source && !arrival.is_here);
         arrival.map(|arrival| arrival.fates.push(fate)).is_some()

@@ -58,7 +58,7 @@ fn a_quiet_port_is_polled_where_it_arrives() {
 
 /// Its frames from the new worker would overtake frames that the others have not taken.
 #[test]
-fn a_port_stays_whose_frames_others_do_not_take() {
+fn a_port_stays_if_other_workers_do_not_take_its_frames() {
     let mut scene = Scene::new(2);
     let mut slots = Slots::new(2, 0, 0);
     let frame = slots.take().unwrap();
@@ -71,17 +71,17 @@ fn a_port_stays_whose_frames_others_do_not_take() {
             break outcome.unwrap_err();
         }
     };
-    assert!(error.contains("did not take its frames"), "{error}");
+    assert!(error.contains("did not take the port's frames"), "{error}");
     assert_eq!(scene.workers[0].ports[0].as_ref().unwrap().pauses, 0);
     assert!(scene.workers[0].is_settled());
     scene.workers[1].work();
-    let fate = scene.workers[0].peers[1].as_mut().unwrap().0.settled().unwrap();
+    let fate = scene.workers[0].peers[1].as_mut().unwrap().0.receive_fate().unwrap();
     slots.give(fate.frame);
 }
 
 /// More is under way than a loop takes in; later frames stay behind.
 #[test]
-fn what_was_under_way_is_taken_in_first_and_within_the_budget() {
+fn frames_under_way_are_taken_in_first_and_within_the_budget() {
     const FRAMES: u32 = 60;
     let mut scene = Scene::new(3);
     let mut slots = Slots::new(256, 2, 2);

@@ -3,7 +3,7 @@
 use super::super::WorkerHandle;
 use super::super::{Worker, moving, testing};
 use crate::fdb::{PortIndex, SegmentIndex};
-use crate::link::deferred::{Course, DEPTH};
+use crate::link::deferred::{DEPTH, Script};
 use crate::link::{Link, Rx, deferred};
 use crate::port::outstanding::LONGEST;
 use crate::stats::Region;
@@ -29,7 +29,7 @@ struct End {
     /// A sender's end.
     socket: OwnedFd,
     /// How a receiver completes frames.
-    course: Arc<Mutex<Course>>,
+    script: Arc<Mutex<Script>>,
     stats: &'static VnicSlot,
     /// Td of its frames (ns).
     deadline: Option<u64>,
@@ -76,7 +76,7 @@ impl Scene {
         let (socket, tap) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let stats = &Region::create().unwrap().layout().vnics[usize::from(port)];
         let mut link = Link::tap(vec![tap], port, worker as u16, self.now);
-        let (rx, course) = deferred::Rx::new();
+        let (rx, script) = deferred::Rx::new();
         if port >= SENDERS {
             link.rx = Rx::Deferred(rx);
         }
@@ -84,12 +84,12 @@ impl Scene {
         info.deadline = deadline;
         (SENDERS..4).for_each(|receiver| info.to.insert(receiver));
         self.workers.iter_mut().for_each(|worker| worker.set_info(port, Some(info.clone())));
-        self.ends[usize::from(port)] = Some(End { worker, socket, course, stats, deadline });
+        self.ends[usize::from(port)] = Some(End { worker, socket, script, stats, deadline });
     }
 
     /// Returns how a receiver completes frames.
-    pub(super) fn course(&self, port: PortIndex) -> Option<MutexGuard<'_, Course>> {
-        self.ends[usize::from(port)].as_ref().map(|end| end.course.lock().unwrap())
+    pub(super) fn script(&self, port: PortIndex) -> Option<MutexGuard<'_, Script>> {
+        self.ends[usize::from(port)].as_ref().map(|end| end.script.lock().unwrap())
     }
 
     pub(super) fn stats(&self, port: PortIndex) -> &'static VnicSlot {
@@ -118,7 +118,7 @@ impl Scene {
         if rustix::io::write(&end.socket, &frame).is_ok() {
             self.numbers += 1;
         }
-        self.at(from).look();
+        self.at(from).check_kicks();
     }
 
     /// Runs one loop of each worker.
@@ -174,19 +174,19 @@ impl Scene {
         {
             *sum += more;
         }
-        let course = end.course.lock().unwrap();
-        assert!(course.most.0 <= SUPER_FRAME || course.most.1 == 1, "{:?}", course.most);
-        assert!(course.most.1 <= DEPTH, "{:?}", course.most);
+        let script = end.script.lock().unwrap();
+        assert!(script.most.0 <= SUPER_FRAME || script.most.1 == 1, "{:?}", script.most);
+        assert!(script.most.1 <= DEPTH, "{:?}", script.most);
         let mut last = [None; SENDERS as usize];
-        for frame in &course.delivered {
+        for frame in &script.delivered {
             let number = frame[HEADERS..HEADERS + 4].try_into().map(u32::from_ne_bytes).unwrap();
             assert!(frame[HEADERS + 4..].iter().all(|byte| *byte == number as u8), "its memory was reused");
             let last = &mut last[usize::from(frame[11])];
             assert!(*last < Some(number), "{number} after {last:?}");
             *last = Some(number);
         }
-        assert_eq!(stats.rx.frames.get(), course.delivered.len() as u64);
-        self.arrived += course.delivered.len() as u64;
+        assert_eq!(stats.rx.frames.get(), script.delivered.len() as u64);
+        self.arrived += script.delivered.len() as u64;
     }
 
     pub(super) fn move_to(&mut self, port: PortIndex, to: usize) {
@@ -238,8 +238,8 @@ impl Scene {
     /// Ends everything; then each frame has one fate, and no slot or buffer is in use.
     pub(super) fn finish(mut self) {
         for port in SENDERS..4 {
-            if let Some(mut course) = self.course(port) {
-                (course.polls, course.breaks, course.full) = (0, false, false);
+            if let Some(mut script) = self.script(port) {
+                (script.polls, script.breaks, script.full) = (0, false, false);
             }
         }
         for _ in 0..100 {

@@ -21,7 +21,7 @@ fn dropped(scene: &Scene, port: PortIndex, reason: DropReason) -> (u64, u64) {
 #[test]
 fn a_frame_is_its_links_until_it_is_completed() {
     let mut scene = Scene::new(2, None);
-    scene.course(2).unwrap().polls = 50;
+    scene.script(2).unwrap().polls = 50;
     scene.send(0, to(2), 1000);
     let begin = scene.now;
     while scene.stats(2).rx.frames.get() == 0 {
@@ -39,10 +39,10 @@ fn a_frame_is_its_links_until_it_is_completed() {
 fn a_link_holds_as_many_bytes_as_a_loop_delivers() {
     for (bytes, frames, most) in [(9000, 30, 7), (100, 60, DEPTH)] {
         let mut scene = Scene::new(1, None);
-        scene.course(2).unwrap().polls = usize::MAX;
+        scene.script(2).unwrap().polls = usize::MAX;
         (0..frames).for_each(|_| scene.send(0, to(2), bytes));
         (0..20).for_each(|_| scene.turn());
-        assert_eq!(scene.course(2).unwrap().most.1, most);
+        assert_eq!(scene.script(2).unwrap().most.1, most);
         scene.finish();
     }
 }
@@ -55,9 +55,9 @@ fn a_wires_link_holds_its_burst() {
 }
 
 #[test]
-fn what_a_link_never_completes_is_cancelled_in_time() {
+fn a_frame_that_a_link_never_completes_is_cancelled_in_time() {
     let mut scene = Scene::new(2, None);
-    scene.course(2).unwrap().polls = usize::MAX;
+    scene.script(2).unwrap().polls = usize::MAX;
     for _ in 0..5 {
         scene.send(0, to(2), 200);
     }
@@ -67,9 +67,9 @@ fn what_a_link_never_completes_is_cancelled_in_time() {
     (0..3).for_each(|_| scene.turn());
     assert_eq!(dropped(&scene, 0, DropReason::HeldTooLong), (5, 0));
     assert_eq!(dropped(&scene, 2, DropReason::HeldTooLong), (0, 5));
-    assert_eq!(scene.course(2).unwrap().cancelled, 5);
+    assert_eq!(scene.script(2).unwrap().cancelled, 5);
     // The link takes frames again.
-    scene.course(2).unwrap().polls = 0;
+    scene.script(2).unwrap().polls = 0;
     scene.send(0, to(2), 200);
     (0..5).for_each(|_| scene.turn());
     assert_eq!(scene.stats(2).rx.frames.get(), 1);
@@ -79,12 +79,12 @@ fn what_a_link_never_completes_is_cancelled_in_time() {
 #[test]
 fn a_broken_link_gives_up_what_it_holds() {
     let mut scene = Scene::new(1, None);
-    scene.course(2).unwrap().polls = usize::MAX;
+    scene.script(2).unwrap().polls = usize::MAX;
     for _ in 0..5 {
         scene.send(0, to(2), 200);
     }
     (0..3).for_each(|_| scene.turn());
-    scene.course(2).unwrap().breaks = true;
+    scene.script(2).unwrap().breaks = true;
     (0..2).for_each(|_| scene.turn());
     assert_eq!(dropped(&scene, 0, DropReason::ReceiverDown), (5, 0));
     assert!(scene.at(2).is_broken(2) && scene.at(0).is_drained());
@@ -96,7 +96,7 @@ fn a_broken_link_gives_up_what_it_holds() {
 fn a_worker_is_drained_when_links_hold_no_copies() {
     let mut scene = Scene::new(1, None);
     for port in SENDERS..4 {
-        scene.course(port).unwrap().polls = usize::MAX;
+        scene.script(port).unwrap().polls = usize::MAX;
     }
     scene.send(0, EVERYONE, 200);
     (0..3).for_each(|_| scene.turn());
@@ -111,9 +111,9 @@ fn a_worker_is_drained_when_links_hold_no_copies() {
 
 /// The worker's own memory would hold the next frame before the first is completed.
 #[test]
-fn what_a_link_holds_of_a_watched_port_lies_in_that_ports_memory() {
+fn a_held_frame_of_a_watched_port_lies_in_the_ports_memory() {
     let mut scene = Scene::new(1, None);
-    scene.course(2).unwrap().polls = 20;
+    scene.script(2).unwrap().polls = 20;
     let mut watched = PortSet::EMPTY;
     watched.insert(0);
     scene.at(0).watch(watched, PortSet::EMPTY);
@@ -128,7 +128,7 @@ fn what_a_link_holds_of_a_watched_port_lies_in_that_ports_memory() {
 #[test]
 fn relief_does_not_drop_behind_a_frame_that_a_link_holds() {
     let mut scene = Scene::new(1, None);
-    scene.course(2).unwrap().polls = usize::MAX;
+    scene.script(2).unwrap().polls = usize::MAX;
     (0..DEPTH + 5).for_each(|_| scene.send(0, to(2), 100));
     (0..5).for_each(|_| scene.turn());
     let worker = scene.at(2);
@@ -209,10 +209,10 @@ proptest! {
                 Op::Flood => {}
                 Op::Turn(loops) => (0..loops).for_each(|_| scene.turn()),
                 Op::Wait(ns) => scene.wait(ns),
-                Op::Pace(port, polls) => scene.course(port).unwrap().polls = polls,
-                Op::Fail(port) => scene.course(port).unwrap().failure = Some(DropReason::TapRefused),
-                Op::Break(port) => scene.course(port).unwrap().breaks = true,
-                Op::Fill(port, full) => scene.course(port).unwrap().full = full,
+                Op::Pace(port, polls) => scene.script(port).unwrap().polls = polls,
+                Op::Fail(port) => scene.script(port).unwrap().failure = Some(DropReason::TapRefused),
+                Op::Break(port) => scene.script(port).unwrap().breaks = true,
+                Op::Fill(port, full) => scene.script(port).unwrap().full = full,
                 Op::Move(port, worker) => scene.move_to(port, worker % workers),
                 Op::Replace(port, worker) => {
                     let deadline = scene.deadline_of(port);

@@ -143,7 +143,7 @@ fn eight_pairs_are_lent_soon_by_a_slower_worker() {
 }
 
 #[test]
-fn so_are_four_senders_to_one_receiver() {
+fn four_senders_to_one_receiver_are_lent_soon_by_a_slower_worker() {
     by_a_slower_worker(1518, 4, 4);
 }
 

@@ -116,7 +116,7 @@ proptest! {
     /// The lasting collapse: frames queued by one stall never left, although all receivers had buffers,
     /// since each loop took in more than it sent on.
     #[test]
-    fn what_a_stall_queued_drains_and_the_queue_stays_empty(scene in scene()) {
+    fn the_queue_of_a_stall_drains_and_stays_empty(scene in scene()) {
         let mut switch = Switch::new(&scene);
         let result = stall_and_go_on(&mut switch);
         if result.is_err() {

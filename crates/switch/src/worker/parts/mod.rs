@@ -43,8 +43,8 @@ impl Worker {
         record_part(port, queued, Delivery { from, to: from + payload, ce: false });
         port.egress.scheduler.take_part(self.now, bytes);
         note_part(port, (frames, bytes), None);
-        let Egress { last, blocked_since, part_at, starved, .. } = &mut port.egress;
-        (*last, *part_at, *starved) = ((frame.source, self.now), self.now, None);
+        let Egress { last_sent, blocked_since, part_at, starved, .. } = &mut port.egress;
+        (*last_sent, *part_at, *starved) = ((frame.source, self.now), self.now, None);
         if *blocked_since == NEVER {
             *blocked_since = self.now;
         }

@@ -60,7 +60,7 @@ pub(super) const BATCH: usize = 32;
 #[derive(Clone, Copy, Debug)]
 struct Account {
     /// Unused quantum of this round (ns); negative after an excess.
-    left: i64,
+    remaining: i64,
     /// The round of `left`.
     round: u64,
     /// Time in each round (ns).
@@ -75,13 +75,13 @@ struct Account {
 impl Account {
     /// An account whose turn comes at once.
     const NEW: Self =
-        Self { left: 1, round: 0, quantum: 1, batch: BATCH as u8, realtime: false, costly: false };
+        Self { remaining: 1, round: 0, quantum: 1, batch: BATCH as u8, realtime: false, costly: false };
 
     /// Returns the unused quantum in `round` (ns).
     #[inline]
-    fn left_in(&self, round: u64) -> i64 {
+    fn remaining_in(&self, round: u64) -> i64 {
         let rounds = (round - self.round).min(1 << 32) as i64;
-        self.left.saturating_add(rounds.saturating_mul(self.quantum)).min(self.quantum)
+        self.remaining.saturating_add(rounds.saturating_mul(self.quantum)).min(self.quantum)
     }
 }
 
@@ -100,7 +100,7 @@ pub(super) struct Turns {
     heaviest: u32,
     round: u64,
     /// A port had time left after it took frames in this loop, or the loop did not reach it.
-    goes_on: bool,
+    round_continues: bool,
     /// Rounds until the first waiting port has time; [`u64::MAX`] if no port waits.
     rounds: u64,
     /// Time for which real-time ports may still go first (ns).
@@ -126,7 +126,7 @@ impl Turns {
             accounts: Box::new([Account::NEW; ACCOUNTS]),
             heaviest: 1,
             round: 0,
-            goes_on: false,
+            round_continues: false,
             rounds: u64::MAX,
             realtime: REALTIME_BURST,
             began: now,
@@ -151,33 +151,34 @@ impl Turns {
         let heaviest = i64::from(self.heaviest);
         for (account, before) in self.accounts[VNICS..].iter_mut().zip(&before[VNICS..]) {
             let quantum = (before.quantum * was / heaviest).max(1);
-            let left = before.left_in(self.round).min(quantum);
-            *account = Account { left, round: self.round, quantum, ..*before };
+            let remaining = before.remaining_in(self.round).min(quantum);
+            *account = Account { remaining, round: self.round, quantum, ..*before };
         }
         for Party { port, weight, realtime } in parties {
             let account = &mut before[usize::from(port)];
-            account.left = account.left_in(self.round);
+            account.remaining = account.remaining_in(self.round);
             let quantum = (QUANTUM * i64::from(weight) / heaviest).max(1);
-            let left = account.left.min(quantum);
+            let remaining = account.remaining.min(quantum);
             self.accounts[usize::from(port)] =
-                Account { left, round: self.round, quantum, realtime, ..*account };
+                Account { remaining, round: self.round, quantum, realtime, ..*account };
         }
     }
 
     /// Sets the weight of [another worker's](Self::of_worker) ports together.
     pub(super) fn set_weight(&mut self, worker: PortIndex, weight: u32) {
         let quantum = (QUANTUM * i64::from(weight) / i64::from(self.heaviest)).max(1);
-        let account = self.renew(worker);
-        self.accounts[usize::from(worker)] = Account { left: account.left.min(quantum), quantum, ..account };
+        let account = self.refresh(worker);
+        self.accounts[usize::from(worker)] =
+            Account { remaining: account.remaining.min(quantum), quantum, ..account };
     }
 
     /// Begins a loop.
     #[inline]
     pub(super) fn begin(&mut self, now: u64) {
-        if !self.goes_on {
+        if !self.round_continues {
             self.round += if self.rounds == u64::MAX { 1 } else { self.rounds };
         }
-        (self.goes_on, self.rounds) = (false, u64::MAX);
+        (self.round_continues, self.rounds) = (false, u64::MAX);
         let elapsed = now.saturating_sub(self.began).min(1 << 32) as i64;
         self.realtime = (self.realtime + elapsed / REALTIME).min(REALTIME_BURST);
         self.began = now;
@@ -198,7 +199,7 @@ impl Turns {
         for i in 0..self.takers.len() {
             let port = self.takers[i];
             self.charge(port, besides);
-            self.goes_on |= self.accounts[usize::from(port)].left > 0;
+            self.round_continues |= self.accounts[usize::from(port)].remaining > 0;
         }
         self.takers.clear();
     }
@@ -228,8 +229,8 @@ impl Turns {
     /// Whether it is the port's turn; if not, the port waits for a later round.
     #[inline]
     pub(super) fn is_due(&mut self, port: PortIndex) -> bool {
-        let account = self.renew(port);
-        if account.left > 0 || (account.realtime && self.realtime > 0) {
+        let account = self.refresh(port);
+        if account.remaining > 0 || (account.realtime && self.realtime > 0) {
             return true;
         }
         self.note_waiting(account);
@@ -242,12 +243,12 @@ impl Turns {
         self.accounts[usize::from(port)].costly && !self.is_due(port)
     }
 
-    /// Whether the port is costly and has used up its quantum. Unlike [`holds`](Self::holds), this ignores time reserved
-    /// for real-time frames, and does not note that the port waits.
+    /// Whether [`holds`](Self::holds) is `true` now; unlike that, does not note that the port waits.
     #[inline]
     pub(super) fn is_held(&self, port: PortIndex) -> bool {
         let account = &self.accounts[usize::from(port)];
-        account.costly && account.left_in(self.round) <= 0
+        let goes_first = account.realtime && self.realtime > 0;
+        account.costly && !goes_first && account.remaining_in(self.round) <= 0
     }
 
     /// Returns the frames that the port's turn may take from each queue.
@@ -264,13 +265,13 @@ impl Turns {
 
     /// Notes that a due port had no frames.
     #[inline]
-    pub(super) fn look(&mut self) {
+    pub(super) fn note_empty(&mut self) {
         self.looks += LOOK;
     }
 
     /// Notes that the loop had no budget or time for these ports.
     pub(super) fn break_off(&mut self, ports: &[PortIndex]) {
-        self.goes_on |= ports.iter().any(|port| self.is_due(*port));
+        self.round_continues |= ports.iter().any(|port| self.is_due(*port));
     }
 
     /// Ends a turn in which the port took frames; returns its charged time (ns).
@@ -291,7 +292,7 @@ impl Turns {
     }
 
     /// Charges [another worker](Self::of_worker) for `ns` of taking in its frames.
-    pub(super) fn took_in(&mut self, worker: PortIndex, ns: i64) {
+    pub(super) fn charge_worker(&mut self, worker: PortIndex, ns: i64) {
         self.charge(worker, ns);
         self.takers.push(worker);
     }
@@ -310,13 +311,13 @@ impl Turns {
     /// Charges `ns` to a port.
     #[inline]
     pub(super) fn charge(&mut self, port: PortIndex, ns: i64) {
-        let mut account = self.renew(port);
-        account.left = (account.left - ns).max(-DEBT);
-        self.accounts[usize::from(port)].left = account.left;
+        let mut account = self.refresh(port);
+        account.remaining = (account.remaining - ns).max(-DEBT);
+        self.accounts[usize::from(port)].remaining = account.remaining;
         if account.realtime {
             self.realtime = (self.realtime - ns).max(-REALTIME_BURST);
         }
-        if account.left <= 0 {
+        if account.remaining <= 0 {
             self.note_waiting(account);
         }
     }
@@ -326,7 +327,7 @@ impl Turns {
     #[inline]
     pub(super) fn charge_delivery(&mut self, port: PortIndex, ns: i64) {
         self.charge(port, ns);
-        self.goes_on |= self.accounts[usize::from(port)].left > 0;
+        self.round_continues |= self.accounts[usize::from(port)].remaining > 0;
     }
 
     /// Charges a receiver for its buffers' time beyond the frames' own `frames` ns.
@@ -337,15 +338,15 @@ impl Turns {
         if buffers > 0 {
             self.charge(port, buffers);
         }
-        self.goes_on |= costly && self.accounts[usize::from(port)].left > 0;
+        self.round_continues |= costly && self.accounts[usize::from(port)].remaining > 0;
     }
 
     /// Adds the port's quanta of the rounds since the last look.
     #[inline]
-    fn renew(&mut self, port: PortIndex) -> Account {
+    fn refresh(&mut self, port: PortIndex) -> Account {
         let account = &mut self.accounts[usize::from(port)];
         if account.round != self.round {
-            account.left = account.left_in(self.round);
+            account.remaining = account.remaining_in(self.round);
             account.round = self.round;
         }
         *account
@@ -354,7 +355,7 @@ impl Turns {
     /// Notes that a port waits for the round in which it has time.
     #[inline]
     fn note_waiting(&mut self, account: Account) {
-        let rounds = (-account.left / account.quantum + 1) as u64;
+        let rounds = (-account.remaining / account.quantum + 1) as u64;
         self.rounds = self.rounds.min(rounds);
     }
 }

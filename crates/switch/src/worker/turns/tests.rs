@@ -98,7 +98,7 @@ impl Simulation {
             }
             if took == 0 {
                 self.now += LOOK;
-                self.turns.look();
+                self.turns.note_empty();
                 continue;
             }
             self.now += took * cost;
@@ -244,16 +244,16 @@ fn two() -> Turns {
 #[test]
 fn time_that_is_no_work_is_not_charged() {
     let mut turns = two();
-    (0..100).for_each(|_| turns.look());
+    (0..100).for_each(|_| turns.note_empty());
     assert_eq!(turns.end(0, 1_000 + 100 * LOOK as u64 + 5_000), 5_000);
-    (0..100).for_each(|_| turns.look());
+    (0..100).for_each(|_| turns.note_empty());
     assert_eq!(turns.end(0, turns.charged + 2_000), 1_000, "half of it at least");
     // The worker lost its CPU.
     assert_eq!(turns.end(0, turns.charged + 50_000_000), LONGEST);
 }
 
 #[test]
-fn a_receiver_waits_whose_buffers_took_its_time() {
+fn a_receiver_waits_if_its_buffers_used_up_its_time() {
     let mut turns = two();
     turns.charge(0, QUANTUM);
     assert!(!turns.holds(0) && !turns.is_held(0), "what it receives is not what it is charged for");
@@ -263,6 +263,18 @@ fn a_receiver_waits_whose_buffers_took_its_time() {
     assert!(turns.holds(1) && turns.is_held(1));
     turns.begin(2_000);
     assert!(!turns.holds(1) && !turns.is_held(1), "a new round");
+}
+
+/// Frames that may leave count as waiting.
+#[test]
+fn a_real_time_receiver_does_not_wait_while_there_is_reserved_time() {
+    let mut turns = Turns::new(1_000);
+    turns.divide((0..2).map(|port| Party { port, weight: 1, realtime: port == 1 }), 1);
+    turns.begin(1_000);
+    turns.charge_buffers(1, QUANTUM, QUANTUM);
+    assert!(turns.realtime > 0 && !turns.holds(1) && !turns.is_held(1));
+    turns.realtime = 0;
+    assert!(turns.holds(1) && turns.is_held(1));
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn an_arrival_that_takes_the_room_of_many_drops_no_more_than_a_loop_may() {
     let drops = |scene: &Scene| scene.dropped(DropReason::FlowCap);
     let (before, mut most) = (drops(&scene), 0);
     assert!(scene.send(7, 62_000));
-    scene.worker.look();
+    scene.worker.check_kicks();
     for _ in 0..100 {
         let before = drops(&scene);
         scene.worker.work();
@@ -113,7 +113,7 @@ fn tap(scene: &mut Scene) -> &mut tap::Tx {
 }
 
 #[test]
-fn what_a_tap_cannot_take_while_receivers_hold_its_slots_is_counted() {
+fn frames_that_a_tap_cannot_take_without_slots_are_counted() {
     let mut scene = Scene::new(Kind::Tap, LIMIT);
     (0..6).for_each(|_| assert!(scene.send(BULK, 20_000)));
     scene.pass(0);

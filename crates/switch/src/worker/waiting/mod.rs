@@ -17,7 +17,7 @@ mod scene;
 #[cfg(test)]
 mod tests;
 
-use super::cut::{Part, cut, left};
+use super::cut::{Part, cut, unsent_bytes};
 use super::ingress::{Next, Turn};
 use super::send::note_tokens;
 use super::{Worker, budget};
@@ -42,7 +42,7 @@ impl Worker {
         }
         if port.link.tx.is_crowded(queue) {
             // A driver that relies on order sees no completion behind the oldest: half a ring is enough.
-            self.let_through(port, queue);
+            self.relieve_oldest(port, queue);
             return turn;
         }
         turn.worked |= make_room(port, budget, is_over_full);
@@ -66,8 +66,8 @@ impl Worker {
             }
             match self.next(port, queue, budget) {
                 Next::Frame(pending) => {
-                    let left = left(pending.frame.get(), pending.sent);
-                    port.wait_by_flow(pending, left, self.now);
+                    let unsent = unsent_bytes(pending.frame.get(), pending.sent);
+                    port.wait_by_flow(pending, unsent, self.now);
                 }
                 Next::Dropped => {}
                 Next::Nothing | Next::Full => break,
@@ -113,7 +113,7 @@ impl Worker {
             }
             if self.lacks_room(port, frame, part.wire) {
                 is_behind = true;
-                if self.goes_on_waiting(port) {
+                if self.may_wait_longer(port) {
                     turn.worked = true;
                     match let_others_go(port, &mut yields, budget) {
                         true => continue,

@@ -253,7 +253,7 @@ impl Scene {
     pub(super) fn pass(&mut self, ns: u64) {
         self.now += ns;
         set_time(self.now);
-        self.worker.look();
+        self.worker.check_kicks();
         for _ in 0..LOOPS {
             let worked = self.worker.work();
             self.check_slots();

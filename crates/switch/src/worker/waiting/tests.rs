@@ -76,7 +76,7 @@ fn the_rate_is_the_contracts() {
 }
 
 #[test]
-fn who_understands_marks_is_marked_and_others_lose_a_segment_at_a_time() {
+fn flows_that_understand_marks_are_marked_and_others_lose_a_segment_at_a_time() {
     for ecn in [2, 0] {
         let mut scene = Scene::new(RING, &limit(20));
         scene.ecn = ecn;
@@ -94,7 +94,7 @@ fn who_understands_marks_is_marked_and_others_lose_a_segment_at_a_time() {
 }
 
 #[test]
-fn what_a_tap_sends_too_much_is_lost_from_the_longest_flow() {
+fn excess_frames_of_a_tap_are_lost_from_the_longest_flow() {
     let mut scene = Scene::new(Kind::Tap, &limit(20));
     let (mut most, mut sparse) = (0, 0);
     for _ in 0..200 {
@@ -292,7 +292,7 @@ fn a_ring_that_is_sent_within_the_target_has_one_frame_that_waits() {
 }
 
 #[test]
-fn an_upgrade_waits_for_tokens_and_drops_what_has_none() {
+fn an_upgrade_waits_for_tokens_and_drops_frames_without_tokens() {
     for overtaken in [false, true] {
         let mut scene = Scene::new(RING, &limit(5));
         (0..28).for_each(|_| assert!(scene.send(BULK, 10_000)));

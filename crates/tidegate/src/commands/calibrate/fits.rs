@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_deadline_none_is_asked_for() {
+    fn without_a_deadline_no_host_latency_is_required() {
         let fits = Fits::new(Host::default(), &[samples::idle()]);
         assert_eq!((fits.deadlines(), fits.largest()), (0, None));
     }

@@ -97,19 +97,19 @@ pub struct IdleState {
     pub usage: u64,
 }
 
-pub struct Looker {
+pub struct Observer {
     switch: Option<u32>,
     workers: Vec<Worker>,
-    unseen: Vec<String>,
+    not_visible: Vec<String>,
 }
 
-impl Looker {
+impl Observer {
     pub fn new(switch: Option<u32>) -> Self {
-        Self { switch, workers: vec![], unseen: vec![] }
+        Self { switch, workers: vec![], not_visible: vec![] }
     }
 
-    pub fn unseen(self) -> Vec<String> {
-        self.unseen
+    pub fn not_visible(self) -> Vec<String> {
+        self.not_visible
     }
 
     pub fn machine(&mut self) -> Machine {
@@ -164,7 +164,7 @@ impl Looker {
         let mut workers: Vec<Worker> = numbers(&tasks).into_iter().filter_map(worker).collect();
         workers.sort_by(|a, b| (a.name.len(), &a.name).cmp(&(b.name.len(), &b.name)));
         if workers.is_empty() {
-            self.unseen.push(format!(
+            self.not_visible.push(format!(
                 "the switch's workers (pid {pid}): no such threads are visible here (another PID namespace, or hidepid); \
                  the CPUs of this program were measured instead"
             ));
@@ -200,8 +200,8 @@ impl Looker {
             ),
         ] {
             let what = what.to_owned();
-            if missing && !self.unseen.contains(&what) {
-                self.unseen.push(what);
+            if missing && !self.not_visible.contains(&what) {
+                self.not_visible.push(what);
             }
         }
         snapshot
@@ -290,20 +290,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_can_be_looked_at() {
-        let mut looker = Looker::new(None);
-        let machine = looker.machine();
+    fn this_machine_can_be_observed() {
+        let mut observer = Observer::new(None);
+        let machine = observer.machine();
         assert!(!machine.measured().is_empty());
         assert!(machine.measured().is_subset(&machine.online));
-        let snapshot = looker.snapshot();
+        let snapshot = observer.snapshot();
         assert!(machine.online.iter().all(|cpu| snapshot.times.contains_key(cpu)));
         assert!(!snapshot.threads.contains_key(&std::process::id()));
     }
 
     #[test]
-    fn a_switch_that_is_not_there_is_said() {
-        let mut looker = Looker::new(Some(u32::MAX));
-        assert_eq!(looker.machine().workers, []);
-        assert!(looker.unseen()[0].contains("no such threads are visible here"));
+    fn a_missing_switch_is_reported() {
+        let mut observer = Observer::new(Some(u32::MAX));
+        assert_eq!(observer.machine().workers, []);
+        assert!(observer.not_visible()[0].contains("no such threads are visible here"));
     }
 }

@@ -24,7 +24,7 @@ mod timers;
 
 use crate::client::{Client, ClientError};
 use crate::exit::{self, Failure};
-use look::Looker;
+use look::Observer;
 use proposal::Measured;
 use report::{Agent, Report};
 use serde::de::DeserializeOwned;
@@ -34,7 +34,7 @@ use tidegate_evidence::Histogram;
 use tidegate_evidence::histogram::{BUCKETS, bucket};
 use tokio::signal::unix::{SignalKind, signal};
 
-const TELL: Duration = Duration::from_millis(200);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Shortest measurement that is reported.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -52,12 +52,12 @@ pub struct Args {
 
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
     let span = Duration::from_secs(args.seconds);
-    let agent: Result<HostView, String> = asked(client, "/v1/host").await;
+    let agent: Result<HostView, String> = get_or_reason(client, "/v1/host").await;
     let switch = agent.as_ref().ok().and_then(|host| host.places.iter().find(|place| place.name == "switch"));
     let pid = switch.filter(|place| place.reachable && place.pid != 0).map(|place| place.pid);
-    let mut looker = Looker::new(pid);
-    let machine = looker.machine();
-    let before = looker.snapshot();
+    let mut observer = Observer::new(pid);
+    let machine = observer.machine();
+    let before = observer.snapshot();
     let cpus = machine.measured();
     let priority =
         |cpu| machine.workers.iter().filter(|w| w.cpus.contains(&cpu)).filter_map(|w| w.priority).max();
@@ -66,9 +66,9 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
     let measured = wait(span).await;
     let (cpus, stopped) = timers.stop();
     let took = measured?;
-    let after = looker.snapshot();
+    let after = observer.snapshot();
     let agent = match agent {
-        Ok(before) => Ok(heard(client, before).await?),
+        Ok(before) => Ok(read_agent(client, before).await?),
         Err(why) => Err(why),
     };
     let (workers, loops) =
@@ -78,10 +78,10 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
         Ok((agent, fits)) => (Ok(agent), Some(fits)),
         Err(why) => (Err(why), None),
     };
-    let mut unseen = looker.unseen();
-    unseen.extend(stopped);
+    let mut not_visible = observer.not_visible();
+    not_visible.extend(stopped);
     let obstacles = obstacles::obstacles(&machine, &before, &after);
-    let report = Report::new(took, &cpus, &measured, agent, fits.as_ref(), obstacles, unseen);
+    let report = Report::new(took, &cpus, &measured, agent, fits.as_ref(), obstacles, not_visible);
     if json { exit::print_json(&report) } else { exit::print(&report.text()) }
 }
 
@@ -92,16 +92,16 @@ async fn wait(span: Duration) -> Result<Duration, Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;
     let begin = Instant::now();
     let progress = crate::demo::progress::Progress::new(span.as_millis() as u64);
-    progress.say(&format!("measuring for {} s under the load that is there", span.as_secs()));
-    let mut told = Duration::ZERO;
+    progress.show(&format!("measuring for {} s under the present load", span.as_secs()));
+    let mut reported = Duration::ZERO;
     while let Some(left) = span.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
         tokio::select! {
-            () = tokio::time::sleep(left.min(TELL)) => {}
+            () = tokio::time::sleep(left.min(PROGRESS_INTERVAL)) => {}
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
         }
-        progress.advance((begin.elapsed() - told).as_millis() as u64);
-        told = begin.elapsed();
+        progress.advance((begin.elapsed() - reported).as_millis() as u64);
+        reported = begin.elapsed();
     }
     match begin.elapsed() {
         short if short < SHORTEST => Err(Failure::failed("interrupted before a second was measured")),
@@ -110,7 +110,7 @@ async fn wait(span: Duration) -> Result<Duration, Failure> {
 }
 
 /// Sends a GET request to the agent. The error says in one line why there is no answer.
-async fn asked<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, String> {
+async fn get_or_reason<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, String> {
     client
         .get(path)
         .await
@@ -118,13 +118,13 @@ async fn asked<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, St
 }
 
 /// Asks the agent after the measurement: for the workers' loops in between, and for the contracts in force.
-async fn heard(client: &Client, before: HostView) -> Result<(Agent, fits::Fits), Failure> {
+async fn read_agent(client: &Client, before: HostView) -> Result<(Agent, fits::Fits), Failure> {
     let after: HostView = client.get("/v1/host").await?;
     let vnics: Vec<VnicView> = client.get("/v1/vnics").await?;
     let started =
         |host: &HostView| host.places.iter().find(|p| p.name == "switch").map(|p| (p.pid, p.started));
-    let same = started(&before) == started(&after) && before.workers.len() == after.workers.len();
-    let loops = before.workers.iter().zip(&after.workers).filter(|_| same);
+    let is_same_switch = started(&before) == started(&after) && before.workers.len() == after.workers.len();
+    let loops = before.workers.iter().zip(&after.workers).filter(|_| is_same_switch);
     let loops = loops.map(|(before, after)| {
         let read = |buckets: &[(u64, u64)], max| {
             let mut counts = vec![0; BUCKETS];
@@ -135,7 +135,7 @@ async fn heard(client: &Client, before: HostView) -> Result<(Agent, fits::Fits),
         read(&after.loop_time.buckets, after.loop_time.max).since(&earlier)
     });
     let loops: Vec<Histogram> = loops.collect();
-    let problem = match (after.workers.is_empty(), same) {
+    let problem = match (after.workers.is_empty(), is_same_switch) {
         (true, _) => Some("the switch is away: no loop of a worker was counted".to_owned()),
         (false, false) => Some("another switch took over meanwhile: its loops were not counted".to_owned()),
         (false, true) => None,

@@ -82,24 +82,24 @@ pub struct Obstacle {
 
 /// Returns the obstacles seen between two snapshots, in the order of their kinds.
 pub fn obstacles(machine: &Machine, before: &Snapshot, after: &Snapshot) -> Vec<Obstacle> {
-    let seen = Seen { machine, before, after, cpus: machine.measured() };
-    let busy = seen.busy_threads();
+    let observations = Observations { machine, before, after, cpus: machine.measured() };
+    let busy = observations.busy_threads();
     let mut all: Vec<Obstacle> = [
-        seen.one_cpu(),
-        seen.steal(),
-        seen.ordinary_priority(busy.is_some()),
+        observations.one_cpu(),
+        observations.steal(),
+        observations.ordinary_priority(busy.is_some()),
         busy,
-        seen.not_pinned(),
-        seen.softirqs(),
-        seen.interrupts(),
-        seen.hyperthread(),
-        seen.idle_states(),
-        seen.frequency(),
-        seen.realtime_throttling(),
-        seen.preemption(),
-        seen.page_faults(),
-        seen.swap(),
-        seen.debugging(),
+        observations.not_pinned(),
+        observations.softirqs(),
+        observations.interrupts(),
+        observations.hyperthread(),
+        observations.idle_states(),
+        observations.frequency(),
+        observations.realtime_throttling(),
+        observations.preemption(),
+        observations.page_faults(),
+        observations.swap(),
+        observations.debugging(),
     ]
     .into_iter()
     .flatten()
@@ -108,14 +108,14 @@ pub fn obstacles(machine: &Machine, before: &Snapshot, after: &Snapshot) -> Vec<
     all
 }
 
-struct Seen<'a> {
+struct Observations<'a> {
     machine: &'a Machine,
     before: &'a Snapshot,
     after: &'a Snapshot,
     cpus: BTreeSet<usize>,
 }
 
-impl Seen<'_> {
+impl Observations<'_> {
     fn seconds(&self) -> f64 {
         (self.after.at.saturating_sub(self.before.at) as f64 / 1e9).max(1e-3)
     }
@@ -151,9 +151,11 @@ impl Seen<'_> {
     }
 
     fn one_cpu(&self) -> Option<Obstacle> {
-        let what = || "this host has one CPU: a worker waits for each thing that runs there".into();
+        let what = || "this host has one CPU: a worker waits for each thread that runs there".into();
         (self.machine.online.len() == 1)
-            .then(|| Self::host(Kind::OneCpu, vec![what()], "give it a second one, and pin the worker to it"))
+            .then(|| {
+                Self::host(Kind::OneCpu, vec![what()], "give the host a second CPU, and pin the worker to it")
+            })
             .flatten()
     }
 
@@ -182,9 +184,9 @@ impl Seen<'_> {
         let shared = self.cpus.iter().any(|cpu| !self.machine.isolated.contains(cpu));
         let remedy = match shared {
             true => {
-                "keep them off the workers' CPUs: pin the workers, and use cpusets or isolcpus= for the rest"
+                "keep them off the workers' CPUs: pin the workers, and use cpusets or isolcpus= for other threads"
             }
-            false => "the CPU is isolated, and these were bound to it: bind them elsewhere",
+            false => "the CPU is isolated, and these threads were bound to it: bind them to other CPUs",
         };
         self.by_cpu(Kind::BusyThreads, remedy, |cpu| {
             let mut all = by_cpu.get(&cpu)?.clone();
@@ -232,7 +234,7 @@ impl Seen<'_> {
     }
 
     fn softirqs(&self) -> Option<Obstacle> {
-        let remedy = "steer them elsewhere: receive packet steering (rps_cpus) for NET_RX, smp_affinity of the \
+        let remedy = "steer softirqs to other CPUs: receive packet steering (rps_cpus) for NET_RX, smp_affinity of the \
                       interrupts that raise them";
         self.by_cpu(Kind::Softirqs, remedy, |cpu| {
             let share = self.share(cpu, |times| times.softirq).unwrap_or(0.0);
@@ -246,7 +248,7 @@ impl Seen<'_> {
     }
 
     fn interrupts(&self) -> Option<Obstacle> {
-        let remedy = "move those of devices by /proc/irq/N/smp_affinity (and tell irqbalance); CAL and TLB come from \
+        let remedy = "move interrupts of devices by /proc/irq/N/smp_affinity (and tell irqbalance); CAL and TLB come from \
                       other CPUs' work on memory they share";
         self.by_cpu(Kind::Interrupts, remedy, |cpu| {
             let rates = self.after.interrupts.iter().filter_map(|(name, row)| {
@@ -279,12 +281,11 @@ impl Seen<'_> {
         let driver = self.machine.idle_driver.as_deref().unwrap_or("no driver");
         let remedy = match self.machine.is_guest {
             true => {
-                "hold them off on the workers' CPUs alone: echo n/a > \
-                 /sys/devices/system/cpu/cpuN/power/pm_qos_resume_latency_us. In a virtual machine a halted CPU waits \
-                 for the hypervisor, whatever latency the driver says"
+                "forbid these idle states on the workers' CPUs only: echo n/a > \
+                 /sys/devices/system/cpu/cpuN/power/pm_qos_resume_latency_us. In a virtual machine a halted CPU waits for the hypervisor, regardless of the latency that the driver states"
             }
             false => {
-                "hold them off on the workers' CPUs alone: echo n/a > \
+                "forbid these idle states on the workers' CPUs only: echo n/a > \
                  /sys/devices/system/cpu/cpuN/power/pm_qos_resume_latency_us"
             }
         };
@@ -309,7 +310,7 @@ impl Seen<'_> {
     }
 
     fn frequency(&self) -> Option<Obstacle> {
-        let remedy = "the performance governor on the workers' CPUs: echo performance > \
+        let remedy = "set the performance governor on the workers' CPUs: echo performance > \
                       /sys/devices/system/cpu/cpuN/cpufreq/scaling_governor";
         self.by_cpu(Kind::Frequency, remedy, |cpu| {
             let governor = self.machine.governors.get(&cpu).filter(|governor| *governor != "performance")?;
@@ -328,16 +329,16 @@ impl Seen<'_> {
         Self::host(
             Kind::RealtimeThrottling,
             vec![what],
-            "with AllowedCPUs= in the unit of the switch, which leaves other CPUs to the rest: sysctl kernel.sched_rt_runtime_us=-1",
+            "set AllowedCPUs= in the unit of the switch, which leaves other CPUs to other programs, then: sysctl kernel.sched_rt_runtime_us=-1",
         )
     }
 
     fn preemption(&self) -> Option<Obstacle> {
         let mode = self.machine.preemption.as_deref().filter(|mode| ["none", "voluntary"].contains(mode))?;
         let what = format!(
-            "preemption is {mode}: a worker waits until the kernel is through with another thread's system call"
+            "preemption is {mode}: a worker waits until the kernel has finished another thread's system call"
         );
-        Self::host(Kind::Preemption, vec![what], "boot with preempt=full, where the kernel can do that")
+        Self::host(Kind::Preemption, vec![what], "boot with preempt=full, if the kernel supports it")
     }
 
     fn page_faults(&self) -> Option<Obstacle> {
@@ -355,7 +356,7 @@ impl Seen<'_> {
             })
         });
         let faults: Vec<String> = faults.take(CPUS).collect();
-        let remedy = "preallocate guests' memory (prealloc=on), in huge pages where there are some";
+        let remedy = "preallocate guests' memory (prealloc=on), in huge pages if the host has some";
         (!faults.is_empty()).then(|| Self::host(Kind::PageFaults, faults, remedy)).flatten()
     }
 
@@ -366,7 +367,7 @@ impl Seen<'_> {
                 Self::host(
                     Kind::Swap,
                     vec![what],
-                    "MemorySwapMax=0 for the switch's and the guests' units, or swapoff -a",
+                    "set MemorySwapMax=0 for the units of the switch and the guests, or run swapoff -a",
                 )
             })
             .flatten()
@@ -376,7 +377,7 @@ impl Seen<'_> {
         let options = &self.machine.debugging;
         let what = format!("the kernel has {}", options.join(", "));
         (!options.is_empty())
-            .then(|| Self::host(Kind::DebuggingKernel, vec![what], "run a kernel without"))
+            .then(|| Self::host(Kind::DebuggingKernel, vec![what], "run a kernel without these options"))
             .flatten()
     }
 }
@@ -430,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_stands_in_the_way_of_a_quiet_host() {
+    fn a_quiet_host_has_no_obstacles() {
         let (before, after) = quiet();
         assert_eq!(obstacles(&machine(), &before, &after), []);
     }
@@ -458,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_and_the_hypervisor_do_is_named() {
+    fn obstacles_by_the_kernel_and_the_hypervisor_are_named() {
         let (mut before, mut after) = quiet();
         let mut machine = machine();
         after.times.insert(1, Times { idle: 940, softirq: 40, steal: 20, ..Times::default() });
@@ -486,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_so_from_the_start_is_named() {
+    fn obstacles_that_never_change_are_named() {
         let (before, after) = quiet();
         let one = Machine { online: [1].into(), ..machine() };
         assert_eq!(kinds(&obstacles(&one, &before, &after)), [Kind::OneCpu]);

@@ -90,7 +90,7 @@ impl Measured {
     pub fn new(cpus: &[Cpu], machine: &Machine, workers: usize, loops: Vec<Histogram>) -> Self {
         let on = |allowed: &dyn Fn(usize) -> bool| {
             let wakeups = cpus.iter().filter(|cpu| allowed(cpu.cpu)).map(|cpu| &cpu.wakeups);
-            together(wakeups)
+            sum_histograms(wakeups)
         };
         let mut wakeups: Vec<Histogram> =
             machine.workers.iter().map(|w| on(&|cpu| w.cpus.contains(&cpu))).collect();
@@ -99,7 +99,7 @@ impl Measured {
             wakeups.push(on(&|_| true));
         }
         let workers = workers.max(machine.workers.len());
-        Self { wakeups, workers, loops, copies: together(cpus.iter().map(|cpu| &cpu.copies)) }
+        Self { wakeups, workers, loops, copies: sum_histograms(cpus.iter().map(|cpu| &cpu.copies)) }
     }
 
     /// Returns whether any loop of a worker was counted. Without loops, every proposal is too small.
@@ -116,12 +116,12 @@ impl Measured {
         let workers = self.workers.max(self.loops.len()).clamp(1, 2) as u64;
         let sum_ns = (wakeup_ns + loop_ns) * workers + copy_ns;
         let margin_percent = covers.margin_percent();
-        let host_latency_ns = written(sum_ns + sum_ns * margin_percent / 100);
+        let host_latency_ns = rounded_up(sum_ns + sum_ns * margin_percent / 100);
         Proposal { covers, wakeup_ns, loop_ns, copy_ns, workers, sum_ns, margin_percent, host_latency_ns }
     }
 }
 
-fn together<'a>(all: impl Iterator<Item = &'a Histogram>) -> Histogram {
+fn sum_histograms<'a>(all: impl Iterator<Item = &'a Histogram>) -> Histogram {
     let mut counts = vec![0u64; tidegate_evidence::histogram::BUCKETS];
     let mut max = 0;
     for histogram in all {
@@ -134,7 +134,7 @@ fn together<'a>(all: impl Iterator<Item = &'a Histogram>) -> Histogram {
 }
 
 /// Rounds a duration (ns) up to a round one: two digits, and at least 1 us.
-pub fn written(ns: u64) -> u64 {
+pub fn rounded_up(ns: u64) -> u64 {
     let mut unit = 100;
     loop {
         let step = STEPS.iter().map(|step| step.saturating_mul(unit)).find(|value| *value >= ns);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_would_write() {
+    fn a_proposal_is_a_number_that_a_person_would_write() {
         let cases = [
             (0, 1_000),
             (1_000, 1_000),
@@ -169,9 +169,9 @@ mod tests {
             (1_760_000, 2_000_000),
         ];
         for (ns, expected) in cases {
-            assert_eq!(written(ns), expected, "{ns}");
+            assert_eq!(rounded_up(ns), expected, "{ns}");
         }
-        assert_eq!(Nanos::new(written(1_201_000)).to_string(), "1.5ms");
+        assert_eq!(Nanos::new(rounded_up(1_201_000)).to_string(), "1.5ms");
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_workers_as_the_agent_says_or_the_machine_shows() {
+    fn the_number_of_workers_is_that_of_the_agent_or_of_the_machine() {
         let worker = |number| Worker { name: format!("worker-{number}"), ..Worker::default() };
         for (shown, said, factor) in
             [(0, 0, 1), (1, 0, 1), (0, 1, 1), (2, 0, 2), (0, 2, 2), (2, 1, 2), (3, 9, 2)]
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_that_made_no_loop_tell_nothing_of_loops() {
+    fn workers_without_loops_give_no_loop_figures() {
         let loops =
             |all: &[u64]| Measured { loops: vec![histogram(&[]), histogram(all)], ..Measured::default() };
         assert!(!loops(&[]).has_loops());
@@ -222,10 +222,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_rounded_up_by_a_third_at_most(ns in 1_000u64..1 << 40) {
-            let value = written(ns);
+        fn a_proposal_is_rounded_up_by_a_third_at_most(ns in 1_000u64..1 << 40) {
+            let value = rounded_up(ns);
             prop_assert!(value >= ns && value * 3 <= ns * 4, "{} for {}", value, ns);
-            prop_assert_eq!(written(value), value);
+            prop_assert_eq!(rounded_up(value), value);
         }
 
         #[test]
@@ -250,7 +250,7 @@ mod tests {
         #[test]
         fn histograms_together_hold_the_same(values in prop::collection::vec(0u64..1 << 30, 2..50), at in 1usize..50) {
             let (a, b) = values.split_at(at.min(values.len() - 1));
-            let both = together([&histogram(a), &histogram(b)].into_iter());
+            let both = sum_histograms([&histogram(a), &histogram(b)].into_iter());
             let all = histogram(&values);
             prop_assert_eq!(both.count(), all.count());
             prop_assert_eq!(both.max(), all.max());

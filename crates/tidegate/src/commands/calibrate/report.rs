@@ -143,7 +143,7 @@ impl Report {
     }
 
     pub fn text(&self) -> String {
-        let mut out = format!("{} under the load that was there:\n\n", duration(self.measured_ns));
+        let mut out = format!("{} under the load of that time:\n\n", duration(self.measured_ns));
         out += &self.figures();
         out += &match &self.host_latency {
             Some(proposed) => format!("\nhost-latency = \"{proposed}\" is proposed.\n\n"),
@@ -193,7 +193,7 @@ impl Report {
         }
         let loops: u64 = self.loops.iter().map(|spread| spread.count).sum();
         if !self.loops.is_empty() && loops < FEW {
-            let _ = writeln!(out, "Only {}: is the load that you expect there?", plural(loops, "loop"));
+            let _ = writeln!(out, "Only {}: is the load that you expect running?", plural(loops, "loop"));
         }
         out
     }
@@ -263,7 +263,7 @@ impl Report {
                 "1 deadline: it fits",
                 usize::from(deadlines == 1),
             ),
-            None if deadlines == 0 => "No contract has a deadline: none is bound by it.\n".into(),
+            None if deadlines == 0 => "No contract has a deadline: host-latency bounds no promise.\n".into(),
             None => "The deadlines fit with no host-latency at all.\n".into(),
         };
         out
@@ -271,9 +271,9 @@ impl Report {
 
     fn obstacles(&self) -> String {
         if self.obstacles.is_empty() {
-            return "\nNothing that is known stands in the way of a smaller one.\n".into();
+            return "\nNo known obstacle prevents a smaller host-latency.\n".into();
         }
-        let mut out = "\nIn the way of a smaller one:\n".to_owned();
+        let mut out = "\nObstacles to a smaller host-latency:\n".to_owned();
         for obstacle in &self.obstacles {
             let _ = writeln!(out, "  {}", obstacle.kind.title());
             obstacle.what.iter().for_each(|what| out += &format!("    {what}\n"));
@@ -323,13 +323,13 @@ mod tests {
         let agent = Agent { host_latency_ns: 250_000, workers: 1, loops, problem: None };
         let fits = Fits::new(tidegate_contract::Host::default(), &[samples::idle()]);
         let expected = "\
-10.0 s under the load that was there:
+10.0 s under the load of that time:
 
                               count      p50      p99    p99.9      max
 wake-ups, CPU 2, SCHED_FIFO 10      2  10.2 us  30.0 us  30.0 us  30.0 us
 loops, worker-0                     2  20.5 us   300 us   300 us   300 us
 copies of 64 KB                     1  6.00 us  6.00 us  6.00 us  6.00 us
-Only 2 loops: is the load that you expect there?
+Only 2 loops: is the load that you expect running?
 
 host-latency = \"500us\" is proposed.
 
@@ -339,9 +339,9 @@ host-latency  covers                         wake-up    loop     copy     sum  c
        500us  the worst seen, and 25 % more  30.0 us  300 us  6.00 us  336 us  fit
 
 In force: host-latency = \"250us\"; 0 wake-ups and 1 loop took longer than that.
-No contract has a deadline: none is bound by it.
+No contract has a deadline: host-latency bounds no promise.
 
-In the way of a smaller one:
+Obstacles to a smaller host-latency:
   busy threads
     CPU 2: stress (77) 98 %
     do: keep it off
@@ -352,7 +352,7 @@ In the way of a smaller one:
     }
 
     #[test]
-    fn without_one_it_says_what_is_missing() {
+    fn a_report_without_an_agent_says_what_is_missing() {
         let text = measured(Err("cannot reach the agent at /run/api.sock".into()), None).text();
         assert!(text.contains("not known") && !text.contains("In force"), "{text}");
         assert!(
@@ -382,7 +382,7 @@ In the way of a smaller one:
     }
 
     #[test]
-    fn what_contracts_bear_is_said() {
+    fn the_report_says_which_host_latency_the_contracts_allow() {
         let mut sink = samples::idle();
         let contract = sink.contract.as_mut().unwrap();
         (contract.name, contract.rx.max) = ("sink".into(), Some("1gbit".parse().unwrap()));

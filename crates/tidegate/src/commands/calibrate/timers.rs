@@ -72,7 +72,9 @@ impl Timers {
                     }
                     all.push(measured);
                 }
-                Ok(Err(error)) => unseen.push(format!("CPU {cpu}: no thread of ours may run there: {error}")),
+                Ok(Err(error)) => {
+                    unseen.push(format!("CPU {cpu}: this program may run no thread there: {error}"))
+                }
                 Err(_) => unseen.push(format!("CPU {cpu}: its timer ended early")),
             }
         }
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_measures_where_it_may_and_says_where_it_may_not() {
+    fn timers_measure_permitted_cpus_and_report_the_others() {
         let allowed = rustix::thread::sched_getaffinity(None).unwrap();
         let here = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap();
         let timers = Timers::start([(here, None), (CpuSet::MAX_CPU - 1, None)].into_iter()).unwrap();
@@ -127,6 +129,9 @@ mod tests {
         let (cpus, unseen) = timers.stop();
         assert_eq!(cpus.iter().map(|c| c.cpu).collect::<Vec<_>>(), [here]);
         assert!(cpus[0].wakeups.count() > 10 && cpus[0].copies.count() > 0, "{:?}", cpus[0]);
-        assert!(unseen.len() == 1 && unseen[0].contains("no thread of ours may run there"), "{unseen:?}");
+        assert!(
+            unseen.len() == 1 && unseen[0].contains("this program may run no thread there"),
+            "{unseen:?}"
+        );
     }
 }

@@ -41,21 +41,21 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
     let read = std::io::stdin().take(LONGEST).read_to_string(&mut xml);
     let Some(call) = call(&args.operation) else {
         warn(&format!(
-            "domain {}: operation {} is not known to this release; nothing was done",
+            "domain {}: this release does not know operation {}; the hook did nothing",
             args.domain, args.operation
         ));
         return Ok(());
     };
     let outcome = match read {
         Err(e) => Err(Failure::failed(format!("cannot read the domain's XML: {e}"))),
-        Ok(_) => match tokio::time::timeout(call.patience(), carry_out(client, &args, call, &xml)).await {
+        Ok(_) => match tokio::time::timeout(call.time_limit(), carry_out(client, &args, call, &xml)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Failure {
                 code: Code::Unreachable,
                 message: format!(
                     "the agent at {} does not answer within {:?}",
                     format::path(client.socket()),
-                    call.patience()
+                    call.time_limit()
                 ),
             }),
         },
@@ -89,7 +89,7 @@ async fn carry_out(client: &Client, args: &Args, call: Call, xml: &str) -> Resul
                 return Err(Failure {
                     code: Code::Refused,
                     message: format!(
-                        "the interface {} has no tap on this host yet (<target dev='...'/>), so its contract would not be kept",
+                        "the interface {} has no tap on this host yet (<target dev='...'/>), so Tidegate could not keep its contract",
                         contract.vnic.mac
                     ),
                 });
@@ -110,7 +110,7 @@ fn read(xml: &str, domain: &str) -> Result<Translation, Failure> {
 
 /// Writes `message` to the system log: libvirt drops the output of a hook that does not fail.
 fn warn(message: &str) {
-    exit::say(&format!("tidegate: {message}"));
+    exit::print_error(&format!("tidegate: {message}"));
     // 28 is a warning of a daemon (RFC 3164, 4.1.1). Errors are ignored: a host without a log has no other
     // place.
     let line = format!("<28>tidegate-hook: {}", visible(&message.replace('\n', " ")));

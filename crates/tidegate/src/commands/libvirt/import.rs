@@ -41,7 +41,7 @@ pub fn run(args: &Args, json: bool) -> Result<(), Failure> {
     }
     // The notes are not part of the element.
     for note in &translation.notes {
-        exit::say(&format!("tidegate: {}", visible(note)));
+        exit::print_error(&format!("tidegate: {}", visible(note)));
     }
     exit::print(&translation.to_metadata())
 }

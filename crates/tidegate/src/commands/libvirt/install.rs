@@ -32,15 +32,15 @@ pub struct RemoveArgs {
 /// Writes the hook's file, unless another program's file is in its place.
 pub fn run(args: &Args, api: &Path) -> Result<(), Failure> {
     let program = std::env::current_exe()
-        .map_err(|e| Failure::failed(format!("cannot tell where this program is: {e}")))?;
+        .map_err(|e| Failure::failed(format!("cannot find the path of this program: {e}")))?;
     let api =
         std::path::absolute(api).map_err(|e| Failure::failed(format!("--api {}: {e}", format::path(api))))?;
     let settings = Settings { program: &program, api: &api, advisory: args.advisory };
     let text = script::text(settings).map_err(Failure::failed)?;
     let path = place(&args.hooks_dir);
     let failed = |e: io::Error| Failure::failed(format!("cannot write {}: {e}", format::path(&path)));
-    let there = ours(&path)?;
-    if there.as_deref() != Some(&text) {
+    let existing = read_own_hook(&path)?;
+    if existing.as_deref() != Some(&text) {
         let folder = args.hooks_dir.join("qemu.d");
         fs::DirBuilder::new().recursive(true).mode(0o755).create(&folder).map_err(failed)?;
         // Not in the same folder: libvirt runs every file there.
@@ -51,11 +51,11 @@ pub fn run(args: &Args, api: &Path) -> Result<(), Failure> {
         }
         written.map_err(failed)?;
     }
-    let what = if there.is_some() { "is up to date" } else { "is installed" };
+    let what = if existing.is_some() { "is up to date" } else { "is installed" };
     exit::print(&format!(
         "{} {what}.\n\
          libvirt looks for hooks when it starts: systemctl restart libvirtd (or virtqemud); VMs keep running.\n\
-         To follow what changes while VMs run: systemctl enable --now tidegate-libvirt\n",
+         To follow changes while VMs run: systemctl enable --now tidegate-libvirt\n",
         format::path(&path)
     ))
 }
@@ -63,8 +63,11 @@ pub fn run(args: &Args, api: &Path) -> Result<(), Failure> {
 /// Removes the hook's file if it is ours.
 pub fn remove(args: &RemoveArgs) -> Result<(), Failure> {
     let path = place(&args.hooks_dir);
-    if ours(&path)?.is_none() {
-        return exit::print(&format!("{} is not there; nothing to remove.\n", format::path(&path)));
+    if read_own_hook(&path)?.is_none() {
+        return exit::print(&format!(
+            "{} does not exist; there is nothing to remove.\n",
+            format::path(&path)
+        ));
     }
     fs::remove_file(&path)
         .map_err(|e| Failure::failed(format!("cannot remove {}: {e}", format::path(&path))))?;
@@ -79,8 +82,8 @@ fn place(hooks: &Path) -> PathBuf {
 }
 
 /// Returns the text of our hook at `path`; `None` if no file exists.
-fn ours(path: &Path) -> Result<Option<String>, Failure> {
-    let failed = |e: io::Error| Failure::failed(format!("cannot look at {}: {e}", format::path(path)));
+fn read_own_hook(path: &Path) -> Result<Option<String>, Failure> {
+    let failed = |e: io::Error| Failure::failed(format!("cannot read {}: {e}", format::path(path)));
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(failed(e)),
@@ -93,7 +96,7 @@ fn ours(path: &Path) -> Result<Option<String>, Failure> {
         }
     }
     Err(Failure::failed(format!(
-        "{} is another program's and is left as it is; move it out of the way, or choose another --hooks-dir",
+        "{} belongs to another program and was not changed; move it to another folder, or choose another --hooks-dir",
         format::path(path)
     )))
 }

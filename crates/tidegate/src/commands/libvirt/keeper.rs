@@ -20,7 +20,7 @@ pub async fn put(
     // libvirt made a qdisc and a filter for its <bandwidth>: the agent takes them over. The domain starts
     // even if they cannot be put back later; the agent reports that.
     let adopt = translation.contracts.iter().any(|c| c.limited_by_libvirt);
-    let path = apply(domain, adopt);
+    let path = apply_path(domain, adopt);
     let text = translation.to_toml();
     match client.post_toml(&path, &text).await {
         Err(error @ ClientError::Answered { status, .. }) if is_refusal(status) => {
@@ -35,7 +35,7 @@ pub async fn put(
 }
 
 pub async fn remove(client: &Client, domain: &str) -> Result<PlanView, ClientError> {
-    client.post_toml(&apply(domain, false), &format!("# Domain {domain:?} is gone\n")).await
+    client.post_toml(&apply_path(domain, false), &format!("# Domain {domain:?} is gone\n")).await
 }
 
 /// Returns the domains that own contracts.
@@ -44,7 +44,7 @@ pub async fn owners(client: &Client) -> Result<BTreeSet<String>, ClientError> {
     Ok(vnics.iter().filter_map(|v| Some(v.owner.strip_prefix(OWNER)?.to_owned())).collect())
 }
 
-fn apply(domain: &str, adopt: bool) -> String {
+fn apply_path(domain: &str, adopt: bool) -> String {
     let origin = encode(&format!("domain {domain}"));
     let adopt = if adopt { "&adopt=anyway" } else { "" };
     format!("/v1/apply?origin={origin}&owner={}&prune=true{adopt}", encode(&owner(domain)))
@@ -58,14 +58,17 @@ fn is_refusal(status: StatusCode) -> bool {
 async fn make_room(client: &Client, translation: &Translation, states: &Folder) -> Result<bool, ClientError> {
     // If the folder cannot be read, the running domains are unknown: no domain counts as stopped.
     let Ok(running) = states.running() else { return Ok(false) };
-    let there: Vec<VnicView> = client.get("/v1/vnics").await?;
-    let ours: Vec<Vnic> = translation.contracts.iter().map(|c| c.vnic.clone()).collect();
-    let others = there.iter().filter(|v| v.owner != owner(&translation.domain));
+    let vnics: Vec<VnicView> = client.get("/v1/vnics").await?;
+    let own_contracts: Vec<Vnic> = translation.contracts.iter().map(|c| c.vnic.clone()).collect();
+    let others = vnics.iter().filter(|v| v.owner != owner(&translation.domain));
     let others = others.filter_map(|v| Some((v.owner.as_str(), v.contract.as_ref()?)));
-    let gone = room::in_the_way(&ours, others, &running);
-    for domain in &gone {
-        tracing::warn!(domain, "it does not run any more, and its contracts are in the way: removing them");
+    let ended_domains = room::ended_owners_in_conflict(&own_contracts, others, &running);
+    for domain in &ended_domains {
+        tracing::warn!(
+            domain,
+            "the domain does not run any more, and its contracts conflict with those of another domain: removing them"
+        );
         remove(client, domain).await?;
     }
-    Ok(!gone.is_empty())
+    Ok(!ended_domains.is_empty())
 }

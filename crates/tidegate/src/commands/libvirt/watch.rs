@@ -8,7 +8,7 @@ use crate::format;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
-use tidegate_libvirt::follow::{Follower, Todo};
+use tidegate_libvirt::follow::{Action, Follower};
 use tidegate_libvirt::translate;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -34,13 +34,13 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
         states: args.states,
         follower: Follower::default(),
         owners: BTreeSet::new(),
-        asked: None,
-        put: BTreeMap::new(),
-        trouble: None,
+        owners_read_at: None,
+        contracts_in_force: BTreeMap::new(),
+        obstacle: None,
     };
     let follow = async {
         loop {
-            watch.look().await;
+            watch.update().await;
             tokio::time::sleep(TICK).await;
         }
     };
@@ -59,44 +59,47 @@ struct Watch<'a> {
     follower: Follower<Stamp>,
     /// Domains that owned contracts when the agent was last asked.
     owners: BTreeSet<String>,
-    asked: Option<Instant>,
+    owners_read_at: Option<Instant>,
     /// Contracts last put in force, by domain: most changes of a state do not concern us.
-    put: BTreeMap<String, String>,
+    contracts_in_force: BTreeMap<String, String>,
     /// Why the contracts of a stopped domain are still in force, by domain.
     /// The current obstacle, logged once.
-    trouble: Option<String>,
+    obstacle: Option<String>,
 }
 
 impl Watch<'_> {
-    async fn look(&mut self) {
+    async fn update(&mut self) {
         let states = match self.states.states() {
             Ok(states) => states,
-            Err(e) => return self.trouble(format!("cannot read {}: {e}", format::path(self.states.path()))),
+            Err(e) => {
+                return self
+                    .report_obstacle(format!("cannot read {}: {e}", format::path(self.states.path())));
+            }
         };
-        if self.asked.is_none_or(|at| at.elapsed() >= ASK) {
+        if self.owners_read_at.is_none_or(|at| at.elapsed() >= ASK) {
             match keeper::owners(self.client).await {
                 Ok(owners) => self.owners = owners,
-                Err(e) => return self.trouble(e.to_string()),
+                Err(e) => return self.report_obstacle(e.to_string()),
             }
-            self.asked = Some(Instant::now());
-            if self.trouble.take().is_some() {
+            self.owners_read_at = Some(Instant::now());
+            if self.obstacle.take().is_some() {
                 tracing::info!("it goes on");
             }
         }
-        for todo in self.follower.look(Instant::now(), &states, &self.owners) {
-            match todo {
-                Todo::Put(domain) => self.put(&domain, &states[&domain]).await,
-                Todo::Remove(domain) => self.remove(&domain).await,
+        for action in self.follower.due_actions(Instant::now(), &states, &self.owners) {
+            match action {
+                Action::Put(domain) => self.put(&domain, &states[&domain]).await,
+                Action::Remove(domain) => self.remove(&domain).await,
             }
         }
     }
 
-    fn trouble(&mut self, what: String) {
+    fn report_obstacle(&mut self, what: String) {
         // So that the agent is asked as soon as the obstacle is gone.
-        self.asked = None;
-        if self.trouble.as_ref() != Some(&what) {
+        self.owners_read_at = None;
+        if self.obstacle.as_ref() != Some(&what) {
             tracing::error!("{what}");
-            self.trouble = Some(what);
+            self.obstacle = Some(what);
         }
     }
 
@@ -109,12 +112,12 @@ impl Watch<'_> {
             Ok(xml) => self.put_contracts(domain, &xml).await,
         };
         match outcome {
-            Ok(()) => self.follower.done(domain, stamp.clone()),
+            Ok(()) => self.follower.note_in_force(domain, stamp.clone()),
             Err(why) => {
-                if self.follower.failed(Instant::now(), domain, stamp.clone()) {
+                if self.follower.note_failure(Instant::now(), domain, stamp.clone()) {
                     tracing::error!(
                         domain,
-                        "its contracts are not as its XML says; what was in force before stays so:\n{why}"
+                        "the contracts in the domain's XML are not in force; earlier contracts stay in force:\n{why}"
                     );
                 }
             }
@@ -124,37 +127,37 @@ impl Watch<'_> {
     async fn put_contracts(&mut self, domain: &str, xml: &str) -> Result<(), String> {
         let translation = translate(xml, &format!("domain {domain}")).map_err(|e| e.to_string())?;
         let text = translation.to_toml();
-        let known = self.owners.contains(domain);
-        let nothing = translation.contracts.is_empty() && !known;
-        if nothing || (known && self.put.get(domain) == Some(&text)) {
+        let is_owner = self.owners.contains(domain);
+        let nothing = translation.contracts.is_empty() && !is_owner;
+        if nothing || (is_owner && self.contracts_in_force.get(domain) == Some(&text)) {
             return Ok(());
         }
         for note in &translation.notes {
             tracing::warn!(domain, "{note}");
         }
         for contract in translation.contracts.iter().filter(|c| !c.attached) {
-            tracing::warn!(domain, mac = %contract.vnic.mac, "its interface has no tap on this host; no contract is kept for it");
+            tracing::warn!(domain, mac = %contract.vnic.mac, "the interface has no tap on this host; Tidegate keeps no contract for it");
         }
-        let done = keeper::put(self.client, &translation, &self.states).await.map_err(|e| e.to_string())?;
-        for change in done.vnics.iter().filter(|c| c.action != tidegate_agent::views::ChangeAction::None) {
+        let plan = keeper::put(self.client, &translation, &self.states).await.map_err(|e| e.to_string())?;
+        for change in plan.vnics.iter().filter(|c| c.action != tidegate_agent::views::ChangeAction::None) {
             tracing::info!(domain, vnic = change.vnic, "{:?}", change.action);
         }
         self.owners.insert(domain.to_owned());
-        self.put.insert(domain.to_owned(), text);
+        self.contracts_in_force.insert(domain.to_owned(), text);
         Ok(())
     }
 
     async fn remove(&mut self, domain: &str) {
         match keeper::remove(self.client, domain).await {
             Ok(_) => {
-                tracing::info!(domain, "it does not run any more; its contracts are removed");
+                tracing::info!(domain, "the domain does not run any more; its contracts are removed");
                 self.owners.remove(domain);
-                self.put.remove(domain);
+                self.contracts_in_force.remove(domain);
             }
             Err(e) => {
                 tracing::warn!(
                     domain,
-                    "it does not run any more, and its contracts cannot be removed yet: {e}"
+                    "the domain does not run any more, and its contracts cannot be removed yet: {e}"
                 );
                 // Without the owner the removal is not repeated at every tick.
                 self.owners.remove(domain);

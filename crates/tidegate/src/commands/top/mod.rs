@@ -17,7 +17,7 @@ mod screen;
 use crate::client::Client;
 use crate::commands::window::Window;
 use crate::exit::{self, Failure};
-pub use look::Look;
+pub use look::Sample;
 use rows::Order;
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -41,16 +41,16 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
     if !json && !args.once && std::io::stdout().is_terminal() {
         return screen::run(client, interval, args.window).await;
     }
-    let look = async || match json {
-        true => Look::exact(client, args.window).await,
-        false => Look::take(client, args.window).await,
+    let read_sample = async || match json {
+        true => Sample::read_raw(client, args.window).await,
+        false => Sample::read_for_display(client, args.window).await,
     };
-    let first = look().await?;
+    let first = read_sample().await?;
     let mut rows = if args.window.is_some() {
-        first.since(&first)
+        first.rows_since(&first)
     } else {
         tokio::time::sleep(interval).await;
-        look().await?.since(&first)
+        read_sample().await?.rows_since(&first)
     };
     rows::sort(&mut rows, Order::Name);
     if json { exit::print_json(&rows) } else { exit::print(&rows::table(&rows)) }

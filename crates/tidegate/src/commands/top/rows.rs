@@ -107,10 +107,10 @@ fn row(then: Option<&VnicView>, now: &VnicView, interval: Duration) -> Row {
     let grown = |now: u64, then: u64| now.saturating_sub(then);
     let [misses, earlier] = [stats, before].map(|s| total(s.misses.values().copied()));
     let drops = |s: &VnicStats| total(s.tx.dropped.values().chain(s.rx.dropped.values()).copied());
-    let delay = added(&before.delay, &stats.delay);
+    let delay = delay_difference(&before.delay, &stats.delay);
     let delivered = delay.count() > 0;
     let wait = |of: fn(&VnicStats) -> &Option<Delay>, q: f64| {
-        let waits = added(of(before).as_ref().unwrap_or(&none.delay), of(stats).as_ref()?);
+        let waits = delay_difference(of(before).as_ref().unwrap_or(&none.delay), of(stats).as_ref()?);
         (waits.count() > 0).then(|| waits.quantile(q))
     };
     let (tx_wait, rx_wait) = (|q| wait(|s| &s.tokens_tx, q), |q| wait(|s| &s.tokens_rx, q));
@@ -152,9 +152,9 @@ fn row(then: Option<&VnicView>, now: &VnicView, interval: Duration) -> Row {
 }
 
 /// Returns the delays recorded between two looks. The work is per bucket, not per frame.
-fn added(then: &Delay, now: &Delay) -> Added {
+fn delay_difference(then: &Delay, now: &Delay) -> DelayDifference {
     let before: HashMap<u64, u64> = then.buckets.iter().copied().collect();
-    Added(
+    DelayDifference(
         now.buckets
             .iter()
             .map(|(end, n)| (*end, n.saturating_sub(before.get(end).copied().unwrap_or(0))))
@@ -164,9 +164,9 @@ fn added(then: &Delay, now: &Delay) -> Added {
 }
 
 /// Buckets (largest value, frames), ascending, without empty ones.
-struct Added(Vec<(u64, u64)>);
+struct DelayDifference(Vec<(u64, u64)>);
 
-impl Added {
+impl DelayDifference {
     fn count(&self) -> u64 {
         total(self.0.iter().map(|(_, n)| *n))
     }
@@ -365,7 +365,7 @@ voice  up       1.60 Mbit/s  4.00 Mbit/s  ███░░░░░  0 bit/s   - 
     }
 
     #[test]
-    fn what_nobody_counts_and_what_is_not_promised_has_no_figure() {
+    fn uncounted_and_unpromised_values_have_no_figure() {
         let unknown = samples::unknown();
         let row = &rows(&[], &[unknown], Duration::from_secs(1))[0];
         assert_eq!((row.tx_rate, row.rx_rate, row.throttled), (Some(5e6), None, None));

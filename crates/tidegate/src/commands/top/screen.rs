@@ -1,6 +1,6 @@
 //! The live view: a table that fills the terminal, and keys that sort it.
 
-use super::Look;
+use super::Sample;
 use super::rows::{self, COLUMNS, Order, Row};
 use crate::client::Client;
 use crate::commands::window::Window;
@@ -31,9 +31,9 @@ struct View {
 /// # Errors
 /// The agent cannot be reached at the start. A later failure appears on the screen instead.
 pub async fn run(client: &Client, interval: Duration, window: Window) -> Result<(), Failure> {
-    let mut last = Look::take(client, window).await?;
+    let mut last = Sample::read_for_display(client, window).await?;
     let mut view = View {
-        rows: last.since(&last),
+        rows: last.rows_since(&last),
         order: Order::Name,
         trouble: None,
         socket: format::path(client.socket()),
@@ -56,9 +56,9 @@ pub async fn run(client: &Client, interval: Duration, window: Window) -> Result<
             },
             () = tokio::time::sleep_until(due) => {
                 due = tokio::time::Instant::now() + interval;
-                match Look::take(client, window).await {
+                match Sample::read_for_display(client, window).await {
                     Ok(look) => {
-                        view.rows = look.since(&last);
+                        view.rows = look.rows_since(&last);
                         view.trouble = None;
                         last = look;
                     }

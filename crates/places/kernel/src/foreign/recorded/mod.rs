@@ -86,8 +86,8 @@ fn kernel_says(layer: Layer, body: &[u8]) -> Result<Object, &'static str> {
 
 /// `sfq_change` on a new qdisc.
 fn sfq(mut options: Vec<u8>) -> Vec<u8> {
-    let told = |at| u32_at(&options, at).expect("struct tc_sfq_qopt_v1");
-    let (limit, flows, depth) = (told(8), told(16), told(20));
+    let field = |at| u32_at(&options, at).expect("struct tc_sfq_qopt_v1");
+    let (limit, flows, depth) = (field(8), field(16), field(20));
     let mut has = (127, 128, 127);
     if flows > 0 {
         has.1 = flows.min(65_536 - 128);
@@ -182,7 +182,7 @@ fn shown(objects: &[Object]) -> Vec<String> {
 }
 
 #[test]
-fn what_libvirt_made_comes_back() {
+fn limits_of_libvirt_are_restored() {
     let taken_over = taken_over(LIBVIRT);
     assert_eq!(
         shown(&taken_over.egress),
@@ -203,7 +203,7 @@ fn what_libvirt_made_comes_back() {
 }
 
 #[test]
-fn other_policers_and_queues_come_back() {
+fn other_policers_and_queues_are_restored() {
     let taken_over = taken_over(POLICERS);
     assert_eq!(shown(&taken_over.egress)[2], "qdisc fq_codel 2: at 1:1");
     assert_eq!(taken_over.ingress.iter().map(|o| o.chain).collect::<Vec<_>>(), [None, None, None, Some(5)]);

@@ -12,20 +12,20 @@ use crate::tc::network::Filter;
 pub fn settle(filters: &mut Vec<Filter>) {
     let tables: Vec<Table> =
         filters.iter().filter(|f| is_u32(f) && f.cookie().is_some()).map(table).collect();
-    let told: Vec<bool> = filters.iter().map(|f| is_told(f, filters, &tables)).collect();
-    let mut told = told.into_iter();
-    filters.retain(|_| told.next().unwrap_or(true));
+    let real: Vec<bool> = filters.iter().map(|f| is_real(f, filters, &tables)).collect();
+    let mut real = real.into_iter();
+    filters.retain(|_| real.next().unwrap_or(true));
 }
 
-fn is_told(filter: &Filter, all: &[Filter], ours: &[Table]) -> bool {
+fn is_real(filter: &Filter, all: &[Filter], own_tables: &[Table]) -> bool {
     let (parent, preference, _) = table(filter);
-    let concerned = is_u32(filter) && ours.iter().any(|(at, of, _)| (*at, *of) == (parent, preference));
+    let concerned = is_u32(filter) && own_tables.iter().any(|(at, of, _)| (*at, *of) == (parent, preference));
     let same = |f: &&Filter| is_u32(f) && table(f) == table(filter) && f.handle == filter.handle;
     let chains = || all.iter().filter(same).map(|f| f.chain);
     let elsewhere = chains().filter(|chain| *chain != 0).min();
     match elsewhere {
         Some(chain) if concerned && chains().any(|other| other != chain) => {
-            filter.chain == if ours.contains(&table(filter)) { 0 } else { chain }
+            filter.chain == if own_tables.contains(&table(filter)) { 0 } else { chain }
         }
         _ => true,
     }
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_ours_tells_who_is_in_chain_0() {
+    fn the_table_of_our_filter_tells_which_filters_are_in_chain_0() {
         let said = |chain| {
             [
                 filter(chain, 2, 0x8040_0800, true),
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn where_none_is_ours_nothing_tells() {
+    fn without_our_filter_the_chain_of_filters_stays_unknown() {
         let said = |chain| [filter(chain, 9, 0x8040_0800, false), filter(chain, 9, 0x8030_0800, false)];
         let mut all = [said(0), said(5)].concat();
         assert_eq!(settled(&all).len(), 4);

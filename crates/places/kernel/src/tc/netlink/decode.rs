@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_says_what_it_dropped_marked_and_keeps() {
+    fn the_drops_marks_and_backlog_of_a_queue_are_read() {
         let queue = [0_u32, 0, 9, 0, 0].map(u32::to_ne_bytes).concat();
         let said = |own: Attributes| {
             let mut all = Attributes::default();

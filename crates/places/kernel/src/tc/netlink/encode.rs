@@ -49,7 +49,7 @@ pub trait Names {
     ///
     /// # Errors
     /// It cannot be loaded.
-    fn policer(&mut self, bucket: Bucket, before: Option<u32>) -> Result<(u32, u32), Self::Error>;
+    fn policer(&mut self, bucket: Bucket, former_map: Option<u32>) -> Result<(u32, u32), Self::Error>;
 
     /// Returns a classifier's program for a device, owned until the request is sent: its descriptor and the
     /// number of its map.
@@ -62,7 +62,7 @@ pub trait Names {
     ///
     /// # Errors
     /// It cannot be loaded.
-    fn marker(&mut self, marks: Marks, before: Option<u32>) -> Result<(u32, u32), Self::Error>;
+    fn marker(&mut self, marks: Marks, former_map: Option<u32>) -> Result<(u32, u32), Self::Error>;
 
     /// The same for a program that marks congestion.
     ///
@@ -71,7 +71,7 @@ pub trait Names {
     fn congestion_marker(
         &mut self,
         queue: VirtualQueue,
-        before: Option<u32>,
+        former_map: Option<u32>,
     ) -> Result<(u32, u32), Self::Error>;
 }
 

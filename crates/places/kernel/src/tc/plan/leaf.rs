@@ -38,7 +38,7 @@ pub fn set_leaf<'a>(
         Step::SetQdisc { device, parent, handle, setting, replace: true }
     };
     let Waiting { cut, queue, .. } = &leaf.waiting;
-    let (parent, kept) = match cut {
+    let (parent, current) = match cut {
         None => match there(id) {
             // Another program gave our cutter's handle to a queue. The kernel would change a qdisc of the
             // same kind in place, with its handle, and the queue would look like a cutter without a queue.
@@ -65,7 +65,7 @@ pub fn set_leaf<'a>(
             (below, changed.and_then(|_| there(below)))
         }
     };
-    if kept.is_none_or(|q| q.setting != *queue) {
+    if current.is_none_or(|q| q.setting != *queue) {
         steps.push(set(parent, Handle::default(), queue));
     }
 }

@@ -27,28 +27,28 @@ pub struct Leaves<'a> {
     /// Minors in use.
     used: BTreeSet<u16>,
     /// Netdevs with a wrong entry in the map.
-    astray: Vec<u32>,
+    misplaced: Vec<u32>,
 }
 
 impl<'a> Leaves<'a> {
-    /// Returns the leaves of our IFB; those of netdevs for which `kept` is false go.
-    pub fn of_ifb(network: &'a Network, kept: impl Fn(u32) -> bool) -> Self {
+    /// Returns the leaves of our IFB; those of netdevs for which `is_kept` is false go.
+    pub fn of_ifb(network: &'a Network, is_kept: impl Fn(u32) -> bool) -> Self {
         let link = network.ifb().map(|(_, link)| link);
-        Self::read(Device::Ifb, link, owner::FIRST_LEAF..=owner::LAST_LEAF, kept, |from| {
+        Self::read(Device::Ifb, link, owner::FIRST_LEAF..=owner::LAST_LEAF, is_kept, |from| {
             network.is_about(from)
         })
     }
 
-    /// Returns the leaves of a netdev's egress; those of senders for which `kept` is false go.
-    pub fn of_egress(device: Device, link: Option<&'a Netdev>, kept: impl Fn(u32) -> bool) -> Self {
-        Self::read(device, link, owner::FIRST_SHARE..=owner::LAST_LEAF, kept, |_| true)
+    /// Returns the leaves of a netdev's egress; those of senders for which `is_kept` is false go.
+    pub fn of_egress(device: Device, link: Option<&'a Netdev>, is_kept: impl Fn(u32) -> bool) -> Self {
+        Self::read(device, link, owner::FIRST_SHARE..=owner::LAST_LEAF, is_kept, |_| true)
     }
 
     fn read(
         device: Device,
         link: Option<&'a Netdev>,
         minors_for: RangeInclusive<u16>,
-        kept: impl Fn(u32) -> bool,
+        is_kept: impl Fn(u32) -> bool,
         is_about: impl Fn(u32) -> bool,
     ) -> Self {
         let mut leaves = Self {
@@ -59,11 +59,11 @@ impl<'a> Leaves<'a> {
             minors_for,
             minors: BTreeMap::new(),
             used: BTreeSet::new(),
-            astray: vec![],
+            misplaced: vec![],
         };
         let classified = || link.into_iter().flat_map(Netdev::classified);
         let mut entries: Vec<_> =
-            classified().filter(|(from, to)| kept(*from) && leaves.may_be_leaf(*to)).collect();
+            classified().filter(|(from, to)| is_kept(*from) && leaves.may_be_leaf(*to)).collect();
         entries.sort_by_key(|(from, _)| is_about(*from));
         for (from, to) in entries {
             // Of two in one class, the first keeps it, or one outside this plan.
@@ -72,8 +72,8 @@ impl<'a> Leaves<'a> {
             }
         }
         let right = |from: u32, to: Handle| leaves.minor(from) == Some(to.minor());
-        let astray = classified().filter(|(from, to)| is_about(*from) && !right(*from, *to));
-        leaves.astray = astray.map(|(from, _)| from).collect();
+        let misplaced = classified().filter(|(from, to)| is_about(*from) && !right(*from, *to));
+        leaves.misplaced = misplaced.map(|(from, _)| from).collect();
         leaves
     }
 
@@ -89,7 +89,7 @@ impl<'a> Leaves<'a> {
         self.queues.clear();
         self.minors.clear();
         self.used.clear();
-        self.astray.clear();
+        self.misplaced.clear();
     }
 
     /// Deletes the filters, map entries and classes that belong to no kept netdev.
@@ -100,7 +100,7 @@ impl<'a> Leaves<'a> {
             !classifier.is_some_and(|classifier| std::ptr::eq(classifier, f))
         });
         let device = || self.device.clone();
-        steps.extend(self.astray.iter().map(|from| Step::Unclassify { device: device(), from: *from }));
+        steps.extend(self.misplaced.iter().map(|from| Step::Unclassify { device: device(), from: *from }));
         let unused =
             link.classes.iter().filter(|c| self.may_be_leaf(c.id) && !self.used.contains(&c.id.minor()));
         steps.extend(unused.map(|class| Step::DeleteClass { device: device(), id: class.id }));

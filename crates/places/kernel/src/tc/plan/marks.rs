@@ -19,7 +19,7 @@ pub fn refuse(link: &Netdev, wanted: Option<Marks>, sides: Sides, owned: bool) -
         return Err(NetdevRefusal::new(
             name,
             format!(
-                "interface {name} is a macvtap: what its VM sends comes in by no device of this host, so it cannot be \
+                "interface {name} is a macvtap: frames of its VM enter this host by no device, so they cannot be \
                  marked as real-time; leave the deadline out, or give its VM a tap"
             ),
         ));
@@ -28,9 +28,9 @@ pub fn refuse(link: &Netdev, wanted: Option<Marks>, sides: Sides, owned: bool) -
         Some(Filter { kind, preference, .. }) if sides.marks.is_some() && !owned => Err(NetdevRefusal::new(
             name,
             format!(
-                "interface {name} has a {kind} filter of preference {preference} at its ingress, which another program \
-                     made, where marks of real-time traffic have to be looked at first; give it another preference, from \
-                     {} on",
+                "interface {name} has a {kind} filter of preference {preference} at its ingress, which another \
+                 program made, and marks of real-time traffic have to be read before that filter; give it another \
+                 preference, from {} on",
                 owner::PREFERENCE
             ),
         )),

@@ -114,7 +114,7 @@ fn lead_to(
             redirected || leaves.minor(*index).is_some()
         })
         // It may belong to others.
-        || (network.near.is_some() && ifb.is_some());
+        || (network.scope.is_some() && ifb.is_some());
     if needed {
         leaves.drop_others(&mut plan.steps);
         set_ifb(&mut plan.steps, ifb.map(|(_, link)| link), &mut leaves);

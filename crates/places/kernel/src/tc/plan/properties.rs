@@ -79,12 +79,12 @@ fn map(ifb: Option<&mut Netdev>) -> Option<&mut BTreeMap<u32, Handle>> {
 }
 
 /// Like [`crate::tc::Kernel::observe_near`].
-fn near(network: &Network, index: u32) -> Network {
+fn part_of(network: &Network, index: u32) -> Network {
     let ifb = network.ifb();
     if ifb.is_some_and(|(_, ifb)| ifb.classified().all(|(from, _)| from == index)) {
         return network.clone();
     }
-    let mut seen = Network { near: Some([index].into()), ..network.clone() };
+    let mut seen = Network { scope: Some([index].into()), ..network.clone() };
     // Of others, only their existence.
     for (_, link) in seen.netdevs.iter_mut().filter(|(i, link)| **i != index && !link.is_our_ifb()) {
         (link.qdiscs, link.classes, link.filters) = Default::default();
@@ -309,7 +309,7 @@ proptest! {
 
     /// From any state, after any damage, one plan leads to the wanted state.
     #[test]
-    fn one_plan_leads_to_what_is_wanted(
+    fn one_plan_leads_to_the_wanted_state(
         before in shapings(),
         damages in proptest::collection::vec((1_u32..6, damage()), 0..5),
         wanted in shapings(),
@@ -428,7 +428,7 @@ proptest! {
 
     /// One netdev after the other, each by a look at itself only, and then all: the same as at once.
     #[test]
-    fn one_by_one_is_all_at_once(
+    fn netdevs_settled_one_by_one_equal_netdevs_settled_at_once(
         before in shapings(),
         damages in proptest::collection::vec((1_u32..6, damage()), 0..3),
         wanted in shapings(),
@@ -438,9 +438,9 @@ proptest! {
         damages.iter().for_each(|(index, damage)| hurt(&mut network, *index, damage));
         let wanted: Vec<_> = wanted.into_iter().map(|s| Shaping { owned: Ways::BOTH, ..s }).collect();
         for index in 1..6 {
-            let seen = near(&network, index);
+            let seen = part_of(&network, index);
             // With the last one on the IFB, all is seen.
-            let of_it = |s: &&Shaping| seen.near.is_none() || s.netdev == format!("tap{index}");
+            let of_it = |s: &&Shaping| seen.scope.is_none() || s.netdev == format!("tap{index}");
             let asks: Vec<_> = wanted.iter().filter(of_it).cloned().collect();
             let made = plan(&asks, &seen);
             let others = |network: &Network| {
@@ -451,7 +451,7 @@ proptest! {
             };
             let untouched = others(&network);
             run(&mut network, &made);
-            if seen.near.is_some() {
+            if seen.scope.is_some() {
                 prop_assert_eq!(others(&network), untouched);
             }
             if let Some(shaping) = wanted.iter().find(|s| s.netdev == format!("tap{index}"))
@@ -467,7 +467,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_removed_leaves_nothing(before in shapings()) {
+    fn removed_contracts_leave_no_objects(before in shapings()) {
         let bare = taps(5);
         let mut network = bare.clone();
         settle(&mut network, &before);
@@ -481,7 +481,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cookie_of_any_bytes_is_read(bytes: Vec<u8>) {
+    fn any_bytes_are_parsed_as_a_cookie_or_rejected(bytes: Vec<u8>) {
         if let Some(cookie) = Cookie::parse(&bytes) {
             prop_assert!(bytes.starts_with(b"tidegate"));
             prop_assert_eq!(Cookie::parse(&cookie.bytes()), Some(cookie));

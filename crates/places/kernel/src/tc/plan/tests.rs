@@ -163,7 +163,7 @@ pub(super) fn police(preference: u16) -> Filter {
 }
 
 #[test]
-fn a_tap_is_shaped_both_ways_from_the_end_to_the_beginning() {
+fn a_tap_is_shaped_in_both_directions_leaves_first() {
     let mut network = taps(1);
     let wanted = [shaping("tap1", 100, 50)];
     let made = plan(&wanted, &network);
@@ -203,7 +203,7 @@ fn a_tap_is_shaped_both_ways_from_the_end_to_the_beginning() {
 }
 
 #[test]
-fn a_macvtap_is_the_other_way_round() {
+fn a_macvtap_has_swapped_directions() {
     let mut network = taps(1);
     network.netdevs.get_mut(&1).expect("a tap").kind = Some("macvtap".into());
     let made = plan(&[shaping("tap1", 100, 50)], &network);
@@ -212,7 +212,7 @@ fn a_macvtap_is_the_other_way_round() {
 }
 
 #[test]
-fn marks_go_beside_what_others_filter_but_not_behind() {
+fn marks_work_beside_foreign_filters_but_not_behind_them() {
     let mut network = taps(1);
     let before = [clsact()];
     let link = network.netdevs.get_mut(&1).expect("a tap");
@@ -279,7 +279,7 @@ fn a_macvtap_cannot_be_marked() {
 }
 
 #[test]
-fn what_is_not_a_vm_s_is_refused() {
+fn a_netdev_that_belongs_to_no_vm_is_refused() {
     let mut network = taps(3);
     network.netdevs.get_mut(&2).expect("a tap").kind = Some("bridge".into());
     let physical = network.netdevs.get_mut(&3).expect("a tap");
@@ -294,7 +294,7 @@ fn what_is_not_a_vm_s_is_refused() {
 }
 
 #[test]
-fn what_others_made_is_named_and_left_alone() {
+fn foreign_objects_are_named_and_stay() {
     let mut network = taps(2);
     let link = network.netdevs.get_mut(&1).expect("a tap");
     link.qdiscs = vec![tc_root(1, "htb"), clsact()];
@@ -316,7 +316,7 @@ fn what_others_made_is_named_and_left_alone() {
 }
 
 #[test]
-fn a_tap_as_libvirt_leaves_it_is_nobodys() {
+fn a_tap_as_libvirt_creates_it_has_no_foreign_objects() {
     let mut network = taps(1);
     network.netdevs.get_mut(&1).expect("a tap").qdiscs = vec![tc_root(0xaca3, "noqueue")];
     let made = plan(&[shaping("tap1", 100, 50)], &network);
@@ -326,7 +326,7 @@ fn a_tap_as_libvirt_leaves_it_is_nobodys() {
 }
 
 #[test]
-fn an_ifb_of_somebody_else_is_not_used() {
+fn a_foreign_ifb_is_not_used() {
     let mut network = taps(1);
     let link = Netdev { name: owner::IFB.into(), kind: Some("ifb".into()), ..Netdev::default() };
     network.netdevs.insert(99, link);
@@ -416,7 +416,7 @@ fn a_macvtap_promises_nothing() {
 }
 
 #[test]
-fn what_is_held_is_put_right_whoever_changed_it() {
+fn owned_directions_are_repaired_after_a_foreign_change() {
     let mut network = taps(1);
     let mut wanted = [shaping("tap1", 100, 50)];
     settle(&mut network, &wanted);
@@ -442,7 +442,7 @@ fn what_is_held_is_put_right_whoever_changed_it() {
 }
 
 #[test]
-fn what_others_made_at_the_end_that_is_new_is_left_alone() {
+fn foreign_objects_in_a_direction_that_is_not_owned_stay() {
     let mut network = taps(1);
     network.netdevs.get_mut(&1).expect("a tap").qdiscs = vec![tc_root(1, "tbf")];
     settle(&mut network, &[shaping("tap1", 100, 0)]);
@@ -454,7 +454,7 @@ fn what_others_made_at_the_end_that_is_new_is_left_alone() {
 }
 
 #[test]
-fn a_clsact_qdisc_of_somebody_else_stays() {
+fn a_foreign_clsact_qdisc_stays() {
     let mut network = taps(1);
     network.netdevs.get_mut(&1).expect("a tap").qdiscs.push(clsact());
     settle(&mut network, &[shaping("tap1", 100, 0)]);
@@ -465,7 +465,7 @@ fn a_clsact_qdisc_of_somebody_else_stays() {
 }
 
 #[test]
-fn what_a_vm_leaves_behind_goes() {
+fn the_remains_of_a_vanished_vm_are_removed() {
     let mut network = taps(2);
     let wanted = [shaping("tap1", 100, 0), shaping("tap2", 10, 0)];
     settle(&mut network, &wanted);
@@ -518,7 +518,7 @@ fn flows_wait_in_a_queue_of_their_own() {
 }
 
 #[test]
-fn what_has_a_deadline_waits_in_its_order() {
+fn frames_with_a_deadline_wait_in_one_queue_in_their_order() {
     let mut network = taps(2);
     let voice = Shaping { realtime: true, flows: Some(flows(ALL)), ..shaping("tap1", 1, 0) };
     let share =

@@ -16,8 +16,8 @@ pub fn others(link: &Netdev, segment: u16, network: &Network) -> Result<Vlans, S
     let name = &link.name;
     let no = |why: String, how: String| {
         Err(format!(
-            "interface {name} is on {why}, so nothing would keep it in segment {segment}; {how}, or write segment = 0, \
-             which promises nothing here"
+            "interface {name} is on {why}, so no bridge would keep it in segment {segment}; {how}, or write segment = \
+             0, which promises nothing here"
         ))
     };
     let filter = |bridge: &str| format!("ip link set {bridge} type bridge vlan_filtering 1");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_becomes_an_access_port_changes_and_is_as_it_was() {
+    fn a_port_becomes_an_access_port_and_is_restored() {
         let mut network = bridged();
         let before = BridgePort::now(TAP, &network.netdevs[&TAP]).expect("a port");
         for (segment, steps) in [
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_would_keep_is_refused_with_what_to_do() {
+    fn a_segment_that_no_bridge_keeps_is_refused_with_advice() {
         let refused = |change: fn(&mut Netdev)| {
             let mut network = bridged();
             change(network.netdevs.get_mut(&TAP).expect("a tap"));
@@ -149,19 +149,19 @@ mod tests {
         };
         assert_eq!(
             refused(|tap| tap.master = Some(2)),
-            "interface tap3 is on bridge br1, which does not filter VLANs, so nothing would keep it in segment 42; let it \
+            "interface tap3 is on bridge br1, which does not filter VLANs, so no bridge would keep it in segment 42; let it \
              (ip link set br1 type bridge vlan_filtering 1; it takes a kernel with CONFIG_BRIDGE_VLAN_FILTERING), or write \
              segment = 0, which promises nothing here"
         );
         assert!(refused(|tap| tap.master = None).starts_with(
-            "interface tap3 is on no bridge, so nothing would keep it in segment 42; put it on one that filters VLANs \
+            "interface tap3 is on no bridge, so no bridge would keep it in segment 42; put it on one that filters VLANs \
              (ip link set tap3 master br0; "
         ));
         assert!(refused(|tap| tap.master = Some(9)).contains("is on bond0, which is of kind bond"));
     }
 
     #[test]
-    fn vlans_of_others_are_in_the_way_until_they_are_taken_over() {
+    fn foreign_vlans_are_in_the_way_until_they_are_taken_over() {
         let mut network = bridged();
         let theirs = vlans(&[(1, false, true), (7, true, true), (10, false, false), (11, false, false)]);
         network.netdevs.get_mut(&TAP).expect("a tap").vlans = Some(theirs.clone());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vlan_of_the_segment_that_is_not_as_ours_is_somebodys() {
+    fn a_vlan_of_the_segment_with_other_flags_is_foreign() {
         let mut network = bridged();
         let mut refusals = |found: Vlans| {
             network.netdevs.get_mut(&TAP).expect("a tap").vlans = Some(found);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_on_another_bridge_is_not_made_again() {
+    fn vlans_of_another_bridge_are_not_restored() {
         let mut network = bridged();
         let before = BridgePort::now(TAP, &network.netdevs[&TAP]).expect("a port");
         let tap = network.netdevs.get_mut(&TAP).expect("a tap");
@@ -222,7 +222,7 @@ mod tests {
     proptest! {
         /// From any VLANs to any others, also after an interruption, each step at most once.
         #[test]
-        fn all_lead_to_all(now in any_vlans(), wanted in any_vlans(), cut in 0_usize..3) {
+        fn any_vlans_lead_to_any_other_vlans(now in any_vlans(), wanted in any_vlans(), cut in 0_usize..3) {
             let mut network = bridged();
             network.netdevs.get_mut(&TAP).expect("a tap").vlans = Some(now);
             let port = BridgePort { index: TAP, bridge: 1, vlans: wanted.clone() };

@@ -191,7 +191,7 @@ impl Planner<'_> {
         let (index, none) = (wanted.index, Mac([0; 6]));
         let Some(mac) = wanted.mac.filter(|mac| *mac != vf.mac.unwrap_or(none)) else { return };
         if mac.is_group() {
-            return self.refuse(index, format!("MAC address {mac} is a group's, no station's"));
+            return self.refuse(index, format!("{mac} is the MAC address of a group, not of a station"));
         }
         // Trust lets the VM's driver change it. To set it back takes the VF from under that driver, which may change it again:
         // for ever.

@@ -101,7 +101,7 @@ impl Planner<'_> {
         let mbit = rate.bits() / MBIT;
         if mbit == 0 {
             let reason = format!(
-                "tx.max of {rate} is below 1 Mbit/s, the least that {} can be told (0 would be no limit)",
+                "tx.max of {rate} is below 1 Mbit/s, the least that {} can set (0 would be no limit)",
                 self.pf.name
             );
             self.refuse(wanted.index, reason);
@@ -128,7 +128,8 @@ impl Planner<'_> {
         }
         if let Some(why) = self.abilities.min_rate.lacks() {
             let reason = format!(
-                "tx.min: {} has no guaranteed rates for VFs ({why}); the control loop can keep it by limits of the others",
+                "tx.min: {} has no guaranteed rates for VFs ({why}); the control loop can keep tx.min by limits for \
+                 the other VFs",
                 self.pf.name
             );
             self.refuse(wanted.index, reason);

@@ -149,7 +149,7 @@ fn bits(rate: Option<Rate>, none: u64) -> u64 {
 
 proptest! {
     #[test]
-    fn what_is_planned_is_taken_and_leaves_nothing_to_do(wanted in functions(), pf in pf(), igb: bool) {
+    fn a_driver_takes_every_planned_step_and_a_second_plan_is_empty(wanted in functions(), pf in pf(), igb: bool) {
         let driver = if igb { IGB } else { ABLE };
         let planned = plan(&wanted, &pf, &driver.abilities());
         let last = states(driver, &pf, &planned.steps).pop().expect("one at least");
@@ -190,7 +190,7 @@ proptest! {
     }
 
     #[test]
-    fn no_moment_is_looser_than_before_or_after(wanted in functions(), pf in pf()) {
+    fn no_state_between_steps_is_looser_than_the_first_and_the_last(wanted in functions(), pf in pf()) {
         let planned = plan(&wanted, &pf, &ABLE.abilities());
         let states = states(ABLE, &pf, &planned.steps);
         let (first, last) = (&states[0], &states[states.len() - 1]);
@@ -209,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_done_before_a_failure_is_taken_back(wanted in functions(), pf in pf(), cut: prop::sample::Index) {
+    fn steps_before_a_failure_are_undone(wanted in functions(), pf in pf(), cut: prop::sample::Index) {
         let planned = plan(&wanted, &pf, &ABLE.abilities());
         let done = &planned.steps[..cut.index(planned.steps.len() + 1)];
         let half_way = states(ABLE, &pf, done).pop().expect("one at least");
@@ -218,7 +218,7 @@ proptest! {
     }
 
     #[test]
-    fn a_record_gives_back_what_was_found(wanted in functions(), mut pf in pf()) {
+    fn a_record_restores_the_settings_that_were_found(wanted in functions(), mut pf in pf()) {
         // With a link; restoring without one waits for it.
         (pf.carrier, pf.speed, pf.top_speed) = (true, None, None);
         let planned = plan(&wanted, &pf, &ABLE.abilities());
@@ -278,13 +278,13 @@ fn refusals_say_what_is_wrong_and_what_to_do() {
     refused(wanted(0, "999kbit"), "tx.max of 999kbit is below 1 Mbit/s");
     refused(wanted(0, "11gbit"), "tx.max of 11gbit is more than 10gbit, the fastest that eth0 can do");
     let min = Function { tx_min: mbit(10), ..Function::default() };
-    refused(min.clone(), "the control loop can keep it");
+    refused(min.clone(), "the control loop can keep tx.min");
     refused(
         Function { link_state: Some(LinkState::Disable), ..Function::default() },
         "link state: eth0 has no such",
     );
     refused(Function { vlan: Some(4095), ..Function::default() }, "VLAN 4095");
-    refused(Function { mac: Some(Mac([1; 6])), ..Function::default() }, "is a group's");
+    refused(Function { mac: Some(Mac([1; 6])), ..Function::default() }, "the MAC address of a group");
     // What is off anyhow can be wanted off.
     let off = Function { link_state: Some(LinkState::Auto), trust: Some(false), ..Function::default() };
     assert_eq!(reasons(off, &pf, IGB), (vec![], vec![]));

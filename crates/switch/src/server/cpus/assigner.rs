@@ -20,7 +20,7 @@ use tidegate_service::housekeeping;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The state of the thread.
-pub struct Keeper {
+pub struct CpuAssigner {
     cpus: Cpus,
     host: Host,
     load: Load,
@@ -35,7 +35,7 @@ pub struct Keeper {
     too_few: bool,
 }
 
-impl Keeper {
+impl CpuAssigner {
     /// Returns a keeper that has not changed any thread yet.
     pub fn new(cpus: Cpus, mut host: Host, workers: &[WorkerHandle]) -> Self {
         let threads: Vec<_> = workers.iter().map(|worker| worker.call(|_| gettid())).collect();
@@ -55,7 +55,7 @@ impl Keeper {
 
     /// Checks once, and corrects differences. `realtime`: workers that carry frames with deadlines. Returns
     /// whether to check once more after a while.
-    pub fn look(&mut self, workers: &[WorkerHandle], realtime: &[bool]) -> bool {
+    pub fn check(&mut self, workers: &[WorkerHandle], realtime: &[bool]) -> bool {
         let wanted = match &self.cpus {
             Cpus::Auto => realtime.to_vec(),
             Cpus::List(cpus) => (0..workers.len()).map(|worker| worker < cpus.len()).collect(),
@@ -77,7 +77,7 @@ impl Keeper {
                 self.choose(&allowed, &wanted)
             }
             Err(error) => {
-                self.say_refused(None, error);
+                self.log_refusal(None, error);
                 return any;
             }
         };
@@ -95,11 +95,11 @@ impl Keeper {
     fn choose(&mut self, allowed: &[usize], wanted: &[bool]) -> Vec<Option<usize>> {
         let own = match &self.cpus {
             Cpus::List(cpus) => {
-                let given = cpus.iter().map(|cpu| allowed.contains(cpu).then_some(*cpu));
-                given.chain(std::iter::repeat(None)).take(wanted.len()).collect()
+                let available = cpus.iter().map(|cpu| allowed.contains(cpu).then_some(*cpu));
+                available.chain(std::iter::repeat(None)).take(wanted.len()).collect()
             }
             _ => {
-                let load = self.load.look(&self.threads, &self.own).unwrap_or_default();
+                let load = self.load.measure(&self.threads, &self.own).unwrap_or_default();
                 choose(allowed, self.host.cores(), wanted, &self.own, &load)
             }
         };
@@ -107,13 +107,13 @@ impl Keeper {
         if none && wanted.contains(&true) && !std::mem::replace(&mut self.too_few, true) {
             tracing::warn!(
                 cpus = list::text(allowed),
-                "no worker can have a CPU of its own: this takes two that the process may use; whatever else runs on \
-                 this one delays real-time frames"
+                "no worker can have a CPU of its own: the process must be allowed to use at least two CPUs; \
+                 other threads on the worker's CPU delay real-time frames"
             );
         }
         self.too_few &= none;
         // Before the workers move there. The calling thread has all allowed CPUs.
-        housekeeping::set_cpus(&left(allowed, &own, self.host.base()));
+        housekeeping::set_cpus(&housekeeping_cpus(allowed, &own, self.host.base()));
         housekeeping::follow_again();
         own
     }
@@ -123,14 +123,18 @@ impl Keeper {
         let cpu = self.own[worker];
         let Some(wanted) = cpu.map(|cpu| host::set([cpu])).or_else(housekeeping::cpus) else { return };
         if cpu == before
-            && sched_getaffinity(Some(self.threads[worker])).is_ok_and(|is| self.host.same(&is, &wanted))
+            && sched_getaffinity(Some(self.threads[worker])).is_ok_and(|is| self.host.matches(&is, &wanted))
         {
             return;
         }
         match handle.call(move |worker| worker.run_on(&wanted, cpu)) {
-            Err(error) => self.say_refused(Some(worker), error),
+            Err(error) => self.log_refusal(Some(worker), error),
             Ok(()) if cpu == before => {
-                tracing::info!(worker, cpu, "worker is back where it is to run: its CPUs had been changed");
+                tracing::info!(
+                    worker,
+                    cpu,
+                    "worker runs on its own CPUs again, after another program or the kernel had changed them"
+                );
             }
             Ok(()) => match cpu {
                 Some(cpu) => tracing::info!(worker, cpu, "worker has a CPU of its own"),
@@ -139,19 +143,19 @@ impl Keeper {
         }
     }
 
-    fn say_refused(&mut self, worker: Option<usize>, error: Errno) {
+    fn log_refusal(&mut self, worker: Option<usize>, error: Errno) {
         if self.refused.replace((worker, error)) != Some((worker, error)) {
             tracing::warn!(
                 worker,
                 %error,
-                "worker cannot have a CPU of its own; it runs where the scheduler puts it"
+                "worker cannot have a CPU of its own; the kernel's scheduler chooses its CPU"
             );
         }
     }
 }
 
 /// Returns the allowed CPUs without a worker; if there are none, `base`.
-fn left(allowed: &[usize], own: &[Option<usize>], base: &CpuSet) -> CpuSet {
+fn housekeeping_cpus(allowed: &[usize], own: &[Option<usize>], base: &CpuSet) -> CpuSet {
     let rest: Vec<usize> = allowed.iter().copied().filter(|cpu| !own.contains(&Some(*cpu))).collect();
     if rest.is_empty() || rest.len() == allowed.len() { *base } else { host::set(rest) }
 }
@@ -160,18 +164,18 @@ fn left(allowed: &[usize], own: &[Option<usize>], base: &CpuSet) -> CpuSet {
 ///
 /// # Errors
 /// The thread cannot start.
-pub fn spawn(switch: &Arc<Switch>, mut keeper: Keeper) -> io::Result<std::thread::Thread> {
+pub fn spawn(switch: &Arc<Switch>, mut assigner: CpuAssigner) -> io::Result<std::thread::Thread> {
     let switch = switch.clone();
     let look = move || {
         let mut hands_over = Vec::new();
         loop {
             let realtime = switch.realtime_workers();
-            let again = keeper.look(&switch.workers, &realtime);
-            switch.hand_over(&realtime, keeper.count, &mut hands_over);
-            if let Some(cpus) = keeper.count {
-                switch.cpus_counted(cpus);
+            let needs_recheck = assigner.check(&switch.workers, &realtime);
+            switch.hand_over(&realtime, assigner.count, &mut hands_over);
+            if let Some(cpus) = assigner.count {
+                switch.set_cpu_count(cpus);
             }
-            if again {
+            if needs_recheck {
                 std::thread::park_timeout(PAUSE);
             } else {
                 std::thread::park();
@@ -222,11 +226,11 @@ mod tests {
             scope.spawn(|| {
                 sched_setaffinity(None, &set([first])).unwrap();
                 // Binds nothing: other tests share the CPUs of other threads.
-                let mut keeper = Keeper::new(Cpus::None, Host::look().unwrap(), &[]);
-                assert!(!keeper.look(&[], &[false]), "no deadline is in force");
-                assert_eq!(keeper.count, None);
-                assert!(keeper.look(&[], &[true]), "to be counted again");
-                assert_eq!(keeper.count, Some(1));
+                let mut assigner = CpuAssigner::new(Cpus::None, Host::read().unwrap(), &[]);
+                assert!(!assigner.check(&[], &[false]), "no deadline is in force");
+                assert_eq!(assigner.count, None);
+                assert!(assigner.check(&[], &[true]), "to be counted again");
+                assert_eq!(assigner.count, Some(1));
             });
         });
     }

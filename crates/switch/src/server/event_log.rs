@@ -10,7 +10,7 @@
 use super::Switch;
 use crate::confine::violation;
 use crate::fdb::PortIndex;
-use crate::worker::events::{Ear, Event};
+use crate::worker::events::{Event, LogWaker};
 use rtrb::Consumer;
 use std::io;
 use std::sync::Arc;
@@ -24,17 +24,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// The thread cannot start.
-pub fn spawn(switch: Arc<Switch>, ear: Arc<Ear>, mut events: Vec<Consumer<Event>>) -> io::Result<()> {
-    let tell = move || {
-        ear.listen();
-        violation::tell_to(&ear);
+pub fn spawn(switch: Arc<Switch>, waker: Arc<LogWaker>, mut events: Vec<Consumer<Event>>) -> io::Result<()> {
+    let log_events = move || {
+        waker.listen();
+        violation::wake_on_violation(&waker);
         let mut lost = vec![0; events.len()];
         loop {
             housekeeping::follow();
-            let mut busy = violation::tell();
+            let mut busy = violation::log_new();
             for (worker, ring) in events.iter_mut().enumerate() {
                 while let Ok(event) = ring.pop() {
-                    switch.tell(worker, event);
+                    switch.log_event(worker, event);
                     busy = true;
                 }
                 let lost_now = switch.region.layout().workers[worker].events_lost.get();
@@ -46,11 +46,11 @@ pub fn spawn(switch: Arc<Switch>, ear: Arc<Ear>, mut events: Vec<Consumer<Event>
             if busy { std::thread::sleep(PAUSE) } else { std::thread::park() }
         }
     };
-    std::thread::Builder::new().name("teller".into()).spawn(tell).map(drop)
+    std::thread::Builder::new().name("teller".into()).spawn(log_events).map(drop)
 }
 
 impl Switch {
-    fn tell(&self, worker: usize, event: Event) {
+    fn log_event(&self, worker: usize, event: Event) {
         match event {
             Event::NotRealTime { priority, error } => tracing::warn!(
                 worker,
@@ -61,13 +61,13 @@ impl Switch {
             Event::TapNotPolled { port, error } => tracing::error!(
                 vnic = self.name_of(port),
                 %error,
-                "its tap cannot be listened to: what it sends may wait"
+                "the switch cannot poll this vNIC's tap: frames that the vNIC sends may wait"
             ),
             Event::FramesLost { port, queue, frames } => tracing::warn!(
                 vnic = self.name_of(port),
                 queue,
                 frames,
-                "frames were lost with the process before"
+                "the previous process ended, and these frames were lost"
             ),
             Event::AddressTaken { port, from, address } => tracing::info!(
                 vnic = self.name_of(port),
