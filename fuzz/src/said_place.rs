@@ -37,7 +37,7 @@ impl Place for SaidPlace {
     }
 
     fn capabilities(&self, _: &Attach) -> Option<Capabilities> {
-        Some(Capabilities { deadline: true, min: true, uplink: false, notes: vec![] })
+        Some(Capabilities { deadline: true, min: true, uplink: true, notes: vec![] })
     }
 
     fn notes(&self, _: &Vnic) -> Vec<String> {
@@ -64,7 +64,7 @@ impl Place for SaidPlace {
     fn accept(&mut self, _: &[Vnic]) {}
 
     fn observe(&mut self, _: &[Vnic]) -> Result<(Observed, Found), PlaceError> {
-        Ok((lock(&self.0).clone(), Found::new()))
+        Ok((lock(&self.0).clone(), Found::default()))
     }
 
     fn recorded(&self) -> Vec<Vnic> {
