@@ -45,7 +45,7 @@ fn a_deadline_over_an_uplink_by_hand() {
         admission.bounds[0].to_string(),
         "\
 plc1 to net0: at most 258785ns of 400us, margin 141215ns
-  t      = 400us      the interval in which it is tightest
+  t      = 400us      the interval with the least slack
   demand = 9467B      real-time traffic that may be due within t
   L      = 1514B      the largest frame that may be under way
   C      = 10gbit     the capacity of the egress
@@ -132,7 +132,7 @@ fn refusals_say_what_is_missing() {
     // 151 us are left, and H are 250 us. With the 2 x 600 us away, the deadline of the suggestion is the contract's.
     let [late] = refusals(&[plc1("751us")], &[net0()]).try_into().expect("one");
     assert!(late.starts_with("egress net0 refuses plc1: within 151us, 10981B may be due"), "{late}");
-    assert!(late.ends_with("it would fit with vnic.plc1.deadline at least 859us"), "{late}");
+    assert!(late.ends_with("the contracts would fit with vnic.plc1.deadline at least 859us"), "{late}");
     assert!(judge(&[plc1("859us")], &[net0()], &[]).is_ok());
     assert!(judge(&[plc1("858us")], &[net0()], &[]).is_err());
 
@@ -140,8 +140,8 @@ fn refusals_say_what_is_missing() {
     assert_eq!(
         refusals(&[plc1("9s")], &[slow]),
         [
-            "egress net0 refuses plc1: 23666667 bit/s are promised, 20000000 bit/s (20mbit) are available; it would fit \
-          with vnic.plc1.tx.max at most 8450kbit, or uplink.net0.rate at least 23667kbit"
+            "egress net0 refuses plc1: 23666667 bit/s are promised, 20000000 bit/s (20mbit) are available; the contracts would \
+          fit with vnic.plc1.tx.max at most 8450kbit, or uplink.net0.rate at least 23667kbit"
         ]
     );
 }

@@ -37,7 +37,7 @@ impl Uplink {
             rules.add_problem("device", message);
         }
         if self.port == 0 {
-            rules.add_problem("port", "0 is no port; 1 to 65535");
+            rules.add_problem("port", "0 is not a port; write 1 to 65535");
         }
         rules.check_range("mtu", self.mtu, if self.local.is_ipv4() { UPLINK_MTU } else { UPLINK_MTU_IPV6 });
         if let Some(latency) = self.latency {

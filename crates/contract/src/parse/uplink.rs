@@ -91,7 +91,7 @@ impl FromStr for Address {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let error =
-            |_| format!("{text:?} is no IP address; write one such as \"192.0.2.1\" or \"2001:db8::1\"");
+            |_| format!("{text:?} is not an IP address; write one such as \"192.0.2.1\" or \"2001:db8::1\"");
         text.parse().map(|address| Self(Some(address))).map_err(error)
     }
 }
@@ -221,12 +221,12 @@ next-key-file = "/etc/tidegate/keys/42.next"
             (
                 "[uplink.net0]\nlocal = \"eth0\"\nrate = \"1gbit\"",
                 "",
-                "uplink.net0.local: \"eth0\" is no IP address",
+                "uplink.net0.local: \"eth0\" is not an IP address",
             ),
             (
                 "[uplink.net0]\nlocal = \"224.0.0.1\"\nrate = \"1gbit\"",
                 "",
-                "uplink.net0.local: 224.0.0.1 is no address of one host",
+                "uplink.net0.local: 224.0.0.1 is not the address of one host",
             ),
             (
                 "[uplink.host]\nlocal = \"192.0.2.1\"\nrate = \"1gbit\"",
@@ -245,7 +245,7 @@ next-key-file = "/etc/tidegate/keys/42.next"
             (v4, "mtu = 9217", "uplink.net0.mtu: 9217 is out of range; 576 to 9216"),
             (v6, "mtu = 1279", "uplink.net0.mtu: 1279 is out of range; 1280 to 9216"),
             (v4, "port = 0", "uplink.net0.port: 0 is out of range; 1 to 65535"),
-            (v4, "device = \"a/b\"", "uplink.net0.device: \"a/b\" is no interface name"),
+            (v4, "device = \"a/b\"", "uplink.net0.device: \"a/b\" is not an interface name"),
             (v4, "peer = \"host2\"", "uplink.net0.peer: expected a table, found string"),
             (
                 v4,
@@ -270,14 +270,18 @@ next-key-file = "/etc/tidegate/keys/42.next"
             (
                 v4,
                 "peer.\"b.c\".address = \"0.0.0.0\"",
-                "uplink.net0.peer.b.c.address: 0.0.0.0 is no address of one host",
+                "uplink.net0.peer.b.c.address: 0.0.0.0 is not the address of one host",
             ),
             (
                 v4,
                 "peer.b.address = \"192.0.2.2\"\npeer.c.address = \"192.0.2.2\"",
                 "uplink.net0.peer.c.address: 192.0.2.2 is another peer's",
             ),
-            (v4, "peer._b.address = \"192.0.2.2\"", "uplink.net0.peer._b.name: \"_b\" is no name of a peer"),
+            (
+                v4,
+                "peer._b.address = \"192.0.2.2\"",
+                "uplink.net0.peer._b.name: \"_b\" is not a valid name of a peer",
+            ),
             (
                 &format!("{v4}{b}"),
                 "segments = []",
