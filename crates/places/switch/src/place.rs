@@ -8,7 +8,7 @@ use crate::notes;
 use crate::own_cpus::{KeepOff, OwnCpus};
 use crate::plan::{self, Found};
 use crate::record::Record;
-use crate::uplinks::Held;
+use crate::sockets::KeptSockets;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub struct SwitchPlace {
     pub(crate) record: Record,
     pub(crate) duplicates: HashMap<String, Duplicate>,
     /// Duplicates of the sockets of uplinks, for a switch that is started anew.
-    pub(crate) uplink_sockets: HashMap<String, Held>,
+    pub(crate) uplink_sockets: HashMap<String, KeptSockets>,
     /// Why a dialled front end is not connected.
     pub(crate) waiting: HashMap<String, String>,
     /// Culprits of delayed workers.

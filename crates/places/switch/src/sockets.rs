@@ -30,6 +30,18 @@ pub struct Sockets {
     pub send: Vec<OwnedFd>,
 }
 
+/// Sockets that the switch has, too, kept for the next switch.
+pub(crate) struct KeptSockets {
+    /// The uplink that they were made for.
+    pub(crate) uplink: Uplink,
+    pub(crate) sockets: Sockets,
+}
+
+/// Whether the sockets of one uplink serve the other.
+pub(crate) fn same_sockets(a: &Uplink, b: &Uplink) -> bool {
+    (&a.name, a.local, a.port, &a.device) == (&b.name, b.local, b.port, &b.device)
+}
+
 /// Makes the sockets of an uplink.
 ///
 /// # Errors

@@ -11,7 +11,7 @@
 //! - [`ports`]: creates, changes and removes ports
 //! - `status`: reports their state
 //! - `trouble`: handles their faults
-//! - [`uplinks`]: creates, changes and removes uplinks
+//! - [`uplink`], [`uplinks`]: the ways to other hosts: one of them; creates, changes and removes them
 //! - [`link`]: connects a port's vhost-user thread and its worker
 //! - [`cpus`]: a CPU of its own for each worker with deadlines to keep
 //! - [`pace`]: limits the workers' time for a front end's messages
@@ -48,6 +48,7 @@ mod sharing;
 mod status;
 pub mod table;
 mod trouble;
+pub mod uplink;
 pub mod uplinks;
 pub mod watchdog;
 mod writer;

@@ -1,7 +1,7 @@
 //! The ports, and the workers' data about them.
 
 use super::shares::Shares;
-use super::uplinks::UplinkEntry;
+use super::uplink::UplinkEntry;
 use crate::capacity::VNICS;
 use crate::claims::NamedAddresses;
 use crate::fdb::{PeerIndex, PortIndex, SegmentIndex};
@@ -157,10 +157,10 @@ impl Table {
     }
 
     /// Returns the segments that ports are in.
-    pub fn known_segments(&self) -> impl Iterator<Item = (SegmentIndex, Segment)> {
+    pub fn known_segments(&self) -> Vec<(SegmentIndex, Segment)> {
         let used = |i: &u16| self.entries.values().any(|entry| entry.segment.0 == *i);
-        let all = (0..).zip(&self.segments).filter(move |(i, _)| used(i));
-        all.filter_map(|(i, segment)| Some((SegmentIndex(i), (*segment)?)))
+        let all = (0..).zip(&self.segments).filter(|(i, _)| used(i));
+        all.filter_map(|(i, segment)| Some((SegmentIndex(i), (*segment)?))).collect()
     }
 
     /// Returns a number for each peer of an uplink that is not in the table now: the one in `before`, else an

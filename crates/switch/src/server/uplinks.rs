@@ -10,38 +10,20 @@
 
 use super::Switch;
 use super::table::Table;
+use super::uplink::UplinkEntry;
 use crate::capacity::VNICS;
 use crate::clock::clock;
 use crate::control::message::UplinkStatus;
-use crate::fdb::{Destination, PeerIndex, PortIndex, SegmentIndex};
+use crate::fdb::{Destination, PortIndex, SegmentIndex};
 use crate::link::{Link, vxlan};
-use crate::port::{Port, PortContract, PortInfo};
+use crate::port::{Port, PortInfo};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tidegate_contract::{Host, Mac, Remote, Uplink};
+use tidegate_contract::{Host, Remote, Uplink};
 
 /// Longest train (bytes): the most that one message to a UDP socket carries.
 const TRAIN: usize = 65_507;
-
-/// One uplink.
-pub struct UplinkEntry {
-    /// Index of its port in all tables.
-    pub index: PortIndex,
-    /// The worker that owns it.
-    pub worker: usize,
-    /// The declaration in force.
-    pub uplink: Uplink,
-    /// vNICs behind its peers.
-    pub remotes: Vec<Remote>,
-    /// Number of each peer, by name.
-    numbers: BTreeMap<String, PeerIndex>,
-    /// Addresses that the FDB holds for its remotes.
-    pins: BTreeSet<(SegmentIndex, Mac, PeerIndex)>,
-    /// The segments that its peers carried when the link's table was made.
-    published: Option<Vec<(SegmentIndex, u32)>>,
-}
 
 /// The sockets of an uplink, as its link takes them.
 pub struct Sockets {
@@ -49,54 +31,6 @@ pub struct Sockets {
     pub receive: Vec<OwnedFd>,
     /// Each with a source port of its own.
     pub send: Vec<OwnedFd>,
-}
-
-impl UplinkEntry {
-    /// Returns the numbers of its peers.
-    pub fn numbers(&self) -> impl Iterator<Item = PeerIndex> {
-        self.numbers.values().copied()
-    }
-
-    /// Returns the segments that its peers carry, of those with ports here, with their VNIs.
-    fn segments(&self, table: &Table) -> Vec<(SegmentIndex, u32)> {
-        let carried = |segment| self.uplink.peers.iter().any(|peer| peer.carries(segment));
-        let here = table.known_segments().filter(|(_, segment)| carried(*segment));
-        here.map(|(index, segment)| (index, segment.id())).collect()
-    }
-
-    /// Returns the table of its peers.
-    fn peers(&self, table: &Table) -> Result<vxlan::Peers, String> {
-        let peer = |peer: &tidegate_contract::Peer| {
-            let here = table.known_segments().filter(|(_, segment)| peer.carries(*segment));
-            Some(vxlan::Peer {
-                index: *self.numbers.get(&peer.name)?,
-                address: SocketAddr::new(peer.address, self.uplink.port),
-                segments: here.map(|(index, _)| index).collect(),
-                takes_stamps: peer.stamps,
-            })
-        };
-        let peers = self.uplink.peers.iter().filter_map(peer).collect();
-        vxlan::Peers::new(peers, &self.segments(table))
-            .map_err(|error| format!("uplink {}: {error}", self.uplink.name))
-    }
-
-    /// Returns the addresses that the FDB has to hold for its remotes.
-    fn wanted_pins(&self, table: &Table) -> BTreeSet<(SegmentIndex, Mac, PeerIndex)> {
-        let pin = |remote: &Remote| {
-            let (segment, _) = table.known_segments().find(|(_, segment)| *segment == remote.segment)?;
-            Some((segment, remote.mac, *self.numbers.get(&remote.peer)?))
-        };
-        self.remotes.iter().filter_map(pin).collect()
-    }
-
-    fn contract(&self, host: &Host) -> PortContract {
-        let (frame_max, overhead) = (self.uplink.largest_inner_frame(), self.uplink.encapsulation());
-        PortContract::of_uplink(self.uplink.rate, frame_max as u32, overhead as u32, host)
-    }
-
-    fn peer(&self, peer: PeerIndex) -> Destination {
-        Destination::Peer { link: self.index, peer }
-    }
 }
 
 impl Switch {
@@ -164,7 +98,7 @@ impl Switch {
             published: None,
         };
         entry.numbers = table.number_peers(&entry.uplink, &entry.numbers)?;
-        let peers = Arc::new(entry.peers(table)?);
+        let peers = Arc::new(entry.peers(&table.known_segments())?);
         let (send_v4, send_v6) =
             if entry.uplink.local.is_ipv4() { (sockets.send, vec![]) } else { (vec![], sockets.send) };
         let (receive, fdb) = (sockets.receive, self.fdb.clone());
@@ -194,7 +128,7 @@ impl Switch {
         entry.uplink = uplink;
         let numbered = table.number_peers(&entry.uplink, &entry.numbers).and_then(|numbers| {
             entry.numbers = numbers;
-            entry.peers(table).map(drop)
+            entry.peers(&table.known_segments()).map(drop)
         });
         if let Err(why) = numbered {
             (entry.uplink, entry.remotes) = before;
@@ -243,11 +177,11 @@ impl Switch {
 
     /// Tells the links of uplinks the segments with ports here, and the FDB the addresses of remotes.
     pub(super) fn publish_uplinks(&self, table: &mut Table) {
-        let mut uplinks = std::mem::take(&mut table.uplinks);
-        for (name, entry) in &mut uplinks {
-            let segments = entry.segments(table);
+        let known = table.known_segments();
+        for (name, entry) in &mut table.uplinks {
+            let segments = entry.segments(&known);
             if entry.published.as_ref() != Some(&segments) {
-                match entry.peers(table) {
+                match entry.peers(&known) {
                     Ok(peers) => {
                         let (index, peers) = (entry.index, Arc::new(peers));
                         let set = move |worker: &mut crate::worker::Worker| worker.set_peers(index, peers);
@@ -257,7 +191,7 @@ impl Switch {
                     Err(why) => tracing::error!(uplink = name, "its peers cannot be told of segments: {why}"),
                 }
             }
-            let wanted = entry.wanted_pins(table);
+            let wanted = entry.wanted_pins(&known);
             for (segment, mac, peer) in entry.pins.difference(&wanted) {
                 self.fdb.unpin(*segment, *mac, entry.peer(*peer));
             }
@@ -272,6 +206,5 @@ impl Switch {
             }
             entry.pins = pinned;
         }
-        table.uplinks = uplinks;
     }
 }
