@@ -45,7 +45,7 @@ pub fn check(
     let mut by_place = vec![Vec::new(); places.len()];
     let mut notes = BTreeMap::new();
     let mut refusals = Vec::new();
-    let mut refused_beyond = HashSet::new();
+    let (mut refused_vnics, mut refused_remotes) = (HashSet::new(), HashSet::new());
     let distant: HashSet<&str> = remotes.iter().map(|r| r.value.name.as_str()).collect();
     for located in &vnics {
         let vnic = &located.value;
@@ -75,7 +75,7 @@ pub fn check(
             unable("tx.min");
         }
         if let Some(refusal) = beyond_this_host(located, &distant, places[index].name(), &capabilities) {
-            refused_beyond.insert(vnic.name.as_str());
+            refused_vnics.insert(vnic.name.as_str());
             refusals.push(refusal);
         }
         notes.insert(vnic.name.clone(), places[index].notes(vnic));
@@ -83,7 +83,7 @@ pub fn check(
     }
     for remote in &remotes {
         if let Some(refusal) = from_other_host(remote) {
-            refused_beyond.insert(remote.value.name.as_str());
+            refused_remotes.insert(remote.value.name.as_str());
             refusals.push(refusal);
         }
     }
@@ -98,10 +98,13 @@ pub fn check(
     let admission = match admission {
         Ok(admission) => admission,
         Err(refused) => {
-            // Another uplink would not help vNICs whose promises towards other hosts are refused anyway.
+            // Advice about promises that are refused anyway would not help: all of a remote, and a vNIC's at uplinks.
             let is_uplink = |egress: &str| egress == UPLINK || uplinks.iter().any(|u| u.name == egress);
             let would_help = |r: &&NotAdmissible| {
-                !is_uplink(r.egress()) || !r.vnics().iter().all(|v| refused_beyond.contains(v.as_str()))
+                let at_uplink = is_uplink(r.egress());
+                let is_refused =
+                    |name: &str| refused_remotes.contains(name) || at_uplink && refused_vnics.contains(name);
+                !r.vnics().iter().all(|name| is_refused(name))
             };
             refusals.extend(refused.iter().filter(would_help).map(ToString::to_string));
             Admission::default()
