@@ -50,7 +50,8 @@ def contracts() -> list[tuple[str, str]]:
     for page in PAGES:
         for number, text in enumerate(blocks(page, "toml"), 1):
             tables = tomllib.loads(text)
-            assert tables.keys() <= {"vnic", "host", "uplink", "remote", "segment"}, f"{name(page)}: block {number} is no contract"
+            known = {"vnic", "host", "uplink", "remote", "segment"}
+            assert tables.keys() <= known, f"{name(page)}: block {number} is no contract"
             found.append((f"{name(page)} block {number}", text))
     return found
 
