@@ -196,7 +196,7 @@ fn a_vnic_is_removed_after_the_vnics_that_name_it() {
     );
     let (status, error) = agent.request("DELETE", "/v1/vnics/sink", "");
     assert_eq!(status, 400);
-    assert_eq!(error["error"], "a names sink in its \"to\": remove a first, or take sink out of it");
+    assert_eq!(error["error"], "a names sink in its \"to\": remove a first, or take sink out of its \"to\"");
     lab.write("b.toml", &lab.vnic("b", 3, min));
     until("b", || (agent.get("/v1/vnics/b").0 == 200).then_some(()));
     let (_, error) = agent.request("DELETE", "/v1/vnics/sink", "");
