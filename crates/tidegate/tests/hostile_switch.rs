@@ -174,7 +174,7 @@ fn only_memory_that_never_faults_is_accepted_as_statistics() {
     }
     switch
         .answer_with(|stream, request, _| *request == Request::Hello && send(stream, &hello(), &[]).is_ok());
-    until("none", || reason(&agent).filter(|why| why.contains("no statistics")));
+    until("none", || reason(&agent).filter(|why| why.contains("no descriptor of the statistics")));
     switch.answer_honestly();
     until("it is trusted again", || reason(&agent).is_none().then_some(()));
 }
@@ -419,9 +419,9 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
         ("unknown variant", framed(format!("{{\"{}\":1}}", "x".repeat(1 << 20)).into_bytes())),
         ("2000 ports", framed(ports(2000, |n| format!("p{n}")))),
         ("two ports of vNIC a", framed(ports(2, |_| "a".into()))),
-        ("65535 queue pairs, of 1 to 64", framed(queues(u16::MAX))),
-        ("0 queue pairs, of 1 to 64", framed(queues(0))),
-        ("no such name", framed(ports(1, |_| "../../etc\x1b[2J\n".into()))),
+        ("65535 queue pairs, expected 1 to 64", framed(queues(u16::MAX))),
+        ("0 queue pairs, expected 1 to 64", framed(queues(0))),
+        ("an invalid name", framed(ports(1, |_| "../../etc\x1b[2J\n".into()))),
         ("refused: no", framed(serde_json::to_vec(&Reply::Refused("no \x1b[2J\n".repeat(100_000))).unwrap())),
     ];
     for (words, bytes) in lies {

@@ -171,7 +171,7 @@ fn policed_frames_are_counted_and_do_not_wait() {
                 (agent.vnic("web")["stats"]["delay"]["count"] != 0).then_some(())
             });
             for (wrong, why) in [
-                ("tx = { method = \"police\" }", "there is no tx.max to police"),
+                ("tx = { method = \"police\" }", "tx.method needs tx.max"),
                 ("tx = { max = \"9bit\", method = \"police\" }", "counts whole bytes per second"),
             ] {
                 let (status, answer) = agent.apply(&contract("web", 1, "vnet4", wrong));

@@ -176,7 +176,7 @@ fn a_netdev_that_goes_and_comes_is_shaped_again() {
         let before = repaired();
         run("ip link del vnet3");
         until("it is missed", || {
-            agent.vnic("web")["reason"].as_str()?.contains("is not there").then_some(())
+            agent.vnic("web")["reason"].as_str()?.contains("does not exist").then_some(())
         });
         for rate in ["90mbit", "100mbit"] {
             let body = format!("{{\"set\": {{\"tx.max\": \"{rate}\"}}}}");

@@ -99,7 +99,7 @@ fn a_netdev_with_the_name_of_another_contract_belongs_to_that_contract() {
         run("ip link set vnet3 name vnet4");
         until("it is db's", || run("tc class show dev vnet4").contains("rate 70Mbit").then_some(()));
         until("web has none", || {
-            agent.vnic("web")["reason"].as_str()?.contains("interface vnet3 is not there").then_some(())
+            agent.vnic("web")["reason"].as_str()?.contains("interface vnet3 does not exist").then_some(())
         });
         // As when libvirt gives a tap's name to the next VM.
         run("ip link del vnet4");
