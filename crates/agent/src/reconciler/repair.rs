@@ -65,7 +65,8 @@ impl Reconciler {
             }
         };
         let named = self.contracts.by_name();
-        self.failures.retain(|name, _| name == HOST || named.contains_key(name.as_str()));
+        let is_uplink = |name: &str| checked.network.uplinks.iter().any(|uplink| uplink.name == name);
+        self.failures.retain(|name, _| name == HOST || named.contains_key(name.as_str()) || is_uplink(name));
         let mut claims: Vec<Claim> = Vec::new();
         for index in 0..self.places.len() {
             let Ok(look) = &self.seen[index] else { continue };
@@ -92,8 +93,10 @@ impl Reconciler {
                 .map(|r| r.vnic.as_str())
                 .chain(actions.iter().map(|a| a.vnic().unwrap_or(HOST)))
                 .collect();
-            for vnic in checked.by_place[index].iter().filter(|v| !open.contains(v.name.as_str())) {
-                self.failures.remove(&vnic.name);
+            let vnics = checked.by_place[index].iter().map(|vnic| &vnic.name);
+            let names = vnics.chain(checked.network.uplinks.iter().map(|uplink| &uplink.name));
+            for name in names.filter(|name| !open.contains(name.as_str())) {
+                self.failures.remove(name);
             }
             for refusal in refusals {
                 self.failed(refusal.vnic, &refusal.reason);

@@ -91,11 +91,12 @@ impl Reconciler {
                 done.push((place, action));
                 continue;
             };
-            // A contract that did not change, and fails, must not block the others.
-            let same = |name: &str| self.contracts.vnic(name) == wanted.vnic(name);
+            // A contract or an uplink that did not change, and fails, must not block the others.
+            let same_vnic = |name| wanted.vnic(name).is_some_and(|to| self.contracts.vnic(name) == Some(to));
+            let same_uplink =
+                |name| wanted.uplink(name).is_some_and(|to| self.contracts.uplink(name) == Some(to));
             if let Some(name) = action.vnic()
-                && same(name)
-                && wanted.vnic(name).is_some()
+                && (same_vnic(name) || same_uplink(name))
                 && matches!(error, PlaceError::Failed(_))
             {
                 self.failed(name.to_owned(), &error.to_string());

@@ -68,6 +68,11 @@ impl Contracts {
         self.documents().find_map(|(_, d)| Some(d.host.as_ref()?.value.clone())).unwrap_or_default()
     }
 
+    /// Returns one uplink.
+    pub fn uplink(&self, name: &str) -> Option<&Uplink> {
+        self.all::<Uplink>().map(|(_, located)| &located.value).find(|uplink| uplink.name == name)
+    }
+
     /// Returns the ways to other hosts, and the vNICs there.
     pub fn network(&self) -> Network {
         let mut network = Network {

@@ -27,13 +27,18 @@ pub enum SwitchAction {
     },
     /// An uplink is made, or its declaration or its remotes change.
     SetUplink {
-        /// In force; `None` for a new uplink.
+        /// In force, if this agent declared it; the switch's word alone opens no socket.
         from: Option<Box<Declared>>,
         /// Wanted.
         to: Box<Declared>,
     },
     /// An uplink goes.
-    RemoveUplink(Box<Declared>),
+    RemoveUplink {
+        /// The uplink.
+        name: String,
+        /// Its declaration, if this agent made it: the way back.
+        from: Option<Box<Declared>>,
+    },
     /// A vNIC of another agent becomes ours, unchanged, without an effect on its traffic. The change that
     /// names it makes that permanent when accepted; if the change fails, or the agent dies before, the vNIC
     /// is released.
@@ -48,7 +53,9 @@ impl Action for SwitchAction {
     fn vnic(&self) -> Option<&str> {
         match self {
             Self::Contract(change) => change.vnic(),
-            Self::SetHost { .. } | Self::SetUplink { .. } | Self::RemoveUplink(_) => None,
+            Self::SetHost { .. } => None,
+            Self::SetUplink { to, .. } => Some(&to.uplink.name),
+            Self::RemoveUplink { name, .. } => Some(name),
             Self::Adopt(vnic) | Self::Release(vnic) | Self::Reconnect(vnic) => Some(&vnic.name),
         }
     }
@@ -58,7 +65,7 @@ impl Action for SwitchAction {
             Self::Contract(change) => change.effect(),
             Self::SetHost { .. }
             | Self::SetUplink { .. }
-            | Self::RemoveUplink(_)
+            | Self::RemoveUplink { .. }
             | Self::Adopt(_)
             | Self::Release(_)
             | Self::Reconnect(_) => Effect::Upkeep,
@@ -70,7 +77,7 @@ impl Action for SwitchAction {
             Self::Contract(change) => change.label(),
             Self::SetHost { .. } => "set host",
             Self::SetUplink { .. } => "set uplink",
-            Self::RemoveUplink(_) => "remove uplink",
+            Self::RemoveUplink { .. } => "remove uplink",
             Self::Adopt(_) => "adopt",
             Self::Release(_) => "release",
             Self::Reconnect(_) => "reconnect",
@@ -83,11 +90,13 @@ impl Action for SwitchAction {
             Self::SetHost { from, to } => {
                 from.clone().map(|from| Self::SetHost { from: Some(to.clone()), to: from })
             }
-            Self::SetUplink { from: None, to } => Some(Self::RemoveUplink(to.clone())),
+            Self::SetUplink { from: None, to } => {
+                Some(Self::RemoveUplink { name: to.uplink.name.clone(), from: Some(to.clone()) })
+            }
             Self::SetUplink { from: Some(from), to } => {
                 Some(Self::SetUplink { from: Some(to.clone()), to: from.clone() })
             }
-            Self::RemoveUplink(uplink) => Some(Self::SetUplink { from: None, to: uplink.clone() }),
+            Self::RemoveUplink { from, .. } => from.clone().map(|to| Self::SetUplink { from: None, to }),
             Self::Adopt(vnic) => Some(Self::Release(vnic.clone())),
             Self::Release(_) | Self::Reconnect(_) => None,
         }

@@ -4,7 +4,7 @@ use crate::action::Declared;
 use crate::conversation::Conversation;
 use crate::duplicate::Duplicate;
 use crate::place::{SwitchPlace, switch_failed};
-use crate::plan::{self, AttachmentKey, Found, attachment_key};
+use crate::plan::{self, AttachmentKey, Found, PresentUplink, attachment_key};
 use crate::record::Entry;
 use crate::tap;
 use std::collections::{BTreeMap, HashMap};
@@ -79,7 +79,9 @@ impl SwitchPlace {
         let declared = |status: UplinkStatus| {
             let UplinkStatus { uplink, mut remotes, .. } = status;
             remotes.sort_by(|a, b| a.name.cmp(&b.name));
-            (uplink.name.clone(), Declared { uplink, remotes })
+            let declared = Declared { uplink, remotes };
+            let ours = self.declared.get(&declared.uplink.name) == Some(&declared);
+            (declared.uplink.name.clone(), PresentUplink { declared, ours })
         };
         let uplinks = uplinks.into_iter().map(declared).collect();
         let found = Found { adopted: found.collect(), uplinks };

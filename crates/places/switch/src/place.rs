@@ -1,6 +1,6 @@
 //! The place, as the agent knows it.
 
-use crate::action::SwitchAction;
+use crate::action::{Declared, SwitchAction};
 use crate::conversation::{Conversation, Wake};
 use crate::culprit::Culprits;
 use crate::duplicate::Duplicate;
@@ -29,6 +29,8 @@ pub struct SwitchPlace {
     pub(crate) paths: Paths,
     pub(crate) record: Record,
     pub(crate) duplicates: HashMap<String, Duplicate>,
+    /// The uplinks that this agent declared to the switch, by name.
+    pub(crate) declared: HashMap<String, Declared>,
     /// Duplicates of the sockets of uplinks, for a switch that is started anew.
     pub(crate) uplink_sockets: HashMap<String, KeptSockets>,
     /// Why a dialled front end is not connected.
@@ -78,6 +80,7 @@ impl SwitchPlace {
             paths,
             record,
             duplicates: HashMap::new(),
+            declared: HashMap::new(),
             uplink_sockets: HashMap::new(),
             waiting: HashMap::new(),
             culprits: Culprits::new(options.observe_cpu),
@@ -173,7 +176,7 @@ impl Place for SwitchPlace {
                 Ok(())
             }
             SwitchAction::SetUplink { to, .. } => self.set_uplink(to),
-            SwitchAction::RemoveUplink(declared) => self.remove_uplink(&declared.uplink.name),
+            SwitchAction::RemoveUplink { name, .. } => self.remove_uplink(name),
             SwitchAction::Contract(Create(vnic)) => self.create(vnic),
             SwitchAction::Contract(Change { from, to }) => self.change(from, to),
             SwitchAction::Contract(Remove(vnic)) => self.remove(vnic),

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //!  Uplink ─▶ receive: local address, VXLAN's port ─┐
-//!         └▶ send: 8 source ports of its own ──────┴─▶ switch
+//!         └▶ send: 4 source ports of its own ──────┴─▶ switch
 //! ```
 //!
 //! Several sockets send, so that the network can spread flows by the outer source port (RFC 7348, section 5). None
-//! fragments: a datagram beyond the path MTU is refused to the switch, which counts it.
+//! fragments: a datagram beyond the device's MTU is refused to the switch, which counts it. Nor does a socket believe
+//! ICMP messages about the path (RFC 8899, section 1.1): any host could send these, and cut the path for all
+//! tenants; the contract declares the path's MTU.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +16,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use tidegate_contract::Uplink;
 
 /// Sockets that send.
-const SENDING: usize = 8;
+const SENDING: usize = 4;
 /// First source port: the dynamic ones (RFC 6335, section 6), as RFC 7348 recommends.
 const FIRST_PORT: u16 = 49_152;
 /// Bytes that wait in the kernel for the switch: 6 ms at 10 Gbit/s.
@@ -70,9 +72,9 @@ fn receiving(uplink: &Uplink) -> io::Result<OwnedFd> {
 fn sending(uplink: &Uplink, ports: &mut impl Iterator<Item = u16>) -> io::Result<OwnedFd> {
     let socket = socket(uplink)?;
     match uplink.local {
-        IpAddr::V4(_) => set(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?,
+        IpAddr::V4(_) => set(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?,
         IpAddr::V6(_) => {
-            set(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+            set(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
         }
     }
     buffer(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER)?;

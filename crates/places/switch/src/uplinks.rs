@@ -13,7 +13,20 @@ use tidegate_switch::control::UplinkSockets;
 impl SwitchPlace {
     /// Makes an uplink, or changes one.
     pub(crate) fn set_uplink(&mut self, declared: &Declared) -> Result<(), PlaceError> {
-        let Declared { uplink, remotes } = declared;
+        let name = &declared.uplink.name;
+        let before = self.declared.get(name).cloned();
+        let result = self.declare(declared);
+        // A switch that does not answer may have it.
+        let entry =
+            if matches!(result, Err(PlaceError::Failed(_))) { before } else { Some(declared.clone()) };
+        match entry {
+            Some(entry) => _ = self.declared.insert(name.clone(), entry),
+            None => _ = self.declared.remove(name),
+        }
+        result
+    }
+
+    fn declare(&mut self, Declared { uplink, remotes }: &Declared) -> Result<(), PlaceError> {
         let fits = |kept: &KeptSockets| same_sockets(&kept.uplink, uplink);
         let in_switch = self.switch.ask(|s| s.client.uplinks()).map_err(switch_failed)?;
         if in_switch.iter().any(|status| same_sockets(&status.uplink, uplink)) {
@@ -37,6 +50,7 @@ impl SwitchPlace {
     /// Removes an uplink, and closes its sockets.
     pub(crate) fn remove_uplink(&mut self, name: &str) -> Result<(), PlaceError> {
         self.uplink_sockets.remove(name);
+        self.declared.remove(name);
         self.switch.ask(|s| s.client.remove_uplink(name)).map_err(switch_failed)
     }
 }

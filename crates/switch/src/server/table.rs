@@ -1,7 +1,7 @@
 //! The ports, and the workers' data about them.
 
 use super::shares::Shares;
-use super::uplink::UplinkEntry;
+use super::uplink::{PeerNumbers, UplinkEntry};
 use crate::capacity::VNICS;
 use crate::claims::NamedAddresses;
 use crate::fdb::{PeerIndex, PortIndex, SegmentIndex};
@@ -158,8 +158,8 @@ impl Table {
 
     /// Returns the segments that ports are in.
     pub fn known_segments(&self) -> Vec<(SegmentIndex, Segment)> {
-        let used = |i: &u16| self.entries.values().any(|entry| entry.segment.0 == *i);
-        let all = (0..).zip(&self.segments).filter(|(i, _)| used(i));
+        let used: BTreeSet<u16> = self.entries.values().map(|entry| entry.segment.0).collect();
+        let all = (0..).zip(&self.segments).filter(|(i, _)| used.contains(i));
         all.filter_map(|(i, segment)| Some((SegmentIndex(i), (*segment)?))).collect()
     }
 
@@ -168,18 +168,15 @@ impl Table {
     ///
     /// # Errors
     /// There are more peers than numbers.
-    pub fn number_peers(
-        &self,
-        uplink: &Uplink,
-        before: &BTreeMap<String, PeerIndex>,
-    ) -> Result<BTreeMap<String, PeerIndex>, String> {
+    pub fn number_peers(&self, uplink: &Uplink, before: &PeerNumbers) -> Result<PeerNumbers, String> {
         let others = self.uplinks.values().flat_map(UplinkEntry::numbers);
         let used: BTreeSet<PeerIndex> = others.chain(before.values().copied()).collect();
         let mut free =
             (0..PeerIndex::MOST).filter_map(PeerIndex::new).filter(|number| !used.contains(number));
-        let mut number = |name: &String| before.get(name).copied().or_else(|| free.next());
-        let mut numbered = |name: &String| Some((name.clone(), number(name)?));
-        let numbers: Option<_> = uplink.peers.iter().map(|peer| numbered(&peer.name)).collect();
+        let numbers: Option<_> = (uplink.peers.iter())
+            .map(|peer| (peer.name.clone(), peer.address))
+            .map(|key| Some((key.clone(), before.get(&key).copied().or_else(|| free.next())?)))
+            .collect();
         numbers.ok_or_else(|| format!("a switch has at most {} peers", PeerIndex::MOST))
     }
 

@@ -9,12 +9,16 @@
 use crate::fdb::{Destination, PeerIndex, PortIndex, SegmentIndex};
 use crate::link::vxlan;
 use crate::port::PortContract;
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
-use tidegate_contract::{Host, Mac, Remote, Segment, Uplink};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use tidegate_contract::{Host, Mac, Peer, Remote, Segment, Uplink};
 
 /// The segments that ports are in.
 pub type KnownSegments = [(SegmentIndex, Segment)];
+
+/// Numbers of peers, by name and address: another host of the name gets another number, and the FDB forgets the
+/// former one.
+pub type PeerNumbers = BTreeMap<(String, IpAddr), PeerIndex>;
 
 /// One uplink.
 pub struct UplinkEntry {
@@ -26,8 +30,8 @@ pub struct UplinkEntry {
     pub uplink: Uplink,
     /// vNICs behind its peers.
     pub remotes: Vec<Remote>,
-    /// Number of each peer, by name.
-    pub(super) numbers: BTreeMap<String, PeerIndex>,
+    /// Number of each peer, by name and address.
+    pub(super) numbers: PeerNumbers,
     /// Addresses that the FDB holds for its remotes.
     pub(super) pins: BTreeSet<(SegmentIndex, Mac, PeerIndex)>,
     /// The segments that its peers carried when the link's table was made.
@@ -40,6 +44,10 @@ impl UplinkEntry {
         self.numbers.values().copied()
     }
 
+    fn number(&self, peer: &Peer) -> Option<PeerIndex> {
+        self.numbers.get(&(peer.name.clone(), peer.address)).copied()
+    }
+
     /// Returns the segments that its peers carry, of those with ports here, with their VNIs.
     pub(super) fn segments(&self, known: &KnownSegments) -> Vec<(SegmentIndex, u32)> {
         let carried = |segment| self.uplink.peers.iter().any(|peer| peer.carries(segment));
@@ -49,10 +57,10 @@ impl UplinkEntry {
 
     /// Returns the table of its peers.
     pub(super) fn peers(&self, known: &KnownSegments) -> Result<vxlan::Peers, String> {
-        let peer = |peer: &tidegate_contract::Peer| {
+        let peer = |peer: &Peer| {
             let here = known.iter().copied().filter(|(_, segment)| peer.carries(*segment));
             Some(vxlan::Peer {
-                index: *self.numbers.get(&peer.name)?,
+                index: self.number(peer)?,
                 address: SocketAddr::new(peer.address, self.uplink.port),
                 segments: here.map(|(index, _)| index).collect(),
                 takes_stamps: peer.stamps,
@@ -65,10 +73,12 @@ impl UplinkEntry {
 
     /// Returns the addresses that the FDB has to hold for its remotes.
     pub(super) fn wanted_pins(&self, known: &KnownSegments) -> BTreeSet<(SegmentIndex, Mac, PeerIndex)> {
-        let pin = |remote: &Remote| {
-            let (segment, _) = known.iter().copied().find(|(_, segment)| *segment == remote.segment)?;
-            Some((segment, remote.mac, *self.numbers.get(&remote.peer)?))
-        };
+        let segments: HashMap<Segment, SegmentIndex> =
+            known.iter().map(|(index, segment)| (*segment, *index)).collect();
+        let numbered = |peer: &'_ Peer| Some((peer.name.clone(), self.number(peer)?));
+        let peers: HashMap<String, PeerIndex> = self.uplink.peers.iter().filter_map(numbered).collect();
+        let pin =
+            |remote: &Remote| Some((*segments.get(&remote.segment)?, remote.mac, *peers.get(&remote.peer)?));
         self.remotes.iter().filter_map(pin).collect()
     }
 

@@ -24,7 +24,16 @@ pub struct Found {
     /// vNICs that were adopted by a change that is not accepted, with their contracts before it.
     pub adopted: BTreeMap<String, Vnic>,
     /// The uplinks of the switch, by name.
-    pub uplinks: BTreeMap<String, Declared>,
+    pub uplinks: BTreeMap<String, PresentUplink>,
+}
+
+/// An uplink of the switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PresentUplink {
+    /// As the switch says.
+    pub declared: Declared,
+    /// Whether this agent declared exactly that.
+    pub ours: bool,
 }
 
 /// See [`tidegate_place::Place::plan`].
@@ -126,20 +135,25 @@ fn declared(network: &Network) -> BTreeMap<String, Declared> {
 /// another is to have its address and port: two may exchange them.
 fn uplinks(
     network: &Network,
-    present: &BTreeMap<String, Declared>,
+    present: &BTreeMap<String, PresentUplink>,
 ) -> (Vec<SwitchAction>, Vec<SwitchAction>) {
     let wanted = declared(network);
     let socket = |declared: &Declared| (declared.uplink.local, declared.uplink.port);
     let owners: HashMap<_, &str> =
         wanted.iter().map(|(name, declared)| (socket(declared), name.as_str())).collect();
-    let stays = |(name, from): &(&String, &Declared)| {
-        wanted.contains_key(*name) && owners.get(&socket(from)).is_none_or(|owner| owner == name)
+    let stays = |(name, present): &(&String, &PresentUplink)| {
+        let owner = owners.get(&socket(&present.declared));
+        wanted.contains_key(*name) && owner.is_none_or(|owner| owner == name)
     };
+    let before = |present: &PresentUplink| present.ours.then(|| Box::new(present.declared.clone()));
     let (stay, go): (BTreeMap<_, _>, BTreeMap<_, _>) = present.iter().partition(stays);
-    let removals = go.into_values().map(|from| SwitchAction::RemoveUplink(Box::new(from.clone())));
-    let changed = wanted.iter().filter(|(name, to)| stay.get(name) != Some(to));
+    let removals = go
+        .into_iter()
+        .map(|(name, present)| SwitchAction::RemoveUplink { name: name.clone(), from: before(present) });
+    let changed =
+        wanted.iter().filter(|(name, to)| stay.get(name).is_none_or(|present| present.declared != **to));
     let changes = changed.map(|(name, to)| SwitchAction::SetUplink {
-        from: stay.get(name).map(|from| Box::new((*from).clone())),
+        from: stay.get(name).and_then(|present| before(present)),
         to: Box::new(to.clone()),
     });
     (removals.collect(), changes.collect())

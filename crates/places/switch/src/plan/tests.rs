@@ -104,15 +104,30 @@ fn apply(state: &mut State, action: &SwitchAction) {
         SwitchAction::SetUplink { from, to } => {
             let name = &to.uplink.name;
             assert!(!observed.vnics.get(name).is_some_and(|o| o.present), "{name} is a vNIC");
-            assert_eq!(found.uplinks.insert(name.clone(), (**to).clone()).as_ref(), from.as_deref());
+            let present = PresentUplink { declared: (**to).clone(), ours: true };
+            let before = found.uplinks.insert(name.clone(), present);
+            assert_eq!(way_back(before.as_ref()), from.as_deref());
             let sockets: HashSet<_> =
-                found.uplinks.values().map(|d| (d.uplink.local, d.uplink.port)).collect();
+                found.uplinks.values().map(|p| (p.declared.uplink.local, p.declared.uplink.port)).collect();
             assert_eq!(sockets.len(), found.uplinks.len(), "two uplinks have one address and port");
         }
-        SwitchAction::RemoveUplink(declared) => {
-            assert_eq!(found.uplinks.remove(&declared.uplink.name).as_ref(), Some(&**declared));
+        SwitchAction::RemoveUplink { name, from } => {
+            let before = found.uplinks.remove(name);
+            assert!(before.is_some());
+            assert_eq!(way_back(before.as_ref()), from.as_deref());
         }
     }
+}
+
+/// The declaration that an action may restore: never one that only the switch speaks of.
+fn way_back(present: Option<&PresentUplink>) -> Option<&Declared> {
+    present.filter(|present| present.ours).map(|present| &present.declared)
+}
+
+/// The uplinks of a network in the switch.
+fn present(network: &Network, ours: bool) -> BTreeMap<String, PresentUplink> {
+    let one = |(name, declared)| (name, PresentUplink { declared, ours });
+    declared(network).into_iter().map(one).collect()
 }
 
 fn there(vnic: Vnic) -> ObservedVnic {
@@ -192,24 +207,26 @@ fn network() -> impl Strategy<Value = Network> {
 
 fn state() -> impl Strategy<Value = State> {
     let flags = prop::collection::vec((any::<bool>(), any::<bool>(), 0u8..4, any::<bool>()), 6);
-    (set(), flags, prop::option::of(0u64..2), network()).prop_map(|(set, flags, host, network)| {
-        let vnics =
-            set.into_iter().zip(flags).map(|(vnic, (present, ours, connection, broken))| ObservedVnic {
-                present,
-                ours: ours || !present,
-                connection: [
-                    Connection::Waiting,
-                    Connection::Disconnected,
-                    Connection::Connected,
-                    Connection::Up,
-                ][connection as usize],
-                broken: (broken && present).then(|| "its socket is gone".into()),
-                ..there(vnic)
-            });
-        let mut state = observed(host.map(host_with), vnics.collect());
-        state.found.uplinks = declared(&network);
-        state
-    })
+    (set(), flags, prop::option::of(0u64..2), network(), any::<bool>()).prop_map(
+        |(set, flags, host, network, ours)| {
+            let vnics =
+                set.into_iter().zip(flags).map(|(vnic, (present, ours, connection, broken))| ObservedVnic {
+                    present,
+                    ours: ours || !present,
+                    connection: [
+                        Connection::Waiting,
+                        Connection::Disconnected,
+                        Connection::Connected,
+                        Connection::Up,
+                    ][connection as usize],
+                    broken: (broken && present).then(|| "its socket is gone".into()),
+                    ..there(vnic)
+                });
+            let mut state = observed(host.map(host_with), vnics.collect());
+            state.found.uplinks = present(&network, ours);
+            state
+        },
+    )
 }
 
 fn host_with(n: u64) -> Host {
@@ -230,7 +247,9 @@ proptest! {
         let is_found = |name: &String| set.iter().any(|v| v.name == *name);
         prop_assert!(after.found.adopted.keys().all(is_found), "adopted without a contract");
         after.accept(&set);
-        prop_assert_eq!(&after.found, &Found { uplinks: declared(&network), ..Found::default() });
+        prop_assert!(after.found.adopted.is_empty());
+        let uplinks = after.found.uplinks.iter().map(|(name, p)| (name.clone(), p.declared.clone()));
+        prop_assert_eq!(uplinks.collect::<BTreeMap<_, _>>(), declared(&network));
         prop_assert_eq!(after.plan_with(&host, &network, &set), Ok(vec![]), "not idempotent");
         let (before, after) = (before.observed, after.observed);
         prop_assert_eq!(after.host.as_ref(), Some(&host));
@@ -255,7 +274,7 @@ proptest! {
     ) {
         let host = Host::default();
         let mut before = observed(Some(host_with(0)), old.into_iter().map(there).collect());
-        before.found.uplinks = declared(&networks.0);
+        before.found.uplinks = present(&networks.0, true);
         for (there, ours) in before.observed.vnics.values_mut().zip(ours) {
             // Where it must be made anew there is no way back to what another program had made.
             let same = set.iter().any(|v| {
@@ -319,7 +338,7 @@ fn a_removal_that_makes_room_comes_first_and_others_last() {
 fn labels(actions: &[SwitchAction]) -> Vec<String> {
     let name = |action: &SwitchAction| match action {
         SwitchAction::SetUplink { to, .. } => to.uplink.name.clone(),
-        SwitchAction::RemoveUplink(declared) => declared.uplink.name.clone(),
+        SwitchAction::RemoveUplink { name, .. } => name.clone(),
         other => other.vnic().unwrap_or_default().to_owned(),
     };
     actions.iter().map(|action| format!("{} {}", action.label(), name(action))).collect()
@@ -335,7 +354,7 @@ fn uplinks_that_exchange_their_ports_are_removed_first() {
         remotes: vec![],
     };
     let mut before = observed(Some(Host::default()), vec![]);
-    before.found.uplinks = declared(&network([4789, 4790], 5));
+    before.found.uplinks = present(&network([4789, 4790], 5), true);
     let plan = |to| labels(&before.plan_with(&Host::default(), &to, &[]).unwrap());
     let exchange = ["remove uplink net0", "remove uplink net1", "set uplink net0", "set uplink net1"];
     assert_eq!(plan(network([4790, 4789], 5)), exchange);
@@ -344,11 +363,28 @@ fn uplinks_that_exchange_their_ports_are_removed_first() {
     assert_eq!(plan(network([4789, 4790], 5)), [""; 0]);
 }
 
+/// A switch that was taken over names an uplink, and has it "restored" when a change fails.
+#[test]
+fn an_uplink_that_only_the_switch_speaks_of_is_removed_without_a_way_back() {
+    let mut before = observed(Some(Host::default()), vec![]);
+    let network = |rate| Network { uplinks: vec![uplink("net0", (1, 4789), rate, "host0")], remotes: vec![] };
+    before.found.uplinks = present(&network(5), false);
+    let inverses = |to: &Network| -> Vec<_> {
+        let actions = before.plan_with(&Host::default(), to, &[]).unwrap();
+        actions.iter().map(Action::inverse).collect()
+    };
+    assert_eq!(inverses(&Network::default()), [None]);
+    let [Some(SwitchAction::RemoveUplink { from: Some(to), .. })] = &inverses(&network(6))[..] else {
+        panic!("{:?}", inverses(&network(6)))
+    };
+    assert_eq!(**to, declared(&network(6))["net0"]);
+}
+
 #[test]
 fn an_uplink_may_take_a_vnics_name_and_a_vnic_an_uplinks() {
     let mut before = observed(Some(Host::default()), vec![there(vnic(1, 1, 1, 1, 5, 1))]);
     let network = |name| Network { uplinks: vec![uplink(name, (1, 4789), 5, "host0")], remotes: vec![] };
-    before.found.uplinks = declared(&network("v2"));
+    before.found.uplinks = present(&network("v2"), true);
     let set = [vnic(2, 2, 2, 1, 5, 1)];
     let actions = before.plan_with(&Host::default(), &network("v1"), &set).unwrap();
     let expected = ["remove uplink v2", "remove v1", "set uplink v1", "create v2"];
