@@ -36,7 +36,7 @@ pub const ALWAYS: &[Call] = calls![
     SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_ppoll,
     // Sockets that other processes created: front ends, the agent. They chose the peer.
     SYS_accept4, SYS_recvmsg, SYS_sendmsg, SYS_recvfrom, SYS_shutdown,
-    // Frames between hosts, over sockets that the agent created: its filter admits only peers.
+    // Frames between hosts, over sockets that the agent created: the address filter of its control group holds.
     SYS_recvmmsg, SYS_sendmmsg,
     // Descriptors for memory or counters of this process only.
     SYS_eventfd2, SYS_memfd_create, SYS_ftruncate, SYS_fstat, SYS_fstatfs, SYS_dup3,
