@@ -181,7 +181,9 @@ fn a_promise_towards_the_uplink_is_refused_with_advice_that_helps() {
     let (status, error) = agent.apply(&lab.vnic("a", 1, "tx = { max = \"2mbit\", min = \"1mbit\" }"));
     assert_eq!((status, error["details"].as_array().unwrap().len()), (422, 1), "{error}");
     let why = error["details"][0].as_str().unwrap();
-    assert!(why.contains("no place on this host keeps a promise towards the uplink; name vNICs"), "{why}");
+    let expected =
+        "place switch keeps no promise towards the uplink for an attachment of kind vhost-user; name vNICs";
+    assert!(why.contains(expected), "{why}");
 }
 
 #[test]

@@ -70,10 +70,12 @@ pub fn check(
         {
             no_uplink.insert(vnic.name.clone());
             refusals.push(format!(
-                "vNIC {} ({}): no place on this host keeps a promise towards the uplink; name vNICs of this host in \
-                 `to`, or leave tx.min and deadline out",
+                "vNIC {} ({}): place {} keeps no promise towards the uplink for an attachment of kind {}; name vNICs of \
+                 this host in `to`, or leave tx.min and deadline out",
                 vnic.name,
-                located.place()
+                located.place(),
+                places[index].name(),
+                kind(&vnic.attach)
             ));
         }
         notes.insert(vnic.name.clone(), places[index].notes(vnic));
@@ -106,7 +108,7 @@ pub fn check(
 fn within_bounds(contracts: &Contracts) -> Result<(), ApplyError> {
     let all = || contracts.vnics().map(|(_, located)| &located.value);
     let promising = all().filter(|v| v.is_realtime() || v.tx.min.is_some());
-    let promises = "promises (deadlines and minima, each once for every place in its `to`)";
+    let promises = "promises (deadlines and minima, each once for every receiver in its `to`)";
     let refusals: Vec<String> = [
         within("vNICs", all().count(), MOST_VNICS),
         within(promises, promising.map(|v| v.to.len()).sum(), MOST_PROMISES),
