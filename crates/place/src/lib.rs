@@ -9,7 +9,7 @@
 //!  action ───────────▶│ apply   ─▶ done wholly or not at all                     │
 //!  contracts in force▶│ accept  ─▶ no way back is needed any more                │
 //!                     └──────────────────────────────────────────────────────────┘
-//!  claims of all places ─▶ host::agree ─▶ conflicts: refused before any place acts
+//!  claims of all places ─▶ host::conflicts ─▶ if any: refused before any place acts
 //! ```
 //!
 //! # Adding a place

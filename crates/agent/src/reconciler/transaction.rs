@@ -169,7 +169,7 @@ impl Reconciler {
         }
         // Places that take the same CPU, or more than the host has, agree before any of them acts.
         let named = claims.iter().map(|(index, claim)| (self.places[*index].name(), claim));
-        refusals.extend(host::agree(named));
+        refusals.extend(host::conflicts(named));
         if refusals.is_empty() { Ok(actions) } else { Err(ApplyError::Refused(refusals)) }
     }
 

@@ -221,7 +221,7 @@ impl Tx {
         self.waiting.len() + usize::from(self.pending.is_some_and(|pending| pending.sent == 0))
     }
 
-    pub(in crate::link) fn restart(&mut self, now: u64) {
+    pub(in crate::link) fn count_as_arrived(&mut self, now: u64) {
         self.unseen.fill(UnseenSince::from(now));
     }
 
@@ -240,7 +240,7 @@ impl Tx {
     }
 
     #[inline]
-    pub(in crate::link) fn is_readable(&mut self, queue: usize, since: u64, woke: u64) {
+    pub(in crate::link) fn note_readable(&mut self, queue: usize, since: u64, woke: u64) {
         if let Some(readable) = self.readable.get_mut(queue)
             && !std::mem::replace(readable, true)
         {
