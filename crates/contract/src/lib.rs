@@ -13,12 +13,15 @@
 //! - [`vnic`]: the contract itself
 //! - [`queueing`]: the order in which frames wait for a rate
 //! - [`host`]: the host's declarations
+//! - `document`: a contract file, as read
 //! - [`frame`]: sizes of frames and super-frames
 //! - [`error`]: faults of contracts, and their places
 //! - [`check`]: the rules of one contract and between contracts
 //! - [`mod@parse`]: TOML to contracts, with errors that point at the line
+//! - `suggest`: the known word nearest to an unknown one
 //! - [`mod@write`]: contracts to TOML, and changes to single keys
 //! - [`admission`]: the exact test whether all promises fit together
+//! - `testing`: contracts for tests, and whether traffic keeps to one
 
 pub mod address;
 pub mod admission;

@@ -10,6 +10,7 @@
 //! - [`post`]: the receiving half
 //! - [`writer`]: the thread that writes best effort for a worker
 //! - [`pool`]: the bounded memory that frames wait in
+//! - `receiver`: a tap's abilities
 
 pub mod pool;
 pub mod post;
