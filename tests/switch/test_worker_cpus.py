@@ -104,7 +104,7 @@ def test_a_worker_that_was_moved_returns_to_its_cpu(host: Host) -> None:
     assert cpu is not None
     subprocess.run(["taskset", "-pac", "0-1023", str(host.switch.pid)], check=True, capture_output=True)
     wait_for("its CPU again", partial(worker_runs_on, host, {cpu}))
-    wait_for("the keeper elsewhere", lambda: threads(host)["cpus"] == ALLOWED - {cpu})
+    wait_for("the assigner elsewhere", lambda: threads(host)["cpus"] == ALLOWED - {cpu})
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`scripts/modules`: edges, circles, rules and the picture, of small workspaces made here."""
+"""`scripts/modules`: edges, circles, rules, lists and the picture, of small workspaces made here."""
 
 import subprocess
 from pathlib import Path
@@ -196,6 +196,53 @@ def test_a_page_without_markers_is_refused(tmp_path: Path) -> None:
     done = modules(tmp_path, "--picture", "--write")
     assert (done.returncode, "add both lines" in done.stdout) == (1, True)
     assert (tmp_path / "ARCHITECTURE.md").read_text() == "# Architecture\n"
+
+
+def stale_lists(root: Path, root_file: str, **files: str) -> list[str]:
+    """What is wrong with the lists of a crate with this `lib.rs` and these other files."""
+    others = {f"{name}.rs": text for name, text in files.items()}
+    workspace(root, {"one": {"lib.rs": root_file, **others}})
+    assert modules(root, "--picture", "--write").returncode == 0
+    done = modules(root, "--check")
+    lines = [line for line in done.stdout.splitlines() if "list of modules" in line]
+    assert done.returncode == bool(lines), done.stdout
+    return lines
+
+
+def test_a_list_of_modules_names_each_one(tmp_path: Path) -> None:
+    """A name that is neither a module nor an item, and a module without a line."""
+    text = "//! - [`a`]: text; `gone`: text\n//! - `b`, [`lost`]: text\nmod a;\nmod b;\nmod c;\n"
+    assert stale_lists(tmp_path, text, a="", b="", c="") == [
+        "one: lib.rs: line 1: the list of modules has `gone`, which is neither a module nor an item here",
+        "one: lib.rs: line 2: the list of modules has `lost`, which is neither a module nor an item here",
+        "one: lib.rs: the list of modules has no line for `c`",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "//! - [`a`]: text\n//!   - [`mod@b`]: text\n//! - [`c`](self): text\nmod a;\nmod b;\nmod c;\n",
+        "//! - `a` and [`b`]: c\n//! - [`T`], [`f()`]: text\nmod a;\nmod b;\npub use a::T;\nfn f() {}\n",
+        "//! - `a`: text\n//!   - [`d`](crate::a::d): text\nmod a;\n",
+        "//! - `a`: text\nmod a;\n#[cfg(test)]\nmod b;\n#[cfg(test)]\nmod tests {}\n",
+        "//! - `a`: text\n//! - `b`: for tests\nmod a;\n#[cfg(test)]\nmod b;\n",
+        "//! - `key`: no module\n//! - a point\nmod a;\nmod b;\n",
+        "//! - `a`: text\nmod a;\nmod inline {\n    mod b {}\n}\n",
+        "//! Text.\nmod a;\n",
+    ],
+)
+def test_a_right_list_of_modules_is_no_fault(tmp_path: Path, text: str) -> None:
+    """With nested lines, links, items, modules for tests; other lists, and files without a list."""
+    assert stale_lists(tmp_path, text, a="pub struct T;\n", b="", c="") == []
+
+
+def test_a_module_under_a_feature_needs_a_line(tmp_path: Path) -> None:
+    """Some build without tests has it. The list may be in any file of the crate."""
+    text = '//! - `b`: text\nmod b;\n#[cfg(any(test, feature = "x"))]\nmod c;\n'
+    assert stale_lists(tmp_path, "mod a;\n", **{"a/mod": text, "a/b": "", "a/c": ""}) == [
+        "one: a/mod.rs: the list of modules has no line for `c`"
+    ]
 
 
 def test_a_sample_is_the_same_for_the_same_seed() -> None:

@@ -20,6 +20,8 @@
 //! - `api`: HTTP on a Unix socket, OpenAPI document, metrics
 //! - `watchdog`: tells the service manager that the agent works
 //! - `lock`: one agent per state folder and network namespace
+//! - `testing`: the suite that every place has to pass
+//! - `fuzzing`: the agent with one place, without threads
 
 mod api;
 mod board;

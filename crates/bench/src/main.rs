@@ -19,6 +19,7 @@
 //! - [`reliability`]: a results file for docs/reliability.md
 //! - [`nic`]: the loop of the NIC place, simulated, on a switch, and its cost
 //! - [`commands`]: one file per measurement
+//! - [`measurement`]: windows, common options and reports
 //! - [`clock`]: time, and the CPU
 
 mod clock;

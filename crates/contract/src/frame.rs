@@ -20,7 +20,7 @@ pub const FRAME: u64 = ETHERNET + 1500;
 pub const TAGGED_FRAME: u64 = TAGGED_ETHERNET + 1500;
 
 /// Largest length in an IP header: an IPv4 packet (RFC 791, 3.1), or the payload of an IPv6 packet (RFC 8200, 3).
-const LONGEST_IP: u64 = 65_535;
+pub const LONGEST_IP: u64 = 65_535;
 
 /// Largest super-frame of the admission arithmetic: an IPv4 packet in a tagged frame.
 pub const SUPER_FRAME_IPV4: u64 = TAGGED_ETHERNET + LONGEST_IP;

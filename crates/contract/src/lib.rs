@@ -15,12 +15,15 @@
 //! - [`host`]: the host's declarations
 //! - [`uplink`]: the ways to other hosts, and the keys of segments
 //! - [`remote`]: vNICs of other hosts
+//! - `document`: a contract file, as read
 //! - [`frame`]: sizes of frames and super-frames
 //! - [`error`]: faults of contracts, and their places
 //! - [`check`]: the rules of one contract and between contracts
 //! - [`mod@parse`]: TOML to contracts, with errors that point at the line
+//! - `suggest`: the known word nearest to an unknown one
 //! - [`mod@write`]: contracts to TOML, and changes to single keys
 //! - [`admission`]: the exact test whether all promises fit together
+//! - `testing`: contracts for tests, and whether traffic keeps to one
 
 pub mod address;
 pub mod admission;

@@ -13,6 +13,7 @@
 //! - [`domain`]: the relevant parts of the XML
 //! - [`bandwidth`]: libvirt's `<bandwidth>` as keys of a contract
 //! - [`metadata`]: contracts inside `<metadata>`
+//! - `xml`: reads XML, with errors that point at line and column
 //! - [`mod@translate`]: from both to contracts
 //! - [`hook`]: reactions to libvirt's calls
 //! - [`follow`]: reactions to changes without a call

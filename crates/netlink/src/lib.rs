@@ -1,4 +1,4 @@
-//! netlink(7): the socket, attributes, and the messages of all places that talk to the kernel.
+//! netlink(7): the socket, attributes, and the messages that name no place's types.
 //!
 //! ```text
 //!  request: kind, Attributes ──▶ Socket ──▶ kernel
@@ -6,6 +6,7 @@
 //!  answers: kind, attribute::read ◀┴─────── done, or its error number and its words
 //! ```
 //!
+//! Messages that encode the steps of a place's plan, or decode into its observed state, are in that place.
 //! Libraries do the framing and the system calls. Numbers are in the machine's byte order.
 //!
 //! - [`attribute`]: attributes, and how they are nested

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  place 1: plan ─▶ claims ─┐
-//!  place 2: plan ─▶ claims ─┼─▶ agree ─▶ no conflict: the places act
-//!  place 3: plan ─▶ claims ─┘         └▶ conflict: refused, naming both, before any place acts
+//!  place 2: plan ─▶ claims ─┼─▶ conflicts ─▶ none: the places act
+//!  place 3: plan ─▶ claims ─┘        └▶ some: refused, naming both places, before any place acts
 //! ```
 //!
 //! Places plan in their order. Each sees the claims of those before it in [`Wanted::claims`](crate::Wanted::claims), so a place that
@@ -59,10 +59,10 @@ pub struct Claim {
     pub purpose: String,
 }
 
-/// Conflicts between the claims of places, each in words; empty if the places agree.
+/// Returns the conflicts between the claims of places, each in words; empty if the places agree.
 ///
 /// Claims of one place do not conflict with each other, except that their amounts add up.
-pub fn agree<'a>(claims: impl IntoIterator<Item = (&'a str, &'a Claim)>) -> Vec<String> {
+pub fn conflicts<'a>(claims: impl IntoIterator<Item = (&'a str, &'a Claim)>) -> Vec<String> {
     let mut by_resource = BTreeMap::<&Resource, Vec<(&str, &Claim)>>::new();
     for (place, claim) in claims {
         by_resource.entry(&claim.resource).or_default().push((place, claim));
@@ -106,13 +106,12 @@ mod tests {
     #[test]
     fn a_cpu_that_one_place_needs_alone_is_refused_to_others() {
         let (alone, shared) = (cpu(3, Part::All), cpu(3, Part::Shared));
-        assert!(agree([("a", &alone), ("a", &shared)]).is_empty());
-        assert!(agree([("a", &shared), ("b", &shared)]).is_empty());
-        assert!(agree([("a", &alone), ("b", &cpu(2, Part::All))]).is_empty());
+        assert!(conflicts([("a", &alone), ("a", &shared)]).is_empty());
+        assert!(conflicts([("a", &shared), ("b", &shared)]).is_empty());
+        assert!(conflicts([("a", &alone), ("b", &cpu(2, Part::All))]).is_empty());
         for claims in [[("a", &alone), ("b", &shared)], [("b", &shared), ("a", &alone)]] {
-            let conflicts = agree(claims);
             assert_eq!(
-                conflicts,
+                conflicts(claims),
                 [
                     "CPU 3 is needed twice: by place a for a test, which shares it with no other place, and by place b for a \
                   test"
@@ -131,7 +130,7 @@ mod tests {
             let claims: Vec<(&str, Claim)> =
                 amounts.iter().map(|(place, amount)| (["a", "b", "c"][usize::from(*place)], claim(*amount))).collect();
             let fits = amounts.iter().map(|(_, amount)| amount).sum::<u64>() <= size;
-            prop_assert_eq!(agree(claims.iter().map(|(place, claim)| (*place, claim))).is_empty(), fits);
+            prop_assert_eq!(conflicts(claims.iter().map(|(place, claim)| (*place, claim))).is_empty(), fits);
         }
     }
 }

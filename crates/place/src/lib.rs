@@ -9,7 +9,7 @@
 //!  action ───────────▶│ apply   ─▶ done wholly or not at all                     │
 //!  contracts in force▶│ accept  ─▶ no way back is needed any more                │
 //!                     └──────────────────────────────────────────────────────────┘
-//!  claims of all places ─▶ host::agree ─▶ conflicts: refused before any place acts
+//!  claims of all places ─▶ host::conflicts ─▶ if any: refused before any place acts
 //! ```
 //!
 //! # Adding a place
@@ -20,7 +20,8 @@
 //! 4. A `tidegate_durable::Journal` for facts that a successor needs, with `cut::point()` after each step that leaves something.
 //! 5. An attachment, and keys of its own, in `crates/contract`: the parser, the checks, `docs/reference/contract.md`.
 //! 6. Evidence in terms of `tidegate_evidence`; new figures go there.
-//! 7. Messages to the kernel go to `crates/netlink`, eBPF programs beside the Rust file that loads them.
+//! 7. Netlink messages that name no type of the place go to `crates/netlink`, the others stay in the place. eBPF programs go beside
+//!    the Rust file that loads them.
 //! 8. Commands of its own: a file in `crates/tidegate/src/commands`.
 //! 9. One line in `crates/tidegate/src/places.rs` installs it. The agent does not change.
 //! 10. The property tests of the reconciler run against it; `tests/NAME` tests it on a host.

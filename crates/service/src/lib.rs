@@ -6,10 +6,10 @@
 //!          ◀─ WATCHDOG_USEC= in the environment ───────────────────────┘
 //! ```
 //!
-//! - [`Notifier`]: the connection to the service manager
+//! - `notifier`: the connection to the service manager
 //! - [`watchdog`]: how often it wants to hear that the service is alive
-//! - [`service_of`]: the service that a process belongs to
-//! - [`raise_descriptors`]: all file descriptors that the service may have
+//! - `group`: the service that a process belongs to
+//! - `descriptors`: all file descriptors that the service may have
 //! - [`scm`]: descriptors that go with bytes over a Unix socket
 //! - [`foreign`]: descriptors that another process made
 //! - [`housekeeping`]: the CPUs of threads that are no workers

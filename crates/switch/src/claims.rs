@@ -1,15 +1,15 @@
 //! Which port owns a link-local address in its segment.
 //!
 //! ```text
-//!  contracts ──▶ Named: addresses in their `allowed.prefixes` ──▶ never claimed
+//!  contracts ──▶ NamedAddresses: those in their `allowed.prefixes` ──▶ never claimed
 //!  workers ─ claim, release ─▶ ┌──────────────────────────┐
 //!                              │ 16,384 × (address, port) │ ──▶ the first port has it
 //!                              └──────────────────────────┘
 //! ```
 //!
 //! All workers share one lock-free table. A worker looks there only when a vNIC first uses an address: each
-//! port remembers its own, at most [`MOST`], in [`LinkLocals`](crate::frame::LinkLocals). So 1,024 ports fill
-//! at most a quarter of the table, and no guest can fill it for others.
+//! port remembers its own, at most [`LINK_LOCALS_MAX`], in [`LinkLocals`](crate::frame::LinkLocals). So 1,024
+//! ports fill at most a quarter of the table, and no guest can fill it for others.
 //!
 //! An entry is one word, claimed by one compare-and-swap: the port, and 47 bits of a hash of segment and
 //! address. The hash key is random in each process, so guests cannot choose addresses that share slots or
@@ -17,7 +17,7 @@
 
 use crate::capacity::VNICS;
 use crate::fdb::{PortIndex, SegmentIndex};
-use crate::frame::policy::link_local::MOST;
+use crate::frame::policy::link_local::LINK_LOCALS_MAX;
 use crate::frame::policy::prefixes::{Net6, named};
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
@@ -25,7 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tidegate_contract::Vnic;
 
 const SLOTS: usize = 1 << 14;
-const _: () = assert!(SLOTS >= 4 * VNICS * MOST, "sparse enough that there is always a free place near by");
+const _: () =
+    assert!(SLOTS >= 4 * VNICS * LINK_LOCALS_MAX, "sparse enough that there is always a free place near by");
 /// Slots in which an address may be. A search reads all of them: an empty one may be a released claim.
 const PLACES: usize = 32;
 /// The bits of an entry that identify the address.
@@ -220,13 +221,16 @@ mod tests {
     #[test]
     fn as_many_as_all_ports_may_hold_find_a_place() {
         let claims = Claims::new();
-        let all = || (0..VNICS as u64 * MOST as u64).map(|n| (ip(n), (n / MOST as u64) as PortIndex));
+        let all = || {
+            (0..VNICS as u64 * LINK_LOCALS_MAX as u64)
+                .map(|n| (ip(n), (n / LINK_LOCALS_MAX as u64) as PortIndex))
+        };
         assert!(all().all(|(ip, port)| claims.claim(SEGMENT, ip, port)));
-        assert_eq!(claims.count(), VNICS * MOST);
+        assert_eq!(claims.count(), VNICS * LINK_LOCALS_MAX);
         assert!(!all().any(|(ip, port)| claims.claim(SEGMENT, ip, port ^ 1)));
         assert!(all().all(|(ip, port)| claims.claim(SEGMENT, ip, port)), "what one has is one's own");
         all().for_each(|(ip, port)| claims.release(SEGMENT, ip, port ^ 1));
-        assert_eq!(claims.count(), VNICS * MOST, "a port gives up its own only");
+        assert_eq!(claims.count(), VNICS * LINK_LOCALS_MAX, "a port gives up its own only");
         all().for_each(|(ip, port)| claims.release(SEGMENT, ip, port));
         assert_eq!(claims.count(), 0);
     }

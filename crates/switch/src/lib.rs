@@ -18,14 +18,18 @@
 //! - [`claims`]: which port owns a link-local address
 //! - [`holder`]: which vNIC has an address that several may have
 //! - [`virtio`]: guest memory and virtqueues
+//! - [`slots`]: frames in flight, and their memory
 //! - [`vhost_user`]: the protocol by which front ends pass guest memory and virtqueues
 //! - [`link`]: how frames get in and out: a guest's rings, a tap
 //! - [`port`]: a vNIC's connection, with its contract
+//! - [`moved`]: the outcome of a port's move to another worker
+//! - [`capture`]: copies of a vNIC's frames, as pcapng
 //! - [`worker`]: the threads that carry frames
 //! - [`stats`]: counters and histograms in shared memory
 //! - [`eventfd`]: signals drivers, without waiting
-//! - `housekeeping`: keeps other threads off the workers' CPUs
 //! - `prefetch`: hints to the processor
+//! - [`clock`]: the clock of the data plane
+//! - [`capacity`]: size limits of a switch
 //! - [`quota`]: limits on the memory and descriptors that front ends use in the process
 //! - [`control`]: the agent's requests to the switch
 //! - [`confine`]: the rights the process gives up

@@ -8,6 +8,7 @@
 //! ```
 //!
 //! - [`cli`]: the command line
+//! - `dispatch`: from the command line to its command
 //! - [`commands`]: one file per command
 //! - [`client`]: the agent's API
 //! - [`format`], [`table`], [`explain`]: output for people

@@ -64,7 +64,7 @@ impl From<ApplyError> for ApiError {
             ApplyError::Unreachable(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, text),
             // RFC 4918, 11.5: the server cannot store what is needed.
             ApplyError::NotRecorded(_) => Self::new(StatusCode::INSUFFICIENT_STORAGE, text),
-            ApplyError::NotSaved(_) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, text),
+            ApplyError::NotSaved { .. } => Self::new(StatusCode::INTERNAL_SERVER_ERROR, text),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!  socket ─▶ accept, at once ─▶ Room: a place for this user? ── no ─▶ 503
 //!                                  │ a slow client may have to go for it
-//!                                  └─▶ Patient: the head of its request within REQUEST, an answer within ANSWER,
+//!                                  └─▶ TimedStream: the head of its request within REQUEST, an answer within ANSWER,
 //!                                      or it goes; a reader that takes nothing too
 //! ```
 //!
@@ -102,7 +102,7 @@ pub struct Peer {
 
 impl Peer {
     /// Notes that the request is complete: from now on the client waits for the agent.
-    pub fn has_asked(&self) {
+    pub fn note_request_complete(&self) {
         self.seat.wait_for(false);
     }
 }
@@ -312,7 +312,7 @@ mod tests {
                             return;
                         }
                     }
-                    peer.has_asked();
+                    peer.note_request_complete();
                     let _ = client.write_all(b"x").await;
                     // A capture that has nothing more to say.
                     let _ = client.read_u8().await;

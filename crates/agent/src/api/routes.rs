@@ -94,7 +94,7 @@ async fn whole_body(request: Request, next: Next) -> Response {
     let refusal = match tokio::time::timeout(REQUEST, axum::body::to_bytes(body, LONGEST)).await {
         Ok(Ok(body)) => {
             if let Some(peer) = peer(&parts.extensions) {
-                peer.has_asked();
+                peer.note_request_complete();
             }
             return next.run(Request::from_parts(parts, body.into())).await;
         }

@@ -113,9 +113,23 @@ pub enum ApplyError {
     /// The contracts cannot be written to disk; nothing was touched.
     #[error("nothing was changed, because it cannot be saved: {0}")]
     NotRecorded(String),
-    /// The contracts could not be saved; the change was taken back.
-    #[error("the change was taken back because it could not be saved: {0}")]
-    NotSaved(DurableError),
+    /// The contracts could not be saved; the change was taken back, except for the steps in `not_undone`.
+    #[error("{}", not_saved(.error, .not_undone))]
+    NotSaved {
+        error: DurableError,
+        /// The reasons why steps could not be undone.
+        not_undone: Vec<String>,
+    },
+}
+
+fn not_saved(error: &DurableError, not_undone: &[String]) -> String {
+    if not_undone.is_empty() {
+        return format!("the change was taken back because it could not be saved: {error}");
+    }
+    format!(
+        "the change could not be saved ({error}), and not all of it could be taken back: {}",
+        not_undone.join("; ")
+    )
 }
 
 /// Why a guest does not get its soft limit.
@@ -127,4 +141,22 @@ pub enum Unmet {
     /// The host cannot set it now.
     #[error("{0}")]
     Unavailable(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_is_not_saved_says_what_was_not_undone() {
+        let text = |not_undone: &[&str]| {
+            let error = DurableError::Newer { path: "c.json".into(), found: 9 };
+            let not_undone = not_undone.iter().map(|why| (*why).into()).collect();
+            ApplyError::NotSaved { error, not_undone }.to_string()
+        };
+        assert!(text(&[]).starts_with("the change was taken back because it could not be saved: c.json has"));
+        let partly = text(&["a: undoing the step \"create\" failed", "b: no"]);
+        assert!(partly.starts_with("the change could not be saved (c.json has version 9"), "{partly}");
+        assert!(partly.ends_with("be taken back: a: undoing the step \"create\" failed; b: no"), "{partly}");
+    }
 }

@@ -171,7 +171,7 @@ fn within_bounds(contracts: &Contracts) -> Result<(), ApplyError> {
         |vnic: &Vnic| vnic.to.len() + vnic.to.iter().filter(|to| *to == UPLINK).count() * (uplinks - 1);
     let outgoing: usize = all().filter(|v| promises(v)).map(count).sum();
     let incoming: usize = remotes().filter(|r| r.deadline.is_some()).map(|r| r.to.len()).sum();
-    let what = "promises (deadlines and minima, each once for every place in its `to`)";
+    let what = "promises (deadlines and minima, each once for every receiver in its `to`)";
     let refusals: Vec<String> = [
         within("vNICs", all().count(), MOST_VNICS),
         within("remote vNICs", remotes().count(), MOST_REMOTES),

@@ -13,7 +13,9 @@
 //! - `check`: whether contracts can be in force, before anything is touched
 //! - `transaction`: all or nothing
 //! - `repair`: the work of each half second
+//! - `failure`: when a contract that failed is tried again
 //! - `files`: contract files
+//! - `refused_file`: a file whose present contents are not in force
 //! - `publish`: the state that readers see
 //! - `diff`: the changes between two contracts, key by key
 //! - `rates`: rates over the last second

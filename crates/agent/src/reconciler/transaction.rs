@@ -16,7 +16,7 @@ use crate::store::Contracts;
 use std::collections::BTreeSet;
 use std::path::Path;
 use tidegate_contract::{Located, Vnic};
-use tidegate_durable::Staged;
+use tidegate_durable::{DurableError, Staged};
 use tidegate_place::host::{self, Claim};
 use tidegate_place::installed::{Look, Step};
 use tidegate_place::{Action, Adopt, PlaceError, Plan, Wanted};
@@ -106,12 +106,10 @@ impl Reconciler {
             self.accept_at_places();
             return Err(error);
         }
-        if let Err(e) = self.accept(wanted, soft, staged, &checked) {
-            for (place, action) in done.iter().rev() {
-                self.undo_action(*place, action);
-            }
+        if let Err(error) = self.accept(wanted, soft, staged, &checked) {
+            let not_undone = self.undo_actions(&done);
             self.accept_at_places();
-            return Err(e);
+            return Err(ApplyError::NotSaved { error, not_undone });
         }
         self.accept_at_places();
         Ok(checked)
@@ -124,7 +122,8 @@ impl Reconciler {
                 let soft = self.soft.of_contracts(&wanted);
                 let checked = check(&wanted, &soft, &self.places)?;
                 let staged = self.stage(&wanted)?;
-                self.accept(wanted, soft, staged, &checked)?;
+                self.accept(wanted, soft, staged, &checked)
+                    .map_err(|error| ApplyError::NotSaved { error, not_undone: Vec::new() })?;
                 self.accept_at_places();
                 Ok(())
             }
@@ -172,7 +171,7 @@ impl Reconciler {
         }
         // Places that take the same CPU, or more than the host has, agree before any of them acts.
         let named = claims.iter().map(|(index, claim)| (self.places[*index].name(), claim));
-        refusals.extend(host::agree(named));
+        refusals.extend(host::conflicts(named));
         if refusals.is_empty() { Ok(actions) } else { Err(ApplyError::Refused(refusals)) }
     }
 
@@ -229,13 +228,16 @@ impl Reconciler {
         let whom = action.vnic().map_or_else(|| "host".into(), |name| format!("vNIC {name}"));
         tracing::error!(vnic = action.vnic(), %error, "{} failed; undoing the steps before it", action.label());
         let mut why = vec![format!("{whom}: {error}")];
-        for (place, action) in done.iter().rev() {
-            why.extend(self.undo_action(*place, action));
-        }
+        why.extend(self.undo_actions(&done));
         match error {
             PlaceError::Unreachable(_) => ApplyError::Unreachable(why.join("; ")),
             PlaceError::Failed(_) => ApplyError::Failed(why),
         }
+    }
+
+    /// Takes actions back, the last one first; returns the reasons of those that fail.
+    fn undo_actions(&mut self, done: &[(usize, Step)]) -> Vec<String> {
+        done.iter().rev().filter_map(|(place, action)| self.undo_action(*place, action)).collect()
     }
 
     /// Takes an action back; returns the reason if that fails. Then the next repair does it: the old contracts are
@@ -244,8 +246,8 @@ impl Reconciler {
         let inverse = action.inverse()?;
         let error = self.places[place].apply(&inverse).err()?;
         tracing::error!(vnic = inverse.vnic(), %error, "cannot undo this step; trying again soon");
-        let whom = inverse.vnic().unwrap_or("host");
-        Some(format!("{whom}: undoing the change failed too ({error}); the agent keeps trying"))
+        let (whom, step) = (inverse.vnic().unwrap_or("host"), action.label());
+        Some(format!("{whom}: undoing the step \"{step}\" failed too ({error}); the agent keeps trying"))
     }
 
     /// Writes `wanted` to disk, beside the contracts in force; `None` if they are the same.
@@ -262,9 +264,9 @@ impl Reconciler {
         soft: SoftLimits,
         staged: Option<Staged>,
         checked: &Checked,
-    ) -> Result<(), ApplyError> {
+    ) -> Result<(), DurableError> {
         if let Some(staged) = staged {
-            staged.commit().map_err(ApplyError::NotSaved)?;
+            staged.commit()?;
         }
         self.contracts = wanted;
         self.accept_soft(soft);

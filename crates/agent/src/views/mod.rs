@@ -1,7 +1,7 @@
 //! The answers of the API. The command line reads the same types.
 //!
 //! ```text
-//!  reconciler ──▶ views ──▶ board ──▶ JSON ──▶ tidegate show, status, why, top
+//!  reconciler ──▶ views ──▶ board ──▶ JSON ──▶ tidegate vnic show, status, why, top
 //! ```
 //!
 //! - `host`: the host, its places, and its promises

@@ -1,7 +1,8 @@
 //! The traffic-engineering loop of `tidegate-place-nic`, without a NIC.
 //!
 //! - [`original`]: the figure of the project's first source, simulated
-//! - [`govern`]: the loop on a switch's ports, by [`api`]; the switch replaces the NIC's own
+//! - [`govern`]: the loop on a switch's ports; the switch replaces the NIC's own
+//! - [`api`]: the part of the agent's HTTP API that the loop needs
 //! - [`lending`]: lent and reserved minima, simulated
 //! - [`cost`]: CPU time of a step
 

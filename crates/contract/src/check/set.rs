@@ -264,22 +264,28 @@ mod tests {
     }
 
     #[test]
-    fn two_vnics_may_share_names_and_macs_in_different_scopes() {
+    fn vnics_may_share_a_tap_name_in_two_namespaces_a_mac_in_two_segments_and_a_guest() {
         let (mut a, mut b) = (testing::vnic("alpha"), testing::vnic("beta"));
         (a.to, b.to) = (vec!["beta".into(), "uplink".into()], vec!["alpha".into()]);
         a.attach = Attach::Tap { name: "t0".into(), netns: Some("/run/netns/x".into()) };
         b.attach = Attach::Tap { name: "t0".into(), netns: None };
         assert_eq!(check_set(&placed(vec![a.clone(), b.clone()])), Ok(()), "one name in two namespaces");
-        let uplink = Attach::Netdev { name: "eth0".into() };
-        let mut of_all = crate::Vnic { attach: uplink, ..testing::vnic("beta") };
-        of_all.segment = Segment::new(0).expect("in range");
-        assert_eq!(check_set(&placed(vec![a.clone(), of_all])), Ok(()), "an uplink of all segments");
         (a.to, b.to) = (Vec::new(), Vec::new());
         (a.guest, b.guest) = (Some("/run/vm/limit".into()), Some("/run/vm/limit".into()));
         assert_eq!(check_set(&placed(vec![a.clone(), b.clone()])), Ok(()), "one guest with two vNICs");
         b.mac = a.mac;
         b.segment = Segment::new(2).expect("in range");
         assert_eq!(check_set(&placed(vec![a, b])), Ok(()), "one MAC in two segments");
+    }
+
+    #[test]
+    fn a_promise_may_lead_to_an_uplink_of_all_segments() {
+        let mut sender = testing::vnic("alpha");
+        sender.to = vec!["beta".into(), "uplink".into()];
+        let attach = Attach::Netdev { name: "eth0".into() };
+        let segment = Segment::new(0).expect("in range");
+        let uplink = crate::Vnic { attach, segment, ..testing::vnic("beta") };
+        assert_eq!(check_set(&placed(vec![sender, uplink])), Ok(()));
     }
 
     #[test]

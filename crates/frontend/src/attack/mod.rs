@@ -8,6 +8,7 @@
 //! - [`counters`]: event counters with many waiters, floods of signals
 //! - [`memory`]: memory with holes, and endless memory
 //! - [`sockets`]: sockets in place of memory, and endless connections
+//! - `target`: the target of an attack
 
 pub mod counters;
 pub mod memory;

@@ -7,6 +7,8 @@
 //!
 //! - [`split`]: descriptor table, available and used ring
 //! - [`packed`]: one descriptor ring
+//! - `chain`: chains' buffers, and features that change the rings' meaning
+//! - `in_order`: completion in order
 
 mod chain;
 mod in_order;

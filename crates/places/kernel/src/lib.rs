@@ -20,7 +20,7 @@
 //! The frames of a VM are *shaped*: they wait where a policer would drop, so that super-frames of 64 KiB neither starve nor burst.
 //! Rates count wire bytes, every segment of a super-frame with its headers.
 //!
-//! - [`KernelPlace`]: the place, as the agent knows it
+//! - `place`: the place, as the agent knows it
 //! - [`handle`]: names of qdiscs and classes
 //! - [`limit`]: a rate and a burst as the kernel rounds them
 //! - [`tc`]: qdiscs, classes, filters, VLANs: from limits to requests

@@ -10,7 +10,7 @@
 //! A VF bypasses the host: the NIC alone enforces its limits, also while the agent is away. A minimum or a share that the NIC
 //! cannot enforce is enforced by a control loop while the agent runs.
 //!
-//! - [`NicPlace`]: the place, as the agent knows it
+//! - `place`: the place, as the agent knows it
 //! - [`device`]: NICs and their VFs
 //! - [`counters`]: from registers that wrap to totals
 //! - [`probe()`]: what a NIC can do, found by asking

@@ -16,6 +16,7 @@
 //! - [`filesystem`]: landlock without a rule: no file, no TCP port, no signal to others
 //! - [`syscalls`]: the list of system calls, and the allowed arguments
 //! - [`violation`]: handles any other call
+//! - `error`: the errors of confinement
 
 mod error;
 pub mod filesystem;

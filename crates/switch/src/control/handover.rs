@@ -1,7 +1,7 @@
 //! The state that a switch has sent for its successor; bounded.
 //!
 //! ```text
-//!  Note + descriptors ──▶ Told: vNIC ─▶ connection (what was said, its descriptors), listener or tap
+//!  Note + descriptors ──▶ Handover: vNIC ─▶ connection (what was said, its descriptors), listener or tap
 //!                            └ more than a switch can have: an error, and what was known of that vNIC is forgotten
 //! ```
 

@@ -24,8 +24,8 @@ const TCP_ACK: u8 = 0x10;
 const TCP_URG: u8 = 0x20;
 const TCP_CWR: u8 = 0x80;
 
-/// Longest IP packet (RFC 791; RFC 8200 without jumbograms, less the base header).
-const PACKET_MAX: u32 = 65_535;
+/// Largest length in an IP header (bytes).
+const PACKET_MAX: u32 = tidegate_contract::frame::LONGEST_IP as u32;
 
 /// A super-frame that grows.
 #[derive(Clone, Debug)]

@@ -17,6 +17,7 @@
 //! - [`vnet_hdr`]: the virtio header in front of every frame
 //! - [`headers`]: Ethernet, VLAN, IP, ARP, TCP and UDP: places and content
 //! - [`mod@parse`]: reads them from the bytes
+//! - [`plain`]: recognises the most frequent frames in few instructions
 //! - `extension`: IPv6 extension headers by number
 //! - [`offload`]: checks a guest's offload requests; the number of bytes on a wire
 //! - [`payload`]: guest memory as a scatter list that is never a slice

@@ -17,6 +17,7 @@
 //! [`Rx::rings`] lend a guest's rings to the direct way, and [`Link::vhost`] takes a front end's changes.
 //!
 //! - [`tx`], [`rx`]: the halves, of any kind
+//! - `taken`, `posted`: the results of taking and posting a frame
 //! - [`vhost`]: rings in a guest's memory
 //! - [`tap`]: a network interface of the kernel
 //! - [`vxlan`]: other hosts
@@ -25,6 +26,7 @@
 //! - [`delivery`]: the segments of a frame to deliver, and their marks
 //! - [`receiver`]: the frames that a receiver takes unchanged; others are finished for it
 //! - [`scratch`]: memory that a worker reuses for every frame
+//! - [`writer`]: a thread that writes frames into taps for a worker
 //! - `deferred`: a link for tests, which completes frames later
 
 #[cfg(test)]

@@ -190,8 +190,8 @@ impl Tx {
 
     /// Counts frames in its rings as arrived at `now`: nothing was taken until then. Frames already read
     /// into own memory keep their arrival.
-    pub fn restart(&mut self, now: u64) {
-        either!(self, tx => tx.restart(now), tx => tx.readiness.restart(now));
+    pub fn count_as_arrived(&mut self, now: u64) {
+        either!(self, tx => tx.count_as_arrived(now), tx => tx.readiness.restart(now));
     }
 
     /// Notes that it was empty at `since`, by a poll or a silent descriptor; the worker slept after that
@@ -214,7 +214,7 @@ impl Tx {
     /// Notes that a descriptor became readable after `since`, from when on the worker slept until `woke`,
     /// unless the two are equal.
     #[inline]
-    pub fn is_readable(&mut self, queue: usize, since: u64, woke: u64) {
+    pub fn note_readable(&mut self, queue: usize, since: u64, woke: u64) {
         either!(self, _tx => (), tx => tx.readiness.is_readable(queue, since, woke));
     }
 

@@ -10,6 +10,10 @@
 //! - [`outstanding`]: frames that a link holds
 //! - [`waiting`]: frames that wait for the limit, by flow
 //! - [`contract`]: a contract, compiled
+//! - [`gaps`]: when the next real-time frame of a source is expected
+//! - [`talk`]: how much the port sends to others
+//! - `lent`: a receiving half that another worker has
+//! - [`capture_tap`]: the worker's end of a capture
 
 pub mod capture_tap;
 pub mod contract;
@@ -375,7 +379,7 @@ impl Port {
     pub fn restart(&mut self, now: u64) {
         self.flows_from = now + CHANGES;
         self.last_started = self.last_started.max(now);
-        self.link.tx.restart(now);
+        self.link.tx.count_as_arrived(now);
     }
 
     /// Starts or ends the account of throttled time.

@@ -30,6 +30,7 @@
 //! each part is a turn of its own.
 //!
 //! - [`source`]: senders: ports of this host, vNICs of other hosts
+//! - `queued`: waiting frames, and their number
 //! - [`token_bucket`]: rate and burst, exact
 //! - `heap`, `arena`: sources in order; frames in memory
 //! - `edf`, `minima`, `shares`: the three tiers, each with its reasoning

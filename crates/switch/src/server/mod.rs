@@ -7,7 +7,9 @@
 //! ```
 //!
 //! - [`table`]: the ports and the workers' data about them
+//! - `run`: starts a switch from its options
 //! - `shares`: the addresses that vNICs share, and which vNIC has each
+//! - `sharing`: the shared addresses of the table's ports
 //! - [`ports`]: creates, changes and removes ports
 //! - `status`: reports their state
 //! - `trouble`: handles their faults
@@ -24,6 +26,8 @@
 //! - `busy_poll`: whether workers may wait awake
 //! - `writer`: the threads that write best effort into taps for workers
 //! - [`watchdog`]: signs of life for the service manager
+//! - `liveness`: when the threads last made progress
+//! - `priority`: priorities of threads
 //! - [`event_log`]: logs the events of workers
 
 mod busy_poll;

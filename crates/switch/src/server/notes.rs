@@ -91,7 +91,7 @@ pub struct PortStateSender {
 }
 
 impl PortStateSender {
-    /// Returns the keeper of a port that counts in `slot`.
+    /// Returns the sender for a port that counts in `slot`.
     pub fn new(vnic: &str, slot: &'static VnicSlot, subscribers: Arc<Subscribers>) -> Self {
         // A message that an earlier process did not answer stays unanswered.
         slot.messages.set(slot.messages.get().next_multiple_of(2));
@@ -109,10 +109,14 @@ impl PortStateSender {
                 // Both pass: the agent reads its socket, or other processes receive their descriptors.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock || too_many_in_flight(&e) => {
                     if !std::mem::replace(&mut self.behind, true) {
+                        let obstacle = if too_many_in_flight(&e) {
+                            "too many descriptors are in flight to send the agent"
+                        } else {
+                            "the agent is slow to receive"
+                        };
                         tracing::warn!(
                             vnic = self.vnic,
-                            "the agent is slow to receive the state of this connection, which a restart of \
-                             the switch needs"
+                            "{obstacle} the state of this connection, which a restart of the switch needs"
                         );
                     }
                     true

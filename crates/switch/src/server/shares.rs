@@ -76,7 +76,7 @@ impl Shares {
         if now.is_empty() {
             return self.published_ips.remove(&segment).is_some();
         }
-        let same = self.published_ips.get(&segment).is_some_and(|told| *told == now);
+        let same = self.published_ips.get(&segment).is_some_and(|published| *published == now);
         self.published_ips.insert(segment, now);
         !same
     }

@@ -1,7 +1,7 @@
 //! The thread of each worker that writes [best effort into taps](crate::link::tap::writer), and when a worker uses it.
 //!
 //! ```text
-//!  keeper of CPUs: which workers have deadlines to keep, how many CPUs there are ─▶ worker: hands over, or writes itself
+//!  CpuAssigner: which workers have deadlines to keep, how many CPUs there are ─▶ worker: hands over, or writes itself
 //! ```
 
 use super::{Switch, reprioritise, schedule};

@@ -4,7 +4,7 @@
 use super::shared_histogram::SharedHistogram;
 use crate::capacity::{VNICS, WORKERS};
 use crate::frame::LinkLocals;
-use crate::frame::policy::link_local::MOST;
+use crate::frame::policy::link_local::LINK_LOCALS_MAX;
 use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use tidegate_evidence::{DropReason, MISSES, MissCause};
@@ -203,7 +203,7 @@ pub struct VnicSlot {
     /// at one value is correct while the counter has it.
     pub messages: Counter,
     /// Its link-local addresses, high and low half; 0: none.
-    pub link_local: [[Counter; 2]; MOST],
+    pub link_local: [[Counter; 2]; LINK_LOCALS_MAX],
 }
 
 impl TrafficSlot {

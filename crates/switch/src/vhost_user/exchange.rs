@@ -1,12 +1,12 @@
 //! One message: taken, checked, handled, answered.
 //!
 //! ```text
-//!  header ─▶ taken ─▶ door ─▶ negotiated? ─▶ Request ─▶ [ Obeys ] ─▶ reply, or acknowledgement
+//!  header ─▶ taken ─▶ door ─▶ negotiated? ─▶ Request ─▶ [ MessageHandler ] ─▶ reply, or acknowledgement
 //!               └─ what came with it is given up when it is done
 //! ```
 //!
-//! Two types obey: a [connection](super::connection), and a front end's [heir](super::heir), which has no
-//! port yet.
+//! Two types handle messages: a [connection](super::connection), and a front end's [heir](super::heir), which
+//! has no port yet.
 
 use super::door;
 use super::features;

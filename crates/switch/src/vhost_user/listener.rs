@@ -117,7 +117,7 @@ impl PortThread {
         Self::spawn_with_store(config, end, control, status, Box::new(NoStateStore))
     }
 
-    /// Like [`spawn`](Self::spawn), with a keeper of front ends' states.
+    /// Like [`spawn`](Self::spawn), with a store for front ends' states.
     ///
     /// # Errors
     /// As there.
@@ -235,7 +235,7 @@ impl PortThread {
         &self.errands
     }
 
-    /// Sends the front end's state to the keeper again: it is a new one, or asks for it.
+    /// Sends the front end's state to the store again: it is a new one, or asks for it.
     pub fn resend_state(&self) {
         self.mailbox.post(|inbox| inbox.resend_state = true);
     }
@@ -320,8 +320,8 @@ impl Port {
                 Some(stream) => {
                     let descriptors = restored.descriptors.into_iter();
                     let descriptors = descriptors.map(|(number, fd)| (number, Arc::new(fd))).collect();
-                    let beginning = InitialState { saved: restored.saved, descriptors, charged: Vec::new() };
-                    let origin = Origin::OtherProcess(beginning, restored.gate);
+                    let state = InitialState { saved: restored.saved, descriptors, charged: Vec::new() };
+                    let origin = Origin::OtherProcess(state, restored.gate);
                     if let End::Stopped | End::PredecessorContinues = self.serve(stream.into(), origin) {
                         return;
                     }
@@ -382,7 +382,7 @@ impl Port {
                 continue;
             }
             let heir = self.entrance.take_heir(&self.status).map(Heir::into_connection);
-            let heir = heir.map(|(stream, beginning)| (stream, Origin::Waiting(beginning)));
+            let heir = heir.map(|(stream, state)| (stream, Origin::Waiting(state)));
             let now = Instant::now();
             let next = heir.or_else(|| self.entrance.accept(now).map(|stream| (stream, Origin::New)));
             match next {

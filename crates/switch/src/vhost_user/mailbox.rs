@@ -27,7 +27,7 @@ pub struct Inbox {
     pub throw_out: Option<(ThrownOut, String)>,
     /// The next front end, in client mode.
     pub stream: Option<OwnedFd>,
-    /// Another keeper needs the front end's state.
+    /// Another state store needs the front end's state.
     pub resend_state: bool,
     /// Move the port to this worker, and send the result.
     pub move_to: Option<(usize, SyncSender<Outcome>)>,

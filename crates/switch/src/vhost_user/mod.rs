@@ -12,11 +12,17 @@
 //! - `entrance`: accepts front ends: one is served, one may wait, others are refused
 //! - [`heir`]: the front end that waits
 //! - [`session`]: one front end: when it may speak, and the end of its connection
+//! - `end`: reasons for the end of a connection
+//! - `gate`: holds a restored connection back until its queues may start
+//! - `mailbox`: orders of the port's owner to its thread
 //! - [`exchange`]: one message: taken, checked, obeyed, answered
 //! - [`wire`]: messages on its socket
 //! - [`door`]: checks descriptors of messages
 //! - [`request`]: the messages, their forms and requests
+//! - `reply`: the result of a request
 //! - [`connection`]: a front end's state
+//! - `shared`: distinguishes shared memory from a private copy
+//! - `logging`: the dirty log
 //! - [`notifier`]: calls drivers
 //! - [`kick`]: hears drivers
 //! - [`errands`]: slow work, in threads that no other thread waits for
@@ -149,7 +155,7 @@ pub trait StateStore: Send {
     fn listening(&mut self);
     /// Stores the front end's state after the last message was answered.
     fn store_state(&mut self, saved: SavedConnection, descriptors: Vec<Numbered>);
-    /// Sends the whole state to the keeper again: it is a new one, or a note was lost.
+    /// Sends the whole state again: a subscriber is new, or a note was lost.
     fn resend(&mut self);
     /// Whether a note could not be sent.
     fn is_behind(&self) -> bool;

@@ -74,7 +74,7 @@ impl Call {
         let _ = eventfd::signal(&self.event);
         let took = clock().saturating_sub(before);
         if took > USUAL {
-            self.line.was_slow(self.queue, before, took);
+            self.line.note_slow(self.queue, before, took);
         }
     }
 }
@@ -200,7 +200,7 @@ impl Line {
 
     /// Notes that a worker's direct signal took so long. Only the port's worker calls this.
     #[cold]
-    fn was_slow(&self, queue: u8, at: u64, took: u64) {
+    fn note_slow(&self, queue: u8, at: u64, took: u64) {
         let earned = at.saturating_sub(self.used_at.load(Ordering::Relaxed)) / SHARE;
         let used = self.used.load(Ordering::Relaxed).saturating_sub(earned) + took;
         self.used_at.store(at, Ordering::Relaxed);
@@ -342,17 +342,17 @@ mod tests {
         let start = clock();
         // A fiftieth of the time, in pieces, as a noisy host takes it.
         for n in 0..100 {
-            line.was_slow(0, start + n * 50_000_000, 1_000_000);
+            line.note_slow(0, start + n * 50_000_000, 1_000_000);
         }
         assert!(!notifier.is_by_thread());
         for n in 0..6 {
-            line.was_slow(0, start + 5_000_000_000 + n * 1_000_000, 1_000_000);
+            line.note_slow(0, start + 5_000_000_000 + n * 1_000_000, 1_000_000);
         }
         assert!(notifier.is_by_thread());
         // Cheap for the thread; so direct ones are tried, later each time.
         let first = line.direct_from.load(Ordering::Relaxed) - clock();
         assert!((AGAIN / 2..=AGAIN).contains(&first));
-        line.was_slow(0, clock(), BURST);
+        line.note_slow(0, clock(), BURST);
         assert!(line.direct_from.load(Ordering::Relaxed) - clock() > AGAIN);
         line.direct_from.store(clock(), Ordering::Relaxed);
         line.want(0);
@@ -366,7 +366,7 @@ mod tests {
         let event = counter();
         let _ = notifier.call(0, event.clone()).unwrap();
         notifier.leave_to_thread();
-        notifier.line.was_slow(0, clock(), BURST);
+        notifier.line.note_slow(0, clock(), BURST);
         assert!(line_is_slow(&notifier), "the worker overwrote it");
     }
 

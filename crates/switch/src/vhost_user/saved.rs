@@ -61,7 +61,7 @@ impl Numbered {
         self.0.fd.clone()
     }
 
-    /// Its number.
+    /// Returns its number, by which messages name it.
     pub fn number(&self) -> Number {
         self.0.number
     }

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Of one port.
+/// The slow work, accounts and records of one port.
 pub struct Service {
     /// The vNIC's name, for logs.
     pub name: String,

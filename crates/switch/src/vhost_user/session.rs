@@ -1,7 +1,7 @@
 //! One front end: its messages, one after the other.
 //!
 //! ```text
-//!  stream ──▶ [ poll ] ─▶ a whole message ─▶ exchange ─▶ Connection      after each: the keeper is told
+//!  stream ──▶ [ poll ] ─▶ a whole message ─▶ exchange ─▶ Connection      after each: StateStore
 //!  mailbox ──▶    ├─▶ stop, throw out, freeze
 //!  entrance ─▶    └─▶ the front end that waits: heard; in its place as soon as the guest has migrated to it
 //! ```
@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 /// A front end with more objects that wait to be closed is not heard.
 const CLOSING: usize = 64;
 
-/// Pause before notes that the keeper could not take are offered again.
+/// Pause before notes that the state store could not send are offered again.
 const RESEND_PAUSE: Duration = Duration::from_secs(1);
 
 /// One front end's messages, one after the other.
@@ -40,7 +40,7 @@ pub struct Session<'s, 'c> {
     connection: &'s mut Connection<'c>,
     state_store: &'s mut dyn StateStore,
     service: &'s Service,
-    /// The stream, for the keeper.
+    /// The stream, for the state store.
     duplicate: Numbered,
 }
 
@@ -64,8 +64,8 @@ impl<'s, 'c> Session<'s, 'c> {
     ///
     /// # Errors
     /// The stored state is not valid.
-    pub fn restore(&mut self, beginning: InitialState, gate: Option<Gate>) -> Result<bool, Rejection> {
-        let InitialState { saved, descriptors, charged } = beginning;
+    pub fn restore(&mut self, state: InitialState, gate: Option<Gate>) -> Result<bool, Rejection> {
+        let InitialState { saved, descriptors, charged } = state;
         let restored = self.connection.restore_memory(&saved, &descriptors).and_then(|()| {
             let starting = gate.map(|Gate { mapping, opened }| {
                 drop(mapping);
@@ -80,7 +80,7 @@ impl<'s, 'c> Session<'s, 'c> {
         restored
     }
 
-    /// Sends the front end's state to the keeper.
+    /// Sends the front end's state to the state store.
     fn store_state(&mut self) {
         let (saved, descriptors) = self.connection.saved_state(&self.duplicate);
         self.state_store.store_state(saved, descriptors);

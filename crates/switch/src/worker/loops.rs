@@ -2,7 +2,7 @@
 //! part.
 //!
 //! ```text
-//!  end of a part of the loop ─▶ Longest: the longest single part so far
+//!  end of a part of the loop ─▶ LongestPart: the longest single part so far
 //!                                  │ end of the loop
 //!                                  ▼
 //!                  a loop of 50 us or more ─▶ recent: the latest 64, in the worker's own memory

@@ -17,6 +17,7 @@
 //!   - `decide`: whether a frame may be sent, and where it goes
 //!   - `direct`: frames of one buffer, by the batch: from ring to ring, or to their egress
 //!   - `inspect`, `send`: the others, one by one, to their egress
+//!   - `count`: counters of sent frames
 //!   - `cut`: super-frames in parts
 //!   - `waiting`: frames of a port above its limit, by flow
 //! - [`egress`]: puts frames into the scheduler; room there
@@ -33,7 +34,9 @@
 //! - `missed`: missed deadlines
 //! - [`crossing`]: rings between workers
 //! - [`lending`]: receivers of other workers, for the direct way
+//!   - `put_off`: calls that wait until a lent half is back
 //! - [`moving`]: a port goes to another worker
+//!   - `under_way`: frames of a port on their way while it moves
 //! - `relief`: room in a ring of which half is in flight
 //! - [`quiet`]: idle ports, which cost nothing
 //! - `affinity`: which CPUs its thread runs on
@@ -41,11 +44,12 @@
 //!   - [`gaps`](crate::port::gaps): when the next real-time frame is expected
 //!   - `precise`: timers to the nanosecond
 //!   - `awake`: how much of the time may be spent waiting awake
-//! - [`talk`]: how much ports send to each other
+//! - [`work`]: busy time, and how much ports send to each other
 //! - [`trouble`]: faults of ports
 //! - [`watch`]: ports whose memory holds the worker up
 //! - [`handover`]: an end with nothing in flight
 //! - [`handle`]: how other threads reach a worker
+//!   - `inbox`: their calls; `bell`: wakes a worker that sleeps
 //! - [`change`]: what they change
 //! - [`events`]: notes for the thread that logs
 

@@ -186,7 +186,7 @@ mod tests {
         }
         assert_eq!(came(&mut link, 3_000), None);
         rustix::io::write(&b, &testing::tap_frame(0, 1)).unwrap();
-        link.tx.is_readable(1, 4_000, 9_000);
+        link.tx.note_readable(1, 4_000, 9_000);
         let arrival = Arrival { earliest: 9_000, latest: 9_500, slept: 5_000 };
         assert_eq!(came(&mut link, 9_500), Some(arrival));
     }

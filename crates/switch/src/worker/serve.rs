@@ -297,18 +297,18 @@ impl Worker {
         let passes = is_realtime && !outstanding.is_empty();
         let since = if passes { NEVER } else { std::mem::replace(blocked_since, NEVER) };
         self.fates.begin(fate(*index, *last, since, head, self.now, dropped));
-        let mut gone = LeftFrames::default();
+        let mut sent = SentFrames::default();
         let has_rate = contract.egress.rate.is_some();
         // The frames behind the head were queued later.
         let none_waited = waited_for_rate(head, *rate_until, self.now) == 0;
         scheduler.take_run(self.now, frames, |queued| {
-            if is_realtime && gone.frames > 0 {
+            if is_realtime && sent.frames > 0 {
                 // Each frame with a deadline gets its cause of waiting.
                 let last = (head.frame.get().source, self.now);
                 self.fates.begin(fate(*index, last, NEVER, &queued, self.now, dropped));
             }
             self.fates.add(queued.frame);
-            gone.add(&queued);
+            sent.add(&queued);
             if has_rate && !none_waited {
                 stats.note_token_wait_rx(waited_for_rate(&queued, *rate_until, self.now), 1);
             }
@@ -316,8 +316,8 @@ impl Worker {
         if has_rate && none_waited {
             stats.note_token_wait_rx(0, frames.into());
         }
-        self.count(port, gone, head, dropped);
-        Backlog { frames, bytes: gone.bytes }
+        self.count(port, sent, head, dropped);
+        Backlog { frames, bytes: sent.bytes }
     }
 
     /// Concludes a frame that its link held: counts it at its receiver, and sends it back to its source.
@@ -329,10 +329,10 @@ impl Worker {
         dropped: Option<DropReason>,
     ) {
         self.fates.push(fate(port.index, port.egress.last_sent, blocked_since, queued, self.now, dropped));
-        let mut gone = LeftFrames::default();
-        gone.add(queued);
+        let mut sent = SentFrames::default();
+        sent.add(queued);
         let last = port.egress.last_sent;
-        self.count(port, gone, queued, dropped);
+        self.count(port, sent, queued, dropped);
         if port.link.rx.lets_realtime_pass() {
             // No frame with a deadline waited for this one.
             port.egress.last_sent = last;
@@ -343,7 +343,7 @@ impl Worker {
     pub(super) fn count(
         &mut self,
         port: &mut Port,
-        gone: LeftFrames,
+        sent: SentFrames,
         first: &Queued<FrameRef>,
         dropped: Option<DropReason>,
     ) {
@@ -351,17 +351,17 @@ impl Worker {
         if is_rest && dropped.is_none() {
             self.note_rest(port, first);
         }
-        let frames = self.fates.last(gone.frames as usize);
+        let frames = self.fates.last(sent.frames as usize);
         match dropped {
             None => {
-                port.stats.rx.frames.add(gone.frames);
-                port.stats.rx.wire_frames.add(gone.wire_frames);
-                port.stats.rx.wire_bytes.add(gone.bytes);
+                port.stats.rx.frames.add(sent.frames);
+                port.stats.rx.wire_frames.add(sent.wire_frames);
+                port.stats.rx.wire_bytes.add(sent.bytes);
                 if let Some(capture) = port.capture.as_mut().filter(|_| !is_rest) {
                     frames.iter().for_each(|frame| capture.record(frame.get(), Direction::ToVm));
                 }
             }
-            Some(reason) => port.stats.rx.dropped[reason as usize].add(gone.frames),
+            Some(reason) => port.stats.rx.dropped[reason as usize].add(sent.frames),
         }
         if let Some(last) = frames.last() {
             port.egress.last_sent = (last.get().source, self.now);
@@ -424,13 +424,13 @@ impl Worker {
 
 /// Frames that left, and their size on the wire.
 #[derive(Clone, Copy, Default)]
-pub(super) struct LeftFrames {
+pub(super) struct SentFrames {
     frames: u64,
     wire_frames: u64,
     bytes: u64,
 }
 
-impl LeftFrames {
+impl SentFrames {
     #[inline]
     pub(super) fn add(&mut self, queued: &Queued<FrameRef>) {
         self.frames += 1;

@@ -307,7 +307,7 @@ impl Worker {
             let data = event.data.u64();
             let (index, queue) = ((data >> 8) as PortIndex, (data & 0xff) as usize);
             if let Some(port) = &mut self.ports[usize::from(index)] {
-                port.link.tx.is_readable(queue, since, woke);
+                port.link.tx.note_readable(queue, since, woke);
                 self.wake_port(index, since, woke);
             }
         }

@@ -190,8 +190,8 @@ impl Watch {
     /// Examines a loop of `took` ns without timed parts.
     #[cold]
     fn examine_loop(&mut self, took: u64) {
-        let stray = self.untimed_sleep.take();
-        let Some(wait) = self.check_sleep().or(stray) else { return };
+        let untimed = self.untimed_sleep.take();
+        let Some(wait) = self.check_sleep().or(untimed) else { return };
         let now = clock();
         // Swapped-out memory is no overlooked hole. Perhaps no port is watched: no file had a hole.
         self.by_another |= now <= self.until && !wait.disk;

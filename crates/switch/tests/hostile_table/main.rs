@@ -13,6 +13,8 @@
 //! - [`frames`]: headers of frames and of virtio
 //! - [`memory`]: memory tables and files
 //! - [`messages`]: messages on the socket
+//! - [`scene`]: the liar's port, and the guests that it talks to
+//! - [`neighbours`]: two guests beside the liar
 
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -24,6 +24,7 @@
 //! - [`control`], [`workers`], [`blame`]: observation of the host machine, and who is to blame for a late
 //!   frame
 //! - [`figures`], [`rows`], [`report`], [`chart`], [`progress`]: the output
+//! - `error`: the error of the demo
 
 pub mod blame;
 pub mod bridge;

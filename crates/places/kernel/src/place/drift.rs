@@ -20,7 +20,7 @@ pub struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    /// Of this network.
+    /// Indexes a network.
     pub fn new(network: &'a Network) -> Self {
         let ifb = network.ifb().map(|(_, link)| link);
         let classes = ifb.iter().flat_map(|ifb| &ifb.classes);

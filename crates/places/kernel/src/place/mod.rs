@@ -11,6 +11,7 @@
 //! the changes of other programs. The contract of a netdev that is gone stays, and applies when the netdev is back.
 //!
 //! - `plan`: from wanted and observed to actions
+//! - `action`: the changes at this place
 //! - `state`: the state between two calls
 //! - `enforce`: one contract comes into force, or ends
 //! - `settle`: steps that bring the kernel to the state of the record

@@ -4,7 +4,7 @@ use crate::limit::Limit;
 use crate::tc::shaping::Share;
 
 /// Bytes of a class's turn beside others: a super-frame.
-const QUANTUM: u32 = 65_536;
+const QUANTUM: u32 = tidegate_contract::frame::SUPER_FRAME as u32;
 
 /// A class of HTB. Rates in bytes per second, bursts in ticks of 64 ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,6 +18,7 @@ use crate::tc::plan::settle_link;
 use crate::tc::queueing::{Flows, Host, Qdiscs};
 use crate::tc::shaping::Sides;
 use crate::tc::step::{Device, Step};
+use tidegate_contract::frame::{SUPER_FRAME, TAGGED_FRAME};
 use tidegate_contract::{Bytes, Rate};
 
 /// The kernel's missing feature for each direction of a netdev; `None` if it has all.
@@ -42,7 +43,8 @@ const WIDE: u64 = 40_000_000_000;
 /// The namespace cannot be made: it needs CAP_SYS_ADMIN and CAP_NET_ADMIN.
 pub fn probe() -> Result<Missing, String> {
     in_namespace(|| {
-        let limit = Rate::from_bits(WIDE).and_then(|r| Limit::new(r, Bytes::new(5_000_000), None, 1518).ok());
+        let limit =
+            Rate::from_bits(WIDE).and_then(|r| Limit::new(r, Bytes::new(5_000_000), None, TAGGED_FRAME).ok());
         let none = Sides::default();
         let police = Some(Bucket { rate: WIDE / 8, burst: 5_000_000 });
         Ok(Missing {
@@ -76,9 +78,15 @@ pub fn probe_queues() -> Result<Qdiscs, String> {
 /// Whether the kernel runs the program that marks without separate flows, at both ends of a device.
 fn marks_congestion(has: Qdiscs) -> Result<bool, String> {
     let kernel = Qdiscs { congestion: true, ..has };
-    let flows =
-        Some(Flows { target: 5_000_000, interval: 100_000_000, per_host: false, frame: 1518, kernel });
-    let limit = Rate::from_bits(20_000_000).and_then(|r| Limit::new(r, Bytes::new(65_536), None, 1518).ok());
+    let flows = Some(Flows {
+        target: 5_000_000,
+        interval: 100_000_000,
+        per_host: false,
+        frame: TAGGED_FRAME as u32,
+        kernel,
+    });
+    let limit = Rate::from_bits(20_000_000)
+        .and_then(|r| Limit::new(r, Bytes::new(SUPER_FRAME), None, TAGGED_FRAME).ok());
     let sides = Sides { egress: limit, ingress: limit, flows: (flows, flows), ..Sides::default() };
     let lacks = attempt(sides)?;
     if let Some(lacks) = &lacks {

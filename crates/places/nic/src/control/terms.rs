@@ -1,6 +1,7 @@
 //! What the loop is told: the link, the functions that send through it, their tenants, what was counted.
 
 use std::time::Duration;
+use tidegate_contract::frame::TAGGED_FRAME;
 use tidegate_contract::{Bytes, Rate, Segment};
 
 /// The link that all functions of a NIC share.
@@ -12,7 +13,7 @@ pub struct LinkTerms {
     pub capacity: Rate,
     /// The step in which limits are set, and the least one: 1 Mbit/s by rtnetlink (IFLA_VF_RATE). There, 0 means none.
     pub unit: Rate,
-    /// The most that is counted at once: a frame, 1518 bytes, or 64 KiB where super-frames are counted whole.
+    /// The most that is counted at once: [`TAGGED_FRAME`], or 64 KiB where super-frames are counted whole.
     pub frame: Bytes,
     /// Whether an unused minimum is lent.
     pub lending: Lending,
@@ -32,7 +33,7 @@ impl LinkTerms {
     /// A link whose limits are set in whole Mbit/s, and whose counters count frame by frame.
     pub const fn new(capacity: Rate) -> Self {
         let unit = Rate::from_bits(1_000_000).expect("in range");
-        Self { capacity, unit, frame: Bytes::new(1518), lending: Lending::Lend }
+        Self { capacity, unit, frame: Bytes::new(TAGGED_FRAME), lending: Lending::Lend }
     }
 
     /// A rate in steps of the limit, rounded down.

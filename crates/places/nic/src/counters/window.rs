@@ -40,7 +40,7 @@ enum Octets {
 }
 
 impl Layout {
-    /// Of a PCI vendor and device.
+    /// Returns the layout of a PCI vendor and device; `None` if it is unknown.
     pub fn of((vendor, device): (u16, u16)) -> Option<Self> {
         match vendor {
             INTEL if IDS_82576.contains(&device) => Some(Self::I82576),
@@ -49,7 +49,7 @@ impl Layout {
         }
     }
 
-    /// How many VFs have registers.
+    /// Returns the number of VFs that have registers.
     pub const fn functions(self) -> u16 {
         match self {
             Self::I82576 => 8,
@@ -57,7 +57,7 @@ impl Layout {
         }
     }
 
-    /// How far the counters of octets go.
+    /// Returns the number of values of the counters of octets.
     pub const fn octets_range(self) -> u64 {
         match self {
             Self::I82576 => 1 << 32,
@@ -65,7 +65,7 @@ impl Layout {
         }
     }
 
-    /// What was counted for a VF; `None` where the NIC has no registers for it, or does not answer. `register` reads the one at
+    /// Returns the counts of a VF; `None` where the NIC has no registers for it, or does not answer. `register` reads the one at
     /// an offset.
     pub fn read(self, vf: u16, register: impl Fn(u32) -> Option<u32>) -> Option<Reading> {
         if vf >= self.functions() {

@@ -23,6 +23,7 @@
 //!
 //! With a NIC:
 //! - [`nic`]: observing, applying
+//! - `source`: the sources of a NIC's counters of its VFs
 //! - `sysfs`: facts that only files have
 
 pub mod abilities;

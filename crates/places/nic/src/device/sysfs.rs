@@ -17,7 +17,7 @@ pub struct Device {
     pub vfs: BTreeMap<u16, String>,
 }
 
-/// Of a netdev; `None` where its device can have no VFs.
+/// Reads the device of a netdev; `None` where it can have no VFs.
 pub fn device(root: &Path, name: &str) -> Option<Device> {
     let folder = root.join(name).join("device");
     fs::metadata(folder.join("sriov_numvfs")).ok()?;
@@ -41,12 +41,12 @@ pub fn device(root: &Path, name: &str) -> Option<Device> {
     })
 }
 
-/// Of all netdevs.
+/// Returns the folder of all netdevs.
 pub fn root() -> PathBuf {
     "/sys/class/net".into()
 }
 
-/// The file with the registers of a PCI device.
+/// Returns the file with the registers of a PCI device.
 pub fn registers(address: &str) -> PathBuf {
     Path::new("/sys/bus/pci/devices").join(address).join("resource0")
 }

@@ -134,7 +134,7 @@ impl NicPlace {
             return Err(PlaceError::Failed(refusal.reason.clone()));
         }
         let done = self.conversation.apply(&plan.steps, &mut seen.pf, index);
-        loops.took_effect(&seen.pf, plan.steps.iter().filter_map(limited));
+        loops.enter_observed(&seen.pf, plan.steps.iter().filter_map(limited));
         if done.is_ok() {
             self.seen.insert(pf.to_owned(), seen);
         }

@@ -146,7 +146,7 @@ impl Loops {
     }
 
     /// Enters the observed state of a NIC, and limits that its loop did not set.
-    pub fn took_effect(&mut self, pf: &Pf, set: impl Iterator<Item = (u16, Option<Rate>)>) {
+    pub fn enter_observed(&mut self, pf: &Pf, set: impl Iterator<Item = (u16, Option<Rate>)>) {
         let Some(one) = self.all.get_mut(&pf.name) else { return };
         one.task.pf = pf.clone();
         for (function, limit) in set {
@@ -326,11 +326,11 @@ mod tests {
     fn a_loop_continues_with_its_old_task_if_the_new_one_does_not_fit() {
         let mut loops = Loops::default();
         loops.set("eth1", Some(task(&[300, 300]))).expect("it fits");
-        loops.took_effect(&task(&[]).pf, [(0, Rate::from_bits(400_000_000))].into_iter());
+        loops.enter_observed(&task(&[]).pf, [(0, Rate::from_bits(400_000_000))].into_iter());
         assert_eq!(loops.limit("eth1", 0), Rate::from_bits(400_000_000));
         assert!(loops.set("eth1", Some(task(&[900, 300]))).is_err());
         assert_eq!(loops.limit("eth1", 0), Rate::from_bits(400_000_000), "nothing is forgotten");
-        loops.took_effect(&task(&[]).pf, [(0, None)].into_iter());
+        loops.enter_observed(&task(&[]).pf, [(0, None)].into_iter());
         assert_eq!(loops.limit("eth1", 0), None);
         loops.set("eth1", None).expect("it stops");
         assert!(!loops.runs("eth1"));

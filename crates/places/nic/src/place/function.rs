@@ -48,7 +48,7 @@ pub fn function(vnic: &Vnic) -> Result<Option<Function>, Vec<String>> {
 }
 
 /// Notes for a reader of a plan, of a contract with a limit.
-pub fn how_what_exceeds_its_limit_waits(vnic: &Vnic) -> Option<String> {
+pub fn excess_note(vnic: &Vnic) -> Option<String> {
     let what = "frames above tx.max wait in the NIC, which does not distinguish flows: a long flow delays the others";
     vnic.tx.max.map(|_| what.into())
 }
@@ -135,7 +135,7 @@ mod tests {
             (2, Some(42), Some(0), Some(true))
         );
         assert_eq!((settings.tx_max, settings.tx_min), (vnic.tx.max, None));
-        assert!(how_what_exceeds_its_limit_waits(&vnic).is_some_and(|note| note.contains("flows")));
+        assert!(excess_note(&vnic).is_some_and(|note| note.contains("flows")));
         vnic.allowed.any_mac = true;
         assert_eq!(function(&vnic).expect("it can be told").expect("a function").spoofchk, Some(false));
         assert_eq!(address(&vnic), Some(("eth1", 2)));

@@ -12,6 +12,7 @@
 //! NIC cannot keep by itself, such as minima, its loop keeps while the agent runs.
 //!
 //! - `abilities`: what a NIC takes, in words
+//! - `action`: the changes at this place
 //! - `change`: contracts that come, change and go
 //! - `conversation`: what is asked and done
 //! - `engine`: the loops
@@ -19,6 +20,8 @@
 //! - `observe`: what is in force
 //! - `plan`: from wanted and observed to actions
 //! - `record`: what this place was told
+//! - `seen`: a NIC as the last look showed it
+//! - `shared_link`: the link that the functions of one NIC share
 //! - `statistics`: what NICs count
 //! - `terms`: what a loop is told
 
@@ -160,7 +163,7 @@ impl Place for NicPlace {
 
     fn notes(&self, vnic: &Vnic) -> Vec<String> {
         let Some(of_all) = self.capabilities(&vnic.attach) else { return vec![] };
-        of_all.notes.into_iter().chain(function::how_what_exceeds_its_limit_waits(vnic)).collect()
+        of_all.notes.into_iter().chain(function::excess_note(vnic)).collect()
     }
 
     fn plan(

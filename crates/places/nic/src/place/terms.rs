@@ -33,8 +33,8 @@ pub fn by_nic<'a>(vnics: impl IntoIterator<Item = &'a Vnic>) -> BTreeMap<&'a str
     all
 }
 
-/// The reason for which a contract needs the loop; `None` if it needs none.
-pub fn needs_loop(vnic: &Vnic, nic: &Nic, link: &SharedLink) -> Option<String> {
+/// Returns the reason for which a contract needs the loop; `None` if it needs none.
+pub fn reason_for_loop(vnic: &Vnic, nic: &Nic, link: &SharedLink) -> Option<String> {
     let aggregate = nic.segment.get(&vnic.segment).filter(|a| a.max.is_some() || a.min.is_some());
     let aggregate = aggregate.filter(|_| !link.groups);
     let min = vnic.tx.min.and(link.lacks_min.as_ref());
@@ -53,7 +53,7 @@ pub fn terms(vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Option<Terms> {
     let runs = match nic.control {
         Control::Off => false,
         Control::On => true,
-        Control::Auto => vnics.iter().any(|v| needs_loop(v, nic, link).is_some()),
+        Control::Auto => vnics.iter().any(|v| reason_for_loop(v, nic, link).is_some()),
     };
     runs.then(|| terms_of(vnics, nic, link)).flatten()
 }
@@ -72,7 +72,7 @@ pub fn groups(vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Vec<Group> {
 /// Every promise that does not fit.
 pub fn refusals(pf: &str, vnics: &[&Vnic], nic: &Nic, link: &SharedLink) -> Vec<Refusal> {
     if nic.control == Control::Off {
-        let needs = vnics.iter().filter_map(|v| Some((v, needs_loop(v, nic, link)?)));
+        let needs = vnics.iter().filter_map(|v| Some((v, reason_for_loop(v, nic, link)?)));
         let refusals: Vec<Refusal> = needs
             .map(|(vnic, why)| Refusal {
                 vnic: vnic.name.clone(),

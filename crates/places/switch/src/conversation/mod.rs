@@ -98,7 +98,7 @@ impl Conversation {
         let began = Instant::now();
         let Some(patience) = self.patience.for_question(began) else {
             // A found switch would not be asked either: the next tick does.
-            return Err(self.is_known_trouble());
+            return Err(self.last_trouble());
         };
         let answer = self.ask_within(began, patience, question);
         self.patience.spent(began.elapsed());
@@ -129,7 +129,7 @@ impl Conversation {
             if ended.is_some() {
                 self.trouble = "it closed the connection, or sent an answer without a question".into();
             }
-            return Err(self.is_known_trouble());
+            return Err(self.last_trouble());
         }
         let mut had_answered = false;
         let session = self.session.take().map_or_else(|| self.connect(began, patience), Ok);
@@ -154,7 +154,7 @@ impl Conversation {
         answer
     }
 
-    fn is_known_trouble(&self) -> SwitchError {
+    fn last_trouble(&self) -> SwitchError {
         SwitchError::Broken { path: self.path.clone(), reason: self.trouble.clone() }
     }
 
@@ -180,7 +180,11 @@ impl Conversation {
                 tracing::debug!(%error, "the counters of the previous switch are not continued");
             }
             if self.started != 0 {
-                tracing::warn!(pid = hello.pid, "the switch was restarted; giving it all contracts again");
+                tracing::warn!(
+                    pid = hello.pid,
+                    "another process of the switch answers, after a restart or an upgrade; giving it the \
+                     contracts that it does not have"
+                );
             } else {
                 tracing::info!(pid = hello.pid, version = hello.version, "connected to the switch");
             }

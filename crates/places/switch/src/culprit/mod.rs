@@ -8,6 +8,7 @@
 //! ```
 //!
 //! - `attribute`: divides a time among its causes
+//! - [`noise`]: what keeps workers from their CPUs, by eBPF programs
 //! - `pace`: when the eBPF programs are loaded
 //! - `quota`: how many misses of each vNIC are examined
 //! - `words`: names of culprits

@@ -13,6 +13,7 @@
 //! - `record`: our settings, and the values before them
 //! - `sysfs`: settings as files
 //! - `threads`: the agent's own threads
+//! - `keep_off`: the work that the agent keeps off workers' CPUs
 
 mod cpus;
 mod keep_off;

@@ -1,7 +1,7 @@
 //! The record of our settings for workers' CPUs, and of each value before.
 //!
 //! ```text
-//!  enter: on disk before the file is touched ─▶ set ─▶ restored ─▶ strike, saved with the next save
+//!  enter: on disk before the file is touched ─▶ set ─▶ restored ─▶ remove, saved with the next save
 //! ```
 
 use super::plan::{SavedSetting, Setting};

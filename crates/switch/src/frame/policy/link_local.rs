@@ -1,19 +1,19 @@
 //! Link-local addresses (fe80::/10; RFC 4291, 2.5.6) of a vNIC, and the MAC from which an address was made.
 //!
-//! A host chooses such an address by itself. So a vNIC with `allowed.prefixes` gets the first [`MOST`] that
-//! it uses, unless another vNIC has them; [`crate::claims`] ensures that.
+//! A host chooses such an address by itself. So a vNIC with `allowed.prefixes` gets the first
+//! [`LINK_LOCALS_MAX`] that it uses, unless another vNIC has them; [`crate::claims`] ensures that.
 
 use std::net::Ipv6Addr;
 use tidegate_contract::Mac;
 
 /// Most link-local addresses of a vNIC with `allowed.prefixes`, besides those that its contract names.
-pub const MOST: usize = 4;
+pub const LINK_LOCALS_MAX: usize = 4;
 
 /// The link-local addresses of a vNIC.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkLocals {
     /// 0, the unspecified address, for none.
-    addresses: [u128; MOST],
+    addresses: [u128; LINK_LOCALS_MAX],
 }
 
 impl LinkLocals {

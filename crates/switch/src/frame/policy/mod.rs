@@ -19,6 +19,7 @@
 //! - [`link_local`]: addresses that hosts choose themselves
 //! - [`shared`]: addresses that several vNICs have one at a time
 //! - [`message`]: whether a datagram is a router's, a DHCP server's or a neighbour's message
+//! - `verdict`: the verdict on a frame
 //! - `receiver`: an independent reading of frames, for tests
 
 pub mod link_local;

@@ -9,6 +9,8 @@
 //! - [`take`]: the sending half
 //! - [`post`]: the receiving half
 //! - [`writer`]: the thread that writes best effort for a worker
+//! - `receiver`: a tap's abilities
+
 pub mod post;
 mod receiver;
 pub mod take;

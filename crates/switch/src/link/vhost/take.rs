@@ -243,7 +243,7 @@ impl Tx {
         self.queues.iter().flatten().filter(|tx| tx.pending.is_some_and(|pending| pending.sent == 0)).count()
     }
 
-    pub(in crate::link) fn restart(&mut self, now: u64) {
+    pub(in crate::link) fn count_as_arrived(&mut self, now: u64) {
         self.all().for_each(|tx| tx.arrivals.restart(now));
     }
 

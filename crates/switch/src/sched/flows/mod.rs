@@ -21,6 +21,7 @@
 //! - `rounds`: the flows' turns
 //! - `turn`: frames that leave together in a turn
 //! - `codel`: flows that must send less
+//! - `verdict`: the verdict on a frame that waited
 //! - `ages`: all frames by age
 //!
 //! Memory doubles when more flows or frames wait than ever before, up to 1024 flows; not per frame. It does

@@ -36,7 +36,7 @@ pub struct CpuAssigner {
 }
 
 impl CpuAssigner {
-    /// Returns a keeper that has not changed any thread yet.
+    /// Returns an assigner that has not changed any thread yet.
     pub fn new(cpus: Cpus, mut host: Host, workers: &[WorkerHandle]) -> Self {
         let threads: Vec<_> = workers.iter().map(|worker| worker.call(|_| gettid())).collect();
         // With a list, the load is irrelevant, and the file reveals the whole host's activity: close it.
@@ -105,10 +105,17 @@ impl CpuAssigner {
         };
         let none = own.iter().all(Option::is_none);
         if none && wanted.contains(&true) && !std::mem::replace(&mut self.too_few, true) {
+            let obstacle = match &self.cpus {
+                Cpus::List(listed) => format!(
+                    "the process must be allowed to use a CPU of --cpus={}, or --cpus must name an allowed one",
+                    list::text(listed)
+                ),
+                _ => "the process must be allowed to use at least two CPUs".into(),
+            };
             tracing::warn!(
                 cpus = list::text(allowed),
-                "no worker can have a CPU of its own: the process must be allowed to use at least two CPUs; \
-                 other threads on the worker's CPU delay real-time frames"
+                "no worker can have a CPU of its own: {obstacle}; other threads on the worker's CPU delay \
+                 real-time frames"
             );
         }
         self.too_few &= none;
@@ -205,7 +212,7 @@ impl Switch {
         realtime
     }
 
-    /// Wakes the keeper after a possible change of `realtime_workers`.
+    /// Wakes the assigner after a possible change of `realtime_workers`.
     pub(in crate::server) fn realtime_changed(&self) {
         if let Some(thread) = self.cpus.get() {
             thread.unpark();

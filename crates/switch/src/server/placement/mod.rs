@@ -7,6 +7,7 @@
 //!
 //! - [`plan`]: the next step for given loads
 //! - [`apart`]: real-time vNICs and best-effort taps on different workers
+//! - `role`: what a vNIC's deadlines demand of its worker
 
 pub mod apart;
 #[cfg(test)]

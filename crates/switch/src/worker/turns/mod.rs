@@ -61,7 +61,7 @@ pub(super) const BATCH: usize = 32;
 struct Account {
     /// Unused quantum of this round (ns); negative after an excess.
     remaining: i64,
-    /// The round of `left`.
+    /// The round of `remaining`.
     round: u64,
     /// Time in each round (ns).
     quantum: i64,

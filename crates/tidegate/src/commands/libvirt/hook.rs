@@ -3,7 +3,7 @@
 //! Standard output stays empty: for some operations libvirt reads it as the domain's new XML. If the hook
 //! fails, libvirt shows its standard error to the person who started the domain.
 
-use super::keeper;
+use super::contracts;
 use super::states::Folder;
 use crate::client::{Client, ClientError};
 use crate::exit::{self, Code, Failure};
@@ -73,7 +73,7 @@ pub async fn run(client: &Client, args: Args) -> Result<(), Failure> {
 async fn carry_out(client: &Client, args: &Args, call: Call, xml: &str) -> Result<(), Failure> {
     match call {
         Call::Nothing => Ok(()),
-        Call::Remove => match keeper::remove(client, &args.domain).await {
+        Call::Remove => match contracts::remove(client, &args.domain).await {
             // A domain without contracts needs no agent, also when it ends.
             Err(ClientError::Unreachable { .. })
                 if read(xml, &args.domain).is_ok_and(|t| t.contracts.is_empty()) =>
@@ -95,7 +95,7 @@ async fn carry_out(client: &Client, args: &Args, call: Call, xml: &str) -> Resul
                 });
             }
             if !translation.contracts.is_empty() {
-                keeper::put(client, &translation, &args.states).await?;
+                contracts::put(client, &translation, &args.states).await?;
             }
             Ok(())
         }

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //!  libvirtd ── runs the hook ──▶ hook ──┐
-//!                                       ├─▶ keeper ──▶ the agent: contracts of owner libvirt:NAME
+//!                                       ├─▶ contracts ──▶ the agent: contracts of owner libvirt:NAME
 //!  /run/libvirt/qemu/NAME.xml ─▶ watch ─┘
 //!  domain XML ─▶ import ─▶ what it means, for people
 //!  install ─▶ /etc/libvirt/hooks/qemu.d/tidegate
 //! ```
 
+mod contracts;
 mod hook;
 mod import;
 mod install;
-mod keeper;
 mod states;
 mod watch;
 

@@ -1,6 +1,6 @@
 //! `tidegate libvirt watch`: follows running domains.
 
-use super::keeper;
+use super::contracts;
 use super::states::{Folder, Stamp};
 use crate::client::Client;
 use crate::exit::Failure;
@@ -62,7 +62,6 @@ struct Watch<'a> {
     owners_read_at: Option<Instant>,
     /// Contracts last put in force, by domain: most changes of a state do not concern us.
     contracts_in_force: BTreeMap<String, String>,
-    /// Why the contracts of a stopped domain are still in force, by domain.
     /// The current obstacle, logged once.
     obstacle: Option<String>,
 }
@@ -77,13 +76,13 @@ impl Watch<'_> {
             }
         };
         if self.owners_read_at.is_none_or(|at| at.elapsed() >= ASK) {
-            match keeper::owners(self.client).await {
+            match contracts::owners(self.client).await {
                 Ok(owners) => self.owners = owners,
                 Err(e) => return self.report_obstacle(e.to_string()),
             }
             self.owners_read_at = Some(Instant::now());
-            if self.obstacle.take().is_some() {
-                tracing::info!("it goes on");
+            if let Some(obstacle) = self.obstacle.take() {
+                tracing::info!("following libvirt's domains again, after: {obstacle}");
             }
         }
         for action in self.follower.due_actions(Instant::now(), &states, &self.owners) {
@@ -138,7 +137,8 @@ impl Watch<'_> {
         for contract in translation.contracts.iter().filter(|c| !c.attached) {
             tracing::warn!(domain, mac = %contract.vnic.mac, "the interface has no tap on this host; Tidegate keeps no contract for it");
         }
-        let plan = keeper::put(self.client, &translation, &self.states).await.map_err(|e| e.to_string())?;
+        let plan =
+            contracts::put(self.client, &translation, &self.states).await.map_err(|e| e.to_string())?;
         for change in plan.vnics.iter().filter(|c| c.action != tidegate_agent::views::ChangeAction::None) {
             tracing::info!(domain, vnic = change.vnic, "{:?}", change.action);
         }
@@ -148,7 +148,7 @@ impl Watch<'_> {
     }
 
     async fn remove(&mut self, domain: &str) {
-        match keeper::remove(self.client, domain).await {
+        match contracts::remove(self.client, domain).await {
             Ok(_) => {
                 tracing::info!(domain, "the domain does not run any more; its contracts are removed");
                 self.owners.remove(domain);

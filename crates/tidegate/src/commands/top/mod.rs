@@ -8,6 +8,7 @@
 //! With `--last` one answer is enough: it has the figures of the window.
 //!
 //! - [`rows`]: computes the rows from two answers. Pure
+//! - [`look`]: all vNICs at one time
 //! - [`screen`]: the terminal
 
 mod look;

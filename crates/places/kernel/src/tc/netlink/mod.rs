@@ -5,10 +5,9 @@
 //!  apply:    Step ──▶ encode ──▶ socket ──▶ kernel ──▶ done, or its error number and its words
 //! ```
 //!
-//! Libraries do framing and socket; tc's attributes are ours: the parameters of HTB, u32, mirred and bpf
+//! [`tidegate_netlink`] has the socket; tc's attributes are ours: the parameters of HTB, u32, mirred and bpf
 //! decide whether a rate is exact. Numbers are in the machine's byte order unless stated otherwise.
 //!
-//! - [`tidegate_netlink`]: the socket, and attributes
 //! - `bridge`: the VLANs of bridge ports, both ways
 //! - `chains`: the real chain of a filter that appears in several
 //! - `constants`: the kernel's numbers
