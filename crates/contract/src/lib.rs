@@ -15,6 +15,7 @@
 //! - [`host`]: the host's declarations
 //! - [`uplink`]: the ways to other hosts, and the keys of segments
 //! - [`remote`]: vNICs of other hosts
+//! - `reach`: the peers that each segment reaches over an uplink
 //! - `document`: a contract file, as read
 //! - [`frame`]: sizes of frames and super-frames
 //! - [`error`]: faults of contracts, and their places

@@ -28,6 +28,7 @@
 //!   - `between`: real-time frames in the middle of a loop
 //! - [`addresses`]: link-local addresses that own ports use
 //! - `shared`: addresses that own ports take from others
+//! - `uplink`: frames of other hosts
 //! - [`flood`]: copies for broadcast, multicast and announcements
 //! - `peers`: frames of other workers, which share the time too
 //! - `fates`: how frames ended; [`settle`]: back at their source
