@@ -1,5 +1,6 @@
 //! The changes at this place.
 
+use crate::own_cpus::Target;
 use tidegate_contract::{Host, Vnic};
 use tidegate_place::{Action, ContractChange, Effect};
 
@@ -24,13 +25,15 @@ pub enum SwitchAction {
     Release(Vnic),
     /// The vNIC's connection is made anew; the contract stays.
     Reconnect(Vnic),
+    /// Other work is kept off the workers' CPUs, or comes back to them.
+    OwnCpus(Target),
 }
 
 impl Action for SwitchAction {
     fn vnic(&self) -> Option<&str> {
         match self {
             Self::Contract(change) => change.vnic(),
-            Self::SetHost { .. } => None,
+            Self::SetHost { .. } | Self::OwnCpus(_) => None,
             Self::Adopt(vnic) | Self::Release(vnic) | Self::Reconnect(vnic) => Some(&vnic.name),
         }
     }
@@ -38,7 +41,11 @@ impl Action for SwitchAction {
     fn effect(&self) -> Effect {
         match self {
             Self::Contract(change) => change.effect(),
-            Self::SetHost { .. } | Self::Adopt(_) | Self::Release(_) | Self::Reconnect(_) => Effect::Upkeep,
+            Self::SetHost { .. }
+            | Self::Adopt(_)
+            | Self::Release(_)
+            | Self::Reconnect(_)
+            | Self::OwnCpus(_) => Effect::Upkeep,
         }
     }
 
@@ -49,6 +56,7 @@ impl Action for SwitchAction {
             Self::Adopt(_) => "adopt",
             Self::Release(_) => "release",
             Self::Reconnect(_) => "reconnect",
+            Self::OwnCpus(_) => "set the work of workers' CPUs",
         }
     }
 
@@ -59,7 +67,8 @@ impl Action for SwitchAction {
                 from.clone().map(|from| Self::SetHost { from: Some(to.clone()), to: from })
             }
             Self::Adopt(vnic) => Some(Self::Release(vnic.clone())),
-            Self::Release(_) | Self::Reconnect(_) => None,
+            // The next plan sets the CPUs by the contracts that stay.
+            Self::Release(_) | Self::Reconnect(_) | Self::OwnCpus(_) => None,
         }
     }
 }

@@ -51,6 +51,6 @@ pub use place::{Options, SwitchPlace};
 pub use {
     action::SwitchAction,
     observe::evidence,
-    plan::{Found, plan},
+    plan::{Facts, plan},
     verify::check_inherited,
 };

@@ -3,7 +3,7 @@
 use crate::conversation::Conversation;
 use crate::duplicate::Duplicate;
 use crate::place::{SwitchPlace, switch_failed};
-use crate::plan::{self, AttachmentKey, Found, attachment_key};
+use crate::plan::{self, AttachmentKey, Facts, attachment_key};
 use crate::record::Entry;
 use crate::tap;
 use std::collections::{BTreeMap, HashMap};
@@ -24,7 +24,7 @@ const DESCRIPTORS: usize = 12;
 
 impl SwitchPlace {
     /// [`tidegate_place::Place::observe`].
-    pub(crate) fn look(&mut self, coming: &[Vnic]) -> Result<(Observed, Found), PlaceError> {
+    pub(crate) fn look(&mut self, coming: &[Vnic]) -> Result<(Observed, Facts), PlaceError> {
         // Contracts in force are still observed and repaired while the disk is full.
         let problem = self.record.save().err().map(|e| format!("no change can be made: {e}"));
         // By our own record: the switch must not load and unload programs at will.
@@ -59,13 +59,8 @@ impl SwitchPlace {
                 ..ObservedVnic::of(&recorded.vnic, Connection::Disconnected)
             });
         }
-        // By our own settings: the switch's data on queues and deadlines could keep the agent busy without
-        // end.
-        let contracts =
-            self.record.iter().filter(|(name, _)| vnics.get(*name).is_some_and(|vnic| vnic.present));
-        let contracts = contracts.map(|(_, recorded)| &recorded.vnic);
-        let own_cpus = self.own_cpus.as_mut().map(|own| own.update(contracts, &evidence));
-        let own_cpus = own_cpus.cloned().unwrap_or_default();
+        let facts_of_cpus = self.own_cpus.as_mut().map(|own| own.observe(&evidence));
+        let own_cpus = self.own_cpus.as_ref().map(|own| own.view().clone()).unwrap_or_default();
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
         // The plan refuses more vNICs than the switch carries: other obstacles do not matter then.
         let new = new.take(plan::MOST);
@@ -75,9 +70,9 @@ impl SwitchPlace {
         }
         let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v, &own_entries)?))).collect();
         let found = self.record.iter().filter_map(|(name, entry)| Some((name.clone(), entry.found.clone()?)));
-        let found = found.collect();
+        let facts = Facts { found: found.collect(), own_cpus: facts_of_cpus };
         let host = self.switch.host.clone();
-        Ok((Observed { host, vnics, obstacles, evidence, program, own_cpus, problem }, found))
+        Ok((Observed { host, vnics, obstacles, evidence, program, own_cpus, problem }, facts))
     }
 
     /// Warns once that the descriptors of so many vNICs may exceed the limit.

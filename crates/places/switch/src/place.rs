@@ -6,7 +6,7 @@ use crate::culprit::Culprits;
 use crate::duplicate::Duplicate;
 use crate::notes;
 use crate::own_cpus::{KeepOff, OwnCpus};
-use crate::plan::{self, Found};
+use crate::plan::{self, Facts};
 use crate::record::Record;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -114,7 +114,7 @@ impl SwitchPlace {
 
 impl Place for SwitchPlace {
     type Action = SwitchAction;
-    type Facts = Found;
+    type Facts = Facts;
 
     fn name(&self) -> &'static str {
         "switch"
@@ -145,9 +145,9 @@ impl Place for SwitchPlace {
         &self,
         wanted: &Wanted<'_>,
         observed: &Observed,
-        found: &Found,
+        facts: &Facts,
     ) -> Result<Plan<SwitchAction>, Vec<Refusal>> {
-        plan::plan(wanted, observed, found)
+        plan::plan(wanted, observed, facts)
     }
 
     fn prepare(&mut self, actions: &[&SwitchAction]) -> Result<(), PlaceError> {
@@ -177,6 +177,13 @@ impl Place for SwitchPlace {
                 Ok(())
             }
             SwitchAction::Reconnect(vnic) => self.reconnect(vnic),
+            SwitchAction::OwnCpus(target) => {
+                // A setting that fails is reported, and tried again later: it undoes no change.
+                if let Some(own_cpus) = &mut self.own_cpus {
+                    own_cpus.apply(target);
+                }
+                Ok(())
+            }
         }
     }
 
@@ -184,7 +191,7 @@ impl Place for SwitchPlace {
         contracts.iter().for_each(|vnic| self.record.own(&vnic.name));
     }
 
-    fn observe(&mut self, coming: &[Vnic]) -> Result<(Observed, Found), PlaceError> {
+    fn observe(&mut self, coming: &[Vnic]) -> Result<(Observed, Facts), PlaceError> {
         let seen = self.look(coming);
         if let (Err(_), Some(own_cpus)) = (&seen, &mut self.own_cpus) {
             own_cpus.without_switch();

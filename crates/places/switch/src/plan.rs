@@ -1,12 +1,13 @@
 //! From the wanted and the observed state to actions. Pure.
 //!
 //! ```text
-//!  removals that make room ─▶ host ─▶ changes, reconnects ─▶ creations ─▶ other removals
+//!  removals that make room ─▶ host ─▶ changes, reconnects ─▶ creations ─▶ other removals ─▶ workers' CPUs
 //! ```
 //!
 //! A removal is hard to undo, because a guest loses its connection. So it comes last, unless another vNIC needs what it frees.
 
 use crate::action::SwitchAction;
+use crate::own_cpus;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use tidegate_contract::{Attach, Host, Mac, Segment, SocketMode, Vnic};
@@ -21,13 +22,23 @@ pub const MOST: usize = tidegate_switch::capacity::VNICS;
 /// vNICs that were adopted by a change that is not accepted, with their contracts before it.
 pub type Found = BTreeMap<String, Vnic>;
 
+/// The facts that only a plan reads.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Adopted vNICs.
+    pub found: Found,
+    /// The workers' CPUs; `None` if the agent leaves their settings alone.
+    pub own_cpus: Option<own_cpus::Facts>,
+}
+
 /// See [`tidegate_place::Place::plan`].
 pub fn plan(
     wanted: &Wanted<'_>,
     observed: &Observed,
-    found: &Found,
+    facts: &Facts,
 ) -> Result<Plan<SwitchAction>, Vec<Refusal>> {
     refuse(wanted, observed)?;
+    let found = &facts.found;
     let names: HashSet<&str> = wanted.vnics.iter().map(|v| v.name.as_str()).collect();
     let (mut remove, mut unwanted) = (Vec::new(), Vec::new());
     let (mut change, mut release) = (Vec::new(), Vec::new());
@@ -100,18 +111,19 @@ pub fn plan(
     actions.extend(change);
     actions.extend(create.into_iter().map(ContractChange::Create).map(SwitchAction::Contract));
     actions.extend(removals(last));
-    Ok(Plan { actions, claims: claims_of(observed) })
+    let Some(own_cpus) = &facts.own_cpus else { return Ok(actions.into()) };
+    // Taps that are still to come have no settings.
+    let is_here = |v: &&Vnic| observed.vnics.get(&v.name).is_some_and(|there| there.present && there.ours);
+    let target = own_cpus.due(wanted.vnics.iter().filter(is_here), &observed.evidence);
+    actions.extend(target.map(SwitchAction::OwnCpus));
+    let claims = own_cpus.own(wanted.vnics.iter(), &observed.evidence).into_iter().map(claim).collect();
+    Ok(Plan { actions, claims })
 }
 
-/// The CPUs that workers of real-time vNICs have for themselves.
-fn claims_of(observed: &Observed) -> Vec<Claim> {
-    let claim = |cpu: &usize| Claim {
-        resource: Resource::Cpu(*cpu),
-        part: Part::All,
-        vnic: None,
-        purpose: "a worker of the switch that has real-time vNICs".into(),
-    };
-    observed.own_cpus.cpus.iter().map(claim).collect()
+/// The claim on a CPU that a worker of real-time vNICs has for itself.
+fn claim(cpu: usize) -> Claim {
+    let purpose = "a worker of the switch that has real-time vNICs".into();
+    Claim { resource: Resource::Cpu(cpu), part: Part::All, vnic: None, purpose }
 }
 
 fn refuse(wanted: &Wanted<'_>, observed: &Observed) -> Result<(), Vec<Refusal>> {
@@ -203,8 +215,10 @@ fn we_connect(attach: &Attach) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::own_cpus::KeepOff;
     use proptest::prelude::*;
     use tidegate_contract::{Allowed, Bytes, Host, Nanos, Queueing, Rate, Rx, SocketOwner, Tx};
+    use tidegate_evidence::WorkerStats;
     use tidegate_place::{Action, Adopt, ObservedVnic};
 
     fn vnic(name: u8, mac: u8, link: u8, kind: u8, rate: u64, queues: u16) -> Vnic {
@@ -244,7 +258,8 @@ mod tests {
     impl State {
         fn plan(&self, host: &Host, vnics: &[Vnic]) -> Result<Vec<SwitchAction>, Vec<Refusal>> {
             let wanted = Wanted { host, vnics, adopt: Adopt::No, claims: &[] };
-            plan(&wanted, &self.observed, &self.found).map(|plan| plan.actions)
+            let facts = Facts { found: self.found.clone(), own_cpus: None };
+            plan(&wanted, &self.observed, &facts).map(|plan| plan.actions)
         }
 
         /// The change was accepted.
@@ -291,6 +306,9 @@ mod tests {
                 assert!(entry.present);
                 entry.connection = Connection::Up;
                 entry.broken = None;
+            }
+            SwitchAction::OwnCpus(target) => {
+                panic!("{target:?}: the agent leaves the settings of CPUs alone")
             }
             SwitchAction::Contract(ContractChange::Remove(vnic)) => {
                 assert!(observed.vnics.remove(&vnic.name).is_some_and(|o| o.vnic == *vnic));
@@ -464,5 +482,38 @@ mod tests {
         }
         let refusals = observed(None, vec![]).plan(&Host::default(), &set).unwrap_err();
         assert_eq!(refusals.iter().map(|r| r.vnic.as_str()).collect::<Vec<_>>(), ["v1024"]);
+    }
+
+    #[test]
+    fn a_wanted_deadline_claims_the_workers_cpus_before_they_are_taken() {
+        let host = Host::default();
+        let plain = vnic(1, 1, 1, 1, 5, 1);
+        let realtime = Vnic { deadline: Some(Nanos::new(1_000_000)), ..plain.clone() };
+        let mut state = observed(Some(host.clone()), vec![there(plain.clone())]).observed;
+        let worker = |cpu| WorkerStats { cpu: Some(cpu), ..WorkerStats::default() };
+        state.evidence.workers = vec![worker(2), worker(3)];
+        let off = KeepOff { softirqs: false, halts: true };
+        let machine = own_cpus::Machine { online: (0..4).collect(), isolated: [].into() };
+        let settled = own_cpus::Settled { is_clean: true, ..own_cpus::Settled::default() };
+        let facts = own_cpus::Facts { off, machine, flows: true, settled };
+        let facts = Facts { found: Found::new(), own_cpus: Some(facts) };
+        let planned = |state: &Observed, vnics: &[Vnic]| {
+            let wanted = Wanted { host: &host, vnics, adopt: Adopt::No, claims: &[] };
+            let plan = plan(&wanted, state, &facts).unwrap();
+            let cpus: Vec<Resource> = plan.claims.into_iter().map(|claim| claim.resource).collect();
+            let last = plan.actions.last().cloned();
+            (cpus, last.filter(|action| matches!(action, SwitchAction::OwnCpus(_))))
+        };
+        assert_eq!(planned(&state, std::slice::from_ref(&plain)), (vec![], None));
+        let (cpus, action) = planned(&state, std::slice::from_ref(&realtime));
+        assert_eq!(cpus, [Resource::Cpu(2), Resource::Cpu(3)]);
+        let Some(SwitchAction::OwnCpus(target)) = action else { panic!("{action:?}") };
+        assert_eq!(target.workers, [2, 3].into());
+        // A vNIC that is still to come claims CPUs, and its settings follow.
+        state.vnics.clear();
+        assert_eq!(planned(&state, &[realtime]), (vec![Resource::Cpu(2), Resource::Cpu(3)], None));
+        // CPUs that are still taken for a deadline that is not wanted any more.
+        state.own_cpus.cpus = vec![2, 3];
+        assert_eq!(planned(&state, &[plain]).0, []);
     }
 }
