@@ -5,7 +5,7 @@ use crate::guest::limits::SoftLimits;
 use crate::store::Contracts;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use tidegate_contract::vnic::UPLINK;
-use tidegate_contract::{Admission, Attach, Document, Host, NotAdmissible, Vnic, admit};
+use tidegate_contract::{Admission, Document, Host, NotAdmissible, Vnic, admit};
 use tidegate_place::Installed;
 
 /// Most vNICs of one host, at all places together.
@@ -45,7 +45,7 @@ pub fn check(
                 "vNIC {} ({}): no place on this host keeps an attachment of kind {}",
                 vnic.name,
                 located.place(),
-                kind(&vnic.attach)
+                vnic.attach.kind()
             ));
             continue;
         };
@@ -55,7 +55,7 @@ pub fn check(
                 vnic.name,
                 located.place(),
                 places[index].name(),
-                kind(&vnic.attach)
+                vnic.attach.kind()
             ));
         };
         if vnic.is_realtime() && !capabilities.deadline {
@@ -144,14 +144,4 @@ fn across_places(by_place: &[Vec<Vnic>], places: &[Box<dyn Installed>]) -> Vec<S
         }
     }
     refusals
-}
-
-/// Returns the attachment's key in a contract.
-fn kind(attach: &Attach) -> &'static str {
-    match attach {
-        Attach::VhostUser { .. } => "vhost-user",
-        Attach::Tap { .. } => "tap",
-        Attach::Netdev { .. } => "netdev",
-        Attach::Vf { .. } => "vf",
-    }
 }

@@ -46,7 +46,7 @@ mod verify;
 
 pub use culprit::noise;
 pub use own_cpus::KeepOff;
-pub use place::{Options, SwitchPlace};
+pub use place::{Options, SwitchPlace, install};
 #[cfg(feature = "fuzzing")]
 pub use {
     action::SwitchAction,

@@ -16,7 +16,8 @@ use tidegate_contract::{Attach, Vnic};
 use tidegate_durable::{Damage, DurableError};
 use tidegate_paths::{Entry, Inode, Namespace, Paths};
 use tidegate_place::{
-    Capabilities, Capture, ContractChange, Observed, Place, PlaceError, Plan, Refusal, Wanted,
+    Capabilities, Capture, ContractChange, Installation, Observed, Place, PlaceError, Plan, Refusal, Site,
+    Wanted,
 };
 use tidegate_service::foreign::Budget;
 use tidegate_switch::control::{Client, SwitchError};
@@ -50,7 +51,7 @@ pub struct Options {
 }
 
 impl SwitchPlace {
-    /// The place; its record is in the folder `state`. `wake` is called when another switch answers at the socket. The second value
+    /// Makes the place; its record is in the folder `state`. `wake` is called when another switch answers at the socket. The second value
     /// describes damaged records, each with the problem's name.
     ///
     /// # Errors
@@ -112,6 +113,16 @@ impl SwitchPlace {
     }
 }
 
+/// Installs the place.
+///
+/// # Errors
+/// As [`SwitchPlace::new`].
+pub fn install(site: &Site<'_>, options: &Options) -> Result<Installation, DurableError> {
+    let (place, damage) = SwitchPlace::new(options, site.state, site.paths.clone(), site.wake.clone())?;
+    let capture = Some(place.capture());
+    Ok(Installation { place: Box::new(place), capture, damage })
+}
+
 impl Place for SwitchPlace {
     type Action = SwitchAction;
     type Facts = Facts;
@@ -130,7 +141,8 @@ impl Place for SwitchPlace {
                 "a tap has no ring to wait in: over its limit frames wait in a bounded pool, then they are \
                  dropped and counted",
             ],
-            Attach::Netdev { .. } | Attach::Vf { .. } => return None,
+            // Another place's.
+            _ => return None,
         };
         let notes = notes.iter().map(|n| (*n).into()).collect();
         Some(Capabilities { deadline: true, min: true, uplink: false, notes })

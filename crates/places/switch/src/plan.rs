@@ -176,7 +176,7 @@ pub fn attachment_key(vnic: &Vnic) -> Option<AttachmentKey<'_>> {
     match &vnic.attach {
         Attach::VhostUser { path, .. } => Some((path, None)),
         Attach::Tap { name, netns } => Some((name.as_ref(), netns.as_deref())),
-        Attach::Netdev { .. } | Attach::Vf { .. } => None,
+        _ => None,
     }
 }
 

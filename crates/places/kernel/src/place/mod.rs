@@ -52,9 +52,20 @@ use action::KernelAction;
 use in_the_way::InTheWayOf;
 pub use state::KernelPlace;
 use tidegate_contract::{Attach, Vnic};
+use tidegate_durable::DurableError;
 use tidegate_place::{
-    Adopt, Capabilities, ContractChange, Observed, Place, PlaceError, Plan as PlacePlan, Refusal, Wanted,
+    Adopt, Capabilities, ContractChange, Installation, Observed, Place, PlaceError, Plan as PlacePlan,
+    Refusal, Site, Wanted,
 };
+
+/// Installs the place.
+///
+/// # Errors
+/// Its record cannot be read, or a newer release wrote it.
+pub fn install(site: &Site<'_>) -> Result<Installation, DurableError> {
+    let (place, damage) = KernelPlace::new(site.state)?;
+    Ok(Installation::new(place, "kernel state", damage))
+}
 
 impl Place for KernelPlace {
     type Action = KernelAction;
