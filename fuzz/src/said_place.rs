@@ -36,6 +36,10 @@ impl Place for SaidPlace {
         "switch"
     }
 
+    fn unit(&self) -> &'static str {
+        "tidegate-switch"
+    }
+
     fn capabilities(&self, _: &Attach) -> Option<Capabilities> {
         Some(Capabilities { deadline: true, min: true, uplink: false, notes: vec![] })
     }

@@ -46,6 +46,9 @@ mod refusal;
 mod site;
 mod wanted;
 
+/// The systemd unit of the agent.
+pub const AGENT: &str = "tidegate-agent";
+
 pub use action::{Action, ContractChange, Effect};
 pub use installed::Installed;
 pub use observed::{Observed, ObservedVnic, PlaceProgram};

@@ -1,8 +1,8 @@
 //! The state that readers see.
 
 use super::{Reconciler, repair, view};
-use crate::board::Published;
 use crate::board::status::{self, Recent};
+use crate::board::{PlaceFacts, Published};
 use crate::store::Owner;
 use crate::views::{
     AdmissionView, ChangeAction, HostView, Limits, NotInForce, Promise, RefusedBy, State, VnicChange,
@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 use tidegate_contract::{Admission, Vnic};
 use tidegate_evidence::{LogStats, OwnCpus, Quantity, total};
-use tidegate_place::ObservedVnic;
+use tidegate_place::installed::Look;
+use tidegate_place::{Observed, ObservedVnic};
 
 /// How a contract stands at its place.
 struct Standing<'a> {
@@ -164,20 +165,20 @@ impl Reconciler {
             drift_repaired: self.drift_repaired,
         };
         let misses = evidence().flat_map(|e| e.misses.clone()).collect();
-        let unobserved = evidence().find_map(|e| e.unobserved.clone());
+        let places = self.place_facts();
         let now = Instant::now();
         let recent = Recent {
             loops_over_budget: self.loops_over_budget.recent(now),
             drift_repaired: self.drift.recent(now),
         };
-        let mut status = status::status(&host, &vnics, recent);
+        let mut status = status::status(&host, &vnics, &places, recent);
         status.own_cpus = own_cpus(self.seen.iter().flatten().map(|look| &look.observed.own_cpus));
         self.board.publish(Published {
             host,
             status,
             vnics,
             misses,
-            unobserved,
+            places,
             guests,
             written: Default::default(),
         });
@@ -190,6 +191,19 @@ fn own_cpus<'a>(mut places: impl Iterator<Item = &'a OwnCpus>) -> OwnCpus {
 }
 
 impl Reconciler {
+    fn place_facts(&self) -> BTreeMap<String, PlaceFacts> {
+        let each = self.places.iter().zip(&self.seen).map(|(place, seen)| {
+            let mut facts = PlaceFacts { unit: place.unit(), ..PlaceFacts::default() };
+            if let Ok(Look { observed: Observed { evidence, .. }, .. }) = seen {
+                facts.denied_calls = evidence.denied_calls;
+                facts.unobserved.clone_from(&evidence.unobserved);
+                facts.counts_flows = evidence.counts_flows;
+            }
+            (place.name().to_owned(), facts)
+        });
+        each.collect()
+    }
+
     /// Counts the lines that the logs of this process, and of places with their own log, did not write.
     fn logs(&self) -> BTreeMap<String, LogStats> {
         let tidegate_log::Counts { lost, suppressed } = tidegate_log::counts();

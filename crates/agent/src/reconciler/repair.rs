@@ -222,6 +222,10 @@ mod tests {
             self.0
         }
 
+        fn unit(&self) -> &'static str {
+            tidegate_place::AGENT
+        }
+
         fn capabilities(&self, _: &Attach) -> Option<Capabilities> {
             Some(Capabilities { deadline: true, min: true, uplink: true, notes: vec![] })
         }

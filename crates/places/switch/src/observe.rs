@@ -236,6 +236,7 @@ pub fn evidence(reader: &Reader) -> Evidence {
         misses: missed.map(|s| (s.name.clone(), reader.misses(&s.name))).collect(),
         workers: reader.workers(),
         counts_latency: true,
+        counts_flows: true,
         denied_calls: reader.denied_calls(),
         log: Some(reader.log()),
         vnics,

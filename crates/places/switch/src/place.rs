@@ -131,6 +131,10 @@ impl Place for SwitchPlace {
         "switch"
     }
 
+    fn unit(&self) -> &'static str {
+        "tidegate-switch"
+    }
+
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {
         let notes: &[&str] = match attach {
             Attach::VhostUser { .. } => &[

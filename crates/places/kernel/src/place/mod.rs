@@ -75,6 +75,10 @@ impl Place for KernelPlace {
         "kernel"
     }
 
+    fn unit(&self) -> &'static str {
+        tidegate_place::AGENT
+    }
+
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {
         let Attach::Netdev { .. } = attach else { return None };
         let notes = vec!["its source addresses are not checked by this place".into()];

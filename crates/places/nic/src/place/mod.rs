@@ -162,6 +162,10 @@ impl Place for NicPlace {
         "nic"
     }
 
+    fn unit(&self) -> &'static str {
+        tidegate_place::AGENT
+    }
+
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {
         let Attach::Vf { pf, .. } = attach else { return None };
         let known = self.known.borrow().get(pf).map(|known| abilities::describe(&known.abilities));
