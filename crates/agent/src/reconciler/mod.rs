@@ -93,7 +93,8 @@ pub struct Reconciler {
     reconcile_errors: u64,
     drift_repaired: u64,
     drift: Growth,
-    loops_over_budget: Growth,
+    /// In the order of the places.
+    loops_over_budget: Vec<Growth>,
     board: Board,
 }
 
@@ -118,6 +119,7 @@ impl Reconciler {
         let saved_soft = soft.value.unwrap_or_default();
         let seen = places.iter().map(|_| Err("not asked yet".into())).collect();
         let rates = places.iter().map(|_| Rates::default()).collect();
+        let loops_over_budget = places.iter().map(|_| Growth::default()).collect();
         let mut reconciler = Self {
             files: Files::new(config, contracts.files.keys().cloned()),
             guests,
@@ -139,7 +141,7 @@ impl Reconciler {
             reconcile_errors: 0,
             drift_repaired: 0,
             drift: Growth::default(),
-            loops_over_budget: Growth::default(),
+            loops_over_budget,
             board: Board::new(Published::starting()),
         };
         if let Some(damage) = loaded.damage {

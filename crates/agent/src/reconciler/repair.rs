@@ -22,8 +22,10 @@ impl Reconciler {
     pub(super) fn observe(&mut self) {
         (0..self.places.len()).for_each(|place| self.look_at(place));
         self.drift.see(Instant::now(), self.drift_repaired);
-        let problem = self.seen.iter().flatten().find_map(|look| look.observed.problem.clone());
-        self.problem("record", problem);
+        for index in 0..self.places.len() {
+            let problem = self.seen[index].as_ref().ok().and_then(|look| look.observed.problem.clone());
+            self.problem(self.places[index].name(), problem);
+        }
     }
 
     pub(super) fn look_at(&mut self, index: usize) {
@@ -39,7 +41,8 @@ impl Reconciler {
             Ok(Look { observed, .. }) => {
                 let Evidence { workers, taken, .. } = &observed.evidence;
                 if !workers.is_empty() {
-                    self.loops_over_budget.see(*taken, total(workers.iter().map(|w| w.loops_over_budget)));
+                    self.loops_over_budget[index]
+                        .see(*taken, total(workers.iter().map(|w| w.loops_over_budget)));
                 }
                 rates.sample(&observed.evidence);
                 self.windows.sample(place.name(), observed);
@@ -180,7 +183,7 @@ mod tests {
     use std::path::Path;
     use std::sync::{Arc, Mutex};
     use tidegate_contract::{Attach, Vnic};
-    use tidegate_evidence::Connection;
+    use tidegate_evidence::{Connection, WorkerStats};
     use tidegate_place::difference::{Difference, differences};
     use tidegate_place::host::{Claim, Part, Resource};
     use tidegate_place::{
@@ -210,6 +213,8 @@ mod tests {
         broken: BTreeSet<String>,
         refused: BTreeSet<String>,
         claims: Vec<Claim>,
+        problem: Option<String>,
+        loops_over_budget: Option<u64>,
     }
 
     struct FakePlace(&'static str, Arc<Mutex<There>>);
@@ -284,7 +289,9 @@ mod tests {
 
         fn observe(&mut self, _: &[Vnic]) -> Result<(Observed, ()), PlaceError> {
             let there = self.1.lock().unwrap();
-            let mut observed = Observed::nothing("a test");
+            let mut observed = Observed { problem: there.problem.clone(), ..Observed::nothing("a test") };
+            let worker = |loops_over_budget| WorkerStats { loops_over_budget, ..WorkerStats::default() };
+            observed.evidence.workers = there.loops_over_budget.map(worker).into_iter().collect();
             for (name, vnic) in &there.vnics {
                 let broken = there.broken.contains(name).then(|| "another program changed it".to_owned());
                 let seen = ObservedVnic { broken, ..ObservedVnic::of(vnic, Connection::Up) };
@@ -302,6 +309,30 @@ mod tests {
         let places = places.into_iter().map(|place| Box::new(place) as Box<dyn Installed>).collect();
         let guests = tidegate_paths::Paths::new(&[], &[]).unwrap().guests;
         Reconciler::new(&folder.join("etc"), folder, guests, places).unwrap()
+    }
+
+    #[test]
+    fn every_place_reports_its_problem_and_its_late_loops() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = ["first", "second"].map(|name| (name, Arc::new(Mutex::new(There::default()))));
+        let mut agent =
+            agent(folder.path(), all.iter().map(|(name, there)| FakePlace(name, Arc::clone(there))));
+        let look = |agent: &mut Reconciler, loops: [u64; 2]| {
+            for ((name, there), loops) in all.iter().zip(loops) {
+                let mut there = there.lock().unwrap();
+                there.problem = Some(format!("the disk of {name} is full"));
+                there.loops_over_budget = Some(loops);
+            }
+            agent.observe();
+            agent.publish();
+            agent.board().read()
+        };
+        let published = look(&mut agent, [100, 7]);
+        assert_eq!(published.host.problems, ["the disk of first is full", "the disk of second is full"]);
+        assert_eq!([0, 1].map(|place| agent.first_worker(Some(place))), [0, 1]);
+        // The other place's lower counter is no new start of this one.
+        assert_eq!(published.status.host_latency.recently_over_budget, 0);
+        assert_eq!(look(&mut agent, [101, 9]).status.host_latency.recently_over_budget, 3);
     }
 
     #[test]
