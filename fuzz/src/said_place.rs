@@ -5,7 +5,7 @@ use tidegate_agent::fuzzing::Scene;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_evidence::FrontEnds;
 use tidegate_place::{Capabilities, Observed, ObservedVnic, Place, PlaceError, Plan, Refusal, Wanted};
-use tidegate_place_switch::{Found, SwitchAction, evidence, plan};
+use tidegate_place_switch::{Facts, SwitchAction, evidence, plan};
 use tidegate_switch::control::PortStatus;
 use tidegate_switch::stats::Reader;
 
@@ -30,10 +30,14 @@ struct SaidPlace(Arc<Mutex<Observed>>);
 
 impl Place for SaidPlace {
     type Action = SwitchAction;
-    type Facts = Found;
+    type Facts = Facts;
 
     fn name(&self) -> &'static str {
         "switch"
+    }
+
+    fn unit(&self) -> &'static str {
+        "tidegate-switch"
     }
 
     fn capabilities(&self, _: &Attach) -> Option<Capabilities> {
@@ -48,9 +52,9 @@ impl Place for SaidPlace {
         &self,
         wanted: &Wanted<'_>,
         observed: &Observed,
-        found: &Found,
+        facts: &Facts,
     ) -> Result<Plan<SwitchAction>, Vec<Refusal>> {
-        plan(wanted, observed, found)
+        plan(wanted, observed, facts)
     }
 
     fn prepare(&mut self, _: &[&SwitchAction]) -> Result<(), PlaceError> {
@@ -63,8 +67,8 @@ impl Place for SaidPlace {
 
     fn accept(&mut self, _: &[Vnic]) {}
 
-    fn observe(&mut self, _: &[Vnic]) -> Result<(Observed, Found), PlaceError> {
-        Ok((lock(&self.0).clone(), Found::default()))
+    fn observe(&mut self, _: &[Vnic]) -> Result<(Observed, Facts), PlaceError> {
+        Ok((lock(&self.0).clone(), Facts::default()))
     }
 
     fn recorded(&self) -> Vec<Vnic> {

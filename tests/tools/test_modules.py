@@ -168,6 +168,25 @@ def test_a_broken_rule_is_found_through_other_crates(tmp_path: Path) -> None:
     assert "imports of a place by the agent: 2; rules broken: 2" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ('fn f(s: &str) -> bool { s == "nic" }\n', ["lib.rs:1"]),
+        ('\nconst S: &[u8] = br#"nic"#;\nconst U: &str = "status tidegate-nic";\n', ["lib.rs:2", "lib.rs:3"]),
+        ('const A: &str = "the nic";\nconst B: &str = "nics";\n// "nic"\n', []),
+        ('#[cfg(test)]\nmod tests {\n    const S: &str = "nic";\n}\n', []),
+    ],
+)
+def test_the_name_of_a_place_in_the_agent_breaks_a_rule(tmp_path: Path, text: str, lines: list[str]) -> None:
+    """As a whole literal or within the name of a unit; in no other crate, and not in tests."""
+    workspace(tmp_path, {"agent": {"lib.rs": text}, "tool": {"lib.rs": text}, "places/nic": {"lib.rs": ""}})
+    assert modules(tmp_path, "--picture", "--write").returncode == 0
+    done = modules(tmp_path)
+    found = [line.split(": ")[1] for line in done.stdout.splitlines() if "names a place" in line]
+    assert (found, done.returncode) == (lines, int(bool(lines))), done.stdout
+    assert done.stdout.splitlines()[-1].endswith(f"rules broken: {len(lines)}")
+
+
 def test_a_circle_of_crates_is_found(tmp_path: Path) -> None:
     """Cargo refuses it too; the picture of such crates is not drawn."""
     workspace(tmp_path, {"a": {"lib.rs": ""}, "b": {"lib.rs": ""}}, {"a": ["b"], "b": ["a"]})

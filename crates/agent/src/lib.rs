@@ -52,7 +52,7 @@ use std::time::Duration;
 use tidegate_contract::SocketOwner;
 use tidegate_durable::{Damage, DurableError};
 use tidegate_paths::Paths;
-use tidegate_place::{Capture, Installed};
+use tidegate_place::{Installation, Installed, Site};
 use tidegate_service::Notifier;
 use tokio::signal::unix::{SignalKind, signal};
 use watchdog::{Pulse, Watched};
@@ -77,28 +77,8 @@ pub struct Options {
     pub netns_roots: Vec<PathBuf>,
 }
 
-/// What the agent gives to places when it installs them.
-pub struct Site<'a> {
-    /// The state folder, which this agent has locked.
-    pub state: &'a Path,
-    /// The folders below which contracts may name sockets and namespaces.
-    pub paths: &'a Paths,
-    /// Makes the reconciler look at all places now. A place calls it when something that it waited for appears.
-    pub wake: Arc<dyn Fn() + Send + Sync>,
-}
-
-/// The places of this host.
-pub struct Places {
-    /// In the order in which they plan and act.
-    pub installed: Vec<Box<dyn Installed>>,
-    /// The capture of frames, if a place offers it.
-    pub capture: Option<Arc<dyn Capture>>,
-    /// Damage that the places found in their records.
-    pub damage: Vec<Damage>,
-}
-
-/// Installs the places, after the agent has locked the state folder.
-pub type Install = Box<dyn FnOnce(&Site<'_>) -> Result<Places, DurableError> + Send>;
+/// Installs the places, in the order in which they plan and act, after the agent has locked the state folder.
+pub type Install = Box<dyn FnOnce(&Site<'_>) -> Result<Vec<Installation>, DurableError> + Send>;
 
 /// Why the agent does not run.
 #[derive(Debug, thiserror::Error)]
@@ -195,10 +175,14 @@ impl Agent {
         let (commands, received) = mpsc::channel();
         let wake = commands.clone();
         let wake = Arc::new(move || drop(wake.send(Command::Repair)));
-        let Places { installed, capture, damage } = install(&Site { state, paths: &paths, wake })?;
+        let installations = install(&Site { state, paths: &paths, wake })?;
+        let capture = installations.iter().find_map(|place| place.capture.clone());
+        let damage: Vec<Damage> = installations.iter().flat_map(|place| place.damage.clone()).collect();
         let pulse = Pulse::default();
-        let watched = |place| Box::new(Watched { place, pulse: pulse.clone() }) as Box<dyn Installed>;
-        let places = installed.into_iter().map(watched).collect();
+        let watched = |Installation { place, .. }| {
+            Box::new(Watched { place, pulse: pulse.clone() }) as Box<dyn Installed>
+        };
+        let places = installations.into_iter().map(watched).collect();
         let mut reconciler = Reconciler::new(&options.config, state, paths.guests.clone(), places)?;
         for (about, what) in damage {
             reconciler.problem(about, Some(what));

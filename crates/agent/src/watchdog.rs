@@ -42,6 +42,10 @@ impl Installed for Watched {
         self.place.name()
     }
 
+    fn unit(&self) -> &'static str {
+        self.place.unit()
+    }
+
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {
         self.place.capabilities(attach)
     }

@@ -240,6 +240,56 @@ impl Vnic {
     }
 }
 
+impl Attach {
+    /// Returns the key in a contract that names its kind.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::VhostUser { .. } => "vhost-user",
+            Self::Tap { .. } => "tap",
+            Self::Netdev { .. } => "netdev",
+            Self::Vf { .. } => "vf",
+        }
+    }
+
+    /// Returns its keys with their values, as a user writes them, defaults included.
+    pub fn keys(&self) -> Vec<(&'static str, String)> {
+        let own = match self {
+            Self::VhostUser { path, mode, owner } => {
+                let mode = match mode {
+                    SocketMode::Server => "server",
+                    SocketMode::Client => "client",
+                };
+                vec![
+                    (self.kind(), Some(path.display().to_string())),
+                    ("mode", Some(mode.into())),
+                    ("owner", owner.user.clone()),
+                    ("group", owner.group.clone()),
+                    ("socket-mode", owner.mode.map(|mode| format!("{mode:04o}"))),
+                ]
+            }
+            Self::Tap { name, netns } => {
+                let netns = netns.as_ref().map(|path| path.display().to_string());
+                vec![(self.kind(), Some(name.clone())), ("netns", netns)]
+            }
+            Self::Netdev { name } => vec![(self.kind(), Some(name.clone()))],
+            Self::Vf { pf, index, options } => {
+                let link_state = match options.link_state {
+                    LinkState::Auto => "auto",
+                    LinkState::Enable => "enable",
+                    LinkState::Disable => "disable",
+                };
+                vec![
+                    (self.kind(), Some(format!("{pf}/{index}"))),
+                    ("qos", Some(options.qos.to_string())),
+                    ("trust", Some(options.trust.to_string())),
+                    ("link-state", Some(link_state.into())),
+                ]
+            }
+        };
+        own.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+    }
+}
+
 impl Tx {
     /// Returns `burst`; by default one 64 KiB super-frame or 10 ms at `rate` (the limit in force), whichever is larger;
     /// 250 ms with [`Method::Police`]. A real-time vNIC always states its burst.
@@ -309,5 +359,22 @@ mod tests {
         let rx = Rx { burst: Some(Bytes::new(9)), ..Rx::default() };
         assert_eq!(rx.burst_or_default(rate(1_000)).get(), 9);
         assert_eq!(Rx::default().burst_or_default(rate(1_000)).get(), 65_536);
+    }
+
+    #[test]
+    fn an_attachment_has_its_keys_with_the_defaults() {
+        let owner = SocketOwner { user: None, group: Some("kvm".into()), mode: Some(0o660) };
+        let socket = Attach::VhostUser { path: "/run/a.sock".into(), mode: SocketMode::Client, owner };
+        let options = VfOptions { qos: 3, link_state: LinkState::Disable, ..VfOptions::default() };
+        let keys = |attach: &Attach| {
+            let keys = attach.keys();
+            assert_eq!(keys[0].0, attach.kind());
+            keys.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(keys(&socket), "vhost-user=/run/a.sock mode=client group=kvm socket-mode=0660");
+        assert_eq!(keys(&Attach::Tap { name: "t0".into(), netns: None }), "tap=t0");
+        assert_eq!(keys(&Attach::Netdev { name: "vnet0".into() }), "netdev=vnet0");
+        let vf = Attach::Vf { pf: "eth0".into(), index: 2, options };
+        assert_eq!(keys(&vf), "vf=eth0/2 qos=3 trust=false link-state=disable");
     }
 }

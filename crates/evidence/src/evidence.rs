@@ -27,6 +27,8 @@ pub struct Evidence {
     pub workers: Vec<WorkerStats>,
     /// Whether the place counts how often the host exceeds its budget H.
     pub counts_latency: bool,
+    /// Whether the place counts waiting flows and frames marked (ECN).
+    pub counts_flows: bool,
     /// System calls denied to the place's process.
     pub denied_calls: u64,
     /// Lines that the log of the place's process did not write; `None` if the place has no process.
@@ -47,6 +49,7 @@ impl Evidence {
             unobserved: None,
             workers: vec![],
             counts_latency: false,
+            counts_flows: false,
             denied_calls: 0,
             log: None,
         }

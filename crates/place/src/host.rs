@@ -9,7 +9,7 @@
 //! Places plan in their order. Each sees the claims of those before it in [`Wanted::claims`](crate::Wanted::claims), so a place that
 //! hands resources out, such as CPUs, stands behind those that ask for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// A resource of the host.
@@ -59,15 +59,28 @@ pub struct Claim {
     pub purpose: String,
 }
 
-/// Returns the conflicts between the claims of places, each in words; empty if the places agree.
+/// A resource that places need more than once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict<'a> {
+    /// The places that claim the resource: none of them can act.
+    pub places: BTreeSet<&'a str>,
+    /// The resource and the claims, in words.
+    pub reason: String,
+}
+
+/// Conflicts between the claims of places; empty if the places agree.
 ///
 /// Claims of one place do not conflict with each other, except that their amounts add up.
-pub fn conflicts<'a>(claims: impl IntoIterator<Item = (&'a str, &'a Claim)>) -> Vec<String> {
+pub fn conflicts<'a>(claims: impl IntoIterator<Item = (&'a str, &'a Claim)>) -> Vec<Conflict<'a>> {
     let mut by_resource = BTreeMap::<&Resource, Vec<(&str, &Claim)>>::new();
     for (place, claim) in claims {
         by_resource.entry(&claim.resource).or_default().push((place, claim));
     }
-    by_resource.into_iter().filter_map(|(resource, claims)| conflict(resource, &claims)).collect()
+    let conflict = |(resource, claims): (&Resource, Vec<(&'a str, &Claim)>)| {
+        let places = claims.iter().map(|(place, _)| *place).collect();
+        Some(Conflict { places, reason: conflict(resource, &claims)? })
+    };
+    by_resource.into_iter().filter_map(conflict).collect()
 }
 
 fn conflict(resource: &Resource, claims: &[(&str, &Claim)]) -> Option<String> {
@@ -110,13 +123,9 @@ mod tests {
         assert!(conflicts([("a", &shared), ("b", &shared)]).is_empty());
         assert!(conflicts([("a", &alone), ("b", &cpu(2, Part::All))]).is_empty());
         for claims in [[("a", &alone), ("b", &shared)], [("b", &shared), ("a", &alone)]] {
-            assert_eq!(
-                conflicts(claims),
-                [
-                    "CPU 3 is needed twice: by place a for a test, which shares it with no other place, and by place b for a \
-                  test"
-                ]
-            );
+            let reason = "CPU 3 is needed twice: by place a for a test, which shares it with no other place, and by place b for a \
+                          test";
+            assert_eq!(conflicts(claims), [Conflict { places: ["a", "b"].into(), reason: reason.into() }]);
         }
     }
 

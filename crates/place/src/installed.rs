@@ -96,6 +96,7 @@ impl Step {
 #[allow(clippy::missing_errors_doc, reason = "as in Place")]
 pub trait Installed: Send {
     fn name(&self) -> &'static str;
+    fn unit(&self) -> &'static str;
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities>;
     fn notes(&self, vnic: &Vnic) -> Vec<String>;
     fn plan(&self, wanted: &Wanted<'_>, look: &Look) -> Result<Plan<Step>, Vec<Refusal>>;
@@ -109,6 +110,10 @@ pub trait Installed: Send {
 impl<P: Place> Installed for P {
     fn name(&self) -> &'static str {
         Place::name(self)
+    }
+
+    fn unit(&self) -> &'static str {
+        Place::unit(self)
     }
 
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {

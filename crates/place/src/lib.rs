@@ -23,7 +23,7 @@
 //! 7. Netlink messages that name no type of the place go to `crates/netlink`, the others stay in the place. eBPF programs go beside
 //!    the Rust file that loads them.
 //! 8. Commands of its own: a file in `crates/tidegate/src/commands`.
-//! 9. One line in `crates/tidegate/src/places.rs` installs it. The agent does not change.
+//! 9. Its `install` takes a [`Site`], and one line in `crates/tidegate/src/places.rs` calls it. The agent does not change.
 //! 10. The property tests of the reconciler run against it; `tests/NAME` tests it on a host.
 //!
 //! # Files
@@ -35,6 +35,7 @@
 //! - [`host`]: CPUs and budgets that several places take from
 //! - `refusal`: reasons for a "no", and for a failure
 //! - [`installed`]: a place whose types only it knows
+//! - `site`: the installation of a place at an agent
 
 mod action;
 pub mod difference;
@@ -43,11 +44,16 @@ pub mod installed;
 mod observed;
 mod place;
 mod refusal;
+mod site;
 mod wanted;
+
+/// The systemd unit of the agent.
+pub const AGENT: &str = "tidegate-agent";
 
 pub use action::{Action, ContractChange, Effect};
 pub use installed::Installed;
 pub use observed::{Observed, ObservedVnic, PlaceProgram};
 pub use place::{Capabilities, Capture, Place, Plan};
 pub use refusal::{PlaceError, Refusal};
+pub use site::{Installation, Site};
 pub use wanted::{Adopt, Network, Wanted};

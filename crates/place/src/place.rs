@@ -15,6 +15,10 @@ pub trait Place: Send + 'static {
     /// Its name in logs and messages, such as `switch`.
     fn name(&self) -> &'static str;
 
+    /// The systemd unit of the process that keeps its contracts, such as `tidegate-switch`; [`AGENT`](crate::AGENT) if the
+    /// agent itself does.
+    fn unit(&self) -> &'static str;
+
     /// The promises that it can keep for an attachment; `None` if the attachment is another place's.
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities>;
 

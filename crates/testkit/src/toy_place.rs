@@ -96,6 +96,10 @@ impl Place for ToyPlace {
         self.name
     }
 
+    fn unit(&self) -> &'static str {
+        tidegate_place::AGENT
+    }
+
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {
         let ours = matches!(attach, Attach::Netdev { .. });
         ours.then(|| Capabilities { deadline: false, min: false, uplink: false, notes: vec![] })

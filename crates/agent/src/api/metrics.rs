@@ -2,15 +2,16 @@
 //!
 //! Times are seconds, sizes bytes, rates bits per second; directions are the VM's.
 
-use crate::board::Published;
+use crate::board::{PlaceFacts, Published};
 use crate::views::{AttentionKind, State, VnicView};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use tidegate_contract::{Attach, Nanos, Rate, Vnic};
+use tidegate_contract::{Nanos, Rate, Vnic};
 use tidegate_evidence::{CulpritKind, Delay, LogStats, Traffic, VnicStats, total};
 use tidegate_evidence::{Quantity, Unknown};
 
@@ -39,8 +40,9 @@ type Labels<'a> = Vec<(&'static str, &'a str)>;
 
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let Published { host, status, vnics, .. } = &*self.0;
-        let counters: Vec<Counters<'_>> = vnics.values().filter_map(Counters::of).collect();
+        let Published { host, status, vnics, places, .. } = &*self.0;
+        let counters: Vec<Counters<'_>> =
+            vnics.values().filter_map(|view| Counters::of(view, places)).collect();
         let counting = |what: Quantity| counters.iter().filter(move |c| c.count(what));
         let real_time: Vec<(&str, &VnicView, Nanos)> = vnics
             .values()
@@ -121,7 +123,7 @@ impl Collector for Snapshot {
             "Certain and possible deadline misses for which the worker was late, by what delayed the worker";
         out.family("vnic_worker_culprits", help, Counter, {
             // Zeros too: a counter that first appears with its first event hides that event.
-            real_time.iter().filter(|(_, view, _)| view.place == "switch").flat_map(|(name, view, _)| {
+            real_time.iter().filter(|(_, view, _)| view.worker.is_some()).flat_map(|(name, view, _)| {
                 let count = |kind| view.culprits.get(kind).copied().unwrap_or_default();
                 let labels = |kind| vec![("vnic", *name), ("culprit", kind)];
                 CulpritKind::ALL.iter().map(move |kind| (labels(kind.label()), count(kind.label()) as f64))
@@ -285,15 +287,15 @@ struct Counters<'a> {
     name: &'a str,
     stats: &'a VnicStats,
     unknown: &'a Unknown,
-    /// Whether its place sees flows and marks: a NIC shows none.
+    /// Whether its place counts flows and marks.
     tells_flows: bool,
 }
 
 impl<'a> Counters<'a> {
-    fn of(view: &'a VnicView) -> Option<Self> {
-        let is_vf = view.contract.as_ref().is_some_and(|vnic| matches!(vnic.attach, Attach::Vf { .. }));
+    fn of(view: &'a VnicView, places: &BTreeMap<String, PlaceFacts>) -> Option<Self> {
+        let tells_flows = places.get(&view.place).is_some_and(|place| place.counts_flows);
         let (name, unknown) = (&view.name, &view.unknown);
-        Some(Self { name, stats: view.stats.as_ref()?, unknown, tells_flows: !is_vf })
+        Some(Self { name, stats: view.stats.as_ref()?, unknown, tells_flows })
     }
 
     fn count(&self, what: Quantity) -> bool {
@@ -400,4 +402,30 @@ fn buckets(delay: &Delay) -> Vec<(f64, u64)> {
         BUCKETS.iter().map(|us| (*us as f64 / 1e6, up_to(us * 1_000))).collect();
     buckets.push((f64::INFINITY, up_to(u64::MAX)));
     buckets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::views::RefusedBy;
+    use tidegate_testkit::contract::vnic;
+
+    #[test]
+    fn figures_that_a_place_does_not_count_are_left_out() {
+        let by = RefusedBy { file: "a.toml".into(), line: None, reason: "a test".into() };
+        let contract = Vnic { deadline: Some(Nanos::new(1_000_000)), ..vnic("a", 1) };
+        let refused = VnicView::refused("a".into(), by, Some(contract), "here".into());
+        let view = VnicView { state: State::InForce, stats: Some(VnicStats::default()), ..refused };
+        let shown = |counts_flows, worker| {
+            let facts = PlaceFacts { counts_flows, ..PlaceFacts::default() };
+            let view = VnicView { worker, ..view.clone() };
+            let (places, vnics) = ([("here".into(), facts)].into(), [("a".into(), view)].into());
+            let text = encode(Arc::new(Published { places, vnics, ..Published::starting() })).unwrap();
+            ["vnic_marked_frames", "vnic_waiting_flows", "vnic_worker_culprits"]
+                .map(|name| text.contains(name))
+        };
+        assert_eq!(shown(true, Some(0)), [true, true, true], "zeros too");
+        assert_eq!(shown(false, None), [false, false, false]);
+        assert_eq!(shown(true, None), [true, true, false]);
+    }
 }

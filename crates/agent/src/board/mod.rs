@@ -5,16 +5,19 @@
 //! ```
 //!
 //! - [`status`]: what of the state needs a person (pure)
+//! - `place`: facts that a place reports
 //! - [`growth`]: the recent growth of a counter (pure)
 //! - [`why`]: why frames of a vNIC were late, throttled or dropped (pure)
 //! - `written`: answers made from a state
 
 pub mod growth;
+mod place;
 pub mod status;
 pub mod why;
 mod written;
 
 use crate::views::{HostView, StatusView, VnicView};
+pub use place::PlaceFacts;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -29,8 +32,8 @@ pub struct Published {
     pub status: StatusView,
     pub vnics: BTreeMap<String, VnicView>,
     pub misses: BTreeMap<String, Vec<Miss>>,
-    /// Why the CPUs of the switch's workers are not observed; `None` if they are.
-    pub unobserved: Option<String>,
+    /// Facts of each place, by its name.
+    pub places: BTreeMap<String, PlaceFacts>,
     /// The vNICs of each guest, by its socket.
     pub guests: BTreeMap<PathBuf, Vec<String>>,
     pub written: Written,
@@ -55,11 +58,11 @@ impl Published {
             drift_repaired: 0,
         };
         Self {
-            status: status::status(&host, &BTreeMap::new(), status::Recent::default()),
+            status: status::status(&host, &BTreeMap::new(), &BTreeMap::new(), status::Recent::default()),
             host,
             vnics: BTreeMap::new(),
             misses: BTreeMap::new(),
-            unobserved: None,
+            places: BTreeMap::new(),
             guests: BTreeMap::new(),
             written: Written::default(),
         }

@@ -1,11 +1,12 @@
 //! What needs a person, and the figures of the host beside it. Pure.
 //!
 //! ```text
-//!  HostView, VnicViews, recent growth ──▶ one function for each kind of trouble ──▶ attention, most urgent first
+//!  HostView, VnicViews, facts of places, recent growth ──▶ one function for each kind of trouble ──▶ attention, most urgent first
 //! ```
 //!
 //! It leaves out what the agent repairs by itself, and normal states of a VM, such as off.
 
+use super::PlaceFacts;
 use super::growth::RECENT;
 use crate::views::{
     Attention, AttentionKind, DeadlineCounts, FileCounts, HostLatency, HostView, Repaired, State, StatusView,
@@ -14,11 +15,13 @@ use crate::views::{
 use std::collections::BTreeMap;
 use tidegate_contract::Nanos;
 use tidegate_evidence::{WorkerStats, total};
+use tidegate_place::AGENT;
 
 /// Repairs within [`RECENT`] that are no accident: another program keeps changing settings.
 const OFTEN: u64 = 3;
 
 type Vnics = BTreeMap<String, VnicView>;
+type Places = BTreeMap<String, PlaceFacts>;
 
 /// Growth of counters within [`RECENT`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,7 +30,7 @@ pub struct Recent {
     pub drift_repaired: u64,
 }
 
-pub fn status(host: &HostView, vnics: &Vnics, recent: Recent) -> StatusView {
+pub fn status(host: &HostView, vnics: &Vnics, places: &Places, recent: Recent) -> StatusView {
     let refused_files = host.files.iter().filter(|f| f.error.is_some()).count();
     let state = |state| vnics.values().filter(|v| v.state == state).count();
     let (suspended, promised): (Vec<&VnicView>, Vec<&VnicView>) =
@@ -35,7 +38,7 @@ pub fn status(host: &HostView, vnics: &Vnics, recent: Recent) -> StatusView {
     let worker = |count: fn(&WorkerStats) -> u64| host.workers.iter().map(count);
     StatusView {
         version: host.version.clone(),
-        attention: attention(host, vnics, recent),
+        attention: attention(host, vnics, places, recent),
         places: host.places.clone(),
         files: FileCounts { accepted: host.files.len() - refused_files, refused: refused_files },
         vnics: VnicCounts {
@@ -60,10 +63,10 @@ pub fn status(host: &HostView, vnics: &Vnics, recent: Recent) -> StatusView {
 }
 
 /// Returns what needs a person. A new kind of trouble needs a function here and an [`AttentionKind`].
-fn attention(host: &HostView, vnics: &Vnics, recent: Recent) -> Vec<Attention> {
+fn attention(host: &HostView, vnics: &Vnics, places: &Places, recent: Recent) -> Vec<Attention> {
     let mut all = [
-        places_away(host, vnics),
-        denied_calls(host),
+        places_away(host, vnics, places),
+        denied_calls(places),
         problems(host),
         refused_files(host),
         not_in_force(host, vnics),
@@ -82,7 +85,7 @@ fn has_deadline(view: &VnicView) -> bool {
 }
 
 /// Lists places that do not answer and that contracts need: a host that has SR-IOV functions only needs no switch.
-fn places_away(host: &HostView, vnics: &Vnics) -> Vec<Attention> {
+fn places_away(host: &HostView, vnics: &Vnics, places: &Places) -> Vec<Attention> {
     let away = host.places.iter().filter_map(|place| Some((place, place.reason.as_ref()?)));
     let concerned = away.map(|(place, reason)| {
         let of_place = |v: &&VnicView| v.place == place.name && v.state != State::Refused;
@@ -92,25 +95,26 @@ fn places_away(host: &HostView, vnics: &Vnics) -> Vec<Attention> {
         kind: AttentionKind::PlaceAway,
         about: vec![place.name.clone()],
         what: format!("{reason}; contracts of {n} vNICs are pending"),
-        next: match place.name.as_str() {
-            "switch" => "systemctl status tidegate-switch".into(),
-            _ => "journalctl -u tidegate-agent".into(),
+        next: match places.get(&place.name).map_or(AGENT, |facts| facts.unit) {
+            AGENT => format!("journalctl -u {AGENT}"),
+            unit => format!("systemctl status {unit}"),
         },
     });
     attention.collect()
 }
 
-fn denied_calls(host: &HostView) -> Vec<Attention> {
-    let attention = (host.denied_calls > 0).then(|| Attention {
+fn denied_calls(places: &Places) -> Vec<Attention> {
+    let denied = places.iter().filter(|(_, facts)| facts.denied_calls > 0);
+    let attention = denied.map(|(place, facts)| Attention {
         kind: AttentionKind::DeniedCall,
-        about: vec!["switch".into()],
+        about: vec![place.clone()],
         what: format!(
-            "{} system calls were denied to the switch since it was started: a bug, or an intruder controls it",
-            host.denied_calls
+            "{} system calls were denied to the {place} since it was started: a bug, or an intruder controls it",
+            facts.denied_calls
         ),
-        next: "journalctl -u tidegate-switch --grep 'denied system call'".into(),
+        next: format!("journalctl -u {} --grep 'denied system call'", facts.unit),
     });
-    attention.into_iter().collect()
+    attention.collect()
 }
 
 fn problems(host: &HostView) -> Vec<Attention> {
@@ -118,7 +122,7 @@ fn problems(host: &HostView) -> Vec<Attention> {
         kind: AttentionKind::Problem,
         about: vec![],
         what: problem.clone(),
-        next: "journalctl -u tidegate-agent".into(),
+        next: format!("journalctl -u {AGENT}"),
     });
     attention.collect()
 }
@@ -198,7 +202,7 @@ fn drift(recent: Recent) -> Vec<Attention> {
             recent.drift_repaired,
             RECENT.as_secs() / 60
         ),
-        next: "journalctl -u tidegate-agent --grep drift".into(),
+        next: format!("journalctl -u {AGENT} --grep drift"),
     });
     attention.into_iter().collect()
 }
@@ -246,6 +250,11 @@ mod tests {
         }
     }
 
+    fn places() -> Places {
+        let facts = |unit| PlaceFacts { unit, ..PlaceFacts::default() };
+        [("switch".to_owned(), facts("tidegate-switch")), ("nic".to_owned(), facts(AGENT))].into()
+    }
+
     fn in_force(name: &str) -> VnicView {
         let by = RefusedBy { file: "/etc/a.toml".into(), line: None, reason: String::new() };
         let view = VnicView::refused(name.into(), by, Some(vnic(name, 1)), "switch".into());
@@ -257,13 +266,13 @@ mod tests {
     }
 
     fn kinds(host: &HostView, vnics: &Vnics, recent: Recent) -> Vec<AttentionKind> {
-        status(host, vnics, recent).attention.iter().map(|a| a.kind).collect()
+        status(host, vnics, &places(), recent).attention.iter().map(|a| a.kind).collect()
     }
 
     #[test]
     fn a_host_without_trouble_needs_no_attention() {
         let all = vnics(["a", "b"].map(in_force));
-        let status = status(&host(), &all, Recent::default());
+        let status = status(&host(), &all, &places(), Recent::default());
         assert_eq!((status.attention, status.vnics.in_force), (vec![], 2));
         // Drift that the agent repaired, and the absence of a place that no contract needs.
         let mut host = host();
@@ -279,7 +288,7 @@ mod tests {
         host.places[0].reachable = false;
         host.places[0].reason = Some("no switch at /run/switch.sock".into());
         let pending = |name: &str| VnicView { state: State::Pending, ..in_force(name) };
-        let status = status(&host, &vnics(["a", "b"].map(pending)), Recent::default());
+        let status = status(&host, &vnics(["a", "b"].map(pending)), &places(), Recent::default());
         let [away] = &status.attention[..] else { panic!("{:?}", status.attention) };
         assert_eq!(away.what, "no switch at /run/switch.sock; contracts of 2 vNICs are pending");
         assert_eq!(
@@ -300,7 +309,7 @@ mod tests {
         hostile.held.events = 3;
         assert_eq!(kinds(&host(), &vnics([hostile.clone()]), Recent::default()), []);
         hostile.held.quarantine = Some(quarantine);
-        let status = status(&host(), &vnics([in_force("a"), hostile]), Recent::default());
+        let status = status(&host(), &vnics([in_force("a"), hostile]), &places(), Recent::default());
         let [attention] = &status.attention[..] else { panic!("{:?}", status.attention) };
         assert_eq!((attention.kind, &attention.about), (AttentionKind::Quarantine, &vec!["hostile".into()]));
         assert!(attention.what.contains("for 60 s"), "{}", attention.what);
@@ -317,7 +326,7 @@ mod tests {
             trouble("d", State::Failed, "no link"),
             in_force("e"),
         ]);
-        let found = status(&host(), &all, Recent::default()).attention;
+        let found = status(&host(), &all, &places(), Recent::default()).attention;
         let found: Vec<_> = found.iter().map(|a| (a.kind, a.about.join(" "), a.next.as_str())).collect();
         let expected = [
             (AttentionKind::FailedVnic, "d".to_owned(), "tidegate why d"),
@@ -338,7 +347,7 @@ mod tests {
             refused: vec!["cam".into()],
         };
         host.files = vec![file, FileView { path: "/etc/b.toml".into(), error: None, ..host_file() }];
-        let status = status(&host, &vnics([]), Recent::default());
+        let status = status(&host, &vnics([]), &places(), Recent::default());
         let [refused] = &status.attention[..] else { panic!("{:?}", status.attention) };
         assert_eq!(refused.about, ["/etc/my cams.toml:7"]);
         assert_eq!(refused.what, "egress sink refuses cam\nits earlier contracts are in force, for old");
@@ -373,7 +382,7 @@ mod tests {
         host.admission.bounds = vec![bound("a", None), bound("b", Some("memory"))];
         assert_eq!(kinds(&host, &all, Recent::default()), [AttentionKind::SuspendedDeadline]);
         let late = Recent { loops_over_budget: 2, drift_repaired: OFTEN };
-        let status = status(&host, &all, late);
+        let status = status(&host, &all, &places(), late);
         let kinds: Vec<_> = status.attention.iter().map(|a| a.kind).collect();
         use AttentionKind::{Drift, HostLatency, SuspendedDeadline};
         assert_eq!(kinds, [SuspendedDeadline, HostLatency, Drift]);
@@ -391,11 +400,14 @@ mod tests {
     #[test]
     fn denied_calls_and_problems_of_the_host() {
         let mut host = host();
-        host.denied_calls = 1;
+        let denied = PlaceFacts { unit: "tidegate-bridge", denied_calls: 2, ..PlaceFacts::default() };
+        let places = [("bridge".to_owned(), denied)].into();
+        let status = status(&host, &vnics([]), &places, Recent::default());
+        let [denied] = &status.attention[..] else { panic!("{:?}", status.attention) };
+        assert_eq!((&denied.about[..], denied.kind), (&["bridge".to_owned()][..], AttentionKind::DeniedCall));
+        assert!(denied.what.starts_with("2 system calls were denied to the bridge "), "{}", denied.what);
+        assert_eq!(denied.next, "journalctl -u tidegate-bridge --grep 'denied system call'");
         host.problems = vec!["the disk is full".into()];
-        assert_eq!(
-            kinds(&host, &vnics([]), Recent::default()),
-            [AttentionKind::DeniedCall, AttentionKind::Problem]
-        );
+        assert_eq!(kinds(&host, &vnics([]), Recent::default()), [AttentionKind::Problem]);
     }
 }

@@ -72,7 +72,7 @@ pub fn why(published: &Published, view: &VnicView) -> WhyView {
     }
     let possibly = stats.misses_possible > 0 || stats.misses_asleep > 0;
     let for_worker = possibly || stats.misses.contains_key(MissCause::Worker.label());
-    let for_worker = for_worker && view.place == "switch";
+    let place = published.places.get(&view.place).filter(|_| for_worker);
     WhyView {
         vnic: name.clone(),
         findings,
@@ -81,7 +81,7 @@ pub fn why(published: &Published, view: &VnicView) -> WhyView {
         rx_wait: own_wait(rx_limit, [stats.tokens_rx, stats.sparse_rx], &stats.rx),
         // Counted since the start of the agent, not by window.
         culprits: view.culprits.clone().into_iter().filter(|_| view.window.is_none()).collect(),
-        unobserved: published.unobserved.clone().filter(|_| for_worker),
+        unobserved: place.and_then(|place| place.unobserved.clone()),
         misses: stats.misses,
         misses_possible: stats.misses_possible,
         misses_asleep: stats.misses_asleep,
@@ -191,7 +191,24 @@ fn duration(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::board::PlaceFacts;
     use crate::views::{Derivation, RefusedBy};
+    use tidegate_evidence::VnicStats;
+
+    #[test]
+    fn only_the_vnics_own_place_says_why_its_worker_is_not_observed() {
+        let facts = PlaceFacts { unobserved: Some("no right to".into()), ..PlaceFacts::default() };
+        let places = [("here".to_owned(), facts), ("there".to_owned(), PlaceFacts::default())].into();
+        let published = Published { places, ..Published::starting() };
+        let by = RefusedBy { file: "a.toml".into(), line: None, reason: "a test".into() };
+        let unobserved = |place: &str, misses_possible| {
+            let stats = Some(VnicStats { misses_possible, ..VnicStats::default() });
+            let view = VnicView::refused("a".into(), by.clone(), None, place.into());
+            why(&published, &VnicView { stats, ..view }).unobserved
+        };
+        assert_eq!(unobserved("here", 1).as_deref(), Some("no right to"));
+        assert_eq!((unobserved("here", 0), unobserved("there", 1)), (None, None));
+    }
 
     #[test]
     fn a_bound_that_did_not_hold_is_a_finding() {

@@ -6,8 +6,7 @@ use crate::store::Contracts;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use tidegate_contract::vnic::UPLINK;
 use tidegate_contract::{
-    Admission, Attach, ContractSet, Document, Host, Located, NotAdmissible, Remote, Table, Uplink, Vnic,
-    admit,
+    Admission, ContractSet, Document, Host, Located, NotAdmissible, Remote, Table, Uplink, Vnic, admit,
 };
 use tidegate_place::{Capabilities, Installed, Network};
 
@@ -55,7 +54,7 @@ pub fn check(
                 "vNIC {} ({}): no place on this host keeps an attachment of kind {}",
                 vnic.name,
                 located.place(),
-                kind(&vnic.attach)
+                vnic.attach.kind()
             ));
             continue;
         };
@@ -65,7 +64,7 @@ pub fn check(
                 vnic.name,
                 located.place(),
                 places[index].name(),
-                kind(&vnic.attach)
+                vnic.attach.kind()
             ));
         };
         if vnic.is_realtime() && !capabilities.deadline {
@@ -228,16 +227,6 @@ fn across_places(by_place: &[Vec<Vnic>], places: &[Box<dyn Installed>]) -> Vec<S
         }
     }
     refusals
-}
-
-/// Returns the attachment's key in a contract.
-fn kind(attach: &Attach) -> &'static str {
-    match attach {
-        Attach::VhostUser { .. } => "vhost-user",
-        Attach::Tap { .. } => "tap",
-        Attach::Netdev { .. } => "netdev",
-        Attach::Vf { .. } => "vf",
-    }
 }
 
 #[cfg(test)]

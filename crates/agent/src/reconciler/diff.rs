@@ -5,7 +5,7 @@ use crate::views::{ChangeAction, KeyChange, TableChange, VnicChange};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use tidegate_contract::{Attach, FlowQueueing, Located, Queueing, Remote, SegmentKeys, Uplink, Vnic};
+use tidegate_contract::{FlowQueueing, Located, Queueing, Remote, SegmentKeys, Uplink, Vnic};
 
 /// Returns the changes of the vNICs in `named`, and of those that go.
 pub fn vnics(old: &Contracts, new: &Contracts, named: &BTreeSet<String>) -> Vec<VnicChange> {
@@ -119,34 +119,7 @@ fn vnic_keys(vnic: &Vnic) -> BTreeMap<String, String> {
             settings.into_iter().filter_map(|(key, value)| Some((format!("queueing.{key}"), value?)));
         keys.extend(stated);
     }
-    let mut attach = |key: &str, value: Option<String>| {
-        if let Some(value) = value {
-            keys.insert(format!("attach.{key}"), value);
-        }
-    };
-    match &vnic.attach {
-        Attach::VhostUser { path, mode, owner } => {
-            attach("vhost-user", Some(path.display().to_string()));
-            attach("mode", serde_json::to_value(mode).ok().and_then(|v| v.as_str().map(Into::into)));
-            attach("owner", owner.user.clone());
-            attach("group", owner.group.clone());
-            attach("socket-mode", owner.mode.map(|m| format!("{m:04o}")));
-        }
-        Attach::Tap { name, netns } => {
-            attach("tap", Some(name.clone()));
-            attach("netns", netns.as_ref().map(|p| p.display().to_string()));
-        }
-        Attach::Netdev { name } => attach("netdev", Some(name.clone())),
-        Attach::Vf { pf, index, options } => {
-            attach("vf", Some(format!("{pf}/{index}")));
-            attach("qos", Some(options.qos.to_string()));
-            attach("trust", Some(options.trust.to_string()));
-            attach(
-                "link-state",
-                serde_json::to_value(options.link_state).ok().and_then(|v| v.as_str().map(Into::into)),
-            );
-        }
-    }
+    keys.extend(vnic.attach.keys().into_iter().map(|(key, value)| (format!("attach.{key}"), value)));
     keys
 }
 

@@ -11,6 +11,7 @@
 //!
 //! - `change`: changes that the API asks for
 //! - `check`: whether contracts can be in force, before anything is touched
+//! - `plans`: the plans of all places, and whether they agree
 //! - `transaction`: all or nothing
 //! - `repair`: the work of each half second
 //! - `failure`: when a contract that failed is tried again
@@ -27,6 +28,7 @@ mod check;
 mod diff;
 mod failure;
 mod files;
+mod plans;
 mod publish;
 mod rates;
 mod refused_file;
@@ -52,6 +54,7 @@ use tidegate_contract::{Admission, Located, Vnic};
 use tidegate_durable::{DurableError, StateFile};
 use tidegate_paths::Roots;
 use tidegate_place::Installed;
+use tidegate_place::host::Claim;
 use tidegate_place::installed::Look;
 
 /// How often places are observed and front ends dialled.
@@ -84,13 +87,16 @@ pub struct Reconciler {
     admission: Admission,
     failures: BTreeMap<String, repair::Failure>,
     problems: BTreeMap<&'static str, String>,
+    /// Claims on the host by the last repair, each with the index of its place.
+    claims: Vec<(usize, Claim)>,
     /// In the order of the places.
     rates: Vec<Rates>,
     windows: Windows,
     reconcile_errors: u64,
     drift_repaired: u64,
     drift: Growth,
-    loops_over_budget: Growth,
+    /// In the order of the places.
+    loops_over_budget: Vec<Growth>,
     board: Board,
 }
 
@@ -115,6 +121,7 @@ impl Reconciler {
         let saved_soft = soft.value.unwrap_or_default();
         let seen = places.iter().map(|_| Err("not asked yet".into())).collect();
         let rates = places.iter().map(|_| Rates::default()).collect();
+        let loops_over_budget = places.iter().map(|_| Growth::default()).collect();
         let mut reconciler = Self {
             files: Files::new(config, contracts.files.keys().cloned()),
             guests,
@@ -130,12 +137,13 @@ impl Reconciler {
             admission: Admission::default(),
             failures: BTreeMap::new(),
             problems: BTreeMap::new(),
+            claims: vec![],
             rates,
             windows: Windows::default(),
             reconcile_errors: 0,
             drift_repaired: 0,
             drift: Growth::default(),
-            loops_over_budget: Growth::default(),
+            loops_over_budget,
             board: Board::new(Published::starting()),
         };
         if let Some(damage) = loaded.damage {
@@ -274,25 +282,14 @@ impl Reconciler {
     /// Looks at the places; returns the actions of the next repair, as text.
     #[cfg(feature = "testing")]
     pub fn planned(&mut self) -> Vec<String> {
-        use tidegate_place::{Adopt, Wanted};
+        use tidegate_place::Adopt;
         self.accept_at_places();
         self.observe();
         let checked = check::check(&self.contracts, &self.soft, &self.places).expect("the contracts hold");
-        let mut planned = Vec::new();
-        for (index, place) in self.places.iter().enumerate() {
-            let vnics = &checked.by_place[index];
-            let wanted = Wanted {
-                host: &checked.host,
-                network: &checked.network,
-                vnics,
-                adopt: Adopt::No,
-                claims: &[],
-            };
-            let look = self.seen[index].as_ref().expect("the place answers");
-            let plan = place.plan(&wanted, look).expect("nothing is refused");
-            planned.extend(plan.actions.iter().map(|action| format!("{action:?}")));
-        }
-        planned
+        let looks = self.seen.iter().map(|seen| seen.as_ref().expect("the place answers")).enumerate();
+        let plans = plans::plans(&self.places, &checked, looks, Adopt::No);
+        assert!(plans.by_place.iter().all(|plan| plan.refusals.is_empty()), "nothing is refused");
+        plans.by_place.iter().flat_map(|plan| &plan.steps).map(|step| format!("{step:?}")).collect()
     }
 
     #[cfg(feature = "testing")]

@@ -1,8 +1,8 @@
 //! The state that readers see.
 
 use super::{Reconciler, repair, view};
-use crate::board::Published;
 use crate::board::status::{self, Recent};
+use crate::board::{PlaceFacts, Published};
 use crate::store::Owner;
 use crate::views::{
     AdmissionView, ChangeAction, HostView, Limits, NotInForce, Promise, RefusedBy, State, VnicChange,
@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 use tidegate_contract::{Admission, Remote, Uplink, Vnic};
 use tidegate_evidence::{LogStats, OwnCpus, Quantity, total};
-use tidegate_place::ObservedVnic;
+use tidegate_place::installed::Look;
+use tidegate_place::{Observed, ObservedVnic};
 
 /// How a contract stands at its place.
 struct Standing<'a> {
@@ -101,7 +102,9 @@ impl Reconciler {
             deadline_suspended,
             connection: observed.filter(|t| t.present).map(|t| t.connection),
             last_error: observed.and_then(|t| t.front_ends.last_error.clone()),
-            worker: observed.and_then(|t| t.worker),
+            worker: observed
+                .and_then(|t| t.worker)
+                .map(|worker| self.first_worker(place).saturating_add(worker)),
             shared: observed.map(|t| t.shared.clone()).unwrap_or_default(),
             refused_connections: observed.map_or(0, |t| t.front_ends.refused_connections),
             heir: observed.is_some_and(|t| t.front_ends.heir),
@@ -120,6 +123,12 @@ impl Reconciler {
             promises: promises.get(name.as_str()).into_iter().flatten().copied().cloned().collect(),
             contract: Some(contract.clone()),
         }
+    }
+
+    /// Returns the number of a place's first worker among the workers of all places that answer, as metrics count them.
+    pub(super) fn first_worker(&self, place: Option<usize>) -> usize {
+        let before = self.seen.iter().take(place.unwrap_or_default()).flatten();
+        before.map(|look| look.observed.evidence.workers.len()).sum()
     }
 
     pub(super) fn publish(&self) {
@@ -166,32 +175,55 @@ impl Reconciler {
             drift_repaired: self.drift_repaired,
         };
         let misses = evidence().flat_map(|e| e.misses.clone()).collect();
-        let unobserved = evidence().find_map(|e| e.unobserved.clone());
+        let places = self.place_facts();
         let now = Instant::now();
         let recent = Recent {
-            loops_over_budget: self.loops_over_budget.recent(now),
+            loops_over_budget: total(self.loops_over_budget.iter().map(|growth| growth.recent(now))),
             drift_repaired: self.drift.recent(now),
         };
-        let mut status = status::status(&host, &vnics, recent);
+        let mut status = status::status(&host, &vnics, &places, recent);
         status.own_cpus = own_cpus(self.seen.iter().flatten().map(|look| &look.observed.own_cpus));
         self.board.publish(Published {
             host,
             status,
             vnics,
             misses,
-            unobserved,
+            places,
             guests,
             written: Default::default(),
         });
     }
 }
 
-/// Returns the own CPUs of the place that has some, or that could not put back their settings.
-fn own_cpus<'a>(mut places: impl Iterator<Item = &'a OwnCpus>) -> OwnCpus {
-    places.find(|own| **own != OwnCpus::default()).cloned().unwrap_or_default()
+/// Returns the own CPUs of all places, and the settings that a place could not put back.
+fn own_cpus<'a>(places: impl Iterator<Item = &'a OwnCpus>) -> OwnCpus {
+    let mut all = OwnCpus::default();
+    let mut missing = Vec::new();
+    for own in places {
+        all.cpus.extend(&own.cpus);
+        all.awake.extend(&own.awake);
+        all.queues += own.queues;
+        all.steered += own.steered;
+        missing.extend(own.missing.as_deref());
+    }
+    all.missing = (!missing.is_empty()).then(|| missing.join("; "));
+    all
 }
 
 impl Reconciler {
+    fn place_facts(&self) -> BTreeMap<String, PlaceFacts> {
+        let each = self.places.iter().zip(&self.seen).map(|(place, seen)| {
+            let mut facts = PlaceFacts { unit: place.unit(), ..PlaceFacts::default() };
+            if let Ok(Look { observed: Observed { evidence, .. }, .. }) = seen {
+                facts.denied_calls = evidence.denied_calls;
+                facts.unobserved.clone_from(&evidence.unobserved);
+                facts.counts_flows = evidence.counts_flows;
+            }
+            (place.name().to_owned(), facts)
+        });
+        each.collect()
+    }
+
     /// Counts the lines that the logs of this process, and of places with their own log, did not write.
     fn logs(&self) -> BTreeMap<String, LogStats> {
         let tidegate_log::Counts { lost, suppressed } = tidegate_log::counts();
@@ -213,5 +245,24 @@ mod tests {
         let left = OwnCpus { missing: Some("it was not put back".into()), ..OwnCpus::default() };
         assert_eq!(own_cpus([&nothing, &left].into_iter()), left);
         assert_eq!(own_cpus([&nothing].into_iter()), nothing);
+    }
+
+    #[test]
+    fn own_cpus_of_several_places_are_all_reported() {
+        let place = |cpu, missing: &str| OwnCpus {
+            cpus: vec![cpu],
+            queues: 2,
+            steered: 1,
+            awake: vec![cpu],
+            missing: Some(missing.into()),
+        };
+        let all = OwnCpus {
+            cpus: vec![1, 3],
+            queues: 4,
+            steered: 2,
+            awake: vec![1, 3],
+            missing: Some("denied; gone".into()),
+        };
+        assert_eq!(own_cpus([&place(1, "denied"), &place(3, "gone")].into_iter()), all);
     }
 }

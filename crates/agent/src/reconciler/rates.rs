@@ -69,6 +69,7 @@ mod tests {
             unknown: [].into(),
             workers: vec![],
             counts_latency: true,
+            counts_flows: true,
             denied_calls: 0,
             log: None,
         }

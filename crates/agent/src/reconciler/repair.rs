@@ -1,17 +1,16 @@
 //! The work of each half second: observe, report differences, repair them.
 
 pub(super) use super::failure::Failure;
+use super::plans::{PlacePlan, Plans, plans};
 use super::rates::Rates;
 use super::{Reconciler, Seen, check::check};
 use crate::commands::ApplyError;
 use crate::views::PlaceView;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
-use tidegate_contract::Vnic;
 use tidegate_evidence::{Evidence, total};
-use tidegate_place::host::Claim;
 use tidegate_place::installed::{Look, Step};
-use tidegate_place::{Action, Adopt, Effect, Installed, Plan, Refusal, Wanted};
+use tidegate_place::{Action, Adopt, Effect};
 
 /// Longest pause between attempts to bring one contract into force.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -23,8 +22,10 @@ impl Reconciler {
     pub(super) fn observe(&mut self) {
         (0..self.places.len()).for_each(|place| self.look_at(place));
         self.drift.see(Instant::now(), self.drift_repaired);
-        let problem = self.seen.iter().flatten().find_map(|look| look.observed.problem.clone());
-        self.problem("record", problem);
+        for index in 0..self.places.len() {
+            let problem = self.seen[index].as_ref().ok().and_then(|look| look.observed.problem.clone());
+            self.problem(self.places[index].name(), problem);
+        }
     }
 
     pub(super) fn look_at(&mut self, index: usize) {
@@ -40,7 +41,8 @@ impl Reconciler {
             Ok(Look { observed, .. }) => {
                 let Evidence { workers, taken, .. } = &observed.evidence;
                 if !workers.is_empty() {
-                    self.loops_over_budget.see(*taken, total(workers.iter().map(|w| w.loops_over_budget)));
+                    self.loops_over_budget[index]
+                        .see(*taken, total(workers.iter().map(|w| w.loops_over_budget)));
                 }
                 rates.sample(&observed.evidence);
                 self.windows.sample(place.name(), observed);
@@ -67,31 +69,19 @@ impl Reconciler {
         let named = self.contracts.by_name();
         let is_uplink = |name: &str| checked.network.uplinks.iter().any(|uplink| uplink.name == name);
         self.failures.retain(|name, _| name == HOST || named.contains_key(name.as_str()) || is_uplink(name));
-        let mut claims: Vec<Claim> = Vec::new();
-        for index in 0..self.places.len() {
-            let Ok(look) = &self.seen[index] else { continue };
-            let vnics = &checked.by_place[index];
-            let wanted = Wanted {
-                host: &checked.host,
-                network: &checked.network,
-                vnics,
-                adopt: Adopt::No,
-                claims: &claims,
-            };
-            let (actions, refusals) = match self.places[index].plan(&wanted, look) {
-                Ok(Plan { actions, claims: new }) => {
-                    claims.extend(new);
-                    (actions, vec![])
-                }
-                Err(refusals) => {
-                    (plan_without_refused(&*self.places[index], wanted, look, &refusals), refusals)
-                }
-            };
+        let looks = self.seen.iter().enumerate();
+        let looks = looks.filter_map(|(index, seen)| Some((index, seen.as_ref().ok()?)));
+        let Plans { by_place, claims, conflicts } = plans(&self.places, &checked, looks, Adopt::No);
+        self.claims = claims;
+        let problem = (!conflicts.is_empty())
+            .then(|| format!("places need the same resource, and do not act: {}", conflicts.join("; ")));
+        self.problem("claims", problem);
+        for PlacePlan { place: index, steps, refusals, conflicts } in by_place {
             // A vNIC that is as wanted has no failure any more.
             let open: HashSet<&str> = refusals
                 .iter()
                 .map(|r| r.vnic.as_str())
-                .chain(actions.iter().map(|a| a.vnic().unwrap_or(HOST)))
+                .chain(steps.iter().map(|a| a.vnic().unwrap_or(HOST)))
                 .collect();
             let vnics = checked.by_place[index].iter().map(|vnic| &vnic.name);
             let names = vnics.chain(checked.network.uplinks.iter().map(|uplink| &uplink.name));
@@ -101,9 +91,17 @@ impl Reconciler {
             for refusal in refusals {
                 self.failed(refusal.vnic, &refusal.reason);
             }
+            if !conflicts.is_empty() {
+                let at_place = |name: &&str| checked.by_place[index].iter().any(|v| v.name == *name);
+                let concerned: BTreeSet<&str> = steps.iter().filter_map(|step| step.vnic()).collect();
+                for name in concerned.into_iter().filter(|name| at_place(name)) {
+                    self.failed(name.to_owned(), &conflicts.join("; "));
+                }
+                continue;
+            }
             let mut touched = false;
-            for action in actions {
-                touched |= self.try_action(index, &action);
+            for step in steps {
+                touched |= self.try_action(index, &step);
             }
             // Only this place: the others did not change, and one that hangs would delay again.
             if touched {
@@ -161,24 +159,6 @@ impl Reconciler {
     }
 }
 
-/// Returns the actions for the contracts that a place does not refuse; the refused ones stay as they are in force.
-fn plan_without_refused(
-    place: &dyn Installed,
-    wanted: Wanted<'_>,
-    look: &Look,
-    refusals: &[Refusal],
-) -> Vec<Step> {
-    let names: HashSet<&str> = refusals.iter().map(|r| r.vnic.as_str()).collect();
-    let refused = |name: &str| names.contains(name);
-    let in_force = |vnic: &Vnic| look.observed.vnics.get(&vnic.name).map(|there| there.vnic.clone());
-    let instead = |vnic: &Vnic| if refused(&vnic.name) { in_force(vnic) } else { Some(vnic.clone()) };
-    let vnics: Vec<Vnic> = wanted.vnics.iter().filter_map(instead).collect();
-    let planned = place.plan(&Wanted { vnics: &vnics, ..wanted }, look);
-    let mut actions = planned.map(|plan| plan.actions).unwrap_or_default();
-    actions.retain(|action| !action.vnic().is_some_and(refused));
-    actions
-}
-
 pub(super) fn place_view(name: &str, seen: &Seen) -> PlaceView {
     let (program, vnics, reason) = match seen {
         Ok(Look { observed, .. }) => {
@@ -202,12 +182,17 @@ pub(super) fn place_view(name: &str, seen: &Seen) -> PlaceView {
 mod tests {
     use super::*;
     use crate::store::Owner;
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeMap;
+    use std::path::Path;
     use std::sync::{Arc, Mutex};
-    use tidegate_contract::Attach;
-    use tidegate_evidence::Connection;
+    use tidegate_contract::{Attach, Vnic};
+    use tidegate_evidence::{Connection, WorkerStats};
     use tidegate_place::difference::{Difference, differences};
-    use tidegate_place::{Capabilities, ContractChange, Observed, ObservedVnic, Place, PlaceError};
+    use tidegate_place::host::{Claim, Part, Resource};
+    use tidegate_place::{
+        Capabilities, ContractChange, Installed, Observed, ObservedVnic, Place, PlaceError, Plan, Refusal,
+        Wanted,
+    };
     use tidegate_testkit::contract::vnic;
 
     #[test]
@@ -224,22 +209,29 @@ mod tests {
         assert_eq!(at_once, [true, true, true, false, false, false]);
     }
 
-    /// The vNICs of a place, and those that it cannot have any more.
+    /// The vNICs of a place, those that it cannot have any more, and its claims on the host.
     #[derive(Default)]
     struct There {
         vnics: BTreeMap<String, Vnic>,
         broken: BTreeSet<String>,
         refused: BTreeSet<String>,
+        claims: Vec<Claim>,
+        problem: Option<String>,
+        loops_over_budget: Option<u64>,
     }
 
-    struct FakePlace(Arc<Mutex<There>>);
+    struct FakePlace(&'static str, Arc<Mutex<There>>);
 
     impl Place for FakePlace {
         type Action = ContractChange;
         type Facts = ();
 
         fn name(&self) -> &'static str {
-            "fake"
+            self.0
+        }
+
+        fn unit(&self) -> &'static str {
+            tidegate_place::AGENT
         }
 
         fn capabilities(&self, _: &Attach) -> Option<Capabilities> {
@@ -256,7 +248,7 @@ mod tests {
             observed: &Observed,
             (): &(),
         ) -> Result<Plan<ContractChange>, Vec<Refusal>> {
-            let there = self.0.lock().unwrap();
+            let there = self.1.lock().unwrap();
             let is_new = |v: &&Vnic| observed.vnics.get(&v.name).is_none_or(|o| o.vnic != **v);
             let refused = wanted.vnics.iter().filter(|v| there.refused.contains(&v.name) && is_new(v));
             let refused: Vec<Refusal> =
@@ -276,7 +268,8 @@ mod tests {
                     .map(|_| ContractChange::Change { from: there.vnic.clone(), to: there.vnic.clone() }),
             };
             let all = differences(wanted.vnics, &observed.vnics, |_, _| true);
-            Ok(all.into_iter().filter_map(change).collect::<Vec<_>>().into())
+            let actions = all.into_iter().filter_map(change).collect();
+            Ok(Plan { actions, claims: there.claims.clone() })
         }
 
         fn prepare(&mut self, _: &[&ContractChange]) -> Result<(), PlaceError> {
@@ -284,7 +277,7 @@ mod tests {
         }
 
         fn apply(&mut self, action: &ContractChange) -> Result<(), PlaceError> {
-            let mut there = self.0.lock().unwrap();
+            let mut there = self.1.lock().unwrap();
             match action {
                 ContractChange::Create(vnic) | ContractChange::Change { to: vnic, .. } => {
                     there.broken.remove(&vnic.name);
@@ -298,8 +291,10 @@ mod tests {
         fn accept(&mut self, _: &[Vnic]) {}
 
         fn observe(&mut self, _: &[Vnic]) -> Result<(Observed, ()), PlaceError> {
-            let there = self.0.lock().unwrap();
-            let mut observed = Observed::nothing("a test");
+            let there = self.1.lock().unwrap();
+            let mut observed = Observed { problem: there.problem.clone(), ..Observed::nothing("a test") };
+            let worker = |loops_over_budget| WorkerStats { loops_over_budget, ..WorkerStats::default() };
+            observed.evidence.workers = there.loops_over_budget.map(worker).into_iter().collect();
             for (name, vnic) in &there.vnics {
                 let broken = there.broken.contains(name).then(|| "another program changed it".to_owned());
                 let seen = ObservedVnic { broken, ..ObservedVnic::of(vnic, Connection::Up) };
@@ -313,21 +308,82 @@ mod tests {
         }
     }
 
+    fn agent(folder: &Path, places: impl IntoIterator<Item = FakePlace>) -> Reconciler {
+        let places = places.into_iter().map(|place| Box::new(place) as Box<dyn Installed>).collect();
+        let guests = tidegate_paths::Paths::new(&[], &[]).unwrap().guests;
+        Reconciler::new(&folder.join("etc"), folder, guests, places).unwrap()
+    }
+
+    #[test]
+    fn every_place_reports_its_problem_and_its_late_loops() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = ["first", "second"].map(|name| (name, Arc::new(Mutex::new(There::default()))));
+        let mut agent =
+            agent(folder.path(), all.iter().map(|(name, there)| FakePlace(name, Arc::clone(there))));
+        let look = |agent: &mut Reconciler, loops: [u64; 2]| {
+            for ((name, there), loops) in all.iter().zip(loops) {
+                let mut there = there.lock().unwrap();
+                there.problem = Some(format!("the disk of {name} is full"));
+                there.loops_over_budget = Some(loops);
+            }
+            agent.observe();
+            agent.publish();
+            agent.board().read()
+        };
+        let published = look(&mut agent, [100, 7]);
+        assert_eq!(published.host.problems, ["the disk of first is full", "the disk of second is full"]);
+        assert_eq!([0, 1].map(|place| agent.first_worker(Some(place))), [0, 1]);
+        // The other place's lower counter is no new start of this one.
+        assert_eq!(published.status.host_latency.recently_over_budget, 0);
+        assert_eq!(look(&mut agent, [101, 9]).status.host_latency.recently_over_budget, 3);
+    }
+
+    #[test]
+    fn places_with_conflicting_claims_repair_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, second, third] =
+            ["first", "second", "third"].map(|_| Arc::new(Mutex::new(There::default())));
+        let mut agent = agent(
+            folder.path(),
+            [("first", &first), ("second", &second), ("third", &third)]
+                .map(|(name, there)| FakePlace(name, Arc::clone(there))),
+        );
+        agent.apply(&vnic("a", 1).to_toml(), "test", &Owner::Api, false, Adopt::No, false).unwrap();
+        let claim = |cpu, part| {
+            vec![Claim { resource: Resource::Cpu(cpu), part, vnic: None, purpose: "its workers".into() }]
+        };
+        first.lock().unwrap().claims = claim(1, Part::All);
+        second.lock().unwrap().claims = claim(1, Part::Shared);
+        third.lock().unwrap().claims = claim(2, Part::All);
+        first.lock().unwrap().broken.insert("a".into());
+        // No contract names this vNIC.
+        third.lock().unwrap().vnics.insert("b".into(), vnic("b", 2));
+        let repaired = |agent: &mut Reconciler| {
+            agent.failures.values_mut().for_each(Failure::try_at_once);
+            agent.observe();
+            agent.repair();
+            first.lock().unwrap().broken.is_empty()
+        };
+        assert!(!repaired(&mut agent));
+        assert_eq!(third.lock().unwrap().vnics.len(), 0, "a place without a conflict acts");
+        assert!(agent.failures["a"].why.starts_with("CPU 1 is needed twice"), "{:?}", agent.failures);
+        agent.publish();
+        let problems = agent.board().read().host.problems.clone();
+        assert!(
+            problems[0].starts_with("places need the same resource, and do not act: CPU 1"),
+            "{problems:?}"
+        );
+        second.lock().unwrap().claims.clear();
+        assert!(repaired(&mut agent));
+        assert!(agent.failures.is_empty() && agent.problems.is_empty(), "{:?}", agent.problems);
+    }
+
     #[test]
     fn a_refused_vnic_does_not_stop_the_repair_of_others() {
         let folder = tempfile::tempdir().unwrap();
         let there = Arc::new(Mutex::new(There::default()));
-        let places: Vec<Box<dyn Installed>> = vec![Box::new(FakePlace(there.clone()))];
-        let guests = tidegate_paths::Paths::new(&[], &[]).unwrap().guests;
-        let mut agent = Reconciler::new(&folder.path().join("etc"), folder.path(), guests, places).unwrap();
-        let text: String = [("a", 1), ("b", 2), ("c", 3)]
-            .map(|(name, mac)| {
-                format!(
-                    "[vnic.{name}]\nattach = {{ vhost-user = \"/run/tidegate/vm/{name}.sock\" }}\nmac = \
-                     \"52:54:00:00:00:0{mac}\"\nsegment = 1\n"
-                )
-            })
-            .concat();
+        let mut agent = agent(folder.path(), [FakePlace("fake", there.clone())]);
+        let text = [vnic("a", 1), vnic("b", 2), vnic("c", 3)].map(|vnic| vnic.to_toml()).concat();
         agent.apply(&text, "test", &Owner::Api, false, Adopt::No, false).unwrap();
         {
             // `a` differs from its contract, and `c` is gone; the place refuses both.

@@ -7,13 +7,14 @@
 //!
 //! Cheaper than an apply: contracts are neither checked nor written, and only the places of these vNICs are observed.
 
-use super::Reconciler;
+use super::{Reconciler, plans};
 use crate::commands::Unmet;
 use crate::guest::limits::SoftLimits;
 use crate::store::Contracts;
 use std::collections::BTreeSet;
 use std::path::Path;
 use tidegate_contract::{Host, Mac, Rate, Vnic};
+use tidegate_place::host::Claim;
 use tidegate_place::installed::{Look, Step};
 use tidegate_place::{Action, Adopt, Effect, Installed, Network, PlaceError, Refusal, Wanted};
 
@@ -85,31 +86,41 @@ impl Reconciler {
             if coming.is_empty() {
                 continue;
             }
-            let wanted = |r: &Self, soft: &SoftLimits| {
+            let vnics = |r: &Self, soft: &SoftLimits| {
                 let all = r.contracts.vnics().map(|(_, v)| &v.value);
                 let mut all: Vec<Vnic> =
                     all.filter(|v| place_of(r, v) == Some(index)).map(|v| soft.in_force(v)).collect();
                 all.sort_by(|a, b| a.name.cmp(&b.name));
                 all
             };
-            let (before, after) = (wanted(self, &self.soft), wanted(self, soft));
-            let place = &mut self.places[index];
-            let look = place.observe(&coming).map_err(|_| cannot_change_now())?;
-            let refused = |vnics: &[Vnic]| {
-                let wanted = Wanted { host: &host, network: &network, vnics, adopt: Adopt::No, claims: &[] };
-                place.plan(&wanted, &look).err().unwrap_or_default()
-            };
-            // A refusal that `before` has too is no obstacle.
-            let after = refused(&after);
-            if !after.is_empty() {
-                let before = refused(&before);
-                let new: Vec<Refusal> = after.into_iter().filter(|r| !before.contains(r)).collect();
-                check_new_refusals(&new, guest_vnics)?;
+            let (before, after) = (vnics(self, &self.soft), vnics(self, soft));
+            let look = self.places[index].observe(&coming).map_err(|_| cannot_change_now())?;
+            let place = &*self.places[index];
+            let taken = plans::before(&self.claims, index);
+            let wanted =
+                |vnics| Wanted { host: &host, network: &network, vnics, adopt: Adopt::No, claims: &taken };
+            match place.plan(&wanted(&after), &look) {
+                Ok(plan) => self.check_claims(index, plan.claims)?,
+                Err(after) => {
+                    // A refusal that `before` has too is no obstacle.
+                    let before = place.plan(&wanted(&before), &look).err().unwrap_or_default();
+                    let new: Vec<Refusal> = after.into_iter().filter(|r| !before.contains(r)).collect();
+                    check_new_refusals(&new, guest_vnics)?;
+                }
             }
-            let steps = steps(&**place, (&host, &network), &coming, &look)?;
+            let steps = steps(place, (&host, &network), &coming, &taken, &look)?;
             changes.extend(steps.into_iter().map(|step| (index, step)));
         }
         Ok(changes)
+    }
+
+    /// Refuses claims of a place that conflict with those of others, unless its claims now do so too.
+    fn check_claims(&self, place: usize, claims: Vec<Claim>) -> Result<(), Unmet> {
+        let others = self.claims.iter().filter(|(index, _)| *index != place).cloned();
+        let then: Vec<(usize, Claim)> = others.chain(claims.into_iter().map(|c| (place, c))).collect();
+        let before = plans::conflicts(&self.places, &self.claims);
+        let is_new = plans::conflicts(&self.places, &then).iter().any(|c| !before.contains(c));
+        if is_new { Err(breaks_promises()) } else { Ok(()) }
     }
 
     /// Returns the soft limits under `wanted`, and, if they differ, the same without the limits of vNICs that the
@@ -163,12 +174,13 @@ fn steps(
     place: &dyn Installed,
     (host, network): (&Host, &Network),
     coming: &[Vnic],
+    claims: &[Claim],
     look: &Look,
 ) -> Result<Vec<Step>, Unmet> {
     let ours = look.observed.vnics.values().filter(|there| there.present && there.ours);
     let changed = |there: &Vnic| coming.iter().find(|to| to.name == there.name && to.attach == there.attach);
     let vnics: Vec<Vnic> = ours.map(|there| changed(&there.vnic).unwrap_or(&there.vnic).clone()).collect();
-    let wanted = Wanted { host, network, vnics: &vnics, adopt: Adopt::No, claims: &[] };
+    let wanted = Wanted { host, network, vnics: &vnics, adopt: Adopt::No, claims };
     let mut steps = place.plan(&wanted, look).map_err(|_| cannot_change_now())?.actions;
     let concerned = |step: &Step| coming.iter().any(|vnic| step.vnic() == Some(&vnic.name));
     steps.retain(|step| step.effect() == Effect::Change && concerned(step));
@@ -180,11 +192,13 @@ fn check_new_refusals(new: &[Refusal], guest_vnics: &[Vnic]) -> Result<(), Unmet
     let own = new.iter().find(|r| guest_vnics.iter().any(|v| v.name == r.vnic));
     match (own, new.is_empty()) {
         (Some(refusal), _) => Err(Unmet::Refused(refusal.reason.clone())),
-        (None, false) => {
-            Err(Unmet::Refused("with this limit the host cannot keep its other promises".into()))
-        }
+        (None, false) => Err(breaks_promises()),
         (None, true) => Ok(()),
     }
+}
+
+fn breaks_promises() -> Unmet {
+    Unmet::Refused("with this limit the host cannot keep its other promises".into())
 }
 
 fn cannot_change_now() -> Unmet {

@@ -10,6 +10,7 @@
 
 use super::Reconciler;
 use super::check::{Checked, check};
+use super::plans::{PlacePlan, plans};
 use crate::commands::ApplyError;
 use crate::guest::limits::SoftLimits;
 use crate::store::Contracts;
@@ -17,9 +18,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use tidegate_contract::{Located, Vnic};
 use tidegate_durable::{DurableError, Staged};
-use tidegate_place::host::{self, Claim};
 use tidegate_place::installed::{Look, Step};
-use tidegate_place::{Action, Adopt, PlaceError, Plan, Wanted};
+use tidegate_place::{Action, Adopt, PlaceError};
 
 impl Reconciler {
     /// Checks whether `wanted` could be brought into force; changes nothing.
@@ -149,30 +149,21 @@ impl Reconciler {
 
     fn plan(&mut self, checked: &mut Checked, adopt: Adopt) -> Result<Vec<(usize, Step)>, ApplyError> {
         let looks = self.look_ahead(checked)?;
-        let (mut actions, mut claims, mut refusals) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, look) in looks {
-            let place = &self.places[index];
+        for (index, _) in &looks {
             // A place may know more of an attachment once it has looked.
-            let known = checked.by_place[index].iter();
+            let (place, known) = (&self.places[*index], checked.by_place[*index].iter());
             checked.notes.extend(known.map(|v| (v.name.clone(), place.notes(v))));
-            let taken: Vec<Claim> = claims.iter().map(|(_, claim): &(usize, Claim)| claim.clone()).collect();
-            let vnics = &checked.by_place[index];
-            let wanted =
-                Wanted { host: &checked.host, network: &checked.network, vnics, adopt, claims: &taken };
-            match place.plan(&wanted, &look) {
-                Ok(Plan { actions: steps, claims: new }) => {
-                    actions.extend(steps.into_iter().map(|step| (index, step)));
-                    claims.extend(new.into_iter().map(|claim| (index, claim)));
-                }
-                Err(refused) => {
-                    refusals.extend(refused.into_iter().map(|r| format!("vNIC {}: {}", r.vnic, r.reason)));
-                }
-            }
         }
-        // Places that take the same CPU, or more than the host has, agree before any of them acts.
-        let named = claims.iter().map(|(index, claim)| (self.places[*index].name(), claim));
-        refusals.extend(host::conflicts(named));
-        if refusals.is_empty() { Ok(actions) } else { Err(ApplyError::Refused(refusals)) }
+        let looks = looks.iter().map(|(index, look)| (*index, look));
+        let plans = plans(&self.places, checked, looks, adopt);
+        let refused = plans.by_place.iter().flat_map(|plan| &plan.refusals);
+        let refusals = refused.map(|r| format!("vNIC {}: {}", r.vnic, r.reason));
+        let refusals: Vec<String> = refusals.chain(plans.conflicts).collect();
+        if !refusals.is_empty() {
+            return Err(ApplyError::Refused(refusals));
+        }
+        let steps = |plan: PlacePlan| plan.steps.into_iter().map(move |step| (plan.place, step));
+        Ok(plans.by_place.into_iter().flat_map(steps).collect())
     }
 
     /// Asks each place for its state, and for obstacles to new contracts. A place that does not answer is left out if

@@ -34,4 +34,4 @@ pub mod limit;
 mod place;
 pub mod tc;
 
-pub use place::KernelPlace;
+pub use place::{KernelPlace, install};

@@ -22,5 +22,5 @@ pub mod device;
 mod place;
 mod probe;
 
-pub use place::NicPlace;
+pub use place::{NicPlace, install};
 pub use probe::probe;

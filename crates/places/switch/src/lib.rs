@@ -49,11 +49,11 @@ mod verify;
 
 pub use culprit::noise;
 pub use own_cpus::KeepOff;
-pub use place::{Options, SwitchPlace};
+pub use place::{Options, SwitchPlace, install};
 #[cfg(feature = "fuzzing")]
 pub use {
     action::SwitchAction,
     observe::evidence,
-    plan::{Found, plan},
+    plan::{Facts, plan},
     verify::check_inherited,
 };

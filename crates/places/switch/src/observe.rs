@@ -4,7 +4,7 @@ use crate::action::Declared;
 use crate::conversation::Conversation;
 use crate::duplicate::Duplicate;
 use crate::place::{SwitchPlace, switch_failed};
-use crate::plan::{self, AttachmentKey, Found, PresentUplink, attachment_key};
+use crate::plan::{self, AttachmentKey, Facts, PresentUplink, attachment_key};
 use crate::record::Entry;
 use crate::tap;
 use std::collections::{BTreeMap, HashMap};
@@ -25,7 +25,7 @@ const DESCRIPTORS: usize = 12;
 
 impl SwitchPlace {
     /// [`tidegate_place::Place::observe`].
-    pub(crate) fn look(&mut self, coming: &[Vnic]) -> Result<(Observed, Found), PlaceError> {
+    pub(crate) fn look(&mut self, coming: &[Vnic]) -> Result<(Observed, Facts), PlaceError> {
         // Contracts in force are still observed and repaired while the disk is full.
         let problem = self.record.save().err().map(|e| format!("no change can be made: {e}"));
         // By our own record: the switch must not load and unload programs at will.
@@ -60,13 +60,8 @@ impl SwitchPlace {
                 ..ObservedVnic::of(&recorded.vnic, Connection::Disconnected)
             });
         }
-        // By our own settings: the switch's data on queues and deadlines could keep the agent busy without
-        // end.
-        let contracts =
-            self.record.iter().filter(|(name, _)| vnics.get(*name).is_some_and(|vnic| vnic.present));
-        let contracts = contracts.map(|(_, recorded)| &recorded.vnic);
-        let own_cpus = self.own_cpus.as_mut().map(|own| own.update(contracts, &evidence));
-        let own_cpus = own_cpus.cloned().unwrap_or_default();
+        let facts_of_cpus = self.own_cpus.as_mut().map(|own| own.observe(&evidence));
+        let own_cpus = self.own_cpus.as_ref().map(|own| own.view().clone()).unwrap_or_default();
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
         // The plan refuses more vNICs than the switch carries: other obstacles do not matter then.
         let new = new.take(plan::MOST);
@@ -84,9 +79,9 @@ impl SwitchPlace {
             (declared.uplink.name.clone(), PresentUplink { declared, ours })
         };
         let uplinks = uplinks.into_iter().map(declared).collect();
-        let found = Found { adopted: found.collect(), uplinks };
+        let facts = Facts { adopted: found.collect(), uplinks, own_cpus: facts_of_cpus };
         let host = self.switch.host.clone();
-        Ok((Observed { host, vnics, obstacles, evidence, program, own_cpus, problem }, found))
+        Ok((Observed { host, vnics, obstacles, evidence, program, own_cpus, problem }, facts))
     }
 
     /// Warns once that the descriptors of so many vNICs may exceed the limit.
@@ -250,6 +245,7 @@ pub fn evidence(reader: &Reader) -> Evidence {
         misses: missed.map(|s| (s.name.clone(), reader.misses(&s.name))).collect(),
         workers: reader.workers(),
         counts_latency: true,
+        counts_flows: true,
         denied_calls: reader.denied_calls(),
         log: Some(reader.log()),
         vnics,

@@ -6,7 +6,7 @@ use crate::culprit::Culprits;
 use crate::duplicate::Duplicate;
 use crate::notes;
 use crate::own_cpus::{KeepOff, OwnCpus};
-use crate::plan::{self, Found};
+use crate::plan::{self, Facts};
 use crate::record::Record;
 use crate::sockets::KeptSockets;
 use std::collections::HashMap;
@@ -17,7 +17,8 @@ use tidegate_contract::{Attach, Vnic};
 use tidegate_durable::{Damage, DurableError};
 use tidegate_paths::{Entry, Inode, Namespace, Paths};
 use tidegate_place::{
-    Capabilities, Capture, ContractChange, Observed, Place, PlaceError, Plan, Refusal, Wanted,
+    Capabilities, Capture, ContractChange, Installation, Observed, Place, PlaceError, Plan, Refusal, Site,
+    Wanted,
 };
 use tidegate_service::foreign::Budget;
 use tidegate_switch::control::{Client, SwitchError};
@@ -55,7 +56,7 @@ pub struct Options {
 }
 
 impl SwitchPlace {
-    /// The place; its record is in the folder `state`. `wake` is called when another switch answers at the socket. The second value
+    /// Makes the place; its record is in the folder `state`. `wake` is called when another switch answers at the socket. The second value
     /// describes damaged records, each with the problem's name.
     ///
     /// # Errors
@@ -119,12 +120,26 @@ impl SwitchPlace {
     }
 }
 
+/// Installs the place.
+///
+/// # Errors
+/// As [`SwitchPlace::new`].
+pub fn install(site: &Site<'_>, options: &Options) -> Result<Installation, DurableError> {
+    let (place, damage) = SwitchPlace::new(options, site.state, site.paths.clone(), site.wake.clone())?;
+    let capture = Some(place.capture());
+    Ok(Installation { place: Box::new(place), capture, damage })
+}
+
 impl Place for SwitchPlace {
     type Action = SwitchAction;
-    type Facts = Found;
+    type Facts = Facts;
 
     fn name(&self) -> &'static str {
         "switch"
+    }
+
+    fn unit(&self) -> &'static str {
+        "tidegate-switch"
     }
 
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {
@@ -137,7 +152,8 @@ impl Place for SwitchPlace {
                 "a tap has no ring to wait in: over its limit frames wait in a bounded pool, then they are \
                  dropped and counted",
             ],
-            Attach::Netdev { .. } | Attach::Vf { .. } => return None,
+            // Another place's.
+            _ => return None,
         };
         let notes = notes.iter().map(|n| (*n).into()).collect();
         Some(Capabilities { deadline: true, min: true, uplink: true, notes })
@@ -152,9 +168,9 @@ impl Place for SwitchPlace {
         &self,
         wanted: &Wanted<'_>,
         observed: &Observed,
-        found: &Found,
+        facts: &Facts,
     ) -> Result<Plan<SwitchAction>, Vec<Refusal>> {
-        plan::plan(wanted, observed, found)
+        plan::plan(wanted, observed, facts)
     }
 
     fn prepare(&mut self, actions: &[&SwitchAction]) -> Result<(), PlaceError> {
@@ -186,6 +202,13 @@ impl Place for SwitchPlace {
                 Ok(())
             }
             SwitchAction::Reconnect(vnic) => self.reconnect(vnic),
+            SwitchAction::OwnCpus(target) => {
+                // A setting that fails is reported, and tried again later: it undoes no change.
+                if let Some(own_cpus) = &mut self.own_cpus {
+                    own_cpus.apply(target);
+                }
+                Ok(())
+            }
         }
     }
 
@@ -193,7 +216,7 @@ impl Place for SwitchPlace {
         contracts.iter().for_each(|vnic| self.record.own(&vnic.name));
     }
 
-    fn observe(&mut self, coming: &[Vnic]) -> Result<(Observed, Found), PlaceError> {
+    fn observe(&mut self, coming: &[Vnic]) -> Result<(Observed, Facts), PlaceError> {
         let seen = self.look(coming);
         if let (Err(_), Some(own_cpus)) = (&seen, &mut self.own_cpus) {
             own_cpus.without_switch();

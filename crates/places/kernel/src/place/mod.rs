@@ -53,9 +53,20 @@ use action::KernelAction;
 use in_the_way::InTheWayOf;
 pub use state::KernelPlace;
 use tidegate_contract::{Attach, Vnic};
+use tidegate_durable::DurableError;
 use tidegate_place::{
-    Adopt, Capabilities, ContractChange, Observed, Place, PlaceError, Plan as PlacePlan, Refusal, Wanted,
+    Adopt, Capabilities, ContractChange, Installation, Observed, Place, PlaceError, Plan as PlacePlan,
+    Refusal, Site, Wanted,
 };
+
+/// Installs the place.
+///
+/// # Errors
+/// Its record cannot be read, or a newer release wrote it.
+pub fn install(site: &Site<'_>) -> Result<Installation, DurableError> {
+    let (place, damage) = KernelPlace::new(site.state)?;
+    Ok(Installation::new(place, "kernel state", damage))
+}
 
 impl Place for KernelPlace {
     type Action = KernelAction;
@@ -63,6 +74,10 @@ impl Place for KernelPlace {
 
     fn name(&self) -> &'static str {
         "kernel"
+    }
+
+    fn unit(&self) -> &'static str {
+        tidegate_place::AGENT
     }
 
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {

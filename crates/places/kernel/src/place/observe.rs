@@ -246,7 +246,9 @@ impl KernelPlace {
 pub(super) fn nothing() -> Observed {
     let version = rustix::system::uname().release().to_string_lossy().into_owned();
     let program = PlaceProgram { version, ..PlaceProgram::default() };
-    Observed { program, ..Observed::nothing("the kernel: classes and eBPF programs of its netdev") }
+    let mut observed = Observed::nothing("the kernel: classes and eBPF programs of its netdev");
+    observed.evidence.counts_flows = true;
+    Observed { program, ..observed }
 }
 
 /// Returns a note for people about take-overs on this device.

@@ -53,7 +53,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tidegate_contract::{Attach, Nic as Settings, Rate, Vnic};
 use tidegate_durable::DurableError;
-use tidegate_place::{Capabilities, ContractChange, Observed, Place, PlaceError, Plan, Refusal, Wanted};
+use tidegate_place::{
+    Capabilities, ContractChange, Installation, Observed, Place, PlaceError, Plan, Refusal, Site, Wanted,
+};
 
 /// Pause before a NIC with unknown abilities is probed again.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
@@ -146,12 +148,25 @@ impl Known {
     }
 }
 
+/// Installs the place.
+///
+/// # Errors
+/// Its record cannot be read, or a newer release wrote it.
+pub fn install(site: &Site<'_>) -> Result<Installation, DurableError> {
+    let (place, damage) = NicPlace::new(site.state)?;
+    Ok(Installation::new(place, "nic state", damage))
+}
+
 impl Place for NicPlace {
     type Action = NicAction;
     type Facts = SharedLinks;
 
     fn name(&self) -> &'static str {
         "nic"
+    }
+
+    fn unit(&self) -> &'static str {
+        tidegate_place::AGENT
     }
 
     fn capabilities(&self, attach: &Attach) -> Option<Capabilities> {

@@ -8,3 +8,10 @@ pub struct KeepOff {
     /// Halts, while real-time frames flow.
     pub halts: bool,
 }
+
+impl KeepOff {
+    /// Whether anything is kept off.
+    pub(super) fn is_anything(self) -> bool {
+        self.softirqs || self.halts
+    }
+}

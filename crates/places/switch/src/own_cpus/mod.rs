@@ -2,13 +2,17 @@
 //! deadline is in force there.
 //!
 //! ```text
-//!  workers' CPUs, contracts, taps ─▶ plan: wanted ─▶ step by step ─▶ Files ─▶ sysfs of each namespace
-//!  CPUs that are online ─────────────┘                  │  ▲
-//!                                          Record, on disk  └─ the value now: drift
+//!  observe: workers' CPUs, CPUs that are online ─▶ Facts ─┐
+//!                                   contracts, taps ──────┴─▶ Target, if due
+//!                                                                │
+//!  apply: Target ─▶ settle: step by step ─▶ Files ─▶ sysfs of each namespace
+//!                              │  ▲
+//!                 Record, on disk  └─ the value now: drift
 //! ```
 //!
 //! - `cpus`: sets of CPUs, as text (pure)
 //! - `plan`: the wanted value of each setting, and the step to it (pure)
+//! - `facts`: from a look to the next target (pure)
 //! - `situation`: the deciding facts of the switch and the machine (pure)
 //! - `record`: our settings, and the values before them
 //! - `sysfs`: settings as files
@@ -16,6 +20,7 @@
 //! - `keep_off`: the work that the agent keeps off workers' CPUs
 
 mod cpus;
+mod facts;
 mod keep_off;
 mod plan;
 mod record;
@@ -24,27 +29,25 @@ mod sysfs;
 mod threads;
 
 use cpus::Cpus;
+use facts::LOOK;
+pub use facts::{Facts, Settled};
 pub use keep_off::KeepOff;
-use plan::{Setting, Situation, Step};
+pub use plan::Target;
+use plan::{Setting, Step};
 use record::Record;
 use situation::Flow;
-use std::collections::{BTreeMap, BTreeSet};
+#[cfg(test)]
+pub use situation::Machine;
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use sysfs::{Files, Sysfs};
 use threads::Threads;
-use tidegate_contract::Vnic;
 use tidegate_durable::DurableError;
 use tidegate_durable::cut;
 use tidegate_evidence::Evidence;
 use tidegate_evidence::OwnCpus as View;
 use tidegate_paths::Roots;
-
-/// Interval of rechecks: changes by other programs are found, failed writes are tried again.
-const LOOK: Duration = Duration::from_secs(10);
-/// Least pause between changes, however often the switch's answers change: each costs system calls for each
-/// queue, and a write to disk.
-const SHORTEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The consequence of halting workers' CPUs.
 const LOST_TO_HALTS: &str =
@@ -63,10 +66,10 @@ pub struct OwnCpus {
     flow: Flow,
     record: Record,
     threads: Threads,
-    /// The last wanted settings.
-    wanted: BTreeMap<Setting, String>,
-    workers: Cpus,
-    last_look: Option<Instant>,
+    /// The last target.
+    target: Target,
+    /// When it was last settled.
+    settled_at: Option<Instant>,
     /// Since when the switch does not answer.
     silent_since: Option<Instant>,
     view: View,
@@ -87,54 +90,55 @@ impl OwnCpus {
             flow,
             record,
             threads: Threads::default(),
-            wanted: BTreeMap::new(),
-            workers: Cpus::new(),
-            last_look: None,
+            target: Target::default(),
+            settled_at: None,
             silent_since: None,
             view: View::default(),
         };
         Ok((own, damage))
     }
 
-    /// Brings the settings about that this agent's contracts and the switch's answers require. Costs little
-    /// without changes, except for a check of all settings every 10 s.
-    pub fn update<'a>(&mut self, contracts: impl Iterator<Item = &'a Vnic>, evidence: &Evidence) -> &View {
+    /// Returns the facts for the next plan. Changes no setting.
+    pub fn observe(&mut self, evidence: &Evidence) -> Facts {
         self.silent_since = None;
         let now = Instant::now();
         let flows = self.flow.see(now, evidence);
-        let situation = situation::situation(contracts, evidence, &sysfs::machine(), flows);
-        self.settle_at(now, &situation)
+        Facts { off: self.off, machine: sysfs::machine(), flows, settled: self.settled(now) }
     }
 
-    /// Notes that the switch does not answer. If that lasts, all steering ends.
+    /// Work that is kept off, by the last settling.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    fn settled(&self, now: Instant) -> Settled {
+        let ago = self.settled_at.map(|at| now.saturating_duration_since(at));
+        let is_clean = self.record.settings().next().is_none() && self.view == View::default();
+        Settled { target: self.target.clone(), ago, is_clean }
+    }
+
+    /// Notes that the switch does not answer, so that nothing can be planned. If that lasts, all steering ends.
     pub fn without_switch(&mut self) {
         let now = Instant::now();
-        if now.saturating_duration_since(*self.silent_since.get_or_insert(now)) >= LOOK {
-            self.settle_at(now, &Situation::default());
+        if now.saturating_duration_since(*self.silent_since.get_or_insert(now)) >= LOOK
+            && let Some(target) = self.settled(now).due(Target::default())
+        {
+            self.apply(&target);
         }
     }
 
-    fn settle_at(&mut self, now: Instant, situation: &Situation) -> &View {
-        let wanted = plan::wanted(situation, self.off);
-        let off = if wanted.is_empty() { Cpus::new() } else { situation.workers.clone() };
-        let changed = wanted != self.wanted || off != self.workers;
-        let pause = if changed { SHORTEST_PAUSE } else { LOOK };
-        if self.last_look.is_some_and(|last_look| now.saturating_duration_since(last_look) < pause) {
-            return &self.view;
-        }
-        (self.wanted, self.workers, self.last_look) = (wanted, off, Some(now));
-        let settings = self.wanted.keys().chain(self.record.settings()).cloned().collect();
+    /// Brings the settings of a target about, and puts back all others.
+    pub fn apply(&mut self, target: &Target) {
+        (self.target, self.settled_at) = (target.clone(), Some(Instant::now()));
+        let settings = self.target.settings.keys().chain(self.record.settings()).cloned().collect();
         let roots = self.roots.clone();
         let mut trouble = self.settle(&mut Sysfs::new(&roots), settings);
-        let threads_off = if self.off.softirqs || self.off.halts { &self.workers } else { &Cpus::new() };
+        let threads_off = if self.off.is_anything() { &self.target.workers } else { &Cpus::new() };
         if let Err(e) = self.threads.keep_off(threads_off) {
             trouble.push(format!("the agent's threads may run on the workers' CPUs: {e}"));
         }
-        if situation.deadline && (self.off.softirqs || self.off.halts) {
-            trouble.extend(situation.too_many.clone());
-        }
+        trouble.extend(self.target.too_many.clone());
         self.report(trouble);
-        &self.view
     }
 
     /// Does one step for each setting; returns the problems.
@@ -143,7 +147,8 @@ impl OwnCpus {
         let mut set = BTreeSet::new();
         let mut coming = Vec::new();
         for setting in &settings {
-            let (wanted, saved) = (self.wanted.get(setting).map(String::as_str), self.record.get(setting));
+            let (wanted, saved) =
+                (self.target.settings.get(setting).map(String::as_str), self.record.get(setting));
             let found = match files.read(setting) {
                 // A gone namespace has taken its taps with it.
                 Err(_) if wanted.is_none() && files.is_gone(setting) => None,
@@ -212,17 +217,18 @@ impl OwnCpus {
         if awake.is_empty() {
             return Vec::new();
         }
-        self.wanted.clear();
+        self.target.settings.clear();
         self.settle(files, awake)
     }
 
     /// What readers see; what is missing is logged once.
     fn report(&mut self, trouble: Vec<String>) {
-        let queues = self.wanted.keys().filter(|setting| matches!(setting, Setting::Rps { .. })).count();
+        let queues =
+            self.target.settings.keys().filter(|setting| matches!(setting, Setting::Rps { .. })).count();
         let View { steered, awake, .. } = &self.view;
         let consequences = [
             (*steered < queues).then_some(LOST_TO_SOFTIRQS),
-            (awake.len() < self.wanted.len() - queues).then_some(LOST_TO_HALTS),
+            (awake.len() < self.target.settings.len() - queues).then_some(LOST_TO_HALTS),
         ];
         let missing = trouble.first().map(|first| {
             let more =
@@ -236,7 +242,7 @@ impl OwnCpus {
         {
             tracing::warn!("other work may run on workers' CPUs: {missing}");
         }
-        self.view.cpus = self.workers.iter().copied().collect();
+        self.view.cpus = self.target.workers.iter().copied().collect();
         (self.view.queues, self.view.missing) = (queues, missing);
     }
 }
@@ -254,8 +260,9 @@ impl Drop for OwnCpus {
 
 #[cfg(test)]
 mod tests {
-    use super::plan::Found;
+    use super::plan::{Found, Situation};
     use super::*;
+    use std::collections::BTreeMap;
     use std::mem::ManuallyDrop;
 
     const BOTH: KeepOff = KeepOff { softirqs: true, halts: true };
@@ -312,9 +319,8 @@ mod tests {
 
     /// A look; what is told then.
     fn look(own: &mut OwnCpus, there: &mut There, situation: &Situation) -> View {
-        own.wanted = plan::wanted(situation, own.off);
-        own.workers = situation.workers.clone();
-        let settings = own.wanted.keys().chain(own.record.settings()).cloned().collect();
+        own.target = plan::target(situation, own.off);
+        let settings = own.target.settings.keys().chain(own.record.settings()).cloned().collect();
         let trouble = own.settle(there, settings);
         own.report(trouble);
         own.view.clone()
@@ -357,40 +363,34 @@ mod tests {
         assert_eq!(look(&mut own, &mut there, &situation()).steered, 2);
     }
 
+    #[test]
+    fn too_many_cpus_are_reported_while_a_deadline_is_wanted() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut own = agent(folder.path());
+        let mut look = |deadline| {
+            let too_many = Some("3 of 4 CPUs belong to workers".into());
+            own.apply(&plan::target(&Situation { deadline, too_many, ..Situation::default() }, BOTH));
+            own.view.clone()
+        };
+        let view = look(true);
+        assert_eq!((view.cpus, view.missing.as_deref()), (vec![], Some("3 of 4 CPUs belong to workers")));
+        assert_eq!(look(false).missing, None);
+    }
+
     /// By the files of this machine, where there is no such interface, and no such CPU.
     #[test]
-    fn changing_reports_of_a_switch_are_followed_at_a_limited_pace() {
+    fn a_look_changes_no_setting() {
         let folder = tempfile::tempdir().unwrap();
         let mut own = agent(folder.path());
         own.off.halts = false;
-        let begin = Instant::now();
-        let mut look = |after: Duration, queues: u16| {
-            let taps = vec![(None, "tidegate-none".into(), queues)];
-            let workers = [8000].into();
-            own.settle_at(begin + after, &Situation { workers, taps, ..situation() }).queues
-        };
-        let moment = Duration::from_millis(1);
-        assert_eq!(look(Duration::ZERO, 1), 1);
-        assert_eq!(look(moment, 2), 1);
-        assert_eq!(look(SHORTEST_PAUSE - moment, 3), 1);
-        assert_eq!(look(SHORTEST_PAUSE, 2), 2);
-        assert_eq!(look(SHORTEST_PAUSE * 2 - moment, 3), 2);
-        assert_eq!(look(SHORTEST_PAUSE * 2, 3), 3);
-    }
-
-    #[test]
-    fn too_many_cpus_are_told_while_a_deadline_is_in_force() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut own = agent(folder.path());
-        let too_many = |deadline| Situation {
-            deadline,
-            too_many: Some("3 of 4 CPUs belong to workers".into()),
-            ..Situation::default()
-        };
-        let begin = Instant::now();
-        let view = own.settle_at(begin, &too_many(true)).clone();
-        assert_eq!((view.cpus, view.missing.as_deref()), (vec![], Some("3 of 4 CPUs belong to workers")));
-        assert_eq!(own.settle_at(begin + LOOK, &too_many(false)).missing, None);
+        let evidence = tidegate_evidence::Evidence::empty("a test");
+        assert!(own.observe(&evidence).settled.is_clean);
+        let taps = vec![(None, "tidegate-none".into(), 1)];
+        let target = plan::target(&Situation { workers: [8000].into(), taps, ..situation() }, own.off);
+        own.apply(&target);
+        let settled = own.observe(&evidence).settled;
+        assert_eq!((settled.target, settled.is_clean), (target, false));
+        assert_eq!((own.view().queues, own.view().steered), (1, 0));
     }
 
     #[test]

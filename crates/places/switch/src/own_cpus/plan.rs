@@ -71,8 +71,34 @@ pub struct Situation {
     pub too_many: Option<String>,
 }
 
+/// What the agent is to set, and for which CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// The value of each setting.
+    pub settings: BTreeMap<Setting, String>,
+    /// The workers' CPUs to which the settings belong.
+    pub workers: Cpus,
+    /// Why no CPU is accepted as a worker's, although a deadline wants one.
+    pub too_many: Option<String>,
+}
+
+/// Returns the target in a situation.
+pub fn target(situation: &Situation, off: KeepOff) -> Target {
+    let settings = wanted(situation, off);
+    let workers = if settings.is_empty() { Cpus::new() } else { situation.workers.clone() };
+    let too_many = situation.too_many.clone().filter(|_| situation.deadline && off.is_anything());
+    Target { settings, workers, too_many }
+}
+
+/// Returns the CPUs that workers have for themselves while there is a deadline; none without another CPU for other work.
+pub fn own(situation: &Situation, off: KeepOff) -> Cpus {
+    let Situation { workers, others, deadline, .. } = situation;
+    let is_possible = others.difference(workers).next().is_some();
+    if *deadline && off.is_anything() && is_possible { workers.clone() } else { Cpus::new() }
+}
+
 /// Returns the wanted settings; none without a CPU to steer to.
-pub fn wanted(situation: &Situation, off: KeepOff) -> BTreeMap<Setting, String> {
+fn wanted(situation: &Situation, off: KeepOff) -> BTreeMap<Setting, String> {
     let Situation { workers, others, deadline, flows, taps, .. } = situation;
     let to: Cpus = others.difference(workers).copied().collect();
     if !deadline || workers.is_empty() || to.is_empty() {
@@ -208,6 +234,22 @@ mod tests {
         assert_eq!(wanted(&Situation { flows: false, ..situation() }).len(), 3);
         assert_eq!(super::wanted(&situation(), KeepOff { halts: false, ..both }).len(), 3);
         assert_eq!(super::wanted(&situation(), KeepOff { softirqs: false, ..both }).len(), 1);
+    }
+
+    #[test]
+    fn workers_have_their_cpus_for_a_deadline_also_while_nothing_flows() {
+        let both = KeepOff { softirqs: true, halts: true };
+        let quiet = Situation { flows: false, taps: vec![], ..situation() };
+        assert_eq!((own(&quiet, both), target(&quiet, both)), (cpus(&[1]), Target::default()));
+        assert_eq!(target(&situation(), both).workers, cpus(&[1]));
+        for none in [
+            Situation { deadline: false, ..situation() },
+            Situation { others: cpus(&[1]), ..situation() },
+            Situation { workers: cpus(&[]), ..situation() },
+        ] {
+            assert_eq!(own(&none, both), cpus(&[]), "{none:?}");
+        }
+        assert_eq!(own(&situation(), KeepOff { softirqs: false, halts: false }), cpus(&[]));
     }
 
     #[derive(Clone, Debug)]

@@ -1,12 +1,13 @@
 //! From the wanted and the observed state to actions. Pure.
 //!
 //! ```text
-//!  uplinks' removals, others that make room ─▶ host ─▶ uplinks ─▶ changes, reconnects ─▶ creations ─▶ other removals
+//!  uplinks' removals, others that make room ─▶ host ─▶ uplinks ─▶ changes, reconnects ─▶ creations ─▶ other removals ─▶ workers' CPUs
 //! ```
 //!
 //! A removal is hard to undo, because a guest loses its connection. So it comes last, unless another vNIC needs what it frees.
 
 use crate::action::{Declared, SwitchAction};
+use crate::own_cpus;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use tidegate_contract::{Attach, Host, Mac, Remote, Segment, SocketMode, Uplink, Vnic};
@@ -18,13 +19,15 @@ use tidegate_place::{ContractChange, Network, Observed, Plan, Refusal, Wanted};
 /// Most vNICs of one switch.
 pub const MOST: usize = tidegate_switch::capacity::VNICS;
 
-/// Facts that only the plan needs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+/// The facts that only a plan reads.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
     /// vNICs that were adopted by a change that is not accepted, with their contracts before it.
     pub adopted: BTreeMap<String, Vnic>,
     /// The uplinks of the switch, by name.
     pub uplinks: BTreeMap<String, PresentUplink>,
+    /// The workers' CPUs; `None` if the agent leaves their settings alone.
+    pub own_cpus: Option<own_cpus::Facts>,
 }
 
 /// An uplink of the switch.
@@ -40,7 +43,7 @@ pub struct PresentUplink {
 pub fn plan(
     wanted: &Wanted<'_>,
     observed: &Observed,
-    found: &Found,
+    facts: &Facts,
 ) -> Result<Plan<SwitchAction>, Vec<Refusal>> {
     refuse(wanted, observed)?;
     let uplink_names = wanted.network.uplinks.iter().map(|u| u.name.as_str());
@@ -74,7 +77,7 @@ pub fn plan(
                     change.push(SwitchAction::Reconnect(vnic.clone()));
                 }
             }
-            Difference::Unwanted(there) => match found.adopted.get(&there.vnic.name) {
+            Difference::Unwanted(there) => match facts.adopted.get(&there.vnic.name) {
                 None => unwanted.push(there.vnic.clone()),
                 Some(found) => {
                     if there.present && there.vnic != *found {
@@ -107,7 +110,7 @@ pub fn plan(
 
     let removals =
         |vnics: Vec<Vnic>| vnics.into_iter().map(ContractChange::Remove).map(SwitchAction::Contract);
-    let (mut actions, uplinks) = uplinks(wanted.network, &found.uplinks);
+    let (mut actions, uplinks) = uplinks(wanted.network, &facts.uplinks);
     actions.extend(removals(first));
     // The settings of NICs are the NIC place's.
     let host = Host { nic: BTreeMap::new(), ..wanted.host.clone() };
@@ -118,7 +121,13 @@ pub fn plan(
     actions.extend(change);
     actions.extend(create.into_iter().map(ContractChange::Create).map(SwitchAction::Contract));
     actions.extend(removals(last));
-    Ok(Plan { actions, claims: claims_of(observed) })
+    let Some(own_cpus) = &facts.own_cpus else { return Ok(actions.into()) };
+    // Taps that are still to come have no settings.
+    let is_here = |v: &&Vnic| observed.vnics.get(&v.name).is_some_and(|there| there.present && there.ours);
+    let target = own_cpus.due(wanted.vnics.iter().filter(is_here), &observed.evidence);
+    actions.extend(target.map(SwitchAction::OwnCpus));
+    let claims = own_cpus.own(wanted.vnics.iter(), &observed.evidence).into_iter().map(claim).collect();
+    Ok(Plan { actions, claims })
 }
 
 /// Returns the uplinks of a network, by name, each with the vNICs behind its peers.
@@ -159,15 +168,10 @@ fn uplinks(
     (removals.collect(), changes.collect())
 }
 
-/// The CPUs that workers of real-time vNICs have for themselves.
-fn claims_of(observed: &Observed) -> Vec<Claim> {
-    let claim = |cpu: &usize| Claim {
-        resource: Resource::Cpu(*cpu),
-        part: Part::All,
-        vnic: None,
-        purpose: "a worker of the switch that has real-time vNICs".into(),
-    };
-    observed.own_cpus.cpus.iter().map(claim).collect()
+/// The claim on a CPU that a worker of real-time vNICs has for itself.
+fn claim(cpu: usize) -> Claim {
+    let purpose = "a worker of the switch that has real-time vNICs".into();
+    Claim { resource: Resource::Cpu(cpu), part: Part::All, vnic: None, purpose }
 }
 
 fn refuse(wanted: &Wanted<'_>, observed: &Observed) -> Result<(), Vec<Refusal>> {
@@ -220,7 +224,7 @@ pub fn attachment_key(vnic: &Vnic) -> Option<AttachmentKey<'_>> {
     match &vnic.attach {
         Attach::VhostUser { path, .. } => Some((path, None)),
         Attach::Tap { name, netns } => Some((name.as_ref(), netns.as_deref())),
-        Attach::Netdev { .. } | Attach::Vf { .. } => None,
+        _ => None,
     }
 }
 
