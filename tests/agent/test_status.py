@@ -85,22 +85,22 @@ def test_a_refused_file_is_named_everywhere(host: Host) -> None:
 
 
 def test_the_log_says_which_part_of_a_refused_file_is_in_force(host: Host) -> None:
-    """Of one that never was accepted nothing is; of another what it said before."""
+    """Of a file that was never accepted none is; of another file its earlier contracts."""
     path = host.etc / "cam.toml"
     log = host.folder / "agent.log"
 
     def has_log_line(how: str, kept: str) -> bool:
-        return any(f"this file is {how}, {kept}: " in line for line in log.read_text().split("\n"))
+        return any(f"this file {how}; {kept}: " in line for line in log.read_text().split("\n"))
 
     path.write_text(contract(host, "cam", 'tx = { max = "20" }'))
-    wait_for("the first", lambda: has_log_line("bad", "no contract of this file is in force"))
+    wait_for("the first", lambda: has_log_line("has errors", "no contract of this file is in force"))
     path.write_text(contract(host, "cam", 'to = ["nobody"]'))
-    wait_for("a refusal", lambda: has_log_line("refused", "no contract of this file is in force"))
+    wait_for("a refusal", lambda: has_log_line("is refused", "no contract of this file is in force"))
     assert "stays in force" not in log.read_text()
     path.write_text(contract(host, "cam"))
     wait_for_kinds(host)
     path.write_text(contract(host, "cam", 'to = ["nobody"]'))
-    wait_for("another refusal", lambda: has_log_line("refused", "its earlier contracts stay in force"))
+    wait_for("another refusal", lambda: has_log_line("is refused", "its earlier contracts stay in force"))
 
 
 def test_without_a_switch(host: Host) -> None:

@@ -95,4 +95,4 @@ def test_without_observation_why_reports_no_culprit(late: Host, tmp_path: Path) 
     with Process([*pinned, sys.executable, "-c", HOG], tmp_path / "hog.log"):
         wait_for("a late frame", lambda: culprits(late))
     assert "task" not in culprits(late)
-    assert "is not observed" in late.cli("why", "voice")
+    assert "does not observe what keeps the worker from its CPU" in late.cli("why", "voice")
