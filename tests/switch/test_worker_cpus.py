@@ -221,5 +221,5 @@ def test_cpus_that_are_not_there_are_named(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "may not run on CPU 1000,1001" in done.stderr, done.stderr
-    assert f"it may use {min(ALLOWED)}" in done.stderr
+    assert f"the process may use {min(ALLOWED)}" in done.stderr
     assert not (tmp_path / "s").exists()
