@@ -10,6 +10,7 @@
 //! - [`outstanding`]: frames that a link holds
 //! - [`waiting`]: frames that wait for the limit, by flow
 //! - [`contract`]: a contract, compiled
+//! - [`uplink`]: a port that leads to other hosts
 
 pub mod capture_tap;
 pub mod contract;
@@ -17,10 +18,12 @@ pub mod gaps;
 mod lent;
 pub mod outstanding;
 pub mod talk;
+pub mod uplink;
 pub mod waiting;
 
 pub use contract::{PortContract, PortInfo, PortSet};
 pub use outstanding::Outstanding;
+pub use uplink::Floods;
 pub use waiting::{Room, RoomConfig};
 
 use crate::capacity::VNICS;
@@ -101,6 +104,8 @@ pub struct Port {
     pub in_flight_to: Box<[u32; VNICS]>,
     /// The cap on copies of flooded frames.
     pub flood: TokenBucket,
+    /// The same by segment, of an uplink.
+    pub floods: Floods,
     /// Link-local addresses that it holds.
     pub claimed: LinkLocals,
 }
@@ -155,6 +160,9 @@ impl Port {
             shaper: contract.tx_limit.map(|(rate, burst)| TokenBucket::new(rate, burst)),
             waiting: Room::changed(None, RoomConfig::of(&contract)),
             flood: TokenBucket::new(contract.flood.0, contract.flood.1),
+            floods: link
+                .peers()
+                .map_or_else(Floods::default, |peers| Floods::new(peers, &Floods::default(), contract.flood)),
             contract,
             stats,
             link,
@@ -198,6 +206,7 @@ impl Port {
         }
         self.waiting = Room::changed(self.waiting.take(), RoomConfig::of(&contract));
         self.flood.set(now, contract.flood.0, contract.flood.1);
+        self.floods.set(now, contract.flood);
         self.egress.scheduler.reconfigure(now, contract.egress);
         self.stats.rx.flows_now.set(self.egress.scheduler.active_flows().into());
         if contract.deadline != self.contract.deadline {
