@@ -17,8 +17,8 @@
 //! - Other addresses are *learned* from frames, behind a port or a [peer](Destination::Peer), and move with
 //!   them: a VM may have moved to another host. They are forgotten when unseen for some time, or when their
 //!   port or peer goes.
-//! - The learned addresses of each port, of each peer, and of each link with its peers are bounded, so none
-//!   fills the table.
+//! - The learned addresses of each port, of each peer in each segment, of each peer, and of each link with
+//!   its peers are bounded, so none fills the table: a guest of many addresses uses up no other segment's.
 //!
 //! [`destination`]: the contents of an entry
 
@@ -29,7 +29,7 @@ mod tests;
 pub use destination::{Destination, PeerIndex, PortIndex};
 
 use destination::Value;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use tidegate_contract::Mac;
 
 const SLOTS: usize = 1 << 16;
@@ -39,8 +39,13 @@ const PROBES: usize = 32;
 pub const LEARNED_PER_PORT: u32 = 8192;
 /// Most MACs learned behind one peer.
 pub const LEARNED_PER_PEER: u32 = 8192;
+/// Most MACs of one segment learned behind one peer: one segment's guests leave room for seven others.
+pub const LEARNED_PER_PEER_AND_SEGMENT: u16 = LEARNED_PER_PEER as u16 / 8;
 /// Most MACs learned behind one link with all its peers: half the table.
 pub const LEARNED_PER_LINK: u32 = SLOTS as u32 / 2;
+
+/// Counts of pairs of a peer and a segment.
+const PAIRS: usize = 1 << 18;
 
 const EMPTY: u64 = 0;
 /// A removed entry: reusable, and does not end a probe sequence.
@@ -71,6 +76,9 @@ pub struct Fdb {
     ports: Box<[AtomicU32]>,
     /// Addresses learned behind each peer.
     peers: Box<[AtomicU32]>,
+    /// Addresses of each segment learned behind each peer. All segments of one peer have counts of their
+    /// own; pairs of different peers may share one, and then its bound.
+    pairs: Box<[AtomicU16]>,
     /// Entries removed so far.
     removed: AtomicU64,
 }
@@ -90,6 +98,18 @@ fn key(segment: SegmentIndex, mac: Mac) -> u64 {
     let (low, high) = (u32::from_ne_bytes([a, b, c, d]), u16::from_ne_bytes([e, f]));
     // One more than the segment, so that no key is EMPTY; 0xffff + 1 never occurs.
     u64::from(segment.0 + 1) << 48 | u64::from(high) << 32 | u64::from(low)
+}
+
+#[inline]
+fn segment_of(key: u64) -> SegmentIndex {
+    SegmentIndex((key >> 48) as u16 - 1)
+}
+
+/// Returns the place of a pair's count.
+#[inline]
+fn pair(peer: PeerIndex, segment: SegmentIndex) -> usize {
+    // An odd factor, so that few pairs of two peers have one place.
+    (usize::from(peer.get()).wrapping_mul(0x9e37_79b1) + usize::from(segment.0)) % PAIRS
 }
 
 #[inline]
@@ -127,7 +147,7 @@ impl Default for Fdb {
 }
 
 impl Fdb {
-    /// An empty table, about 1.3 MB.
+    /// An empty table, about 1.9 MB.
     pub fn new() -> Self {
         let entries: Box<[Entry]> = (0..SLOTS).map(|_| Entry::default()).collect();
         let counts = |many: usize| (0..many).map(|_| AtomicU32::new(0)).collect();
@@ -135,6 +155,7 @@ impl Fdb {
             entries: entries.try_into().unwrap_or_else(|_| unreachable!("as many as there are slots")),
             ports: counts(usize::from(PortIndex::MAX) + 1),
             peers: counts(usize::from(PeerIndex::MOST)),
+            pairs: (0..PAIRS).map(|_| AtomicU16::new(0)).collect(),
             removed: AtomicU64::new(0),
         }
     }
@@ -220,7 +241,7 @@ impl Fdb {
             }
             // Not during a removal, which takes two stores.
             if before != Value::REMOVING && self.set(entry, key, before, after) {
-                self.count_out(before);
+                self.count_out(key, before);
                 break entry;
             }
             std::thread::yield_now();
@@ -273,7 +294,7 @@ impl Fdb {
     }
 
     fn learn_anew(&self, key: u64, from: Destination, fresh: Value) -> Result<(), NotLearned> {
-        if !self.has_room(from) {
+        if !self.has_room(segment_of(key), from) {
             return Err(NotLearned::Full);
         }
         let entry = self.claim(key).ok_or(NotLearned::Full)?;
@@ -283,23 +304,29 @@ impl Fdb {
             return Err(NotLearned::Pinned);
         }
         // Counted first, so that it is never counted out before.
-        self.count_in(from);
+        self.count_in(key, from);
         let learned = self.set(entry, key, before, fresh);
-        self.count_out(if learned { before } else { fresh });
+        self.count_out(key, if learned { before } else { fresh });
         Ok(())
     }
 
     /// Removes addresses last seen before `oldest` seconds.
     pub fn sweep(&self, oldest: u32) {
-        self.remove_learned(|value| value.seconds() < oldest);
+        self.remove_learned(|_, value| value.seconds() < oldest);
     }
 
     /// Removes addresses learned behind a port, with the peers of its link; or behind one peer.
     pub fn forget(&self, gone: impl Into<Destination>) {
         match gone.into() {
-            Destination::Port(port) => self.remove_learned(|value| value.egress() == Some(port)),
-            peer @ Destination::Peer { .. } => self.remove_learned(|value| value.is(peer)),
+            Destination::Port(port) => self.remove_learned(|_, value| value.egress() == Some(port)),
+            peer @ Destination::Peer { .. } => self.remove_learned(|_, value| value.is(peer)),
         }
+    }
+
+    /// Removes the addresses learned in a segment, behind ports and peers: before its index becomes another
+    /// segment's. Goes through the whole table; not for workers.
+    pub fn forget_segment(&self, segment: SegmentIndex) {
+        self.remove_learned(|key, _| segment_of(key) == segment);
     }
 
     /// Returns all learned addresses: segment, address, destination, and when last seen (seconds).
@@ -311,8 +338,7 @@ impl Fdb {
                 return None;
             }
             let ([a, b, c, d], [e, f]) = ((key as u32).to_ne_bytes(), ((key >> 32) as u16).to_ne_bytes());
-            let segment = SegmentIndex((key >> 48) as u16 - 1);
-            Some((segment, Mac([a, b, c, d, e, f]), value.destination()?, value.seconds()))
+            Some((segment_of(key), Mac([a, b, c, d, e, f]), value.destination()?, value.seconds()))
         };
         self.entries.iter().filter_map(one).collect()
     }
@@ -373,13 +399,14 @@ impl Fdb {
         None
     }
 
-    fn remove_learned(&self, which: impl Fn(Value) -> bool) {
+    fn remove_learned(&self, which: impl Fn(u64, Value) -> bool) {
         self.entries.iter().for_each(|entry| self.remove_if_learned(entry, &which));
     }
 
-    fn remove_if_learned(&self, entry: &Entry, which: impl Fn(Value) -> bool) {
+    fn remove_if_learned(&self, entry: &Entry, which: impl Fn(u64, Value) -> bool) {
+        let key = entry.key.load(Ordering::Acquire);
         let value = entry.value();
-        if value.is_learned() && which(value) {
+        if key != EMPTY && key != GONE && value.is_learned() && which(key, value) {
             self.remove(entry, value);
         }
     }
@@ -389,10 +416,12 @@ impl Fdb {
         // The value first: a reader that still matches the key finds that it leads nowhere.
         let removed = entry.replace(value, Value::REMOVING);
         if removed {
+            // It stays until this thread replaces it.
+            let key = entry.key.load(Ordering::Acquire);
             entry.key.store(GONE, Ordering::Release);
             let number = self.removed.fetch_add(1, Ordering::Relaxed) + 1;
             entry.value.store(Value::removed(number).0, Ordering::Release);
-            self.count_out(value);
+            self.count_out(key, value);
         }
         removed
     }
@@ -405,21 +434,30 @@ impl Fdb {
         entry.replace(before, after) && is_ours()
     }
 
-    fn has_room(&self, from: Destination) -> bool {
+    fn has_room(&self, segment: SegmentIndex, from: Destination) -> bool {
         let link = self.learned(from.egress());
         match from {
             Destination::Port(_) => link < LEARNED_PER_PORT,
-            Destination::Peer { .. } => link < LEARNED_PER_LINK && self.learned(from) < LEARNED_PER_PEER,
+            Destination::Peer { peer, .. } => {
+                link < LEARNED_PER_LINK
+                    && self.learned(from) < LEARNED_PER_PEER
+                    && self.pairs[pair(peer, segment)].load(Ordering::Relaxed) < LEARNED_PER_PEER_AND_SEGMENT
+            }
         }
     }
 
-    fn count_in(&self, to: Destination) {
+    fn count_in(&self, key: u64, to: Destination) {
         self.counts(to).for_each(|count| _ = count.fetch_add(1, Ordering::Relaxed));
+        if let Destination::Peer { peer, .. } = to {
+            self.pairs[pair(peer, segment_of(key))].fetch_add(1, Ordering::Relaxed);
+        }
     }
 
-    fn count_out(&self, value: Value) {
-        if let Some(to) = value.destination().filter(|_| !value.is_pinned()) {
-            self.counts(to).for_each(|count| _ = count.fetch_sub(1, Ordering::Relaxed));
+    fn count_out(&self, key: u64, value: Value) {
+        let Some(to) = value.destination().filter(|_| !value.is_pinned()) else { return };
+        self.counts(to).for_each(|count| _ = count.fetch_sub(1, Ordering::Relaxed));
+        if let Destination::Peer { peer, .. } = to {
+            self.pairs[pair(peer, segment_of(key))].fetch_sub(1, Ordering::Relaxed);
         }
     }
 

@@ -148,8 +148,11 @@ fn no_peer_fills_the_table_nor_do_all_of_a_link() {
     let segment = SegmentIndex(0);
     fdb.learn(segment, mac(u32::MAX), 2, 1).unwrap();
     let learned = |number: u16| {
-        let addresses = (0..20_000u32).map(|n| mac(u32::from(number) << 16 | n));
-        addresses.filter(|mac| fdb.learn(segment, *mac, peer(9, number), 1).is_ok()).count() as u32
+        let learn = |n: u32| {
+            let address = mac(u32::from(number) << 16 | n);
+            fdb.learn(SegmentIndex((n % 20) as u16), address, peer(9, number), 1)
+        };
+        (0..20_000).filter(|n| learn(*n).is_ok()).count() as u32
     };
     for number in 0..6 {
         let learned = learned(number);
@@ -164,6 +167,39 @@ fn no_peer_fills_the_table_nor_do_all_of_a_link() {
     assert!(learned(7) > 0);
     fdb.forget(9);
     assert_eq!((fdb.learned(9), fdb.learned(peer(9, 0)), fdb.learned(2)), (0, 0, 1));
+}
+
+#[test]
+fn a_segment_leaves_room_for_others_behind_its_peer() {
+    let fdb = Fdb::new();
+    let bound = u32::from(LEARNED_PER_PEER_AND_SEGMENT);
+    let learned = |segment: u16, number: u16| {
+        let addresses = (0..20_000u32).map(|n| mac(u32::from(number) << 16 | n));
+        addresses.filter(|mac| fdb.learn(SegmentIndex(segment), *mac, peer(9, number), 1).is_ok()).count()
+            as u32
+    };
+    assert_eq!((learned(3, 1), learned(4, 1), learned(3, 2)), (bound, bound, bound));
+    assert_eq!((fdb.learned(peer(9, 1)), fdb.learned(9)), (2 * bound, 3 * bound));
+    // What moves away, grows old or becomes a contract's makes room.
+    fdb.learn(SegmentIndex(3), mac(1 << 16), 7, 2).unwrap();
+    fdb.pin(SegmentIndex(3), mac(1 << 16 | 1), 8).unwrap();
+    assert_eq!(learned(3, 1), bound, "it moves back, and one other comes");
+    fdb.sweep(2);
+    assert_eq!((learned(3, 1), learned(4, 1)), (bound, bound));
+}
+
+#[test]
+fn a_segment_is_forgotten_as_a_whole() {
+    let fdb = Fdb::new();
+    for segment in [3, 4].map(SegmentIndex) {
+        fdb.learn(segment, mac(1), peer(9, 1), 1).unwrap();
+        fdb.learn(segment, mac(2), 5, 1).unwrap();
+        fdb.pin(segment, mac(3), 6).unwrap();
+    }
+    fdb.forget_segment(SegmentIndex(3));
+    let known = |segment| [1, 2, 3].map(|n| fdb.lookup(SegmentIndex(segment), mac(n)));
+    assert_eq!((known(3), known(4)), ([None, None, Some(6)], [Some(9), Some(5), Some(6)]));
+    assert_eq!((fdb.learned(9), fdb.learned(5), fdb.learned(peer(9, 1))), (1, 1, 1));
 }
 
 /// Workers learn the same addresses in turn, old ones go at once, and a contract comes and goes.
@@ -195,7 +231,7 @@ fn a_contract_holds_while_others_learn_and_sweep() {
                 // The whole table takes long: only possible addresses are checked.
                 for address in others {
                     fdb.probes(key(segment, address))
-                        .for_each(|entry| fdb.remove_if_learned(entry, |_| true));
+                        .for_each(|entry| fdb.remove_if_learned(entry, |_, _| true));
                 }
             }
         });

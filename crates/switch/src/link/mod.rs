@@ -102,6 +102,14 @@ impl Link {
         }
     }
 
+    /// Returns the peers of a link to other hosts; `None` of others.
+    pub fn peers(&self) -> Option<&Arc<vxlan::Peers>> {
+        match &self.rx {
+            Rx::Vxlan(rx) => Some(rx.peers()),
+            _ => None,
+        }
+    }
+
     /// Shows the VM its returned and posted frames.
     #[inline]
     pub fn flush(&mut self) {

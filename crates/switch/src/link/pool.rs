@@ -35,6 +35,11 @@ impl Pool {
         Self { memory, next, free: 0, free_count: chunks }
     }
 
+    /// All chunks.
+    pub fn size(&self) -> usize {
+        self.next.len()
+    }
+
     /// Chunks not in use.
     pub fn free(&self) -> usize {
         self.free_count

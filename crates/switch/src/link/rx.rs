@@ -160,6 +160,24 @@ impl Rx {
         matches!(self, Self::Vxlan(rx) if rx.has_unsent())
     }
 
+    /// Returns what a link to other hosts put on the wire since the last call; nothing of others.
+    #[inline]
+    pub fn take_on_wire(&mut self) -> vxlan::OnWire {
+        match self {
+            Self::Vxlan(rx) => rx.take_on_wire(),
+            _ => vxlan::OnWire::default(),
+        }
+    }
+
+    /// Returns the link to other hosts.
+    #[inline]
+    pub fn vxlan(&mut self) -> Option<&mut vxlan::Rx> {
+        match self {
+            Self::Vxlan(rx) => Some(rx),
+            _ => None,
+        }
+    }
+
     /// Refuses posts until it is made anew.
     pub fn refuse_posts(&mut self) {
         if let Self::Vhost(rx) = self {

@@ -49,6 +49,16 @@ impl Store {
         self.pool.free() >= FRAME_CHUNKS && self.slots.available() > FOR_PIECES
     }
 
+    /// Returns its slots and chunks.
+    pub fn capacity(&self) -> (usize, usize) {
+        (self.slots.made(), self.pool.size())
+    }
+
+    /// Returns the slots and chunks that are free for frames.
+    pub fn room(&self) -> (usize, usize) {
+        (self.slots.available().saturating_sub(FOR_PIECES), self.pool.free().saturating_sub(FRAME_CHUNKS))
+    }
+
     /// Copies a frame of at most [`FRAME_MAX`] bytes; `None` without room.
     pub fn keep(&mut self, bytes: &[u8]) -> Option<FrameRef> {
         if !self.has_room() {

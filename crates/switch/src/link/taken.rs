@@ -36,16 +36,20 @@ pub enum Taken {
 }
 
 /// Frames taken into own memory while earlier ones waited.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Absorbed {
     /// Frames that wait now, or were dropped.
     pub frames: usize,
     /// Bytes of those that wait.
     pub bytes: usize,
-    /// Frames without room.
-    pub full: u64,
-    /// Malformed frames, and others that a link refused.
-    pub malformed: u64,
+    /// Frames that were dropped, by reason.
+    pub dropped: [u64; DropReason::COUNT],
     /// The link is gone; the reason.
     pub broken: Option<String>,
+}
+
+impl Default for Absorbed {
+    fn default() -> Self {
+        Self { frames: 0, bytes: 0, dropped: [0; DropReason::COUNT], broken: None }
+    }
 }

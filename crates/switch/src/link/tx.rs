@@ -2,6 +2,7 @@
 
 pub use super::taken::{Absorbed, Pending, Taken};
 use super::{Scratch, tap, vhost, vxlan};
+use crate::fdb::PortIndex;
 use crate::sched::Queued;
 use crate::slots::{Frame, FrameRef};
 use crate::virtio::RingError;
@@ -117,17 +118,31 @@ impl Tx {
     /// Returns a frame's memory once no worker refers to it. The last piece returns the whole's.
     #[inline]
     pub fn give_back(&mut self, frame: FrameRef) {
-        either!(self, tx => tx.give_back(frame), tx => tx.store.give_back(frame));
+        match self {
+            Self::Vhost(tx) => tx.give_back(frame),
+            Self::Tap(tx) => tx.store.give_back(frame),
+            Self::Vxlan(tx) => tx.give_back(frame),
+        }
     }
 
     /// Like [`give_back`](Self::give_back), for frames of one transmit ring, or of a link without rings.
     #[inline]
     pub fn give_back_all(&mut self, frames: impl Iterator<Item = FrameRef> + Clone) {
-        either!(
-            self,
-            tx => tx.give_back_all(frames),
-            tx => frames.for_each(|frame| tx.store.give_back(frame))
-        );
+        match self {
+            Self::Vhost(tx) => tx.give_back_all(frames),
+            Self::Tap(tx) => frames.for_each(|frame| tx.store.give_back(frame)),
+            Self::Vxlan(tx) => frames.for_each(|frame| tx.give_back(frame)),
+        }
+    }
+
+    /// Lets `egress` hold a frame of another host, whose egress the caller then sets; `false` if that holds
+    /// its [part](vxlan::share) of the link's memory. Other links bound frames in flight otherwise.
+    #[inline]
+    pub fn hold(&mut self, frame: &Frame, egress: PortIndex) -> bool {
+        match self {
+            Self::Vxlan(tx) => tx.hold(frame, egress),
+            Self::Vhost(_) | Self::Tap(_) => true,
+        }
     }
 
     /// Whether more frames of a queue are unreturned than may be in flight: completed ones wait for [an

@@ -3,7 +3,9 @@
 use crate::capacity::VNICS;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::Policy;
+use crate::link::vxlan::Peers;
 use crate::sched::{EgressConfig, EgressKind, FlowConfig, SourceConfig, hold_limit};
+use std::sync::Arc;
 use tidegate_contract::frame::SUPER_FRAME_ON_WIRE;
 use tidegate_contract::{Bytes, Discipline, Host, Queueing, Rate, Vnic};
 
@@ -76,11 +78,13 @@ pub struct PortInfo {
     pub control: bool,
     /// Its link leads to other hosts.
     pub is_uplink: bool,
+    /// Copies that a flood to it makes, by segment; 1 of others.
+    pub copies: Arc<[u16]>,
 }
 
 impl PortInfo {
     /// Makes that of an uplink: a member of segments with any addresses behind it, without a promise of its
-    /// own.
+    /// own. A flood counts as one copy there until its peers are [known](Self::with_peers).
     pub fn of_uplink(worker: u16) -> Self {
         Self {
             worker,
@@ -93,7 +97,21 @@ impl PortInfo {
             learns: true,
             control: false,
             is_uplink: true,
+            copies: Arc::default(),
         }
+    }
+
+    /// Counts a copy of a flood for each of an uplink's peers.
+    #[must_use]
+    pub fn with_peers(mut self, peers: &Peers) -> Self {
+        self.copies = peers.copies().clone();
+        self
+    }
+
+    /// Returns how many copies a flood to it makes.
+    #[inline]
+    pub fn copies_in(&self, segment: SegmentIndex) -> u64 {
+        self.copies.get(usize::from(segment.0)).map_or(1, |copies| u64::from(*copies))
     }
 
     /// Makes it from a contract; `to` are the ports that its names mean now.
@@ -109,6 +127,7 @@ impl PortInfo {
             learns: vnic.allowed.any_mac,
             control: vnic.allowed.control,
             is_uplink: false,
+            copies: Arc::default(),
         }
     }
 
@@ -168,6 +187,8 @@ pub struct PortContract {
     pub frame_max: u32,
     /// Share of its worker's time.
     pub weight: u32,
+    /// Outer headers of each of its frames on the wire (bytes); 0 at a vNIC.
+    pub overhead: u32,
     /// Its link leads to other hosts: its frames name their segments, and their hosts have checked them.
     pub is_uplink: bool,
 }
@@ -180,6 +201,7 @@ impl PortContract {
         Self {
             policy: Policy::open(),
             weight: 1,
+            overhead,
             deadline: None,
             tx_limit: None,
             cut_to: None,
@@ -199,6 +221,7 @@ impl PortContract {
         Self {
             policy: Policy::from(vnic),
             weight: vnic.weight,
+            overhead: 0,
             deadline: vnic.deadline.map(|d| d.get()),
             tx_limit: vnic.tx.max.map(|max| (max, vnic.tx.burst_or_default(max))),
             cut_to: vnic.deadline.and(vnic.tx.burst).map(|b| b.get() as u32),

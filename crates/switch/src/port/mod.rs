@@ -14,6 +14,7 @@
 //! - [`talk`]: how much the port sends to others
 //! - `lent`: a receiving half that another worker has
 //! - [`capture_tap`]: the worker's end of a capture
+//! - [`uplink`]: a port that leads to other hosts
 
 pub mod capture_tap;
 pub mod contract;
@@ -21,10 +22,12 @@ pub mod gaps;
 mod lent;
 pub mod outstanding;
 pub mod talk;
+pub mod uplink;
 pub mod waiting;
 
 pub use contract::{PortContract, PortInfo, PortSet};
 pub use outstanding::Outstanding;
+pub use uplink::Floods;
 pub use waiting::{Room, RoomConfig};
 
 use crate::capacity::VNICS;
@@ -105,6 +108,8 @@ pub struct Port {
     pub in_flight_to: Box<[u32; VNICS]>,
     /// The cap on copies of flooded frames.
     pub flood: TokenBucket,
+    /// The same by segment, of an uplink.
+    pub floods: Floods,
     /// Link-local addresses that it holds.
     pub claimed: LinkLocals,
 }
@@ -159,6 +164,9 @@ impl Port {
             shaper: contract.tx_limit.map(|(rate, burst)| TokenBucket::new(rate, burst)),
             waiting: Room::changed(None, RoomConfig::of(&contract)),
             flood: TokenBucket::new(contract.flood.0, contract.flood.1),
+            floods: link
+                .peers()
+                .map_or_else(Floods::default, |peers| Floods::new(peers, &Floods::default(), contract.flood)),
             contract,
             stats,
             link,
@@ -202,6 +210,7 @@ impl Port {
         }
         self.waiting = Room::changed(self.waiting.take(), RoomConfig::of(&contract));
         self.flood.set(now, contract.flood.0, contract.flood.1);
+        self.floods.set(now, contract.flood);
         self.egress.scheduler.reconfigure(now, contract.egress);
         self.stats.rx.flows_now.set(self.egress.scheduler.active_flows().into());
         if contract.deadline != self.contract.deadline {

@@ -314,7 +314,7 @@ impl Slots {
     }
 
     /// Returns the number of slots made.
-    fn made(&self) -> usize {
+    pub fn made(&self) -> usize {
         self.frames.len() + self.more.len() * STEP
     }
 

@@ -3,13 +3,16 @@
 
 use super::Worker;
 use crate::capacity::VNICS;
-use crate::fdb::{PortIndex, SegmentIndex};
+use crate::fdb::{PeerIndex, PortIndex, SegmentIndex};
 use crate::frame::{HEADER_MAX, Offload, VnetHdr, parse};
 use crate::port::Port;
 use crate::slots::buffers::{BufferIndex, Buffers};
 use crate::slots::{Frame, FrameRef, Owner, Slots};
 use tidegate_contract::Mac;
 use tidegate_evidence::DropReason;
+
+/// Segments, for counts by segment.
+const SEGMENTS: usize = 1 << 16;
 
 /// Flooded frames in flight per worker.
 const COPIES: u16 = 256;
@@ -34,6 +37,8 @@ pub struct FloodPool {
     buffers: Buffers,
     /// Copies in flight of each source.
     copies: Box<[u16; VNICS]>,
+    /// Copies in flight of other hosts' frames, by segment.
+    from_hosts: Box<[u16]>,
 }
 
 /// Bytes of an announcement on the wire.
@@ -46,19 +51,36 @@ impl FloodPool {
             slots: Slots::new(COPIES, 0, worker),
             buffers: Buffers::new(COPIES, FLOOD_MAX),
             copies: Box::new([0; VNICS]),
+            // Its pages are touched when first used.
+            from_hosts: vec![0; SEGMENTS].into(),
         }
     }
 
     /// Takes a slot with a buffer for a source that holds fewer than are free: so the next source that
-    /// floods finds one, even if receivers take nothing.
-    fn take(&mut self, source: PortIndex, receivers: u16) -> Option<(FrameRef, BufferIndex)> {
-        let held = &mut self.copies[source as usize];
+    /// floods finds one, even if receivers take nothing. Each segment of other hosts' frames, from a `peer`, is
+    /// a source of its own.
+    fn take(
+        &mut self,
+        source: PortIndex,
+        segment: SegmentIndex,
+        peer: Option<PeerIndex>,
+        receivers: u16,
+    ) -> Option<(FrameRef, BufferIndex)> {
+        let held = match peer {
+            Some(_) => &mut self.from_hosts[usize::from(segment.0)],
+            None => &mut self.copies[usize::from(source)],
+        };
         if usize::from(*held) >= self.slots.available() {
             return None;
         }
         let (reference, buffer) = self.slots.take().zip(self.buffers.take(receivers))?;
-        *held += 1;
-        reference.get_mut().owner = Owner::Buffer { buffer };
+        if peer.is_some() {
+            *held += 1;
+        }
+        self.copies[usize::from(source)] += 1;
+        let frame = reference.get_mut();
+        frame.owner = Owner::Buffer { buffer };
+        (frame.source, frame.segment, frame.peer) = (source, segment, peer);
         Some((reference, buffer))
     }
 
@@ -69,7 +91,7 @@ impl FloodPool {
         if tail > FLOOD_MAX || receivers == 0 {
             return None;
         }
-        let (reference, buffer) = self.take(frame.source, receivers)?;
+        let (reference, buffer) = self.take(frame.source, frame.segment, frame.peer, receivers)?;
         let memory = self.buffers.span(buffer, tail);
         let copy = reference.get_mut();
         let mut at = 0;
@@ -82,8 +104,6 @@ impl FloodPool {
             at += span.len as usize;
         }
         debug_assert_eq!(at, tail);
-        copy.source = frame.source;
-        (copy.segment, copy.peer) = (frame.segment, frame.peer);
         copy.len = frame.len;
         copy.wire_bytes = frame.wire_bytes;
         copy.wire_frames = frame.wire_frames;
@@ -103,7 +123,11 @@ impl FloodPool {
     /// Notes that one receiver is done with a copy.
     pub fn settle(&mut self, reference: FrameRef, buffer: BufferIndex) {
         if self.buffers.release(buffer) {
-            self.copies[reference.get().source as usize] -= 1;
+            let frame = reference.get();
+            self.copies[usize::from(frame.source)] -= 1;
+            if frame.peer.is_some() {
+                self.from_hosts[usize::from(frame.segment.0)] -= 1;
+            }
             self.slots.give(reference);
         }
     }
@@ -125,17 +149,18 @@ impl Worker {
     pub(super) fn flood_frame(&mut self, port: &mut Port, frame: &Frame, audience: Audience) {
         // Checked before the receivers are found in the whole segment: the frame has one at least, or goes
         // nowhere.
-        if port.flood.conforms_at(self.now, frame.wire_bytes.into()) > self.now {
+        let bucket = port.flood_bucket(frame.segment);
+        if bucket.conforms_at(self.now, frame.wire_bytes.into()) > self.now {
             port.count_tx_drop(DropReason::FloodCap);
             return;
         }
-        let receivers = self.receivers(port.index, frame.segment, audience).count() as u16;
+        let (receivers, copies) = self.copies(port.index, frame.segment, audience);
         if receivers == 0 {
             port.count_tx_drop(DropReason::NoReceiver);
             return;
         }
-        let bytes = u64::from(frame.wire_bytes) * u64::from(receivers);
-        if port.flood.conforms_at(self.now, bytes) > self.now {
+        let bytes = u64::from(frame.wire_bytes) * copies;
+        if port.flood_bucket(frame.segment).conforms_at(self.now, bytes) > self.now {
             port.count_tx_drop(DropReason::FloodCap);
             return;
         }
@@ -143,7 +168,7 @@ impl Worker {
             port.count_tx_drop(DropReason::FloodCap);
             return;
         };
-        port.flood.charge(self.now, bytes);
+        port.flood_bucket(frame.segment).charge(self.now, bytes);
         self.spread(port.index, audience, copy);
     }
 
@@ -152,9 +177,9 @@ impl Worker {
     pub fn announce(&mut self, index: PortIndex, macs: &[Mac]) {
         let Some(mut port) = self.ports[index as usize].take() else { return };
         for mac in macs {
-            let receivers = self.receivers(index, port.segment, Audience::Learning).count() as u16;
+            let (receivers, copies) = self.copies(index, port.segment, Audience::Learning);
             // A front end may ask repeatedly.
-            let bytes = ANNOUNCEMENT as u64 * u64::from(receivers);
+            let bytes = ANNOUNCEMENT as u64 * copies;
             if port.flood.conforms_at(self.now, bytes) > self.now {
                 port.count_tx_drop(DropReason::FloodCap);
             } else if let Some(copy) = self.flood.announcement(index, port.segment, *mac, receivers, self.now)
@@ -166,6 +191,15 @@ impl Worker {
         self.ports[index as usize] = Some(port);
         self.settle();
         self.ring_peers();
+    }
+
+    /// Returns the receivers of a flood, and the copies for all of them: an uplink makes one for each peer.
+    fn copies(&self, from: PortIndex, segment: SegmentIndex, audience: Audience) -> (u16, u64) {
+        let copies = |member: PortIndex| {
+            self.infos[usize::from(member)].as_ref().map_or(1, |info| info.copies_in(segment))
+        };
+        self.receivers(from, segment, audience)
+            .fold((0, 0), |(receivers, all), member| (receivers + 1, all + copies(member)))
     }
 
     fn receivers(
@@ -221,9 +255,8 @@ impl FloodPool {
         bytes[22..28].copy_from_slice(&mac.0);
         bytes[32..38].copy_from_slice(&mac.0);
         let headers = parse(&bytes[..LEN], LEN).ok()?;
-        let (reference, _) = self.take(source, receivers)?;
+        let (reference, _) = self.take(source, segment, None, receivers)?;
         let frame = reference.get_mut();
-        (frame.source, frame.segment, frame.peer) = (source, segment, None);
         (frame.len, frame.wire_bytes, frame.wire_frames) = (LEN as u32, LEN as u32, 1);
         (frame.started, frame.deadline) = (now, crate::slots::NEVER);
         (frame.offload, frame.vnet, frame.headers) = (Offload::None, VnetHdr::default(), headers);
@@ -256,6 +289,68 @@ mod tests {
             [DropReason::NoReceiver, DropReason::FloodCap].map(|reason| dropped(&port, reason)),
             [1, 1]
         );
+    }
+
+    /// Head-end replication: the cap is on copies made.
+    #[test]
+    fn a_flood_to_an_uplink_counts_for_each_peer() {
+        let (mut worker, _handle) = testing::worker();
+        testing::add_port(&mut worker, 0);
+        let _far = testing::add_uplink(&mut worker, 1);
+        worker.set_members(vec![vec![0, 1]]);
+        let mut slots = Slots::new(2, 0, 0);
+        let frame = slots.take().unwrap();
+        (frame.get_mut().wire_bytes, frame.get_mut().len) = (1000, 0);
+        for copies in [1u16, 64] {
+            worker.set_copies(1, [copies].into());
+            let mut port = worker.ports[0].take().unwrap();
+            port.flood = crate::sched::TokenBucket::new(port.contract.flood.0, port.contract.flood.1);
+            let before = port.flood.available(worker.now);
+            worker.flood_frame(&mut port, frame.get(), Audience::All);
+            assert_eq!(before - port.flood.available(worker.now), i64::from(copies) * 1000);
+            worker.ports[0] = Some(port);
+        }
+        slots.give(frame);
+        worker.clear_egress(1);
+        worker.settle();
+        assert_eq!(worker.flood.in_flight(), 0);
+    }
+
+    /// One tenant's broadcasts on another host leave those of other tenants alone.
+    #[test]
+    fn each_segment_of_an_uplink_has_a_flood_cap_of_its_own() {
+        let (mut worker, _handle) = testing::worker();
+        testing::add_port(&mut worker, 0);
+        let _far = testing::add_uplink(&mut worker, 1);
+        let mut port = worker.ports[1].take().unwrap();
+        let flooded = SegmentIndex(0);
+        port.flood_bucket(flooded).charge(worker.now, 1 << 40);
+        assert!(port.flood.is_full(worker.now), "that of segments which no peer carries");
+        assert!(port.flood_bucket(SegmentIndex(1)).is_full(worker.now));
+        // A new table of peers keeps the debt.
+        worker.ports[1] = Some(port);
+        let segments = [(flooded, 7), (SegmentIndex(1), 8)];
+        let peers = crate::link::vxlan::Peers::new(vec![], &segments).unwrap();
+        drop(worker.set_peers(1, peers.into()));
+        let port = worker.ports[1].as_mut().unwrap();
+        assert!(port.flood_bucket(flooded).available(worker.now) < 0);
+        assert!(port.flood_bucket(SegmentIndex(1)).is_full(worker.now));
+    }
+
+    #[test]
+    fn a_segment_of_other_hosts_leaves_room_for_others() {
+        let mut pool = FloodPool::new(0);
+        let mut held = Vec::new();
+        for segment in 0..6 {
+            let before = held.len();
+            let peer = PeerIndex::new(1);
+            held.extend(std::iter::from_fn(|| pool.take(9, SegmentIndex(segment), peer, 1)));
+            assert!(held.len() > before, "nothing left for segment {segment}");
+        }
+        assert_eq!(usize::from(pool.copies_of(9)), held.len());
+        held.drain(..).for_each(|(copy, buffer)| pool.settle(copy, buffer));
+        assert!(pool.in_flight() == 0 && pool.copies_of(9) == 0);
+        assert!(pool.from_hosts.iter().all(|held| *held == 0));
     }
 
     #[test]

@@ -243,11 +243,9 @@ impl Worker {
         }
         let absorbed = port.link.tx.absorb(BATCH);
         *budget -= absorbed.bytes as i64 + absorbed.frames as i64 * budget::queued(0);
-        for (reason, frames) in
-            [(DropReason::PoolFull, absorbed.full), (DropReason::Malformed, absorbed.malformed)]
-        {
+        for (reason, frames) in DropReason::ALL.iter().zip(absorbed.dropped) {
             if frames > 0 {
-                port.count_tx_drops(reason, frames);
+                port.count_tx_drops(*reason, frames);
             }
         }
         if let Some(reason) = absorbed.broken {

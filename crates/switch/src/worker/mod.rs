@@ -462,6 +462,9 @@ impl Worker {
                 let began = self.watch.begin(index);
                 port.link.flush();
                 self.watch.end(index, began);
+                if port.contract.is_uplink {
+                    port.note_flushed(self.now);
+                }
                 if port.link.rx.has_unsent() {
                     self.touched.insert(index);
                     self.poll = self.poll.min(self.now + sleep::BLOCKED_POLL);

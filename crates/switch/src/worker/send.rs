@@ -144,6 +144,9 @@ impl Worker {
             capture.record(frame, crate::port::capture_tap::Direction::FromVm);
         }
         match self.destination(port, frame) {
+            Some(To::Port(egress)) if port.contract.is_uplink && !port.link.tx.hold(frame, egress) => {
+                port.count_tx_drop(DropReason::RingShare);
+            }
             Some(To::Port(egress)) => {
                 let info = self.infos[port.index as usize].as_ref();
                 if let Some(deadline) = info.and_then(|info| info.deadline_to(egress)) {

@@ -141,12 +141,18 @@ impl Worker {
                     let buffers = budget::scattered(self.scratch.filled);
                     self.bill.buffers += buffers;
                     *budget -= buffers;
+                    let mut copies = 0;
+                    if port.contract.is_uplink {
+                        let own = gone.map_or(0, |gone| gone.bytes);
+                        copies = budget::all_queued(port.charge_on_wire(self.now, own));
+                        *budget -= copies;
+                    }
                     let Some(gone) = gone else { return self.expire(port) || worked };
                     if tier == Tier::RealTime {
                         realtime -= gone.frames as usize;
                     }
                     let cost = budget::all_queued(gone);
-                    self.bill.add(queued.frame.get().source, gone.frames.into(), cost);
+                    self.bill.add(queued.frame.get().source, gone.frames.into(), cost + copies);
                     *budget -= cost;
                     worked = true;
                     if tier != Tier::RealTime && self.is_interrupted(cost) {

@@ -120,6 +120,11 @@ impl Far {
 /// Adds an uplink over loopback to one peer, number `index`, of which the result is. It carries segment 0.
 /// Without a limit for practical purposes.
 pub fn add_uplink(worker: &mut Worker, index: PortIndex) -> Far {
+    add_uplink_of(worker, index, Rate::from_bits(100_000_000_000).unwrap())
+}
+
+/// The same, of this rate.
+pub fn add_uplink_of(worker: &mut Worker, index: PortIndex, rate: Rate) -> Far {
     let bound = |last: u16| {
         let socket = UdpSocket::bind((Ipv4Addr::new(127, 0, 1, last as u8), 0)).unwrap();
         socket.set_nonblocking(true).unwrap();
@@ -137,7 +142,6 @@ pub fn add_uplink(worker: &mut Worker, index: PortIndex) -> Far {
     let (receive, send_v4, fdb) = (vec![receive.into()], vec![bound(0).into()], worker.fdb.clone());
     let setup = vxlan::Setup { receive, send_v4, send_v6: vec![], peers, fdb, train: 65_507 };
     let link = Link::vxlan(setup, index, worker.id, worker.now);
-    let rate = Rate::from_bits(100_000_000_000).unwrap();
     let contract = PortContract::of_uplink(rate, 1518, 50, &Host::default());
     let stats = &Region::create().unwrap().layout().vnics[usize::from(index)];
     worker.add_port(Box::new(Port::new(index, SegmentIndex::OF_EACH_FRAME, contract, stats, link)));

@@ -9,7 +9,7 @@ use super::Worker;
 use super::decide::To;
 use crate::fdb::{Destination, NotLearned, PortIndex};
 use crate::link::vxlan::Peers;
-use crate::port::Port;
+use crate::port::{Floods, Port};
 use crate::slots::Frame;
 use std::sync::Arc;
 use tidegate_evidence::DropReason;
@@ -29,10 +29,23 @@ impl Worker {
         }
     }
 
-    /// Sets the peers of an uplink, and returns those before, for the caller to free.
+    /// Sets the peers of an own uplink, and returns what it had before, for the caller to free. The other
+    /// workers have to learn of its [copies](Self::set_copies).
     #[must_use = "a worker has no time to free memory"]
-    pub fn set_peers(&mut self, index: PortIndex, peers: Arc<Peers>) -> Option<Arc<Peers>> {
-        self.ports[usize::from(index)].as_mut()?.link.set_peers(peers)
+    pub fn set_peers(&mut self, index: PortIndex, peers: Arc<Peers>) -> Option<(Arc<Peers>, Floods)> {
+        let port = self.ports[usize::from(index)].as_mut()?;
+        let floods = Floods::new(&peers, &port.floods, port.contract.flood);
+        let copies = peers.copies().clone();
+        let before = (port.link.set_peers(peers)?, std::mem::replace(&mut port.floods, floods));
+        self.set_copies(index, copies);
+        Some(before)
+    }
+
+    /// Sets how many copies a flood to an uplink makes, by segment: its [peers'](Peers::copies).
+    pub fn set_copies(&mut self, index: PortIndex, copies: Arc<[u16]>) {
+        if let Some(info) = &mut self.infos[usize::from(index)] {
+            info.copies = copies;
+        }
     }
 
     /// Whether a frame of an uplink may go there: between other hosts no frame passes through this one, so
@@ -56,9 +69,13 @@ mod tests {
     use super::*;
     use crate::fdb::{PeerIndex, SegmentIndex};
     use crate::frame::VnetHdr;
+    use crate::frame::parse;
     use crate::frame::testing::Frame as Spec;
-    use crate::worker::testing::{self, Far, add_tap, add_uplink, mac, tap_frame};
+    use crate::slots::Slots;
+    use crate::worker::budget;
+    use crate::worker::testing::{self, Far, add_port, add_tap, add_tap_with, add_uplink, mac, tap_frame};
     use std::os::fd::OwnedFd;
+    use tidegate_contract::Rate;
 
     const SEGMENT: SegmentIndex = SegmentIndex(0);
     const NONE: [PortIndex; 0] = [];
@@ -187,5 +204,118 @@ mod tests {
             frame[6..12].copy_from_slice(&mac(FAR).0);
             assert_eq!(scene.send(UPLINK, &[&[0; VnetHdr::LEN][..], &frame].concat()), reached, "{vlan:?}");
         }
+    }
+
+    /// The test's time of 1 s.
+    const BEGIN: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_receiver_that_takes_nothing_leaves_the_store_to_others() {
+        testing::set_time(BEGIN);
+        let (mut worker, _handle) = testing::worker();
+        let _slow = add_tap_with(&mut worker, LOCAL, "rx = { max = \"8kbit\", burst = \"2kB\" }");
+        let begin = worker.now;
+        worker.ports[usize::from(LOCAL)].as_mut().unwrap().egress.scheduler.charge(begin, 1 << 30);
+        let tap = add_tap(&mut worker, ALSO_LOCAL);
+        let far = add_uplink(&mut worker, UPLINK);
+        worker.set_members(vec![vec![LOCAL, ALSO_LOCAL, UPLINK]]);
+        let send = |worker: &mut Worker, to, frames| {
+            (0..frames).for_each(|_| far.send(&tap_frame(FAR, to)[VnetHdr::LEN..]));
+            // They wake the worker, if it sleeps.
+            worker.turn();
+            (0..20).for_each(|_| _ = worker.work());
+        };
+        (0..6).for_each(|_| send(&mut worker, LOCAL, 50));
+        let counts = |worker: &Worker| {
+            let port = worker.ports[usize::from(UPLINK)].as_ref().unwrap();
+            let dropped = port.stats.tx.dropped[DropReason::RingShare as usize].get();
+            (port.link.tx.in_flight(), dropped)
+        };
+        assert_eq!(counts(&worker), (128, 172), "a sixteenth of the store");
+        send(&mut worker, ALSO_LOCAL, 1);
+        assert!(rustix::io::read(&tap, &mut [0; 2000]).is_ok());
+        worker.clear_egress(LOCAL);
+        worker.settle();
+        assert_eq!(counts(&worker), (0, 172));
+        send(&mut worker, LOCAL, 1);
+        assert_eq!(counts(&worker), (1, 172), "there is room again");
+        worker.clear_egress(LOCAL);
+        worker.settle();
+    }
+
+    /// Returns a frame of 60 bytes from a vNIC here to one of another host.
+    fn short_frame(slots: &mut Slots) -> crate::slots::FrameRef {
+        let reference = slots.take().unwrap();
+        let (frame, bytes) = (reference.get_mut(), &tap_frame(LOCAL, FAR)[VnetHdr::LEN..]);
+        frame.bytes[..bytes.len()].copy_from_slice(bytes);
+        frame.headers = parse(bytes, bytes.len()).unwrap();
+        (frame.len, frame.head_len) = (bytes.len() as u32, bytes.len() as u16);
+        (frame.wire_bytes, frame.wire_frames, frame.segment) = (frame.len, 1, SEGMENT);
+        reference
+    }
+
+    #[test]
+    fn the_rate_of_an_uplink_counts_outer_bytes() {
+        /// A step (ns), bytes a microsecond, and a frame's bytes on the wire.
+        const STEP: u64 = 10_000;
+        const RATE: u64 = 2;
+        const OUTER: u64 = 60 + 50;
+        testing::set_time(BEGIN);
+        let (mut worker, _handle) = testing::worker();
+        add_port(&mut worker, LOCAL);
+        let far = testing::add_uplink_of(&mut worker, UPLINK, Rate::from_bits(RATE * 8_000_000).unwrap());
+        worker.fdb.pin(SEGMENT, mac(FAR), peer(UPLINK)).unwrap();
+        let burst = worker.ports[usize::from(UPLINK)].as_ref().unwrap().contract.egress.burst.get();
+        let mut slots = Slots::new(64, LOCAL, 0);
+        let mut sent = vec![];
+        for step in 0..2000 {
+            worker.now = BEGIN + step * STEP;
+            testing::set_time(worker.now);
+            let waiting = |worker: &Worker| {
+                worker.ports[usize::from(UPLINK)].as_ref().unwrap().egress.scheduler.backlog_total().frames
+            };
+            while waiting(&worker) < 20 {
+                let frame = short_frame(&mut slots);
+                worker.enqueue(UPLINK, &[frame]);
+            }
+            worker.egress(budget::QUANTUM);
+            worker.flush();
+            worker.fates.drain().for_each(|fate| slots.give(fate.frame));
+            sent.push(std::iter::from_fn(|| far.receive()).count() as u64 * OUTER);
+        }
+        for from in 0..sent.len() {
+            let mut all = 0;
+            for (steps, bytes) in (0..).zip(&sent[from..]) {
+                all += bytes;
+                assert!(
+                    all <= RATE * steps * STEP / 1000 + burst + OUTER,
+                    "{all} in {steps} steps from {from}"
+                );
+            }
+        }
+        let all: u64 = sent.iter().sum();
+        assert!(all + OUTER >= RATE * 1999 * STEP / 1000, "the rate is used: {all}");
+        worker.clear_egress(UPLINK);
+        worker.fates.drain().for_each(|fate| slots.give(fate.frame));
+    }
+
+    /// The kernel refuses frames after they were posted.
+    #[test]
+    fn frames_that_the_kernel_refuses_are_counted_at_the_uplink() {
+        let mut scene = Scene::new();
+        scene.worker.fdb.pin(SEGMENT, mac(FAR), peer(UPLINK)).unwrap();
+        let port = scene.worker.ports[usize::from(UPLINK)].as_mut().unwrap();
+        // No route leads from loopback to there.
+        let peer = crate::link::vxlan::Peer {
+            index: PeerIndex::new(UPLINK).unwrap(),
+            address: ([192, 0, 2, 1], 4789).into(),
+            segments: vec![SEGMENT],
+            takes_stamps: false,
+        };
+        let peers = Peers::new(vec![peer], &[(SEGMENT, testing::VNI)]).unwrap();
+        drop(port.link.set_peers(peers.into()));
+        assert_eq!(scene.send(LOCAL, &tap_frame(LOCAL, FAR)), NONE);
+        let port = scene.worker.ports[usize::from(UPLINK)].as_ref().unwrap();
+        assert_eq!(port.stats.rx.dropped.iter().map(|dropped| dropped.get()).sum::<u64>(), 1);
     }
 }

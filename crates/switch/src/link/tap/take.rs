@@ -62,8 +62,7 @@ impl Tx {
                     absorbed.bytes += frame.get().len as usize;
                     self.store.absorb(frame, arrival);
                 }
-                Read::Dropped(DropReason::PoolFull) => absorbed.full += 1,
-                Read::Dropped(_) => absorbed.malformed += 1,
+                Read::Dropped(reason) => absorbed.dropped[reason as usize] += 1,
                 Read::Empty => break,
                 Read::Gone(error) => {
                     absorbed.broken = Some(read_error(error));

@@ -9,7 +9,7 @@ use crate::frame::{HEADER_MAX, Segmenter, ecn, flow_of, parse};
 use crate::link::Receiver;
 use crate::link::delivery::payload;
 use crate::link::receiver::{Form, copy_body, finish_part, finished};
-use crate::slots::{Frame, body_spans, slice_spans};
+use crate::slots::{Frame, NEVER, body_spans, slice_spans};
 use crate::virtio::{MAX_SPANS, Span};
 use tidegate_uplink::vxlan;
 
@@ -47,25 +47,32 @@ pub enum Encapsulated {
 /// What a frame's outer headers have of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outer {
-    /// DSCP, expedited forwarding for a deadline; and the inner ECN (RFC 6040, 4.1, normal mode).
+    /// DSCP: expedited forwarding for a deadline, else none, since the network between hosts is not the
+    /// guests' to divide; and the inner ECN (RFC 6040, 4.1, normal mode).
     pub traffic_class: u8,
     /// Equal for all frames of a flow.
     pub flow: u32,
-    /// It goes before others.
-    pub is_urgent: bool,
+    /// When it must have left (ns): it goes before others; [`NEVER`] without a deadline.
+    pub deadline: u64,
 }
 
 impl Outer {
     /// Reads them from a frame.
     #[inline]
     pub fn of(frame: &Frame) -> Self {
-        let (head, is_urgent) = (frame.head(), frame.is_realtime());
-        let (dscp, mark, flow) = match parse(head, frame.len as usize) {
-            Ok(headers) => (headers.dscp, ecn(head, &headers).unwrap_or(0), flow_of(head, &headers)),
-            Err(_) => (0, 0, 0),
+        let head = frame.head();
+        let (mark, flow) = match parse(head, frame.len as usize) {
+            Ok(headers) => (ecn(head, &headers).unwrap_or(0), flow_of(head, &headers)),
+            Err(_) => (0, 0),
         };
-        let dscp = if is_urgent { EF } else { dscp };
-        Self { traffic_class: dscp << 2 | mark, flow, is_urgent }
+        let dscp = if frame.is_realtime() { EF } else { 0 };
+        Self { traffic_class: dscp << 2 | mark, flow, deadline: frame.deadline }
+    }
+
+    /// Whether it goes before others.
+    #[inline]
+    pub fn is_urgent(&self) -> bool {
+        self.deadline != NEVER
     }
 }
 

@@ -5,12 +5,14 @@
 //! ```
 //!
 //! A call makes a bounded number of copies, so that a segment of thousands of peers holds up nothing else.
-//! The next flood waits for this one.
+//! The next flood is dropped while this one is under way. A flood without room waits for one loop; then its
+//! remaining copies are dropped.
 
 use super::encapsulate::{Outer, Room};
 use super::lanes::Lanes;
 use super::peers::Peers;
 use crate::fdb::SegmentIndex;
+use crate::slots::NEVER;
 use std::sync::Arc;
 use tidegate_evidence::DropReason;
 
@@ -20,6 +22,8 @@ const BYTES: usize = 1 << 17;
 const MOST: usize = 2048;
 /// Most copies of datagrams in one call.
 const COPIES: usize = 128;
+/// Most bytes of them, but for the last.
+const STEP: usize = 1 << 17;
 
 /// A flood under way, or none.
 pub struct Flood {
@@ -48,7 +52,7 @@ impl Default for Flood {
             len: 0,
             peers: None,
             segment: SegmentIndex(0),
-            outer: Outer { traffic_class: 0, flow: 0, is_urgent: false },
+            outer: Outer { traffic_class: 0, flow: 0, deadline: NEVER },
             peer: 0,
             datagram: 0,
             at: 0,
@@ -81,7 +85,11 @@ impl Flood {
     pub fn advance(&mut self, lanes: &mut Lanes) {
         let Some(peers) = &self.peers else { return };
         let members = peers.of_segment(self.segment);
+        let mut bytes = 0;
         for _ in 0..COPIES {
+            if bytes >= STEP {
+                return;
+            }
             let Some(peer) = members.get(self.peer).and_then(|peer| peers.get(*peer)) else {
                 self.peers = None;
                 return;
@@ -89,8 +97,19 @@ impl Flood {
             let len = usize::from(self.lens[self.datagram]);
             match lanes.destined(peer.address, &self.outer) {
                 Some(mut room) => {
-                    let Some(room) = room.room(len) else { return };
+                    let Some(room) = room.room(len) else {
+                        if lanes.stays_full(peer.address, &self.outer) {
+                            let left = (members.len() - self.peer) * self.lens.len() - self.datagram;
+                            lanes.counters.drop(DropReason::NoBuffers, left as u64);
+                            self.peers = None;
+                        }
+                        return;
+                    };
                     room.copy_from_slice(&self.memory[self.at..self.at + len]);
+                    if self.peer > 0 {
+                        lanes.on_wire.note_copy(len);
+                    }
+                    bytes += len;
                 }
                 None => lanes.counters.drop(DropReason::NoRoute, 1),
             }

@@ -7,20 +7,29 @@
 //! ```
 //!
 //! A flow keeps its lane, and so its order and its outer source port. A lane whose socket is full keeps its
-//! datagrams for the next flush.
+//! datagrams for the next flush, for a bounded time. While it has no room, frames for it hold up those for
+//! other lanes in one loop only; then they [give way](Lanes::gives_way).
 
 use super::counters::Counters;
 use super::encapsulate::{Outer, Room};
 use super::sockets::{MESSAGE_MAX, NotSent, Outgoing};
 use super::trains::Trains;
+use super::wire::OnWire;
+use crate::clock::clock;
+use crate::slots::NEVER;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use tidegate_evidence::DropReason;
+use tidegate_uplink::vxlan;
 
 /// Bytes that wait for a socket, and trains.
 const OTHERS: (usize, usize) = (1 << 18, 64);
 /// The same, of frames with a deadline.
 const URGENT: (usize, usize) = (1 << 17, 64);
+
+/// Longest wait of a datagram without a deadline for its socket (ns): as long as a receiver may hold a
+/// frame.
+const HOLD: u64 = 10_000_000;
 
 /// All lanes of a link.
 pub struct Lanes {
@@ -28,6 +37,8 @@ pub struct Lanes {
     v6: Box<[Lane]>,
     pub(super) outgoing: Outgoing,
     pub(super) counters: Counters,
+    /// Frames that got room since the last look.
+    pub(super) on_wire: OnWire,
     /// Datagrams wait.
     unsent: bool,
 }
@@ -36,6 +47,10 @@ struct Lane {
     socket: OwnedFd,
     urgent: Trains,
     others: Trains,
+    /// There was no room for a frame since the last flush, nor did the kernel make any.
+    is_full: bool,
+    /// The same, between the two flushes before.
+    was_full: bool,
 }
 
 /// Room in a lane, for one destination.
@@ -43,9 +58,9 @@ pub struct Destined<'a> {
     lane: &'a mut Lane,
     outgoing: &'a mut Outgoing,
     counters: &'a mut Counters,
+    on_wire: &'a mut OnWire,
     to: SocketAddr,
-    traffic_class: u8,
-    is_urgent: bool,
+    outer: Outer,
 }
 
 impl Lanes {
@@ -55,12 +70,15 @@ impl Lanes {
             socket,
             urgent: Trains::new(URGENT.0, URGENT.1, longest),
             others: Trains::new(OTHERS.0, OTHERS.1, longest),
+            is_full: false,
+            was_full: false,
         };
         Self {
             v4: v4.into_iter().map(lane).collect(),
             v6: v6.into_iter().map(lane).collect(),
             outgoing: Outgoing::default(),
             counters: Counters::default(),
+            on_wire: OnWire::default(),
             unsent: false,
         }
     }
@@ -69,20 +87,29 @@ impl Lanes {
     #[inline]
     pub fn destined(&mut self, to: SocketAddr, outer: &Outer) -> Option<Destined<'_>> {
         let lanes = if to.is_ipv4() { &mut self.v4 } else { &mut self.v6 };
-        let lane = match &mut lanes[..] {
-            [] => return None,
-            [only] => only,
-            lanes => &mut lanes[outer.flow as usize % lanes.len()],
-        };
+        let at = place(lanes, outer)?;
         self.unsent = true;
         Some(Destined {
-            lane,
+            lane: &mut lanes[at],
             outgoing: &mut self.outgoing,
             counters: &mut self.counters,
+            on_wire: &mut self.on_wire,
             to,
-            traffic_class: outer.traffic_class,
-            is_urgent: outer.is_urgent,
+            outer: *outer,
         })
+    }
+
+    /// Whether a frame's lane was full in the loop before, too.
+    pub fn stays_full(&self, to: SocketAddr, outer: &Outer) -> bool {
+        let lanes = if to.is_ipv4() { &self.v4 } else { &self.v6 };
+        place(lanes, outer).is_some_and(|at| lanes[at].is_full && lanes[at].was_full)
+    }
+
+    /// Whether a frame without room is dropped: its lane stays full, and another one has room, whose frames
+    /// must not wait. If all lanes are full, the frame waits like all others.
+    pub fn gives_way(&self, to: SocketAddr, outer: &Outer) -> bool {
+        let has_room = |lane: &Lane| !lane.is_full && !lane.was_full;
+        self.stays_full(to, outer) && self.v4.iter().chain(&self.v6).any(has_room)
     }
 
     /// Whether datagrams wait.
@@ -102,12 +129,50 @@ impl Lanes {
         }
         for lane in self.v4.iter_mut().chain(&mut self.v6) {
             lane.send(&mut self.outgoing, &mut self.counters);
-            self.unsent |= !lane.urgent.is_empty() || !lane.others.is_empty();
+            lane.was_full = std::mem::take(&mut lane.is_full);
+            self.unsent |= lane.has_unsent();
+        }
+        if self.unsent {
+            self.expire(clock());
+        }
+    }
+
+    /// Drops datagrams that waited too long.
+    #[cold]
+    fn expire(&mut self, now: u64) {
+        self.unsent = false;
+        for lane in self.v4.iter_mut().chain(&mut self.v6) {
+            let late = lane.urgent.expire(now, NEVER);
+            self.counters.drop(DropReason::Late, late.datagrams);
+            let old = lane.others.expire(now, HOLD);
+            self.counters.drop(DropReason::HeldTooLong, old.datagrams);
+            self.unsent |= lane.has_unsent();
         }
     }
 }
 
+/// Returns the place of a frame's lane; `None` without lanes.
+#[inline]
+fn place(lanes: &[Lane], outer: &Outer) -> Option<usize> {
+    match lanes.len() {
+        0 => None,
+        1 => Some(0),
+        count => Some(outer.flow as usize % count),
+    }
+}
+
 impl Lane {
+    #[inline]
+    fn has_unsent(&self) -> bool {
+        !self.urgent.is_empty() || !self.others.is_empty()
+    }
+
+    #[inline]
+    fn has_room(&self, to: &SocketAddr, outer: &Outer, len: usize) -> bool {
+        let trains = if outer.is_urgent() { &self.urgent } else { &self.others };
+        trains.has_room(to, outer.traffic_class, len)
+    }
+
     /// Sends until the socket is full, urgent datagrams first.
     fn send(&mut self, outgoing: &mut Outgoing, counters: &mut Counters) {
         send(&self.socket, &mut self.urgent, outgoing, counters);
@@ -150,11 +215,20 @@ impl Room for Destined<'_> {
     #[inline]
     fn room(&mut self, len: usize) -> Option<&mut [u8]> {
         debug_assert!(len <= MESSAGE_MAX, "checked by the caller");
-        let trains = if self.is_urgent { &self.lane.urgent } else { &self.lane.others };
-        if !trains.has_room(&self.to, self.traffic_class, len) {
+        if !self.lane.has_room(&self.to, &self.outer, len) {
+            if self.lane.is_full {
+                // One call of the kernel a loop.
+                return None;
+            }
             self.lane.send(self.outgoing, self.counters);
+            if !self.lane.has_room(&self.to, &self.outer, len) {
+                self.lane.is_full = true;
+                return None;
+            }
         }
-        let trains = if self.is_urgent { &mut self.lane.urgent } else { &mut self.lane.others };
-        trains.reserve(self.to, self.traffic_class, len)
+        self.on_wire.add(len - vxlan::LEN);
+        let Lane { urgent, others, .. } = &mut *self.lane;
+        let trains = if self.outer.is_urgent() { urgent } else { others };
+        trains.reserve(self.to, self.outer.traffic_class, len, self.outer.deadline)
     }
 }

@@ -13,7 +13,8 @@
 //! - [`lanes`]: sockets with their trains
 //! - [`flood`]: a frame to all peers of its segment
 //! - `post`: the receiving half
-//! - [`counters`]: the fate of posted frames
+//! - [`counters`]: the fate of posted frames; [`wire`]: their bytes
+//! - [`share`]: a receiver's part of the store
 //! - [`sockets`]: the system calls
 
 pub mod admit;
@@ -23,23 +24,28 @@ pub mod flood;
 pub mod lanes;
 pub mod peers;
 mod post;
+pub mod share;
 pub mod sockets;
 mod take;
 #[cfg(test)]
 mod tests;
 pub mod trains;
+pub mod wire;
 
 pub use counters::Counters;
 pub use peers::{Peer, Peers, PeersError};
+pub use wire::OnWire;
 
 use super::readiness::Readiness;
 use super::store::Store;
 use crate::fdb::{Fdb, PortIndex};
 use flood::Flood;
 use lanes::Lanes;
+use share::Shares;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use take::Batch;
+use tidegate_evidence::DropReason;
 
 /// Bytes of frames that wait or are in flight.
 const POOL: usize = 4 << 20;
@@ -71,6 +77,8 @@ pub struct Tx {
     batch: Batch,
     /// Frames that were taken, and their memory.
     pub(super) store: Store,
+    /// The parts of it that receivers hold.
+    shares: Shares,
     peers: Arc<Peers>,
     /// The time of the last poll, ns.
     now: u64,
@@ -83,12 +91,34 @@ pub struct Rx {
     fdb: Arc<Fdb>,
     lanes: Lanes,
     flood: Flood,
+    /// Drops that were [taken](Self::take_dropped), by reason.
+    reported: [u64; DropReason::COUNT],
 }
 
 impl Rx {
     /// Returns the fate of posted frames so far.
     pub fn counters(&self) -> &Counters {
         &self.lanes.counters
+    }
+
+    /// Returns the frames that were dropped after they were posted, by reason, since the last call.
+    pub fn take_dropped(&mut self) -> impl Iterator<Item = (DropReason, u64)> {
+        let all = DropReason::ALL.iter().zip(self.lanes.counters.dropped).zip(&mut self.reported);
+        all.filter_map(|((reason, dropped), reported)| {
+            let fresh = dropped - std::mem::replace(reported, dropped);
+            (fresh > 0).then_some((*reason, fresh))
+        })
+    }
+
+    /// Returns what went on the wire since the last call.
+    #[inline]
+    pub fn take_on_wire(&mut self) -> OnWire {
+        std::mem::take(&mut self.lanes.on_wire)
+    }
+
+    /// Returns the peers.
+    pub fn peers(&self) -> &Arc<Peers> {
+        &self.peers
     }
 }
 
@@ -99,9 +129,11 @@ pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> (T
         sockets: setup.receive.into_iter().map(Arc::new).collect(),
         batch: Batch::new(),
         store: Store::new(POOL, FRAMES, port, worker),
+        shares: Shares::default(),
         peers: setup.peers.clone(),
         now,
     };
     let lanes = Lanes::new(setup.send_v4, setup.send_v6, setup.train);
-    (tx, Rx { port, peers: setup.peers, fdb: setup.fdb, lanes, flood: Flood::default() })
+    let (flood, reported) = (Flood::default(), [0; DropReason::COUNT]);
+    (tx, Rx { port, peers: setup.peers, fdb: setup.fdb, lanes, flood, reported })
 }

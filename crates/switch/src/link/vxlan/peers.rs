@@ -12,6 +12,7 @@
 use crate::fdb::{PeerIndex, SegmentIndex};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use tidegate_uplink::vxlan::VNI_MAX;
 
 /// Most segments.
@@ -81,6 +82,8 @@ pub struct Peers {
     segments: Box<[Segment]>,
     /// Peers that carry a segment, by number; segment after segment.
     members: Box<[PeerIndex]>,
+    /// Copies that a flood makes, by segment; at least 1.
+    copies: Arc<[u16]>,
 }
 
 #[derive(Debug)]
@@ -148,6 +151,11 @@ impl Peers {
             from += count;
         }
         self.members = pairs.into_iter().map(|(_, peer)| peer).collect();
+        let mut copies = vec![1; self.segments.last().map_or(0, |last| usize::from(last.segment.0) + 1)];
+        for entry in &self.segments {
+            copies[usize::from(entry.segment.0)] = ((entry.to - entry.from) as u16).max(1);
+        }
+        self.copies = copies.into();
         Ok(())
     }
 
@@ -177,6 +185,16 @@ impl Peers {
     #[inline]
     pub fn vni(&self, segment: SegmentIndex) -> Option<u32> {
         self.entry(segment).map(|entry| entry.vni)
+    }
+
+    /// Returns the segments.
+    pub fn segments(&self) -> impl ExactSizeIterator<Item = SegmentIndex> {
+        self.segments.iter().map(|entry| entry.segment)
+    }
+
+    /// Returns how many copies a flood makes, by segment: its peers, and 1 without any.
+    pub fn copies(&self) -> &Arc<[u16]> {
+        &self.copies
     }
 
     /// Returns the peers that carry a segment, by number.
@@ -282,6 +300,8 @@ mod tests {
                 members.sort_unstable();
                 let found: Vec<_> = table.of_segment(SegmentIndex(segment)).iter().map(|peer| peer.get()).collect();
                 prop_assert_eq!(&found, &members);
+                let copies = table.copies().get(usize::from(segment)).copied();
+                prop_assert_eq!(copies, expected.map(|_| members.len().max(1) as u16));
                 for (number, _) in addresses.values() {
                     let peer = table.get(PeerIndex::new(*number).unwrap()).unwrap();
                     prop_assert_eq!((peer.index.get(), peer.carries(SegmentIndex(segment))), (*number, members.contains(number)));

@@ -100,6 +100,9 @@ impl Rx {
         match encapsulate(frame, vni, &mut room) {
             Encapsulated::All => Posted::Done,
             Encapsulated::Part(payload) => Posted::Part(payload),
+            Encapsulated::NoRoom if self.lanes.gives_way(peer.address, outer) => {
+                Posted::Dropped(DropReason::NoBuffers)
+            }
             Encapsulated::NoRoom => Posted::NoBuffers,
             Encapsulated::Malformed => Posted::Dropped(DropReason::Malformed),
         }
@@ -113,7 +116,8 @@ impl Rx {
         }
         self.flood.advance(&mut self.lanes);
         if self.flood.is_under_way() {
-            return Posted::NoBuffers;
+            // It would hold up frames to single peers, of other segments.
+            return Posted::Dropped(DropReason::FloodCap);
         }
         let written = encapsulate(frame, vni, &mut self.flood.room());
         match written {

@@ -13,11 +13,11 @@ use super::admit::{admit, mark};
 use super::peers::Peers;
 use super::sockets::{Incoming, MESSAGES};
 use crate::clock::clock;
-use crate::fdb::PeerIndex;
+use crate::fdb::{PeerIndex, PortIndex};
 use crate::frame::{VnetHdr, parse, set_ecn};
 use crate::link::store;
 use crate::link::{Absorbed, Taken};
-use crate::slots::{Arrival, FrameRef};
+use crate::slots::{Arrival, Frame, FrameRef, NOWHERE};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -55,6 +55,14 @@ struct Current {
     peer: Option<PeerIndex>,
 }
 
+/// Returns the most messages of a call after one of at most `most`, which received `count` messages with
+/// `bytes` bytes: the next ones may be as long as these. At most twice as many, since a sender of short
+/// messages may go on with long ones.
+fn next_most(most: usize, count: usize, bytes: usize) -> usize {
+    let fitting = (CALL * count).checked_div(bytes).unwrap_or(MESSAGES);
+    fitting.min(2 * most).clamp(LEAST, MESSAGES)
+}
+
 /// The result of reading.
 enum Read {
     Frame(FrameRef),
@@ -72,7 +80,7 @@ impl Batch {
             next: 0,
             current: Current::default(),
             arrival: Arrival::default(),
-            most: MESSAGES,
+            most: LEAST,
         }
     }
 
@@ -88,8 +96,7 @@ impl Batch {
         let count = self.incoming.receive(socket.as_fd(), self.most)?;
         let bytes: usize = (0..count).map(|at| self.incoming.len(at)).sum();
         let was_full = count == self.most;
-        // The next ones are as long as these.
-        self.most = (CALL * count).checked_div(bytes).unwrap_or(MESSAGES).clamp(LEAST, MESSAGES);
+        self.most = next_most(self.most, count, bytes);
         Ok(was_full)
     }
 
@@ -152,8 +159,7 @@ impl Tx {
                     absorbed.bytes += frame.get().len as usize;
                     self.store.absorb(frame, self.batch.arrival);
                 }
-                Read::Dropped(DropReason::PoolFull) => absorbed.full += 1,
-                Read::Dropped(_) => absorbed.malformed += 1,
+                Read::Dropped(reason) => absorbed.dropped[reason as usize] += 1,
                 Read::Empty => break,
                 Read::Gone(error) => {
                     absorbed.broken = Some(read_error(error));
@@ -197,6 +203,7 @@ impl Tx {
                 }
                 // Something that befell an earlier datagram, told once.
                 Err(_) if !failed => failed = true,
+                // Such as a lack of memory: it is read again when its descriptor says so.
                 Err(_) => self.readiness.gone(queue),
             }
         }
@@ -214,7 +221,8 @@ impl Tx {
         let mark = mark(frame, current.traffic_class)?;
         let reference = self.store.keep(frame).ok_or(DropReason::PoolFull)?;
         let kept = reference.get_mut();
-        (kept.segment, kept.peer, kept.vnet) = (segment, Some(peer.index), VnetHdr::default());
+        (kept.segment, kept.peer, kept.egress) = (segment, Some(peer.index), NOWHERE);
+        kept.vnet = VnetHdr::default();
         if let Some(mark) = mark {
             let head = &mut kept.bytes[..usize::from(kept.head_len)];
             if let Ok(headers) = parse(head, kept.len as usize) {
@@ -222,6 +230,19 @@ impl Tx {
             }
         }
         Ok(reference)
+    }
+
+    /// Lets `egress` hold a frame, whose egress the caller then sets; `false` if it holds its [part of the
+    /// store](super::share).
+    #[inline]
+    pub(in crate::link) fn hold(&mut self, frame: &Frame, egress: PortIndex) -> bool {
+        self.shares.take(&self.store, frame, egress)
+    }
+
+    #[inline]
+    pub(in crate::link) fn give_back(&mut self, reference: FrameRef) {
+        self.shares.give(reference.get());
+        self.store.give_back(reference);
     }
 
     /// No frame waits, and each socket was read until it would block: the next frame makes it readable.
@@ -238,4 +259,25 @@ impl Tx {
 
 fn read_error(error: Errno) -> String {
     format!("the socket to other hosts cannot be read: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Of any messages: a call may take more than it aims at only if all of its messages are longer than
+        /// those before; and it takes no more than twice as many.
+        #[test]
+        fn a_call_stays_near_its_aim(lens in prop::collection::vec(1..=65_507usize, 1..100)) {
+            let mut most = LEAST;
+            for len in lens {
+                let next = next_most(most, most, most * len);
+                prop_assert!((LEAST..=MESSAGES).contains(&next) && next <= 2 * most);
+                prop_assert!(next == LEAST || next * len <= CALL, "if the next ones are as long");
+                most = next;
+            }
+        }
+    }
 }

@@ -10,6 +10,7 @@
 //! datagram ends its train.
 
 use super::sockets::{DATAGRAMS, MESSAGE_MAX, Train};
+use crate::slots::NEVER;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -37,6 +38,10 @@ struct Entry {
     datagrams: u32,
     /// Another datagram may join.
     open: bool,
+    /// When its last datagram must have left (ns), or [`NEVER`].
+    deadline: u64,
+    /// When the kernel first did not take it (ns); [`NEVER`] before.
+    since: u64,
 }
 
 /// Datagrams that left the queue.
@@ -63,8 +68,14 @@ impl Trains {
     }
 
     /// Returns room at the end for a datagram of `len` bytes, at most [`MESSAGE_MAX`]: the caller fills all of
-    /// it. `None` if there is none.
-    pub fn reserve(&mut self, to: SocketAddr, traffic_class: u8, len: usize) -> Option<&mut [u8]> {
+    /// it. `None` if there is none. It has to leave by `deadline` (ns).
+    pub fn reserve(
+        &mut self,
+        to: SocketAddr,
+        traffic_class: u8,
+        len: usize,
+        deadline: u64,
+    ) -> Option<&mut [u8]> {
         debug_assert!((1..=MESSAGE_MAX).contains(&len), "no datagram has {len} bytes");
         let joins = self.joins(&to, traffic_class, len);
         if !self.fits(joins, len) {
@@ -79,8 +90,18 @@ impl Trains {
                 last.len += len;
                 last.datagrams += 1;
                 last.open = len == last.size;
+                last.deadline = last.deadline.max(deadline);
             }
-            _ => self.queue.push_back(Entry { to, traffic_class, size: len, len, datagrams: 1, open: true }),
+            _ => self.queue.push_back(Entry {
+                to,
+                traffic_class,
+                size: len,
+                len,
+                datagrams: 1,
+                open: true,
+                deadline,
+                since: NEVER,
+            }),
         }
         let from = self.end;
         self.end += len;
@@ -135,6 +156,17 @@ impl Trains {
         }
         self.advance(left.bytes as usize);
         left
+    }
+
+    /// Removes the first trains that the kernel did not take for `age` ns up to `now`, or whose deadlines are
+    /// over. The time of the others begins, if this is the first call with them.
+    pub fn expire(&mut self, now: u64, age: u64) -> Left {
+        self.queue.iter_mut().rev().take_while(|entry| entry.since == NEVER).for_each(|entry| {
+            entry.since = now;
+        });
+        let is_over = |entry: &&Entry| now.saturating_sub(entry.since) >= age || entry.deadline < now;
+        let count = self.queue.iter().take_while(is_over).count();
+        self.remove(count)
     }
 
     /// Removes the longest datagrams of the first train: all but a shorter last one.
@@ -216,7 +248,7 @@ mod tests {
                         for _ in 0..times {
                             let before = trains.iter().count();
                             number = number.wrapping_add(1);
-                            match trains.reserve(([127, 0, 0, 1], to).into(), class, len) {
+                            match trains.reserve(([127, 0, 0, 1], to).into(), class, len, NEVER) {
                                 Some(room) => {
                                     prop_assert_eq!(room.len(), len);
                                     room.fill(number);
@@ -268,11 +300,34 @@ mod tests {
         let mut trains = Trains::new(1 << 18, 64, MESSAGE_MAX);
         let lens = |trains: &Trains| trains.iter().map(|train| train.bytes.len()).collect::<Vec<_>>();
         for len in [100, 100, 50, 50, 60, 100] {
-            trains.reserve(to, 0, len).unwrap();
+            trains.reserve(to, 0, len, NEVER).unwrap();
         }
         assert_eq!(lens(&trains), [250, 50, 60, 100]);
         trains.remove(4);
-        (0..65).for_each(|_| _ = trains.reserve(to, 0, 100).unwrap());
+        (0..65).for_each(|_| _ = trains.reserve(to, 0, 100, NEVER).unwrap());
         assert_eq!(lens(&trains), [6400, 100]);
+    }
+
+    #[test]
+    fn a_train_grows_old_or_late() {
+        let to = ([127, 0, 0, 1], 9).into();
+        let mut trains = Trains::new(1 << 18, 64, MESSAGE_MAX);
+        let add = |trains: &mut Trains, len, deadline| {
+            trains.reserve(to, 0, len, deadline).unwrap();
+        };
+        let left = |datagrams, bytes| Left { datagrams, bytes };
+        add(&mut trains, 100, NEVER);
+        assert_eq!(trains.expire(1000, 10), left(0, 0), "its time begins");
+        add(&mut trains, 200, NEVER);
+        assert_eq!(trains.expire(1009, 10), left(0, 0));
+        assert_eq!(trains.expire(1010, 10), left(1, 100));
+        assert_eq!(trains.expire(1018, 10), left(0, 0));
+        assert_eq!(trains.expire(1019, 10), left(1, 200));
+        // The latest deadline of a train counts.
+        add(&mut trains, 100, 2000);
+        add(&mut trains, 100, 2010);
+        assert_eq!(trains.expire(2010, NEVER), left(0, 0));
+        assert_eq!(trains.expire(2011, NEVER), left(2, 200));
+        assert!(trains.is_empty());
     }
 }

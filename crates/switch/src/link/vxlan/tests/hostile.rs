@@ -55,6 +55,11 @@ fn strangers_are_refused() {
     let good = datagram(SEGMENT.1, &Spec::udp4(100).build());
     stranger.send_to(&good, host.address).unwrap();
     assert_eq!(host.receive(), (vec![], vec![DropReason::UnknownPeer]));
+    // The same while an earlier frame waits.
+    stranger.send_to(&good, host.address).unwrap();
+    host.tx.readiness.is_readable(0, 0, 0);
+    let absorbed = host.tx.absorb(5);
+    assert_eq!((absorbed.frames, absorbed.dropped[DropReason::UnknownPeer as usize]), (1, 1));
     // A peer that was removed, also for what was received before.
     let (mut host, peer) = victim(false);
     (0..3).for_each(|_| _ = peer.send(&good).unwrap());

@@ -1,6 +1,7 @@
 //! What the kernel refuses, floods, and frames that go first.
 
 use super::*;
+use crate::clock::test_clock::set_time;
 use sockets::NotSent;
 
 /// Returns a numbered frame of `len` bytes of payload.
@@ -65,6 +66,7 @@ proptest! {
 
 #[test]
 fn a_full_socket_holds_a_bounded_number_and_then_refuses() {
+    set_time(1);
     let (mut a, mut b) = pair(false, 1);
     let full = |rx: &mut Rx| rx.lanes.outgoing.script.extend([Err(NotSent::Full); 2]);
     let mut posted = 0;
@@ -160,16 +162,16 @@ fn a_flood_reaches_every_peer_in_bounded_steps() {
     let mut sent = asking(&Spec::udp4(250), Some(100));
     sent.frame.headers.dst = tidegate_contract::Mac([0xff; 6]);
     let expected = on_the_wire(&sent);
-    let (mut copies, mut calls, mut floods, mut waited) = (vec![], 0, 1, false);
+    let (mut copies, mut calls, mut floods, mut dropped) = (vec![], 0, 1, false);
     let mut incoming = sockets::Incoming::default();
     assert_eq!(a.rx.post(&sent.frame), Posted::Done);
     loop {
-        // Another flood waits; a frame to one peer does not.
+        // Another flood is dropped; a frame to one peer is not.
         let other = numbered(0, 100);
         assert_eq!(a.rx.post(&other.frame), Posted::Done);
-        if !waited {
-            waited = a.rx.post(&sent.frame) == Posted::NoBuffers;
-            floods += usize::from(!waited);
+        if !dropped {
+            dropped = a.rx.post(&sent.frame) == Posted::Dropped(DropReason::FloodCap);
+            floods += usize::from(!dropped);
         }
         let before = a.rx.counters().frames;
         a.rx.flush();
@@ -185,12 +187,16 @@ fn a_flood_reaches_every_peer_in_bounded_steps() {
             break;
         }
     }
-    assert!(waited && calls > 3, "{calls} calls");
+    assert!(dropped && calls > 3, "{calls} calls");
     for frame in &expected {
         let these = copies.iter().filter(|copy| copy[8..] == frame[..]).count();
         assert_eq!(these, 500 * floods);
     }
     assert_eq!(copies.len(), 500 * floods * expected.len() + calls);
+    let on_wire = a.rx.take_on_wire();
+    assert_eq!(on_wire.frames, copies.len() as u64);
+    assert_eq!(on_wire.bytes, copies.iter().map(|copy| copy.len() as u64 - 8).sum::<u64>());
+    assert_eq!(on_wire.copies.frames as usize, 499 * floods * expected.len());
 }
 
 #[test]
@@ -200,4 +206,61 @@ fn a_flood_that_is_too_long_is_refused() {
     sent.frame.headers.dst = tidegate_contract::Mac([0xff; 6]);
     assert_eq!(a.rx.post(&sent.frame), Posted::Dropped(DropReason::Unacceptable));
     assert!(!a.rx.has_unsent());
+}
+
+#[test]
+fn a_full_lane_holds_up_others_for_one_loop() {
+    set_time(1);
+    for sockets in [1, 2] {
+        let (mut a, _b) = pair(false, sockets);
+        let of = |port| asking(&Spec { ports: [port, 7], ..Spec::udp4(1400) }, None);
+        let place = |sent: &Sent| encapsulate::Outer::of(&sent.frame).flow as usize % sockets;
+        let full = of(1);
+        let other = (2..100).map(of).find(|sent| sockets == 1 || place(sent) != place(&full)).unwrap();
+        a.rx.lanes.outgoing.script.extend([Err(NotSent::Full); 1000]);
+        while a.rx.post(&full.frame) == Posted::Done {}
+        a.rx.flush();
+        let results = [a.rx.post(&full.frame), a.rx.post(&other.frame)];
+        match sockets {
+            1 => assert_eq!(results, [Posted::NoBuffers, Posted::NoBuffers], "all wait"),
+            _ => assert_eq!(results, [Posted::Dropped(DropReason::NoBuffers), Posted::Done]),
+        }
+        a.rx.lanes.outgoing.script.clear();
+        a.rx.flush();
+        assert_eq!(a.rx.post(&full.frame), Posted::Done, "the kernel made room");
+    }
+}
+
+#[test]
+fn a_flood_without_room_ends_with_the_second_loop() {
+    set_time(1);
+    let (mut a, _sink) = flooding(400);
+    let mut sent = asking(&Spec::udp4(1400), None);
+    sent.frame.headers.dst = tidegate_contract::Mac([0xff; 6]);
+    a.rx.lanes.outgoing.script.extend([Err(NotSent::Full); 1000]);
+    assert_eq!(a.rx.post(&sent.frame), Posted::Done);
+    (0..3).for_each(|_| a.rx.flush());
+    assert!(!a.rx.flood.is_under_way());
+    let posted = a.rx.take_on_wire().frames;
+    assert_eq!(posted + a.rx.counters().dropped(DropReason::NoBuffers), 400);
+}
+
+#[test]
+fn unsent_frames_do_not_grow_old() {
+    const BEGIN: u64 = 1_000_000_000;
+    set_time(BEGIN);
+    let (mut a, _b) = pair(false, 1);
+    let mut urgent = numbered(1, 100);
+    urgent.frame.deadline = BEGIN + 5000;
+    a.rx.lanes.outgoing.script.extend([Err(NotSent::Full); 1000]);
+    assert_eq!([numbered(0, 100), urgent].map(|sent| a.send(&sent)), [Posted::Done, Posted::Done]);
+    let mut drops = |after| {
+        set_time(BEGIN + after);
+        a.rx.flush();
+        (a.rx.take_dropped().collect::<Vec<_>>(), a.rx.has_unsent())
+    };
+    assert_eq!(drops(5000), (vec![], true), "in time");
+    assert_eq!(drops(5001), (vec![(DropReason::Late, 1)], true));
+    assert_eq!(drops(9_999_999), (vec![], true));
+    assert_eq!(drops(10_000_000), (vec![(DropReason::HeldTooLong, 1)], false));
 }

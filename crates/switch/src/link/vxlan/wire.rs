@@ -1,0 +1,44 @@
+//! Bytes on the wire of posted frames: more than their own. Pure.
+//!
+//! ```text
+//!  posted ─▶ datagrams, copies of floods ─▶ OnWire ─ beyond(own bytes) ─▶ charged to the uplink's rate
+//! ```
+
+use crate::sched::Backlog;
+
+/// Shortest frame (bytes without FCS): a shorter one is padded.
+const SHORTEST: usize = 60;
+
+/// Frames that a link put on the wire since the last look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnWire {
+    /// How many.
+    pub frames: u64,
+    /// Their bytes without outer headers.
+    pub bytes: u64,
+    /// Copies of floods among them, beyond the first of each.
+    pub copies: Backlog,
+}
+
+impl OnWire {
+    /// Adds a frame of `len` bytes.
+    #[inline]
+    pub fn add(&mut self, len: usize) {
+        self.frames += 1;
+        self.bytes += len.max(SHORTEST) as u64;
+    }
+
+    /// Notes that an added frame of `len` bytes is a further copy.
+    #[inline]
+    pub fn note_copy(&mut self, len: usize) {
+        self.copies.frames += 1;
+        self.copies.bytes += len as u64;
+    }
+
+    /// Returns the bytes beyond `own`, the posted frames' lengths: each frame on the wire has `overhead` bytes
+    /// of outer headers.
+    #[inline]
+    pub fn beyond(&self, own: u64, overhead: u32) -> u64 {
+        (self.bytes + self.frames * u64::from(overhead)).saturating_sub(own)
+    }
+}
