@@ -316,10 +316,19 @@ impl Switch {
         self.tell_shares(table, segment_before);
         self.tell_shares(table, segment);
         self.publish(table);
+        self.forget_unused_segment(table, segment_before);
         if changes_segment {
             self.workers[owner].call(move |worker| worker.resume(index));
         }
         Ok(())
+    }
+
+    /// Forgets what was learned in a segment without ports: its index may become another segment's. Links to
+    /// other hosts learn there no more.
+    fn forget_unused_segment(&self, table: &Table, segment: SegmentIndex) {
+        if !table.entries.values().any(|entry| entry.segment == segment) {
+            self.fdb.forget_segment(segment);
+        }
     }
 
     fn send_contract(&self, table: &Table, entry: &Entry) {
@@ -346,6 +355,7 @@ impl Switch {
         macs(&entry.vnic).for_each(|mac| self.fdb.unpin(entry.segment, mac, entry.index));
         self.fdb.forget(entry.index);
         self.publish(&mut table);
+        self.forget_unused_segment(&table, entry.segment);
         drop(table);
 
         let (index, worker, segment) = (entry.index, entry.worker, entry.segment);

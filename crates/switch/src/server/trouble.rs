@@ -48,6 +48,14 @@ impl Switch {
     /// Handles a broken link that a worker found.
     fn broken(&self, index: PortIndex, reason: &str) {
         let mut table = self.lock();
+        if let Some((name, _)) = table.uplinks.iter().find(|(_, entry)| entry.index == index) {
+            tracing::error!(
+                uplink = name,
+                reason,
+                "uplink broken: no frame passes until it is removed and declared again"
+            );
+            return;
+        }
         let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };
         if !self.workers[entry.worker].call(move |worker| worker.is_broken(index)) {
             // The guilty front end has left; the next one keeps its connection.

@@ -184,6 +184,10 @@ impl Switch {
                 match entry.peers(&known) {
                     Ok(peers) => {
                         let (index, peers) = (entry.index, Arc::new(peers));
+                        for worker in self.workers.iter() {
+                            let copies = peers.copies().clone();
+                            worker.call(move |worker| worker.set_copies(index, copies));
+                        }
                         let set = move |worker: &mut crate::worker::Worker| worker.set_peers(index, peers);
                         drop(self.workers[entry.worker].call_on(index, set));
                         entry.published = Some(segments);
