@@ -118,6 +118,7 @@ impl Store {
     }
 
     /// Takes back the memory of a frame or a piece; the last piece returns the whole's.
+    #[inline]
     pub fn give_back(&mut self, reference: FrameRef) {
         let owner = reference.get().owner;
         self.slots.give(reference);

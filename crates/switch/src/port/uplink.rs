@@ -42,10 +42,12 @@ impl Port {
     /// Returns the bucket of its floods in a segment: an uplink has one for each that its peers carry.
     #[inline]
     pub fn flood_bucket(&mut self, segment: SegmentIndex) -> &mut TokenBucket {
-        match self.floods.place(segment) {
-            Some(at) => &mut self.floods.buckets[at].1,
-            None => &mut self.flood,
+        if self.contract.is_uplink
+            && let Some(at) = self.floods.place(segment)
+        {
+            return &mut self.floods.buckets[at].1;
         }
+        &mut self.flood
     }
 
     /// Charges the uplink's rate at `now` for the bytes that its link put on the wire since the last call,

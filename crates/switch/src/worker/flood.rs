@@ -195,8 +195,9 @@ impl Worker {
 
     /// Returns the receivers of a flood, and the copies for all of them: an uplink makes one for each peer.
     fn copies(&self, from: PortIndex, segment: SegmentIndex, audience: Audience) -> (u16, u64) {
-        let copies = |member: PortIndex| {
-            self.infos[usize::from(member)].as_ref().map_or(1, |info| info.copies_in(segment))
+        let copies = |member: PortIndex| match &self.infos[usize::from(member)] {
+            Some(info) if info.is_uplink => info.copies_in(segment),
+            _ => 1,
         };
         self.receivers(from, segment, audience)
             .fold((0, 0), |(receivers, all), member| (receivers + 1, all + copies(member)))

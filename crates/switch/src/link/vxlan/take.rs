@@ -239,7 +239,7 @@ impl Tx {
         self.shares.take(&self.store, frame, egress)
     }
 
-    #[inline]
+    #[inline(never)]
     pub(in crate::link) fn give_back(&mut self, reference: FrameRef) {
         self.shares.give(reference.get());
         self.store.give_back(reference);
