@@ -73,7 +73,7 @@ impl Store {
     }
 
     /// Returns the frame that waits first.
-    #[inline]
+    #[inline(always)]
     pub fn take_waiting(&mut self) -> Option<Taken> {
         if let Some(pending) = self.pending.take() {
             return Some(Taken::Again(pending));
@@ -108,6 +108,7 @@ impl Store {
     }
 
     /// Takes back the memory of a frame or a piece; the last piece returns the whole's.
+    #[inline]
     pub fn give_back(&mut self, reference: FrameRef) {
         let owner = reference.get().owner;
         self.slots.give(reference);
@@ -155,7 +156,7 @@ impl Store {
 }
 
 /// Returns a frame that was just read.
-#[inline]
+#[inline(always)]
 pub fn new(frame: FrameRef, arrival: Arrival) -> Taken {
     Taken::New(Pending { frame, arrival, sent: 0, number: 0 }, 1)
 }
