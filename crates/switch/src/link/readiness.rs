@@ -30,7 +30,7 @@ impl Readiness {
     }
 
     /// Returns the next descriptor to read: the readable ones take turns.
-    #[inline(always)]
+    #[inline]
     pub fn turn(&mut self) -> Option<usize> {
         for _ in 0..self.readable.len() {
             let queue = self.next;
@@ -56,7 +56,7 @@ impl Readiness {
 
     /// Returns the arrival of a frame that was read by `seen` (ns). The kernel does not tell since when it
     /// was there.
-    #[inline(always)]
+    #[inline]
     pub fn arrival(&self, queue: usize, seen: u64) -> Arrival {
         self.unseen[queue].arrival(seen)
     }

@@ -73,7 +73,7 @@ impl Store {
     }
 
     /// Returns the frame that waits first.
-    #[inline(always)]
+    #[inline]
     pub fn take_waiting(&mut self) -> Option<Taken> {
         if let Some(pending) = self.pending.take() {
             return Some(Taken::Again(pending));
@@ -156,7 +156,7 @@ impl Store {
 }
 
 /// Returns a frame that was just read.
-#[inline(always)]
+#[inline]
 pub fn new(frame: FrameRef, arrival: Arrival) -> Taken {
     Taken::New(Pending { frame, arrival, sent: 0, number: 0 }, 1)
 }
