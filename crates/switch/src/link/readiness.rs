@@ -1,9 +1,9 @@
 //! Which descriptors of a link may have frames, and since when frames there can be unseen.
 //!
 //! ```text
-//!  epoll ─ is_readable ─▶ ┌────────────┐ ─ turn ─▶ the link reads one ─┬▶ a frame ─▶ its arrival
-//!          note_empty ──▶ │ descriptor │                               └▶ nothing: drained
-//!                         └────────────┘
+//!  epoll ─ note_readable ─▶ ┌────────────┐ ─ turn ─▶ the link reads one ─┬▶ a frame ─▶ its arrival
+//!          note_empty ────▶ │ descriptor │                               └▶ nothing: drained
+//!                           └────────────┘
 //! ```
 
 use crate::slots::Arrival;
@@ -82,7 +82,7 @@ impl Readiness {
     /// Notes that a descriptor became readable after `since`, from when on the worker slept until `woke`,
     /// unless the two are equal.
     #[inline]
-    pub fn is_readable(&mut self, queue: usize, since: u64, woke: u64) {
+    pub fn note_readable(&mut self, queue: usize, since: u64, woke: u64) {
         if let Some(readable) = self.readable.get_mut(queue)
             && !std::mem::replace(readable, true)
         {
@@ -120,9 +120,9 @@ mod tests {
         readiness.drained(0, 200);
         assert_eq!((readiness.turn(), readiness.any()), (None, false));
         readiness.note_empty(300);
-        readiness.is_readable(1, 300, 900);
+        readiness.note_readable(1, 300, 900);
         assert_eq!((readiness.turn(), readiness.any()), (Some(1), true));
         assert_eq!(readiness.arrival(1, 950), Arrival { earliest: 900, latest: 950, slept: 600 });
-        readiness.is_readable(7, 300, 900);
+        readiness.note_readable(7, 300, 900);
     }
 }

@@ -230,7 +230,7 @@ impl Tx {
     /// unless the two are equal.
     #[inline]
     pub fn note_readable(&mut self, queue: usize, since: u64, woke: u64) {
-        either!(self, _tx => (), tx => tx.readiness.is_readable(queue, since, woke));
+        either!(self, _tx => (), tx => tx.readiness.note_readable(queue, since, woke));
     }
 
     /// Notes that none of its [descriptors](Self::descriptors) is readable at `now`.

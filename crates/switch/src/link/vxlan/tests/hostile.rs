@@ -57,13 +57,13 @@ fn strangers_are_refused() {
     assert_eq!(host.receive(), (vec![], vec![DropReason::UnknownPeer]));
     // The same while an earlier frame waits.
     stranger.send_to(&good, host.address).unwrap();
-    host.tx.readiness.is_readable(0, 0, 0);
+    host.tx.readiness.note_readable(0, 0, 0);
     let absorbed = host.tx.absorb(5);
     assert_eq!((absorbed.frames, absorbed.dropped[DropReason::UnknownPeer as usize]), (1, 1));
     // A peer that was removed, also for what was received before.
     let (mut host, peer) = victim(false);
     (0..3).for_each(|_| _ = peer.send(&good).unwrap());
-    host.tx.readiness.is_readable(0, 0, 0);
+    host.tx.readiness.note_readable(0, 0, 0);
     let Taken::New(pending, 1) = host.tx.take() else { panic!("it is a peer") };
     host.tx.store.give_back(pending.frame);
     host.tx.set_peers(Arc::new(Peers::new(vec![], &[SEGMENT]).unwrap()));

@@ -131,7 +131,7 @@ fn frames_wait_in_a_bounded_store() {
     for _ in 0..60 {
         (0..50).for_each(|_| assert_eq!(a.rx.post(&sent.frame), Posted::Done));
         a.rx.flush();
-        b.tx.readiness.is_readable(0, 0, 0);
+        b.tx.readiness.note_readable(0, 0, 0);
         loop {
             match b.tx.take() {
                 Taken::New(pending, _) => held.push(pending.frame),
@@ -148,7 +148,7 @@ fn frames_wait_in_a_bounded_store() {
     assert_eq!(b.frames().len(), 1);
     // Those that come while an earlier frame waits.
     (0..3).for_each(|_| assert_eq!(a.send(&sent), Posted::Done));
-    b.tx.readiness.is_readable(0, 0, 0);
+    b.tx.readiness.note_readable(0, 0, 0);
     let absorbed = b.tx.absorb(2);
     assert_eq!((absorbed.frames, absorbed.dropped.iter().sum(), b.tx.store.waiting()), (2, 0u64, 2));
     assert!(!b.tx.can_be_quiet());

@@ -197,7 +197,7 @@ impl Host {
     /// Takes all that arrived: frames, with the peer and the reasons of drops.
     pub fn receive(&mut self) -> (Vec<(u16, Vec<u8>)>, Vec<DropReason>) {
         let (mut frames, mut drops) = (vec![], vec![]);
-        self.tx.readiness.is_readable(0, 0, 0);
+        self.tx.readiness.note_readable(0, 0, 0);
         loop {
             match self.tx.take() {
                 Taken::New(pending, 1) => {
