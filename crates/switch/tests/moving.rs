@@ -275,7 +275,8 @@ fn front_ends_come_and_go_while_their_port_moves() {
     let mut a = host.guest_with(&vnic("a", 1, ""), ring(256));
     let mut b = host.guest_with(&vnic("b", 2, ""), ring(256));
     let mut rounds = 0;
-    while_moving(&host, &["a", "b"], MOVES, || {
+    // A front end is accepted every 25 ms, and a move takes less than one.
+    while_moving(&host, &["a", "b"], 5 * MOVES, || {
         for _ in 0..50 {
             a.send_or_drop(&udp(b.mac(), a.mac(), &[3; 900]));
             b.send_or_drop(&udp(a.mac(), b.mac(), &[4; 900]));
