@@ -4,6 +4,7 @@ mod hostile;
 mod kernel;
 mod scene;
 mod sending;
+#[cfg(feature = "measure")]
 mod speed;
 
 use super::*;

@@ -1,5 +1,5 @@
 //! Frames a second of CPU time through two links and the kernel's loopback, by one thread: both hosts' work. By
-//! hand: `cargo test --release -p tidegate-switch --lib link::vxlan::tests::speed -- --ignored --nocapture`
+//! hand: `cargo test --release -p tidegate-switch --features measure --lib link::vxlan::tests::speed -- --nocapture`
 
 use super::*;
 use crate::vhost_user::notifier::cpu_time;
@@ -16,7 +16,6 @@ const CASES: [(&str, usize, Option<u16>, usize); 5] = [
 const TIME: u64 = 1_000_000_000;
 
 #[test]
-#[ignore = "prints figures, for a person"]
 fn frames_a_second() {
     for (case, sending) in CASES.into_iter().flat_map(|case| [(case, 1), (case, 4)]) {
         let (name, payload, size, batch) = case;
