@@ -7,9 +7,8 @@
 //! Each place has such parts: an action, a plan by [`differences`], a record, steps at which the process
 //! may die ([`cut::point`]).
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{collections::BTreeMap, fs};
 use tidegate_contract::{Attach, Vnic, parse};
 use tidegate_durable::{DurableError, Journal, cut};
 use tidegate_evidence::Connection;
@@ -137,11 +136,9 @@ impl Place for ToyPlace {
         let mut observed = Observed::nothing("files");
         let mut enforced = self.in_force();
         for (name, recorded) in self.record.entries() {
-            let (vnic, present) =
-                enforced.remove(name).map_or((recorded.clone(), false), |vnic| (vnic, true));
-            observed
-                .vnics
-                .insert(name.clone(), ObservedVnic { present, ..ObservedVnic::of(&vnic, Connection::Up) });
+            let there = enforced.remove(name);
+            let vnic = ObservedVnic::of(there.as_ref().unwrap_or(recorded), Connection::Up);
+            observed.vnics.insert(name.clone(), ObservedVnic { present: there.is_some(), ..vnic });
         }
         Ok((observed, ()))
     }
