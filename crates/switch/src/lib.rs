@@ -4,8 +4,8 @@
 //!  agent ──control──▶ server: table of ports      stats (shared memory) ──▶ agent, top
 //!                          │ calls                   ▲
 //!  VM A tx ring ─┐         ▼                         │
-//!  VM B tx ring ─┼─ worker: ingress ─▶ sched ─▶ egress ──▶ VM C rx ring, tap
-//!  tap ──────────┘   (frame, fdb)   (EDF, min, share)   (offloads, misses)
+//!  VM B tx ring ─┼─ worker: ingress ─▶ sched ─▶ egress ──▶ VM C rx ring, tap, other hosts
+//!  tap, hosts ───┘   (frame, fdb)   (EDF, min, share)   (offloads, misses)
 //! ```
 //!
 //! A frame stays in its sender's memory, as a reference, until the worker copies it straight into its
@@ -20,7 +20,7 @@
 //! - [`virtio`]: guest memory and virtqueues
 //! - [`slots`]: frames in flight, and their memory
 //! - [`vhost_user`]: the protocol by which front ends pass guest memory and virtqueues
-//! - [`link`]: how frames get in and out: a guest's rings, a tap
+//! - [`link`]: how frames get in and out: a guest's rings, a tap, other hosts
 //! - [`port`]: a vNIC's connection, with its contract
 //! - [`moved`]: the outcome of a port's move to another worker
 //! - [`capture`]: copies of a vNIC's frames, as pcapng
