@@ -20,6 +20,7 @@
 //! - [`virtio`]: guest memory and virtqueues
 //! - [`slots`]: frames in flight, and their memory
 //! - [`vhost_user`]: the protocol by which front ends pass guest memory and virtqueues
+//! - [`hosts`]: what the switch knows of other hosts, and tells them, beside frames
 //! - [`link`]: how frames get in and out: a guest's rings, a tap, other hosts
 //! - [`port`]: a vNIC's connection, with its contract
 //! - [`moved`]: the outcome of a port's move to another worker
@@ -45,6 +46,7 @@ pub mod eventfd;
 pub mod fdb;
 pub mod frame;
 pub mod holder;
+pub mod hosts;
 pub mod link;
 pub mod moved;
 pub mod port;

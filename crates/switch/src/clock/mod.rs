@@ -15,3 +15,14 @@ pub fn clock() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
+
+/// Nanoseconds of CLOCK_MONOTONIC_RAW, which no time daemon slews: the timescale between hosts.
+#[inline]
+pub fn raw_clock() -> u64 {
+    #[cfg(any(test, feature = "test-clock"))]
+    if let Some(now) = test_clock::time() {
+        return now;
+    }
+    let now = clock_gettime(ClockId::MonotonicRaw);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
