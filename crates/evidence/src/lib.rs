@@ -12,6 +12,7 @@
 //! - `connection`, `shared`, `front_ends`, `held_up`: a vNIC's connection, and events of its front ends
 //! - `own_cpus`: CPUs of workers, and the work that is kept off them
 //! - `figure`: uncounted values, and the source of each figure
+//! - `peer`: other hosts' clocks and counters, and frames that were late there
 //! - `time`: moments of CLOCK_MONOTONIC as times of day
 
 mod connection;
@@ -25,6 +26,7 @@ pub mod histogram;
 mod log;
 mod miss;
 mod own_cpus;
+mod peer;
 mod reason;
 mod shared;
 mod time;
@@ -44,6 +46,7 @@ pub use histogram::{Histogram, total};
 pub use log::LogStats;
 pub use miss::{Culprit, MISSES, Miss};
 pub use own_cpus::OwnCpus;
+pub use peer::{FAR_MISSES, FarMiss, PeerClock, PeerCounts, PeerStatus, RoundTrip};
 pub use reason::{CulpritKind, DropReason, MissCause};
 pub use shared::SharedStatus;
 pub use time::time_of_day;

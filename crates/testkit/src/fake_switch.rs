@@ -315,7 +315,8 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
         Request::SetUplink { uplink, remotes, .. } => {
             let index = 512 + state.uplinks.len();
             state.log.push(format!("set uplink {} {} sockets", uplink.name, descriptors.len()));
-            let status = UplinkStatus { uplink: *uplink, remotes, index, worker: 0 };
+            let (peers, far_misses) = (vec![], vec![]);
+            let status = UplinkStatus { uplink: *uplink, remotes, index, worker: 0, peers, far_misses };
             state.uplinks.insert(status.uplink.name.clone(), status);
         }
         Request::RemoveUplink { name } => {

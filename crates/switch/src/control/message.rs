@@ -5,7 +5,7 @@ use crate::worker::handover::Levels;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tidegate_contract::{Host, Mac, Remote, Uplink, Vnic};
-use tidegate_evidence::{Connection, HeldUp, SharedStatus};
+use tidegate_evidence::{Connection, FarMiss, HeldUp, PeerStatus, SharedStatus};
 
 /// Version of this protocol; both ends must speak the same.
 pub const PROTOCOL: u32 = 3;
@@ -41,6 +41,9 @@ pub enum Request {
         /// How many of the request's descriptors are sockets that receive; the others send. 0 without
         /// descriptors: the uplink keeps its sockets.
         receive: usize,
+        /// Whether the last descriptor is the socket of notices.
+        #[serde(default)]
+        notices: bool,
     },
     /// Removes an uplink; its frames in flight are dropped.
     RemoveUplink {
@@ -173,6 +176,12 @@ pub struct UplinkStatus {
     pub index: usize,
     /// The worker that owns it.
     pub worker: usize,
+    /// Its peers' clocks and counters.
+    #[serde(default)]
+    pub peers: Vec<PeerStatus>,
+    /// The latest frames that its peers reported as late, oldest first; times are of CLOCK_MONOTONIC.
+    #[serde(default)]
+    pub far_misses: Vec<FarMiss>,
 }
 
 /// The state of one port.

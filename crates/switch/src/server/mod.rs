@@ -14,6 +14,8 @@
 //! - `status`: reports their state
 //! - `trouble`: handles their faults
 //! - [`uplink`], [`uplinks`]: the ways to other hosts: one of them; creates, changes and removes them
+//! - `moved`: vNICs that other hosts announced
+//! - `notices`: what the thread of notices has to know, and what it tells
 //! - [`link`]: connects a port's vhost-user thread and its worker
 //! - [`cpus`]: a CPU of its own for each worker with deadlines to keep
 //! - [`pace`]: limits the workers' time for a front end's messages
@@ -36,8 +38,10 @@ pub mod descriptors;
 pub mod event_log;
 pub mod link;
 mod liveness;
+mod moved;
 pub mod moving;
 pub mod notes;
+mod notices;
 pub mod pace;
 pub mod placement;
 pub mod placer;
@@ -61,6 +65,7 @@ use crate::claims::Claims;
 use crate::confine::{self};
 use crate::eventfd;
 use crate::fdb::Fdb;
+use crate::hosts::{Clocks, Notices};
 use crate::quota::{self, Ledger};
 use crate::slots;
 use crate::stats::Region;
@@ -169,6 +174,10 @@ pub struct Switch {
     pub started: u64,
     /// Limits on front ends' use of the process's resources.
     pub ledger: Arc<Ledger>,
+    /// The offsets to other hosts' clocks.
+    pub clocks: Arc<Clocks>,
+    /// The thread of notices between hosts.
+    pub notices: Notices,
     /// Whether workers may wait awake.
     machine: Machine,
 }
@@ -236,6 +245,8 @@ impl Switch {
                 .map_err(io::Error::from)
                 .map_err(fail("give up the real-time priority that only workers need"))?;
         }
+        let clocks = Arc::<Clocks>::default();
+        let notices = Notices::new(clocks.clone()).map_err(fail("make the thread of notices"))?;
         let now = clock_gettime(ClockId::Realtime);
         let switch = Arc::new(Self {
             region,
@@ -250,6 +261,8 @@ impl Switch {
             new_ports_wait: AtomicBool::new(false),
             started: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             ledger: Ledger::new(guest_memory, descriptors::for_ports(descriptors::raise())),
+            clocks,
+            notices,
             machine,
         });
         switch.set_busy_poll(&tidegate_contract::Host::default());
@@ -259,6 +272,7 @@ impl Switch {
         let thread =
             assigner::spawn(&switch, assigner).map_err(fail("start the thread that assigns CPUs"))?;
         switch.cpus.get_or_init(|| thread);
+        switch.start_notices().map_err(fail("start the thread of notices"))?;
         let warden = switch.clone();
         let watch = move || {
             while let Ok((index, trouble)) = troubled.recv() {

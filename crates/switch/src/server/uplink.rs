@@ -11,6 +11,8 @@ use crate::link::vxlan;
 use crate::port::PortContract;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use tidegate_contract::{Host, Mac, Peer, Remote, Segment, Uplink};
 
 /// The segments that ports are in.
@@ -34,6 +36,8 @@ pub struct UplinkEntry {
     pub(super) numbers: PeerNumbers,
     /// Addresses that the FDB holds for its remotes.
     pub(super) pins: BTreeSet<(SegmentIndex, Mac, PeerIndex)>,
+    /// The socket of notices; absent if the agent sent none.
+    pub(super) notices: Option<Arc<OwnedFd>>,
     /// The segments that its peers carried when the link's table was made.
     pub(super) published: Option<Vec<(SegmentIndex, u32)>>,
 }
@@ -44,7 +48,7 @@ impl UplinkEntry {
         self.numbers.values().copied()
     }
 
-    fn number(&self, peer: &Peer) -> Option<PeerIndex> {
+    pub(super) fn number(&self, peer: &Peer) -> Option<PeerIndex> {
         self.numbers.get(&(peer.name.clone(), peer.address)).copied()
     }
 

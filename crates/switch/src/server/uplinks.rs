@@ -20,7 +20,7 @@ use crate::port::{Port, PortInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tidegate_contract::{Host, Remote, Uplink};
+use tidegate_contract::{Host, Mac, Remote, Uplink};
 
 /// Longest train (bytes): the most that one message to a UDP socket carries.
 const TRAIN: usize = 65_507;
@@ -31,16 +31,23 @@ pub struct Sockets {
     pub receive: Vec<OwnedFd>,
     /// Each with a source port of its own.
     pub send: Vec<OwnedFd>,
+    /// Sends and receives notices.
+    pub notices: Option<OwnedFd>,
 }
 
 impl Switch {
     /// Returns the state of all uplinks.
     pub fn uplinks(&self) -> Vec<UplinkStatus> {
-        let status = |entry: &UplinkEntry| UplinkStatus {
-            uplink: entry.uplink.clone(),
-            remotes: entry.remotes.clone(),
-            index: entry.index.into(),
-            worker: entry.worker,
+        let status = |entry: &UplinkEntry| {
+            let (peers, far_misses) = self.notices.status(entry.index);
+            UplinkStatus {
+                uplink: entry.uplink.clone(),
+                remotes: entry.remotes.clone(),
+                index: entry.index.into(),
+                worker: entry.worker,
+                peers,
+                far_misses,
+            }
         };
         self.lock().uplinks.values().map(status).collect()
     }
@@ -95,6 +102,7 @@ impl Switch {
             remotes,
             numbers: BTreeMap::new(),
             pins: BTreeSet::new(),
+            notices: sockets.notices.map(Arc::new),
             published: None,
         };
         entry.numbers = table.number_peers(&entry.uplink, &entry.numbers)?;
@@ -168,6 +176,9 @@ impl Switch {
         self.publish(&mut table);
         drop(table);
         let (index, worker) = (entry.index, entry.worker);
+        drop(entry);
+        // The agent may bind its port again.
+        self.notices.wait_for_close();
         self.quiesce_port(index, worker);
         self.forget(index, worker);
         self.lock().removing.retain(|removing| *removing != index);
@@ -178,6 +189,8 @@ impl Switch {
     /// Tells the links of uplinks the segments with ports here, and the FDB the addresses of remotes.
     pub(super) fn publish_uplinks(&self, table: &mut Table) {
         let known = table.known_segments();
+        let left = table.forget_moved(&known);
+        let moved = &table.moved;
         for (name, entry) in &mut table.uplinks {
             let segments = entry.segments(&known);
             if entry.published.as_ref() != Some(&segments) {
@@ -201,7 +214,8 @@ impl Switch {
             }
             let mut pinned = BTreeSet::new();
             for (segment, mac, peer) in wanted {
-                match self.fdb.pin(segment, mac, entry.peer(peer)) {
+                let to = moved.get(&(segment, mac)).map_or(entry.peer(peer), |moved| moved.to);
+                match self.fdb.pin(segment, mac, to) {
                     Ok(()) => _ = pinned.insert((segment, mac, peer)),
                     Err(why) => {
                         tracing::warn!(uplink = name, %mac, ?why, "a remote's address has no place in the FDB")
@@ -210,5 +224,11 @@ impl Switch {
             }
             entry.pins = pinned;
         }
+        let pinned: BTreeSet<_> = table.uplinks.values().flat_map(|entry| &entry.pins).collect();
+        let is_pinned = |key: (SegmentIndex, Mac)| pinned.iter().any(|pin| (pin.0, pin.1) == key);
+        for ((segment, mac), to) in left.into_iter().filter(|(key, _)| !is_pinned(*key)) {
+            self.fdb.unpin(segment, mac, to);
+        }
+        self.notices.set(table.notices(&known));
     }
 }
