@@ -139,7 +139,7 @@ def test_frames_with_a_deadline_carry_stamps(
         answers(a, "b")
         dump = folder / "wire.pcap"
         watch = underlay.two.spawn(
-            "tcpdump", "-U", "-i", "eth0", "-w", str(dump), "udp port 4789"
+            "tcpdump", "-U", "--immediate-mode", "-i", "eth0", "-w", str(dump), "udp port 4789"
         )
         watch.wait_for("tcpdump", lambda: "listening" in watch.output())
         before = pair(two)["arrived"]
@@ -158,12 +158,10 @@ def test_frames_with_a_deadline_carry_stamps(
             assert frame[-32:-28] == b"\x74\x64\x01\x00"
             assert int.from_bytes(frame[-28:-24]) == 20_000
         # Another key, one host after the other.
-        one.apply(at_one + keys(key, following))
-        two.apply(at_two + keys(key, following))
-        one.apply(at_one + keys(following))
-        answers(a, "b")
-        two.apply(at_two + keys(following))
-        answers(a, "b")
+        for tables in (keys(key, following), keys(following, key), keys(following)):
+            for host, contract in ((one, at_one), (two, at_two)):
+                host.apply(contract + tables)
+                answers(a, "b")
         assert " 0% packet loss" in a.run(f"ping -c 20 -i 0.01 {IP['b']}")
         assert [pair(host)["forged"] for host in (one, two)] == [0, 0]
         # No key anywhere but in its file.
@@ -188,7 +186,7 @@ def test_another_kind_of_peer_gets_no_stamps(
         answers(a, "b")
         dump = folder / "wire.pcap"
         watch = underlay.two.spawn(
-            "tcpdump", "-U", "-i", "eth0", "-w", str(dump), "udp port 4789 and src 192.0.2.1"
+            "tcpdump", "-U", "--immediate-mode", "-i", "eth0", "-w", str(dump), "udp port 4789 and src 192.0.2.1"
         )
         watch.wait_for("tcpdump", lambda: "listening" in watch.output())
         assert " 0% packet loss" in a.run(f"ping -c 20 -i 0.01 -s 100 {IP['b']}")
