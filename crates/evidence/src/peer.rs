@@ -104,7 +104,7 @@ pub struct FarMiss {
     pub dst: Mac,
     /// Number in the frame's stamp.
     pub sequence: u32,
-    /// `sender`, or [`MissCause::label`](crate::MissCause::label): `network`, or a cause in the receiving host.
+    /// [`MissCause::label`](crate::MissCause::label): `sender`, `network`, or a cause in the receiving host.
     pub cause: String,
     /// The receiving host dropped it.
     pub dropped: bool,

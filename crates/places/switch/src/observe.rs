@@ -1,6 +1,6 @@
 //! Observes the state in force: the switch's ports, and our part of them.
 
-use crate::action::Declared;
+use crate::action::{Declared, DeclaredKey};
 use crate::conversation::Conversation;
 use crate::duplicate::Duplicate;
 use crate::place::{SwitchPlace, switch_failed};
@@ -72,10 +72,17 @@ impl SwitchPlace {
         let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v, &own_entries)?))).collect();
         let found = self.record.iter().filter_map(|(name, entry)| Some((name.clone(), entry.found.clone()?)));
         let declared = |status: UplinkStatus| {
-            let UplinkStatus { uplink, mut remotes, .. } = status;
+            let UplinkStatus { uplink, mut remotes, mut keys, .. } = status;
+            keys.sort_by_key(|print| print.segment);
             remotes.sort_by(|a, b| a.name.cmp(&b.name));
-            let declared = Declared { uplink, remotes };
-            let ours = self.declared.get(&declared.uplink.name) == Some(&declared);
+            let keys = keys.into_iter().map(|print| DeclaredKey { print, keys: None }).collect();
+            let mut declared = Declared { uplink, remotes, keys };
+            let by_us = self.declared.get(&declared.uplink.name).filter(|by_us| **by_us == declared);
+            let ours = by_us.is_some();
+            if let Some(by_us) = by_us {
+                // With the keys, which the switch does not tell.
+                declared = by_us.clone();
+            }
             (declared.uplink.name.clone(), PresentUplink { declared, ours })
         };
         let uplinks = uplinks.into_iter().map(declared).collect();

@@ -26,11 +26,14 @@ impl SwitchPlace {
         result
     }
 
-    fn declare(&mut self, Declared { uplink, remotes }: &Declared) -> Result<(), PlaceError> {
+    fn declare(&mut self, Declared { uplink, remotes, keys }: &Declared) -> Result<(), PlaceError> {
+        let keys: Vec<_> = keys.iter().filter_map(|declared| declared.keys).collect();
         let fits = |kept: &KeptSockets| same_sockets(&kept.uplink, uplink);
         let in_switch = self.switch.ask(|s| s.client.uplinks()).map_err(switch_failed)?;
         if in_switch.iter().any(|status| same_sockets(&status.uplink, uplink)) {
-            return self.switch.ask(|s| s.client.set_uplink(uplink, remotes, None)).map_err(switch_failed);
+            let change =
+                |s: &mut crate::conversation::Session| s.client.set_uplink(uplink, remotes, &keys, None);
+            return self.switch.ask(change).map_err(switch_failed);
         }
         if in_switch.iter().any(|status| status.uplink.name == uplink.name) {
             // Its sockets do not serve any more, and may have the port.
@@ -41,12 +44,9 @@ impl SwitchPlace {
             Some(kept) => kept.sockets,
             None => sockets::open(uplink).map_err(PlaceError::Failed)?,
         };
-        let handed_over = UplinkSockets {
-            receive: &sockets.receive,
-            send: &sockets.send,
-            notices: &sockets.notices,
-        };
-        let result = self.switch.ask(|s| s.client.set_uplink(uplink, remotes, Some(handed_over)));
+        let handed_over =
+            UplinkSockets { receive: &sockets.receive, send: &sockets.send, notices: &sockets.notices };
+        let result = self.switch.ask(|s| s.client.set_uplink(uplink, remotes, &keys, Some(handed_over)));
         self.uplink_sockets.insert(uplink.name.clone(), KeptSockets { uplink: uplink.clone(), sockets });
         result.map_err(switch_failed)
     }

@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tidegate_contract::{Host, Remote, Uplink, Vnic};
+use tidegate_contract::{Host, Remote, SegmentKey, Uplink, Vnic};
 use tidegate_service::foreign::Foreign;
 
 /// Longest wait for an answer, from the start of the question. The switch answers within milliseconds;
@@ -194,6 +194,7 @@ impl Client {
         &mut self,
         uplink: &Uplink,
         remotes: &[Remote],
+        keys: &[SegmentKey],
         sockets: Option<UplinkSockets<'_>>,
     ) -> Result<(), SwitchError> {
         let of = |UplinkSockets { receive, send, notices }| {
@@ -202,8 +203,8 @@ impl Client {
         };
         let notices = sockets.is_some();
         let (receive, descriptors) = sockets.map(of).unwrap_or_default();
-        let (uplink, remotes) = (Box::new(uplink.clone()), remotes.to_vec());
-        self.expect_done(&Request::SetUplink { uplink, remotes, receive, notices }, &descriptors)
+        let (uplink, remotes, keys) = (Box::new(uplink.clone()), remotes.to_vec(), keys.to_vec());
+        self.expect_done(&Request::SetUplink { uplink, remotes, keys, receive, notices }, &descriptors)
     }
 
     /// Removes an uplink.

@@ -14,6 +14,7 @@
 //! - `status`: reports their state
 //! - `trouble`: handles their faults
 //! - [`uplink`], [`uplinks`]: the ways to other hosts: one of them; creates, changes and removes them
+//! - [`pairs`]: which pairs of vNICs of two hosts have stamps
 //! - `moved`: vNICs that other hosts announced
 //! - `notices`: what the thread of notices has to know, and what it tells
 //! - [`link`]: connects a port's vhost-user thread and its worker
@@ -43,6 +44,7 @@ pub mod moving;
 pub mod notes;
 mod notices;
 pub mod pace;
+pub mod pairs;
 pub mod placement;
 pub mod placer;
 pub mod ports;
@@ -65,7 +67,7 @@ use crate::claims::Claims;
 use crate::confine::{self};
 use crate::eventfd;
 use crate::fdb::Fdb;
-use crate::hosts::{Clocks, Notices};
+use crate::hosts::{self, Clocks, Notices};
 use crate::quota::{self, Ledger};
 use crate::slots;
 use crate::stats::Region;
@@ -73,7 +75,7 @@ use crate::virtio::sigbus;
 use crate::worker::crossing::Peer;
 use crate::worker::events::{Events, LogWaker};
 use crate::worker::lending::Lending;
-use crate::worker::{Peers, Worker, WorkerHandle, mailbox};
+use crate::worker::{Hosts, Peers, Worker, WorkerHandle, mailbox};
 use busy_poll::Machine;
 use cpus::assigner::{self, CpuAssigner};
 use cpus::{Cpus, Host};
@@ -219,6 +221,7 @@ impl Switch {
         let (mut meshes, lending) = (mesh(&handles), Arc::new(Lending::default()));
         let waker = Arc::new(LogWaker::default());
         let mut consumers = Vec::new();
+        let (clocks, mut late) = (Arc::<Clocks>::default(), Vec::new());
         for (id, inbox) in inboxes.into_iter().enumerate() {
             let stats = &region.layout().workers[id];
             let (events, consumer) = Events::new(waker.clone());
@@ -231,6 +234,9 @@ impl Switch {
             let hand = writer::spawn(id as u16, &handles[id], realtime_priority)
                 .map_err(fail("start the thread that writes into taps"))?;
             worker.set_tap_writer(hand);
+            let (late_in, late_out) = hosts::late::queue();
+            worker.set_hosts(Hosts::new(clocks.clone(), late_in));
+            late.push(late_out);
             std::thread::Builder::new()
                 .name(format!("worker-{id}"))
                 .spawn(move || {
@@ -247,6 +253,7 @@ impl Switch {
         }
         let clocks = Arc::<Clocks>::default();
         let notices = Notices::new(clocks.clone()).map_err(fail("make the thread of notices"))?;
+        late.into_iter().for_each(|queue| notices.attach(queue));
         let now = clock_gettime(ClockId::Realtime);
         let switch = Arc::new(Self {
             region,

@@ -11,7 +11,10 @@ use super::uplink::KnownSegments;
 use crate::fdb::{Destination, PeerIndex, SegmentIndex};
 use crate::hosts::notices::Moved;
 use std::collections::BTreeMap;
-use tidegate_contract::{Mac, Peer, Segment};
+use tidegate_contract::{Mac, Segment};
+
+/// Remotes that their hosts announced, by segment and MAC.
+pub(super) type Moves = BTreeMap<(SegmentIndex, Mac), MovedRemote>;
 
 /// Where a remote is by its latest announcement.
 pub(super) struct MovedRemote {
@@ -44,11 +47,12 @@ impl Switch {
         if before.is_none_or(|at| at.port().is_some()) {
             return;
         }
-        if before != Some(to) && self.fdb.pin(index, mac, to).is_ok() {
+        table.moved.insert(key, MovedRemote { declared, to, since });
+        if before != Some(to) {
             let (segment, peer) = (segment.id(), table.peer_name(peer));
             tracing::info!(%mac, segment, peer, "remote vNIC moved to another host");
+            self.publish_uplinks(&mut table);
         }
-        table.moved.insert(key, MovedRemote { declared, to, since });
     }
 }
 
@@ -79,10 +83,10 @@ impl Table {
 
     /// Returns how frames of a segment reach a peer; `None` if there is no such peer, or it does not carry the segment.
     fn carrier(&self, peer: PeerIndex, segment: Segment) -> Option<Destination> {
-        self.uplinks.values().find_map(|entry| {
-            let is_it = |at: &&Peer| entry.number(at) == Some(peer) && at.carries(segment);
-            entry.uplink.peers.iter().find(is_it).map(|_| entry.peer(peer))
-        })
+        self.uplinks
+            .values()
+            .map(|entry| (entry, entry.peer(peer)))
+            .find_map(|(entry, to)| entry.peer_at(to).filter(|peer| peer.carries(segment)).map(|_| to))
     }
 
     /// Returns the peer at which a contract declares a remote.
@@ -96,10 +100,7 @@ impl Table {
     }
 
     fn peer_name(&self, number: PeerIndex) -> &str {
-        let peer = self
-            .uplinks
-            .values()
-            .find_map(|entry| entry.uplink.peers.iter().find(|peer| entry.number(peer) == Some(number)));
+        let peer = self.uplinks.values().find_map(|entry| entry.peer_at(entry.peer(number)));
         peer.map_or("", |peer| &peer.name)
     }
 }
@@ -111,7 +112,7 @@ mod tests {
     use crate::server::uplinks::Sockets;
     use std::net::UdpSocket;
     use std::sync::Arc;
-    use tidegate_contract::{Remote, Uplink, testing};
+    use tidegate_contract::{Peer, Remote, Uplink, testing};
 
     /// An uplink to hosts 2 and 3, with sockets of the loopback device.
     fn uplink() -> (Uplink, Sockets) {
@@ -144,7 +145,7 @@ mod tests {
         switch.set_port(testing::vnic("plc1"), Connect::NoFrontEnd).unwrap();
         let (uplink, sockets) = uplink();
         let remote = testing::remote("plc9");
-        switch.set_uplink(uplink.clone(), vec![remote.clone()], Some(sockets)).unwrap();
+        switch.set_uplink(uplink.clone(), vec![remote.clone()], vec![], Some(sockets)).unwrap();
         (switch, uplink, remote)
     }
 
@@ -165,13 +166,13 @@ mod tests {
         // Another vNIC's change publishes all pins anew.
         switch.set_port(testing::vnic("plc2"), Connect::NoFrontEnd).unwrap();
         assert_eq!(leads(&switch, &remote), Some(three));
-        switch.set_uplink(uplink.clone(), vec![remote.clone()], None).unwrap();
+        switch.set_uplink(uplink.clone(), vec![remote.clone()], vec![], None).unwrap();
         assert_eq!(leads(&switch, &remote), Some(three), "the contract says what it said");
         let at_three = Remote { peer: "host3".into(), ..remote.clone() };
-        switch.set_uplink(uplink.clone(), vec![at_three], None).unwrap();
+        switch.set_uplink(uplink.clone(), vec![at_three], vec![], None).unwrap();
         assert_eq!(leads(&switch, &remote), Some(three));
         assert!(switch.lock().moved.is_empty());
-        switch.set_uplink(uplink, vec![remote.clone()], None).unwrap();
+        switch.set_uplink(uplink, vec![remote.clone()], vec![], None).unwrap();
         assert_eq!(leads(&switch, &remote), Some(two));
     }
 
@@ -183,9 +184,9 @@ mod tests {
         switch.remote_moved(moved);
         let mut alone = uplink.clone();
         alone.peers.pop();
-        switch.set_uplink(alone, vec![remote.clone()], None).unwrap();
+        switch.set_uplink(alone, vec![remote.clone()], vec![], None).unwrap();
         assert_eq!(leads(&switch, &remote), Some(peer_of(&switch, "host2")), "its new host has gone");
-        switch.set_uplink(uplink, vec![remote.clone()], None).unwrap();
+        switch.set_uplink(uplink, vec![remote.clone()], vec![], None).unwrap();
         switch.remote_moved(Moved { peer: peer_of(&switch, "host3"), ..moved });
         assert_eq!(leads(&switch, &remote), Some(peer_of(&switch, "host3")));
         switch.remove_uplink("net0").unwrap();
@@ -197,7 +198,7 @@ mod tests {
         let (switch, mut uplink, remote) = start();
         let (two, three) = (peer_of(&switch, "host2"), peer_of(&switch, "host3"));
         uplink.peers[1].segments = Some(vec![Segment::new(77).unwrap()]);
-        switch.set_uplink(uplink, vec![remote.clone()], None).unwrap();
+        switch.set_uplink(uplink, vec![remote.clone()], vec![], None).unwrap();
         let moved = Moved { segment: remote.segment, mac: remote.mac, peer: three, since: 1 };
         switch.remote_moved(moved);
         assert_eq!(leads(&switch, &remote), Some(two));

@@ -4,14 +4,16 @@
 //!  table ─▶ Setup, Local ─▶ thread of notices ─▶ Moved ─▶ pins
 //! ```
 
-use super::Switch;
 use super::table::{End, Entry, Table};
 use super::uplink::{KnownSegments, UplinkEntry};
+use super::{Switch, pairs};
+use crate::fdb::SegmentIndex;
 use crate::hosts::notices::{KeyedSegment, LinkSetup, Local, PeerSetup, Setup};
 use crate::vhost_user::status::State;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
-use tidegate_contract::Peer;
+use tidegate_contract::{Peer, Segment, SegmentKey};
 
 impl Switch {
     /// Starts the thread of notices.
@@ -49,8 +51,19 @@ impl Table {
 
     /// Returns the segments with keys.
     fn keyed_segments(&self, known: &KnownSegments) -> Vec<KeyedSegment> {
-        let _ = known;
-        vec![]
+        let numbers: HashMap<Segment, SegmentIndex> =
+            known.iter().map(|(index, segment)| (*segment, *index)).collect();
+        let all: BTreeMap<Segment, &SegmentKey> = (self.uplinks.values())
+            .flat_map(|entry| &entry.pairs.keys)
+            .map(|keys| (keys.segment, keys))
+            .collect();
+        let keyed = |(segment, keys): (Segment, &SegmentKey)| KeyedSegment {
+            segment,
+            index: numbers.get(&segment).copied(),
+            keys: pairs::valid(keys),
+            sends: pairs::number(keys.key.is_odd()),
+        };
+        all.into_iter().map(keyed).collect()
     }
 }
 

@@ -6,14 +6,15 @@
 //!  Remotes ─▶ (segment, MAC) ─▶ peer, for the FDB
 //! ```
 
+use super::pairs::Pairs;
 use crate::fdb::{Destination, PeerIndex, PortIndex, SegmentIndex};
 use crate::link::vxlan;
-use crate::port::PortContract;
+use crate::port::{PortContract, PortInfo};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tidegate_contract::{Host, Mac, Peer, Remote, Segment, Uplink};
+use tidegate_contract::{Host, Mac, Peer, Remote, Segment, UPLINK, Uplink, Vnic};
 
 /// The segments that ports are in.
 pub type KnownSegments = [(SegmentIndex, Segment)];
@@ -40,6 +41,10 @@ pub struct UplinkEntry {
     pub(super) notices: Option<Arc<OwnedFd>>,
     /// The segments that its peers carried when the link's table was made.
     pub(super) published: Option<Vec<(SegmentIndex, u32)>>,
+    /// Its pairs of vNICs with stamps.
+    pub(super) pairs: Pairs,
+    /// The data about its port that the workers have.
+    pub(super) info: PortInfo,
 }
 
 impl UplinkEntry {
@@ -89,6 +94,26 @@ impl UplinkEntry {
     pub(super) fn contract(&self, host: &Host) -> PortContract {
         let (frame_max, overhead) = (self.uplink.largest_inner_frame(), self.uplink.encapsulation());
         PortContract::of_uplink(self.uplink.rate, frame_max as u32, overhead as u32, host)
+    }
+
+    /// Returns how long (ns) frames of a vNIC with a deadline are away from this host over this uplink, at most: the
+    /// latency of the network and the arrival budget of the peer. `None` if it promises nothing here.
+    pub(super) fn away(&self, vnic: &Vnic) -> Option<u64> {
+        let named = |remote: &&Remote| vnic.to.contains(&remote.name);
+        let all = vnic.to.iter().any(|to| to == UPLINK);
+        let behind: BTreeSet<&str> =
+            self.remotes.iter().filter(named).map(|remote| remote.peer.as_str()).collect();
+        let reached = |peer: &&Peer| behind.contains(peer.name.as_str()) || all && peer.carries(vnic.segment);
+        let away = |peer: &Peer| {
+            let latency = self.uplink.latency_to(peer).map_or(0, |latency| latency.get());
+            latency + self.uplink.arrival_budget_of(peer).get()
+        };
+        self.uplink.peers.iter().filter(reached).map(away).max()
+    }
+
+    /// Returns the peer to which a destination leads, if it is this uplink's.
+    pub(super) fn peer_at(&self, to: Destination) -> Option<&Peer> {
+        self.uplink.peers.iter().find(|peer| self.number(peer).map(|number| self.peer(number)) == Some(to))
     }
 
     pub(super) fn peer(&self, peer: PeerIndex) -> Destination {

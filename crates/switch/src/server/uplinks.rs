@@ -9,8 +9,10 @@
 //! A peer's number stays as long as its name and address do; the FDB forgets a peer that leaves.
 
 use super::Switch;
-use super::table::Table;
-use super::uplink::UplinkEntry;
+use super::moved::Moves;
+use super::pairs::{self, Pairs, Wanted};
+use super::table::{Entry, Table};
+use super::uplink::{KnownSegments, UplinkEntry};
 use crate::capacity::VNICS;
 use crate::clock::clock;
 use crate::control::message::UplinkStatus;
@@ -20,7 +22,7 @@ use crate::port::{Port, PortInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tidegate_contract::{Host, Mac, Remote, Uplink};
+use tidegate_contract::{Host, Mac, Remote, SegmentKey, Uplink};
 
 /// Longest train (bytes): the most that one message to a UDP socket carries.
 const TRAIN: usize = 65_507;
@@ -43,8 +45,11 @@ impl Switch {
             UplinkStatus {
                 uplink: entry.uplink.clone(),
                 remotes: entry.remotes.clone(),
+                keys: entry.pairs.prints(),
                 index: entry.index.into(),
                 worker: entry.worker,
+                pairs: entry.pairs.status(),
+                foreign_stamps: entry.pairs.foreign(),
                 peers,
                 far_misses,
             }
@@ -60,6 +65,7 @@ impl Switch {
         &self,
         uplink: Uplink,
         remotes: Vec<Remote>,
+        keys: Vec<SegmentKey>,
         sockets: Option<Sockets>,
     ) -> Result<(), String> {
         let mut table = self.lock();
@@ -69,13 +75,13 @@ impl Switch {
         }
         match (sockets, table.uplinks.contains_key(&name)) {
             (None, false) => Err(format!("{name} is not an uplink yet, and no sockets came with it")),
-            (None, true) => self.change_uplink(&mut table, uplink, remotes),
+            (None, true) => self.change_uplink(&mut table, uplink, (remotes, keys)),
             (Some(sockets), true) => {
                 drop(table);
                 self.remove_uplink(&name)?;
-                self.set_uplink(uplink, remotes, Some(sockets))
+                self.set_uplink(uplink, remotes, keys, Some(sockets))
             }
-            (Some(sockets), false) => self.add_uplink(&mut table, uplink, remotes, sockets),
+            (Some(sockets), false) => self.add_uplink(&mut table, uplink, (remotes, keys), sockets),
         }
     }
 
@@ -83,7 +89,7 @@ impl Switch {
         &self,
         table: &mut Table,
         uplink: Uplink,
-        remotes: Vec<Remote>,
+        (remotes, keys): (Vec<Remote>, Vec<SegmentKey>),
         sockets: Sockets,
     ) -> Result<(), String> {
         if sockets.receive.is_empty() || sockets.send.is_empty() {
@@ -104,6 +110,8 @@ impl Switch {
             pins: BTreeSet::new(),
             notices: sockets.notices.map(Arc::new),
             published: None,
+            pairs: Pairs::new(keys),
+            info: PortInfo::of_uplink(worker as u16),
         };
         entry.numbers = table.number_peers(&entry.uplink, &entry.numbers)?;
         let peers = Arc::new(entry.peers(&table.known_segments())?);
@@ -117,10 +125,9 @@ impl Switch {
         let contract = entry.contract(&table.host);
         let mut port = Box::new(Port::new(index, SegmentIndex::OF_EACH_FRAME, contract, stats, link));
         port.pauses = u32::from(self.new_ports_wait.load(std::sync::atomic::Ordering::Relaxed));
-        let info = PortInfo::of_uplink(worker as u16);
         self.workers[worker].call(move |worker| worker.add_port(port));
         for worker in self.workers.iter() {
-            let info = Some(info.clone());
+            let info = Some(entry.info.clone());
             worker.call(move |worker| worker.set_info(index, info));
         }
         tracing::info!(uplink = name, index, worker, "uplink added");
@@ -129,7 +136,12 @@ impl Switch {
         Ok(())
     }
 
-    fn change_uplink(&self, table: &mut Table, uplink: Uplink, remotes: Vec<Remote>) -> Result<(), String> {
+    fn change_uplink(
+        &self,
+        table: &mut Table,
+        uplink: Uplink,
+        (remotes, keys): (Vec<Remote>, Vec<SegmentKey>),
+    ) -> Result<(), String> {
         let Some(mut entry) = table.uplinks.remove(&uplink.name) else { return Err("no such uplink".into()) };
         let before = (entry.uplink.clone(), std::mem::replace(&mut entry.remotes, remotes));
         let numbers_before = entry.numbers.clone();
@@ -147,6 +159,7 @@ impl Switch {
         let stays: BTreeSet<_> = entry.numbers.values().copied().collect();
         let left: Vec<_> = numbers_before.into_values().filter(|peer| !stays.contains(peer)).collect();
         entry.published = None;
+        entry.pairs.keys = keys;
         self.send_uplink_contract(&table.host, &entry);
         let gone: Vec<Destination> = left.into_iter().map(|peer| entry.peer(peer)).collect();
         table.uplinks.insert(entry.uplink.name.clone(), entry);
@@ -186,6 +199,34 @@ impl Switch {
         Ok(())
     }
 
+    /// Tells the link of an uplink the pairs of vNICs with stamps, and the workers the deadlines of their frames.
+    fn publish_pairs(
+        &self,
+        name: &str,
+        entry: &mut UplinkEntry,
+        vnics: &BTreeMap<String, Entry>,
+        known: &KnownSegments,
+        moved: &Moves,
+    ) {
+        let wanted = Wanted::of(entry, vnics, known, moved);
+        let to = pairs::set_of(&wanted.receivers);
+        let Some((outgoing, incoming)) = entry.pairs.tables(name, wanted) else { return };
+        let index = entry.index;
+        let arrivals = (!to.is_empty()).then_some(entry.uplink.arrival_budget.get());
+        let info = PortInfo { to: Box::new(to), arrivals, ..entry.info.clone() };
+        if info != entry.info {
+            entry.info = info;
+            for worker in self.workers.iter() {
+                let info = Some(entry.info.clone());
+                worker.call(move |worker| worker.set_info(index, info));
+            }
+        }
+        drop(
+            self.workers[entry.worker]
+                .call_on(index, move |worker| worker.set_pairs(index, outgoing, incoming)),
+        );
+    }
+
     /// Tells the links of uplinks the segments with ports here, and the FDB the addresses of remotes.
     pub(super) fn publish_uplinks(&self, table: &mut Table) {
         let known = table.known_segments();
@@ -197,6 +238,7 @@ impl Switch {
                 match entry.peers(&known) {
                     Ok(peers) => {
                         let (index, peers) = (entry.index, Arc::new(peers));
+                        entry.info.copies = peers.copies().clone();
                         for worker in self.workers.iter() {
                             let copies = peers.copies().clone();
                             worker.call(move |worker| worker.set_copies(index, copies));
@@ -208,6 +250,7 @@ impl Switch {
                     Err(why) => tracing::error!(uplink = name, "its peers cannot be told of segments: {why}"),
                 }
             }
+            self.publish_pairs(name, entry, &table.entries, &known, moved);
             let wanted = entry.wanted_pins(&known);
             for (segment, mac, peer) in entry.pins.difference(&wanted) {
                 self.fdb.unpin(*segment, *mac, entry.peer(*peer));

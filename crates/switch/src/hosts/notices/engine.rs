@@ -415,7 +415,7 @@ fn report(late: &Late, others: u32) -> LateReport {
         network_ns: late.network_ns,
         here_ns: late.here_ns,
         cause: match late.cause {
-            Where::Sender => Cause::Sender,
+            Where::Sender | Where::Receiver(MissCause::Sender) => Cause::Sender,
             Where::Network | Where::Receiver(MissCause::Network) => Cause::Network,
             Where::Receiver(MissCause::Tokens) => Cause::Tokens,
             Where::Receiver(MissCause::Queue) => Cause::Queue,
@@ -430,7 +430,7 @@ fn report(late: &Late, others: u32) -> LateReport {
 
 fn far_miss(vnic: &str, peer: &str, report: &LateReport) -> FarMiss {
     let cause = match report.cause {
-        Cause::Sender => "sender",
+        Cause::Sender => MissCause::Sender.label(),
         Cause::Network => MissCause::Network.label(),
         Cause::Tokens => MissCause::Tokens.label(),
         Cause::Queue => MissCause::Queue.label(),
