@@ -47,7 +47,7 @@ pub use log::LogStats;
 pub use miss::{Culprit, MISSES, Miss};
 pub use own_cpus::OwnCpus;
 pub use peer::{FAR_MISSES, FarMiss, PeerClock, PeerCounts, PeerStatus, RoundTrip};
-pub use reason::{CulpritKind, DropReason, MissCause};
+pub use reason::{CulpritKind, DropReason, MissCause, NoticeRefusal};
 pub use shared::SharedStatus;
 pub use time::time_of_day;
 pub use traffic::Traffic;

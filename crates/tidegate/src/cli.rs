@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::commands::{
-    agent, apply, calibrate, capture, completions, demo, libvirt, plan, status, switch, top, vnic, why,
+    agent, apply, calibrate, capture, clock, completions, demo, libvirt, plan, status, switch, top, vnic, why,
 };
 use crate::exit;
 use clap::{Parser, Subcommand};
@@ -41,6 +41,8 @@ pub enum Command {
     Top(top::Args),
     /// Say in plain words why a vNIC is slow, drops frames or misses deadlines
     Why(why::Args),
+    /// Show the offsets to other hosts' clocks, and how far they can be trusted
+    Clock(clock::Args),
     /// Record a vNIC's frames as pcapng, for Wireshark and tcpdump
     Capture(capture::Args),
     /// Measure what `host-latency` has to be on this host, and what stands in the way of less

@@ -4,7 +4,7 @@ use crate::cli::{Cli, Command};
 use crate::client::Client;
 use crate::commands::runtime::wait;
 use crate::commands::{
-    agent, apply, calibrate, capture, completions, demo, libvirt, plan, status, switch, top, vnic, why,
+    agent, apply, calibrate, capture, clock, completions, demo, libvirt, plan, status, switch, top, vnic, why,
 };
 use crate::exit::Failure;
 use clap::CommandFactory;
@@ -18,6 +18,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Vnic(command) => wait(vnic::run(&client, command, json)),
         Command::Top(args) => wait(top::run(&client, args, json)),
         Command::Why(args) => wait(why::run(&client, args, json)),
+        Command::Clock(args) => wait(clock::run(&client, args, json)),
         Command::Calibrate(args) => wait(calibrate::run(&client, args, json)),
         Command::Capture(args) => wait(capture::run(&client, args)),
         Command::Libvirt(command) => wait(libvirt::run(&client, command, json)),

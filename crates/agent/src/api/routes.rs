@@ -10,8 +10,8 @@ use crate::board::{Board, Published, why};
 use crate::commands::{Command, Looks, Reply};
 use crate::store::Owner;
 use crate::views::{
-    AdmissionView, ApplyQuery, CaptureQuery, ErrorBody, HostView, Last, LastQuery, PlanView, SetBody,
-    StatusView, VnicChange, VnicView, WhyView,
+    AdmissionView, ApplyQuery, CaptureQuery, ClockView, ErrorBody, HostView, Last, LastQuery, PlanView,
+    SetBody, StatusView, VnicChange, VnicView, WhyView,
 };
 use crate::windows::Windows;
 use axum::extract::rejection::{JsonRejection, QueryRejection, StringRejection};
@@ -57,7 +57,21 @@ pub struct Api {
         description = "Contracts of virtual network interfaces: what is promised, whether it is kept, and why not. \
                        Rates are bits per second on the wire, directions are the VM's."
     ),
-    paths(host, status, list, show, set, remove, plan, apply, why, capture_frames, metrics_text, openapi),
+    paths(
+        host,
+        status,
+        clock,
+        list,
+        show,
+        set,
+        remove,
+        plan,
+        apply,
+        why,
+        capture_frames,
+        metrics_text,
+        openapi
+    ),
     components(schemas(AdmissionView))
 )]
 struct Document;
@@ -66,6 +80,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Api>)> {
     vec![
         ("/v1/host", get(host)),
         ("/v1/status", get(status)),
+        ("/v1/clock", get(clock)),
         ("/v1/vnics", get(list)),
         ("/v1/vnics/{name}", get(show).patch(set).delete(remove)),
         ("/v1/vnics/{name}/why", get(why)),
@@ -163,6 +178,13 @@ async fn status(State(api): State<Api>) -> Result<Response, ApiError> {
     look(&api).await;
     let status = api.writer.part(&api.board, |written| &written.status, |all| as_json(&all.status));
     status.await.map(json)
+}
+
+/// The clocks of other hosts: offset, error, and what is exchanged with them
+#[utoipa::path(get, path = "/v1/clock", responses((status = 200, body = ClockView)))]
+async fn clock(State(api): State<Api>) -> Short<ClockView> {
+    look(&api).await;
+    Short(ClockView { peers: api.board.read().peers.clone() })
 }
 
 /// All vNICs, by name

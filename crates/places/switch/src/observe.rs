@@ -12,7 +12,7 @@ use std::path::Path;
 use tidegate_contract::{Attach, SocketMode, Vnic};
 use tidegate_evidence::Connection;
 use tidegate_evidence::VnicStats;
-use tidegate_evidence::{Evidence, FrontEnds};
+use tidegate_evidence::{Evidence, FarMiss, FrontEnds, time_of_day};
 use tidegate_paths::socket::{self, Earlier};
 use tidegate_paths::{Inode, PathError};
 use tidegate_place::{Observed, ObservedVnic, PlaceError, PlaceProgram};
@@ -40,7 +40,7 @@ impl SwitchPlace {
             culprits.enter(&mut evidence);
             Ok((ports, uplinks, evidence, PlaceProgram { version, pid, started }))
         });
-        let (ports, uplinks, evidence, program) = answer.map_err(switch_failed)?;
+        let (ports, uplinks, mut evidence, program) = answer.map_err(switch_failed)?;
         let ports: Vec<PortStatus> =
             ports.into_iter().map(|port| self.with_recorded_attachment(port)).collect();
         self.find_sockets(&ports);
@@ -71,6 +71,12 @@ impl SwitchPlace {
         }
         let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v, &own_entries)?))).collect();
         let found = self.record.iter().filter_map(|(name, entry)| Some((name.clone(), entry.found.clone()?)));
+        let mut uplinks = uplinks;
+        for UplinkStatus { peers, far_misses, .. } in &mut uplinks {
+            evidence.peers.append(peers);
+            let at = |miss: FarMiss| FarMiss { at: time_of_day(miss.at), ..miss };
+            evidence.far_misses.extend(far_misses.drain(..).map(at));
+        }
         let declared = |status: UplinkStatus| {
             let UplinkStatus { uplink, mut remotes, mut keys, .. } = status;
             keys.sort_by_key(|print| print.segment);

@@ -21,6 +21,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Instant;
 use tidegate_contract::Vnic;
 use tidegate_contract::check::{QUEUES, SHARED};
+use tidegate_evidence::{FAR_MISSES, MissCause, NoticeRefusal};
 
 /// Longest answer that is no list (bytes).
 const SHORT: usize = 16 << 10;
@@ -179,7 +180,7 @@ fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
     Ok(ports)
 }
 
-fn uplinks_of(uplinks: Vec<UplinkStatus>) -> Result<Vec<UplinkStatus>, String> {
+fn uplinks_of(mut uplinks: Vec<UplinkStatus>) -> Result<Vec<UplinkStatus>, String> {
     if uplinks.len() > VNICS {
         return Err(format!("it says that it has {} uplinks, of at most {VNICS}", uplinks.len()));
     }
@@ -193,7 +194,28 @@ fn uplinks_of(uplinks: Vec<UplinkStatus>) -> Result<Vec<UplinkStatus>, String> {
             return Err(format!("it has two uplinks {}", uplink.name));
         }
     }
+    uplinks.iter_mut().try_for_each(check_peers)?;
     Ok(uplinks)
+}
+
+/// Checks what an uplink's status says of its peers; leaves out labels that this program does not know.
+fn check_peers(status: &mut UplinkStatus) -> Result<(), String> {
+    let UplinkStatus { uplink, peers, far_misses, .. } = status;
+    let is_declared = |name: &str| uplink.peers.iter().any(|peer| peer.name == name);
+    if peers.len() > uplink.peers.len() || far_misses.len() > FAR_MISSES {
+        return Err(format!("it knows more of the peers of {} than there is", uplink.name));
+    }
+    let are_named = peers.iter().all(|peer| is_declared(&peer.name) && peer.uplink == uplink.name)
+        && far_misses.iter().all(|miss| Vnic::is_name(&miss.peer) && Vnic::is_name(&miss.vnic));
+    if !are_named {
+        return Err(format!("it names peers or vNICs at {} that can have no such name", uplink.name));
+    }
+    for peer in peers {
+        peer.unasked = peer.unasked.take().map(visible_text);
+        peer.counts.refused.retain(|why, _| NoticeRefusal::of_label(why).is_some());
+    }
+    far_misses.retain(|miss| MissCause::of_label(&miss.cause).is_some());
+    Ok(())
 }
 
 /// A thread that receives answers. The client goes on without it if it does not return.

@@ -12,7 +12,7 @@
 //! right before a message leaves and right after it came: what lies between them and the wire widens the interval of
 //! the offset, and never makes it wrong.
 
-use super::peer::{NotTaken, Peer};
+use super::peer::{Peer, refusal};
 use super::present::Present;
 use super::setup::{KeyedSegment, LinkSetup, Local, Setup};
 use super::socket;
@@ -26,7 +26,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tidegate_contract::{Mac, Segment};
-use tidegate_evidence::{FAR_MISSES, FarMiss, MissCause, PeerStatus};
+use tidegate_evidence::{FAR_MISSES, FarMiss, MissCause, NoticeRefusal, PeerStatus};
 use tidegate_uplink::clock::Exchange as Times;
 use tidegate_uplink::notice::{Body, Cause, ClockReply, Here, LEN_MAX, LateReport, Notice, Way};
 use tidegate_uplink::stamp::Keys;
@@ -203,7 +203,7 @@ impl Engine {
         let way = Way { from, to: state.setup.local };
         let Some(peer) = self.peers.get_mut(&index) else { return };
         if !peer.may_send(now) {
-            return peer.refuse(NotTaken::TooMany);
+            return peer.refuse(NoticeRefusal::TooMany);
         }
         let segments = &self.segments;
         let setup = &peer.setup;
@@ -215,7 +215,7 @@ impl Engine {
         };
         let taken = match Notice::read(bytes, way, keys) {
             Ok(notice) => self.accept(link, index, &notice, now),
-            Err(refused) => Err(refused.into()),
+            Err(refused) => Err(refusal(refused)),
         };
         if let (Err(why), Some(peer)) = (taken, self.peers.get_mut(&index)) {
             peer.refuse(why);
@@ -223,9 +223,15 @@ impl Engine {
     }
 
     /// Does what an authentic notice of a peer says.
-    fn accept(&mut self, link: usize, index: PeerIndex, notice: &Notice, now: u64) -> Result<(), NotTaken> {
+    fn accept(
+        &mut self,
+        link: usize,
+        index: PeerIndex,
+        notice: &Notice,
+        now: u64,
+    ) -> Result<(), NoticeRefusal> {
         let Some(peer) = self.peers.get_mut(&index) else { return Ok(()) };
-        let Some(segment) = Segment::new(notice.vni) else { return Err(NotTaken::Malformed) };
+        let Some(segment) = Segment::new(notice.vni) else { return Err(NoticeRefusal::Malformed) };
         match notice.body {
             Body::ClockRequest => {
                 if peer.is_unknown(notice.started_ns) {
@@ -241,7 +247,7 @@ impl Engine {
             }
             Body::ClockReply(ClockReply { asked_started_ns, asked_number, t1, t2 }) => {
                 if asked_started_ns != self.started || !peer.exchange.take_asked(asked_number, t1) {
-                    return Err(NotTaken::Unasked);
+                    return Err(NoticeRefusal::Unasked);
                 }
                 if peer.is_restarted(notice.started_ns, now) {
                     self.clocks.set(index, None);
@@ -254,7 +260,7 @@ impl Engine {
             Body::Late(report) => {
                 peer.admit(notice, now)?;
                 let src = (segment, Mac(report.src));
-                let vnic = self.locals.get(&src).ok_or(NotTaken::UnknownVnic)?;
+                let vnic = self.locals.get(&src).ok_or(NoticeRefusal::UnknownVnic)?;
                 peer.counts.reports_received += 1;
                 peer.counts.late_frames += 1 + u64::from(report.others);
                 let miss = far_miss(vnic, &peer.setup.name, &report);
@@ -262,7 +268,7 @@ impl Engine {
             }
             Body::Here(Here { mac, since_ns }) => {
                 peer.admit(notice, now)?;
-                let (estimate, _) = peer.exchange.estimate(now).ok_or(NotTaken::NoClock)?;
+                let (estimate, _) = peer.exchange.estimate(now).ok_or(NoticeRefusal::NoClock)?;
                 peer.counts.announcements_received += 1;
                 let since = i128::from(since_ns) - i128::from(estimate.offset_ns);
                 self.moved.push(Moved { segment, mac: Mac(mac), peer: index, since });

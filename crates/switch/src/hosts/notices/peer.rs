@@ -15,7 +15,7 @@ use super::reports::Reports;
 use super::setup::PeerSetup;
 use std::collections::BTreeMap;
 use tidegate_contract::Segment;
-use tidegate_evidence::{PeerClock, PeerCounts, PeerStatus};
+use tidegate_evidence::{NoticeRefusal, PeerClock, PeerCounts, PeerStatus};
 use tidegate_uplink::clock::Estimate;
 use tidegate_uplink::notice::{Notice, Refused};
 use tidegate_uplink::replay::Window;
@@ -23,57 +23,13 @@ use tidegate_uplink::replay::Window;
 /// Messages a second that are taken from one peer.
 const RATE: u64 = 200;
 
-/// Why a message of a peer is not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum NotTaken {
-    /// More messages than the peer may send.
-    TooMany,
-    /// No notice.
-    Malformed,
-    /// A notice of another release.
-    Version,
-    /// No key here for the segment, or the peer does not carry it.
-    NoKey,
-    /// The tag does not fit.
-    Forged,
-    /// An answer to no request that waits.
-    Unasked,
-    /// Of a process of the peer that has ended, or that has not answered a request yet.
-    OtherProcess,
-    /// It has arrived before, or is too old to tell.
-    Replayed,
-    /// About a vNIC that this host does not have.
-    UnknownVnic,
-    /// An announcement whose time means nothing here yet: the peer's clock is not known.
-    NoClock,
-}
-
-impl NotTaken {
-    /// Returns the label used in metrics and JSON.
-    pub(super) const fn label(self) -> &'static str {
-        match self {
-            Self::TooMany => "too_many",
-            Self::Malformed => "malformed",
-            Self::Version => "version",
-            Self::NoKey => "no_key",
-            Self::Forged => "forged",
-            Self::Unasked => "unasked",
-            Self::OtherProcess => "other_process",
-            Self::Replayed => "replayed",
-            Self::UnknownVnic => "unknown_vnic",
-            Self::NoClock => "no_clock",
-        }
-    }
-}
-
-impl From<Refused> for NotTaken {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::Malformed => Self::Malformed,
-            Refused::Version(_) => Self::Version,
-            Refused::NoKey(_) => Self::NoKey,
-            Refused::Forged => Self::Forged,
-        }
+/// Returns why a message that is no notice for this host is not taken.
+pub(super) fn refusal(refused: Refused) -> NoticeRefusal {
+    match refused {
+        Refused::Malformed => NoticeRefusal::Malformed,
+        Refused::Version(_) => NoticeRefusal::Version,
+        Refused::NoKey(_) => NoticeRefusal::NoKey,
+        Refused::Forged => NoticeRefusal::Forged,
     }
 }
 
@@ -92,7 +48,7 @@ pub(super) struct Peer {
     pub(super) reports: Reports,
     pub(super) told: Told,
     pub(super) counts: PeerCounts,
-    not_taken: BTreeMap<NotTaken, u64>,
+    refused: BTreeMap<NoticeRefusal, u64>,
 }
 
 impl Peer {
@@ -109,7 +65,7 @@ impl Peer {
             reports: Reports::default(),
             told: Told::nothing(now),
             counts: PeerCounts::default(),
-            not_taken: BTreeMap::new(),
+            refused: BTreeMap::new(),
         }
     }
 
@@ -130,8 +86,8 @@ impl Peer {
     }
 
     /// Counts a message that is not taken.
-    pub(super) fn refuse(&mut self, why: NotTaken) {
-        *self.not_taken.entry(why).or_default() += 1;
+    pub(super) fn refuse(&mut self, why: NoticeRefusal) {
+        *self.refused.entry(why).or_default() += 1;
     }
 
     /// Notes the process that has answered a request; whether it is another one than before.
@@ -150,14 +106,14 @@ impl Peer {
     }
 
     /// Checks a report or an announcement against those before it.
-    pub(super) fn admit(&mut self, notice: &Notice, now: u64) -> Result<(), NotTaken> {
+    pub(super) fn admit(&mut self, notice: &Notice, now: u64) -> Result<(), NoticeRefusal> {
         if self.started != Some(notice.started_ns) {
             // Perhaps a new process: its answer will tell.
             self.exchange.hurry(now);
-            return Err(NotTaken::OtherProcess);
+            return Err(NoticeRefusal::OtherProcess);
         }
         let arrival = self.window.arrive(notice.number, notice.sent_ns);
-        if arrival.is_accepted() { Ok(()) } else { Err(NotTaken::Replayed) }
+        if arrival.is_accepted() { Ok(()) } else { Err(NoticeRefusal::Replayed) }
     }
 
     /// Whether a request is of a process that has not answered yet.
@@ -174,7 +130,7 @@ impl Peer {
         };
         let clock = |(Estimate { offset_ns, error_ns }, age_ns)| PeerClock { offset_ns, error_ns, age_ns };
         let Exchange { exchanges, missing, contradictions, withdrawn, .. } = self.exchange;
-        let refused = self.not_taken.iter().map(|(why, count)| (why.label().to_owned(), *count)).collect();
+        let refused = self.refused.iter().map(|(why, count)| (why.label().to_owned(), *count)).collect();
         let counts =
             PeerCounts { exchanges, missing, contradictions, withdrawn, refused, ..self.counts.clone() };
         PeerStatus {
