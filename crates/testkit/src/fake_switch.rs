@@ -315,7 +315,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
         Request::SetUplink { uplink, remotes, .. } => {
             let index = 512 + state.uplinks.len();
             state.log.push(format!("set uplink {} {} sockets", uplink.name, descriptors.len()));
-            let status = UplinkStatus { uplink: *uplink, remotes, index, worker: 0 };
+            let status = UplinkStatus { uplink: *uplink, remotes, index, worker: 0, broken: None };
             state.uplinks.insert(status.uplink.name.clone(), status);
         }
         Request::RemoveUplink { name } => {

@@ -21,6 +21,7 @@
 //! - `diff`: the changes between two contracts, key by key
 //! - `rates`: rates over the last second
 //! - `soft`: soft limits that guests ask for
+//! - `uplinks`: uplinks, as readers see them
 //! - `view`: parts of the published state
 
 mod change;
@@ -35,6 +36,7 @@ mod refused_file;
 mod repair;
 mod soft;
 mod transaction;
+mod uplinks;
 pub mod view;
 
 use crate::board::growth::Growth;

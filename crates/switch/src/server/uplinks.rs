@@ -41,6 +41,7 @@ impl Switch {
             remotes: entry.remotes.clone(),
             index: entry.index.into(),
             worker: entry.worker,
+            broken: entry.broken.clone(),
         };
         self.lock().uplinks.values().map(status).collect()
     }
@@ -93,6 +94,7 @@ impl Switch {
             worker,
             uplink,
             remotes,
+            broken: None,
             numbers: BTreeMap::new(),
             pins: BTreeSet::new(),
             published: None,
