@@ -133,7 +133,10 @@ impl Pairs {
         }
         let most = wanted.outgoing.len().max(wanted.incoming.len());
         if most > PAIRS {
-            tracing::error!(uplink, "more than {PAIRS} pairs of vNICs with a deadline: the others have no stamps");
+            tracing::error!(
+                uplink,
+                "more than {PAIRS} pairs of vNICs with a deadline: the others have no stamps"
+            );
         }
         let mut before = std::mem::take(&mut self.counts);
         let counts = &mut self.counts;
@@ -149,8 +152,11 @@ impl Pairs {
         let incoming = incoming.map(|(names, pair, shares)| Incoming::new(*pair, *shares, counts_of(names)));
         let incoming = incoming.collect();
         let registered = wanted.registered.iter();
-        let registered =
-            registered.map(|(address, peer, keys)| Registered { address: *address, peer: *peer, keys: *keys });
+        let registered = registered.map(|(address, peer, keys)| Registered {
+            address: *address,
+            peer: *peer,
+            keys: *keys,
+        });
         let incoming = IncomingPairs::new(registered.collect(), incoming, self.foreign.clone());
         self.published = Some(wanted);
         Some((outgoing, incoming))

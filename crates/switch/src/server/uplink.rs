@@ -31,6 +31,8 @@ pub struct UplinkEntry {
     pub uplink: Uplink,
     /// vNICs behind its peers.
     pub remotes: Vec<Remote>,
+    /// Why its link broke, if it did: no frame passes until it is made anew.
+    pub broken: Option<String>,
     /// Number of each peer, by name and address.
     pub(super) numbers: PeerNumbers,
     /// Addresses that the FDB holds for its remotes.
@@ -99,8 +101,7 @@ impl UplinkEntry {
         let all = vnic.to.iter().any(|to| to == UPLINK);
         let behind: BTreeSet<&str> =
             self.remotes.iter().filter(named).map(|remote| remote.peer.as_str()).collect();
-        let reached =
-            |peer: &&Peer| behind.contains(peer.name.as_str()) || all && peer.carries(vnic.segment);
+        let reached = |peer: &&Peer| behind.contains(peer.name.as_str()) || all && peer.carries(vnic.segment);
         let away = |peer: &Peer| {
             let latency = self.uplink.latency_to(peer).map_or(0, |latency| latency.get());
             latency + self.uplink.arrival_budget_of(peer).get()

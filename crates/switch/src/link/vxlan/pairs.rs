@@ -245,10 +245,12 @@ impl IncomingPairs {
     ) -> Result<(&'a [u8], Option<Stamp>), DropReason> {
         let unchanged = Ok((frame, None));
         let Some(([dst, src], inner)) = addresses(frame) else { return unchanged };
-        let at = self.registered.binary_search_by_key(&AddressKey::new(segment, src), |remote| remote.address);
+        let at =
+            self.registered.binary_search_by_key(&AddressKey::new(segment, src), |remote| remote.address);
         let remote = at.ok().map(|at| &self.registered[at]).filter(|remote| remote.peer == peer);
         let pair = PairKey::new(segment, dst, src);
-        let pair = self.pairs.binary_search_by_key(&pair, |pair| pair.pair).ok().map(|at| &mut self.pairs[at]);
+        let pair =
+            self.pairs.binary_search_by_key(&pair, |pair| pair.pair).ok().map(|at| &mut self.pairs[at]);
         let Some(stamp) = remote.and_then(|remote| Stamp::read(frame, &remote.keys)) else {
             match pair {
                 Some(pair) => pair.counts.forged.add(1),
@@ -261,9 +263,7 @@ impl IncomingPairs {
         let arrival = pair.window.arrive(stamp.sequence, stamp.sent_ns);
         pair.counts.arrived(arrival, pair.window.lost());
         match arrival {
-            Arrival::InOrder | Arrival::Reordered | Arrival::Restarted => {
-                Ok((inner, Some(stamp)))
-            }
+            Arrival::InOrder | Arrival::Reordered | Arrival::Restarted => Ok((inner, Some(stamp))),
             Arrival::Replayed | Arrival::TooOld | Arrival::Contradiction => Err(DropReason::Replayed),
         }
     }
