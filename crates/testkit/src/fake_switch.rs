@@ -321,6 +321,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
                 keys: keys.iter().map(KeyPrint::of).collect(),
                 index,
                 worker: 0,
+                broken: None,
                 pairs: vec![],
                 foreign_stamps: 0,
                 peers: vec![],

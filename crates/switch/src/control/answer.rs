@@ -194,6 +194,9 @@ fn uplinks_of(mut uplinks: Vec<UplinkStatus>) -> Result<Vec<UplinkStatus>, Strin
             return Err(format!("it has two uplinks {}", uplink.name));
         }
     }
+    for UplinkStatus { broken, .. } in &mut uplinks {
+        *broken = broken.take().map(visible_text);
+    }
     uplinks.iter_mut().try_for_each(check_peers)?;
     Ok(uplinks)
 }

@@ -50,6 +50,7 @@ impl Switch {
                 worker: entry.worker,
                 pairs: entry.pairs.status(),
                 foreign_stamps: entry.pairs.foreign(),
+                broken: entry.broken.clone(),
                 peers,
                 far_misses,
             }
@@ -106,6 +107,7 @@ impl Switch {
             worker,
             uplink,
             remotes,
+            broken: None,
             numbers: BTreeMap::new(),
             pins: BTreeSet::new(),
             notices: sockets.notices.map(Arc::new),
