@@ -42,8 +42,9 @@ impl<'a> Between<'a> {
         let vnic = &vnic.value;
         let is_away = |to: &&String| *to == UPLINK || self.remotes.contains_key(to.as_str());
         let to = vnic.to.iter().find(is_away)?;
-        let receiver =
-            |to: &str| if to == UPLINK { "the uplink".into() } else { format!("{to}, a vNIC of another host") };
+        let receiver = |to: &str| {
+            if to == UPLINK { "the uplink".into() } else { format!("{to}, a vNIC of another host") }
+        };
         let name = &vnic.name;
         if promises(vnic) && !capabilities.uplink {
             return Some(format!(
@@ -57,7 +58,9 @@ impl<'a> Between<'a> {
         }
         let takes_stamps = |to: &&String| match self.remotes.get(to.as_str()) {
             Some(remote) => self.peers.get(remote.peer.as_str()).is_some_and(|peer| peer.stamps),
-            None => *to == UPLINK && self.peers.values().any(|peer| peer.stamps && peer.carries(vnic.segment)),
+            None => {
+                *to == UPLINK && self.peers.values().any(|peer| peer.stamps && peer.carries(vnic.segment))
+            }
         };
         let to = vnic.to.iter().find(takes_stamps)?;
         let (receiver, remedy) = (receiver(to), remedy(vnic.segment));
@@ -173,7 +176,8 @@ peer = "host3"
     fn a_deadline_of_a_remote_needs_stamps_and_a_key() {
         let tx = "tx = { max = \"1mbit\", burst = \"2kB\" }\ndeadline = \"1ms\"\nto = [\"a\"]\n";
         let remote = |peer: &str| {
-            let text = format!("[remote.x]\nmac = \"52:54:00:00:00:07\"\nsegment = 1\npeer = \"{peer}\"\n{tx}");
+            let text =
+                format!("[remote.x]\nmac = \"52:54:00:00:00:07\"\nsegment = 1\npeer = \"{peer}\"\n{tx}");
             parsed(&text).remotes.remove(0)
         };
         let refusal = |keys: &str, peer: &str| {
@@ -182,7 +186,10 @@ peer = "host3"
         };
         assert_eq!(refusal(KEY, "host2"), None);
         let why = refusal("", "host2").unwrap();
-        assert!(why.starts_with("remote x (t.toml:1): its deadline needs stamps: add [segment.1] with"), "{why}");
+        assert!(
+            why.starts_with("remote x (t.toml:1): its deadline needs stamps: add [segment.1] with"),
+            "{why}"
+        );
         let why = refusal(KEY, "host3").unwrap();
         assert!(why.contains("peer host3 makes none (stamps = false); leave its deadline"), "{why}");
         let contracts = contracts(NET);

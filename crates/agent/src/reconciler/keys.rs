@@ -134,12 +134,17 @@ fn key_in(path: &Path) -> Result<SecretKey, String> {
 
 /// Opens a file for reading, and waits for no other end if it is a pipe. The checks are made on what is open.
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
 }
 
 fn how(path: &Path) -> String {
     let shown = path.display();
-    format!("write the segment's key there: (umask 077; openssl rand -hex 16 >{shown}), the same on all its hosts")
+    format!(
+        "write the segment's key there: (umask 077; openssl rand -hex 16 >{shown}), the same on all its hosts"
+    )
 }
 
 #[cfg(test)]

@@ -31,7 +31,8 @@ impl SwitchPlace {
         let fits = |kept: &KeptSockets| same_sockets(&kept.uplink, uplink);
         let in_switch = self.switch.ask(|s| s.client.uplinks()).map_err(switch_failed)?;
         if in_switch.iter().any(|status| same_sockets(&status.uplink, uplink)) {
-            let change = |s: &mut crate::conversation::Session| s.client.set_uplink(uplink, remotes, &keys, None);
+            let change =
+                |s: &mut crate::conversation::Session| s.client.set_uplink(uplink, remotes, &keys, None);
             return self.switch.ask(change).map_err(switch_failed);
         }
         if in_switch.iter().any(|status| status.uplink.name == uplink.name) {

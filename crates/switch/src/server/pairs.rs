@@ -12,7 +12,7 @@ use crate::control::message::{KeyPrint, LateCounts, PairStatus};
 use crate::fdb::{PeerIndex, PortIndex};
 use crate::link::vxlan::pair_counts::PairCounts;
 use crate::link::vxlan::pairs::{
-    AddressKey, Incoming, IncomingPairs, Outgoing, OutgoingPairs, PAIRS, PairKey, Registered, Shares,
+    AddressKey, Incoming, IncomingPairs, Outgoing, OutgoingPairs, PAIRS, PairKey, Registered, TimeShares,
 };
 use crate::port::PortSet;
 use crate::stats::layout::Counter;
@@ -41,7 +41,7 @@ pub struct Pairs {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     outgoing: Vec<(Names, PairKey, u32, KeyNumber, Key)>,
-    incoming: Vec<(Names, PairKey, Shares)>,
+    incoming: Vec<(Names, PairKey, TimeShares)>,
     registered: Vec<(AddressKey, PeerIndex, Keys)>,
     /// Receivers of frames with a deadline.
     pub(super) receivers: Vec<PortIndex>,
@@ -73,7 +73,7 @@ impl Wanted {
                 continue;
             }
             let latency = uplink.uplink.latency_to(peer).map_or(0, |latency| latency.get());
-            let shares = Shares { latency, arrival: uplink.uplink.arrival_budget.get() };
+            let shares = TimeShares { latency, arrival: uplink.uplink.arrival_budget.get() };
             for name in &remote.to {
                 let Some(entry) = vnics.get(name).filter(|entry| entry.segment == *index) else { continue };
                 let pair = PairKey::new(*index, entry.vnic.mac, remote.mac);
@@ -133,7 +133,10 @@ impl Pairs {
         }
         let most = wanted.outgoing.len().max(wanted.incoming.len());
         if most > PAIRS {
-            tracing::error!(uplink, "more than {PAIRS} pairs of vNICs with a deadline: the others have no stamps");
+            tracing::error!(
+                uplink,
+                "more than {PAIRS} pairs of vNICs with a deadline: the others have no stamps"
+            );
         }
         let mut before = std::mem::take(&mut self.counts);
         let counts = &mut self.counts;
@@ -149,8 +152,11 @@ impl Pairs {
         let incoming = incoming.map(|(names, pair, shares)| Incoming::new(*pair, *shares, counts_of(names)));
         let incoming = incoming.collect();
         let registered = wanted.registered.iter();
-        let registered =
-            registered.map(|(address, peer, keys)| Registered { address: *address, peer: *peer, keys: *keys });
+        let registered = registered.map(|(address, peer, keys)| Registered {
+            address: *address,
+            peer: *peer,
+            keys: *keys,
+        });
         let incoming = IncomingPairs::new(registered.collect(), incoming, self.foreign.clone());
         self.published = Some(wanted);
         Some((outgoing, incoming))

@@ -228,7 +228,8 @@ impl Table {
             };
             self.uplinks.values().filter(leads_there).for_each(|uplink| to.insert(uplink.index));
         }
-        let away = self.uplinks.values().filter(|uplink| entry.vnic.deadline.is_some() && to.contains(uplink.index));
+        let away =
+            self.uplinks.values().filter(|uplink| entry.vnic.deadline.is_some() && to.contains(uplink.index));
         let away = away.filter_map(|uplink| Some((uplink.index, uplink.away(&entry.vnic)?))).collect();
         let mut info = PortInfo::new(&entry.vnic, entry.worker as u16, entry.segment, to);
         info.away = away;

@@ -99,8 +99,7 @@ impl UplinkEntry {
         let all = vnic.to.iter().any(|to| to == UPLINK);
         let behind: BTreeSet<&str> =
             self.remotes.iter().filter(named).map(|remote| remote.peer.as_str()).collect();
-        let reached =
-            |peer: &&Peer| behind.contains(peer.name.as_str()) || all && peer.carries(vnic.segment);
+        let reached = |peer: &&Peer| behind.contains(peer.name.as_str()) || all && peer.carries(vnic.segment);
         let away = |peer: &Peer| {
             let latency = self.uplink.latency_to(peer).map_or(0, |latency| latency.get());
             latency + self.uplink.arrival_budget_of(peer).get()

@@ -13,7 +13,7 @@ use crate::clock::RawTime;
 use crate::hosts::late::Where;
 use crate::hosts::{Clocks, Late};
 use crate::link::vxlan::pair_counts::place;
-use crate::link::vxlan::pairs::{PairKey, Shares};
+use crate::link::vxlan::pairs::{PairKey, TimeShares};
 use crate::port::Port;
 use crate::slots::Frame;
 use rtrb::Producer;
@@ -48,7 +48,7 @@ struct Parts {
 
 impl Parts {
     /// Returns the part that exceeds its share of `deadline` (ns) most; `here` is the cause of a delay in this host.
-    fn cause(&self, deadline: u64, shares: Shares, here: MissCause) -> Where {
+    fn cause(&self, deadline: u64, shares: TimeShares, here: MissCause) -> Where {
         let at_sender = deadline.saturating_sub(shares.latency + shares.arrival);
         let excess = |part: u64, share: u64| i128::from(part) - i128::from(share);
         let (sender, network, receiver) = (
@@ -165,14 +165,14 @@ mod tests {
         /// The cause of a frame that is late by one part alone is that part.
         #[test]
         fn the_part_that_is_too_long_is_the_cause(
-            shares in [1..1_000_000u64; 3], used in [0.0..=1.0f64; 3], which in 0..3usize, beyond in 1..1_000_000u64,
+            shares in prop::array::uniform3(1..1_000_000u64), used in prop::array::uniform3(0.0..=1.0f64), which in 0..3usize, beyond in 1..1_000_000u64,
         ) {
             let [sender, latency, arrival] = shares;
             let mut parts: [u64; 3] = std::array::from_fn(|n| (shares[n] as f64 * used[n]) as u64);
             parts[which] = shares[which] + beyond;
             let [hold, network, here] = parts;
             let cause = Parts { hold, network, here }
-                .cause(sender + latency + arrival, Shares { latency, arrival }, MissCause::Queue);
+                .cause(sender + latency + arrival, TimeShares { latency, arrival }, MissCause::Queue);
             let expected = [Where::Sender, Where::Network, Where::Receiver(MissCause::Queue)][which];
             prop_assert_eq!(cause, expected);
         }

@@ -112,8 +112,8 @@ pub mod work;
 #[cfg(test)]
 mod writing;
 
-pub(crate) use budget::DROPPED;
 pub use arrived::Hosts;
+pub(crate) use budget::DROPPED;
 pub use handle::mailbox;
 use inbox::Inbox;
 

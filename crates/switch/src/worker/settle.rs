@@ -1,9 +1,9 @@
 //! Settles frames at the worker of their source: the descriptor returns to the guest, the delay is
 //! recorded, a miss gets its cause.
 
+use super::arrived::{self, Hosts};
 use super::crossing::Fate;
 use super::fates::{Group, Home};
-use super::arrived::{self, Hosts};
 use super::{Worker, missed};
 use crate::port::Port;
 use crate::slots::buffers::BufferIndex;

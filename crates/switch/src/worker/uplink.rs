@@ -5,8 +5,8 @@
 //!                                        └─ no ─▶ learned behind its peer ─▶ a vNIC of this host, never an uplink
 //! ```
 
-use super::{Hosts, Worker};
 use super::decide::To;
+use super::{Hosts, Worker};
 use crate::fdb::{Destination, NotLearned, PortIndex};
 use crate::link::vxlan::Peers;
 use crate::link::vxlan::pairs::{IncomingPairs, OutgoingPairs};

@@ -135,7 +135,8 @@ fn declared(network: &Network) -> BTreeMap<String, Declared> {
     let with_remotes = |uplink: &Uplink| {
         let is_behind = |remote: &&Remote| uplink.peers.iter().any(|peer| peer.name == remote.peer);
         let remotes = network.remotes.iter().filter(is_behind).cloned().collect();
-        let of_it = |keys: &&SegmentKey| uplink.peers.iter().any(|peer| peer.stamps && peer.carries(keys.segment));
+        let of_it =
+            |keys: &&SegmentKey| uplink.peers.iter().any(|peer| peer.stamps && peer.carries(keys.segment));
         let keys = network.keys.iter().filter(of_it).map(DeclaredKey::read).collect();
         (uplink.name.clone(), Declared { uplink: uplink.clone(), remotes, keys })
     };

@@ -372,7 +372,11 @@ fn uplinks_that_exchange_their_ports_are_removed_first() {
 #[test]
 fn an_uplink_that_only_the_switch_speaks_of_is_removed_without_a_way_back() {
     let mut before = observed(Some(Host::default()), vec![]);
-    let network = |rate| Network { uplinks: vec![uplink("net0", (1, 4789), rate, "host0")], remotes: vec![], keys: vec![] };
+    let network = |rate| Network {
+        uplinks: vec![uplink("net0", (1, 4789), rate, "host0")],
+        remotes: vec![],
+        keys: vec![],
+    };
     before.found.uplinks = present(&network(5), false);
     let inverses = |to: &Network| -> Vec<_> {
         let actions = before.plan_with(&Host::default(), to, &[]).unwrap();
@@ -388,7 +392,8 @@ fn an_uplink_that_only_the_switch_speaks_of_is_removed_without_a_way_back() {
 #[test]
 fn an_uplink_may_take_a_vnics_name_and_a_vnic_an_uplinks() {
     let mut before = observed(Some(Host::default()), vec![there(vnic(1, 1, 1, 1, 5, 1))]);
-    let network = |name| Network { uplinks: vec![uplink(name, (1, 4789), 5, "host0")], remotes: vec![], keys: vec![] };
+    let network =
+        |name| Network { uplinks: vec![uplink(name, (1, 4789), 5, "host0")], remotes: vec![], keys: vec![] };
     before.found.uplinks = present(&network("v2"), true);
     let set = [vnic(2, 2, 2, 1, 5, 1)];
     let actions = before.plan_with(&Host::default(), &network("v1"), &set).unwrap();

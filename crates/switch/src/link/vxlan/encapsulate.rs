@@ -125,7 +125,9 @@ fn end_of_packet(head: &[u8], len: usize) -> usize {
     let (length, least) = match word(l3 - 2) {
         Some(0x0800) => (word(l3 + 2).map(usize::from), 20),
         // A payload of 0 is a jumbogram's (RFC 2675, 3): the length is elsewhere.
-        Some(0x86dd) => (word(l3 + 4).filter(|length| *length > 0).map(|length| usize::from(length) + 40), 41),
+        Some(0x86dd) => {
+            (word(l3 + 4).filter(|length| *length > 0).map(|length| usize::from(length) + 40), 41)
+        }
         _ => return len,
     };
     length.filter(|length| *length >= least).map_or(len, |length| len.min(l3 + length))

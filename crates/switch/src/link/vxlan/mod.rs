@@ -41,9 +41,9 @@ pub use wire::OnWire;
 
 use super::readiness::Readiness;
 use super::store::Store;
+use crate::clock::RawTime;
 use crate::fdb::{Fdb, PortIndex};
 use flood::Flood;
-use crate::clock::RawTime;
 use lanes::Lanes;
 use pairs::{IncomingPairs, OutgoingPairs};
 use share::Shares;

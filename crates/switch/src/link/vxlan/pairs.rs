@@ -53,7 +53,7 @@ fn bits(mac: Mac) -> u64 {
 
 /// The shares of a deadline that the ways beyond the sending host have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shares {
+pub struct TimeShares {
     /// Declared latency of the network (ns).
     pub latency: u64,
     /// Arrival budget of the receiving host (ns).
@@ -168,7 +168,7 @@ pub struct Incoming {
     /// Which one.
     pub pair: PairKey,
     /// The shares of its deadline.
-    pub shares: Shares,
+    pub shares: TimeShares,
     /// Its counters.
     pub counts: Arc<PairCounts>,
     /// Which of its frames arrived.
@@ -177,7 +177,7 @@ pub struct Incoming {
 
 impl Incoming {
     /// Returns a pair of which nothing arrived.
-    pub fn new(pair: PairKey, shares: Shares, counts: Arc<PairCounts>) -> Self {
+    pub fn new(pair: PairKey, shares: TimeShares, counts: Arc<PairCounts>) -> Self {
         Self { pair, shares, counts, window: Window::default() }
     }
 }
@@ -245,10 +245,12 @@ impl IncomingPairs {
     ) -> Result<(&'a [u8], Option<Stamp>), DropReason> {
         let unchanged = Ok((frame, None));
         let Some(([dst, src], inner)) = addresses(frame) else { return unchanged };
-        let at = self.registered.binary_search_by_key(&AddressKey::new(segment, src), |remote| remote.address);
+        let at =
+            self.registered.binary_search_by_key(&AddressKey::new(segment, src), |remote| remote.address);
         let remote = at.ok().map(|at| &self.registered[at]).filter(|remote| remote.peer == peer);
         let pair = PairKey::new(segment, dst, src);
-        let pair = self.pairs.binary_search_by_key(&pair, |pair| pair.pair).ok().map(|at| &mut self.pairs[at]);
+        let pair =
+            self.pairs.binary_search_by_key(&pair, |pair| pair.pair).ok().map(|at| &mut self.pairs[at]);
         let Some(stamp) = remote.and_then(|remote| Stamp::read(frame, &remote.keys)) else {
             match pair {
                 Some(pair) => pair.counts.forged.add(1),
@@ -261,9 +263,7 @@ impl IncomingPairs {
         let arrival = pair.window.arrive(stamp.sequence, stamp.sent_ns);
         pair.counts.arrived(arrival, pair.window.lost());
         match arrival {
-            Arrival::InOrder | Arrival::Reordered | Arrival::Restarted => {
-                Ok((inner, Some(stamp)))
-            }
+            Arrival::InOrder | Arrival::Reordered | Arrival::Restarted => Ok((inner, Some(stamp))),
             Arrival::Replayed | Arrival::TooOld | Arrival::Contradiction => Err(DropReason::Replayed),
         }
     }
