@@ -317,8 +317,16 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
             state.log.push(format!("set uplink {} {} sockets", uplink.name, descriptors.len()));
             let keys = keys.iter().map(KeyPrint::of).collect();
             let (pairs, foreign_stamps) = (vec![], 0);
-            let status =
-                UplinkStatus { uplink: *uplink, remotes, keys, index, worker: 0, pairs, foreign_stamps };
+            let status = UplinkStatus {
+                uplink: *uplink,
+                remotes,
+                keys,
+                index,
+                worker: 0,
+                broken: None,
+                pairs,
+                foreign_stamps,
+            };
             state.uplinks.insert(status.uplink.name.clone(), status);
         }
         Request::RemoveUplink { name } => {

@@ -23,6 +23,7 @@
 //! - `diff`: the changes between two contracts, key by key
 //! - `rates`: rates over the last second
 //! - `soft`: soft limits that guests ask for
+//! - `uplinks`: uplinks, as readers see them
 //! - `view`: parts of the published state
 
 mod between;
@@ -39,6 +40,7 @@ mod refused_file;
 mod repair;
 mod soft;
 mod transaction;
+mod uplinks;
 pub mod view;
 
 use self::check::Checked;

@@ -180,6 +180,9 @@ pub struct UplinkStatus {
     pub index: usize,
     /// The worker that owns it.
     pub worker: usize,
+    /// Why no frame passes until it is made anew; absent if frames pass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<String>,
     /// Its pairs of vNICs between which frames carry stamps.
     #[serde(default)]
     pub pairs: Vec<PairStatus>,

@@ -31,6 +31,8 @@ pub struct UplinkEntry {
     pub uplink: Uplink,
     /// vNICs behind its peers.
     pub remotes: Vec<Remote>,
+    /// Why its link broke, if it did: no frame passes until it is made anew.
+    pub broken: Option<String>,
     /// Number of each peer, by name and address.
     pub(super) numbers: PeerNumbers,
     /// Addresses that the FDB holds for its remotes.

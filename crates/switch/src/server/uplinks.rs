@@ -45,6 +45,7 @@ impl Switch {
             worker: entry.worker,
             pairs: entry.pairs.status(),
             foreign_stamps: entry.pairs.foreign(),
+            broken: entry.broken.clone(),
         };
         self.lock().uplinks.values().map(status).collect()
     }
@@ -98,6 +99,7 @@ impl Switch {
             worker,
             uplink,
             remotes,
+            broken: None,
             numbers: BTreeMap::new(),
             pins: BTreeSet::new(),
             published: None,

@@ -37,6 +37,8 @@ pub struct PresentUplink {
     pub declared: Declared,
     /// Whether this agent declared exactly that.
     pub ours: bool,
+    /// It is broken, and now is the time to make it anew.
+    pub repair: bool,
 }
 
 /// See [`tidegate_place::Place::plan`].
@@ -162,8 +164,9 @@ fn uplinks(
     let removals = go
         .into_iter()
         .map(|(name, present)| SwitchAction::RemoveUplink { name: name.clone(), from: before(present) });
-    let changed =
-        wanted.iter().filter(|(name, to)| stay.get(name).is_none_or(|present| present.declared != **to));
+    let changed = wanted
+        .iter()
+        .filter(|(name, to)| stay.get(name).is_none_or(|present| present.declared != **to || present.repair));
     let changes = changed.map(|(name, to)| SwitchAction::SetUplink {
         from: stay.get(name).and_then(|present| before(present)),
         to: Box::new(to.clone()),

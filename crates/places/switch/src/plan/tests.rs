@@ -107,7 +107,7 @@ fn apply(state: &mut State, action: &SwitchAction) {
         SwitchAction::SetUplink { from, to } => {
             let name = &to.uplink.name;
             assert!(!observed.vnics.get(name).is_some_and(|o| o.present), "{name} is a vNIC");
-            let present = PresentUplink { declared: (**to).clone(), ours: true };
+            let present = PresentUplink { declared: (**to).clone(), ours: true, repair: false };
             let before = found.uplinks.insert(name.clone(), present);
             assert_eq!(way_back(before.as_ref()), from.as_deref());
             let sockets: HashSet<_> =
@@ -129,7 +129,7 @@ fn way_back(present: Option<&PresentUplink>) -> Option<&Declared> {
 
 /// The uplinks of a network in the switch.
 fn present(network: &Network, ours: bool) -> BTreeMap<String, PresentUplink> {
-    let one = |(name, declared)| (name, PresentUplink { declared, ours });
+    let one = |(name, declared)| (name, PresentUplink { declared, ours, repair: false });
     declared(network).into_iter().map(one).collect()
 }
 
@@ -366,6 +366,17 @@ fn uplinks_that_exchange_their_ports_are_removed_first() {
     assert_eq!(plan(network([4790, 4791], 5)), ["remove uplink net1", "set uplink net0", "set uplink net1"]);
     assert_eq!(plan(network([4789, 4790], 6)), ["set uplink net1"]);
     assert_eq!(plan(network([4789, 4790], 5)), [""; 0]);
+}
+
+#[test]
+fn a_broken_uplink_is_set_again_when_it_is_time() {
+    let network = Network { uplinks: vec![uplink("net0", (1, 4789), 5, "host0")], ..Network::default() };
+    let mut before = observed(Some(Host::default()), vec![]);
+    before.found.uplinks = present(&network, true);
+    let plan = |state: &State| labels(&state.plan_with(&Host::default(), &network, &[]).unwrap());
+    assert_eq!(plan(&before), [""; 0]);
+    before.found.uplinks.get_mut("net0").unwrap().repair = true;
+    assert_eq!(plan(&before), ["set uplink net0"]);
 }
 
 /// A switch that was taken over names an uplink, and has it "restored" when a change fails.
