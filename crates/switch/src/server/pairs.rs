@@ -13,7 +13,7 @@ use crate::control::message::{KeyPrint, LateCounts, PairStatus};
 use crate::fdb::{PeerIndex, PortIndex};
 use crate::link::vxlan::pair_counts::PairCounts;
 use crate::link::vxlan::pairs::{
-    AddressKey, Incoming, IncomingPairs, Outgoing, OutgoingPairs, PAIRS, PairKey, Registered, Shares,
+    AddressKey, Incoming, IncomingPairs, Outgoing, OutgoingPairs, PAIRS, PairKey, Registered, TimeShares,
 };
 use crate::port::PortSet;
 use crate::stats::layout::Counter;
@@ -42,7 +42,7 @@ pub struct Pairs {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     outgoing: Vec<(Names, PairKey, u32, KeyNumber, Key)>,
-    incoming: Vec<(Names, PairKey, Shares)>,
+    incoming: Vec<(Names, PairKey, TimeShares)>,
     registered: Vec<(AddressKey, PeerIndex, Keys)>,
     /// Receivers of frames with a deadline.
     pub(super) receivers: Vec<PortIndex>,
@@ -81,7 +81,7 @@ impl Wanted {
                 continue;
             }
             let latency = uplink.uplink.latency_to(peer).map_or(0, |latency| latency.get());
-            let shares = Shares { latency, arrival: uplink.uplink.arrival_budget.get() };
+            let shares = TimeShares { latency, arrival: uplink.uplink.arrival_budget.get() };
             for name in &remote.to {
                 let Some(entry) = vnics.get(name).filter(|entry| entry.segment == *index) else { continue };
                 let pair = PairKey::new(*index, entry.vnic.mac, remote.mac);
