@@ -1,0 +1,184 @@
+"""Two hosts in network namespaces, a veth pair between them, and what carries guests' frames over it.
+
+```text
+ guest a ─eth0─ tap ── Tidegate ── UDP ─┐                ┌─ UDP ── Tidegate ── tap ─eth0─ guest b
+                                        ├─ eth0 ═ eth0 ──┤
+ guest a ─eth0─ veth ─ bridge ─ vxlan ──┘  (one veth)    └─ vxlan ─ bridge ─ veth ─eth0─ guest b
+     host 1: its own CPU                                      host 2: its own CPU
+```
+
+Each contender has guests of its own. All programs of a host, its guests' too, run on its CPU. What is
+done for a frame in the kernel runs where the frame was sent.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.machine import process_cpu_s, threads
+from harness.model import Context
+from lab.host import Host, tap_vnic
+from lab.namespaces import Stack
+from lab.process import Process, wait_for
+from lab.underlay import ADDRESSES, Underlay, uplink
+
+FRAMES = Path(__file__).with_name("frames.py")
+KERNEL = "kernel vxlan"
+KINDS = {"vxlan": "tidegate"}
+"""Kinds of uplink, and the name of each in the tables."""
+MTU = 1450
+"""Of a guest: what fits into 1500 bytes of the network."""
+VNI = 42
+PORT = 8472
+"""UDP port of the kernel's vxlan: 4789 is Tidegate's."""
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A network namespace on one of the hosts."""
+
+    stack: Stack
+    address: str
+    mac: str
+    cpu: int
+
+    def pinned(self, *words: str) -> tuple[str, ...]:
+        """A command on the host's CPU."""
+        return ("taskset", "-c", str(self.cpu), *words)
+
+    def spawn(self, *words: str) -> Process:
+        """Starts a program on the host's CPU."""
+        return self.stack.spawn("env", *self.pinned(*words))
+
+    @property
+    def pid(self) -> int:
+        """A process in the namespace."""
+        return int(self.stack.path.parts[2])
+
+
+class Pair:
+    """Guests `a` and `b` that one contender connects."""
+
+    def __init__(self, name: str, a: Guest, b: Guest, processes: Sequence[Process] = ()) -> None:
+        self.name, self.a, self.b, self.processes = name, a, b, processes
+
+    def settle(self) -> None:
+        """Gives addresses, and each guest the other's MAC: no ARP in a measurement."""
+        for guest, other in ((self.a, self.b), (self.b, self.a)):
+            guest.stack.address("eth0", f"{guest.address}/24")
+            guest.stack.run(f"ip link set eth0 mtu {MTU}")
+            entry = f"{other.address} lladdr {other.mac}"
+            guest.stack.run(f"ip neigh replace {entry} dev eth0 nud permanent")
+        answers = f"ping -c 1 -W 1 {self.b.address}"
+        wait_for(f"an echo over {self.name}", lambda: self.a.stack.try_run(answers).returncode == 0)
+
+    def send(self, seconds: float, length: int, flows: int) -> Process:
+        """Starts frames from a to b; see `frames.py`."""
+        words = (str(self.b.pid), str(seconds), self.b.mac, self.a.mac, str(length), str(flows))
+        sender = self.a.spawn(sys.executable, "-E", "-S", str(FRAMES), *words)
+        sender.wait_for("the sender of frames", lambda: "ready" in sender.output())
+        return sender
+
+
+class Network:
+    """The hosts, with nothing that carries frames yet."""
+
+    def __init__(self, context: Context) -> None:
+        self.folder, self.cleanup = context.folder, context.cleanup
+        self.binary = context.tidegate
+        self.cpus = (context.machine.generator_cpu, context.machine.switch_cpu)
+        self.underlay = Underlay(self.folder / "underlay")
+        self.cleanup.callback(self.underlay.stop)
+        for stack in (self.underlay.one, self.underlay.two):
+            quiet(stack)
+
+    def guest(self, pair: str, host: int, number: int = 1) -> Guest:
+        """A new guest of host 1 or 2; `number` tells those of one host apart."""
+        stack = self.cleanup.enter_context(Stack(self.folder / f"{pair}-{host}-{number}"))
+        quiet(stack)
+        at = 10 * host + number
+        return Guest(stack, f"10.9.0.{at}", f"52:54:00:09:00:{at:02x}", self.cpus[host - 1])
+
+    def host(self, number: int, folder: Path, *options: str) -> Host:
+        """A switch and an agent on host 1 or 2, its worker on the host's CPU."""
+        cpu = str(self.cpus[number - 1])
+        path = (self.underlay.one, self.underlay.two)[number - 1].path
+        host = Host(
+            folder,
+            switch_options=("--cpus", cpu, *options),
+            agent_wrapper=("nsenter", f"--net={path}"),
+            binary=self.binary,
+        )
+        self.cleanup.callback(host.stop)
+        return host
+
+    def tidegate(self, kind: str) -> Pair:
+        """Guests on taps of two switches, whose uplinks are of this kind."""
+        guests = (self.guest(kind, 1), self.guest(kind, 2))
+        hosts = [self.host(number, self.folder / f"{kind}{number}") for number in (1, 2)]
+        for number, (host, guest, name) in enumerate(zip(hosts, guests, "ab", strict=True), 1):
+            vnic = tap_vnic(name, guest.stack.path, guest.mac, f"mtu = {MTU}", segment=VNI)
+            host.apply(uplink_of(kind, number) + vnic)
+            host.wait_up(name)
+        pair = Pair(KINDS[kind], *guests, [host.switch for host in hosts])
+        pair.settle()
+        return pair
+
+    def kernel(self) -> Pair:
+        """Guests on veth pairs to a bridge of each host, with a vxlan interface."""
+        guests = (self.guest("k", 1), self.guest("k", 2))
+        for number, guest in enumerate(guests):
+            stack = (self.underlay.one, self.underlay.two)[number]
+            local, far = ADDRESSES[4][number], ADDRESSES[4][1 - number]
+            stack.run(
+                f"ip link add vx0 mtu {MTU} type vxlan id {VNI} dstport {PORT} local {local} remote {far} dev eth0"
+                f" && ip link add br0 type bridge && ip link set vx0 master br0 up && ip link set br0 up"
+                f" && ip link add to-guest type veth peer name eth0 netns {guest.pid} address {guest.mac}"
+                f" && ip link set to-guest master br0 up"
+            )
+        pair = Pair(KERNEL, *guests)
+        pair.settle()
+        return pair
+
+
+def uplink_of(kind: str, number: int, *lines: str) -> str:
+    """The uplink of host 1 or 2 to the other one."""
+    assert kind in KINDS
+    return uplink(number, *lines)
+
+
+def quiet(stack: Stack) -> None:
+    """No frames of its own: no router solicitations, no multicast reports."""
+    stack.run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")
+
+
+def busy_s(cpus: Sequence[int]) -> float:
+    """Time for which these CPUs were busy since boot, interrupts among it (s)."""
+    busy = 0
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *words = line.split()
+        if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in cpus:
+            user, nice, system, _, _, irq, softirq = (int(word) for word in words[:7])
+            busy += user + nice + system + irq + softirq
+    return busy / os.sysconf("SC_CLK_TCK")
+
+
+def kernel_threads(cpus: Sequence[int]) -> list[int]:
+    """Those that handle frames where no process does."""
+    wanted = {f"ksoftirqd/{cpu}" for cpu in cpus}
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit() and (path / "comm").exists() and (path / "comm").read_text().strip() in wanted:
+            found.append(int(path.name))
+    return found
+
+
+def processes_s(pids: Sequence[int]) -> float:
+    """CPU time of processes (s)."""
+    return sum(process_cpu_s(pid) for pid in pids if Path(f"/proc/{pid}").exists())
+
+
+__all__ = ["KERNEL", "KINDS", "Guest", "Network", "Pair", "busy_s", "threads"]
