@@ -147,7 +147,7 @@ class Network:
 def uplink_of(kind: str, number: int, *lines: str) -> str:
     """The uplink of host 1 or 2 to the other one."""
     assert kind in KINDS
-    return uplink(number, *lines)
+    return uplink(number, *lines).replace("10gbit", "100gbit")
 
 
 def quiet(stack: Stack) -> None:

@@ -7,6 +7,7 @@
 //!
 //! - [`peers`]: the other hosts, their addresses and segments
 //! - [`admit`]: whether a datagram is a frame for this host
+//! - [`rejoin`]: segments of a super-frame as one again
 //! - `take`: the sending half
 //! - [`encapsulate`]: a frame as datagrams
 //! - [`trains`]: datagrams that wait to be sent together
@@ -24,6 +25,7 @@ pub mod flood;
 pub mod lanes;
 pub mod peers;
 mod post;
+pub mod rejoin;
 pub mod share;
 pub mod sockets;
 mod take;

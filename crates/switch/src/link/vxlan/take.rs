@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  socket ─ receive ─▶ messages ─▶ datagram ─ admit ─▶ copied into the store ─▶ frame: segment, peer, arrival
+//!                                      │         └▶ with those behind it, if they were one super-frame
 //!                                      └▶ refused, or no room: dropped, with the reason
 //! ```
 //!
@@ -11,6 +12,7 @@
 use super::Tx;
 use super::admit::{admit, mark};
 use super::peers::Peers;
+use super::rejoin::rejoin;
 use super::sockets::{Incoming, MESSAGES};
 use crate::clock::clock;
 use crate::fdb::{PeerIndex, PortIndex};
@@ -219,10 +221,22 @@ impl Tx {
         let (segment, frame) = admit(&self.peers, peer, datagram)?;
         // A stamp is at the end of `frame`: read and cut off here if the peer may stamp.
         let mark = mark(frame, current.traffic_class)?;
-        let reference = self.store.keep(frame).ok_or(DropReason::PoolFull)?;
+        let behind = self.batch.incoming.bytes(current.message, current.at..current.end);
+        let behind = behind.chunks(current.size).map_while(|datagram| {
+            let (other, frame) = admit(&self.peers, peer, datagram).ok()?;
+            (other == segment).then_some(frame)
+        });
+        let (kept, vnet) = match rejoin(frame, behind) {
+            None => (self.store.keep(frame), VnetHdr::default()),
+            Some(whole) => {
+                current.at = current.end.min(current.at + (whole.body().len() - 1) * current.size);
+                (self.store.gather(whole.head(), whole.body()), whole.vnet())
+            }
+        };
+        let reference = kept.ok_or(DropReason::PoolFull)?;
         let kept = reference.get_mut();
         (kept.segment, kept.peer, kept.egress) = (segment, Some(peer.index), NOWHERE);
-        kept.vnet = VnetHdr::default();
+        kept.vnet = vnet;
         if let Some(mark) = mark {
             let head = &mut kept.bytes[..usize::from(kept.head_len)];
             if let Ok(headers) = parse(head, kept.len as usize) {
