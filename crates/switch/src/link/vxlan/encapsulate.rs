@@ -5,10 +5,11 @@
 //! ```
 
 use crate::frame::dscp::EF;
-use crate::frame::{HEADER_MAX, Segmenter, ecn, flow_of, parse};
+use crate::frame::offload::receiver_hdr;
+use crate::frame::{HEADER_MAX, Headers, Payload, Segmenter, VnetHdr, ecn, finish_checksum, flow_of, parse};
 use crate::link::Receiver;
 use crate::link::delivery::payload;
-use crate::link::receiver::{Form, copy_body, finish_part, finished};
+use crate::link::receiver::{Form, copy_body};
 use crate::slots::{Frame, NEVER, body_spans, slice_spans};
 use crate::virtio::{MAX_SPANS, Span};
 use tidegate_uplink::vxlan;
@@ -80,10 +81,12 @@ impl Outer {
 pub fn encapsulate(frame: &Frame, vni: u32, room: &mut impl Room) -> Encapsulated {
     let header = vxlan::header(vni);
     let written = match RECEIVER.form(frame) {
-        Form::AsIs => write(room, &header, frame.head(), frame.payload(), body_len(frame)),
+        Form::AsIs => write(room, &header, frame.head(), frame.payload(), body_len(frame)).map(|_| ()),
         Form::FinishChecksum => {
-            let (head, _) = finished(frame);
-            write(room, &header, &head[..usize::from(frame.head_len)], frame.payload(), body_len(frame))
+            let vnet = receiver_hdr(&frame.vnet, &frame.headers, frame.offload);
+            write(room, &header, frame.head(), frame.payload(), body_len(frame)).map(|copied| {
+                finish(copied, vnet, &frame.headers);
+            })
         }
         Form::Segments => return segments(frame, &header, room),
     };
@@ -102,39 +105,43 @@ fn segments(frame: &Frame, header: &[u8; vxlan::LEN], room: &mut impl Room) -> E
     };
     let (spans, count) = body_spans(frame);
     let mut head = [0; HEADER_MAX];
-    while let Some(mut part) = segmenter.next(&mut head) {
+    while let Some(part) = segmenter.next(&mut head) {
         let mut piece = [Span::EMPTY; MAX_SPANS + 1];
         let n = slice_spans(&spans[..count], part.payload_offset, part.payload_len, &mut piece);
-        let head = &mut head[..part.head_len];
-        finish_part(head, &mut part.vnet, &part.headers, &piece[..n]);
-        if write(room, header, head, &piece[..n], part.payload_len).is_none() {
-            return match part.payload_offset as u32 {
-                0 => Encapsulated::NoRoom,
-                offset => Encapsulated::Part(offset),
-            };
+        match write(room, header, &head[..part.head_len], &piece[..n], part.payload_len) {
+            Some(copied) => finish(copied, part.vnet, &part.headers),
+            None if part.payload_offset == 0 => return Encapsulated::NoRoom,
+            None => return Encapsulated::Part(part.payload_offset as u32),
         }
     }
     Encapsulated::All
 }
 
-/// Writes one datagram; `None` without room. A stamp's place is behind the body: its bytes then add to the
-/// length, and `head` is complete here, as the stamp's tag needs.
+/// Completes the checksum of a frame in its datagram: a guest that changes its memory meanwhile does not change what is
+/// summed, and the bytes are in the cache.
 #[inline]
-fn write(
-    room: &mut impl Room,
+fn finish(copied: &mut [u8], mut vnet: VnetHdr, headers: &Headers) {
+    finish_checksum(copied, &mut vnet, headers, &Payload::EMPTY);
+}
+
+/// Writes one datagram, and returns its frame; `None` without room. A stamp's place is behind the body: its bytes then
+/// add to the length.
+#[inline]
+fn write<'a>(
+    room: &'a mut impl Room,
     header: &[u8; vxlan::LEN],
     head: &[u8],
     body: &[Span],
     body_len: usize,
-) -> Option<()> {
+) -> Option<&'a mut [u8]> {
     let datagram = room.room(header.len() + head.len() + body_len)?;
-    let (to, rest) = datagram.split_at_mut(header.len());
+    let (to, frame) = datagram.split_at_mut(header.len());
     to.copy_from_slice(header);
-    let (to, rest) = rest.split_at_mut(head.len());
+    let (to, rest) = frame.split_at_mut(head.len());
     to.copy_from_slice(head);
     let copied = copy_body(body, rest);
     debug_assert_eq!(copied, body_len, "the spans of a frame add up to its length");
     // Own memory, with an earlier frame's bytes.
     rest[copied..].fill(0);
-    Some(())
+    Some(frame)
 }
