@@ -1,7 +1,7 @@
 """Between hosts: Tidegate's uplink beside the kernel's vxlan and bridge, on one veth pair.
 
 Two hosts are network namespaces, each with a CPU of its own. Parts: `rates` counts frames and bytes for each second
-of CPU time, that of both hosts. `--page` writes `docs/performance/uplink.md`.
+of CPU time, that of both hosts; `rings` the frames of guests' rings, by the hosts' CPU time alone. `--page` writes `docs/performance/uplink.md`.
 """
 
 import json
@@ -9,10 +9,10 @@ import time
 
 from harness import page, report
 from harness.model import Context, Misused, OptionGroup, Result, Scene
-from scenes.uplinks import rates
-from scenes.uplinks.hosts import KINDS, Network
+from scenes.uplinks import rates, rings
+from scenes.uplinks.hosts import KINDS, TAPS, VETHS, Network
 
-PARTS = ("rates",)
+PARTS = ("rates", "rings")
 PAGE = "docs/performance/uplink"
 
 
@@ -34,13 +34,25 @@ def run(context: Context) -> Result:
         raise Misused(f"--kinds: no '{unknown[0]}'; there are: {' '.join(KINDS)}")
     began, result = time.monotonic(), Result()
     parts = PARTS if wanted.parts == "all" else (wanted.parts,)
-    network = Network(context)
     if "rates" in parts:
-        pairs = [*(network.tidegate(kind) for kind in kinds), network.kernel()]
-        result = rates.measure(context, network, pairs, wanted.rounds, wanted.seconds)
+        machine = context.machine
+        network = Network(context, "hosts", (machine.generator_cpu, machine.switch_cpu))
+        pairs = [*map(network.tidegate, kinds), network.kernel(TAPS), network.kernel(VETHS)]
+        add(result, rates.measure(context, network, pairs, wanted.rounds, wanted.seconds))
+    if "rings" in parts:
+        add(result, rings.measure(context, kinds[0], wanted.rounds, wanted.seconds))
     if wanted.page:
         write_page(context, result, time.monotonic() - began)
     return result
+
+
+def add(result: Result, part: Result) -> None:
+    """Append a part's result."""
+    result.figures += part.figures
+    result.targets += part.targets
+    result.windows += part.windows
+    result.tables += part.tables
+    result.notes += part.notes
 
 
 def write_page(context: Context, result: Result, seconds: float) -> None:
@@ -61,7 +73,10 @@ SCENE = Scene(
         "its guests and their programs. Guests are network namespaces: behind taps of Tidegate, or behind veth pairs to the "
         "kernel's bridge with a vxlan interface, over the same veth pair between the hosts, in turns. Frames are sent by "
         "AF_PACKET, 64 a call, never more than 512 on their way, and counted at the receiving guest; TCP is "
-        "iperf3's. CPU time is that of both CPUs, senders and receivers among it, less that of an idle window before."
+        "iperf3's. CPU time is that of both CPUs, senders and receivers among it, less that of an idle window before. "
+        "The targets compare taps with taps: a program reads and writes each frame, as it does for a VM. *Guests' rings*: a DPDK "
+        "generator at vhost-user rings, its own CPU time not counted; of the kernel's vxlan with veth pairs, that of "
+        "guests without anything between them is taken off."
     ),
     order=960,
     run=run,

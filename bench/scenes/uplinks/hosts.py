@@ -1,13 +1,14 @@
 """Two hosts in network namespaces, a veth pair between them, and what carries guests' frames over it.
 
 ```text
- guest a ─eth0─ tap ── Tidegate ── UDP ─┐                ┌─ UDP ── Tidegate ── tap ─eth0─ guest b
-                                        ├─ eth0 ═ eth0 ──┤
- guest a ─eth0─ veth ─ bridge ─ vxlan ──┘  (one veth)    └─ vxlan ─ bridge ─ veth ─eth0─ guest b
-     host 1: its own CPU                                      host 2: its own CPU
+ guest a ─eth0─ tap ── Tidegate ── UDP ───────┐                ┌─ UDP ── Tidegate ── tap ─eth0─ guest b
+ guest a ─eth0─ tap ─ pump ─ tap ─ bridge ─ vxlan ── eth0 ═ eth0 ── vxlan ─ bridge ─ tap ─ pump ─ tap ─eth0─ guest b
+ guest a ─eth0─ veth ─ bridge ─ vxlan ────────┘  (one veth)    └─ vxlan ─ bridge ─ veth ─eth0─ guest b
+     host 1: its own CPU                                           host 2: its own CPU
 ```
 
-Each contender has guests of its own. All programs of a host, its guests' too, run on its CPU. What is
+A frame of a tap's guest passes a program, as a VM's frames do: Tidegate, or one that only copies (`pump`). A veth pair
+spares the kernel that. Each contender has guests of its own. All programs of a host, its guests' too, run on its CPU. What is
 done for a frame in the kernel runs where the frame was sent.
 """
 
@@ -18,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.machine import process_cpu_s, threads
+from harness.machine import build, process_cpu_s
 from harness.model import Context
 from lab.host import Host, tap_vnic
 from lab.namespaces import Stack
@@ -26,14 +27,15 @@ from lab.process import Process, wait_for
 from lab.underlay import ADDRESSES, Underlay, uplink
 
 FRAMES = Path(__file__).with_name("frames.py")
-KERNEL = "kernel vxlan"
+TAPS = "kernel vxlan, taps"
+VETHS = "kernel vxlan, veths"
 KINDS = {"vxlan": "tidegate"}
 """Kinds of uplink, and the name of each in the tables."""
 MTU = 1450
 """Of a guest: what fits into 1500 bytes of the network."""
 VNI = 42
-PORT = 8472
-"""UDP port of the kernel's vxlan: 4789 is Tidegate's."""
+PORTS = {TAPS: 8472, VETHS: 8473}
+"""UDP ports of the kernel's vxlan: 4789 is Tidegate's."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,10 @@ class Pair:
 class Network:
     """The hosts, with nothing that carries frames yet."""
 
-    def __init__(self, context: Context) -> None:
-        self.folder, self.cleanup = context.folder, context.cleanup
-        self.binary = context.tidegate
-        self.cpus = (context.machine.generator_cpu, context.machine.switch_cpu)
+    def __init__(self, context: Context, name: str, cpus: tuple[int, int]) -> None:
+        """`cpus`: that of host 1 and that of host 2."""
+        self.folder, self.cleanup = context.folder / name, context.cleanup
+        self.binary, self.cpus = context.tidegate, cpus
         self.underlay = Underlay(self.folder / "underlay")
         self.cleanup.callback(self.underlay.stop)
         for stack in (self.underlay.one, self.underlay.two):
@@ -127,21 +129,45 @@ class Network:
         pair.settle()
         return pair
 
-    def kernel(self) -> Pair:
-        """Guests on veth pairs to a bridge of each host, with a vxlan interface."""
-        guests = (self.guest("k", 1), self.guest("k", 2))
+    def cable(self) -> Pair:
+        """Guests on the two ends of a veth pair, with nothing between."""
+        a, b = self.guest("c", 1), self.guest("c", 2)
+        end = f"peer name eth0 netns {b.pid} address {b.mac}"
+        a.stack.run(f"ip link add eth0 address {a.mac} type veth {end}")
+        pair = Pair("guests alone", a, b)
+        pair.settle()
+        return pair
+
+    def kernel(self, name: str) -> Pair:
+        """Guests at a bridge of each host, with a vxlan interface: by veth pairs or by taps."""
+        short = "t" if name == TAPS else "v"
+        guests = (self.guest(f"k{short}", 1), self.guest(f"k{short}", 2))
+        pumps = []
         for number, guest in enumerate(guests):
             stack = (self.underlay.one, self.underlay.two)[number]
             local, far = ADDRESSES[4][number], ADDRESSES[4][1 - number]
+            vxlan = f"vxlan id {VNI} dstport {PORTS[name]} local {local} remote {far} dev eth0"
             stack.run(
-                f"ip link add vx0 mtu {MTU} type vxlan id {VNI} dstport {PORT} local {local} remote {far} dev eth0"
-                f" && ip link add br0 type bridge && ip link set vx0 master br0 up && ip link set br0 up"
-                f" && ip link add to-guest type veth peer name eth0 netns {guest.pid} address {guest.mac}"
-                f" && ip link set to-guest master br0 up"
+                f"ip link add vx{short} mtu {MTU} type {vxlan} && ip link add br{short} type bridge"
+                f" && ip link set vx{short} master br{short} up && ip link set br{short} up"
             )
-        pair = Pair(KERNEL, *guests)
+            if name == TAPS:
+                pumps.append(self.pump(guest, stack, short))
+            else:
+                end = f"veth peer name eth0 netns {guest.pid} address {guest.mac}"
+                stack.run(f"ip link add to-{short} type {end}")
+            stack.run(f"ip link set to-{short} mtu {MTU} master br{short} up")
+        pair = Pair(name, *guests, pumps)
         pair.settle()
         return pair
+
+    def pump(self, guest: Guest, host: Stack, short: str) -> Process:
+        """A tap in the guest and one in the host, and a program that copies between them."""
+        words = (str(guest.stack.path), "eth0", str(host.path), f"to-{short}")
+        process = guest.spawn(str(build("pump")), *words)
+        process.wait_for("the pump", lambda: "ready" in process.output())
+        guest.stack.run(f"ip link set eth0 address {guest.mac}")
+        return process
 
 
 def uplink_of(kind: str, number: int, *lines: str) -> str:
@@ -179,6 +205,3 @@ def kernel_threads(cpus: Sequence[int]) -> list[int]:
 def processes_s(pids: Sequence[int]) -> float:
     """CPU time of processes (s)."""
     return sum(process_cpu_s(pid) for pid in pids if Path(f"/proc/{pid}").exists())
-
-
-__all__ = ["KERNEL", "KINDS", "Guest", "Network", "Pair", "busy_s", "threads"]
