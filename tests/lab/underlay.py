@@ -17,6 +17,14 @@ class Underlay:
     def __init__(self, folder: Path) -> None:
         self.one = Stack(folder / "one")
         self.two = Stack(folder / "two")
+        self.connect()
+
+    def disconnect(self) -> None:
+        """Take the network devices away."""
+        self.one.run("ip link del eth0")
+
+    def connect(self) -> None:
+        """Make the network devices, with their addresses."""
         two = self.two.path.parts[2]
         self.one.run(f"ip link add eth0 type veth peer name eth0 netns {two}")
         for number, stack in enumerate((self.one, self.two)):
