@@ -9,10 +9,11 @@ import time
 
 from harness import page, report
 from harness.model import Context, Misused, OptionGroup, Result, Scene
-from scenes.uplinks import rates, rings
+from harness.pivot import figures_by_row
+from scenes.uplinks import rates, rings, voice
 from scenes.uplinks.hosts import KINDS, TAPS, VETHS, Network
 
-PARTS = ("rates", "rings")
+PARTS = ("rates", "rings", "voice")
 PAGE = "docs/performance/uplink"
 
 
@@ -41,6 +42,12 @@ def run(context: Context) -> Result:
         add(result, rates.measure(context, network, pairs, wanted.rounds, wanted.seconds))
     if "rings" in parts:
         add(result, rings.measure(context, kinds[0], wanted.rounds, wanted.seconds))
+    if "voice" in parts:
+        add(result, voice.measure(context, wanted.rounds, 5 * wanted.seconds))
+    if result.tables and result.figures:
+        # Tables stand in place of the list of figures.
+        figures = report.scene_document(SCENE, "", result, "", 0.0)["figures"]
+        result.tables.insert(0, figures_by_row(figures))
     if wanted.page:
         write_page(context, result, time.monotonic() - began)
     return result

@@ -64,14 +64,16 @@ class Guest:
 class Pair:
     """Guests `a` and `b` that one contender connects."""
 
-    def __init__(self, name: str, a: Guest, b: Guest, processes: Sequence[Process] = ()) -> None:
-        self.name, self.a, self.b, self.processes = name, a, b, processes
+    def __init__(
+        self, name: str, a: Guest, b: Guest, processes: Sequence[Process] = (), *, mtu: int = MTU
+    ) -> None:
+        self.name, self.a, self.b, self.processes, self.mtu = name, a, b, processes, mtu
 
     def settle(self) -> None:
         """Gives addresses, and each guest the other's MAC: no ARP in a measurement."""
         for guest, other in ((self.a, self.b), (self.b, self.a)):
             guest.stack.address("eth0", f"{guest.address}/24")
-            guest.stack.run(f"ip link set eth0 mtu {MTU}")
+            guest.stack.run(f"ip link set eth0 mtu {self.mtu}")
             entry = f"{other.address} lladdr {other.mac}"
             guest.stack.run(f"ip neigh replace {entry} dev eth0 nud permanent")
         answers = f"ping -c 1 -W 1 {self.b.address}"
@@ -94,7 +96,7 @@ class Network:
         self.binary, self.cpus = context.tidegate, cpus
         self.underlay = Underlay(self.folder / "underlay")
         self.cleanup.callback(self.underlay.stop)
-        for stack in (self.underlay.one, self.underlay.two):
+        for stack in self.stacks:
             quiet(stack)
 
     def guest(self, pair: str, host: int, number: int = 1) -> Guest:
@@ -107,7 +109,7 @@ class Network:
     def host(self, number: int, folder: Path, *options: str) -> Host:
         """A switch and an agent on host 1 or 2, its worker on the host's CPU."""
         cpu = str(self.cpus[number - 1])
-        path = (self.underlay.one, self.underlay.two)[number - 1].path
+        path = self.stacks[number - 1].path
         host = Host(
             folder,
             switch_options=("--cpus", cpu, *options),
@@ -144,22 +146,38 @@ class Network:
         guests = (self.guest(f"k{short}", 1), self.guest(f"k{short}", 2))
         pumps = []
         for number, guest in enumerate(guests):
-            stack = (self.underlay.one, self.underlay.two)[number]
-            local, far = ADDRESSES[4][number], ADDRESSES[4][1 - number]
-            vxlan = f"vxlan id {VNI} dstport {PORTS[name]} local {local} remote {far} dev eth0"
-            stack.run(
-                f"ip link add vx{short} mtu {MTU} type {vxlan} && ip link add br{short} type bridge"
-                f" && ip link set vx{short} master br{short} up && ip link set br{short} up"
-            )
+            self.bridge(number, short, PORTS[name])
             if name == TAPS:
+                stack = self.stacks[number]
                 pumps.append(self.pump(guest, stack, short))
+                stack.run(f"ip link set to-{short} mtu {MTU} master br{short} up")
             else:
-                end = f"veth peer name eth0 netns {guest.pid} address {guest.mac}"
-                stack.run(f"ip link add to-{short} type {end}")
-            stack.run(f"ip link set to-{short} mtu {MTU} master br{short} up")
+                self.veth(number, short, guest)
         pair = Pair(name, *guests, pumps)
         pair.settle()
         return pair
+
+    @property
+    def stacks(self) -> tuple[Stack, Stack]:
+        """Both hosts."""
+        return self.underlay.one, self.underlay.two
+
+    def bridge(self, number: int, short: str, port: int = PORTS[VETHS]) -> None:
+        """A bridge with a vxlan interface on host 0 or 1."""
+        local, far = ADDRESSES[4][number], ADDRESSES[4][1 - number]
+        vxlan = f"vxlan id {VNI} dstport {port} local {local} remote {far} dev eth0"
+        self.stacks[number].run(
+            f"ip link add vx{short} mtu {MTU} type {vxlan} && ip link add br{short} type bridge"
+            f" && ip link set vx{short} master br{short} up && ip link set br{short} up"
+        )
+
+    def veth(self, number: int, short: str, guest: Guest) -> None:
+        """A veth pair from such a bridge to a guest."""
+        end = f"to-{short}{guest.mac[-2:]}"
+        self.stacks[number].run(
+            f"ip link add {end} type veth peer name eth0 netns {guest.pid} address {guest.mac}"
+            f" && ip link set {end} mtu {MTU} master br{short} up"
+        )
 
     def pump(self, guest: Guest, host: Stack, short: str) -> Process:
         """A tap in the guest and one in the host, and a program that copies between them."""
