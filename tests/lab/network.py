@@ -45,7 +45,7 @@ class Network:
         return dict(json.loads(last))
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """The fate of each frame that a rule chose. All are written at the end, and 20 ms after the last one."""
+        """The fate of each frame that a rule chose: all are written at the end, and 20 ms after the last."""
         with self.file.open() as lines:
             for line in lines:
                 if line.endswith("\n"):
