@@ -15,6 +15,7 @@ VNI = 42
 MTU = {4: 1450, 6: 1430}
 
 
+@pytest.mark.abreast
 @pytest.mark.parametrize("version", [4, 6])
 def test_frames_are_vxlan_with_all_checksums_right(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, version: int

@@ -15,6 +15,7 @@ VNI = 42
 MTU = 1450
 
 
+@pytest.mark.abreast
 def test_open_vswitch_is_a_peer(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Echoes, fragments and TCP both ways between a vNIC and the stack behind Open vSwitch."""
     need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
