@@ -32,6 +32,7 @@ pub struct Line {
     vni: Option<u32>,
     src: Option<String>,
     dst: Option<String>,
+    payload: Option<u64>,
     #[serde(flatten)]
     stamp: Option<Stamp>,
 }
@@ -65,6 +66,7 @@ impl Line {
             vni: seen.vni,
             src: seen.src.clone(),
             dst: seen.dst.clone(),
+            payload: seen.payload,
             stamp: seen.stamp,
         }
     }

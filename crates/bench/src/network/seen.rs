@@ -26,6 +26,8 @@ pub struct Seen {
     pub src: Option<String>,
     /// The inner destination address.
     pub dst: Option<String>,
+    /// The first 8 bytes of an inner UDP datagram over IPv4: test programs number their datagrams there.
+    pub payload: Option<u64>,
     /// The fields of its stamp.
     pub stamp: Option<Stamp>,
 }
@@ -58,6 +60,8 @@ impl Seen {
         if let Some(addresses) = inner.first_chunk::<12>() {
             (seen.dst, seen.src) = (Some(mac(&addresses[..6])), Some(mac(&addresses[6..])));
         }
+        seen.payload =
+            udp(inner).and_then(|(_, datagram)| Some(u64::from_be_bytes(*datagram.first_chunk()?)));
         seen.stamp = inner.last_chunk().and_then(Stamp::of);
         seen
     }
@@ -136,9 +140,21 @@ mod tests {
             vni: Some(42),
             src: Some("52:54:00:00:00:01".into()),
             dst: Some("52:54:00:00:00:02".into()),
+            payload: None,
             stamp: Some(stamp),
         };
         assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn the_number_of_an_inner_datagram_is_found() {
+        let mut frame = stamped(1, 60);
+        let inner = 14 + 20 + 8 + vxlan::LEN;
+        frame[inner + 14..inner + 34]
+            .copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
+        frame[inner + 38..inner + 40].copy_from_slice(&26u16.to_be_bytes());
+        frame[inner + 42..inner + 50].copy_from_slice(&123_456u64.to_be_bytes());
+        assert_eq!(Seen::of(&frame).payload, Some(123_456));
     }
 
     #[test]
