@@ -48,20 +48,28 @@ class Underlay:
     def __init__(self, folder: Path, hosts: int = 2, via: Via = Via.PAIR) -> None:
         self.hosts = [Stack(folder / name) for name in NAMES[:hosts]]
         self.one, self.two = self.hosts[:2]
+        self.via = via
         self.net: Stack | None = None
         self._rules: Network | None = None
-        if via is Via.PAIR:
-            self._join(self.one, "eth0", self.two)
-        else:
+        if via is not Via.PAIR:
             self.net = Stack(folder / "net")
-            self.net.run(
-                "sysctl -qw net.ipv6.conf.default.disable_ipv6=1" if via is not Via.ROUTER else "true"
-            )
-            for number, stack in enumerate(self.hosts, 1):
-                self._join(self.net, f"eth{number}", stack)
+            silent = "true" if via is Via.ROUTER else "sysctl -qw net.ipv6.conf.default.disable_ipv6=1"
+            self.net.run(silent)
+        self.connect()
+        self._begin()
+
+    def disconnect(self) -> None:
+        """Take the network devices of the first host away."""
+        self.one.run("ip link del eth0")
+
+    def connect(self) -> None:
+        """Make the network devices, with their addresses."""
+        if self.net is None:
+            self._join(self.one, "eth0", self.two)
         for number, stack in enumerate(self.hosts, 1):
-            self._configure(number, stack, routed=via is Via.ROUTER)
-        self._connect(via)
+            if self.net is not None:
+                self._join(self.net, f"eth{number}", stack)
+            self._configure(number, stack, routed=self.via is Via.ROUTER)
 
     def _join(self, stack: Stack, name: str, host: Stack) -> None:
         there = host.path.parts[2]
@@ -83,15 +91,15 @@ class Underlay:
                     f"ip -{version} route add {router} dev eth0 && ip -{version} route add {net} via {router}"
                 )
 
-    def _connect(self, via: Via) -> None:
+    def _begin(self) -> None:
         if self.net is None:
             return
         ports = [f"eth{number}" for number in range(1, len(self.hosts) + 1)]
-        if via is Via.BRIDGE:
+        if self.via is Via.BRIDGE:
             self.net.run("ip link add br0 type bridge && ip link set br0 up")
             for port in ports:
                 self.net.run(f"ip link set {port} master br0")
-        elif via is Via.ROUTER:
+        elif self.via is Via.ROUTER:
             self.net.run("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
         else:
             for stack in self.hosts:

@@ -1,7 +1,9 @@
 """Frames between hosts: two switches, or a switch and the kernel's vxlan, over a veth pair."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +128,40 @@ def test_frames_go_on_after_a_restart(underlay: Underlay, tmp_path_factory: pyte
         one.switch.kill()
         one.start_switch()
         answers(one, a)
+
+
+def test_an_uplink_whose_device_is_made_anew_carries_frames_again(
+    underlay: Underlay, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Sockets bound to a device that went away: the agent names that, and makes others. Frames are counted."""
+    folder = tmp_path_factory.mktemp("h")
+    with (
+        underlay.host(1, folder / "1") as one,
+        underlay.host(2, folder / "2") as two,
+        Stack(folder / "a") as a,
+        Stack(folder / "b") as b,
+    ):
+        one.apply(uplink(1, 'device = "eth0"') + vnic("a", a))
+        two.apply(uplink(2) + vnic("b", b))
+        addresses("a", a)
+        addresses("b", b)
+        pings(a)
+        counted = show(one)["stats"]
+        assert counted["sent"]["wire_frames"] >= 130 <= counted["received"]["wire_frames"]
+        # An outer frame has 50 bytes more.
+        assert counted["on_wire"]["bytes"] >= counted["sent"]["wire_bytes"] + 50 * 130
+        underlay.disconnect()
+        wait_for("the trouble to be named", lambda: "network device eth0" in one.try_cli("status").stdout)
+        assert show(one)["state"] == "failed"
+        assert "is failed, and no frame passes" in one.cli("why", "net0")
+        underlay.connect()
+        wait_for("an echo", lambda: a.try_run(f"ping -c 1 -W 1 {IP['b']}").returncode == 0)
+        assert show(one)["state"] == "in force"
+
+
+def show(host: Host) -> dict[str, Any]:
+    """What `tidegate uplink net0 --json` says."""
+    return dict(json.loads(host.cli("uplink", "net0", "--json")))
 
 
 def test_a_taken_port_is_refused_with_what_to_do(

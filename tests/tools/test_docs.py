@@ -325,12 +325,18 @@ def test_metrics(host: Host, tmp_path: Path) -> None:
     guest = LimitPort(host.folder / "voice.limit")
     with Stack(tmp_path / "a") as a:
         # A real-time frame to a vNIC without a VM is dropped, which is a miss: every metric has a value.
+        address = "ip link set lo up && ip addr add 192.0.2.1/32 dev lo"
+        enter = ["nsenter", f"--net=/proc/{host.agent.pid}/ns/net"]
+        subprocess.run([*enter, "sh", "-c", address], check=True)
         host.apply(
             vhost_user_vnic("sink", host.folder / "sink.sock", mac, 'rx = { max = "1gbit" }')
             + tap_vnic(
                 *("voice", a.path, "52:54:00:00:0d:01", 'tx = { max = "2mbit", burst = "2kB" }'),
                 *('deadline = "1ms"', 'to = ["sink"]', f'guest = "{host.folder}/voice.limit"'),
             )
+            # To a peer without a route: frames are counted, and dropped.
+            + '[uplink.net0]\nlocal = "192.0.2.1"\nrate = "1gbit"\nmtu = 1600\n'
+            + '[uplink.net0.peer.far]\naddress = "198.51.100.9"\n'
             + tap_vnic(
                 *("bulk", a.path, "52:54:00:00:0d:03", 'tx = { max = "1mbit", burst = "2kB" }'), device="eth1"
             )
@@ -348,6 +354,7 @@ def test_metrics(host: Host, tmp_path: Path) -> None:
             front_end.connect(str(host.folder / "sink.sock"))
             front_end.sendall(bytes(12))
             wait_for("a front end thrown out", lambda: "vnic_thrown_out_total" in host.get("/metrics"))
+        wait_for("a drop at the uplink", lambda: "uplink_dropped_frames_total{" in host.get("/metrics"))
         text = host.get("/metrics")
     types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     served: dict[str, tuple[str, set[str]]] = {}
@@ -368,7 +375,7 @@ def test_metrics_named_elsewhere() -> None:
     documented = set(re.findall(r"^\| `(tidegate_\w+)`", text, re.MULTILINE))
     assert documented
     for page in PAGES:
-        named = re.findall(r"\btidegate_(?:vnic|worker|switch|place|agent)_\w+", page.read_text())
+        named = re.findall(r"\btidegate_(?:vnic|uplink|worker|switch|place|agent)_\w+", page.read_text())
         # A histogram is asked for by its buckets.
         assert {name.removesuffix("_bucket") for name in named} <= documented
 

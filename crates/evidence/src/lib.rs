@@ -10,6 +10,7 @@
 //! - `vnic`, `worker`, `log`: the counters of a vNIC, of a worker, of a log
 //! - `evidence`: all counters of a place at one look
 //! - `connection`, `shared`, `front_ends`, `held_up`: a vNIC's connection, and events of its front ends
+//! - `on_wire`: what an uplink puts on the wire
 //! - `own_cpus`: CPUs of workers, and the work that is kept off them
 //! - `figure`: uncounted values, and the source of each figure
 //! - `time`: moments of CLOCK_MONOTONIC as times of day
@@ -24,6 +25,7 @@ mod held_up;
 pub mod histogram;
 mod log;
 mod miss;
+mod on_wire;
 mod own_cpus;
 mod reason;
 mod shared;
@@ -43,6 +45,7 @@ pub use held_up::{HeldUp, Quarantine};
 pub use histogram::{Histogram, total};
 pub use log::LogStats;
 pub use miss::{Culprit, MISSES, Miss};
+pub use on_wire::OnWire;
 pub use own_cpus::OwnCpus;
 pub use reason::{CulpritKind, DropReason, MissCause};
 pub use shared::SharedStatus;

@@ -97,6 +97,8 @@ reasons! {
         NoRoute = "no_route",
         /// The kernel refused to send it to the peer.
         UplinkRefused = "uplink_refused",
+        /// Its stamp is valid and has arrived before, or it is too old to tell.
+        Replayed = "replayed",
     }
 }
 
@@ -115,6 +117,8 @@ reasons! {
         Network = "network",
         /// It was dropped.
         Dropped = "dropped",
+        /// The host that sent it.
+        Sender = "sender",
     }
 }
 

@@ -1,6 +1,6 @@
 //! The counters of a vNIC.
 
-use crate::{Delay, Traffic, Work};
+use crate::{Delay, OnWire, Traffic, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -58,6 +58,9 @@ pub struct VnicStats {
     /// Frames that were late only if the worker's wake-up, which it cannot measure, took that long.
     #[serde(default)]
     pub misses_asleep: u64,
+    /// What went on the wire between hosts; absent unless it is an uplink.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_wire: Option<OnWire>,
     /// The link-local addresses that it holds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub link_local: Vec<Ipv6Addr>,

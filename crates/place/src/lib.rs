@@ -52,7 +52,7 @@ pub const AGENT: &str = "tidegate-agent";
 
 pub use action::{Action, ContractChange, Effect};
 pub use installed::Installed;
-pub use observed::{Observed, ObservedVnic, PlaceProgram};
+pub use observed::{Observed, ObservedUplink, ObservedVnic, PlaceProgram};
 pub use place::{Capabilities, Capture, Place, Plan};
 pub use refusal::{PlaceError, Refusal};
 pub use site::{Installation, Site};

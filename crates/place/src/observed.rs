@@ -1,7 +1,7 @@
 //! The state that a place observed.
 
 use std::collections::BTreeMap;
-use tidegate_contract::{Host, Vnic};
+use tidegate_contract::{Host, Uplink, Vnic};
 use tidegate_evidence::{Connection, Evidence, FrontEnds, OwnCpus, SharedStatus};
 
 /// The state in force at one place.
@@ -11,6 +11,8 @@ pub struct Observed {
     pub host: Option<Host>,
     /// The vNICs that are in force, and those that this agent made and that are gone.
     pub vnics: BTreeMap<String, ObservedVnic>,
+    /// The uplinks that are in force.
+    pub uplinks: BTreeMap<String, ObservedUplink>,
     /// Obstacles to vNICs that are to come, such as a file at a socket's path.
     pub obstacles: BTreeMap<String, String>,
     /// The counters.
@@ -29,6 +31,7 @@ impl Observed {
         Self {
             host: None,
             vnics: BTreeMap::new(),
+            uplinks: BTreeMap::new(),
             obstacles: BTreeMap::new(),
             evidence: Evidence::empty(source),
             program: PlaceProgram::default(),
@@ -47,6 +50,19 @@ pub struct PlaceProgram {
     pub pid: u32,
     /// Start, nanoseconds since the epoch.
     pub started: u64,
+}
+
+/// One uplink in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedUplink {
+    /// The declaration in force.
+    pub uplink: Uplink,
+    /// The worker that carries its frames; `None` if the place has no workers.
+    pub worker: Option<usize>,
+    /// Why no frame passes until it is made anew.
+    pub broken: Option<String>,
+    /// Facts that a person would want to know.
+    pub notes: Vec<String>,
 }
 
 /// One vNIC in force.

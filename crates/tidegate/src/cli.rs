@@ -1,7 +1,8 @@
 //! The command line.
 
 use crate::commands::{
-    agent, apply, calibrate, capture, completions, demo, libvirt, plan, status, switch, top, vnic, why,
+    agent, apply, calibrate, capture, completions, demo, libvirt, plan, status, switch, top, uplink, vnic,
+    why,
 };
 use crate::exit;
 use clap::{Parser, Subcommand};
@@ -37,9 +38,11 @@ pub enum Command {
     /// Look at and change virtual NICs
     #[command(subcommand)]
     Vnic(vnic::Command),
+    /// Look at the ways to other hosts
+    Uplink(uplink::Args),
     /// Watch rates against contracts, delays and misses, live
     Top(top::Args),
-    /// Say in plain words why a vNIC is slow, drops frames or misses deadlines
+    /// Say in plain words why a vNIC is slow, drops frames or misses deadlines; or an uplink drops frames
     Why(why::Args),
     /// Record a vNIC's frames as pcapng, for Wireshark and tcpdump
     Capture(capture::Args),

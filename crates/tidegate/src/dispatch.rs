@@ -4,7 +4,8 @@ use crate::cli::{Cli, Command};
 use crate::client::Client;
 use crate::commands::runtime::wait;
 use crate::commands::{
-    agent, apply, calibrate, capture, completions, demo, libvirt, plan, status, switch, top, vnic, why,
+    agent, apply, calibrate, capture, completions, demo, libvirt, plan, status, switch, top, uplink, vnic,
+    why,
 };
 use crate::exit::Failure;
 use clap::CommandFactory;
@@ -16,6 +17,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Apply(args) => wait(apply::run(&client, args, json)),
         Command::Plan(args) => wait(plan::run(&client, args, json)),
         Command::Vnic(command) => wait(vnic::run(&client, command, json)),
+        Command::Uplink(args) => wait(uplink::run(&client, args, json)),
         Command::Top(args) => wait(top::run(&client, args, json)),
         Command::Why(args) => wait(why::run(&client, args, json)),
         Command::Calibrate(args) => wait(calibrate::run(&client, args, json)),

@@ -95,6 +95,20 @@ fn vnic() -> String {
     )
 }
 
+/// Returns an uplink with the text in every field.
+fn uplink() -> String {
+    let evil = in_json();
+    let traffic =
+        format!(r#"{{"frames":1,"wire_frames":1,"wire_bytes":1,"dropped":{{"{evil}":3,"path_mtu":1}}}}"#);
+    format!(
+        r#"{{"name":"{evil}","owner":"libvirt:{evil}","place":"{evil}","state":"failed","reason":"{evil}",
+        "contract":{{"name":"{evil}","local":"192.0.2.1","device":"{evil}","rate":"1gbit",
+            "peers":[{{"name":"{evil}","address":"192.0.2.2"}}]}},
+        "remotes":["{evil}"],"worker":1,"stats":{{"sent":{traffic},"received":{traffic},
+            "on_wire":{{"frames":1,"bytes":1,"copies":1}}}}}}"#
+    )
+}
+
 fn promise() -> String {
     let evil = in_json();
     format!(
@@ -117,6 +131,8 @@ fn answer(head: &str) -> String {
             "drift_repaired":0}}"#
         ),
         "/v1/vnics" => format!("[{}]", vnic()),
+        "/v1/uplinks" => format!("[{}]", uplink()),
+        _ if path.starts_with("/v1/uplinks/") => uplink(),
         "/v1/status" => status(),
         "/v1/apply" | "/v1/plan" => format!(
             r#"{{"applied":false,"admissible":false,"refusals":["{evil}"],
@@ -181,6 +197,8 @@ fn any_answer_of_the_agent_is_shown_and_has_no_effect() {
         &["vnic", "set", &evil, &format!("{evil}={evil}")],
         &["vnic", "rm", "a"],
         &["why", "a"],
+        &["uplink"],
+        &["uplink", "a"],
         &["status"],
         &["why", &evil],
         &["top", "--once"],

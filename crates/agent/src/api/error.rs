@@ -27,6 +27,11 @@ impl ApiError {
         ApplyError::NoVnic(name.into()).into()
     }
 
+    pub fn no_uplink(name: &str) -> Self {
+        let why = format!("there is no uplink {name:?}; `tidegate uplink` lists all");
+        Self::new(StatusCode::NOT_FOUND, why)
+    }
+
     /// Returns the refusal for a change that the reconciler did not finish in time.
     pub fn stuck() -> Self {
         Self::new(

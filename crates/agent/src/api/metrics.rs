@@ -3,7 +3,7 @@
 //! Times are seconds, sizes bytes, rates bits per second; directions are the VM's.
 
 use crate::board::{PlaceFacts, Published};
-use crate::views::{AttentionKind, State, VnicView};
+use crate::views::{AttentionKind, State, UplinkView, VnicView};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use tidegate_contract::{Nanos, Rate, Vnic};
-use tidegate_evidence::{CulpritKind, Delay, LogStats, Traffic, VnicStats, total};
+use tidegate_evidence::{CulpritKind, Delay, LogStats, OnWire, Traffic, VnicStats, total};
 use tidegate_evidence::{Quantity, Unknown};
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -40,7 +40,7 @@ type Labels<'a> = Vec<(&'static str, &'a str)>;
 
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let Published { host, status, vnics, places, .. } = &*self.0;
+        let Published { host, status, vnics, uplinks, places, .. } = &*self.0;
         let counters: Vec<Counters<'_>> =
             vnics.values().filter_map(|view| Counters::of(view, places)).collect();
         let counting = |what: Quantity| counters.iter().filter(move |c| c.count(what));
@@ -216,6 +216,62 @@ impl Collector for Snapshot {
             "Quarantines of a vNIC because objects of its front end delayed a thread of the switch",
             Counter,
             vnics.values().map(|v| (vec![("vnic", v.name.as_str())], v.held.quarantines as f64)),
+        )?;
+
+        let counted = || uplinks.values().filter_map(|view| Some((view.name.as_str(), view.stats.as_ref()?)));
+        let both = |count: fn(&Traffic) -> u64| {
+            counted().flat_map(move |(name, stats)| {
+                let labels = move |way| vec![("uplink", name), ("direction", way)];
+                [("sent", &stats.sent), ("received", &stats.received)]
+                    .map(|(way, traffic)| (labels(way), count(traffic) as f64))
+            })
+        };
+        out.family(
+            "uplink_frames",
+            "Frames between hosts, without copies; a super-frame counts its segments",
+            Counter,
+            both(|t| t.wire_frames),
+        )?;
+        out.family(
+            "uplink_bytes",
+            "Bytes of these frames, without outer headers",
+            Counter,
+            both(|t| t.wire_bytes),
+        )?;
+        out.family(
+            "uplink_dropped_frames",
+            "Frames between hosts dropped at the uplink, by reason",
+            Counter,
+            {
+                counted().flat_map(|(name, stats)| {
+                    [("sent", &stats.sent), ("received", &stats.received)].into_iter().flat_map(
+                        move |(way, t)| {
+                            let labels = move |r| vec![("uplink", name), ("direction", way), ("reason", r)];
+                            t.dropped
+                                .iter()
+                                .map(move |(reason, count)| (labels(reason.as_str()), *count as f64))
+                        },
+                    )
+                })
+            },
+        )?;
+        let on_wire = |count: fn(&OnWire) -> u64| {
+            counted().map(move |(name, stats)| (vec![("uplink", name)], count(&stats.on_wire) as f64))
+        };
+        let help = "Outer frames that left, copies of floods included";
+        out.family("uplink_wire_frames", help, Counter, on_wire(|wire| wire.frames))?;
+        let help = "Bytes of these outer frames, without FCS";
+        out.family("uplink_wire_bytes", help, Counter, on_wire(|wire| wire.bytes))?;
+        let help = "Copies of flooded frames that left, beyond the first of each";
+        out.family("uplink_flood_copies", help, Counter, on_wire(|wire| wire.copies))?;
+        out.family(
+            "uplink_in_force",
+            "1 where the uplink is in force, 0 where it is pending, failed or broken",
+            Gauge,
+            {
+                let value = |view: &UplinkView| f64::from(u8::from(view.state == State::InForce));
+                uplinks.values().map(move |view| (vec![("uplink", view.name.as_str())], value(view)))
+            },
         )?;
 
         let workers: Vec<String> = (0..host.workers.len()).map(|i| i.to_string()).collect();

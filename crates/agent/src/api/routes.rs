@@ -11,7 +11,7 @@ use crate::commands::{Command, Looks, Reply};
 use crate::store::Owner;
 use crate::views::{
     AdmissionView, ApplyQuery, CaptureQuery, ErrorBody, HostView, Last, LastQuery, PlanView, SetBody,
-    StatusView, VnicChange, VnicView, WhyView,
+    StatusView, UplinkView, VnicChange, VnicView, WhyView,
 };
 use crate::windows::Windows;
 use axum::extract::rejection::{JsonRejection, QueryRejection, StringRejection};
@@ -57,7 +57,22 @@ pub struct Api {
         description = "Contracts of virtual network interfaces: what is promised, whether it is kept, and why not. \
                        Rates are bits per second on the wire, directions are the VM's."
     ),
-    paths(host, status, list, show, set, remove, plan, apply, why, capture_frames, metrics_text, openapi),
+    paths(
+        host,
+        status,
+        list,
+        show,
+        set,
+        remove,
+        uplinks,
+        uplink,
+        plan,
+        apply,
+        why,
+        capture_frames,
+        metrics_text,
+        openapi
+    ),
     components(schemas(AdmissionView))
 )]
 struct Document;
@@ -70,6 +85,8 @@ fn routes() -> Vec<(&'static str, MethodRouter<Api>)> {
         ("/v1/vnics/{name}", get(show).patch(set).delete(remove)),
         ("/v1/vnics/{name}/why", get(why)),
         ("/v1/vnics/{name}/capture", get(capture_frames)),
+        ("/v1/uplinks", get(uplinks)),
+        ("/v1/uplinks/{name}", get(uplink)),
         ("/v1/plan", post(plan)),
         ("/v1/apply", post(apply)),
         ("/metrics", get(metrics_text)),
@@ -239,6 +256,23 @@ async fn set(
         (status = 503, body = ErrorBody), (status = 507, description = "cannot be saved", body = ErrorBody)))]
 async fn remove(State(api): State<Api>, Path(name): Path<String>) -> Result<Response, ApiError> {
     ask(&api, |reply| Command::Remove { name, reply }).await
+}
+
+/// All uplinks, by name
+#[utoipa::path(get, path = "/v1/uplinks", responses((status = 200, body = Vec<UplinkView>)))]
+async fn uplinks(State(api): State<Api>) -> Result<Response, ApiError> {
+    look(&api).await;
+    let all = |all: &Arc<Published>| as_json(&all.uplinks.values().collect::<Vec<_>>());
+    api.writer.part(&api.board, |written| &written.uplinks, all).await.map(json)
+}
+
+/// One uplink
+#[utoipa::path(get, path = "/v1/uplinks/{name}", params(("name" = String, Path, description = "uplink")),
+    responses((status = 200, body = UplinkView), (status = 404, body = ErrorBody)))]
+async fn uplink(State(api): State<Api>, Path(name): Path<String>) -> Result<Short<UplinkView>, ApiError> {
+    look(&api).await;
+    let view = api.board.read().uplinks.get(&name).cloned();
+    view.map(Short).ok_or_else(|| ApiError::no_uplink(&name))
 }
 
 /// What a text of contracts would change, and whether it can be kept; changes nothing

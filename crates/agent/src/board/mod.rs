@@ -16,7 +16,7 @@ pub mod status;
 pub mod why;
 mod written;
 
-use crate::views::{HostView, StatusView, VnicView};
+use crate::views::{HostView, StatusView, UplinkView, VnicView};
 pub use place::PlaceFacts;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,6 +31,7 @@ pub struct Published {
     /// The host's state, and what needs a person.
     pub status: StatusView,
     pub vnics: BTreeMap<String, VnicView>,
+    pub uplinks: BTreeMap<String, UplinkView>,
     pub misses: BTreeMap<String, Vec<Miss>>,
     /// Facts of each place, by its name.
     pub places: BTreeMap<String, PlaceFacts>,
@@ -58,9 +59,16 @@ impl Published {
             drift_repaired: 0,
         };
         Self {
-            status: status::status(&host, &BTreeMap::new(), &BTreeMap::new(), status::Recent::default()),
+            status: status::status(
+                &host,
+                &BTreeMap::new(),
+                &BTreeMap::new(),
+                &BTreeMap::new(),
+                status::Recent::default(),
+            ),
             host,
             vnics: BTreeMap::new(),
+            uplinks: BTreeMap::new(),
             misses: BTreeMap::new(),
             places: BTreeMap::new(),
             guests: BTreeMap::new(),

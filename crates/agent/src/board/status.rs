@@ -10,7 +10,7 @@ use super::PlaceFacts;
 use super::growth::RECENT;
 use crate::views::{
     Attention, AttentionKind, DeadlineCounts, FileCounts, HostLatency, HostView, Repaired, State, StatusView,
-    VnicCounts, VnicView,
+    UplinkView, VnicCounts, VnicView,
 };
 use std::collections::BTreeMap;
 use tidegate_contract::Nanos;
@@ -21,6 +21,7 @@ use tidegate_place::AGENT;
 const OFTEN: u64 = 3;
 
 type Vnics = BTreeMap<String, VnicView>;
+type Uplinks = BTreeMap<String, UplinkView>;
 type Places = BTreeMap<String, PlaceFacts>;
 
 /// Growth of counters within [`RECENT`].
@@ -30,7 +31,13 @@ pub struct Recent {
     pub drift_repaired: u64,
 }
 
-pub fn status(host: &HostView, vnics: &Vnics, places: &Places, recent: Recent) -> StatusView {
+pub fn status(
+    host: &HostView,
+    vnics: &Vnics,
+    uplinks: &Uplinks,
+    places: &Places,
+    recent: Recent,
+) -> StatusView {
     let refused_files = host.files.iter().filter(|f| f.error.is_some()).count();
     let state = |state| vnics.values().filter(|v| v.state == state).count();
     let (suspended, promised): (Vec<&VnicView>, Vec<&VnicView>) =
@@ -38,7 +45,7 @@ pub fn status(host: &HostView, vnics: &Vnics, places: &Places, recent: Recent) -
     let worker = |count: fn(&WorkerStats) -> u64| host.workers.iter().map(count);
     StatusView {
         version: host.version.clone(),
-        attention: attention(host, vnics, places, recent),
+        attention: attention(host, vnics, uplinks, places, recent),
         places: host.places.clone(),
         files: FileCounts { accepted: host.files.len() - refused_files, refused: refused_files },
         vnics: VnicCounts {
@@ -63,13 +70,20 @@ pub fn status(host: &HostView, vnics: &Vnics, places: &Places, recent: Recent) -
 }
 
 /// Returns what needs a person. A new kind of trouble needs a function here and an [`AttentionKind`].
-fn attention(host: &HostView, vnics: &Vnics, places: &Places, recent: Recent) -> Vec<Attention> {
+fn attention(
+    host: &HostView,
+    vnics: &Vnics,
+    uplinks: &Uplinks,
+    places: &Places,
+    recent: Recent,
+) -> Vec<Attention> {
     let mut all = [
         places_away(host, vnics, places),
         denied_calls(places),
         problems(host),
         refused_files(host),
         not_in_force(host, vnics),
+        failed_uplinks(uplinks),
         quarantines(vnics),
         suspended_deadlines(vnics),
         host_latency(host, recent),
@@ -153,6 +167,13 @@ fn not_in_force(host: &HostView, vnics: &Vnics) -> Vec<Attention> {
         by_reason(kind, them.map(|v| (v.name.as_str(), v.reason.as_deref().unwrap_or("no reason is known"))))
     };
     [of(State::Failed, AttentionKind::FailedVnic), of(State::Pending, AttentionKind::PendingVnic)].concat()
+}
+
+/// Lists uplinks that could not be made, or broke. One that is pending waits for a place, which has an entry of its own.
+fn failed_uplinks(uplinks: &Uplinks) -> Vec<Attention> {
+    let failed = uplinks.values().filter(|uplink| uplink.state == State::Failed);
+    let them = failed.map(|u| (u.name.as_str(), u.reason.as_deref().unwrap_or("no reason is known")));
+    by_reason(AttentionKind::FailedUplink, them)
 }
 
 /// Lists quarantined vNICs. A person has to ask the VM's owner: no guest of QEMU causes a quarantine.
@@ -266,13 +287,13 @@ mod tests {
     }
 
     fn kinds(host: &HostView, vnics: &Vnics, recent: Recent) -> Vec<AttentionKind> {
-        status(host, vnics, &places(), recent).attention.iter().map(|a| a.kind).collect()
+        status(host, vnics, &Uplinks::new(), &places(), recent).attention.iter().map(|a| a.kind).collect()
     }
 
     #[test]
     fn a_host_without_trouble_needs_no_attention() {
         let all = vnics(["a", "b"].map(in_force));
-        let status = status(&host(), &all, &places(), Recent::default());
+        let status = status(&host(), &all, &Uplinks::new(), &places(), Recent::default());
         assert_eq!((status.attention, status.vnics.in_force), (vec![], 2));
         // Drift that the agent repaired, and the absence of a place that no contract needs.
         let mut host = host();
@@ -288,7 +309,8 @@ mod tests {
         host.places[0].reachable = false;
         host.places[0].reason = Some("no switch at /run/switch.sock".into());
         let pending = |name: &str| VnicView { state: State::Pending, ..in_force(name) };
-        let status = status(&host, &vnics(["a", "b"].map(pending)), &places(), Recent::default());
+        let status =
+            status(&host, &vnics(["a", "b"].map(pending)), &Uplinks::new(), &places(), Recent::default());
         let [away] = &status.attention[..] else { panic!("{:?}", status.attention) };
         assert_eq!(away.what, "no switch at /run/switch.sock; contracts of 2 vNICs are pending");
         assert_eq!(
@@ -309,7 +331,8 @@ mod tests {
         hostile.held.events = 3;
         assert_eq!(kinds(&host(), &vnics([hostile.clone()]), Recent::default()), []);
         hostile.held.quarantine = Some(quarantine);
-        let status = status(&host(), &vnics([in_force("a"), hostile]), &places(), Recent::default());
+        let status =
+            status(&host(), &vnics([in_force("a"), hostile]), &Uplinks::new(), &places(), Recent::default());
         let [attention] = &status.attention[..] else { panic!("{:?}", status.attention) };
         assert_eq!((attention.kind, &attention.about), (AttentionKind::Quarantine, &vec!["hostile".into()]));
         assert!(attention.what.contains("for 60 s"), "{}", attention.what);
@@ -326,7 +349,7 @@ mod tests {
             trouble("d", State::Failed, "no link"),
             in_force("e"),
         ]);
-        let found = status(&host(), &all, &places(), Recent::default()).attention;
+        let found = status(&host(), &all, &Uplinks::new(), &places(), Recent::default()).attention;
         let found: Vec<_> = found.iter().map(|a| (a.kind, a.about.join(" "), a.next.as_str())).collect();
         let expected = [
             (AttentionKind::FailedVnic, "d".to_owned(), "tidegate why d"),
@@ -347,7 +370,7 @@ mod tests {
             refused: vec!["cam".into()],
         };
         host.files = vec![file, FileView { path: "/etc/b.toml".into(), error: None, ..host_file() }];
-        let status = status(&host, &vnics([]), &places(), Recent::default());
+        let status = status(&host, &vnics([]), &Uplinks::new(), &places(), Recent::default());
         let [refused] = &status.attention[..] else { panic!("{:?}", status.attention) };
         assert_eq!(refused.about, ["/etc/my cams.toml:7"]);
         assert_eq!(refused.what, "egress sink refuses cam\nits earlier contracts are in force, for old");
@@ -382,7 +405,7 @@ mod tests {
         host.admission.bounds = vec![bound("a", None), bound("b", Some("memory"))];
         assert_eq!(kinds(&host, &all, Recent::default()), [AttentionKind::SuspendedDeadline]);
         let late = Recent { loops_over_budget: 2, drift_repaired: OFTEN };
-        let status = status(&host, &all, &places(), late);
+        let status = status(&host, &all, &Uplinks::new(), &places(), late);
         let kinds: Vec<_> = status.attention.iter().map(|a| a.kind).collect();
         use AttentionKind::{Drift, HostLatency, SuspendedDeadline};
         assert_eq!(kinds, [SuspendedDeadline, HostLatency, Drift]);
@@ -401,8 +424,8 @@ mod tests {
     fn denied_calls_and_problems_of_the_host() {
         let mut host = host();
         let denied = PlaceFacts { unit: "tidegate-bridge", denied_calls: 2, ..PlaceFacts::default() };
-        let places = [("bridge".to_owned(), denied)].into();
-        let status = status(&host, &vnics([]), &places, Recent::default());
+        let places: Places = [("bridge".to_owned(), denied)].into();
+        let status = status(&host, &vnics([]), &Uplinks::new(), &places, Recent::default());
         let [denied] = &status.attention[..] else { panic!("{:?}", status.attention) };
         assert_eq!((&denied.about[..], denied.kind), (&["bridge".to_owned()][..], AttentionKind::DeniedCall));
         assert!(denied.what.starts_with("2 system calls were denied to the bridge "), "{}", denied.what);

@@ -163,6 +163,7 @@ fn misses(cause: &str, n: u64, latest: &[Miss]) -> String {
         "buffers" => "they waited for the receiver's buffers",
         "worker" => "the worker, or on netdevs the kernel, was late",
         "network" => "they were late in the network",
+        "sender" => "they left another host late",
         _ => "they were dropped",
     };
     let mut text = format!("{n} deadline misses: {waited}");

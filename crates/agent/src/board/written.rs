@@ -12,6 +12,8 @@ pub struct Written {
     pub status: OnceLock<Bytes>,
     /// `/v1/vnics`.
     pub vnics: OnceLock<Bytes>,
+    /// `/v1/uplinks`.
+    pub uplinks: OnceLock<Bytes>,
     /// `/metrics`.
     pub metrics: OnceLock<Bytes>,
 }

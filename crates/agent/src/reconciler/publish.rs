@@ -181,12 +181,14 @@ impl Reconciler {
             loops_over_budget: total(self.loops_over_budget.iter().map(|growth| growth.recent(now))),
             drift_repaired: self.drift.recent(now),
         };
-        let mut status = status::status(&host, &vnics, &places, recent);
+        let uplinks: BTreeMap<_, _> = self.uplink_views().map(|view| (view.name.clone(), view)).collect();
+        let mut status = status::status(&host, &vnics, &uplinks, &places, recent);
         status.own_cpus = own_cpus(self.seen.iter().flatten().map(|look| &look.observed.own_cpus));
         self.board.publish(Published {
             host,
             status,
             vnics,
+            uplinks,
             misses,
             places,
             guests,

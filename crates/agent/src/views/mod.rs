@@ -6,6 +6,7 @@
 //!
 //! - `host`: the host, its places, and its promises
 //! - `vnic`: one vNIC
+//! - `uplink`: one uplink
 //! - `why`: why its frames were late, throttled or dropped
 //! - `plan`: the changes that a set of contracts makes
 //! - `status`: what needs a person
@@ -16,6 +17,7 @@ mod error;
 mod host;
 mod plan;
 mod status;
+mod uplink;
 mod vnic;
 mod why;
 mod window;
@@ -28,6 +30,7 @@ pub use plan::{Adopt, ApplyQuery, ChangeAction, KeyChange, NotInForce, PlanView,
 pub use status::{
     Attention, AttentionKind, DeadlineCounts, FileCounts, HostLatency, Repaired, StatusView, VnicCounts,
 };
+pub use uplink::{UplinkStats, UplinkView};
 pub use vnic::{CaptureQuery, Limits, SetBody, State, VnicView};
 pub use why::{OwnWait, WhyView};
 pub use window::{Began, Last, LastQuery, WindowView};

@@ -58,6 +58,8 @@ pub enum AttentionKind {
     Problem,
     /// A contract could not be brought into force; the agent tries again.
     FailedVnic,
+    /// An uplink could not be made, or broke; the agent tries again.
+    FailedUplink,
     /// The present contents of a contract file are not in force.
     RefusedFile,
     /// A contract waits for something that is not there, such as a link.
@@ -74,11 +76,12 @@ pub enum AttentionKind {
 
 impl AttentionKind {
     /// All kinds.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::PlaceAway,
         Self::DeniedCall,
         Self::Problem,
         Self::FailedVnic,
+        Self::FailedUplink,
         Self::RefusedFile,
         Self::PendingVnic,
         Self::Quarantine,
@@ -94,6 +97,7 @@ impl AttentionKind {
             Self::DeniedCall => "denied-call",
             Self::Problem => "problem",
             Self::FailedVnic => "failed-vnic",
+            Self::FailedUplink => "failed-uplink",
             Self::RefusedFile => "refused-file",
             Self::PendingVnic => "pending-vnic",
             Self::Quarantine => "quarantine",

@@ -3,7 +3,7 @@
 use super::packed::Packed;
 use std::collections::BTreeMap;
 use tidegate_evidence::histogram::{BUCKETS, upper};
-use tidegate_evidence::{Delay, Histogram, Traffic, VnicStats, Work};
+use tidegate_evidence::{Delay, Histogram, OnWire, Traffic, VnicStats, Work};
 
 const HISTOGRAMS: usize = 6;
 
@@ -72,6 +72,7 @@ impl Sum {
             throttled: now.throttled,
             tx: with_flows(self.counters.tx, &now.tx),
             rx: with_flows(self.counters.rx, &now.rx),
+            on_wire: self.counters.on_wire.filter(|_| now.on_wire.is_some()),
             work: self.counters.work.filter(|_| now.work.is_some()),
             delay: all.unwrap_or_default(),
             delay_least: least.unwrap_or_default(),
@@ -139,9 +140,18 @@ fn combined(a: &VnicStats, b: &VnicStats, op: fn(u64, u64) -> Option<u64>) -> Op
             kicks_ns: op(a.kicks_ns, b.kicks_ns)?,
         })
     };
+    let on_wire = |a: &Option<OnWire>, b: &Option<OnWire>| {
+        let (a, b) = (a.unwrap_or_default(), b.unwrap_or_default());
+        Some(OnWire {
+            frames: op(a.frames, b.frames)?,
+            bytes: op(a.bytes, b.bytes)?,
+            copies: op(a.copies, b.copies)?,
+        })
+    };
     Some(VnicStats {
         tx: traffic(&a.tx, &b.tx)?,
         rx: traffic(&a.rx, &b.rx)?,
+        on_wire: Some(on_wire(&a.on_wire, &b.on_wire)?),
         throttled_ns: op(a.throttled_ns, b.throttled_ns)?,
         work: Some(work(&a.work, &b.work)?),
         realtime_delivered: op(a.realtime_delivered, b.realtime_delivered)?,

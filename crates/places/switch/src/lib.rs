@@ -21,7 +21,7 @@
 //! - `ports`: a port and its connection, made, changed, removed
 //! - `duplicate`: our duplicates of the descriptors that the switch was given
 //! - `tap`: taps
-//! - `uplinks`, `sockets`: the ways to other hosts, and their sockets
+//! - `uplinks`, `mending`, `sockets`: the ways to other hosts, pauses between repairs, and the sockets
 //! - `inherited`: descriptors that the predecessor of the switch or the agent passes on
 //! - `verify`: whether such a descriptor is what its sender claims
 //!
@@ -35,6 +35,7 @@ mod conversation;
 mod culprit;
 mod duplicate;
 mod inherited;
+mod mending;
 mod notes;
 mod observe;
 mod own_cpus;

@@ -1,6 +1,6 @@
 //! Observes the state in force: the switch's ports, and our part of them.
 
-use crate::action::Declared;
+use crate::action::{Declared, DeclaredKey};
 use crate::conversation::Conversation;
 use crate::duplicate::Duplicate;
 use crate::place::{SwitchPlace, switch_failed};
@@ -9,13 +9,14 @@ use crate::record::Entry;
 use crate::tap;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::time::Instant;
 use tidegate_contract::{Attach, SocketMode, Vnic};
 use tidegate_evidence::Connection;
 use tidegate_evidence::VnicStats;
 use tidegate_evidence::{Evidence, FrontEnds};
 use tidegate_paths::socket::{self, Earlier};
 use tidegate_paths::{Inode, PathError};
-use tidegate_place::{Observed, ObservedVnic, PlaceError, PlaceProgram};
+use tidegate_place::{Observed, ObservedUplink, ObservedVnic, PlaceError, PlaceProgram};
 use tidegate_switch::control::{Hello, PortStatus, UplinkStatus};
 use tidegate_switch::stats::Reader;
 
@@ -71,17 +72,41 @@ impl SwitchPlace {
         }
         let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v, &own_entries)?))).collect();
         let found = self.record.iter().filter_map(|(name, entry)| Some((name.clone(), entry.found.clone()?)));
-        let declared = |status: UplinkStatus| {
-            let UplinkStatus { uplink, mut remotes, .. } = status;
+        let now = Instant::now();
+        let mut observed_uplinks = BTreeMap::new();
+        let mut present = BTreeMap::new();
+        for status in uplinks {
+            let name = status.uplink.name.clone();
+            let observed = self.observed_uplink(&status);
+            let UplinkStatus { uplink, mut remotes, mut keys, .. } = status;
+            keys.sort_by_key(|print| print.segment);
             remotes.sort_by(|a, b| a.name.cmp(&b.name));
-            let declared = Declared { uplink, remotes };
-            let ours = self.declared.get(&declared.uplink.name) == Some(&declared);
-            (declared.uplink.name.clone(), PresentUplink { declared, ours })
-        };
-        let uplinks = uplinks.into_iter().map(declared).collect();
-        let facts = Facts { adopted: found.collect(), uplinks, own_cpus: facts_of_cpus };
+            let keys = keys.into_iter().map(|print| DeclaredKey { print, keys: None }).collect();
+            let mut declared = Declared { uplink, remotes, keys };
+            let by_us = self.declared.get(&name).filter(|by_us| **by_us == declared);
+            let ours = by_us.is_some();
+            if let Some(by_us) = by_us {
+                // With the keys, which the switch does not tell.
+                declared = by_us.clone();
+            }
+            let is_due = || self.mending.get(&name).is_none_or(|mending| mending.is_due(now));
+            let repair = observed.broken.is_some() && is_due();
+            present.insert(name.clone(), PresentUplink { declared, ours, repair });
+            observed_uplinks.insert(name, observed);
+        }
+        let facts = Facts { adopted: found.collect(), uplinks: present, own_cpus: facts_of_cpus };
         let host = self.switch.host.clone();
-        Ok((Observed { host, vnics, obstacles, evidence, program, own_cpus, problem }, facts))
+        let uplinks = observed_uplinks;
+        Ok((Observed { host, vnics, uplinks, obstacles, evidence, program, own_cpus, problem }, facts))
+    }
+
+    fn observed_uplink(&self, status: &UplinkStatus) -> ObservedUplink {
+        ObservedUplink {
+            uplink: status.uplink.clone(),
+            worker: Some(status.worker),
+            broken: self.why_broken(status),
+            notes: vec![],
+        }
     }
 
     /// Warns once that the descriptors of so many vNICs may exceed the limit.

@@ -4,6 +4,7 @@ use crate::action::{Declared, SwitchAction};
 use crate::conversation::{Conversation, Wake};
 use crate::culprit::Culprits;
 use crate::duplicate::Duplicate;
+use crate::mending::Mending;
 use crate::notes;
 use crate::own_cpus::{KeepOff, OwnCpus};
 use crate::plan::{self, Facts};
@@ -32,6 +33,8 @@ pub struct SwitchPlace {
     pub(crate) duplicates: HashMap<String, Duplicate>,
     /// The uplinks that this agent declared to the switch, by name.
     pub(crate) declared: HashMap<String, Declared>,
+    /// Repairs of uplinks that broke, by name.
+    pub(crate) mending: HashMap<String, Mending>,
     /// Duplicates of the sockets of uplinks, for a switch that is started anew.
     pub(crate) uplink_sockets: HashMap<String, KeptSockets>,
     /// Why a dialled front end is not connected.
@@ -82,6 +85,7 @@ impl SwitchPlace {
             record,
             duplicates: HashMap::new(),
             declared: HashMap::new(),
+            mending: HashMap::new(),
             uplink_sockets: HashMap::new(),
             waiting: HashMap::new(),
             culprits: Culprits::new(options.observe_cpu),

@@ -44,6 +44,26 @@ pub(crate) fn same_sockets(a: &Uplink, b: &Uplink) -> bool {
     (&a.name, a.local, a.port, &a.device) == (&b.name, b.local, b.port, &b.device)
 }
 
+/// Returns the device that these sockets are bound to, if it is gone: a device that is made under its name is another
+/// one to them.
+pub(crate) fn lost_device(kept: &KeptSockets) -> Option<&str> {
+    let device = kept.uplink.device.as_deref()?;
+    let socket = kept.sockets.receive.first()?;
+    (!has_device(socket)).then_some(device)
+}
+
+/// Whether the device that a socket is bound to exists, under whatever name.
+fn has_device(socket: &OwnedFd) -> bool {
+    let mut name = [0u8; libc::IFNAMSIZ];
+    let mut len = name.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, the size of `name`.
+    let done = unsafe {
+        let at = name.as_mut_ptr().cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BINDTODEVICE, at, &raw mut len)
+    };
+    done == 0 && name[0] != 0
+}
+
 /// Makes the sockets of an uplink.
 ///
 /// # Errors

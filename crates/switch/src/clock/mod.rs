@@ -3,6 +3,10 @@
 #[cfg(any(test, feature = "test-clock"))]
 pub mod test_clock;
 
+pub mod raw;
+
+pub use raw::RawTime;
+
 use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds of CLOCK_MONOTONIC.

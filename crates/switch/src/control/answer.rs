@@ -179,7 +179,7 @@ fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
     Ok(ports)
 }
 
-fn uplinks_of(uplinks: Vec<UplinkStatus>) -> Result<Vec<UplinkStatus>, String> {
+fn uplinks_of(mut uplinks: Vec<UplinkStatus>) -> Result<Vec<UplinkStatus>, String> {
     if uplinks.len() > VNICS {
         return Err(format!("it says that it has {} uplinks, of at most {VNICS}", uplinks.len()));
     }
@@ -192,6 +192,9 @@ fn uplinks_of(uplinks: Vec<UplinkStatus>) -> Result<Vec<UplinkStatus>, String> {
         if !names.insert(&uplink.name) {
             return Err(format!("it has two uplinks {}", uplink.name));
         }
+    }
+    for UplinkStatus { broken, .. } in &mut uplinks {
+        *broken = broken.take().map(visible_text);
     }
     Ok(uplinks)
 }

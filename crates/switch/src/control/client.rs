@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tidegate_contract::{Host, Remote, Uplink, Vnic};
+use tidegate_contract::{Host, Remote, SegmentKey, Uplink, Vnic};
 use tidegate_service::foreign::Foreign;
 
 /// Longest wait for an answer, from the start of the question. The switch answers within milliseconds;
@@ -192,12 +192,13 @@ impl Client {
         &mut self,
         uplink: &Uplink,
         remotes: &[Remote],
+        keys: &[SegmentKey],
         sockets: Option<UplinkSockets<'_>>,
     ) -> Result<(), SwitchError> {
         let UplinkSockets { receive, send } = sockets.unwrap_or(UplinkSockets { receive: &[], send: &[] });
         let descriptors: Vec<_> = receive.iter().chain(send).map(AsFd::as_fd).collect();
-        let (uplink, remotes) = (Box::new(uplink.clone()), remotes.to_vec());
-        self.expect_done(&Request::SetUplink { uplink, remotes, receive: receive.len() }, &descriptors)
+        let (uplink, remotes, keys) = (Box::new(uplink.clone()), remotes.to_vec(), keys.to_vec());
+        self.expect_done(&Request::SetUplink { uplink, remotes, keys, receive: receive.len() }, &descriptors)
     }
 
     /// Removes an uplink.

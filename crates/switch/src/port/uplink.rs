@@ -56,6 +56,12 @@ impl Port {
     #[inline(never)]
     pub fn charge_on_wire(&mut self, now: u64, own: u64) -> Backlog {
         let sent = self.link.rx.take_on_wire();
+        if sent.frames > 0 {
+            let counted = &self.stats.on_wire;
+            counted.frames.add(sent.frames);
+            counted.bytes.add(sent.all_bytes(self.contract.overhead));
+            counted.copies.add(u64::from(sent.copies.frames));
+        }
         let extra = sent.beyond(own, self.contract.overhead);
         if extra > 0 {
             self.egress.scheduler.charge(now, extra);

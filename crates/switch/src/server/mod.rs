@@ -14,6 +14,7 @@
 //! - `status`: reports their state
 //! - `trouble`: handles their faults
 //! - [`uplink`], [`uplinks`]: the ways to other hosts: one of them; creates, changes and removes them
+//! - [`pairs`]: which pairs of vNICs of two hosts have stamps
 //! - [`link`]: connects a port's vhost-user thread and its worker
 //! - [`cpus`]: a CPU of its own for each worker with deadlines to keep
 //! - [`pace`]: limits the workers' time for a front end's messages
@@ -39,6 +40,7 @@ mod liveness;
 pub mod moving;
 pub mod notes;
 pub mod pace;
+pub mod pairs;
 pub mod placement;
 pub mod placer;
 pub mod ports;
@@ -61,6 +63,7 @@ use crate::claims::Claims;
 use crate::confine::{self};
 use crate::eventfd;
 use crate::fdb::Fdb;
+use crate::hosts::{self, Clocks, Late};
 use crate::quota::{self, Ledger};
 use crate::slots;
 use crate::stats::Region;
@@ -68,11 +71,12 @@ use crate::virtio::sigbus;
 use crate::worker::crossing::Peer;
 use crate::worker::events::{Events, LogWaker};
 use crate::worker::lending::Lending;
-use crate::worker::{Peers, Worker, WorkerHandle, mailbox};
+use crate::worker::{Hosts, Peers, Worker, WorkerHandle, mailbox};
 use busy_poll::Machine;
 use cpus::assigner::{self, CpuAssigner};
 use cpus::{Cpus, Host};
 use priority::{prioritise, reprioritise, schedule};
+use rtrb::Consumer;
 pub use run::{enclose, run, seal, serve};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
@@ -169,6 +173,10 @@ pub struct Switch {
     pub started: u64,
     /// Limits on front ends' use of the process's resources.
     pub ledger: Arc<Ledger>,
+    /// The offsets to other hosts' clocks.
+    pub clocks: Arc<Clocks>,
+    /// Frames of other hosts that were late or dropped, by worker; a thread that tells their hosts takes them.
+    pub late: Mutex<Vec<Consumer<Late>>>,
     /// Whether workers may wait awake.
     machine: Machine,
 }
@@ -210,6 +218,7 @@ impl Switch {
         let (mut meshes, lending) = (mesh(&handles), Arc::new(Lending::default()));
         let waker = Arc::new(LogWaker::default());
         let mut consumers = Vec::new();
+        let (clocks, mut late) = (Arc::<Clocks>::default(), Vec::new());
         for (id, inbox) in inboxes.into_iter().enumerate() {
             let stats = &region.layout().workers[id];
             let (events, consumer) = Events::new(waker.clone());
@@ -222,6 +231,9 @@ impl Switch {
             let hand = writer::spawn(id as u16, &handles[id], realtime_priority)
                 .map_err(fail("start the thread that writes into taps"))?;
             worker.set_tap_writer(hand);
+            let (late_in, late_out) = hosts::late::queue();
+            worker.set_hosts(Hosts::new(clocks.clone(), late_in));
+            late.push(late_out);
             std::thread::Builder::new()
                 .name(format!("worker-{id}"))
                 .spawn(move || {
@@ -250,6 +262,8 @@ impl Switch {
             new_ports_wait: AtomicBool::new(false),
             started: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             ledger: Ledger::new(guest_memory, descriptors::for_ports(descriptors::raise())),
+            clocks,
+            late: Mutex::new(late),
             machine,
         });
         switch.set_busy_poll(&tidegate_contract::Host::default());

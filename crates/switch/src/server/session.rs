@@ -97,12 +97,12 @@ fn answer(switch: &Arc<Switch>, request: Request, mut descriptors: Vec<OwnedFd>)
         },
         Request::RemovePort { name } => switch.remove_port(&name),
         Request::Uplinks => return Reply::Uplinks(switch.uplinks()),
-        Request::SetUplink { uplink, remotes, receive } => match descriptors.len() {
-            0 if receive == 0 => switch.set_uplink(*uplink, remotes, None),
+        Request::SetUplink { uplink, remotes, keys, receive } => match descriptors.len() {
+            0 if receive == 0 => switch.set_uplink(*uplink, remotes, keys, None),
             count if receive < count => {
                 let send = descriptors.split_off(receive);
                 let sockets = Sockets { receive: descriptors, send };
-                switch.set_uplink(*uplink, remotes, Some(sockets))
+                switch.set_uplink(*uplink, remotes, keys, Some(sockets))
             }
             count => Err(format!("an uplink with {receive} receiving sockets and {count} descriptors")),
         },

@@ -48,12 +48,15 @@ impl Switch {
     /// Handles a broken link that a worker found.
     fn broken(&self, index: PortIndex, reason: &str) {
         let mut table = self.lock();
-        if let Some((name, _)) = table.uplinks.iter().find(|(_, entry)| entry.index == index) {
-            tracing::error!(
-                uplink = name,
-                reason,
-                "uplink broken: no frame passes until it is removed and declared again"
-            );
+        if let Some((name, entry)) = table.uplinks.iter_mut().find(|(_, entry)| entry.index == index) {
+            if self.workers[entry.worker].call(move |worker| worker.is_broken(index)) {
+                tracing::error!(
+                    uplink = name,
+                    reason,
+                    "uplink broken: no frame passes until the agent makes it anew"
+                );
+                entry.broken = Some(reason.to_owned());
+            }
             return;
         }
         let Some(entry) = table.entries.values_mut().find(|entry| entry.index == index) else { return };

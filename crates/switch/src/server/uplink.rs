@@ -6,12 +6,13 @@
 //!  Remotes ─▶ (segment, MAC) ─▶ peer, for the FDB
 //! ```
 
+use super::pairs::Pairs;
 use crate::fdb::{Destination, PeerIndex, PortIndex, SegmentIndex};
 use crate::link::vxlan;
-use crate::port::PortContract;
+use crate::port::{PortContract, PortInfo};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use tidegate_contract::{Host, Mac, Peer, Remote, Segment, Uplink};
+use tidegate_contract::{Host, Mac, Peer, Remote, Segment, UPLINK, Uplink, Vnic};
 
 /// The segments that ports are in.
 pub type KnownSegments = [(SegmentIndex, Segment)];
@@ -30,12 +31,18 @@ pub struct UplinkEntry {
     pub uplink: Uplink,
     /// vNICs behind its peers.
     pub remotes: Vec<Remote>,
+    /// Why its link broke, if it did: no frame passes until it is made anew.
+    pub broken: Option<String>,
     /// Number of each peer, by name and address.
     pub(super) numbers: PeerNumbers,
     /// Addresses that the FDB holds for its remotes.
     pub(super) pins: BTreeSet<(SegmentIndex, Mac, PeerIndex)>,
     /// The segments that its peers carried when the link's table was made.
     pub(super) published: Option<Vec<(SegmentIndex, u32)>>,
+    /// Its pairs of vNICs with stamps.
+    pub(super) pairs: Pairs,
+    /// The data about its port that the workers have.
+    pub(super) info: PortInfo,
 }
 
 impl UplinkEntry {
@@ -44,7 +51,7 @@ impl UplinkEntry {
         self.numbers.values().copied()
     }
 
-    fn number(&self, peer: &Peer) -> Option<PeerIndex> {
+    pub(super) fn number(&self, peer: &Peer) -> Option<PeerIndex> {
         self.numbers.get(&(peer.name.clone(), peer.address)).copied()
     }
 
@@ -85,6 +92,21 @@ impl UplinkEntry {
     pub(super) fn contract(&self, host: &Host) -> PortContract {
         let (frame_max, overhead) = (self.uplink.largest_inner_frame(), self.uplink.encapsulation());
         PortContract::of_uplink(self.uplink.rate, frame_max as u32, overhead as u32, host)
+    }
+
+    /// Returns how long (ns) frames of a vNIC with a deadline are away from this host over this uplink, at most: the
+    /// latency of the network and the arrival budget of the peer. `None` if it promises nothing here.
+    pub(super) fn away(&self, vnic: &Vnic) -> Option<u64> {
+        let named = |remote: &&Remote| vnic.to.contains(&remote.name);
+        let all = vnic.to.iter().any(|to| to == UPLINK);
+        let behind: BTreeSet<&str> =
+            self.remotes.iter().filter(named).map(|remote| remote.peer.as_str()).collect();
+        let reached = |peer: &&Peer| behind.contains(peer.name.as_str()) || all && peer.carries(vnic.segment);
+        let away = |peer: &Peer| {
+            let latency = self.uplink.latency_to(peer).map_or(0, |latency| latency.get());
+            latency + self.uplink.arrival_budget_of(peer).get()
+        };
+        self.uplink.peers.iter().filter(reached).map(away).max()
     }
 
     pub(super) fn peer(&self, peer: PeerIndex) -> Destination {

@@ -9,8 +9,9 @@
 //! A peer's number stays as long as its name and address do; the FDB forgets a peer that leaves.
 
 use super::Switch;
-use super::table::Table;
-use super::uplink::UplinkEntry;
+use super::pairs::{self, Pairs, Wanted};
+use super::table::{Entry, Table};
+use super::uplink::{KnownSegments, UplinkEntry};
 use crate::capacity::VNICS;
 use crate::clock::clock;
 use crate::control::message::UplinkStatus;
@@ -20,7 +21,7 @@ use crate::port::{Port, PortInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tidegate_contract::{Host, Remote, Uplink};
+use tidegate_contract::{Host, Remote, SegmentKey, Uplink};
 
 /// Longest train (bytes): the most that one message to a UDP socket carries.
 const TRAIN: usize = 65_507;
@@ -39,8 +40,12 @@ impl Switch {
         let status = |entry: &UplinkEntry| UplinkStatus {
             uplink: entry.uplink.clone(),
             remotes: entry.remotes.clone(),
+            keys: entry.pairs.prints(),
             index: entry.index.into(),
             worker: entry.worker,
+            pairs: entry.pairs.status(),
+            foreign_stamps: entry.pairs.foreign(),
+            broken: entry.broken.clone(),
         };
         self.lock().uplinks.values().map(status).collect()
     }
@@ -53,6 +58,7 @@ impl Switch {
         &self,
         uplink: Uplink,
         remotes: Vec<Remote>,
+        keys: Vec<SegmentKey>,
         sockets: Option<Sockets>,
     ) -> Result<(), String> {
         let mut table = self.lock();
@@ -62,13 +68,13 @@ impl Switch {
         }
         match (sockets, table.uplinks.contains_key(&name)) {
             (None, false) => Err(format!("{name} is not an uplink yet, and no sockets came with it")),
-            (None, true) => self.change_uplink(&mut table, uplink, remotes),
+            (None, true) => self.change_uplink(&mut table, uplink, (remotes, keys)),
             (Some(sockets), true) => {
                 drop(table);
                 self.remove_uplink(&name)?;
-                self.set_uplink(uplink, remotes, Some(sockets))
+                self.set_uplink(uplink, remotes, keys, Some(sockets))
             }
-            (Some(sockets), false) => self.add_uplink(&mut table, uplink, remotes, sockets),
+            (Some(sockets), false) => self.add_uplink(&mut table, uplink, (remotes, keys), sockets),
         }
     }
 
@@ -76,7 +82,7 @@ impl Switch {
         &self,
         table: &mut Table,
         uplink: Uplink,
-        remotes: Vec<Remote>,
+        (remotes, keys): (Vec<Remote>, Vec<SegmentKey>),
         sockets: Sockets,
     ) -> Result<(), String> {
         if sockets.receive.is_empty() || sockets.send.is_empty() {
@@ -93,9 +99,12 @@ impl Switch {
             worker,
             uplink,
             remotes,
+            broken: None,
             numbers: BTreeMap::new(),
             pins: BTreeSet::new(),
             published: None,
+            pairs: Pairs::new(keys),
+            info: PortInfo::of_uplink(worker as u16),
         };
         entry.numbers = table.number_peers(&entry.uplink, &entry.numbers)?;
         let peers = Arc::new(entry.peers(&table.known_segments())?);
@@ -109,10 +118,9 @@ impl Switch {
         let contract = entry.contract(&table.host);
         let mut port = Box::new(Port::new(index, SegmentIndex::OF_EACH_FRAME, contract, stats, link));
         port.pauses = u32::from(self.new_ports_wait.load(std::sync::atomic::Ordering::Relaxed));
-        let info = PortInfo::of_uplink(worker as u16);
         self.workers[worker].call(move |worker| worker.add_port(port));
         for worker in self.workers.iter() {
-            let info = Some(info.clone());
+            let info = Some(entry.info.clone());
             worker.call(move |worker| worker.set_info(index, info));
         }
         tracing::info!(uplink = name, index, worker, "uplink added");
@@ -121,7 +129,12 @@ impl Switch {
         Ok(())
     }
 
-    fn change_uplink(&self, table: &mut Table, uplink: Uplink, remotes: Vec<Remote>) -> Result<(), String> {
+    fn change_uplink(
+        &self,
+        table: &mut Table,
+        uplink: Uplink,
+        (remotes, keys): (Vec<Remote>, Vec<SegmentKey>),
+    ) -> Result<(), String> {
         let Some(mut entry) = table.uplinks.remove(&uplink.name) else { return Err("no such uplink".into()) };
         let before = (entry.uplink.clone(), std::mem::replace(&mut entry.remotes, remotes));
         let numbers_before = entry.numbers.clone();
@@ -139,6 +152,7 @@ impl Switch {
         let stays: BTreeSet<_> = entry.numbers.values().copied().collect();
         let left: Vec<_> = numbers_before.into_values().filter(|peer| !stays.contains(peer)).collect();
         entry.published = None;
+        entry.pairs.keys = keys;
         self.send_uplink_contract(&table.host, &entry);
         let gone: Vec<Destination> = left.into_iter().map(|peer| entry.peer(peer)).collect();
         table.uplinks.insert(entry.uplink.name.clone(), entry);
@@ -175,6 +189,33 @@ impl Switch {
         Ok(())
     }
 
+    /// Tells the link of an uplink the pairs of vNICs with stamps, and the workers the deadlines of their frames.
+    fn publish_pairs(
+        &self,
+        name: &str,
+        entry: &mut UplinkEntry,
+        vnics: &BTreeMap<String, Entry>,
+        known: &KnownSegments,
+    ) {
+        let wanted = Wanted::of(entry, vnics, known);
+        let to = pairs::set_of(&wanted.receivers);
+        let Some((outgoing, incoming)) = entry.pairs.tables(name, wanted) else { return };
+        let index = entry.index;
+        let arrivals = (!to.is_empty()).then_some(entry.uplink.arrival_budget.get());
+        let info = PortInfo { to: Box::new(to), arrivals, ..entry.info.clone() };
+        if info != entry.info {
+            entry.info = info;
+            for worker in self.workers.iter() {
+                let info = Some(entry.info.clone());
+                worker.call(move |worker| worker.set_info(index, info));
+            }
+        }
+        drop(
+            self.workers[entry.worker]
+                .call_on(index, move |worker| worker.set_pairs(index, outgoing, incoming)),
+        );
+    }
+
     /// Tells the links of uplinks the segments with ports here, and the FDB the addresses of remotes.
     pub(super) fn publish_uplinks(&self, table: &mut Table) {
         let known = table.known_segments();
@@ -184,6 +225,7 @@ impl Switch {
                 match entry.peers(&known) {
                     Ok(peers) => {
                         let (index, peers) = (entry.index, Arc::new(peers));
+                        entry.info.copies = peers.copies().clone();
                         for worker in self.workers.iter() {
                             let copies = peers.copies().clone();
                             worker.call(move |worker| worker.set_copies(index, copies));
@@ -195,6 +237,7 @@ impl Switch {
                     Err(why) => tracing::error!(uplink = name, "its peers cannot be told of segments: {why}"),
                 }
             }
+            self.publish_pairs(name, entry, &table.entries, &known);
             let wanted = entry.wanted_pins(&known);
             for (segment, mac, peer) in entry.pins.difference(&wanted) {
                 self.fdb.unpin(*segment, *mac, entry.peer(*peer));

@@ -12,7 +12,7 @@ use tidegate_evidence::{DropReason, MISSES, MissCause};
 /// `tgstats` and a NUL, big-endian.
 pub const MAGIC: u64 = 0x7467_7374_6174_7300;
 /// Version of this layout.
-pub const VERSION: u64 = 9;
+pub const VERSION: u64 = 10;
 /// Long loops recorded per worker.
 pub const LONG_LOOPS: usize = 64;
 /// Longest vNIC name (bytes).
@@ -153,6 +153,17 @@ pub struct WorkSlot {
     pub kicks: Counter,
 }
 
+/// What an uplink put on the wire; all 0 for other ports.
+#[repr(C)]
+pub struct OnWireSlot {
+    /// Outer frames.
+    pub frames: Counter,
+    /// Their bytes, with outer headers.
+    pub bytes: Counter,
+    /// Copies of floods among them, beyond the first of each.
+    pub copies: Counter,
+}
+
 /// The counters of one vNIC.
 #[repr(C, align(64))]
 pub struct VnicSlot {
@@ -164,6 +175,8 @@ pub struct VnicSlot {
     pub tx: TrafficSlot,
     /// Frames to the VM.
     pub rx: TrafficSlot,
+    /// What went on the wire between hosts.
+    pub on_wire: OnWireSlot,
     /// Time during which the VM had frames waiting for tokens (ns).
     pub throttled: Counter,
     /// 1 while it waits for tokens.
@@ -229,6 +242,21 @@ impl TrafficSlot {
     pub fn note_flows(&self, flows: u64) {
         self.flows_now.set(flows);
         self.flows_most.raise(flows);
+    }
+}
+
+impl OnWireSlot {
+    fn counters(&self) -> [&Counter; 3] {
+        let Self { frames, bytes, copies } = self;
+        [frames, bytes, copies]
+    }
+
+    fn copy_to(&self, to: &Self) {
+        self.counters().iter().zip(to.counters()).for_each(|(from, to)| to.set(from.get()));
+    }
+
+    pub(super) fn clear(&self) {
+        self.counters().iter().for_each(|counter| counter.set(0));
     }
 }
 
@@ -304,6 +332,7 @@ impl VnicSlot {
     pub(super) fn copy_to(&self, to: &Self) {
         self.tx.copy_to(&to.tx);
         self.rx.copy_to(&to.rx);
+        self.on_wire.copy_to(&to.on_wire);
         to.throttled.set(self.throttled.get());
         self.tokens_tx.copy_to(&to.tokens_tx);
         self.tokens_rx.copy_to(&to.tokens_rx);

@@ -1,7 +1,7 @@
 //! The readers' side of the shared memory: read-only snapshots.
 
 use super::layout::{
-    LONG_LOOPS, Layout, LoopRecord, MAGIC, MissRecord, NO_PORT, TrafficSlot, VERSION, VnicSlot,
+    LONG_LOOPS, Layout, LoopRecord, MAGIC, MissRecord, NO_PORT, OnWireSlot, TrafficSlot, VERSION, VnicSlot,
 };
 use super::part::LoopPart;
 use super::shared_histogram::SharedHistogram;
@@ -12,8 +12,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use tidegate_contract::Vnic;
 use tidegate_evidence::{
-    Delay, DropReason, Histogram, LogStats, MISSES, Miss, MissCause, Traffic, VnicStats, Work, WorkerStats,
-    time_of_day,
+    Delay, DropReason, Histogram, LogStats, MISSES, Miss, MissCause, OnWire, Traffic, VnicStats, Work,
+    WorkerStats, time_of_day,
 };
 
 /// Type of the file system whose memory is always present (linux/magic.h, TMPFS_MAGIC).
@@ -298,6 +298,7 @@ fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {
         index,
         tx: traffic(&slot.tx),
         rx: traffic(&slot.rx),
+        on_wire: on_wire(slot),
         throttled_ns: slot.throttled.get(),
         throttled: slot.throttled_now.get() != 0,
         tokens_tx: recorded(&slot.tokens_tx),
@@ -325,6 +326,12 @@ fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {
         misses_asleep: slot.misses_asleep.get(),
         link_local: slot.link_local().collect(),
     }
+}
+
+fn on_wire(slot: &VnicSlot) -> Option<OnWire> {
+    let OnWireSlot { frames, bytes, copies } = &slot.on_wire;
+    let all = OnWire { frames: frames.get(), bytes: bytes.get(), copies: copies.get() };
+    (all.frames > 0).then_some(all)
 }
 
 fn recorded(histogram: &SharedHistogram) -> Option<Delay> {

@@ -116,6 +116,7 @@ fn clear(slot: &VnicSlot) {
     for traffic in [&slot.tx, &slot.rx] {
         traffic.clear();
     }
+    slot.on_wire.clear();
     slot.throttled.set(0);
     slot.throttled_now.set(0);
     slot.forget_waits_tx();

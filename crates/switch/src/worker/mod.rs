@@ -32,7 +32,7 @@
 //! - [`flood`]: copies for broadcast, multicast and announcements
 //! - `peers`: frames of other workers, which share the time too
 //! - `fates`: how frames ended; [`settle`]: back at their source
-//! - `missed`: missed deadlines
+//! - `missed`: missed deadlines; `arrived`: those of frames from other hosts
 //! - [`crossing`]: rings between workers
 //! - [`lending`]: receivers of other workers, for the direct way
 //!   - `put_off`: calls that wait until a lent half is back
@@ -56,6 +56,7 @@
 
 mod addresses;
 mod affinity;
+mod arrived;
 mod awake;
 mod bell;
 mod between;
@@ -111,6 +112,7 @@ pub mod work;
 #[cfg(test)]
 mod writing;
 
+pub use arrived::Hosts;
 pub(crate) use budget::DROPPED;
 pub use handle::mailbox;
 use inbox::Inbox;
@@ -222,6 +224,8 @@ pub struct Worker {
     /// `None` while it is in use.
     batch: Option<Box<direct::Batch>>,
     sleeper: Sleeper,
+    /// Clocks of other hosts, and late frames from there.
+    hosts: Option<Hosts>,
     /// Receives faults of ports.
     troubles: Troubles,
     watch: Watch,
@@ -297,6 +301,7 @@ impl Worker {
             batch: Some(Box::default()),
             sleeper: Sleeper::new(inbox.bell(), inbox.epoll())?,
             inbox,
+            hosts: None,
             watch: Watch::new(troubles.clone()),
             troubles,
             loops: Loops::default(),

@@ -11,9 +11,8 @@ use std::sync::mpsc::Sender;
 #[derive(Debug)]
 pub enum Trouble {
     /// Its link broke, with the reason: nothing is taken from it any more. A guest's comes back with its
-    /// front end. An uplink's port (its index is none of the vNICs') does not come back by itself: the server
-    /// logs the error, shows the uplink as broken, and makes it anew, `remove_uplink` and `add_uplink` with
-    /// new sockets from the agent.
+    /// front end. An uplink's does not come back by itself: the server shows it as broken, and the agent makes it
+    /// anew, with other sockets.
     Broken(String),
     /// An object of its front end held the worker up.
     Delayed {

@@ -18,6 +18,7 @@ mod source;
 pub mod status;
 pub mod switch;
 pub mod top;
+pub mod uplink;
 pub mod vnic;
 pub mod why;
 pub mod window;

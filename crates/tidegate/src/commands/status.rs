@@ -129,6 +129,7 @@ fn title(kind: AttentionKind) -> &'static str {
         AttentionKind::DeniedCall => "system calls denied",
         AttentionKind::Problem => "problem",
         AttentionKind::FailedVnic => "contract failed",
+        AttentionKind::FailedUplink => "uplink failed",
         AttentionKind::RefusedFile => "contract file refused",
         AttentionKind::PendingVnic => "contract pending",
         AttentionKind::Quarantine => "quarantined",

@@ -1,12 +1,13 @@
 //! `tidegate why NAME`: what a vNIC waits for, in plain words.
 
-use crate::client::{Client, encode};
-use crate::commands::show;
+use crate::client::{Client, ClientError, encode, for_display};
 use crate::commands::window::{self, Window};
+use crate::commands::{show, uplink};
 use crate::exit::{self, Failure};
 use crate::explain;
 use crate::format::{count, duration, plural};
 use crate::table::{Align, Table};
+use hyper::StatusCode;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -27,7 +28,7 @@ const SPARSE: &str = "  with no frame of their flow waiting";
 /// Arguments of `why`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The vNIC
+    /// The vNIC, or the uplink
     name: String,
     #[command(flatten)]
     window: Window,
@@ -37,11 +38,30 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
     let path = format!("/v1/vnics/{}", encode(&args.name));
     let (vnic, path) = (args.window.api_path(&path), args.window.api_path(&(path + "/why")));
     if json {
-        return exit::print_json(&client.get::<Value>(&path).await?);
+        return exit::print_json(&match client.get::<Value>(&path).await {
+            Err(error) => uplink_instead(client, &args.name, error).await?,
+            Ok(why) => why,
+        });
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    let view: VnicView = client.get_for_display(&vnic).await?;
+    let view: VnicView = match client.get_for_display(&vnic).await {
+        Err(error) => {
+            let uplink = uplink_instead(client, &args.name, error).await?;
+            return exit::print(&uplink::why(&for_display(uplink, &args.name)?));
+        }
+        Ok(view) => view,
+    };
     exit::print(&text(&view, &client.get_for_display(&path).await?, now))
+}
+
+/// Returns the uplink of a name that no vNIC has: `error` says that.
+async fn uplink_instead(client: &Client, name: &str, error: ClientError) -> Result<Value, ClientError> {
+    match &error {
+        ClientError::Answered { status: StatusCode::NOT_FOUND, .. } => {
+            client.get(&uplink::path(name)).await.map_err(|_| error)
+        }
+        _ => Err(error),
+    }
 }
 
 /// Composes the account; `now` in nanoseconds since the epoch. Figures come from `why`, and the values to

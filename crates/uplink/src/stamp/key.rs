@@ -40,6 +40,13 @@ impl Key {
     }
 }
 
+impl Key {
+    /// Returns a number that tells this key from others and does not tell the key: a tag of a fixed text.
+    pub fn fingerprint(&self) -> u64 {
+        SipHasher24::new_with_key(&self.0).hash(b"tidegate: fingerprint of a key")
+    }
+}
+
 impl fmt::Debug for Key {
     /// Hides the bytes: readers of logs need not know the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

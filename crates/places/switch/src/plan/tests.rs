@@ -107,7 +107,7 @@ fn apply(state: &mut State, action: &SwitchAction) {
         SwitchAction::SetUplink { from, to } => {
             let name = &to.uplink.name;
             assert!(!observed.vnics.get(name).is_some_and(|o| o.present), "{name} is a vNIC");
-            let present = PresentUplink { declared: (**to).clone(), ours: true };
+            let present = PresentUplink { declared: (**to).clone(), ours: true, repair: false };
             let before = found.uplinks.insert(name.clone(), present);
             assert_eq!(way_back(before.as_ref()), from.as_deref());
             let sockets: HashSet<_> =
@@ -129,7 +129,7 @@ fn way_back(present: Option<&PresentUplink>) -> Option<&Declared> {
 
 /// The uplinks of a network in the switch.
 fn present(network: &Network, ours: bool) -> BTreeMap<String, PresentUplink> {
-    let one = |(name, declared)| (name, PresentUplink { declared, ours });
+    let one = |(name, declared)| (name, PresentUplink { declared, ours, repair: false });
     declared(network).into_iter().map(one).collect()
 }
 
@@ -204,7 +204,7 @@ fn network() -> impl Strategy<Value = Network> {
         let there = remotes.into_iter().zip(macs).enumerate();
         let there = there.filter(|(_, ((is_there, peer), _))| *is_there && *peer < count);
         let remotes = there.map(|(i, ((_, peer), mac))| remote(&format!("r{i}"), mac, peers[peer]));
-        Network { remotes: remotes.collect(), uplinks }
+        Network { remotes: remotes.collect(), uplinks, keys: vec![] }
     })
 }
 
@@ -356,6 +356,7 @@ fn uplinks_that_exchange_their_ports_are_removed_first() {
             uplink("net1", (1, ports[1]), rate, "host1"),
         ],
         remotes: vec![],
+        keys: vec![],
     };
     let mut before = observed(Some(Host::default()), vec![]);
     before.found.uplinks = present(&network([4789, 4790], 5), true);
@@ -367,11 +368,26 @@ fn uplinks_that_exchange_their_ports_are_removed_first() {
     assert_eq!(plan(network([4789, 4790], 5)), [""; 0]);
 }
 
+#[test]
+fn a_broken_uplink_is_set_again_when_it_is_time() {
+    let network = Network { uplinks: vec![uplink("net0", (1, 4789), 5, "host0")], ..Network::default() };
+    let mut before = observed(Some(Host::default()), vec![]);
+    before.found.uplinks = present(&network, true);
+    let plan = |state: &State| labels(&state.plan_with(&Host::default(), &network, &[]).unwrap());
+    assert_eq!(plan(&before), [""; 0]);
+    before.found.uplinks.get_mut("net0").unwrap().repair = true;
+    assert_eq!(plan(&before), ["set uplink net0"]);
+}
+
 /// A switch that was taken over names an uplink, and has it "restored" when a change fails.
 #[test]
 fn an_uplink_that_only_the_switch_speaks_of_is_removed_without_a_way_back() {
     let mut before = observed(Some(Host::default()), vec![]);
-    let network = |rate| Network { uplinks: vec![uplink("net0", (1, 4789), rate, "host0")], remotes: vec![] };
+    let network = |rate| Network {
+        uplinks: vec![uplink("net0", (1, 4789), rate, "host0")],
+        remotes: vec![],
+        keys: vec![],
+    };
     before.found.uplinks = present(&network(5), false);
     let inverses = |to: &Network| -> Vec<_> {
         let actions = before.plan_with(&Host::default(), to, &[]).unwrap();
@@ -387,7 +403,8 @@ fn an_uplink_that_only_the_switch_speaks_of_is_removed_without_a_way_back() {
 #[test]
 fn an_uplink_may_take_a_vnics_name_and_a_vnic_an_uplinks() {
     let mut before = observed(Some(Host::default()), vec![there(vnic(1, 1, 1, 1, 5, 1))]);
-    let network = |name| Network { uplinks: vec![uplink(name, (1, 4789), 5, "host0")], remotes: vec![] };
+    let network =
+        |name| Network { uplinks: vec![uplink(name, (1, 4789), 5, "host0")], remotes: vec![], keys: vec![] };
     before.found.uplinks = present(&network("v2"), true);
     let set = [vnic(2, 2, 2, 1, 5, 1)];
     let actions = before.plan_with(&Host::default(), &network("v1"), &set).unwrap();

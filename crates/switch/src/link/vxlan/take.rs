@@ -10,6 +10,7 @@
 
 use super::Tx;
 use super::admit::{admit, mark};
+use super::pairs::IncomingPairs;
 use super::peers::Peers;
 use super::sockets::{Incoming, MESSAGES};
 use crate::clock::clock;
@@ -217,11 +218,19 @@ impl Tx {
         let datagram = self.batch.incoming.bytes(current.message, from..current.at);
         let peer = current.peer.and_then(|peer| self.peers.get(peer)).ok_or(DropReason::UnknownPeer)?;
         let (segment, frame) = admit(&self.peers, peer, datagram)?;
-        // A stamp is at the end of `frame`: read and cut off here if the peer may stamp.
-        let mark = mark(frame, current.traffic_class)?;
-        let reference = self.store.keep(frame).ok_or(DropReason::PoolFull)?;
+        let (frame, stamp) = match peer.takes_stamps {
+            true => self.pairs.open(segment, peer.index, frame)?,
+            false => (frame, None),
+        };
+        let kept = mark(frame, current.traffic_class)
+            .and_then(|mark| Ok((mark, self.store.keep(frame).ok_or(DropReason::PoolFull)?)));
+        if stamp.is_some() && kept.is_err() {
+            self.pairs.note_dropped(segment, frame);
+        }
+        let (mark, reference) = kept?;
         let kept = reference.get_mut();
         (kept.segment, kept.peer, kept.egress) = (segment, Some(peer.index), NOWHERE);
+        kept.stamp = stamp;
         kept.vnet = VnetHdr::default();
         if let Some(mark) = mark {
             let head = &mut kept.bytes[..usize::from(kept.head_len)];
@@ -249,6 +258,18 @@ impl Tx {
     #[inline]
     pub(in crate::link) fn can_be_quiet(&self) -> bool {
         !self.store.has_waiting() && self.batch.is_empty() && !self.readiness.any()
+    }
+
+    /// Returns the pairs whose frames arrive with a deadline.
+    #[inline]
+    pub fn pairs(&self) -> &IncomingPairs {
+        &self.pairs
+    }
+
+    /// Replaces them, and returns those before.
+    pub fn set_pairs(&mut self, mut pairs: IncomingPairs) -> IncomingPairs {
+        pairs.continue_from(&self.pairs);
+        std::mem::replace(&mut self.pairs, pairs)
     }
 
     /// Replaces the peers, also for messages that were received before.

@@ -35,10 +35,16 @@ impl OnWire {
         self.copies.bytes += len as u64;
     }
 
+    /// Returns all bytes: each frame has `overhead` bytes of outer headers.
+    #[inline]
+    pub fn all_bytes(&self, overhead: u32) -> u64 {
+        self.bytes + self.frames * u64::from(overhead)
+    }
+
     /// Returns the bytes beyond `own`, the posted frames' lengths: each frame on the wire has `overhead` bytes
     /// of outer headers.
     #[inline]
     pub fn beyond(&self, own: u64, overhead: u32) -> u64 {
-        (self.bytes + self.frames * u64::from(overhead)).saturating_sub(own)
+        self.all_bytes(overhead).saturating_sub(own)
     }
 }

@@ -1,0 +1,56 @@
+//! One uplink.
+
+use super::vnic::State;
+use serde::{Deserialize, Serialize};
+use tidegate_contract::Uplink;
+use tidegate_evidence::{OnWire, Traffic};
+use utoipa::ToSchema;
+
+/// One uplink.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UplinkView {
+    /// Its name.
+    pub name: String,
+    /// `file:PATH`, `api`, or a program.
+    pub owner: String,
+    /// The place that keeps it; empty where none has it yet.
+    pub place: String,
+    /// Whether it is in force; one that is broken is failed.
+    pub state: State,
+    /// Why it is not, or what else a person should know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The declaration.
+    #[schema(value_type = Object)]
+    pub contract: Uplink,
+    /// vNICs of other hosts behind its peers.
+    #[serde(default)]
+    pub remotes: Vec<String>,
+    /// The worker of the switch that carries its traffic; absent where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<usize>,
+    /// What was counted since it was made; absent where nothing is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stats: Option<UplinkStats>,
+    /// What went to other hosts over the last second, bit/s without outer headers; absent where it is not counted yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_rate_bps: Option<u64>,
+    /// What came from other hosts over the last second, as above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received_rate_bps: Option<u64>,
+}
+
+/// What an uplink counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UplinkStats {
+    /// vNICs' frames to other hosts, without outer headers; a flood is one frame.
+    #[schema(value_type = Object)]
+    pub sent: Traffic,
+    /// Frames from other hosts, without outer headers.
+    #[schema(value_type = Object)]
+    pub received: Traffic,
+    /// What that was on the wire: `frames`, their `bytes` with outer headers, and the further `copies` of floods among
+    /// the frames.
+    #[schema(value_type = Object)]
+    pub on_wire: OnWire,
+}
