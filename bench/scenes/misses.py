@@ -9,6 +9,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from bisect import bisect_right
@@ -20,14 +21,15 @@ from typing import Any
 
 from harness.model import Context, OptionGroup, Result, Scene
 from harness.report import table
-from scenes.between.hosts import Hosts
+from lab.process import Process
+from lab.two_hosts import TwoHosts
 from scenes.between.truth import CAUSES, Compared, Counts, Frame, Report, compare
-from scenes.stacks.fabric import load
+from scenes.stacks.fabric import ACTOR, load
 
 MS = 1_000_000
 DEADLINE = 5 * MS
 TERMS = {
-    "a": ('tx = { max = "10mbit", burst = "8kB" }', 'deadline = "5ms"', 'to = ["b"]'),
+    "a": ('tx = { max = "8mbit", burst = "4kB" }', 'deadline = "5ms"', 'to = ["b"]'),
     "b": ('rx = { max = "1gbit" }',),
 }
 LINES = ('latency = "1ms"',)
@@ -75,7 +77,7 @@ class Clocks:
 class Watch(threading.Thread):
     """Takes the clocks' difference, reports of late frames, and the largest error of the offset."""
 
-    def __init__(self, hosts: Hosts) -> None:
+    def __init__(self, hosts: TwoHosts) -> None:
         super().__init__(daemon=True)
         self.hosts = hosts
         self.moments: list[tuple[int, int]] = []
@@ -117,12 +119,6 @@ class Phase:
     lost: int
 
 
-def counted(hosts: Hosts) -> dict[str, Any]:
-    """Counters of the pair (a, b) at the receiving host."""
-    (pair,) = hosts.status(2)["pairs"]
-    return dict(pair)
-
-
 def difference(before: dict[str, Any], after: dict[str, Any]) -> Counts:
     """What was counted in between."""
 
@@ -148,7 +144,7 @@ class Stage:
     def __init__(self, context: Context) -> None:
         skew = context.options.skew
         wrappers = [(), ("env", f"TIDEGATE_TEST_CLOCK={skew}") if skew else ()]
-        self.hosts = Hosts(context.folder, [["a"], ["b"]], context.cleanup, wrappers)
+        self.hosts = TwoHosts(context.folder, ["a", "b"], context.cleanup, wrappers=wrappers)
         self.hosts.apply(TERMS, LINES)
         self.hosts.settle()
         self.rules = self.hosts.underlay.rules
@@ -159,25 +155,31 @@ class Stage:
         self.files += 1
         return str(self.hosts.folder / f"values-{self.files}")
 
+    def act(self, name: str, *words: str) -> Process:
+        """Start an actor in the namespace of a vNIC, and wait until it is ready."""
+        process = self.hosts.stacks[name].spawn(sys.executable, "-E", "-S", str(ACTOR), *words)
+        process.wait_for(f"actor {words[0]}", lambda: "ready" in process.output())
+        return process
+
     def phase(self, name: str, seconds: float, plan: Sequence[dict[str, Any]], stalls: int = 0) -> Phase:
         """Frames for a while under these rules, while the receiving switch is stopped so often."""
         hosts, seen = self.hosts, sum(1 for _ in self.rules.records())
         self.rules.plan(*plan)
-        before, watch = counted(hosts), Watch(hosts)
+        before, watch = hosts.pair(2), Watch(hosts)
         watch.look()
         watch.reports.clear()
         known = {told["number"] for told in hosts.status(1)["far_misses"]}
         watch.start()
         sent, heard = self.file(), self.file()
         address = hosts.address("b")
-        ear = hosts.act("b", "listen", address, str(PORT), str(seconds + SETTLE + 2), heard)
+        ear = self.act("b", "listen", address, str(PORT), str(seconds + SETTLE + 2), heard)
         with stalled(hosts.hosts[1].switch.pid, stalls, seconds) as halts:
-            mouth = hosts.act("a", "voice", address, str(PORT), str(seconds), sent)
+            mouth = self.act("a", "voice", address, str(PORT), str(seconds), sent)
             mouth.popen.wait(seconds + 60)
         time.sleep(SETTLE)
         ear.popen.wait(30)
         watch.stop()
-        after = counted(hosts)
+        after = hosts.pair(2)
         records = [record for number, record in enumerate(self.rules.records()) if number >= seen]
         heard_at = self.heard(heard, Clocks(watch.moments))
         frames = list(self.frames(records, heard_at, halts))
