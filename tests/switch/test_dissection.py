@@ -1,5 +1,6 @@
 """Frames between hosts as tshark reads them: VXLAN, marks, checksums."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from lab.host import tap_vnic
 from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands
 from lab.process import wait_for
-from lab.underlay import Underlay, finished, uplink
+from lab.two_hosts import TwoHosts
+from lab.underlay import Underlay, Via, finished, uplink
 
 VNI = 42
 MTU = {4: 1450, 6: 1430}
@@ -67,3 +69,30 @@ def test_frames_are_vxlan_with_all_checksums_right(
         inner = {frame["ip.dsfield.dscp"][1] for frame in same}
         assert "10" in inner, "the guest's own mark stays"
         assert "46" not in inner, "but not that of real-time traffic: it has no deadline"
+
+
+@pytest.mark.abreast
+def test_a_stamp_is_a_trailer(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Behind the end of the IP packet: tshark shows 32 bytes as the trailer, and all checksums are right."""
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
+    need_commands("ping", "iperf3", "ethtool", "tcpdump", "tshark")
+    promise = ('tx = { max = "8mbit", burst = "4kB" }', 'rx = { max = "1gbit" }', 'deadline = "20ms"')
+    with ExitStack() as cleanup:
+        hosts = TwoHosts(tmp_path_factory.mktemp("h"), ["a", "b"], cleanup, via=Via.PAIR)
+        hosts.apply({"a": (*promise, 'to = ["b"]'), "b": (*promise, 'to = ["a"]')}, ['latency = "1ms"'])
+        hosts.settle()
+        for stack in hosts.underlay.hosts:
+            finished(stack)
+        a, b, to = hosts.stacks["a"], hosts.stacks["b"], hosts.address("b")
+        b.iperf_server()
+        capture = Capture(hosts.underlay.two, tmp_path)
+        a.run(f"ping -c 5 -i 0.01 {to} && ping -c 5 -i 0.01 -s 1390 {to} && ping -c 5 -i 0.05 -s 3000 {to}")
+        a.run(f"iperf3 --client {to} --bytes 100K && iperf3 --client {to} --udp --bitrate 2M --bytes 50K")
+        frames = capture.stop("udp.dstport == 4789")
+    assert len(frames) > 100
+    assert not [frame for frame in frames if frame.wrong]
+    stamps = [frame["eth.trailer"] for frame in frames]
+    assert all(len(trailers) == 1 and len(trailers[0]) == 2 * 32 for trailers in stamps), stamps[:3]
+    assert all(trailer.startswith("746401") for (trailer,) in stamps), "magic and version"
+    assert {frame["ip.dsfield.dscp"][0] for frame in frames} == {"46"}, "expedited forwarding"
+    assert max(int(frame["frame.len"][0]) for frame in frames) <= 1514
