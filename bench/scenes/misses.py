@@ -21,7 +21,7 @@ from typing import Any
 
 from harness.model import Context, OptionGroup, Result, Scene
 from harness.report import table
-from lab.process import Process
+from lab.process import Process, wait_for
 from lab.two_hosts import TwoHosts
 from scenes.between.truth import CAUSES, Compared, Counts, Frame, Report, compare
 from scenes.stacks.fabric import ACTOR, load
@@ -34,6 +34,8 @@ TERMS = {
 }
 LINES = ('latency = "1ms"',)
 PORT = 9000
+EXCHANGED = 40
+"""Exchanges after which the clocks' drift is known."""
 SETTLE = 3.0
 """Time in which late frames and their reports arrive, s."""
 EXCHANGES = {"name": "exchange", "udp_port": 29796, "delay_ns": [0, 200_000], "record": False}
@@ -123,13 +125,12 @@ def difference(before: dict[str, Any], after: dict[str, Any]) -> Counts:
     """What was counted in between."""
 
     def grown(key: str) -> list[int]:
-        return [new - old for new, old in zip(after[key], before[key], strict=True)]
+        return [after[key][cause] - before[key][cause] for cause in CAUSES]
 
     late, uncertain = grown("late"), grown("uncertain")
     both = [certain + perhaps for certain, perhaps in zip(late, uncertain, strict=True)]
-    return Counts(
-        after["met"] - before["met"], sum(late), sum(uncertain), dict(zip(CAUSES, both, strict=True))
-    )
+    met = after["met"] - before["met"]
+    return Counts(met, sum(late), sum(uncertain), dict(zip(CAUSES, both, strict=True)))
 
 
 def report(told: dict[str, Any]) -> Report:
@@ -144,11 +145,20 @@ class Stage:
     def __init__(self, context: Context) -> None:
         skew = context.options.skew
         wrappers = [(), ("env", f"TIDEGATE_TEST_CLOCK={skew}") if skew else ()]
-        self.hosts = TwoHosts(context.folder, ["a", "b"], context.cleanup, wrappers=wrappers)
+        self.hosts = TwoHosts(
+            context.folder, ["a", "b"], context.cleanup, wrappers=wrappers, network=("--fifo-priority", "2")
+        )
         self.hosts.apply(TERMS, LINES)
         self.hosts.settle()
         self.rules = self.hosts.underlay.rules
+        self.rules.plan(EXCHANGES)
+        wait_for("the offset of the clocks", self.knows_clocks, 60)
         self.files = 0
+
+    def knows_clocks(self) -> bool:
+        """Whether both hosts have asked the other's clock often."""
+        peers = [peer for number in (1, 2) for peer in self.hosts.status(number)["peers"]]
+        return all(peer.get("clock") and peer["counts"]["exchanges"] >= EXCHANGED for peer in peers)
 
     def file(self) -> str:
         """A new file for an actor's values."""

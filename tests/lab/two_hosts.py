@@ -46,10 +46,14 @@ class TwoHosts:
         *,
         via: Via = Via.RULES,
         wrappers: Sequence[Sequence[str]] = ((), ()),
+        network: Iterable[str] = (),
     ) -> None:
-        """`names` are the vNICs of each host; `wrappers` the words before each host's switch."""
+        """`names` are the vNICs of each host; `wrappers` the words before each host's switch.
+
+        `network` are options of the network by rules.
+        """
         self.folder = folder
-        self.underlay = cleanup.enter_context(Underlay(folder / "net", via=via))
+        self.underlay = cleanup.enter_context(Underlay(folder / "net", via=via, options=network))
         self.hosts: list[Host] = []
         for number, words in enumerate(wrappers, 1):
             host = self.underlay.host(number, folder / f"h{number}", switch_wrapper=words)

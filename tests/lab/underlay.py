@@ -45,7 +45,10 @@ class Via(Enum):
 class Underlay:
     """Namespaces with `eth0` in each, IPv4 and IPv6; `net` is that of the network, if there is one."""
 
-    def __init__(self, folder: Path, hosts: int = 2, via: Via = Via.PAIR) -> None:
+    def __init__(
+        self, folder: Path, hosts: int = 2, via: Via = Via.PAIR, *, options: Iterable[str] = ()
+    ) -> None:
+        """`options` are of the network by rules, see `tidegate-bench network --help`."""
         self.hosts = [Stack(folder / name) for name in NAMES[:hosts]]
         self.one, self.two = self.hosts[:2]
         self.via = via
@@ -56,7 +59,7 @@ class Underlay:
             silent = "true" if via is Via.ROUTER else "sysctl -qw net.ipv6.conf.default.disable_ipv6=1"
             self.net.run(silent)
         self.connect()
-        self._begin()
+        self._begin(options)
 
     def disconnect(self) -> None:
         """Take the network devices of the first host away."""
@@ -91,7 +94,7 @@ class Underlay:
                     f"ip -{version} route add {router} dev eth0 && ip -{version} route add {net} via {router}"
                 )
 
-    def _begin(self) -> None:
+    def _begin(self, options: Iterable[str]) -> None:
         if self.net is None:
             return
         ports = [f"eth{number}" for number in range(1, len(self.hosts) + 1)]
@@ -104,7 +107,7 @@ class Underlay:
         else:
             for stack in self.hosts:
                 finished(stack)
-            self._rules = Network(self.net, ports)
+            self._rules = Network(self.net, ports, options=options)
 
     @property
     def rules(self) -> Network:
