@@ -39,6 +39,11 @@ impl Uplink {
         if self.port == 0 {
             rules.add_problem("port", "0 is not a port; write 1 to 65535");
         }
+        if self.notice_port == 0 {
+            rules.add_problem("notice-port", "0 is not a port; write 1 to 65535");
+        } else if self.notice_port == self.port {
+            rules.add_problem("notice-port", format!("{} is port, too; notices need another one", self.port));
+        }
         rules.check_range("mtu", self.mtu, if self.local.is_ipv4() { UPLINK_MTU } else { UPLINK_MTU_IPV6 });
         if let Some(latency) = self.latency {
             rules.check_range("latency", latency, LATENCY);

@@ -6,9 +6,10 @@ mod scene;
 mod sending;
 #[cfg(feature = "measure")]
 mod speed;
+mod stamps;
 
 use super::*;
-use crate::fdb::SegmentIndex;
+use crate::fdb::{PeerIndex, SegmentIndex};
 use crate::frame::testing::{self, Frame as Spec};
 use crate::frame::{flow, set_ecn};
 use crate::link::{Posted, Taken};
@@ -113,7 +114,7 @@ fn a_mark_of_the_network_reaches_the_frame() {
         let peer = a.rx.peers.get(*a.rx.peers.of_segment(SEGMENT.0).first().unwrap()).unwrap().address;
         let mut room = a.rx.lanes.destined(peer, &outer).unwrap();
         assert_eq!(
-            encapsulate::encapsulate(&sent.frame, SEGMENT.1, &mut room),
+            encapsulate::encapsulate(&sent.frame, SEGMENT.1, &mut room, None),
             encapsulate::Encapsulated::All
         );
         a.rx.flush();
