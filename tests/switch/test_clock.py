@@ -16,8 +16,8 @@ from lab.underlay import ADDRESSES, Underlay, uplink
 
 VNI = 42
 KEYS = ("00112233445566778899aabbccddeef0", "ffeeddccbbaa99887766554433221100")
-EXCHANGES = 20
-"""Enough for a full first window."""
+EXCHANGES = 40
+"""Enough for the drift to be known."""
 
 
 @pytest.fixture
@@ -36,16 +36,16 @@ def keys(path: Path, key: str) -> str:
     return f'[segment.{VNI}]\nkey-file = "{path}"\n\n'
 
 
-def peer(host: Host) -> dict[str, Any]:
-    """What `tidegate clock` says of the one peer."""
-    (only,) = json.loads(host.cli("clock", "--json"))["peers"]
-    assert isinstance(only, dict)
-    return only
+def far(host: Host) -> dict[str, Any]:
+    """What `tidegate clock` says of the other host."""
+    (found,) = [one for one in json.loads(host.cli("clock", "--json"))["peers"] if one["name"] == "far"]
+    assert isinstance(found, dict)
+    return found
 
 
 def knows(host: Host) -> bool:
     """Whether the clock of the peer is known well."""
-    return peer(host)["counts"]["exchanges"] >= EXCHANGES and "clock" in peer(host)
+    return far(host)["counts"]["exchanges"] >= EXCHANGES and "clock" in far(host)
 
 
 def ping_ns(stack: Stack, version: int) -> float:
@@ -63,26 +63,26 @@ def test_the_offset_of_one_clock_to_itself_is_zero_within_the_error(
     shared = keys(folder / "key", KEYS[0])
     with underlay.host(1, folder / "1") as one, underlay.host(2, folder / "2") as two:
         one.apply(uplink(1, version=version) + shared)
-        assert not peer(one)["reachable"]
+        assert not far(one)["reachable"]
         two.apply(uplink(2, version=version) + shared)
         for host in (one, two):
             wait_for("exchanges", lambda host=host: knows(host))
-            found = peer(host)
+            found = far(host)
             clock = found["clock"]
             assert abs(clock["offset_ns"]) <= clock["error_ns"], found
-            assert clock["error_ns"] <= found["round_trip"]["least_ns"] + clock["age_ns"] / 1000, found
+            assert clock["error_ns"] <= 10 * found["round_trip"]["least_ns"], found
             assert "refused" not in found["counts"] or "forged" not in found["counts"]["refused"], found
         # A switch's thread is woken twice: more than the kernel's echo takes, and not a hundred times that.
-        assert peer(one)["clock"]["error_ns"] <= 100 * ping_ns(underlay.one, version)
+        assert far(one)["clock"]["error_ns"] <= 100 * ping_ns(underlay.one, version)
         said = one.cli("clock")
         assert "far" in said and "CLOCK_MONOTONIC_RAW" in said
         metrics = one.get("/metrics")
         assert 'tidegate_peer_clock_error_seconds{peer="far"}' in metrics
         # Another process of the switch: its clock is asked anew.
         two.switch.kill()
-        wait_for("silence", lambda: not peer(one)["reachable"], timeout=30)
+        wait_for("silence", lambda: not far(one)["reachable"], timeout=30)
         two.start_switch()
-        wait_for("a restart", lambda: peer(one)["counts"]["restarts"] == 1 and knows(one), timeout=30)
+        wait_for("a restart", lambda: far(one)["counts"]["restarts"] == 1 and knows(one), timeout=30)
         one.check_alive()
         two.check_alive()
 
@@ -95,8 +95,8 @@ def test_a_host_without_the_key_is_not_believed(
     with underlay.host(1, folder / "1") as one, underlay.host(2, folder / "2") as two:
         one.apply(uplink(1) + keys(folder / "key1", KEYS[0]))
         two.apply(uplink(2) + keys(folder / "key2", KEYS[1]))
-        wait_for("refusals", lambda: peer(one)["counts"].get("refused", {}).get("forged", 0) > 3)
-        found = peer(one)
+        wait_for("refusals", lambda: far(one)["counts"].get("refused", {}).get("forged", 0) > 3)
+        found = far(one)
         assert "clock" not in found and not found["reachable"]
         assert "the segment's key the same" in one.cli("clock")
         two.apply(uplink(2) + keys(folder / "key2", KEYS[0]))
@@ -110,9 +110,9 @@ def test_a_peer_that_shares_no_key_is_not_asked(
     folder = tmp_path_factory.mktemp("h")
     with underlay.host(1, folder / "1") as one:
         one.apply(uplink(1))
-        assert "has a key" in peer(one)["unasked"]
+        assert "has a key" in far(one)["unasked"]
         one.apply(uplink(1, peer=["stamps = false"]) + keys(folder / "key", KEYS[0]))
-        assert "stamps = false" in peer(one)["unasked"]
+        assert "stamps = false" in far(one)["unasked"]
         assert "no Tidegate host" in one.cli("clock")
 
 
@@ -156,11 +156,11 @@ def test_frames_follow_a_vnic_to_the_host_that_announces_it(
         two.apply(uplink(2) + shared)
         a.address("eth0", "10.11.0.1/24")
         a.run(f"ip neigh add 10.11.0.2 lladdr {macs['b']} dev eth0")
-        wait_for("exchanges", lambda: json.loads(one.cli("clock", "--json"))["peers"][0]["reachable"])
+        wait_for("exchanges", lambda: far(one)["reachable"])
         assert a.try_run("ping -c 1 -W 1 10.11.0.2").returncode != 0
         two.apply(uplink(2) + shared + tap_vnic("b", b.path, macs["b"], "mtu = 1450", segment=VNI))
         b.address("eth0", "10.11.0.2/24")
         b.run(f"ip neigh add 10.11.0.1 lladdr {macs['a']} dev eth0")
         wait_for("an echo", lambda: a.try_run("ping -c 1 -W 1 10.11.0.2").returncode == 0)
         assert " 0% packet loss" in a.run("ping -c 20 -i 0.01 10.11.0.2")
-        assert "moved to another host" in one.switch.output()
+        assert far(one)["counts"]["announcements_received"] > 0

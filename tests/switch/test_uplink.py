@@ -135,7 +135,7 @@ def test_frames_go_on_after_a_restart(underlay: Underlay, tmp_path_factory: pyte
 def test_an_uplink_whose_device_is_made_anew_carries_frames_again(
     underlay: Underlay, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Sockets bound to a device that went away: the agent names that, and makes others."""
+    """Sockets bound to a device that went away: the agent names that, makes others, and counts frames."""
     folder = tmp_path_factory.mktemp("h")
     with (
         underlay.host(1, folder / "1") as one,

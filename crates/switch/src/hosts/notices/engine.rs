@@ -253,8 +253,8 @@ impl Engine {
                     self.clocks.set(index, None);
                 }
                 let times = Times { t1, t2, t3: notice.sent_ns, t4: now };
-                if let Ok(estimate) = peer.exchange.answered(times) {
-                    self.clocks.set(index, Some(estimate));
+                if let Ok(outlook) = peer.exchange.answered(times) {
+                    self.clocks.set(index, Some(outlook));
                 }
             }
             Body::Late(report) => {

@@ -6,12 +6,12 @@
 //!      └───────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A peer that is silent for 20 intervals keeps its estimate, whose error grows, until the growth exceeds
-//! [`GROWTH_MAX`]. Many peers are asked less often, so that the work is bounded.
+//! A peer that is silent for 20 intervals keeps its estimate, whose error grows, until it has grown by [`GROWTH_MAX`].
+//! Many peers are asked less often, so that the work is bounded.
 
 use std::collections::VecDeque;
 use tidegate_evidence::RoundTrip;
-use tidegate_uplink::clock::{DRIFT_MAX, Estimate, Exchange as Times, ExchangeError, Offset, WINDOW};
+use tidegate_uplink::clock::{Estimate, Exchange as Times, ExchangeError, Offset, Outlook, WINDOW};
 
 /// Time between requests (ns).
 const INTERVAL: u64 = 250_000_000;
@@ -56,8 +56,8 @@ pub(super) struct Exchange {
     turns: usize,
     /// When the last answer came (ns).
     answered_at: Option<u64>,
-    /// The published estimate, and when it was made (ns).
-    published: Option<(Estimate, u64)>,
+    /// What is published.
+    published: Option<Outlook>,
     pub(super) exchanges: u64,
     pub(super) missing: u64,
     pub(super) contradictions: u64,
@@ -106,11 +106,11 @@ impl Exchange {
         at.is_some_and(|at| self.outstanding.remove(at).is_some())
     }
 
-    /// Takes the times of an answer into account; returns the new estimate.
+    /// Takes the times of an answer into account; returns the new outlook.
     ///
     /// # Errors
     /// The times contradict each other, or are older than those of the last answer.
-    pub(super) fn answered(&mut self, times: Times) -> Result<(Estimate, u64), ExchangeError> {
+    pub(super) fn answered(&mut self, times: Times) -> Result<Outlook, ExchangeError> {
         let Times { t1, t2, t3, t4 } = times;
         if let Err(error) = self.offset.exchanged(times) {
             self.contradictions += u64::from(error == ExchangeError::Contradiction);
@@ -124,9 +124,9 @@ impl Exchange {
             self.round_trips.pop_front();
         }
         self.round_trips.push_back((t4 - t1).saturating_sub(t3 - t2));
-        let estimate = self.offset.estimate(t4).ok_or(ExchangeError::Contradiction)?;
-        self.published = Some((estimate, t4));
-        Ok((estimate, t4))
+        let outlook = self.offset.outlook(t4).ok_or(ExchangeError::Contradiction)?;
+        self.published = Some(outlook);
+        Ok(outlook)
     }
 
     /// Forgets the peer's clock: another process answers, perhaps after a start of the machine.
@@ -141,8 +141,8 @@ impl Exchange {
 
     /// Withdraws the estimate of a peer that has been silent for too long; whether it was withdrawn now.
     pub(super) fn withdraw(&mut self, now: u64, peers: usize) -> bool {
-        let Some((_, at)) = self.published else { return false };
-        let growth = (now.saturating_sub(at) as f64 * DRIFT_MAX) as u64;
+        let Some(outlook) = self.published else { return false };
+        let growth = outlook.estimate(now).error_ns.saturating_sub(outlook.now.error_ns);
         if self.is_reachable(now, peers) || growth < GROWTH_MAX {
             return false;
         }
@@ -158,10 +158,8 @@ impl Exchange {
 
     /// Returns the estimate with its present error, and its age (ns).
     pub(super) fn estimate(&self, now: u64) -> Option<(Estimate, u64)> {
-        let (Estimate { offset_ns, error_ns }, at) = self.published?;
-        let age = now.saturating_sub(at);
-        let drifted = (age as f64 * DRIFT_MAX) as u64;
-        Some((Estimate { offset_ns, error_ns: error_ns.saturating_add(drifted) }, age))
+        let outlook = self.published?;
+        Some((outlook.estimate(now), now.saturating_sub(outlook.at)))
     }
 
     /// Returns the least and the last round trip.
