@@ -251,7 +251,6 @@ impl Switch {
                 .map_err(io::Error::from)
                 .map_err(fail("give up the real-time priority that only workers need"))?;
         }
-        let clocks = Arc::<Clocks>::default();
         let notices = Notices::new(clocks.clone()).map_err(fail("make the thread of notices"))?;
         late.into_iter().for_each(|queue| notices.attach(queue));
         let now = clock_gettime(ClockId::Realtime);
