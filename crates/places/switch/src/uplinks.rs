@@ -51,7 +51,8 @@ impl SwitchPlace {
             Some(kept) => kept.sockets,
             None => sockets::open(uplink).map_err(PlaceError::Failed)?,
         };
-        let handed_over = UplinkSockets { receive: &sockets.receive, send: &sockets.send };
+        let handed_over =
+            UplinkSockets { receive: &sockets.receive, send: &sockets.send, pairs: &sockets.pairs };
         let result = self.switch.ask(|s| s.client.set_uplink(uplink, remotes, &keys, Some(handed_over)));
         self.uplink_sockets.insert(uplink.name.clone(), KeptSockets { uplink: uplink.clone(), sockets });
         result.map_err(switch_failed)

@@ -74,6 +74,8 @@ pub struct UplinkSockets<'a> {
     pub receive: &'a [OwnedFd],
     /// Each with a source port of its own.
     pub send: &'a [OwnedFd],
+    /// The same, each for one pair of vNICs.
+    pub pairs: &'a [OwnedFd],
 }
 
 /// The reason why a request failed.
@@ -195,10 +197,12 @@ impl Client {
         keys: &[SegmentKey],
         sockets: Option<UplinkSockets<'_>>,
     ) -> Result<(), SwitchError> {
-        let UplinkSockets { receive, send } = sockets.unwrap_or(UplinkSockets { receive: &[], send: &[] });
-        let descriptors: Vec<_> = receive.iter().chain(send).map(AsFd::as_fd).collect();
+        let UplinkSockets { receive, send, pairs } =
+            sockets.unwrap_or(UplinkSockets { receive: &[], send: &[], pairs: &[] });
+        let descriptors: Vec<_> = receive.iter().chain(send).chain(pairs).map(AsFd::as_fd).collect();
         let (uplink, remotes, keys) = (Box::new(uplink.clone()), remotes.to_vec(), keys.to_vec());
-        self.expect_done(&Request::SetUplink { uplink, remotes, keys, receive: receive.len() }, &descriptors)
+        let (receive, pairs) = (receive.len(), pairs.len());
+        self.expect_done(&Request::SetUplink { uplink, remotes, keys, receive, pairs }, &descriptors)
     }
 
     /// Removes an uplink.
