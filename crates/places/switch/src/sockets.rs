@@ -3,10 +3,12 @@
 //! ```text
 //!  Uplink ─▶ receive: local address, VXLAN's port ─┐
 //!         ├▶ send: 4 source ports of its own ──────┼─▶ switch
+//!         ├▶ pairs: 64 source ports ───────────────┤
 //!         └▶ notices: local address, their port ───┘
 //! ```
 //!
-//! Several sockets send, so that the network can spread flows by the outer source port (RFC 7348, section 5). None
+//! Several sockets send, so that the network can spread flows by the outer source port (RFC 7348, section 5), and further
+//! ones for one pair of vNICs with a deadline each, so that it can tell these. None
 //! fragments: a datagram beyond the device's MTU is refused to the switch, which counts it. Nor does a socket believe
 //! ICMP messages about the path (RFC 8899, section 1.1): any host could send these, and cut the path for all
 //! tenants; the contract declares the path's MTU.
@@ -20,6 +22,8 @@ use tidegate_contract::Uplink;
 
 /// Sockets that send.
 const SENDING: usize = 4;
+/// Sockets that send for one pair of vNICs each.
+const PAIRS: usize = tidegate_switch::link::vxlan::lanes::PAIR_LANES;
 /// First source port: the dynamic ones (RFC 6335, section 6), as RFC 7348 recommends.
 const FIRST_PORT: u16 = 49_152;
 /// Bytes that wait in the kernel for the switch: 6 ms at 10 Gbit/s.
@@ -33,6 +37,8 @@ pub struct Sockets {
     pub receive: Vec<OwnedFd>,
     /// Each with a source port of its own.
     pub send: Vec<OwnedFd>,
+    /// The same, each for one pair of vNICs.
+    pub pairs: Vec<OwnedFd>,
     /// Sends and receives notices, bound to their port.
     pub notices: OwnedFd,
 }
@@ -56,7 +62,8 @@ impl KeptSockets {
 impl Sockets {
     /// Returns all of them.
     pub(crate) fn all(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.receive.iter().chain(&self.send).chain([&self.notices]).map(AsFd::as_fd)
+        let sending = self.send.iter().chain(&self.pairs);
+        self.receive.iter().chain(sending).chain([&self.notices]).map(AsFd::as_fd)
     }
 }
 
@@ -94,9 +101,11 @@ pub fn open(uplink: &Uplink) -> Result<Sockets, String> {
     let receive = receiving(uplink).map_err(|error| explain(uplink, uplink.port, &error))?;
     let notices = noticing(uplink).map_err(|error| explain(uplink, uplink.notice_port, &error))?;
     let mut ports = FIRST_PORT..=u16::MAX;
-    let send = (0..SENDING).map(|_| sending(uplink, &mut ports)).collect::<io::Result<_>>();
-    let send = send.map_err(|error| format!("uplink {}: no socket to send from: {error}", uplink.name))?;
-    Ok(Sockets { receive: vec![receive], send, notices })
+    let mut open = |count| (0..count).map(|_| sending(uplink, &mut ports)).collect::<io::Result<_>>();
+    let send = open(SENDING).and_then(|send| Ok((send, open(PAIRS)?)));
+    let (send, pairs) =
+        send.map_err(|error| format!("uplink {}: no socket to send from: {error}", uplink.name))?;
+    Ok(Sockets { receive: vec![receive], send, pairs, notices })
 }
 
 fn receiving(uplink: &Uplink) -> io::Result<OwnedFd> {
@@ -215,14 +224,15 @@ mod tests {
     #[test]
     fn each_sending_socket_has_a_port_of_its_own() {
         for local in ["127.0.0.1", "::1"] {
-            let Sockets { receive, send, notices } = open(&uplink(local, 14_789)).unwrap();
+            let Sockets { receive, send, pairs, notices } = open(&uplink(local, 14_789)).unwrap();
             let address = |socket: OwnedFd| UdpSocket::from(socket).local_addr().unwrap();
             let receive: Vec<_> = receive.into_iter().map(address).collect();
             assert_eq!(receive, [SocketAddr::new(local.parse().unwrap(), 14_789)]);
             assert_eq!(address(notices), SocketAddr::new(local.parse().unwrap(), 14_789 ^ 0x4000));
-            let mut ports: Vec<_> = send.into_iter().map(|socket| address(socket).port()).collect();
+            let mut ports: Vec<_> =
+                send.into_iter().chain(pairs).map(|socket| address(socket).port()).collect();
             ports.dedup();
-            assert_eq!(ports.len(), SENDING);
+            assert_eq!(ports.len(), SENDING + PAIRS);
             assert!(ports.iter().all(|port| *port >= FIRST_PORT));
         }
     }

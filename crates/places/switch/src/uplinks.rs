@@ -88,8 +88,8 @@ impl SwitchPlace {
         let (before, wanted) = (kept.destinations(), destinations(uplink));
         let result = self.reach(&mut kept, before.union(&wanted).copied().collect()).and_then(|()| {
             let KeptSockets { sockets, .. } = &kept;
-            let Sockets { receive, send, notices } = sockets;
-            let sockets = (!is_there).then_some(UplinkSockets { receive, send, notices });
+            let Sockets { receive, send, pairs, notices } = sockets;
+            let sockets = (!is_there).then_some(UplinkSockets { receive, send, pairs, notices });
             self.switch.ask(|s| s.client.set_uplink(uplink, remotes, &keys, sockets)).map_err(switch_failed)
         });
         let narrowed = match &result {

@@ -74,6 +74,8 @@ pub struct UplinkSockets<'a> {
     pub receive: &'a [OwnedFd],
     /// Each with a source port of its own.
     pub send: &'a [OwnedFd],
+    /// The same, each for one pair of vNICs.
+    pub pairs: &'a [OwnedFd],
     /// Sends and receives notices.
     pub notices: &'a OwnedFd,
 }
@@ -197,14 +199,15 @@ impl Client {
         keys: &[SegmentKey],
         sockets: Option<UplinkSockets<'_>>,
     ) -> Result<(), SwitchError> {
-        let of = |UplinkSockets { receive, send, notices }| {
-            let all = receive.iter().chain(send).chain(std::iter::once(notices));
-            (receive.len(), all.map(AsFd::as_fd).collect::<Vec<_>>())
+        let of = |UplinkSockets { receive, send, pairs, notices }| {
+            let all = receive.iter().chain(send).chain(pairs).chain(std::iter::once(notices));
+            (receive.len(), pairs.len(), all.map(AsFd::as_fd).collect::<Vec<_>>())
         };
         let notices = sockets.is_some();
-        let (receive, descriptors) = sockets.map(of).unwrap_or_default();
+        let (receive, pairs, descriptors) = sockets.map(of).unwrap_or_default();
         let (uplink, remotes, keys) = (Box::new(uplink.clone()), remotes.to_vec(), keys.to_vec());
-        self.expect_done(&Request::SetUplink { uplink, remotes, keys, receive, notices }, &descriptors)
+        let request = Request::SetUplink { uplink, remotes, keys, receive, pairs, notices };
+        self.expect_done(&request, &descriptors)
     }
 
     /// Removes an uplink.

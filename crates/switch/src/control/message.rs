@@ -45,6 +45,9 @@ pub enum Request {
         /// How many of the request's descriptors are sockets that receive; the others send. 0 without
         /// descriptors: the uplink keeps its sockets.
         receive: usize,
+        /// How many of those that send are for one pair of vNICs each: the last ones.
+        #[serde(default)]
+        pairs: usize,
         /// Whether the last descriptor is the socket of notices.
         #[serde(default)]
         notices: bool,

@@ -11,13 +11,14 @@ use super::table::Entry;
 use super::uplink::{KnownSegments, UplinkEntry};
 use crate::control::message::{KeyPrint, LateCounts, PairStatus};
 use crate::fdb::{PeerIndex, PortIndex};
+use crate::link::vxlan::lanes::PAIR_LANES;
 use crate::link::vxlan::pair_counts::PairCounts;
 use crate::link::vxlan::pairs::{
     AddressKey, Incoming, IncomingPairs, Outgoing, OutgoingPairs, PAIRS, PairKey, Registered, TimeShares,
 };
 use crate::port::PortSet;
 use crate::stats::layout::Counter;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use tidegate_contract::{Peer, Remote, Segment, SegmentKey, UPLINK};
 use tidegate_uplink::stamp::{Key, KeyNumber, Keys};
@@ -32,6 +33,8 @@ pub struct Pairs {
     pub(super) keys: Vec<SegmentKey>,
     /// By the names of the pair.
     counts: BTreeMap<Names, Arc<PairCounts>>,
+    /// Lanes of their own, by the names of the pair.
+    lanes: BTreeMap<Names, u8>,
     /// Trailers like stamps, of no pair.
     foreign: Arc<Counter>,
     /// What the link has.
@@ -152,8 +155,12 @@ impl Pairs {
             let kept = || before.remove(names).unwrap_or_default();
             counts.entry(names.clone()).or_insert_with(kept).clone()
         };
-        let outgoing = wanted.outgoing.iter().take(PAIRS).map(|(names, pair, deadline, number, key)| {
-            Outgoing::new(*pair, *deadline, (*number, *key), counts_of(names))
+        let sending = || wanted.outgoing.iter().take(PAIRS);
+        give_lanes(&mut self.lanes, sending().map(|(names, ..)| names));
+        let lanes = &self.lanes;
+        let outgoing = sending().map(|(names, pair, deadline, number, key)| {
+            let pair = Outgoing::new(*pair, *deadline, (*number, *key), counts_of(names));
+            pair.with_lane(lanes.get(names).copied())
         });
         let outgoing = OutgoingPairs::new(outgoing.collect());
         let incoming = wanted.incoming.iter().take(PAIRS);
@@ -208,9 +215,53 @@ impl Pairs {
     }
 }
 
+/// Gives lanes to the first pairs without one. A pair keeps its lane as long as it is wanted.
+fn give_lanes<'a>(lanes: &mut BTreeMap<Names, u8>, wanted: impl Iterator<Item = &'a Names> + Clone) {
+    let stays: HashSet<&Names> = wanted.clone().collect();
+    lanes.retain(|names, _| stays.contains(names));
+    let used: HashSet<u8> = lanes.values().copied().collect();
+    let mut free = (0..PAIR_LANES as u8).filter(|lane| !used.contains(lane));
+    for names in wanted {
+        if !lanes.contains_key(names) {
+            let Some(lane) = free.next() else { return };
+            lanes.insert(names.clone(), lane);
+        }
+    }
+}
+
 /// Returns the set of receivers.
 pub(super) fn set_of(receivers: &[PortIndex]) -> PortSet {
     let mut set = PortSet::EMPTY;
     receivers.iter().for_each(|port| set.insert(*port));
     set
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Of any sequence of wanted pairs: each lane has one pair, none is free while a pair is without, and a pair
+        /// keeps its lane.
+        #[test]
+        fn each_lane_has_one_pair_that_keeps_it(
+            steps in prop::collection::vec(prop::collection::btree_set(0..100u8, 0..90), 1..10),
+        ) {
+            let mut lanes = BTreeMap::new();
+            for wanted in steps {
+                let wanted: Vec<Names> =
+                    wanted.iter().map(|number| (format!("v{number}"), "remote".to_owned())).collect();
+                let before = lanes.clone();
+                give_lanes(&mut lanes, wanted.iter());
+                let numbers: HashSet<u8> = lanes.values().copied().collect();
+                prop_assert_eq!(numbers.len(), lanes.len());
+                prop_assert_eq!(lanes.len(), wanted.len().min(PAIR_LANES));
+                prop_assert!(numbers.iter().all(|lane| usize::from(*lane) < PAIR_LANES));
+                for names in wanted.iter().filter(|names| before.contains_key(*names)) {
+                    prop_assert_eq!(lanes.get(names), before.get(names));
+                }
+            }
+        }
+    }
 }

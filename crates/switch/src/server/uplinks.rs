@@ -33,6 +33,8 @@ pub struct Sockets {
     pub receive: Vec<OwnedFd>,
     /// Each with a source port of its own.
     pub send: Vec<OwnedFd>,
+    /// The same, each for one pair of vNICs with stamps.
+    pub pairs: Vec<OwnedFd>,
     /// Sends and receives notices.
     pub notices: Option<OwnedFd>,
 }
@@ -120,7 +122,8 @@ impl Switch {
         let (send_v4, send_v6) =
             if entry.uplink.local.is_ipv4() { (sockets.send, vec![]) } else { (vec![], sockets.send) };
         let (receive, fdb) = (sockets.receive, self.fdb.clone());
-        let setup = vxlan::Setup { receive, send_v4, send_v6, peers, fdb, train: TRAIN };
+        let setup =
+            vxlan::Setup { receive, send_v4, send_v6, pairs: sockets.pairs, peers, fdb, train: TRAIN };
         let link = Link::vxlan(setup, index, worker as u16, clock());
         let name = entry.uplink.name.clone();
         let stats = self.region.claim(usize::from(index), &name);

@@ -64,6 +64,8 @@ pub struct Outer {
     pub traffic_class: u8,
     /// Equal for all frames of a flow.
     pub flow: u32,
+    /// The lane of its pair of vNICs, if that has one.
+    pub lane: Option<u8>,
     /// When it must have left (ns): it goes before others; [`NEVER`] without a deadline.
     pub deadline: u64,
 }
@@ -78,7 +80,7 @@ impl Outer {
             Err(_) => (0, 0),
         };
         let dscp = if frame.is_realtime() { EF } else { 0 };
-        Self { traffic_class: dscp << 2 | mark, flow, deadline: frame.deadline }
+        Self { traffic_class: dscp << 2 | mark, flow, lane: None, deadline: frame.deadline }
     }
 
     /// Whether it goes before others.

@@ -67,6 +67,8 @@ pub struct Setup {
     pub send_v4: Vec<OwnedFd>,
     /// The same for IPv6.
     pub send_v6: Vec<OwnedFd>,
+    /// The same, of the family of those, each for one pair of vNICs with stamps.
+    pub pairs: Vec<OwnedFd>,
     /// The other hosts.
     pub peers: Arc<Peers>,
     /// Tells the peer in front of an address.
@@ -148,7 +150,7 @@ pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> (T
         pairs: IncomingPairs::default(),
         now,
     };
-    let lanes = Lanes::new(setup.send_v4, setup.send_v6, setup.train);
+    let lanes = Lanes::new(setup.send_v4, setup.send_v6, setup.pairs, setup.train);
     let (flood, reported) = (Flood::default(), [0; DropReason::COUNT]);
     let rx = Rx {
         port,

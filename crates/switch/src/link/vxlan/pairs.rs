@@ -71,6 +71,8 @@ pub struct Outgoing {
     pub key: Key,
     /// That key's number.
     pub number: KeyNumber,
+    /// Its lane, if it has one of its own.
+    pub lane: Option<u8>,
     /// Its counters.
     pub counts: Arc<PairCounts>,
     /// Number of the next frame.
@@ -87,7 +89,12 @@ impl Outgoing {
         (number, key): (KeyNumber, Key),
         counts: Arc<PairCounts>,
     ) -> Self {
-        Self { pair, deadline_us, key, number, counts, next: 0, last_sent: 0 }
+        Self { pair, deadline_us, key, number, lane: None, counts, next: 0, last_sent: 0 }
+    }
+
+    /// The same, whose frames leave by a lane of their own.
+    pub fn with_lane(self, lane: Option<u8>) -> Self {
+        Self { lane, ..self }
     }
 
     /// Writes a stamp behind the frame of `length` bytes at the beginning of `room`, which has 32 bytes more. `sent` is

@@ -113,18 +113,20 @@ impl Rx {
         let Some(peer) = self.peers.get(peer).filter(|peer| peer.carries(frame.segment)) else {
             return Posted::Dropped(DropReason::NoReceiver);
         };
-        let Some(mut room) = self.lanes.destined(peer.address, outer) else {
-            return Posted::Dropped(DropReason::NoRoute);
-        };
-        let mut stamping = None;
+        let (mut stamping, mut outer) = (None, *outer);
         if frame.is_realtime() && peer.takes_stamps && !self.pairs.is_empty() {
             let pair = PairKey::new(frame.segment, frame.headers.src, frame.headers.dst);
             stamping = self.pairs.find(pair).map(|pair| {
                 // Once for frames that leave together.
                 let now = *self.now.get_or_insert_with(|| self.time.now());
+                outer.lane = pair.lane;
                 Stamping { pair, sent: self.time.of(frame.started), now }
             });
         }
+        let outer = &outer;
+        let Some(mut room) = self.lanes.destined(peer.address, outer) else {
+            return Posted::Dropped(DropReason::NoRoute);
+        };
         match encapsulate(frame, vni, &mut room, stamping) {
             Encapsulated::All => Posted::Done,
             Encapsulated::Part(payload) => Posted::Part(payload),

@@ -113,7 +113,8 @@ fn a_mark_of_the_network_reaches_the_frame() {
     for (ecn, drops) in [(0, vec![DropReason::Congested]), (1, vec![]), (2, vec![])] {
         let sent = asking(&Spec { ecn, ..Spec::tcp4(400) }, None);
         let mut expected = on_the_wire(&sent).remove(0);
-        let outer = encapsulate::Outer { traffic_class: 3, flow: 0, deadline: crate::slots::NEVER };
+        let outer =
+            encapsulate::Outer { traffic_class: 3, flow: 0, lane: None, deadline: crate::slots::NEVER };
         let peer = a.rx.peers.get(*a.rx.peers.of_segment(SEGMENT.0).first().unwrap()).unwrap().address;
         let mut room = a.rx.lanes.destined(peer, &outer).unwrap();
         assert_eq!(

@@ -65,6 +65,11 @@ pub struct Host {
 
 /// Returns a link at `address` with so many sending sockets, to `peers`.
 pub fn host(address: IpAddr, sending: usize, peers: Vec<Peer>) -> Host {
+    host_with(address, sending, 0, peers)
+}
+
+/// The same, with so many sending sockets for single pairs of vNICs.
+pub fn host_with(address: IpAddr, sending: usize, pair_lanes: usize, peers: Vec<Peer>) -> Host {
     let receive = socket(address);
     let at = receive.local_addr().unwrap();
     let send = || (0..sending).map(|_| socket(address).into()).collect::<Vec<_>>();
@@ -77,6 +82,7 @@ pub fn host(address: IpAddr, sending: usize, peers: Vec<Peer>) -> Host {
     let setup = Setup {
         receive: vec![receive.into()],
         send_v4,
+        pairs: (0..pair_lanes).map(|_| socket(address).into()).collect(),
         send_v6,
         peers: Arc::new(Peers::new(peers, &[SEGMENT, OTHER]).unwrap()),
         fdb: Arc::new(fdb),

@@ -313,3 +313,58 @@ proptest! {
         prop_assert_eq!(victim.counts.forged.get(), u64::from(alike));
     }
 }
+
+/// The network can tell a pair by its source port; other frames leave by the common ports.
+#[test]
+fn a_pair_with_a_lane_has_a_source_port_of_its_own() {
+    let receiver = UdpSocket::bind("127.0.0.2:0").unwrap();
+    receiver.set_nonblocking(true).unwrap();
+    let address = "127.0.0.1".parse().unwrap();
+    let mut a = host_with(address, 2, 3, vec![super::peer(6, receiver.local_addr().unwrap())]);
+    take_stamps(&mut a);
+    let pair = PairKey::new(SEGMENT.0, testing::SRC, testing::DST);
+    let mut ports = vec![];
+    for lane in [Some(0), Some(2), None, Some(3)] {
+        let outgoing = Outgoing::new(pair, TD, BY_EVEN, Arc::default()).with_lane(lane);
+        a.rx.set_pairs(OutgoingPairs::new(vec![outgoing]));
+        let mut sent = plain(&Spec::udp4(22).build());
+        start(&mut sent);
+        for _ in 0..2 {
+            assert_eq!(a.send(&sent), Posted::Done);
+            assert!(!a.rx.has_unsent());
+            let (_, from) = receiver.recv_from(&mut [0; 2000]).unwrap();
+            ports.push(from.port());
+        }
+    }
+    let [a, b, c, d, e, f, g, h] = ports[..] else { panic!("{ports:?}") };
+    assert!(a == b && c == d && e == f && g == h && a != c && c != e && a != e, "{ports:?}");
+    assert_eq!(e, g, "there are three lanes of pairs");
+}
+
+/// A pair's full socket holds up the frames of no other lane.
+#[test]
+fn frames_of_a_pair_wait_in_order_and_leave_later() {
+    let receiver = UdpSocket::bind("127.0.0.2:0").unwrap();
+    receiver.set_nonblocking(true).unwrap();
+    let address = "127.0.0.1".parse().unwrap();
+    let mut a = host_with(address, 1, 1, vec![super::peer(6, receiver.local_addr().unwrap())]);
+    take_stamps(&mut a);
+    let pair = PairKey::new(SEGMENT.0, testing::SRC, testing::DST);
+    let outgoing = Outgoing::new(pair, TD, BY_EVEN, Arc::default()).with_lane(Some(0));
+    a.rx.set_pairs(OutgoingPairs::new(vec![outgoing]));
+    let mut sent = plain(&Spec::udp4(22).build());
+    start(&mut sent);
+    a.rx.lanes.outgoing.script.push_back(Err(sockets::NotSent::Full));
+    assert_eq!(a.send(&sent), Posted::Done);
+    assert!(a.rx.has_unsent());
+    assert!(receiver.recv_from(&mut [0; 2000]).is_err());
+    assert_eq!(a.send(&sent), Posted::Done);
+    assert!(!a.rx.has_unsent());
+    let mut numbers = vec![];
+    let mut datagram = [0; 2000];
+    while let Ok((len, _)) = receiver.recv_from(&mut datagram) {
+        let stamp = Stamp::read(&datagram[8..len], &keys(Some(EVEN), None)).expect("has a stamp");
+        numbers.push(stamp.sequence);
+    }
+    assert_eq!(numbers, [0, 1]);
+}
