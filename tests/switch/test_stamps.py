@@ -21,6 +21,8 @@ VNI = 42
 MTU = 1418
 """What fits into an underlay's 1500 bytes beside a stamp."""
 EF = 46 << 2
+FIRST_PAIR_PORT = 49_152 + 4
+"""The source port of the first pair: behind those of all other flows."""
 TX = 'tx = { max = "10mbit", burst = "8kB" }'
 KEYS = ("00112233445566778899aabbccddeef0", "ffeeddccbbaa99887766554433221101")
 
@@ -96,21 +98,21 @@ def answers(stack: Stack, to: str) -> None:
     wait_for("an echo", lambda: stack.try_run(f"ping -c 1 -W 1 {IP[to]}").returncode == 0)
 
 
-def captured(path: Path) -> list[tuple[int, bytes]]:
-    """The traffic class and the inner frame of each VXLAN datagram in a pcap file."""
+def captured(path: Path) -> list[tuple[int, int, bytes]]:
+    """The traffic class, the source port and the inner frame of each VXLAN datagram in a pcap file."""
     data = path.read_bytes()
     at, frames = 24, []
     while at < len(data):
         (length,) = struct.unpack_from("<I", data, at + 8)
         packet = data[at + 16 : at + 16 + length]
-        frames.append((packet[15], packet[14 + 20 + 8 + 8 :]))
+        frames.append((packet[15], int.from_bytes(packet[34:36]), packet[14 + 20 + 8 + 8 :]))
         at += 16 + length
     return frames
 
 
-def echoes(frames: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+def echoes(frames: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
     """Those that carry ICMP."""
-    return [(tos, frame) for tos, frame in frames if frame[12:14] == b"\x08\x00" and frame[23] == 1]
+    return [each for each in frames if each[2][12:14] == b"\x08\x00" and each[2][23] == 1]
 
 
 def test_frames_with_a_deadline_carry_stamps(
@@ -153,7 +155,8 @@ def test_frames_with_a_deadline_carry_stamps(
         watch.stop()
         seen = echoes(captured(dump))
         assert len(seen) >= 100
-        for tos, frame in seen:
+        assert {port for _, port, _ in seen} == {FIRST_PAIR_PORT}
+        for tos, _, frame in seen:
             assert (tos, len(frame)) == (EF, 14 + 20 + 8 + 100 + 32)
             assert frame[-32:-28] == b"\x74\x64\x01\x00"
             assert int.from_bytes(frame[-28:-24]) == 20_000
@@ -200,5 +203,5 @@ def test_another_kind_of_peer_gets_no_stamps(
         watch.stop()
         seen = echoes(captured(dump))
         assert len(seen) >= 20
-        assert {(tos, len(frame)) for tos, frame in seen} == {(EF, 14 + 20 + 8 + 100)}
+        assert {(tos, len(frame)) for tos, _, frame in seen} == {(EF, 14 + 20 + 8 + 100)}
         assert uplink_status(one)["pairs"] == []

@@ -245,6 +245,8 @@ pub struct PairStatus {
     pub replayed: u64,
     /// Frames with a trailer like a stamp that none of the segment's keys made; delivered unchanged.
     pub forged: u64,
+    /// Arrived frames beyond the declared envelope of their vNIC: best effort here.
+    pub excess: u64,
     /// Arrived frames that this host dropped.
     pub dropped: u64,
     /// Frames in time.

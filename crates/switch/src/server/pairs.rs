@@ -14,14 +14,19 @@ use crate::fdb::{PeerIndex, PortIndex};
 use crate::link::vxlan::lanes::PAIR_LANES;
 use crate::link::vxlan::pair_counts::PairCounts;
 use crate::link::vxlan::pairs::{
-    AddressKey, Incoming, IncomingPairs, Outgoing, OutgoingPairs, PAIRS, PairKey, Registered, TimeShares,
+    AddressKey, Envelope, Incoming, IncomingPairs, Outgoing, OutgoingPairs, PAIRS, PairKey, Registered,
+    TimeShares,
 };
 use crate::port::PortSet;
 use crate::stats::layout::Counter;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use tidegate_contract::{Peer, Remote, Segment, SegmentKey, UPLINK};
+use tidegate_contract::{Bytes, Peer, Rate, Remote, Segment, SegmentKey, UPLINK};
 use tidegate_uplink::stamp::{Key, KeyNumber, Keys};
+
+/// Time (ns) by which frames may bunch beyond their deadline and still be real-time frames: each late one is told, and
+/// those behind it need not be late, too.
+const LATER: u64 = 10_000_000;
 
 /// Names of a pair: of a vNIC of this host, and of one of another host.
 pub(super) type Names = (String, String);
@@ -46,7 +51,7 @@ pub struct Pairs {
 pub(super) struct Wanted {
     outgoing: Vec<(Names, PairKey, u32, KeyNumber, Key)>,
     incoming: Vec<(Names, PairKey, TimeShares)>,
-    registered: Vec<(AddressKey, PeerIndex, Keys)>,
+    registered: Vec<(AddressKey, PeerIndex, Keys, Option<(Rate, Bytes)>)>,
     /// Receivers of frames with a deadline.
     pub(super) receivers: Vec<PortIndex>,
 }
@@ -79,7 +84,8 @@ impl Wanted {
             let Some(number) = uplink.number(peer) else { continue };
             by_segment.entry(remote.segment).or_default().push(remote);
             by_name.insert(&remote.name, remote);
-            wanted.registered.push((AddressKey::new(*index, remote.mac), number, valid(keys)));
+            let address = AddressKey::new(*index, remote.mac);
+            wanted.registered.push((address, number, valid(keys), envelope(remote)));
             if remote.deadline.is_none() {
                 continue;
             }
@@ -118,6 +124,15 @@ pub(super) fn number(is_odd: bool) -> KeyNumber {
 
 fn key(keys: &SegmentKey) -> Key {
     Key::new(keys.key.bytes())
+}
+
+/// Returns rate and depth that the frames of a vNIC with a deadline keep to at their arrival: with its deadline they may
+/// have bunched for as long, and for a while more in a network that is late.
+fn envelope(remote: &Remote) -> Option<(Rate, Bytes)> {
+    let (rate, burst, deadline) = (remote.tx.max?, remote.tx.burst?, remote.deadline?);
+    let bunched = u128::from(rate.bits()) * u128::from(deadline.get() + LATER) / 8_000_000_000;
+    let burst = u128::from(burst.get()).saturating_add(bunched);
+    Some((rate, Bytes::new(u64::try_from(burst).unwrap_or(u64::MAX))))
 }
 
 /// Returns the keys whose stamps are valid.
@@ -167,10 +182,11 @@ impl Pairs {
         let incoming = incoming.map(|(names, pair, shares)| Incoming::new(*pair, *shares, counts_of(names)));
         let incoming = incoming.collect();
         let registered = wanted.registered.iter();
-        let registered = registered.map(|(address, peer, keys)| Registered {
+        let registered = registered.map(|(address, peer, keys, envelope)| Registered {
             address: *address,
             peer: *peer,
             keys: *keys,
+            envelope: envelope.map(|(rate, burst)| Envelope::new(rate, burst)),
         });
         let incoming = IncomingPairs::new(registered.collect(), incoming, self.foreign.clone());
         self.published = Some(wanted);
@@ -204,6 +220,7 @@ impl Pairs {
             restarted: counts.restarted.get(),
             replayed: counts.replayed.get(),
             forged: counts.forged.get(),
+            excess: counts.excess.get(),
             dropped: counts.dropped.get(),
             met: counts.met.get(),
             late: late(&counts.late),

@@ -58,6 +58,15 @@ pub enum Owner {
     Free,
 }
 
+/// The stamp of a frame from another host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamped {
+    /// The stamp.
+    pub stamp: Stamp,
+    /// Its vNIC keeps to its declared envelope: the frame has a deadline here.
+    pub conforms: bool,
+}
+
 /// A frame in flight.
 #[derive(Clone)]
 pub struct Frame {
@@ -67,8 +76,8 @@ pub struct Frame {
     pub segment: SegmentIndex,
     /// The host that sent it, if another one did.
     pub peer: Option<PeerIndex>,
-    /// Its stamp, which a registered vNIC's host made: it has a deadline here.
-    pub stamp: Option<Stamp>,
+    /// Its stamp, which a registered vNIC's host made.
+    pub stamp: Option<Stamped>,
     /// The worker whose pool a flooded copy returns to; for other frames, the one at which their queue was
     /// started.
     pub worker: u16,
@@ -152,7 +161,10 @@ impl Frame {
     /// The source in a scheduler: its frames with a deadline from other hosts are one of their own.
     #[inline]
     pub fn scheduled_as(&self) -> SourceId {
-        if self.stamp.is_some() { SourceId::arrivals(self.source) } else { self.source.into() }
+        match self.stamp {
+            Some(Stamped { conforms: true, .. }) => SourceId::arrivals(self.source),
+            _ => self.source.into(),
+        }
     }
 
     /// Whether it carries a deadline.

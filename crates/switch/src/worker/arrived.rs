@@ -163,7 +163,9 @@ mod tests {
     use crate::frame::VnetHdr;
     use crate::frame::testing::Frame as Spec;
     use crate::link::vxlan::pair_counts::PairCounts;
-    use crate::link::vxlan::pairs::{AddressKey, Incoming, IncomingPairs, OutgoingPairs, Registered};
+    use crate::link::vxlan::pairs::{
+        AddressKey, Envelope, Incoming, IncomingPairs, OutgoingPairs, Registered,
+    };
     use crate::link::vxlan::{self, Peers};
     use crate::port::{PortInfo, PortSet};
     use crate::sched::SourceId;
@@ -172,6 +174,7 @@ mod tests {
     use proptest::prelude::*;
     use rtrb::Consumer;
     use std::os::fd::OwnedFd;
+    use tidegate_contract::{Bytes, Rate};
     use tidegate_evidence::DropReason;
     use tidegate_uplink::clock::{Estimate, Outlook};
     use tidegate_uplink::stamp::{Key, KeyNumber, Keys};
@@ -213,7 +216,9 @@ mod tests {
             drop(port.link.set_peers(peers.into()));
             let counts = Arc::<PairCounts>::default();
             let address = AddressKey::new(SEGMENT, mac(FAR));
-            let registered = Registered { address, peer: peer(), keys: Keys { even: Some(KEY), odd: None } };
+            let keys = Keys { even: Some(KEY), odd: None };
+            let envelope = Some(Envelope::new(Rate::from_bits(8_000).unwrap(), Bytes::new(250)));
+            let registered = Registered { address, peer: peer(), keys, envelope };
             let pair = PairKey::new(SEGMENT, mac(LOCAL), mac(FAR));
             let pairs = vec![Incoming::new(pair, SHARES, counts.clone())];
             let incoming = IncomingPairs::new(vec![registered], pairs, Arc::default());
@@ -342,6 +347,22 @@ mod tests {
         scene.worker.set_info(UPLINK, None);
         let port = scene.worker.ports[usize::from(LOCAL)].as_ref().unwrap();
         assert!(!port.egress.scheduler.knows(SourceId::arrivals(UPLINK)));
+    }
+
+    /// The envelope has room for four frames.
+    #[test]
+    fn arrivals_beyond_their_envelope_are_best_effort() {
+        let mut scene = Scene::new("rx = { max = \"8mbit\", burst = \"2kB\" }");
+        let now = scene.worker.now;
+        scene.worker.ports[usize::from(LOCAL)].as_mut().unwrap().egress.scheduler.charge(now, 4000);
+        for number in 0..6 {
+            scene.send(&frame(FAR), BEGIN + number, 10);
+        }
+        scene.turns();
+        let received = std::iter::from_fn(|| scene.received()).count();
+        assert_eq!((received, scene.counts.arrived.get(), scene.counts.excess.get()), (4, 6, 2));
+        scene.worker.clear_egress(LOCAL);
+        scene.worker.settle();
     }
 
     #[test]

@@ -151,7 +151,7 @@ impl Worker {
                 let info = self.infos[port.index as usize].as_ref();
                 let deadline = match frame.stamp {
                     None => info.and_then(|info| info.deadline_to(egress)),
-                    Some(_) => info.and_then(|info| info.arrivals),
+                    Some(stamped) => info.and_then(|info| info.arrivals).filter(|_| stamped.conforms),
                 };
                 if let Some(deadline) = deadline {
                     frame.deadline = started + deadline;

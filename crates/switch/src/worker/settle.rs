@@ -140,8 +140,8 @@ fn account(
             port.stats.note_realtime(most, fate.at.saturating_sub(frame.started_by), frames);
         }
     }
-    if let Some(stamp) = &frame.stamp {
-        return arrived::account(port, frame, stamp, fate, hosts, worker);
+    if let Some(stamped) = &frame.stamp {
+        return arrived::account(port, frame, &stamped.stamp, fate, hosts, worker);
     }
     frame.is_realtime() && missed::note(port, frame, fate, worker)
 }

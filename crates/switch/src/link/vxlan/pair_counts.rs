@@ -21,6 +21,8 @@ pub struct PairCounts {
     pub replayed: Counter,
     /// Frames with a trailer like a stamp, but not one of this segment's keys; delivered unchanged.
     pub forged: Counter,
+    /// Accepted frames beyond the declared envelope of their vNIC: best effort here.
+    pub excess: Counter,
     /// Accepted frames that this host dropped.
     pub dropped: Counter,
     /// Frames judged as in time.

@@ -11,9 +11,11 @@
 
 use super::pair_counts::PairCounts;
 use crate::fdb::{PeerIndex, SegmentIndex};
+use crate::sched::TokenBucket;
+use crate::slots::Stamped;
 use crate::stats::layout::Counter;
 use std::sync::Arc;
-use tidegate_contract::Mac;
+use tidegate_contract::{Bytes, Mac, Rate};
 use tidegate_evidence::DropReason;
 use tidegate_uplink::replay::{Arrival, Window};
 use tidegate_uplink::stamp::{self, Key, KeyNumber, Keys, Stamp};
@@ -167,6 +169,32 @@ pub struct Registered {
     pub peer: PeerIndex,
     /// The keys of its segment.
     pub keys: Keys,
+    /// The envelope of its frames with a deadline, as they may arrive; `None` bounds nothing.
+    pub envelope: Option<Envelope>,
+}
+
+/// A token bucket that frames with a deadline conform to when they arrive; others go as best effort.
+#[derive(Clone, Debug)]
+pub struct Envelope {
+    limit: (Rate, Bytes),
+    bucket: TokenBucket,
+}
+
+impl Envelope {
+    /// Returns one with this rate and depth; it is full.
+    pub fn new(rate: Rate, burst: Bytes) -> Self {
+        Self { limit: (rate, burst), bucket: TokenBucket::new(rate, burst) }
+    }
+
+    /// Charges a frame that conforms at `now` (ns); otherwise returns `false`.
+    #[inline]
+    fn takes(&mut self, now: u64, bytes: usize) -> bool {
+        let conforms = self.bucket.conforms_at(now, bytes as u64) <= now;
+        if conforms {
+            self.bucket.charge(now, bytes as u64);
+        }
+        conforms
+    }
 }
 
 /// A pair whose frames arrive with a deadline.
@@ -208,13 +236,23 @@ impl IncomingPairs {
         Self { registered: registered.into(), pairs: pairs.into(), foreign }
     }
 
-    /// Takes over the windows of a former table.
+    /// Takes over the windows of a former table, and the levels of equal envelopes.
     pub fn continue_from(&mut self, before: &Self) {
         let mut old = before.pairs.iter().peekable();
         for pair in &mut self.pairs {
             while old.next_if(|old| old.pair < pair.pair).is_some() {}
             if let Some(old) = old.next_if(|old| old.pair == pair.pair) {
                 pair.window = old.window.clone();
+            }
+        }
+        let mut old = before.registered.iter().peekable();
+        for remote in &mut self.registered {
+            while old.next_if(|old| old.address < remote.address).is_some() {}
+            let Some(old) = old.next_if(|old| old.address == remote.address) else { continue };
+            if let (Some(new), Some(old)) = (&mut remote.envelope, &old.envelope)
+                && new.limit == old.limit
+            {
+                *new = old.clone();
             }
         }
     }
@@ -226,7 +264,7 @@ impl IncomingPairs {
         self.pairs.get(at)
     }
 
-    /// Reads the stamp of a frame that `peer` sent in `segment`. Returns the frame without it; and the stamp if the
+    /// Reads the stamp of a frame that `peer` sent in `segment`, at `now` (ns). Returns the frame without it; and the stamp if the
     /// frame has a deadline here. A frame without a valid stamp of a registered vNIC is unchanged.
     ///
     /// # Errors
@@ -237,11 +275,12 @@ impl IncomingPairs {
         segment: SegmentIndex,
         peer: PeerIndex,
         frame: &'a [u8],
-    ) -> Result<(&'a [u8], Option<Stamp>), DropReason> {
+        now: u64,
+    ) -> Result<(&'a [u8], Option<Stamped>), DropReason> {
         if self.registered.is_empty() || !stamp::is_alike(frame) {
             return Ok((frame, None));
         }
-        self.open_alike(segment, peer, frame)
+        self.open_alike(segment, peer, frame, now)
     }
 
     fn open_alike<'a>(
@@ -249,16 +288,17 @@ impl IncomingPairs {
         segment: SegmentIndex,
         peer: PeerIndex,
         frame: &'a [u8],
-    ) -> Result<(&'a [u8], Option<Stamp>), DropReason> {
+        now: u64,
+    ) -> Result<(&'a [u8], Option<Stamped>), DropReason> {
         let unchanged = Ok((frame, None));
         let Some(([dst, src], inner)) = addresses(frame) else { return unchanged };
         let at =
             self.registered.binary_search_by_key(&AddressKey::new(segment, src), |remote| remote.address);
-        let remote = at.ok().map(|at| &self.registered[at]).filter(|remote| remote.peer == peer);
+        let mut remote = at.ok().map(|at| &mut self.registered[at]).filter(|remote| remote.peer == peer);
         let pair = PairKey::new(segment, dst, src);
         let pair =
             self.pairs.binary_search_by_key(&pair, |pair| pair.pair).ok().map(|at| &mut self.pairs[at]);
-        let Some(stamp) = remote.and_then(|remote| Stamp::read(frame, &remote.keys)) else {
+        let Some(stamp) = remote.as_ref().and_then(|remote| Stamp::read(frame, &remote.keys)) else {
             match pair {
                 Some(pair) => pair.counts.forged.add(1),
                 None => self.foreign.add(1),
@@ -270,7 +310,14 @@ impl IncomingPairs {
         let arrival = pair.window.arrive(stamp.sequence, stamp.sent_ns);
         pair.counts.arrived(arrival, pair.window.lost());
         match arrival {
-            Arrival::InOrder | Arrival::Reordered | Arrival::Restarted => Ok((inner, Some(stamp))),
+            Arrival::InOrder | Arrival::Reordered | Arrival::Restarted => {
+                let envelope = remote.as_mut().and_then(|remote| remote.envelope.as_mut());
+                let conforms = envelope.is_none_or(|envelope| envelope.takes(now, inner.len()));
+                if !conforms {
+                    pair.counts.excess.add(1);
+                }
+                Ok((inner, Some(Stamped { stamp, conforms })))
+            }
             Arrival::Replayed | Arrival::TooOld | Arrival::Contradiction => Err(DropReason::Replayed),
         }
     }

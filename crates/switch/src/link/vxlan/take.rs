@@ -221,7 +221,7 @@ impl Tx {
         let peer = current.peer.and_then(|peer| self.peers.get(peer)).ok_or(DropReason::UnknownPeer)?;
         let (segment, frame) = admit(&self.peers, peer, datagram)?;
         let (frame, stamp) = match peer.takes_stamps {
-            true => self.pairs.open(segment, peer.index, frame)?,
+            true => self.pairs.open(segment, peer.index, frame, self.now)?,
             false => (frame, None),
         };
         let behind = self.batch.incoming.bytes(current.message, current.at..current.end);

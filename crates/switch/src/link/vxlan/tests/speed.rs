@@ -28,7 +28,8 @@ fn ns_a_stamp() {
         OutgoingPairs::new(vec![Outgoing::new(pair, 500, (KeyNumber::Even, key), counts.clone())]);
     let address = AddressKey::new(SEGMENT.0, testing::SRC);
     let peer = PeerIndex::MIN;
-    let registered = vec![Registered { address, peer, keys: Keys { even: Some(key), odd: None } }];
+    let registered =
+        vec![Registered { address, peer, keys: Keys { even: Some(key), odd: None }, envelope: None }];
     let pair_back = PairKey::new(SEGMENT.0, testing::DST, testing::SRC);
     let pairs = vec![Incoming::new(pair_back, TimeShares::default(), counts)];
     let mut incoming = IncomingPairs::new(registered, pairs, Arc::default());
@@ -45,7 +46,7 @@ fn ns_a_stamp() {
             making += cpu_time() - began;
             let began = cpu_time();
             for _ in 0..ROUNDS / 20 {
-                _ = std::hint::black_box(incoming.open(SEGMENT.0, peer, std::hint::black_box(&frame)));
+                _ = std::hint::black_box(incoming.open(SEGMENT.0, peer, std::hint::black_box(&frame), 1));
             }
             reading += cpu_time() - began;
         }

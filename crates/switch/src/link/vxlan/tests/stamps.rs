@@ -5,6 +5,7 @@ use crate::link::vxlan::pair_counts::PairCounts;
 use crate::link::vxlan::pairs::*;
 use crate::stats::layout::Counter;
 use std::net::UdpSocket;
+use tidegate_contract::{Bytes, Rate};
 use tidegate_uplink::stamp::{Key, KeyNumber, Keys, LEN, Stamp};
 use tidegate_uplink::vxlan::header;
 
@@ -26,7 +27,8 @@ fn outgoing(counts: &Arc<PairCounts>) -> OutgoingPairs {
 fn incoming(counts: &Arc<PairCounts>, foreign: &Arc<Counter>, keys: Keys) -> IncomingPairs {
     let pair = PairKey::new(SEGMENT.0, testing::DST, testing::SRC);
     let address = AddressKey::new(SEGMENT.0, testing::SRC);
-    let registered = Registered { address, peer: PeerIndex::new(5).unwrap(), keys };
+    let envelope = Some(Envelope::new(Rate::from_bits(8_000).unwrap(), Bytes::new(20_000_000)));
+    let registered = Registered { address, peer: PeerIndex::new(5).unwrap(), keys, envelope };
     let pairs = vec![Incoming::new(pair, TimeShares::default(), counts.clone())];
     IncomingPairs::new(vec![registered], pairs, foreign.clone())
 }
@@ -92,7 +94,7 @@ fn a_stamp_tells_what_the_sender_knows() {
         assert_eq!(a.send(&sent), Posted::Done);
         b.tx.readiness.note_readable(0, 0, 0);
         let Taken::New(pending, 1) = b.tx.take() else { panic!("it arrives") };
-        let stamp = pending.frame.get().stamp.expect("has a stamp");
+        let stamp = pending.frame.get().stamp.expect("has a stamp").stamp;
         assert_eq!((stamp.key, stamp.deadline_us, stamp.sequence), (KeyNumber::Even, TD, number));
         assert!(stamp.hold_ns >= 1_000_000, "{stamp:?}");
         assert!(stamp.sent_ns + 1_100_000 > begin && stamp.sent_ns < crate::clock::raw_clock());
