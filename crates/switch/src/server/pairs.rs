@@ -6,7 +6,7 @@
 //!  PairCounts ◀─ the link counts; the control plane reads: PairStatus
 //! ```
 
-use super::moved::Moves;
+use super::moves::Moves;
 use super::table::Entry;
 use super::uplink::{KnownSegments, UplinkEntry};
 use crate::control::message::{KeyPrint, LateCounts, PairStatus};

@@ -1,6 +1,6 @@
 //! The ports, and the workers' data about them.
 
-use super::moved::Moves;
+use super::moves::Moves;
 use super::shares::Shares;
 use super::uplink::{PeerNumbers, UplinkEntry};
 use crate::capacity::VNICS;

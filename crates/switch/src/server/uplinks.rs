@@ -9,7 +9,7 @@
 //! A peer's number stays as long as its name and address do; the FDB forgets a peer that leaves.
 
 use super::Switch;
-use super::moved::Moves;
+use super::moves::Moves;
 use super::pairs::{self, Pairs, Wanted};
 use super::table::{Entry, Table};
 use super::uplink::{KnownSegments, UplinkEntry};
