@@ -74,6 +74,8 @@ pub struct UplinkSockets<'a> {
     pub receive: &'a [OwnedFd],
     /// Each with a source port of its own.
     pub send: &'a [OwnedFd],
+    /// Sends and receives notices.
+    pub notices: &'a OwnedFd,
 }
 
 /// The reason why a request failed.
@@ -195,10 +197,14 @@ impl Client {
         keys: &[SegmentKey],
         sockets: Option<UplinkSockets<'_>>,
     ) -> Result<(), SwitchError> {
-        let UplinkSockets { receive, send } = sockets.unwrap_or(UplinkSockets { receive: &[], send: &[] });
-        let descriptors: Vec<_> = receive.iter().chain(send).map(AsFd::as_fd).collect();
+        let of = |UplinkSockets { receive, send, notices }| {
+            let all = receive.iter().chain(send).chain(std::iter::once(notices));
+            (receive.len(), all.map(AsFd::as_fd).collect::<Vec<_>>())
+        };
+        let notices = sockets.is_some();
+        let (receive, descriptors) = sockets.map(of).unwrap_or_default();
         let (uplink, remotes, keys) = (Box::new(uplink.clone()), remotes.to_vec(), keys.to_vec());
-        self.expect_done(&Request::SetUplink { uplink, remotes, keys, receive: receive.len() }, &descriptors)
+        self.expect_done(&Request::SetUplink { uplink, remotes, keys, receive, notices }, &descriptors)
     }
 
     /// Removes an uplink.

@@ -6,13 +6,14 @@
 //!  PairCounts ◀─ the link counts; the control plane reads: PairStatus
 //! ```
 
+use super::moved::Moves;
 use super::table::Entry;
 use super::uplink::{KnownSegments, UplinkEntry};
 use crate::control::message::{KeyPrint, LateCounts, PairStatus};
 use crate::fdb::{PeerIndex, PortIndex};
 use crate::link::vxlan::pair_counts::PairCounts;
 use crate::link::vxlan::pairs::{
-    AddressKey, Incoming, IncomingPairs, Outgoing, OutgoingPairs, PAIRS, PairKey, Registered, Shares,
+    AddressKey, Incoming, IncomingPairs, Outgoing, OutgoingPairs, PAIRS, PairKey, Registered, TimeShares,
 };
 use crate::port::PortSet;
 use crate::stats::layout::Counter;
@@ -41,15 +42,20 @@ pub struct Pairs {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     outgoing: Vec<(Names, PairKey, u32, KeyNumber, Key)>,
-    incoming: Vec<(Names, PairKey, Shares)>,
+    incoming: Vec<(Names, PairKey, TimeShares)>,
     registered: Vec<(AddressKey, PeerIndex, Keys)>,
     /// Receivers of frames with a deadline.
     pub(super) receivers: Vec<PortIndex>,
 }
 
 impl Wanted {
-    /// Finds the pairs of `uplink` with the vNICs of this host.
-    pub(super) fn of(uplink: &UplinkEntry, vnics: &BTreeMap<String, Entry>, known: &KnownSegments) -> Self {
+    /// Finds the pairs of `uplink` with the vNICs of this host; remotes that moved are where they are.
+    pub(super) fn of(
+        uplink: &UplinkEntry,
+        vnics: &BTreeMap<String, Entry>,
+        known: &KnownSegments,
+        moved: &Moves,
+    ) -> Self {
         let keys: HashMap<Segment, &SegmentKey> =
             uplink.pairs.keys.iter().map(|keys| (keys.segment, keys)).collect();
         let indexes: HashMap<Segment, _> = known.iter().map(|(index, segment)| (*segment, *index)).collect();
@@ -59,12 +65,14 @@ impl Wanted {
         let mut by_segment: HashMap<Segment, Vec<&Remote>> = HashMap::new();
         let mut by_name: HashMap<&str, &Remote> = HashMap::new();
         for remote in &uplink.remotes {
-            let peer = peers.get(remote.peer.as_str()).filter(|p| p.stamps && p.carries(remote.segment));
-            let (Some(peer), Some(keys), Some(index)) =
-                (peer, keys.get(&remote.segment), indexes.get(&remote.segment))
-            else {
+            let (Some(keys), Some(index)) = (keys.get(&remote.segment), indexes.get(&remote.segment)) else {
                 continue;
             };
+            let peer = match moved.get(&(*index, remote.mac)) {
+                Some(moved) => uplink.peer_at(moved.to),
+                None => peers.get(remote.peer.as_str()).copied(),
+            };
+            let Some(peer) = peer.filter(|p| p.stamps && p.carries(remote.segment)) else { continue };
             let Some(number) = uplink.number(peer) else { continue };
             by_segment.entry(remote.segment).or_default().push(remote);
             by_name.insert(&remote.name, remote);
@@ -73,7 +81,7 @@ impl Wanted {
                 continue;
             }
             let latency = uplink.uplink.latency_to(peer).map_or(0, |latency| latency.get());
-            let shares = Shares { latency, arrival: uplink.uplink.arrival_budget.get() };
+            let shares = TimeShares { latency, arrival: uplink.uplink.arrival_budget.get() };
             for name in &remote.to {
                 let Some(entry) = vnics.get(name).filter(|entry| entry.segment == *index) else { continue };
                 let pair = PairKey::new(*index, entry.vnic.mac, remote.mac);
@@ -101,7 +109,7 @@ impl Wanted {
     }
 }
 
-fn number(is_odd: bool) -> KeyNumber {
+pub(super) fn number(is_odd: bool) -> KeyNumber {
     if is_odd { KeyNumber::Odd } else { KeyNumber::Even }
 }
 
@@ -110,7 +118,7 @@ fn key(keys: &SegmentKey) -> Key {
 }
 
 /// Returns the keys whose stamps are valid.
-fn valid(keys: &SegmentKey) -> Keys {
+pub(super) fn valid(keys: &SegmentKey) -> Keys {
     let mut valid = Keys::default();
     // The key in use last: it prevails over one of the same parity, which the agent refuses.
     for secret in keys.next.iter().chain([&keys.key]) {

@@ -13,7 +13,7 @@ use crate::clock::RawTime;
 use crate::hosts::late::Where;
 use crate::hosts::{Clocks, Late};
 use crate::link::vxlan::pair_counts::place;
-use crate::link::vxlan::pairs::{PairKey, Shares};
+use crate::link::vxlan::pairs::{PairKey, TimeShares};
 use crate::port::Port;
 use crate::slots::Frame;
 use rtrb::Producer;
@@ -48,7 +48,7 @@ struct Parts {
 
 impl Parts {
     /// Returns the part that exceeds its share of `deadline` (ns) most; `here` is the cause of a delay in this host.
-    fn cause(&self, deadline: u64, shares: Shares, here: MissCause) -> Where {
+    fn cause(&self, deadline: u64, shares: TimeShares, here: MissCause) -> Where {
         let at_sender = deadline.saturating_sub(shares.latency + shares.arrival);
         let excess = |part: u64, share: u64| i128::from(part) - i128::from(share);
         let (sender, network, receiver) = (
@@ -81,7 +81,7 @@ pub(super) fn account(
         return false;
     };
     let (src, dst) = (frame.headers.src, frame.headers.dst);
-    // Removed meanwhile: nobody asks.
+    // A pair that was removed meanwhile has no counters.
     let Some(pair) = pairs.find(PairKey::new(frame.segment, dst, src)) else { return false };
     let counts = &pair.counts;
     let now = hosts.time.now();
@@ -159,7 +159,238 @@ pub(super) fn account(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fdb::{PeerIndex, PortIndex, SegmentIndex};
+    use crate::frame::VnetHdr;
+    use crate::frame::testing::Frame as Spec;
+    use crate::link::vxlan::pair_counts::PairCounts;
+    use crate::link::vxlan::pairs::{AddressKey, Incoming, IncomingPairs, OutgoingPairs, Registered};
+    use crate::link::vxlan::{self, Peers};
+    use crate::port::{PortInfo, PortSet};
+    use crate::sched::SourceId;
+    use crate::worker::testing::{self, Far, add_tap_with, add_uplink, mac, set_time, tap_frame};
+    use crate::worker::{Worker, WorkerHandle};
     use proptest::prelude::*;
+    use rtrb::Consumer;
+    use std::os::fd::OwnedFd;
+    use tidegate_evidence::DropReason;
+    use tidegate_uplink::clock::Estimate;
+    use tidegate_uplink::stamp::{Key, KeyNumber, Keys};
+
+    const LOCAL: PortIndex = 1;
+    const UPLINK: PortIndex = 10;
+    /// A vNIC of another host, and one there that is not registered.
+    const FAR: PortIndex = 20;
+    const STRANGER: PortIndex = 21;
+    const SEGMENT: SegmentIndex = SegmentIndex(0);
+    const KEY: Key = Key::new([8; 16]);
+    const BEGIN: u64 = 1_000_000_000;
+    const TD: u32 = 1000;
+    const SHARES: TimeShares = TimeShares { latency: 300_000, arrival: 500_000 };
+
+    /// A vNIC here, to which one of another host has a deadline.
+    struct Scene {
+        worker: Worker,
+        _handle: WorkerHandle,
+        tap: OwnedFd,
+        far: Far,
+        counts: Arc<PairCounts>,
+        clocks: Arc<Clocks>,
+        late: Consumer<Late>,
+        next: u32,
+    }
+
+    impl Scene {
+        fn new(keys: &str) -> Self {
+            set_time(BEGIN);
+            let (mut worker, handle) = testing::worker();
+            let tap = add_tap_with(&mut worker, LOCAL, keys);
+            let far = add_uplink(&mut worker, UPLINK);
+            worker.set_members(vec![vec![LOCAL, UPLINK]]);
+            let port = worker.ports[usize::from(UPLINK)].as_mut().unwrap();
+            let of_before = port.link.peers().unwrap().get(peer()).unwrap();
+            let peer_of = vxlan::Peer { takes_stamps: true, ..of_before.clone() };
+            let peers = Peers::new(vec![peer_of], &[(SEGMENT, testing::VNI)]).unwrap();
+            drop(port.link.set_peers(peers.into()));
+            let counts = Arc::<PairCounts>::default();
+            let address = AddressKey::new(SEGMENT, mac(FAR));
+            let registered = Registered { address, peer: peer(), keys: Keys { even: Some(KEY), odd: None } };
+            let pair = PairKey::new(SEGMENT, mac(LOCAL), mac(FAR));
+            let pairs = vec![Incoming::new(pair, SHARES, counts.clone())];
+            let incoming = IncomingPairs::new(vec![registered], pairs, Arc::default());
+            drop(worker.set_pairs(UPLINK, OutgoingPairs::default(), incoming));
+            let mut to = PortSet::EMPTY;
+            to.insert(LOCAL);
+            let info = PortInfo {
+                to: Box::new(to),
+                arrivals: Some(SHARES.arrival),
+                ..PortInfo::of_uplink(worker.id)
+            };
+            worker.set_info(UPLINK, Some(info));
+            let (clocks, (late_in, late)) = (Arc::<Clocks>::default(), crate::hosts::late::queue());
+            worker.set_hosts(Hosts::new(clocks.clone(), late_in));
+            Self { worker, _handle: handle, tap, far, counts, clocks, late, next: 0 }
+        }
+
+        fn know_clock(&self, offset_ns: i64, error_ns: u64) {
+            self.clocks.set(peer(), Some((Estimate { offset_ns, error_ns }, self.worker.now)));
+        }
+
+        /// Sends a frame with a stamp from the other host.
+        fn send(&mut self, frame: &[u8], sent_ns: u64, hold_ns: u32) {
+            let stamp =
+                Stamp { key: KeyNumber::Even, deadline_us: TD, sent_ns, hold_ns, sequence: self.next };
+            self.next += 1;
+            self.far.send(&[frame, &stamp.trailer(&KEY, frame, frame.len() as u32)].concat());
+        }
+
+        fn turns(&mut self) {
+            // Frames wake the worker, if it sleeps.
+            self.worker.turn();
+            while self.worker.work() {}
+        }
+
+        /// Returns the next frame that the vNIC received.
+        fn received(&self) -> Option<Vec<u8>> {
+            let mut buffer = [0; 70_000];
+            let len = rustix::io::read(&self.tap, &mut buffer).ok()?;
+            Some(buffer[VnetHdr::LEN..len].to_vec())
+        }
+    }
+
+    fn peer() -> PeerIndex {
+        PeerIndex::new(UPLINK).unwrap()
+    }
+
+    fn frame(from: PortIndex) -> Vec<u8> {
+        tap_frame(from, LOCAL)[VnetHdr::LEN..].to_vec()
+    }
+
+    #[test]
+    fn an_arrival_is_not_judged_before_the_clock_is_known() {
+        let mut scene = Scene::new("");
+        scene.send(&frame(FAR), BEGIN - 5_000_000, 10);
+        scene.turns();
+        assert_eq!(scene.received(), Some(frame(FAR)));
+        let counts = &scene.counts;
+        assert_eq!((counts.arrived.get(), counts.unjudged.get(), counts.met.get()), (1, 1, 0));
+        assert!(scene.late.pop().is_err());
+    }
+
+    /// Tr is the test's time: on the sender's clock it is ahead by the offset.
+    #[test]
+    fn a_late_arrival_is_told_by_how_much_and_where() {
+        const AHEAD: u64 = 7_000_000_000;
+        let mut scene = Scene::new("");
+        scene.know_clock(AHEAD as i64, 2_000);
+        let cases = [
+            // By the network, by its sender, and by less than the error.
+            (1_200_000, 100_000, Some((Where::Network, 200_000))),
+            (1_200_000, 900_000, Some((Where::Sender, 200_000))),
+            (1_001_999, 100_000, None),
+            (999_000, 100_000, None),
+        ];
+        for (total, hold, expected) in cases {
+            scene.send(&frame(FAR), BEGIN + AHEAD - total, hold);
+            scene.turns();
+            assert_eq!(scene.received(), Some(frame(FAR)));
+            let late = scene.late.pop().ok();
+            if total > 1_000_000 {
+                let late = late.expect("it may be late");
+                assert_eq!((late.src, late.dst, late.peer), (mac(FAR), mac(LOCAL), peer()));
+                assert_eq!((late.late_ns, late.error_ns), (total - 1_000_000, 2_000));
+                assert_eq!((late.hold_ns, late.network_ns), (hold, total - u64::from(hold)));
+                assert_eq!(late.sequence, scene.next - 1);
+                if let Some((cause, by)) = expected {
+                    assert_eq!((late.cause, late.late_ns, late.dropped), (cause, by, false));
+                }
+            } else {
+                assert_eq!(late, None);
+            }
+        }
+        let counts = &scene.counts;
+        let causes = |counters: &[crate::stats::layout::Counter; 3]| counters.each_ref().map(|n| n.get());
+        assert_eq!((causes(&counts.late), causes(&counts.uncertain)), ([1, 1, 0], [0, 1, 0]));
+        assert_eq!((counts.met.get(), counts.worst.get()), (1, 200_000));
+        let stats = scene.worker.ports[usize::from(UPLINK)].as_ref().unwrap().stats;
+        assert_eq!(stats.misses[MissCause::Network as usize].get(), 1);
+        assert_eq!(stats.misses[MissCause::Sender as usize].get(), 1);
+        assert_eq!(stats.misses_possible.get(), 1);
+    }
+
+    #[test]
+    fn an_arrival_with_a_deadline_passes_those_without() {
+        let mut scene = Scene::new("rx = { max = \"8mbit\", burst = \"2kB\" }");
+        scene.know_clock(0, 100);
+        let egress = |scene: &mut Scene| {
+            let now = scene.worker.now;
+            scene.worker.ports[usize::from(LOCAL)].as_mut().unwrap().egress.scheduler.charge(now, 4000);
+        };
+        egress(&mut scene);
+        (0..5).for_each(|_| scene.far.send(&frame(STRANGER)));
+        scene.turns();
+        assert_eq!(scene.received(), None, "there are no tokens");
+        scene.send(&frame(FAR), BEGIN, 10);
+        scene.turns();
+        assert_eq!(scene.received(), Some(frame(FAR)), "it needs none");
+        let port = scene.worker.ports[usize::from(LOCAL)].as_ref().unwrap();
+        assert!(port.egress.scheduler.knows(SourceId::arrivals(UPLINK)));
+        // What waits of the uplink goes with it, of both kinds.
+        scene.worker.drop_source(UPLINK);
+        let port = scene.worker.ports[usize::from(LOCAL)].as_ref().unwrap();
+        assert_eq!(port.egress.scheduler.backlog_total().frames, 0);
+        scene.worker.set_info(UPLINK, None);
+        let port = scene.worker.ports[usize::from(LOCAL)].as_ref().unwrap();
+        assert!(!port.egress.scheduler.knows(SourceId::arrivals(UPLINK)));
+    }
+
+    #[test]
+    fn marks_of_arrivals_with_a_stamp_are_kept() {
+        let mut scene = Scene::new("");
+        let marked = |from: PortIndex, dscp| {
+            let mut frame = Spec { dscp, ..Spec::udp4(30) }.build();
+            frame[..6].copy_from_slice(&mac(LOCAL).0);
+            frame[6..12].copy_from_slice(&mac(from).0);
+            frame
+        };
+        scene.send(&marked(FAR, 46), BEGIN, 10);
+        scene.turns();
+        assert_eq!(scene.received(), Some(marked(FAR, 46)));
+        for from in [FAR, STRANGER] {
+            scene.far.send(&marked(from, 46));
+            scene.turns();
+            assert_eq!(scene.received(), Some(marked(from, 0)), "without a stamp");
+        }
+    }
+
+    #[test]
+    fn a_replay_is_dropped_and_counted_at_the_uplink() {
+        let mut scene = Scene::new("");
+        for _ in 0..2 {
+            scene.next = 5;
+            scene.send(&frame(FAR), BEGIN, 10);
+            scene.turns();
+        }
+        assert_eq!((scene.received(), scene.received()), (Some(frame(FAR)), None));
+        let stats = scene.worker.ports[usize::from(UPLINK)].as_ref().unwrap().stats;
+        assert_eq!(stats.tx.dropped[DropReason::Replayed as usize].get(), 1);
+        assert_eq!(scene.counts.replayed.get(), 1);
+    }
+
+    #[test]
+    fn an_arrival_that_is_dropped_here_is_told() {
+        let mut scene = Scene::new("");
+        scene.worker.ports[usize::from(LOCAL)].as_mut().unwrap().contract.frame_max = 1518;
+        let mut tagged = Spec { vlan: Some(5), ..Spec::udp4(30) }.build();
+        tagged[..6].copy_from_slice(&mac(LOCAL).0);
+        tagged[6..12].copy_from_slice(&mac(FAR).0);
+        scene.send(&tagged, BEGIN, 10);
+        scene.turns();
+        assert_eq!(scene.received(), None);
+        let late = scene.late.pop().expect("it is told");
+        assert_eq!((late.dropped, late.late_ns), (true, 0));
+        assert!(matches!(late.cause, Where::Receiver(MissCause::Dropped)));
+        assert_eq!((scene.counts.dropped.get(), scene.counts.unjudged.get()), (1, 0));
+    }
 
     proptest! {
         /// The cause of a frame that is late by one part alone is that part.
@@ -172,7 +403,7 @@ mod tests {
             parts[which] = shares[which] + beyond;
             let [hold, network, here] = parts;
             let cause = Parts { hold, network, here }
-                .cause(sender + latency + arrival, Shares { latency, arrival }, MissCause::Queue);
+                .cause(sender + latency + arrival, TimeShares { latency, arrival }, MissCause::Queue);
             let expected = [Where::Sender, Where::Network, Where::Receiver(MissCause::Queue)][which];
             prop_assert_eq!(cause, expected);
         }

@@ -53,7 +53,7 @@ fn bits(mac: Mac) -> u64 {
 
 /// The shares of a deadline that the ways beyond the sending host have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shares {
+pub struct TimeShares {
     /// Declared latency of the network (ns).
     pub latency: u64,
     /// Arrival budget of the receiving host (ns).
@@ -168,7 +168,7 @@ pub struct Incoming {
     /// Which one.
     pub pair: PairKey,
     /// The shares of its deadline.
-    pub shares: Shares,
+    pub shares: TimeShares,
     /// Its counters.
     pub counts: Arc<PairCounts>,
     /// Which of its frames arrived.
@@ -177,7 +177,7 @@ pub struct Incoming {
 
 impl Incoming {
     /// Returns a pair of which nothing arrived.
-    pub fn new(pair: PairKey, shares: Shares, counts: Arc<PairCounts>) -> Self {
+    pub fn new(pair: PairKey, shares: TimeShares, counts: Arc<PairCounts>) -> Self {
         Self { pair, shares, counts, window: Window::default() }
     }
 }

@@ -6,9 +6,10 @@ pub mod scene;
 mod sending;
 #[cfg(feature = "measure")]
 mod speed;
+mod stamps;
 
 use super::*;
-use crate::fdb::SegmentIndex;
+use crate::fdb::{PeerIndex, SegmentIndex};
 use crate::frame::testing::{self, Frame as Spec};
 use crate::frame::{flow, set_ecn};
 use crate::link::{Posted, Taken};
