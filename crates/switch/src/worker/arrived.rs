@@ -173,7 +173,7 @@ mod tests {
     use rtrb::Consumer;
     use std::os::fd::OwnedFd;
     use tidegate_evidence::DropReason;
-    use tidegate_uplink::clock::Estimate;
+    use tidegate_uplink::clock::{Estimate, Outlook};
     use tidegate_uplink::stamp::{Key, KeyNumber, Keys};
 
     const LOCAL: PortIndex = 1;
@@ -232,7 +232,9 @@ mod tests {
         }
 
         fn know_clock(&self, offset_ns: i64, error_ns: u64) {
-            self.clocks.set(peer(), Some((Estimate { offset_ns, error_ns }, self.worker.now)));
+            let estimate = Estimate { offset_ns, error_ns };
+            let outlook = Outlook { at: self.worker.now, now: estimate, later: estimate };
+            self.clocks.set(peer(), Some(outlook));
         }
 
         /// Sends a frame with a stamp from the other host.
