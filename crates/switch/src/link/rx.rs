@@ -163,6 +163,12 @@ impl Rx {
         }
     }
 
+    /// Whether posted frames wait for more, and are not yet sent.
+    #[inline]
+    pub fn is_gathering(&self) -> bool {
+        matches!(self, Self::Vxlan(rx) if rx.is_gathering())
+    }
+
     /// Whether a flush left frames that the next one is to send: the kernel had no room for them.
     #[inline]
     pub fn has_unsent(&self) -> bool {

@@ -483,7 +483,9 @@ impl Worker {
         let now = clock();
         self.loops.part(LoopPart::Completion, None, self.turns.elapsed(now));
         for index in touched.iter() {
-            if let Some(port) = &mut self.ports[index as usize] {
+            if let Some(port) = &mut self.ports[index as usize]
+                && !port.link.rx.is_gathering()
+            {
                 port.note_shown(now);
             }
         }
