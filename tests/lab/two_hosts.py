@@ -47,16 +47,20 @@ class TwoHosts:
         via: Via = Via.RULES,
         wrappers: Sequence[Sequence[str]] = ((), ()),
         network: Iterable[str] = (),
+        switch_options: Iterable[str] = (),
     ) -> None:
         """`names` are the vNICs of each host; `wrappers` the words before each host's switch.
 
-        `network` are options of the network by rules.
+        `network` are options of the network by rules, `switch_options` of both switches.
         """
         self.folder = folder
         self.underlay = cleanup.enter_context(Underlay(folder / "net", via=via, options=network))
         self.hosts: list[Host] = []
+        options = tuple(switch_options)
         for number, words in enumerate(wrappers, 1):
-            host = self.underlay.host(number, folder / f"h{number}", switch_wrapper=words)
+            host = self.underlay.host(
+                number, folder / f"h{number}", switch_wrapper=words, switch_options=options
+            )
             self.hosts.append(cleanup.enter_context(host))
         self.names = [list(of_host) for of_host in names]
         self.all = [name for of_host in self.names for name in of_host]

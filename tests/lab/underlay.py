@@ -115,10 +115,17 @@ class Underlay:
         assert self._rules is not None, "Underlay(via=Via.RULES)"
         return self._rules
 
-    def host(self, number: int, folder: Path, *, switch_wrapper: Iterable[str] = ()) -> Host:
+    def host(
+        self,
+        number: int,
+        folder: Path,
+        *,
+        switch_wrapper: Iterable[str] = (),
+        switch_options: Iterable[str] = (),
+    ) -> Host:
         """A switch with an agent whose network is that of host `number`, from 1."""
         enter = ("nsenter", f"--net={self.hosts[number - 1].path}")
-        return Host(folder, switch_wrapper=switch_wrapper, agent_wrapper=enter)
+        return Host(folder, switch_options=switch_options, switch_wrapper=switch_wrapper, agent_wrapper=enter)
 
     def stop(self) -> None:
         """End everything on all hosts."""

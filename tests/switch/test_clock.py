@@ -151,7 +151,10 @@ def test_frames_follow_a_vnic_to_the_host_that_announces_it(
         Stack(folder / "b") as b,
     ):
         one.apply(
-            uplink(1) + declared_elsewhere + shared + tap_vnic("a", a.path, macs["a"], "mtu = 1450", segment=VNI)
+            uplink(1)
+            + declared_elsewhere
+            + shared
+            + tap_vnic("a", a.path, macs["a"], "mtu = 1450", segment=VNI)
         )
         two.apply(uplink(2) + shared)
         a.address("eth0", "10.11.0.1/24")

@@ -37,7 +37,8 @@ def test_reports_are_compared_one_by_one() -> None:
     """A time beyond the error, a frame that was in time or never sent, and another cause."""
     right = Report(2, 1_030, 50, "network")
     found = compare(FRAMES, DEADLINE, ERROR, counts(2), [right])
-    assert (found.reports, found.wrong, found.false, found.other_cause) == (1, [], 0, {})
+    assert (found.reports, found.early, found.after) == (1, [], [])
+    assert (found.false, found.other_cause) == (0, {})
     wrong = [
         Report(2, 1_151, 50, "network"),
         Report(2, 900, 50, "sender"),
@@ -45,5 +46,5 @@ def test_reports_are_compared_one_by_one() -> None:
         Report(9, 60, 50, "network"),
     ]
     found = compare(FRAMES, DEADLINE, ERROR, counts(2), wrong)
-    assert found.wrong == [1, 50, 110]
+    assert (found.early, found.after) == ([50], [1, 110])
     assert (found.false, found.strange, found.other_cause) == (1, 1, {"sender": 1})
