@@ -77,7 +77,8 @@ def test_the_offset_of_one_clock_to_itself_is_zero_within_the_error(
         said = one.cli("clock")
         assert "far" in said and "CLOCK_MONOTONIC_RAW" in said
         metrics = one.get("/metrics")
-        assert 'tidegate_peer_clock_error_seconds{peer="far"}' in metrics
+        for name in ("clock_offset_seconds", "clock_error_seconds", "round_trip_seconds", "reachable"):
+            assert f'tidegate_peer_{name}{{peer="far"}}' in metrics, name
         # Another process of the switch: its clock is asked anew.
         two.switch.kill()
         wait_for("silence", lambda: not far(one)["reachable"], timeout=30)
@@ -98,6 +99,7 @@ def test_a_host_without_the_key_is_not_believed(
         wait_for("refusals", lambda: far(one)["counts"].get("refused", {}).get("forged", 0) > 3)
         found = far(one)
         assert "clock" not in found and not found["reachable"]
+        assert 'tidegate_peer_refused_notices_total{peer="far",reason="forged"}' in one.get("/metrics")
         assert "the segment's key the same" in one.cli("clock")
         two.apply(uplink(2) + keys(folder / "key2", KEYS[0]))
         wait_for("exchanges", lambda: knows(one))

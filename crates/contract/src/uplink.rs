@@ -21,10 +21,10 @@ pub struct Uplink {
     /// Network device; absent where the kernel routes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// UDP port: 1 to 65535, default 4789.
+    /// UDP port: 1024 to 65535, default 4789.
     #[serde(default = "default_port")]
     pub port: u16,
-    /// UDP port of notices between hosts, the same at all peers: 1 to 65535, default 29796.
+    /// UDP port of notices between hosts, the same at all peers: 1024 to 65535, default 29796.
     #[serde(default = "default_notice_port")]
     pub notice_port: u16,
     /// Capacity towards the network: bits per second of outer Ethernet frames.
@@ -80,6 +80,9 @@ pub struct SegmentKeys {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_key_file: Option<PathBuf>,
 }
+
+/// Least port: those below are of the host's services (RFC 6335, section 6), which a user of the API must not take.
+pub(crate) const FIRST_PORT: u16 = 1024;
 
 /// UDP port of VXLAN (RFC 7348, 5).
 pub(crate) const fn default_port() -> u16 {

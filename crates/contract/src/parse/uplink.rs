@@ -2,11 +2,11 @@
 
 use super::{keys, reader::Table};
 use crate::check::UPLINK_MTU;
-use crate::uplink::{default_arrival_budget, default_mtu, default_notice_port, default_port};
+use crate::uplink::{FIRST_PORT, default_arrival_budget, default_mtu, default_notice_port, default_port};
 use crate::{Nanos, Peer, Rate, Segment, SegmentKeys, Uplink};
 use std::{net::IpAddr, ops::RangeInclusive, path::PathBuf, str::FromStr};
 
-const PORT: RangeInclusive<u16> = 1..=u16::MAX;
+const PORT: RangeInclusive<u16> = FIRST_PORT..=u16::MAX;
 const SEGMENT: RangeInclusive<u32> = 0..=(1 << 24) - 1;
 const A_DURATION: &str = "a duration such as \"100us\"";
 const AN_ADDRESS: &str = "an IP address such as \"192.0.2.1\" or \"2001:db8::1\"";
@@ -247,8 +247,8 @@ next-key-file = "/etc/tidegate/keys/42.next"
             (v4, "mtu = 575", "uplink.net0.mtu: 575 is out of range; 576 to 9216"),
             (v4, "mtu = 9217", "uplink.net0.mtu: 9217 is out of range; 576 to 9216"),
             (v6, "mtu = 1279", "uplink.net0.mtu: 1279 is out of range; 1280 to 9216"),
-            (v4, "port = 0", "uplink.net0.port: 0 is out of range; 1 to 65535"),
-            (v4, "notice-port = 0", "uplink.net0.notice-port: 0 is out of range; 1 to 65535"),
+            (v4, "port = 0", "uplink.net0.port: 0 is out of range; 1024 to 65535"),
+            (v4, "notice-port = 0", "uplink.net0.notice-port: 0 is out of range; 1024 to 65535"),
             (
                 v4,
                 "notice-port = 4789",

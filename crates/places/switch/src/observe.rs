@@ -42,6 +42,9 @@ impl SwitchPlace {
             Ok((ports, uplinks, evidence, PlaceProgram { version, pid, started }))
         });
         let (ports, mut uplinks, mut evidence, program) = answer.map_err(switch_failed)?;
+        if !uplinks.is_empty() {
+            self.attach_filter();
+        }
         let ports: Vec<PortStatus> =
             ports.into_iter().map(|port| self.with_recorded_attachment(port)).collect();
         self.find_sockets(&ports);
@@ -110,7 +113,7 @@ impl SwitchPlace {
             uplink: status.uplink.clone(),
             worker: Some(status.worker),
             broken: self.why_broken(status),
-            notes: vec![],
+            notes: self.why_unfiltered().into_iter().collect(),
         }
     }
 

@@ -11,9 +11,11 @@
 //! ICMP messages about the path (RFC 8899, section 1.1): any host could send these, and cut the path for all
 //! tenants; the contract declares the path's MTU.
 
+use crate::peers_only::Group;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use tidegate_contract::Uplink;
 
 /// Sockets that send.
@@ -40,6 +42,22 @@ pub(crate) struct KeptSockets {
     /// The uplink that they were made for.
     pub(crate) uplink: Uplink,
     pub(crate) sockets: Sockets,
+    /// Where they reach; `None` without a filter.
+    pub(crate) group: Option<Group>,
+}
+
+impl KeptSockets {
+    /// Returns where the sockets reach; nothing if no filter limits them.
+    pub(crate) fn destinations(&self) -> BTreeSet<SocketAddr> {
+        self.group.as_ref().map(|group| group.destinations().clone()).unwrap_or_default()
+    }
+}
+
+impl Sockets {
+    /// Returns all of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.receive.iter().chain(&self.send).chain([&self.notices]).map(AsFd::as_fd)
+    }
 }
 
 /// Whether the sockets of one uplink serve the other.

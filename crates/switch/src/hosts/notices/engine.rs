@@ -177,17 +177,19 @@ impl Engine {
     pub fn receive(&mut self) -> bool {
         let mut is_more = false;
         for link in 0..self.links.len() {
-            let socket = self.links[link].setup.socket.clone();
-            let mut buffer = [0; LEN_MAX + 1];
-            let mut count = 0;
-            while count < BATCH {
-                let received = socket::receive(&socket, &mut buffer);
+            // All times first: work on one message would delay that of the next.
+            let mut arrived = Vec::new();
+            while arrived.len() < BATCH {
+                let mut buffer = [0; LEN_MAX + 1];
+                let received = socket::receive(&self.links[link].setup.socket, &mut buffer);
                 let now = (self.clock)();
                 let Ok((len, source)) = received else { break };
-                count += 1;
+                arrived.push((buffer, len, source, now));
+            }
+            is_more |= arrived.len() == BATCH;
+            for (buffer, len, source, now) in arrived {
                 self.take(link, &buffer[..len], source, now);
             }
-            is_more |= count == BATCH;
         }
         is_more
     }

@@ -31,6 +31,10 @@ const URGENT: (usize, usize) = (1 << 17, 64);
 /// frame.
 const HOLD: u64 = 10_000_000;
 
+/// Longest time in which datagrams without a deadline gather while their worker goes on (ns): a call of the kernel costs as
+/// much for a train as for one of them.
+const GATHER: u64 = 30_000;
+
 /// All lanes of a link.
 pub struct Lanes {
     v4: Box<[Lane]>,
@@ -41,6 +45,8 @@ pub struct Lanes {
     pub(super) on_wire: OnWire,
     /// Datagrams wait.
     unsent: bool,
+    /// Since when they [gather](Self::gathers) (ns); [`NEVER`] if they do not.
+    since: u64,
 }
 
 struct Lane {
@@ -80,6 +86,7 @@ impl Lanes {
             counters: Counters::default(),
             on_wire: OnWire::default(),
             unsent: false,
+            since: NEVER,
         }
     }
 
@@ -118,12 +125,24 @@ impl Lanes {
         self.unsent
     }
 
+    /// Whether datagrams may wait at `now` (ns) for more to make longer trains: none is urgent, and their sockets have
+    /// room, and they have not waited for long.
+    #[inline]
+    pub fn gathers(&mut self, now: u64) -> bool {
+        let may_wait = |lane: &Lane| lane.urgent.is_empty() && !lane.is_full && !lane.was_full;
+        if !self.unsent || !self.v4.iter().chain(&self.v6).all(may_wait) {
+            return false;
+        }
+        self.since = self.since.min(now);
+        now.saturating_sub(self.since) < GATHER
+    }
+
     /// Sends what the kernel takes: urgent datagrams of all lanes first.
     pub fn flush(&mut self) {
         if !self.unsent {
             return;
         }
-        self.unsent = false;
+        (self.unsent, self.since) = (false, NEVER);
         for lane in self.v4.iter_mut().chain(&mut self.v6) {
             send(&lane.socket, &mut lane.urgent, &mut self.outgoing, &mut self.counters);
         }

@@ -93,14 +93,14 @@ fn note(peer: &PeerStatus) -> String {
 /// Says what an error means, and what would give a smaller one.
 fn microsecond(peers: &[PeerStatus]) -> String {
     let worst = peers.iter().filter_map(|peer| Some(peer.clock?.error_ns)).max();
-    let what = "The error is at most half the least round trip, and grows with the age: a frame from there that is late \
-                by less is uncertain, and counted apart.";
+    let what = "The error is half the least round trip, and what the clocks may have drifted since.\n\
+                A frame from there that is late by less is uncertain, and counted apart.";
     match worst {
         None => "No clock is known: frames from other hosts are not judged.".into(),
         Some(worst) if worst <= MICROSECOND => what.into(),
         Some(worst) => format!(
-            "{what} Below {}, hardware timestamps of the NIC would tell, or clocks that PTP keeps on both hosts \
-             (linuxptp: ptp4l, ts2phc, phc2sys); a shorter or less busy way helps, too.",
+            "{what}\nBelow {}, hardware timestamps of the NIC would tell, or clocks that PTP keeps on both hosts \
+             (linuxptp: ptp4l, ts2phc, phc2sys).",
             duration(worst)
         ),
     }

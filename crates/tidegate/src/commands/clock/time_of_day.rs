@@ -47,7 +47,7 @@ impl TimeOfDay {
                 us(self.maximum_error_us)
             ),
         };
-        format!("Offsets are of CLOCK_MONOTONIC_RAW, which no daemon sets. This host's time of day {state}")
+        format!("Offsets are of CLOCK_MONOTONIC_RAW, which no daemon sets.\nThis host's time of day {state}")
     }
 }
 
