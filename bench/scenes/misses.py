@@ -59,7 +59,18 @@ def add_options(group: OptionGroup) -> None:
         "--injected", type=int, default=100_000, metavar="N", help="delays beyond the deadline; 100000"
     )
     group.add_argument("--stalls", type=int, default=200, metavar="N", help="of the receiving switch; 200")
-    group.add_argument("--skew", default="", metavar="TEXT", help="of the second host's clock: -5s,40ppm")
+    group.add_argument(
+        "--skewed",
+        type=Path,
+        metavar="PROGRAM",
+        help="the second host's tidegate, built with --features tidegate-switch/test-clock",
+    )
+    group.add_argument(
+        "--skew",
+        default="-5000000000,40",
+        metavar="NS,PPM",
+        help="of its clock; five seconds behind, and fast",
+    )
 
 
 @dataclass(frozen=True)
@@ -143,15 +154,19 @@ class Stage:
     """The hosts, and frames from a to b."""
 
     def __init__(self, context: Context) -> None:
-        skew = context.options.skew
-        wrappers = [(), ("env", f"TIDEGATE_TEST_CLOCK={skew}") if skew else ()]
+        first = {"switch_options": ("--workers", "1", "--fifo-priority", "2")}
+        second = dict(first)
+        if skewed := context.options.skewed:
+            second |= {
+                "binary": skewed,
+                "switch_wrapper": ("env", f"TIDEGATE_TEST_CLOCK={context.options.skew}"),
+            }
         self.hosts = TwoHosts(
             context.folder,
             ["a", "b"],
             context.cleanup,
-            wrappers=wrappers,
             network=("--fifo-priority", "3"),
-            switch_options=("--workers", "1", "--fifo-priority", "2"),
+            options=(first, second),
         )
         self.hosts.apply(TERMS, LINES)
         self.hosts.settle()

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from enum import Enum, auto
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from .host import Host
 from .namespaces import Stack
@@ -115,17 +115,10 @@ class Underlay:
         assert self._rules is not None, "Underlay(via=Via.RULES)"
         return self._rules
 
-    def host(
-        self,
-        number: int,
-        folder: Path,
-        *,
-        switch_wrapper: Iterable[str] = (),
-        switch_options: Iterable[str] = (),
-    ) -> Host:
-        """A switch with an agent whose network is that of host `number`, from 1."""
+    def host(self, number: int, folder: Path, **options: Any) -> Host:  # noqa: ANN401 - `Host` has them
+        """A switch with an agent whose network is that of host `number`, from 1; `options` are of `Host`."""
         enter = ("nsenter", f"--net={self.hosts[number - 1].path}")
-        return Host(folder, switch_options=switch_options, switch_wrapper=switch_wrapper, agent_wrapper=enter)
+        return Host(folder, agent_wrapper=enter, **options)
 
     def stop(self) -> None:
         """End everything on all hosts."""
