@@ -372,11 +372,7 @@ def test_metrics(host: Host, tmp_path: Path) -> None:
     documented = {metric: (kind, set(re.findall(r"`(\w+)`", labels))) for metric, kind, labels in rows}
     # Served once another host answers: tests/switch/test_clock.py.
     answers = ("clock_offset_seconds", "clock_error_seconds", "round_trip_seconds", "refused_notices_total")
-    assert {
-        metric: of
-        for metric, of in documented.items()
-        if metric not in {f"tidegate_peer_{a}" for a in answers}
-    } == served
+    assert {metric: of for metric, of in documented.items() if metric not in {f"tidegate_peer_{a}" for a in answers}} == served
 
 
 def test_metrics_named_elsewhere() -> None:

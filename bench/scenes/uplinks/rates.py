@@ -183,7 +183,8 @@ def target(windows: list[Window], case: str, ours: str, theirs: str) -> Target:
         filterable=True,
         note="by the processes' CPU time alone: "
         + ", ".join(
-            f"{sample.value:.2f}x" for sample in ratios(windows, ours, theirs, case, "per_core_of_processes")
+            f"{sample.value:.2f}x"
+            for sample in ratios(windows, ours, theirs, case, "per_core_of_processes")
         ),
     )
 
@@ -191,11 +192,7 @@ def target(windows: list[Window], case: str, ours: str, theirs: str) -> Target:
 def figures(windows: list[Window], case: str, names: list[str]) -> list[Figure]:
     """What arrived, the CPUs busy with it, and what arrived for each second of CPU time."""
     unit = "Mpps" if case in FRAMES else "Gbit/s"
-    kinds = (
-        ("arrived", unit, "rate"),
-        ("CPUs busy", "CPUs", "cores"),
-        ("for each busy CPU", unit, "per_core"),
-    )
+    kinds = (("arrived", unit, "rate"), ("CPUs busy", "CPUs", "cores"), ("for each busy CPU", unit, "per_core"))
     return [
         Figure(f"{case}: {what}", name, of, samples(windows, name, case, value), filterable=True)
         for what, of, value in kinds

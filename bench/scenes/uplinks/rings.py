@@ -102,15 +102,9 @@ def judge(result: Result) -> None:
         )
         named = ((OURS, ours), ("kernel vxlan", kernel))
         result.figures += [Figure(title, name, "Mpps", found, filterable=True) for name, found in named]
-        ratio = tuple(type(one)(one.value / other.value) for one, other in zip(ours, kernel, strict=True))
+        ratio = tuple(
+            type(one)(one.value / other.value) for one, other in zip(ours, kernel, strict=True)
+        )
         result.targets.append(
-            Target(
-                f"{title}, against the kernel's vxlan",
-                "at least 2x",
-                "x",
-                2.0,
-                "more",
-                ratio,
-                filterable=True,
-            )
+            Target(f"{title}, against the kernel's vxlan", "at least 2x", "x", 2.0, "more", ratio, filterable=True)
         )

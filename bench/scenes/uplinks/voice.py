@@ -64,9 +64,7 @@ class Side:
         to = ("--client", self.bulk.b.address, "--time", whole)
         load = [
             self.bulk.a.spawn("iperf3", *to, "--parallel", "4", "--bidir"),
-            self.bulk.a.spawn(
-                "iperf3", *to, "--port", "5202", "--udp", "--bitrate", "400M", "--length", "1300"
-            ),
+            self.bulk.a.spawn("iperf3", *to, "--port", "5202", "--udp", "--bitrate", "400M", "--length", "1300"),
         ]
         try:
             time.sleep(SETTLE)
