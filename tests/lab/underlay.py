@@ -148,7 +148,8 @@ def uplink(number: int, *lines: str, version: int = 4, peer: Iterable[str] = (),
     """
     more = "".join(f"{line}\n" for line in lines)
     of_peer = "".join(f"{line}\n" for line in peer)
-    text = f'[uplink.net0]\nlocal = "{ADDRESSES[version][number - 1]}"\nrate = "10gbit"\n{more}\n'
+    rate = "" if "rate = " in more else 'rate = "10gbit"\n'
+    text = f'[uplink.net0]\nlocal = "{ADDRESSES[version][number - 1]}"\n{rate}{more}\n'
     for other in range(1, hosts + 1):
         if other != number:
             name = "far" if hosts == 2 else f"host{other}"
