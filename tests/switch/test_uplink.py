@@ -214,6 +214,59 @@ def show(host: Host) -> dict[str, Any]:
     return dict(json.loads(host.cli("uplink", "net0", "--json")))
 
 
+# Requests to a group for addresses of the vNICs, behind 16 bytes of UDP and VXLAN: ARP for 10.9.*, or a
+# solicitation for fd09::*.
+REQUESTS = (
+    "udp dst port 4789 and udp[16] & 1 = 1 and "
+    "((udp[28:2] = 0x0806 and udp[36:2] = 1 and udp[54:2] = 0x0a09) or "
+    "(udp[28:2] = 0x86dd and udp[70] = 135 and udp[78:2] = 0xfd09))"
+)
+
+
+def remote(name: str, peer: str = "far") -> str:
+    """The vNIC of the other host, with its addresses."""
+    return (
+        f'[remote.{name}]\nmac = "{MAC[name]}"\nsegment = {VNI}\npeer = "{peer}"\n'
+        f'addresses = ["{IP[name]}", "{IP6[name]}"]\n\n'
+    )
+
+
+def test_requests_for_declared_addresses_do_not_cross_the_network(
+    underlay: Underlay, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The switch answers ARP and neighbour discovery for remotes that declare addresses."""
+    need_commands("tcpdump")
+    folder = tmp_path_factory.mktemp("h")
+    with (
+        underlay.host(1, folder / "1") as one,
+        underlay.host(2, folder / "2") as two,
+        Stack(folder / "a") as a,
+        Stack(folder / "b") as b,
+    ):
+        one.apply(uplink(1) + vnic("a", a))
+        two.apply(uplink(2) + vnic("b", b))
+        addresses("a", a)
+        addresses("b", b)
+        pings(a)
+        crossed = underlay.two.spawn("tcpdump", "-lnni", "eth0", "--immediate-mode", REQUESTS)
+        crossed.wait_for("tcpdump", lambda: "listening" in crossed.output())
+
+        def ask() -> int:
+            """Ask for both addresses of b anew, and send to them; the requests that crossed so far."""
+            a.run("ip neigh flush dev eth0")
+            b.run("ip neigh flush dev eth0")
+            a.run(f"ping -c 1 -W 5 {IP['b']} && ping -c 1 -W 5 {IP6['b']}")
+            # Of a later frame, so that tcpdump has seen the earlier ones.
+            return crossed.output().count("VXLAN")
+
+        wait_for("requests on the network", lambda: ask() >= 2)
+        one.apply(uplink(1) + remote("b") + vnic("a", a))
+        two.apply(uplink(2) + remote("a") + vnic("b", b))
+        before = ask()
+        assert {ask() for _ in range(5)} == {before}
+        assert MAC["b"] in a.run(f"ip neigh show {IP['b']}") + a.run(f"ip neigh show {IP6['b']}")
+
+
 def refused(held: socket.socket, to: tuple[str, int]) -> bool:
     """Whether the kernel refuses to send from a socket to an address."""
     try:
@@ -227,7 +280,7 @@ def refused(held: socket.socket, to: tuple[str, int]) -> bool:
 def test_the_switchs_sockets_reach_peers_only(
     underlay: Underlay, tmp_path_factory: pytest.TempPathFactory, version: int
 ) -> None:
-    """An intruder in the switch has its sockets: they reach no address but the peers', whatever the agent does."""
+    """An intruder in the switch has its sockets: they reach peers only, whatever the agent does."""
     folder = tmp_path_factory.mktemp("h")
     peer, other = {4: ("192.0.2.2", "192.0.2.77"), 6: ("2001:db8::2", "2001:db8::77")}[version]
     with underlay.host(1, folder / "1") as one, Stack(folder / "a") as a:

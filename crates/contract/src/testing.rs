@@ -69,6 +69,7 @@ pub fn remote(name: &str) -> Remote {
         mac: mac(name),
         segment: Segment::new(1).expect("in range"),
         peer: "host2".into(),
+        addresses: Vec::new(),
         tx: Envelope::default(),
         deadline: None,
         to: Vec::new(),

@@ -172,9 +172,20 @@ fn macs(errors: &mut ErrorList, document: &Document) {
             own.entry((*segment, mac)).or_insert(vnic);
         }
     }
-    let mut taken = FirstOwners::default();
+    let (mut taken, mut addresses) = (FirstOwners::default(), FirstOwners::default());
     for remote in &document.remotes {
         let Remote { mac, segment, .. } = remote.value;
+        for ip in &remote.value.addresses {
+            if let Some(first) = addresses.register((segment, *ip), remote) {
+                errors.note(|| {
+                    let (what, place) = (first.value.what(), first.place());
+                    let message = format!(
+                        "{ip} is already an address in segment {segment}, of {what} at {place}; an address has one MAC"
+                    );
+                    error_at(remote, "addresses", message)
+                });
+            }
+        }
         let other = taken.register((segment, mac), remote).map(|first| (first.value.what(), first.place()));
         let local = own.get(&(segment, mac)).map(|vnic| (vnic.value.what(), vnic.place()));
         if let Some((what, place)) = local.or(other) {

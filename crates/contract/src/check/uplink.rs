@@ -18,6 +18,8 @@ const ARRIVAL_BUDGET: RangeInclusive<Nanos> = Nanos::new(10_000)..=Nanos::new(1_
 const PEERS: usize = 64;
 /// Most segments in `segments`: each frame that leaves is looked up in it.
 const SEGMENTS: usize = 1024;
+/// Most addresses of one remote.
+const ADDRESSES: usize = 16;
 /// Longest path (PATH_MAX, limits.h(0p)).
 const PATH: usize = 4096;
 
@@ -128,6 +130,14 @@ impl Remote {
         }
         if let Err(error) = self.mac.as_source() {
             rules.add_problem("mac", error);
+        }
+        if self.addresses.len() > ADDRESSES {
+            rules.add_problem("addresses", format!("at most {ADDRESSES} addresses"));
+        }
+        for address in self.addresses.iter().take(ADDRESSES) {
+            if let Err(error) = SharedAddress::Ip(*address).as_source() {
+                rules.add_problem("addresses", error);
+            }
         }
         if let Some(burst) = self.tx.burst {
             rules.check_range("tx.burst", burst, SIZE);

@@ -116,7 +116,7 @@ impl SwitchPlace {
         let kept = self.uplink_sockets.remove(name);
         self.declared.remove(name);
         let result = self.switch.ask(|s| s.client.remove_uplink(name)).map_err(switch_failed);
-        // A switch that keeps the sockets reaches nobody by them.
+        // A switch that keeps the sockets reaches no address by them.
         if let (Some(Ok(filter)), Some(mut group)) = (&self.filter, kept.and_then(|kept| kept.group)) {
             filter.change(&mut group, [].into()).map_err(PlaceError::Failed)?;
         }

@@ -93,6 +93,23 @@ impl UplinkEntry {
         self.remotes.iter().filter_map(pin).collect()
     }
 
+    /// Returns the addresses of its remotes in segments with ports here, with their MACs.
+    pub(super) fn neighbours(
+        &self,
+        known: &KnownSegments,
+    ) -> impl Iterator<Item = ((SegmentIndex, IpAddr), Mac)> {
+        let indices: HashMap<Segment, SegmentIndex> =
+            known.iter().map(|(index, segment)| (*segment, *index)).collect();
+        let of = move |remote: &Remote| {
+            let segment = indices.get(&remote.segment).copied();
+            let mac = remote.mac;
+            let all = segment
+                .map(|segment| remote.addresses.clone().into_iter().map(move |ip| ((segment, ip), mac)));
+            all.into_iter().flatten()
+        };
+        self.remotes.iter().flat_map(of)
+    }
+
     pub(super) fn contract(&self, host: &Host) -> PortContract {
         let (frame_max, overhead) = (self.uplink.largest_inner_frame(), self.uplink.encapsulation());
         PortContract::of_uplink(self.uplink.rate, frame_max as u32, overhead as u32, host)

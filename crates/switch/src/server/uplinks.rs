@@ -18,6 +18,7 @@ use crate::clock::clock;
 use crate::control::message::UplinkStatus;
 use crate::fdb::{Destination, PortIndex, SegmentIndex};
 use crate::link::{Link, vxlan};
+use crate::neighbours::Neighbours;
 use crate::port::{Port, PortInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -235,6 +236,15 @@ impl Switch {
     /// Tells the links of uplinks the segments with ports here, and the FDB the addresses of remotes.
     pub(super) fn publish_uplinks(&self, table: &mut Table) {
         let known = table.known_segments();
+        let neighbours: Neighbours =
+            table.uplinks.values().flat_map(|entry| entry.neighbours(&known)).collect();
+        if *table.neighbours != neighbours {
+            table.neighbours = Arc::new(neighbours);
+            for worker in self.workers.iter() {
+                let neighbours = table.neighbours.clone();
+                drop(worker.call(move |worker| worker.set_neighbours(neighbours)));
+            }
+        }
         let left = table.forget_moved(&known);
         let moved = &table.moved;
         for (name, entry) in &mut table.uplinks {

@@ -182,6 +182,7 @@ fn remote(name: &str, mac: u8, peer: &str) -> Remote {
         mac: Mac([2, 0, 0, 0, 1, mac]),
         segment: Segment::new(1).unwrap(),
         peer: peer.into(),
+        addresses: vec![],
         tx: Envelope::default(),
         deadline: None,
         to: vec![],
