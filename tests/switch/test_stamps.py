@@ -189,7 +189,14 @@ def test_another_kind_of_peer_gets_no_stamps(
         answers(a, "b")
         dump = folder / "wire.pcap"
         watch = underlay.two.spawn(
-            "tcpdump", "-U", "--immediate-mode", "-i", "eth0", "-w", str(dump), "udp port 4789 and src 192.0.2.1"
+            "tcpdump",
+            "-U",
+            "--immediate-mode",
+            "-i",
+            "eth0",
+            "-w",
+            str(dump),
+            "udp port 4789 and src 192.0.2.1",
         )
         watch.wait_for("tcpdump", lambda: "listening" in watch.output())
         assert " 0% packet loss" in a.run(f"ping -c 20 -i 0.01 -s 100 {IP['b']}")

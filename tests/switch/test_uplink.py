@@ -1,12 +1,14 @@
 """Frames between hosts: two switches, or a switch and the kernel's vxlan, over a veth pair."""
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lab.foreign_sockets import udp_sockets
 from lab.host import Host, tap_vnic
 from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands
@@ -133,7 +135,7 @@ def test_frames_go_on_after_a_restart(underlay: Underlay, tmp_path_factory: pyte
 def test_an_uplink_whose_device_is_made_anew_carries_frames_again(
     underlay: Underlay, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Sockets bound to a device that went away: the agent names that, and makes others. Frames are counted."""
+    """Sockets bound to a device that went away: the agent names that, makes others, and counts frames."""
     folder = tmp_path_factory.mktemp("h")
     with (
         underlay.host(1, folder / "1") as one,
@@ -162,6 +164,53 @@ def test_an_uplink_whose_device_is_made_anew_carries_frames_again(
 def show(host: Host) -> dict[str, Any]:
     """What `tidegate uplink net0 --json` says."""
     return dict(json.loads(host.cli("uplink", "net0", "--json")))
+
+
+def refused(held: socket.socket, to: tuple[str, int]) -> bool:
+    """Whether the kernel refuses to send from a socket to an address."""
+    try:
+        held.sendto(b"data", to)
+    except PermissionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_the_switchs_sockets_reach_peers_only(
+    underlay: Underlay, tmp_path_factory: pytest.TempPathFactory, version: int
+) -> None:
+    """An intruder in the switch has its sockets: they reach no address but the peers', whatever the agent does."""
+    folder = tmp_path_factory.mktemp("h")
+    peer, other = {4: ("192.0.2.2", "192.0.2.77"), 6: ("2001:db8::2", "2001:db8::77")}[version]
+    with underlay.host(1, folder / "1") as one, Stack(folder / "a") as a:
+        one.apply(uplink(1, version=version) + vnic("a", a, version=version))
+        need("a filter on sockets (a control group of version 2, CAP_BPF)", "reason" not in show(one))
+
+        def reach(allowed: str, *refusals: str) -> None:
+            held = udp_sockets(one.switch.pid)
+            assert len(held) == 5
+            for one_of_them in held:
+                with one_of_them:
+                    assert not refused(one_of_them, (allowed, 4789))
+                    for elsewhere in refusals:
+                        assert refused(one_of_them, (elsewhere, 4789)), elsewhere
+                    assert refused(one_of_them, (allowed, 4790)), "another port"
+
+        reach(peer, other)
+        one.kill_agent()
+        reach(peer, other)
+        one.start_agent()
+        reach(peer, other)
+        # This agent has other sockets made, since it does not have those that are limited to the first peer.
+        one.apply(uplink(1, version=version).replace(f'"{peer}"', f'"{other}"'))
+        reach(other, peer)
+        one.apply(uplink(1, version=version))
+        reach(peer, other)
+        one.switch.kill()
+        one.start_switch()
+        wait_for("the uplink", lambda: show(one)["state"] == "in force")
+        reach(peer, other)
+        one.check_alive()
 
 
 def test_a_taken_port_is_refused_with_what_to_do(

@@ -1,8 +1,9 @@
-//! Compiles the eBPF programs of `src/culprit/`.
+//! Compiles the eBPF programs.
 
 #[path = "../../ebpf/compile.rs"]
 mod compile;
 
 fn main() {
     compile::programs("src/culprit", &["noise"]);
+    compile::programs("src/peers_only", &["egress"]);
 }

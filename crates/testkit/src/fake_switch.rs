@@ -315,17 +315,17 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
         Request::SetUplink { uplink, remotes, keys, .. } => {
             let index = 512 + state.uplinks.len();
             state.log.push(format!("set uplink {} {} sockets", uplink.name, descriptors.len()));
-            let keys = keys.iter().map(KeyPrint::of).collect();
-            let (pairs, foreign_stamps) = (vec![], 0);
             let status = UplinkStatus {
                 uplink: *uplink,
                 remotes,
-                keys,
+                keys: keys.iter().map(KeyPrint::of).collect(),
                 index,
                 worker: 0,
                 broken: None,
-                pairs,
-                foreign_stamps,
+                pairs: vec![],
+                foreign_stamps: 0,
+                peers: vec![],
+                far_misses: vec![],
             };
             state.uplinks.insert(status.uplink.name.clone(), status);
         }

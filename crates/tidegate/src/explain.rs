@@ -1,8 +1,28 @@
 //! Drop reasons and causes of misses in plain words.
 
 use crate::format::duration;
-use tidegate_evidence::{Culprit, CulpritKind, DropReason, Miss, MissCause};
+use tidegate_evidence::{Culprit, CulpritKind, DropReason, FarMiss, Miss, MissCause};
 use tidegate_evidence::{NetdevDrop, NicDrop};
+
+/// Says what another host reports of a late frame.
+pub fn far_miss(miss: &FarMiss) -> String {
+    let FarMiss { peer, dst, cause, others, .. } = miss;
+    let [late, error] = [miss.late_ns, miss.error_ns].map(duration);
+    let what = match (miss.dropped, miss.is_certain()) {
+        (true, _) => "dropped".to_owned(),
+        (false, true) => format!("late by {late}"),
+        (false, false) => format!("perhaps late by {late}, within {error}"),
+    };
+    let [here, network, there] = [miss.hold_ns, miss.network_ns, miss.there_ns].map(duration);
+    let more = if *others > 0 { format!("; and {}", plural_more(*others)) } else { String::new() };
+    format!(
+        "{what} at {peer} ({dst}): {here} here, {network} in the network, {there} there; cause: {cause}{more}"
+    )
+}
+
+fn plural_more(others: u32) -> String {
+    format!("{others} more frame{}", if others == 1 { "" } else { "s" })
+}
 
 /// Returns the meaning of a drop reason, and a remedy if there is one. `label` is that of a [`DropReason`],
 /// a [`NetdevDrop`] or a [`NicDrop`]; a newer agent or switch may send one that this program does not know.

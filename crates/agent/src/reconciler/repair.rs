@@ -78,6 +78,10 @@ impl Reconciler {
         let problem = (!conflicts.is_empty())
             .then(|| format!("places need the same resource, and do not act: {}", conflicts.join("; ")));
         self.problem("claims", problem);
+        // A place that keeps no uplinks has no step for one that is open elsewhere.
+        let open: HashSet<&str> =
+            by_place.iter().flat_map(|plan| &plan.steps).filter_map(|step| step.vnic()).collect();
+        self.failures.retain(|name, _| !is_uplink(name) || open.contains(name.as_str()));
         for PlacePlan { place: index, steps, refusals, conflicts } in by_place {
             // A vNIC that is as wanted has no failure any more.
             let open: HashSet<&str> = refusals
@@ -85,8 +89,7 @@ impl Reconciler {
                 .map(|r| r.vnic.as_str())
                 .chain(steps.iter().map(|a| a.vnic().unwrap_or(HOST)))
                 .collect();
-            let vnics = checked.by_place[index].iter().map(|vnic| &vnic.name);
-            let names = vnics.chain(checked.network.uplinks.iter().map(|uplink| &uplink.name));
+            let names = checked.by_place[index].iter().map(|vnic| &vnic.name);
             for name in names.filter(|name| !open.contains(name.as_str())) {
                 self.failures.remove(name);
             }

@@ -8,11 +8,13 @@
 //! - `vnic`: one vNIC
 //! - `uplink`: one uplink
 //! - `why`: why its frames were late, throttled or dropped
+//! - `clock`: other hosts' clocks
 //! - `plan`: the changes that a set of contracts makes
 //! - `status`: what needs a person
 //! - `window`: the time that figures are of
 //! - `error`: the body of every error
 
+mod clock;
 mod error;
 mod host;
 mod plan;
@@ -22,6 +24,7 @@ mod vnic;
 mod why;
 mod window;
 
+pub use clock::ClockView;
 pub use error::ErrorBody;
 pub use host::{
     AdmissionView, BeyondView, Derivation, EgressView, FileView, HostView, PlaceView, Promise, RefusedBy,

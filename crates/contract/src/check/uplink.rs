@@ -2,6 +2,7 @@
 
 use super::rules::{Problem, Rules};
 use super::vnic::{DEADLINE, DESTINATIONS, SIZE, check_visible, interface_name, table_name, vnic_name};
+use crate::uplink::FIRST_PORT;
 use crate::{Nanos, Peer, Remote, Segment, SegmentKeys, SharedAddress, Uplink};
 use std::{collections::HashSet, net::IpAddr, ops::RangeInclusive, path::Path};
 
@@ -36,8 +37,15 @@ impl Uplink {
         if let Some(Err(message)) = self.device.as_deref().map(interface_name) {
             rules.add_problem("device", message);
         }
-        if self.port == 0 {
-            rules.add_problem("port", "0 is not a port; write 1 to 65535");
+        for (key, port) in [("port", self.port), ("notice-port", self.notice_port)] {
+            if port < FIRST_PORT {
+                let message =
+                    format!("{port} is a port of the host's services, or none; write 1024 to 65535");
+                rules.add_problem(key, message);
+            }
+        }
+        if self.notice_port == self.port {
+            rules.add_problem("notice-port", format!("{} is port, too; notices need another one", self.port));
         }
         rules.check_range("mtu", self.mtu, if self.local.is_ipv4() { UPLINK_MTU } else { UPLINK_MTU_IPV6 });
         if let Some(latency) = self.latency {

@@ -22,6 +22,7 @@
 //! - `duplicate`: our duplicates of the descriptors that the switch was given
 //! - `tap`: taps
 //! - `uplinks`, `mending`, `sockets`: the ways to other hosts, pauses between repairs, and the sockets
+//! - `peers_only`: a filter on the sockets of uplinks
 //! - `inherited`: descriptors that the predecessor of the switch or the agent passes on
 //! - `verify`: whether such a descriptor is what its sender claims
 //!
@@ -39,6 +40,7 @@ mod mending;
 mod notes;
 mod observe;
 mod own_cpus;
+mod peers_only;
 mod place;
 mod plan;
 mod ports;

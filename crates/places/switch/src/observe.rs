@@ -13,7 +13,7 @@ use std::time::Instant;
 use tidegate_contract::{Attach, SocketMode, Vnic};
 use tidegate_evidence::Connection;
 use tidegate_evidence::VnicStats;
-use tidegate_evidence::{Evidence, FrontEnds};
+use tidegate_evidence::{Evidence, FarMiss, FrontEnds, time_of_day};
 use tidegate_paths::socket::{self, Earlier};
 use tidegate_paths::{Inode, PathError};
 use tidegate_place::{Observed, ObservedUplink, ObservedVnic, PlaceError, PlaceProgram};
@@ -41,7 +41,10 @@ impl SwitchPlace {
             culprits.enter(&mut evidence);
             Ok((ports, uplinks, evidence, PlaceProgram { version, pid, started }))
         });
-        let (ports, uplinks, evidence, program) = answer.map_err(switch_failed)?;
+        let (ports, mut uplinks, mut evidence, program) = answer.map_err(switch_failed)?;
+        if !uplinks.is_empty() {
+            self.attach_filter();
+        }
         let ports: Vec<PortStatus> =
             ports.into_iter().map(|port| self.with_recorded_attachment(port)).collect();
         self.find_sockets(&ports);
@@ -72,6 +75,11 @@ impl SwitchPlace {
         }
         let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v, &own_entries)?))).collect();
         let found = self.record.iter().filter_map(|(name, entry)| Some((name.clone(), entry.found.clone()?)));
+        for UplinkStatus { peers, far_misses, .. } in &mut uplinks {
+            evidence.peers.append(peers);
+            let at = |miss: FarMiss| FarMiss { at: time_of_day(miss.at), ..miss };
+            evidence.far_misses.extend(far_misses.drain(..).map(at));
+        }
         let now = Instant::now();
         let mut observed_uplinks = BTreeMap::new();
         let mut present = BTreeMap::new();
@@ -105,7 +113,7 @@ impl SwitchPlace {
             uplink: status.uplink.clone(),
             worker: Some(status.worker),
             broken: self.why_broken(status),
-            notes: vec![],
+            notes: self.why_unfiltered().into_iter().collect(),
         }
     }
 

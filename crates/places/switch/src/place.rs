@@ -7,6 +7,7 @@ use crate::duplicate::Duplicate;
 use crate::mending::Mending;
 use crate::notes;
 use crate::own_cpus::{KeepOff, OwnCpus};
+use crate::peers_only::Filter;
 use crate::plan::{self, Facts};
 use crate::record::Record;
 use crate::sockets::KeptSockets;
@@ -33,6 +34,8 @@ pub struct SwitchPlace {
     pub(crate) duplicates: HashMap<String, Duplicate>,
     /// The uplinks that this agent declared to the switch, by name.
     pub(crate) declared: HashMap<String, Declared>,
+    /// The filter on the sockets of uplinks, or why there is none; `None` before the first uplink.
+    pub(crate) filter: Option<Result<Filter, String>>,
     /// Repairs of uplinks that broke, by name.
     pub(crate) mending: HashMap<String, Mending>,
     /// Duplicates of the sockets of uplinks, for a switch that is started anew.
@@ -85,6 +88,7 @@ impl SwitchPlace {
             record,
             duplicates: HashMap::new(),
             declared: HashMap::new(),
+            filter: None,
             mending: HashMap::new(),
             uplink_sockets: HashMap::new(),
             waiting: HashMap::new(),

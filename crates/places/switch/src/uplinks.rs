@@ -1,14 +1,18 @@
 //! Uplinks: made, changed, removed, and made anew if they broke.
 //!
 //! ```text
-//!  Declared ─▶ sockets: those of before, if they fit, else made ─▶ switch
+//!  Declared ─▶ sockets: those of before, if they fit, else made ─▶ filter: peers only ─▶ switch
 //!  broken, by the switch or by its device ─ Mending: now? ─▶ removed, made with other sockets
 //! ```
 
 use crate::action::Declared;
+use crate::peers_only::{Filter, destinations};
 use crate::place::{SwitchPlace, switch_failed};
-use crate::sockets::{self, KeptSockets, same_sockets};
+use crate::sockets::{self, KeptSockets, Sockets, same_sockets};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::Instant;
+use tidegate_contract::Uplink;
 use tidegate_place::PlaceError;
 use tidegate_switch::control::{UplinkSockets, UplinkStatus};
 
@@ -28,16 +32,13 @@ impl SwitchPlace {
         result
     }
 
-    fn declare(&mut self, Declared { uplink, remotes, keys }: &Declared) -> Result<(), PlaceError> {
-        let keys: Vec<_> = keys.iter().filter_map(|declared| declared.keys).collect();
-        let fits = |kept: &KeptSockets| same_sockets(&kept.uplink, uplink);
+    fn declare(&mut self, declared: &Declared) -> Result<(), PlaceError> {
+        let uplink = &declared.uplink;
         let in_switch = self.switch.ask(|s| s.client.uplinks()).map_err(switch_failed)?;
         if let Some(there) = in_switch.iter().find(|status| status.uplink.name == uplink.name) {
             let broken = self.why_broken(there);
-            if broken.is_none() && same_sockets(&there.uplink, uplink) {
-                let change =
-                    |s: &mut crate::conversation::Session| s.client.set_uplink(uplink, remotes, &keys, None);
-                return self.switch.ask(change).map_err(switch_failed);
+            if broken.is_none() && self.serve(there, uplink) {
+                return self.tell(declared, true);
             }
             // Its sockets do not serve any more, and may have the port.
             self.remove_uplink(&uplink.name)?;
@@ -46,23 +47,92 @@ impl SwitchPlace {
                 self.mending.entry(uplink.name.clone()).or_default().repaired(Instant::now());
             }
         }
-        let kept = self.uplink_sockets.remove(&uplink.name).filter(fits);
-        let sockets = match kept {
-            Some(kept) => kept.sockets,
-            None => sockets::open(uplink).map_err(PlaceError::Failed)?,
+        let kept = self.uplink_sockets.remove(&uplink.name);
+        let kept = match kept.filter(|kept| same_sockets(&kept.uplink, uplink)) {
+            Some(kept) => kept,
+            None => self.open(uplink).map_err(PlaceError::Failed)?,
         };
-        let handed_over =
-            UplinkSockets { receive: &sockets.receive, send: &sockets.send, pairs: &sockets.pairs };
-        let result = self.switch.ask(|s| s.client.set_uplink(uplink, remotes, &keys, Some(handed_over)));
-        self.uplink_sockets.insert(uplink.name.clone(), KeptSockets { uplink: uplink.clone(), sockets });
-        result.map_err(switch_failed)
+        self.uplink_sockets.insert(uplink.name.clone(), kept);
+        self.tell(declared, false)
+    }
+
+    /// Whether the sockets of an uplink of the switch serve the declaration. This agent gives its own sockets other peers;
+    /// those of an earlier agent reach that agent's.
+    fn serve(&self, there: &UplinkStatus, uplink: &Uplink) -> bool {
+        let are_ours = self.uplink_sockets.contains_key(&uplink.name);
+        same_sockets(&there.uplink, uplink)
+            && (are_ours || destinations(&there.uplink) == destinations(uplink))
+    }
+
+    /// Makes the sockets of an uplink, which reach its peers only.
+    fn open(&mut self, uplink: &Uplink) -> Result<KeptSockets, String> {
+        let sockets = sockets::open(uplink)?;
+        self.attach_filter();
+        let group = match &self.filter {
+            Some(Ok(filter)) => Some(filter.admit(sockets.all(), destinations(uplink))?),
+            _ => None,
+        };
+        Ok(KeptSockets { uplink: uplink.clone(), sockets, group })
+    }
+
+    /// Tells the switch an uplink; `is_there`: it has the sockets. These reach the new peers before it knows the peers, and the
+    /// old ones until it has forgotten them.
+    fn tell(&mut self, declared: &Declared, is_there: bool) -> Result<(), PlaceError> {
+        let Declared { uplink, remotes, keys } = declared;
+        let keys: Vec<_> = keys.iter().filter_map(|declared| declared.keys).collect();
+        let Some(mut kept) = self.uplink_sockets.remove(&uplink.name) else {
+            let change =
+                |s: &mut crate::conversation::Session| s.client.set_uplink(uplink, remotes, &keys, None);
+            return self.switch.ask(change).map_err(switch_failed);
+        };
+        let (before, wanted) = (kept.destinations(), destinations(uplink));
+        let result = self.reach(&mut kept, before.union(&wanted).copied().collect()).and_then(|()| {
+            let KeptSockets { sockets, .. } = &kept;
+            let Sockets { receive, send, pairs, notices } = sockets;
+            let sockets = (!is_there).then_some(UplinkSockets { receive, send, pairs, notices });
+            self.switch.ask(|s| s.client.set_uplink(uplink, remotes, &keys, sockets)).map_err(switch_failed)
+        });
+        let narrowed = match &result {
+            Ok(()) => self.reach(&mut kept, wanted),
+            Err(PlaceError::Failed(_)) => self.reach(&mut kept, before),
+            // It may have the old peers or the new ones.
+            Err(_) => Ok(()),
+        };
+        kept.uplink = uplink.clone();
+        self.uplink_sockets.insert(uplink.name.clone(), kept);
+        result.and(narrowed)
+    }
+
+    /// Lets the sockets of an uplink reach `destinations` only.
+    fn reach(&self, kept: &mut KeptSockets, destinations: BTreeSet<SocketAddr>) -> Result<(), PlaceError> {
+        match (&self.filter, &mut kept.group) {
+            (Some(Ok(filter)), Some(group)) => filter.change(group, destinations).map_err(PlaceError::Failed),
+            _ => Ok(()),
+        }
     }
 
     /// Removes an uplink, and closes its sockets.
     pub(crate) fn remove_uplink(&mut self, name: &str) -> Result<(), PlaceError> {
-        self.uplink_sockets.remove(name);
+        let kept = self.uplink_sockets.remove(name);
         self.declared.remove(name);
-        self.switch.ask(|s| s.client.remove_uplink(name)).map_err(switch_failed)
+        let result = self.switch.ask(|s| s.client.remove_uplink(name)).map_err(switch_failed);
+        // A switch that keeps the sockets reaches nobody by them.
+        if let (Some(Ok(filter)), Some(mut group)) = (&self.filter, kept.and_then(|kept| kept.group)) {
+            filter.change(&mut group, [].into()).map_err(PlaceError::Failed)?;
+        }
+        result
+    }
+
+    /// Attaches the filter on the sockets of uplinks; tried once.
+    pub(crate) fn attach_filter(&mut self) {
+        if self.filter.is_none() {
+            self.filter = Some(Filter::attach().inspect_err(|why| tracing::warn!("{}", unfiltered(why))));
+        }
+    }
+
+    /// Says why the sockets of uplinks reach more than peers; `None` if they do not.
+    pub(crate) fn why_unfiltered(&self) -> Option<String> {
+        self.filter.as_ref()?.as_ref().err().map(|why| unfiltered(why))
     }
 
     /// Returns why no frame passes through an uplink of the switch; `None` if frames pass.
@@ -76,4 +146,8 @@ impl SwitchPlace {
             })
         })
     }
+}
+
+fn unfiltered(why: &str) -> String {
+    format!("no filter limits the uplinks' sockets to their peers, should an intruder have the switch: {why}")
 }

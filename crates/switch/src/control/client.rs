@@ -76,6 +76,8 @@ pub struct UplinkSockets<'a> {
     pub send: &'a [OwnedFd],
     /// The same, each for one pair of vNICs.
     pub pairs: &'a [OwnedFd],
+    /// Sends and receives notices.
+    pub notices: &'a OwnedFd,
 }
 
 /// The reason why a request failed.
@@ -197,12 +199,14 @@ impl Client {
         keys: &[SegmentKey],
         sockets: Option<UplinkSockets<'_>>,
     ) -> Result<(), SwitchError> {
-        let UplinkSockets { receive, send, pairs } =
-            sockets.unwrap_or(UplinkSockets { receive: &[], send: &[], pairs: &[] });
-        let descriptors: Vec<_> = receive.iter().chain(send).chain(pairs).map(AsFd::as_fd).collect();
+        let of = |UplinkSockets { receive, send, pairs, notices }| {
+            let all = receive.iter().chain(send).chain(pairs).chain(std::iter::once(notices));
+            (receive.len(), pairs.len(), all.map(AsFd::as_fd).collect::<Vec<_>>())
+        };
+        let notices = sockets.is_some();
+        let (receive, pairs, descriptors) = sockets.map(of).unwrap_or_default();
         let (uplink, remotes, keys) = (Box::new(uplink.clone()), remotes.to_vec(), keys.to_vec());
-        let (receive, pairs) = (receive.len(), pairs.len());
-        self.expect_done(&Request::SetUplink { uplink, remotes, keys, receive, pairs }, &descriptors)
+        self.expect_done(&Request::SetUplink { uplink, remotes, keys, receive, pairs, notices }, &descriptors)
     }
 
     /// Removes an uplink.

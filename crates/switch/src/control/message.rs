@@ -5,7 +5,7 @@ use crate::worker::handover::Levels;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tidegate_contract::{Host, Mac, Remote, Segment, SegmentKey, Uplink, Vnic};
-use tidegate_evidence::{Connection, HeldUp, SharedStatus};
+use tidegate_evidence::{Connection, FarMiss, HeldUp, PeerStatus, SharedStatus};
 use tidegate_uplink::stamp::Key;
 
 /// Version of this protocol; both ends must speak the same.
@@ -48,6 +48,9 @@ pub enum Request {
         /// How many of those that send are for one pair of vNICs each: the last ones.
         #[serde(default)]
         pairs: usize,
+        /// Whether the last descriptor is the socket of notices.
+        #[serde(default)]
+        notices: bool,
     },
     /// Removes an uplink; its frames in flight are dropped.
     RemoveUplink {
@@ -186,6 +189,12 @@ pub struct UplinkStatus {
     /// Why no frame passes until it is made anew; absent if frames pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
+    /// Its peers' clocks and counters.
+    #[serde(default)]
+    pub peers: Vec<PeerStatus>,
+    /// The latest frames that its peers reported as late, oldest first; times are of CLOCK_MONOTONIC.
+    #[serde(default)]
+    pub far_misses: Vec<FarMiss>,
     /// Its pairs of vNICs between which frames carry stamps.
     #[serde(default)]
     pub pairs: Vec<PairStatus>,

@@ -15,6 +15,8 @@
 //! - `trouble`: handles their faults
 //! - [`uplink`], [`uplinks`]: the ways to other hosts: one of them; creates, changes and removes them
 //! - [`pairs`]: which pairs of vNICs of two hosts have stamps
+//! - `moved`: vNICs that other hosts announced
+//! - `notices`: what the thread of notices has to know, and what it tells
 //! - [`link`]: connects a port's vhost-user thread and its worker
 //! - [`cpus`]: a CPU of its own for each worker with deadlines to keep
 //! - [`pace`]: limits the workers' time for a front end's messages
@@ -37,8 +39,10 @@ pub mod descriptors;
 pub mod event_log;
 pub mod link;
 mod liveness;
+mod moved;
 pub mod moving;
 pub mod notes;
+mod notices;
 pub mod pace;
 pub mod pairs;
 pub mod placement;
@@ -63,7 +67,7 @@ use crate::claims::Claims;
 use crate::confine::{self};
 use crate::eventfd;
 use crate::fdb::Fdb;
-use crate::hosts::{self, Clocks, Late};
+use crate::hosts::{self, Clocks, Notices};
 use crate::quota::{self, Ledger};
 use crate::slots;
 use crate::stats::Region;
@@ -76,7 +80,6 @@ use busy_poll::Machine;
 use cpus::assigner::{self, CpuAssigner};
 use cpus::{Cpus, Host};
 use priority::{prioritise, reprioritise, schedule};
-use rtrb::Consumer;
 pub use run::{enclose, run, seal, serve};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
@@ -175,8 +178,8 @@ pub struct Switch {
     pub ledger: Arc<Ledger>,
     /// The offsets to other hosts' clocks.
     pub clocks: Arc<Clocks>,
-    /// Frames of other hosts that were late or dropped, by worker; a thread that tells their hosts takes them.
-    pub late: Mutex<Vec<Consumer<Late>>>,
+    /// The thread of notices between hosts.
+    pub notices: Notices,
     /// Whether workers may wait awake.
     machine: Machine,
 }
@@ -248,6 +251,8 @@ impl Switch {
                 .map_err(io::Error::from)
                 .map_err(fail("give up the real-time priority that only workers need"))?;
         }
+        let notices = Notices::new(clocks.clone()).map_err(fail("make the thread of notices"))?;
+        late.into_iter().for_each(|queue| notices.attach(queue));
         let now = clock_gettime(ClockId::Realtime);
         let switch = Arc::new(Self {
             region,
@@ -263,7 +268,7 @@ impl Switch {
             started: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             ledger: Ledger::new(guest_memory, descriptors::for_ports(descriptors::raise())),
             clocks,
-            late: Mutex::new(late),
+            notices,
             machine,
         });
         switch.set_busy_poll(&tidegate_contract::Host::default());
@@ -273,6 +278,7 @@ impl Switch {
         let thread =
             assigner::spawn(&switch, assigner).map_err(fail("start the thread that assigns CPUs"))?;
         switch.cpus.get_or_init(|| thread);
+        switch.start_notices().map_err(fail("start the thread of notices"))?;
         let warden = switch.clone();
         let watch = move || {
             while let Ok((index, trouble)) = troubled.recv() {

@@ -6,6 +6,7 @@
 //!  PairCounts ◀─ the link counts; the control plane reads: PairStatus
 //! ```
 
+use super::moved::Moves;
 use super::table::Entry;
 use super::uplink::{KnownSegments, UplinkEntry};
 use crate::control::message::{KeyPrint, LateCounts, PairStatus};
@@ -56,8 +57,13 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Finds the pairs of `uplink` with the vNICs of this host.
-    pub(super) fn of(uplink: &UplinkEntry, vnics: &BTreeMap<String, Entry>, known: &KnownSegments) -> Self {
+    /// Finds the pairs of `uplink` with the vNICs of this host; remotes that moved are where they are.
+    pub(super) fn of(
+        uplink: &UplinkEntry,
+        vnics: &BTreeMap<String, Entry>,
+        known: &KnownSegments,
+        moved: &Moves,
+    ) -> Self {
         let keys: HashMap<Segment, &SegmentKey> =
             uplink.pairs.keys.iter().map(|keys| (keys.segment, keys)).collect();
         let indexes: HashMap<Segment, _> = known.iter().map(|(index, segment)| (*segment, *index)).collect();
@@ -67,12 +73,14 @@ impl Wanted {
         let mut by_segment: HashMap<Segment, Vec<&Remote>> = HashMap::new();
         let mut by_name: HashMap<&str, &Remote> = HashMap::new();
         for remote in &uplink.remotes {
-            let peer = peers.get(remote.peer.as_str()).filter(|p| p.stamps && p.carries(remote.segment));
-            let (Some(peer), Some(keys), Some(index)) =
-                (peer, keys.get(&remote.segment), indexes.get(&remote.segment))
-            else {
+            let (Some(keys), Some(index)) = (keys.get(&remote.segment), indexes.get(&remote.segment)) else {
                 continue;
             };
+            let peer = match moved.get(&(*index, remote.mac)) {
+                Some(moved) => uplink.peer_at(moved.to),
+                None => peers.get(remote.peer.as_str()).copied(),
+            };
+            let Some(peer) = peer.filter(|p| p.stamps && p.carries(remote.segment)) else { continue };
             let Some(number) = uplink.number(peer) else { continue };
             by_segment.entry(remote.segment).or_default().push(remote);
             by_name.insert(&remote.name, remote);
@@ -110,7 +118,7 @@ impl Wanted {
     }
 }
 
-fn number(is_odd: bool) -> KeyNumber {
+pub(super) fn number(is_odd: bool) -> KeyNumber {
     if is_odd { KeyNumber::Odd } else { KeyNumber::Even }
 }
 
@@ -128,7 +136,7 @@ fn envelope(remote: &Remote) -> Option<(Rate, Bytes)> {
 }
 
 /// Returns the keys whose stamps are valid.
-fn valid(keys: &SegmentKey) -> Keys {
+pub(super) fn valid(keys: &SegmentKey) -> Keys {
     let mut valid = Keys::default();
     // The key in use last: it prevails over one of the same parity, which the agent refuses.
     for secret in keys.next.iter().chain([&keys.key]) {

@@ -1,5 +1,6 @@
 //! The ports, and the workers' data about them.
 
+use super::moved::Moves;
 use super::shares::Shares;
 use super::uplink::{PeerNumbers, UplinkEntry};
 use crate::capacity::VNICS;
@@ -25,6 +26,8 @@ pub struct Table {
     pub uplinks: BTreeMap<String, UplinkEntry>,
     /// Addresses that vNICs share.
     pub shares: Shares,
+    /// Remotes that their hosts announced, by segment and MAC.
+    pub(super) moved: Moves,
     /// Segments in use, by index.
     segments: Vec<Option<Segment>>,
     /// Indices of ports being removed: not free yet.

@@ -12,6 +12,8 @@ use crate::link::vxlan;
 use crate::port::{PortContract, PortInfo};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use tidegate_contract::{Host, Mac, Peer, Remote, Segment, UPLINK, Uplink, Vnic};
 
 /// The segments that ports are in.
@@ -37,6 +39,8 @@ pub struct UplinkEntry {
     pub(super) numbers: PeerNumbers,
     /// Addresses that the FDB holds for its remotes.
     pub(super) pins: BTreeSet<(SegmentIndex, Mac, PeerIndex)>,
+    /// The socket of notices; absent if the agent sent none.
+    pub(super) notices: Option<Arc<OwnedFd>>,
     /// The segments that its peers carried when the link's table was made.
     pub(super) published: Option<Vec<(SegmentIndex, u32)>>,
     /// Its pairs of vNICs with stamps.
@@ -107,6 +111,11 @@ impl UplinkEntry {
             latency + self.uplink.arrival_budget_of(peer).get()
         };
         self.uplink.peers.iter().filter(reached).map(away).max()
+    }
+
+    /// Returns the peer to which a destination leads, if it is this uplink's.
+    pub(super) fn peer_at(&self, to: Destination) -> Option<&Peer> {
+        self.uplink.peers.iter().find(|peer| self.number(peer).map(|number| self.peer(number)) == Some(to))
     }
 
     pub(super) fn peer(&self, peer: PeerIndex) -> Destination {

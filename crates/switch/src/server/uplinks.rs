@@ -9,6 +9,7 @@
 //! A peer's number stays as long as its name and address do; the FDB forgets a peer that leaves.
 
 use super::Switch;
+use super::moved::Moves;
 use super::pairs::{self, Pairs, Wanted};
 use super::table::{Entry, Table};
 use super::uplink::{KnownSegments, UplinkEntry};
@@ -21,7 +22,7 @@ use crate::port::{Port, PortInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tidegate_contract::{Host, Remote, SegmentKey, Uplink};
+use tidegate_contract::{Host, Mac, Remote, SegmentKey, Uplink};
 
 /// Longest train (bytes): the most that one message to a UDP socket carries.
 const TRAIN: usize = 65_507;
@@ -34,20 +35,27 @@ pub struct Sockets {
     pub send: Vec<OwnedFd>,
     /// The same, each for one pair of vNICs with stamps.
     pub pairs: Vec<OwnedFd>,
+    /// Sends and receives notices.
+    pub notices: Option<OwnedFd>,
 }
 
 impl Switch {
     /// Returns the state of all uplinks.
     pub fn uplinks(&self) -> Vec<UplinkStatus> {
-        let status = |entry: &UplinkEntry| UplinkStatus {
-            uplink: entry.uplink.clone(),
-            remotes: entry.remotes.clone(),
-            keys: entry.pairs.prints(),
-            index: entry.index.into(),
-            worker: entry.worker,
-            pairs: entry.pairs.status(),
-            foreign_stamps: entry.pairs.foreign(),
-            broken: entry.broken.clone(),
+        let status = |entry: &UplinkEntry| {
+            let (peers, far_misses) = self.notices.status(entry.index);
+            UplinkStatus {
+                uplink: entry.uplink.clone(),
+                remotes: entry.remotes.clone(),
+                keys: entry.pairs.prints(),
+                index: entry.index.into(),
+                worker: entry.worker,
+                pairs: entry.pairs.status(),
+                foreign_stamps: entry.pairs.foreign(),
+                broken: entry.broken.clone(),
+                peers,
+                far_misses,
+            }
         };
         self.lock().uplinks.values().map(status).collect()
     }
@@ -104,6 +112,7 @@ impl Switch {
             broken: None,
             numbers: BTreeMap::new(),
             pins: BTreeSet::new(),
+            notices: sockets.notices.map(Arc::new),
             published: None,
             pairs: Pairs::new(keys),
             info: PortInfo::of_uplink(worker as u16),
@@ -185,6 +194,9 @@ impl Switch {
         self.publish(&mut table);
         drop(table);
         let (index, worker) = (entry.index, entry.worker);
+        drop(entry);
+        // The agent may bind its port again.
+        self.notices.wait_for_close();
         self.quiesce_port(index, worker);
         self.forget(index, worker);
         self.lock().removing.retain(|removing| *removing != index);
@@ -199,8 +211,9 @@ impl Switch {
         entry: &mut UplinkEntry,
         vnics: &BTreeMap<String, Entry>,
         known: &KnownSegments,
+        moved: &Moves,
     ) {
-        let wanted = Wanted::of(entry, vnics, known);
+        let wanted = Wanted::of(entry, vnics, known, moved);
         let to = pairs::set_of(&wanted.receivers);
         let Some((outgoing, incoming)) = entry.pairs.tables(name, wanted) else { return };
         let index = entry.index;
@@ -222,6 +235,8 @@ impl Switch {
     /// Tells the links of uplinks the segments with ports here, and the FDB the addresses of remotes.
     pub(super) fn publish_uplinks(&self, table: &mut Table) {
         let known = table.known_segments();
+        let left = table.forget_moved(&known);
+        let moved = &table.moved;
         for (name, entry) in &mut table.uplinks {
             let segments = entry.segments(&known);
             if entry.published.as_ref() != Some(&segments) {
@@ -240,14 +255,15 @@ impl Switch {
                     Err(why) => tracing::error!(uplink = name, "its peers cannot be told of segments: {why}"),
                 }
             }
-            self.publish_pairs(name, entry, &table.entries, &known);
+            self.publish_pairs(name, entry, &table.entries, &known, moved);
             let wanted = entry.wanted_pins(&known);
             for (segment, mac, peer) in entry.pins.difference(&wanted) {
                 self.fdb.unpin(*segment, *mac, entry.peer(*peer));
             }
             let mut pinned = BTreeSet::new();
             for (segment, mac, peer) in wanted {
-                match self.fdb.pin(segment, mac, entry.peer(peer)) {
+                let to = moved.get(&(segment, mac)).map_or(entry.peer(peer), |moved| moved.to);
+                match self.fdb.pin(segment, mac, to) {
                     Ok(()) => _ = pinned.insert((segment, mac, peer)),
                     Err(why) => {
                         tracing::warn!(uplink = name, %mac, ?why, "a remote's address has no place in the FDB")
@@ -256,5 +272,11 @@ impl Switch {
             }
             entry.pins = pinned;
         }
+        let pinned: BTreeSet<_> = table.uplinks.values().flat_map(|entry| &entry.pins).collect();
+        let is_pinned = |key: (SegmentIndex, Mac)| pinned.iter().any(|pin| (pin.0, pin.1) == key);
+        for ((segment, mac), to) in left.into_iter().filter(|(key, _)| !is_pinned(*key)) {
+            self.fdb.unpin(segment, mac, to);
+        }
+        self.notices.set(table.notices(&known));
     }
 }

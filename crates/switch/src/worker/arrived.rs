@@ -176,7 +176,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use tidegate_contract::{Bytes, Rate};
     use tidegate_evidence::DropReason;
-    use tidegate_uplink::clock::Estimate;
+    use tidegate_uplink::clock::{Estimate, Outlook};
     use tidegate_uplink::stamp::{Key, KeyNumber, Keys};
 
     const LOCAL: PortIndex = 1;
@@ -237,7 +237,8 @@ mod tests {
         }
 
         fn know_clock(&self, offset_ns: i64, error_ns: u64) {
-            self.clocks.set(peer(), Some((Estimate { offset_ns, error_ns }, self.worker.now)));
+            let now = Estimate { offset_ns, error_ns };
+            self.clocks.set(peer(), Some(Outlook { at: self.worker.now, now, later: now }));
         }
 
         /// Sends a frame with a stamp from the other host.

@@ -373,7 +373,7 @@ impl Worker {
         worked |= self.relieve();
         worked |= self.settle();
         if !self.touched.is_empty() {
-            self.flush();
+            self.flush(worked);
         }
         if !self.lending_wanted.is_empty() {
             self.lend_asked();
@@ -459,11 +459,15 @@ impl Worker {
     }
 
     /// Shows completions to drivers, then tells the token buckets that time: the worker can lose its CPU
-    /// between charging and showing, while tokens fall in.
-    fn flush(&mut self) {
+    /// between charging and showing, while tokens fall in. An uplink may gather more if the worker `goes_on` at once.
+    fn flush(&mut self, goes_on: bool) {
         let touched = std::mem::replace(&mut self.touched, PortSet::EMPTY);
         for index in touched.iter() {
             if let Some(port) = &mut self.ports[index as usize] {
+                if goes_on && port.contract.is_uplink && port.link.rx.gathers(self.now) {
+                    self.touched.insert(index);
+                    continue;
+                }
                 let began = self.watch.begin(index);
                 port.link.flush();
                 self.watch.end(index, began);

@@ -296,7 +296,7 @@ mod tests {
                 worker.enqueue(UPLINK, &[frame]);
             }
             worker.egress(budget::QUANTUM);
-            worker.flush();
+            worker.flush(false);
             worker.fates.drain().for_each(|fate| slots.give(fate.frame));
             sent.push(std::iter::from_fn(|| far.receive()).count() as u64 * OUTER);
         }

@@ -160,6 +160,7 @@ fn uplink(name: &str, (local, port): (u8, u16), rate: u64, peer: &str) -> Uplink
         local: [192, 0, 2, local].into(),
         device: None,
         port,
+        notice_port: 29_796,
         rate: Rate::from_bits(rate).unwrap(),
         mtu: 1500,
         latency: None,

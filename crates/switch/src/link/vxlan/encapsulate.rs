@@ -6,10 +6,11 @@
 
 use super::pairs::Outgoing;
 use crate::frame::dscp::EF;
-use crate::frame::{HEADER_MAX, Segmenter, ecn, flow_of, parse};
+use crate::frame::offload::receiver_hdr;
+use crate::frame::{HEADER_MAX, Headers, Payload, Segmenter, VnetHdr, ecn, finish_checksum, flow_of, parse};
 use crate::link::Receiver;
 use crate::link::delivery::payload;
-use crate::link::receiver::{Form, copy_body, finish_part, finished};
+use crate::link::receiver::{Form, copy_body};
 use crate::slots::{Frame, NEVER, body_spans, slice_spans};
 use crate::virtio::{MAX_SPANS, Span};
 use tidegate_uplink::{stamp, vxlan};
@@ -98,24 +99,20 @@ pub fn encapsulate(
     mut stamping: Option<Stamping<'_>>,
 ) -> Encapsulated {
     let header = vxlan::header(vni);
-    let mut whole = |head: &[u8]| {
-        let mut body = body_len(frame);
-        let mut head = head;
-        if stamping.is_some() {
-            let end = end_of_packet(head, head.len() + body);
-            head = &head[..head.len().min(end)];
-            body = end - head.len();
-        }
-        write(room, &header, head, frame.payload(), body, &mut stamping)
-    };
-    let written = match RECEIVER.form(frame) {
-        Form::AsIs => whole(frame.head()),
+    let unfinished = match RECEIVER.form(frame) {
+        Form::AsIs => None,
         Form::FinishChecksum => {
-            let (head, _) = finished(frame);
-            whole(&head[..usize::from(frame.head_len)])
+            Some((receiver_hdr(&frame.vnet, &frame.headers, frame.offload), &frame.headers))
         }
         Form::Segments => return segments(frame, &header, room, stamping),
     };
+    let (mut head, mut body) = (frame.head(), body_len(frame));
+    if stamping.is_some() {
+        let end = end_of_packet(head, head.len() + body);
+        head = &head[..head.len().min(end)];
+        body = end - head.len();
+    }
+    let written = write(room, &header, head, (frame.payload(), body), unfinished, &mut stamping);
     if written.is_some() { Encapsulated::All } else { Encapsulated::NoRoom }
 }
 
@@ -152,12 +149,12 @@ fn segments(
     };
     let (spans, count) = body_spans(frame);
     let mut head = [0; HEADER_MAX];
-    while let Some(mut part) = segmenter.next(&mut head) {
+    while let Some(part) = segmenter.next(&mut head) {
         let mut piece = [Span::EMPTY; MAX_SPANS + 1];
         let n = slice_spans(&spans[..count], part.payload_offset, part.payload_len, &mut piece);
-        let head = &mut head[..part.head_len];
-        finish_part(head, &mut part.vnet, &part.headers, &piece[..n]);
-        if write(room, header, head, &piece[..n], part.payload_len, &mut stamping).is_none() {
+        let (head, body) = (&head[..part.head_len], (&piece[..n], part.payload_len));
+        let unfinished = Some((part.vnet, &part.headers));
+        if write(room, header, head, body, unfinished, &mut stamping).is_none() {
             return match part.payload_offset as u32 {
                 0 => Encapsulated::NoRoom,
                 offset => Encapsulated::Part(offset),
@@ -167,15 +164,16 @@ fn segments(
     Encapsulated::All
 }
 
-/// Writes one datagram; `None` without room. A stamp's tag covers the bytes as they are copied here: what a guest
-/// writes later makes no forgery.
+/// Writes one datagram: head and body (spans, bytes); `None` without room. A checksum that is `unfinished` is completed
+/// in the datagram, whose bytes are in the cache, and then it is stamped: what a guest writes later makes neither a wrong
+/// checksum nor a forgery.
 #[inline]
 fn write(
     room: &mut impl Room,
     header: &[u8; vxlan::LEN],
     head: &[u8],
-    body: &[Span],
-    body_len: usize,
+    (body, body_len): (&[Span], usize),
+    unfinished: Option<(VnetHdr, &Headers)>,
     stamping: &mut Option<Stamping<'_>>,
 ) -> Option<()> {
     let trailer = if stamping.is_some() { stamp::LEN } else { 0 };
@@ -189,6 +187,9 @@ fn write(
     debug_assert_eq!(copied, body_len, "the spans of a frame add up to its length");
     // Own memory, with an earlier frame's bytes.
     rest[copied..].fill(0);
+    if let Some((mut vnet, headers)) = unfinished {
+        finish_checksum(&mut frame[..head.len() + body_len], &mut vnet, headers, &Payload::EMPTY);
+    }
     if let Some(Stamping { pair, sent, now }) = stamping {
         pair.stamp(frame, *sent, *now);
     }

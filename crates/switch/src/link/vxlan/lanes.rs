@@ -34,6 +34,9 @@ const HOLD: u64 = 10_000_000;
 
 /// Most lanes of pairs.
 pub const PAIR_LANES: usize = 64;
+/// Longest time in which datagrams without a deadline gather while their worker goes on (ns): a call of the kernel costs as
+/// much for a train as for one of them.
+const GATHER: u64 = 30_000;
 
 /// All lanes of a link.
 pub struct Lanes {
@@ -49,6 +52,8 @@ pub struct Lanes {
     pub(super) on_wire: OnWire,
     /// Datagrams wait.
     unsent: bool,
+    /// Since when they [gather](Self::gathers) (ns); [`NEVER`] if they do not.
+    since: u64,
 }
 
 struct Lane {
@@ -91,6 +96,7 @@ impl Lanes {
             counters: Counters::default(),
             on_wire: OnWire::default(),
             unsent: false,
+            since: NEVER,
         }
     }
 
@@ -141,12 +147,25 @@ impl Lanes {
         self.unsent
     }
 
+    /// Whether datagrams may wait at `now` (ns) for more to make longer trains: none is urgent, and their sockets have
+    /// room, and they have not waited for long.
+    #[inline]
+    pub fn gathers(&mut self, now: u64) -> bool {
+        let may_wait = |lane: &Lane| lane.urgent.is_empty() && !lane.is_full && !lane.was_full;
+        // Pairs have urgent ones only.
+        if !self.unsent || self.waiting_pairs != 0 || !self.v4.iter().chain(&self.v6).all(may_wait) {
+            return false;
+        }
+        self.since = self.since.min(now);
+        now.saturating_sub(self.since) < GATHER
+    }
+
     /// Sends what the kernel takes: urgent datagrams of all lanes first.
     pub fn flush(&mut self) {
         if !self.unsent {
             return;
         }
-        self.unsent = false;
+        (self.unsent, self.since) = (false, NEVER);
         let mut pairs = std::mem::take(&mut self.waiting_pairs);
         while pairs != 0 {
             let at = pairs.trailing_zeros() as usize;

@@ -7,6 +7,7 @@
 //!
 //! - [`peers`]: the other hosts, their addresses and segments
 //! - [`admit`]: whether a datagram is a frame for this host
+//! - [`rejoin`]: segments of a super-frame as one again
 //! - `take`: the sending half
 //! - [`encapsulate`]: a frame as datagrams
 //! - [`pairs`]: pairs of vNICs between which frames carry stamps; [`pair_counts`]: their counters
@@ -27,6 +28,7 @@ pub mod pair_counts;
 pub mod pairs;
 pub mod peers;
 mod post;
+pub mod rejoin;
 pub mod share;
 pub mod sockets;
 mod take;

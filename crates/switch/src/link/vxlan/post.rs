@@ -74,6 +74,12 @@ impl Rx {
         self.lanes.flush();
     }
 
+    /// Whether posted frames [may wait](super::lanes::Lanes::gathers) for more.
+    #[inline]
+    pub(in crate::link) fn gathers(&mut self, now: u64) -> bool {
+        !self.flood.is_under_way() && self.lanes.gathers(now)
+    }
+
     /// Whether a flush would send frames if the kernel took them.
     #[inline]
     pub(in crate::link) fn has_unsent(&self) -> bool {

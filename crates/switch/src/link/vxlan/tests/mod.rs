@@ -2,7 +2,7 @@
 
 mod hostile;
 mod kernel;
-mod scene;
+pub mod scene;
 mod sending;
 #[cfg(feature = "measure")]
 mod speed;
@@ -70,8 +70,11 @@ fn the_longest_super_frame_arrives_in_segments() {
         {
             let sent = asking(&spec, Some(size));
             let expected = on_the_wire(&sent);
+            let before = b.joined;
             assert_eq!(a.send(&sent), Posted::Done);
             assert_eq!(b.frames(), expected);
+            // In two trains: the longest message is shorter.
+            assert_eq!(b.joined - before, if spec.tcp { 2 } else { 0 });
         }
         // Alone in its datagram; loopback's MTU is 65,536.
         let sent = plain(&Spec::udp4(65_000).build());
