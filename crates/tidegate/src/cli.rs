@@ -1,8 +1,8 @@
 //! The command line.
 
 use crate::commands::{
-    agent, apply, calibrate, capture, completions, demo, libvirt, plan, status, switch, top, uplink, vnic,
-    why,
+    agent, apply, calibrate, capture, completions, demo, events, libvirt, plan, status, switch, top, uplink,
+    vnic, why,
 };
 use crate::exit;
 use clap::{Parser, Subcommand};
@@ -44,6 +44,8 @@ pub enum Command {
     Top(top::Args),
     /// Say in plain words why a vNIC is slow, drops frames or misses deadlines; or an uplink drops frames
     Why(why::Args),
+    /// Watch what happens: misses, front ends, contracts, uplinks, repairs; a line each
+    Events(events::Args),
     /// Record a vNIC's frames as pcapng, for Wireshark and tcpdump
     Capture(capture::Args),
     /// Measure what `host-latency` has to be on this host, and what stands in the way of less

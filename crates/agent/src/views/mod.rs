@@ -11,9 +11,11 @@
 //! - `plan`: the changes that a set of contracts makes
 //! - `status`: what needs a person
 //! - `window`: the time that figures are of
+//! - `event`: something that happened
 //! - `error`: the body of every error
 
 mod error;
+mod event;
 mod host;
 mod plan;
 mod status;
@@ -23,6 +25,7 @@ mod why;
 mod window;
 
 pub use error::ErrorBody;
+pub use event::{EventKind, EventView};
 pub use host::{
     AdmissionView, BeyondView, Derivation, EgressView, FileView, HostView, PlaceView, Promise, RefusedBy,
 };

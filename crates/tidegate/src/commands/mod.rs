@@ -6,6 +6,7 @@ pub mod calibrate;
 pub mod capture;
 pub mod completions;
 pub mod demo;
+pub mod events;
 mod frame_times;
 pub mod libvirt;
 mod not_in_force;
