@@ -32,7 +32,11 @@ fn refusals(vnics: &[Vnic], uplinks: &[Uplink]) -> Vec<String> {
 }
 
 fn peer(name: &str, host: u8) -> Peer {
-    Peer { name: name.into(), address: Some([192, 0, 2, host].into()), ..testing::uplink("u").peers.remove(0) }
+    Peer {
+        name: name.into(),
+        address: Some([192, 0, 2, host].into()),
+        ..testing::uplink("u").peers.remove(0)
+    }
 }
 
 #[test]

@@ -472,9 +472,11 @@ mtu = 1418
             check_set(&document).expect_err("refused").to_string()
         };
         let device = refused(&format!("{}{}", nic("net0", 42), nic("net1", 43)));
-        let wanted = "t.toml:6: uplink.net1.device: eth0 already belongs to uplink net0 at t.toml:1; list all VLANs";
+        let wanted =
+            "t.toml:6: uplink.net1.device: eth0 already belongs to uplink net0 at t.toml:1; list all VLANs";
         assert!(device.contains(wanted), "{device}");
-        let vnic = "[vnic.a]\nattach.tap = \"t\"\nmac = \"52:54:00:00:00:01\"\nsegment = 42\nallowed.vlans = [7]\n";
+        let vnic =
+            "[vnic.a]\nattach.tap = \"t\"\nmac = \"52:54:00:00:00:01\"\nsegment = 42\nallowed.vlans = [7]\n";
         let tagged = refused(&format!("{}{vnic}", nic("net0", 42)));
         assert!(tagged.contains("vnic.a.allowed.vlans: uplink net0 at t.toml:1 tags frames"), "{tagged}");
         let elsewhere = parse(&format!("{}{vnic}", nic("net0", 43)), "t.toml").expect("parses");

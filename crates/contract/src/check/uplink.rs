@@ -105,7 +105,7 @@ impl Uplink {
                 }
             }
             if self.is_plain() {
-                check_vlans(rules, peer, &key);
+                check_vlans(rules, peer, key);
             }
             self.check_peer(rules, peer, key);
         }
@@ -161,7 +161,8 @@ fn check_vlans(rules: &mut Rules, peer: &Peer, key: impl Fn(&str) -> String) {
         }
     }
     if peer.stamps {
-        let message = "frames that leave by a plain NIC carry no stamp, since anything may be behind it; remove it";
+        let message =
+            "frames that leave by a plain NIC carry no stamp, since anything may be behind it; remove it";
         rules.add_problem(&key("stamps"), message);
     }
 }

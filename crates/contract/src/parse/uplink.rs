@@ -19,10 +19,7 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Uplink {
     } else {
         ("device", "device = \"eth0\" (the NIC that frames leave by)")
     };
-    for (key, example) in [
-        (from, way),
-        ("rate", "rate = \"10gbit\" (the capacity towards the network)"),
-    ] {
+    for (key, example) in [(from, way), ("rate", "rate = \"10gbit\" (the capacity towards the network)")] {
         if !table.has(key) {
             table.report_missing(key, example);
         }
@@ -39,7 +36,8 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Uplink {
     if !kind.is_vxlan() && table.has("port") {
         table.report("port", without_effect(kind));
     }
-    let device = table.text::<Text>("device", "an interface name", Text("stand-in".into())).map(|text| text.0);
+    let device =
+        table.text::<Text>("device", "an interface name", Text("stand-in".into())).map(|text| text.0);
     let uplink = Uplink {
         name,
         kind,
@@ -114,9 +112,9 @@ impl FromStr for UplinkKind {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let known = Self::ALL.iter().find(|(name, _)| *name == text);
-        known.map(|(_, kind)| *kind).ok_or_else(|| {
-            format!("{text:?} is no kind of uplink; write \"vxlan\", \"packet\" or \"xdp\"")
-        })
+        known
+            .map(|(_, kind)| *kind)
+            .ok_or_else(|| format!("{text:?} is no kind of uplink; write \"vxlan\", \"packet\" or \"xdp\""))
     }
 }
 
@@ -252,14 +250,30 @@ next-key-file = "/etc/tidegate/keys/42.next"
         let cases = [
             (v4, "kind = \"vlan\"", "uplink.net0.kind: \"vlan\" is no kind of uplink"),
             (nic, "", "uplink.net0.peer: a plain NIC has one peer"),
-            (&format!("{in_lan}[uplink.net0.peer.b]\n"), "segments = [43]", "uplink.net0.peer: a plain NIC has one"),
+            (
+                &format!("{in_lan}[uplink.net0.peer.b]\n"),
+                "segments = [43]",
+                "uplink.net0.peer: a plain NIC has one",
+            ),
             (nic, "peer.lan = {}", "uplink.net0.peer.lan.segments: missing"),
             (nic, "peer.lan.segments = [4095]", "uplink.net0.peer.lan.segments: 4095 is no VLAN; 1 to 4094"),
             (nic, "peer.lan.segments = [0]", "uplink.net0.peer.lan.segments: 0 is no VLAN; 1 to 4094"),
-            (&in_lan, "address = \"192.0.2.2\"", "uplink.net0.peer.lan.address: has no effect with kind = \"packet\""),
-            (&in_lan, "stamps = true", "uplink.net0.peer.lan.stamps: frames that leave by a plain NIC carry no stamp"),
+            (
+                &in_lan,
+                "address = \"192.0.2.2\"",
+                "uplink.net0.peer.lan.address: has no effect with kind = \"packet\"",
+            ),
+            (
+                &in_lan,
+                "stamps = true",
+                "uplink.net0.peer.lan.stamps: frames that leave by a plain NIC carry no stamp",
+            ),
             (nic, "port = 4789\npeer.lan.segments = [42]", "uplink.net0.port: has no effect with kind"),
-            (nic, "local = \"192.0.2.1\"\npeer.lan.segments = [42]", "uplink.net0.local: has no effect with kind"),
+            (
+                nic,
+                "local = \"192.0.2.1\"\npeer.lan.segments = [42]",
+                "uplink.net0.local: has no effect with kind",
+            ),
             (
                 "[uplink.net0]\nkind = \"xdp\"\nrate = \"1gbit\"\npeer.lan.segments = [42]",
                 "",

@@ -21,7 +21,7 @@
 //! - `ports`: a port and its connection, made, changed, removed
 //! - `duplicate`: our duplicates of the descriptors that the switch was given
 //! - `tap`: taps
-//! - `uplinks`, `sockets`: the ways to other hosts, and their sockets
+//! - `uplinks`, `sockets`: the ways to other hosts, and their sockets; `packet`: those of plain NICs; `options`: of both
 //! - `inherited`: descriptors that the predecessor of the switch or the agent passes on
 //! - `verify`: whether such a descriptor is what its sender claims
 //!
@@ -37,7 +37,9 @@ mod duplicate;
 mod inherited;
 mod notes;
 mod observe;
+mod options;
 mod own_cpus;
+mod packet;
 mod place;
 mod plan;
 mod ports;

@@ -1,8 +1,9 @@
 //! The sockets of an uplink: made here, since the switch may not, and handed to it.
 //!
 //! ```text
-//!  Uplink ─▶ receive: local address, VXLAN's port ─┐
-//!         └▶ send: 4 source ports of its own ──────┴─▶ switch
+//!  Uplink ─┬▶ receive: local address, VXLAN's port ─┐
+//!          ├▶ send: 4 source ports of its own ──────┼─▶ switch
+//!          └▶ plain NIC: a packet socket ───────────┘
 //! ```
 //!
 //! Several sockets send, so that the network can spread flows by the outer source port (RFC 7348, section 5). None
@@ -10,19 +11,17 @@
 //! ICMP messages about the path (RFC 8899, section 1.1): any host could send these, and cut the path for all
 //! tenants; the contract declares the path's MTU.
 
+use crate::options::{receive_buffer, send_buffer, set, set_bytes};
+use crate::packet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
-use tidegate_contract::Uplink;
+use std::os::fd::OwnedFd;
+use tidegate_contract::{Uplink, UplinkKind};
 
 /// Sockets that send.
 const SENDING: usize = 4;
 /// First source port: the dynamic ones (RFC 6335, section 6), as RFC 7348 recommends.
 const FIRST_PORT: u16 = 49_152;
-/// Bytes that wait in the kernel for the switch: 6 ms at 10 Gbit/s.
-const RECEIVE_BUFFER: libc::c_int = 8 << 20;
-/// Bytes that wait in the kernel for the device.
-const SEND_BUFFER: libc::c_int = 4 << 20;
 
 /// The sockets of one uplink.
 pub struct Sockets {
@@ -41,7 +40,10 @@ pub(crate) struct KeptSockets {
 
 /// Whether the sockets of one uplink serve the other.
 pub(crate) fn same_sockets(a: &Uplink, b: &Uplink) -> bool {
-    (&a.name, a.local, a.port, &a.device) == (&b.name, b.local, b.port, &b.device)
+    // The filter of a plain NIC's socket has its VLANs.
+    let vlans = |uplink: &Uplink| uplink.is_plain().then(|| packet::vlans(uplink));
+    (&a.name, a.kind, a.local, a.port, &a.device) == (&b.name, b.kind, b.local, b.port, &b.device)
+        && vlans(a) == vlans(b)
 }
 
 /// Makes the sockets of an uplink.
@@ -49,37 +51,51 @@ pub(crate) fn same_sockets(a: &Uplink, b: &Uplink) -> bool {
 /// # Errors
 /// The address is not this host's, the port is taken, or the device does not exist: what to do.
 pub fn open(uplink: &Uplink) -> Result<Sockets, String> {
-    let receive = receiving(uplink).map_err(|error| explain(uplink, &error))?;
+    match uplink.kind {
+        UplinkKind::Vxlan => vxlan(uplink),
+        UplinkKind::Packet => {
+            let socket = packet::open(uplink)?;
+            let send = socket.try_clone().map_err(|error| format!("uplink {}: {error}", uplink.name))?;
+            Ok(Sockets { receive: vec![socket], send: vec![send] })
+        }
+        UplinkKind::Xdp => Err(format!("uplink {}: AF_XDP is not built yet", uplink.name)),
+    }
+}
+
+fn vxlan(uplink: &Uplink) -> Result<Sockets, String> {
+    let name = &uplink.name;
+    let local = uplink.local.ok_or_else(|| format!("uplink {name}: it has no local address"))?;
+    let receive = receiving(uplink, local).map_err(|error| explain(uplink, local, &error))?;
     let mut ports = FIRST_PORT..=u16::MAX;
-    let send = (0..SENDING).map(|_| sending(uplink, &mut ports)).collect::<io::Result<_>>();
-    let send = send.map_err(|error| format!("uplink {}: no socket to send from: {error}", uplink.name))?;
+    let send = (0..SENDING).map(|_| sending(uplink, local, &mut ports)).collect::<io::Result<_>>();
+    let send = send.map_err(|error| format!("uplink {name}: no socket to send from: {error}"))?;
     Ok(Sockets { receive: vec![receive], send })
 }
 
-fn receiving(uplink: &Uplink) -> io::Result<OwnedFd> {
-    let socket = socket(uplink)?;
+fn receiving(uplink: &Uplink, local: IpAddr) -> io::Result<OwnedFd> {
+    let socket = socket(uplink, local)?;
     set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
-    match uplink.local {
+    match local {
         IpAddr::V4(_) => set(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?,
         IpAddr::V6(_) => set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?,
     }
-    buffer(&socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_BUFFER)?;
-    rustix::net::bind(&socket, &SocketAddr::new(uplink.local, uplink.port))?;
+    receive_buffer(&socket)?;
+    rustix::net::bind(&socket, &SocketAddr::new(local, uplink.port))?;
     Ok(socket)
 }
 
 /// Makes a socket on the next free one of `ports`.
-fn sending(uplink: &Uplink, ports: &mut impl Iterator<Item = u16>) -> io::Result<OwnedFd> {
-    let socket = socket(uplink)?;
-    match uplink.local {
+fn sending(uplink: &Uplink, local: IpAddr, ports: &mut impl Iterator<Item = u16>) -> io::Result<OwnedFd> {
+    let socket = socket(uplink, local)?;
+    match local {
         IpAddr::V4(_) => set(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?,
         IpAddr::V6(_) => {
             set(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
         }
     }
-    buffer(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER)?;
+    send_buffer(&socket)?;
     for port in ports {
-        match rustix::net::bind(&socket, &SocketAddr::new(uplink.local, port)) {
+        match rustix::net::bind(&socket, &SocketAddr::new(local, port)) {
             Ok(()) => return Ok(socket),
             Err(rustix::io::Errno::ADDRINUSE) => {}
             Err(error) => return Err(error.into()),
@@ -89,9 +105,9 @@ fn sending(uplink: &Uplink, ports: &mut impl Iterator<Item = u16>) -> io::Result
 }
 
 /// Makes a socket of the uplink's family, bound to its device if it names one.
-fn socket(uplink: &Uplink) -> io::Result<OwnedFd> {
+fn socket(uplink: &Uplink, local: IpAddr) -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
-    let family = if uplink.local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
     if family == AddressFamily::INET6 {
@@ -104,31 +120,8 @@ fn socket(uplink: &Uplink) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sets the size of a buffer, beyond the limit for all (net.core.rmem_max, wmem_max) if the agent may.
-fn buffer(socket: &OwnedFd, forced: libc::c_int, limited: libc::c_int, bytes: libc::c_int) -> io::Result<()> {
-    match set(socket, libc::SOL_SOCKET, forced, bytes) {
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-            set(socket, libc::SOL_SOCKET, limited, bytes)
-        }
-        result => result,
-    }
-}
-
-fn set(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    set_bytes(socket, level, name, &value.to_ne_bytes())
-}
-
-fn set_bytes(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &[u8]) -> io::Result<()> {
-    let len = libc::socklen_t::try_from(value.len()).map_err(io::Error::other)?;
-    // SAFETY: the kernel reads `len` bytes of `value`, which lives longer than the call.
-    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), len) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn explain(uplink: &Uplink, error: &io::Error) -> String {
-    let Uplink { name, local, port, .. } = uplink;
+fn explain(uplink: &Uplink, local: IpAddr, error: &io::Error) -> String {
+    let Uplink { name, port, .. } = uplink;
     match error.raw_os_error() {
         Some(libc::EADDRINUSE) => format!(
             "uplink {name}: UDP port {port} of {local} is in use, by a vxlan interface of the kernel, Open vSwitch or \

@@ -15,12 +15,12 @@ use crate::capacity::VNICS;
 use crate::clock::clock;
 use crate::control::message::UplinkStatus;
 use crate::fdb::{Destination, PortIndex, SegmentIndex};
-use crate::link::{Link, vxlan};
+use crate::link::{Link, nic, vxlan};
 use crate::port::{Port, PortInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tidegate_contract::{Host, Remote, Uplink};
+use tidegate_contract::{Host, Remote, Uplink, UplinkKind};
 
 /// Longest train (bytes): the most that one message to a UDP socket carries.
 const TRAIN: usize = 65_507;
@@ -99,11 +99,7 @@ impl Switch {
         };
         entry.numbers = table.number_peers(&entry.uplink, &entry.numbers)?;
         let peers = Arc::new(entry.peers(&table.known_segments())?);
-        let (send_v4, send_v6) =
-            if entry.uplink.local.is_ipv4() { (sockets.send, vec![]) } else { (vec![], sockets.send) };
-        let (receive, fdb) = (sockets.receive, self.fdb.clone());
-        let setup = vxlan::Setup { receive, send_v4, send_v6, peers, fdb, train: TRAIN };
-        let link = Link::vxlan(setup, index, worker as u16, clock());
+        let link = self.link(&entry, sockets, peers)?;
         let name = entry.uplink.name.clone();
         let stats = self.region.claim(usize::from(index), &name);
         let contract = entry.contract(&table.host);
@@ -119,6 +115,24 @@ impl Switch {
         table.uplinks.insert(name, entry);
         self.publish(table);
         Ok(())
+    }
+
+    /// Returns the link of an uplink, on `sockets`.
+    fn link(&self, entry: &UplinkEntry, sockets: Sockets, peers: Arc<vxlan::Peers>) -> Result<Link, String> {
+        let (uplink, Sockets { receive, mut send }) = (&entry.uplink, sockets);
+        let (fdb, worker) = (self.fdb.clone(), entry.worker as u16);
+        match uplink.kind {
+            UplinkKind::Vxlan => {
+                let (send_v4, send_v6) = if uplink.is_ipv6() { (vec![], send) } else { (send, vec![]) };
+                let setup = vxlan::Setup { receive, send_v4, send_v6, peers, fdb, train: TRAIN };
+                Ok(Link::vxlan(setup, entry.index, worker, clock()))
+            }
+            UplinkKind::Packet => {
+                let send = send.pop().ok_or("no socket to send from")?;
+                Ok(Link::nic(nic::Setup { receive, send, peers, fdb }, entry.index, worker, clock()))
+            }
+            UplinkKind::Xdp => Err(format!("uplink {}: AF_XDP is not built yet", uplink.name)),
+        }
     }
 
     fn change_uplink(&self, table: &mut Table, uplink: Uplink, remotes: Vec<Remote>) -> Result<(), String> {

@@ -2,7 +2,7 @@
 
 mod hostile;
 mod kernel;
-mod scene;
+pub(in crate::link) mod scene;
 mod sending;
 #[cfg(feature = "measure")]
 mod speed;
