@@ -17,7 +17,7 @@ MAC = {"a": "52:54:00:00:09:0a", "b": "52:54:00:00:09:0b"}
 IP = {"a": "10.9.0.1", "b": "10.9.0.2"}
 IP6 = {"a": "fd09::1", "b": "fd09::2"}
 VLAN = 42
-KINDS = ("packet",)
+KINDS = ("packet", "xdp")
 
 
 @pytest.fixture
@@ -26,6 +26,9 @@ def underlay(tmp_path: Path) -> Iterator[Underlay]:
     need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
     need_commands("ping", "iperf3", "ethtool")
     with Underlay(tmp_path) as made:
+        for stack in (made.one, made.two):
+            # As kind = "xdp" asks for.
+            stack.run("ip link set eth0 promisc on && ethtool -K eth0 rxvlan off")
         yield made
 
 
@@ -156,12 +159,15 @@ def test_frames_go_on_after_a_restart(
 def test_what_cannot_be_is_refused_with_what_to_do(
     underlay: Underlay, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A segment that is no VLAN, a device that is missing or has a smaller MTU."""
+    """A segment that is no VLAN; a device that is missing, has a smaller MTU, or hides frames or tags."""
+    underlay.one.run("ip link add eth9 type veth peer name eth8 && ip link set eth8 promisc on")
     with underlay.host(1, tmp_path_factory.mktemp("h")) as one:
         for text, why in (
             (uplink("packet", 4095), "4095 is no VLAN; 1 to 4094"),
             (uplink("packet").replace("eth0", "none0"), "there is no network device none0"),
             (uplink("packet").replace("rate", "mtu = 9000\nrate"), "eth0 has an MTU of 1500 bytes"),
+            (uplink("xdp").replace("eth0", "eth9"), "ip link set eth9 promisc on"),
+            (uplink("xdp").replace("eth0", "eth8"), "ethtool -K eth8 rxvlan off"),
         ):
             done = one.try_cli("apply", "-f", one.file(text))
             assert done.returncode != 0

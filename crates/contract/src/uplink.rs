@@ -46,7 +46,7 @@ pub struct Uplink {
     /// Capacity towards the network: bits per second of outer Ethernet frames.
     pub rate: Rate,
     /// MTU of the path to the peers (bytes of an outer IP packet; of a plain NIC, the device's): 576 to 9216, IPv6
-    /// 1280 to 9216, default 1500.
+    /// 1280 to 9216, AF_XDP 576 to 3500, default 1500.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
     /// Declared latency of the network: the longest time from leaving this host to arriving at a peer, 0 to 1 s.

@@ -10,6 +10,8 @@ use std::{collections::HashSet, net::IpAddr, ops::RangeInclusive, path::Path};
 pub(crate) const UPLINK_MTU: RangeInclusive<u16> = 576..=9216;
 /// Least MTU of an IPv6 path (RFC 8200, 5).
 const UPLINK_MTU_IPV6: RangeInclusive<u16> = 1280..=9216;
+/// MTU of a device with AF_XDP: a frame is in one chunk of 4 KiB, behind the headroom of an XDP program.
+const XDP_MTU: RangeInclusive<u16> = 576..=3500;
 /// A network between hosts; one that takes longer keeps no deadline of interest.
 const LATENCY: RangeInclusive<Nanos> = Nanos::new(0)..=Nanos::new(1_000_000_000);
 /// From the shortest deadline to the longest latency.
@@ -55,7 +57,15 @@ impl Uplink {
         if self.port == 0 {
             rules.add_problem("port", "0 is not a port; write 1 to 65535");
         }
-        rules.check_range("mtu", self.mtu, if self.is_ipv6() { UPLINK_MTU_IPV6 } else { UPLINK_MTU });
+        rules.check_range(
+            "mtu",
+            self.mtu,
+            match self.kind {
+                UplinkKind::Xdp => XDP_MTU,
+                _ if self.is_ipv6() => UPLINK_MTU_IPV6,
+                _ => UPLINK_MTU,
+            },
+        );
         if let Some(latency) = self.latency {
             rules.check_range("latency", latency, LATENCY);
         }

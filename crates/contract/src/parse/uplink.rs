@@ -268,6 +268,11 @@ next-key-file = "/etc/tidegate/keys/42.next"
                 "stamps = true",
                 "uplink.net0.peer.lan.stamps: frames that leave by a plain NIC carry no stamp",
             ),
+            (
+                &in_lan.replace("\"packet\"", "\"xdp\"").replace("rate", "mtu = 3501\nrate"),
+                "",
+                "uplink.net0.mtu: 3501 is out of range; 576 to 3500",
+            ),
             (nic, "port = 4789\npeer.lan.segments = [42]", "uplink.net0.port: has no effect with kind"),
             (
                 nic,

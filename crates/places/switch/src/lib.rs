@@ -21,7 +21,7 @@
 //! - `ports`: a port and its connection, made, changed, removed
 //! - `duplicate`: our duplicates of the descriptors that the switch was given
 //! - `tap`: taps
-//! - `uplinks`, `sockets`: the ways to other hosts, and their sockets; `packet`: those of plain NICs; `options`: of both
+//! - `uplinks`, `sockets`: the ways to other hosts, and their sockets; `packet`, `xdp`, `device`: those of plain NICs; `options`: of both
 //! - `inherited`: descriptors that the predecessor of the switch or the agent passes on
 //! - `verify`: whether such a descriptor is what its sender claims
 //!
@@ -33,6 +33,7 @@
 mod action;
 mod conversation;
 mod culprit;
+mod device;
 mod duplicate;
 mod inherited;
 mod notes;
@@ -48,6 +49,7 @@ mod sockets;
 mod tap;
 mod uplinks;
 mod verify;
+mod xdp;
 
 pub use culprit::noise;
 pub use own_cpus::KeepOff;

@@ -3,7 +3,7 @@
 //! ```text
 //!  Uplink ─┬▶ receive: local address, VXLAN's port ─┐
 //!          ├▶ send: 4 source ports of its own ──────┼─▶ switch
-//!          └▶ plain NIC: a packet socket ───────────┘
+//!          └▶ plain NIC: packet or AF_XDP sockets ──┘
 //! ```
 //!
 //! Several sockets send, so that the network can spread flows by the outer source port (RFC 7348, section 5). None
@@ -11,8 +11,10 @@
 //! ICMP messages about the path (RFC 8899, section 1.1): any host could send these, and cut the path for all
 //! tenants; the contract declares the path's MTU.
 
+use crate::device;
 use crate::options::{receive_buffer, send_buffer, set, set_bytes};
 use crate::packet;
+use crate::xdp::{self, Xdp};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -25,9 +27,9 @@ const FIRST_PORT: u16 = 49_152;
 
 /// The sockets of one uplink.
 pub struct Sockets {
-    /// Bound to the uplink's port.
+    /// Bound to the uplink's port, or device.
     pub receive: Vec<OwnedFd>,
-    /// Each with a source port of its own.
+    /// Each with a source port of its own; of AF_XDP the memory of each socket, and the program's link.
     pub send: Vec<OwnedFd>,
 }
 
@@ -40,8 +42,8 @@ pub(crate) struct KeptSockets {
 
 /// Whether the sockets of one uplink serve the other.
 pub(crate) fn same_sockets(a: &Uplink, b: &Uplink) -> bool {
-    // The filter of a plain NIC's socket has its VLANs.
-    let vlans = |uplink: &Uplink| uplink.is_plain().then(|| packet::vlans(uplink));
+    // The filter of a plain NIC's socket has its VLANs, and the link knows its longest frame.
+    let vlans = |uplink: &Uplink| uplink.is_plain().then(|| (device::vlans(uplink), uplink.mtu));
     (&a.name, a.kind, a.local, a.port, &a.device) == (&b.name, b.kind, b.local, b.port, &b.device)
         && vlans(a) == vlans(b)
 }
@@ -58,7 +60,11 @@ pub fn open(uplink: &Uplink) -> Result<Sockets, String> {
             let send = socket.try_clone().map_err(|error| format!("uplink {}: {error}", uplink.name))?;
             Ok(Sockets { receive: vec![socket], send: vec![send] })
         }
-        UplinkKind::Xdp => Err(format!("uplink {}: AF_XDP is not built yet", uplink.name)),
+        UplinkKind::Xdp => {
+            let Xdp { sockets, mut memories, program } = xdp::open(uplink)?;
+            memories.push(program);
+            Ok(Sockets { receive: sockets, send: memories })
+        }
     }
 }
 

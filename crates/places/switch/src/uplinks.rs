@@ -7,6 +7,7 @@
 use crate::action::Declared;
 use crate::place::{SwitchPlace, switch_failed};
 use crate::sockets::{self, KeptSockets, same_sockets};
+use tidegate_contract::UplinkKind;
 use tidegate_place::PlaceError;
 use tidegate_switch::control::UplinkSockets;
 
@@ -27,7 +28,9 @@ impl SwitchPlace {
     }
 
     fn declare(&mut self, Declared { uplink, remotes }: &Declared) -> Result<(), PlaceError> {
-        let fits = |kept: &KeptSockets| same_sockets(&kept.uplink, uplink);
+        // The rings of AF_XDP are as the switch before left them: nobody knows which chunks it had.
+        let may_keep = uplink.kind != UplinkKind::Xdp;
+        let fits = |kept: &KeptSockets| may_keep && same_sockets(&kept.uplink, uplink);
         let in_switch = self.switch.ask(|s| s.client.uplinks()).map_err(switch_failed)?;
         if in_switch.iter().any(|status| same_sockets(&status.uplink, uplink)) {
             return self.switch.ask(|s| s.client.set_uplink(uplink, remotes, None)).map_err(switch_failed);

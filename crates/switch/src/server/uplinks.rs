@@ -27,9 +27,9 @@ const TRAIN: usize = 65_507;
 
 /// The sockets of an uplink, as its link takes them.
 pub struct Sockets {
-    /// Bound to the uplink's port.
+    /// Bound to the uplink's port, or device.
     pub receive: Vec<OwnedFd>,
-    /// Each with a source port of its own.
+    /// Each with a source port of its own; of AF_XDP the memory of each socket, and the program's link.
     pub send: Vec<OwnedFd>,
 }
 
@@ -121,6 +121,12 @@ impl Switch {
     fn link(&self, entry: &UplinkEntry, sockets: Sockets, peers: Arc<vxlan::Peers>) -> Result<Link, String> {
         let (uplink, Sockets { receive, mut send }) = (&entry.uplink, sockets);
         let (fdb, worker) = (self.fdb.clone(), entry.worker as u16);
+        let nic_link = |device| {
+            let longest = uplink.largest_inner_frame() as u32;
+            let setup = nic::Setup { device, longest, peers: peers.clone(), fdb: fdb.clone() };
+            Link::nic(setup, entry.index, worker, clock())
+                .map_err(|error| format!("uplink {}: its sockets are of no use: {error}", uplink.name))
+        };
         match uplink.kind {
             UplinkKind::Vxlan => {
                 let (send_v4, send_v6) = if uplink.is_ipv6() { (vec![], send) } else { (send, vec![]) };
@@ -129,9 +135,12 @@ impl Switch {
             }
             UplinkKind::Packet => {
                 let send = send.pop().ok_or("no socket to send from")?;
-                Ok(Link::nic(nic::Setup { receive, send, peers, fdb }, entry.index, worker, clock()))
+                nic_link(nic::Device::Packet { receive, send })
             }
-            UplinkKind::Xdp => Err(format!("uplink {}: AF_XDP is not built yet", uplink.name)),
+            UplinkKind::Xdp => {
+                let program = send.pop().ok_or("no program")?;
+                nic_link(nic::Device::Xdp { sockets: receive, memories: send, program })
+            }
         }
     }
 

@@ -10,10 +10,11 @@
 
 mod filter;
 
+use crate::device;
 use crate::options::{receive_buffer, send_buffer, set, set_bytes};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use tidegate_contract::{Segment, Uplink};
+use tidegate_contract::Uplink;
 
 /// Options of packet sockets (linux/if_packet.h).
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
@@ -24,46 +25,16 @@ const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 /// The device does not exist, is no Ethernet device, or has a smaller MTU: what to do.
 pub(crate) fn open(uplink: &Uplink) -> Result<OwnedFd, String> {
     let name = &uplink.name;
-    let device = uplink.device.as_deref().ok_or_else(|| format!("uplink {name}: it has no device"))?;
     let socket = packet_socket().map_err(|error| {
         format!(
             "uplink {name}: no packet socket: {error} (the agent's unit needs CapabilityBoundingSet=CAP_NET_RAW and \
              RestrictAddressFamilies=AF_PACKET)"
         )
     })?;
-    let index = rustix::net::netdevice::name_to_index(&socket, device).map_err(|_| {
-        format!("uplink {name}: there is no network device {device}: make it, or correct the contract")
-    })?;
-    let request = |option, what| {
-        ask(&socket, device, option).map_err(|error| format!("uplink {name}: {what} of {device}: {error}"))
-    };
-    // SAFETY: the kernel filled the address, whose family is its first field.
-    let family = unsafe { request(libc::SIOCGIFHWADDR, "the type")?.ifr_ifru.ifru_hwaddr.sa_family };
-    if family != libc::ARPHRD_ETHER {
-        return Err(format!("uplink {name}: {device} is no Ethernet device (type {family})"));
-    }
-    // SAFETY: the kernel filled the MTU.
-    let mtu = unsafe { request(libc::SIOCGIFMTU, "the MTU")?.ifr_ifru.ifru_mtu };
-    if i64::from(mtu) < i64::from(uplink.mtu) {
-        return Err(format!(
-            "uplink {name}: {device} has an MTU of {mtu} bytes, and mtu = {} there: write mtu = {mtu}, or set the \
-             device's (ip link set {device} mtu {})",
-            uplink.mtu, uplink.mtu
-        ));
-    }
-    prepare(&socket, index, &filter::filter(&vlans(uplink)))
-        .map_err(|error| format!("uplink {name}: no packet socket at {device}: {error}"))?;
+    let index = device::index(uplink)?;
+    prepare(&socket, index, &filter::filter(&device::vlans(uplink)))
+        .map_err(|error| format!("uplink {name}: no packet socket at its device: {error}"))?;
     Ok(socket)
-}
-
-/// Returns the VLANs of a plain NIC, in order.
-pub(crate) fn vlans(uplink: &Uplink) -> Vec<u16> {
-    let listed = uplink.peers.iter().flat_map(|peer| peer.segments.iter().flatten());
-    let mut vlans: Vec<u16> =
-        listed.copied().map(Segment::id).filter_map(|id| u16::try_from(id).ok()).collect();
-    vlans.sort_unstable();
-    vlans.dedup();
-    vlans
 }
 
 /// Returns a packet socket of no device, which receives nothing.
@@ -107,21 +78,6 @@ fn attach(socket: &OwnedFd, filter: &[libc::sock_filter]) -> io::Result<()> {
     // SAFETY: the kernel copies the program of that length, which lives longer than the call.
     match unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const program).cast(), size) } {
         0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Asks for a property of a device (netdevice(7)).
-fn ask(socket: &OwnedFd, device: &str, option: libc::Ioctl) -> io::Result<libc::ifreq> {
-    // SAFETY: ifreq is plain integers and pointers; all zero is a valid value.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // One byte is left for the NUL.
-    for (to, byte) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(device.bytes()) {
-        *to = byte as libc::c_char;
-    }
-    // SAFETY: the kernel reads the name and writes the property; `request` lives longer than the call.
-    match unsafe { libc::ioctl(socket.as_raw_fd(), option, &raw mut request) } {
-        0 => Ok(request),
         _ => Err(io::Error::last_os_error()),
     }
 }

@@ -1,18 +1,21 @@
 //! A plain NIC: frames with a VLAN tag whose number is their segment.
 //!
 //! ```text
-//!  kernel ─ recvmmsg ─▶ tag beside the frame ─ VLAN ─▶ segment ─▶ store: frames wait there ─▶ worker ... give back
-//!  kernel ◀ sendmmsg ── queue ◀─ tag put in, offloads asked for ◀─ FDB: behind the NIC, or all ◀─ worker
+//!  device ─▶ packet socket, AF_XDP ─▶ frame, VLAN ─▶ segment ─▶ store: frames wait there ─▶ worker ... give back
+//!  device ◀─ packet socket, AF_XDP ◀─ frame with its tag ◀─ FDB: behind the NIC, or all ◀─ worker
 //! ```
 //!
 //! The network behind the NIC is the link's one [peer](Peers::of_nic).
 //!
 //! - [`wire`]: a frame with its tag
-//! - [`queue`]: frames that wait to leave
+//! - [`queue`]: frames that wait for a packet socket
 //! - [`packet`]: the system calls of a packet socket
+//! - [`xdp`]: the rings of AF_XDP
+//! - [`device`]: one of both
 //! - `take`: the sending half
 //! - `post`: the receiving half
 
+pub mod device;
 pub mod packet;
 mod post;
 pub mod queue;
@@ -20,12 +23,16 @@ mod take;
 #[cfg(test)]
 mod tests;
 pub mod wire;
+pub mod xdp;
 
 use super::readiness::Readiness;
 use super::store::Store;
 use super::vxlan::share::Shares;
 use super::vxlan::{Counters, OnWire, Peers};
 use crate::fdb::{Fdb, PortIndex};
+pub use device::Device;
+use device::{Incoming, Outgoing};
+use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tidegate_evidence::DropReason;
@@ -37,10 +44,10 @@ const FRAMES: u16 = 2048;
 
 /// What a link to a plain NIC is made of.
 pub struct Setup {
-    /// Packet sockets that receive: bound to the device, non-blocking, `PACKET_VNET_HDR`, `PACKET_AUXDATA`.
-    pub receive: Vec<OwnedFd>,
-    /// The packet socket that sends: bound to the device, non-blocking, `PACKET_VNET_HDR`.
-    pub send: OwnedFd,
+    /// The device.
+    pub device: Device,
+    /// Longest frame (bytes without a tag).
+    pub longest: u32,
     /// The network behind the NIC, and its segments with their VLANs.
     pub peers: Arc<Peers>,
     /// Tells what is in front of an address.
@@ -52,7 +59,7 @@ pub struct Tx {
     sockets: Box<[Arc<OwnedFd>]>,
     /// Which sockets may hold frames.
     pub(super) readiness: Readiness,
-    incoming: packet::Incoming,
+    incoming: Incoming,
     /// When these arrived.
     arrival: crate::slots::Arrival,
     /// Frames that were taken, and their memory.
@@ -69,7 +76,8 @@ pub struct Rx {
     port: PortIndex,
     peers: Arc<Peers>,
     fdb: Arc<Fdb>,
-    outgoing: packet::Outgoing,
+    outgoing: Outgoing,
+    longest: u32,
     counters: Counters,
     on_wire: OnWire,
     /// Drops that were [taken](Self::take_dropped), by reason.
@@ -100,11 +108,15 @@ impl Rx {
 }
 
 /// Both halves of the link.
-pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> (Tx, Rx) {
+///
+/// # Errors
+/// The device's sockets are not as they should be.
+pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> Result<(Tx, Rx), Errno> {
+    let (sockets, incoming, outgoing) = setup.device.open()?;
     let tx = Tx {
-        readiness: Readiness::new(setup.receive.len(), now),
-        sockets: setup.receive.into_iter().map(Arc::new).collect(),
-        incoming: packet::Incoming::default(),
+        readiness: Readiness::new(sockets.len(), now),
+        sockets: sockets.into_iter().map(Arc::new).collect(),
+        incoming,
         arrival: crate::slots::Arrival::default(),
         store: Store::new(POOL, FRAMES, port, worker),
         shares: Shares::default(),
@@ -115,10 +127,11 @@ pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> (T
         port,
         peers: setup.peers,
         fdb: setup.fdb,
-        outgoing: packet::Outgoing::new(setup.send),
+        outgoing,
+        longest: setup.longest,
         counters: Counters::default(),
         on_wire: OnWire::default(),
         reported: [0; DropReason::COUNT],
     };
-    (tx, rx)
+    Ok((tx, rx))
 }

@@ -26,12 +26,15 @@ impl Rx {
         if !self.leads_to(frame) {
             return Posted::Dropped(DropReason::NoReceiver);
         }
+        let len =
+            frame.offload.gso_size().map_or(frame.len, |size| u32::from(frame.headers.len) + u32::from(size));
+        if len > self.longest {
+            return Posted::Dropped(DropReason::PathMtu);
+        }
         if is_tagged(frame.head()) {
             return Posted::Dropped(DropReason::Unacceptable);
         }
-        let deadline = frame.deadline;
-        let mut place = self.outgoing.place(deadline, &mut self.counters, &mut self.on_wire);
-        match wire::write(frame, vlan, &wire::PACKET, &mut place) {
+        match self.outgoing.write(frame, vlan, &mut self.counters, &mut self.on_wire) {
             Written::All => Posted::Done,
             Written::Part(payload) => Posted::Part(payload),
             Written::NoRoom => Posted::NoBuffers,

@@ -10,7 +10,7 @@ use crate::link::store::Store;
 use crate::link::vxlan::Peers;
 use crate::slots::{Frame, FrameRef, NOWHERE};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tidegate_evidence::DropReason;
 
@@ -73,7 +73,7 @@ impl Reads for Tx {
                 };
             }
             let Some(queue) = self.readiness.turn() else { return Read::Empty };
-            match self.incoming.receive(self.sockets[queue].as_fd()) {
+            match self.incoming.receive(queue, &self.sockets[queue]) {
                 Ok(may_have_more) => {
                     self.arrival = self.readiness.arrival(queue, clock());
                     if !may_have_more {

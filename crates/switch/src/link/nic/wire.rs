@@ -33,6 +33,21 @@ pub struct Device {
 /// refuses before Linux 6.2.
 pub const PACKET: Device = Device { receiver: crate::link::tap::RECEIVER, has_header: true };
 
+/// A NIC, behind AF_XDP: it gets finished frames.
+pub const XDP: Device = Device {
+    receiver: Receiver {
+        csum: false,
+        tso4: false,
+        tso6: false,
+        ecn: false,
+        uso4: false,
+        uso6: false,
+        mergeable: true,
+        header_len: 0,
+    },
+    has_header: false,
+};
+
 /// Frames and bytes on the wire, without tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {

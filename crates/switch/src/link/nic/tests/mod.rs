@@ -1,25 +1,12 @@
 //! Frames as a device gets them, without a device.
 
-use super::wire::{ADDRESSES, Device, PACKET, Room, Size, TAG, Written, write};
+use super::wire::{ADDRESSES, PACKET, Room, Size, TAG, Written, XDP, write};
 use crate::frame::VnetHdr;
 use crate::frame::testing::{self, Frame as Spec};
-use crate::link::Receiver;
 use crate::link::vxlan::tests::scene::{Sent, asking, bytes, on_the_wire, plain};
 use proptest::prelude::*;
 
 const VLAN: u16 = 0xabc;
-/// A device without any ability.
-const BARE: Device = Device { receiver: Receiver { mergeable: true, ..NOTHING }, has_header: false };
-const NOTHING: Receiver = Receiver {
-    csum: false,
-    tso4: false,
-    tso6: false,
-    ecn: false,
-    uso4: false,
-    uso6: false,
-    mergeable: false,
-    header_len: 0,
-};
 
 /// Room for so many frames, which it keeps.
 struct Frames(usize, Vec<(Vec<u8>, Size)>);
@@ -69,7 +56,7 @@ proptest! {
     fn a_device_without_abilities_gets_finished_frames(spec in testing::frame(), size in prop::option::of(100..400u16)) {
         let sent = asks(&spec, size);
         let mut room = Frames(usize::MAX, vec![]);
-        prop_assert_eq!(write(&sent.frame, VLAN, &BARE, &mut room), Written::All);
+        prop_assert_eq!(write(&sent.frame, VLAN, &XDP, &mut room), Written::All);
         let expected = if spec.tcp { on_the_wire(&sent) } else { vec![spec.build()] };
         let got: Vec<_> = room.1.iter().map(|(frame, _)| untagged(frame)).collect();
         prop_assert_eq!(&got, &expected);
@@ -84,6 +71,6 @@ fn segments_without_room_are_told() {
     for (most, written) in
         [(0, Written::NoRoom), (1, Written::Part(1000)), (2, Written::Part(2000)), (3, Written::All)]
     {
-        assert_eq!(write(&sent.frame, VLAN, &BARE, &mut Frames(most, vec![])), written);
+        assert_eq!(write(&sent.frame, VLAN, &XDP, &mut Frames(most, vec![])), written);
     }
 }
