@@ -46,6 +46,8 @@ mod plan;
 mod ports;
 mod record;
 mod sockets;
+#[cfg(all(test, feature = "measure"))]
+mod speed;
 mod tap;
 mod uplinks;
 mod verify;

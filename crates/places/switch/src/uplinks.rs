@@ -28,7 +28,7 @@ impl SwitchPlace {
     }
 
     fn declare(&mut self, Declared { uplink, remotes }: &Declared) -> Result<(), PlaceError> {
-        // The rings of AF_XDP are as the switch before left them: nobody knows which chunks it had.
+        // The rings of AF_XDP are as the switch before left them: a new one cannot know which chunks it had.
         let may_keep = uplink.kind != UplinkKind::Xdp;
         let fits = |kept: &KeptSockets| may_keep && same_sockets(&kept.uplink, uplink);
         let in_switch = self.switch.ask(|s| s.client.uplinks()).map_err(switch_failed)?;

@@ -101,7 +101,10 @@ fn open_queue(index: u32, queue: u32) -> io::Result<(OwnedFd, OwnedFd)> {
     }
     // Without copies where the driver can.
     match bind(&socket, index, queue, libc::XDP_ZEROCOPY) {
-        Err(Errno::OPNOTSUPP | Errno::INVAL) => bind(&socket, index, queue, libc::XDP_COPY)?,
+        Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+            bind(&socket, index, queue, libc::XDP_COPY)?;
+            tracing::info!(device = index, queue, "AF_XDP copies frames: the driver cannot do without");
+        }
         result => result?,
     }
     Ok((socket, memory))

@@ -105,8 +105,8 @@ impl<T: Copy> Ring<T> {
         let (places, page) = match kind {
             Kind::Receive => (all.rx, libc::XDP_PGOFF_RX_RING as u64),
             Kind::Send => (all.tx, libc::XDP_PGOFF_TX_RING as u64),
-            Kind::Fill => (all.fr, libc::XDP_UMEM_PGOFF_FILL_RING as u64),
-            Kind::Completion => (all.cr, libc::XDP_UMEM_PGOFF_COMPLETION_RING as u64),
+            Kind::Fill => (all.fr, libc::XDP_UMEM_PGOFF_FILL_RING),
+            Kind::Completion => (all.cr, libc::XDP_UMEM_PGOFF_COMPLETION_RING),
         };
         let len = places.desc as usize + ENTRIES as usize * size_of::<T>();
         let mapping = Mapping::new(socket, page, len)?;
