@@ -5,6 +5,7 @@
          ──▶ igb, netdevsim     guests with an SR-IOV NIC, emulated or simulated (docs/places/nic/lab.md)
          ──▶ nested             a VM that owns a VF, in a guest
          ──▶ namespaces.Stack   a Linux TCP/IP stack of its own (user + network namespace)
+         ──▶ underlay.Underlay  two or three hosts and the network between them; its rules: network.Network
          ──▶ libvirt.Libvirt        a libvirtd with its own configuration, state and network
          ──▶ testpmd.Testpmd    DPDK's virtio driver as another program's front end
 

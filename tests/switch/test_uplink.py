@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,53 @@ def test_vnics_of_two_hosts_reach_each_other(
         a.run(["iperf3", "--client", IP["b"], "--time", "2", "--reverse"])
 
 
+RECEIVE = """
+import hashlib, socket
+listener = socket.create_server(("", 9))
+print("ready", flush=True)
+stream, _ = listener.accept()
+found, whole = hashlib.sha256(), 0
+while part := stream.recv(1 << 20):
+    found.update(part)
+    whole += len(part)
+print(whole, found.hexdigest(), flush=True)
+"""
+SEND = """
+import hashlib, random, socket, sys
+stream, found = socket.create_connection((sys.argv[1], 9)), hashlib.sha256()
+for _ in range(40):
+    part = random.randbytes(1 << 20)
+    stream.sendall(part)
+    found.update(part)
+print(40 << 20, found.hexdigest())
+"""
+
+
+def test_segments_arrive_as_super_frames(
+    underlay: Underlay, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A super-frame is cut for the network and joined again; the bytes are those that were sent."""
+    folder = tmp_path_factory.mktemp("h")
+    with (
+        underlay.host(1, folder / "1") as one,
+        underlay.host(2, folder / "2") as two,
+        Stack(folder / "a") as a,
+        Stack(folder / "b") as b,
+    ):
+        one.apply(uplink(1) + vnic("a", a))
+        two.apply(uplink(2) + vnic("b", b))
+        addresses("a", a)
+        addresses("b", b)
+        wait_for("an echo", lambda: a.try_run(f"ping -c 1 -W 1 {IP['b']}").returncode == 0)
+        receiver = b.spawn(sys.executable, "-c", RECEIVE)
+        receiver.wait_for("the receiver", lambda: "ready" in receiver.output())
+        sent = a.run([sys.executable, "-c", SEND, IP["b"]])
+        receiver.popen.wait(20)
+        assert receiver.output().splitlines()[-1] == sent.strip()
+        received = two.show("b").document["stats"]["rx"]
+        assert received["wire_frames"] > 4 * received["frames"], received
+
+
 @pytest.mark.parametrize("version", [4, 6])
 def test_the_kernels_vxlan_is_a_peer(
     underlay: Underlay, tmp_path_factory: pytest.TempPathFactory, version: int
@@ -135,7 +183,7 @@ def test_frames_go_on_after_a_restart(underlay: Underlay, tmp_path_factory: pyte
 def test_an_uplink_whose_device_is_made_anew_carries_frames_again(
     underlay: Underlay, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Sockets bound to a device that went away: the agent names that, and makes others."""
+    """Sockets bound to a device that went away: the agent names that, makes others, and counts frames."""
     folder = tmp_path_factory.mktemp("h")
     with (
         underlay.host(1, folder / "1") as one,

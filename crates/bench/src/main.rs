@@ -18,6 +18,7 @@
 //! - [`kills`]: the guests of the measurement that kills
 //! - [`reliability`]: a results file for docs/reliability.md
 //! - [`nic`]: the loop of the NIC place, simulated, on a switch, and its cost
+//! - [`network`]: a network between hosts, with delays and losses by rules
 //! - [`commands`]: one file per measurement
 //! - [`measurement`]: windows, common options and reports
 //! - [`clock`]: time, and the CPU
@@ -31,6 +32,7 @@ mod kills;
 mod load;
 mod measurement;
 mod neighbours;
+mod network;
 mod nic;
 mod reliability;
 mod scene;

@@ -14,6 +14,7 @@
 //! - [`queueing`]: the order in which frames wait for a rate
 //! - [`host`]: the host's declarations
 //! - [`uplink`]: the ways to other hosts, and the keys of segments
+//! - [`key`]: the keys themselves
 //! - [`remote`]: vNICs of other hosts
 //! - `reach`: the peers that each segment reaches over an uplink
 //! - `document`: a contract file, as read
@@ -33,6 +34,7 @@ mod document;
 pub mod error;
 pub mod frame;
 pub mod host;
+pub mod key;
 pub mod parse;
 pub mod queueing;
 mod reach;
@@ -54,6 +56,7 @@ pub use document::{Document, Table};
 pub use error::{Error, Errors, Located};
 pub use frame::SUPER_FRAME;
 pub use host::{Aggregate, Control, Host, Nic};
+pub use key::{SecretKey, SegmentKey};
 pub use parse::parse;
 pub use queueing::{FlowQueueing, Queueing};
 pub use remote::{Envelope, Remote};

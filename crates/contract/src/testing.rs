@@ -51,6 +51,7 @@ pub fn uplink(name: &str) -> Uplink {
         local: [192, 0, 2, 1].into(),
         device: None,
         port: 4789,
+        notice_port: 29_796,
         rate: Rate::from_bits(10_000_000_000).expect("in range"),
         mtu: 1500,
         latency: Some(Nanos::new(100_000)),

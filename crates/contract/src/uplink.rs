@@ -24,6 +24,9 @@ pub struct Uplink {
     /// UDP port: 1024 to 65535, default 4789.
     #[serde(default = "default_port")]
     pub port: u16,
+    /// UDP port of notices between hosts, the same at all peers: 1024 to 65535, default 29796.
+    #[serde(default = "default_notice_port")]
+    pub notice_port: u16,
     /// Capacity towards the network: bits per second of outer Ethernet frames.
     pub rate: Rate,
     /// MTU of the path to the peers (bytes of an outer IP packet): 576 to 9216, IPv6 1280 to 9216, default 1500.
@@ -84,6 +87,11 @@ pub(crate) const FIRST_PORT: u16 = 1024;
 /// UDP port of VXLAN (RFC 7348, 5).
 pub(crate) const fn default_port() -> u16 {
     4789
+}
+
+/// UDP port of notices: 0x7464, the first bytes of a stamp.
+pub(crate) const fn default_notice_port() -> u16 {
+    29_796
 }
 
 pub(crate) const fn default_mtu() -> u16 {
@@ -180,6 +188,7 @@ mod tests {
         let text = r#"{"name":"net0","local":"192.0.2.1","rate":"10gbit","peers":[{"name":"b","address":"192.0.2.2"}]}"#;
         let uplink: Uplink = serde_json::from_str(text).expect("parses");
         assert_eq!((uplink.port, uplink.mtu, uplink.arrival_budget), (4789, 1500, Nanos::new(500_000)));
+        assert_eq!(uplink.notice_port, 29_796);
         assert!(uplink.peers[0].stamps && uplink.peers[0].carries(Segment::new(7).expect("in range")));
         let written = serde_json::to_string(&uplink).expect("serialises");
         assert_eq!(serde_json::from_str::<Uplink>(&written).expect("parses"), uplink);

@@ -1,6 +1,6 @@
 //! All that a place counted at one look.
 
-use crate::{Figure, LogStats, Miss, Unknown, VnicStats, WorkerStats};
+use crate::{FarMiss, Figure, LogStats, Miss, PeerStatus, Unknown, VnicStats, WorkerStats};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -33,6 +33,10 @@ pub struct Evidence {
     pub denied_calls: u64,
     /// Lines that the log of the place's process did not write; `None` if the place has no process.
     pub log: Option<LogStats>,
+    /// Other hosts.
+    pub peers: Vec<PeerStatus>,
+    /// The latest frames that other hosts reported as late, oldest first.
+    pub far_misses: Vec<FarMiss>,
 }
 
 impl Evidence {
@@ -52,6 +56,8 @@ impl Evidence {
             counts_flows: false,
             denied_calls: 0,
             log: None,
+            peers: vec![],
+            far_misses: vec![],
         }
     }
 }

@@ -13,6 +13,7 @@
 //! - `on_wire`: what an uplink puts on the wire
 //! - `own_cpus`: CPUs of workers, and the work that is kept off them
 //! - `figure`: uncounted values, and the source of each figure
+//! - `peer`: other hosts' clocks and counters, and frames that were late there
 //! - `time`: moments of CLOCK_MONOTONIC as times of day
 
 mod connection;
@@ -27,6 +28,7 @@ mod log;
 mod miss;
 mod on_wire;
 mod own_cpus;
+mod peer;
 mod reason;
 mod shared;
 mod time;
@@ -47,7 +49,8 @@ pub use log::LogStats;
 pub use miss::{Culprit, MISSES, Miss};
 pub use on_wire::OnWire;
 pub use own_cpus::OwnCpus;
-pub use reason::{CulpritKind, DropReason, MissCause};
+pub use peer::{FAR_MISSES, FarMiss, PeerClock, PeerCounts, PeerStatus, RoundTrip};
+pub use reason::{CulpritKind, DropReason, MissCause, NoticeRefusal};
 pub use shared::SharedStatus;
 pub use time::time_of_day;
 pub use traffic::Traffic;

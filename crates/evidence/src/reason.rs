@@ -97,6 +97,8 @@ reasons! {
         NoRoute = "no_route",
         /// The kernel refused to send it to the peer.
         UplinkRefused = "uplink_refused",
+        /// Its stamp is valid and has arrived before, or it is too old to tell.
+        Replayed = "replayed",
     }
 }
 
@@ -115,6 +117,34 @@ reasons! {
         Network = "network",
         /// It was dropped.
         Dropped = "dropped",
+        /// The host that sent it.
+        Sender = "sender",
+    }
+}
+
+reasons! {
+    /// Why a notice of another host was not taken.
+    NoticeRefusal {
+        /// More messages than a peer may send.
+        TooMany = "too_many",
+        /// No notice.
+        Malformed = "malformed",
+        /// A notice of another release.
+        Version = "version",
+        /// No key here for its segment, or a segment that does not reach the peer.
+        NoKey = "no_key",
+        /// Its tag does not fit: forged, changed, or for other addresses.
+        Forged = "forged",
+        /// An answer to no request that waits.
+        Unasked = "unasked",
+        /// Of a process of the peer that has ended, or that has not answered a request yet.
+        OtherProcess = "other_process",
+        /// It has arrived before, or is too old to tell.
+        Replayed = "replayed",
+        /// About a vNIC that this host does not have.
+        UnknownVnic = "unknown_vnic",
+        /// An announcement whose time means nothing here yet: the peer's clock is not known.
+        NoClock = "no_clock",
     }
 }
 

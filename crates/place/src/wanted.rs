@@ -1,7 +1,7 @@
 //! The state that the contracts ask for.
 
 use crate::host::Claim;
-use tidegate_contract::{Host, Remote, Uplink, Vnic};
+use tidegate_contract::{Host, Remote, SegmentKey, Uplink, Vnic};
 
 /// What a place is to bring about.
 #[derive(Clone, Copy, Debug)]
@@ -25,11 +25,13 @@ pub struct Network {
     pub uplinks: Vec<Uplink>,
     /// Sorted by name.
     pub remotes: Vec<Remote>,
+    /// The keys of segments, sorted by segment.
+    pub keys: Vec<SegmentKey>,
 }
 
 impl Network {
     /// No other host.
-    pub const NONE: &'static Self = &Self { uplinks: Vec::new(), remotes: Vec::new() };
+    pub const NONE: &'static Self = &Self { uplinks: Vec::new(), remotes: Vec::new(), keys: Vec::new() };
 }
 
 /// Whether a place may take over foreign settings, such as a qdisc that other software made.

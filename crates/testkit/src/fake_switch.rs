@@ -12,7 +12,7 @@ use tidegate_contract::Host;
 use tidegate_evidence::Connection;
 use tidegate_switch::control::channel::{receive, send};
 use tidegate_switch::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
-use tidegate_switch::control::{PortStatus, UplinkStatus};
+use tidegate_switch::control::{KeyPrint, PortStatus, UplinkStatus};
 use tidegate_switch::stats::{Reader, Region};
 
 /// Answers a request, or returns `false` for the honest answer.
@@ -312,10 +312,21 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
             state.region.as_ref().unwrap().release(port.index);
             state.descriptors.remove(&name);
         }
-        Request::SetUplink { uplink, remotes, .. } => {
+        Request::SetUplink { uplink, remotes, keys, .. } => {
             let index = 512 + state.uplinks.len();
             state.log.push(format!("set uplink {} {} sockets", uplink.name, descriptors.len()));
-            let status = UplinkStatus { uplink: *uplink, remotes, index, worker: 0, broken: None };
+            let status = UplinkStatus {
+                uplink: *uplink,
+                remotes,
+                keys: keys.iter().map(KeyPrint::of).collect(),
+                index,
+                worker: 0,
+                broken: None,
+                pairs: vec![],
+                foreign_stamps: 0,
+                peers: vec![],
+                far_misses: vec![],
+            };
             state.uplinks.insert(status.uplink.name.clone(), status);
         }
         Request::RemoveUplink { name } => {

@@ -1,8 +1,8 @@
 //! The command line.
 
 use crate::commands::{
-    agent, apply, calibrate, capture, completions, demo, events, libvirt, plan, status, switch, top, uplink,
-    vnic, why,
+    agent, apply, calibrate, capture, clock, completions, demo, events, libvirt, plan, status, switch, top,
+    uplink, vnic, why,
 };
 use crate::exit;
 use clap::{Parser, Subcommand};
@@ -44,6 +44,8 @@ pub enum Command {
     Top(top::Args),
     /// Say in plain words why a vNIC is slow, drops frames or misses deadlines; or an uplink drops frames
     Why(why::Args),
+    /// Show the offsets to other hosts' clocks, and how far they can be trusted
+    Clock(clock::Args),
     /// Watch what happens: misses, front ends, contracts, uplinks, repairs; a line each
     Events(events::Args),
     /// Record a vNIC's frames as pcapng, for Wireshark and tcpdump

@@ -4,8 +4,8 @@ use crate::cli::{Cli, Command};
 use crate::client::Client;
 use crate::commands::runtime::wait;
 use crate::commands::{
-    agent, apply, calibrate, capture, completions, demo, events, libvirt, plan, status, switch, top, uplink,
-    vnic, why,
+    agent, apply, calibrate, capture, clock, completions, demo, events, libvirt, plan, status, switch, top,
+    uplink, vnic, why,
 };
 use crate::exit::Failure;
 use clap::CommandFactory;
@@ -20,6 +20,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Uplink(args) => wait(uplink::run(&client, args, json)),
         Command::Top(args) => wait(top::run(&client, args, json)),
         Command::Why(args) => wait(why::run(&client, args, json)),
+        Command::Clock(args) => wait(clock::run(&client, args, json)),
         Command::Events(args) => wait(events::run(&client, args, json)),
         Command::Calibrate(args) => wait(calibrate::run(&client, args, json)),
         Command::Capture(args) => wait(capture::run(&client, args)),

@@ -1,8 +1,28 @@
 //! Drop reasons and causes of misses in plain words.
 
 use crate::format::duration;
-use tidegate_evidence::{Culprit, CulpritKind, DropReason, Miss, MissCause};
+use tidegate_evidence::{Culprit, CulpritKind, DropReason, FarMiss, Miss, MissCause};
 use tidegate_evidence::{NetdevDrop, NicDrop};
+
+/// Says what another host reports of a late frame.
+pub fn far_miss(miss: &FarMiss) -> String {
+    let FarMiss { peer, dst, cause, others, .. } = miss;
+    let [late, error] = [miss.late_ns, miss.error_ns].map(duration);
+    let what = match (miss.dropped, miss.is_certain()) {
+        (true, _) => "dropped".to_owned(),
+        (false, true) => format!("late by {late}"),
+        (false, false) => format!("perhaps late by {late}, within {error}"),
+    };
+    let [here, network, there] = [miss.hold_ns, miss.network_ns, miss.there_ns].map(duration);
+    let more = if *others > 0 { format!("; and {}", plural_more(*others)) } else { String::new() };
+    format!(
+        "{what} at {peer} ({dst}): {here} here, {network} in the network, {there} there; cause: {cause}{more}"
+    )
+}
+
+fn plural_more(others: u32) -> String {
+    format!("{others} more frame{}", if others == 1 { "" } else { "s" })
+}
 
 /// Returns the meaning of a drop reason, and a remedy if there is one. `label` is that of a [`DropReason`],
 /// a [`NetdevDrop`] or a [`NicDrop`]; a newer agent or switch may send one that this program does not know.
@@ -129,6 +149,10 @@ fn switch_drop(reason: DropReason) -> &'static str {
         DropReason::UplinkRefused => {
             "the kernel refused to send it to the peer: a filter (nftables, cgroup) that does not know it?"
         }
+        DropReason::Replayed => {
+            "its stamp is valid and has arrived before, or 128 later frames have overtaken it: the network between hosts \
+             repeats frames, or another host does"
+        }
     }
 }
 
@@ -160,9 +184,14 @@ pub fn miss(miss: &Miss) -> String {
     // The cause first, then the others, longest first.
     waits.sort_by_key(|(cause, ns)| (cause.label() != miss.cause, std::cmp::Reverse(*ns)));
     let waits: Vec<String> = waits.into_iter().map(|(cause, ns)| wait(cause, ns, miss)).collect();
-    match (waits.is_empty(), miss.cause == MissCause::Network.label()) {
-        (true, true) => format!("{head}: delayed in the network between the hosts, to `{}`", miss.egress),
-        (true, false) => format!("{head}, on its way to `{}`", miss.egress),
+    match (waits.is_empty(), MissCause::of_label(&miss.cause)) {
+        (true, Some(MissCause::Network)) => {
+            format!("{head}: delayed in the network between the hosts, to `{}`", miss.egress)
+        }
+        (true, Some(MissCause::Sender)) => {
+            format!("{head}: left the host that sent it late, to `{}`", miss.egress)
+        }
+        (true, _) => format!("{head}, on its way to `{}`", miss.egress),
         (false, _) => format!("{head}: waited {}", waits.join(", ")),
     }
 }
@@ -190,8 +219,8 @@ fn wait(cause: MissCause, ns: u64, miss: &Miss) -> String {
         MissCause::Tokens => {
             format!("{time} for its own envelope (sent faster than `tx.max` and `tx.burst`)")
         }
-        // A record has no separate wait for these two.
-        MissCause::Network | MissCause::Dropped => time,
+        // A record has no separate wait for these.
+        MissCause::Network | MissCause::Sender | MissCause::Dropped => time,
     }
 }
 
@@ -205,6 +234,7 @@ pub fn cause(label: &str) -> &'static str {
             "the switch's worker came late, by a loop longer than the host budget H; of netdevs, the host's kernel"
         }
         Some(MissCause::Network) => "delayed in the network between the hosts",
+        Some(MissCause::Sender) => "left the host that sent it late",
         Some(MissCause::Dropped) => "dropped, so it never arrived",
         None => "a cause this program does not know; it is older than the switch",
     }

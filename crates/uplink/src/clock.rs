@@ -52,6 +52,43 @@ pub struct Estimate {
     pub error_ns: u64,
 }
 
+/// The offset during some time: two estimates, between which it may be interpolated.
+///
+/// The exchanges allow a convex set of offsets and drifts. So the highest offset is a convex function of time, the lowest
+/// a concave one, and both lie within the straight lines from the first estimate to the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// When the first estimate holds, this host's clock (ns).
+    pub at: u64,
+    /// The estimate at `at`.
+    pub now: Estimate,
+    /// The estimate [`AHEAD`] later.
+    pub later: Estimate,
+}
+
+/// Time between the two estimates of an [`Outlook`] (ns).
+pub const AHEAD: u64 = 1_000_000_000;
+
+impl Outlook {
+    /// Returns the estimate at `now`, this host's clock (ns). Before the first estimate and after the second one, the
+    /// error grows by [`DRIFT_MAX`].
+    #[inline]
+    pub fn estimate(&self, now: u64) -> Estimate {
+        let age = now.saturating_sub(self.at);
+        let within = age.min(AHEAD);
+        let outside = self.at.saturating_sub(now) + (age - within);
+        let share = within as f64 / AHEAD as f64;
+        let drifted = self.later.offset_ns.wrapping_sub(self.now.offset_ns) as f64 * share;
+        let grown = (i128::from(self.later.error_ns) - i128::from(self.now.error_ns)) as f64 * share;
+        let error = self.now.error_ns as f64 + grown + outside as f64 * DRIFT_MAX;
+        Estimate {
+            offset_ns: self.now.offset_ns.wrapping_add(drifted.round() as i64),
+            // One more for the rounding of the offset.
+            error_ns: error.ceil() as u64 + u64::from(within > 0),
+        }
+    }
+}
+
 /// The offset to one peer, from the last exchanges.
 #[derive(Clone, Debug, Default)]
 pub struct Offset {
@@ -104,6 +141,11 @@ impl Offset {
         Ok(())
     }
 
+    /// Estimates the offset from `at` on, this host's clock (ns). Returns `None` before the first exchange.
+    pub fn outlook(&self, at: u64) -> Option<Outlook> {
+        Some(Outlook { at, now: self.estimate(at)?, later: self.estimate(at.saturating_add(AHEAD))? })
+    }
+
     /// Estimates the offset at `now`, this host's clock (ns). Returns `None` before the first exchange.
     pub fn estimate(&self, now: u64) -> Option<Estimate> {
         let last = self.intervals.back()?;
@@ -136,14 +178,26 @@ impl Offset {
     }
 }
 
+/// Steps of a search for a drift: they leave 1e-14, a thousandth of a nanosecond in a minute.
+const STEPS: usize = 50;
 /// Error of the arithmetic (ns).
 const ROUNDING: f64 = 1.0;
 
-/// Finds the argument at which a concave function is largest.
+/// Finds the argument at which a concave function is largest, by golden sections: each step computes one value.
 fn peak(mut from: f64, mut to: f64, f: impl Fn(f64) -> f64) -> f64 {
-    for _ in 0..100 {
-        let (a, b) = (from + (to - from) / 3.0, to - (to - from) / 3.0);
-        if f(a) < f(b) { from = a } else { to = b }
+    const PART: f64 = 0.618_033_988_749_894_8;
+    let (mut a, mut b) = (to - (to - from) * PART, from + (to - from) * PART);
+    let (mut at_a, mut at_b) = (f(a), f(b));
+    for _ in 0..STEPS {
+        if at_a < at_b {
+            (from, a, at_a) = (a, b, at_b);
+            b = from + (to - from) * PART;
+            at_b = f(b);
+        } else {
+            (to, b, at_b) = (b, a, at_a);
+            a = to - (to - from) * PART;
+            at_a = f(a);
+        }
     }
     (from + to) / 2.0
 }
@@ -154,7 +208,7 @@ fn edge(inside: f64, to: f64, holds: impl Fn(f64) -> bool) -> f64 {
         return to;
     }
     let (mut yes, mut no) = (inside, to);
-    for _ in 0..60 {
+    for _ in 0..STEPS {
         let middle = (yes + no) / 2.0;
         if holds(middle) { yes = middle } else { no = middle }
     }
@@ -280,6 +334,34 @@ mod tests {
         let estimate = offset.estimate(2_000_000_000).unwrap();
         assert!(estimate.offset_ns.abs_diff(9_000_000_000) <= estimate.error_ns, "{estimate:?}");
         assert!(estimate.error_ns < 40_000, "{estimate:?}");
+    }
+
+    proptest! {
+        /// At any time between the two estimates of an outlook, and beyond them, the truth lies within the error.
+        #[test]
+        fn an_outlook_holds_the_truth(
+            offset in 0i64..1 << 50,
+            ppm in -90.0..90.0f64,
+            ways in prop::collection::vec((0u64..200_000, 0u64..200_000), 1..40),
+            after in 0u64..5_000_000_000,
+        ) {
+            let clocks = Clocks { offset, drift: ppm * 1e-6 };
+            let mut known = Offset::default();
+            let mut last = 0;
+            for (n, (there, back)) in ways.into_iter().enumerate() {
+                let exchange = clocks.exchange(1_000_000_000 + n as u64 * 250_000_000, there, 5_000, back);
+                known.exchanged(exchange).unwrap();
+                last = exchange.t4;
+            }
+            let outlook = known.outlook(last).unwrap();
+            prop_assert_eq!(outlook.estimate(last), outlook.now);
+            let now = last + after;
+            let estimate = outlook.estimate(now);
+            let off = estimate.offset_ns.abs_diff((clocks.there(now) as i64).wrapping_sub(now as i64));
+            prop_assert!(off <= estimate.error_ns, "{} of {:?}", off, estimate);
+            // No worse than the growth of an unknown drift.
+            prop_assert!(estimate.error_ns <= outlook.now.error_ns + (after as f64 * 2.0 * DRIFT_MAX) as u64 + 4);
+        }
     }
 
     #[test]

@@ -13,9 +13,11 @@
 //! - [`stamp`]: the trailer that carries a frame's deadline and sending time, and its tag
 //! - [`replay`]: which sequence numbers of a sender have arrived
 //! - [`clock`]: the offset between two hosts' clocks, and its error
+//! - [`notice`]: messages between hosts beside frames: clock exchange, late frames, vNICs that moved
 
 pub mod clock;
 pub mod ecn;
+pub mod notice;
 pub mod replay;
 pub mod stamp;
 pub mod vxlan;

@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use tidegate_contract::{Nanos, Rate, Vnic};
-use tidegate_evidence::{CulpritKind, Delay, LogStats, OnWire, Traffic, VnicStats, total};
+use tidegate_evidence::{
+    CulpritKind, Delay, LogStats, OnWire, PeerCounts, PeerStatus, Traffic, VnicStats, total,
+};
 use tidegate_evidence::{Quantity, Unknown};
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -40,7 +42,7 @@ type Labels<'a> = Vec<(&'static str, &'a str)>;
 
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let Published { host, status, vnics, uplinks, places, .. } = &*self.0;
+        let Published { host, status, vnics, uplinks, places, peers, .. } = &*self.0;
         let counters: Vec<Counters<'_>> =
             vnics.values().filter_map(|view| Counters::of(view, places)).collect();
         let counting = |what: Quantity| counters.iter().filter(move |c| c.count(what));
@@ -313,6 +315,7 @@ impl Collector for Snapshot {
             Counter,
             logs(|log| log.suppressed),
         )?;
+        out.peers(peers)?;
         out.family("place_reachable", "1 where the place answers", Gauge, {
             host.places.iter().map(|p| (vec![("place", p.name.as_str())], f64::from(u8::from(p.reachable))))
         })?;
@@ -383,6 +386,58 @@ use Kind::{Counter, Gauge};
 struct Families<'a, 'b>(&'a mut DescriptorEncoder<'b>);
 
 impl Families<'_, '_> {
+    /// What is exchanged with other hosts.
+    fn peers(&mut self, peers: &[PeerStatus]) -> fmt::Result {
+        fn labels(peer: &PeerStatus) -> Labels<'_> {
+            vec![("peer", peer.name.as_str())]
+        }
+        let gauge = |of: fn(&PeerStatus) -> Option<f64>| {
+            peers.iter().filter_map(move |peer| Some((labels(peer), of(peer)?)))
+        };
+        let count = |of: fn(&PeerCounts) -> u64| {
+            peers.iter().map(move |peer| (labels(peer), of(&peer.counts) as f64))
+        };
+        let offset = gauge(|peer| Some(peer.clock?.offset_ns as f64 * NANOS));
+        self.family(
+            "peer_clock_offset_seconds",
+            "The peer's clock less this host's, CLOCK_MONOTONIC_RAW",
+            Gauge,
+            offset,
+        )?;
+        let error = gauge(|peer| Some(peer.clock?.error_ns as f64 * NANOS));
+        self.family("peer_clock_error_seconds", "Largest error of the offset", Gauge, error)?;
+        let least = gauge(|peer| Some(peer.round_trip?.least_ns as f64 * NANOS));
+        self.family("peer_round_trip_seconds", "Least round trip of the last 32 exchanges", Gauge, least)?;
+        let asked = peers.iter().filter(|peer| peer.unasked.is_none());
+        let reachable = asked.map(|peer| (labels(peer), f64::from(u8::from(peer.reachable))));
+        self.family("peer_reachable", "1 where a peer whose clock is asked answers", Gauge, reachable)?;
+        self.family("peer_exchanges", "Clock exchanges done", Counter, count(|c| c.exchanges))?;
+        self.family(
+            "peer_missing_replies",
+            "Clock requests without an answer",
+            Counter,
+            count(|c| c.missing),
+        )?;
+        self.family(
+            "peer_restarts",
+            "Starts of another switch process at the peer",
+            Counter,
+            count(|c| c.restarts),
+        )?;
+        let refused = peers.iter().flat_map(|peer| {
+            let of = |why| vec![("peer", peer.name.as_str()), ("reason", why)];
+            peer.counts.refused.iter().map(move |(why, count)| (of(why.as_str()), *count as f64))
+        });
+        self.family(
+            "peer_refused_notices",
+            "Notices of the peer that were not taken, by reason",
+            Counter,
+            refused,
+        )?;
+        let help = "Frames of this host that the peer reported as late";
+        self.family("peer_late_frames", help, Counter, count(|c| c.late_frames))
+    }
+
     fn family<'l>(
         &mut self,
         name: &str,

@@ -10,8 +10,8 @@ use crate::board::{Board, Published, why};
 use crate::commands::{Command, Looks, Reply};
 use crate::store::Owner;
 use crate::views::{
-    AdmissionView, ApplyQuery, CaptureQuery, ErrorBody, EventView, HostView, Last, LastQuery, PlanView,
-    SetBody, StatusView, UplinkView, VnicChange, VnicView, WhyView,
+    AdmissionView, ApplyQuery, CaptureQuery, ClockView, ErrorBody, EventView, HostView, Last, LastQuery,
+    PlanView, SetBody, StatusView, UplinkView, VnicChange, VnicView, WhyView,
 };
 use crate::windows::Windows;
 use axum::extract::rejection::{JsonRejection, QueryRejection, StringRejection};
@@ -60,6 +60,7 @@ pub struct Api {
     paths(
         host,
         status,
+        clock,
         list,
         show,
         set,
@@ -82,6 +83,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Api>)> {
     vec![
         ("/v1/host", get(host)),
         ("/v1/status", get(status)),
+        ("/v1/clock", get(clock)),
         ("/v1/vnics", get(list)),
         ("/v1/vnics/{name}", get(show).patch(set).delete(remove)),
         ("/v1/vnics/{name}/why", get(why)),
@@ -182,6 +184,13 @@ async fn status(State(api): State<Api>) -> Result<Response, ApiError> {
     look(&api).await;
     let status = api.writer.part(&api.board, |written| &written.status, |all| as_json(&all.status));
     status.await.map(json)
+}
+
+/// The clocks of other hosts: offset, error, and what is exchanged with them
+#[utoipa::path(get, path = "/v1/clock", responses((status = 200, body = ClockView)))]
+async fn clock(State(api): State<Api>) -> Short<ClockView> {
+    look(&api).await;
+    Short(ClockView { peers: api.board.read().peers.clone() })
 }
 
 /// All vNICs, by name

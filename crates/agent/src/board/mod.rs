@@ -25,7 +25,7 @@ pub use place::PlaceFacts;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
-use tidegate_evidence::Miss;
+use tidegate_evidence::{FarMiss, Miss, PeerStatus};
 pub use written::Written;
 
 /// The state that readers see.
@@ -37,6 +37,10 @@ pub struct Published {
     pub vnics: BTreeMap<String, VnicView>,
     pub uplinks: BTreeMap<String, UplinkView>,
     pub misses: BTreeMap<String, Vec<Miss>>,
+    /// Other hosts.
+    pub peers: Vec<PeerStatus>,
+    /// The latest frames of each vNIC that other hosts reported as late, the oldest first.
+    pub far_misses: BTreeMap<String, Vec<FarMiss>>,
     /// Facts of each place, by its name.
     pub places: BTreeMap<String, PlaceFacts>,
     /// The vNICs of each guest, by its socket.
@@ -74,6 +78,8 @@ impl Published {
             vnics: BTreeMap::new(),
             uplinks: BTreeMap::new(),
             misses: BTreeMap::new(),
+            peers: vec![],
+            far_misses: BTreeMap::new(),
             places: BTreeMap::new(),
             guests: BTreeMap::new(),
             written: Written::default(),

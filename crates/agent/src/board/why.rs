@@ -5,16 +5,18 @@ use crate::views::{OwnWait, Promise, State, VnicView, WhyView};
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_evidence::Quantity;
-use tidegate_evidence::{Culprit, Delay, Miss, MissCause, Traffic};
+use tidegate_evidence::{Culprit, Delay, FarMiss, Miss, MissCause, Traffic, total};
 
 /// Explains the late, throttled and dropped frames of a vNIC, from the figures in `view`: of a window, or since its port
 /// was made.
 pub fn why(published: &Published, view: &VnicView) -> WhyView {
     let name = &view.name;
     let mut latest_misses = published.misses.get(name).cloned().unwrap_or_default();
+    let mut far_misses = published.far_misses.get(name).cloned().unwrap_or_default();
     if let Some(window) = &view.window {
         let begins = time_of_day().saturating_sub(window.covers_ns);
         latest_misses.retain(|miss| miss.at >= begins);
+        far_misses.retain(|miss| miss.at >= begins);
     }
     let stats = view.stats.clone().unwrap_or_default();
     let mut findings = Vec::new();
@@ -36,6 +38,7 @@ pub fn why(published: &Published, view: &VnicView) -> WhyView {
             stats.misses_possible
         ));
     }
+    findings.extend(late_elsewhere(&far_misses));
     let tx_limit = tx_limit(view);
     if stats.throttled_ns > 0 {
         let now = if stats.throttled { ", also right now" } else { "" };
@@ -86,6 +89,7 @@ pub fn why(published: &Published, view: &VnicView) -> WhyView {
         misses_possible: stats.misses_possible,
         misses_asleep: stats.misses_asleep,
         latest_misses,
+        far_misses,
         tx_dropped: stats.tx.dropped,
         rx_dropped: stats.rx.dropped,
         throttled_ns: stats.throttled_ns,
@@ -163,6 +167,7 @@ fn misses(cause: &str, n: u64, latest: &[Miss]) -> String {
         "buffers" => "they waited for the receiver's buffers",
         "worker" => "the worker, or on netdevs the kernel, was late",
         "network" => "they were late in the network",
+        "sender" => "they left another host late",
         _ => "they were dropped",
     };
     let mut text = format!("{n} deadline misses: {waited}");
@@ -177,6 +182,18 @@ fn misses(cause: &str, n: u64, latest: &[Miss]) -> String {
         }
     }
     text
+}
+
+/// Says that frames were late at other hosts; `None` if no report says so for certain.
+fn late_elsewhere(reported: &[FarMiss]) -> Option<String> {
+    let last = reported.iter().rev().find(|miss| miss.is_certain())?;
+    let frames = total(reported.iter().map(|miss| 1 + u64::from(miss.others)));
+    let what =
+        if last.dropped { "dropped".to_owned() } else { format!("late by {}", duration(last.late_ns)) };
+    Some(format!(
+        "{frames} frames were late at other hosts, by their latest reports; the last one at {}, for {}, was {what} (cause: {})",
+        last.peer, last.dst, last.cause
+    ))
 }
 
 fn duration(ns: u64) -> String {

@@ -31,7 +31,6 @@ impl Reconciler {
             Some(why) => return Err(ApplyError::Refused(vec![why])),
             None => {}
         }
-        let without_effect = check::without_effect(&document);
         let named: BTreeSet<String> = document.vnics.iter().map(|v| v.value.name.clone()).collect();
         let mut wanted = self.contracts.clone();
         let file = Path::new(origin);
@@ -55,7 +54,7 @@ impl Reconciler {
         }
         let (admission, refusals) = match outcome {
             Ok(checked) => {
-                hints.extend(without_effect);
+                hints.extend(checked.unread_keys);
                 for (vnic, notes) in checked.notes.iter().filter(|(name, _)| named.contains(*name)) {
                     hints.extend(notes.iter().map(|n| format!("{vnic}: {n}")));
                 }

@@ -1,14 +1,16 @@
 //! Checks whether a set of contracts can be in force, before anything is touched.
 
+use super::between::Between;
+use super::keys::{KnownKeys, ReadKeys, Reading};
 use crate::commands::ApplyError;
 use crate::guest::limits::SoftLimits;
 use crate::store::Contracts;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use tidegate_contract::vnic::UPLINK;
 use tidegate_contract::{
-    Admission, ContractSet, Document, Host, Located, NotAdmissible, Remote, Table, Uplink, Vnic, admit,
+    Admission, ContractSet, Document, Host, NotAdmissible, Remote, SegmentKeys, Uplink, Vnic, admit,
 };
-use tidegate_place::{Capabilities, Installed, Network};
+use tidegate_place::{Installed, Network};
 
 /// Most vNICs of one host, at all places together.
 pub const MOST_VNICS: usize = 8192;
@@ -16,9 +18,6 @@ pub const MOST_VNICS: usize = 8192;
 pub const MOST_REMOTES: usize = 16_384;
 /// Most promises of one host: each is computed with every change, and shown with its derivation.
 pub const MOST_PROMISES: usize = 16_384;
-
-/// Why no deadline holds between hosts: a frame that comes from another host is not ordered by its deadline here.
-const NO_STAMPS: &str = "deadlines between hosts need stamps, which are not built yet";
 
 /// Contracts that keep every rule and fit.
 #[derive(Debug)]
@@ -30,13 +29,19 @@ pub struct Checked {
     pub admission: Admission,
     /// The places' notes, by vNIC.
     pub notes: BTreeMap<String, Vec<String>>,
+    /// The keys of segments, in [`Network::keys`], too.
+    pub keys: KnownKeys,
+    /// Key files that cannot be read.
+    pub unread_keys: Vec<String>,
 }
 
-/// Checks the rules between contracts, capabilities and admission, in this order. Admission ignores soft limits.
+/// Checks the rules between contracts, capabilities and admission, in this order. Admission ignores soft limits. An
+/// unreadable key file refuses a change ([`Reading::Fresh`]), and no repair of contracts in force.
 pub fn check(
     contracts: &Contracts,
     soft: &SoftLimits,
     places: &[Box<dyn Installed>],
+    (known, reading): (&KnownKeys, Reading),
 ) -> Result<Checked, ApplyError> {
     within_bounds(contracts)?;
     let Document { host, vnics, remotes, .. } = contracts.merged().map_err(ApplyError::Invalid)?;
@@ -44,8 +49,14 @@ pub fn check(
     let mut by_place = vec![Vec::new(); places.len()];
     let mut notes = BTreeMap::new();
     let mut refusals = Vec::new();
+    let ReadKeys { known: keys, refusals: unread, notes: mut unread_keys } =
+        known.read(contracts.all::<SegmentKeys>().map(|(_, located)| located), reading);
+    match reading {
+        Reading::Fresh => refusals.extend(unread),
+        Reading::Unknown => unread_keys.extend(unread),
+    }
+    let between = Between::of(contracts);
     let (mut refused_vnics, mut refused_remotes) = (HashSet::new(), HashSet::new());
-    let distant: HashSet<&str> = remotes.iter().map(|r| r.value.name.as_str()).collect();
     for located in &vnics {
         let vnic = &located.value;
         let place = places.iter().enumerate().find_map(|(i, p)| Some((i, p.capabilities(&vnic.attach)?)));
@@ -73,7 +84,7 @@ pub fn check(
         if vnic.tx.min.is_some() && !capabilities.min {
             unable("tx.min");
         }
-        if let Some(refusal) = beyond_this_host(located, &distant, places[index].name(), &capabilities) {
+        if let Some(refusal) = between.refuses_vnic(located, places[index].name(), &capabilities) {
             refused_vnics.insert(vnic.name.as_str());
             refusals.push(refusal);
         }
@@ -81,7 +92,7 @@ pub fn check(
         by_place[index].push(soft.in_force(vnic));
     }
     for remote in &remotes {
-        if let Some(refusal) = from_other_host(remote) {
+        if let Some(refusal) = between.refuses_remote(remote) {
             refused_remotes.insert(remote.value.name.as_str());
             refusals.push(refusal);
         }
@@ -91,8 +102,8 @@ pub fn check(
         vnics.sort_by(|a, b| a.name.cmp(&b.name));
     }
     let all: Vec<Vnic> = vnics.iter().map(|v| v.value.clone()).collect();
-    let network = contracts.network();
-    let Network { uplinks, remotes } = &network;
+    let network = Network { keys: keys.keys(), ..contracts.network() };
+    let Network { uplinks, remotes, .. } = &network;
     let admission = admit(&ContractSet { host: &host, vnics: &all, uplinks, remotes });
     let admission = match admission {
         Ok(admission) => admission,
@@ -110,54 +121,15 @@ pub fn check(
         }
     };
     if refusals.is_empty() {
-        Ok(Checked { host, network, by_place, admission, notes })
+        Ok(Checked { host, network, by_place, admission, notes, keys, unread_keys })
     } else {
         Err(ApplyError::Refused(refusals))
     }
 }
 
 /// Returns whether a vNIC has a promise for each place in its `to`.
-fn promises(vnic: &Vnic) -> bool {
+pub(super) fn promises(vnic: &Vnic) -> bool {
     vnic.is_realtime() || vnic.tx.min.is_some()
-}
-
-/// Says which promise of a vNIC towards other hosts its place cannot keep; `None` if it keeps all, or if there are none.
-/// `distant` are the names of vNICs of other hosts.
-fn beyond_this_host(
-    vnic: &Located<Vnic>,
-    distant: &HashSet<&str>,
-    place: &str,
-    capabilities: &Capabilities,
-) -> Option<String> {
-    let at = vnic.place();
-    let vnic = &vnic.value;
-    let to = vnic.to.iter().find(|to| *to == UPLINK || distant.contains(to.as_str()))?;
-    let receiver = if to == UPLINK { "the uplink".into() } else { format!("{to}, a vNIC of another host") };
-    let name = &vnic.name;
-    if promises(vnic) && !capabilities.uplink {
-        Some(format!(
-            "vNIC {name} ({at}): place {place} keeps no promise towards {receiver}; name vNICs of this host in `to`, \
-             or leave tx.min and deadline out"
-        ))
-    } else if vnic.is_realtime() && capabilities.deadline {
-        Some(format!(
-            "vNIC {name} ({at}): no deadline holds towards {receiver}: {NO_STAMPS}; leave the deadline out, or name \
-             vNICs of this host in `to`"
-        ))
-    } else {
-        None
-    }
-}
-
-/// Says that the deadline of a vNIC of another host cannot be kept here; `None` if it has none.
-fn from_other_host(remote: &Located<Remote>) -> Option<String> {
-    remote.value.deadline.map(|_| {
-        format!(
-            "remote {} ({}): its deadline does not hold at this host: {NO_STAMPS}; leave its deadline and `to` out",
-            remote.value.name,
-            remote.place()
-        )
-    })
 }
 
 /// Refuses more vNICs, remotes and promises than a host keeps: they bound the time of each look.
@@ -180,25 +152,6 @@ fn within_bounds(contracts: &Contracts) -> Result<(), ApplyError> {
     .flatten()
     .collect();
     if refusals.is_empty() { Ok(()) } else { Err(ApplyError::Refused(refusals)) }
-}
-
-/// Says of each key of `document` that no place uses it yet.
-pub fn without_effect(document: &Document) -> Vec<String> {
-    if document.segments.is_empty() {
-        return vec![];
-    }
-    let what = named(&document.segments);
-    vec![format!("{what}: frames between hosts carry no stamp yet; the agent does not read the key files")]
-}
-
-/// Names the first few tables, and counts the others.
-fn named<T: Table>(tables: &[Located<T>]) -> String {
-    const NAMED: usize = 4;
-    let mut names: Vec<String> = tables.iter().take(NAMED).map(|table| table.value.what()).collect();
-    if tables.len() > NAMED {
-        names.push(format!("and {} more", tables.len() - NAMED));
-    }
-    names.join(", ")
 }
 
 /// Says why `count` is too many; `None` if it is not.
@@ -227,92 +180,4 @@ fn across_places(by_place: &[Vec<Vnic>], places: &[Box<dyn Installed>]) -> Vec<S
         }
     }
     refusals
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NET: &str = r#"
-[uplink.net0]
-local = "192.0.2.1"
-rate = "1gbit"
-peer.host2.address = "192.0.2.2"
-
-[remote.plc9]
-mac = "52:54:00:00:00:09"
-segment = 1
-peer = "host2"
-"#;
-
-    fn parsed(text: &str) -> Document {
-        tidegate_contract::parse(text, "t.toml").unwrap_or_else(|errors| panic!("{errors}"))
-    }
-
-    /// Returns the refusal of a vNIC whose table has also `lines`.
-    fn refusal(lines: &str, capabilities: &Capabilities) -> Option<String> {
-        let vnic =
-            "[vnic.a]\nattach = { vhost-user = \"/run/a.sock\" }\nmac = \"52:54:00:00:00:01\"\nsegment = 1\n";
-        let document = parsed(&format!("{vnic}{lines}"));
-        beyond_this_host(&document.vnics[0], &HashSet::from(["plc9"]), "switch", capabilities)
-    }
-
-    const ALL: Capabilities = Capabilities { deadline: true, min: true, uplink: true, notes: vec![] };
-
-    #[test]
-    fn deadlines_towards_other_hosts_are_refused_and_minima_are_not() {
-        let with = |to: &str, deadline: &str| {
-            let tx = "tx = { max = \"2mbit\", min = \"1mbit\", burst = \"2kB\" }";
-            format!("{tx}\n{deadline}\nto = [{to}]\n")
-        };
-        let deadline = "deadline = \"1ms\"";
-        assert_eq!(
-            refusal(&with("\"b\", \"plc9\"", deadline), &ALL).as_deref(),
-            Some(
-                "vNIC a (t.toml:1): no deadline holds towards plc9, a vNIC of another host: deadlines between hosts \
-                 need stamps, which are not built yet; leave the deadline out, or name vNICs of this host in `to`"
-            )
-        );
-        let towards_uplink = refusal(&with("\"uplink\"", deadline), &ALL).unwrap();
-        assert!(towards_uplink.contains("no deadline holds towards the uplink: "), "{towards_uplink}");
-        for kept in [with("\"uplink\"", ""), with("\"plc9\"", ""), with("\"b\"", deadline)] {
-            assert_eq!(refusal(&kept, &ALL), None, "{kept}");
-        }
-        // The place has said already that it keeps no deadline.
-        let nic = Capabilities { deadline: false, ..ALL };
-        assert_eq!(refusal(&with("\"uplink\"", deadline), &nic), None);
-        let kernel = Capabilities { uplink: false, ..ALL };
-        for line in ["", deadline] {
-            let text = refusal(&with("\"uplink\"", line), &kernel).unwrap();
-            assert!(text.contains("place switch keeps no promise towards the uplink; name vNICs"), "{text}");
-        }
-        assert_eq!(refusal("to = [\"uplink\"]", &kernel), None, "it promises nothing");
-    }
-
-    #[test]
-    fn a_deadline_of_a_remote_is_refused() {
-        assert_eq!(from_other_host(&parsed(NET).remotes[0]), None);
-        let tx = "tx = { max = \"1mbit\", burst = \"2kB\" }\ndeadline = \"1ms\"\nto = [\"a\"]\n";
-        let document = parsed(&format!("{NET}{tx}"));
-        assert_eq!(
-            from_other_host(&document.remotes[0]).as_deref(),
-            Some(
-                "remote plc9 (t.toml:7): its deadline does not hold at this host: deadlines between hosts need stamps, \
-                 which are not built yet; leave its deadline and `to` out"
-            )
-        );
-    }
-
-    #[test]
-    fn keys_of_segments_have_no_effect_yet() {
-        assert_eq!(without_effect(&parsed(NET)), [""; 0]);
-        let keys: String = (1..=6).map(|id| format!("[segment.{id}]\nkey-file = \"/k{id}\"\n")).collect();
-        assert_eq!(
-            without_effect(&parsed(&keys)),
-            [
-                "[segment.1], [segment.2], [segment.3], [segment.4], and 2 more: frames between hosts carry no stamp \
-                 yet; the agent does not read the key files"
-            ]
-        );
-    }
 }

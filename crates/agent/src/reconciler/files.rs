@@ -6,7 +6,6 @@
 //! ```
 
 use super::Reconciler;
-use super::check::without_effect;
 use super::refused_file::Contents;
 pub(super) use super::refused_file::RefusedFile;
 use crate::commands::ApplyError;
@@ -95,9 +94,6 @@ impl Reconciler {
         for path in paths {
             self.refused_files.remove(path);
             tracing::info!(file = %path.display(), "its contracts are accepted");
-            for note in self.contracts.files.get(path).iter().flat_map(|d| without_effect(d)) {
-                tracing::warn!(file = %path.display(), "{note}");
-            }
         }
         for what in taken_over {
             tracing::warn!("{what} was set by the API and belongs to a file now");

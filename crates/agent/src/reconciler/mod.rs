@@ -11,6 +11,8 @@
 //!
 //! - `change`: changes that the API asks for
 //! - `check`: whether contracts can be in force, before anything is touched
+//! - `between`: which promises between hosts cannot be kept
+//! - `keys`: reads the keys of segments
 //! - `plans`: the plans of all places, and whether they agree
 //! - `transaction`: all or nothing
 //! - `repair`: the work of each half second
@@ -24,11 +26,13 @@
 //! - `uplinks`: uplinks, as readers see them
 //! - `view`: parts of the published state
 
+mod between;
 mod change;
 mod check;
 mod diff;
 mod failure;
 mod files;
+mod keys;
 mod plans;
 mod publish;
 mod rates;
@@ -39,6 +43,8 @@ mod transaction;
 mod uplinks;
 pub mod view;
 
+use self::check::Checked;
+use self::keys::{KnownKeys, Reading};
 use crate::board::growth::Growth;
 use crate::board::{Board, Published};
 use crate::commands::Command;
@@ -87,6 +93,8 @@ pub struct Reconciler {
     refused_files: BTreeMap<PathBuf, RefusedFile>,
     seen: Vec<Seen>,
     admission: Admission,
+    /// The keys of segments in force.
+    keys: KnownKeys,
     failures: BTreeMap<String, repair::Failure>,
     problems: BTreeMap<&'static str, String>,
     /// Claims on the host by the last repair, each with the index of its place.
@@ -137,6 +145,7 @@ impl Reconciler {
             refused_files: BTreeMap::new(),
             seen,
             admission: Admission::default(),
+            keys: KnownKeys::default(),
             failures: BTreeMap::new(),
             problems: BTreeMap::new(),
             claims: vec![],
@@ -178,10 +187,20 @@ impl Reconciler {
         }
     }
 
+    /// Keeps the keys that were read, and reports files that cannot be read.
+    fn keep_keys(&mut self, checked: &Checked) {
+        self.keys = checked.keys.clone();
+        let unread = &checked.unread_keys;
+        self.problem("keys of segments", (!unread.is_empty()).then(|| unread.join("; ")));
+    }
+
     /// Brings saved contracts and contract files into force, at the places that answer.
     pub fn start(&mut self) {
-        match check::check(&self.contracts, &self.soft, &self.places) {
-            Ok(checked) => self.admission = checked.admission,
+        match check::check(&self.contracts, &self.soft, &self.places, (&self.keys, Reading::Unknown)) {
+            Ok(checked) => {
+                self.keep_keys(&checked);
+                self.admission = checked.admission;
+            }
             Err(e) => {
                 self.problem("saved contracts", Some(format!("the saved contracts cannot be kept: {e}")))
             }
@@ -287,7 +306,8 @@ impl Reconciler {
         use tidegate_place::Adopt;
         self.accept_at_places();
         self.observe();
-        let checked = check::check(&self.contracts, &self.soft, &self.places).expect("the contracts hold");
+        let checked = check::check(&self.contracts, &self.soft, &self.places, (&self.keys, Reading::Unknown))
+            .expect("the contracts hold");
         let looks = self.seen.iter().map(|seen| seen.as_ref().expect("the place answers")).enumerate();
         let plans = plans::plans(&self.places, &checked, looks, Adopt::No);
         assert!(plans.by_place.iter().all(|plan| plan.refusals.is_empty()), "nothing is refused");

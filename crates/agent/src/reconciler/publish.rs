@@ -176,6 +176,11 @@ impl Reconciler {
             drift_repaired: self.drift_repaired,
         };
         let misses = evidence().flat_map(|e| e.misses.clone()).collect();
+        let peers = evidence().flat_map(|e| e.peers.clone()).collect();
+        let mut far_misses = BTreeMap::<_, Vec<_>>::new();
+        for miss in evidence().flat_map(|e| &e.far_misses) {
+            far_misses.entry(miss.vnic.clone()).or_default().push(miss.clone());
+        }
         let places = self.place_facts();
         let now = Instant::now();
         let recent = Recent {
@@ -192,6 +197,8 @@ impl Reconciler {
             vnics,
             uplinks,
             misses,
+            peers,
+            far_misses,
             places,
             guests,
             written: Default::default(),

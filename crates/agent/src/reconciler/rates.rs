@@ -72,6 +72,8 @@ mod tests {
             counts_flows: true,
             denied_calls: 0,
             log: None,
+            peers: vec![],
+            far_misses: [].into(),
         }
     }
 

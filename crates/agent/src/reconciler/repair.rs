@@ -1,6 +1,7 @@
 //! The work of each half second: observe, report differences, repair them.
 
 pub(super) use super::failure::Failure;
+use super::keys::Reading;
 use super::plans::{PlacePlan, Plans, plans};
 use super::rates::Rates;
 use super::{Reconciler, Seen, check::check};
@@ -55,7 +56,7 @@ impl Reconciler {
 
     /// Repairs each contract by itself: one that fails does not stop the others.
     pub(super) fn repair(&mut self) {
-        let checked = match check(&self.contracts, &self.soft, &self.places) {
+        let checked = match check(&self.contracts, &self.soft, &self.places, (&self.keys, Reading::Unknown)) {
             Ok(checked) => checked,
             Err(e) => {
                 let text = match e {
@@ -66,6 +67,7 @@ impl Reconciler {
                     .problem("saved contracts", Some(format!("the saved contracts cannot be kept: {text}")));
             }
         };
+        self.keep_keys(&checked);
         let named = self.contracts.by_name();
         let is_uplink = |name: &str| checked.network.uplinks.iter().any(|uplink| uplink.name == name);
         self.failures.retain(|name, _| name == HOST || named.contains_key(name.as_str()) || is_uplink(name));

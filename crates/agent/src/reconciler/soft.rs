@@ -79,7 +79,8 @@ impl Reconciler {
     fn changes(&mut self, guest_vnics: &[Vnic], soft: &SoftLimits) -> Result<Vec<(usize, Step)>, Unmet> {
         let mut changes = Vec::new();
         let place_of = |r: &Self, v: &Vnic| r.places.iter().position(|p| p.capabilities(&v.attach).is_some());
-        let (host, network) = (self.contracts.host(), self.contracts.network());
+        let host = self.contracts.host();
+        let network = Network { keys: self.keys.keys(), ..self.contracts.network() };
         for index in 0..self.places.len() {
             let here = guest_vnics.iter().filter(|v| place_of(self, v) == Some(index));
             let coming = coming(here, &self.soft, soft);

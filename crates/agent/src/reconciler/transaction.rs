@@ -10,6 +10,7 @@
 
 use super::Reconciler;
 use super::check::{Checked, check};
+use super::keys::Reading;
 use super::plans::{PlacePlan, plans};
 use crate::commands::ApplyError;
 use crate::guest::limits::SoftLimits;
@@ -31,10 +32,10 @@ impl Reconciler {
     ) -> Result<Checked, ApplyError> {
         self.may_name_guests(wanted)?;
         let (soft, without_concerned) = self.soft_limits_for(wanted);
-        let mut checked = check(wanted, &soft, &self.places)?;
+        let mut checked = check(wanted, &soft, &self.places, (&self.keys, Reading::Fresh))?;
         let mut planned = self.plan(&mut checked, adopt).map(drop);
         if let (Err(ApplyError::Refused(_)), Some(without_concerned)) = (&planned, without_concerned) {
-            checked = check(wanted, &without_concerned, &self.places)?;
+            checked = check(wanted, &without_concerned, &self.places, (&self.keys, Reading::Fresh))?;
             planned = self.plan(&mut checked, adopt).map(drop);
         }
         match planned {
@@ -76,7 +77,7 @@ impl Reconciler {
         soft: SoftLimits,
         adopt: Adopt,
     ) -> Result<Checked, ApplyError> {
-        let mut checked = check(&wanted, &soft, &self.places)?;
+        let mut checked = check(&wanted, &soft, &self.places, (&self.keys, Reading::Fresh))?;
         let actions = self.plan(&mut checked, adopt)?;
         // A full or read-only disk fails here, before anything is touched.
         for (index, place) in self.places.iter_mut().enumerate() {
@@ -120,7 +121,7 @@ impl Reconciler {
         match self.enact(wanted.clone(), Adopt::No) {
             Err(ApplyError::Unreachable(_)) => {
                 let soft = self.soft.of_contracts(&wanted);
-                let checked = check(&wanted, &soft, &self.places)?;
+                let checked = check(&wanted, &soft, &self.places, (&self.keys, Reading::Fresh))?;
                 let staged = self.stage(&wanted)?;
                 self.accept(wanted, soft, staged, &checked)
                     .map_err(|error| ApplyError::NotSaved { error, not_undone: Vec::new() })?;
@@ -263,6 +264,7 @@ impl Reconciler {
         self.accept_soft(soft);
         self.admission = checked.admission.clone();
         self.problem("saved contracts", None);
+        self.keep_keys(checked);
         Ok(())
     }
 }

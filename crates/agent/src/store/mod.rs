@@ -73,11 +73,12 @@ impl Contracts {
         self.all::<Uplink>().map(|(_, located)| &located.value).find(|uplink| uplink.name == name)
     }
 
-    /// Returns the ways to other hosts, and the vNICs there.
+    /// Returns the ways to other hosts, and the vNICs there, without keys.
     pub fn network(&self) -> Network {
         let mut network = Network {
             uplinks: self.all::<Uplink>().map(|(_, located)| located.value.clone()).collect(),
             remotes: self.all::<Remote>().map(|(_, located)| located.value.clone()).collect(),
+            keys: Vec::new(),
         };
         network.uplinks.sort_by(|a, b| a.name.cmp(&b.name));
         network.remotes.sort_by(|a, b| a.name.cmp(&b.name));

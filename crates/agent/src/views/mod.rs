@@ -8,12 +8,14 @@
 //! - `vnic`: one vNIC
 //! - `uplink`: one uplink
 //! - `why`: why its frames were late, throttled or dropped
+//! - `clock`: other hosts' clocks
 //! - `plan`: the changes that a set of contracts makes
 //! - `status`: what needs a person
 //! - `window`: the time that figures are of
 //! - `event`: something that happened
 //! - `error`: the body of every error
 
+mod clock;
 mod error;
 mod event;
 mod host;
@@ -24,6 +26,7 @@ mod vnic;
 mod why;
 mod window;
 
+pub use clock::ClockView;
 pub use error::ErrorBody;
 pub use event::{EventKind, EventView};
 pub use host::{

@@ -3,7 +3,7 @@
 use super::window::WindowView;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tidegate_evidence::{Delay, Miss};
+use tidegate_evidence::{Delay, FarMiss, Miss};
 use utoipa::ToSchema;
 
 /// Why frames of a vNIC were late, throttled or dropped.
@@ -33,6 +33,9 @@ pub struct WhyView {
     /// The latest of all these, oldest first; of the last kind only the longest of a second.
     #[schema(value_type = Vec<Object>)]
     pub latest_misses: Vec<Miss>,
+    /// The latest of its frames that other hosts reported as late there, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub far_misses: Vec<FarMiss>,
     /// What held the worker up: how often, by kind, since the agent was started. Not with a window.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub culprits: BTreeMap<String, u64>,

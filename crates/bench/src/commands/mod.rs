@@ -4,6 +4,7 @@ pub mod fairness;
 pub mod forward;
 pub mod hostile;
 pub mod kills;
+pub mod network;
 pub mod nic;
 pub mod numbered;
 pub mod rates;
@@ -68,6 +69,8 @@ pub enum Command {
     Wake(wake::Args),
     /// The loop that shares a NIC's link out among its functions; needs no contracts
     Nic(nic::Args),
+    /// A network between hosts that delays, loses, doubles or corrupts frames; needs no contracts
+    Network(network::Args),
 }
 
 pub fn run(cli: &Cli) -> Outcome<String> {
@@ -89,6 +92,9 @@ pub fn run(cli: &Cli) -> Outcome<String> {
     if let Command::Nic(args) = &cli.command {
         return nic::run(cli.json, args);
     }
+    if let Command::Network(args) = &cli.command {
+        return network::run(args);
+    }
     let scene = Scene::read(&cli.contracts)?;
     let watch = &Watch::new(cli.switch_pid)?;
     match &cli.command {
@@ -109,7 +115,8 @@ pub fn run(cli: &Cli) -> Outcome<String> {
         | Command::Hostile(_)
         | Command::WorkerShare(_)
         | Command::Wake(_)
-        | Command::Nic(_) => unreachable!("they need no contracts, and were done before"),
+        | Command::Nic(_)
+        | Command::Network(_) => unreachable!("they need no contracts, and were done before"),
     }
 }
 

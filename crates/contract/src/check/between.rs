@@ -143,6 +143,24 @@ fn uplinks(errors: &mut ErrorList, document: &Document) {
             });
         }
     }
+    let mut notices = FirstOwners::default();
+    for uplink in &document.uplinks {
+        let Uplink { local, notice_port, .. } = uplink.value;
+        let first = notices
+            .register((local, notice_port), uplink)
+            .or_else(|| sockets.0.get(&(local, notice_port)).copied());
+        if let Some(first) = first.filter(|first| first.value.name != uplink.value.name) {
+            errors.note(|| {
+                let message = format!(
+                    "UDP port {notice_port} of {local} already belongs to uplink {} at {}; write another notice-port, \
+                     here and at its peers",
+                    first.value.name,
+                    first.place()
+                );
+                error_at(uplink, "notice-port", message)
+            });
+        }
+    }
 }
 
 fn macs(errors: &mut ErrorList, document: &Document) {
@@ -462,6 +480,8 @@ mtu = 1418
             check_set(&document).expect_err("refused").to_string()
         };
         let port = "t.toml:17: uplink.net1.port: UDP port 4789 of 192.0.2.1 already belongs to uplink net0 at t.toml:1";
+        let notices = "uplink.net1.notice-port: UDP port 29796 of 192.0.2.1 already belongs to uplink net0";
+        assert!(twice("peer.host2", "peer.host3").contains(notices), "{}", twice("peer.host2", "peer.host3"));
         let peer = "t.toml:17: uplink.net1.peer.host2: peer host2 is already one of uplink net0 at t.toml:1";
         assert!(twice("peer.host2", "peer.host3").contains(port), "{}", twice("peer.host2", "peer.host3"));
         assert!(

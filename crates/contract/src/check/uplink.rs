@@ -39,11 +39,15 @@ impl Uplink {
         if let Some(Err(message)) = self.device.as_deref().map(interface_name) {
             rules.add_problem("device", message);
         }
-        if self.port < FIRST_PORT {
-            rules.add_problem(
-                "port",
-                format!("{} is a port of the host's services, or none; write 1024 to 65535", self.port),
-            );
+        for (key, port) in [("port", self.port), ("notice-port", self.notice_port)] {
+            if port < FIRST_PORT {
+                let message =
+                    format!("{port} is a port of the host's services, or none; write 1024 to 65535");
+                rules.add_problem(key, message);
+            }
+        }
+        if self.notice_port == self.port {
+            rules.add_problem("notice-port", format!("{} is port, too; notices need another one", self.port));
         }
         rules.check_range("mtu", self.mtu, if self.local.is_ipv4() { UPLINK_MTU } else { UPLINK_MTU_IPV6 });
         if let Some(latency) = self.latency {

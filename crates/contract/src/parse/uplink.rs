@@ -2,7 +2,7 @@
 
 use super::{keys, reader::Table};
 use crate::check::UPLINK_MTU;
-use crate::uplink::{FIRST_PORT, default_arrival_budget, default_mtu, default_port};
+use crate::uplink::{FIRST_PORT, default_arrival_budget, default_mtu, default_notice_port, default_port};
 use crate::{Nanos, Peer, Rate, Segment, SegmentKeys, Uplink};
 use std::{net::IpAddr, ops::RangeInclusive, path::PathBuf, str::FromStr};
 
@@ -35,6 +35,7 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Uplink {
         local: local.unwrap_or(placeholder),
         device: table.text::<Text>("device", "an interface name", Text("stand-in".into())).map(|text| text.0),
         port: table.integer("port", &PORT).unwrap_or(default_port()),
+        notice_port: table.integer("notice-port", &PORT).unwrap_or(default_notice_port()),
         rate: table.text("rate", "a rate such as \"10gbit\"", Rate::MAX).unwrap_or(Rate::MAX),
         mtu: table.integer("mtu", &UPLINK_MTU).unwrap_or(default_mtu()),
         latency: table.text("latency", A_DURATION, Nanos::new(0)),
@@ -122,6 +123,7 @@ mod tests {
 local   = "192.0.2.1"
 device  = "eth0"
 port    = 4790
+notice-port = 4791
 rate    = "10gbit"
 mtu     = 9000
 latency = "100us"
@@ -168,6 +170,7 @@ next-key-file = "/etc/tidegate/keys/42.next"
             local: [192, 0, 2, 1].into(),
             device: Some("eth0".into()),
             port: 4790,
+            notice_port: 4791,
             rate: Rate::from_bits(10_000_000_000).expect("in range"),
             mtu: 9000,
             latency: Some(us(100)),
@@ -180,7 +183,7 @@ next-key-file = "/etc/tidegate/keys/42.next"
         assert_eq!((peers[0].segments.as_ref(), peers[0].latency, peers[0].stamps), (None, None, true));
         let remote = &document.remotes[0];
         let tx = Envelope { max: Rate::from_bits(10_000_000), burst: Some(Bytes::new(4000)) };
-        assert_eq!((remote.place().as_str(), remote.value.tx), ("net.toml:23", tx));
+        assert_eq!((remote.place().as_str(), remote.value.tx), ("net.toml:24", tx));
         assert_eq!(
             (remote.value.deadline, remote.value.to.as_slice()),
             (Some(us(500)), &["plc1".to_owned()][..])
@@ -245,6 +248,12 @@ next-key-file = "/etc/tidegate/keys/42.next"
             (v4, "mtu = 9217", "uplink.net0.mtu: 9217 is out of range; 576 to 9216"),
             (v6, "mtu = 1279", "uplink.net0.mtu: 1279 is out of range; 1280 to 9216"),
             (v4, "port = 0", "uplink.net0.port: 0 is out of range; 1024 to 65535"),
+            (v4, "notice-port = 0", "uplink.net0.notice-port: 0 is out of range; 1024 to 65535"),
+            (
+                v4,
+                "notice-port = 4789",
+                "uplink.net0.notice-port: 4789 is port, too; notices need another one",
+            ),
             (v4, "device = \"a/b\"", "uplink.net0.device: \"a/b\" is not an interface name"),
             (v4, "peer = \"host2\"", "uplink.net0.peer: expected a table, found string"),
             (

@@ -1,8 +1,9 @@
 //! The changes at this place.
 
 use crate::own_cpus::Target;
-use tidegate_contract::{Host, Remote, Uplink, Vnic};
+use tidegate_contract::{Host, Remote, SegmentKey, Uplink, Vnic};
 use tidegate_place::{Action, ContractChange, Effect};
+use tidegate_switch::control::KeyPrint;
 
 /// An uplink, with the vNICs behind its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,7 +12,33 @@ pub struct Declared {
     pub uplink: Uplink,
     /// Sorted by name.
     pub remotes: Vec<Remote>,
+    /// The keys of segments, sorted by segment.
+    pub keys: Vec<DeclaredKey>,
 }
+
+/// The keys of a segment; of those that only the switch knows, what tells them from others. Never saved.
+#[derive(Clone, Debug)]
+pub struct DeclaredKey {
+    /// Tells these keys from others.
+    pub print: KeyPrint,
+    /// The keys, if this agent read them.
+    pub keys: Option<SegmentKey>,
+}
+
+impl DeclaredKey {
+    /// Returns keys that this agent read.
+    pub fn read(keys: &SegmentKey) -> Self {
+        Self { print: KeyPrint::of(keys), keys: Some(*keys) }
+    }
+}
+
+impl PartialEq for DeclaredKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.print == other.print
+    }
+}
+
+impl Eq for DeclaredKey {}
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Observes the state in force: the switch's ports, and our part of them.
 
-use crate::action::Declared;
+use crate::action::{Declared, DeclaredKey};
 use crate::conversation::Conversation;
 use crate::duplicate::Duplicate;
 use crate::place::{SwitchPlace, switch_failed};
@@ -13,7 +13,7 @@ use std::time::Instant;
 use tidegate_contract::{Attach, SocketMode, Vnic};
 use tidegate_evidence::Connection;
 use tidegate_evidence::VnicStats;
-use tidegate_evidence::{Evidence, FrontEnds};
+use tidegate_evidence::{Evidence, FarMiss, FrontEnds, time_of_day};
 use tidegate_paths::socket::{self, Earlier};
 use tidegate_paths::{Inode, PathError};
 use tidegate_place::{Observed, ObservedUplink, ObservedVnic, PlaceError, PlaceProgram};
@@ -41,7 +41,7 @@ impl SwitchPlace {
             culprits.enter(&mut evidence);
             Ok((ports, uplinks, evidence, PlaceProgram { version, pid, started }))
         });
-        let (ports, uplinks, evidence, program) = answer.map_err(switch_failed)?;
+        let (ports, mut uplinks, mut evidence, program) = answer.map_err(switch_failed)?;
         if !uplinks.is_empty() {
             self.attach_filter();
         }
@@ -75,16 +75,28 @@ impl SwitchPlace {
         }
         let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v, &own_entries)?))).collect();
         let found = self.record.iter().filter_map(|(name, entry)| Some((name.clone(), entry.found.clone()?)));
+        for UplinkStatus { peers, far_misses, .. } in &mut uplinks {
+            evidence.peers.append(peers);
+            let at = |miss: FarMiss| FarMiss { at: time_of_day(miss.at), ..miss };
+            evidence.far_misses.extend(far_misses.drain(..).map(at));
+        }
         let now = Instant::now();
         let mut observed_uplinks = BTreeMap::new();
         let mut present = BTreeMap::new();
         for status in uplinks {
             let name = status.uplink.name.clone();
             let observed = self.observed_uplink(&status);
-            let UplinkStatus { uplink, mut remotes, .. } = status;
+            let UplinkStatus { uplink, mut remotes, mut keys, .. } = status;
+            keys.sort_by_key(|print| print.segment);
             remotes.sort_by(|a, b| a.name.cmp(&b.name));
-            let declared = Declared { uplink, remotes };
-            let ours = self.declared.get(&name) == Some(&declared);
+            let keys = keys.into_iter().map(|print| DeclaredKey { print, keys: None }).collect();
+            let mut declared = Declared { uplink, remotes, keys };
+            let by_us = self.declared.get(&name).filter(|by_us| **by_us == declared);
+            let ours = by_us.is_some();
+            if let Some(by_us) = by_us {
+                // With the keys, which the switch does not tell.
+                declared = by_us.clone();
+            }
             let is_due = || self.mending.get(&name).is_none_or(|mending| mending.is_due(now));
             let repair = observed.broken.is_some() && is_due();
             present.insert(name.clone(), PresentUplink { declared, ours, repair });

@@ -2,10 +2,13 @@
 //!
 //! ```text
 //!  Uplink ─▶ receive: local address, VXLAN's port ─┐
-//!         └▶ send: 4 source ports of its own ──────┴─▶ switch
+//!         ├▶ send: 4 source ports of its own ──────┼─▶ switch
+//!         ├▶ pairs: 64 source ports ───────────────┤
+//!         └▶ notices: local address, their port ───┘
 //! ```
 //!
-//! Several sockets send, so that the network can spread flows by the outer source port (RFC 7348, section 5). None
+//! Several sockets send, so that the network can spread flows by the outer source port (RFC 7348, section 5), and further
+//! ones for one pair of vNICs with a deadline each, so that it can tell these. None
 //! fragments: a datagram beyond the device's MTU is refused to the switch, which counts it. Nor does a socket believe
 //! ICMP messages about the path (RFC 8899, section 1.1): any host could send these, and cut the path for all
 //! tenants; the contract declares the path's MTU.
@@ -19,6 +22,8 @@ use tidegate_contract::Uplink;
 
 /// Sockets that send.
 const SENDING: usize = 4;
+/// Sockets that send for one pair of vNICs each.
+const PAIRS: usize = tidegate_switch::link::vxlan::lanes::PAIR_LANES;
 /// First source port: the dynamic ones (RFC 6335, section 6), as RFC 7348 recommends.
 const FIRST_PORT: u16 = 49_152;
 /// Bytes that wait in the kernel for the switch: 6 ms at 10 Gbit/s.
@@ -32,6 +37,10 @@ pub struct Sockets {
     pub receive: Vec<OwnedFd>,
     /// Each with a source port of its own.
     pub send: Vec<OwnedFd>,
+    /// The same, each for one pair of vNICs.
+    pub pairs: Vec<OwnedFd>,
+    /// Sends and receives notices, bound to their port.
+    pub notices: OwnedFd,
 }
 
 /// Sockets that the switch has, too, kept for the next switch.
@@ -53,13 +62,14 @@ impl KeptSockets {
 impl Sockets {
     /// Returns all of them.
     pub(crate) fn all(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.receive.iter().chain(&self.send).map(AsFd::as_fd)
+        self.receive.iter().chain(&self.send).chain(&self.pairs).chain([&self.notices]).map(AsFd::as_fd)
     }
 }
 
 /// Whether the sockets of one uplink serve the other.
 pub(crate) fn same_sockets(a: &Uplink, b: &Uplink) -> bool {
-    (&a.name, a.local, a.port, &a.device) == (&b.name, b.local, b.port, &b.device)
+    let key = |uplink: &Uplink| (uplink.name.clone(), uplink.local, uplink.port, uplink.notice_port);
+    key(a) == key(b) && a.device == b.device
 }
 
 /// Returns the device that these sockets are bound to, if it is gone: a device that is made under its name is another
@@ -87,11 +97,14 @@ fn has_device(socket: &OwnedFd) -> bool {
 /// # Errors
 /// The address is not this host's, the port is taken, or the device does not exist: what to do.
 pub fn open(uplink: &Uplink) -> Result<Sockets, String> {
-    let receive = receiving(uplink).map_err(|error| explain(uplink, &error))?;
+    let receive = receiving(uplink).map_err(|error| explain(uplink, uplink.port, &error))?;
+    let notices = noticing(uplink).map_err(|error| explain(uplink, uplink.notice_port, &error))?;
     let mut ports = FIRST_PORT..=u16::MAX;
-    let send = (0..SENDING).map(|_| sending(uplink, &mut ports)).collect::<io::Result<_>>();
-    let send = send.map_err(|error| format!("uplink {}: no socket to send from: {error}", uplink.name))?;
-    Ok(Sockets { receive: vec![receive], send })
+    let mut open = |count| (0..count).map(|_| sending(uplink, &mut ports)).collect::<io::Result<_>>();
+    let send = open(SENDING).and_then(|send| Ok((send, open(PAIRS)?)));
+    let (send, pairs) =
+        send.map_err(|error| format!("uplink {}: no socket to send from: {error}", uplink.name))?;
+    Ok(Sockets { receive: vec![receive], send, pairs, notices })
 }
 
 fn receiving(uplink: &Uplink) -> io::Result<OwnedFd> {
@@ -103,6 +116,13 @@ fn receiving(uplink: &Uplink) -> io::Result<OwnedFd> {
     }
     buffer(&socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_BUFFER)?;
     rustix::net::bind(&socket, &SocketAddr::new(uplink.local, uplink.port))?;
+    Ok(socket)
+}
+
+/// Makes the socket of notices: small messages, which any path carries.
+fn noticing(uplink: &Uplink) -> io::Result<OwnedFd> {
+    let socket = socket(uplink)?;
+    rustix::net::bind(&socket, &SocketAddr::new(uplink.local, uplink.notice_port))?;
     Ok(socket)
 }
 
@@ -165,9 +185,13 @@ fn set_bytes(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &[u
     }
 }
 
-fn explain(uplink: &Uplink, error: &io::Error) -> String {
-    let Uplink { name, local, port, .. } = uplink;
+fn explain(uplink: &Uplink, port: u16, error: &io::Error) -> String {
+    let Uplink { name, local, .. } = uplink;
     match error.raw_os_error() {
+        Some(libc::EADDRINUSE) if port == uplink.notice_port => format!(
+            "uplink {name}: UDP port {port} of {local}, for notices between hosts, is in use by another program (ss \
+             -ulnp sport = {port}): end that program, or give the uplink another notice-port, here and at its peers"
+        ),
         Some(libc::EADDRINUSE) => format!(
             "uplink {name}: UDP port {port} of {local} is in use, by a vxlan interface of the kernel, Open vSwitch or \
              another program (ss -ulnp sport = {port}): end that use, or give the uplink another port"
@@ -189,20 +213,25 @@ mod tests {
     use std::net::UdpSocket;
 
     fn uplink(local: &str, port: u16) -> Uplink {
-        let text = format!(r#"{{"name":"net0","local":"{local}","port":{port},"rate":"10gbit","peers":[]}}"#);
+        let notices = port ^ 0x4000;
+        let text = format!(
+            r#"{{"name":"net0","local":"{local}","port":{port},"notice_port":{notices},"rate":"10gbit","peers":[]}}"#
+        );
         serde_json::from_str(&text).unwrap()
     }
 
     #[test]
     fn each_sending_socket_has_a_port_of_its_own() {
         for local in ["127.0.0.1", "::1"] {
-            let Sockets { receive, send } = open(&uplink(local, 14_789)).unwrap();
+            let Sockets { receive, send, pairs, notices } = open(&uplink(local, 14_789)).unwrap();
             let address = |socket: OwnedFd| UdpSocket::from(socket).local_addr().unwrap();
             let receive: Vec<_> = receive.into_iter().map(address).collect();
             assert_eq!(receive, [SocketAddr::new(local.parse().unwrap(), 14_789)]);
-            let mut ports: Vec<_> = send.into_iter().map(|socket| address(socket).port()).collect();
+            assert_eq!(address(notices), SocketAddr::new(local.parse().unwrap(), 14_789 ^ 0x4000));
+            let mut ports: Vec<_> =
+                send.into_iter().chain(pairs).map(|socket| address(socket).port()).collect();
             ports.dedup();
-            assert_eq!(ports.len(), SENDING);
+            assert_eq!(ports.len(), SENDING + PAIRS);
             assert!(ports.iter().all(|port| *port >= FIRST_PORT));
         }
     }
@@ -213,6 +242,8 @@ mod tests {
         let port = taken.local_addr().unwrap().port();
         let refused = |uplink: &Uplink| open(uplink).map(drop).unwrap_err();
         assert!(refused(&uplink("127.0.0.1", port)).contains("is in use, by a vxlan interface"));
+        let why = refused(&Uplink { notice_port: port, ..uplink("127.0.0.1", 14_791) });
+        assert!(why.contains("for notices between hosts, is in use by another program"), "{why}");
         assert!(refused(&uplink("192.0.2.77", 4789)).contains("is no address of this host"));
         let device = Some("none0".into());
         let why = refused(&Uplink { device, ..uplink("127.0.0.1", 14_790) });

@@ -8,7 +8,7 @@
 use crate::action::Declared;
 use crate::peers_only::{Filter, destinations};
 use crate::place::{SwitchPlace, switch_failed};
-use crate::sockets::{self, KeptSockets, same_sockets};
+use crate::sockets::{self, KeptSockets, Sockets, same_sockets};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -77,16 +77,20 @@ impl SwitchPlace {
 
     /// Tells the switch an uplink; `is_there`: it has the sockets. These reach the new peers before it knows the peers, and the
     /// old ones until it has forgotten them.
-    fn tell(&mut self, Declared { uplink, remotes }: &Declared, is_there: bool) -> Result<(), PlaceError> {
+    fn tell(&mut self, declared: &Declared, is_there: bool) -> Result<(), PlaceError> {
+        let Declared { uplink, remotes, keys } = declared;
+        let keys: Vec<_> = keys.iter().filter_map(|declared| declared.keys).collect();
         let Some(mut kept) = self.uplink_sockets.remove(&uplink.name) else {
-            return self.switch.ask(|s| s.client.set_uplink(uplink, remotes, None)).map_err(switch_failed);
+            let change =
+                |s: &mut crate::conversation::Session| s.client.set_uplink(uplink, remotes, &keys, None);
+            return self.switch.ask(change).map_err(switch_failed);
         };
         let (before, wanted) = (kept.destinations(), destinations(uplink));
         let result = self.reach(&mut kept, before.union(&wanted).copied().collect()).and_then(|()| {
             let KeptSockets { sockets, .. } = &kept;
-            let sockets = UplinkSockets { receive: &sockets.receive, send: &sockets.send };
-            let sockets = (!is_there).then_some(sockets);
-            self.switch.ask(|s| s.client.set_uplink(uplink, remotes, sockets)).map_err(switch_failed)
+            let Sockets { receive, send, pairs, notices } = sockets;
+            let sockets = (!is_there).then_some(UplinkSockets { receive, send, pairs, notices });
+            self.switch.ask(|s| s.client.set_uplink(uplink, remotes, &keys, sockets)).map_err(switch_failed)
         });
         let narrowed = match &result {
             Ok(()) => self.reach(&mut kept, wanted),

@@ -21,6 +21,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Instant;
 use tidegate_contract::Vnic;
 use tidegate_contract::check::{QUEUES, SHARED};
+use tidegate_evidence::{FAR_MISSES, MissCause, NoticeRefusal};
 
 /// Longest answer that is no list (bytes).
 const SHORT: usize = 16 << 10;
@@ -196,7 +197,28 @@ fn uplinks_of(mut uplinks: Vec<UplinkStatus>) -> Result<Vec<UplinkStatus>, Strin
     for UplinkStatus { broken, .. } in &mut uplinks {
         *broken = broken.take().map(visible_text);
     }
+    uplinks.iter_mut().try_for_each(check_peers)?;
     Ok(uplinks)
+}
+
+/// Checks what an uplink's status says of its peers; leaves out labels that this program does not know.
+fn check_peers(status: &mut UplinkStatus) -> Result<(), String> {
+    let UplinkStatus { uplink, peers, far_misses, .. } = status;
+    let is_declared = |name: &str| uplink.peers.iter().any(|peer| peer.name == name);
+    if peers.len() > uplink.peers.len() || far_misses.len() > FAR_MISSES {
+        return Err(format!("it knows more of the peers of {} than there is", uplink.name));
+    }
+    let are_named = peers.iter().all(|peer| is_declared(&peer.name) && peer.uplink == uplink.name)
+        && far_misses.iter().all(|miss| Vnic::is_name(&miss.peer) && Vnic::is_name(&miss.vnic));
+    if !are_named {
+        return Err(format!("it names peers or vNICs at {} that can have no such name", uplink.name));
+    }
+    for peer in peers {
+        peer.unasked = peer.unasked.take().map(visible_text);
+        peer.counts.refused.retain(|why, _| NoticeRefusal::of_label(why).is_some());
+    }
+    far_misses.retain(|miss| MissCause::of_label(&miss.cause).is_some());
+    Ok(())
 }
 
 /// A thread that receives answers. The client goes on without it if it does not return.

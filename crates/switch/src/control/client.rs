@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tidegate_contract::{Host, Remote, Uplink, Vnic};
+use tidegate_contract::{Host, Remote, SegmentKey, Uplink, Vnic};
 use tidegate_service::foreign::Foreign;
 
 /// Longest wait for an answer, from the start of the question. The switch answers within milliseconds;
@@ -74,6 +74,10 @@ pub struct UplinkSockets<'a> {
     pub receive: &'a [OwnedFd],
     /// Each with a source port of its own.
     pub send: &'a [OwnedFd],
+    /// The same, each for one pair of vNICs.
+    pub pairs: &'a [OwnedFd],
+    /// Sends and receives notices.
+    pub notices: &'a OwnedFd,
 }
 
 /// The reason why a request failed.
@@ -192,12 +196,17 @@ impl Client {
         &mut self,
         uplink: &Uplink,
         remotes: &[Remote],
+        keys: &[SegmentKey],
         sockets: Option<UplinkSockets<'_>>,
     ) -> Result<(), SwitchError> {
-        let UplinkSockets { receive, send } = sockets.unwrap_or(UplinkSockets { receive: &[], send: &[] });
-        let descriptors: Vec<_> = receive.iter().chain(send).map(AsFd::as_fd).collect();
-        let (uplink, remotes) = (Box::new(uplink.clone()), remotes.to_vec());
-        self.expect_done(&Request::SetUplink { uplink, remotes, receive: receive.len() }, &descriptors)
+        let of = |UplinkSockets { receive, send, pairs, notices }| {
+            let all = receive.iter().chain(send).chain(pairs).chain(std::iter::once(notices));
+            (receive.len(), pairs.len(), all.map(AsFd::as_fd).collect::<Vec<_>>())
+        };
+        let notices = sockets.is_some();
+        let (receive, pairs, descriptors) = sockets.map(of).unwrap_or_default();
+        let (uplink, remotes, keys) = (Box::new(uplink.clone()), remotes.to_vec(), keys.to_vec());
+        self.expect_done(&Request::SetUplink { uplink, remotes, keys, receive, pairs, notices }, &descriptors)
     }
 
     /// Removes an uplink.

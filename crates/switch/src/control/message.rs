@@ -4,8 +4,9 @@ use crate::vhost_user::saved::{Number, SavedConnection};
 use crate::worker::handover::Levels;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tidegate_contract::{Host, Mac, Remote, Uplink, Vnic};
-use tidegate_evidence::{Connection, HeldUp, SharedStatus};
+use tidegate_contract::{Host, Mac, Remote, Segment, SegmentKey, Uplink, Vnic};
+use tidegate_evidence::{Connection, FarMiss, HeldUp, PeerStatus, SharedStatus};
+use tidegate_uplink::stamp::Key;
 
 /// Version of this protocol; both ends must speak the same.
 pub const PROTOCOL: u32 = 3;
@@ -38,9 +39,18 @@ pub enum Request {
         uplink: Box<Uplink>,
         /// vNICs behind its peers.
         remotes: Vec<Remote>,
+        /// The keys of stamps, by segment.
+        #[serde(default)]
+        keys: Vec<SegmentKey>,
         /// How many of the request's descriptors are sockets that receive; the others send. 0 without
         /// descriptors: the uplink keeps its sockets.
         receive: usize,
+        /// How many of those that send are for one pair of vNICs each: the last ones.
+        #[serde(default)]
+        pairs: usize,
+        /// Whether the last descriptor is the socket of notices.
+        #[serde(default)]
+        notices: bool,
     },
     /// Removes an uplink; its frames in flight are dropped.
     RemoveUplink {
@@ -169,6 +179,9 @@ pub struct UplinkStatus {
     pub uplink: Uplink,
     /// vNICs behind its peers.
     pub remotes: Vec<Remote>,
+    /// Which keys it has, by segment; not the keys.
+    #[serde(default)]
+    pub keys: Vec<KeyPrint>,
     /// Its index in the statistics region.
     pub index: usize,
     /// The worker that owns it.
@@ -176,6 +189,88 @@ pub struct UplinkStatus {
     /// Why no frame passes until it is made anew; absent if frames pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
+    /// Its peers' clocks and counters.
+    #[serde(default)]
+    pub peers: Vec<PeerStatus>,
+    /// The latest frames that its peers reported as late, oldest first; times are of CLOCK_MONOTONIC.
+    #[serde(default)]
+    pub far_misses: Vec<FarMiss>,
+    /// Its pairs of vNICs between which frames carry stamps.
+    #[serde(default)]
+    pub pairs: Vec<PairStatus>,
+    /// Trailers that looked like stamps and came from no such pair; their frames were delivered unchanged.
+    #[serde(default)]
+    pub foreign_stamps: u64,
+}
+
+/// Tells the keys of a segment from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct KeyPrint {
+    /// The segment.
+    pub segment: Segment,
+    /// Fingerprint of the key in use.
+    pub key: u64,
+    /// Fingerprint of the key that replaces it.
+    #[serde(default)]
+    pub next: Option<u64>,
+}
+
+impl KeyPrint {
+    /// Returns the fingerprints of keys.
+    pub fn of(keys: &SegmentKey) -> Self {
+        let print = |key: tidegate_contract::SecretKey| Key::new(key.bytes()).fingerprint();
+        Self { segment: keys.segment, key: print(keys.key), next: keys.next.map(print) }
+    }
+}
+
+/// Frames between a vNIC of this host and one of another host that carry stamps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PairStatus {
+    /// The vNIC of this host.
+    pub vnic: String,
+    /// The other one.
+    pub remote: String,
+    /// Frames that left with a stamp.
+    pub sent: u64,
+    /// Frames that arrived with a valid stamp.
+    pub arrived: u64,
+    /// Frames that were sent and can no longer arrive.
+    pub lost: u64,
+    /// Arrived frames that later ones had overtaken.
+    pub reordered: u64,
+    /// Times that the sender began to count anew.
+    pub restarted: u64,
+    /// Frames that had arrived before, or too old to tell; dropped.
+    pub replayed: u64,
+    /// Frames with a trailer like a stamp that none of the segment's keys made; delivered unchanged.
+    pub forged: u64,
+    /// Arrived frames beyond the declared envelope of their vNIC: best effort here.
+    pub excess: u64,
+    /// Arrived frames that this host dropped.
+    pub dropped: u64,
+    /// Frames in time.
+    pub met: u64,
+    /// Frames late by more than the clocks' error.
+    pub late: LateCounts,
+    /// Frames late by less.
+    pub uncertain: LateCounts,
+    /// Frames that arrived while the clock of the sender's host was not known.
+    pub unjudged: u64,
+    /// Most by which a frame was certainly late (ns).
+    pub worst_ns: u64,
+}
+
+/// Late frames, by the part of their way that took too long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LateCounts {
+    /// The host that sent them.
+    pub sender: u64,
+    /// The network between the hosts.
+    pub network: u64,
+    /// The host that received them.
+    pub receiver: u64,
 }
 
 /// The state of one port.

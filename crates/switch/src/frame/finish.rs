@@ -52,6 +52,17 @@ pub fn finish_checksum(
     true
 }
 
+/// Whether the checksums of a complete TCP segment are right, that of its IPv4 header among them.
+pub fn is_intact(frame: &[u8], headers: &Headers) -> bool {
+    let (l3, l4) = (usize::from(headers.l3_offset), usize::from(headers.l4_offset));
+    let (Some(ip), Some(segment)) = (frame.get(l3..l4), frame.get(l4..headers.end as usize)) else {
+        return false;
+    };
+    let Some(pseudo) = pseudo_sum(frame, headers).filter(|_| headers.l4 == L4::Tcp) else { return false };
+    (headers.l3 != L3::Ipv4 || checksum::sum(ip) == 0xffff)
+        && checksum::add(checksum::sum(segment), pseudo) == 0xffff
+}
+
 /// Returns the sum of the pseudo header of a TCP or UDP datagram; `None` for others.
 #[inline]
 pub(super) fn pseudo_sum(head: &[u8], headers: &Headers) -> Option<u16> {

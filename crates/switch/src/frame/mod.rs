@@ -52,7 +52,7 @@ pub(crate) mod testing;
 
 pub use dscp::{clear_realtime_marks, set_dscp};
 pub use ecn::{ecn, ect, set_ce, set_ecn};
-pub use finish::finish_checksum;
+pub use finish::{finish_checksum, is_intact};
 pub use flow::{FlowKey, HostEnd, flow, flow_of};
 pub use headers::{FRAME_MAX, HEADER_MAX, Headers, L3, L4};
 pub use join::Joined;

@@ -1,14 +1,14 @@
 //! The offsets to other hosts' clocks, written by one thread, read by workers.
 //!
 //! ```text
-//!  thread that exchanges ─ set(peer, estimate at a time) ─▶ │ peer │ peer │ ─ estimate(peer, now) ─▶ worker
+//!  thread that exchanges ─ set(peer, outlook) ─▶ │ peer │ peer │ ─ estimate(peer, now) ─▶ worker
 //! ```
 //!
 //! All times are of CLOCK_MONOTONIC_RAW (ns), which neither steps nor is slewed.
 
 use crate::fdb::PeerIndex;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use tidegate_uplink::clock::{DRIFT_MAX, Estimate};
+use tidegate_uplink::clock::{Estimate, Outlook};
 
 /// Offsets by peer.
 pub struct Clocks(Box<[Entry]>);
@@ -17,10 +17,29 @@ pub struct Clocks(Box<[Entry]>);
 #[derive(Default)]
 struct Entry {
     sequence: AtomicU64,
+    now: AtomicEstimate,
+    later: AtomicEstimate,
+    /// When the outlook begins; 0: none.
+    at: AtomicU64,
+}
+
+#[derive(Default)]
+struct AtomicEstimate {
     offset_ns: AtomicU64,
     error_ns: AtomicU64,
-    /// When the estimate was made; 0: none.
-    at_ns: AtomicU64,
+}
+
+impl AtomicEstimate {
+    fn store(&self, Estimate { offset_ns, error_ns }: Estimate) {
+        self.offset_ns.store(offset_ns as u64, Ordering::Relaxed);
+        self.error_ns.store(error_ns, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn load(&self) -> Estimate {
+        let offset_ns = self.offset_ns.load(Ordering::Relaxed) as i64;
+        Estimate { offset_ns, error_ns: self.error_ns.load(Ordering::Relaxed) }
+    }
 }
 
 /// Reads of an entry before a worker gives up: it asks again for its next frame.
@@ -33,41 +52,34 @@ impl Default for Clocks {
 }
 
 impl Clocks {
-    /// Sets the estimate of a peer's clock at `at_ns`; `None`: it is not known. Only one thread may write.
-    pub fn set(&self, peer: PeerIndex, estimate: Option<(Estimate, u64)>) {
+    /// Sets the outlook of a peer's clock; `None`: it is not known. Only one thread may write.
+    pub fn set(&self, peer: PeerIndex, outlook: Option<Outlook>) {
         let entry = &self.0[usize::from(peer.get())];
         let sequence = entry.sequence.load(Ordering::Relaxed);
         entry.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
-        let (offset_ns, error_ns, at_ns) = match estimate {
-            Some((Estimate { offset_ns, error_ns }, at_ns)) => (offset_ns, error_ns, at_ns.max(1)),
-            None => (0, 0, 0),
-        };
-        entry.offset_ns.store(offset_ns as u64, Ordering::Relaxed);
-        entry.error_ns.store(error_ns, Ordering::Relaxed);
-        entry.at_ns.store(at_ns, Ordering::Relaxed);
+        if let Some(Outlook { now, later, .. }) = outlook {
+            entry.now.store(now);
+            entry.later.store(later);
+        }
+        entry.at.store(outlook.map_or(0, |outlook| outlook.at.max(1)), Ordering::Relaxed);
         entry.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 
-    /// Returns the estimate of a peer's clock at `now_ns`: its error grows with its age by the largest drift. `None`
-    /// if the clock is not known.
+    /// Returns the estimate of a peer's clock at `now_ns`: its error grows with its age. `None` if the clock is not
+    /// known.
     #[inline]
     pub fn estimate(&self, peer: PeerIndex, now_ns: u64) -> Option<Estimate> {
         let entry = &self.0[usize::from(peer.get())];
         for _ in 0..ATTEMPTS {
             let before = entry.sequence.load(Ordering::Acquire);
-            let offset_ns = entry.offset_ns.load(Ordering::Relaxed) as i64;
-            let error_ns = entry.error_ns.load(Ordering::Relaxed);
-            let at_ns = entry.at_ns.load(Ordering::Relaxed);
+            let (now, later) = (entry.now.load(), entry.later.load());
+            let at = entry.at.load(Ordering::Relaxed);
             fence(Ordering::Acquire);
             if before & 1 != 0 || entry.sequence.load(Ordering::Relaxed) != before {
                 continue;
             }
-            if at_ns == 0 {
-                return None;
-            }
-            let drifted = (now_ns.abs_diff(at_ns) as f64 * DRIFT_MAX) as u64;
-            return Some(Estimate { offset_ns, error_ns: error_ns.saturating_add(drifted) });
+            return (at != 0).then(|| Outlook { at, now, later }.estimate(now_ns));
         }
         None
     }
@@ -76,17 +88,25 @@ impl Clocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_uplink::clock::AHEAD;
 
     const PEER: PeerIndex = PeerIndex::MAX;
+
+    fn estimate(offset_ns: i64, error_ns: u64) -> Estimate {
+        Estimate { offset_ns, error_ns }
+    }
 
     #[test]
     fn an_error_grows_with_the_age_of_the_estimate() {
         let clocks = Clocks::default();
         assert_eq!(clocks.estimate(PEER, 5), None);
-        clocks.set(PEER, Some((Estimate { offset_ns: -7, error_ns: 100 }, 1_000)));
-        assert_eq!(clocks.estimate(PEER, 1_000), Some(Estimate { offset_ns: -7, error_ns: 100 }));
-        let later = clocks.estimate(PEER, 1_001_000).unwrap();
-        assert_eq!(later, Estimate { offset_ns: -7, error_ns: 300 }, "200 ppm of 1 ms");
+        let (now, later) = (estimate(-7, 100), estimate(-1007, 4_100));
+        clocks.set(PEER, Some(Outlook { at: 1_000, now, later }));
+        assert_eq!(clocks.estimate(PEER, 1_000), Some(now));
+        let half = clocks.estimate(PEER, 1_000 + AHEAD / 2);
+        assert_eq!(half, Some(estimate(-507, 2_101)));
+        let beyond = clocks.estimate(PEER, 1_000 + AHEAD + 1_000_000).unwrap();
+        assert_eq!(beyond, estimate(-1007, 4_301), "200 ppm of 1 ms");
         clocks.set(PEER, None);
         assert_eq!(clocks.estimate(PEER, 5), None);
     }
@@ -97,7 +117,8 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for n in 1..=100_000u64 {
-                    clocks.set(PEER, Some((Estimate { offset_ns: n as i64, error_ns: n }, n)));
+                    let now = estimate(n as i64, n);
+                    clocks.set(PEER, Some(Outlook { at: n, now, later: now }));
                 }
             });
             let mut seen = 0;

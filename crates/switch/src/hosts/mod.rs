@@ -7,9 +7,12 @@
 //!
 //! - [`clocks`]: the offsets between clocks, as workers read them
 //! - [`late`]: frames of other hosts that missed their deadlines
+//! - [`notices`]: the thread that exchanges, tells and announces
 
 pub mod clocks;
 pub mod late;
+pub mod notices;
 
 pub use clocks::Clocks;
 pub use late::Late;
+pub use notices::Notices;

@@ -102,6 +102,20 @@ impl Link {
         }
     }
 
+    /// Sets the pairs of a link to other hosts whose frames have stamps, and returns those before.
+    pub fn set_pairs(
+        &mut self,
+        outgoing: vxlan::pairs::OutgoingPairs,
+        incoming: vxlan::pairs::IncomingPairs,
+    ) -> Option<(vxlan::pairs::OutgoingPairs, vxlan::pairs::IncomingPairs)> {
+        match self {
+            Self { tx: Tx::Vxlan(tx), rx: Rx::Vxlan(rx) } => {
+                Some((rx.set_pairs(outgoing), tx.set_pairs(incoming)))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the peers of a link to other hosts; `None` of others.
     pub fn peers(&self) -> Option<&Arc<vxlan::Peers>> {
         match &self.rx {

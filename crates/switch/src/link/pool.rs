@@ -84,20 +84,37 @@ impl Pool {
         (first, chunks as u16, count as u16)
     }
 
-    /// Copies `bytes` into free chunks; returns the first chunk and the number of chunks, and fills `spans`.
-    /// No bytes need no chunk.
+    /// Copies `parts`, one after the other, into free chunks; returns the first chunk and the number of chunks,
+    /// and fills `spans`. No bytes need no chunk.
     ///
     /// # Panics
     /// If fewer chunks are free.
-    pub fn store(&mut self, bytes: &[u8], spans: &mut [Span]) -> (u32, u16, u16) {
-        if bytes.is_empty() {
+    pub fn store<'a>(
+        &mut self,
+        parts: impl Iterator<Item = &'a [u8]> + Clone,
+        spans: &mut [Span],
+    ) -> (u32, u16, u16) {
+        let len = parts.clone().map(<[u8]>::len).sum();
+        if len == 0 {
             return (END, 0, 0);
         }
-        for (chunk, part) in self.peek(usize::MAX).zip(bytes.chunks(CHUNK)) {
-            // SAFETY: a free chunk of the pool: CHUNK bytes that no other code uses.
-            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), chunk, part.len()) };
+        let mut chunks = self.peek(usize::MAX);
+        let (mut chunk, mut room) = (std::ptr::null_mut(), 0);
+        for part in parts {
+            let mut rest = part;
+            while !rest.is_empty() {
+                if room == 0 {
+                    (chunk, room) = (chunks.next().expect("enough chunks are free"), CHUNK);
+                }
+                let (now, later) = rest.split_at(rest.len().min(room));
+                // SAFETY: a free chunk of the pool, which no other code uses, with `room` bytes left.
+                unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), chunk.add(CHUNK - room), now.len()) };
+                room -= now.len();
+                rest = later;
+            }
         }
-        self.take(bytes.len(), 0, spans)
+        drop(chunks);
+        self.take(len, 0, spans)
     }
 
     /// Takes back the `chunks` chunks linked from `first`.
@@ -169,13 +186,15 @@ mod tests {
         }
 
         #[test]
-        fn stored_bytes_are_read_back(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..5000), 1..8)) {
+        fn stored_bytes_are_read_back(
+            frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..5000), 1..8), part in 1..5000usize,
+        ) {
             let mut pool = Pool::new(64 * CHUNK);
             let stored: Vec<_> = frames
                 .iter()
                 .map(|bytes| {
                     let mut spans = [Span::EMPTY; 8];
-                    let (first, chunks, count) = pool.store(bytes, &mut spans);
+                    let (first, chunks, count) = pool.store(bytes.chunks(part), &mut spans);
                     (first, chunks, spans[..count as usize].to_vec())
                 })
                 .collect();

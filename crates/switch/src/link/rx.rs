@@ -154,6 +154,21 @@ impl Rx {
         }
     }
 
+    /// Whether frames may wait at `now` (ns) for more that leave with them: those to other hosts, for a short time.
+    #[inline]
+    pub fn gathers(&mut self, now: u64) -> bool {
+        match self {
+            Self::Vxlan(rx) => rx.gathers(now),
+            _ => false,
+        }
+    }
+
+    /// Whether posted frames wait for more, and are not yet sent.
+    #[inline]
+    pub fn is_gathering(&self) -> bool {
+        matches!(self, Self::Vxlan(rx) if rx.is_gathering())
+    }
+
     /// Whether a flush left frames that the next one is to send: the kernel had no room for them.
     #[inline]
     pub fn has_unsent(&self) -> bool {

@@ -61,16 +61,26 @@ impl Store {
 
     /// Copies a frame of at most [`FRAME_MAX`] bytes; `None` without room.
     pub fn keep(&mut self, bytes: &[u8]) -> Option<FrameRef> {
+        let (head, rest) = bytes.split_at(bytes.len().min(HEADER_MAX));
+        self.gather(head, std::iter::once(rest))
+    }
+
+    /// Copies a frame of at most [`FRAME_MAX`] bytes: a head of at most [`HEADER_MAX`] bytes, and the parts of
+    /// its body. `None` without room.
+    pub fn gather<'a>(
+        &mut self,
+        head: &[u8],
+        body: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Option<FrameRef> {
         if !self.has_room() {
             return None;
         }
         let reference = self.slots.take()?;
         let frame = reference.get_mut();
-        let (head, rest) = bytes.split_at(bytes.len().min(HEADER_MAX));
         frame.bytes[..head.len()].copy_from_slice(head);
-        let (first, chunks, spans) = self.pool.store(rest, &mut frame.spans);
+        let (first, chunks, spans) = self.pool.store(body.clone(), &mut frame.spans);
         frame.owner = Owner::Pool { first, chunks };
-        frame.len = bytes.len() as u32;
+        frame.len = (head.len() + body.map(<[u8]>::len).sum::<usize>()) as u32;
         frame.head_len = head.len() as u16;
         frame.span_count = spans;
         Some(reference)

@@ -271,6 +271,15 @@ impl Tx {
         }
     }
 
+    /// Returns the pairs whose frames arrive with a deadline; `None` of a link that leads to no other host.
+    #[inline]
+    pub fn pairs(&self) -> Option<&vxlan::pairs::IncomingPairs> {
+        match self {
+            Self::Vxlan(tx) => Some(tx.pairs()),
+            Self::Vhost(_) | Self::Tap(_) => None,
+        }
+    }
+
     /// Returns a guest's transmit rings, for the direct way.
     #[inline]
     pub fn rings(&mut self) -> Option<&mut vhost::Tx> {

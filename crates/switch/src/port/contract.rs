@@ -4,7 +4,7 @@ use crate::capacity::VNICS;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::frame::Policy;
 use crate::link::vxlan::Peers;
-use crate::sched::{EgressConfig, EgressKind, FlowConfig, SourceConfig, hold_limit};
+use crate::sched::{EgressConfig, EgressKind, FlowConfig, SourceConfig, SourceId, hold_limit};
 use std::sync::Arc;
 use tidegate_contract::frame::SUPER_FRAME_ON_WIRE;
 use tidegate_contract::{Bytes, Discipline, Host, Queueing, Rate, Vnic};
@@ -70,8 +70,13 @@ pub struct PortInfo {
     pub min_burst: u64,
     /// Weight.
     pub weight: u32,
-    /// Egresses to which deadline and guarantee apply.
+    /// Egresses to which deadline and guarantee apply; of an uplink, those to which frames of other hosts with a
+    /// deadline may come.
     pub to: Box<PortSet>,
+    /// The part of Td (ns) that the network and the other hosts behind an uplink have, by the uplink's port.
+    pub away: Box<[(PortIndex, u64)]>,
+    /// Of an uplink: the relative deadline (ns) of frames with a stamp, from their arrival on.
+    pub arrivals: Option<u64>,
     /// It may have other MACs behind it than the contract's.
     pub learns: bool,
     /// It receives frames for the link itself.
@@ -94,6 +99,8 @@ impl PortInfo {
             min_burst: SUPER_FRAME_ON_WIRE,
             weight: 1,
             to: Box::new(PortSet::EMPTY),
+            away: Box::default(),
+            arrivals: None,
             learns: true,
             control: false,
             is_uplink: true,
@@ -124,6 +131,8 @@ impl PortInfo {
             min_burst: vnic.tx.burst.map_or(SUPER_FRAME_ON_WIRE, |b| b.get().max(SUPER_FRAME_ON_WIRE)),
             weight: vnic.weight,
             to: Box::new(to),
+            away: Box::default(),
+            arrivals: None,
             learns: vnic.allowed.any_mac,
             control: vnic.allowed.control,
             is_uplink: false,
@@ -131,10 +140,36 @@ impl PortInfo {
         }
     }
 
-    /// Returns Td towards `egress` (ns); `None` if the deadline does not apply there.
+    /// Returns the deadline towards `egress` (ns): Td, or this host's part of it at an uplink. `None` if it does not
+    /// apply there.
     #[inline]
     pub fn deadline_to(&self, egress: PortIndex) -> Option<u64> {
-        self.deadline.filter(|_| self.to.contains(egress))
+        let deadline = self.deadline.filter(|_| self.to.contains(egress))?;
+        // Nearly always empty.
+        let away = self.away.iter().find(|(uplink, _)| *uplink == egress).map_or(0, |(_, away)| *away);
+        Some(deadline.saturating_sub(away).max(1))
+    }
+
+    /// Returns the sources that `port`, whose data this is, can be in a scheduler.
+    pub fn sources(&self, port: PortIndex) -> impl Iterator<Item = SourceId> + use<> {
+        let arrivals = self.arrivals.is_some().then_some(SourceId::arrivals(port));
+        [Some(port.into()), arrivals].into_iter().flatten()
+    }
+
+    /// Returns the settings of one of its [sources](Self::sources) for the egress's scheduler.
+    pub fn config_of(&self, id: SourceId, egress: PortIndex, at: &EgressConfig) -> SourceConfig {
+        match id {
+            SourceId::Port(_) => self.source_config(egress, at),
+            // Admission and the link's memory bound them.
+            SourceId::Remote(_) => SourceConfig {
+                deadline: self.arrivals,
+                min: None,
+                min_burst: self.min_burst,
+                weight: self.weight,
+                cap_bytes: QUEUE,
+                cap_frames: u32::MAX,
+            },
+        }
     }
 
     /// Returns this source's settings for the egress's scheduler.

@@ -63,7 +63,8 @@ fn egress_config() -> impl Strategy<Value = EgressConfig> {
         prop_oneof![1 => 0..400_000u64, 2 => Just(u64::MAX)],
         prop_oneof![
             Just(EgressKind::Virtual),
-            prop_oneof![0..100u32, 1_000..10_000u32].prop_map(|quantum| EgressKind::Physical { quantum }),
+            (prop_oneof![0..100u32, 1_000..10_000u32], 0..20_000u32)
+                .prop_map(|(quantum, train)| EgressKind::Physical { quantum, train }),
         ],
         prop::option::weighted(0.6, flow_config()),
     )

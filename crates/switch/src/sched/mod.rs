@@ -93,16 +93,19 @@ pub enum EgressKind {
         /// Most bytes taken at once; 0 counts as 1. At least the largest uncut frame, so that only
         /// super-frames are taken in parts.
         quantum: u32,
+        /// The same for sources without deadline and without `min`, if it is more.
+        train: u32,
     },
 }
 
 impl EgressKind {
-    /// Returns how many bytes of a frame of `bytes` may be taken at once.
+    /// Returns how many bytes of a frame of `bytes` may be taken at once from a source.
     #[inline]
-    fn part(self, bytes: u32) -> u32 {
+    fn part(self, bytes: u32, source: &SourceConfig) -> u32 {
         match self {
             Self::Virtual => bytes,
-            Self::Physical { quantum } => bytes.min(quantum.max(1)),
+            Self::Physical { quantum, .. } if source.promised() => bytes.min(quantum.max(1)),
+            Self::Physical { quantum, train } => bytes.min(quantum.max(train).max(1)),
         }
     }
 }

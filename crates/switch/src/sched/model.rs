@@ -65,7 +65,10 @@ impl Source {
         let all = self.frames[0].0.bytes;
         match config.kind {
             EgressKind::Virtual => all,
-            EgressKind::Physical { quantum } => all.min(quantum.max(1)),
+            EgressKind::Physical { quantum, train } => {
+                let promised = self.config.deadline.is_some() || self.config.min.is_some();
+                all.min(if promised { quantum.max(1) } else { quantum.max(train).max(1) })
+            }
         }
     }
     pub(super) fn waiting(&self) -> u32 {

@@ -9,7 +9,10 @@ fn sizes() -> impl Strategy<Value = Vec<u32>> {
 
 /// Returns the egress, or a wire with parts of at most so many bytes.
 fn in_parts(config: EgressConfig, quantum: Option<u32>) -> EgressConfig {
-    EgressConfig { kind: quantum.map_or(config.kind, |quantum| EgressKind::Physical { quantum }), ..config }
+    EgressConfig {
+        kind: quantum.map_or(config.kind, |quantum| EgressKind::Physical { quantum, train: 0 }),
+        ..config
+    }
 }
 
 fn quantum() -> impl Strategy<Value = Option<u32>> {

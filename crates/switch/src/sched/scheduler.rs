@@ -484,7 +484,7 @@ impl<F: Keyed> Scheduler<F> {
             self.edf.set(index, &head.queued, relative);
         } else {
             if let Some(credit) = &source.credit {
-                self.minima.set(index, credit, self.config.kind.part(head.queued.bytes));
+                self.minima.set(index, credit, self.config.kind.part(head.queued.bytes, &source.config));
             }
             self.shares.set(index, &source.share);
         }

@@ -6,9 +6,10 @@
 //!  Remote(90) ─┘
 //! ```
 //!
-//! A vNIC of this host is identified by its port. Remote vNICs come over one link, a single port, with
-//! deadlines, minima and weights of their own: each is a source of its own. A source's state takes hundreds
-//! of bytes, and few sources send to one egress, so the egress numbers those that do.
+//! A vNIC of this host is identified by its port. Remote vNICs come over one link, a single port: their frames with
+//! a deadline are a source of their own beside its other frames. All frames with a deadline that an uplink brings have
+//! the same relative deadline, so [one source](SourceId::arrivals) orders them as many would. A source's state takes
+//! hundreds of bytes, and few sources send to one egress, so the egress numbers those that do.
 
 use crate::fdb::PortIndex;
 
@@ -33,6 +34,15 @@ pub enum SourceId {
     Port(PortIndex),
     /// A vNIC of another host.
     Remote(RemoteVnic),
+}
+
+impl SourceId {
+    /// Returns the source of frames with a deadline that an uplink brings.
+    #[inline]
+    pub const fn arrivals(uplink: PortIndex) -> Self {
+        // Ports are fewer than remote vNICs.
+        Self::Remote(RemoteVnic(uplink % RemoteVnic::MOST))
+    }
 }
 
 impl From<PortIndex> for SourceId {

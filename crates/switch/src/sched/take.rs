@@ -203,7 +203,7 @@ impl<F: Keyed> Scheduler<F> {
                 return Some((source.id, *flows.head()?, part));
             }
             let queued = self.arena.front(&source.list)?.queued;
-            Some((source.id, queued, self.config.kind.part(queued.bytes)))
+            Some((source.id, queued, self.config.kind.part(queued.bytes, &source.config)))
         });
         head.expect("a source in a tier has frames")
     }

@@ -188,6 +188,7 @@ impl PortControl for PortLink {
         if enabled && queue % 2 == 1 && !std::mem::replace(&mut self.announced, true) {
             let macs = self.switch.macs_of(index);
             self.on_worker(move |worker| worker.announce(index, &macs));
+            self.switch.notices.look();
         }
     }
 
@@ -216,5 +217,6 @@ impl PortControl for PortLink {
         self.errands.give_up(before);
         self.switch.memory_left(index);
         self.announced = false;
+        self.switch.notices.look();
     }
 }

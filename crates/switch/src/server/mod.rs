@@ -14,6 +14,9 @@
 //! - `status`: reports their state
 //! - `trouble`: handles their faults
 //! - [`uplink`], [`uplinks`]: the ways to other hosts: one of them; creates, changes and removes them
+//! - [`pairs`]: which pairs of vNICs of two hosts have stamps
+//! - `moved`, `moves`: remotes that other hosts announced, and where they are
+//! - `notices`: what the thread of notices has to know, and what it tells
 //! - [`link`]: connects a port's vhost-user thread and its worker
 //! - [`cpus`]: a CPU of its own for each worker with deadlines to keep
 //! - [`pace`]: limits the workers' time for a front end's messages
@@ -36,9 +39,13 @@ pub mod descriptors;
 pub mod event_log;
 pub mod link;
 mod liveness;
+mod moved;
+mod moves;
 pub mod moving;
 pub mod notes;
+mod notices;
 pub mod pace;
+pub mod pairs;
 pub mod placement;
 pub mod placer;
 pub mod ports;
@@ -61,6 +68,7 @@ use crate::claims::Claims;
 use crate::confine::{self};
 use crate::eventfd;
 use crate::fdb::Fdb;
+use crate::hosts::{self, Clocks, Notices};
 use crate::quota::{self, Ledger};
 use crate::slots;
 use crate::stats::Region;
@@ -68,7 +76,7 @@ use crate::virtio::sigbus;
 use crate::worker::crossing::Peer;
 use crate::worker::events::{Events, LogWaker};
 use crate::worker::lending::Lending;
-use crate::worker::{Peers, Worker, WorkerHandle, mailbox};
+use crate::worker::{Hosts, Peers, Worker, WorkerHandle, mailbox};
 use busy_poll::Machine;
 use cpus::assigner::{self, CpuAssigner};
 use cpus::{Cpus, Host};
@@ -169,6 +177,10 @@ pub struct Switch {
     pub started: u64,
     /// Limits on front ends' use of the process's resources.
     pub ledger: Arc<Ledger>,
+    /// The offsets to other hosts' clocks.
+    pub clocks: Arc<Clocks>,
+    /// The thread of notices between hosts.
+    pub notices: Notices,
     /// Whether workers may wait awake.
     machine: Machine,
 }
@@ -210,6 +222,7 @@ impl Switch {
         let (mut meshes, lending) = (mesh(&handles), Arc::new(Lending::default()));
         let waker = Arc::new(LogWaker::default());
         let mut consumers = Vec::new();
+        let (clocks, mut late) = (Arc::<Clocks>::default(), Vec::new());
         for (id, inbox) in inboxes.into_iter().enumerate() {
             let stats = &region.layout().workers[id];
             let (events, consumer) = Events::new(waker.clone());
@@ -222,6 +235,9 @@ impl Switch {
             let hand = writer::spawn(id as u16, &handles[id], realtime_priority)
                 .map_err(fail("start the thread that writes into taps"))?;
             worker.set_tap_writer(hand);
+            let (late_in, late_out) = hosts::late::queue();
+            worker.set_hosts(Hosts::new(clocks.clone(), late_in));
+            late.push(late_out);
             std::thread::Builder::new()
                 .name(format!("worker-{id}"))
                 .spawn(move || {
@@ -236,6 +252,8 @@ impl Switch {
                 .map_err(io::Error::from)
                 .map_err(fail("give up the real-time priority that only workers need"))?;
         }
+        let notices = Notices::new(clocks.clone()).map_err(fail("make the thread of notices"))?;
+        late.into_iter().for_each(|queue| notices.attach(queue));
         let now = clock_gettime(ClockId::Realtime);
         let switch = Arc::new(Self {
             region,
@@ -250,6 +268,8 @@ impl Switch {
             new_ports_wait: AtomicBool::new(false),
             started: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64,
             ledger: Ledger::new(guest_memory, descriptors::for_ports(descriptors::raise())),
+            clocks,
+            notices,
             machine,
         });
         switch.set_busy_poll(&tidegate_contract::Host::default());
@@ -259,6 +279,7 @@ impl Switch {
         let thread =
             assigner::spawn(&switch, assigner).map_err(fail("start the thread that assigns CPUs"))?;
         switch.cpus.get_or_init(|| thread);
+        switch.start_notices().map_err(fail("start the thread of notices"))?;
         let warden = switch.clone();
         let watch = move || {
             while let Ok((index, trouble)) = troubled.recv() {

@@ -97,15 +97,21 @@ fn answer(switch: &Arc<Switch>, request: Request, mut descriptors: Vec<OwnedFd>)
         },
         Request::RemovePort { name } => switch.remove_port(&name),
         Request::Uplinks => return Reply::Uplinks(switch.uplinks()),
-        Request::SetUplink { uplink, remotes, receive } => match descriptors.len() {
-            0 if receive == 0 => switch.set_uplink(*uplink, remotes, None),
-            count if receive < count => {
-                let send = descriptors.split_off(receive);
-                let sockets = Sockets { receive: descriptors, send };
-                switch.set_uplink(*uplink, remotes, Some(sockets))
+        Request::SetUplink { uplink, remotes, keys, receive, pairs, notices } => {
+            let notices = if notices { descriptors.pop() } else { None };
+            match descriptors.len() {
+                0 if receive == 0 => switch.set_uplink(*uplink, remotes, keys, None),
+                count if receive < count && pairs < count - receive => {
+                    let pairs = descriptors.split_off(count - pairs);
+                    let send = descriptors.split_off(receive);
+                    let sockets = Sockets { receive: descriptors, send, pairs, notices };
+                    switch.set_uplink(*uplink, remotes, keys, Some(sockets))
+                }
+                count => Err(format!(
+                    "an uplink with {receive} receiving sockets, {pairs} of pairs and {count} descriptors"
+                )),
             }
-            count => Err(format!("an uplink with {receive} receiving sockets and {count} descriptors")),
-        },
+        }
         Request::RemoveUplink { name } => switch.remove_uplink(&name),
         Request::Subscribe => match descriptors.pop() {
             Some(socket) => switch.add_subscriber(socket),

@@ -1,5 +1,6 @@
 //! The ports, and the workers' data about them.
 
+use super::moves::Moves;
 use super::shares::Shares;
 use super::uplink::{PeerNumbers, UplinkEntry};
 use crate::capacity::VNICS;
@@ -28,6 +29,8 @@ pub struct Table {
     pub neighbours: Arc<Neighbours>,
     /// Addresses that vNICs share.
     pub shares: Shares,
+    /// Remotes that their hosts announced, by segment and MAC.
+    pub(super) moved: Moves,
     /// Segments in use, by index.
     segments: Vec<Option<Segment>>,
     /// Indices of ports being removed: not free yet.
@@ -186,7 +189,10 @@ impl Table {
     /// Returns the vNICs towards which others have a deadline.
     pub fn receivers_with_deadlines(&self) -> BTreeSet<&str> {
         let senders = self.entries.values().filter(|entry| entry.vnic.deadline.is_some());
-        senders.flat_map(|entry| &entry.vnic.to).map(String::as_str).collect()
+        let here = senders.flat_map(|entry| &entry.vnic.to);
+        let remotes = self.uplinks.values().flat_map(|uplink| &uplink.remotes);
+        let there = remotes.filter(|remote| remote.deadline.is_some()).flat_map(|remote| &remote.to);
+        here.chain(there).map(String::as_str).collect()
     }
 
     /// Returns the owner of an address in a segment.
@@ -228,7 +234,11 @@ impl Table {
             };
             self.uplinks.values().filter(leads_there).for_each(|uplink| to.insert(uplink.index));
         }
+        let away =
+            self.uplinks.values().filter(|uplink| entry.vnic.deadline.is_some() && to.contains(uplink.index));
+        let away = away.filter_map(|uplink| Some((uplink.index, uplink.away(&entry.vnic)?))).collect();
         let mut info = PortInfo::new(&entry.vnic, entry.worker as u16, entry.segment, to);
+        info.away = away;
         if entry.suspended().is_some() {
             info.deadline = None;
         }

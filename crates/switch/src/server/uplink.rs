@@ -6,12 +6,15 @@
 //!  Remotes ─▶ (segment, MAC) ─▶ peer, for the FDB
 //! ```
 
+use super::pairs::Pairs;
 use crate::fdb::{Destination, PeerIndex, PortIndex, SegmentIndex};
 use crate::link::vxlan;
-use crate::port::PortContract;
+use crate::port::{PortContract, PortInfo};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use tidegate_contract::{Host, Mac, Peer, Remote, Segment, Uplink};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use tidegate_contract::{Host, Mac, Peer, Remote, Segment, UPLINK, Uplink, Vnic};
 
 /// The segments that ports are in.
 pub type KnownSegments = [(SegmentIndex, Segment)];
@@ -36,8 +39,14 @@ pub struct UplinkEntry {
     pub(super) numbers: PeerNumbers,
     /// Addresses that the FDB holds for its remotes.
     pub(super) pins: BTreeSet<(SegmentIndex, Mac, PeerIndex)>,
+    /// The socket of notices; absent if the agent sent none.
+    pub(super) notices: Option<Arc<OwnedFd>>,
     /// The segments that its peers carried when the link's table was made.
     pub(super) published: Option<Vec<(SegmentIndex, u32)>>,
+    /// Its pairs of vNICs with stamps.
+    pub(super) pairs: Pairs,
+    /// The data about its port that the workers have.
+    pub(super) info: PortInfo,
 }
 
 impl UplinkEntry {
@@ -46,7 +55,7 @@ impl UplinkEntry {
         self.numbers.values().copied()
     }
 
-    fn number(&self, peer: &Peer) -> Option<PeerIndex> {
+    pub(super) fn number(&self, peer: &Peer) -> Option<PeerIndex> {
         self.numbers.get(&(peer.name.clone(), peer.address)).copied()
     }
 
@@ -104,6 +113,26 @@ impl UplinkEntry {
     pub(super) fn contract(&self, host: &Host) -> PortContract {
         let (frame_max, overhead) = (self.uplink.largest_inner_frame(), self.uplink.encapsulation());
         PortContract::of_uplink(self.uplink.rate, frame_max as u32, overhead as u32, host)
+    }
+
+    /// Returns how long (ns) frames of a vNIC with a deadline are away from this host over this uplink, at most: the
+    /// latency of the network and the arrival budget of the peer. `None` if it promises nothing here.
+    pub(super) fn away(&self, vnic: &Vnic) -> Option<u64> {
+        let named = |remote: &&Remote| vnic.to.contains(&remote.name);
+        let all = vnic.to.iter().any(|to| to == UPLINK);
+        let behind: BTreeSet<&str> =
+            self.remotes.iter().filter(named).map(|remote| remote.peer.as_str()).collect();
+        let reached = |peer: &&Peer| behind.contains(peer.name.as_str()) || all && peer.carries(vnic.segment);
+        let away = |peer: &Peer| {
+            let latency = self.uplink.latency_to(peer).map_or(0, |latency| latency.get());
+            latency + self.uplink.arrival_budget_of(peer).get()
+        };
+        self.uplink.peers.iter().filter(reached).map(away).max()
+    }
+
+    /// Returns the peer to which a destination leads, if it is this uplink's.
+    pub(super) fn peer_at(&self, to: Destination) -> Option<&Peer> {
+        self.uplink.peers.iter().find(|peer| self.number(peer).map(|number| self.peer(number)) == Some(to))
     }
 
     pub(super) fn peer(&self, peer: PeerIndex) -> Destination {

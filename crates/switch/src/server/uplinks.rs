@@ -9,8 +9,10 @@
 //! A peer's number stays as long as its name and address do; the FDB forgets a peer that leaves.
 
 use super::Switch;
-use super::table::Table;
-use super::uplink::UplinkEntry;
+use super::moves::Moves;
+use super::pairs::{self, Pairs, Wanted};
+use super::table::{Entry, Table};
+use super::uplink::{KnownSegments, UplinkEntry};
 use crate::capacity::VNICS;
 use crate::clock::clock;
 use crate::control::message::UplinkStatus;
@@ -21,7 +23,7 @@ use crate::port::{Port, PortInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tidegate_contract::{Host, Remote, Uplink};
+use tidegate_contract::{Host, Mac, Remote, SegmentKey, Uplink};
 
 /// Longest train (bytes): the most that one message to a UDP socket carries.
 const TRAIN: usize = 65_507;
@@ -32,17 +34,29 @@ pub struct Sockets {
     pub receive: Vec<OwnedFd>,
     /// Each with a source port of its own.
     pub send: Vec<OwnedFd>,
+    /// The same, each for one pair of vNICs with stamps.
+    pub pairs: Vec<OwnedFd>,
+    /// Sends and receives notices.
+    pub notices: Option<OwnedFd>,
 }
 
 impl Switch {
     /// Returns the state of all uplinks.
     pub fn uplinks(&self) -> Vec<UplinkStatus> {
-        let status = |entry: &UplinkEntry| UplinkStatus {
-            uplink: entry.uplink.clone(),
-            remotes: entry.remotes.clone(),
-            index: entry.index.into(),
-            worker: entry.worker,
-            broken: entry.broken.clone(),
+        let status = |entry: &UplinkEntry| {
+            let (peers, far_misses) = self.notices.status(entry.index);
+            UplinkStatus {
+                uplink: entry.uplink.clone(),
+                remotes: entry.remotes.clone(),
+                keys: entry.pairs.prints(),
+                index: entry.index.into(),
+                worker: entry.worker,
+                pairs: entry.pairs.status(),
+                foreign_stamps: entry.pairs.foreign(),
+                broken: entry.broken.clone(),
+                peers,
+                far_misses,
+            }
         };
         self.lock().uplinks.values().map(status).collect()
     }
@@ -55,6 +69,7 @@ impl Switch {
         &self,
         uplink: Uplink,
         remotes: Vec<Remote>,
+        keys: Vec<SegmentKey>,
         sockets: Option<Sockets>,
     ) -> Result<(), String> {
         let mut table = self.lock();
@@ -64,13 +79,13 @@ impl Switch {
         }
         match (sockets, table.uplinks.contains_key(&name)) {
             (None, false) => Err(format!("{name} is not an uplink yet, and no sockets came with it")),
-            (None, true) => self.change_uplink(&mut table, uplink, remotes),
+            (None, true) => self.change_uplink(&mut table, uplink, (remotes, keys)),
             (Some(sockets), true) => {
                 drop(table);
                 self.remove_uplink(&name)?;
-                self.set_uplink(uplink, remotes, Some(sockets))
+                self.set_uplink(uplink, remotes, keys, Some(sockets))
             }
-            (Some(sockets), false) => self.add_uplink(&mut table, uplink, remotes, sockets),
+            (Some(sockets), false) => self.add_uplink(&mut table, uplink, (remotes, keys), sockets),
         }
     }
 
@@ -78,7 +93,7 @@ impl Switch {
         &self,
         table: &mut Table,
         uplink: Uplink,
-        remotes: Vec<Remote>,
+        (remotes, keys): (Vec<Remote>, Vec<SegmentKey>),
         sockets: Sockets,
     ) -> Result<(), String> {
         if sockets.receive.is_empty() || sockets.send.is_empty() {
@@ -98,24 +113,27 @@ impl Switch {
             broken: None,
             numbers: BTreeMap::new(),
             pins: BTreeSet::new(),
+            notices: sockets.notices.map(Arc::new),
             published: None,
+            pairs: Pairs::new(keys),
+            info: PortInfo::of_uplink(worker as u16),
         };
         entry.numbers = table.number_peers(&entry.uplink, &entry.numbers)?;
         let peers = Arc::new(entry.peers(&table.known_segments())?);
         let (send_v4, send_v6) =
             if entry.uplink.local.is_ipv4() { (sockets.send, vec![]) } else { (vec![], sockets.send) };
         let (receive, fdb) = (sockets.receive, self.fdb.clone());
-        let setup = vxlan::Setup { receive, send_v4, send_v6, peers, fdb, train: TRAIN };
+        let setup =
+            vxlan::Setup { receive, send_v4, send_v6, pairs: sockets.pairs, peers, fdb, train: TRAIN };
         let link = Link::vxlan(setup, index, worker as u16, clock());
         let name = entry.uplink.name.clone();
         let stats = self.region.claim(usize::from(index), &name);
         let contract = entry.contract(&table.host);
         let mut port = Box::new(Port::new(index, SegmentIndex::OF_EACH_FRAME, contract, stats, link));
         port.pauses = u32::from(self.new_ports_wait.load(std::sync::atomic::Ordering::Relaxed));
-        let info = PortInfo::of_uplink(worker as u16);
         self.workers[worker].call(move |worker| worker.add_port(port));
         for worker in self.workers.iter() {
-            let info = Some(info.clone());
+            let info = Some(entry.info.clone());
             worker.call(move |worker| worker.set_info(index, info));
         }
         tracing::info!(uplink = name, index, worker, "uplink added");
@@ -124,7 +142,12 @@ impl Switch {
         Ok(())
     }
 
-    fn change_uplink(&self, table: &mut Table, uplink: Uplink, remotes: Vec<Remote>) -> Result<(), String> {
+    fn change_uplink(
+        &self,
+        table: &mut Table,
+        uplink: Uplink,
+        (remotes, keys): (Vec<Remote>, Vec<SegmentKey>),
+    ) -> Result<(), String> {
         let Some(mut entry) = table.uplinks.remove(&uplink.name) else { return Err("no such uplink".into()) };
         let before = (entry.uplink.clone(), std::mem::replace(&mut entry.remotes, remotes));
         let numbers_before = entry.numbers.clone();
@@ -142,6 +165,7 @@ impl Switch {
         let stays: BTreeSet<_> = entry.numbers.values().copied().collect();
         let left: Vec<_> = numbers_before.into_values().filter(|peer| !stays.contains(peer)).collect();
         entry.published = None;
+        entry.pairs.keys = keys;
         self.send_uplink_contract(&table.host, &entry);
         let gone: Vec<Destination> = left.into_iter().map(|peer| entry.peer(peer)).collect();
         table.uplinks.insert(entry.uplink.name.clone(), entry);
@@ -171,11 +195,42 @@ impl Switch {
         self.publish(&mut table);
         drop(table);
         let (index, worker) = (entry.index, entry.worker);
+        drop(entry);
+        // The agent may bind its port again.
+        self.notices.wait_for_close();
         self.quiesce_port(index, worker);
         self.forget(index, worker);
         self.lock().removing.retain(|removing| *removing != index);
         tracing::info!(uplink = name, index, "uplink removed");
         Ok(())
+    }
+
+    /// Tells the link of an uplink the pairs of vNICs with stamps, and the workers the deadlines of their frames.
+    fn publish_pairs(
+        &self,
+        name: &str,
+        entry: &mut UplinkEntry,
+        vnics: &BTreeMap<String, Entry>,
+        known: &KnownSegments,
+        moved: &Moves,
+    ) {
+        let wanted = Wanted::of(entry, vnics, known, moved);
+        let to = pairs::set_of(&wanted.receivers);
+        let Some((outgoing, incoming)) = entry.pairs.tables(name, wanted) else { return };
+        let index = entry.index;
+        let arrivals = (!to.is_empty()).then_some(entry.uplink.arrival_budget.get());
+        let info = PortInfo { to: Box::new(to), arrivals, ..entry.info.clone() };
+        if info != entry.info {
+            entry.info = info;
+            for worker in self.workers.iter() {
+                let info = Some(entry.info.clone());
+                worker.call(move |worker| worker.set_info(index, info));
+            }
+        }
+        drop(
+            self.workers[entry.worker]
+                .call_on(index, move |worker| worker.set_pairs(index, outgoing, incoming)),
+        );
     }
 
     /// Tells the links of uplinks the segments with ports here, and the FDB the addresses of remotes.
@@ -190,12 +245,15 @@ impl Switch {
                 drop(worker.call(move |worker| worker.set_neighbours(neighbours)));
             }
         }
+        let left = table.forget_moved(&known);
+        let moved = &table.moved;
         for (name, entry) in &mut table.uplinks {
             let segments = entry.segments(&known);
             if entry.published.as_ref() != Some(&segments) {
                 match entry.peers(&known) {
                     Ok(peers) => {
                         let (index, peers) = (entry.index, Arc::new(peers));
+                        entry.info.copies = peers.copies().clone();
                         for worker in self.workers.iter() {
                             let copies = peers.copies().clone();
                             worker.call(move |worker| worker.set_copies(index, copies));
@@ -207,13 +265,15 @@ impl Switch {
                     Err(why) => tracing::error!(uplink = name, "its peers cannot be told of segments: {why}"),
                 }
             }
+            self.publish_pairs(name, entry, &table.entries, &known, moved);
             let wanted = entry.wanted_pins(&known);
             for (segment, mac, peer) in entry.pins.difference(&wanted) {
                 self.fdb.unpin(*segment, *mac, entry.peer(*peer));
             }
             let mut pinned = BTreeSet::new();
             for (segment, mac, peer) in wanted {
-                match self.fdb.pin(segment, mac, entry.peer(peer)) {
+                let to = moved.get(&(segment, mac)).map_or(entry.peer(peer), |moved| moved.to);
+                match self.fdb.pin(segment, mac, to) {
                     Ok(()) => _ = pinned.insert((segment, mac, peer)),
                     Err(why) => {
                         tracing::warn!(uplink = name, %mac, ?why, "a remote's address has no place in the FDB")
@@ -222,5 +282,11 @@ impl Switch {
             }
             entry.pins = pinned;
         }
+        let pinned: BTreeSet<_> = table.uplinks.values().flat_map(|entry| &entry.pins).collect();
+        let is_pinned = |key: (SegmentIndex, Mac)| pinned.iter().any(|pin| (pin.0, pin.1) == key);
+        for ((segment, mac), to) in left.into_iter().filter(|(key, _)| !is_pinned(*key)) {
+            self.fdb.unpin(segment, mac, to);
+        }
+        self.notices.set(table.notices(&known));
     }
 }

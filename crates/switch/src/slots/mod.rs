@@ -20,4 +20,4 @@ pub mod slot;
 pub use arrival::Arrival;
 pub use body::{body_spans, slice_spans};
 pub use leaks::leaked;
-pub use slot::{Frame, FrameRef, NEVER, NOWHERE, Owner, Slots};
+pub use slot::{Frame, FrameRef, NEVER, NOWHERE, Owner, Slots, Stamped};

@@ -14,11 +14,12 @@ use super::buffers::BufferIndex;
 use super::leaks::note_leak;
 use crate::fdb::{PeerIndex, PortIndex, SegmentIndex};
 use crate::frame::{FlowKey, HEADER_MAX, Headers, HostEnd, Offload, VnetHdr};
-use crate::sched::Keyed;
+use crate::sched::{Keyed, SourceId};
 use crate::virtio::{MAX_SPANS, Span};
 use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
 use std::ptr::NonNull;
+use tidegate_uplink::stamp::Stamp;
 
 /// No deadline.
 pub const NEVER: u64 = u64::MAX;
@@ -57,6 +58,15 @@ pub enum Owner {
     Free,
 }
 
+/// The stamp of a frame from another host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamped {
+    /// The stamp.
+    pub stamp: Stamp,
+    /// Its vNIC keeps to its declared envelope: the frame has a deadline here.
+    pub conforms: bool,
+}
+
 /// A frame in flight.
 #[derive(Clone)]
 pub struct Frame {
@@ -66,6 +76,8 @@ pub struct Frame {
     pub segment: SegmentIndex,
     /// The host that sent it, if another one did.
     pub peer: Option<PeerIndex>,
+    /// Its stamp, which a registered vNIC's host made.
+    pub stamp: Option<Stamped>,
     /// The worker whose pool a flooded copy returns to; for other frames, the one at which their queue was
     /// started.
     pub worker: u16,
@@ -144,6 +156,15 @@ impl Frame {
         self.started_by = arrival.started_by(started);
         self.slept = arrival.slept_before(started);
         self.waited_for_tokens = started - arrival.earliest;
+    }
+
+    /// The source in a scheduler: its frames with a deadline from other hosts are one of their own.
+    #[inline]
+    pub fn scheduled_as(&self) -> SourceId {
+        match self.stamp {
+            Some(Stamped { conforms: true, .. }) => SourceId::arrivals(self.source),
+            _ => self.source.into(),
+        }
     }
 
     /// Whether it carries a deadline.
@@ -337,6 +358,7 @@ fn frames(slots: Range<u16>, source: PortIndex, worker: u16) -> Box<[UnsafeCell<
             source,
             segment: SegmentIndex(0),
             peer: None,
+            stamp: None,
             worker,
             slot,
             shares: Cell::new(0),

@@ -91,7 +91,7 @@ impl Worker {
             }
             self.ports[usize::from(index)] = Some(port);
         }
-        self.flush();
+        self.flush(false);
     }
 }
 

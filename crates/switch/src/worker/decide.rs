@@ -31,6 +31,8 @@ use tidegate_evidence::DropReason;
 pub(super) struct Sender<'a> {
     contract: &'a PortContract,
     claimed: &'a LinkLocals,
+    /// The frame's host has proved that it has a deadline.
+    has_stamp: bool,
 }
 
 /// The decision on a frame that may be sent.
@@ -67,7 +69,13 @@ pub(super) enum To {
 impl<'a> Sender<'a> {
     #[inline]
     pub(super) fn of(port: &'a Port) -> Self {
-        Self { contract: &port.contract, claimed: &port.claimed }
+        Self { contract: &port.contract, claimed: &port.claimed, has_stamp: false }
+    }
+
+    /// The same, for a frame with a valid stamp if `has_stamp`: it keeps its marks.
+    #[inline]
+    pub(super) fn with_stamp(self, has_stamp: bool) -> Self {
+        Self { has_stamp, ..self }
     }
 
     /// Decides on a frame of `len` bytes. Clears forbidden real-time marks in `head`, its copied first
@@ -90,7 +98,7 @@ impl<'a> Sender<'a> {
             Verdict::Claim(ip) => return Err(NotSent::Claim(ip)),
             Verdict::Take(taking) => return Err(NotSent::Take(taking)),
         }
-        if is_realtime(headers.dscp) && self.contract.deadline.is_none() {
+        if is_realtime(headers.dscp) && self.contract.deadline.is_none() && !self.has_stamp {
             clear_realtime_marks(head, &mut headers);
         }
         let (wire_frames, wire_bytes) = match offload.gso_size() {
@@ -186,7 +194,7 @@ mod tests {
     /// Whether the short form decides; its decision and head must agree with the long form's.
     fn agrees(contract: &PortContract, frame: &[u8]) -> bool {
         let claimed = LinkLocals::default();
-        let sender = Sender { contract, claimed: &claimed };
+        let sender = Sender { contract, claimed: &claimed, has_stamp: false };
         let mut short = frame[..frame.len().min(HEAD)].to_vec();
         let mut long = frame[..frame.len().min(HEADER_MAX)].to_vec();
         let Some(plain) = sender.decide_plain(&mut short, frame.len()) else {
@@ -230,7 +238,7 @@ mod tests {
             let vnet = VnetHdr::read(&vnet).unwrap();
             let len = frame.len();
             let contract = contract(keys);
-            let sender = Sender { contract: &contract, claimed: &claimed };
+            let sender = Sender { contract: &contract, claimed: &claimed, has_stamp: false };
             if sender.decide(&mut frame, len, &vnet).is_err() {
                 prop_assert_eq!(frame, before);
             }

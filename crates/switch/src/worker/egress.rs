@@ -27,7 +27,8 @@ impl Worker {
 
     fn enqueue_all(&mut self, egress: PortIndex, frames: &[FrameRef]) {
         let now = self.now;
-        let Some(source) = frames.first().map(|first| first.get().source) else { return };
+        let Some(first) = frames.first().map(|first| first.get()) else { return };
+        let (source, id) = (first.source, first.scheduled_as());
         let (Some(port), Some(info)) = (&mut self.ports[egress as usize], &self.infos[source as usize])
         else {
             return frames.iter().for_each(|frame| self.drop_frame(*frame, egress, DropReason::ReceiverDown));
@@ -44,9 +45,9 @@ impl Worker {
         while let Some(first) = rest.first() {
             let mut room = None;
             let reason = refused(first.get()).or_else(|| {
-                if !queue.scheduler.knows(source) {
-                    let config = info.source_config(egress, &contract.egress);
-                    queue.scheduler.set_source(now, source, config);
+                if !queue.scheduler.knows(id) {
+                    let config = info.config_of(id, egress, &contract.egress);
+                    queue.scheduler.set_source(now, id, config);
                 }
                 let all = rest.iter().map(|frame| (*frame, frame.get()));
                 let run =
@@ -56,7 +57,7 @@ impl Worker {
                         deadline: frame.deadline,
                         enqueued: now,
                     });
-                let (accepted, done) = queue.scheduler.enqueue_run(now, source, run);
+                let (accepted, done) = queue.scheduler.enqueue_run(now, id, run);
                 rest = &rest[accepted..];
                 if accepted > 0 {
                     evicted = 0;
@@ -68,7 +69,7 @@ impl Worker {
                 let next = rest.first()?.get().wire_bytes;
                 if evicted < EVICTED {
                     evicted += 1;
-                    room = queue.scheduler.make_room(source, next.into());
+                    room = queue.scheduler.make_room(id, next.into());
                 }
                 room.is_none().then(|| full(queue, now))
             });

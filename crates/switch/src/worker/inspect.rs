@@ -24,7 +24,8 @@ impl Worker {
             // Terminates: a claim adds to the held addresses, and a taken address was not the port's
             // before; another port takes it away seldom.
             let head = &mut frame.bytes[..head_len];
-            match Sender::of(port).decide(head, frame.len as usize, &frame.vnet) {
+            let sender = Sender::of(port).with_stamp(frame.stamp.is_some());
+            match sender.decide(head, frame.len as usize, &frame.vnet) {
                 Ok(decision) => break decision,
                 Err(NotSent::Dropped(reason)) => return Err(reason),
                 Err(NotSent::Claim(ip)) if self.claim(port, ip) => {}

@@ -81,14 +81,14 @@ impl DelayOf {
 }
 
 /// The parts of Tr - Ts: each has one cause.
-struct Waits {
+pub(super) struct Waits {
     worker: u64,
     queue: u64,
     buffers: u64,
 }
 
 impl Waits {
-    fn of(frame: &Frame, fate: &Fate) -> Self {
+    pub(super) fn of(frame: &Frame, fate: &Fate) -> Self {
         let before = fate.queued.saturating_sub(frame.started);
         let after = fate.at.saturating_sub(fate.queued.max(frame.started));
         let buffers = fate.buffers.min(after);
@@ -100,7 +100,7 @@ impl Waits {
         }
     }
 
-    fn cause(&self, fate: &Fate) -> MissCause {
+    pub(super) fn cause(&self, fate: &Fate) -> MissCause {
         let longest = self.worker.max(self.queue).max(self.buffers);
         match fate.dropped {
             Some(DropReason::QueueFull | DropReason::RingShare) => MissCause::Queue,
@@ -160,6 +160,18 @@ impl Miss {
         let waits = Waits { worker: delay.most(), queue: 0, buffers: 0 };
         let cause = MissCause::Worker;
         Self { egress, cause, dropped: None, behind: None, delay, deadline, tokens, waits }
+    }
+
+    /// Returns the miss of a frame of another host, whose way began there.
+    pub(super) fn of_arrival(
+        cause: MissCause,
+        fate: &Fate,
+        delay: DelayOf,
+        deadline: u64,
+        waits: Waits,
+    ) -> Self {
+        let Fate { egress, dropped, behind, .. } = *fate;
+        Self { egress, cause, dropped, behind, delay, deadline, tokens: 0, waits }
     }
 
     /// Counts and remembers the miss at its sender's port, which `worker` owns.

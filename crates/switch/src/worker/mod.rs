@@ -32,7 +32,7 @@
 //! - [`flood`]: copies for broadcast, multicast and announcements
 //! - `peers`: frames of other workers, which share the time too
 //! - `fates`: how frames ended; [`settle`]: back at their source
-//! - `missed`: missed deadlines
+//! - `missed`: missed deadlines; `arrived`: those of frames from other hosts
 //! - [`crossing`]: rings between workers
 //! - [`lending`]: receivers of other workers, for the direct way
 //!   - `put_off`: calls that wait until a lent half is back
@@ -57,6 +57,7 @@
 mod addresses;
 mod affinity;
 mod answer;
+mod arrived;
 mod awake;
 mod bell;
 mod between;
@@ -112,6 +113,7 @@ pub mod work;
 #[cfg(test)]
 mod writing;
 
+pub use arrived::Hosts;
 pub(crate) use budget::DROPPED;
 pub use handle::mailbox;
 use inbox::Inbox;
@@ -229,6 +231,8 @@ pub struct Worker {
     /// `None` while it is in use.
     batch: Option<Box<direct::Batch>>,
     sleeper: Sleeper,
+    /// Clocks of other hosts, and late frames from there.
+    hosts: Option<Hosts>,
     /// Receives faults of ports.
     troubles: Troubles,
     watch: Watch,
@@ -306,6 +310,7 @@ impl Worker {
             batch: Some(Box::default()),
             sleeper: Sleeper::new(inbox.bell(), inbox.epoll())?,
             inbox,
+            hosts: None,
             watch: Watch::new(troubles.clone()),
             troubles,
             loops: Loops::default(),
@@ -384,7 +389,7 @@ impl Worker {
         worked |= self.relieve();
         worked |= self.settle();
         if !self.touched.is_empty() {
-            self.flush();
+            self.flush(worked);
         }
         if !self.lending_wanted.is_empty() {
             self.lend_asked();
@@ -470,11 +475,15 @@ impl Worker {
     }
 
     /// Shows completions to drivers, then tells the token buckets that time: the worker can lose its CPU
-    /// between charging and showing, while tokens fall in.
-    fn flush(&mut self) {
+    /// between charging and showing, while tokens fall in. An uplink may gather more if the worker `goes_on` at once.
+    fn flush(&mut self, goes_on: bool) {
         let touched = std::mem::replace(&mut self.touched, PortSet::EMPTY);
         for index in touched.iter() {
             if let Some(port) = &mut self.ports[index as usize] {
+                if goes_on && port.contract.is_uplink && port.link.rx.gathers(self.now) {
+                    self.touched.insert(index);
+                    continue;
+                }
                 let began = self.watch.begin(index);
                 port.link.flush();
                 self.watch.end(index, began);
@@ -490,7 +499,9 @@ impl Worker {
         let now = clock();
         self.loops.part(LoopPart::Completion, None, self.turns.elapsed(now));
         for index in touched.iter() {
-            if let Some(port) = &mut self.ports[index as usize] {
+            if let Some(port) = &mut self.ports[index as usize]
+                && !port.link.rx.is_gathering()
+            {
                 port.note_shown(now);
             }
         }

@@ -149,7 +149,11 @@ impl Worker {
             }
             Some(To::Port(egress)) => {
                 let info = self.infos[port.index as usize].as_ref();
-                if let Some(deadline) = info.and_then(|info| info.deadline_to(egress)) {
+                let deadline = match frame.stamp {
+                    None => info.and_then(|info| info.deadline_to(egress)),
+                    Some(stamped) => info.and_then(|info| info.arrivals).filter(|_| stamped.conforms),
+                };
+                if let Some(deadline) = deadline {
                     frame.deadline = started + deadline;
                 }
                 frame.egress = egress;

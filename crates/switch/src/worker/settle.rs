@@ -1,6 +1,7 @@
 //! Settles frames at the worker of their source: the descriptor returns to the guest, the delay is
 //! recorded, a miss gets its cause.
 
+use super::arrived::{self, Hosts};
 use super::crossing::Fate;
 use super::fates::{Group, Home};
 use super::{Worker, missed};
@@ -46,7 +47,8 @@ impl Worker {
                 (a.started, a.started_by) == (b.started, b.started_by) && !b.is_realtime()
             };
             for alike in frames.chunk_by(together) {
-                if account(port, alike[0].get(), fate, alike.len() as u64, self.id) {
+                let hosts = self.hosts.as_mut();
+                if account(port, alike[0].get(), fate, alike.len() as u64, hosts, self.id) {
                     self.loops.late(alike[0].get().started);
                 }
             }
@@ -73,7 +75,7 @@ impl Worker {
         *in_flight = in_flight.saturating_sub(1);
         port.relieving = NEVER;
         self.touched.insert(frame.source);
-        if account(port, frame, fate, 1, self.id) {
+        if account(port, frame, fate, 1, self.hosts.as_mut(), self.id) {
             self.loops.late(frame.started);
         }
         let (source, began) = (frame.source, self.watch.begin(frame.source));
@@ -121,7 +123,14 @@ impl Worker {
 /// `worker` owns their port.
 #[inline]
 #[must_use]
-fn account(port: &Port, frame: &Frame, fate: &Fate, frames: u64, worker: u16) -> bool {
+fn account(
+    port: &Port,
+    frame: &Frame,
+    fate: &Fate,
+    frames: u64,
+    hosts: Option<&mut Hosts>,
+    worker: u16,
+) -> bool {
     if let Some(reason) = fate.dropped {
         port.count_tx_drops(reason, frames);
     } else {
@@ -130,6 +139,9 @@ fn account(port: &Port, frame: &Frame, fate: &Fate, frames: u64, worker: u16) ->
             let most = fate.at.saturating_sub(frame.started);
             port.stats.note_realtime(most, fate.at.saturating_sub(frame.started_by), frames);
         }
+    }
+    if let Some(stamped) = &frame.stamp {
+        return arrived::account(port, frame, &stamped.stamp, fate, hosts, worker);
     }
     frame.is_realtime() && missed::note(port, frame, fate, worker)
 }

@@ -5,10 +5,11 @@
 //!                                        └─ no ─▶ learned behind its peer ─▶ a vNIC of this host, never an uplink
 //! ```
 
-use super::Worker;
 use super::decide::To;
+use super::{Hosts, Worker};
 use crate::fdb::{Destination, NotLearned, PortIndex};
 use crate::link::vxlan::Peers;
+use crate::link::vxlan::pairs::{IncomingPairs, OutgoingPairs};
 use crate::port::{Floods, Port};
 use crate::slots::Frame;
 use std::sync::Arc;
@@ -39,6 +40,22 @@ impl Worker {
         let before = (port.link.set_peers(peers)?, std::mem::replace(&mut port.floods, floods));
         self.set_copies(index, copies);
         Some(before)
+    }
+
+    /// Sets the pairs of an own uplink whose frames have stamps, and returns those before, for the caller to free.
+    #[must_use = "a worker has no time to free memory"]
+    pub fn set_pairs(
+        &mut self,
+        index: PortIndex,
+        outgoing: OutgoingPairs,
+        incoming: IncomingPairs,
+    ) -> Option<(OutgoingPairs, IncomingPairs)> {
+        self.ports[usize::from(index)].as_mut()?.link.set_pairs(outgoing, incoming)
+    }
+
+    /// Sets what it knows of other hosts' clocks, and how it tells of their late frames.
+    pub fn set_hosts(&mut self, hosts: Hosts) {
+        self.hosts = Some(hosts);
     }
 
     /// Sets how many copies a flood to an uplink makes, by segment: its [peers'](Peers::copies).
@@ -279,7 +296,7 @@ mod tests {
                 worker.enqueue(UPLINK, &[frame]);
             }
             worker.egress(budget::QUANTUM);
-            worker.flush();
+            worker.flush(false);
             worker.fates.drain().for_each(|fate| slots.give(fate.frame));
             sent.push(std::iter::from_fn(|| far.receive()).count() as u64 * OUTER);
         }

@@ -10,7 +10,7 @@
 //! Time advances in ticks of a millisecond, traffic is a fluid, and the same scenario gives the same trace.
 
 mod nic;
-mod random;
+pub mod random;
 mod sender;
 
 pub use nic::factor_limit;

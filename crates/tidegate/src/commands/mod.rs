@@ -4,6 +4,7 @@ pub mod agent;
 pub mod apply;
 pub mod calibrate;
 pub mod capture;
+pub mod clock;
 pub mod completions;
 pub mod demo;
 pub mod events;

@@ -84,6 +84,7 @@ fn text(view: &VnicView, why: &WhyView, now: u64) -> String {
         host_latency(view),
         drops(view, why),
         misses(view, stats, why, now),
+        far_misses(why, now),
         unknown(view),
     ]
     .concat()
@@ -337,6 +338,18 @@ fn misses(view: &VnicView, stats: &VnicStats, why: &WhyView, now: u64) -> String
     out
 }
 
+/// Lists the latest frames that other hosts reported as late, newest first; empty without any.
+fn far_misses(why: &WhyView, now: u64) -> String {
+    let mut out = String::new();
+    if !why.far_misses.is_empty() {
+        out += "\nLate at other hosts, as they report it, newest first:\n";
+    }
+    for miss in why.far_misses.iter().rev().take(MISSES) {
+        let _ = writeln!(out, "  {} ago: {}", duration(now.saturating_sub(miss.at)), explain::far_miss(miss));
+    }
+    out
+}
+
 /// Says how many frames possibly missed a deadline, and what is unknown about them; empty without any.
 fn possible_misses(why: &WhyView) -> String {
     let mut out = String::new();
@@ -410,6 +423,35 @@ fn indented(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::commands::samples;
+
+    #[test]
+    fn frames_late_elsewhere_are_listed() {
+        let miss = tidegate_evidence::FarMiss {
+            number: 1,
+            at: 4_000_000_000,
+            vnic: "voice".into(),
+            peer: "host2".into(),
+            dst: "52:54:00:00:00:09".parse().unwrap(),
+            sequence: 7,
+            cause: "network".into(),
+            dropped: false,
+            deadline_ns: 1_000_000,
+            late_ns: 500_000,
+            error_ns: 8_000,
+            hold_ns: 20_000,
+            network_ns: 1_470_000,
+            there_ns: 10_000,
+            others: 3,
+        };
+        let unsure = tidegate_evidence::FarMiss { late_ns: 7_000, others: 0, ..miss.clone() };
+        let why = WhyView { far_misses: vec![unsure, miss], ..samples::why_voice() };
+        let text = far_misses(&why, 6_000_000_000);
+        let late = "2.00 s ago: late by 500 us at host2 (52:54:00:00:00:09): 20.0 us here, 1.47 ms in the network, \
+                    10.0 us there; cause: network; and 3 more frames";
+        assert!(text.contains(late), "{text}");
+        assert!(text.contains("perhaps late by 7.00 us, within 8.00 us at host2"), "{text}");
+        assert_eq!(far_misses(&samples::why_voice(), 0), "");
+    }
 
     #[test]
     fn misses_and_drops_are_explained() {

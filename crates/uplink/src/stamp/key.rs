@@ -38,6 +38,32 @@ impl Key {
         debug_assert!(len <= COVERED);
         SipHasher24::new_with_key(&self.0).hash(&input)
     }
+
+    /// Derives a key for another purpose: a tag made for one is none for the other. No stamp's tag has an input as
+    /// short as these.
+    pub(crate) fn derived(&self, purpose: &[u8; 16]) -> Self {
+        let half = |number: u8| {
+            let mut input = [number; 17];
+            input[..16].copy_from_slice(purpose);
+            self.hash(&input).to_be_bytes()
+        };
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&half(0));
+        bytes[8..].copy_from_slice(&half(1));
+        Self(bytes)
+    }
+
+    /// Computes SipHash-2-4 of bytes of any kind. For [derived](Self::derived) keys.
+    pub(crate) fn hash(&self, bytes: &[u8]) -> u64 {
+        SipHasher24::new_with_key(&self.0).hash(bytes)
+    }
+}
+
+impl Key {
+    /// Returns a number that tells this key from others and does not tell the key: a tag of a fixed text.
+    pub fn fingerprint(&self) -> u64 {
+        SipHasher24::new_with_key(&self.0).hash(b"tidegate: fingerprint of a key")
+    }
 }
 
 impl fmt::Debug for Key {

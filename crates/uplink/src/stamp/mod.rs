@@ -104,5 +104,12 @@ impl Stamp {
     }
 }
 
+/// Whether the end of a frame looks like a stamp of this version. Few other frames do, so that most need no key.
+#[inline]
+pub fn is_alike(frame: &[u8]) -> bool {
+    let Some((_, [m0, m1, version, ..])) = frame.split_last_chunk::<LEN>() else { return false };
+    u16::from_be_bytes([*m0, *m1]) == MAGIC && *version == VERSION
+}
+
 #[cfg(test)]
 mod tests;

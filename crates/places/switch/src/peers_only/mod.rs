@@ -47,9 +47,10 @@ pub(crate) struct Filter {
     peers: MapHandle,
 }
 
-/// Returns the destinations of an uplink's sockets.
+/// Returns the destinations of an uplink's sockets: frames and notices of each peer.
 pub(crate) fn destinations(uplink: &Uplink) -> BTreeSet<SocketAddr> {
-    uplink.peers.iter().map(|peer| SocketAddr::new(peer.address, uplink.port)).collect()
+    let ports = [uplink.port, uplink.notice_port];
+    uplink.peers.iter().flat_map(|peer| ports.map(|port| SocketAddr::new(peer.address, port))).collect()
 }
 
 impl Filter {

@@ -6,11 +6,11 @@
 //!
 //! A removal is hard to undo, because a guest loses its connection. So it comes last, unless another vNIC needs what it frees.
 
-use crate::action::{Declared, SwitchAction};
+use crate::action::{Declared, DeclaredKey, SwitchAction};
 use crate::own_cpus;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
-use tidegate_contract::{Attach, Host, Mac, Remote, Segment, SocketMode, Uplink, Vnic};
+use tidegate_contract::{Attach, Host, Mac, Remote, Segment, SegmentKey, SocketMode, Uplink, Vnic};
 use tidegate_evidence::Connection;
 use tidegate_place::difference::{Difference, differences};
 use tidegate_place::host::{Claim, Part, Resource};
@@ -137,7 +137,10 @@ fn declared(network: &Network) -> BTreeMap<String, Declared> {
     let with_remotes = |uplink: &Uplink| {
         let is_behind = |remote: &&Remote| uplink.peers.iter().any(|peer| peer.name == remote.peer);
         let remotes = network.remotes.iter().filter(is_behind).cloned().collect();
-        (uplink.name.clone(), Declared { uplink: uplink.clone(), remotes })
+        let of_it =
+            |keys: &&SegmentKey| uplink.peers.iter().any(|peer| peer.stamps && peer.carries(keys.segment));
+        let keys = network.keys.iter().filter(of_it).map(DeclaredKey::read).collect();
+        (uplink.name.clone(), Declared { uplink: uplink.clone(), remotes, keys })
     };
     network.uplinks.iter().map(with_remotes).collect()
 }

@@ -160,6 +160,7 @@ fn uplink(name: &str, (local, port): (u8, u16), rate: u64, peer: &str) -> Uplink
         local: [192, 0, 2, local].into(),
         device: None,
         port,
+        notice_port: 29_796,
         rate: Rate::from_bits(rate).unwrap(),
         mtu: 1500,
         latency: None,
@@ -205,7 +206,7 @@ fn network() -> impl Strategy<Value = Network> {
         let there = remotes.into_iter().zip(macs).enumerate();
         let there = there.filter(|(_, ((is_there, peer), _))| *is_there && *peer < count);
         let remotes = there.map(|(i, ((_, peer), mac))| remote(&format!("r{i}"), mac, peers[peer]));
-        Network { remotes: remotes.collect(), uplinks }
+        Network { remotes: remotes.collect(), uplinks, keys: vec![] }
     })
 }
 
@@ -357,6 +358,7 @@ fn uplinks_that_exchange_their_ports_are_removed_first() {
             uplink("net1", (1, ports[1]), rate, "host1"),
         ],
         remotes: vec![],
+        keys: vec![],
     };
     let mut before = observed(Some(Host::default()), vec![]);
     before.found.uplinks = present(&network([4789, 4790], 5), true);
@@ -370,7 +372,7 @@ fn uplinks_that_exchange_their_ports_are_removed_first() {
 
 #[test]
 fn a_broken_uplink_is_set_again_when_it_is_time() {
-    let network = Network { uplinks: vec![uplink("net0", (1, 4789), 5, "host0")], remotes: vec![] };
+    let network = Network { uplinks: vec![uplink("net0", (1, 4789), 5, "host0")], ..Network::default() };
     let mut before = observed(Some(Host::default()), vec![]);
     before.found.uplinks = present(&network, true);
     let plan = |state: &State| labels(&state.plan_with(&Host::default(), &network, &[]).unwrap());
@@ -383,7 +385,11 @@ fn a_broken_uplink_is_set_again_when_it_is_time() {
 #[test]
 fn an_uplink_that_only_the_switch_speaks_of_is_removed_without_a_way_back() {
     let mut before = observed(Some(Host::default()), vec![]);
-    let network = |rate| Network { uplinks: vec![uplink("net0", (1, 4789), rate, "host0")], remotes: vec![] };
+    let network = |rate| Network {
+        uplinks: vec![uplink("net0", (1, 4789), rate, "host0")],
+        remotes: vec![],
+        keys: vec![],
+    };
     before.found.uplinks = present(&network(5), false);
     let inverses = |to: &Network| -> Vec<_> {
         let actions = before.plan_with(&Host::default(), to, &[]).unwrap();
@@ -399,7 +405,8 @@ fn an_uplink_that_only_the_switch_speaks_of_is_removed_without_a_way_back() {
 #[test]
 fn an_uplink_may_take_a_vnics_name_and_a_vnic_an_uplinks() {
     let mut before = observed(Some(Host::default()), vec![there(vnic(1, 1, 1, 1, 5, 1))]);
-    let network = |name| Network { uplinks: vec![uplink(name, (1, 4789), 5, "host0")], remotes: vec![] };
+    let network =
+        |name| Network { uplinks: vec![uplink(name, (1, 4789), 5, "host0")], remotes: vec![], keys: vec![] };
     before.found.uplinks = present(&network("v2"), true);
     let set = [vnic(2, 2, 2, 1, 5, 1)];
     let actions = before.plan_with(&Host::default(), &network("v1"), &set).unwrap();

@@ -1,17 +1,19 @@
 //! A frame as datagrams: VXLAN header and complete wire frame, in the order of bytes.
 //!
 //! ```text
-//!  frame, super-frame ─▶ wire frames, checksums finished ─▶ │ VXLAN header │ head │ body │   one datagram each
+//!  frame, super-frame ─▶ wire frames, checksums finished ─▶ │ VXLAN header │ head │ body │ stamp │   one datagram each
 //! ```
 
+use super::pairs::Outgoing;
 use crate::frame::dscp::EF;
-use crate::frame::{HEADER_MAX, Segmenter, ecn, flow_of, parse};
+use crate::frame::offload::receiver_hdr;
+use crate::frame::{HEADER_MAX, Headers, Payload, Segmenter, VnetHdr, ecn, finish_checksum, flow_of, parse};
 use crate::link::Receiver;
 use crate::link::delivery::payload;
-use crate::link::receiver::{Form, copy_body, finish_part, finished};
+use crate::link::receiver::{Form, copy_body};
 use crate::slots::{Frame, NEVER, body_spans, slice_spans};
 use crate::virtio::{MAX_SPANS, Span};
-use tidegate_uplink::vxlan;
+use tidegate_uplink::{stamp, vxlan};
 
 /// Another host's abilities: none is known.
 const RECEIVER: Receiver = Receiver {
@@ -44,6 +46,16 @@ pub enum Encapsulated {
     Malformed,
 }
 
+/// The stamps of a frame's datagrams.
+pub struct Stamping<'a> {
+    /// Its pair.
+    pub pair: &'a mut Outgoing,
+    /// Ts (ns, raw).
+    pub sent: u64,
+    /// The time (ns, raw).
+    pub now: u64,
+}
+
 /// What a frame's outer headers have of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outer {
@@ -52,6 +64,8 @@ pub struct Outer {
     pub traffic_class: u8,
     /// Equal for all frames of a flow.
     pub flow: u32,
+    /// The lane of its pair of vNICs, if that has one.
+    pub lane: Option<u8>,
     /// When it must have left (ns): it goes before others; [`NEVER`] without a deadline.
     pub deadline: u64,
 }
@@ -66,7 +80,7 @@ impl Outer {
             Err(_) => (0, 0),
         };
         let dscp = if frame.is_realtime() { EF } else { 0 };
-        Self { traffic_class: dscp << 2 | mark, flow, deadline: frame.deadline }
+        Self { traffic_class: dscp << 2 | mark, flow, lane: None, deadline: frame.deadline }
     }
 
     /// Whether it goes before others.
@@ -76,18 +90,46 @@ impl Outer {
     }
 }
 
-/// Writes a frame of segment `vni` as datagrams.
-pub fn encapsulate(frame: &Frame, vni: u32, room: &mut impl Room) -> Encapsulated {
+/// Writes a frame of segment `vni` as datagrams. With `stamping`, each gets a stamp, and nothing remains behind its
+/// IP packet.
+pub fn encapsulate(
+    frame: &Frame,
+    vni: u32,
+    room: &mut impl Room,
+    mut stamping: Option<Stamping<'_>>,
+) -> Encapsulated {
     let header = vxlan::header(vni);
-    let written = match RECEIVER.form(frame) {
-        Form::AsIs => write(room, &header, frame.head(), frame.payload(), body_len(frame)),
+    let unfinished = match RECEIVER.form(frame) {
+        Form::AsIs => None,
         Form::FinishChecksum => {
-            let (head, _) = finished(frame);
-            write(room, &header, &head[..usize::from(frame.head_len)], frame.payload(), body_len(frame))
+            Some((receiver_hdr(&frame.vnet, &frame.headers, frame.offload), &frame.headers))
         }
-        Form::Segments => return segments(frame, &header, room),
+        Form::Segments => return segments(frame, &header, room, stamping),
     };
+    let (mut head, mut body) = (frame.head(), body_len(frame));
+    if stamping.is_some() {
+        let end = end_of_packet(head, head.len() + body);
+        head = &head[..head.len().min(end)];
+        body = end - head.len();
+    }
+    let written = write(room, &header, head, (frame.payload(), body), unfinished, &mut stamping);
     if written.is_some() { Encapsulated::All } else { Encapsulated::NoRoom }
+}
+
+/// Returns the end of a frame's IP packet (bytes), of at most `len`: its own bytes beyond it could look like a stamp.
+/// `len` for other frames, and for packets whose length is wrong.
+fn end_of_packet(head: &[u8], len: usize) -> usize {
+    let word = |at: usize| head.get(at..)?.first_chunk::<2>().map(|bytes| u16::from_be_bytes(*bytes));
+    let l3 = if word(12) == Some(0x8100) { 18 } else { 14 };
+    let (length, least) = match word(l3 - 2) {
+        Some(0x0800) => (word(l3 + 2).map(usize::from), 20),
+        // A payload of 0 is a jumbogram's (RFC 2675, 3): the length is elsewhere.
+        Some(0x86dd) => {
+            (word(l3 + 4).filter(|length| *length > 0).map(|length| usize::from(length) + 40), 41)
+        }
+        _ => return len,
+    };
+    length.filter(|length| *length >= least).map_or(len, |length| len.min(l3 + length))
 }
 
 /// Returns the bytes behind a frame's copied head.
@@ -95,19 +137,24 @@ fn body_len(frame: &Frame) -> usize {
     (frame.len as usize).saturating_sub(usize::from(frame.head_len))
 }
 
-fn segments(frame: &Frame, header: &[u8; vxlan::LEN], room: &mut impl Room) -> Encapsulated {
+fn segments(
+    frame: &Frame,
+    header: &[u8; vxlan::LEN],
+    room: &mut impl Room,
+    mut stamping: Option<Stamping<'_>>,
+) -> Encapsulated {
     let body = payload(frame) as usize;
     let Some(mut segmenter) = Segmenter::new(frame.head(), &frame.headers, frame.offload, body) else {
         return Encapsulated::Malformed;
     };
     let (spans, count) = body_spans(frame);
     let mut head = [0; HEADER_MAX];
-    while let Some(mut part) = segmenter.next(&mut head) {
+    while let Some(part) = segmenter.next(&mut head) {
         let mut piece = [Span::EMPTY; MAX_SPANS + 1];
         let n = slice_spans(&spans[..count], part.payload_offset, part.payload_len, &mut piece);
-        let head = &mut head[..part.head_len];
-        finish_part(head, &mut part.vnet, &part.headers, &piece[..n]);
-        if write(room, header, head, &piece[..n], part.payload_len).is_none() {
+        let (head, body) = (&head[..part.head_len], (&piece[..n], part.payload_len));
+        let unfinished = Some((part.vnet, &part.headers));
+        if write(room, header, head, body, unfinished, &mut stamping).is_none() {
             return match part.payload_offset as u32 {
                 0 => Encapsulated::NoRoom,
                 offset => Encapsulated::Part(offset),
@@ -117,24 +164,34 @@ fn segments(frame: &Frame, header: &[u8; vxlan::LEN], room: &mut impl Room) -> E
     Encapsulated::All
 }
 
-/// Writes one datagram; `None` without room. A stamp's place is behind the body: its bytes then add to the
-/// length, and `head` is complete here, as the stamp's tag needs.
+/// Writes one datagram: head and body (spans, bytes); `None` without room. A checksum that is `unfinished` is completed
+/// in the datagram, whose bytes are in the cache, and then it is stamped: what a guest writes later makes neither a wrong
+/// checksum nor a forgery.
 #[inline]
 fn write(
     room: &mut impl Room,
     header: &[u8; vxlan::LEN],
     head: &[u8],
-    body: &[Span],
-    body_len: usize,
+    (body, body_len): (&[Span], usize),
+    unfinished: Option<(VnetHdr, &Headers)>,
+    stamping: &mut Option<Stamping<'_>>,
 ) -> Option<()> {
-    let datagram = room.room(header.len() + head.len() + body_len)?;
-    let (to, rest) = datagram.split_at_mut(header.len());
+    let trailer = if stamping.is_some() { stamp::LEN } else { 0 };
+    let datagram = room.room(header.len() + head.len() + body_len + trailer)?;
+    let (to, frame) = datagram.split_at_mut(header.len());
     to.copy_from_slice(header);
-    let (to, rest) = rest.split_at_mut(head.len());
+    let (to, rest) = frame.split_at_mut(head.len());
     to.copy_from_slice(head);
+    let rest = &mut rest[..body_len];
     let copied = copy_body(body, rest);
     debug_assert_eq!(copied, body_len, "the spans of a frame add up to its length");
     // Own memory, with an earlier frame's bytes.
     rest[copied..].fill(0);
+    if let Some((mut vnet, headers)) = unfinished {
+        finish_checksum(&mut frame[..head.len() + body_len], &mut vnet, headers, &Payload::EMPTY);
+    }
+    if let Some(Stamping { pair, sent, now }) = stamping {
+        pair.stamp(frame, *sent, *now);
+    }
     Some(())
 }

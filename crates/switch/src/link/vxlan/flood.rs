@@ -52,7 +52,7 @@ impl Default for Flood {
             len: 0,
             peers: None,
             segment: SegmentIndex(0),
-            outer: Outer { traffic_class: 0, flow: 0, deadline: NEVER },
+            outer: Outer { traffic_class: 0, flow: 0, lane: None, deadline: NEVER },
             peer: 0,
             datagram: 0,
             at: 0,

@@ -3,10 +3,11 @@
 //! ```text
 //!            hash of the inner flow      ┌ urgent ─┐
 //!  datagram ─────────────────────▶ lane ─┤         ├─ flush: urgent ones of all lanes first ─▶ socket
-//!            family of the peer          └ others ─┘
+//!       │    family of the peer          └ others ─┘
+//!       └─ of a pair with a lane ──▶ lane of urgent ones only ─▶ socket
 //! ```
 //!
-//! A flow keeps its lane, and so its order and its outer source port. A lane whose socket is full keeps its
+//! A real-time pair of vNICs may have a lane of its own, so that the network can tell it by its source port. A flow keeps its lane, and so its order and its outer source port. A lane whose socket is full keeps its
 //! datagrams for the next flush, for a bounded time. While it has no room, frames for it hold up those for
 //! other lanes in one loop only; then they [give way](Lanes::gives_way).
 
@@ -31,16 +32,28 @@ const URGENT: (usize, usize) = (1 << 17, 64);
 /// frame.
 const HOLD: u64 = 10_000_000;
 
+/// Most lanes of pairs.
+pub const PAIR_LANES: usize = 64;
+/// Longest time in which datagrams without a deadline gather while their worker goes on (ns): a call of the kernel costs as
+/// much for a train as for one of them.
+const GATHER: u64 = 30_000;
+
 /// All lanes of a link.
 pub struct Lanes {
     v4: Box<[Lane]>,
     v6: Box<[Lane]>,
+    /// Of one pair each; of the family of the others.
+    pairs: Box<[Lane]>,
+    /// Those where datagrams may wait.
+    waiting_pairs: u64,
     pub(super) outgoing: Outgoing,
     pub(super) counters: Counters,
     /// Frames that got room since the last look.
     pub(super) on_wire: OnWire,
     /// Datagrams wait.
     unsent: bool,
+    /// Since when they [gather](Self::gathers) (ns); [`NEVER`] if they do not.
+    since: u64,
 }
 
 struct Lane {
@@ -64,33 +77,47 @@ pub struct Destined<'a> {
 }
 
 impl Lanes {
-    /// Returns a lane for each socket, whose trains have at most `longest` bytes.
-    pub fn new(v4: Vec<OwnedFd>, v6: Vec<OwnedFd>, longest: usize) -> Self {
-        let lane = |socket| Lane {
+    /// Returns a lane for each socket, whose trains have at most `longest` bytes. Of `pairs`, [`PAIR_LANES`] are used.
+    pub fn new(v4: Vec<OwnedFd>, v6: Vec<OwnedFd>, pairs: Vec<OwnedFd>, longest: usize) -> Self {
+        let lane = |socket, others: (usize, usize)| Lane {
             socket,
             urgent: Trains::new(URGENT.0, URGENT.1, longest),
-            others: Trains::new(OTHERS.0, OTHERS.1, longest),
+            others: Trains::new(others.0, others.1, longest),
             is_full: false,
             was_full: false,
         };
+        let lanes = |sockets: Vec<OwnedFd>| sockets.into_iter().map(|socket| lane(socket, OTHERS)).collect();
         Self {
-            v4: v4.into_iter().map(lane).collect(),
-            v6: v6.into_iter().map(lane).collect(),
+            v4: lanes(v4),
+            v6: lanes(v6),
+            pairs: pairs.into_iter().take(PAIR_LANES).map(|socket| lane(socket, (0, 0))).collect(),
+            waiting_pairs: 0,
             outgoing: Outgoing::default(),
             counters: Counters::default(),
             on_wire: OnWire::default(),
             unsent: false,
+            since: NEVER,
         }
     }
 
     /// Returns the room for a frame to `to`; `None` if no socket sends to such an address.
     #[inline]
     pub fn destined(&mut self, to: SocketAddr, outer: &Outer) -> Option<Destined<'_>> {
-        let lanes = if to.is_ipv4() { &mut self.v4 } else { &mut self.v6 };
-        let at = place(lanes, outer)?;
+        let own = outer.lane.map(usize::from).filter(|at| *at < self.pairs.len());
+        let lane = match own {
+            Some(at) => {
+                self.waiting_pairs |= 1 << at;
+                &mut self.pairs[at]
+            }
+            None => {
+                let lanes = if to.is_ipv4() { &mut self.v4 } else { &mut self.v6 };
+                let at = place(lanes, outer)?;
+                &mut lanes[at]
+            }
+        };
         self.unsent = true;
         Some(Destined {
-            lane: &mut lanes[at],
+            lane,
             outgoing: &mut self.outgoing,
             counters: &mut self.counters,
             on_wire: &mut self.on_wire,
@@ -102,7 +129,9 @@ impl Lanes {
     /// Whether a frame's lane was full in the loop before, too.
     pub fn stays_full(&self, to: SocketAddr, outer: &Outer) -> bool {
         let lanes = if to.is_ipv4() { &self.v4 } else { &self.v6 };
-        place(lanes, outer).is_some_and(|at| lanes[at].is_full && lanes[at].was_full)
+        let own = outer.lane.and_then(|at| self.pairs.get(usize::from(at)));
+        let lane = own.or_else(|| lanes.get(place(lanes, outer)?));
+        lane.is_some_and(|lane| lane.is_full && lane.was_full)
     }
 
     /// Whether a frame without room is dropped: its lane stays full, and another one has room, whose frames
@@ -118,12 +147,41 @@ impl Lanes {
         self.unsent
     }
 
+    /// Whether datagrams may wait at `now` (ns) for more to make longer trains: none is urgent, and their sockets have
+    /// room, and they have not waited for long.
+    #[inline]
+    pub fn gathers(&mut self, now: u64) -> bool {
+        let may_wait = |lane: &Lane| lane.urgent.is_empty() && !lane.is_full && !lane.was_full;
+        // Pairs have urgent ones only.
+        if !self.unsent || self.waiting_pairs != 0 || !self.v4.iter().chain(&self.v6).all(may_wait) {
+            return false;
+        }
+        self.since = self.since.min(now);
+        now.saturating_sub(self.since) < GATHER
+    }
+
+    /// Whether they do since the last flush.
+    #[inline]
+    pub fn is_gathering(&self) -> bool {
+        self.since != NEVER
+    }
+
     /// Sends what the kernel takes: urgent datagrams of all lanes first.
     pub fn flush(&mut self) {
         if !self.unsent {
             return;
         }
-        self.unsent = false;
+        (self.unsent, self.since) = (false, NEVER);
+        let mut pairs = std::mem::take(&mut self.waiting_pairs);
+        while pairs != 0 {
+            let at = pairs.trailing_zeros() as usize;
+            pairs &= pairs - 1;
+            let lane = &mut self.pairs[at];
+            send(&lane.socket, &mut lane.urgent, &mut self.outgoing, &mut self.counters);
+            lane.was_full = std::mem::take(&mut lane.is_full);
+            self.waiting_pairs |= u64::from(lane.has_unsent()) << at;
+        }
+        self.unsent |= self.waiting_pairs != 0;
         for lane in self.v4.iter_mut().chain(&mut self.v6) {
             send(&lane.socket, &mut lane.urgent, &mut self.outgoing, &mut self.counters);
         }
@@ -141,7 +199,7 @@ impl Lanes {
     #[cold]
     fn expire(&mut self, now: u64) {
         self.unsent = false;
-        for lane in self.v4.iter_mut().chain(&mut self.v6) {
+        for lane in self.v4.iter_mut().chain(&mut self.v6).chain(&mut self.pairs) {
             let late = lane.urgent.expire(now, NEVER);
             self.counters.drop(DropReason::Late, late.datagrams);
             let old = lane.others.expire(now, HOLD);

@@ -7,8 +7,10 @@
 //!
 //! - [`peers`]: the other hosts, their addresses and segments
 //! - [`admit`]: whether a datagram is a frame for this host
+//! - [`rejoin`]: segments of a super-frame as one again
 //! - `take`: the sending half
 //! - [`encapsulate`]: a frame as datagrams
+//! - [`pairs`]: pairs of vNICs between which frames carry stamps; [`pair_counts`]: their counters
 //! - [`trains`]: datagrams that wait to be sent together
 //! - [`lanes`]: sockets with their trains
 //! - [`flood`]: a frame to all peers of its segment
@@ -22,8 +24,11 @@ pub mod counters;
 pub mod encapsulate;
 pub mod flood;
 pub mod lanes;
+pub mod pair_counts;
+pub mod pairs;
 pub mod peers;
 mod post;
+pub mod rejoin;
 pub mod share;
 pub mod sockets;
 mod take;
@@ -38,9 +43,11 @@ pub use wire::OnWire;
 
 use super::readiness::Readiness;
 use super::store::Store;
+use crate::clock::RawTime;
 use crate::fdb::{Fdb, PortIndex};
 use flood::Flood;
 use lanes::Lanes;
+use pairs::{IncomingPairs, OutgoingPairs};
 use share::Shares;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -60,6 +67,8 @@ pub struct Setup {
     pub send_v4: Vec<OwnedFd>,
     /// The same for IPv6.
     pub send_v6: Vec<OwnedFd>,
+    /// The same, of the family of those, each for one pair of vNICs with stamps.
+    pub pairs: Vec<OwnedFd>,
     /// The other hosts.
     pub peers: Arc<Peers>,
     /// Tells the peer in front of an address.
@@ -80,6 +89,8 @@ pub struct Tx {
     /// The parts of it that receivers hold.
     shares: Shares,
     peers: Arc<Peers>,
+    /// Pairs whose frames arrive with a deadline.
+    pairs: IncomingPairs,
     /// The time of the last poll, ns.
     now: u64,
 }
@@ -91,6 +102,11 @@ pub struct Rx {
     fdb: Arc<Fdb>,
     lanes: Lanes,
     flood: Flood,
+    /// Pairs whose frames leave with a stamp.
+    pairs: OutgoingPairs,
+    time: RawTime,
+    /// The time of this run (ns, raw), once it is read.
+    now: Option<u64>,
     /// Drops that were [taken](Self::take_dropped), by reason.
     reported: [u64; DropReason::COUNT],
 }
@@ -131,9 +147,21 @@ pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> (T
         store: Store::new(POOL, FRAMES, port, worker),
         shares: Shares::default(),
         peers: setup.peers.clone(),
+        pairs: IncomingPairs::default(),
         now,
     };
-    let lanes = Lanes::new(setup.send_v4, setup.send_v6, setup.train);
+    let lanes = Lanes::new(setup.send_v4, setup.send_v6, setup.pairs, setup.train);
     let (flood, reported) = (Flood::default(), [0; DropReason::COUNT]);
-    (tx, Rx { port, peers: setup.peers, fdb: setup.fdb, lanes, flood, reported })
+    let rx = Rx {
+        port,
+        peers: setup.peers,
+        fdb: setup.fdb,
+        lanes,
+        flood,
+        pairs: OutgoingPairs::default(),
+        time: RawTime::default(),
+        now: None,
+        reported,
+    };
+    (tx, rx)
 }

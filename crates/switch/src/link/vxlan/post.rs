@@ -7,7 +7,8 @@
 //! ```
 
 use super::Rx;
-use super::encapsulate::{Encapsulated, Outer, encapsulate};
+use super::encapsulate::{Encapsulated, Outer, Stamping, encapsulate};
+use super::pairs::{OutgoingPairs, PairKey};
 use super::peers::Peers;
 use super::sockets::MESSAGE_MAX;
 use crate::fdb::{Destination, PeerIndex};
@@ -15,7 +16,7 @@ use crate::link::Posted;
 use crate::slots::Frame;
 use std::sync::Arc;
 use tidegate_evidence::DropReason;
-use tidegate_uplink::vxlan;
+use tidegate_uplink::{stamp, vxlan};
 
 /// Where a frame goes.
 enum To {
@@ -27,6 +28,11 @@ enum To {
 
 impl Rx {
     pub(in crate::link) fn post(&mut self, frame: &Frame) -> Posted {
+        self.now = None;
+        self.post_next(frame)
+    }
+
+    fn post_next(&mut self, frame: &Frame) -> Posted {
         // A frame of another host never goes to another host: two that flood to each other would loop.
         if frame.peer.is_some() {
             return Posted::Dropped(DropReason::NoReceiver);
@@ -35,7 +41,7 @@ impl Rx {
             return Posted::Dropped(DropReason::UnknownSegment);
         };
         // A segment of a super-frame is no longer than all of it, which is no longer than a packet.
-        if frame.offload.gso_size().is_none() && frame.len as usize + vxlan::LEN > MESSAGE_MAX {
+        if frame.offload.gso_size().is_none() && frame.len as usize + vxlan::LEN + stamp::LEN > MESSAGE_MAX {
             return Posted::Dropped(DropReason::PathMtu);
         }
         let outer = Outer::of(frame);
@@ -51,9 +57,10 @@ impl Rx {
         &mut self,
         frames: impl Iterator<Item = &'a Frame>,
     ) -> (u32, Option<Posted>) {
+        self.now = None;
         let mut done = 0;
         for frame in frames {
-            match self.post(frame) {
+            match self.post_next(frame) {
                 Posted::Done => done += 1,
                 other => return (done, Some(other)),
             }
@@ -67,6 +74,18 @@ impl Rx {
         self.lanes.flush();
     }
 
+    /// Whether posted frames [may wait](super::lanes::Lanes::gathers) for more.
+    #[inline]
+    pub(in crate::link) fn gathers(&mut self, now: u64) -> bool {
+        !self.flood.is_under_way() && self.lanes.gathers(now)
+    }
+
+    /// Whether they do.
+    #[inline]
+    pub(in crate::link) fn is_gathering(&self) -> bool {
+        self.lanes.is_gathering()
+    }
+
     /// Whether a flush would send frames if the kernel took them.
     #[inline]
     pub(in crate::link) fn has_unsent(&self) -> bool {
@@ -76,6 +95,12 @@ impl Rx {
     /// Replaces the peers, and returns those before; a flood under way still reaches them.
     pub fn set_peers(&mut self, peers: Arc<Peers>) -> Arc<Peers> {
         std::mem::replace(&mut self.peers, peers)
+    }
+
+    /// Replaces the pairs whose frames get stamps, and returns those before.
+    pub fn set_pairs(&mut self, mut pairs: OutgoingPairs) -> OutgoingPairs {
+        pairs.continue_from(&self.pairs);
+        std::mem::replace(&mut self.pairs, pairs)
     }
 
     fn to(&self, frame: &Frame) -> To {
@@ -94,10 +119,21 @@ impl Rx {
         let Some(peer) = self.peers.get(peer).filter(|peer| peer.carries(frame.segment)) else {
             return Posted::Dropped(DropReason::NoReceiver);
         };
+        let (mut stamping, mut outer) = (None, *outer);
+        if frame.is_realtime() && peer.takes_stamps && !self.pairs.is_empty() {
+            let pair = PairKey::new(frame.segment, frame.headers.src, frame.headers.dst);
+            stamping = self.pairs.find(pair).map(|pair| {
+                // Once for frames that leave together.
+                let now = *self.now.get_or_insert_with(|| self.time.now());
+                outer.lane = pair.lane;
+                Stamping { pair, sent: self.time.of(frame.started), now }
+            });
+        }
+        let outer = &outer;
         let Some(mut room) = self.lanes.destined(peer.address, outer) else {
             return Posted::Dropped(DropReason::NoRoute);
         };
-        match encapsulate(frame, vni, &mut room) {
+        match encapsulate(frame, vni, &mut room, stamping) {
             Encapsulated::All => Posted::Done,
             Encapsulated::Part(payload) => Posted::Part(payload),
             Encapsulated::NoRoom if self.lanes.gives_way(peer.address, outer) => {
@@ -119,7 +155,7 @@ impl Rx {
             // It would hold up frames to single peers, of other segments.
             return Posted::Dropped(DropReason::FloodCap);
         }
-        let written = encapsulate(frame, vni, &mut self.flood.room());
+        let written = encapsulate(frame, vni, &mut self.flood.room(), None);
         match written {
             Encapsulated::All => {
                 self.flood.begin(self.peers.clone(), frame.segment, outer);

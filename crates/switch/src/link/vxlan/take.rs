@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  socket ─ receive ─▶ messages ─▶ datagram ─ admit ─▶ copied into the store ─▶ frame: segment, peer, arrival
+//!                                      │         └▶ with those behind it, if they were one super-frame
 //!                                      └▶ refused, or no room: dropped, with the reason
 //! ```
 //!
@@ -10,7 +11,9 @@
 
 use super::Tx;
 use super::admit::{admit, mark};
+use super::pairs::IncomingPairs;
 use super::peers::Peers;
+use super::rejoin::rejoin;
 use super::sockets::{Incoming, MESSAGES};
 use crate::clock::clock;
 use crate::fdb::{PeerIndex, PortIndex};
@@ -217,12 +220,37 @@ impl Tx {
         let datagram = self.batch.incoming.bytes(current.message, from..current.at);
         let peer = current.peer.and_then(|peer| self.peers.get(peer)).ok_or(DropReason::UnknownPeer)?;
         let (segment, frame) = admit(&self.peers, peer, datagram)?;
-        // A stamp is at the end of `frame`: read and cut off here if the peer may stamp.
-        let mark = mark(frame, current.traffic_class)?;
-        let reference = self.store.keep(frame).ok_or(DropReason::PoolFull)?;
+        let (frame, stamp) = match peer.takes_stamps {
+            true => self.pairs.open(segment, peer.index, frame, self.now)?,
+            false => (frame, None),
+        };
+        let behind = self.batch.incoming.bytes(current.message, current.at..current.end);
+        // A stamped one has bytes behind its packet, and does not join.
+        let behind = behind.chunks(current.size).map_while(|datagram| {
+            let (other, frame) = admit(&self.peers, peer, datagram).ok()?;
+            (other == segment).then_some(frame)
+        });
+        let kept = mark(frame, current.traffic_class).and_then(|mark| {
+            let joins = stamp.is_none() && self.store.has_room();
+            let whole = joins.then(|| rejoin(frame, behind)).flatten();
+            let kept = match &whole {
+                None => self.store.keep(frame),
+                Some(whole) => self.store.gather(whole.head(), whole.body()),
+            };
+            Ok((mark, whole, kept.ok_or(DropReason::PoolFull)?))
+        });
+        if stamp.is_some() && kept.is_err() {
+            self.pairs.note_dropped(segment, frame);
+        }
+        let (mark, whole, reference) = kept?;
         let kept = reference.get_mut();
         (kept.segment, kept.peer, kept.egress) = (segment, Some(peer.index), NOWHERE);
+        kept.stamp = stamp;
         kept.vnet = VnetHdr::default();
+        if let Some(whole) = whole {
+            current.at = current.end.min(current.at + (whole.body().len() - 1) * current.size);
+            kept.vnet = whole.vnet();
+        }
         if let Some(mark) = mark {
             let head = &mut kept.bytes[..usize::from(kept.head_len)];
             if let Ok(headers) = parse(head, kept.len as usize) {
@@ -249,6 +277,18 @@ impl Tx {
     #[inline]
     pub(in crate::link) fn can_be_quiet(&self) -> bool {
         !self.store.has_waiting() && self.batch.is_empty() && !self.readiness.any()
+    }
+
+    /// Returns the pairs whose frames arrive with a deadline.
+    #[inline]
+    pub fn pairs(&self) -> &IncomingPairs {
+        &self.pairs
+    }
+
+    /// Replaces them, and returns those before.
+    pub fn set_pairs(&mut self, mut pairs: IncomingPairs) -> IncomingPairs {
+        pairs.continue_from(&self.pairs);
+        std::mem::replace(&mut self.pairs, pairs)
     }
 
     /// Replaces the peers, also for messages that were received before.

@@ -14,7 +14,7 @@ use super::turns::Party;
 use crate::fdb::{PortIndex, SegmentIndex};
 use crate::port::capture_tap::CaptureTap;
 use crate::port::{Port, PortContract, PortInfo};
-use crate::sched::Queued;
+use crate::sched::{Queued, SourceId};
 use crate::slots::FrameRef;
 use tidegate_evidence::DropReason;
 
@@ -95,14 +95,12 @@ impl Worker {
         port.set_contract(contract, now);
         for (source, info) in self.infos.iter().enumerate() {
             let source = source as PortIndex;
-            if let Some(info) = info
-                && port.egress.scheduler.knows(source)
-            {
-                port.egress.scheduler.set_source(
-                    now,
-                    source,
-                    info.source_config(index, &port.contract.egress),
-                );
+            let Some(info) = info else { continue };
+            for id in info.sources(source) {
+                if port.egress.scheduler.knows(id) {
+                    let config = info.config_of(id, index, &port.contract.egress);
+                    port.egress.scheduler.set_source(now, id, config);
+                }
             }
         }
         self.order_owned();
@@ -114,19 +112,21 @@ impl Worker {
         let now = self.now;
         for own in &self.owned {
             let Some(port) = &mut self.ports[*own as usize] else { continue };
-            if !port.egress.scheduler.knows(index) {
-                continue;
-            }
-            match &info {
-                Some(info) => {
-                    let config = info.source_config(*own, &port.contract.egress);
-                    port.egress.scheduler.set_source(now, index, config);
+            for id in [index.into(), SourceId::arrivals(index)] {
+                if !port.egress.scheduler.knows(id) {
+                    continue;
                 }
-                None => {
-                    let fates = &mut self.fates;
-                    port.egress.scheduler.remove_source(index, |queued| {
-                        fates.push(dropped_fate(*own, &queued, now, DropReason::SenderReset));
-                    });
+                match &info {
+                    Some(info) => {
+                        let config = info.config_of(id, *own, &port.contract.egress);
+                        port.egress.scheduler.set_source(now, id, config);
+                    }
+                    None => {
+                        let fates = &mut self.fates;
+                        port.egress.scheduler.remove_source(id, |queued| {
+                            fates.push(dropped_fate(*own, &queued, now, DropReason::SenderReset));
+                        });
+                    }
                 }
             }
         }

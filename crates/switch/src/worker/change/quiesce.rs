@@ -12,7 +12,7 @@
 use super::dropped_fate;
 use crate::fdb::PortIndex;
 use crate::port::Port;
-use crate::sched::Queued;
+use crate::sched::{Queued, SourceId};
 use crate::slots::NEVER;
 use crate::worker::Worker;
 use crate::worker::crossing::{MOST, Peer};
@@ -64,9 +64,11 @@ impl Worker {
         for own in &self.owned {
             let Some(port) = &mut self.ports[*own as usize] else { continue };
             let fates = &mut self.fates;
-            port.egress.scheduler.clear_source(source, |queued: Queued<_>| {
-                fates.push(dropped_fate(*own, &queued, now, DropReason::SenderReset));
-            });
+            for id in [source.into(), SourceId::arrivals(source)] {
+                port.egress.scheduler.clear_source(id, |queued: Queued<_>| {
+                    fates.push(dropped_fate(*own, &queued, now, DropReason::SenderReset));
+                });
+            }
         }
         self.settle();
         self.ring_peers();

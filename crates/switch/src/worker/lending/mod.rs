@@ -32,7 +32,7 @@ use super::Worker;
 use crate::capacity::VNICS;
 use crate::fdb::PortIndex;
 use crate::port::Lent;
-use crate::port::{Port, PortSet};
+use crate::port::{Port, PortInfo, PortSet};
 use crate::sched::EgressKind;
 use crate::slots::{Frame, NEVER, Owner};
 use exchange::Exchange;
@@ -233,7 +233,8 @@ impl Worker {
     /// Finds the ports with promised deadlines: none of them is lent from now on.
     pub(super) fn note_promised(&mut self) {
         self.promised = PortSet::EMPTY;
-        for info in self.infos.iter().flatten().filter(|info| info.deadline.is_some()) {
+        let promises = |info: &&PortInfo| info.deadline.is_some() || info.arrivals.is_some();
+        for info in self.infos.iter().flatten().filter(promises) {
             info.to.iter().for_each(|port| self.promised.insert(port));
         }
         for index in self.promised.clone().iter() {

@@ -2,13 +2,14 @@
 
 mod hostile;
 mod kernel;
-mod scene;
+pub mod scene;
 mod sending;
 #[cfg(feature = "measure")]
 mod speed;
+mod stamps;
 
 use super::*;
-use crate::fdb::SegmentIndex;
+use crate::fdb::{PeerIndex, SegmentIndex};
 use crate::frame::testing::{self, Frame as Spec};
 use crate::frame::{flow, set_ecn};
 use crate::link::{Posted, Taken};
@@ -69,8 +70,11 @@ fn the_longest_super_frame_arrives_in_segments() {
         {
             let sent = asking(&spec, Some(size));
             let expected = on_the_wire(&sent);
+            let before = b.joined;
             assert_eq!(a.send(&sent), Posted::Done);
             assert_eq!(b.frames(), expected);
+            // In two trains: the longest message is shorter.
+            assert_eq!(b.joined - before, if spec.tcp { 2 } else { 0 });
         }
         // Alone in its datagram; loopback's MTU is 65,536.
         let sent = plain(&Spec::udp4(65_000).build());
@@ -109,11 +113,12 @@ fn a_mark_of_the_network_reaches_the_frame() {
     for (ecn, drops) in [(0, vec![DropReason::Congested]), (1, vec![]), (2, vec![])] {
         let sent = asking(&Spec { ecn, ..Spec::tcp4(400) }, None);
         let mut expected = on_the_wire(&sent).remove(0);
-        let outer = encapsulate::Outer { traffic_class: 3, flow: 0, deadline: crate::slots::NEVER };
+        let outer =
+            encapsulate::Outer { traffic_class: 3, flow: 0, lane: None, deadline: crate::slots::NEVER };
         let peer = a.rx.peers.get(*a.rx.peers.of_segment(SEGMENT.0).first().unwrap()).unwrap().address;
         let mut room = a.rx.lanes.destined(peer, &outer).unwrap();
         assert_eq!(
-            encapsulate::encapsulate(&sent.frame, SEGMENT.1, &mut room),
+            encapsulate::encapsulate(&sent.frame, SEGMENT.1, &mut room, None),
             encapsulate::Encapsulated::All
         );
         a.rx.flush();

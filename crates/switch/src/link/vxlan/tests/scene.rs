@@ -59,10 +59,17 @@ pub struct Host {
     pub tx: Tx,
     pub rx: Rx,
     pub address: SocketAddr,
+    /// Super-frames that were taken.
+    pub joined: usize,
 }
 
 /// Returns a link at `address` with so many sending sockets, to `peers`.
 pub fn host(address: IpAddr, sending: usize, peers: Vec<Peer>) -> Host {
+    host_with(address, sending, 0, peers)
+}
+
+/// The same, with so many sending sockets for single pairs of vNICs.
+pub fn host_with(address: IpAddr, sending: usize, pair_lanes: usize, peers: Vec<Peer>) -> Host {
     let receive = socket(address);
     let at = receive.local_addr().unwrap();
     let send = || (0..sending).map(|_| socket(address).into()).collect::<Vec<_>>();
@@ -75,13 +82,14 @@ pub fn host(address: IpAddr, sending: usize, peers: Vec<Peer>) -> Host {
     let setup = Setup {
         receive: vec![receive.into()],
         send_v4,
+        pairs: (0..pair_lanes).map(|_| socket(address).into()).collect(),
         send_v6,
         peers: Arc::new(Peers::new(peers, &[SEGMENT, OTHER]).unwrap()),
         fdb: Arc::new(fdb),
         train: 65_507,
     };
     let (tx, rx) = halves(setup, PORT, 0, 0);
-    Host { tx, rx, address: at }
+    Host { tx, rx, address: at, joined: 0 }
 }
 
 /// Returns two links that are each other's peer.
@@ -151,6 +159,15 @@ fn sent(mut memory: Vec<u8>, vnet: VnetHdr) -> Sent {
     Sent { frame, _memory: memory }
 }
 
+/// Returns a frame that was taken, as the worker inspects it; its memory stays where it is.
+fn inspected(frame: &Frame) -> Sent {
+    let mut frame = frame.clone();
+    let len = frame.len as usize;
+    frame.headers = parse(frame.head(), len).unwrap_or(Headers::NONE);
+    frame.offload = check(&frame.vnet, &frame.headers, frame.head().len(), len).unwrap();
+    Sent { frame, _memory: vec![] }
+}
+
 /// Returns a frame's bytes.
 pub fn bytes(head: &[u8], spans: &[Span]) -> Vec<u8> {
     let mut bytes = head.to_vec();
@@ -194,7 +211,7 @@ impl Host {
         posted
     }
 
-    /// Takes all that arrived: frames, with the peer and the reasons of drops.
+    /// Takes all that arrived: frames as they were on the wire, with the peer and the reasons of drops.
     pub fn receive(&mut self) -> (Vec<(u16, Vec<u8>)>, Vec<DropReason>) {
         let (mut frames, mut drops) = (vec![], vec![]);
         self.tx.readiness.note_readable(0, 0, 0);
@@ -203,9 +220,10 @@ impl Host {
                 Taken::New(pending, 1) => {
                     let frame = pending.frame.get();
                     assert_eq!((frame.segment, frame.source), (SEGMENT.0, PORT));
-                    assert_eq!(frame.vnet, VnetHdr::default());
                     assert!(pending.arrival.earliest <= pending.arrival.latest);
-                    frames.push((frame.peer.unwrap().get(), bytes(frame.head(), frame.payload())));
+                    let peer = frame.peer.unwrap().get();
+                    self.joined += usize::from(frame.vnet.gso_type != 0);
+                    frames.extend(on_the_wire(&inspected(frame)).into_iter().map(|bytes| (peer, bytes)));
                     self.tx.store.give_back(pending.frame);
                 }
                 Taken::Dropped(reason, 1) => drops.push(reason),

@@ -15,6 +15,51 @@ const CASES: [(&str, usize, Option<u16>, usize); 5] = [
 /// CPU time of each case (ns).
 const TIME: u64 = 1_000_000_000;
 
+/// A stamp's share of both hosts' work: making it, and reading it.
+#[test]
+fn ns_a_stamp() {
+    use crate::link::vxlan::pair_counts::PairCounts;
+    use crate::link::vxlan::pairs::*;
+    use tidegate_uplink::stamp::{Key, KeyNumber, Keys, LEN};
+    const ROUNDS: u32 = 2_000_000;
+    let (key, counts) = (Key::new([7; 16]), Arc::<PairCounts>::default());
+    let pair = PairKey::new(SEGMENT.0, testing::SRC, testing::DST);
+    let mut outgoing =
+        OutgoingPairs::new(vec![Outgoing::new(pair, 500, (KeyNumber::Even, key), counts.clone())]);
+    let address = AddressKey::new(SEGMENT.0, testing::SRC);
+    let peer = PeerIndex::MIN;
+    let registered =
+        vec![Registered { address, peer, keys: Keys { even: Some(key), odd: None }, envelope: None }];
+    let pair_back = PairKey::new(SEGMENT.0, testing::DST, testing::SRC);
+    let pairs = vec![Incoming::new(pair_back, TimeShares::default(), counts)];
+    let mut incoming = IncomingPairs::new(registered, pairs, Arc::default());
+    for payload in [22, 1458] {
+        let mut frame = Spec::udp4(payload).build();
+        frame.resize(frame.len() + LEN, 0);
+        let (mut making, mut reading) = (0, 0);
+        for _ in 0..20 {
+            let began = cpu_time();
+            for round in 0..ROUNDS / 20 {
+                outgoing.find(pair).unwrap().stamp(&mut frame, u64::from(round), u64::from(round));
+                std::hint::black_box(&mut frame);
+            }
+            making += cpu_time() - began;
+            let began = cpu_time();
+            for _ in 0..ROUNDS / 20 {
+                _ = std::hint::black_box(incoming.open(SEGMENT.0, peer, std::hint::black_box(&frame), 1));
+            }
+            reading += cpu_time() - began;
+        }
+        let each = |ns: u64| ns as f64 / f64::from(ROUNDS);
+        println!(
+            "stamp of {payload} B of payload: made in {:.0} ns, read in {:.0} ns, {:.0} ns in all",
+            each(making),
+            each(reading),
+            each(making + reading)
+        );
+    }
+}
+
 #[test]
 fn frames_a_second() {
     for (case, sending) in CASES.into_iter().flat_map(|case| [(case, 1), (case, 4)]) {

@@ -1,0 +1,5 @@
+"""Frames with a deadline between two hosts (`lab.two_hosts`), judged from outside.
+
+- `rtp`: RTP streams in captures at both ends: lost, late, jitter. Pure
+- `truth`: what the hosts found, beside what was done to the frames. Pure
+"""

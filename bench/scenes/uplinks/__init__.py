@@ -1,0 +1,1 @@
+"""Two hosts and the network between them, for the scene `uplink`."""

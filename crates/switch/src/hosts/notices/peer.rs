@@ -1,0 +1,147 @@
+//! One other host: what it may send, what it was sent, and the counters of both.
+//!
+//! ```text
+//!  notice ─▶ a token? ─▶ tag ─▶ the process that answered us last? ─▶ not seen before? ─▶ taken
+//! ```
+//!
+//! Only an answer to a request of ours tells the start of the peer's process: it repeats that request's time, so it is
+//! no replay. Reports and announcements of another process are refused, also those recorded before a start of the
+//! peer's machine, whose clock then counts from 0 again.
+
+use super::bucket::Bucket;
+use super::exchange::Exchange;
+use super::present::Told;
+use super::reports::Reports;
+use super::setup::PeerSetup;
+use std::collections::BTreeMap;
+use tidegate_contract::Segment;
+use tidegate_evidence::{NoticeRefusal, PeerClock, PeerCounts, PeerStatus};
+use tidegate_uplink::clock::Estimate;
+use tidegate_uplink::notice::{Notice, Refused};
+use tidegate_uplink::replay::Window;
+
+/// Messages a second that are taken from one peer.
+const RATE: u64 = 200;
+
+/// Returns why a message that is no notice for this host is not taken.
+pub(super) fn refusal(refused: Refused) -> NoticeRefusal {
+    match refused {
+        Refused::Malformed => NoticeRefusal::Malformed,
+        Refused::Version(_) => NoticeRefusal::Version,
+        Refused::NoKey(_) => NoticeRefusal::NoKey,
+        Refused::Forged => NoticeRefusal::Forged,
+    }
+}
+
+/// One other host.
+pub(super) struct Peer {
+    pub(super) setup: PeerSetup,
+    /// The segments with a key that reach it, by id; none if it is no Tidegate host.
+    pub(super) keyed: Vec<Segment>,
+    /// The start of its process, as its last answer says (ns, its clock).
+    started: Option<u64>,
+    window: Window,
+    bucket: Bucket,
+    /// Number of the last notice to it.
+    number: u32,
+    pub(super) exchange: Exchange,
+    pub(super) reports: Reports,
+    pub(super) told: Told,
+    pub(super) counts: PeerCounts,
+    refused: BTreeMap<NoticeRefusal, u64>,
+}
+
+impl Peer {
+    /// Returns a peer from which nothing came yet.
+    pub(super) fn new(setup: PeerSetup, now: u64) -> Self {
+        Self {
+            setup,
+            keyed: vec![],
+            started: None,
+            window: Window::default(),
+            bucket: Bucket::new(RATE),
+            number: 0,
+            exchange: Exchange::default(),
+            reports: Reports::default(),
+            told: Told::nothing(now),
+            counts: PeerCounts::default(),
+            refused: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the segment whose key serves for its clock; `None` if it shares no key.
+    pub(super) fn asked_with(&self) -> Option<Segment> {
+        self.keyed.get(self.exchange.key(self.keyed.len())).copied()
+    }
+
+    /// Returns the number of the next notice to it.
+    pub(super) fn next_number(&mut self) -> u32 {
+        self.number = self.number.wrapping_add(1);
+        self.number
+    }
+
+    /// Whether a message may be looked at, at `now` (ns).
+    pub(super) fn may_send(&mut self, now: u64) -> bool {
+        self.bucket.take(now)
+    }
+
+    /// Counts a message that is not taken.
+    pub(super) fn refuse(&mut self, why: NoticeRefusal) {
+        *self.refused.entry(why).or_default() += 1;
+    }
+
+    /// Notes the process that has answered a request; whether it is another one than before.
+    pub(super) fn is_restarted(&mut self, started: u64, now: u64) -> bool {
+        let before = self.started.replace(started);
+        if before == Some(started) {
+            return false;
+        }
+        self.window = Window::default();
+        self.told = Told::nothing(now);
+        if before.is_some() {
+            self.counts.restarts += 1;
+            self.exchange.restart(now);
+        }
+        before.is_some()
+    }
+
+    /// Checks a report or an announcement against those before it.
+    pub(super) fn admit(&mut self, notice: &Notice, now: u64) -> Result<(), NoticeRefusal> {
+        if self.started != Some(notice.started_ns) {
+            // Perhaps a new process: its answer will tell.
+            self.exchange.hurry(now);
+            return Err(NoticeRefusal::OtherProcess);
+        }
+        let arrival = self.window.arrive(notice.number, notice.sent_ns);
+        if arrival.is_accepted() { Ok(()) } else { Err(NoticeRefusal::Replayed) }
+    }
+
+    /// Whether a request is of a process that has not answered yet.
+    pub(super) fn is_unknown(&self, started: u64) -> bool {
+        self.started != Some(started)
+    }
+
+    /// Returns its state. `peers`: how many hosts are asked.
+    pub(super) fn status(&self, uplink: &str, now: u64, peers: usize) -> PeerStatus {
+        let unasked = match self.asked_with() {
+            Some(_) => None,
+            None if !self.setup.stamps => Some("it is no Tidegate host (stamps = false)"),
+            None => Some("no segment that reaches it has a key ([segment.ID] key-file)"),
+        };
+        let clock = |(Estimate { offset_ns, error_ns }, age_ns)| PeerClock { offset_ns, error_ns, age_ns };
+        let Exchange { exchanges, missing, contradictions, withdrawn, .. } = self.exchange;
+        let refused = self.refused.iter().map(|(why, count)| (why.label().to_owned(), *count)).collect();
+        let counts =
+            PeerCounts { exchanges, missing, contradictions, withdrawn, refused, ..self.counts.clone() };
+        PeerStatus {
+            name: self.setup.name.clone(),
+            uplink: uplink.to_owned(),
+            address: self.setup.address,
+            unasked: unasked.map(str::to_owned),
+            reachable: self.exchange.is_reachable(now, peers),
+            clock: self.exchange.estimate(now).map(clock),
+            round_trip: self.exchange.round_trip(),
+            counts,
+        }
+    }
+}

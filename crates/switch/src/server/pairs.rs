@@ -1,0 +1,284 @@
+//! Which pairs of vNICs have stamps, and what their counters say.
+//!
+//! ```text
+//!  vNICs with a deadline, remotes, keys ─▶ Wanted ─▶ outgoing: Td, key    ─▶ link
+//!  remotes with a deadline, their `to` ──┘        └▶ incoming: shares, keys ─┘
+//!  PairCounts ◀─ the link counts; the control plane reads: PairStatus
+//! ```
+
+use super::moves::Moves;
+use super::table::Entry;
+use super::uplink::{KnownSegments, UplinkEntry};
+use crate::control::message::{KeyPrint, LateCounts, PairStatus};
+use crate::fdb::{PeerIndex, PortIndex};
+use crate::link::vxlan::lanes::PAIR_LANES;
+use crate::link::vxlan::pair_counts::PairCounts;
+use crate::link::vxlan::pairs::{
+    AddressKey, Envelope, Incoming, IncomingPairs, Outgoing, OutgoingPairs, PAIRS, PairKey, Registered,
+    TimeShares,
+};
+use crate::port::PortSet;
+use crate::stats::layout::Counter;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use tidegate_contract::{Bytes, Peer, Rate, Remote, Segment, SegmentKey, UPLINK};
+use tidegate_uplink::stamp::{Key, KeyNumber, Keys};
+
+/// Time (ns) by which frames may bunch beyond their deadline and still be real-time frames: each late one is told, and
+/// those behind it need not be late, too.
+const LATER: u64 = 10_000_000;
+
+/// Names of a pair: of a vNIC of this host, and of one of another host.
+pub(super) type Names = (String, String);
+
+/// Keys of segments, counters, and the tables that the link has.
+#[derive(Default)]
+pub struct Pairs {
+    /// The keys of segments.
+    pub(super) keys: Vec<SegmentKey>,
+    /// By the names of the pair.
+    counts: BTreeMap<Names, Arc<PairCounts>>,
+    /// Lanes of their own, by the names of the pair.
+    lanes: BTreeMap<Names, u8>,
+    /// Trailers like stamps, of no pair.
+    foreign: Arc<Counter>,
+    /// What the link has.
+    published: Option<Wanted>,
+}
+
+/// What the link has to know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    outgoing: Vec<(Names, PairKey, u32, KeyNumber, Key)>,
+    incoming: Vec<(Names, PairKey, TimeShares)>,
+    registered: Vec<(AddressKey, PeerIndex, Keys, Option<(Rate, Bytes)>)>,
+    /// Receivers of frames with a deadline.
+    pub(super) receivers: Vec<PortIndex>,
+}
+
+impl Wanted {
+    /// Finds the pairs of `uplink` with the vNICs of this host; remotes that moved are where they are.
+    pub(super) fn of(
+        uplink: &UplinkEntry,
+        vnics: &BTreeMap<String, Entry>,
+        known: &KnownSegments,
+        moved: &Moves,
+    ) -> Self {
+        let keys: HashMap<Segment, &SegmentKey> =
+            uplink.pairs.keys.iter().map(|keys| (keys.segment, keys)).collect();
+        let indexes: HashMap<Segment, _> = known.iter().map(|(index, segment)| (*segment, *index)).collect();
+        let peers: HashMap<&str, &Peer> =
+            uplink.uplink.peers.iter().map(|peer| (peer.name.as_str(), peer)).collect();
+        let mut wanted = Self::default();
+        let mut by_segment: HashMap<Segment, Vec<&Remote>> = HashMap::new();
+        let mut by_name: HashMap<&str, &Remote> = HashMap::new();
+        for remote in &uplink.remotes {
+            let (Some(keys), Some(index)) = (keys.get(&remote.segment), indexes.get(&remote.segment)) else {
+                continue;
+            };
+            let peer = match moved.get(&(*index, remote.mac)) {
+                Some(moved) => uplink.peer_at(moved.to),
+                None => peers.get(remote.peer.as_str()).copied(),
+            };
+            let Some(peer) = peer.filter(|p| p.stamps && p.carries(remote.segment)) else { continue };
+            let Some(number) = uplink.number(peer) else { continue };
+            by_segment.entry(remote.segment).or_default().push(remote);
+            by_name.insert(&remote.name, remote);
+            let address = AddressKey::new(*index, remote.mac);
+            wanted.registered.push((address, number, valid(keys), envelope(remote)));
+            if remote.deadline.is_none() {
+                continue;
+            }
+            let latency = uplink.uplink.latency_to(peer).map_or(0, |latency| latency.get());
+            let shares = TimeShares { latency, arrival: uplink.uplink.arrival_budget.get() };
+            for name in &remote.to {
+                let Some(entry) = vnics.get(name).filter(|entry| entry.segment == *index) else { continue };
+                let pair = PairKey::new(*index, entry.vnic.mac, remote.mac);
+                wanted.incoming.push(((name.clone(), remote.name.clone()), pair, shares));
+                wanted.receivers.push(entry.index);
+            }
+        }
+        for entry in vnics.values() {
+            let vnic = &entry.vnic;
+            let (Some(deadline), Some(keys)) = (vnic.deadline, keys.get(&vnic.segment)) else { continue };
+            let deadline_us = u32::try_from(deadline.get().div_ceil(1000)).unwrap_or(u32::MAX);
+            let all = vnic.to.iter().any(|to| to == UPLINK);
+            let of_segment = by_segment.get(&vnic.segment).filter(|_| all).into_iter().flatten();
+            let named = vnic.to.iter().filter_map(|to| by_name.get(to.as_str()));
+            for remote in of_segment.chain(named).filter(|remote| remote.segment == vnic.segment) {
+                let pair = PairKey::new(entry.segment, vnic.mac, remote.mac);
+                let names = (vnic.name.clone(), remote.name.clone());
+                wanted.outgoing.push((names, pair, deadline_us, number(keys.key.is_odd()), key(keys)));
+            }
+            if wanted.outgoing.len() > PAIRS {
+                break;
+            }
+        }
+        wanted
+    }
+}
+
+pub(super) fn number(is_odd: bool) -> KeyNumber {
+    if is_odd { KeyNumber::Odd } else { KeyNumber::Even }
+}
+
+fn key(keys: &SegmentKey) -> Key {
+    Key::new(keys.key.bytes())
+}
+
+/// Returns rate and depth that the frames of a vNIC with a deadline keep to at their arrival: with its deadline they may
+/// have bunched for as long, and for a while more in a network that is late.
+fn envelope(remote: &Remote) -> Option<(Rate, Bytes)> {
+    let (rate, burst, deadline) = (remote.tx.max?, remote.tx.burst?, remote.deadline?);
+    let bunched = u128::from(rate.bits()) * u128::from(deadline.get() + LATER) / 8_000_000_000;
+    let burst = u128::from(burst.get()).saturating_add(bunched);
+    Some((rate, Bytes::new(u64::try_from(burst).unwrap_or(u64::MAX))))
+}
+
+/// Returns the keys whose stamps are valid.
+pub(super) fn valid(keys: &SegmentKey) -> Keys {
+    let mut valid = Keys::default();
+    // The key in use last: it prevails over one of the same parity, which the agent refuses.
+    for secret in keys.next.iter().chain([&keys.key]) {
+        let place = if secret.is_odd() { &mut valid.odd } else { &mut valid.even };
+        *place = Some(Key::new(secret.bytes()));
+    }
+    valid
+}
+
+impl Pairs {
+    /// Returns no pairs, of segments with these keys.
+    pub(super) fn new(keys: Vec<SegmentKey>) -> Self {
+        Self { keys, ..Self::default() }
+    }
+
+    /// Returns new tables for the link if it has others than `wanted`.
+    pub(super) fn tables(&mut self, uplink: &str, wanted: Wanted) -> Option<(OutgoingPairs, IncomingPairs)> {
+        if self.published.as_ref() == Some(&wanted) {
+            return None;
+        }
+        let most = wanted.outgoing.len().max(wanted.incoming.len());
+        if most > PAIRS {
+            tracing::error!(
+                uplink,
+                "more than {PAIRS} pairs of vNICs with a deadline: the others have no stamps"
+            );
+        }
+        let mut before = std::mem::take(&mut self.counts);
+        let counts = &mut self.counts;
+        let mut counts_of = |names: &Names| {
+            let kept = || before.remove(names).unwrap_or_default();
+            counts.entry(names.clone()).or_insert_with(kept).clone()
+        };
+        let sending = || wanted.outgoing.iter().take(PAIRS);
+        give_lanes(&mut self.lanes, sending().map(|(names, ..)| names));
+        let lanes = &self.lanes;
+        let outgoing = sending().map(|(names, pair, deadline, number, key)| {
+            let pair = Outgoing::new(*pair, *deadline, (*number, *key), counts_of(names));
+            pair.with_lane(lanes.get(names).copied())
+        });
+        let outgoing = OutgoingPairs::new(outgoing.collect());
+        let incoming = wanted.incoming.iter().take(PAIRS);
+        let incoming = incoming.map(|(names, pair, shares)| Incoming::new(*pair, *shares, counts_of(names)));
+        let incoming = incoming.collect();
+        let registered = wanted.registered.iter();
+        let registered = registered.map(|(address, peer, keys, envelope)| Registered {
+            address: *address,
+            peer: *peer,
+            keys: *keys,
+            envelope: envelope.map(|(rate, burst)| Envelope::new(rate, burst)),
+        });
+        let incoming = IncomingPairs::new(registered.collect(), incoming, self.foreign.clone());
+        self.published = Some(wanted);
+        Some((outgoing, incoming))
+    }
+
+    /// Returns which keys it has.
+    pub(super) fn prints(&self) -> Vec<KeyPrint> {
+        self.keys.iter().map(KeyPrint::of).collect()
+    }
+
+    /// Returns the counts of trailers like stamps that came from no pair.
+    pub(super) fn foreign(&self) -> u64 {
+        self.foreign.get()
+    }
+
+    /// Returns what the counters say now.
+    pub(super) fn status(&self) -> Vec<PairStatus> {
+        let late = |[sender, network, receiver]: &[Counter; 3]| LateCounts {
+            sender: sender.get(),
+            network: network.get(),
+            receiver: receiver.get(),
+        };
+        let status = |((vnic, remote), counts): (&Names, &Arc<PairCounts>)| PairStatus {
+            vnic: vnic.clone(),
+            remote: remote.clone(),
+            sent: counts.sent.get(),
+            arrived: counts.arrived.get(),
+            lost: counts.lost.get(),
+            reordered: counts.reordered.get(),
+            restarted: counts.restarted.get(),
+            replayed: counts.replayed.get(),
+            forged: counts.forged.get(),
+            excess: counts.excess.get(),
+            dropped: counts.dropped.get(),
+            met: counts.met.get(),
+            late: late(&counts.late),
+            uncertain: late(&counts.uncertain),
+            unjudged: counts.unjudged.get(),
+            worst_ns: counts.worst.get(),
+        };
+        self.counts.iter().map(status).collect()
+    }
+}
+
+/// Gives lanes to the first pairs without one. A pair keeps its lane as long as it is wanted.
+fn give_lanes<'a>(lanes: &mut BTreeMap<Names, u8>, wanted: impl Iterator<Item = &'a Names> + Clone) {
+    let stays: HashSet<&Names> = wanted.clone().collect();
+    lanes.retain(|names, _| stays.contains(names));
+    let used: HashSet<u8> = lanes.values().copied().collect();
+    let mut free = (0..PAIR_LANES as u8).filter(|lane| !used.contains(lane));
+    for names in wanted {
+        if !lanes.contains_key(names) {
+            let Some(lane) = free.next() else { return };
+            lanes.insert(names.clone(), lane);
+        }
+    }
+}
+
+/// Returns the set of receivers.
+pub(super) fn set_of(receivers: &[PortIndex]) -> PortSet {
+    let mut set = PortSet::EMPTY;
+    receivers.iter().for_each(|port| set.insert(*port));
+    set
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Of any sequence of wanted pairs: each lane has one pair, none is free while a pair is without, and a pair
+        /// keeps its lane.
+        #[test]
+        fn each_lane_has_one_pair_that_keeps_it(
+            steps in prop::collection::vec(prop::collection::btree_set(0..100u8, 0..90), 1..10),
+        ) {
+            let mut lanes = BTreeMap::new();
+            for wanted in steps {
+                let wanted: Vec<Names> =
+                    wanted.iter().map(|number| (format!("v{number}"), "remote".to_owned())).collect();
+                let before = lanes.clone();
+                give_lanes(&mut lanes, wanted.iter());
+                let numbers: HashSet<u8> = lanes.values().copied().collect();
+                prop_assert_eq!(numbers.len(), lanes.len());
+                prop_assert_eq!(lanes.len(), wanted.len().min(PAIR_LANES));
+                prop_assert!(numbers.iter().all(|lane| usize::from(*lane) < PAIR_LANES));
+                for names in wanted.iter().filter(|names| before.contains_key(*names)) {
+                    prop_assert_eq!(lanes.get(names), before.get(names));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+"""Open vSwitch in a network namespace: userspace datapath, its database and sockets in a folder of its own.
+
+```text
+ eth0 ─ br-phy (has the host's addresses) ─ VXLAN ─ br-int (has the endpoint's addresses)
+```
+"""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from .namespaces import Stack
+from .process import Process, wait_for
+
+COMMANDS = ("ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl")
+SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
+
+
+class OpenVswitch:
+    """A running Open vSwitch, the other end of a tunnel from `stack`'s eth0."""
+
+    def __init__(self, folder: Path, stack: Stack) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.stack = stack
+        self.remote = f"unix:{folder}/db.sock"
+        database = folder / "conf.db"
+        stack.run(["ovsdb-tool", "create", str(database), SCHEMA])
+        self._database = self._start("ovsdb-server", str(database), f"--remote=punix:{folder}/db.sock")
+        wait_for("the database's socket", (folder / "db.sock").exists)
+        self.vsctl("--no-wait init")
+        self._daemon = self._start("ovs-vswitchd", self.remote)
+
+    def _start(self, program: str, *words: str) -> Process:
+        log = self.folder / f"{program}.log"
+        own = f"--unixctl={self.folder}/{program}.ctl"
+        enter = ("nsenter", f"--net={self.stack.path}")
+        return Process([*enter, program, *words, own], log, env={"OVS_RUNDIR": str(self.folder)})
+
+    def vsctl(self, words: str) -> None:
+        """`ovs-vsctl WORDS`, which must succeed within 15 seconds."""
+        self.stack.run(f"ovs-vsctl --db={self.remote} --timeout=15 {words}")
+
+    def tunnel(self, vni: int, local: str, remote: str, endpoint: str, mtu: int) -> None:
+        """A VXLAN tunnel of this VNI from the host's address to another; the endpoint's address inside."""
+        self.vsctl("add-br br-phy -- set bridge br-phy datapath_type=netdev -- add-port br-phy eth0")
+        self.stack.run(f"ip addr flush dev eth0 && ip addr add {local} dev br-phy && ip link set br-phy up")
+        self.vsctl(
+            "add-br br-int -- set bridge br-int datapath_type=netdev -- add-port br-int vx0"
+            f" -- set interface vx0 type=vxlan options:remote_ip={remote} options:key={vni}"
+        )
+        self.stack.run(f"ip addr add {endpoint} dev br-int && ip link set br-int mtu {mtu} up")
+
+    def stop(self) -> None:
+        """End both programs."""
+        self._daemon.stop()
+        self._database.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
