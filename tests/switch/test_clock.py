@@ -14,7 +14,7 @@ from lab.need import need, need_commands
 from lab.network import PROGRAM, Rule, has_program
 from lab.process import wait_for
 from lab.two_hosts import TwoHosts
-from lab.underlay import ADDRESSES, Underlay, uplink
+from lab.underlay import ADDRESSES, Underlay, Via, uplink
 
 VNI = 42
 MS = 1_000_000
@@ -57,11 +57,14 @@ def keys(path: Path, key: str) -> str:
     return f'[segment.{VNI}]\nkey-file = "{path}"\n\n'
 
 
+def peers(host: Host) -> dict[str, dict[str, Any]]:
+    """What `tidegate clock` says of each other host."""
+    return {peer["name"]: peer for peer in json.loads(host.cli("clock", "--json"))["peers"]}
+
+
 def far(host: Host) -> dict[str, Any]:
-    """What `tidegate clock` says of the other host."""
-    (found,) = [one for one in json.loads(host.cli("clock", "--json"))["peers"] if one["name"] == "far"]
-    assert isinstance(found, dict)
-    return found
+    """What it says of the only other host."""
+    return peers(host)["far"]
 
 
 def knows(host: Host) -> bool:
@@ -158,40 +161,50 @@ def test_a_taken_port_of_notices_is_refused_with_what_to_do(
         one.apply(uplink(1, "notice-port = 29797"))
 
 
-def test_frames_follow_a_vnic_to_the_host_that_announces_it(
-    underlay: Underlay, tmp_path_factory: pytest.TempPathFactory
+def test_frames_follow_a_vnic_from_host_to_host(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A remote is declared where it is not: frames reach it where it is, once its host announces it."""
+    """A vNIC moves from host 2 to host 3 and back: host 1, whose contract says host 2, sends where it is."""
+    need("network namespaces and /dev/net/tun: root, or user namespaces", can_make_namespaces())
+    need_commands("ping")
     folder = tmp_path_factory.mktemp("h")
     shared = keys(folder / "key", KEYS[0])
     macs = {"a": "52:54:00:00:0b:0a", "b": "52:54:00:00:0b:0b"}
-    declared_elsewhere = (
-        '[uplink.net0.peer.gone]\naddress = "192.0.2.9"\n\n'
-        f'[remote.b]\nmac = "{macs["b"]}"\nsegment = {VNI}\npeer = "gone"\n\n'
-    )
-    with (
-        underlay.host(1, folder / "1") as one,
-        underlay.host(2, folder / "2") as two,
-        Stack(folder / "a") as a,
-        Stack(folder / "b") as b,
-    ):
-        one.apply(
-            uplink(1)
-            + declared_elsewhere
-            + shared
-            + tap_vnic("a", a.path, macs["a"], "mtu = 1450", segment=VNI)
+    echo = "ping -c 1 -W 1 10.11.0.2"
+    remote = f'[remote.b]\nmac = "{macs["b"]}"\nsegment = {VNI}\npeer = "host2"\n\n'
+    with ExitStack() as cleanup:
+        net = cleanup.enter_context(Underlay(tmp_path, hosts=3, via=Via.BRIDGE))
+        one, two, three = (
+            cleanup.enter_context(net.host(number, folder / str(number))) for number in (1, 2, 3)
         )
-        two.apply(uplink(2) + shared)
+        a = cleanup.enter_context(Stack(folder / "a"))
+
+        def arrives(host: Host, number: int) -> None:
+            """The VM comes up at a host, which does not send first: no frame tells where it is."""
+            b = cleanup.enter_context(Stack(folder / f"b{number}"))
+            b.run("sysctl -qw net.ipv6.conf.default.disable_ipv6=1")
+            host.apply(tap_vnic("b", b.path, macs["b"], "mtu = 1450", segment=VNI))
+            b.address("eth0", "10.11.0.2/24")
+            b.run(f"ip neigh replace 10.11.0.1 lladdr {macs['a']} dev eth0")
+            wait_for("an echo", lambda: a.try_run(echo).returncode == 0)
+            assert " 0% packet loss" in a.run("ping -c 20 -i 0.01 10.11.0.2")
+
+        one.apply(
+            uplink(1, hosts=3) + remote + shared + tap_vnic("a", a.path, macs["a"], "mtu = 1450", segment=VNI)
+        )
+        for number, host in ((2, two), (3, three)):
+            host.apply(uplink(number, hosts=3) + shared)
         a.address("eth0", "10.11.0.1/24")
-        a.run(f"ip neigh add 10.11.0.2 lladdr {macs['b']} dev eth0")
-        wait_for("exchanges", lambda: far(one)["reachable"])
-        assert a.try_run("ping -c 1 -W 1 10.11.0.2").returncode != 0
-        two.apply(uplink(2) + shared + tap_vnic("b", b.path, macs["b"], "mtu = 1450", segment=VNI))
-        b.address("eth0", "10.11.0.2/24")
-        b.run(f"ip neigh add 10.11.0.1 lladdr {macs['a']} dev eth0")
-        wait_for("an echo", lambda: a.try_run("ping -c 1 -W 1 10.11.0.2").returncode == 0)
-        assert " 0% packet loss" in a.run("ping -c 20 -i 0.01 10.11.0.2")
-        assert far(one)["counts"]["announcements_received"] > 0
+        a.run(f"ip neigh replace 10.11.0.2 lladdr {macs['b']} dev eth0")
+        wait_for("exchanges", lambda: all(of["reachable"] for of in peers(one).values()))
+        assert a.try_run(echo).returncode != 0, "it is nowhere yet"
+        for number, host in enumerate((two, three, two)):
+            arrives(host, number)
+            assert peers(one)["host3" if host is three else "host2"]["counts"]["announcements_received"] > 0
+            if number < 2:
+                host.cli("vnic", "rm", "b")
+        for host in (one, two, three):
+            host.check_alive()
 
 
 def test_ways_of_different_length_stay_within_the_error(hosts: TwoHosts) -> None:

@@ -60,7 +60,8 @@ def test_contracts_are_valid(host: Host, subtests: pytest.Subtests) -> None:
     """`plan` finds nothing wrong with any of them, and they fit; only the host they are for is not here."""
     # Folders of sockets, namespaces and interfaces are those of the reader's host.
     elsewhere = re.compile(
-        r"does not exist(: make it first| in this network namespace)|is no NIC with virtual"
+        r"does not exist(: make it first| in this network namespace|; write the segment's key)"
+        r"|is no NIC with virtual"
         r"|by --socket-root /run/vm \("
     )
     found = contracts()

@@ -62,8 +62,7 @@ impl KeptSockets {
 impl Sockets {
     /// Returns all of them.
     pub(crate) fn all(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let sending = self.send.iter().chain(&self.pairs);
-        self.receive.iter().chain(sending).chain([&self.notices]).map(AsFd::as_fd)
+        self.receive.iter().chain(&self.send).chain(&self.pairs).chain([&self.notices]).map(AsFd::as_fd)
     }
 }
 

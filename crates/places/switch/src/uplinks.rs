@@ -56,8 +56,8 @@ impl SwitchPlace {
         self.tell(declared, false)
     }
 
-    /// Whether the sockets of an uplink of the switch serve the declaration. This agent gives its own sockets other peers;
-    /// those of an earlier agent reach that agent's.
+    /// Whether the sockets of an uplink of the switch serve the declaration. This agent can let its own sockets reach
+    /// other peers, and not the sockets of an earlier agent.
     fn serve(&self, there: &UplinkStatus, uplink: &Uplink) -> bool {
         let are_ours = self.uplink_sockets.contains_key(&uplink.name);
         same_sockets(&there.uplink, uplink)

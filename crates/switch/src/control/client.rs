@@ -206,8 +206,7 @@ impl Client {
         let notices = sockets.is_some();
         let (receive, pairs, descriptors) = sockets.map(of).unwrap_or_default();
         let (uplink, remotes, keys) = (Box::new(uplink.clone()), remotes.to_vec(), keys.to_vec());
-        let request = Request::SetUplink { uplink, remotes, keys, receive, pairs, notices };
-        self.expect_done(&request, &descriptors)
+        self.expect_done(&Request::SetUplink { uplink, remotes, keys, receive, pairs, notices }, &descriptors)
     }
 
     /// Removes an uplink.

@@ -32,11 +32,11 @@ const URGENT: (usize, usize) = (1 << 17, 64);
 /// frame.
 const HOLD: u64 = 10_000_000;
 
+/// Most lanes of pairs.
+pub const PAIR_LANES: usize = 64;
 /// Longest time in which datagrams without a deadline gather while their worker goes on (ns): a call of the kernel costs as
 /// much for a train as for one of them.
 const GATHER: u64 = 30_000;
-/// Most lanes of pairs.
-pub const PAIR_LANES: usize = 64;
 
 /// All lanes of a link.
 pub struct Lanes {
@@ -152,6 +152,7 @@ impl Lanes {
     #[inline]
     pub fn gathers(&mut self, now: u64) -> bool {
         let may_wait = |lane: &Lane| lane.urgent.is_empty() && !lane.is_full && !lane.was_full;
+        // Pairs have urgent ones only.
         if !self.unsent || self.waiting_pairs != 0 || !self.v4.iter().chain(&self.v6).all(may_wait) {
             return false;
         }
