@@ -22,7 +22,7 @@ from harness.model import Contender, Context, Figure, Json, Missing, OptionGroup
 from lab.process import Process
 from lab.two_hosts import TwoHosts
 from scenes.applications import dds
-from scenes.between import rtp
+from scenes.between import rtp, skew
 from scenes.stacks import reports
 
 MBIT = 1_000_000
@@ -54,17 +54,12 @@ class Stage:
     """The hosts, and what runs between them."""
 
     def __init__(self, context: Context) -> None:
-        first: Json = {"switch_options": ("--workers", "1", "--fifo-priority", "2")}
-        second = dict(first)
-        if skewed := context.options.skewed:
-            clock = f"TIDEGATE_TEST_CLOCK={context.options.skew}"
-            second |= {"binary": skewed, "switch_wrapper": ("env", clock)}
         self.hosts = TwoHosts(
             context.folder,
             [["app", "bulk"], ["far", "sink"]],
             context.cleanup,
             network=("--fifo-priority", "3"),
-            options=(first, second),
+            options=skew.switches(context),
         )
         self.apply(IDLE)
         self.hosts.settle()
@@ -91,7 +86,18 @@ class Stage:
                 words = ("iperf3", "--client", to, "--time", "60", "--parallel", "4")
                 bulk.callback(self.hosts.stacks["bulk"].spawn(*words).kill)
             time.sleep(2.0)
-            return {VOICE: self.voice, VIDEO: self.video, DDS: self.dds}[case]()
+            used, began = self.used(), time.monotonic()
+            found = {VOICE: self.voice, VIDEO: self.video, DDS: self.dds}[case]()
+            seconds = time.monotonic() - began
+            for number, (after, before) in enumerate(zip(self.used(), used, strict=True), 1):
+                found[f"CPU of switch {number}"] = 100 * (after - before) / seconds
+            return found
+
+    def used(self) -> list[float]:
+        """CPU time of both switches, s."""
+        files = [Path(f"/proc/{host.switch.pid}/schedstat") for host in self.hosts.hosts]
+        threads = [list(file.parent.glob("task/*/schedstat")) for file in files]
+        return [sum(int(task.read_text().split()[0]) for task in tasks) / 1e9 for tasks in threads]
 
     def captured(self, programs: Callable[[], None]) -> Json:
         """RTP of `app` while these programs run."""
@@ -150,7 +156,7 @@ class Stage:
         show = self.far.spawn("gst-launch-1.0", "-q", *play.split())
         try:
             time.sleep(1.0)
-            pictures = "video/x-raw,width=320,height=240,framerate=25/1"
+            pictures = "video/x-raw,format=I420,width=320,height=240,framerate=25/1"
             film = (
                 f"videotestsrc is-live=true num-buffers={25 * SECONDS} ! {pictures} ! jpegenc quality=60"
                 f" ! rtpjpegpay mtu=1200 ! udpsink host={self.there} port={port}"
@@ -189,21 +195,10 @@ def _without_dtmf(scenario: str) -> str:
 def add_options(group: OptionGroup) -> None:
     """Declare this scene's options."""
     group.add_argument("--rounds", type=int, default=3, metavar="N", help="3")
-    group.add_argument(
-        "--skewed",
-        type=Path,
-        metavar="PROGRAM",
-        help="the second host's tidegate, built with --features tidegate-switch/test-clock",
-    )
-    group.add_argument(
-        "--skew",
-        default="-5000000000,40",
-        metavar="NS,PPM",
-        help="of its clock; five seconds behind, and fast",
-    )
+    skew.add_options(group)
 
 
-UNITS = {"sent": "", "lost": "", "late": ""}
+UNITS = {"sent": "", "lost": "", "late": "", "CPU of switch 1": "%", "CPU of switch 2": "%"}
 
 
 def run(context: Context) -> Result:

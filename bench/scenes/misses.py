@@ -23,6 +23,7 @@ from harness.model import Context, OptionGroup, Result, Scene
 from harness.report import table
 from lab.process import Process, wait_for
 from lab.two_hosts import TwoHosts
+from scenes.between import skew
 from scenes.between.truth import CAUSES, Compared, Counts, Frame, Report, compare
 from scenes.stacks.fabric import ACTOR, load
 
@@ -59,18 +60,7 @@ def add_options(group: OptionGroup) -> None:
         "--injected", type=int, default=100_000, metavar="N", help="delays beyond the deadline; 100000"
     )
     group.add_argument("--stalls", type=int, default=200, metavar="N", help="of the receiving switch; 200")
-    group.add_argument(
-        "--skewed",
-        type=Path,
-        metavar="PROGRAM",
-        help="the second host's tidegate, built with --features tidegate-switch/test-clock",
-    )
-    group.add_argument(
-        "--skew",
-        default="-5000000000,40",
-        metavar="NS,PPM",
-        help="of its clock; five seconds behind, and fast",
-    )
+    skew.add_options(group)
 
 
 @dataclass(frozen=True)
@@ -154,19 +144,12 @@ class Stage:
     """The hosts, and frames from a to b."""
 
     def __init__(self, context: Context) -> None:
-        first = {"switch_options": ("--workers", "1", "--fifo-priority", "2")}
-        second = dict(first)
-        if skewed := context.options.skewed:
-            second |= {
-                "binary": skewed,
-                "switch_wrapper": ("env", f"TIDEGATE_TEST_CLOCK={context.options.skew}"),
-            }
         self.hosts = TwoHosts(
             context.folder,
             ["a", "b"],
             context.cleanup,
             network=("--fifo-priority", "3"),
-            options=(first, second),
+            options=skew.switches(context),
         )
         self.hosts.apply(TERMS, LINES)
         self.hosts.settle()
