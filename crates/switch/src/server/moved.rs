@@ -104,10 +104,10 @@ mod tests {
 
     /// An uplink to hosts 2 and 3, with sockets of the loopback device.
     fn uplink() -> (Uplink, Sockets) {
-        let mut uplink = Uplink { local: [127, 0, 0, 1].into(), ..testing::uplink("net0") };
+        let mut uplink = Uplink { local: Some([127, 0, 0, 1].into()), ..testing::uplink("net0") };
         uplink.peers.push(Peer {
             name: "host3".into(),
-            address: [192, 0, 2, 3].into(),
+            address: Some([192, 0, 2, 3].into()),
             ..uplink.peers[0].clone()
         });
         let socket = || UdpSocket::bind("127.0.0.1:0").unwrap().into();

@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use tidegate_agent::views::{State, UplinkStats, UplinkView};
-use tidegate_contract::{Peer, Segment};
+use tidegate_contract::{Peer, Segment, Uplink};
 use tidegate_evidence::{DropReason, total};
 
 /// Arguments of `uplink`.
@@ -64,7 +64,7 @@ fn overview(uplinks: &[UplinkView]) -> String {
         table.row([
             view.name.clone(),
             state(view).into(),
-            contract.local.to_string(),
+            way_out(contract),
             contract.peers.len().to_string(),
             contract.rate.to_string(),
             contract.mtu.to_string(),
@@ -80,7 +80,10 @@ fn one(view: &UplinkView) -> String {
     let contract = &view.contract;
     let mut facts = vec![("contract", format!("{}, from {}", state(view), owner(view)))];
     facts.extend(view.reason.clone().map(|reason| ("reason", reason)));
-    facts.push(("local", format!("{}, UDP port {}", contract.local, contract.port)));
+    facts.extend(contract.local.map(|local| ("local", format!("{local}, UDP port {}", contract.port))));
+    if contract.is_plain() {
+        facts.push(("kind", contract.kind.name().into()));
+    }
     facts.extend(contract.device.clone().map(|device| ("device", device)));
     facts.extend(view.worker.map(|worker| ("worker", worker.to_string())));
     facts.extend([("rate", contract.rate.to_string()), ("mtu", mtu(view))]);
@@ -202,7 +205,14 @@ fn peer(peer: &Peer) -> String {
         None => String::new(),
     };
     let stamps = if peer.stamps { "" } else { ", no stamps" };
-    format!("{} at {}{segments}{stamps}", peer.name, peer.address)
+    let at = peer.address.map(|address| format!(" at {address}")).unwrap_or_default();
+    format!("{}{at}{segments}{stamps}", peer.name)
+}
+
+/// Returns what frames leave by: an address, or a device.
+fn way_out(uplink: &Uplink) -> String {
+    let address = uplink.local.map(|local| local.to_string());
+    address.or_else(|| uplink.device.clone()).unwrap_or_default()
 }
 
 #[cfg(test)]
