@@ -5,12 +5,16 @@
 //!  remote with a deadline ────────────────────────▶ its peer makes stamps? ───────▶ segment has a key? ─▶ kept
 //! ```
 
-use super::check::promises;
 use crate::store::Contracts;
 use std::collections::{HashMap, HashSet};
 use tidegate_contract::vnic::UPLINK;
 use tidegate_contract::{Located, Peer, Remote, Segment, SegmentKeys, Uplink, Vnic};
 use tidegate_place::Capabilities;
+
+/// Returns whether a vNIC has a promise for each place in its `to`.
+pub(super) fn promises(vnic: &Vnic) -> bool {
+    vnic.is_realtime() || vnic.tx.min.is_some()
+}
 
 /// What contracts say of other hosts.
 pub(super) struct Between<'a> {

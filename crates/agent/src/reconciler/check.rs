@@ -1,6 +1,6 @@
 //! Checks whether a set of contracts can be in force, before anything is touched.
 
-use super::between::Between;
+use super::between::{Between, promises};
 use super::keys::{KnownKeys, ReadKeys, Reading};
 use crate::commands::ApplyError;
 use crate::guest::limits::SoftLimits;
@@ -125,11 +125,6 @@ pub fn check(
     } else {
         Err(ApplyError::Refused(refusals))
     }
-}
-
-/// Returns whether a vNIC has a promise for each place in its `to`.
-pub(super) fn promises(vnic: &Vnic) -> bool {
-    vnic.is_realtime() || vnic.tx.min.is_some()
 }
 
 /// Refuses more vNICs, remotes and promises than a host keeps: they bound the time of each look.

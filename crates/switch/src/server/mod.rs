@@ -14,7 +14,7 @@
 //! - `status`: reports their state
 //! - `trouble`: handles their faults
 //! - [`uplink`], [`uplinks`]: the ways to other hosts: one of them; creates, changes and removes them
-//! - [`pairs`]: which pairs of vNICs of two hosts have stamps
+//! - [`pairs`]: pairs of vNICs of two hosts whose frames have stamps; `wanted_pairs`: which ones
 //! - `moved`, `moves`: remotes that other hosts announced, and where they are
 //! - `notices`: what the thread of notices has to know, and what it tells
 //! - [`link`]: connects a port's vhost-user thread and its worker
@@ -61,6 +61,7 @@ pub mod table;
 mod trouble;
 pub mod uplink;
 pub mod uplinks;
+mod wanted_pairs;
 pub mod watchdog;
 mod writer;
 

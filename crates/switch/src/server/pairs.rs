@@ -1,14 +1,11 @@
-//! Which pairs of vNICs have stamps, and what their counters say.
+//! The pairs of vNICs with stamps of one uplink: their tables for the link, and their counters.
 //!
 //! ```text
-//!  vNICs with a deadline, remotes, keys ─▶ Wanted ─▶ outgoing: Td, key    ─▶ link
-//!  remotes with a deadline, their `to` ──┘        └▶ incoming: shares, keys ─┘
+//!  Wanted ─▶ outgoing: Td, key, lane ─▶ link
+//!         └▶ incoming: shares, keys ──┘
 //!  PairCounts ◀─ the link counts; the control plane reads: PairStatus
 //! ```
 
-use super::moves::Moves;
-use super::table::Entry;
-use super::uplink::{KnownSegments, UplinkEntry};
 use crate::control::message::{KeyPrint, LateCounts, PairStatus};
 use crate::fdb::{PeerIndex, PortIndex};
 use crate::link::vxlan::lanes::PAIR_LANES;
@@ -17,16 +14,11 @@ use crate::link::vxlan::pairs::{
     AddressKey, Envelope, Incoming, IncomingPairs, Outgoing, OutgoingPairs, PAIRS, PairKey, Registered,
     TimeShares,
 };
-use crate::port::PortSet;
 use crate::stats::layout::Counter;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use tidegate_contract::{Bytes, Peer, Rate, Remote, Segment, SegmentKey, UPLINK};
+use tidegate_contract::{Bytes, Rate, SegmentKey};
 use tidegate_uplink::stamp::{Key, KeyNumber, Keys};
-
-/// Time (ns) by which frames may bunch beyond their deadline and still be real-time frames: each late one is told, and
-/// those behind it need not be late, too.
-const LATER: u64 = 10_000_000;
 
 /// Names of a pair: of a vNIC of this host, and of one of another host.
 pub(super) type Names = (String, String);
@@ -46,93 +38,36 @@ pub struct Pairs {
     published: Option<Wanted>,
 }
 
+/// A registered vNIC of another host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct WantedRemote {
+    pub(super) address: AddressKey,
+    pub(super) peer: PeerIndex,
+    /// Valid keys.
+    pub(super) keys: Keys,
+    /// Rate and depth of its frames with a deadline, at their arrival.
+    pub(super) envelope: Option<(Rate, Bytes)>,
+}
+
 /// What the link has to know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
-    outgoing: Vec<(Names, PairKey, u32, KeyNumber, Key)>,
-    incoming: Vec<(Names, PairKey, TimeShares)>,
-    registered: Vec<(AddressKey, PeerIndex, Keys, Option<(Rate, Bytes)>)>,
+    /// Pairs, Td (us), keys.
+    pub(super) outgoing: Vec<(Names, PairKey, u32, KeyNumber, Key)>,
+    pub(super) incoming: Vec<(Names, PairKey, TimeShares)>,
+    pub(super) registered: Vec<WantedRemote>,
     /// Receivers of frames with a deadline.
     pub(super) receivers: Vec<PortIndex>,
 }
 
-impl Wanted {
-    /// Finds the pairs of `uplink` with the vNICs of this host; remotes that moved are where they are.
-    pub(super) fn of(
-        uplink: &UplinkEntry,
-        vnics: &BTreeMap<String, Entry>,
-        known: &KnownSegments,
-        moved: &Moves,
-    ) -> Self {
-        let keys: HashMap<Segment, &SegmentKey> =
-            uplink.pairs.keys.iter().map(|keys| (keys.segment, keys)).collect();
-        let indexes: HashMap<Segment, _> = known.iter().map(|(index, segment)| (*segment, *index)).collect();
-        let peers: HashMap<&str, &Peer> =
-            uplink.uplink.peers.iter().map(|peer| (peer.name.as_str(), peer)).collect();
-        let mut wanted = Self::default();
-        let mut by_segment: HashMap<Segment, Vec<&Remote>> = HashMap::new();
-        let mut by_name: HashMap<&str, &Remote> = HashMap::new();
-        for remote in &uplink.remotes {
-            let (Some(keys), Some(index)) = (keys.get(&remote.segment), indexes.get(&remote.segment)) else {
-                continue;
-            };
-            let peer = match moved.get(&(*index, remote.mac)) {
-                Some(moved) => uplink.peer_at(moved.to),
-                None => peers.get(remote.peer.as_str()).copied(),
-            };
-            let Some(peer) = peer.filter(|p| p.stamps && p.carries(remote.segment)) else { continue };
-            let Some(number) = uplink.number(peer) else { continue };
-            by_segment.entry(remote.segment).or_default().push(remote);
-            by_name.insert(&remote.name, remote);
-            let address = AddressKey::new(*index, remote.mac);
-            wanted.registered.push((address, number, valid(keys), envelope(remote)));
-            if remote.deadline.is_none() {
-                continue;
-            }
-            let latency = uplink.uplink.latency_to(peer).map_or(0, |latency| latency.get());
-            let shares = TimeShares { latency, arrival: uplink.uplink.arrival_budget.get() };
-            for name in &remote.to {
-                let Some(entry) = vnics.get(name).filter(|entry| entry.segment == *index) else { continue };
-                let pair = PairKey::new(*index, entry.vnic.mac, remote.mac);
-                wanted.incoming.push(((name.clone(), remote.name.clone()), pair, shares));
-                wanted.receivers.push(entry.index);
-            }
-        }
-        for entry in vnics.values() {
-            let vnic = &entry.vnic;
-            let (Some(deadline), Some(keys)) = (vnic.deadline, keys.get(&vnic.segment)) else { continue };
-            let deadline_us = u32::try_from(deadline.get().div_ceil(1000)).unwrap_or(u32::MAX);
-            let all = vnic.to.iter().any(|to| to == UPLINK);
-            let of_segment = by_segment.get(&vnic.segment).filter(|_| all).into_iter().flatten();
-            let named = vnic.to.iter().filter_map(|to| by_name.get(to.as_str()));
-            for remote in of_segment.chain(named).filter(|remote| remote.segment == vnic.segment) {
-                let pair = PairKey::new(entry.segment, vnic.mac, remote.mac);
-                let names = (vnic.name.clone(), remote.name.clone());
-                wanted.outgoing.push((names, pair, deadline_us, number(keys.key.is_odd()), key(keys)));
-            }
-            if wanted.outgoing.len() > PAIRS {
-                break;
-            }
-        }
-        wanted
-    }
-}
-
+/// Returns the number of a key.
 pub(super) fn number(is_odd: bool) -> KeyNumber {
     if is_odd { KeyNumber::Odd } else { KeyNumber::Even }
 }
 
-fn key(keys: &SegmentKey) -> Key {
+/// Returns the key in use.
+pub(super) fn key(keys: &SegmentKey) -> Key {
     Key::new(keys.key.bytes())
-}
-
-/// Returns rate and depth that the frames of a vNIC with a deadline keep to at their arrival: with its deadline they may
-/// have bunched for as long, and for a while more in a network that is late.
-fn envelope(remote: &Remote) -> Option<(Rate, Bytes)> {
-    let (rate, burst, deadline) = (remote.tx.max?, remote.tx.burst?, remote.deadline?);
-    let bunched = u128::from(rate.bits()) * u128::from(deadline.get() + LATER) / 8_000_000_000;
-    let burst = u128::from(burst.get()).saturating_add(bunched);
-    Some((rate, Bytes::new(u64::try_from(burst).unwrap_or(u64::MAX))))
 }
 
 /// Returns the keys whose stamps are valid.
@@ -181,12 +116,11 @@ impl Pairs {
         let incoming = wanted.incoming.iter().take(PAIRS);
         let incoming = incoming.map(|(names, pair, shares)| Incoming::new(*pair, *shares, counts_of(names)));
         let incoming = incoming.collect();
-        let registered = wanted.registered.iter();
-        let registered = registered.map(|(address, peer, keys, envelope)| Registered {
-            address: *address,
-            peer: *peer,
-            keys: *keys,
-            envelope: envelope.map(|(rate, burst)| Envelope::new(rate, burst)),
+        let registered = wanted.registered.iter().map(|remote| Registered {
+            address: remote.address,
+            peer: remote.peer,
+            keys: remote.keys,
+            envelope: remote.envelope.map(|(rate, burst)| Envelope::new(rate, burst)),
         });
         let incoming = IncomingPairs::new(registered.collect(), incoming, self.foreign.clone());
         self.published = Some(wanted);
@@ -244,13 +178,6 @@ fn give_lanes<'a>(lanes: &mut BTreeMap<Names, u8>, wanted: impl Iterator<Item = 
             lanes.insert(names.clone(), lane);
         }
     }
-}
-
-/// Returns the set of receivers.
-pub(super) fn set_of(receivers: &[PortIndex]) -> PortSet {
-    let mut set = PortSet::EMPTY;
-    receivers.iter().for_each(|port| set.insert(*port));
-    set
 }
 
 #[cfg(test)]

@@ -10,9 +10,10 @@
 
 use super::Switch;
 use super::moves::Moves;
-use super::pairs::{self, Pairs, Wanted};
+use super::pairs::{Pairs, Wanted};
 use super::table::{Entry, Table};
 use super::uplink::{KnownSegments, UplinkEntry};
+use super::wanted_pairs;
 use crate::capacity::VNICS;
 use crate::clock::clock;
 use crate::control::message::UplinkStatus;
@@ -237,7 +238,7 @@ impl Switch {
         moved: &Moves,
     ) {
         let wanted = Wanted::of(entry, vnics, known, moved);
-        let to = pairs::set_of(&wanted.receivers);
+        let to = wanted_pairs::set_of(&wanted.receivers);
         let Some((outgoing, incoming)) = entry.pairs.tables(name, wanted) else { return };
         let index = entry.index;
         let arrivals = (!to.is_empty()).then_some(entry.uplink.arrival_budget.get());
