@@ -6,6 +6,8 @@ alone; `voice` is a voice flow beside bulk over 1 Gbit/s. `--page` writes `docs/
 """
 
 import json
+import shlex
+import sys
 import time
 
 from harness import page, report
@@ -82,7 +84,7 @@ def add(result: Result, part: Result) -> None:
 
 def write_page(context: Context, result: Result, seconds: float) -> None:
     """Write the page and its results."""
-    command = f"bench/run --scene {SCENE.name}"
+    command = shlex.join(["bench/run", *sys.argv[1:]])
     document = report.scene_document(SCENE, command, result, "", seconds)
     document |= context.when
     folder = context.root / PAGE

@@ -38,6 +38,9 @@ pub const PAIR_LANES: usize = 64;
 /// much for a train as for one of them.
 const GATHER: u64 = 30_000;
 
+/// Most bytes that a lane lets gather: more make no call cheaper, and leave the cache.
+const GATHERED: usize = 1 << 14;
+
 /// All lanes of a link.
 pub struct Lanes {
     v4: Box<[Lane]>,
@@ -147,11 +150,12 @@ impl Lanes {
         self.unsent
     }
 
-    /// Whether datagrams may wait at `now` (ns) for more to make longer trains: none is urgent, and their sockets have
-    /// room, and they have not waited for long.
+    /// Whether datagrams may wait at `now` (ns) for more to make longer trains: none is urgent, their sockets have
+    /// room, and they are neither many nor old.
     #[inline]
     pub fn gathers(&mut self, now: u64) -> bool {
-        let may_wait = |lane: &Lane| lane.urgent.is_empty() && !lane.is_full && !lane.was_full;
+        let has_room = |lane: &Lane| !lane.is_full && !lane.was_full && lane.others.bytes() < GATHERED;
+        let may_wait = |lane: &Lane| lane.urgent.is_empty() && has_room(lane);
         // Pairs have urgent ones only.
         if !self.unsent || self.waiting_pairs != 0 || !self.v4.iter().chain(&self.v6).all(may_wait) {
             return false;

@@ -141,6 +141,12 @@ impl Trains {
         })
     }
 
+    /// Returns the bytes of all trains.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.end - self.start
+    }
+
     /// Whether there is none.
     #[inline]
     pub fn is_empty(&self) -> bool {
