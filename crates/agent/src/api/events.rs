@@ -62,6 +62,7 @@ mod tests {
             about: "net0".into(),
             what: "failed: two\nlines \u{1b}[2J".into(),
             miss: None,
+            far_miss: None,
             lost: 0,
         };
         let text = String::from_utf8(text(&event).unwrap()).unwrap();

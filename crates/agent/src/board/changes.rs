@@ -6,7 +6,8 @@
 
 use super::Published;
 use crate::views::{EventKind, EventView, PlaceView, State, UplinkView, VnicView};
-use tidegate_evidence::{Connection, Miss};
+use std::collections::HashSet;
+use tidegate_evidence::{Connection, FarMiss, Miss};
 
 /// Returns the events that lead from one state to the next, seen at `at` (ns since the epoch). The first look of an agent
 /// is none.
@@ -16,7 +17,7 @@ pub fn changes(before: &Published, now: &Published, at: u64) -> Vec<EventView> {
     }
     let mut events = Vec::new();
     let mut add = |kind, about: &str, what: String| {
-        events.push(EventView { at, kind, about: about.into(), what, miss: None, lost: 0 });
+        events.push(EventView { at, kind, about: about.into(), what, miss: None, far_miss: None, lost: 0 });
     };
     for (was, is) in pairs(&before.host.places, &now.host.places) {
         match (was.reachable, is.reachable) {
@@ -52,6 +53,7 @@ pub fn changes(before: &Published, now: &Published, at: u64) -> Vec<EventView> {
         add(EventKind::Drift, "", format!("{repaired} differences between contract and place were repaired"));
     }
     events.extend(misses(before, now));
+    events.extend(far_misses(before, now));
     events
 }
 
@@ -88,8 +90,31 @@ fn miss_event(name: &str, miss: &Miss, unlisted: u64) -> EventView {
         about: name.into(),
         what,
         miss: Some(miss.clone()),
+        far_miss: None,
         lost: 0,
     }
+}
+
+/// Returns the new reports of other hosts on frames of vNICs that both states have.
+fn far_misses<'a>(before: &'a Published, now: &'a Published) -> impl Iterator<Item = EventView> + 'a {
+    let known = now.far_misses.iter().filter(|(name, _)| before.vnics.contains_key(*name));
+    known.flat_map(|(name, all)| {
+        let told: HashSet<_> =
+            before.far_misses.get(name).into_iter().flatten().map(|miss| (&miss.peer, miss.number)).collect();
+        all.iter().filter(move |miss| !told.contains(&(&miss.peer, miss.number))).map(far_miss_event)
+    })
+}
+
+fn far_miss_event(miss: &FarMiss) -> EventView {
+    let FarMiss { at, vnic, peer, dst, cause, dropped, late_ns, .. } = miss;
+    let outcome = match (dropped, miss.is_certain()) {
+        (true, _) => "dropped".to_owned(),
+        (false, true) => format!("late by {late_ns} ns"),
+        (false, false) => format!("possibly late by {late_ns} ns"),
+    };
+    let what = format!("a frame to {dst} was {outcome} at {peer}, for {cause}");
+    let (kind, about) = (EventKind::FarMiss, vnic.clone());
+    EventView { at: *at, kind, about, what, miss: None, far_miss: Some(miss.clone()), lost: 0 }
 }
 
 fn pairs<'a>(
@@ -188,6 +213,18 @@ mod tests {
         (third.host.drift_repaired, third.host.places[0].reachable) = (2, false);
         third.host.places[0].reason = Some("no answer".into());
         assert_eq!(told(&second, &third), ["5 place switch: away: no answer", "5 contract b: gone"]);
+    }
+
+    #[test]
+    fn a_report_of_another_host_is_told_once() {
+        let text = r#"{"number":4,"at":88,"vnic":"a","peer":"far","dst":"52:54:00:00:00:02","sequence":1,"cause":"network",
+            "dropped":false,"deadline_ns":5,"late_ns":9,"error_ns":3,"hold_ns":1,"network_ns":9,"there_ns":1,"others":0}"#;
+        let before = published(vec![vnic("a", Connection::Up)], 1..=1);
+        let mut after = before.clone();
+        after.far_misses = [("a".to_owned(), vec![serde_json::from_str(text).unwrap()])].into();
+        let expected = ["88 far-miss a: a frame to 52:54:00:00:00:02 was late by 9 ns at far, for network"];
+        assert_eq!(told(&before, &after), expected);
+        assert_eq!(told(&after, &after), [""; 0]);
     }
 
     #[test]

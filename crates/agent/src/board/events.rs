@@ -63,7 +63,7 @@ mod tests {
 
     fn event(at: u64) -> EventView {
         let kind = EventKind::Drift;
-        EventView { at, kind, about: String::new(), what: String::new(), miss: None, lost: 0 }
+        EventView { at, kind, about: String::new(), what: String::new(), miss: None, far_miss: None, lost: 0 }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One event of `GET /v1/events`.
 
 use serde::{Deserialize, Serialize};
-use tidegate_evidence::Miss;
+use tidegate_evidence::{FarMiss, Miss};
 use utoipa::ToSchema;
 
 /// Something that happened.
@@ -19,6 +19,9 @@ pub struct EventView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub miss: Option<Miss>,
+    /// The miss at another host, as that host reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub far_miss: Option<FarMiss>,
     /// Events that this client lost before this one, because it read too slowly.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lost: u64,
@@ -30,6 +33,8 @@ pub struct EventView {
 pub enum EventKind {
     /// A frame missed its deadline, certainly or possibly.
     Miss,
+    /// Another host reported that a frame of a vNIC here was late or dropped there.
+    FarMiss,
     /// A front end connected or left.
     Connection,
     /// A contract came into force, fails, waits, or is gone.
@@ -47,6 +52,7 @@ impl EventKind {
     pub fn label(self) -> &'static str {
         match self {
             Self::Miss => "miss",
+            Self::FarMiss => "far-miss",
             Self::Connection => "connection",
             Self::Contract => "contract",
             Self::Uplink => "uplink",

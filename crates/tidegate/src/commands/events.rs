@@ -7,7 +7,7 @@ use crate::format::plural;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::Value;
-use tidegate_agent::views::{EventKind, EventView};
+use tidegate_agent::views::EventView;
 
 /// Longest event (bytes): the process at the socket need not be the agent.
 const LONGEST: usize = 1 << 20;
@@ -76,7 +76,7 @@ impl Stream {
 
 /// Returns an event as text: the time of day (UTC), the kind, its subject, and what happened.
 fn line(event: &EventView) -> String {
-    let EventView { at, kind, about, what, miss, lost } = event;
+    let EventView { at, kind, about, what, miss, far_miss, lost } = event;
     let second = at / 1_000_000_000 % 86_400;
     let time = format!(
         "{:02}:{:02}:{:02}.{:03}",
@@ -85,9 +85,10 @@ fn line(event: &EventView) -> String {
         second % 60,
         at / 1_000_000 % 1000
     );
-    let what = match (kind, miss) {
-        (EventKind::Miss, Some(miss)) => explain::miss(miss),
-        _ => what.clone(),
+    let what = match (miss, far_miss) {
+        (Some(miss), _) => explain::miss(miss),
+        (None, Some(miss)) => explain::far_miss(miss),
+        (None, None) => what.clone(),
     };
     let before = match lost {
         0 => String::new(),
@@ -100,6 +101,7 @@ fn line(event: &EventView) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_agent::views::EventKind;
 
     #[test]
     fn events_are_read_from_any_parts_of_the_stream() {
@@ -123,6 +125,7 @@ mod tests {
             about: "net0".into(),
             what: "in force".into(),
             miss: None,
+            far_miss: None,
             lost: 0,
         };
         assert_eq!(line(&event), "06:25:26.424  uplink      net0: in force\n");
