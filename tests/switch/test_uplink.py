@@ -289,7 +289,7 @@ def test_the_switchs_sockets_reach_peers_only(
 
         def reach(allowed: str, *refusals: str) -> None:
             held = udp_sockets(one.switch.pid)
-            assert len(held) == 5
+            assert len(held) == 6
             for one_of_them in held:
                 with one_of_them:
                     assert not refused(one_of_them, (allowed, 4789))

@@ -12,7 +12,7 @@ use crate::sockets::{self, KeptSockets, Sockets, same_sockets};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Instant;
-use tidegate_contract::Uplink;
+use tidegate_contract::{Uplink, UplinkKind};
 use tidegate_place::PlaceError;
 use tidegate_switch::control::{UplinkSockets, UplinkStatus};
 
@@ -48,7 +48,9 @@ impl SwitchPlace {
             }
         }
         let kept = self.uplink_sockets.remove(&uplink.name);
-        let kept = match kept.filter(|kept| same_sockets(&kept.uplink, uplink)) {
+        // The rings of AF_XDP are as the switch before left them: a new one cannot know which chunks it had.
+        let may_keep = uplink.kind != UplinkKind::Xdp;
+        let kept = match kept.filter(|kept| may_keep && same_sockets(&kept.uplink, uplink)) {
             Some(kept) => kept,
             None => self.open(uplink).map_err(PlaceError::Failed)?,
         };
@@ -69,7 +71,9 @@ impl SwitchPlace {
         let sockets = sockets::open(uplink)?;
         self.attach_filter();
         let group = match &self.filter {
-            Some(Ok(filter)) => Some(filter.admit(sockets.all(), destinations(uplink))?),
+            Some(Ok(filter)) if !uplink.is_plain() => {
+                Some(filter.admit(sockets.all(), destinations(uplink))?)
+            }
             _ => None,
         };
         Ok(KeptSockets { uplink: uplink.clone(), sockets, group })
@@ -89,6 +93,7 @@ impl SwitchPlace {
         let result = self.reach(&mut kept, before.union(&wanted).copied().collect()).and_then(|()| {
             let KeptSockets { sockets, .. } = &kept;
             let Sockets { receive, send, pairs, notices } = sockets;
+            let notices = notices.as_ref();
             let sockets = (!is_there).then_some(UplinkSockets { receive, send, pairs, notices });
             self.switch.ask(|s| s.client.set_uplink(uplink, remotes, &keys, sockets)).map_err(switch_failed)
         });

@@ -21,7 +21,7 @@ pub type KnownSegments = [(SegmentIndex, Segment)];
 
 /// Numbers of peers, by name and address: another host of the name gets another number, and the FDB forgets the
 /// former one.
-pub type PeerNumbers = BTreeMap<(String, IpAddr), PeerIndex>;
+pub type PeerNumbers = BTreeMap<(String, Option<IpAddr>), PeerIndex>;
 
 /// One uplink.
 pub struct UplinkEntry {
@@ -68,18 +68,28 @@ impl UplinkEntry {
 
     /// Returns the table of its peers.
     pub(super) fn peers(&self, known: &KnownSegments) -> Result<vxlan::Peers, String> {
+        let made = if self.uplink.is_plain() { self.behind_nic(known) } else { self.hosts(known) };
+        made.map_err(|error| format!("uplink {}: {error}", self.uplink.name))
+    }
+
+    fn behind_nic(&self, known: &KnownSegments) -> Result<vxlan::Peers, String> {
+        let peer = self.uplink.peers.first().and_then(|peer| self.number(peer));
+        let peer = peer.ok_or("a plain NIC has one peer, the network behind it")?;
+        vxlan::Peers::of_nic(peer, &self.segments(known)).map_err(|error| error.to_string())
+    }
+
+    fn hosts(&self, known: &KnownSegments) -> Result<vxlan::Peers, String> {
         let peer = |peer: &Peer| {
             let here = known.iter().copied().filter(|(_, segment)| peer.carries(*segment));
             Some(vxlan::Peer {
                 index: self.number(peer)?,
-                address: SocketAddr::new(peer.address, self.uplink.port),
+                address: SocketAddr::new(peer.address?, self.uplink.port),
                 segments: here.map(|(index, _)| index).collect(),
                 takes_stamps: peer.stamps,
             })
         };
         let peers = self.uplink.peers.iter().filter_map(peer).collect();
-        vxlan::Peers::new(peers, &self.segments(known))
-            .map_err(|error| format!("uplink {}: {error}", self.uplink.name))
+        vxlan::Peers::new(peers, &self.segments(known)).map_err(|error| error.to_string())
     }
 
     /// Returns the addresses that the FDB has to hold for its remotes.

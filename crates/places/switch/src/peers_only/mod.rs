@@ -50,7 +50,8 @@ pub(crate) struct Filter {
 /// Returns the destinations of an uplink's sockets: frames and notices of each peer.
 pub(crate) fn destinations(uplink: &Uplink) -> BTreeSet<SocketAddr> {
     let ports = [uplink.port, uplink.notice_port];
-    uplink.peers.iter().flat_map(|peer| ports.map(|port| SocketAddr::new(peer.address, port))).collect()
+    let addresses = uplink.peers.iter().filter_map(|peer| peer.address);
+    addresses.flat_map(|address| ports.map(|port| SocketAddr::new(address, port))).collect()
 }
 
 impl Filter {
