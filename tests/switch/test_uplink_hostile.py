@@ -1,6 +1,5 @@
 """Wrong peers and tunnels in tunnels: what the own vNICs see of them."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +45,7 @@ def put(host: Host, number: int, stacks: dict[str, Stack], names: str) -> None:
 
 def wrong_peer(underlay: Underlay, role: str, *words: str) -> Process:
     """A hostile program at the peer's address."""
-    program = underlay.two.spawn(sys.executable, hostile_peer.__file__, role, ADDRESSES[4][1], *words)
+    program = underlay.two.spawn("python3", hostile_peer.__file__, role, ADDRESSES[4][1], *words)
     program.wait_for("the peer", lambda: "ready" in program.output())
     return program
 

@@ -24,8 +24,8 @@ def add_options(group: OptionGroup) -> None:
 def switches(context: Context) -> list[Json]:
     """What `lab.host.Host` is given for each host.
 
-    Real-time workers that share a CPU use up the time that the kernel grants them (`sched_rt_runtime_us`); then
-    all of them wait for 50 ms.
+    Real-time workers that share a CPU use up the time that the kernel grants them (`sched_rt_runtime_us`).
+    Then all of them wait for 50 ms.
     """
     options = ("--workers", "1", "--fifo-priority", "2")
     cpus = (context.machine.switch_cpu, context.machine.generator_cpu)
