@@ -66,9 +66,10 @@ def pings(stack: Stack) -> None:
 
 def tcp(a: Stack, b: Stack) -> None:
     """TCP passes both ways."""
-    b.iperf_server()
-    a.run(["iperf3", "--client", IP["b"], "--time", "2"])
-    a.run(["iperf3", "--client", IP["b"], "--time", "2", "--reverse"])
+    for port, reverse in (("5201", []), ("5202", ["--reverse"])):
+        # One server each: the first may still be ending its test.
+        b.iperf_server(int(port))
+        a.run(["iperf3", "--client", IP["b"], "--port", port, "--time", "2", *reverse])
 
 
 @pytest.mark.parametrize("kind", KINDS)
