@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def test_the_offset_of_one_clock_to_itself_is_zero_within_the_error(
         assert not far(one)["reachable"]
         two.apply(uplink(2, version=version) + shared)
         for host in (one, two):
-            wait_for("exchanges", lambda host=host: knows(host))
+            wait_for("exchanges", partial(knows, host))
             found = far(host)
             clock = found["clock"]
             assert abs(clock["offset_ns"]) <= clock["error_ns"], found
@@ -245,7 +246,7 @@ def test_frames_late_in_the_network_are_told_to_their_host(hosts: TwoHosts) -> N
     """Stamped frames of a are delayed beyond their deadline: `why a` says where, how much, how many."""
     one = hosts.hosts[0]
     for host in hosts.hosts:
-        wait_for("exchanges", lambda host=host: knows(host))
+        wait_for("exchanges", partial(knows, host))
     late = {"name": "late", "from": "eth1", "stamped": True, "delay_ns": [40 * MS, 40 * MS]}
     hosts.underlay.rules.plan(late)
     hosts.stacks["a"].try_run(f"ping -c 10 -i 0.05 -W 1 {hosts.address('b')}")

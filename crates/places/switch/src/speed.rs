@@ -32,7 +32,7 @@ fn link(kind: &str, device: &str) -> Link {
             "peers":[{{"name":"lan","segments":[{VLAN}],"stamps":false}}]}}"#
     );
     let uplink: Uplink = serde_json::from_str(&text).unwrap();
-    let Sockets { receive, mut send } = sockets::open(&uplink).unwrap();
+    let Sockets { receive, mut send, .. } = sockets::open(&uplink).unwrap();
     let last = send.pop().unwrap();
     let device = match uplink.kind {
         UplinkKind::Xdp => nic::Device::Xdp { sockets: receive, memories: send, program: last },
