@@ -285,6 +285,8 @@ class Context:
     """No window begins after this moment of the monotonic clock; for scenes that ask `is_late`."""
     options: argparse.Namespace = field(default_factory=argparse.Namespace)
     """The command line, with the scene's own options (`Scene.add_options`)."""
+    when: Mapping[str, str] = field(default_factory=dict)
+    """The day and the commit measured, as results have them."""
 
     def is_late(self) -> bool:
         """Whether it is too late to begin another window."""

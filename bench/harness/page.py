@@ -39,7 +39,8 @@ How to read the pages:
 
 {command} measures all scenes; [results.json](performance/results.json) has every window.
 [Real time beside bulk](performance/real-time.md) has further runs of `delay`, `applications`, `guests` and
-`wakeups`.
+`wakeups`. [Between hosts](performance/uplink.md)
+is a scene that runs alone.
 """
 
 

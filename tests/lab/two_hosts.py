@@ -45,18 +45,18 @@ class TwoHosts:
         cleanup: ExitStack,
         *,
         via: Via = Via.RULES,
-        wrappers: Sequence[Sequence[str]] = ((), ()),
         network: Iterable[str] = (),
+        options: Sequence[Mapping[str, Any]] = ({}, {}),
     ) -> None:
-        """`names` are the vNICs of each host; `wrappers` the words before each host's switch.
+        """`names` are the vNICs of each host; `network` options of the network by rules.
 
-        `network` are options of the network by rules.
+        `options` are further ones of each `Host`.
         """
         self.folder = folder
         self.underlay = cleanup.enter_context(Underlay(folder / "net", via=via, options=network))
         self.hosts: list[Host] = []
-        for number, words in enumerate(wrappers, 1):
-            host = self.underlay.host(number, folder / f"h{number}", switch_wrapper=words)
+        for number, of_host in enumerate(options, 1):
+            host = self.underlay.host(number, folder / f"h{number}", **of_host)
             self.hosts.append(cleanup.enter_context(host))
         self.names = [list(of_host) for of_host in names]
         self.all = [name for of_host in self.names for name in of_host]

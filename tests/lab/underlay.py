@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from enum import Enum, auto
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from .host import Host
 from .namespaces import Stack
@@ -115,10 +115,10 @@ class Underlay:
         assert self._rules is not None, "Underlay(via=Via.RULES)"
         return self._rules
 
-    def host(self, number: int, folder: Path, *, switch_wrapper: Iterable[str] = ()) -> Host:
-        """A switch with an agent whose network is that of host `number`, from 1."""
+    def host(self, number: int, folder: Path, **options: Any) -> Host:  # noqa: ANN401 - `Host` has them
+        """A switch with an agent whose network is that of host `number`, from 1; `options` are of `Host`."""
         enter = ("nsenter", f"--net={self.hosts[number - 1].path}")
-        return Host(folder, switch_wrapper=switch_wrapper, agent_wrapper=enter)
+        return Host(folder, agent_wrapper=enter, **options)
 
     def stop(self) -> None:
         """End everything on all hosts."""
@@ -148,7 +148,8 @@ def uplink(number: int, *lines: str, version: int = 4, peer: Iterable[str] = (),
     """
     more = "".join(f"{line}\n" for line in lines)
     of_peer = "".join(f"{line}\n" for line in peer)
-    text = f'[uplink.net0]\nlocal = "{ADDRESSES[version][number - 1]}"\nrate = "10gbit"\n{more}\n'
+    rate = "" if "rate = " in more else 'rate = "10gbit"\n'
+    text = f'[uplink.net0]\nlocal = "{ADDRESSES[version][number - 1]}"\n{rate}{more}\n'
     for other in range(1, hosts + 1):
         if other != number:
             name = "far" if hosts == 2 else f"host{other}"

@@ -31,12 +31,13 @@ def boot(
     options: str = "",
     share: bool = True,
     prealloc: bool = False,
-    mtu: int = 1500,
+    mtu: int | None = 1500,
     may_reboot: bool = False,
 ) -> Guest:
     """A guest on the port `name`, with its address once it is ready."""
     nic = vhost_user(host.folder / f"{name}.sock", MAC[name], queues=queues, options=options)
-    setup = f"ip addr add {IP[name]}/24 dev eth0 && ip link set eth0 mtu {mtu} up"
+    own_mtu = "" if mtu is None else f"mtu {mtu}"
+    setup = f"ip addr add {IP[name]}/24 dev eth0 && ip link set eth0 {own_mtu} up"
     return Guest(
         host.folder / f"guest-{name}",
         [nic],
@@ -101,6 +102,17 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Host, Guest
         with boot(host, "b") as b:
             host.wait_up("b")
             yield host, b
+        host.check_alive()
+
+
+def test_a_guest_is_told_its_mtu(tmp_path: Path) -> None:
+    """QEMU's host_mtu: Linux sets the MTU of the contract by itself."""
+    need_guests()
+    with Host(tmp_path / "h") as host:
+        unlimited(host, "mtu = 1450")
+        with boot(host, "a", options="host_mtu=1450", mtu=None) as a:
+            a.ready()
+            assert a.run("cat /sys/class/net/eth0/mtu").strip() == "1450"
         host.check_alive()
 
 

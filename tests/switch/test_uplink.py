@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,53 @@ def test_vnics_of_two_hosts_reach_each_other(
         b.iperf_server()
         a.run(["iperf3", "--client", IP["b"], "--time", "2"])
         a.run(["iperf3", "--client", IP["b"], "--time", "2", "--reverse"])
+
+
+RECEIVE = """
+import hashlib, socket
+listener = socket.create_server(("", 9))
+print("ready", flush=True)
+stream, _ = listener.accept()
+found, whole = hashlib.sha256(), 0
+while part := stream.recv(1 << 20):
+    found.update(part)
+    whole += len(part)
+print(whole, found.hexdigest(), flush=True)
+"""
+SEND = """
+import hashlib, random, socket, sys
+stream, found = socket.create_connection((sys.argv[1], 9)), hashlib.sha256()
+for _ in range(40):
+    part = random.randbytes(1 << 20)
+    stream.sendall(part)
+    found.update(part)
+print(40 << 20, found.hexdigest())
+"""
+
+
+def test_segments_arrive_as_super_frames(
+    underlay: Underlay, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A super-frame is cut for the network and joined again; the bytes are those that were sent."""
+    folder = tmp_path_factory.mktemp("h")
+    with (
+        underlay.host(1, folder / "1") as one,
+        underlay.host(2, folder / "2") as two,
+        Stack(folder / "a") as a,
+        Stack(folder / "b") as b,
+    ):
+        one.apply(uplink(1) + vnic("a", a))
+        two.apply(uplink(2) + vnic("b", b))
+        addresses("a", a)
+        addresses("b", b)
+        wait_for("an echo", lambda: a.try_run(f"ping -c 1 -W 1 {IP['b']}").returncode == 0)
+        receiver = b.spawn(sys.executable, "-c", RECEIVE)
+        receiver.wait_for("the receiver", lambda: "ready" in receiver.output())
+        sent = a.run([sys.executable, "-c", SEND, IP["b"]])
+        receiver.popen.wait(20)
+        assert receiver.output().splitlines()[-1] == sent.strip()
+        received = two.show("b").document["stats"]["rx"]
+        assert received["wire_frames"] > 4 * received["frames"], received
 
 
 @pytest.mark.parametrize("version", [4, 6])
@@ -166,6 +214,59 @@ def show(host: Host) -> dict[str, Any]:
     return dict(json.loads(host.cli("uplink", "net0", "--json")))
 
 
+# Requests to a group for addresses of the vNICs, behind 16 bytes of UDP and VXLAN: ARP for 10.9.*, or a
+# solicitation for fd09::*.
+REQUESTS = (
+    "udp dst port 4789 and udp[16] & 1 = 1 and "
+    "((udp[28:2] = 0x0806 and udp[36:2] = 1 and udp[54:2] = 0x0a09) or "
+    "(udp[28:2] = 0x86dd and udp[70] = 135 and udp[78:2] = 0xfd09))"
+)
+
+
+def remote(name: str, peer: str = "far") -> str:
+    """The vNIC of the other host, with its addresses."""
+    return (
+        f'[remote.{name}]\nmac = "{MAC[name]}"\nsegment = {VNI}\npeer = "{peer}"\n'
+        f'addresses = ["{IP[name]}", "{IP6[name]}"]\n\n'
+    )
+
+
+def test_requests_for_declared_addresses_do_not_cross_the_network(
+    underlay: Underlay, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The switch answers ARP and neighbour discovery for remotes that declare addresses."""
+    need_commands("tcpdump")
+    folder = tmp_path_factory.mktemp("h")
+    with (
+        underlay.host(1, folder / "1") as one,
+        underlay.host(2, folder / "2") as two,
+        Stack(folder / "a") as a,
+        Stack(folder / "b") as b,
+    ):
+        one.apply(uplink(1) + vnic("a", a))
+        two.apply(uplink(2) + vnic("b", b))
+        addresses("a", a)
+        addresses("b", b)
+        pings(a)
+        crossed = underlay.two.spawn("tcpdump", "-lnni", "eth0", "--immediate-mode", REQUESTS)
+        crossed.wait_for("tcpdump", lambda: "listening" in crossed.output())
+
+        def ask() -> int:
+            """Ask for both addresses of b anew, and send to them; the requests that crossed so far."""
+            a.run("ip neigh flush dev eth0")
+            b.run("ip neigh flush dev eth0")
+            a.run(f"ping -c 1 -W 5 {IP['b']} && ping -c 1 -W 5 {IP6['b']}")
+            # Of a later frame, so that tcpdump has seen the earlier ones.
+            return crossed.output().count("VXLAN")
+
+        wait_for("requests on the network", lambda: ask() >= 2)
+        one.apply(uplink(1) + remote("b") + vnic("a", a))
+        two.apply(uplink(2) + remote("a") + vnic("b", b))
+        before = ask()
+        assert {ask() for _ in range(5)} == {before}
+        assert MAC["b"] in a.run(f"ip neigh show {IP['b']}") + a.run(f"ip neigh show {IP6['b']}")
+
+
 def refused(held: socket.socket, to: tuple[str, int]) -> bool:
     """Whether the kernel refuses to send from a socket to an address."""
     try:
@@ -179,7 +280,7 @@ def refused(held: socket.socket, to: tuple[str, int]) -> bool:
 def test_the_switchs_sockets_reach_peers_only(
     underlay: Underlay, tmp_path_factory: pytest.TempPathFactory, version: int
 ) -> None:
-    """An intruder in the switch has its sockets: they reach no address but the peers', whatever the agent does."""
+    """An intruder in the switch has its sockets: they reach peers only, whatever the agent does."""
     folder = tmp_path_factory.mktemp("h")
     peer, other = {4: ("192.0.2.2", "192.0.2.77"), 6: ("2001:db8::2", "2001:db8::77")}[version]
     with underlay.host(1, folder / "1") as one, Stack(folder / "a") as a:
@@ -188,7 +289,7 @@ def test_the_switchs_sockets_reach_peers_only(
 
         def reach(allowed: str, *refusals: str) -> None:
             held = udp_sockets(one.switch.pid)
-            assert len(held) == 5
+            assert len(held) == 6
             for one_of_them in held:
                 with one_of_them:
                     assert not refused(one_of_them, (allowed, 4789))

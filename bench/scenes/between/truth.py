@@ -74,8 +74,10 @@ class Compared:
     """Reports of single frames."""
     strange: int = 0
     """Reports of frames that were not sent."""
-    wrong: list[int] = field(default_factory=list)
-    """Reports that are further from the truth than their error: how much (ns)."""
+    early: list[int] = field(default_factory=list)
+    """Reports of less than `low`, by more than their error: how much (ns)."""
+    after: list[int] = field(default_factory=list)
+    """Reports of more than `high`, by more than their error: how much (ns)."""
     false: int = 0
     """Reports of certain misses of frames that were in time for sure."""
     other_cause: dict[str, int] = field(default_factory=dict)
@@ -106,9 +108,10 @@ def compare(
             found.strange += 1
             continue
         late_by = report.late + deadline
-        outside = max(frame.low - report.error - late_by, late_by - frame.high - report.error, 0)
-        if outside:
-            found.wrong.append(outside)
+        if (less := frame.low - report.error - late_by) > 0:
+            found.early.append(less)
+        if (more := late_by - frame.high - report.error) > 0:
+            found.after.append(more)
         if report.late > report.error and frame.high <= deadline:
             found.false += 1
         if frame.cause and report.cause != frame.cause:

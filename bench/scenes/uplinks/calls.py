@@ -5,9 +5,9 @@
    ◀───────────────────────────────────────────────────────────────────────────────────────────┘
 ```
 
-    python3 calls.py call ADDRESS SECONDS FILE     FILE: for each datagram the moment, and its round trip or 0 (ns)
-    python3 calls.py wire MAC SECONDS FILE         FILE: number and moment of each of them on eth0 (ns), inside of VXLAN
-    python3 calls.py echo ADDRESS                  returns datagrams until killed
+    python3 calls.py call ADDRESS SECONDS FILE   FILE: each datagram's moment, its round trip or 0 (ns)
+    python3 calls.py wire MAC SECONDS FILE       FILE: number and moment of each on eth0, in VXLAN (ns)
+    python3 calls.py echo ADDRESS                returns datagrams until killed
 
 MAC is the caller's. Moments are of CLOCK_REALTIME, as the kernel's are.
 """
@@ -22,6 +22,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
 
 PERIOD = 1_000_000
 """Between two datagrams (ns)."""
@@ -111,7 +112,9 @@ def wire(mac: str, seconds: str, path: str) -> None:
     # It hears nothing before it has its filter.
     ear = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     ear.setsockopt(
-        socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", len(program), ctypes.addressof(code))
+        socket.SOL_SOCKET,
+        SO_ATTACH_FILTER,
+        struct.pack("HL", len(program), ctypes.addressof(code)),
     )
     ear.bind(("eth0", 0x0800))
     ear.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
@@ -139,4 +142,5 @@ def echo(address: str) -> None:
         ear.sendto(payload, peer)
 
 
-{"call": call, "wire": wire, "echo": echo}[sys.argv[1]](*sys.argv[2:])
+ROLES: dict[str, Callable[..., None]] = {role.__name__: role for role in (call, wire, echo)}
+ROLES[sys.argv[1]](*sys.argv[2:])

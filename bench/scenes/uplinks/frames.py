@@ -9,8 +9,8 @@
     python3 frames.py PID SECONDS DESTINATION SOURCE LENGTH FLOWS
 
 PID is a process of the receiving namespace, SOURCE and DESTINATION are MACs, LENGTH is that of a frame in
-bytes without FCS. The receiver's stack drops the frames, whose IP address is not its own. Prints `ready`; at the end
-the frames sent, those that arrived, and the seconds as JSON. A frame without trace for 20 ms is lost.
+bytes without FCS. The receiver's stack drops the frames, whose IP address is not its own. Prints `ready`; at
+the end the frames sent, those that arrived, and the seconds as JSON. A frame without trace for 20 ms is lost.
 """
 
 import ctypes
@@ -57,7 +57,7 @@ def checksum(words: bytes) -> int:
     total = sum(struct.unpack(f"!{len(words) // 2}H", words))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
-    return total ^ 0xFFFF
+    return int(total ^ 0xFFFF)
 
 
 def frame(destination: str, source: str, length: int, flow: int) -> bytes:
@@ -77,6 +77,7 @@ class Arrived:
         self.file = os.open(f"/proc/{pid}/net/dev", os.O_RDONLY)
 
     def __call__(self) -> int:
+        """Reads their number."""
         text = os.pread(self.file, 4096, 0)
         return int(text[text.index(b"eth0:") + 5 :].split(None, 2)[1])
 
@@ -118,7 +119,10 @@ def main() -> None:
             time.sleep(20e-6)
     took = time.monotonic() - began
     time.sleep(LOST)
-    print(json.dumps({"sent": sent, "arrived": arrived() - first, "seconds": took}), flush=True)
+    print(
+        json.dumps({"sent": sent, "arrived": arrived() - first, "seconds": took}),
+        flush=True,
+    )
 
 
 main()

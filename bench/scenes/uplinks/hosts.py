@@ -1,21 +1,20 @@
 """Two hosts in network namespaces, a veth pair between them, and what carries guests' frames over it.
 
 ```text
- guest a ─eth0─ tap ── Tidegate ── UDP ───────┐                ┌─ UDP ── Tidegate ── tap ─eth0─ guest b
- guest a ─eth0─ tap ─ pump ─ tap ─ bridge ─ vxlan ── eth0 ═ eth0 ── vxlan ─ bridge ─ tap ─ pump ─ tap ─eth0─ guest b
- guest a ─eth0─ veth ─ bridge ─ vxlan ────────┘  (one veth)    └─ vxlan ─ bridge ─ veth ─eth0─ guest b
-     host 1: its own CPU                                           host 2: its own CPU
+ guest a ─eth0─ tap ── Tidegate ── UDP ───────────────┐
+ guest a ─eth0─ tap ── pump ── tap ─ bridge ─ vxlan ──┤
+ guest a ─eth0─ veth ─────────────── bridge ─ vxlan ──┴─ eth0 ═ eth0 ── the same, reversed ── guest b
+     host 1: its own CPU                                       host 2: its own CPU
 ```
 
-A frame of a tap's guest passes a program, as a VM's frames do: Tidegate, or one that only copies (`pump`). A veth pair
-spares the kernel that. Each contender has guests of its own. All programs of a host, its guests' too, run on its CPU. What is
-done for a frame in the kernel runs where the frame was sent.
+A frame of a tap's guest passes a program, as a VM's frames do: Tidegate, or one that only copies (`pump`). A
+veth pair spares the kernel that. Each contender has guests of its own. All programs of a host, its guests'
+too, run on its CPU. What is done for a frame in the kernel runs where the frame was sent.
 """
 
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +64,13 @@ class Pair:
     """Guests `a` and `b` that one contender connects."""
 
     def __init__(
-        self, name: str, a: Guest, b: Guest, processes: Sequence[Process] = (), *, mtu: int = MTU
+        self,
+        name: str,
+        a: Guest,
+        b: Guest,
+        processes: Sequence[Process] = (),
+        *,
+        mtu: int = MTU,
     ) -> None:
         self.name, self.a, self.b, self.processes, self.mtu = name, a, b, processes, mtu
 
@@ -77,11 +82,21 @@ class Pair:
             entry = f"{other.address} lladdr {other.mac}"
             guest.stack.run(f"ip neigh replace {entry} dev eth0 nud permanent")
         answers = f"ping -c 1 -W 1 {self.b.address}"
-        wait_for(f"an echo over {self.name}", lambda: self.a.stack.try_run(answers).returncode == 0)
+        wait_for(
+            f"an echo over {self.name}",
+            lambda: self.a.stack.try_run(answers).returncode == 0,
+        )
 
     def send(self, seconds: float, length: int, flows: int) -> Process:
         """Starts frames from a to b; see `frames.py`."""
-        words = (str(self.b.pid), str(seconds), self.b.mac, self.a.mac, str(length), str(flows))
+        words = (
+            str(self.b.pid),
+            str(seconds),
+            self.b.mac,
+            self.a.mac,
+            str(length),
+            str(flows),
+        )
         sender = self.a.spawn(sys.executable, "-E", "-S", str(FRAMES), *words)
         sender.wait_for("the sender of frames", lambda: "ready" in sender.output())
         return sender

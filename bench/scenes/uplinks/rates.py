@@ -14,7 +14,15 @@ from functools import partial
 
 from harness.measure import interleave, ratios, samples
 from harness.model import Contender, Context, Figure, Json, Result, Target, Window
-from scenes.uplinks.hosts import TAPS, VETHS, Network, Pair, busy_s, kernel_threads, processes_s
+from scenes.uplinks.hosts import (
+    TAPS,
+    VETHS,
+    Network,
+    Pair,
+    busy_s,
+    kernel_threads,
+    processes_s,
+)
 
 DISTURBED = 0.05
 """More than this share of the CPUs busy with something else, and a window is marked."""
@@ -48,7 +56,7 @@ TCP = {
     "TCP, 4 connections": Tcp(4),
     "TCP, 4 connections, from host 2": Tcp(4, reverse=True),
 }
-CASES = {**FRAMES, **TCP}
+CASES: dict[str, Frames | Tcp] = {**FRAMES, **TCP}
 
 
 class Meter:
@@ -88,9 +96,18 @@ class Meter:
     def frames(self, what: Frames) -> Json:
         """Million frames from a to b."""
         sender = self.pair.send(WARM_UP + self.seconds + 0.3, what.length, what.flows)
-        pids = [sender.pid, *(process.pid for process in self.pair.processes), *self.helpers]
+        pids = [
+            sender.pid,
+            *(process.pid for process in self.pair.processes),
+            *self.helpers,
+        ]
         time.sleep(WARM_UP)
-        began, busy, own, first = time.monotonic(), busy_s(self.all_cpus), processes_s(pids), self.arrived()
+        began, busy, own, first = (
+            time.monotonic(),
+            busy_s(self.all_cpus),
+            processes_s(pids),
+            self.arrived(),
+        )
         time.sleep(self.seconds)
         last, took = self.arrived(), time.monotonic() - began
         found = {
@@ -111,9 +128,24 @@ class Meter:
 
     def tcp(self, what: Tcp) -> Json:
         """Gigabits of payload; the CPU time is that of the whole run."""
-        words = ["iperf3", "--client", self.pair.b.address, "--time", f"{max(1, round(self.seconds))}"]
-        words += ["--parallel", str(what.connections), "--json", *(["--reverse"] if what.reverse else [])]
-        pids = [self.server.pid, *(process.pid for process in self.pair.processes), *self.helpers]
+        words = [
+            "iperf3",
+            "--client",
+            self.pair.b.address,
+            "--time",
+            f"{max(1, round(self.seconds))}",
+        ]
+        words += [
+            "--parallel",
+            str(what.connections),
+            "--json",
+            *(["--reverse"] if what.reverse else []),
+        ]
+        pids = [
+            self.server.pid,
+            *(process.pid for process in self.pair.processes),
+            *self.helpers,
+        ]
         began, busy, own = time.monotonic(), busy_s(self.all_cpus), processes_s(pids)
         with subprocess.Popen(
             ["nsenter", f"--net={self.pair.a.stack.path}", *self.pair.a.pinned(*words)],
@@ -183,8 +215,7 @@ def target(windows: list[Window], case: str, ours: str, theirs: str) -> Target:
         filterable=True,
         note="by the processes' CPU time alone: "
         + ", ".join(
-            f"{sample.value:.2f}x"
-            for sample in ratios(windows, ours, theirs, case, "per_core_of_processes")
+            f"{sample.value:.2f}x" for sample in ratios(windows, ours, theirs, case, "per_core_of_processes")
         ),
     )
 
@@ -192,9 +223,19 @@ def target(windows: list[Window], case: str, ours: str, theirs: str) -> Target:
 def figures(windows: list[Window], case: str, names: list[str]) -> list[Figure]:
     """What arrived, the CPUs busy with it, and what arrived for each second of CPU time."""
     unit = "Mpps" if case in FRAMES else "Gbit/s"
-    kinds = (("arrived", unit, "rate"), ("CPUs busy", "CPUs", "cores"), ("for each busy CPU", unit, "per_core"))
+    kinds = (
+        ("arrived", unit, "rate"),
+        ("CPUs busy", "CPUs", "cores"),
+        ("for each busy CPU", unit, "per_core"),
+    )
     return [
-        Figure(f"{case}: {what}", name, of, samples(windows, name, case, value), filterable=True)
+        Figure(
+            f"{case}: {what}",
+            name,
+            of,
+            samples(windows, name, case, value),
+            filterable=True,
+        )
         for what, of, value in kinds
         for name in names
     ]

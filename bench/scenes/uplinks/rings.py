@@ -18,7 +18,14 @@ from harness.model import Contender, Context, Figure, Json, Result, Target
 from harness.traffic import Generator
 from lab.host import vhost_user_vnic
 from peers.base import GUEST_A, GUEST_B
-from scenes.uplinks.hosts import VETHS, VNI, Network, kernel_threads, processes_s, uplink_of
+from scenes.uplinks.hosts import (
+    VETHS,
+    VNI,
+    Network,
+    kernel_threads,
+    processes_s,
+    uplink_of,
+)
 from scenes.uplinks.rates import WARM_UP, Frames, Meter
 
 OURS, ALONE = "tidegate, rings", "guests alone"
@@ -64,7 +71,10 @@ class Rings:
 def by_sender(meter: Meter, case: str) -> Json:
     """The same of guests that are namespaces, for each second of all processes' CPU time."""
     found = meter.frames(Frames(CASES[case], FLOWS))
-    return {"rate": found["amount"] / found["seconds"], "per_core": found["amount"] / found["own"]}
+    return {
+        "rate": found["amount"] / found["seconds"],
+        "per_core": found["amount"] / found["own"],
+    }
 
 
 def measure(context: Context, kind: str, rounds: int, seconds: float) -> Result:
@@ -102,9 +112,15 @@ def judge(result: Result) -> None:
         )
         named = ((OURS, ours), ("kernel vxlan", kernel))
         result.figures += [Figure(title, name, "Mpps", found, filterable=True) for name, found in named]
-        ratio = tuple(
-            type(one)(one.value / other.value) for one, other in zip(ours, kernel, strict=True)
-        )
+        ratio = tuple(type(one)(one.value / other.value) for one, other in zip(ours, kernel, strict=True))
         result.targets.append(
-            Target(f"{title}, against the kernel's vxlan", "at least 2x", "x", 2.0, "more", ratio, filterable=True)
+            Target(
+                f"{title}, against the kernel's vxlan",
+                "at least 2x",
+                "x",
+                2.0,
+                "more",
+                ratio,
+                filterable=True,
+            )
         )

@@ -2,18 +2,18 @@
 
 ```text
  voice a ─ 142 B each ms ─┐                                      ┌─▶ voice b, echoes
-                          ├─ host 1 ═ 1 Gbit/s, both ways ═ host 2 ┤
- bulk a ── TCP, UDP ──────┘     ▲ when it is on the wire          └─▶ bulk b, and back
+                          ├─ host 1 ═══ 1 Gbit/s ═══ host 2 ───────┤
+ bulk a ── TCP, UDP ──────┘     ▲ when it is on the wire          └─▶ bulk b
 ```
 
-*Off*: the kernel's bridge, vxlan, and at 1 Gbit/s a FIFO of 1,514,000 bytes, which are 1,000 frames. *Tidegate*: an
-uplink of `rate = "1gbit"`, voice with a deadline; and the same without.
+*Off*: the kernel's bridge, vxlan, and at 1 Gbit/s a FIFO of 1,514,000 bytes, which are 1,000 frames.
+*Tidegate*: an uplink of `rate = "1gbit"`, voice with a deadline; and the same without.
 """
 
 import array
+import statistics
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -63,8 +63,18 @@ class Side:
         whole = f"{seconds + SETTLE + 1:.0f}"
         to = ("--client", self.bulk.b.address, "--time", whole)
         load = [
-            self.bulk.a.spawn("iperf3", *to, "--parallel", "4", "--bidir"),
-            self.bulk.a.spawn("iperf3", *to, "--port", "5202", "--udp", "--bitrate", "400M", "--length", "1300"),
+            self.bulk.a.spawn("iperf3", *to, "--parallel", "4"),
+            self.bulk.a.spawn(
+                "iperf3",
+                *to,
+                "--port",
+                "5202",
+                "--udp",
+                "--bitrate",
+                "100M",
+                "--length",
+                "1300",
+            ),
         ]
         try:
             time.sleep(SETTLE)
@@ -72,15 +82,24 @@ class Side:
             words = ("wire", self.voice.a.mac, str(seconds + 1), str(files[0]))
             ear = stack.spawn(sys.executable, "-E", "-S", str(CALLS), *words)
             ear.wait_for("the ear", lambda: "ready" in ear.output())
+            began, first = time.monotonic(), received(self.network)
             caller = self.act(self.voice.a, "call", self.voice.b.address, str(seconds), str(files[1]))
             caller.popen.wait(seconds + 20)
+            rate = (received(self.network) - first) * 8 / (time.monotonic() - began) / 1e6
             ear.popen.wait(20)
             assert files[0].exists(), ear.output()
             assert files[1].exists(), caller.output()
         finally:
             for process in load:
                 process.stop()
-        return judged(*map(numbers, files))
+        return {**judged(*map(numbers, files)), "Mbit/s": rate}
+
+
+def received(network: Network) -> int:
+    """Bytes that host 2 has received."""
+    text = (network.underlay.two.path.parent.parent / "net/dev").read_text()
+    line = next(line for line in text.splitlines() if line.strip().startswith("eth0:"))
+    return int(line.split(":")[1].split()[0])
 
 
 def numbers(path: Path) -> "array.array[int]":
@@ -95,7 +114,10 @@ def judged(wire: "array.array[int]", call: "array.array[int]") -> Json:
     sent = call[::2]
     on_wire = sorted(at - sent[number] for number, at in zip(wire[::2], wire[1::2], strict=True))
     trips = sorted(trip for trip in call[1::2] if trip)
-    found: Json = {"lost": 1 - len(trips) / len(sent), "lost before the wire": 1 - len(on_wire) / len(sent)}
+    found: Json = {
+        "lost": 1 - len(trips) / len(sent),
+        "lost before the wire": 1 - len(on_wire) / len(sent),
+    }
     for part, values in (("wire", on_wire), ("trip", trips)):
         for percent, name in PERCENTILES:
             at = min(len(values) - 1, int(len(values) * percent / 100))
@@ -142,7 +164,15 @@ def tidegate(context: Context, cpus: tuple[int, int], name: str) -> Side:
         promise = (limit, f'deadline = "{DEADLINE}"', f'to = ["{far}"]') if promised else ()
         rx = 'rx = { max = "10gbit" }'
         text = uplink_of("vxlan", number, f'latency = "{LATENCY}"').replace("100gbit", "1gbit")
-        text += tap_vnic(own, ours.stack.path, ours.mac, f"mtu = {voice.mtu}", rx, *promise, segment=VNI)
+        text += tap_vnic(
+            own,
+            ours.stack.path,
+            ours.mac,
+            f"mtu = {voice.mtu}",
+            rx,
+            *promise,
+            segment=VNI,
+        )
         other = (bulk.a, bulk.b)[number - 1]
         text += tap_vnic("bulk", other.stack.path, other.mac, f"mtu = {MTU}", segment=VNI)
         if promised:
@@ -160,7 +190,11 @@ def tidegate(context: Context, cpus: tuple[int, int], name: str) -> Side:
 def measure(context: Context, rounds: int, seconds: float) -> Result:
     """All contenders, some rounds, in turns."""
     cpus = (context.machine.generator_cpu, context.machine.switch_cpu)
-    sides = [off(context, cpus), tidegate(context, cpus, PLAIN), tidegate(context, cpus, ON)]
+    sides = [
+        off(context, cpus),
+        tidegate(context, cpus, PLAIN),
+        tidegate(context, cpus, ON),
+    ]
     everyone = [Contender(side.name, partial(side.window, seconds)) for side in sides]
     result = Result()
     for done in range(rounds):
@@ -175,9 +209,10 @@ def measure(context: Context, rounds: int, seconds: float) -> Result:
 def judge(result: Result) -> None:
     """A table of delays, and the targets."""
     of = {name: [w for w in result.windows if w.contender == name] for name in (OFF, PLAIN, ON)}
-    median: Callable[[list[Window], str], float] = lambda windows, key: sorted(  # noqa: E731
-        window.values[key] for window in windows
-    )[len(windows) // 2]
+
+    def median(windows: list[Window], key: str) -> float:
+        return statistics.median(window.values[key] for window in windows)
+
     for part, title in PARTS.items():
         rows = []
         for name, windows in of.items():
@@ -186,8 +221,14 @@ def judge(result: Result) -> None:
             worst = max(window.values[f"{part} worst"] for window in windows)
             cells = [f"{median(windows, f'{part} {key}'):,.0f}" for _, key in PERCENTILES[:-1]]
             lost = max(window.values["lost"] for window in windows)
-            rows.append([name, *cells, f"{worst:,.0f}", f"{lost:.2%}"])
-        head = (f"voice, {title} [us]", *(name for _, name in PERCENTILES), "lost, at most")
+            rate = median(windows, "Mbit/s")
+            rows.append([name, *cells, f"{worst:,.0f}", f"{lost:.2%}", f"{rate:,.0f}"])
+        head = (
+            f"voice, {title} [us]",
+            *(name for _, name in PERCENTILES),
+            "lost, at most",
+            "to host 2 [Mbit/s]",
+        )
         result.tables.append(table(head, rows))
         for _, key in PERCENTILES[1:]:
             ratios = tuple(

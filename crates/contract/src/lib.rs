@@ -61,7 +61,7 @@ pub use parse::parse;
 pub use queueing::{FlowQueueing, Queueing};
 pub use remote::{Envelope, Remote};
 pub use units::{Bytes, Nanos, Rate};
-pub use uplink::{Peer, SegmentKeys, Uplink};
+pub use uplink::{Exclusive, Peer, SegmentKeys, Uplink, UplinkKind};
 pub use vnic::{
     Allowed, Attach, Discipline, LinkState, Method, Rx, SocketMode, SocketOwner, Tx, UPLINK, VfOptions, Vnic,
 };

@@ -2,6 +2,7 @@
 
 use crate::{Bytes, Mac, Nanos, Rate, Segment};
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
 /// A vNIC of another host: vNICs of this host may promise towards it, and it may send to them with a deadline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +16,9 @@ pub struct Remote {
     pub segment: Segment,
     /// The peer where it is.
     pub peer: String,
+    /// Its IP addresses, at most 16: the switch answers ARP and neighbour discovery for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
     /// What it sends with a deadline.
     #[serde(default)]
     pub tx: Envelope,

@@ -40,7 +40,7 @@ pub fn vnic(name: &str) -> Vnic {
 pub fn uplink(name: &str) -> Uplink {
     let peer = Peer {
         name: "host2".into(),
-        address: [192, 0, 2, 2].into(),
+        address: Some([192, 0, 2, 2].into()),
         segments: None,
         latency: None,
         arrival_budget: None,
@@ -48,7 +48,8 @@ pub fn uplink(name: &str) -> Uplink {
     };
     let uplink = Uplink {
         name: name.into(),
-        local: [192, 0, 2, 1].into(),
+        kind: crate::UplinkKind::Vxlan,
+        local: Some([192, 0, 2, 1].into()),
         device: None,
         port: 4789,
         notice_port: 29_796,
@@ -69,6 +70,7 @@ pub fn remote(name: &str) -> Remote {
         mac: mac(name),
         segment: Segment::new(1).expect("in range"),
         peer: "host2".into(),
+        addresses: Vec::new(),
         tx: Envelope::default(),
         deadline: None,
         to: Vec::new(),

@@ -18,6 +18,8 @@ use tidegate_visible::{is_hidden, visible};
 
 /// Most bytes of a domain's name that a vNIC's name takes over: 63 less a hyphen and the MAC's 12 digits.
 const STEM: usize = 50;
+/// MTU of a guest that is told none.
+const UNTOLD_MTU: u64 = 1500;
 /// Stands for the name of a tap that does not exist yet.
 const NOT_YET: &str = "not-yet";
 
@@ -197,8 +199,23 @@ fn contract(
         let errors = errors.into_iter();
         errors.map(|e| place(e.key.strip_prefix(&prefix).unwrap_or_default(), e.message)).collect::<Vec<_>>()
     })?;
+    notes.extend(untold_mtu(interface, &vnic));
     let limited_by_libvirt = interface.bandwidth.is_some() && matches!(interface.link, Backend::Netdev(_));
     Ok(Some(Contract { vnic, attached, limited_by_libvirt, from }))
+}
+
+/// Says that a guest at a port of the switch is not told its contract's MTU, and sends longer packets: they are dropped.
+fn untold_mtu(interface: &Interface<'_>, vnic: &Vnic) -> Option<String> {
+    let told: u64 = interface.mtu.map_or(Some(UNTOLD_MTU), |mtu| mtu.parse().ok())?;
+    let is_port = matches!(interface.link, Backend::VhostUser { .. });
+    (is_port && u64::from(vnic.mtu) < told).then(|| {
+        format!(
+            "{}: its contract drops packets of more than {mtu} bytes, and the guest sends {told}: write <mtu size='{mtu}'/> \
+             into the interface, by which QEMU tells the guest (host_mtu)",
+            interface.mac,
+            mtu = vnic.mtu
+        )
+    })
 }
 
 /// Returns the keys that the interface itself determines.

@@ -21,6 +21,7 @@
 //! - [`slots`]: frames in flight, and their memory
 //! - [`vhost_user`]: the protocol by which front ends pass guest memory and virtqueues
 //! - [`hosts`]: what the switch knows of other hosts, and tells them, beside frames
+//! - [`neighbours`]: addresses of vNICs of other hosts
 //! - [`link`]: how frames get in and out: a guest's rings, a tap, other hosts
 //! - [`port`]: a vNIC's connection, with its contract
 //! - [`moved`]: the outcome of a port's move to another worker
@@ -49,6 +50,7 @@ pub mod holder;
 pub mod hosts;
 pub mod link;
 pub mod moved;
+pub mod neighbours;
 pub mod port;
 mod prefetch;
 pub mod quota;

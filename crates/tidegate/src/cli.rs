@@ -1,8 +1,8 @@
 //! The command line.
 
 use crate::commands::{
-    agent, apply, calibrate, capture, clock, completions, demo, libvirt, plan, status, switch, top, uplink,
-    vnic, why,
+    agent, apply, calibrate, capture, clock, completions, demo, events, libvirt, plan, status, switch, top,
+    uplink, vnic, why,
 };
 use crate::exit;
 use clap::{Parser, Subcommand};
@@ -46,6 +46,8 @@ pub enum Command {
     Why(why::Args),
     /// Show the offsets to other hosts' clocks, and how far they can be trusted
     Clock(clock::Args),
+    /// Watch what happens: misses, front ends, contracts, uplinks, repairs; a line each
+    Events(events::Args),
     /// Record a vNIC's frames as pcapng, for Wireshark and tcpdump
     Capture(capture::Args),
     /// Measure what `host-latency` has to be on this host, and what stands in the way of less

@@ -4,8 +4,8 @@ use crate::cli::{Cli, Command};
 use crate::client::Client;
 use crate::commands::runtime::wait;
 use crate::commands::{
-    agent, apply, calibrate, capture, clock, completions, demo, libvirt, plan, status, switch, top, uplink,
-    vnic, why,
+    agent, apply, calibrate, capture, clock, completions, demo, events, libvirt, plan, status, switch, top,
+    uplink, vnic, why,
 };
 use crate::exit::Failure;
 use clap::CommandFactory;
@@ -21,6 +21,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Top(args) => wait(top::run(&client, args, json)),
         Command::Why(args) => wait(why::run(&client, args, json)),
         Command::Clock(args) => wait(clock::run(&client, args, json)),
+        Command::Events(args) => wait(events::run(&client, args, json)),
         Command::Calibrate(args) => wait(calibrate::run(&client, args, json)),
         Command::Capture(args) => wait(capture::run(&client, args)),
         Command::Libvirt(command) => wait(libvirt::run(&client, command, json)),

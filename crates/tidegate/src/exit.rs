@@ -100,7 +100,17 @@ fn write(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes a value to standard output as JSON.
+/// Writes a value to standard output as JSON in one line.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_json_line(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let mut text = serde_json::to_string(value).map_err(Failure::failed)?;
+    text.push('\n');
+    write(&tidegate_visible::json(&text))
+}
+
+/// Writes a value to standard output as indented JSON.
 ///
 /// # Errors
 /// As [`print`].

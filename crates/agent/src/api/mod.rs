@@ -11,6 +11,7 @@
 //! - `routes`: the handler of each path
 //! - `json`: JSON of answers
 //! - `error`: errors and their status codes
+//! - `events`: events as a stream
 //! - `capture`: a pipe as a response body
 //! - `listener`: clients come and go, and none delays others
 //! - `room`: the clients that have a place, and the one that makes room for another
@@ -20,6 +21,7 @@
 
 pub mod capture;
 pub mod error;
+mod events;
 pub mod json;
 pub mod listener;
 pub mod metrics;

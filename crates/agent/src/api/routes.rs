@@ -5,13 +5,13 @@ use super::json::{Short, as_json, json};
 use super::listener::{Peer, REQUEST};
 use super::turns::Turns;
 use super::writer::Writer;
-use super::{capture, metrics};
+use super::{capture, events, metrics};
 use crate::board::{Board, Published, why};
 use crate::commands::{Command, Looks, Reply};
 use crate::store::Owner;
 use crate::views::{
-    AdmissionView, ApplyQuery, CaptureQuery, ClockView, ErrorBody, HostView, Last, LastQuery, PlanView,
-    SetBody, StatusView, UplinkView, VnicChange, VnicView, WhyView,
+    AdmissionView, ApplyQuery, CaptureQuery, ClockView, ErrorBody, EventView, HostView, Last, LastQuery,
+    PlanView, SetBody, StatusView, UplinkView, VnicChange, VnicView, WhyView,
 };
 use crate::windows::Windows;
 use axum::extract::rejection::{JsonRejection, QueryRejection, StringRejection};
@@ -67,6 +67,7 @@ pub struct Api {
         remove,
         uplinks,
         uplink,
+        listen,
         plan,
         apply,
         why,
@@ -74,7 +75,7 @@ pub struct Api {
         metrics_text,
         openapi
     ),
-    components(schemas(AdmissionView))
+    components(schemas(AdmissionView, EventView))
 )]
 struct Document;
 
@@ -89,6 +90,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Api>)> {
         ("/v1/vnics/{name}/capture", get(capture_frames)),
         ("/v1/uplinks", get(uplinks)),
         ("/v1/uplinks/{name}", get(uplink)),
+        ("/v1/events", get(listen)),
         ("/v1/plan", post(plan)),
         ("/v1/apply", post(apply)),
         ("/metrics", get(metrics_text)),
@@ -282,6 +284,20 @@ async fn uplink(State(api): State<Api>, Path(name): Path<String>) -> Result<Shor
     look(&api).await;
     let view = api.board.read().uplinks.get(&name).cloned();
     view.map(Short).ok_or_else(|| ApiError::no_uplink(&name))
+}
+
+/// What happens from now on, as server-sent events, until the client hangs up
+#[utoipa::path(get, path = "/v1/events",
+    responses((status = 200, content_type = "text/event-stream", body = EventView), (status = 503, body = ErrorBody)))]
+async fn listen(State(api): State<Api>) -> Result<Response, ApiError> {
+    let events = api.board.events.listen().ok_or_else(|| {
+        ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "as many clients as may be listen to events; try again later",
+        )
+    })?;
+    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    Ok((headers, events::body(events)).into_response())
 }
 
 /// What a text of contracts would change, and whether it can be kept; changes nothing

@@ -8,8 +8,11 @@
 //! - `place`: facts that a place reports
 //! - [`growth`]: the recent growth of a counter (pure)
 //! - [`why`]: why frames of a vNIC were late, throttled or dropped (pure)
+//! - `changes`: what happened between two states (pure); `events`: the clients that listen
 //! - `written`: answers made from a state
 
+pub mod changes;
+mod events;
 pub mod growth;
 mod place;
 pub mod status;
@@ -17,6 +20,7 @@ pub mod why;
 mod written;
 
 use crate::views::{HostView, StatusView, UplinkView, VnicView};
+pub use events::Events;
 pub use place::PlaceFacts;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -85,18 +89,22 @@ impl Published {
 
 /// The board. Clones are the same board.
 #[derive(Clone, Debug)]
-pub struct Board(Arc<RwLock<Arc<Published>>>);
+pub struct Board {
+    published: Arc<RwLock<Arc<Published>>>,
+    /// The clients that listen to changes.
+    pub events: Events,
+}
 
 impl Board {
     pub fn new(published: Published) -> Self {
-        Self(Arc::new(RwLock::new(Arc::new(published))))
+        Self { published: Arc::new(RwLock::new(Arc::new(published))), events: Events::default() }
     }
 
     pub fn read(&self) -> Arc<Published> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.published.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub fn publish(&self, published: Published) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(published);
+        *self.published.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(published);
     }
 }

@@ -1,6 +1,7 @@
 //! The state that readers see.
 
 use super::{Reconciler, repair, view};
+use crate::board::changes::changes;
 use crate::board::status::{self, Recent};
 use crate::board::{PlaceFacts, Published};
 use crate::store::Owner;
@@ -9,7 +10,7 @@ use crate::views::{
     VnicView,
 };
 use std::collections::{BTreeMap, HashMap};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tidegate_contract::{Admission, Remote, Uplink, Vnic};
 use tidegate_evidence::{LogStats, OwnCpus, Quantity, total};
 use tidegate_place::installed::Look;
@@ -189,6 +190,7 @@ impl Reconciler {
         let uplinks: BTreeMap<_, _> = self.uplink_views().map(|view| (view.name.clone(), view)).collect();
         let mut status = status::status(&host, &vnics, &uplinks, &places, recent);
         status.own_cpus = own_cpus(self.seen.iter().flatten().map(|look| &look.observed.own_cpus));
+        let before = self.board.read();
         self.board.publish(Published {
             host,
             status,
@@ -200,6 +202,10 @@ impl Reconciler {
             places,
             guests,
             written: Default::default(),
+        });
+        self.board.events.send(|| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+            changes(&before, &self.board.read(), now)
         });
     }
 }

@@ -12,10 +12,12 @@
 //! - `plan`: the changes that a set of contracts makes
 //! - `status`: what needs a person
 //! - `window`: the time that figures are of
+//! - `event`: something that happened
 //! - `error`: the body of every error
 
 mod clock;
 mod error;
+mod event;
 mod host;
 mod plan;
 mod status;
@@ -26,6 +28,7 @@ mod window;
 
 pub use clock::ClockView;
 pub use error::ErrorBody;
+pub use event::{EventKind, EventView};
 pub use host::{
     AdmissionView, BeyondView, Derivation, EgressView, FileView, HostView, PlaceView, Promise, RefusedBy,
 };

@@ -32,7 +32,11 @@ fn refusals(vnics: &[Vnic], uplinks: &[Uplink]) -> Vec<String> {
 }
 
 fn peer(name: &str, host: u8) -> Peer {
-    Peer { name: name.into(), address: [192, 0, 2, host].into(), ..testing::uplink("u").peers.remove(0) }
+    Peer {
+        name: name.into(),
+        address: Some([192, 0, 2, host].into()),
+        ..testing::uplink("u").peers.remove(0)
+    }
 }
 
 #[test]
@@ -229,7 +233,7 @@ prop_compose! {
         uplink.rate = Rate::from_bits(rate).expect("in range");
         (uplink.latency, uplink.arrival_budget) = (latency.map(Nanos::new), Nanos::new(budget));
         if v6 {
-            uplink.local = "2001:db8::1".parse().expect("an address");
+            uplink.local = Some("2001:db8::1".parse().expect("an address"));
         }
         let peer = uplink.peers.remove(0);
         uplink.peers = peers.into_iter().map(|(segments, latency, budget, stamps)| Peer {
@@ -311,7 +315,7 @@ fn model(
                 vnic.to.iter().any(is_it)
             };
             let to: Vec<&Peer> = uplink.peers.iter().filter(sends_to).collect();
-            let around = if uplink.local.is_ipv4() { 50u64 } else { 70 };
+            let around = if uplink.is_ipv6() { 70u64 } else { 50 };
             let stamp = if vnic.deadline.is_some() && to.iter().any(|p| p.stamps) { 32 } else { 0 };
             if uplink.peers.iter().any(|p| p.carries(vnic.segment)) {
                 largest = largest.max((u64::from(vnic.mtu) + 18 + around + stamp).min(1514));

@@ -11,7 +11,7 @@ use super::uplink::{UPLINK_MTU, listed};
 use crate::error::ErrorList;
 use crate::reach::Reach;
 use crate::suggest::did_you_mean;
-use crate::{Document, Located, Mac, Peer, Remote, Segment, Table, UPLINK, Uplink, Vnic};
+use crate::{Document, Exclusive, Located, Mac, Peer, Remote, Segment, Table, UPLINK, Uplink, Vnic};
 use std::collections::HashMap;
 
 /// Most uplinks of a host: a promise towards all counts at each.
@@ -128,27 +128,31 @@ fn uplinks(errors: &mut ErrorList, document: &Document) {
             }
         }
     }
-    let mut sockets = FirstOwners::default();
+    let mut exclusive = FirstOwners::default();
     for uplink in &document.uplinks {
-        if let Some(first) = sockets.register((uplink.value.local, uplink.value.port), uplink) {
-            errors.note(|| {
-                let message = format!(
-                    "UDP port {} of {} already belongs to uplink {} at {}; write another port or address",
-                    uplink.value.port,
-                    uplink.value.local,
-                    first.value.name,
-                    first.place()
-                );
-                error_at(uplink, "port", message)
-            });
-        }
+        let Some(first) = exclusive.register(uplink.value.exclusive(), uplink) else { continue };
+        errors.note(|| {
+            let owner = format!("already belongs to uplink {} at {}", first.value.name, first.place());
+            match uplink.value.exclusive() {
+                Exclusive::Port(local, port) => {
+                    let local = local.map_or_else(String::new, |local| format!(" of {local}"));
+                    let message = format!("UDP port {port}{local} {owner}; write another port or address");
+                    error_at(uplink, "port", message)
+                }
+                Exclusive::Device(device) => {
+                    let device = device.unwrap_or_default();
+                    let message = format!("{device} {owner}; list all VLANs there, or write another device");
+                    error_at(uplink, "device", message)
+                }
+            }
+        });
     }
     let mut notices = FirstOwners::default();
     for uplink in &document.uplinks {
-        let Uplink { local, notice_port, .. } = uplink.value;
+        let Uplink { local: Some(local), notice_port, .. } = uplink.value else { continue };
         let first = notices
             .register((local, notice_port), uplink)
-            .or_else(|| sockets.0.get(&(local, notice_port)).copied());
+            .or_else(|| exclusive.0.get(&Exclusive::Port(Some(local), notice_port)).copied());
         if let Some(first) = first.filter(|first| first.value.name != uplink.value.name) {
             errors.note(|| {
                 let message = format!(
@@ -172,9 +176,20 @@ fn macs(errors: &mut ErrorList, document: &Document) {
             own.entry((*segment, mac)).or_insert(vnic);
         }
     }
-    let mut taken = FirstOwners::default();
+    let (mut taken, mut addresses) = (FirstOwners::default(), FirstOwners::default());
     for remote in &document.remotes {
         let Remote { mac, segment, .. } = remote.value;
+        for ip in &remote.value.addresses {
+            if let Some(first) = addresses.register((segment, *ip), remote) {
+                errors.note(|| {
+                    let (what, place) = (first.value.what(), first.place());
+                    let message = format!(
+                        "{ip} is already an address in segment {segment}, of {what} at {place}; an address has one MAC"
+                    );
+                    error_at(remote, "addresses", message)
+                });
+            }
+        }
         let other = taken.register((segment, mac), remote).map(|first| (first.value.what(), first.place()));
         let local = own.get(&(segment, mac)).map(|vnic| (vnic.value.what(), vnic.place()));
         if let Some((what, place)) = local.or(other) {
@@ -269,6 +284,18 @@ fn mtus(errors: &mut ErrorList, document: &Document) {
             let uplink = &located.value;
             let stamped = vnic.value.is_realtime() && reach.peers(*segment).any(stamped_to);
             let tagged = !allowed.vlans.is_empty();
+            if tagged && uplink.is_plain() {
+                errors.note(|| {
+                    let message = format!(
+                        "uplink {} at {} tags frames with their segment, and no frame leaves with a second tag \
+                         (IEEE 802.1ad): remove this key, or segment {segment} from the uplink's peer",
+                        uplink.name,
+                        located.place()
+                    );
+                    error_at(vnic, "allowed.vlans", message)
+                });
+                continue;
+            }
             let fits = uplink.guest_mtu(tagged, stamped);
             if *mtu <= fits {
                 continue;
@@ -297,7 +324,10 @@ fn mtus(errors: &mut ErrorList, document: &Document) {
 
 /// Returns what stands around a guest's packet, in words.
 fn parts(uplink: &Uplink, tagged: bool, stamped: bool) -> String {
-    let ip = if uplink.local.is_ipv4() { "20 IPv4" } else { "40 IPv6" };
+    if uplink.is_plain() {
+        return "none".into();
+    }
+    let ip = if uplink.is_ipv6() { "40 IPv6" } else { "20 IPv4" };
     let tag = if tagged { ", 4 VLAN tag" } else { "" };
     let stamp = if stamped { ", 32 stamp" } else { "" };
     format!("{ip}, 8 UDP, 8 VXLAN, 14 Ethernet{tag}{stamp}")
@@ -456,6 +486,30 @@ mtu = 1418
             }
         }
         assert!(merged(("segments = [42, 43]", "segments = [43]"), ("mtu = 1418", "mtu = 9000")).is_err());
+    }
+
+    #[test]
+    fn of_plain_nics() {
+        let nic = |name: &str, vlan| {
+            format!(
+                "[uplink.{name}]\nkind = \"packet\"\ndevice = \"eth0\"\nrate = \"1gbit\"\n\
+                 peer.lan-{name} = {{ segments = [{vlan}] }}\n"
+            )
+        };
+        let refused = |text: &str| {
+            let document = parse(text, "t.toml").unwrap_or_else(|e| panic!("{e}"));
+            check_set(&document).expect_err("refused").to_string()
+        };
+        let device = refused(&format!("{}{}", nic("net0", 42), nic("net1", 43)));
+        let wanted =
+            "t.toml:6: uplink.net1.device: eth0 already belongs to uplink net0 at t.toml:1; list all VLANs";
+        assert!(device.contains(wanted), "{device}");
+        let vnic =
+            "[vnic.a]\nattach.tap = \"t\"\nmac = \"52:54:00:00:00:01\"\nsegment = 42\nallowed.vlans = [7]\n";
+        let tagged = refused(&format!("{}{vnic}", nic("net0", 42)));
+        assert!(tagged.contains("vnic.a.allowed.vlans: uplink net0 at t.toml:1 tags frames"), "{tagged}");
+        let elsewhere = parse(&format!("{}{vnic}", nic("net0", 43)), "t.toml").expect("parses");
+        assert_eq!(check_set(&elsewhere), Ok(()));
     }
 
     #[test]

@@ -16,6 +16,6 @@ mod vnic;
 
 pub use rules::Problem;
 pub use set::{check_set, merge};
-pub(crate) use uplink::UPLINK_MTU;
+pub(crate) use uplink::{UPLINK_MTU, without_effect};
 pub use vnic::{LONGEST_SOCKET_NAME, QUEUES, SHARED};
 pub(crate) use vnic::{MTU, QOS, VLAN, WEIGHT, check_host, vnic_name};

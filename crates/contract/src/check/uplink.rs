@@ -2,14 +2,16 @@
 
 use super::rules::{Problem, Rules};
 use super::vnic::{DEADLINE, DESTINATIONS, SIZE, check_visible, interface_name, table_name, vnic_name};
-use crate::uplink::FIRST_PORT;
-use crate::{Nanos, Peer, Remote, Segment, SegmentKeys, SharedAddress, Uplink};
+use crate::uplink::{FIRST_PORT, default_notice_port, default_port};
+use crate::{Nanos, Peer, Remote, Segment, SegmentKeys, SharedAddress, Uplink, UplinkKind};
 use std::{collections::HashSet, net::IpAddr, ops::RangeInclusive, path::Path};
 
 /// MTU of a path: what every IPv4 host takes (RFC 791, 3.1) to the largest of usual NICs.
 pub(crate) const UPLINK_MTU: RangeInclusive<u16> = 576..=9216;
 /// Least MTU of an IPv6 path (RFC 8200, 5).
 const UPLINK_MTU_IPV6: RangeInclusive<u16> = 1280..=9216;
+/// MTU of a device with AF_XDP: a frame is in one chunk of 4 KiB, behind the headroom of an XDP program.
+const XDP_MTU: RangeInclusive<u16> = 576..=3500;
 /// A network between hosts; one that takes longer keeps no deadline of interest.
 const LATENCY: RangeInclusive<Nanos> = Nanos::new(0)..=Nanos::new(1_000_000_000);
 /// From the shortest deadline to the longest latency.
@@ -18,6 +20,10 @@ const ARRIVAL_BUDGET: RangeInclusive<Nanos> = Nanos::new(10_000)..=Nanos::new(1_
 const PEERS: usize = 64;
 /// Most segments in `segments`: each frame that leaves is looked up in it.
 const SEGMENTS: usize = 1024;
+/// Most addresses of one remote.
+const ADDRESSES: usize = 16;
+/// VLANs (IEEE 802.1Q, 9.6): 0 is none, 4095 is reserved.
+const VLANS: RangeInclusive<u32> = 1..=4094;
 /// Longest path (PATH_MAX, limits.h(0p)).
 const PATH: usize = 4096;
 
@@ -31,8 +37,25 @@ impl Uplink {
         if let Err(message) = table_name(&self.name, "an uplink") {
             rules.add_problem("name", message);
         }
-        if let Err(error) = SharedAddress::Ip(self.local).as_source() {
-            rules.add_problem("local", error);
+        match self.local {
+            Some(_) if self.is_plain() => rules.add_problem("local", without_effect(self.kind)),
+            None if !self.is_plain() => rules.add_problem("local", "missing; write this host's address"),
+            Some(local) => {
+                if let Err(error) = SharedAddress::Ip(local).as_source() {
+                    rules.add_problem("local", error);
+                }
+            }
+            None => {}
+        }
+        if self.is_plain() && self.device.is_none() {
+            rules.add_problem("device", "missing; write the NIC that frames leave by");
+        }
+        for (key, port, default) in
+            [("port", self.port, default_port()), ("notice-port", self.notice_port, default_notice_port())]
+        {
+            if self.is_plain() && port != default {
+                rules.add_problem(key, without_effect(self.kind));
+            }
         }
         if let Some(Err(message)) = self.device.as_deref().map(interface_name) {
             rules.add_problem("device", message);
@@ -47,11 +70,30 @@ impl Uplink {
         if self.notice_port == self.port {
             rules.add_problem("notice-port", format!("{} is port, too; notices need another one", self.port));
         }
-        rules.check_range("mtu", self.mtu, if self.local.is_ipv4() { UPLINK_MTU } else { UPLINK_MTU_IPV6 });
+        rules.check_range(
+            "mtu",
+            self.mtu,
+            match self.kind {
+                UplinkKind::Xdp => XDP_MTU,
+                _ if self.is_ipv6() => UPLINK_MTU_IPV6,
+                _ => UPLINK_MTU,
+            },
+        );
         if let Some(latency) = self.latency {
             rules.check_range("latency", latency, LATENCY);
         }
         rules.check_range("arrival-budget", self.arrival_budget, ARRIVAL_BUDGET);
+        if self.is_plain() && self.peers.len() != 1 {
+            rules.add_problem(
+                "peer",
+                format!(
+                    "a plain NIC has one peer, the network behind it, and {} are listed; write \
+                     [uplink.{}.peer.lan] with segments, its VLANs",
+                    self.peers.len(),
+                    self.name
+                ),
+            );
+        }
         self.check_peers(&mut rules);
         rules.result()
     }
@@ -70,13 +112,23 @@ impl Uplink {
             } else if !names.insert(peer.name.as_str()) {
                 rules.add_problem(&key("name"), format!("peer {} stands twice", peer.name));
             }
-            if let Err(message) = self.peer_address(peer.address) {
-                rules.add_problem(&key("address"), message);
-            } else if !addresses.insert(peer.address) {
-                rules.add_problem(
-                    &key("address"),
-                    format!("{} is another peer's of this uplink", peer.address),
-                );
+            match peer.address {
+                Some(_) if self.is_plain() => {
+                    rules.add_problem(&key("address"), without_effect(self.kind));
+                }
+                None if !self.is_plain() => rules.add_problem(&key("address"), "missing; write the peer's"),
+                None => {}
+                Some(address) => {
+                    if let Err(message) = self.peer_address(address) {
+                        rules.add_problem(&key("address"), message);
+                    } else if !addresses.insert(address) {
+                        let message = format!("{address} is another peer's of this uplink");
+                        rules.add_problem(&key("address"), message);
+                    }
+                }
+            }
+            if self.is_plain() {
+                check_vlans(rules, peer, key);
             }
             self.check_peer(rules, peer, key);
         }
@@ -85,16 +137,16 @@ impl Uplink {
     fn peer_address(&self, address: IpAddr) -> Result<(), String> {
         SharedAddress::Ip(address).as_source().map_err(|error| error.to_string())?;
         let family = |address: IpAddr| if address.is_ipv4() { "IPv4" } else { "IPv6" };
-        if address == self.local {
+        let Some(local) = self.local else { return Ok(()) };
+        if address == local {
             return Err(format!("{address} is this host's own, local; write the peer's"));
         }
-        if address.is_ipv4() != self.local.is_ipv4() {
+        if address.is_ipv4() != local.is_ipv4() {
             return Err(format!(
-                "{address} is an {} address and local {} an {} one; an uplink uses one family, write another \
+                "{address} is an {} address and local {local} an {} one; an uplink uses one family, write another \
                  [uplink.NAME] for the other",
                 family(address),
-                self.local,
-                family(self.local)
+                family(local)
             ));
         }
         Ok(())
@@ -116,6 +168,33 @@ impl Uplink {
     }
 }
 
+/// Checks the peer of a plain NIC: its VLANs are listed, since no other may be taken from the host.
+fn check_vlans(rules: &mut Rules, peer: &Peer, key: impl Fn(&str) -> String) {
+    match &peer.segments {
+        None => rules.add_problem(&key("segments"), "missing; list the VLANs that frames of vNICs have"),
+        Some(segments) => {
+            for segment in segments.iter().filter(|segment| !VLANS.contains(&segment.id())) {
+                let (first, last) = (VLANS.start(), VLANS.end());
+                let message = format!(
+                    "{segment} is no VLAN; {first} to {last}, or use kind = \"vxlan\" for this segment \
+                     (frames without a tag stay with the host)"
+                );
+                rules.add_problem(&key("segments"), message);
+            }
+        }
+    }
+    if peer.stamps {
+        let message =
+            "frames that leave by a plain NIC carry no stamp, since anything may be behind it; remove it";
+        rules.add_problem(&key("stamps"), message);
+    }
+}
+
+/// Returns why a key of VXLAN is refused.
+pub(crate) fn without_effect(kind: UplinkKind) -> String {
+    format!("has no effect with kind = \"{}\", which sends no VXLAN; remove it", kind.name())
+}
+
 impl Remote {
     /// Checks all rules of one remote vNIC by itself.
     ///
@@ -128,6 +207,14 @@ impl Remote {
         }
         if let Err(error) = self.mac.as_source() {
             rules.add_problem("mac", error);
+        }
+        if self.addresses.len() > ADDRESSES {
+            rules.add_problem("addresses", format!("at most {ADDRESSES} addresses"));
+        }
+        for address in self.addresses.iter().take(ADDRESSES) {
+            if let Err(error) = SharedAddress::Ip(*address).as_source() {
+                rules.add_problem("addresses", error);
+            }
         }
         if let Some(burst) = self.tx.burst {
             rules.check_range("tx.burst", burst, SIZE);

@@ -10,9 +10,9 @@ pub(crate) const VNIC: &[&str] = &[
     "queues", "guest",
 ];
 pub(crate) const UPLINK: &[&str] =
-    &["local", "device", "port", "notice-port", "rate", "mtu", "latency", "arrival-budget", "peer"];
+    &["kind", "local", "device", "port", "notice-port", "rate", "mtu", "latency", "arrival-budget", "peer"];
 pub(crate) const PEER: &[&str] = &["address", "segments", "latency", "arrival-budget", "stamps"];
-pub(crate) const REMOTE: &[&str] = &["mac", "segment", "peer", "tx", "deadline", "to"];
+pub(crate) const REMOTE: &[&str] = &["mac", "segment", "peer", "addresses", "tx", "deadline", "to"];
 pub(crate) const REMOTE_TX: &[&str] = &["max", "burst"];
 pub(crate) const SEGMENT: &[&str] = &["key-file", "next-key-file"];
 pub(crate) const TX: &[&str] = &["max", "min", "burst", "method"];

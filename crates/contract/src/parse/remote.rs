@@ -24,6 +24,7 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Remote {
         peer: table
             .text("peer", "the name of a peer", "stand-in".into())
             .unwrap_or_else(|| "stand-in".into()),
+        addresses: table.texts("addresses", "an IP address such as \"10.9.0.2\""),
         tx: table.table("tx").map_or_else(Envelope::default, |tx| read_envelope(&tx)),
         deadline: table.text("deadline", "a duration such as \"500us\"", Nanos::new(1_000_000_000)),
         to: table.texts("to", "the name of a vNIC of this host"),

@@ -1,9 +1,9 @@
 //! `[uplink.NAME]` and `[segment.ID]` tables to an [`Uplink`] and [`SegmentKeys`].
 
 use super::{keys, reader::Table};
-use crate::check::UPLINK_MTU;
+use crate::check::{UPLINK_MTU, without_effect};
 use crate::uplink::{FIRST_PORT, default_arrival_budget, default_mtu, default_notice_port, default_port};
-use crate::{Nanos, Peer, Rate, Segment, SegmentKeys, Uplink};
+use crate::{Nanos, Peer, Rate, Segment, SegmentKeys, Uplink, UplinkKind};
 use std::{net::IpAddr, ops::RangeInclusive, path::PathBuf, str::FromStr};
 
 const PORT: RangeInclusive<u16> = FIRST_PORT..=u16::MAX;
@@ -13,29 +13,41 @@ const AN_ADDRESS: &str = "an IP address such as \"192.0.2.1\" or \"2001:db8::1\"
 
 pub(super) fn read(table: &Table<'_>, name: String) -> Uplink {
     table.check_known_keys(keys::UPLINK);
-    for (key, example) in [
-        ("local", "local = \"192.0.2.1\" (the address that this host sends from)"),
-        ("rate", "rate = \"10gbit\" (the capacity towards the network)"),
-    ] {
+    let kind = table.text("kind", "\"vxlan\", \"packet\" or \"xdp\"", UplinkKind::Vxlan).unwrap_or_default();
+    let (from, way) = if kind.is_vxlan() {
+        ("local", "local = \"192.0.2.1\" (the address that this host sends from)")
+    } else {
+        ("device", "device = \"eth0\" (the NIC that frames leave by)")
+    };
+    for (key, example) in [(from, way), ("rate", "rate = \"10gbit\" (the capacity towards the network)")] {
         if !table.has(key) {
             table.report_missing(key, example);
         }
     }
     let peers = table.table("peer").map_or_else(Vec::new, |peers| {
-        peers.tables().into_iter().filter_map(|(name, peer)| read_peer(&peer, name)).collect()
+        peers.tables().into_iter().filter_map(|(name, peer)| read_peer(&peer, name, kind)).collect()
     });
     let local = table.text::<Address>("local", AN_ADDRESS, Address(None)).and_then(|address| address.0);
     // An unreadable address is reported; a stand-in of the peers' family gives no second error.
-    let placeholder = match peers.first().map(|peer| peer.address) {
+    let placeholder = match peers.first().and_then(|peer| peer.address) {
         Some(IpAddr::V6(_)) => IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0]),
         _ => IpAddr::from([192, 0, 2, 0]),
     };
+    for key in ["port", "notice-port"] {
+        if !kind.is_vxlan() && table.has(key) {
+            table.report(key, without_effect(kind));
+        }
+    }
+    let port = |key, default| table.integer(key, &PORT).filter(|_| kind.is_vxlan()).unwrap_or(default);
+    let device =
+        table.text::<Text>("device", "an interface name", Text("stand-in".into())).map(|text| text.0);
     let uplink = Uplink {
         name,
-        local: local.unwrap_or(placeholder),
-        device: table.text::<Text>("device", "an interface name", Text("stand-in".into())).map(|text| text.0),
-        port: table.integer("port", &PORT).unwrap_or(default_port()),
-        notice_port: table.integer("notice-port", &PORT).unwrap_or(default_notice_port()),
+        kind,
+        local: if kind.is_vxlan() { Some(local.unwrap_or(placeholder)) } else { local },
+        device: if kind.is_vxlan() { device } else { device.or_else(|| Some("stand-in".into())) },
+        port: port("port", default_port()),
+        notice_port: port("notice-port", default_notice_port()),
         rate: table.text("rate", "a rate such as \"10gbit\"", Rate::MAX).unwrap_or(Rate::MAX),
         mtu: table.integer("mtu", &UPLINK_MTU).unwrap_or(default_mtu()),
         latency: table.text("latency", A_DURATION, Nanos::new(0)),
@@ -49,24 +61,27 @@ pub(super) fn read(table: &Table<'_>, name: String) -> Uplink {
 }
 
 /// Returns `None` for a peer without a readable address, which is reported.
-fn read_peer(table: &Table<'_>, name: String) -> Option<Peer> {
+fn read_peer(table: &Table<'_>, name: String, kind: UplinkKind) -> Option<Peer> {
     table.check_known_keys(keys::PEER);
-    if !table.has("address") {
+    if kind.is_vxlan() && !table.has("address") {
         table.report_missing("address", "address = \"192.0.2.2\" (the peer's, as this host reaches it)");
     }
     let listed: Vec<Segment> =
         table.integers("segments", &SEGMENT).into_iter().filter_map(Segment::new).collect();
     let peer = Peer {
         name,
-        address: IpAddr::from([0; 4]),
+        address: None,
         // An unreadable list is reported; it is no empty one.
         segments: Some(listed).filter(|listed| !listed.is_empty() || table.is_empty_list("segments")),
         latency: table.text("latency", A_DURATION, Nanos::new(0)),
         arrival_budget: table.text("arrival-budget", A_DURATION, default_arrival_budget()),
-        stamps: table.boolean("stamps").unwrap_or(true),
+        stamps: table.boolean("stamps").unwrap_or(kind.is_vxlan()),
     };
-    let address = table.text::<Address>("address", AN_ADDRESS, Address(None))?.0?;
-    Some(Peer { address, ..peer })
+    match table.text::<Address>("address", AN_ADDRESS, Address(None)) {
+        Some(Address(address)) => Some(Peer { address: Some(address?), ..peer }),
+        None if kind.is_vxlan() => None,
+        None => Some(peer),
+    }
 }
 
 /// Returns `None` if `id` is no segment, which the caller reports.
@@ -94,6 +109,16 @@ impl FromStr for Address {
         let error =
             |_| format!("{text:?} is not an IP address; write one such as \"192.0.2.1\" or \"2001:db8::1\"");
         text.parse().map(|address| Self(Some(address))).map_err(error)
+    }
+}
+
+impl FromStr for UplinkKind {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.iter().find(|(name, _)| *name == text);
+        known
+            .map(|(_, kind)| *kind)
+            .ok_or_else(|| format!("{text:?} is no kind of uplink; write \"vxlan\", \"packet\" or \"xdp\""))
     }
 }
 
@@ -159,7 +184,7 @@ next-key-file = "/etc/tidegate/keys/42.next"
         let us = |us: u64| Nanos::new(us * 1000);
         let host2 = Peer {
             name: "host.2".into(),
-            address: [192, 0, 2, 2].into(),
+            address: Some([192, 0, 2, 2].into()),
             segments: Some(vec![segment(42), segment(43)]),
             latency: Some(us(150)),
             arrival_budget: Some(us(300)),
@@ -167,7 +192,8 @@ next-key-file = "/etc/tidegate/keys/42.next"
         };
         let wanted = Uplink {
             name: "net0".into(),
-            local: [192, 0, 2, 1].into(),
+            kind: UplinkKind::Vxlan,
+            local: Some([192, 0, 2, 1].into()),
             device: Some("eth0".into()),
             port: 4790,
             notice_port: 4791,
@@ -201,6 +227,20 @@ next-key-file = "/etc/tidegate/keys/42.next"
         );
     }
 
+    #[test]
+    fn reads_plain_nics() {
+        let text = "[uplink.net0]\nkind = \"packet\"\ndevice = \"eth0\"\nrate = \"10gbit\"\npeer.lan.segments = [1, 4094]\n\
+                    [uplink.net1]\nkind = \"xdp\"\ndevice = \"eth1\"\nrate = \"10gbit\"\npeer.lan1.segments = [42]\n";
+        let document = parse(text, "net.toml").unwrap_or_else(|errors| panic!("{errors}"));
+        let kinds = document.uplinks.iter().map(|uplink| uplink.value.kind);
+        assert_eq!(kinds.collect::<Vec<_>>(), [UplinkKind::Packet, UplinkKind::Xdp]);
+        let Uplink { local, device, peers, .. } = &document.uplinks[0].value;
+        assert_eq!((local, device.as_deref()), (&None, Some("eth0")));
+        assert_eq!((peers[0].name.as_str(), peers[0].address, peers[0].stamps), ("lan", None, false));
+        let json = serde_json::to_string(&document).expect("serialises");
+        assert_eq!(serde_json::from_str::<Document>(&json).expect("parses"), document);
+    }
+
     /// Bad uplinks, remotes and keys: each line, and its one error.
     #[test]
     fn refuses_bad_uplinks_and_remotes() {
@@ -210,7 +250,46 @@ next-key-file = "/etc/tidegate/keys/42.next"
         let b = "[uplink.net0.peer.b]\naddress = \"192.0.2.2\"\n";
         let remote = "[remote.r]\nmac = \"52:54:00:00:00:09\"\nsegment = 1\npeer = \"b\"\n";
         let keys = "[segment.42]\n";
+        let nic = "[uplink.net0]\nkind = \"packet\"\ndevice = \"eth0\"\nrate = \"1gbit\"\n";
+        let lan = "[uplink.net0.peer.lan]\nsegments = [42]\n";
+        let in_lan = format!("{nic}{lan}");
         let cases = [
+            (v4, "kind = \"vlan\"", "uplink.net0.kind: \"vlan\" is no kind of uplink"),
+            (nic, "", "uplink.net0.peer: a plain NIC has one peer"),
+            (
+                &format!("{in_lan}[uplink.net0.peer.b]\n"),
+                "segments = [43]",
+                "uplink.net0.peer: a plain NIC has one",
+            ),
+            (nic, "peer.lan = {}", "uplink.net0.peer.lan.segments: missing"),
+            (nic, "peer.lan.segments = [4095]", "uplink.net0.peer.lan.segments: 4095 is no VLAN; 1 to 4094"),
+            (nic, "peer.lan.segments = [0]", "uplink.net0.peer.lan.segments: 0 is no VLAN; 1 to 4094"),
+            (
+                &in_lan,
+                "address = \"192.0.2.2\"",
+                "uplink.net0.peer.lan.address: has no effect with kind = \"packet\"",
+            ),
+            (
+                &in_lan,
+                "stamps = true",
+                "uplink.net0.peer.lan.stamps: frames that leave by a plain NIC carry no stamp",
+            ),
+            (
+                &in_lan.replace("\"packet\"", "\"xdp\"").replace("rate", "mtu = 3501\nrate"),
+                "",
+                "uplink.net0.mtu: 3501 is out of range; 576 to 3500",
+            ),
+            (nic, "port = 4789\npeer.lan.segments = [42]", "uplink.net0.port: has no effect with kind"),
+            (
+                nic,
+                "local = \"192.0.2.1\"\npeer.lan.segments = [42]",
+                "uplink.net0.local: has no effect with kind",
+            ),
+            (
+                "[uplink.net0]\nkind = \"xdp\"\nrate = \"1gbit\"\npeer.lan.segments = [42]",
+                "",
+                "uplink.net0.device: missing; write device = \"eth0\"",
+            ),
             (
                 "[uplink.net0]\nrate = \"1gbit\"",
                 "",

@@ -66,6 +66,32 @@ fn metadata_wins_and_may_say_everything() {
 }
 
 #[test]
+fn a_guest_that_is_not_told_its_mtu_is_a_note() {
+    let notes = |mtu: &str, told: &str| {
+        let contract = format!("<tg:vnic mac='52:54:00:00:00:02' segment='7' {mtu}/>");
+        let interface = format!(
+            "<interface type='vhostuser'><mac address='52:54:00:00:00:02'/><source type='unix' path='/run/tidegate/vm/a.sock' \
+             mode='client'/>{told}</interface>"
+        );
+        let done = translate(&domain(&contracts(&contract), &interface), "web.xml").expect("translated");
+        (done.contracts[0].vnic.mtu, done.notes)
+    };
+    assert_eq!(notes("", ""), (1500, vec![]));
+    // QEMU tells the guest what the contract says, or less.
+    assert_eq!(notes("", "<mtu size='1450'/>"), (1450, vec![]));
+    assert_eq!(notes("mtu='1450'", "<mtu size='1450'/>"), (1450, vec![]));
+    assert_eq!(notes("mtu='9000'", ""), (9000, vec![]));
+    for (told, sends) in [("", "1500"), ("<mtu size='9000'/>", "9000")] {
+        let (mtu, notes) = notes("mtu='1450'", told);
+        assert_eq!((mtu, notes.len()), (1450, 1));
+        assert!(
+            notes[0].contains(&format!("the guest sends {sends}: write <mtu size='1450'/>")),
+            "{notes:?}"
+        );
+    }
+}
+
+#[test]
 fn a_vhostuser_interface_is_a_port_of_the_switch() {
     let interface = |mode: &str| {
         format!(

@@ -21,7 +21,8 @@
 //! - `ports`: a port and its connection, made, changed, removed
 //! - `duplicate`: our duplicates of the descriptors that the switch was given
 //! - `tap`: taps
-//! - `uplinks`, `mending`, `sockets`: the ways to other hosts, pauses between repairs, and the sockets
+//! - `uplinks`, `mending`, `sockets`: the ways to other hosts, pauses between repairs, and the sockets; `packet`, `xdp`,
+//!   `device`: those of plain NICs; `options`: of both
 //! - `peers_only`: a filter on the sockets of uplinks
 //! - `inherited`: descriptors that the predecessor of the switch or the agent passes on
 //! - `verify`: whether such a descriptor is what its sender claims
@@ -34,21 +35,27 @@
 mod action;
 mod conversation;
 mod culprit;
+mod device;
 mod duplicate;
 mod inherited;
 mod mending;
 mod notes;
 mod observe;
+mod options;
 mod own_cpus;
+mod packet;
 mod peers_only;
 mod place;
 mod plan;
 mod ports;
 mod record;
 mod sockets;
+#[cfg(all(test, feature = "measure"))]
+mod speed;
 mod tap;
 mod uplinks;
 mod verify;
+mod xdp;
 
 pub use culprit::noise;
 pub use own_cpus::KeepOff;

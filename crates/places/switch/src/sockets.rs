@@ -1,10 +1,11 @@
 //! The sockets of an uplink: made here, since the switch may not, and handed to it.
 //!
 //! ```text
-//!  Uplink ─▶ receive: local address, VXLAN's port ─┐
-//!         ├▶ send: 4 source ports of its own ──────┼─▶ switch
-//!         ├▶ pairs: 64 source ports ───────────────┤
-//!         └▶ notices: local address, their port ───┘
+//!  Uplink ─┬▶ receive: local address, VXLAN's port ─┐
+//!          ├▶ send: 4 source ports of its own ──────┤
+//!          ├▶ pairs: 64 source ports ───────────────┼─▶ switch
+//!          ├▶ notices: local address, their port ───┤
+//!          └▶ plain NIC: packet or AF_XDP sockets ──┘
 //! ```
 //!
 //! Several sockets send, so that the network can spread flows by the outer source port (RFC 7348, section 5), and further
@@ -13,12 +14,16 @@
 //! ICMP messages about the path (RFC 8899, section 1.1): any host could send these, and cut the path for all
 //! tenants; the contract declares the path's MTU.
 
+use crate::device;
+use crate::options::{receive_buffer, send_buffer, set, set_bytes};
+use crate::packet;
 use crate::peers_only::Group;
+use crate::xdp::{self, Xdp};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use tidegate_contract::Uplink;
+use tidegate_contract::{Uplink, UplinkKind};
 
 /// Sockets that send.
 const SENDING: usize = 4;
@@ -26,21 +31,17 @@ const SENDING: usize = 4;
 const PAIRS: usize = tidegate_switch::link::vxlan::lanes::PAIR_LANES;
 /// First source port: the dynamic ones (RFC 6335, section 6), as RFC 7348 recommends.
 const FIRST_PORT: u16 = 49_152;
-/// Bytes that wait in the kernel for the switch: 6 ms at 10 Gbit/s.
-const RECEIVE_BUFFER: libc::c_int = 8 << 20;
-/// Bytes that wait in the kernel for the device.
-const SEND_BUFFER: libc::c_int = 4 << 20;
 
 /// The sockets of one uplink.
 pub struct Sockets {
-    /// Bound to the uplink's port.
+    /// Bound to the uplink's port, or device.
     pub receive: Vec<OwnedFd>,
-    /// Each with a source port of its own.
+    /// Each with a source port of its own; of AF_XDP the memory of each socket, and the program's link.
     pub send: Vec<OwnedFd>,
     /// The same, each for one pair of vNICs.
     pub pairs: Vec<OwnedFd>,
-    /// Sends and receives notices, bound to their port.
-    pub notices: OwnedFd,
+    /// Sends and receives notices, bound to their port; none of a plain NIC.
+    pub notices: Option<OwnedFd>,
 }
 
 /// Sockets that the switch has, too, kept for the next switch.
@@ -62,20 +63,23 @@ impl KeptSockets {
 impl Sockets {
     /// Returns all of them.
     pub(crate) fn all(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.receive.iter().chain(&self.send).chain(&self.pairs).chain([&self.notices]).map(AsFd::as_fd)
+        self.receive.iter().chain(&self.send).chain(&self.pairs).chain(&self.notices).map(AsFd::as_fd)
     }
 }
 
 /// Whether the sockets of one uplink serve the other.
 pub(crate) fn same_sockets(a: &Uplink, b: &Uplink) -> bool {
-    let key = |uplink: &Uplink| (uplink.name.clone(), uplink.local, uplink.port, uplink.notice_port);
-    key(a) == key(b) && a.device == b.device
+    // The filter of a plain NIC's socket has its VLANs, and the link knows its longest frame.
+    let vlans = |uplink: &Uplink| uplink.is_plain().then(|| (device::vlans(uplink), uplink.mtu));
+    (&a.name, a.kind, a.local, a.port, &a.device) == (&b.name, b.kind, b.local, b.port, &b.device)
+        && a.notice_port == b.notice_port
+        && vlans(a) == vlans(b)
 }
 
 /// Returns the device that these sockets are bound to, if it is gone: a device that is made under its name is another
-/// one to them.
+/// one to them. Of a plain NIC the link itself tells.
 pub(crate) fn lost_device(kept: &KeptSockets) -> Option<&str> {
-    let device = kept.uplink.device.as_deref()?;
+    let device = kept.uplink.device.as_deref().filter(|_| !kept.uplink.is_plain())?;
     let socket = kept.sockets.receive.first()?;
     (!has_device(socket)).then_some(device)
 }
@@ -97,47 +101,65 @@ fn has_device(socket: &OwnedFd) -> bool {
 /// # Errors
 /// The address is not this host's, the port is taken, or the device does not exist: what to do.
 pub fn open(uplink: &Uplink) -> Result<Sockets, String> {
-    let receive = receiving(uplink).map_err(|error| explain(uplink, uplink.port, &error))?;
-    let notices = noticing(uplink).map_err(|error| explain(uplink, uplink.notice_port, &error))?;
-    let mut ports = FIRST_PORT..=u16::MAX;
-    let mut open = |count| (0..count).map(|_| sending(uplink, &mut ports)).collect::<io::Result<_>>();
-    let send = open(SENDING).and_then(|send| Ok((send, open(PAIRS)?)));
-    let (send, pairs) =
-        send.map_err(|error| format!("uplink {}: no socket to send from: {error}", uplink.name))?;
-    Ok(Sockets { receive: vec![receive], send, pairs, notices })
+    match uplink.kind {
+        UplinkKind::Vxlan => vxlan(uplink),
+        UplinkKind::Packet => {
+            let socket = packet::open(uplink)?;
+            let send = socket.try_clone().map_err(|error| format!("uplink {}: {error}", uplink.name))?;
+            Ok(Sockets { receive: vec![socket], send: vec![send], pairs: vec![], notices: None })
+        }
+        UplinkKind::Xdp => {
+            let Xdp { sockets, mut memories, program } = xdp::open(uplink)?;
+            memories.push(program);
+            Ok(Sockets { receive: sockets, send: memories, pairs: vec![], notices: None })
+        }
+    }
 }
 
-fn receiving(uplink: &Uplink) -> io::Result<OwnedFd> {
-    let socket = socket(uplink)?;
+fn vxlan(uplink: &Uplink) -> Result<Sockets, String> {
+    let name = &uplink.name;
+    let local = uplink.local.ok_or_else(|| format!("uplink {name}: it has no local address"))?;
+    let explained = |port| move |error: io::Error| explain(uplink, local, port, &error);
+    let receive = receiving(uplink, local).map_err(explained(uplink.port))?;
+    let notices = noticing(uplink, local).map_err(explained(uplink.notice_port))?;
+    let mut ports = FIRST_PORT..=u16::MAX;
+    let mut open = |count| (0..count).map(|_| sending(uplink, local, &mut ports)).collect::<io::Result<_>>();
+    let send = open(SENDING).and_then(|send| Ok((send, open(PAIRS)?)));
+    let (send, pairs) = send.map_err(|error| format!("uplink {name}: no socket to send from: {error}"))?;
+    Ok(Sockets { receive: vec![receive], send, pairs, notices: Some(notices) })
+}
+
+fn receiving(uplink: &Uplink, local: IpAddr) -> io::Result<OwnedFd> {
+    let socket = socket(uplink, local)?;
     set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
-    match uplink.local {
+    match local {
         IpAddr::V4(_) => set(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?,
         IpAddr::V6(_) => set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?,
     }
-    buffer(&socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_BUFFER)?;
-    rustix::net::bind(&socket, &SocketAddr::new(uplink.local, uplink.port))?;
+    receive_buffer(&socket)?;
+    rustix::net::bind(&socket, &SocketAddr::new(local, uplink.port))?;
     Ok(socket)
 }
 
 /// Makes the socket of notices: small messages, which any path carries.
-fn noticing(uplink: &Uplink) -> io::Result<OwnedFd> {
-    let socket = socket(uplink)?;
-    rustix::net::bind(&socket, &SocketAddr::new(uplink.local, uplink.notice_port))?;
+fn noticing(uplink: &Uplink, local: IpAddr) -> io::Result<OwnedFd> {
+    let socket = socket(uplink, local)?;
+    rustix::net::bind(&socket, &SocketAddr::new(local, uplink.notice_port))?;
     Ok(socket)
 }
 
 /// Makes a socket on the next free one of `ports`.
-fn sending(uplink: &Uplink, ports: &mut impl Iterator<Item = u16>) -> io::Result<OwnedFd> {
-    let socket = socket(uplink)?;
-    match uplink.local {
+fn sending(uplink: &Uplink, local: IpAddr, ports: &mut impl Iterator<Item = u16>) -> io::Result<OwnedFd> {
+    let socket = socket(uplink, local)?;
+    match local {
         IpAddr::V4(_) => set(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?,
         IpAddr::V6(_) => {
             set(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
         }
     }
-    buffer(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER)?;
+    send_buffer(&socket)?;
     for port in ports {
-        match rustix::net::bind(&socket, &SocketAddr::new(uplink.local, port)) {
+        match rustix::net::bind(&socket, &SocketAddr::new(local, port)) {
             Ok(()) => return Ok(socket),
             Err(rustix::io::Errno::ADDRINUSE) => {}
             Err(error) => return Err(error.into()),
@@ -147,9 +169,9 @@ fn sending(uplink: &Uplink, ports: &mut impl Iterator<Item = u16>) -> io::Result
 }
 
 /// Makes a socket of the uplink's family, bound to its device if it names one.
-fn socket(uplink: &Uplink) -> io::Result<OwnedFd> {
+fn socket(uplink: &Uplink, local: IpAddr) -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
-    let family = if uplink.local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
     if family == AddressFamily::INET6 {
@@ -162,31 +184,8 @@ fn socket(uplink: &Uplink) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sets the size of a buffer, beyond the limit for all (net.core.rmem_max, wmem_max) if the agent may.
-fn buffer(socket: &OwnedFd, forced: libc::c_int, limited: libc::c_int, bytes: libc::c_int) -> io::Result<()> {
-    match set(socket, libc::SOL_SOCKET, forced, bytes) {
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
-            set(socket, libc::SOL_SOCKET, limited, bytes)
-        }
-        result => result,
-    }
-}
-
-fn set(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    set_bytes(socket, level, name, &value.to_ne_bytes())
-}
-
-fn set_bytes(socket: &OwnedFd, level: libc::c_int, name: libc::c_int, value: &[u8]) -> io::Result<()> {
-    let len = libc::socklen_t::try_from(value.len()).map_err(io::Error::other)?;
-    // SAFETY: the kernel reads `len` bytes of `value`, which lives longer than the call.
-    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), len) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn explain(uplink: &Uplink, port: u16, error: &io::Error) -> String {
-    let Uplink { name, local, .. } = uplink;
+fn explain(uplink: &Uplink, local: IpAddr, port: u16, error: &io::Error) -> String {
+    let Uplink { name, .. } = uplink;
     match error.raw_os_error() {
         Some(libc::EADDRINUSE) if port == uplink.notice_port => format!(
             "uplink {name}: UDP port {port} of {local}, for notices between hosts, is in use by another program (ss \
@@ -227,7 +226,7 @@ mod tests {
             let address = |socket: OwnedFd| UdpSocket::from(socket).local_addr().unwrap();
             let receive: Vec<_> = receive.into_iter().map(address).collect();
             assert_eq!(receive, [SocketAddr::new(local.parse().unwrap(), 14_789)]);
-            assert_eq!(address(notices), SocketAddr::new(local.parse().unwrap(), 14_789 ^ 0x4000));
+            assert_eq!(address(notices.unwrap()), SocketAddr::new(local.parse().unwrap(), 14_789 ^ 0x4000));
             let mut ports: Vec<_> =
                 send.into_iter().chain(pairs).map(|socket| address(socket).port()).collect();
             ports.dedup();

@@ -12,7 +12,7 @@ use crate::sockets::{self, KeptSockets, Sockets, same_sockets};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Instant;
-use tidegate_contract::Uplink;
+use tidegate_contract::{Uplink, UplinkKind};
 use tidegate_place::PlaceError;
 use tidegate_switch::control::{UplinkSockets, UplinkStatus};
 
@@ -48,7 +48,9 @@ impl SwitchPlace {
             }
         }
         let kept = self.uplink_sockets.remove(&uplink.name);
-        let kept = match kept.filter(|kept| same_sockets(&kept.uplink, uplink)) {
+        // The rings of AF_XDP are as the switch before left them: a new one cannot know which chunks it had.
+        let may_keep = uplink.kind != UplinkKind::Xdp;
+        let kept = match kept.filter(|kept| may_keep && same_sockets(&kept.uplink, uplink)) {
             Some(kept) => kept,
             None => self.open(uplink).map_err(PlaceError::Failed)?,
         };
@@ -56,8 +58,8 @@ impl SwitchPlace {
         self.tell(declared, false)
     }
 
-    /// Whether the sockets of an uplink of the switch serve the declaration. This agent gives its own sockets other peers;
-    /// those of an earlier agent reach that agent's.
+    /// Whether the sockets of an uplink of the switch serve the declaration. This agent can let its own sockets reach
+    /// other peers, and not the sockets of an earlier agent.
     fn serve(&self, there: &UplinkStatus, uplink: &Uplink) -> bool {
         let are_ours = self.uplink_sockets.contains_key(&uplink.name);
         same_sockets(&there.uplink, uplink)
@@ -69,7 +71,9 @@ impl SwitchPlace {
         let sockets = sockets::open(uplink)?;
         self.attach_filter();
         let group = match &self.filter {
-            Some(Ok(filter)) => Some(filter.admit(sockets.all(), destinations(uplink))?),
+            Some(Ok(filter)) if !uplink.is_plain() => {
+                Some(filter.admit(sockets.all(), destinations(uplink))?)
+            }
             _ => None,
         };
         Ok(KeptSockets { uplink: uplink.clone(), sockets, group })
@@ -89,6 +93,7 @@ impl SwitchPlace {
         let result = self.reach(&mut kept, before.union(&wanted).copied().collect()).and_then(|()| {
             let KeptSockets { sockets, .. } = &kept;
             let Sockets { receive, send, pairs, notices } = sockets;
+            let notices = notices.as_ref();
             let sockets = (!is_there).then_some(UplinkSockets { receive, send, pairs, notices });
             self.switch.ask(|s| s.client.set_uplink(uplink, remotes, &keys, sockets)).map_err(switch_failed)
         });
@@ -116,7 +121,7 @@ impl SwitchPlace {
         let kept = self.uplink_sockets.remove(name);
         self.declared.remove(name);
         let result = self.switch.ask(|s| s.client.remove_uplink(name)).map_err(switch_failed);
-        // A switch that keeps the sockets reaches nobody by them.
+        // A switch that keeps the sockets reaches no address by them.
         if let (Some(Ok(filter)), Some(mut group)) = (&self.filter, kept.and_then(|kept| kept.group)) {
             filter.change(&mut group, [].into()).map_err(PlaceError::Failed)?;
         }

@@ -28,5 +28,8 @@ pub fn raw_clock() -> u64 {
         return now;
     }
     let now = clock_gettime(ClockId::MonotonicRaw);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    #[cfg(any(test, feature = "test-clock"))]
+    let now = test_clock::skewed(now);
+    now
 }

@@ -65,7 +65,7 @@ pub const OLDER: &[Call] = &[];
 const NAMED: &[Call] = calls![
     SYS_openat, SYS_openat2, SYS_statx, SYS_newfstatat, SYS_faccessat, SYS_readlinkat, SYS_mkdirat, SYS_unlinkat,
     SYS_renameat2, SYS_fchmodat, SYS_truncate, SYS_getdents64, SYS_open_by_handle_at, SYS_inotify_init1,
-    SYS_socket, SYS_bind, SYS_listen, SYS_connect, SYS_setsockopt, SYS_getsockopt,
+    SYS_socket, SYS_bind, SYS_listen, SYS_connect, SYS_setsockopt,
     SYS_execve, SYS_execveat, SYS_wait4, SYS_kill, SYS_tkill, SYS_ptrace, SYS_process_vm_readv,
     SYS_process_vm_writev, SYS_pidfd_open, SYS_pidfd_getfd, SYS_pidfd_send_signal, SYS_pkey_mprotect, SYS_shmget,
     SYS_unshare, SYS_setns, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot,
@@ -122,6 +122,10 @@ pub fn guarded() -> Vec<Guarded> {
         guard(calls![SYS_socketpair], vec![vec![(0, Dword, Eq, libc::AF_UNIX as u64), (1, Dword, Eq, stream)]]),
         // Only over connected sockets.
         guard(calls![SYS_sendto], vec![vec![(4, Qword, Eq, 0)]]),
+        // The places in the rings of an AF_XDP socket.
+        guard(calls![SYS_getsockopt], vec![vec![
+            (1, Dword, Eq, libc::SOL_XDP as u64), (2, Dword, Eq, libc::XDP_MMAP_OFFSETS as u64),
+        ]]),
         // Duplicates, blocking, seals. No signals for other processes (F_SETOWN), no leases.
         guard(calls![SYS_fcntl], one_of(1, &[
             libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL,
@@ -137,7 +141,7 @@ pub fn name_of(call: i64) -> Option<&'static str> {
     #[rustfmt::skip]
     const GUARDED: &[Call] = calls![
         SYS_mmap, SYS_mprotect, SYS_clone, SYS_tgkill, SYS_rt_sigaction, SYS_sched_setaffinity, SYS_prctl,
-        SYS_socketpair, SYS_sendto, SYS_fcntl, SYS_ioctl,
+        SYS_socketpair, SYS_sendto, SYS_getsockopt, SYS_fcntl, SYS_ioctl,
     ];
     [NAMED, GUARDED, NAMED_OLDER]
         .into_iter()

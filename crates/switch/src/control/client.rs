@@ -77,7 +77,7 @@ pub struct UplinkSockets<'a> {
     /// The same, each for one pair of vNICs.
     pub pairs: &'a [OwnedFd],
     /// Sends and receives notices.
-    pub notices: &'a OwnedFd,
+    pub notices: Option<&'a OwnedFd>,
 }
 
 /// The reason why a request failed.
@@ -200,10 +200,10 @@ impl Client {
         sockets: Option<UplinkSockets<'_>>,
     ) -> Result<(), SwitchError> {
         let of = |UplinkSockets { receive, send, pairs, notices }| {
-            let all = receive.iter().chain(send).chain(pairs).chain(std::iter::once(notices));
+            let all = receive.iter().chain(send).chain(pairs).chain(notices);
             (receive.len(), pairs.len(), all.map(AsFd::as_fd).collect::<Vec<_>>())
         };
-        let notices = sockets.is_some();
+        let notices = sockets.as_ref().is_some_and(|sockets| sockets.notices.is_some());
         let (receive, pairs, descriptors) = sockets.map(of).unwrap_or_default();
         let (uplink, remotes, keys) = (Box::new(uplink.clone()), remotes.to_vec(), keys.to_vec());
         self.expect_done(&Request::SetUplink { uplink, remotes, keys, receive, pairs, notices }, &descriptors)

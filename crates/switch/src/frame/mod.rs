@@ -27,6 +27,7 @@
 //! - [`segment`]: cuts super-frames to frames, or to smaller super-frames
 //! - [`join`]: joins frames to super-frames
 //! - [`dscp`]: priority marks; [`mod@ecn`]: congestion marks
+//! - [`neighbour`]: requests for a MAC, and replies
 //! - [`policy`]: whether a vNIC may send a frame: anti-spoofing; link, router and DHCP server frames
 
 pub mod checksum;
@@ -37,6 +38,7 @@ pub mod finish;
 pub mod flow;
 pub mod headers;
 pub mod join;
+pub mod neighbour;
 pub mod offload;
 pub mod parse;
 pub mod payload;

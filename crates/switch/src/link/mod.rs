@@ -21,6 +21,8 @@
 //! - [`vhost`]: rings in a guest's memory
 //! - [`tap`]: a network interface of the kernel
 //! - [`vxlan`]: other hosts
+//! - [`nic`]: the network behind a plain NIC
+//! - [`reading`]: frames that are read into own memory
 //! - [`store`], [`pool`]: frames that wait in own memory
 //! - [`readiness`]: which descriptors may have frames
 //! - [`delivery`]: the segments of a frame to deliver, and their marks
@@ -32,9 +34,11 @@
 #[cfg(test)]
 pub mod deferred;
 pub mod delivery;
+pub mod nic;
 pub mod pool;
 mod posted;
 pub mod readiness;
+pub mod reading;
 pub mod receiver;
 pub mod rx;
 pub mod scratch;
@@ -53,6 +57,7 @@ pub use scratch::Scratch;
 pub use tx::{Absorbed, Pending, Taken, Tx};
 
 use crate::fdb::PortIndex;
+use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -83,6 +88,15 @@ impl Link {
         Self { tx: Tx::Vxlan(Box::new(tx)), rx: Rx::Vxlan(Box::new(rx)) }
     }
 
+    /// Returns the link to the network behind a NIC, for port `port` of `worker`.
+    ///
+    /// # Errors
+    /// The sockets of its device are not as they should be.
+    pub fn nic(setup: nic::Setup, port: PortIndex, worker: u16, now: u64) -> Result<Self, Errno> {
+        let (tx, rx) = nic::halves(setup, port, worker, now)?;
+        Ok(Self { tx: Tx::Nic(Box::new(tx)), rx: Rx::Nic(Box::new(rx)) })
+    }
+
     /// Returns the front end's access; `None` for a link without one.
     pub fn vhost(&mut self) -> Option<vhost::Control<'_>> {
         match self {
@@ -95,6 +109,10 @@ impl Link {
     pub fn set_peers(&mut self, peers: Arc<vxlan::Peers>) -> Option<Arc<vxlan::Peers>> {
         match self {
             Self { tx: Tx::Vxlan(tx), rx: Rx::Vxlan(rx) } => {
+                tx.set_peers(peers.clone());
+                Some(rx.set_peers(peers))
+            }
+            Self { tx: Tx::Nic(tx), rx: Rx::Nic(rx) } => {
                 tx.set_peers(peers.clone());
                 Some(rx.set_peers(peers))
             }
@@ -120,6 +138,7 @@ impl Link {
     pub fn peers(&self) -> Option<&Arc<vxlan::Peers>> {
         match &self.rx {
             Rx::Vxlan(rx) => Some(rx.peers()),
+            Rx::Nic(rx) => Some(rx.peers()),
             _ => None,
         }
     }
@@ -135,7 +154,7 @@ impl Link {
     pub fn is_lost(&self) -> bool {
         match &self.tx {
             Tx::Vhost(tx) => tx.is_lost(),
-            Tx::Tap(_) | Tx::Vxlan(_) => false,
+            Tx::Tap(_) | Tx::Vxlan(_) | Tx::Nic(_) => false,
         }
     }
 }

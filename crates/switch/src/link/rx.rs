@@ -3,7 +3,7 @@
 #[cfg(test)]
 use super::deferred;
 pub use super::posted::{Completed, Posted};
-use super::{Delivery, Scratch, tap, vhost, vxlan};
+use super::{Delivery, Scratch, nic, tap, vhost, vxlan};
 use crate::slots::Frame;
 use tidegate_evidence::DropReason;
 
@@ -15,6 +15,8 @@ pub enum Rx {
     Tap(tap::Rx),
     /// Frames that other hosts receive.
     Vxlan(Box<vxlan::Rx>),
+    /// Frames that go to the network behind a NIC.
+    Nic(Box<nic::Rx>),
     /// Frames that a test completes.
     #[cfg(test)]
     Deferred(deferred::Rx),
@@ -58,6 +60,7 @@ impl Rx {
             Self::Vhost(rx) => rx.post(frame, scratch),
             Self::Tap(rx) => rx.post(frame, scratch),
             Self::Vxlan(rx) => rx.post(frame),
+            Self::Nic(rx) => rx.post(frame),
             #[cfg(test)]
             Self::Deferred(rx) => rx.post(frame),
         }
@@ -78,6 +81,7 @@ impl Rx {
             Self::Vhost(rx) => (rx.post_run(head, frames, scratch.waiting), None),
             Self::Tap(rx) => rx.post_run(head, frames, scratch.hands_over),
             Self::Vxlan(rx) => rx.post_run(frames),
+            Self::Nic(rx) => rx.post_run(frames),
             #[cfg(test)]
             Self::Deferred(_) => (0, None),
         }
@@ -86,7 +90,7 @@ impl Rx {
     /// Returns the most frames that it holds; 0 if a post tells a frame's end.
     pub fn depth(&self) -> usize {
         match self {
-            Self::Vhost(_) | Self::Vxlan(_) => 0,
+            Self::Vhost(_) | Self::Vxlan(_) | Self::Nic(_) => 0,
             Self::Tap(_) => super::writer::DEPTH,
             #[cfg(test)]
             Self::Deferred(rx) => rx.depth(),
@@ -96,7 +100,7 @@ impl Rx {
     /// Whether a held frame points into its sender's memory.
     pub fn lends_memory(&self) -> bool {
         match self {
-            Self::Vhost(_) | Self::Tap(_) | Self::Vxlan(_) => false,
+            Self::Vhost(_) | Self::Tap(_) | Self::Vxlan(_) | Self::Nic(_) => false,
             #[cfg(test)]
             Self::Deferred(rx) => rx.lends_memory(),
         }
@@ -111,7 +115,7 @@ impl Rx {
     /// Returns the end of its oldest held frame; `None` while that is open.
     pub fn completed(&mut self) -> Option<Completed> {
         match self {
-            Self::Vhost(_) | Self::Vxlan(_) => None,
+            Self::Vhost(_) | Self::Vxlan(_) | Self::Nic(_) => None,
             Self::Tap(rx) => rx.completed(),
             #[cfg(test)]
             Self::Deferred(rx) => rx.completed(),
@@ -122,7 +126,7 @@ impl Rx {
     /// receiver.
     pub fn cancel(&mut self) {
         match self {
-            Self::Vhost(_) | Self::Vxlan(_) => {}
+            Self::Vhost(_) | Self::Vxlan(_) | Self::Nic(_) => {}
             Self::Tap(rx) => rx.cancel(),
             #[cfg(test)]
             Self::Deferred(rx) => rx.cancel(),
@@ -150,6 +154,7 @@ impl Rx {
         match self {
             Self::Vhost(rx) => rx.flush(),
             Self::Vxlan(rx) => rx.flush(),
+            Self::Nic(rx) => rx.flush(),
             _ => {}
         }
     }
@@ -163,10 +168,20 @@ impl Rx {
         }
     }
 
+    /// Whether posted frames wait for more, and are not yet sent.
+    #[inline]
+    pub fn is_gathering(&self) -> bool {
+        matches!(self, Self::Vxlan(rx) if rx.is_gathering())
+    }
+
     /// Whether a flush left frames that the next one is to send: the kernel had no room for them.
     #[inline]
     pub fn has_unsent(&self) -> bool {
-        matches!(self, Self::Vxlan(rx) if rx.has_unsent())
+        match self {
+            Self::Vxlan(rx) => rx.has_unsent(),
+            Self::Nic(rx) => rx.has_unsent(),
+            _ => false,
+        }
     }
 
     /// Returns what a link to other hosts put on the wire since the last call; nothing of others.
@@ -174,16 +189,17 @@ impl Rx {
     pub fn take_on_wire(&mut self) -> vxlan::OnWire {
         match self {
             Self::Vxlan(rx) => rx.take_on_wire(),
+            Self::Nic(rx) => rx.take_on_wire(),
             _ => vxlan::OnWire::default(),
         }
     }
 
-    /// Returns the link to other hosts.
-    #[inline]
-    pub fn vxlan(&mut self) -> Option<&mut vxlan::Rx> {
+    /// Calls `count` for the frames that a link to other hosts dropped after they were posted, since the last call.
+    pub fn take_dropped(&mut self, count: impl FnMut((DropReason, u64))) {
         match self {
-            Self::Vxlan(rx) => Some(rx),
-            _ => None,
+            Self::Vxlan(rx) => rx.take_dropped().for_each(count),
+            Self::Nic(rx) => rx.take_dropped().for_each(count),
+            _ => {}
         }
     }
 
@@ -201,6 +217,7 @@ impl Rx {
             Self::Vhost(rx) => rx.request_kicks(),
             Self::Tap(rx) => rx.has_completed(),
             Self::Vxlan(rx) => rx.has_unsent(),
+            Self::Nic(rx) => rx.has_unsent(),
             #[cfg(test)]
             Self::Deferred(rx) => rx.has_completed(),
         }

@@ -1,7 +1,8 @@
 //! The sending half of a link: takes frames and gives them back.
 
+use super::reading::Reads;
 pub use super::taken::{Absorbed, Pending, Taken};
-use super::{Scratch, tap, vhost, vxlan};
+use super::{Scratch, nic, tap, vhost, vxlan};
 use crate::fdb::PortIndex;
 use crate::sched::Queued;
 use crate::slots::{Frame, FrameRef};
@@ -16,6 +17,8 @@ pub enum Tx {
     Tap(Box<tap::Tx>),
     /// Frames that other hosts send.
     Vxlan(Box<vxlan::Tx>),
+    /// Frames that come from the network behind a NIC.
+    Nic(Box<nic::Tx>),
 }
 
 /// Rings in a guest's memory, or frames in own memory.
@@ -26,6 +29,7 @@ macro_rules! either {
             Self::Vhost($rings) => $of_rings,
             Self::Tap($own) => $of_own,
             Self::Vxlan($own) => $of_own,
+            Self::Nic($own) => $of_own,
         }
     };
 }
@@ -65,14 +69,14 @@ impl Tx {
     pub fn entries(&self, frame: &Frame) -> Option<u16> {
         match self {
             Self::Vhost(tx) => tx.entries(frame),
-            Self::Tap(_) | Self::Vxlan(_) => None,
+            Self::Tap(_) | Self::Vxlan(_) | Self::Nic(_) => None,
         }
     }
 
     /// Whether waiting frames are in own memory, and lost without room there, instead of in their VM's.
     #[inline]
     pub fn holds_frames(&self) -> bool {
-        matches!(self, Self::Tap(_) | Self::Vxlan(_))
+        matches!(self, Self::Tap(_) | Self::Vxlan(_) | Self::Nic(_))
     }
 
     /// Puts a frame back that waits for tokens: it is taken first next time.
@@ -122,6 +126,7 @@ impl Tx {
             Self::Vhost(tx) => tx.give_back(frame),
             Self::Tap(tx) => tx.store.give_back(frame),
             Self::Vxlan(tx) => tx.give_back(frame),
+            Self::Nic(tx) => tx.give_back(frame),
         }
     }
 
@@ -132,6 +137,7 @@ impl Tx {
             Self::Vhost(tx) => tx.give_back_all(frames),
             Self::Tap(tx) => frames.for_each(|frame| tx.store.give_back(frame)),
             Self::Vxlan(tx) => frames.for_each(|frame| tx.give_back(frame)),
+            Self::Nic(tx) => frames.for_each(|frame| tx.give_back(frame)),
         }
     }
 
@@ -141,6 +147,7 @@ impl Tx {
     pub fn hold(&mut self, frame: &Frame, egress: PortIndex) -> bool {
         match self {
             Self::Vxlan(tx) => tx.hold(frame, egress),
+            Self::Nic(tx) => tx.hold(frame, egress),
             Self::Vhost(_) | Self::Tap(_) => true,
         }
     }
@@ -151,7 +158,7 @@ impl Tx {
     pub fn is_crowded(&self, queue: usize) -> bool {
         match self {
             Self::Vhost(tx) => tx.is_crowded(queue),
-            Self::Tap(_) | Self::Vxlan(_) => false,
+            Self::Tap(_) | Self::Vxlan(_) | Self::Nic(_) => false,
         }
     }
 
@@ -160,7 +167,7 @@ impl Tx {
     pub fn holds_back(&self, queue: usize) -> Option<FrameRef> {
         match self {
             Self::Vhost(tx) => tx.holds_back(queue),
-            Self::Tap(_) | Self::Vxlan(_) => None,
+            Self::Tap(_) | Self::Vxlan(_) | Self::Nic(_) => None,
         }
     }
 
@@ -222,6 +229,7 @@ impl Tx {
             Self::Vhost(_) => &[][..],
             Self::Tap(tx) => tx.files(),
             Self::Vxlan(tx) => tx.sockets(),
+            Self::Nic(tx) => tx.sockets(),
         };
         queues.iter().map(|file| std::os::fd::AsFd::as_fd(&**file))
     }
@@ -251,7 +259,7 @@ impl Tx {
     pub fn has_descriptors(&self) -> bool {
         match self {
             Self::Vhost(_) => false,
-            Self::Tap(_) | Self::Vxlan(_) => true,
+            Self::Tap(_) | Self::Vxlan(_) | Self::Nic(_) => true,
         }
     }
 
@@ -259,7 +267,7 @@ impl Tx {
     pub fn request_kicks(&mut self, throttled: bool) -> bool {
         match self {
             Self::Vhost(tx) => tx.request_kicks(throttled),
-            Self::Tap(_) | Self::Vxlan(_) => false,
+            Self::Tap(_) | Self::Vxlan(_) | Self::Nic(_) => false,
         }
     }
 
@@ -276,7 +284,7 @@ impl Tx {
     pub fn pairs(&self) -> Option<&vxlan::pairs::IncomingPairs> {
         match self {
             Self::Vxlan(tx) => Some(tx.pairs()),
-            Self::Vhost(_) | Self::Tap(_) => None,
+            Self::Vhost(_) | Self::Tap(_) | Self::Nic(_) => None,
         }
     }
 
@@ -285,7 +293,7 @@ impl Tx {
     pub fn rings(&mut self) -> Option<&mut vhost::Tx> {
         match self {
             Self::Vhost(tx) => Some(tx),
-            Self::Tap(_) | Self::Vxlan(_) => None,
+            Self::Tap(_) | Self::Vxlan(_) | Self::Nic(_) => None,
         }
     }
 }

@@ -73,9 +73,7 @@ impl Port {
     #[inline(never)]
     pub fn note_flushed(&mut self, now: u64) {
         self.charge_on_wire(now, 0);
-        let Some(link) = self.link.rx.vxlan() else { return };
-        for (reason, frames) in link.take_dropped() {
-            self.stats.rx.dropped[reason as usize].add(frames);
-        }
+        let dropped = &self.stats.rx.dropped;
+        self.link.rx.take_dropped(|(reason, frames)| dropped[reason as usize].add(frames));
     }
 }

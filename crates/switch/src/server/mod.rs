@@ -15,7 +15,7 @@
 //! - `trouble`: handles their faults
 //! - [`uplink`], [`uplinks`]: the ways to other hosts: one of them; creates, changes and removes them
 //! - [`pairs`]: pairs of vNICs of two hosts whose frames have stamps; `wanted_pairs`: which ones
-//! - `moved`: vNICs that other hosts announced
+//! - `moved`, `moves`: remotes that other hosts announced, and where they are
 //! - `notices`: what the thread of notices has to know, and what it tells
 //! - [`link`]: connects a port's vhost-user thread and its worker
 //! - [`cpus`]: a CPU of its own for each worker with deadlines to keep
@@ -40,6 +40,7 @@ pub mod event_log;
 pub mod link;
 mod liveness;
 mod moved;
+mod moves;
 pub mod moving;
 pub mod notes;
 mod notices;

@@ -6,25 +6,13 @@
 //! ```
 
 use super::Switch;
+use super::moves::MovedRemote;
 use super::table::Table;
 use super::uplink::KnownSegments;
 use crate::fdb::{Destination, PeerIndex, SegmentIndex};
 use crate::hosts::notices::Moved;
 use std::collections::BTreeMap;
 use tidegate_contract::{Mac, Segment};
-
-/// Remotes that their hosts announced, by segment and MAC.
-pub(super) type Moves = BTreeMap<(SegmentIndex, Mac), MovedRemote>;
-
-/// Where a remote is by its latest announcement.
-pub(super) struct MovedRemote {
-    /// The peer that its contract named then.
-    declared: PeerIndex,
-    /// The host that announced it.
-    pub(super) to: Destination,
-    /// Since when it is there (ns, this host's raw clock).
-    since: i128,
-}
 
 impl Switch {
     /// Leads frames to the host that has announced a remote. Announcements of other addresses change nothing: those of

@@ -72,7 +72,7 @@ fn link(entry: &UplinkEntry) -> Option<LinkSetup> {
         Some(PeerSetup {
             index: entry.number(peer)?,
             name: peer.name.clone(),
-            address: peer.address,
+            address: peer.address?,
             stamps: peer.stamps,
             segments: peer.segments.clone(),
         })
@@ -80,7 +80,7 @@ fn link(entry: &UplinkEntry) -> Option<LinkSetup> {
     Some(LinkSetup {
         index: entry.index,
         name: entry.uplink.name.clone(),
-        local: entry.uplink.local,
+        local: entry.uplink.local?,
         port: entry.uplink.notice_port,
         socket: entry.notices.clone()?,
         peers: entry.uplink.peers.iter().filter_map(peer).collect(),

@@ -1,11 +1,12 @@
 //! The ports, and the workers' data about them.
 
-use super::moved::Moves;
+use super::moves::Moves;
 use super::shares::Shares;
 use super::uplink::{PeerNumbers, UplinkEntry};
 use crate::capacity::VNICS;
 use crate::claims::NamedAddresses;
 use crate::fdb::{PeerIndex, PortIndex, SegmentIndex};
+use crate::neighbours::Neighbours;
 use crate::port::{PortInfo, PortSet};
 use crate::quota::Account;
 use crate::vhost_user::listener::PortThread;
@@ -24,6 +25,8 @@ pub struct Table {
     pub entries: BTreeMap<String, Entry>,
     /// Uplinks, by name.
     pub uplinks: BTreeMap<String, UplinkEntry>,
+    /// Addresses of vNICs of other hosts, as the workers have them.
+    pub neighbours: Arc<Neighbours>,
     /// Addresses that vNICs share.
     pub shares: Shares,
     /// Remotes that their hosts announced, by segment and MAC.

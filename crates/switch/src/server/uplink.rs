@@ -21,7 +21,7 @@ pub type KnownSegments = [(SegmentIndex, Segment)];
 
 /// Numbers of peers, by name and address: another host of the name gets another number, and the FDB forgets the
 /// former one.
-pub type PeerNumbers = BTreeMap<(String, IpAddr), PeerIndex>;
+pub type PeerNumbers = BTreeMap<(String, Option<IpAddr>), PeerIndex>;
 
 /// One uplink.
 pub struct UplinkEntry {
@@ -68,18 +68,28 @@ impl UplinkEntry {
 
     /// Returns the table of its peers.
     pub(super) fn peers(&self, known: &KnownSegments) -> Result<vxlan::Peers, String> {
+        let made = if self.uplink.is_plain() { self.behind_nic(known) } else { self.hosts(known) };
+        made.map_err(|error| format!("uplink {}: {error}", self.uplink.name))
+    }
+
+    fn behind_nic(&self, known: &KnownSegments) -> Result<vxlan::Peers, String> {
+        let peer = self.uplink.peers.first().and_then(|peer| self.number(peer));
+        let peer = peer.ok_or("a plain NIC has one peer, the network behind it")?;
+        vxlan::Peers::of_nic(peer, &self.segments(known)).map_err(|error| error.to_string())
+    }
+
+    fn hosts(&self, known: &KnownSegments) -> Result<vxlan::Peers, String> {
         let peer = |peer: &Peer| {
             let here = known.iter().copied().filter(|(_, segment)| peer.carries(*segment));
             Some(vxlan::Peer {
                 index: self.number(peer)?,
-                address: SocketAddr::new(peer.address, self.uplink.port),
+                address: SocketAddr::new(peer.address?, self.uplink.port),
                 segments: here.map(|(index, _)| index).collect(),
                 takes_stamps: peer.stamps,
             })
         };
         let peers = self.uplink.peers.iter().filter_map(peer).collect();
-        vxlan::Peers::new(peers, &self.segments(known))
-            .map_err(|error| format!("uplink {}: {error}", self.uplink.name))
+        vxlan::Peers::new(peers, &self.segments(known)).map_err(|error| error.to_string())
     }
 
     /// Returns the addresses that the FDB has to hold for its remotes.
@@ -91,6 +101,23 @@ impl UplinkEntry {
         let pin =
             |remote: &Remote| Some((*segments.get(&remote.segment)?, remote.mac, *peers.get(&remote.peer)?));
         self.remotes.iter().filter_map(pin).collect()
+    }
+
+    /// Returns the addresses of its remotes in segments with ports here, with their MACs.
+    pub(super) fn neighbours(
+        &self,
+        known: &KnownSegments,
+    ) -> impl Iterator<Item = ((SegmentIndex, IpAddr), Mac)> {
+        let indices: HashMap<Segment, SegmentIndex> =
+            known.iter().map(|(index, segment)| (*segment, *index)).collect();
+        let of = move |remote: &Remote| {
+            let segment = indices.get(&remote.segment).copied();
+            let mac = remote.mac;
+            let all = segment
+                .map(|segment| remote.addresses.clone().into_iter().map(move |ip| ((segment, ip), mac)));
+            all.into_iter().flatten()
+        };
+        self.remotes.iter().flat_map(of)
     }
 
     pub(super) fn contract(&self, host: &Host) -> PortContract {

@@ -9,7 +9,7 @@
 //! A peer's number stays as long as its name and address do; the FDB forgets a peer that leaves.
 
 use super::Switch;
-use super::moved::Moves;
+use super::moves::Moves;
 use super::pairs::{Pairs, Wanted};
 use super::table::{Entry, Table};
 use super::uplink::{KnownSegments, UplinkEntry};
@@ -18,21 +18,22 @@ use crate::capacity::VNICS;
 use crate::clock::clock;
 use crate::control::message::UplinkStatus;
 use crate::fdb::{Destination, PortIndex, SegmentIndex};
-use crate::link::{Link, vxlan};
+use crate::link::{Link, nic, vxlan};
+use crate::neighbours::Neighbours;
 use crate::port::{Port, PortInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tidegate_contract::{Host, Mac, Remote, SegmentKey, Uplink};
+use tidegate_contract::{Host, Mac, Remote, SegmentKey, Uplink, UplinkKind};
 
 /// Longest train (bytes): the most that one message to a UDP socket carries.
 const TRAIN: usize = 65_507;
 
 /// The sockets of an uplink, as its link takes them.
 pub struct Sockets {
-    /// Bound to the uplink's port.
+    /// Bound to the uplink's port, or device.
     pub receive: Vec<OwnedFd>,
-    /// Each with a source port of its own.
+    /// Each with a source port of its own; of AF_XDP the memory of each socket, and the program's link.
     pub send: Vec<OwnedFd>,
     /// The same, each for one pair of vNICs with stamps.
     pub pairs: Vec<OwnedFd>,
@@ -94,7 +95,7 @@ impl Switch {
         table: &mut Table,
         uplink: Uplink,
         (remotes, keys): (Vec<Remote>, Vec<SegmentKey>),
-        sockets: Sockets,
+        mut sockets: Sockets,
     ) -> Result<(), String> {
         if sockets.receive.is_empty() || sockets.send.is_empty() {
             return Err(format!("{}: an uplink needs a socket each way", uplink.name));
@@ -113,19 +114,14 @@ impl Switch {
             broken: None,
             numbers: BTreeMap::new(),
             pins: BTreeSet::new(),
-            notices: sockets.notices.map(Arc::new),
+            notices: sockets.notices.take().map(Arc::new),
             published: None,
             pairs: Pairs::new(keys),
             info: PortInfo::of_uplink(worker as u16),
         };
         entry.numbers = table.number_peers(&entry.uplink, &entry.numbers)?;
         let peers = Arc::new(entry.peers(&table.known_segments())?);
-        let (send_v4, send_v6) =
-            if entry.uplink.local.is_ipv4() { (sockets.send, vec![]) } else { (vec![], sockets.send) };
-        let (receive, fdb) = (sockets.receive, self.fdb.clone());
-        let setup =
-            vxlan::Setup { receive, send_v4, send_v6, pairs: sockets.pairs, peers, fdb, train: TRAIN };
-        let link = Link::vxlan(setup, index, worker as u16, clock());
+        let link = self.link(&entry, sockets, peers)?;
         let name = entry.uplink.name.clone();
         let stats = self.region.claim(usize::from(index), &name);
         let contract = entry.contract(&table.host);
@@ -140,6 +136,33 @@ impl Switch {
         table.uplinks.insert(name, entry);
         self.publish(table);
         Ok(())
+    }
+
+    /// Returns the link of an uplink, on `sockets`.
+    fn link(&self, entry: &UplinkEntry, sockets: Sockets, peers: Arc<vxlan::Peers>) -> Result<Link, String> {
+        let (uplink, Sockets { receive, mut send, pairs, .. }) = (&entry.uplink, sockets);
+        let (fdb, worker) = (self.fdb.clone(), entry.worker as u16);
+        let nic_link = |device| {
+            let longest = uplink.largest_inner_frame() as u32;
+            let setup = nic::Setup { device, longest, peers: peers.clone(), fdb: fdb.clone() };
+            Link::nic(setup, entry.index, worker, clock())
+                .map_err(|error| format!("uplink {}: its sockets are of no use: {error}", uplink.name))
+        };
+        match uplink.kind {
+            UplinkKind::Vxlan => {
+                let (send_v4, send_v6) = if uplink.is_ipv6() { (vec![], send) } else { (send, vec![]) };
+                let setup = vxlan::Setup { receive, send_v4, send_v6, pairs, peers, fdb, train: TRAIN };
+                Ok(Link::vxlan(setup, entry.index, worker, clock()))
+            }
+            UplinkKind::Packet => {
+                let send = send.pop().ok_or("no socket to send from")?;
+                nic_link(nic::Device::Packet { receive, send })
+            }
+            UplinkKind::Xdp => {
+                let program = send.pop().ok_or("no program")?;
+                nic_link(nic::Device::Xdp { sockets: receive, memories: send, program })
+            }
+        }
     }
 
     fn change_uplink(
@@ -236,6 +259,15 @@ impl Switch {
     /// Tells the links of uplinks the segments with ports here, and the FDB the addresses of remotes.
     pub(super) fn publish_uplinks(&self, table: &mut Table) {
         let known = table.known_segments();
+        let neighbours: Neighbours =
+            table.uplinks.values().flat_map(|entry| entry.neighbours(&known)).collect();
+        if *table.neighbours != neighbours {
+            table.neighbours = Arc::new(neighbours);
+            for worker in self.workers.iter() {
+                let neighbours = table.neighbours.clone();
+                drop(worker.call(move |worker| worker.set_neighbours(neighbours)));
+            }
+        }
         let left = table.forget_moved(&known);
         let moved = &table.moved;
         for (name, entry) in &mut table.uplinks {

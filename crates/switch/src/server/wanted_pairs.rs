@@ -5,7 +5,7 @@
 //!  remotes with a deadline, their `to` ──▶         incoming, registered, receivers
 //! ```
 
-use super::moved::Moves;
+use super::moves::Moves;
 use super::pairs::{Wanted, WantedRemote, key, number, valid};
 use super::table::Entry;
 use super::uplink::{KnownSegments, UplinkEntry};

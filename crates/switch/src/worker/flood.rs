@@ -4,6 +4,7 @@
 use super::Worker;
 use crate::capacity::VNICS;
 use crate::fdb::{PeerIndex, PortIndex, SegmentIndex};
+use crate::frame::neighbour::Reply;
 use crate::frame::{HEADER_MAX, Offload, VnetHdr, parse};
 use crate::port::Port;
 use crate::slots::buffers::{BufferIndex, Buffers};
@@ -149,6 +150,9 @@ impl Worker {
     pub(super) fn flood_frame(&mut self, port: &mut Port, frame: &Frame, audience: Audience) {
         // Checked before the receivers are found in the whole segment: the frame has one at least, or goes
         // nowhere.
+        if !self.neighbours.is_empty() && self.answer(port, frame) {
+            return;
+        }
         let bucket = port.flood_bucket(frame.segment);
         if bucket.conforms_at(self.now, frame.wire_bytes.into()) > self.now {
             port.count_tx_drop(DropReason::FloodCap);
@@ -235,6 +239,20 @@ impl Worker {
 }
 
 impl FloodPool {
+    /// Returns a reply to the sender of `frame`; `None` if the source holds its part of the pool.
+    pub fn reply(&mut self, frame: &Frame, reply: &Reply) -> Option<FrameRef> {
+        let len = reply.frame().len();
+        let headers = parse(reply.frame(), len).ok()?;
+        let (reference, _) = self.take(frame.source, frame.segment, None, 1)?;
+        let copy = reference.get_mut();
+        (copy.len, copy.wire_bytes, copy.wire_frames) = (len as u32, len as u32, 1);
+        (copy.started, copy.started_by, copy.slept) = (frame.started, frame.started_by, frame.slept);
+        (copy.waited_for_tokens, copy.deadline) = (0, crate::slots::NEVER);
+        (copy.offload, copy.vnet, copy.headers) = (Offload::None, VnetHdr::default(), headers);
+        (copy.bytes, copy.head_len, copy.span_count) = (reply.head(), len as u16, 0);
+        Some(reference)
+    }
+
     /// Returns a RARP request from `mac` for itself (RFC 903), padded to 60 bytes.
     fn announcement(
         &mut self,

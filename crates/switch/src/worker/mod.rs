@@ -28,7 +28,7 @@
 //!   - `between`: real-time frames in the middle of a loop
 //! - [`addresses`]: link-local addresses that own ports use
 //! - `shared`: addresses that own ports take from others
-//! - `uplink`: frames of other hosts
+//! - `uplink`: frames of other hosts; `answer`: requests for their MACs
 //! - [`flood`]: copies for broadcast, multicast and announcements
 //! - `peers`: frames of other workers, which share the time too
 //! - `fates`: how frames ended; [`settle`]: back at their source
@@ -56,6 +56,7 @@
 
 mod addresses;
 mod affinity;
+mod answer;
 mod arrived;
 mod awake;
 mod bell;
@@ -122,12 +123,14 @@ use crate::claims::{Claims, NamedAddresses};
 use crate::clock::clock;
 use crate::fdb::{Fdb, PortIndex};
 use crate::link::Scratch;
+use crate::neighbours::Neighbours;
 use crate::port::gaps::Gaps;
 use crate::port::{Port, PortInfo, PortSet};
 use crate::slots::NEVER;
 use crate::stats::LoopPart;
 use crate::stats::layout::WorkerSlot;
 use crate::virtio::sigbus;
+use answer::Answers;
 use bell::Bell;
 use between::Between;
 use bill::Bill;
@@ -214,6 +217,10 @@ pub struct Worker {
     /// frame is to go.
     relief: Vec<(PortIndex, PortIndex, bool)>,
     flood: FloodPool,
+    /// The addresses of vNICs of other hosts.
+    neighbours: Arc<Neighbours>,
+    /// Answers to requests for these.
+    answers: Answers,
     /// A port that is about to move to another worker.
     leaving: Option<Box<moving::Leaving<Worker>>>,
     /// A port that comes from another worker, with frames under way to it.
@@ -294,6 +301,8 @@ impl Worker {
             active: Vec::with_capacity(VNICS),
             relief: Vec::with_capacity(VNICS),
             flood: FloodPool::new(id),
+            neighbours: Arc::default(),
+            answers: Vec::with_capacity(answer::MOST),
             leaving: None,
             arrival: None,
             fates: Fates::with_capacity(4096),
@@ -363,12 +372,19 @@ impl Worker {
         }
         let mut intake = budget::intake(self.waiting());
         worked |= self.take_in(&mut intake);
+        if !self.answers.is_empty() {
+            self.hand_out_answers();
+        }
         if !self.active.is_empty() {
             // An egress pays when its frames leave.
             self.now = clock();
             self.turns.pass(self.now);
         }
         worked |= self.egress(budget::egress(intake));
+        if !self.answers.is_empty() {
+            // Asked in the middle of the egresses.
+            self.hand_out_answers();
+        }
         worked |= self.fates_of_peers();
         worked |= self.relieve();
         worked |= self.settle();
@@ -483,7 +499,9 @@ impl Worker {
         let now = clock();
         self.loops.part(LoopPart::Completion, None, self.turns.elapsed(now));
         for index in touched.iter() {
-            if let Some(port) = &mut self.ports[index as usize] {
+            if let Some(port) = &mut self.ports[index as usize]
+                && !port.link.rx.is_gathering()
+            {
                 port.note_shown(now);
             }
         }

@@ -7,6 +7,7 @@ pub mod capture;
 pub mod clock;
 pub mod completions;
 pub mod demo;
+pub mod events;
 mod frame_times;
 pub mod libvirt;
 mod not_in_force;

@@ -1,4 +1,4 @@
-/* Sockets of uplinks reach peers, and nothing else, whoever holds them.
+/* Sockets of uplinks reach peers, and nothing else.
  *
  *   packet of a socket ─ has the socket a group? ─ no ─▶ passes: a socket of another program
  *                          └─ yes: is (group, address, port) in `peers`? ─▶ passes, or is refused: EPERM

@@ -1,4 +1,4 @@
-//! A filter on the sockets of uplinks: they reach peers, and nothing else, whoever holds them.
+//! A filter on the sockets of uplinks: they reach peers, and nothing else.
 //!
 //! ```text
 //!  Uplink ─▶ destinations ─▶ map `peers` ─┐
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! connect() binds no destination: a process that holds a connected socket may still send elsewhere. The kernel asks the control
-//! group in which a socket was made, and that is this process's, whoever sends by the socket later. So the program stands
+//! group in which a socket was made, and that is this process's, also for packets that the switch sends. So the program stands
 //! there, and regards the sockets that it was told of. No process holds it: it stays as long as the control group does, or
 //! sockets that were made in it.
 //!
@@ -50,7 +50,8 @@ pub(crate) struct Filter {
 /// Returns the destinations of an uplink's sockets: frames and notices of each peer.
 pub(crate) fn destinations(uplink: &Uplink) -> BTreeSet<SocketAddr> {
     let ports = [uplink.port, uplink.notice_port];
-    uplink.peers.iter().flat_map(|peer| ports.map(|port| SocketAddr::new(peer.address, port))).collect()
+    let addresses = uplink.peers.iter().filter_map(|peer| peer.address);
+    addresses.flat_map(|address| ports.map(|port| SocketAddr::new(address, port))).collect()
 }
 
 impl Filter {

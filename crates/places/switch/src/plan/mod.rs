@@ -146,17 +146,16 @@ fn declared(network: &Network) -> BTreeMap<String, Declared> {
 }
 
 /// Returns the removals of uplinks, and the changes that follow. An uplink is removed if it is unwanted, or if
-/// another is to have its address and port: two may exchange them.
+/// another is to have its address and port, or its device: two may exchange them.
 fn uplinks(
     network: &Network,
     present: &BTreeMap<String, PresentUplink>,
 ) -> (Vec<SwitchAction>, Vec<SwitchAction>) {
     let wanted = declared(network);
-    let socket = |declared: &Declared| (declared.uplink.local, declared.uplink.port);
     let owners: HashMap<_, &str> =
-        wanted.iter().map(|(name, declared)| (socket(declared), name.as_str())).collect();
+        wanted.iter().map(|(name, declared)| (declared.uplink.exclusive(), name.as_str())).collect();
     let stays = |(name, present): &(&String, &PresentUplink)| {
-        let owner = owners.get(&socket(&present.declared));
+        let owner = owners.get(&present.declared.uplink.exclusive());
         wanted.contains_key(*name) && owner.is_none_or(|owner| owner == name)
     };
     let before = |present: &PresentUplink| present.ours.then(|| Box::new(present.declared.clone()));

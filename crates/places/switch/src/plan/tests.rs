@@ -1,7 +1,9 @@
 use super::*;
 use crate::own_cpus::KeepOff;
 use proptest::prelude::*;
-use tidegate_contract::{Allowed, Bytes, Envelope, Host, Nanos, Peer, Queueing, Rate, Rx, SocketOwner, Tx};
+use tidegate_contract::{
+    Allowed, Bytes, Envelope, Host, Nanos, Peer, Queueing, Rate, Rx, SocketOwner, Tx, UplinkKind,
+};
 use tidegate_evidence::WorkerStats;
 use tidegate_place::{Action, Adopt, ObservedVnic};
 
@@ -157,7 +159,8 @@ fn set() -> impl Strategy<Value = Vec<Vnic>> {
 fn uplink(name: &str, (local, port): (u8, u16), rate: u64, peer: &str) -> Uplink {
     Uplink {
         name: name.into(),
-        local: [192, 0, 2, local].into(),
+        kind: UplinkKind::Vxlan,
+        local: Some([192, 0, 2, local].into()),
         device: None,
         port,
         notice_port: 29_796,
@@ -167,7 +170,7 @@ fn uplink(name: &str, (local, port): (u8, u16), rate: u64, peer: &str) -> Uplink
         arrival_budget: Nanos::new(500_000),
         peers: vec![Peer {
             name: peer.into(),
-            address: [192, 0, 2, 200].into(),
+            address: Some([192, 0, 2, 200].into()),
             segments: None,
             latency: None,
             arrival_budget: None,
@@ -182,6 +185,7 @@ fn remote(name: &str, mac: u8, peer: &str) -> Remote {
         mac: Mac([2, 0, 0, 0, 1, mac]),
         segment: Segment::new(1).unwrap(),
         peer: peer.into(),
+        addresses: vec![],
         tx: Envelope::default(),
         deadline: None,
         to: vec![],

@@ -273,6 +273,8 @@ impl Engine {
                 let (estimate, _) = peer.exchange.estimate(now).ok_or(NoticeRefusal::NoClock)?;
                 peer.counts.announcements_received += 1;
                 let since = i128::from(since_ns) - i128::from(estimate.offset_ns);
+                // A time to come would keep the vNIC there for ever.
+                let since = since.min(i128::from(now));
                 self.moved.push(Moved { segment, mac: Mac(mac), peer: index, since });
             }
         }
@@ -371,7 +373,8 @@ impl Engine {
 
     /// Returns when [`send`](Self::send) has something to do next, by the clock (ns); `None` if nothing is planned.
     pub fn due(&self, now: u64) -> Option<u64> {
-        let late = (self.has_peers() && !self.late.is_empty()).then_some(self.late_at);
+        let is_stamped = self.peers.values().any(|peer| !peer.keyed.is_empty());
+        let late = (is_stamped && !self.late.is_empty()).then_some(self.late_at);
         let of_peer = |peer: &Peer| {
             let asks = peer.asked_with().map(|_| peer.exchange.next());
             [asks, peer.reports.due(now), peer.told.due(&self.present, now)].into_iter().flatten().min()

@@ -81,7 +81,7 @@ impl Exchange {
         }
         self.outstanding.push_back(Asked { number, t1 });
         self.unanswered = self.unanswered.saturating_add(1);
-        if self.unanswered % TRIES == 0 {
+        if self.unanswered.is_multiple_of(TRIES) {
             self.turns = self.turns.wrapping_add(1);
         }
         let is_fast = self.answers < FIRST && self.unanswered < PATIENCE;

@@ -1,28 +1,37 @@
 //! From the kernel, by a read for each frame.
 
 use super::super::pool::CHUNK;
-use super::super::store::{self, FRAME_CHUNKS};
-use super::super::{Absorbed, Taken};
+use super::super::reading::{Read, Reads};
+use super::super::store::{FRAME_CHUNKS, Store};
 use super::Tx;
 use crate::clock::clock;
 use crate::frame::{HEADER_MAX, VnetHdr};
-use crate::slots::{Arrival, FrameRef, Owner};
+use crate::slots::Owner;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tidegate_evidence::DropReason;
 
-/// The result of a read.
-enum Read {
-    /// A frame, and when it arrived.
-    Frame(FrameRef, Arrival),
-    /// An invalid frame, or one without room.
-    Dropped(DropReason),
-    /// Nothing.
-    Empty,
-    /// The tap is gone.
-    Gone(Errno),
+impl Reads for Tx {
+    fn store(&mut self) -> &mut Store {
+        &mut self.store
+    }
+
+    /// Reads from one queue after the other while any is readable.
+    fn read(&mut self) -> Read {
+        while let Some(queue) = self.readiness.turn() {
+            match self.read_queue(queue) {
+                Ok(Some(read)) => return read,
+                Ok(None) => self.readiness.drained(queue, self.now),
+                Err(error) => {
+                    self.readiness.gone(queue);
+                    return Read::Gone(format!("the tap cannot be read: {error}"));
+                }
+            }
+        }
+        Read::Empty
+    }
 }
 
 impl Tx {
@@ -42,54 +51,8 @@ impl Tx {
         self.store.has_waiting() || self.readiness.any()
     }
 
-    pub(in crate::link) fn take(&mut self) -> Taken {
-        if let Some(waiting) = self.store.take_waiting() {
-            return waiting;
-        }
-        match self.read_next() {
-            Read::Frame(frame, arrival) => store::new(frame, arrival),
-            Read::Dropped(reason) => Taken::Dropped(reason, 1),
-            Read::Empty => Taken::Nothing,
-            Read::Gone(error) => Taken::Broken(read_error(error)),
-        }
-    }
-
-    pub(in crate::link) fn absorb(&mut self, most: usize) -> Absorbed {
-        let mut absorbed = Absorbed::default();
-        while absorbed.frames < most {
-            match self.read_next() {
-                Read::Frame(frame, arrival) => {
-                    absorbed.bytes += frame.get().len as usize;
-                    self.store.absorb(frame, arrival);
-                }
-                Read::Dropped(reason) => absorbed.dropped[reason as usize] += 1,
-                Read::Empty => break,
-                Read::Gone(error) => {
-                    absorbed.broken = Some(read_error(error));
-                    break;
-                }
-            }
-            absorbed.frames += 1;
-        }
-        absorbed
-    }
-
-    /// Reads from one queue after the other while any is readable.
-    fn read_next(&mut self) -> Read {
-        while let Some(queue) = self.readiness.turn() {
-            match self.read(queue) {
-                Read::Empty => self.readiness.drained(queue, self.now),
-                Read::Gone(error) => {
-                    self.readiness.gone(queue);
-                    return Read::Gone(error);
-                }
-                read => return read,
-            }
-        }
-        Read::Empty
-    }
-
-    fn read(&mut self, queue: usize) -> Read {
+    /// Reads from one queue; `None` if that is empty.
+    fn read_queue(&mut self, queue: usize) -> Result<Option<Read>, Errno> {
         if !self.store.has_room() {
             return self.spill(queue);
         }
@@ -104,14 +67,16 @@ impl Tx {
             }
             match rustix::io::retry_on_intr(|| rustix::io::readv(&*self.files[queue], &mut buffers)) {
                 Ok(len) => len,
-                Err(Errno::AGAIN) => return Read::Empty,
-                Err(error) => return Read::Gone(error),
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(error) => return Err(error),
             }
         };
         let (Some(vnet), Some(len @ 1..)) = (VnetHdr::read(&header), len.checked_sub(VnetHdr::LEN)) else {
-            return Read::Dropped(DropReason::Malformed);
+            return Ok(Some(Read::Dropped(DropReason::Malformed)));
         };
-        let Some(reference) = self.store.slots.take() else { return Read::Dropped(DropReason::PoolFull) };
+        let Some(reference) = self.store.slots.take() else {
+            return Ok(Some(Read::Dropped(DropReason::PoolFull)));
+        };
         let frame = reference.get_mut();
         let head = len.min(HEADER_MAX);
         if let Some(chunk) = self.store.pool.peek(1).next() {
@@ -124,28 +89,28 @@ impl Tx {
         frame.len = len as u32;
         frame.head_len = head as u16;
         frame.span_count = spans;
-        Read::Frame(reference, self.readiness.arrival(queue, clock()))
+        Ok(Some(Read::Frame(reference, self.readiness.arrival(queue, clock()))))
     }
 
     /// Reads a frame without room, so that the kernel's queue advances.
-    fn spill(&mut self, queue: usize) -> Read {
+    fn spill(&mut self, queue: usize) -> Result<Option<Read>, Errno> {
         let file = &self.files[queue];
         match rustix::io::retry_on_intr(|| rustix::io::read(&**file, &mut self.spill[..])) {
-            Ok(_) => Read::Dropped(DropReason::PoolFull),
-            Err(Errno::AGAIN) => Read::Empty,
-            Err(error) => Read::Gone(error),
+            Ok(_) => Ok(Some(Read::Dropped(DropReason::PoolFull))),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
     /// Takes slots as if receivers held so many frames.
     #[cfg(test)]
-    pub fn hold(&mut self, frames: usize) -> Vec<FrameRef> {
+    pub fn hold(&mut self, frames: usize) -> Vec<crate::slots::FrameRef> {
         self.store.hold(frames)
     }
 
     /// Frees them.
     #[cfg(test)]
-    pub fn free(&mut self, held: Vec<FrameRef>) {
+    pub fn free(&mut self, held: Vec<crate::slots::FrameRef>) {
         self.store.free(held);
     }
 
@@ -155,8 +120,4 @@ impl Tx {
     pub(in crate::link) fn can_be_quiet(&self) -> bool {
         !self.store.has_waiting() && !self.readiness.any()
     }
-}
-
-fn read_error(error: Errno) -> String {
-    format!("the tap cannot be read: {error}")
 }

@@ -33,6 +33,18 @@ impl Counters {
         self.dropped[reason as usize] += datagrams;
     }
 
+    /// Returns the drops since those in `reported`, which then has them, by reason.
+    pub fn fresh_drops(
+        &self,
+        reported: &mut [u64; DropReason::COUNT],
+    ) -> impl Iterator<Item = (DropReason, u64)> {
+        let all = DropReason::ALL.iter().zip(self.dropped).zip(reported);
+        all.filter_map(|((reason, dropped), reported)| {
+            let fresh = dropped - std::mem::replace(reported, dropped);
+            (fresh > 0).then_some((*reason, fresh))
+        })
+    }
+
     /// Returns the frames that were dropped for a reason.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.dropped[reason as usize]

@@ -160,6 +160,12 @@ impl Lanes {
         now.saturating_sub(self.since) < GATHER
     }
 
+    /// Whether they do since the last flush.
+    #[inline]
+    pub fn is_gathering(&self) -> bool {
+        self.since != NEVER
+    }
+
     /// Sends what the kernel takes: urgent datagrams of all lanes first.
     pub fn flush(&mut self) {
         if !self.unsent {

@@ -33,7 +33,7 @@ pub mod share;
 pub mod sockets;
 mod take;
 #[cfg(test)]
-mod tests;
+pub(in crate::link) mod tests;
 pub mod trains;
 pub mod wire;
 
@@ -119,11 +119,7 @@ impl Rx {
 
     /// Returns the frames that were dropped after they were posted, by reason, since the last call.
     pub fn take_dropped(&mut self) -> impl Iterator<Item = (DropReason, u64)> {
-        let all = DropReason::ALL.iter().zip(self.lanes.counters.dropped).zip(&mut self.reported);
-        all.filter_map(|((reason, dropped), reported)| {
-            let fresh = dropped - std::mem::replace(reported, dropped);
-            (fresh > 0).then_some((*reason, fresh))
-        })
+        self.lanes.counters.fresh_drops(&mut self.reported)
     }
 
     /// Returns what went on the wire since the last call.

@@ -132,6 +132,20 @@ impl Peers {
         Ok(table)
     }
 
+    /// Returns the table of a plain NIC: one peer, the network behind it, carries all `segments`, here with their
+    /// VLANs. It has no address, so it is found by [segment](Self::of_segment) alone.
+    ///
+    /// # Errors
+    /// A segment or a VLAN occurs twice, or there are too many.
+    pub fn of_nic(peer: PeerIndex, segments: &[(SegmentIndex, u32)]) -> Result<Self, PeersError> {
+        let mut table = Self::new(vec![], segments)?;
+        for (at, entry) in (0..).zip(&mut table.segments) {
+            (entry.from, entry.to) = (at, at + 1);
+        }
+        table.members = vec![peer; table.segments.len()].into();
+        Ok(table)
+    }
+
     fn enter_members(&mut self) -> Result<(), PeersError> {
         let mut pairs = BTreeSet::new();
         for peer in &self.peers {
@@ -332,6 +346,17 @@ mod tests {
         assert_eq!(error(vec![peer(1, a, &[2])], &segments), PeersError::NoVni { address: a, segment: 2 });
         let many: Vec<_> = (0..=SEGMENTS as u32).map(|vni| (SegmentIndex(vni as u16), vni)).collect();
         assert_eq!(error(vec![], &many), PeersError::TooMany(SEGMENTS + 1, 0));
+    }
+
+    #[test]
+    fn all_segments_of_a_nic_have_its_one_peer() {
+        let index = PeerIndex::new(7).unwrap();
+        let table = Peers::of_nic(index, &[(SegmentIndex(2), 42), (SegmentIndex(5), 7)]).unwrap();
+        assert_eq!((table.segment(7), table.vni(SegmentIndex(2))), (Some(SegmentIndex(5)), Some(42)));
+        assert_eq!(table.of_segment(SegmentIndex(2)), [index]);
+        assert_eq!(table.of_segment(SegmentIndex(5)), [index]);
+        assert_eq!((table.of_segment(SegmentIndex(3)), &table.copies()[..]), (&[][..], &[1; 6][..]));
+        assert!(Peers::of_nic(index, &[(SegmentIndex(2), 42), (SegmentIndex(5), 42)]).is_err());
     }
 
     #[test]

@@ -80,6 +80,12 @@ impl Rx {
         !self.flood.is_under_way() && self.lanes.gathers(now)
     }
 
+    /// Whether they do.
+    #[inline]
+    pub(in crate::link) fn is_gathering(&self) -> bool {
+        self.lanes.is_gathering()
+    }
+
     /// Whether a flush would send frames if the kernel took them.
     #[inline]
     pub(in crate::link) fn has_unsent(&self) -> bool {

@@ -24,7 +24,7 @@ const BUFFER: usize = 1 << 16;
 /// From one buffer to the next (bytes), so that their beginnings fall into different sets of a cache.
 const STRIDE: usize = BUFFER + 192;
 /// Room for control messages (bytes): more than those that are asked for.
-const CONTROL: usize = 128;
+pub(in crate::link) const CONTROL: usize = 128;
 /// Length of a control message's header (bytes).
 const CONTROL_HEADER: usize = size_of::<libc::cmsghdr>();
 /// Alignment of control messages (bytes).
@@ -37,21 +37,21 @@ struct Name([u8; size_of::<libc::sockaddr_in6>()]);
 
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Control([u8; CONTROL]);
+pub(in crate::link) struct Control(pub(in crate::link) [u8; CONTROL]);
 
 /// What the kernel reads and writes for each message of a call.
-struct Calls {
+pub(in crate::link) struct Calls {
     names: [Name; MESSAGES],
-    controls: [Control; MESSAGES],
+    pub(in crate::link) controls: [Control; MESSAGES],
     vectors: [libc::iovec; MESSAGES],
-    headers: [libc::mmsghdr; MESSAGES],
+    pub(in crate::link) headers: [libc::mmsghdr; MESSAGES],
 }
 
 // SAFETY: its pointers are set anew before each call, and used by that call only.
 unsafe impl Send for Calls {}
 
 impl Calls {
-    fn new() -> Box<Self> {
+    pub(in crate::link) fn new() -> Box<Self> {
         let vector = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         // SAFETY: all fields are numbers, or pointers that may be null.
         let header = unsafe { std::mem::zeroed() };
@@ -64,7 +64,14 @@ impl Calls {
     }
 
     /// Points message `at` to `len` bytes, and to the first bytes of its name and its control messages.
-    fn point(&mut self, at: usize, bytes: *mut u8, len: usize, name: usize, control: usize) {
+    pub(in crate::link) fn point(
+        &mut self,
+        at: usize,
+        bytes: *mut u8,
+        len: usize,
+        name: usize,
+        control: usize,
+    ) {
         self.vectors[at] = libc::iovec { iov_base: bytes.cast(), iov_len: len };
         let vector = &raw mut self.vectors[at];
         let header = &mut self.headers[at].msg_hdr;
@@ -311,7 +318,7 @@ impl Name {
 }
 
 /// Control messages: level, type and data of each.
-struct Controls<'a>(&'a [u8]);
+pub(in crate::link) struct Controls<'a>(pub(in crate::link) &'a [u8]);
 
 impl<'a> Iterator for Controls<'a> {
     type Item = (libc::c_int, libc::c_int, &'a [u8]);
@@ -360,7 +367,7 @@ fn write_control(
     at + len.next_multiple_of(ALIGN)
 }
 
-fn last_error() -> Errno {
+pub(in crate::link) fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 

@@ -28,6 +28,13 @@ impl OnWire {
         self.bytes += len.max(SHORTEST) as u64;
     }
 
+    /// Adds the frames of a super-frame, `bytes` in all, which the device cuts; or one.
+    #[inline]
+    pub fn add_frames(&mut self, frames: u32, bytes: u32) {
+        self.frames += u64::from(frames);
+        self.bytes += u64::from(bytes.max(frames * SHORTEST as u32));
+    }
+
     /// Notes that an added frame of `len` bytes is a further copy.
     #[inline]
     pub fn note_copy(&mut self, len: usize) {

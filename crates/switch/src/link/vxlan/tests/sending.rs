@@ -102,6 +102,38 @@ fn a_full_socket_holds_a_bounded_number_and_then_refuses() {
 }
 
 #[test]
+fn frames_without_a_deadline_gather_for_a_short_time() {
+    let (mut a, mut b) = pair(false, 1);
+    assert!(!a.rx.gathers(1), "there is none");
+    let post = |rx: &mut Rx, number| assert_eq!(rx.post(&numbered(number, 100).frame), Posted::Done);
+    post(&mut a.rx, 0);
+    assert!(a.rx.gathers(1000));
+    post(&mut a.rx, 1);
+    assert!(a.rx.gathers(30_999) && !a.rx.gathers(31_000));
+    a.rx.flush();
+    assert!(!a.rx.gathers(40_000));
+    post(&mut a.rx, 2);
+    assert!(a.rx.gathers(40_000), "the time begins anew");
+    let mut urgent = numbered(3, 100);
+    urgent.frame.deadline = 1;
+    assert_eq!(a.rx.post(&urgent.frame), Posted::Done);
+    assert!(!a.rx.gathers(40_000), "one is urgent");
+    a.rx.flush();
+    // A full socket.
+    set_time(1);
+    for number in 4.. {
+        a.rx.lanes.outgoing.script.extend([Err(NotSent::Full); 2]);
+        if a.rx.post(&numbered(number, 1400).frame) == Posted::NoBuffers {
+            break;
+        }
+    }
+    assert!(!a.rx.gathers(50_000));
+    a.rx.lanes.outgoing.script.clear();
+    a.rx.flush();
+    assert_eq!(b.frames().iter().map(|frame| number_of(frame)).take(4).collect::<Vec<_>>(), [0, 1, 3, 2]);
+}
+
+#[test]
 fn frames_with_a_deadline_go_first() {
     let (mut a, mut b) = pair(false, 1);
     (0..3).for_each(|number| assert_eq!(a.rx.post(&numbered(number, 100).frame), Posted::Done));

@@ -1,0 +1,4 @@
+//! Without a device.
+
+mod posting;
+mod wire;
