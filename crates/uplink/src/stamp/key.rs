@@ -29,13 +29,22 @@ impl Key {
     /// Computes SipHash-2-4 of the canonical head, the frame's length and the stamp's fields.
     #[inline]
     pub(super) fn tag(&self, head: &[u8], length: u32, fields: &[u8; FIELDS]) -> u64 {
-        let (covered, len) = head::canonical(head);
+        let [a, b, c] = [0, 8, 16].map(|at| {
+            let word = fields.get(at..).and_then(|rest| rest.first_chunk());
+            word.map_or(0, |word| u64::from_le_bytes(*word))
+        });
+        // Word by word, since the hash reads words: it would wait for bytes that were just written one by one. The
+        // padding of a short head is not ambiguous: the length is hashed too.
         let mut input = [0; COVERED + 4 + FIELDS];
-        input[..COVERED].copy_from_slice(&covered);
-        input[COVERED..COVERED + 4].copy_from_slice(&length.to_be_bytes());
-        input[COVERED + 4..].copy_from_slice(fields);
-        // The padding of a short head is not ambiguous: the length is hashed too.
-        debug_assert!(len <= COVERED);
+        let (covered, rest) = input.split_at_mut(COVERED);
+        for (place, word) in covered.chunks_exact_mut(8).zip(head::words(head)) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        let length = u64::from(length.swap_bytes());
+        let words = [length | a << 32, a >> 32 | b << 32, b >> 32 | c << 32, c >> 32];
+        for (place, word) in rest.chunks_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes()[..place.len()]);
+        }
         SipHasher24::new_with_key(&self.0).hash(&input)
     }
 

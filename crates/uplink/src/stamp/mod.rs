@@ -68,14 +68,14 @@ impl Stamp {
     }
 
     fn fields(&self) -> [u8; FIELDS] {
+        let flags = u64::from(self.key == KeyNumber::Odd);
+        let first =
+            u64::from(MAGIC) << 48 | u64::from(VERSION) << 40 | flags << 32 | u64::from(self.deadline_us);
+        let last = u64::from(self.hold_ns) << 32 | u64::from(self.sequence);
         let mut bytes = [0; FIELDS];
-        bytes[..2].copy_from_slice(&MAGIC.to_be_bytes());
-        bytes[2] = VERSION;
-        bytes[3] = u8::from(self.key == KeyNumber::Odd);
-        bytes[4..8].copy_from_slice(&self.deadline_us.to_be_bytes());
+        bytes[..8].copy_from_slice(&first.to_be_bytes());
         bytes[8..16].copy_from_slice(&self.sent_ns.to_be_bytes());
-        bytes[16..20].copy_from_slice(&self.hold_ns.to_be_bytes());
-        bytes[20..].copy_from_slice(&self.sequence.to_be_bytes());
+        bytes[16..].copy_from_slice(&last.to_be_bytes());
         bytes
     }
 
