@@ -21,8 +21,9 @@
 //! - `ports`: a port and its connection, made, changed, removed
 //! - `duplicate`: our duplicates of the descriptors that the switch was given
 //! - `tap`: taps
-//! - `uplinks`, `mending`, `sockets`: the ways to other hosts, pauses between repairs, and the sockets; `packet`, `xdp`,
-//!   `device`: those of plain NICs; `options`: of both
+//! - `uplinks`, `mending`, `sockets`: the ways to other hosts, pauses between repairs, and the sockets
+//! - `packet`, `xdp`, `device`: those of plain NICs, and the device
+//! - `options`: options of sockets
 //! - `peers_only`: a filter on the sockets of uplinks
 //! - `inherited`: descriptors that the predecessor of the switch or the agent passes on
 //! - `verify`: whether such a descriptor is what its sender claims
