@@ -50,18 +50,18 @@ def run(context: Context) -> Result:
     parts = PARTS if wanted.parts == "all" else (wanted.parts,)
     if "rates" in parts:
         machine = context.machine
-        network = Network(context, "hosts", (machine.generator_cpu, machine.switch_cpu))
-        pairs = [
-            *map(network.tidegate, kinds),
-            network.kernel(TAPS),
-            network.kernel(VETHS),
+        cpus = (machine.generator_cpu, machine.switch_cpu)
+        network = Network(context, "hosts", cpus)
+        ours = [
+            (network if kind == "vxlan" else Network(context, kind, cpus)).tidegate(kind) for kind in kinds
         ]
+        pairs = [*ours, network.kernel(TAPS), network.kernel(VETHS)]
         add(
             result,
             rates.measure(context, network, pairs, wanted.rounds, wanted.seconds),
         )
     if "rings" in parts:
-        add(result, rings.measure(context, kinds[0], wanted.rounds, wanted.seconds))
+        add(result, rings.measure(context, kinds, wanted.rounds, wanted.seconds))
     if "voice" in parts:
         add(result, voice.measure(context, wanted.rounds, 5 * wanted.seconds))
     if result.tables and result.figures:
@@ -99,7 +99,8 @@ SCENE = Scene(
         "Two hosts are network namespaces with a veth pair between them, each with a CPU of its own for its "
         "switch, its guests and their programs. Guests are network namespaces: behind taps of Tidegate, "
         "behind taps of the kernel's bridge with a vxlan interface, or behind veth pairs to that bridge, "
-        "over the same veth pair between the hosts, in turns. A program reads and writes each frame of a "
+        "over the same veth pair between the hosts, in turns; plain NICs (`packet`, `xdp`) have a "
+        "veth pair of their own. A program reads and writes each frame of a "
         "tap, as it does for a VM, so the targets compare taps with taps. Frames are sent by AF_PACKET, 64 "
         "a call, never more than 512 on their way, and counted at the receiving guest; TCP is iperf3's. "
         "CPU time is that of both CPUs, senders and receivers among it, less that of an idle window "

@@ -28,8 +28,10 @@ from lab.underlay import ADDRESSES, Underlay, uplink
 FRAMES = Path(__file__).with_name("frames.py")
 TAPS = "kernel vxlan, taps"
 VETHS = "kernel vxlan, veths"
-KINDS = {"vxlan": "tidegate"}
+KINDS = {"vxlan": "tidegate", "packet": "tidegate, packet", "xdp": "tidegate, xdp"}
 """Kinds of uplink, and the name of each in the tables."""
+PEERS = {"vxlan": "far", "packet": "lan", "xdp": "lan"}
+"""The name of the peer in an uplink of each kind."""
 MTU = 1450
 """Of a guest: what fits into 1500 bytes of the network."""
 VNI = 42
@@ -134,8 +136,15 @@ class Network:
         self.cleanup.callback(host.stop)
         return host
 
+    def prepare(self, kind: str) -> None:
+        """Sets the devices as a kind of uplink asks for. AF_XDP slows others down: it needs a network of its own."""
+        if kind == "xdp":
+            for stack in self.stacks:
+                stack.run("ip link set eth0 promisc on && ethtool -K eth0 rxvlan off")
+
     def tidegate(self, kind: str) -> Pair:
         """Guests on taps of two switches, whose uplinks are of this kind."""
+        self.prepare(kind)
         guests = (self.guest(kind, 1), self.guest(kind, 2))
         hosts = [self.host(number, self.folder / f"{kind}{number}") for number in (1, 2)]
         for number, (host, guest, name) in enumerate(zip(hosts, guests, "ab", strict=True), 1):
@@ -205,8 +214,13 @@ class Network:
 
 def uplink_of(kind: str, number: int, *lines: str) -> str:
     """The uplink of host 1 or 2 to the other one."""
-    assert kind in KINDS
-    return uplink(number, *lines).replace("10gbit", "100gbit")
+    if kind == "vxlan":
+        return uplink(number, *lines).replace("10gbit", "100gbit")
+    more = "".join(f"{line}\n" for line in lines)
+    return (
+        f'[uplink.net0]\nkind = "{kind}"\ndevice = "eth0"\nrate = "100gbit"\n{more}\n'
+        f"[uplink.net0.peer.lan]\nsegments = [{VNI}]\n\n"
+    )
 
 
 def quiet(stack: Stack) -> None:

@@ -205,7 +205,7 @@ def judge(result: Result, names: list[str]) -> None:
 
 def target(windows: list[Window], case: str, ours: str, theirs: str) -> Target:
     """Ours against the kernel's, for each second of CPU time."""
-    limit = 2.0 if case in FRAMES else 0.8
+    limit = 0.8 if case in TCP else 4.0 if "xdp" in ours else 2.0
     return Target(
         f"{case}: {ours} against {theirs}, for each second of CPU time",
         f"at least {limit:g}x",
