@@ -137,7 +137,7 @@ class Network:
         return host
 
     def prepare(self, kind: str) -> None:
-        """Sets the devices as a kind of uplink asks for. AF_XDP slows others down: it needs a network of its own."""
+        """Sets the devices as AF_XDP asks for. It slows others down, so it needs a network of its own."""
         if kind == "xdp":
             for stack in self.stacks:
                 stack.run("ip link set eth0 promisc on && ethtool -K eth0 rxvlan off")

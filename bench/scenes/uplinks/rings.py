@@ -35,7 +35,7 @@ ASKED = {"vxlan": 2.0, "packet": 2.0, "xdp": 4.0}
 """Times the kernel's vxlan, for each second of the hosts' CPU time."""
 FLOWS = 16
 CASES = {"64 B": 64, "1,464 B": 1464}
-PAGES = 100
+PAGES = 300
 
 
 class Rings:
