@@ -1,5 +1,7 @@
 """Frames that are late on their way to another host: counted by cause, and told to the sender's host."""
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -72,6 +74,21 @@ def test_delays_in_the_network_are_found_and_told(tmp_path_factory: pytest.TempP
             least = delayed[report["sequence"]]["planned_ns"] - report["error_ns"]
             assert report["network_ns"] + report["there_ns"] >= least, report
             assert report["late_ns"] >= least - 20 * MS, report
+
+
+def test_a_receiving_switch_without_its_cpu_is_the_cause(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A switch that is stopped while it sleeps is late itself, and not the network."""
+    with scene(tmp_path_factory.mktemp("h"), Via.BRIDGE) as hosts:
+        before = {cause: late(hosts, cause) for cause in ("network", "receiver")}
+        for _ in range(10):
+            ping = hosts.stacks["a"].spawn("ping", "-q", "-c", "5", "-i", "0.01", hosts.address("b"))
+            os.kill(hosts.hosts[1].switch.pid, signal.SIGSTOP)
+            time.sleep(0.15)
+            os.kill(hosts.hosts[1].switch.pid, signal.SIGCONT)
+            ping.popen.wait(10)
+        here, network = (late(hosts, cause) - before[cause] for cause in ("receiver", "network"))
+        assert here >= 10, (here, network)
+        assert network <= here / 4, (here, network)
 
 
 def test_frames_that_waited_for_a_link_are_called_late(tmp_path_factory: pytest.TempPathFactory) -> None:

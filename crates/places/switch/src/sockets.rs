@@ -132,6 +132,8 @@ fn vxlan(uplink: &Uplink) -> Result<Sockets, String> {
 fn receiving(uplink: &Uplink, local: IpAddr) -> io::Result<OwnedFd> {
     let socket = socket(uplink, local)?;
     set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+    // A switch that sleeps does not see when frames arrive; the kernel does.
+    set(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
     match local {
         IpAddr::V4(_) => set(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?,
         IpAddr::V6(_) => set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?,

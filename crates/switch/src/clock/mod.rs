@@ -33,3 +33,10 @@ pub fn raw_clock() -> u64 {
     let now = test_clock::skewed(now);
     now
 }
+
+/// Nanoseconds of CLOCK_REALTIME, as the kernel's receive times are. It can step: only for ages, which are checked.
+#[inline]
+pub fn wall_clock() -> u64 {
+    let now = clock_gettime(ClockId::Realtime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

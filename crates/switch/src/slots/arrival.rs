@@ -28,6 +28,16 @@ impl Arrival {
         Self { earliest: moment, latest: moment, slept: 0 }
     }
 
+    /// Returns the arrival of a frame that the kernel says had waited for `age` ns at `latest`. An age that contradicts the
+    /// polls tells nothing: the kernel's clock was set meanwhile.
+    #[inline]
+    pub fn of_age(self, age: u64) -> Self {
+        match self.latest.checked_sub(age) {
+            Some(moment) if moment >= self.earliest.saturating_sub(self.slept) => Self::at(moment),
+            _ => self,
+        }
+    }
+
     /// Returns the latest start of its deadline's clock, if the earliest is `started`: the later of
     /// [`earliest`](Self::earliest) and its conformance.
     #[inline]
@@ -108,6 +118,15 @@ mod tests {
             (0..500u64, 0..500u64).prop_map(|(old, later)| Step::Poll(old, later)),
             (0..100_000u64).prop_map(Step::Sleep),
         ]
+    }
+
+    #[test]
+    fn an_age_that_contradicts_the_polls_tells_nothing() {
+        let polled = Arrival { earliest: 700, latest: 900, slept: 300 };
+        assert_eq!(polled.of_age(0), Arrival::at(900));
+        assert_eq!(polled.of_age(500), Arrival::at(400), "while the worker slept");
+        assert_eq!(polled.of_age(501), polled, "before a poll that showed nothing");
+        assert_eq!(polled.of_age(u64::MAX), polled);
     }
 
     proptest! {

@@ -61,7 +61,8 @@ const FRAMES: u16 = 2048;
 
 /// What a link to other hosts is made of.
 pub struct Setup {
-    /// Sockets bound to VXLAN's port: non-blocking, with `UDP_GRO`, `IP_RECVTOS`, `IPV6_RECVTCLASS`.
+    /// Sockets bound to VXLAN's port: non-blocking, with `UDP_GRO`, `IP_RECVTOS`, `IPV6_RECVTCLASS`, and
+    /// `SO_TIMESTAMPNS` if the arrival is to be known while the worker sleeps.
     pub receive: Vec<OwnedFd>,
     /// IPv4 sockets, each with a source port of its own: non-blocking, not fragmenting.
     pub send_v4: Vec<OwnedFd>,

@@ -5,8 +5,8 @@
 //!  socket ◀ sendmmsg, UDP_SEGMENT ─ Outgoing ◀─ Train: destination, traffic class, datagrams of one size
 //! ```
 //!
-//! The agent makes the sockets: bound, non-blocking, `UDP_GRO`, `IP_RECVTOS` and `IPV6_RECVTCLASS` for
-//! arrival, no fragmentation (`IP_PMTUDISC_DO`) for sending. The last of a message's datagrams may be shorter.
+//! The agent makes the sockets: bound, non-blocking, `UDP_GRO`, `IP_RECVTOS`, `IPV6_RECVTCLASS` and
+//! `SO_TIMESTAMPNS` for arrival, no fragmentation (`IP_PMTUDISC_DO`) for sending. The last of a message's datagrams may be shorter.
 
 use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -103,6 +103,8 @@ pub struct Message<'a> {
     pub size: usize,
     /// DSCP and ECN of the outer headers.
     pub traffic_class: u8,
+    /// When the kernel received its first datagram (ns of CLOCK_REALTIME), if the socket tells (`SO_TIMESTAMPNS`).
+    pub received: Option<u64>,
 }
 
 impl Default for Incoming {
@@ -168,12 +170,14 @@ impl Incoming {
         let source = self.calls.names[at].source(hdr.msg_namelen as usize)?;
         let bytes = self.memory.get(at * STRIDE..)?.get(..header.msg_len as usize)?;
         let control = self.calls.controls[at].0.get(..hdr.msg_controllen)?;
-        let mut message = Message { source, bytes, size: bytes.len().max(1), traffic_class: 0 };
+        let size = bytes.len().max(1);
+        let mut message = Message { source, bytes, size, traffic_class: 0, received: None };
         for (level, kind, data) in Controls(control) {
             match (level, kind) {
                 (libc::SOL_UDP, libc::UDP_GRO) => {
                     message.size = usize::try_from(i32::from_ne_bytes(*data.first_chunk()?)).ok()?;
                 }
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => message.received = timespec(data),
                 (libc::IPPROTO_IP, libc::IP_TOS) => message.traffic_class = *data.first()?,
                 (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                     message.traffic_class = i32::from_ne_bytes(*data.first_chunk()?) as u8;
@@ -315,6 +319,14 @@ impl Name {
         bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
         len
     }
+}
+
+/// Returns the nanoseconds of a `timespec`.
+fn timespec(data: &[u8]) -> Option<u64> {
+    let (seconds, rest) = data.split_first_chunk()?;
+    let nanoseconds = rest.first_chunk()?;
+    let seconds = u64::try_from(i64::from_ne_bytes(*seconds)).ok()?;
+    seconds.checked_mul(1_000_000_000)?.checked_add(u64::try_from(i64::from_ne_bytes(*nanoseconds)).ok()?)
 }
 
 /// Control messages: level, type and data of each.

@@ -15,7 +15,7 @@ use super::pairs::IncomingPairs;
 use super::peers::Peers;
 use super::rejoin::rejoin;
 use super::sockets::{Incoming, MESSAGES};
-use crate::clock::clock;
+use crate::clock::{clock, wall_clock};
 use crate::fdb::{PeerIndex, PortIndex};
 use crate::frame::{VnetHdr, parse, set_ecn};
 use crate::link::store;
@@ -38,7 +38,11 @@ pub(super) struct Batch {
     next: usize,
     /// The message under way.
     current: Current,
-    /// When they arrived.
+    /// When they arrived, by the polls.
+    polled: Arrival,
+    /// The time of the poll that found them (ns of CLOCK_REALTIME, as the kernel's times are).
+    wall: u64,
+    /// When the message under way arrived.
     arrival: Arrival,
     /// Most messages of the next call.
     most: usize,
@@ -82,6 +86,8 @@ impl Batch {
             incoming: Incoming::default(),
             next: 0,
             current: Current::default(),
+            polled: Arrival::default(),
+            wall: 0,
             arrival: Arrival::default(),
             most: LEAST,
         }
@@ -121,6 +127,8 @@ impl Batch {
             traffic_class: found.traffic_class,
             peer: peers.by_source(found.source).map(|peer| peer.index),
         };
+        let age = found.received.and_then(|received| self.wall.checked_sub(received));
+        self.arrival = age.map_or(self.polled, |age| self.polled.of_age(age));
         Some(Ok(()))
     }
 }
@@ -192,7 +200,8 @@ impl Tx {
             let Some(queue) = self.readiness.turn() else { return Read::Empty };
             match self.batch.receive(&self.sockets[queue]) {
                 Ok(may_have_more) => {
-                    self.batch.arrival = self.readiness.arrival(queue, clock());
+                    self.batch.polled = self.readiness.arrival(queue, clock());
+                    self.batch.wall = wall_clock();
                     if !may_have_more {
                         self.readiness.drained(queue, self.now);
                     }
