@@ -1,6 +1,6 @@
 //! All that a place counted at one look.
 
-use crate::{FarMiss, Figure, LogStats, Miss, PeerStatus, Unknown, VnicStats, WorkerStats};
+use crate::{FarMiss, Figure, LogStats, Miss, PairStatus, PeerStatus, Unknown, VnicStats, WorkerStats};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -35,6 +35,8 @@ pub struct Evidence {
     pub log: Option<LogStats>,
     /// Other hosts.
     pub peers: Vec<PeerStatus>,
+    /// Pairs of vNICs with frames that carry stamps, by uplink.
+    pub pairs: BTreeMap<String, Vec<PairStatus>>,
     /// The latest frames that other hosts reported as late, oldest first.
     pub far_misses: Vec<FarMiss>,
 }
@@ -57,6 +59,7 @@ impl Evidence {
             denied_calls: 0,
             log: None,
             peers: vec![],
+            pairs: BTreeMap::new(),
             far_misses: vec![],
         }
     }

@@ -13,6 +13,7 @@
 //! - `on_wire`: what an uplink puts on the wire
 //! - `own_cpus`: CPUs of workers, and the work that is kept off them
 //! - `figure`: uncounted values, and the source of each figure
+//! - `pair`: frames with a deadline between two hosts' vNICs
 //! - `peer`: other hosts' clocks and counters, and frames that were late there
 //! - `time`: moments of CLOCK_MONOTONIC as times of day
 
@@ -28,6 +29,7 @@ mod log;
 mod miss;
 mod on_wire;
 mod own_cpus;
+mod pair;
 mod peer;
 mod reason;
 mod shared;
@@ -49,6 +51,7 @@ pub use log::LogStats;
 pub use miss::{Culprit, MISSES, Miss};
 pub use on_wire::OnWire;
 pub use own_cpus::OwnCpus;
+pub use pair::{LateCounts, PairStatus};
 pub use peer::{FAR_MISSES, FarMiss, PeerClock, PeerCounts, PeerStatus, RoundTrip};
 pub use reason::{CulpritKind, DropReason, MissCause, NoticeRefusal};
 pub use shared::SharedStatus;

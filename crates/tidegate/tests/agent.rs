@@ -6,6 +6,8 @@ mod common;
 
 use common::{Lab, RunningAgent, identity, until};
 use serde_json::json;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 use tidegate_agent::views;
@@ -189,11 +191,10 @@ fn a_promise_towards_the_uplink_needs_an_uplink() {
 }
 
 #[test]
-fn an_uplink_keeps_minima_and_refuses_deadlines() {
+fn an_uplink_keeps_minima_and_with_a_key_deadlines() {
     const NET: &str = "[uplink.net0]\nlocal = \"192.0.2.1\"\nrate = \"1gbit\"\nlatency = \"100us\"\n\
         peer.host2.address = \"192.0.2.2\"\n\
-        [remote.plc9]\nmac = \"52:54:00:00:00:99\"\nsegment = 1\npeer = \"host2\"\n\
-        [segment.1]\nkey-file = \"/etc/tidegate/keys/1\"\n";
+        [remote.plc9]\nmac = \"52:54:00:00:00:99\"\nsegment = 1\npeer = \"host2\"\n";
     if !tidegate_testkit::own_network_or_skip() {
         return;
     }
@@ -206,10 +207,7 @@ fn an_uplink_keeps_minima_and_refuses_deadlines() {
     let (status, plan) = agent.apply(NET);
     assert_eq!(status, 200, "{plan}");
     let tables: Vec<_> = plan["tables"].as_array().unwrap().iter().map(|t| t["table"].clone()).collect();
-    assert_eq!(tables, ["remote.plc9", "segment.1", "uplink.net0"]);
-    let notes: Vec<_> = plan["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap()).collect();
-    assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(notes[0].starts_with("[segment.1]: frames between hosts carry no stamp yet"), "{notes:?}");
+    assert_eq!(tables, ["remote.plc9", "uplink.net0"]);
 
     let (status, error) = agent.apply(&lab.vnic("a", 1, ""));
     assert_eq!(status, 400, "{error}");
@@ -221,19 +219,30 @@ fn an_uplink_keeps_minima_and_refuses_deadlines() {
         let details = error["details"].as_array().unwrap().iter();
         details.map(|why| why.as_str().unwrap().to_owned()).collect()
     };
-    let late = "mtu = 1418\ntx = { max = \"2mbit\", burst = \"2kB\" }\ndeadline = \"700us\"\nto = [\"plc9\"]";
+    let late = "mtu = 1418\ntx = { max = \"2mbit\", burst = \"2kB\" }\ndeadline = \"5ms\"\nto = [\"plc9\"]";
     let (status, error) = agent.apply(&lab.vnic("a", 1, late));
     let why = details(&error);
     assert_eq!((status, why.len()), (422, 1), "{error}");
-    assert!(why[0].contains("no deadline holds towards plc9, a vNIC of another host: "), "{why:?}");
-    let sends = "tx = { max = \"1mbit\", burst = \"2kB\" }\ndeadline = \"2ms\"\nto = [\"sink\"]\n[segment.1]";
-    let (status, error) = agent.apply(
-        &(NET.replace("[segment.1]", sends) + &lab.vnic("sink", 2, "mtu = 1450\nrx = { max = \"9mbit\" }")),
+    assert!(
+        why[0].contains("its deadline towards plc9, a vNIC of another host needs stamps: add"),
+        "{why:?}"
     );
+    let sends = "tx = { max = \"1mbit\", burst = \"2kB\" }\ndeadline = \"2ms\"\nto = [\"sink\"]\n";
+    let sink = lab.vnic("sink", 2, "mtu = 1450\nrx = { max = \"9mbit\" }");
+    let (status, error) = agent.apply(&(NET.to_owned() + sends + &sink));
     let why = details(&error);
     assert_eq!((status, why.len()), (422, 1), "{error}");
     assert!(why[0].starts_with("remote plc9 (test.toml:"), "{why:?}");
-    assert!(why[0].contains("its deadline does not hold at this host"), "{why:?}");
+    assert!(why[0].contains("its deadline needs stamps: add [segment.1]"), "{why:?}");
+    let key = format!("[segment.1]\nkey-file = \"{}\"\n", lab.path("key").display());
+    let (status, error) = agent.apply(&key);
+    assert_eq!(status, 422, "{error}");
+    assert!(details(&error)[0].contains("does not exist; write the segment's key there"), "{error}");
+    std::fs::write(lab.path("key"), "00112233445566778899aabbccddeeff\n").unwrap();
+    std::fs::set_permissions(lab.path("key"), Permissions::from_mode(0o600)).unwrap();
+    let (status, plan) = agent.apply(&(key + &lab.vnic("a", 1, late)));
+    assert_eq!(status, 200, "{plan}");
+    assert!(!plan.to_string().contains("00112233"), "no answer has a key: {plan}");
     let min = "mtu = 1450\ntx = { max = \"2mbit\", min = \"1mbit\" }";
     let (status, plan) = agent.apply(&lab.vnic("a", 1, min));
     assert_eq!(status, 200, "{plan}");

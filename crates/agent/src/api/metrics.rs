@@ -316,6 +316,7 @@ impl Collector for Snapshot {
             logs(|log| log.suppressed),
         )?;
         out.peers(peers)?;
+        out.pairs(uplinks.values())?;
         out.family("place_reachable", "1 where the place answers", Gauge, {
             host.places.iter().map(|p| (vec![("place", p.name.as_str())], f64::from(u8::from(p.reachable))))
         })?;
@@ -386,6 +387,31 @@ use Kind::{Counter, Gauge};
 struct Families<'a, 'b>(&'a mut DescriptorEncoder<'b>);
 
 impl Families<'_, '_> {
+    /// Frames with a deadline between vNICs here and remotes.
+    fn pairs<'l>(&mut self, uplinks: impl Iterator<Item = &'l UplinkView>) -> fmt::Result {
+        let frames = uplinks.flat_map(|uplink| &uplink.pairs).flat_map(|pair| {
+            let fates = [
+                ("sent", pair.sent),
+                ("met", pair.met),
+                ("late_sender", pair.late.sender),
+                ("late_network", pair.late.network),
+                ("late_receiver", pair.late.receiver),
+                ("uncertain", pair.uncertain.total()),
+                ("unjudged", pair.unjudged),
+                ("dropped", pair.dropped),
+                ("lost", pair.lost),
+                ("replayed", pair.replayed),
+                ("forged", pair.forged),
+                ("excess", pair.excess),
+            ];
+            let of =
+                |fate| vec![("vnic", pair.vnic.as_str()), ("remote", pair.remote.as_str()), ("fate", fate)];
+            fates.map(|(fate, count)| (of(fate), count as f64))
+        });
+        let help = "Frames with a deadline between a vNIC and a vNIC of another host, by fate";
+        self.family("pair_frames", help, Counter, frames)
+    }
+
     /// What is exchanged with other hosts.
     fn peers(&mut self, peers: &[PeerStatus]) -> fmt::Result {
         fn labels(peer: &PeerStatus) -> Labels<'_> {

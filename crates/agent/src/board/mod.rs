@@ -70,7 +70,7 @@ impl Published {
             status: status::status(
                 &host,
                 &BTreeMap::new(),
-                &BTreeMap::new(),
+                (&BTreeMap::new(), &[]),
                 &BTreeMap::new(),
                 status::Recent::default(),
             ),

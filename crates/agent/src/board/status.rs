@@ -14,14 +14,15 @@ use crate::views::{
 };
 use std::collections::BTreeMap;
 use tidegate_contract::Nanos;
-use tidegate_evidence::{WorkerStats, total};
+use tidegate_evidence::{PeerStatus, WorkerStats, total};
 use tidegate_place::AGENT;
 
 /// Repairs within [`RECENT`] that are no accident: another program keeps changing settings.
 const OFTEN: u64 = 3;
 
 type Vnics = BTreeMap<String, VnicView>;
-type Uplinks = BTreeMap<String, UplinkView>;
+/// Uplinks, and other hosts.
+type Network<'a> = (&'a BTreeMap<String, UplinkView>, &'a [PeerStatus]);
 type Places = BTreeMap<String, PlaceFacts>;
 
 /// Growth of counters within [`RECENT`].
@@ -34,7 +35,7 @@ pub struct Recent {
 pub fn status(
     host: &HostView,
     vnics: &Vnics,
-    uplinks: &Uplinks,
+    network: Network<'_>,
     places: &Places,
     recent: Recent,
 ) -> StatusView {
@@ -45,7 +46,7 @@ pub fn status(
     let worker = |count: fn(&WorkerStats) -> u64| host.workers.iter().map(count);
     StatusView {
         version: host.version.clone(),
-        attention: attention(host, vnics, uplinks, places, recent),
+        attention: attention(host, vnics, network, places, recent),
         places: host.places.clone(),
         files: FileCounts { accepted: host.files.len() - refused_files, refused: refused_files },
         vnics: VnicCounts {
@@ -73,7 +74,7 @@ pub fn status(
 fn attention(
     host: &HostView,
     vnics: &Vnics,
-    uplinks: &Uplinks,
+    network: Network<'_>,
     places: &Places,
     recent: Recent,
 ) -> Vec<Attention> {
@@ -83,7 +84,8 @@ fn attention(
         problems(host),
         refused_files(host),
         not_in_force(host, vnics),
-        failed_uplinks(uplinks),
+        failed_uplinks(network),
+        silent_peers(network),
         quarantines(vnics),
         suspended_deadlines(vnics),
         host_latency(host, recent),
@@ -170,10 +172,28 @@ fn not_in_force(host: &HostView, vnics: &Vnics) -> Vec<Attention> {
 }
 
 /// Lists uplinks that could not be made, or broke. One that is pending waits for a place, which has an entry of its own.
-fn failed_uplinks(uplinks: &Uplinks) -> Vec<Attention> {
+fn failed_uplinks((uplinks, _): Network<'_>) -> Vec<Attention> {
     let failed = uplinks.values().filter(|uplink| uplink.state == State::Failed);
     let them = failed.map(|u| (u.name.as_str(), u.reason.as_deref().unwrap_or("no reason is known")));
     by_reason(AttentionKind::FailedUplink, them)
+}
+
+/// Lists other hosts that do not answer: no frame from there is judged by its deadline.
+fn silent_peers((_, peers): Network<'_>) -> Vec<Attention> {
+    let silent = peers.iter().filter(|peer| peer.unasked.is_none() && !peer.reachable);
+    let why = |peer: &PeerStatus| {
+        format!(
+            "no answer from {} by uplink {}; deadlines of frames from there are not judged",
+            peer.address, peer.uplink
+        )
+    };
+    let attention = silent.map(|peer| Attention {
+        kind: AttentionKind::SilentPeer,
+        about: vec![peer.name.clone()],
+        what: why(peer),
+        next: "tidegate clock".into(),
+    });
+    attention.collect()
 }
 
 /// Lists quarantined vNICs. A person has to ask the VM's owner: no guest of QEMU causes a quarantine.
@@ -287,13 +307,17 @@ mod tests {
     }
 
     fn kinds(host: &HostView, vnics: &Vnics, recent: Recent) -> Vec<AttentionKind> {
-        status(host, vnics, &Uplinks::new(), &places(), recent).attention.iter().map(|a| a.kind).collect()
+        status(host, vnics, (&BTreeMap::new(), &[]), &places(), recent)
+            .attention
+            .iter()
+            .map(|a| a.kind)
+            .collect()
     }
 
     #[test]
     fn a_host_without_trouble_needs_no_attention() {
         let all = vnics(["a", "b"].map(in_force));
-        let status = status(&host(), &all, &Uplinks::new(), &places(), Recent::default());
+        let status = status(&host(), &all, (&BTreeMap::new(), &[]), &places(), Recent::default());
         assert_eq!((status.attention, status.vnics.in_force), (vec![], 2));
         // Drift that the agent repaired, and the absence of a place that no contract needs.
         let mut host = host();
@@ -309,8 +333,13 @@ mod tests {
         host.places[0].reachable = false;
         host.places[0].reason = Some("no switch at /run/switch.sock".into());
         let pending = |name: &str| VnicView { state: State::Pending, ..in_force(name) };
-        let status =
-            status(&host, &vnics(["a", "b"].map(pending)), &Uplinks::new(), &places(), Recent::default());
+        let status = status(
+            &host,
+            &vnics(["a", "b"].map(pending)),
+            (&BTreeMap::new(), &[]),
+            &places(),
+            Recent::default(),
+        );
         let [away] = &status.attention[..] else { panic!("{:?}", status.attention) };
         assert_eq!(away.what, "no switch at /run/switch.sock; contracts of 2 vNICs are pending");
         assert_eq!(
@@ -331,8 +360,13 @@ mod tests {
         hostile.held.events = 3;
         assert_eq!(kinds(&host(), &vnics([hostile.clone()]), Recent::default()), []);
         hostile.held.quarantine = Some(quarantine);
-        let status =
-            status(&host(), &vnics([in_force("a"), hostile]), &Uplinks::new(), &places(), Recent::default());
+        let status = status(
+            &host(),
+            &vnics([in_force("a"), hostile]),
+            (&BTreeMap::new(), &[]),
+            &places(),
+            Recent::default(),
+        );
         let [attention] = &status.attention[..] else { panic!("{:?}", status.attention) };
         assert_eq!((attention.kind, &attention.about), (AttentionKind::Quarantine, &vec!["hostile".into()]));
         assert!(attention.what.contains("for 60 s"), "{}", attention.what);
@@ -349,7 +383,7 @@ mod tests {
             trouble("d", State::Failed, "no link"),
             in_force("e"),
         ]);
-        let found = status(&host(), &all, &Uplinks::new(), &places(), Recent::default()).attention;
+        let found = status(&host(), &all, (&BTreeMap::new(), &[]), &places(), Recent::default()).attention;
         let found: Vec<_> = found.iter().map(|a| (a.kind, a.about.join(" "), a.next.as_str())).collect();
         let expected = [
             (AttentionKind::FailedVnic, "d".to_owned(), "tidegate why d"),
@@ -370,7 +404,7 @@ mod tests {
             refused: vec!["cam".into()],
         };
         host.files = vec![file, FileView { path: "/etc/b.toml".into(), error: None, ..host_file() }];
-        let status = status(&host, &vnics([]), &Uplinks::new(), &places(), Recent::default());
+        let status = status(&host, &vnics([]), (&BTreeMap::new(), &[]), &places(), Recent::default());
         let [refused] = &status.attention[..] else { panic!("{:?}", status.attention) };
         assert_eq!(refused.about, ["/etc/my cams.toml:7"]);
         assert_eq!(refused.what, "egress sink refuses cam\nits earlier contracts are in force, for old");
@@ -405,7 +439,7 @@ mod tests {
         host.admission.bounds = vec![bound("a", None), bound("b", Some("memory"))];
         assert_eq!(kinds(&host, &all, Recent::default()), [AttentionKind::SuspendedDeadline]);
         let late = Recent { loops_over_budget: 2, drift_repaired: OFTEN };
-        let status = status(&host, &all, &Uplinks::new(), &places(), late);
+        let status = status(&host, &all, (&BTreeMap::new(), &[]), &places(), late);
         let kinds: Vec<_> = status.attention.iter().map(|a| a.kind).collect();
         use AttentionKind::{Drift, HostLatency, SuspendedDeadline};
         assert_eq!(kinds, [SuspendedDeadline, HostLatency, Drift]);
@@ -425,7 +459,7 @@ mod tests {
         let mut host = host();
         let denied = PlaceFacts { unit: "tidegate-bridge", denied_calls: 2, ..PlaceFacts::default() };
         let places: Places = [("bridge".to_owned(), denied)].into();
-        let status = status(&host, &vnics([]), &Uplinks::new(), &places, Recent::default());
+        let status = status(&host, &vnics([]), (&BTreeMap::new(), &[]), &places, Recent::default());
         let [denied] = &status.attention[..] else { panic!("{:?}", status.attention) };
         assert_eq!((&denied.about[..], denied.kind), (&["bridge".to_owned()][..], AttentionKind::DeniedCall));
         assert!(denied.what.starts_with("2 system calls were denied to the bridge "), "{}", denied.what);

@@ -176,7 +176,7 @@ impl Reconciler {
             drift_repaired: self.drift_repaired,
         };
         let misses = evidence().flat_map(|e| e.misses.clone()).collect();
-        let peers = evidence().flat_map(|e| e.peers.clone()).collect();
+        let peers: Vec<_> = evidence().flat_map(|e| e.peers.clone()).collect();
         let mut far_misses = BTreeMap::<_, Vec<_>>::new();
         for miss in evidence().flat_map(|e| &e.far_misses) {
             far_misses.entry(miss.vnic.clone()).or_default().push(miss.clone());
@@ -188,7 +188,7 @@ impl Reconciler {
             drift_repaired: self.drift.recent(now),
         };
         let uplinks: BTreeMap<_, _> = self.uplink_views().map(|view| (view.name.clone(), view)).collect();
-        let mut status = status::status(&host, &vnics, &uplinks, &places, recent);
+        let mut status = status::status(&host, &vnics, (&uplinks, &peers), &places, recent);
         status.own_cpus = own_cpus(self.seen.iter().flatten().map(|look| &look.observed.own_cpus));
         let before = self.board.read();
         self.board.publish(Published {

@@ -73,6 +73,7 @@ mod tests {
             denied_calls: 0,
             log: None,
             peers: vec![],
+            pairs: [].into(),
             far_misses: [].into(),
         }
     }

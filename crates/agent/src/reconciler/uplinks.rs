@@ -45,6 +45,11 @@ impl Reconciler {
                 .and_then(|observed| observed.worker)
                 .map(|worker| self.first_worker(place).saturating_add(worker)),
             stats: observed.and(look).and_then(|look| look.observed.evidence.vnics.get(name)).map(stats),
+            pairs: observed
+                .and(look)
+                .and_then(|look| look.observed.evidence.pairs.get(name))
+                .cloned()
+                .unwrap_or_default(),
             sent_rate_bps: rates.map(|(_, to_network)| to_network),
             received_rate_bps: rates.map(|(from_network, _)| from_network),
             contract: contract.clone(),

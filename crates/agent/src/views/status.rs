@@ -60,6 +60,8 @@ pub enum AttentionKind {
     FailedVnic,
     /// An uplink could not be made, or broke; the agent tries again.
     FailedUplink,
+    /// Another host does not answer: no frame from there is judged by its deadline.
+    SilentPeer,
     /// The present contents of a contract file are not in force.
     RefusedFile,
     /// A contract waits for something that is not there, such as a link.
@@ -76,12 +78,13 @@ pub enum AttentionKind {
 
 impl AttentionKind {
     /// All kinds.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::PlaceAway,
         Self::DeniedCall,
         Self::Problem,
         Self::FailedVnic,
         Self::FailedUplink,
+        Self::SilentPeer,
         Self::RefusedFile,
         Self::PendingVnic,
         Self::Quarantine,
@@ -98,6 +101,7 @@ impl AttentionKind {
             Self::Problem => "problem",
             Self::FailedVnic => "failed-vnic",
             Self::FailedUplink => "failed-uplink",
+            Self::SilentPeer => "silent-peer",
             Self::RefusedFile => "refused-file",
             Self::PendingVnic => "pending-vnic",
             Self::Quarantine => "quarantine",

@@ -3,7 +3,7 @@
 use super::vnic::State;
 use serde::{Deserialize, Serialize};
 use tidegate_contract::Uplink;
-use tidegate_evidence::{OnWire, Traffic};
+use tidegate_evidence::{OnWire, PairStatus, Traffic};
 use utoipa::ToSchema;
 
 /// One uplink.
@@ -32,6 +32,9 @@ pub struct UplinkView {
     /// What was counted since it was made; absent where nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stats: Option<UplinkStats>,
+    /// Pairs of a vNIC here and a remote whose frames have a deadline: how they left, and how they arrived.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pairs: Vec<PairStatus>,
     /// What went to other hosts over the last second, bit/s without outer headers; absent where it is not counted yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_rate_bps: Option<u64>,

@@ -75,8 +75,9 @@ impl SwitchPlace {
         }
         let obstacles = new.filter_map(|v| Some((v.name.clone(), self.obstacle(v, &own_entries)?))).collect();
         let found = self.record.iter().filter_map(|(name, entry)| Some((name.clone(), entry.found.clone()?)));
-        for UplinkStatus { peers, far_misses, .. } in &mut uplinks {
+        for UplinkStatus { uplink, peers, far_misses, pairs, .. } in &mut uplinks {
             evidence.peers.append(peers);
+            evidence.pairs.insert(uplink.name.clone(), std::mem::take(pairs));
             let at = |miss: FarMiss| FarMiss { at: time_of_day(miss.at), ..miss };
             evidence.far_misses.extend(far_misses.drain(..).map(at));
         }

@@ -9,6 +9,7 @@ use super::channel::{self, Bounds, MAX_MESSAGE};
 use super::clip;
 use super::message::{Hello, PROTOCOL, PortStatus, Reply, UplinkStatus};
 use crate::capacity::{VNICS, WORKERS};
+use crate::link::vxlan::pairs::PAIRS;
 use crate::stats::{Reader, ThrownOut};
 use crate::vhost_user::conduct;
 use rustix::net::{AddressFamily, sockopt};
@@ -203,13 +204,14 @@ fn uplinks_of(mut uplinks: Vec<UplinkStatus>) -> Result<Vec<UplinkStatus>, Strin
 
 /// Checks what an uplink's status says of its peers; leaves out labels that this program does not know.
 fn check_peers(status: &mut UplinkStatus) -> Result<(), String> {
-    let UplinkStatus { uplink, peers, far_misses, .. } = status;
+    let UplinkStatus { uplink, peers, far_misses, pairs, .. } = status;
     let is_declared = |name: &str| uplink.peers.iter().any(|peer| peer.name == name);
-    if peers.len() > uplink.peers.len() || far_misses.len() > FAR_MISSES {
+    if peers.len() > uplink.peers.len() || far_misses.len() > FAR_MISSES || pairs.len() > 2 * PAIRS {
         return Err(format!("it knows more of the peers of {} than there is", uplink.name));
     }
     let are_named = peers.iter().all(|peer| is_declared(&peer.name) && peer.uplink == uplink.name)
-        && far_misses.iter().all(|miss| Vnic::is_name(&miss.peer) && Vnic::is_name(&miss.vnic));
+        && far_misses.iter().all(|miss| Vnic::is_name(&miss.peer) && Vnic::is_name(&miss.vnic))
+        && pairs.iter().all(|pair| Vnic::is_name(&pair.vnic) && Vnic::is_name(&pair.remote));
     if !are_named {
         return Err(format!("it names peers or vNICs at {} that can have no such name", uplink.name));
     }

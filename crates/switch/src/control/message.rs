@@ -5,7 +5,7 @@ use crate::worker::handover::Levels;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tidegate_contract::{Host, Mac, Remote, Segment, SegmentKey, Uplink, Vnic};
-use tidegate_evidence::{Connection, FarMiss, HeldUp, PeerStatus, SharedStatus};
+use tidegate_evidence::{Connection, FarMiss, HeldUp, PairStatus, PeerStatus, SharedStatus};
 use tidegate_uplink::stamp::Key;
 
 /// Version of this protocol; both ends must speak the same.
@@ -221,56 +221,6 @@ impl KeyPrint {
         let print = |key: tidegate_contract::SecretKey| Key::new(key.bytes()).fingerprint();
         Self { segment: keys.segment, key: print(keys.key), next: keys.next.map(print) }
     }
-}
-
-/// Frames between a vNIC of this host and one of another host that carry stamps.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PairStatus {
-    /// The vNIC of this host.
-    pub vnic: String,
-    /// The other one.
-    pub remote: String,
-    /// Frames that left with a stamp.
-    pub sent: u64,
-    /// Frames that arrived with a valid stamp.
-    pub arrived: u64,
-    /// Frames that were sent and can no longer arrive.
-    pub lost: u64,
-    /// Arrived frames that later ones had overtaken.
-    pub reordered: u64,
-    /// Times that the sender began to count anew.
-    pub restarted: u64,
-    /// Frames that had arrived before, or too old to tell; dropped.
-    pub replayed: u64,
-    /// Frames with a trailer like a stamp that none of the segment's keys made; delivered unchanged.
-    pub forged: u64,
-    /// Arrived frames beyond the declared envelope of their vNIC: best effort here.
-    pub excess: u64,
-    /// Arrived frames that this host dropped.
-    pub dropped: u64,
-    /// Frames in time.
-    pub met: u64,
-    /// Frames late by more than the clocks' error.
-    pub late: LateCounts,
-    /// Frames late by less.
-    pub uncertain: LateCounts,
-    /// Frames that arrived while the clock of the sender's host was not known.
-    pub unjudged: u64,
-    /// Most by which a frame was certainly late (ns).
-    pub worst_ns: u64,
-}
-
-/// Late frames, by the part of their way that took too long.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LateCounts {
-    /// The host that sent them.
-    pub sender: u64,
-    /// The network between the hosts.
-    pub network: u64,
-    /// The host that received them.
-    pub receiver: u64,
 }
 
 /// The state of one port.

@@ -6,7 +6,7 @@
 //!  PairCounts ◀─ the link counts; the control plane reads: PairStatus
 //! ```
 
-use crate::control::message::{KeyPrint, LateCounts, PairStatus};
+use crate::control::message::KeyPrint;
 use crate::fdb::{PeerIndex, PortIndex};
 use crate::link::vxlan::lanes::PAIR_LANES;
 use crate::link::vxlan::pair_counts::PairCounts;
@@ -18,6 +18,7 @@ use crate::stats::layout::Counter;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use tidegate_contract::{Bytes, Rate, SegmentKey};
+use tidegate_evidence::{LateCounts, PairStatus};
 use tidegate_uplink::stamp::{Key, KeyNumber, Keys};
 
 /// Names of a pair: of a vNIC of this host, and of one of another host.

@@ -130,6 +130,7 @@ fn title(kind: AttentionKind) -> &'static str {
         AttentionKind::Problem => "problem",
         AttentionKind::FailedVnic => "contract failed",
         AttentionKind::FailedUplink => "uplink failed",
+        AttentionKind::SilentPeer => "host silent",
         AttentionKind::RefusedFile => "contract file refused",
         AttentionKind::PendingVnic => "contract pending",
         AttentionKind::Quarantine => "quarantined",

@@ -3,14 +3,14 @@
 use crate::client::{Client, encode};
 use crate::exit::{self, Failure};
 use crate::explain;
-use crate::format::{count, plural, rate, size};
+use crate::format::{count, duration, plural, rate, size};
 use crate::table::{Align, Table};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use tidegate_agent::views::{State, UplinkStats, UplinkView};
 use tidegate_contract::{Peer, Segment, Uplink};
-use tidegate_evidence::{DropReason, total};
+use tidegate_evidence::{DropReason, PairStatus, total};
 
 /// Arguments of `uplink`.
 #[derive(Debug, clap::Args)]
@@ -98,10 +98,65 @@ fn one(view: &UplinkView) -> String {
         let _ = writeln!(out, "  {key:<10}  {value}");
     }
     out.push('\n');
-    match &view.stats {
-        Some(stats) => out + &counters(stats),
-        None => out + "No counters: the switch does not have the uplink.\n",
+    out += &match &view.stats {
+        Some(stats) => counters(stats),
+        None => "No counters: the switch does not have the uplink.\n".into(),
+    };
+    out + &pairs(&view.pairs)
+}
+
+/// Returns how frames with a deadline left, and how they arrived, for each vNIC here and remote.
+fn pairs(pairs: &[PairStatus]) -> String {
+    if pairs.is_empty() {
+        return String::new();
     }
+    let right = Align::Right;
+    let mut table = Table::new(&[
+        ("vNIC", Align::Left),
+        ("remote", Align::Left),
+        ("sent", right),
+        ("arrived", right),
+        ("in time", right),
+        ("late", right),
+        ("worst", right),
+        ("perhaps late", right),
+        ("not judged", right),
+        ("lost", right),
+        ("note", Align::Left),
+    ]);
+    for pair in pairs {
+        let worst = if pair.worst_ns == 0 { "-".into() } else { duration(pair.worst_ns) };
+        table.row([
+            pair.vnic.clone(),
+            pair.remote.clone(),
+            count(pair.sent),
+            count(pair.arrived),
+            count(pair.met),
+            count(pair.late.total()),
+            worst,
+            count(pair.uncertain.total()),
+            count(pair.unjudged),
+            count(pair.lost),
+            pair_note(pair),
+        ]);
+    }
+    format!("\nFrames with a deadline: sent from here, and arrived here from the remote\n{}", table.render())
+}
+
+/// Returns where late frames waited, and which frames were refused.
+fn pair_note(pair: &PairStatus) -> String {
+    let late = [
+        (pair.late.sender, "late at the sender"),
+        (pair.late.network, "late in the network"),
+        (pair.late.receiver, "late here"),
+        (pair.dropped, "dropped here"),
+        (pair.replayed, "came before"),
+        (pair.forged, "with a false stamp"),
+        (pair.excess, "beyond the remote's tx"),
+        (pair.reordered, "overtaken"),
+    ];
+    let notes = late.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n)));
+    notes.collect::<Vec<_>>().join(", ")
 }
 
 /// Explains an uplink's state and its drops.
@@ -218,7 +273,7 @@ fn way_out(uplink: &Uplink) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_evidence::{OnWire, Traffic};
+    use tidegate_evidence::{LateCounts, OnWire, Traffic};
 
     fn view() -> UplinkView {
         let text = r#"{"name":"net0","local":"192.0.2.1","rate":"10gbit",
@@ -243,9 +298,33 @@ mod tests {
             remotes: vec!["cam".into()],
             worker: Some(0),
             stats: Some(stats),
+            pairs: vec![],
             sent_rate_bps: Some(8_000_000),
             received_rate_bps: None,
         }
+    }
+
+    #[test]
+    fn pairs_are_shown_with_the_fate_of_their_frames() {
+        let late = LateCounts { network: 2, ..LateCounts::default() };
+        let pair = PairStatus {
+            vnic: "plc1".into(),
+            remote: "cam".into(),
+            sent: 9,
+            arrived: 8,
+            met: 6,
+            ..late_by(late)
+        };
+        let shown = one(&UplinkView { pairs: vec![pair], ..view() });
+        let row = shown.lines().find(|line| line.contains("cam") && line.contains("plc1")).unwrap();
+        let words: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(words[..6], ["plc1", "cam", "9", "8", "6", "2"]);
+        assert!(row.contains("2 late in the network"), "{row}");
+        assert!(!one(&view()).contains("Frames with a deadline"));
+    }
+
+    fn late_by(late: LateCounts) -> PairStatus {
+        PairStatus { late, worst_ns: 84_100, ..PairStatus::default() }
     }
 
     #[test]
