@@ -97,6 +97,12 @@ impl Window {
         Arrival::Reordered
     }
 
+    /// Returns the Ts of the newest frame (ns); `None` before the first.
+    #[inline]
+    pub const fn newest_sent(&self) -> Option<u64> {
+        self.newest_sent
+    }
+
     /// Counts frames that were sent and cannot arrive any more, from the first arrived frame on.
     pub const fn lost(&self) -> u64 {
         self.lost

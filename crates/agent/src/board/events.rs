@@ -9,8 +9,8 @@ use crate::views::EventView;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Most clients.
-pub const CLIENTS: usize = 16;
+/// Most clients: more than one user may have connections.
+pub const CLIENTS: usize = 64;
 /// Events that wait for a client.
 pub const QUEUE: usize = 256;
 

@@ -16,6 +16,8 @@ use tidegate_place::{Installed, Network};
 pub const MOST_VNICS: usize = 8192;
 /// Most remote vNICs of one host.
 pub const MOST_REMOTES: usize = 16_384;
+/// Most segments with keys of one host: a file is read for each.
+pub const MOST_KEYS: usize = 1024;
 /// Most promises of one host: each is computed with every change, and shown with its derivation.
 pub const MOST_PROMISES: usize = 16_384;
 
@@ -141,6 +143,7 @@ fn within_bounds(contracts: &Contracts) -> Result<(), ApplyError> {
     let refusals: Vec<String> = [
         within("vNICs", all().count(), MOST_VNICS),
         within("remote vNICs", remotes().count(), MOST_REMOTES),
+        within("segments with keys", contracts.all::<SegmentKeys>().count(), MOST_KEYS),
         within(what, outgoing + incoming, MOST_PROMISES),
     ]
     .into_iter()

@@ -9,6 +9,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use tidegate_contract::{Located, SecretKey, SegmentKey, SegmentKeys, Table};
@@ -101,12 +102,14 @@ fn keys_of(table: &SegmentKeys) -> Result<SegmentKey, String> {
 /// Reads the key in a file.
 fn key_in(path: &Path) -> Result<SecretKey, String> {
     let shown = path.display();
-    let file = open(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::ELOOP) => format!("key file {shown} is a symbolic link; name the file itself"),
+    let found = find(path).map_err(|error| match error.raw_os_error() {
         Some(libc::ENOENT) => format!("key file {shown} does not exist; {}", how(path)),
         _ => format!("key file {shown} cannot be opened: {error}; let the agent's user read it"),
     })?;
-    let metadata = file.metadata().map_err(|error| format!("key file {shown}: {error}"))?;
+    let metadata = found.metadata().map_err(|error| format!("key file {shown}: {error}"))?;
+    if metadata.is_symlink() {
+        return Err(format!("key file {shown} is a symbolic link; name the file itself"));
+    }
     if !metadata.is_file() {
         return Err(format!("key file {shown} is no regular file; {}", how(path)));
     }
@@ -125,6 +128,7 @@ fn key_in(path: &Path) -> Result<SecretKey, String> {
             metadata.mode() & 0o7777
         ));
     }
+    let file = open(&found).map_err(|error| format!("key file {shown} cannot be opened: {error}"))?;
     let mut text = Vec::with_capacity(LONGEST);
     let read = file.take(LONGEST as u64).read_to_end(&mut text);
     read.map_err(|error| format!("key file {shown} cannot be read: {error}"))?;
@@ -132,12 +136,15 @@ fn key_in(path: &Path) -> Result<SecretKey, String> {
         .ok_or_else(|| format!("key file {shown} holds something else than 32 hex digits; {}", how(path)))
 }
 
-/// Opens a file for reading, and waits for no other end if it is a pipe. The checks are made on what is open.
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)
+/// Finds a file without opening it: an opened device or pipe may act. The checks are made on what was found, and that is
+/// read.
+fn find(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)
+}
+
+/// Opens a found file for reading.
+fn open(found: &File) -> io::Result<File> {
+    File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
 fn how(path: &Path) -> String {

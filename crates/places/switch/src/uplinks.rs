@@ -50,8 +50,14 @@ impl SwitchPlace {
         let kept = self.uplink_sockets.remove(&uplink.name);
         // The rings of AF_XDP are as the switch before left them: a new one cannot know which chunks it had.
         let may_keep = uplink.kind != UplinkKind::Xdp;
-        let kept = match kept.filter(|kept| may_keep && same_sockets(&kept.uplink, uplink)) {
-            Some(kept) => kept,
+        let kept = match kept {
+            Some(kept) if may_keep && same_sockets(&kept.uplink, uplink) => kept,
+            Some(mut kept) => {
+                // A switch that keeps them reaches nobody by them.
+                self.reach(&mut kept, [].into())?;
+                drop(kept);
+                self.open(uplink).map_err(PlaceError::Failed)?
+            }
             None => self.open(uplink).map_err(PlaceError::Failed)?,
         };
         self.uplink_sockets.insert(uplink.name.clone(), kept);

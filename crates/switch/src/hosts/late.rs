@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  worker ─ push ─▶ │ bounded │ ─ pop ─▶ thread of notices ─▶ the sender's host
-//!                      full: counted
+//!                      full: not told; the pair's counters have it
 //! ```
 
 use crate::fdb::{PeerIndex, SegmentIndex};

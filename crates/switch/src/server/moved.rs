@@ -12,7 +12,11 @@ use super::uplink::KnownSegments;
 use crate::fdb::{Destination, PeerIndex, SegmentIndex};
 use crate::hosts::notices::Moved;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tidegate_contract::{Mac, Segment};
+
+/// Pause after a move: all pairs are told to the links, so a host that moves vNICs without end must not keep workers busy.
+const PAUSE: Duration = Duration::from_millis(20);
 
 impl Switch {
     /// Leads frames to the host that has announced a remote. Announcements of other addresses change nothing: those of
@@ -40,6 +44,8 @@ impl Switch {
             let (segment, peer) = (segment.id(), table.peer_name(peer));
             tracing::info!(%mac, segment, peer, "remote vNIC moved to another host");
             self.publish_uplinks(&mut table);
+            drop(table);
+            std::thread::sleep(PAUSE);
         }
     }
 }

@@ -55,7 +55,7 @@ pub(super) struct WantedRemote {
 pub(super) struct Wanted {
     /// Pairs, Td (us), keys.
     pub(super) outgoing: Vec<(Names, PairKey, u32, KeyNumber, Key)>,
-    pub(super) incoming: Vec<(Names, PairKey, TimeShares)>,
+    pub(super) incoming: Vec<(Names, PairKey, PeerIndex, TimeShares)>,
     pub(super) registered: Vec<WantedRemote>,
     /// Receivers of frames with a deadline.
     pub(super) receivers: Vec<PortIndex>,
@@ -115,7 +115,8 @@ impl Pairs {
         });
         let outgoing = OutgoingPairs::new(outgoing.collect());
         let incoming = wanted.incoming.iter().take(PAIRS);
-        let incoming = incoming.map(|(names, pair, shares)| Incoming::new(*pair, *shares, counts_of(names)));
+        let incoming = incoming
+            .map(|(names, pair, peer, shares)| Incoming::new(*pair, *peer, *shares, counts_of(names)));
         let incoming = incoming.collect();
         let registered = wanted.registered.iter().map(|remote| Registered {
             address: remote.address,

@@ -151,7 +151,16 @@ impl Switch {
         match uplink.kind {
             UplinkKind::Vxlan => {
                 let (send_v4, send_v6) = if uplink.is_ipv6() { (vec![], send) } else { (send, vec![]) };
-                let setup = vxlan::Setup { receive, send_v4, send_v6, pairs, peers, fdb, train: TRAIN };
+                let setup = vxlan::Setup {
+                    receive,
+                    send_v4,
+                    send_v6,
+                    pairs,
+                    peers,
+                    fdb,
+                    clocks: self.clocks.clone(),
+                    train: TRAIN,
+                };
                 Ok(Link::vxlan(setup, entry.index, worker, clock()))
             }
             UplinkKind::Packet => {

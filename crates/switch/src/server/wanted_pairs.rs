@@ -62,7 +62,7 @@ impl Wanted {
             for name in &remote.to {
                 let Some(entry) = vnics.get(name).filter(|entry| entry.segment == *index) else { continue };
                 let pair = PairKey::new(*index, entry.vnic.mac, remote.mac);
-                wanted.incoming.push(((name.clone(), remote.name.clone()), pair, shares));
+                wanted.incoming.push(((name.clone(), remote.name.clone()), pair, number, shares));
                 wanted.receivers.push(entry.index);
             }
         }

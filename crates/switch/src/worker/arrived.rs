@@ -220,7 +220,7 @@ mod tests {
             let envelope = Some(Envelope::new(Rate::from_bits(8_000).unwrap(), Bytes::new(250)));
             let registered = Registered { address, peer: peer(), keys, envelope };
             let pair = PairKey::new(SEGMENT, mac(LOCAL), mac(FAR));
-            let pairs = vec![Incoming::new(pair, SHARES, counts.clone())];
+            let pairs = vec![Incoming::new(pair, peer(), SHARES, counts.clone())];
             let incoming = IncomingPairs::new(vec![registered], pairs, Arc::default());
             drop(worker.set_pairs(UPLINK, OutgoingPairs::default(), incoming));
             let mut to = PortSet::EMPTY;

@@ -84,7 +84,7 @@ pub(super) fn cut(whole: FrameRef, part: Part, piece: FrameRef) -> bool {
     });
     let Some(made) = made else { return false };
     debug_assert_eq!((made.payload_len, made.segments), (part.payload as usize, part.segments));
-    (piece.segment, piece.peer) = (of.segment, of.peer);
+    (piece.segment, piece.peer, piece.stamp) = (of.segment, of.peer, None);
     piece.len = u32::from(of.headers.len) + part.payload;
     piece.wire_bytes = part.wire;
     piece.wire_frames = part.segments;
@@ -103,7 +103,8 @@ impl Worker {
     pub(super) fn send_piece(&mut self, port: &mut Port, pending: &mut Pending, burst: u32) -> Piece {
         let whole = pending.frame.get();
         let part = Part::next(whole, unsent_bytes(whole, pending.sent), burst);
-        let started = match port.conform(pending.arrival.earliest, part.wire, self.now) {
+        let counted = self.counted_bytes(port, part.wire, part.segments);
+        let started = match port.conform(pending.arrival.earliest, counted, self.now) {
             Ok(started) => started,
             Err(at) => return Piece::At(at),
         };

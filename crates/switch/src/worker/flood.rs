@@ -81,7 +81,7 @@ impl FloodPool {
         self.copies[usize::from(source)] += 1;
         let frame = reference.get_mut();
         frame.owner = Owner::Buffer { buffer };
-        (frame.source, frame.segment, frame.peer) = (source, segment, peer);
+        (frame.source, frame.segment, frame.peer, frame.stamp) = (source, segment, peer, None);
         Some((reference, buffer))
     }
 

@@ -17,6 +17,7 @@ use crate::link::Pending;
 use crate::port::Port;
 use crate::slots::Arrival;
 use crate::slots::{Frame, FrameRef, NEVER};
+use tidegate_contract::frame::SMALLEST_FRAME;
 use tidegate_evidence::DropReason;
 
 /// Longest wait of a port for a busy worker (ns): as long as a receiver may hold a frame. After that the
@@ -74,7 +75,11 @@ impl Worker {
                 port.link.tx.put_back(pending);
                 SendOutcome::WorkerFull
             }
-            None => match port.conform(pending.arrival.earliest, whole, self.now) {
+            None => match port.conform(
+                pending.arrival.earliest,
+                self.counted_bytes(port, whole, frame.wire_frames),
+                self.now,
+            ) {
                 Ok(started) => {
                     count_sent(port, frame);
                     note_tokens(port, &pending.arrival, started);
@@ -83,6 +88,19 @@ impl Worker {
                 }
                 Err(at) => self.without_tokens(port, pending, at),
             },
+        }
+    }
+
+    /// Returns the bytes that `frames` frames of `bytes` bytes count for. With a deadline towards another host, a frame
+    /// below 60 bytes counts for 60: its outer headers are as long, and admission is computed so.
+    #[inline]
+    pub(super) fn counted_bytes(&self, port: &Port, bytes: u32, frames: u32) -> u32 {
+        if port.contract.deadline.is_none() {
+            return bytes;
+        }
+        match &self.infos[usize::from(port.index)] {
+            Some(info) if !info.away.is_empty() => bytes.max(frames.saturating_mul(SMALLEST_FRAME as u32)),
+            _ => bytes,
         }
     }
 

@@ -141,7 +141,8 @@ fn account(
         }
     }
     if let Some(stamped) = &frame.stamp {
-        return arrived::account(port, frame, &stamped.stamp, fate, hosts, worker);
+        // Beyond its sender's envelope nothing was promised; it is counted as that.
+        return stamped.conforms && arrived::account(port, frame, &stamped.stamp, fate, hosts, worker);
     }
     frame.is_realtime() && missed::note(port, frame, fate, worker)
 }

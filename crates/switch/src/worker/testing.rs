@@ -140,7 +140,16 @@ pub fn add_uplink_of(worker: &mut Worker, index: PortIndex, rate: Rate) -> Far {
     };
     let peers = Arc::new(vxlan::Peers::new(vec![peer], &[(SegmentIndex(0), VNI)]).unwrap());
     let (receive, send_v4, fdb) = (vec![receive.into()], vec![bound(0).into()], worker.fdb.clone());
-    let setup = vxlan::Setup { receive, send_v4, send_v6: vec![], pairs: vec![], peers, fdb, train: 65_507 };
+    let setup = vxlan::Setup {
+        receive,
+        send_v4,
+        send_v6: vec![],
+        pairs: vec![],
+        peers,
+        fdb,
+        clocks: Arc::default(),
+        train: 65_507,
+    };
     let link = Link::vxlan(setup, index, worker.id, worker.now);
     let contract = PortContract::of_uplink(rate, 1518, 50, &Host::default());
     let stats = &Region::create().unwrap().layout().vnics[usize::from(index)];

@@ -123,7 +123,10 @@ impl Filter {
             group.destinations.insert(*to);
         }
         for to in group.destinations.difference(&destinations) {
-            self.peers.delete(&key(group.number, *to)).map_err(failed)?;
+            match self.peers.delete(&key(group.number, *to)) {
+                Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => return Err(failed(error)),
+                _ => {}
+            }
         }
         group.destinations = destinations;
         Ok(())

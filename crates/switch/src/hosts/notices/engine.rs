@@ -405,10 +405,19 @@ impl Engine {
 }
 
 impl LinkState {
+    /// Forgets the oldest late frame of the peer that reported most: no peer drives out what others reported.
+    fn forget_one(&mut self) {
+        let mut counts = BTreeMap::<&str, usize>::new();
+        self.misses.iter().for_each(|miss| *counts.entry(&miss.peer).or_default() += 1);
+        let most = counts.into_iter().max_by_key(|(_, count)| *count).map(|(peer, _)| peer);
+        let oldest = self.misses.iter().position(|miss| Some(&*miss.peer) == most);
+        self.misses.remove(oldest.unwrap_or_default());
+    }
+
     fn remember(&mut self, miss: FarMiss) {
         self.reported += 1;
         if self.misses.len() == FAR_MISSES {
-            self.misses.pop_front();
+            self.forget_one();
         }
         self.misses.push_back(FarMiss { number: self.reported, ..miss });
     }

@@ -46,6 +46,10 @@ use tidegate_service::housekeeping;
 
 /// Pause after a turn that left messages behind.
 const PAUSE: Duration = Duration::from_millis(1);
+/// Turns without a pause in each [`SPAN`]: a flood of single messages takes no CPU from others.
+const TURNS: u32 = 100;
+/// See [`TURNS`] (ns).
+const SPAN: u64 = 100_000_000;
 /// Looks at the vNICs after one may have come (ns): its front end's state follows its first queue.
 const LOOKS: [u64; 3] = [0, 20_000_000, 200_000_000];
 /// Time between two looks at the vNICs (ns), if there are peers.
@@ -99,8 +103,12 @@ impl Notices {
         std::thread::Builder::new()
             .name("notices".into())
             .spawn(move || {
+                let mut pace = Pace::default();
                 loop {
                     shared.turn(&look, &moved);
+                    if pace.is_too_fast(raw_clock()) {
+                        std::thread::sleep(PAUSE);
+                    }
                 }
             })
             .map(drop)
@@ -140,6 +148,24 @@ impl Notices {
     }
 }
 
+/// Turns since a moment.
+#[derive(Default)]
+struct Pace {
+    since: u64,
+    turns: u32,
+}
+
+impl Pace {
+    /// Counts a turn that ended at `now` (ns); whether there were too many.
+    fn is_too_fast(&mut self, now: u64) -> bool {
+        if now.saturating_sub(self.since) >= SPAN {
+            (self.since, self.turns) = (now, 0);
+        }
+        self.turns += 1;
+        self.turns > TURNS
+    }
+}
+
 impl Shared {
     fn engine(&self) -> MutexGuard<'_, Engine> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
@@ -171,17 +197,14 @@ impl Shared {
         let sockets = engine.sockets();
         drop(engine);
         moves.into_iter().for_each(moved);
+        self.state().seen = set;
+        self.turned.notify_all();
         if is_more {
             // What exceeds this waits in the kernel, which drops it.
             std::thread::sleep(PAUSE);
             return;
         }
         let next_look = self.next_look(has_peers, now);
-        {
-            let mut state = self.state();
-            state.seen = set;
-        }
-        self.turned.notify_all();
         let wait = due.into_iter().chain(next_look).min().map(|at| at.saturating_sub(now).max(1));
         let timeout = wait.and_then(|wait| Timespec::try_from(Duration::from_nanos(wait)).ok());
         let mut all = vec![PollFd::new(&self.bell, PollFlags::IN)];

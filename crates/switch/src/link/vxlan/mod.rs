@@ -45,6 +45,7 @@ use super::readiness::Readiness;
 use super::store::Store;
 use crate::clock::RawTime;
 use crate::fdb::{Fdb, PortIndex};
+use crate::hosts::Clocks;
 use flood::Flood;
 use lanes::Lanes;
 use pairs::{IncomingPairs, OutgoingPairs};
@@ -74,6 +75,8 @@ pub struct Setup {
     pub peers: Arc<Peers>,
     /// Tells the peer in front of an address.
     pub fdb: Arc<Fdb>,
+    /// The offsets of other hosts' clocks.
+    pub clocks: Arc<Clocks>,
     /// Longest train (bytes): a more urgent frame waits for one. At most 65,507; a longer datagram is alone.
     pub train: usize,
 }
@@ -92,6 +95,8 @@ pub struct Tx {
     peers: Arc<Peers>,
     /// Pairs whose frames arrive with a deadline.
     pairs: IncomingPairs,
+    clocks: Arc<Clocks>,
+    time: RawTime,
     /// The time of the last poll, ns.
     now: u64,
 }
@@ -145,6 +150,8 @@ pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> (T
         shares: Shares::default(),
         peers: setup.peers.clone(),
         pairs: IncomingPairs::default(),
+        clocks: setup.clocks,
+        time: RawTime::default(),
         now,
     };
     let lanes = Lanes::new(setup.send_v4, setup.send_v6, setup.pairs, setup.train);

@@ -15,6 +15,7 @@ use crate::sched::TokenBucket;
 use crate::slots::Stamped;
 use crate::stats::layout::Counter;
 use std::sync::Arc;
+use tidegate_contract::frame::SMALLEST_FRAME;
 use tidegate_contract::{Bytes, Mac, Rate};
 use tidegate_evidence::DropReason;
 use tidegate_uplink::replay::{Arrival, Window};
@@ -197,11 +198,19 @@ impl Envelope {
     }
 }
 
+/// The clock of a sender's host: the time there (ns, raw), and its error (ns).
+pub type SenderTime = (u64, u64);
+
+/// Largest difference of Ts and the sender's clock (ns), beside its error: longer no network holds a frame back.
+const PLAUSIBLE: u64 = 10_000_000_000;
+
 /// A pair whose frames arrive with a deadline.
 #[derive(Clone, Debug)]
 pub struct Incoming {
     /// Which one.
     pub pair: PairKey,
+    /// The host that sends them.
+    pub peer: PeerIndex,
     /// The shares of its deadline.
     pub shares: TimeShares,
     /// Its counters.
@@ -212,8 +221,23 @@ pub struct Incoming {
 
 impl Incoming {
     /// Returns a pair of which nothing arrived.
-    pub fn new(pair: PairKey, shares: TimeShares, counts: Arc<PairCounts>) -> Self {
-        Self { pair, shares, counts, window: Window::default() }
+    pub fn new(pair: PairKey, peer: PeerIndex, shares: TimeShares, counts: Arc<PairCounts>) -> Self {
+        Self { pair, peer, shares, counts, window: Window::default() }
+    }
+
+    /// Records an arrival. A Ts far from the sender's clock is a replay of an earlier start of its host, whose times
+    /// begin anew; a window that such a frame led astray while the clock was not known is forgotten.
+    fn arrive(&mut self, stamp: &Stamp, there: Option<SenderTime>) -> Arrival {
+        if let Some((time, error)) = there {
+            let slack = error.saturating_add(PLAUSIBLE);
+            if stamp.sent_ns.abs_diff(time) > slack {
+                return Arrival::TooOld;
+            }
+            if self.window.newest_sent().is_some_and(|newest| newest > time.saturating_add(slack)) {
+                self.window = Window::default();
+            }
+        }
+        self.window.arrive(stamp.sequence, stamp.sent_ns)
     }
 }
 
@@ -241,7 +265,8 @@ impl IncomingPairs {
         let mut old = before.pairs.iter().peekable();
         for pair in &mut self.pairs {
             while old.next_if(|old| old.pair < pair.pair).is_some() {}
-            if let Some(old) = old.next_if(|old| old.pair == pair.pair) {
+            // Another host has another clock.
+            if let Some(old) = old.next_if(|old| old.pair == pair.pair).filter(|old| old.peer == pair.peer) {
                 pair.window = old.window.clone();
             }
         }
@@ -264,8 +289,9 @@ impl IncomingPairs {
         self.pairs.get(at)
     }
 
-    /// Reads the stamp of a frame that `peer` sent in `segment`, at `now` (ns). Returns the frame without it; and the stamp if the
-    /// frame has a deadline here. A frame without a valid stamp of a registered vNIC is unchanged.
+    /// Reads the stamp of a frame that `peer` sent in `segment`, at `now` (ns); `there` tells the time of its clock, if known.
+    /// Returns the frame without it; and the stamp if the frame has a deadline here. A frame without a valid stamp of a
+    /// registered vNIC is unchanged.
     ///
     /// # Errors
     /// The frame has arrived before, or is too old to tell.
@@ -276,11 +302,12 @@ impl IncomingPairs {
         peer: PeerIndex,
         frame: &'a [u8],
         now: u64,
+        there: impl FnOnce() -> Option<SenderTime>,
     ) -> Result<(&'a [u8], Option<Stamped>), DropReason> {
         if self.registered.is_empty() || !stamp::is_alike(frame) {
             return Ok((frame, None));
         }
-        self.open_alike(segment, peer, frame, now)
+        self.open_alike(segment, peer, frame, now, there())
     }
 
     fn open_alike<'a>(
@@ -289,6 +316,7 @@ impl IncomingPairs {
         peer: PeerIndex,
         frame: &'a [u8],
         now: u64,
+        there: Option<SenderTime>,
     ) -> Result<(&'a [u8], Option<Stamped>), DropReason> {
         let unchanged = Ok((frame, None));
         let Some(([dst, src], inner)) = addresses(frame) else { return unchanged };
@@ -307,12 +335,13 @@ impl IncomingPairs {
         };
         // No promise holds for another receiver: the frame is one without a stamp.
         let Some(pair) = pair else { return Ok((inner, None)) };
-        let arrival = pair.window.arrive(stamp.sequence, stamp.sent_ns);
+        let arrival = pair.arrive(&stamp, there);
         pair.counts.arrived(arrival, pair.window.lost());
         match arrival {
             Arrival::InOrder | Arrival::Reordered | Arrival::Restarted => {
                 let envelope = remote.as_mut().and_then(|remote| remote.envelope.as_mut());
-                let conforms = envelope.is_none_or(|envelope| envelope.takes(now, inner.len()));
+                let conforms = envelope
+                    .is_none_or(|envelope| envelope.takes(now, inner.len().max(SMALLEST_FRAME as usize)));
                 if !conforms {
                     pair.counts.excess.add(1);
                 }

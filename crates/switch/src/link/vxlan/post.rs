@@ -40,8 +40,11 @@ impl Rx {
         let Some(vni) = self.peers.vni(frame.segment) else {
             return Posted::Dropped(DropReason::UnknownSegment);
         };
-        // A segment of a super-frame is no longer than all of it, which is no longer than a packet.
-        if frame.offload.gso_size().is_none() && frame.len as usize + vxlan::LEN + stamp::LEN > MESSAGE_MAX {
+        let longest = match frame.offload.gso_size() {
+            None => frame.len as usize,
+            Some(size) => usize::from(frame.headers.len) + usize::from(size),
+        };
+        if longest + vxlan::LEN + stamp::LEN > MESSAGE_MAX {
             return Posted::Dropped(DropReason::PathMtu);
         }
         let outer = Outer::of(frame);

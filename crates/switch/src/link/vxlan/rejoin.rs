@@ -47,32 +47,14 @@ impl<'a> Whole<'a> {
         let headers = usize::from(self.headers.len);
         self.frames[..self.count].iter().map(move |frame| &frame[headers..])
     }
-
-    /// Returns the place of the first frame with a wrong checksum.
-    fn broken(&self) -> Option<usize> {
-        let is_broken = |frame: &&[u8]| {
-            let headers = Headers { end: frame.len() as u32, ..self.headers };
-            !is_intact(frame, &headers)
-        };
-        self.frames[..self.count].iter().position(is_broken)
-    }
 }
 
-/// Joins `first` and as many of the frames `behind` it as belong to it; `None` if none does.
+/// Joins `first` and as many of the frames `behind` it as belong to it; `None` if none does. It ends at the first frame with a
+/// wrong checksum, so that each frame is looked at twice at most.
 #[inline]
 pub fn rejoin<'a>(first: &'a [u8], behind: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Whole<'a>> {
-    behind.clone().next()?;
-    let whole = join(first, behind.clone(), DATAGRAMS)?;
-    match whole.broken() {
-        None => Some(whole),
-        // Those before it are intact.
-        Some(at) => join(first, behind, at),
-    }
-}
-
-/// Joins at most `most` frames, whatever their checksums.
-fn join<'a>(first: &'a [u8], behind: impl Iterator<Item = &'a [u8]>, most: usize) -> Option<Whole<'a>> {
-    let headers = segment(first)?;
+    segment(behind.clone().next()?)?;
+    let headers = segment(first).filter(|headers| is_intact(first, headers))?;
     let mut joined = Joined::begin(head(first), &headers, first.len())?;
     if first.len() - usize::from(headers.len) < usize::from(TSO_SIZE_MIN) {
         return None;
@@ -80,11 +62,11 @@ fn join<'a>(first: &'a [u8], behind: impl Iterator<Item = &'a [u8]>, most: usize
     let mut frames: [&[u8]; DATAGRAMS] = [&[]; DATAGRAMS];
     frames[0] = first;
     let mut count = 1;
-    for frame in behind.take(most.saturating_sub(1)) {
+    for frame in behind.take(DATAGRAMS - 1) {
         if joined.is_complete() {
             break;
         }
-        let Some(own) = segment(frame) else { break };
+        let Some(own) = segment(frame).filter(|own| is_intact(frame, own)) else { break };
         if !joined.join(head(frame), &own, frame.len()) {
             break;
         }

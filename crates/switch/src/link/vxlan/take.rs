@@ -230,7 +230,15 @@ impl Tx {
         let peer = current.peer.and_then(|peer| self.peers.get(peer)).ok_or(DropReason::UnknownPeer)?;
         let (segment, frame) = admit(&self.peers, peer, datagram)?;
         let (frame, stamp) = match peer.takes_stamps {
-            true => self.pairs.open(segment, peer.index, frame, self.now)?,
+            true => {
+                let (clocks, time) = (&self.clocks, &mut self.time);
+                let there = || {
+                    let now = time.now();
+                    let estimate = clocks.estimate(peer.index, now)?;
+                    Some((now.wrapping_add_signed(estimate.offset_ns), estimate.error_ns))
+                };
+                self.pairs.open(segment, peer.index, frame, self.now, there)?
+            }
             false => (frame, None),
         };
         let behind = self.batch.incoming.bytes(current.message, current.at..current.end);

@@ -86,6 +86,7 @@ pub fn host_with(address: IpAddr, sending: usize, pair_lanes: usize, peers: Vec<
         send_v6,
         peers: Arc::new(Peers::new(peers, &[SEGMENT, OTHER]).unwrap()),
         fdb: Arc::new(fdb),
+        clocks: Arc::default(),
         train: 65_507,
     };
     let (tx, rx) = halves(setup, PORT, 0, 0);

@@ -31,7 +31,7 @@ fn ns_a_stamp() {
     let registered =
         vec![Registered { address, peer, keys: Keys { even: Some(key), odd: None }, envelope: None }];
     let pair_back = PairKey::new(SEGMENT.0, testing::DST, testing::SRC);
-    let pairs = vec![Incoming::new(pair_back, TimeShares::default(), counts)];
+    let pairs = vec![Incoming::new(pair_back, peer, TimeShares::default(), counts)];
     let mut incoming = IncomingPairs::new(registered, pairs, Arc::default());
     for payload in [22, 1458] {
         let mut frame = Spec::udp4(payload).build();
@@ -46,7 +46,13 @@ fn ns_a_stamp() {
             making += cpu_time() - began;
             let began = cpu_time();
             for _ in 0..ROUNDS / 20 {
-                _ = std::hint::black_box(incoming.open(SEGMENT.0, peer, std::hint::black_box(&frame), 1));
+                _ = std::hint::black_box(incoming.open(
+                    SEGMENT.0,
+                    peer,
+                    std::hint::black_box(&frame),
+                    1,
+                    || None,
+                ));
             }
             reading += cpu_time() - began;
         }

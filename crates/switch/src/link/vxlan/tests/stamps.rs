@@ -29,7 +29,8 @@ fn incoming(counts: &Arc<PairCounts>, foreign: &Arc<Counter>, keys: Keys) -> Inc
     let address = AddressKey::new(SEGMENT.0, testing::SRC);
     let envelope = Some(Envelope::new(Rate::from_bits(8_000).unwrap(), Bytes::new(20_000_000)));
     let registered = Registered { address, peer: PeerIndex::new(5).unwrap(), keys, envelope };
-    let pairs = vec![Incoming::new(pair, TimeShares::default(), counts.clone())];
+    let peer = PeerIndex::new(5).unwrap();
+    let pairs = vec![Incoming::new(pair, peer, TimeShares::default(), counts.clone())];
     IncomingPairs::new(vec![registered], pairs, foreign.clone())
 }
 
@@ -51,6 +52,58 @@ fn stamping(v6: bool) -> (Host, Host, [Arc<PairCounts>; 2]) {
     a.rx.set_pairs(outgoing(&counts[0]));
     b.tx.set_pairs(incoming(&counts[1], &Arc::default(), keys(Some(EVEN), None)));
     (a, b, counts)
+}
+
+/// Ts of a host that was up for a day, and of one that has just started.
+const DAY: u64 = 86_400_000_000_000;
+const START: u64 = 5_000_000_000;
+
+#[test]
+fn a_host_that_started_anew_is_heard_and_its_frames_from_before_are_not() {
+    let frame = |sequence, sent_ns| {
+        let inner = Spec::udp4(22).build();
+        let stamp = Stamp { key: KeyNumber::Even, deadline_us: TD, sent_ns, hold_ns: 0, sequence };
+        [&inner[..], &stamp.trailer(&EVEN, &inner, inner.len() as u32)].concat()
+    };
+    let table = || incoming(&Arc::default(), &Arc::default(), keys(Some(EVEN), None));
+    let open = |pairs: &mut IncomingPairs, frame: &[u8], there| {
+        let opened = pairs.open(SEGMENT.0, PeerIndex::new(5).unwrap(), frame, 0, || there);
+        opened.map(|(_, stamped)| stamped.is_some())
+    };
+    let mut pairs = table();
+    assert_eq!(open(&mut pairs, &frame(7, DAY), Some((DAY, 100))), Ok(true));
+    assert_eq!(
+        open(&mut pairs, &frame(0, START), None),
+        Err(DropReason::Replayed),
+        "its clock is not known yet"
+    );
+    assert_eq!(open(&mut pairs, &frame(0, START), Some((START, 100))), Ok(true));
+    assert_eq!(open(&mut pairs, &frame(8, DAY), Some((START, 100))), Err(DropReason::Replayed));
+    assert_eq!(open(&mut pairs, &frame(1, START + 1), Some((START, 100))), Ok(true));
+
+    // A frame from before, while the clock is not known: it holds up others only until then.
+    let mut pairs = table();
+    assert_eq!(open(&mut pairs, &frame(8, DAY), None), Ok(true));
+    assert_eq!(open(&mut pairs, &frame(0, START), Some((START, 100))), Ok(true));
+}
+
+#[test]
+fn a_remote_at_another_host_begins_anew() {
+    let counts = Arc::default();
+    let mut before = incoming(&counts, &Arc::default(), keys(Some(EVEN), None));
+    let pair = PairKey::new(SEGMENT.0, testing::DST, testing::SRC);
+    let inner = Spec::udp4(22).build();
+    let stamp = Stamp { key: KeyNumber::Even, deadline_us: TD, sent_ns: DAY, hold_ns: 0, sequence: 7 };
+    let frame = [&inner[..], &stamp.trailer(&EVEN, &inner, inner.len() as u32)].concat();
+    let opened = before.open(SEGMENT.0, PeerIndex::new(5).unwrap(), &frame, 0, || None);
+    assert!(opened.is_ok());
+    for (peer, knows) in [(5, true), (6, false)] {
+        let peer = PeerIndex::new(peer).unwrap();
+        let pairs = vec![Incoming::new(pair, peer, TimeShares::default(), Arc::clone(&counts))];
+        let mut after = IncomingPairs::new(vec![], pairs, Arc::default());
+        after.continue_from(&before);
+        assert_eq!(after.find(pair).unwrap().window.newest_sent().is_some(), knows);
+    }
 }
 
 /// Starts a frame's deadline now.
