@@ -340,7 +340,9 @@ def test_metrics(host: Host, tmp_path: Path) -> None:
             )
             # To a peer without a route: frames are counted, and dropped.
             + '[uplink.net0]\nlocal = "192.0.2.1"\nrate = "1gbit"\nmtu = 1600\n'
-            + '[uplink.net0.peer.far]\naddress = "198.51.100.9"\n'
+            + 'latency = "100us"\n[uplink.net0.peer.far]\naddress = "198.51.100.9"\n'
+            + '[remote.cam]\nmac = "52:54:00:00:0d:04"\nsegment = 1\npeer = "far"\n'
+            + 'tx = { max = "1mbit", burst = "2kB" }\ndeadline = "2ms"\nto = ["sink"]\n'
             + f'[segment.1]\nkey-file = "{key}"\n'
             + tap_vnic(
                 *("bulk", a.path, "52:54:00:00:0d:03", 'tx = { max = "1mbit", burst = "2kB" }'), device="eth1"

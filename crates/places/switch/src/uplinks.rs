@@ -53,7 +53,7 @@ impl SwitchPlace {
         let kept = match kept {
             Some(kept) if may_keep && same_sockets(&kept.uplink, uplink) => kept,
             Some(mut kept) => {
-                // A switch that keeps them reaches nobody by them.
+                // A switch that keeps them must reach no address by them.
                 self.reach(&mut kept, [].into())?;
                 drop(kept);
                 self.open(uplink).map_err(PlaceError::Failed)?
