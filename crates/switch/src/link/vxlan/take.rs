@@ -18,8 +18,8 @@ use super::sockets::{Incoming, MESSAGES};
 use crate::clock::{clock, wall_clock};
 use crate::fdb::{PeerIndex, PortIndex};
 use crate::frame::{VnetHdr, parse, set_ecn};
-use crate::link::store;
-use crate::link::{Absorbed, Taken};
+use crate::link::reading::{Read, Reads};
+use crate::link::store::Store;
 use crate::slots::{Arrival, Frame, FrameRef, NOWHERE};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -68,16 +68,6 @@ struct Current {
 fn next_most(most: usize, count: usize, bytes: usize) -> usize {
     let fitting = (CALL * count).checked_div(bytes).unwrap_or(MESSAGES);
     fitting.min(2 * most).clamp(LEAST, MESSAGES)
-}
-
-/// The result of reading.
-enum Read {
-    Frame(FrameRef),
-    Dropped(DropReason),
-    /// Nothing.
-    Empty,
-    /// A socket is gone.
-    Gone(Errno),
 }
 
 impl Batch {
@@ -148,77 +138,6 @@ impl Tx {
     pub(in crate::link) fn poll(&mut self, now: u64) -> bool {
         self.now = now;
         self.store.has_waiting() || !self.batch.is_empty() || self.readiness.any()
-    }
-
-    pub(in crate::link) fn take(&mut self) -> Taken {
-        if let Some(waiting) = self.store.take_waiting() {
-            return waiting;
-        }
-        match self.read() {
-            Read::Frame(frame) => store::new(frame, self.batch.arrival),
-            Read::Dropped(reason) => Taken::Dropped(reason, 1),
-            Read::Empty => Taken::Nothing,
-            Read::Gone(error) => Taken::Broken(read_error(error)),
-        }
-    }
-
-    pub(in crate::link) fn absorb(&mut self, most: usize) -> Absorbed {
-        let mut absorbed = Absorbed::default();
-        while absorbed.frames < most {
-            match self.read() {
-                Read::Frame(frame) => {
-                    absorbed.bytes += frame.get().len as usize;
-                    self.store.absorb(frame, self.batch.arrival);
-                }
-                Read::Dropped(reason) => absorbed.dropped[reason as usize] += 1,
-                Read::Empty => break,
-                Read::Gone(error) => {
-                    absorbed.broken = Some(read_error(error));
-                    break;
-                }
-            }
-            absorbed.frames += 1;
-        }
-        absorbed
-    }
-
-    /// Takes the next datagram, of messages that are received if there is none.
-    fn read(&mut self) -> Read {
-        let mut failed = false;
-        loop {
-            if self.batch.current.at < self.batch.current.end {
-                return match self.datagram() {
-                    Ok(frame) => Read::Frame(frame),
-                    Err(reason) => Read::Dropped(reason),
-                };
-            }
-            match self.batch.begin(&self.peers) {
-                Some(Ok(())) => continue,
-                Some(Err(reason)) => return Read::Dropped(reason),
-                None => {}
-            }
-            let Some(queue) = self.readiness.turn() else { return Read::Empty };
-            match self.batch.receive(&self.sockets[queue]) {
-                Ok(may_have_more) => {
-                    self.batch.polled = self.readiness.arrival(queue, clock());
-                    self.batch.wall = wall_clock();
-                    if !may_have_more {
-                        self.readiness.drained(queue, self.now);
-                    }
-                }
-                Err(Errno::AGAIN) => self.readiness.drained(queue, self.now),
-                Err(
-                    error @ (Errno::BADF | Errno::NOTSOCK | Errno::FAULT | Errno::INVAL | Errno::OPNOTSUPP),
-                ) => {
-                    self.readiness.gone(queue);
-                    return Read::Gone(error);
-                }
-                // Something that befell an earlier datagram, told once.
-                Err(_) if !failed => failed = true,
-                // Such as a lack of memory: it is read again when its descriptor says so.
-                Err(_) => self.readiness.gone(queue),
-            }
-        }
     }
 
     /// Takes the next datagram of the message under way.
@@ -314,8 +233,49 @@ impl Tx {
     }
 }
 
-fn read_error(error: Errno) -> String {
-    format!("the socket to other hosts cannot be read: {error}")
+impl Reads for Tx {
+    fn store(&mut self) -> &mut Store {
+        &mut self.store
+    }
+
+    /// Takes the next datagram, of messages that are received if there is none.
+    fn read(&mut self) -> Read {
+        let mut failed = false;
+        loop {
+            if self.batch.current.at < self.batch.current.end {
+                return match self.datagram() {
+                    Ok(frame) => Read::Frame(frame, self.batch.arrival),
+                    Err(reason) => Read::Dropped(reason),
+                };
+            }
+            match self.batch.begin(&self.peers) {
+                Some(Ok(())) => continue,
+                Some(Err(reason)) => return Read::Dropped(reason),
+                None => {}
+            }
+            let Some(queue) = self.readiness.turn() else { return Read::Empty };
+            match self.batch.receive(&self.sockets[queue]) {
+                Ok(may_have_more) => {
+                    self.batch.polled = self.readiness.arrival(queue, clock());
+                    self.batch.wall = wall_clock();
+                    if !may_have_more {
+                        self.readiness.drained(queue, self.now);
+                    }
+                }
+                Err(Errno::AGAIN) => self.readiness.drained(queue, self.now),
+                Err(
+                    error @ (Errno::BADF | Errno::NOTSOCK | Errno::FAULT | Errno::INVAL | Errno::OPNOTSUPP),
+                ) => {
+                    self.readiness.gone(queue);
+                    return Read::Gone(format!("the socket to other hosts cannot be read: {error}"));
+                }
+                // Something that befell an earlier datagram, told once.
+                Err(_) if !failed => failed = true,
+                // Such as a lack of memory: it is read again when its descriptor says so.
+                Err(_) => self.readiness.gone(queue),
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Whatever peers and strangers send: no panic, and each datagram is taken or counted.
 
 use super::*;
+use crate::link::reading::Reads;
 use std::net::UdpSocket;
 use tidegate_uplink::vxlan::header;
 

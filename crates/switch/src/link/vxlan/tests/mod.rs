@@ -12,6 +12,7 @@ use super::*;
 use crate::fdb::{PeerIndex, SegmentIndex};
 use crate::frame::testing::{self, Frame as Spec};
 use crate::frame::{flow, set_ecn};
+use crate::link::reading::Reads;
 use crate::link::{Posted, Taken};
 use proptest::prelude::*;
 use scene::*;

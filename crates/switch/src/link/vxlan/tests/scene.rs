@@ -7,6 +7,7 @@ use crate::frame::testing::{self, Frame as Spec};
 use crate::frame::vnet_hdr::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM};
 use crate::frame::{HEADER_MAX, Headers, Segmenter, VnetHdr, finish_checksum, parse};
 use crate::link::delivery::payload;
+use crate::link::reading::Reads;
 use crate::link::{Posted, Taken};
 use crate::slots::{Frame, Slots, body_spans, slice_spans};
 use crate::virtio::{MAX_SPANS, Span};

@@ -2,6 +2,7 @@
 //! hand: `cargo test --release -p tidegate-switch --features measure --lib link::vxlan::tests::speed -- --nocapture`
 
 use super::*;
+use crate::link::reading::Reads;
 use crate::vhost_user::notifier::cpu_time;
 
 /// What is sent: name, payload, segment size of a super-frame, frames a flush.

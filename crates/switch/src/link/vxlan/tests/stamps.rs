@@ -1,6 +1,7 @@
 //! Stamps, from one link to another over loopback, and such as a peer makes them up.
 
 use super::*;
+use crate::link::reading::Reads;
 use crate::link::vxlan::pair_counts::PairCounts;
 use crate::link::vxlan::pairs::*;
 use crate::stats::layout::Counter;
