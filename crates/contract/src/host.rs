@@ -1,6 +1,6 @@
 //! The host's declarations: the `[host]` table.
 
-use crate::{Bytes, Nanos, Rate, Segment};
+use crate::{Bytes, Cores, Flow, Nanos, Rate, Segment};
 use serde::de::{Deserializer, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -28,6 +28,12 @@ pub struct Host {
     /// NICs with virtual functions, by the physical function's interface name: `[host.nic.NAME]`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub nic: BTreeMap<String, Nic>,
+    /// CPUs for the work of frames: `[host.cores]`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub cores: Cores,
+    /// Flows for CPUs, by name: `[host.flow.NAME]`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub flow: BTreeMap<String, Flow>,
 }
 
 /// The declarations about one NIC: the `[host.nic.NAME]` table.
@@ -88,8 +94,14 @@ impl Default for Host {
             flood: Rate::from_bits(10_000_000).expect("within the range of a rate"),
             flood_burst: Bytes::new(100_000),
             nic: BTreeMap::new(),
+            cores: Cores::default(),
+            flow: BTreeMap::new(),
         }
     }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 fn ignored<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {

@@ -13,6 +13,7 @@
 //! - [`vnic`]: the contract itself
 //! - [`queueing`]: the order in which frames wait for a rate
 //! - [`host`]: the host's declarations
+//! - [`cores`]: CPUs for the work of frames, and flows for them
 //! - [`uplink`]: the ways to other hosts, and the keys of segments
 //! - [`key`]: the keys themselves
 //! - [`remote`]: vNICs of other hosts
@@ -30,6 +31,7 @@
 pub mod address;
 pub mod admission;
 pub mod check;
+pub mod cores;
 mod document;
 pub mod error;
 pub mod frame;
@@ -52,6 +54,7 @@ pub use address::{Mac, Prefix, Segment, SharedAddress};
 pub use admission::{Admission, ContractSet, NotAdmissible, admit};
 
 pub use check::{Problem, check_set, merge};
+pub use cores::{Cores, Flow, Placement, Tunnel};
 pub use document::{Document, Table};
 pub use error::{Error, Errors, Located};
 pub use frame::SUPER_FRAME;

@@ -11,6 +11,7 @@
 //! - `evidence`: all counters of a place at one look
 //! - `connection`, `shared`, `front_ends`, `held_up`: a vNIC's connection, and events of its front ends
 //! - `on_wire`: what an uplink puts on the wire
+//! - `cores`: CPUs, the stages of work on them, and the plan for them
 //! - `own_cpus`: CPUs of workers, and the work that is kept off them
 //! - `figure`: uncounted values, and the source of each figure
 //! - `pair`: frames with a deadline between two hosts' vNICs
@@ -18,6 +19,7 @@
 //! - `time`: moments of CLOCK_MONOTONIC as times of day
 
 mod connection;
+mod cores;
 mod delay;
 mod drops;
 mod evidence;
@@ -40,6 +42,10 @@ mod work;
 mod worker;
 
 pub use connection::Connection;
+pub use cores::{
+    ConflictReport, CoresReport, CpuReport, FlowReport, ImpossibleReport, PlanReport, SpreadReport,
+    StageReport, SteeringReport,
+};
 pub use delay::Delay;
 pub use drops::{NetdevDrop, NicDrop};
 pub use evidence::Evidence;

@@ -56,4 +56,4 @@ pub use observed::{Observed, ObservedUplink, ObservedVnic, PlaceProgram};
 pub use place::{Capabilities, Capture, Place, Plan};
 pub use refusal::{PlaceError, Refusal};
 pub use site::{Installation, Site};
-pub use wanted::{Adopt, Network, Wanted};
+pub use wanted::{Adopt, HostWork, Network, Wanted};

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use tidegate_contract::{Host, Uplink, Vnic};
-use tidegate_evidence::{Connection, Evidence, FrontEnds, OwnCpus, SharedStatus};
+use tidegate_cores::directions::Directions;
+use tidegate_cores::stage::Stage;
+use tidegate_evidence::{Connection, CoresReport, Evidence, FrontEnds, OwnCpus, SharedStatus};
 
 /// The state in force at one place.
 #[derive(Clone, Debug)]
@@ -21,6 +23,12 @@ pub struct Observed {
     pub program: PlaceProgram,
     /// Work that is kept off the CPUs of the place's workers.
     pub own_cpus: OwnCpus,
+    /// Work for frames that the place knows of, for the plan of CPUs.
+    pub stages: Vec<Stage>,
+    /// CPUs and workers that the place asks the host switch to use.
+    pub directions: Directions,
+    /// The plan of CPUs, if the place makes it.
+    pub cores: Option<CoresReport>,
     /// A fault of the place as a whole, such as a disk on which it cannot write its record.
     pub problem: Option<String>,
 }
@@ -36,6 +44,9 @@ impl Observed {
             evidence: Evidence::empty(source),
             program: PlaceProgram::default(),
             own_cpus: OwnCpus::default(),
+            stages: vec![],
+            directions: Directions::default(),
+            cores: None,
             problem: None,
         }
     }

@@ -1,7 +1,11 @@
 //! The state that the contracts ask for.
 
 use crate::host::Claim;
+use std::collections::BTreeMap;
 use tidegate_contract::{Host, Remote, SegmentKey, Uplink, Vnic};
+use tidegate_cores::directions::Directions;
+use tidegate_cores::stage::Stage;
+use tidegate_evidence::Evidence;
 
 /// What a place is to bring about.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +20,31 @@ pub struct Wanted<'a> {
     pub adopt: Adopt,
     /// The host resources that the places before this one take.
     pub claims: &'a [Claim],
+    /// The work of all places.
+    pub work: &'a HostWork<'a>,
+}
+
+/// The work for frames on the whole host, as all places reported it at this look.
+#[derive(Clone, Debug, Default)]
+pub struct HostWork<'a> {
+    /// The wanted contracts of all places.
+    pub contracts: Vec<&'a Vnic>,
+    /// The stages of work that places reported.
+    pub stages: Vec<&'a Stage>,
+    /// The evidence of each place.
+    pub evidence: Vec<&'a Evidence>,
+    /// CPUs and workers that a place asks the host switch to use.
+    pub directions: Directions,
+}
+
+impl HostWork<'_> {
+    /// No work.
+    pub const NONE: &'static HostWork<'static> = &HostWork {
+        contracts: Vec::new(),
+        stages: Vec::new(),
+        evidence: Vec::new(),
+        directions: Directions { workers: BTreeMap::new(), vnics: BTreeMap::new() },
+    };
 }
 
 /// The ways to other hosts, and the vNICs there.

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use tidegate_contract::Vnic;
 use tidegate_place::host::{self, Claim, Conflict};
 use tidegate_place::installed::{Look, Step};
-use tidegate_place::{Action, Adopt, Installed, Plan, Refusal, Wanted};
+use tidegate_place::{Action, Adopt, HostWork, Installed, Plan, Refusal, Wanted};
 
 /// The plan of one place.
 #[derive(Debug)]
@@ -38,15 +38,18 @@ pub(super) struct Plans {
 /// Plans each place of `looks` in turn, beside the claims of the places before it, and compares the claims of all.
 pub(super) fn plans<'a>(
     places: &[Box<dyn Installed>],
-    checked: &Checked,
+    checked: &'a Checked,
     looks: impl IntoIterator<Item = (usize, &'a Look)>,
     adopt: Adopt,
 ) -> Plans {
     let mut plans = Plans::default();
+    let looks: Vec<_> = looks.into_iter().collect();
+    let work = host_work(checked, looks.iter().map(|(_, look)| *look));
     for (index, look) in looks {
         let (place, vnics) = (&*places[index], &checked.by_place[index]);
         let taken = before(&plans.claims, index);
-        let wanted = Wanted { host: &checked.host, network: &checked.network, vnics, adopt, claims: &taken };
+        let (host, network, claims) = (&checked.host, &checked.network, taken.as_slice());
+        let wanted = Wanted { host, network, vnics, adopt, claims, work: &work };
         let (Plan { actions, claims }, refusals) = match place.plan(&wanted, look) {
             Ok(plan) => (plan, vec![]),
             Err(refusals) => (plan_without_refused(place, wanted, look, &refusals), refusals),
@@ -61,6 +64,18 @@ pub(super) fn plans<'a>(
         plans.conflicts.push(conflict.reason);
     }
     plans
+}
+
+/// Returns the work of all places: what they saw at one look.
+fn host_work<'a>(checked: &'a Checked, looks: impl Iterator<Item = &'a Look>) -> HostWork<'a> {
+    let mut work = HostWork { contracts: checked.by_place.iter().flatten().collect(), ..HostWork::default() };
+    for Look { observed, .. } in looks {
+        work.stages.extend(&observed.stages);
+        work.evidence.push(&observed.evidence);
+        work.directions.workers.extend(&observed.directions.workers);
+        work.directions.vnics.extend(observed.directions.vnics.clone());
+    }
+    work
 }
 
 /// Returns the claims of the places before the place with this index.

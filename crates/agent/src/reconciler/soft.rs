@@ -16,7 +16,7 @@ use std::path::Path;
 use tidegate_contract::{Host, Mac, Rate, Vnic};
 use tidegate_place::host::Claim;
 use tidegate_place::installed::{Look, Step};
-use tidegate_place::{Action, Adopt, Effect, Installed, Network, PlaceError, Refusal, Wanted};
+use tidegate_place::{Action, Adopt, Effect, HostWork, Installed, Network, PlaceError, Refusal, Wanted};
 
 impl Reconciler {
     /// Sets the soft limit of the vNICs whose contracts name the socket `guest`, and have `mac` if given; all or none.
@@ -98,8 +98,14 @@ impl Reconciler {
             let look = self.places[index].observe(&coming).map_err(|_| cannot_change_now())?;
             let place = &*self.places[index];
             let taken = plans::before(&self.claims, index);
-            let wanted =
-                |vnics| Wanted { host: &host, network: &network, vnics, adopt: Adopt::No, claims: &taken };
+            let wanted = |vnics| Wanted {
+                host: &host,
+                network: &network,
+                vnics,
+                adopt: Adopt::No,
+                claims: &taken,
+                work: HostWork::NONE,
+            };
             match place.plan(&wanted(&after), &look) {
                 Ok(plan) => self.check_claims(index, plan.claims)?,
                 Err(after) => {
@@ -181,7 +187,7 @@ fn steps(
     let ours = look.observed.vnics.values().filter(|there| there.present && there.ours);
     let changed = |there: &Vnic| coming.iter().find(|to| to.name == there.name && to.attach == there.attach);
     let vnics: Vec<Vnic> = ours.map(|there| changed(&there.vnic).unwrap_or(&there.vnic).clone()).collect();
-    let wanted = Wanted { host, network, vnics: &vnics, adopt: Adopt::No, claims };
+    let wanted = Wanted { host, network, vnics: &vnics, adopt: Adopt::No, claims, work: HostWork::NONE };
     let mut steps = place.plan(&wanted, look).map_err(|_| cannot_change_now())?.actions;
     let concerned = |step: &Step| coming.iter().any(|vnic| step.vnic() == Some(&vnic.name));
     steps.retain(|step| step.effect() == Effect::Change && concerned(step));

@@ -1,7 +1,8 @@
 //! The `[host]` table to a [`Host`].
 
 use super::{keys, reader::Table};
-use crate::{Aggregate, Control, Host, Nic, Rate, Segment};
+use crate::{Aggregate, Control, Cores, Host, Nic, Rate, Segment};
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// A key of older releases.
@@ -38,6 +39,8 @@ pub(super) fn read(table: &Table<'_>) -> Host {
         nic: table.table("nic").map_or_else(Default::default, |nics| {
             nics.tables().into_iter().map(|(name, nic)| (name, read_nic(&nic))).collect()
         }),
+        cores: Cores::default(),
+        flow: BTreeMap::new(),
     };
     table.report_problems(crate::check::check_host(&host));
     host

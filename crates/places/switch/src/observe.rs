@@ -106,7 +106,11 @@ impl SwitchPlace {
         let facts = Facts { adopted: found.collect(), uplinks: present, own_cpus: facts_of_cpus };
         let host = self.switch.host.clone();
         let uplinks = observed_uplinks;
-        Ok((Observed { host, vnics, uplinks, obstacles, evidence, program, own_cpus, problem }, facts))
+        let observed = Observed::nothing("");
+        Ok((
+            Observed { host, vnics, uplinks, obstacles, evidence, program, own_cpus, problem, ..observed },
+            facts,
+        ))
     }
 
     fn observed_uplink(&self, status: &UplinkStatus) -> ObservedUplink {

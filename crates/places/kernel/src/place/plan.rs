@@ -103,7 +103,7 @@ mod tests {
     use super::super::observe::nothing;
     use super::*;
     use tidegate_contract::{Host, Rate};
-    use tidegate_place::{Action, Network};
+    use tidegate_place::{Action, HostWork, Network};
     use tidegate_testkit::contract::netdev;
 
     fn actions(wanted: &[Vnic], observed: &Observed) -> Vec<(&'static str, String)> {
@@ -113,6 +113,7 @@ mod tests {
             vnics: wanted,
             adopt: Adopt::No,
             claims: &[],
+            work: HostWork::NONE,
         };
         let planned = plan(&wanted, observed, &InTheWayOf::new()).expect("a plan");
         planned.iter().map(|a| (a.label(), a.vnic().unwrap_or_default().to_owned())).collect()
@@ -167,7 +168,14 @@ mod tests {
         let host = Host::default();
         let plan_for = |adopt, way: &_| {
             plan(
-                &Wanted { host: &host, network: Network::NONE, vnics: &vnics, adopt, claims: &[] },
+                &Wanted {
+                    host: &host,
+                    network: Network::NONE,
+                    vnics: &vnics,
+                    adopt,
+                    claims: &[],
+                    work: HostWork::NONE,
+                },
                 &observed,
                 way,
             )
@@ -208,6 +216,7 @@ mod tests {
             vnics: &wanted,
             adopt: Adopt::No,
             claims: &[],
+            work: HostWork::NONE,
         };
         let refused = plan(&wanted, &observed, &InTheWayOf::new()).expect_err("refused");
         assert_eq!(refused.len(), 3, "{refused:?}");

@@ -48,11 +48,18 @@ mod tests {
     use super::*;
     use tidegate_contract::{Nic, Rate, Vnic};
     use tidegate_evidence::Connection;
-    use tidegate_place::{Action, Adopt, Network, ObservedVnic};
+    use tidegate_place::{Action, Adopt, HostWork, Network, ObservedVnic};
     use tidegate_testkit::contract::vf;
 
     fn actions(wanted: &[Vnic], host: &Host, observed: &Observed) -> Vec<(&'static str, String)> {
-        let wanted = Wanted { host, network: Network::NONE, vnics: wanted, adopt: Adopt::No, claims: &[] };
+        let wanted = Wanted {
+            host,
+            network: Network::NONE,
+            vnics: wanted,
+            adopt: Adopt::No,
+            claims: &[],
+            work: HostWork::NONE,
+        };
         let planned = plan(&wanted, observed, &SharedLinks::new()).expect("a plan");
         planned.iter().map(|a| (a.label(), a.vnic().unwrap_or_default().to_owned())).collect()
     }
@@ -102,8 +109,14 @@ mod tests {
         let (mut a, mut b) = (vf("a", 1, "eth1", 0), vf("b", 2, "eth1", 1));
         (a.queues, b.tx.min) = (2, rate(200));
         let (host, vnics) = (Host::default(), [a, b]);
-        let wanted =
-            Wanted { host: &host, network: Network::NONE, vnics: &vnics, adopt: Adopt::No, claims: &[] };
+        let wanted = Wanted {
+            host: &host,
+            network: Network::NONE,
+            vnics: &vnics,
+            adopt: Adopt::No,
+            claims: &[],
+            work: HostWork::NONE,
+        };
         let refused = plan(&wanted, &observed, &links).expect_err("refused");
         let whose: Vec<&str> = refused.iter().map(|r| r.vnic.as_str()).collect();
         assert_eq!(whose, ["a", "a", "b"], "{refused:?}");

@@ -6,11 +6,11 @@
 //! ```
 
 use super::KeepOff;
-use super::cpus::Cpus;
 use super::plan::{self, Target};
 use super::situation::{Machine, situation};
 use std::time::Duration;
 use tidegate_contract::Vnic;
+use tidegate_cores::cpus::Cpus;
 use tidegate_evidence::Evidence;
 
 /// Interval of rechecks: changes by other programs are found, failed writes are tried again.

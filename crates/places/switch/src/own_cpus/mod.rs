@@ -10,7 +10,6 @@
 //!                 Record, on disk  └─ the value now: drift
 //! ```
 //!
-//! - `cpus`: sets of CPUs, as text (pure)
 //! - `plan`: the wanted value of each setting, and the step to it (pure)
 //! - `facts`: from a look to the next target (pure)
 //! - `situation`: the deciding facts of the switch and the machine (pure)
@@ -19,7 +18,6 @@
 //! - `threads`: the agent's own threads
 //! - `keep_off`: the work that the agent keeps off workers' CPUs
 
-mod cpus;
 mod facts;
 mod keep_off;
 mod plan;
@@ -28,7 +26,6 @@ mod situation;
 mod sysfs;
 mod threads;
 
-use cpus::Cpus;
 use facts::LOOK;
 pub use facts::{Facts, Settled};
 pub use keep_off::KeepOff;
@@ -43,6 +40,7 @@ use std::path::Path;
 use std::time::Instant;
 use sysfs::{Files, Sysfs};
 use threads::Threads;
+use tidegate_cores::cpus::Cpus;
 use tidegate_durable::DurableError;
 use tidegate_durable::cut;
 use tidegate_evidence::Evidence;

@@ -8,11 +8,11 @@
 //! ```
 
 use super::KeepOff;
-use super::cpus::{self, Cpus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use tidegate_cores::cpus::{self, Cpus};
 
 /// Repairs of a setting that another program changes; after these the agent leaves it.
 pub const REPAIRS: u32 = 3;

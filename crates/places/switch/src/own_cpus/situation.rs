@@ -1,9 +1,9 @@
 //! The facts of the switch that decide whether CPUs are steered off, and which. Pure.
 
-use super::cpus::Cpus;
 use super::plan::Situation;
 use std::time::{Duration, Instant};
 use tidegate_contract::{Attach, Vnic};
+use tidegate_cores::cpus::Cpus;
 use tidegate_evidence::Evidence;
 use tidegate_evidence::total;
 

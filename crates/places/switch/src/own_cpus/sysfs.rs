@@ -2,7 +2,6 @@
 //! namespace opens it (fsopen(2)), and files are reached from there. Without that right, `/sys` remains for
 //! the agent's own namespace.
 
-use super::cpus;
 use super::plan::{Found, Setting};
 use super::situation::Machine;
 use rustix::fs::{Mode, OFlags, open, openat};
@@ -13,6 +12,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use tidegate_cores::cpus;
 use tidegate_paths::{Namespace, NamespaceError, Roots, within};
 
 /// Longest setting: a mask of 8192 CPUs has 2303 characters.

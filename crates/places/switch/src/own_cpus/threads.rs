@@ -1,8 +1,8 @@
 //! The agent's own threads, kept off workers' CPUs.
 
-use super::cpus::Cpus;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use std::io;
+use tidegate_cores::cpus::Cpus;
 
 /// CPUs of this process's threads.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use tidegate_contract::{
     Allowed, Bytes, Envelope, Host, Nanos, Peer, Queueing, Rate, Rx, SocketOwner, Tx, UplinkKind,
 };
 use tidegate_evidence::WorkerStats;
-use tidegate_place::{Action, Adopt, ObservedVnic};
+use tidegate_place::{Action, Adopt, HostWork, ObservedVnic};
 
 fn vnic(name: u8, mac: u8, link: u8, kind: u8, rate: u64, queues: u16) -> Vnic {
     let attach = match kind % 3 {
@@ -52,7 +52,7 @@ impl State {
         network: &Network,
         vnics: &[Vnic],
     ) -> Result<Vec<SwitchAction>, Vec<Refusal>> {
-        let wanted = Wanted { host, network, vnics, adopt: Adopt::No, claims: &[] };
+        let wanted = Wanted { host, network, vnics, adopt: Adopt::No, claims: &[], work: HostWork::NONE };
         plan(&wanted, &self.observed, &self.found).map(|plan| plan.actions)
     }
 
@@ -461,7 +461,14 @@ fn a_wanted_deadline_claims_the_workers_cpus_before_they_are_taken() {
     let facts = own_cpus::Facts { off, machine, flows: true, settled };
     let facts = Facts { own_cpus: Some(facts), ..Facts::default() };
     let planned = |state: &Observed, vnics: &[Vnic]| {
-        let wanted = Wanted { host: &host, network: Network::NONE, vnics, adopt: Adopt::No, claims: &[] };
+        let wanted = Wanted {
+            host: &host,
+            network: Network::NONE,
+            vnics,
+            adopt: Adopt::No,
+            claims: &[],
+            work: HostWork::NONE,
+        };
         let plan = plan(&wanted, state, &facts).unwrap();
         let cpus: Vec<Resource> = plan.claims.into_iter().map(|claim| claim.resource).collect();
         let last = plan.actions.last().cloned();

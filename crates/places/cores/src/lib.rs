@@ -1,0 +1,1 @@
+//! The cores place: which CPU does which part of a packet's work, on the whole host.
