@@ -1,6 +1,5 @@
 //! The changes at this place.
 
-use crate::own_cpus::Target;
 use tidegate_contract::{Host, Remote, SegmentKey, Uplink, Vnic};
 use tidegate_place::{Action, ContractChange, Effect};
 use tidegate_switch::control::KeyPrint;
@@ -75,15 +74,13 @@ pub enum SwitchAction {
     Release(Vnic),
     /// The vNIC's connection is made anew; the contract stays.
     Reconnect(Vnic),
-    /// Other work is kept off the workers' CPUs, or comes back to them.
-    OwnCpus(Target),
 }
 
 impl Action for SwitchAction {
     fn vnic(&self) -> Option<&str> {
         match self {
             Self::Contract(change) => change.vnic(),
-            Self::SetHost { .. } | Self::OwnCpus(_) => None,
+            Self::SetHost { .. } => None,
             Self::SetUplink { to, .. } => Some(&to.uplink.name),
             Self::RemoveUplink { name, .. } => Some(name),
             Self::Adopt(vnic) | Self::Release(vnic) | Self::Reconnect(vnic) => Some(&vnic.name),
@@ -98,8 +95,7 @@ impl Action for SwitchAction {
             | Self::RemoveUplink { .. }
             | Self::Adopt(_)
             | Self::Release(_)
-            | Self::Reconnect(_)
-            | Self::OwnCpus(_) => Effect::Upkeep,
+            | Self::Reconnect(_) => Effect::Upkeep,
         }
     }
 
@@ -112,7 +108,6 @@ impl Action for SwitchAction {
             Self::Adopt(_) => "adopt",
             Self::Release(_) => "release",
             Self::Reconnect(_) => "reconnect",
-            Self::OwnCpus(_) => "set the work of workers' CPUs",
         }
     }
 
@@ -130,8 +125,7 @@ impl Action for SwitchAction {
             }
             Self::RemoveUplink { from, .. } => from.clone().map(|to| Self::SetUplink { from: None, to }),
             Self::Adopt(vnic) => Some(Self::Release(vnic.clone())),
-            // The next plan sets the CPUs by the contracts that stay.
-            Self::Release(_) | Self::Reconnect(_) | Self::OwnCpus(_) => None,
+            Self::Release(_) | Self::Reconnect(_) => None,
         }
     }
 }

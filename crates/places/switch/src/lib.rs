@@ -31,7 +31,6 @@
 //! The switch:
 //! - `conversation`: questions, answers, and the switch that comes after one that is gone
 //! - `culprit`: the work that held a worker up when a deadline was missed
-//! - `own_cpus`: keeps other work off the CPUs of the workers
 
 mod action;
 mod conversation;
@@ -43,7 +42,6 @@ mod mending;
 mod notes;
 mod observe;
 mod options;
-mod own_cpus;
 mod packet;
 mod peers_only;
 mod place;
@@ -59,7 +57,6 @@ mod verify;
 mod xdp;
 
 pub use culprit::noise;
-pub use own_cpus::KeepOff;
 pub use place::{Options, SwitchPlace, install};
 #[cfg(feature = "fuzzing")]
 pub use {

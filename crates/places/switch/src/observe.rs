@@ -64,8 +64,6 @@ impl SwitchPlace {
                 ..ObservedVnic::of(&recorded.vnic, Connection::Disconnected)
             });
         }
-        let facts_of_cpus = self.own_cpus.as_mut().map(|own| own.observe(&evidence));
-        let own_cpus = self.own_cpus.as_ref().map(|own| own.view().clone()).unwrap_or_default();
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
         // The plan refuses more vNICs than the switch carries: other obstacles do not matter then.
         let new = new.take(plan::MOST);
@@ -103,12 +101,12 @@ impl SwitchPlace {
             present.insert(name.clone(), PresentUplink { declared, ours, repair });
             observed_uplinks.insert(name, observed);
         }
-        let facts = Facts { adopted: found.collect(), uplinks: present, own_cpus: facts_of_cpus };
+        let facts = Facts { adopted: found.collect(), uplinks: present };
         let host = self.switch.host.clone();
         let uplinks = observed_uplinks;
         let observed = Observed::nothing("");
         Ok((
-            Observed { host, vnics, uplinks, obstacles, evidence, program, own_cpus, problem, ..observed },
+            Observed { host, vnics, uplinks, obstacles, evidence, program, problem, ..observed },
             facts,
         ))
     }
