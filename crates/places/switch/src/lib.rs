@@ -31,6 +31,7 @@
 //! The switch:
 //! - `conversation`: questions, answers, and the switch that comes after one that is gone
 //! - `culprit`: the work that held a worker up when a deadline was missed
+//! - `stages`: the work of the switch, for the plan of CPUs (pure)
 
 mod action;
 mod conversation;
@@ -51,6 +52,7 @@ mod record;
 mod sockets;
 #[cfg(all(test, feature = "measure"))]
 mod speed;
+mod stages;
 mod tap;
 mod uplinks;
 mod verify;

@@ -10,6 +10,7 @@ use crate::peers_only::Filter;
 use crate::plan::{self, Facts};
 use crate::record::Record;
 use crate::sockets::KeptSockets;
+use crate::stages::Loads;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -45,6 +46,8 @@ pub struct SwitchPlace {
     pub(crate) culprits: Culprits,
     /// The descriptors of all vNICs may exceed this process's limit.
     pub(crate) is_short: bool,
+    /// The load of workers and vNICs.
+    pub(crate) loads: Loads,
 }
 
 /// How the place works.
@@ -82,6 +85,7 @@ impl SwitchPlace {
             waiting: HashMap::new(),
             culprits: Culprits::new(options.observe_cpu),
             is_short: false,
+            loads: Loads::default(),
         };
         Ok((place, damage.map(|what| ("switch state", what)).into_iter().collect()))
     }
