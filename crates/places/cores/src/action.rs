@@ -8,12 +8,12 @@ use tidegate_cores::problem::Problem;
 use tidegate_place::{Action, Effect};
 
 /// One change.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum CoresAction {
     /// Notes whether the switch answers, and how many real-time frames it has delivered.
     See(Sight),
-    /// Looks for the stages of these contracts from now on.
-    Watch(Arc<Watched>),
+    /// Looks at the host, in the background.
+    Look(Box<Watched>),
     /// Plans, in the background.
     Consider(Arc<Problem>),
     /// Brings settings about, and puts back all others.
@@ -32,7 +32,7 @@ impl Action for CoresAction {
     fn label(&self) -> &'static str {
         match self {
             Self::See(_) => "note the switch's state",
-            Self::Watch(_) => "look for the work of vNICs",
+            Self::Look(_) => "look for the work of vNICs",
             Self::Consider(_) => "plan CPUs",
             Self::Keep(_) => "set the CPUs of work",
         }

@@ -7,7 +7,7 @@ use crate::settings::setting::Setting;
 use crate::settled::Settled;
 use crate::target::Target;
 use crate::threads::Threads;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Instant;
 use tidegate_cores::cpus::Cpus;
@@ -64,6 +64,11 @@ impl Kept {
     /// Whether an earlier agent died while it kept a CPU from halting.
     pub fn keeps_awake(&self) -> bool {
         self.keeper.record().awake().next().is_some()
+    }
+
+    /// The settings on record: set by this agent, or by an earlier one.
+    pub fn held(&self) -> BTreeSet<Setting> {
+        self.keeper.record().settings().cloned().collect()
     }
 
     /// The last target.
@@ -175,7 +180,6 @@ mod tests {
     use crate::settings::setting::NO_LATENCY;
     use crate::settings::step::Found;
     use crate::workers::{self, Situation};
-    use std::collections::BTreeSet;
     use std::mem::ManuallyDrop;
 
     const BOTH: KeepOff = KeepOff { softirqs: true, halts: true };

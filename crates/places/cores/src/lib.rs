@@ -19,7 +19,8 @@
 //! - `placed`: from a plan to settings (pure)
 //! - `workers`, `keep_off`: CPUs of real-time workers, without a plan (pure)
 //! - `sight`: whether the switch answers, and real-time frames flow
-//! - `planner`: plans in a thread of its own
+//! - `facts`: what a look found
+//! - `background`, `planner`: plans, and looks, in threads of their own
 //! - `target`, `settled`: the values of settings, and when they are set
 //! - `kept`, [`settings`]: settings set, kept, put back
 //! - `threads`: the agent's own threads
@@ -29,10 +30,13 @@
 //! - [`machine`]: the host's CPUs
 //! - [`discover`]: stages, and frames between them
 //! - [`load`]: what stages cost
-//! - `watched`: contracts, as the next look has to know them
+//! - `watched`: the knowledge that a look needs
+//! - `report`: the machine, the stages and the plan, for readers (pure)
 
 mod action;
+mod background;
 pub mod discover;
+mod facts;
 mod keep_off;
 mod kept;
 pub mod load;
@@ -42,6 +46,7 @@ mod placed;
 mod plan;
 mod planner;
 mod question;
+mod report;
 pub mod roots;
 pub mod settings;
 mod settled;

@@ -1,17 +1,23 @@
 //! The place, as the agent knows it.
 
 use crate::action::CoresAction;
+use crate::background::Background;
+use crate::discover::Discovery;
+use crate::facts::{Asked, Facts};
 use crate::keep_off::KeepOff;
 use crate::kept::Kept;
-use crate::plan::{self, Facts};
-use crate::planner::Planner;
-use crate::question::Considered;
+use crate::machine::topology;
+use crate::plan;
+use crate::planner::{self, Planned};
+use crate::report::{self, Report};
+use crate::roots::{self, Roots as Folders};
 use crate::sight::Sights;
-use crate::watched::Watched;
+use crate::watched::{Scope, Surveyed, Watched, survey};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tidegate_contract::{Attach, Vnic};
+use tidegate_cores::machine::Machine;
 use tidegate_cores::problem::Problem;
 use tidegate_durable::DurableError;
 use tidegate_paths::Roots;
@@ -24,8 +30,12 @@ pub struct CoresPlace {
     off: Option<KeepOff>,
     kept: Kept,
     sights: Sights,
-    watched: Arc<Watched>,
-    planner: Planner,
+    folders: Folders,
+    /// The machine, and the list of CPUs that were online then.
+    machine: (String, Machine),
+    discovery: Background<Watched, Surveyed>,
+    looked: Option<(Arc<Scope>, Instant)>,
+    planner: Background<Arc<Problem>, Planned>,
     considered: Option<(Arc<Problem>, Instant)>,
 }
 
@@ -52,10 +62,37 @@ impl CoresPlace {
         let (kept, damage) = Kept::new(state, off, namespaces)?;
         // The agent before this one died while frames flowed.
         let sights = Sights::new(kept.keeps_awake().then(Instant::now));
-        let planner = Planner::new(solve, wake);
-        let place = Self { off, kept, sights, watched: Arc::default(), planner, considered: None };
+        let folders = Folders::default();
+        let mut discovery = Discovery::new(folders.clone());
+        let look = move |watched| survey(&mut discovery, watched);
+        let place = Self {
+            off,
+            kept,
+            sights,
+            folders,
+            machine: Default::default(),
+            discovery: Background::new("look at CPUs", look, Arc::clone(&wake)),
+            looked: None,
+            planner: Background::new("plan of CPUs", planner::plan, wake),
+            considered: None,
+        };
         Ok((place, damage))
     }
+
+    /// Returns the CPUs, read again if others are online.
+    fn machine(&mut self) -> Machine {
+        let online = roots::text(self.folders.sys.join("devices/system/cpu/online")).unwrap_or_default();
+        if self.machine.0 != online || online.is_empty() {
+            self.machine = (online, topology::read(&self.folders));
+        }
+        self.machine.1.clone()
+    }
+}
+
+/// Returns a question of the past.
+fn asked<Q>(last: Option<&(Arc<Q>, Instant)>, now: Instant, open: bool) -> Option<Asked<Q>> {
+    let (question, at) = last?;
+    Some(Asked { question: Arc::clone(question), ago: now.saturating_duration_since(*at), open })
 }
 
 /// Installs the place.
@@ -101,7 +138,10 @@ impl Place for CoresPlace {
     fn apply(&mut self, action: &CoresAction) -> Result<(), PlaceError> {
         match action {
             CoresAction::See(sight) => self.sights.see(Instant::now(), *sight),
-            CoresAction::Watch(watched) => self.watched = Arc::clone(watched),
+            CoresAction::Look(watched) => {
+                self.looked = Some((Arc::new(watched.scope.clone()), Instant::now()));
+                self.discovery.ask((**watched).clone());
+            }
             CoresAction::Consider(problem) => {
                 self.considered = Some((Arc::clone(problem), Instant::now()));
                 self.planner.ask(Arc::clone(problem));
@@ -116,27 +156,33 @@ impl Place for CoresPlace {
 
     fn observe(&mut self, _: &[Vnic]) -> Result<(Observed, Facts), PlaceError> {
         let now = Instant::now();
-        let considered = self.considered.as_ref().map(|(problem, at)| Considered {
-            problem: Arc::clone(problem),
-            ago: now.saturating_duration_since(*at),
-            open: self.planner.is_busy(),
+        let machine = self.machine();
+        let (surveyed, planned) = (self.discovery.last(), self.planner.last());
+        let report = report::report(&Report {
+            machine: &machine,
+            surveyed: surveyed.as_deref(),
+            planned: planned.as_deref(),
+            faults: self.kept.faults(),
         });
+        let observed = Observed {
+            own_cpus: self.kept.view().clone(),
+            directions: self.kept.target().directions.clone(),
+            cores: Some(report),
+            ..Observed::nothing("the host's CPUs")
+        };
         let facts = Facts {
             off: self.off,
-            machine: machine(),
+            machine,
             seen: self.sights.last(),
             flows: self.sights.flows(now),
             silent: self.sights.silent(now),
             settled: self.kept.settled(now),
-            watched: Arc::clone(&self.watched),
-            considered,
-            planned: self.planner.last(),
+            held: self.kept.held(),
+            looked: asked(self.looked.as_ref(), now, self.discovery.is_busy()),
+            surveyed,
+            considered: asked(self.considered.as_ref(), now, self.planner.is_busy()),
+            planned,
             ..Facts::default()
-        };
-        let observed = Observed {
-            own_cpus: self.kept.view().clone(),
-            directions: self.kept.target().directions.clone(),
-            ..Observed::nothing("the host's CPUs")
         };
         Ok((observed, facts))
     }
@@ -144,22 +190,4 @@ impl Place for CoresPlace {
     fn recorded(&self) -> Vec<Vnic> {
         vec![]
     }
-}
-
-fn solve(_: &Problem) -> tidegate_cores::problem::Plan {
-    tidegate_cores::problem::Plan::default()
-}
-
-fn machine() -> tidegate_cores::machine::Machine {
-    use tidegate_cores::{cpus, machine};
-    let list = |name: &str| {
-        let text = std::fs::read_to_string(Path::new("/sys/devices/system/cpu").join(name));
-        text.ok().and_then(|text| cpus::from_list(&text)).unwrap_or_default()
-    };
-    let isolated: cpus::Cpus = list("isolated").union(&list("nohz_full")).copied().collect();
-    let cpu = |number: usize| {
-        let core = u32::try_from(number).unwrap_or(u32::MAX);
-        (number, machine::Cpu { core, isolated: isolated.contains(&number), ..Default::default() })
-    };
-    machine::Machine { cpus: list("online").into_iter().map(cpu).collect(), ..Default::default() }
 }

@@ -1,73 +1,32 @@
 //! From the work of the whole host to the next actions of the place. Pure.
 //!
 //! ```text
-//!  Wanted: contracts, stages, evidence ─┬▶ See, Watch: what the next look has to know
+//!  Wanted: contracts, stages, evidence ─┬▶ See; Look, if due ─▶ discovery
 //!                                       ├▶ question ─▶ Consider, if due ─▶ planner
-//!  Facts: machine, last plan, sights ───┼▶ workers: CPUs of real-time workers ─┬▶ Target ─▶ Keep, if due
+//!  Facts: machine, stages, last plan ───┼▶ workers: CPUs of real-time workers ─┬▶ Target ─▶ Keep, if due
 //!                                       └▶ placed: the plan, if it is kept ────┘
 //!                                                        └▶ claims: CPUs that have one use
 //! ```
 
 use crate::action::CoresAction;
-use crate::keep_off::KeepOff;
+use crate::facts::{Asked, Facts};
 use crate::planner::Planned;
-use crate::question::{self, Considered};
-use crate::settled::{LOOK, Settled};
+use crate::question;
+use crate::settled::LOOK;
 use crate::sight::Sight;
 use crate::target::Target;
-use crate::watched::Watched;
+use crate::watched::{Scope, Watched};
 use crate::{placed, workers};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_contract::{Placement, Vnic};
-use tidegate_cores::costs::{Costs, Source};
 use tidegate_cores::cpus::Cpus;
-use tidegate_cores::machine::Machine;
-use tidegate_cores::stage::Handle;
+use tidegate_cores::stage::{Handle, Stage};
 use tidegate_place::host::{Claim, Part, Resource};
 use tidegate_place::{Plan, Wanted};
 
-/// The facts of one look.
-#[derive(Clone, Debug)]
-pub struct Facts {
-    /// The work to keep off workers' CPUs without a plan; `None` leaves them alone.
-    pub off: Option<KeepOff>,
-    /// The CPUs.
-    pub machine: Machine,
-    /// The cost model's numbers.
-    pub costs: Costs,
-    /// The last look at the switch.
-    pub seen: Option<Sight>,
-    /// Whether real-time frames flow.
-    pub flows: bool,
-    /// How long the switch has not answered.
-    pub silent: Option<Duration>,
-    /// The last settling.
-    pub settled: Settled,
-    /// The contracts that this look knew of.
-    pub watched: Arc<Watched>,
-    /// The last question to the planner.
-    pub considered: Option<Considered>,
-    /// Its last answer.
-    pub planned: Option<Arc<Planned>>,
-}
-
-impl Default for Facts {
-    fn default() -> Self {
-        Self {
-            off: None,
-            machine: Machine::default(),
-            costs: Costs { pairs: vec![], sibling: 0, source: Source::Priors },
-            seen: None,
-            flows: false,
-            silent: None,
-            settled: Settled::default(),
-            watched: Arc::default(),
-            considered: None,
-            planned: None,
-        }
-    }
-}
+/// Interval of looks at the host while a plan is kept: work that comes and goes.
+const LIVELY: Duration = Duration::from_secs(2);
 
 /// See [`tidegate_place::Place::plan`].
 pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Plan<CoresAction> {
@@ -76,20 +35,26 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Plan<CoresAction> {
     if facts.seen != Some(sight) {
         actions.push(CoresAction::See(sight));
     }
-    let watched = Watched::of(wanted);
-    if *facts.watched != watched {
-        actions.push(CoresAction::Watch(Arc::new(watched)));
+    let keeps = wanted.host.cores.placement == Placement::Plan;
+    let scope = Scope::of(wanted);
+    if is_look_due(&scope, facts.looked.as_ref(), keeps) {
+        actions.push(CoresAction::Look(Box::new(Watched::new(scope, wanted.work))));
     }
     // A switch that is started anew goes on with its CPUs.
     let waits = sight == Sight::Silence && needs_switch(wanted, facts) && facts.silent.is_none_or(|time| time < LOOK);
     if !waits {
-        let keeps = wanted.host.cores.placement == Placement::Plan;
-        let question = question::question(wanted, &facts.machine, &facts.costs, facts.planned.as_deref());
-        let due = question.filter(|problem| question::is_due(problem, facts.considered.as_ref(), keeps));
+        let due = question::question(wanted, facts).filter(|problem| question::is_due(problem, facts.considered.as_ref(), keeps));
         actions.extend(due.map(|problem| CoresAction::Consider(Arc::new(problem))));
         actions.extend(facts.settled.due(target(wanted, facts)).map(CoresAction::Keep));
     }
     Plan { actions, claims: claims(wanted, facts) }
+}
+
+/// Whether the host is to be looked at now.
+fn is_look_due(scope: &Scope, last: Option<&Asked<Scope>>, keeps: bool) -> bool {
+    let Some(last) = last else { return true };
+    let pause = if keeps { LIVELY } else { LOOK };
+    !last.open && (last.ago >= pause || *last.question != *scope)
 }
 
 /// Whether what is kept now depends on the switch.
@@ -105,7 +70,10 @@ fn kept<'a>(wanted: &Wanted<'_>, facts: &'a Facts) -> Option<&'a Planned> {
 
 /// Returns the target: the plan, if it is kept; and the CPUs of real-time workers free of other work, plan or not.
 fn target(wanted: &Wanted<'_>, facts: &Facts) -> Target {
-    let stages = wanted.work.stages.iter().copied();
+    // The switch's stages as of this look, all others as of the last look at the host.
+    let of_switch = |stage: &&Stage| matches!(stage.handle, Handle::Worker(_) | Handle::Port(_));
+    let found = facts.surveyed.iter().flat_map(|surveyed| &surveyed.found.stages);
+    let stages = found.filter(|stage| !of_switch(stage)).chain(wanted.work.stages.iter().copied());
     let works = stages.filter(|stage| question::works(stage, wanted));
     let plan = kept(wanted, facts);
     let placed = plan.map(|planned| placed::target(&planned.plan, works, &facts.machine)).unwrap_or_default();

@@ -1,40 +1,24 @@
 //! From the work of the whole host to the planner's question, and when it is asked. Pure.
 
-use crate::planner::Planned;
+use crate::facts::{Asked, Facts};
+use crate::placed;
 use crate::settled::{LOOK, SHORTEST_PAUSE};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tidegate_contract::Placement;
-use tidegate_cores::costs::Costs;
 use tidegate_cores::cpus::Cpus;
-use tidegate_cores::machine::Machine;
 use tidegate_cores::problem::Problem;
-use tidegate_cores::stage::Stage;
+use tidegate_cores::stage::{Handle, Link, Stage};
 use tidegate_place::Wanted;
 use tidegate_place::host::{Part, Resource};
 
 /// Interval of plans that nothing is set by: for readers.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// The last question.
-#[derive(Clone, Debug)]
-pub struct Considered {
-    /// The question.
-    pub problem: Arc<Problem>,
-    /// The time since.
-    pub ago: Duration,
-    /// Whether its answer is still to come.
-    pub open: bool,
-}
-
-/// Returns the question for the planner; `None` if there is nothing to choose.
-pub fn question(
-    wanted: &Wanted<'_>,
-    machine: &Machine,
-    costs: &Costs,
-    planned: Option<&Planned>,
-) -> Option<Problem> {
-    let online = machine.online();
+/// Returns the question for the planner; `None` if there is nothing to choose, or the host was not looked at yet.
+pub fn question(wanted: &Wanted<'_>, facts: &Facts) -> Option<Problem> {
+    let online = facts.machine.online();
+    let found = &facts.surveyed.as_ref()?.found;
     if online.len() < 2 {
         return None;
     }
@@ -43,18 +27,24 @@ pub fn question(
         let by = |resource: &Resource| *resource == Resource::Cpu(*cpu);
         wanted.claims.iter().any(|claim| by(&claim.resource) && claim.part == Part::All)
     };
-    let among = |cpus: &Option<Cpus>| cpus.as_ref().map(|cpus| online.intersection(cpus).copied().collect());
-    let usable: Cpus = among(&cores.cpus).unwrap_or_else(|| online.clone());
+    let among = |cpus: &Cpus| online.intersection(cpus).copied().collect::<Cpus>();
+    let usable = among(cores.cpus.as_ref().unwrap_or(&found.usable));
     let keeps = cores.placement == Placement::Plan;
-    let in_force = planned.filter(|_| keeps).map(|planned| planned.plan.assignment.clone());
-    let stages = wanted.work.stages.iter().filter(|stage| works(stage, wanted));
+    let in_force = facts.planned.as_ref().filter(|_| keeps).map(|planned| planned.plan.assignment.clone());
+    // Whatever the agent set is no other program's choice.
+    let is_held = |stage: &Stage| placed::setting(&stage.handle).is_some_and(|s| facts.held.contains(&s));
+    let own = |stage: &Stage| Stage { pinned_by: stage.pinned_by.clone().filter(|_| !is_held(stage)), ..stage.clone() };
+    let stages: Vec<Stage> = found.stages.iter().filter(|stage| works(stage, wanted)).map(own).collect();
+    let links = found.links.iter().chain(wanted.work.links.iter().copied());
+    let handles: BTreeSet<&Handle> = stages.iter().map(|stage| &stage.handle).collect();
+    let between = |link: &&Link| handles.contains(&link.from) && handles.contains(&link.to);
     Some(Problem {
-        machine: machine.clone(),
-        stages: stages.map(|stage| (*stage).clone()).collect(),
-        links: vec![],
-        costs: costs.clone(),
+        machine: facts.machine.clone(),
+        links: links.filter(between).cloned().collect(),
+        stages,
+        costs: facts.costs.clone(),
         usable: usable.into_iter().filter(|cpu| !taken(cpu)).collect(),
-        housekeeping: among(&cores.housekeeping).unwrap_or_default(),
+        housekeeping: cores.housekeeping.as_ref().map(among).unwrap_or_default(),
         adopt: cores.adopt,
         in_force: in_force.unwrap_or_default(),
     })
@@ -70,15 +60,15 @@ pub fn works(stage: &Stage, wanted: &Wanted<'_>) -> bool {
 }
 
 /// Whether a question is to be asked now: the work is another one, or only its load and enough time has passed.
-pub fn is_due(problem: &Problem, last: Option<&Considered>, keeps: bool) -> bool {
+pub fn is_due(problem: &Problem, last: Option<&Asked<Problem>>, keeps: bool) -> bool {
     let Some(last) = last else { return true };
     if last.open {
         return false;
     }
-    if !is_same_work(problem, &last.problem) {
+    if !is_same_work(problem, &last.question) {
         return last.ago >= SHORTEST_PAUSE;
     }
-    last.ago >= if keeps { LOOK } else { IDLE } && *problem != *last.problem
+    last.ago >= if keeps { LOOK } else { IDLE } && *problem != *last.question
 }
 
 /// Whether two questions differ at most in loads, in the plan in force, and in where stages are at present.
