@@ -28,6 +28,8 @@ pub struct CpuAssigner {
     threads: Vec<Pid>,
     /// Each worker's CPU.
     own: Vec<Option<usize>>,
+    /// The CPUs that each worker was last given; `None` before the first time.
+    given: Vec<Option<CpuSet>>,
     /// Number of CPUs of the process at the last check, if the kernel reported it.
     count: Option<usize>,
     /// The kernel's last refusal, logged once.
@@ -49,6 +51,7 @@ impl CpuAssigner {
             host,
             load: Load::new(stat),
             own: vec![None; threads.len()],
+            given: vec![None; threads.len()],
             count: None,
             threads,
             refused: None,
@@ -159,16 +162,21 @@ impl CpuAssigner {
     fn place(&mut self, handle: &WorkerHandle, worker: usize, before: Option<usize>) {
         let cpu = self.own[worker];
         let Some(wanted) = cpu.map(|cpu| host::set([cpu])).or_else(housekeeping::cpus) else { return };
-        if cpu == before
+        // A set of all CPUs matches whatever the kernel leaves of it, so also fewer CPUs that were given before.
+        let is_given = cpu == before && self.given[worker] == Some(wanted);
+        if is_given
             && sched_getaffinity(Some(self.threads[worker])).is_ok_and(|is| self.host.matches(&is, &wanted))
         {
             return;
         }
-        match handle.call(move |worker| worker.run_on(&wanted, cpu)) {
+        let outcome = handle.call(move |worker| worker.run_on(&wanted, cpu));
+        self.given[worker] = outcome.is_ok().then_some(wanted);
+        match outcome {
             Err(error) => {
                 self.not_followed.entry(worker).or_insert_with(|| format!("the kernel refuses: {error}"));
                 self.log_refusal(Some(worker), error);
             }
+            Ok(()) if cpu == before && !is_given => {}
             Ok(()) if cpu == before => {
                 tracing::info!(
                     worker,
