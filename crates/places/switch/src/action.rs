@@ -2,6 +2,7 @@
 
 use crate::own_cpus::Target;
 use tidegate_contract::{Host, Remote, SegmentKey, Uplink, Vnic};
+use tidegate_cores::directions::Directions;
 use tidegate_place::{Action, ContractChange, Effect};
 use tidegate_switch::control::KeyPrint;
 
@@ -75,6 +76,8 @@ pub enum SwitchAction {
     Release(Vnic),
     /// The vNIC's connection is made anew; the contract stays.
     Reconnect(Vnic),
+    /// The switch is told the plan's CPUs of workers and workers of vNICs.
+    Direct(Directions),
     /// Other work is kept off the workers' CPUs, or comes back to them.
     OwnCpus(Target),
 }
@@ -83,7 +86,7 @@ impl Action for SwitchAction {
     fn vnic(&self) -> Option<&str> {
         match self {
             Self::Contract(change) => change.vnic(),
-            Self::SetHost { .. } | Self::OwnCpus(_) => None,
+            Self::SetHost { .. } | Self::Direct(_) | Self::OwnCpus(_) => None,
             Self::SetUplink { to, .. } => Some(&to.uplink.name),
             Self::RemoveUplink { name, .. } => Some(name),
             Self::Adopt(vnic) | Self::Release(vnic) | Self::Reconnect(vnic) => Some(&vnic.name),
@@ -99,6 +102,7 @@ impl Action for SwitchAction {
             | Self::Adopt(_)
             | Self::Release(_)
             | Self::Reconnect(_)
+            | Self::Direct(_)
             | Self::OwnCpus(_) => Effect::Upkeep,
         }
     }
@@ -112,6 +116,7 @@ impl Action for SwitchAction {
             Self::Adopt(_) => "adopt",
             Self::Release(_) => "release",
             Self::Reconnect(_) => "reconnect",
+            Self::Direct(_) => "direct workers",
             Self::OwnCpus(_) => "set the work of workers' CPUs",
         }
     }
@@ -130,8 +135,8 @@ impl Action for SwitchAction {
             }
             Self::RemoveUplink { from, .. } => from.clone().map(|to| Self::SetUplink { from: None, to }),
             Self::Adopt(vnic) => Some(Self::Release(vnic.clone())),
-            // The next plan sets the CPUs by the contracts that stay.
-            Self::Release(_) | Self::Reconnect(_) | Self::OwnCpus(_) => None,
+            // The next plan sets the CPUs by the contracts that stay, and directs by the plan of CPUs.
+            Self::Release(_) | Self::Reconnect(_) | Self::Direct(_) | Self::OwnCpus(_) => None,
         }
     }
 }

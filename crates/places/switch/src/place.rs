@@ -3,6 +3,7 @@
 use crate::action::{Declared, SwitchAction};
 use crate::conversation::{Conversation, Wake};
 use crate::culprit::Culprits;
+use crate::directing::Directing;
 use crate::duplicate::Duplicate;
 use crate::mending::Mending;
 use crate::notes;
@@ -16,6 +17,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_durable::{Damage, DurableError};
 use tidegate_paths::{Entry, Inode, Namespace, Paths};
@@ -51,6 +53,8 @@ pub struct SwitchPlace {
     pub(crate) own_cpus: Option<OwnCpus>,
     /// The load of workers and vNICs.
     pub(crate) loads: Loads,
+    /// Directions that the switch was given, and its report on them.
+    pub(crate) directing: Directing,
 }
 
 /// How the place works.
@@ -99,6 +103,7 @@ impl SwitchPlace {
             is_short: false,
             own_cpus,
             loads: Loads::default(),
+            directing: Directing::default(),
         };
         let damage = damage.map(|what| ("switch state", what));
         let own_cpus_damage = own_cpus_damage.map(|what| ("state of workers' CPUs", what));
@@ -214,6 +219,12 @@ impl Place for SwitchPlace {
                 Ok(())
             }
             SwitchAction::Reconnect(vnic) => self.reconnect(vnic),
+            SwitchAction::Direct(directions) => {
+                // A refusal is reported, and they are passed again later: it undoes no change.
+                let answer = self.switch.ask(|s| s.client.direct(directions));
+                self.directing.sent(Instant::now(), directions, answer.err().map(|e| e.to_string()));
+                Ok(())
+            }
             SwitchAction::OwnCpus(target) => {
                 // A setting that fails is reported, and tried again later: it undoes no change.
                 if let Some(own_cpus) = &mut self.own_cpus {

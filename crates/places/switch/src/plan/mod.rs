@@ -1,12 +1,13 @@
 //! From the wanted and the observed state to actions. Pure.
 //!
 //! ```text
-//!  uplinks' removals, others that make room ─▶ host ─▶ uplinks ─▶ changes, reconnects ─▶ creations ─▶ other removals ─▶ workers' CPUs
+//!  uplinks' removals, others that make room ─▶ host ─▶ uplinks ─▶ changes, reconnects ─▶ creations ─▶ other removals ─▶ directions, workers' CPUs
 //! ```
 //!
 //! A removal is hard to undo, because a guest loses its connection. So it comes last, unless another vNIC needs what it frees.
 
 use crate::action::{Declared, DeclaredKey, SwitchAction};
+use crate::directing;
 use crate::own_cpus;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -26,6 +27,8 @@ pub struct Facts {
     pub adopted: BTreeMap<String, Vnic>,
     /// The uplinks of the switch, by name.
     pub uplinks: BTreeMap<String, PresentUplink>,
+    /// The directions that the switch reports, and those passed to it.
+    pub directing: directing::Facts,
     /// The workers' CPUs; `None` if the agent leaves their settings alone.
     pub own_cpus: Option<own_cpus::Facts>,
 }
@@ -123,6 +126,7 @@ pub fn plan(
     actions.extend(change);
     actions.extend(create.into_iter().map(ContractChange::Create).map(SwitchAction::Contract));
     actions.extend(removals(last));
+    actions.extend(facts.directing.due(&wanted.work.directions).map(SwitchAction::Direct));
     let Some(own_cpus) = &facts.own_cpus else { return Ok(actions.into()) };
     // Taps that are still to come have no settings.
     let is_here = |v: &&Vnic| observed.vnics.get(&v.name).is_some_and(|there| there.present && there.ours);
