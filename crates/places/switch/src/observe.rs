@@ -73,8 +73,6 @@ impl SwitchPlace {
                 ..ObservedVnic::of(&recorded.vnic, Connection::Disconnected)
             });
         }
-        let facts_of_cpus = self.own_cpus.as_mut().map(|own| own.observe(&evidence));
-        let own_cpus = self.own_cpus.as_ref().map(|own| own.view().clone()).unwrap_or_default();
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
         // The plan refuses more vNICs than the switch carries: other obstacles do not matter then.
         let new = new.take(plan::MOST);
@@ -112,13 +110,21 @@ impl SwitchPlace {
             present.insert(name.clone(), PresentUplink { declared, ours, repair });
             observed_uplinks.insert(name, observed);
         }
+<<<<<<< HEAD
         let directing = self.directing.facts(now);
         let facts = Facts { adopted: found.collect(), uplinks: present, directing, own_cpus: facts_of_cpus };
+=======
+        let facts = Facts { adopted: found.collect(), uplinks: present };
+>>>>>>> place
         let host = self.switch.host.clone();
         let uplinks = observed_uplinks;
         let observed = Observed::nothing("");
         let observed = Observed { host, vnics, uplinks, obstacles, evidence, program, problem, ..observed };
+<<<<<<< HEAD
         Ok((Observed { own_cpus, stages, links, not_followed, ..observed }, facts))
+=======
+        Ok((Observed { stages, links, ..observed }, facts))
+>>>>>>> place
     }
 
     /// Returns the work of the switch, which has so many `workers`. Contracts are those of our record.
