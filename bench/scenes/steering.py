@@ -4,7 +4,7 @@
  priority ───┐                                        ┌─ default: the CPU that sent
  background ─┼─ vxlan ─ veth, several queues ─ stack ─┼─ RPS: a CPU by the hash of the outer ports
  background ─┘   closed loop: no queue overflows      ├─ collided: all flows on one CPU
-                                                      └─ placed: the priority flow on a CPU of its own (XDP, cpumap)
+                                                      └─ placed: a CPU of its own (XDP, cpumap)
 ```
 """
 
@@ -172,14 +172,7 @@ def result(windows: Sequence[Json], usable: int) -> Result:
             continue
         for what in ("priority", "background"):
             taken = tuple(Sample(one[what]) for one in own)
-            found.figures.append(
-                Figure(
-                    f"{what} flow" if what == "priority" else what,
-                    name,
-                    "kframes/s",
-                    values,
-                )
-            )
+            found.figures.append(Figure(what, name, "kframes/s", taken))
         values = samples[name]
         rows.append(
             [
@@ -269,8 +262,8 @@ def rivals(network: Network) -> str:
     features = network.receiver.run("ethtool -k up0")
     fixed = [name for name in ("ntuple-filters", "receive-hashing") if f"{name}: off [fixed]" in features]
     return (
-        f"Not measurable: aRFS and ntuple filters (`ethtool -k`: {', '.join(fixed)} off [fixed]), and RSS: the "
-        "device has no such hardware. RPS takes the same hash of the outer ports, which the tunnel sets by the inner flow."
+        f"Not measurable: aRFS and ntuple filters (`ethtool -k`: {', '.join(fixed)} off [fixed]), RSS: the "
+        "device has no such hardware. RPS takes the same hash of the outer ports, which differ by inner flow."
         if fixed
         else "aRFS and ntuple filters are not measured."
     )
