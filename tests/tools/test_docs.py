@@ -94,7 +94,7 @@ def test_every_key_stands_at_every_place() -> None:
     reference = (REFERENCE / "contract.md").read_text().split("## `[vnic.NAME]`")[1]
     vnic, host = reference.split("## `[host]`")
     attach = vnic.split("### `attach`")[1].split("### `tx`")[0]
-    tables = {"attach", "tx", "rx", "allowed", "nic"}
+    tables = {"attach", "tx", "rx", "allowed", "nic", "cores", "flow"}
     wanted = keys(vnic.replace(attach, "")) | keys(host.split("### `[host.nic")[0])
     section = (ROOT / "PROMISES.md").read_text().split("## What each place keeps")[1].split("\n## ")[0]
     assert keys(section) == wanted - tables

@@ -32,6 +32,7 @@
 //! - `conversation`: questions, answers, and the switch that comes after one that is gone
 //! - `culprit`: the work that held a worker up when a deadline was missed
 //! - `own_cpus`: keeps other work off the CPUs of the workers
+//! - `stages`: the work of the switch, for the plan of CPUs (pure)
 
 mod action;
 mod conversation;
@@ -53,6 +54,7 @@ mod record;
 mod sockets;
 #[cfg(all(test, feature = "measure"))]
 mod speed;
+mod stages;
 mod tap;
 mod uplinks;
 mod verify;

@@ -6,11 +6,13 @@ use crate::duplicate::Duplicate;
 use crate::place::{SwitchPlace, switch_failed};
 use crate::plan::{self, AttachmentKey, Facts, PresentUplink, attachment_key};
 use crate::record::Entry;
+use crate::stages::{self, Measured, Port, Scene, UplinkPort};
 use crate::tap;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::Instant;
 use tidegate_contract::{Attach, SocketMode, Vnic};
+use tidegate_cores::cpus::{self, Cpus};
 use tidegate_evidence::Connection;
 use tidegate_evidence::VnicStats;
 use tidegate_evidence::{Evidence, FarMiss, FrontEnds, time_of_day};
@@ -34,19 +36,22 @@ impl SwitchPlace {
         let culprits = &mut self.culprits;
         let answer = self.switch.ask(|session| {
             let (ports, uplinks) = (session.client.ports()?, session.client.uplinks()?);
-            let Hello { version, pid, started, .. } = session.hello.clone();
+            let Hello { version, pid, started, workers, .. } = session.hello.clone();
             let mut evidence = evidence(&session.reader);
             culprits.observe(pid, has_deadline);
             culprits.look(&session.reader, evidence.misses.keys().map(String::as_str));
             culprits.enter(&mut evidence);
-            Ok((ports, uplinks, evidence, PlaceProgram { version, pid, started }))
+            Ok((ports, uplinks, evidence, PlaceProgram { version, pid, started }, workers))
         });
-        let (ports, mut uplinks, mut evidence, program) = answer.map_err(switch_failed)?;
+        let (ports, mut uplinks, mut evidence, program, workers) = answer.map_err(switch_failed)?;
         if !uplinks.is_empty() {
             self.attach_filter();
         }
         let ports: Vec<PortStatus> =
             ports.into_iter().map(|port| self.with_recorded_attachment(port)).collect();
+        let measured = self.loads.see(Instant::now(), program.started, &evidence);
+        let scene = self.scene((&ports, &uplinks), (&evidence, workers), measured);
+        let (stages, links) = (scene.stages(), scene.links(&[]));
         self.find_sockets(&ports);
         self.check_budget(ports.len());
         // The agent does not make these again.
@@ -107,10 +112,35 @@ impl SwitchPlace {
         let host = self.switch.host.clone();
         let uplinks = observed_uplinks;
         let observed = Observed::nothing("");
-        Ok((
-            Observed { host, vnics, uplinks, obstacles, evidence, program, own_cpus, problem, ..observed },
-            facts,
-        ))
+        let observed = Observed { host, vnics, uplinks, obstacles, evidence, program, problem, ..observed };
+        Ok((Observed { own_cpus, stages, links, ..observed }, facts))
+    }
+
+    /// Returns the work of the switch, which has so many `workers`. Contracts are those of our record.
+    fn scene<'a>(
+        &'a self,
+        (ports, uplinks): (&'a [PortStatus], &'a [UplinkStatus]),
+        (evidence, workers): (&Evidence, usize),
+        measured: Measured,
+    ) -> Scene<'a> {
+        let port = |port: &'a PortStatus| Port {
+            vnic: self.record.get(&port.vnic.name).map_or(&port.vnic, |recorded| &recorded.vnic),
+            worker: port.worker,
+            suspended: port.deadline_suspended.is_some(),
+        };
+        let uplink = |status: &'a UplinkStatus| UplinkPort {
+            name: &status.uplink.name,
+            worker: status.worker,
+            remotes: status.remotes.iter().map(|remote| remote.name.as_str()).collect(),
+        };
+        Scene {
+            ports: ports.iter().map(port).collect(),
+            uplinks: uplinks.iter().map(uplink).collect(),
+            bound: stages::bound(evidence, workers, &online()),
+            workers_pinned: None,
+            ports_pinned: None,
+            measured,
+        }
     }
 
     fn observed_uplink(&self, status: &UplinkStatus) -> ObservedUplink {
@@ -272,6 +302,12 @@ impl SwitchPlace {
             vnic: port.vnic,
         }
     }
+}
+
+/// Returns the CPUs that run; none if the kernel does not tell.
+fn online() -> Cpus {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    cpus::from_list(&text).unwrap_or_default()
 }
 
 /// Returns the switch's counters.

@@ -11,6 +11,7 @@ use crate::peers_only::Filter;
 use crate::plan::{self, Facts};
 use crate::record::Record;
 use crate::sockets::KeptSockets;
+use crate::stages::Loads;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -48,6 +49,8 @@ pub struct SwitchPlace {
     pub(crate) is_short: bool,
     /// Keeps other work off its workers' CPUs.
     pub(crate) own_cpus: Option<OwnCpus>,
+    /// The load of workers and vNICs.
+    pub(crate) loads: Loads,
 }
 
 /// How the place works.
@@ -95,6 +98,7 @@ impl SwitchPlace {
             culprits: Culprits::new(options.observe_cpu),
             is_short: false,
             own_cpus,
+            loads: Loads::default(),
         };
         let damage = damage.map(|what| ("switch state", what));
         let own_cpus_damage = own_cpus_damage.map(|what| ("state of workers' CPUs", what));
