@@ -31,12 +31,14 @@
 //! The switch:
 //! - `conversation`: questions, answers, and the switch that comes after one that is gone
 //! - `culprit`: the work that held a worker up when a deadline was missed
+//! - `directing`: the plan's CPUs and workers, passed to the switch (pure)
 //! - `stages`: the work of the switch, for the plan of CPUs (pure)
 
 mod action;
 mod conversation;
 mod culprit;
 mod device;
+mod directing;
 mod duplicate;
 mod inherited;
 mod mending;

@@ -3,6 +3,7 @@
 use crate::action::{Declared, SwitchAction};
 use crate::conversation::{Conversation, Wake};
 use crate::culprit::Culprits;
+use crate::directing::Directing;
 use crate::duplicate::Duplicate;
 use crate::mending::Mending;
 use crate::notes;
@@ -15,6 +16,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_durable::{Damage, DurableError};
 use tidegate_paths::{Entry, Inode, Namespace, Paths};
@@ -48,6 +50,8 @@ pub struct SwitchPlace {
     pub(crate) is_short: bool,
     /// The load of workers and vNICs.
     pub(crate) loads: Loads,
+    /// Directions that the switch was given, and its report on them.
+    pub(crate) directing: Directing,
 }
 
 /// How the place works.
@@ -86,6 +90,7 @@ impl SwitchPlace {
             culprits: Culprits::new(options.observe_cpu),
             is_short: false,
             loads: Loads::default(),
+            directing: Directing::default(),
         };
         Ok((place, damage.map(|what| ("switch state", what)).into_iter().collect()))
     }
@@ -199,6 +204,12 @@ impl Place for SwitchPlace {
                 Ok(())
             }
             SwitchAction::Reconnect(vnic) => self.reconnect(vnic),
+            SwitchAction::Direct(directions) => {
+                // A refusal is reported, and they are passed again later: it undoes no change.
+                let answer = self.switch.ask(|s| s.client.direct(directions));
+                self.directing.sent(Instant::now(), directions, answer.err().map(|e| e.to_string()));
+                Ok(())
+            }
         }
     }
 

@@ -1,12 +1,13 @@
 //! From the wanted and the observed state to actions. Pure.
 //!
 //! ```text
-//!  uplinks' removals, others that make room ─▶ host ─▶ uplinks ─▶ changes, reconnects ─▶ creations ─▶ other removals
+//!  uplinks' removals, others that make room ─▶ host ─▶ uplinks ─▶ changes, reconnects ─▶ creations ─▶ other removals ─▶ directions
 //! ```
 //!
 //! A removal is hard to undo, because a guest loses its connection. So it comes last, unless another vNIC needs what it frees.
 
 use crate::action::{Declared, DeclaredKey, SwitchAction};
+use crate::directing;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use tidegate_contract::{Attach, Host, Mac, Remote, Segment, SegmentKey, SocketMode, Uplink, Vnic};
@@ -24,6 +25,8 @@ pub struct Facts {
     pub adopted: BTreeMap<String, Vnic>,
     /// The uplinks of the switch, by name.
     pub uplinks: BTreeMap<String, PresentUplink>,
+    /// The directions that the switch reports, and those passed to it.
+    pub directing: directing::Facts,
 }
 
 /// An uplink of the switch.
@@ -119,6 +122,7 @@ pub fn plan(
     actions.extend(change);
     actions.extend(create.into_iter().map(ContractChange::Create).map(SwitchAction::Contract));
     actions.extend(removals(last));
+    actions.extend(facts.directing.due(&wanted.work.directions).map(SwitchAction::Direct));
     Ok(actions.into())
 }
 

@@ -101,6 +101,7 @@ fn apply(state: &mut State, action: &SwitchAction) {
             entry.connection = Connection::Up;
             entry.broken = None;
         }
+        SwitchAction::Direct(directions) => found.directing.reported = Some(directions.clone()),
         SwitchAction::Contract(ContractChange::Remove(vnic)) => {
             assert!(observed.vnics.remove(&vnic.name).is_some_and(|o| o.vnic == *vnic));
         }
