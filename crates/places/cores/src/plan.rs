@@ -384,7 +384,7 @@ mod tests {
         let receive = Stage { handle: Handle::Receive(queue(0)), ..port("a") };
         scene.stages.push(receive.clone());
         scene.finds(&[]);
-        scene.planned(&[(receive.handle, 1)], &[3]);
+        scene.planned(&[(receive.handle, 1), (Handle::Worker(0), 3)], &[3]);
         scene.host.cores.placement = Placement::Plan;
         let settings = scene.target().unwrap().settings;
         // CPU 2 is the worker's, and 3 the plan's own.
