@@ -230,7 +230,7 @@ impl Discovery {
             }
             let kernel = holders.vhost.get(&process).into_iter().flatten();
             tasks.extend(kernel.cloned());
-            found.insert(process, Vm { vnics, tasks });
+            found.insert(process, Vm { process, vnics, tasks });
         }
         (found, holders.named)
     }

@@ -38,10 +38,17 @@ impl<'a> Pinning<'a> {
         Self { roots, init: init.filter(|cpus| !free.is_subset(cpus)), free, exclusive, domains, set }
     }
 
-    /// Returns what chose the `present` CPUs of a thread; `None` if nothing but the plan did.
-    pub fn by(&self, kind: ThreadKind, thread: Thread, name: &str, present: &Cpus) -> Option<String> {
+    /// Returns what chose the `present` CPUs of a thread; `None` if nothing but the plan did. `vm` is the process for whose VM it works.
+    pub fn by(
+        &self,
+        vm: u32,
+        kind: ThreadKind,
+        thread: Thread,
+        name: &str,
+        present: &Cpus,
+    ) -> Option<String> {
         let Thread { process, thread: number, .. } = thread;
-        if let Some(element) = self.domains.get(&process).and_then(|of| libvirt(of, kind, number, name)) {
+        if let Some(element) = self.domains.get(&vm).and_then(|of| libvirt(of, kind, number, name)) {
             return Some(format!("libvirt's {element}"));
         }
         let handle = Handle::Thread { kind, thread, name: name.to_owned() };

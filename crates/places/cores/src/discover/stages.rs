@@ -18,6 +18,8 @@ const BUSY_HELPER: u32 = 10_000;
 /// A process, and whose it is.
 #[derive(Debug)]
 pub struct Vm<'a> {
+    /// Its number.
+    pub process: u32,
     /// Its vNICs.
     pub vnics: Vec<&'a Vnic>,
     /// Its threads, vhost's among them.
@@ -60,27 +62,20 @@ impl Stages {
                 busy.contains(&task.thread).then_some(ThreadKind::Emulator)
             };
             if let Some(kind) = task.kind.or_else(helper) {
-                self.thread(roots, kind, task, &vm.vnics, pinning);
+                self.thread(roots, kind, task, vm, pinning);
             }
         }
     }
 
-    fn thread(
-        &mut self,
-        roots: &Roots,
-        kind: ThreadKind,
-        task: &Task,
-        vnics: &[&Vnic],
-        pinning: &Pinning<'_>,
-    ) {
+    fn thread(&mut self, roots: &Roots, kind: ThreadKind, task: &Task, vm: &Vm<'_>, pinning: &Pinning<'_>) {
         let Task { thread, stat, .. } = task;
         // vhost works for the VM's taps alone.
         let concerns =
             |vnic: &&&Vnic| kind != ThreadKind::Vhost || matches!(vnic.attach, Attach::Netdev { .. });
-        let concerned: Vec<&&Vnic> = vnics.iter().filter(concerns).collect();
+        let concerned: Vec<&&Vnic> = vm.vnics.iter().filter(concerns).collect();
         let names: BTreeSet<String> = concerned.iter().map(|vnic| vnic.name.clone()).collect();
         let Some(present) = vm::allowed(roots, *thread) else { return };
-        let pinned_by = pinning.by(kind, *thread, &stat.name, &present);
+        let pinned_by = pinning.by(vm.process, kind, *thread, &stat.name, &present);
         // A deadline of a tap holds until vhost has the frame; the guest's own time is not in it.
         let realtime = kind == ThreadKind::Vhost && concerned.iter().any(|vnic| vnic.is_realtime());
         let handle = Handle::Thread { kind, thread: *thread, name: stat.name.clone() };
@@ -154,7 +149,7 @@ impl Stages {
     fn shares(&self, frames: &BTreeMap<String, Frames>) -> BTreeMap<Handle, u64> {
         let of_vnics = || {
             let pairs = |stage: &'_ Stage| (stage.handle.clone(), stage.handle.kind(), stage.vnics.clone());
-            self.found.values().map(pairs)
+            self.found.values().filter(|stage| !stage.vnics.is_empty()).map(pairs)
         };
         let mut number = BTreeMap::<(String, Kind), u64>::new();
         for (_, kind, vnics) in of_vnics() {
