@@ -24,6 +24,7 @@
 //! - `target`, `settled`: the values of settings, and when they are set
 //! - `kept`, [`settings`]: settings set, kept, put back
 //! - `threads`: the agent's own threads
+//! - `steered`: received frames of NICs to CPUs, by flow
 //!
 //! Discovery:
 //! - [`roots`]: the folders that it reads
@@ -53,6 +54,7 @@ pub mod roots;
 pub mod settings;
 mod settled;
 mod sight;
+mod steered;
 mod target;
 mod threads;
 mod watched;
