@@ -3,6 +3,7 @@
 use crate::Mac;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+pub use tidegate_cores::cpus;
 use tidegate_cores::cpus::Cpus;
 
 /// The `[host.cores]` table.

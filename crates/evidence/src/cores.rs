@@ -74,6 +74,13 @@ pub struct StageReport {
     pub missing: Option<String>,
 }
 
+impl StageReport {
+    /// Whether the plan gives it other CPUs than those where it may run.
+    pub fn is_misplaced(&self) -> bool {
+        !self.planned.is_empty() && self.planned != self.present
+    }
+}
+
 /// A plan's figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

@@ -33,10 +33,13 @@ impl SwitchPlace {
         let problem = self.record.save().err().map(|e| format!("no change can be made: {e}"));
         // By our own record: the switch must not load and unload programs at will.
         let has_deadline = self.record.iter().any(|(_, recorded)| recorded.vnic.deadline.is_some());
-        let culprits = &mut self.culprits;
+        let (culprits, directing) = (&mut self.culprits, &mut self.directing);
         let answer = self.switch.ask(|session| {
             let (ports, uplinks) = (session.client.ports()?, session.client.uplinks()?);
-            let Hello { version, pid, started, workers, .. } = session.hello.clone();
+            let Hello { version, pid, started, workers, directable, .. } = session.hello.clone();
+            if directing.see(Instant::now(), started, directable) {
+                directing.reported(Instant::now(), session.client.work()?);
+            }
             let mut evidence = evidence(&session.reader);
             culprits.observe(pid, has_deadline);
             culprits.look(&session.reader, evidence.misses.keys().map(String::as_str));
@@ -51,7 +54,8 @@ impl SwitchPlace {
             ports.into_iter().map(|port| self.with_recorded_attachment(port)).collect();
         let measured = self.loads.see(Instant::now(), program.started, &evidence);
         let scene = self.scene((&ports, &uplinks), (&evidence, workers), measured);
-        let (stages, links) = (scene.stages(), scene.links(&[]));
+        let (stages, links) = (scene.stages(), scene.links(&self.traffic(&ports, &uplinks)));
+        let not_followed = self.directing.not_followed();
         self.find_sockets(&ports);
         self.check_budget(ports.len());
         // The agent does not make these again.
@@ -69,8 +73,6 @@ impl SwitchPlace {
                 ..ObservedVnic::of(&recorded.vnic, Connection::Disconnected)
             });
         }
-        let facts_of_cpus = self.own_cpus.as_mut().map(|own| own.observe(&evidence));
-        let own_cpus = self.own_cpus.as_ref().map(|own| own.view().clone()).unwrap_or_default();
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
         // The plan refuses more vNICs than the switch carries: other obstacles do not matter then.
         let new = new.take(plan::MOST);
@@ -108,12 +110,21 @@ impl SwitchPlace {
             present.insert(name.clone(), PresentUplink { declared, ours, repair });
             observed_uplinks.insert(name, observed);
         }
-        let facts = Facts { adopted: found.collect(), uplinks: present, own_cpus: facts_of_cpus };
+<<<<<<< HEAD
+        let directing = self.directing.facts(now);
+        let facts = Facts { adopted: found.collect(), uplinks: present, directing, own_cpus: facts_of_cpus };
+=======
+        let facts = Facts { adopted: found.collect(), uplinks: present };
+>>>>>>> place
         let host = self.switch.host.clone();
         let uplinks = observed_uplinks;
         let observed = Observed::nothing("");
         let observed = Observed { host, vnics, uplinks, obstacles, evidence, program, problem, ..observed };
-        Ok((Observed { own_cpus, stages, links, ..observed }, facts))
+<<<<<<< HEAD
+        Ok((Observed { own_cpus, stages, links, not_followed, ..observed }, facts))
+=======
+        Ok((Observed { stages, links, ..observed }, facts))
+>>>>>>> place
     }
 
     /// Returns the work of the switch, which has so many `workers`. Contracts are those of our record.
@@ -137,10 +148,24 @@ impl SwitchPlace {
             ports: ports.iter().map(port).collect(),
             uplinks: uplinks.iter().map(uplink).collect(),
             bound: stages::bound(evidence, workers, &online()),
-            workers_pinned: None,
-            ports_pinned: None,
+            workers_pinned: self.directing.cpus_pinned(),
+            ports_pinned: self.directing.workers_pinned(),
             measured,
         }
+    }
+
+    /// Returns the traffic between ports, as the switch reports it: sender, receiver, cost a second.
+    fn traffic<'a>(
+        &self,
+        ports: &'a [PortStatus],
+        uplinks: &'a [UplinkStatus],
+    ) -> Vec<(&'a str, &'a str, u64)> {
+        let of_ports = ports.iter().map(|port| (port.index, port.vnic.name.as_str()));
+        let of_uplinks = uplinks.iter().map(|status| (status.index, status.uplink.name.as_str()));
+        let names: HashMap<usize, &str> = of_ports.chain(of_uplinks).collect();
+        let name = |index: u16| names.get(&usize::from(index)).copied();
+        let pairs = self.directing.status().map_or(&[][..], |status| &status.traffic);
+        pairs.iter().filter_map(|(from, to, cost)| Some((name(*from)?, name(*to)?, *cost))).collect()
     }
 
     fn observed_uplink(&self, status: &UplinkStatus) -> ObservedUplink {

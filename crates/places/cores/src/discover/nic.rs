@@ -127,7 +127,7 @@ pub fn physical(roots: &Roots, device: &str) -> Vec<String> {
         if is_physical(roots, &device) {
             found.push(device.clone());
         }
-        let below = folder(roots, &device).map(|folder| names(folder)).unwrap_or_default();
+        let below = folder(roots, &device).map(names).unwrap_or_default();
         open.extend(below.iter().filter_map(|name| name.strip_prefix("lower_")).map(str::to_owned));
         seen.push(device);
     }
