@@ -46,7 +46,11 @@ impl Kept {
     ///
     /// # Errors
     /// The record cannot be read, or a newer release wrote it.
-    pub fn new(state: &Path, off: Option<KeepOff>, roots: Roots) -> Result<(Self, Option<String>), DurableError> {
+    pub fn new(
+        state: &Path,
+        off: Option<KeepOff>,
+        roots: Roots,
+    ) -> Result<(Self, Option<String>), DurableError> {
         let (keeper, damage) = Keeper::new(state)?;
         let kept = Self {
             threads_leave: off.is_some_and(KeepOff::is_anything),

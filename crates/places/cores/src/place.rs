@@ -21,9 +21,7 @@ use tidegate_cores::machine::Machine;
 use tidegate_cores::problem::Problem;
 use tidegate_durable::DurableError;
 use tidegate_paths::Roots;
-use tidegate_place::{
-    Capabilities, Installation, Observed, Place, PlaceError, Plan, Refusal, Site, Wanted,
-};
+use tidegate_place::{Capabilities, Installation, Observed, Place, PlaceError, Plan, Refusal, Site, Wanted};
 
 /// The CPUs of the host, and the work on them.
 pub struct CoresPlace {
@@ -126,7 +124,12 @@ impl Place for CoresPlace {
         vec![]
     }
 
-    fn plan(&self, wanted: &Wanted<'_>, _: &Observed, facts: &Facts) -> Result<Plan<CoresAction>, Vec<Refusal>> {
+    fn plan(
+        &self,
+        wanted: &Wanted<'_>,
+        _: &Observed,
+        facts: &Facts,
+    ) -> Result<Plan<CoresAction>, Vec<Refusal>> {
         Ok(plan::plan(wanted, facts))
     }
 

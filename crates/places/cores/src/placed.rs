@@ -53,11 +53,10 @@ pub fn target<'a>(plan: &Plan, stages: impl Iterator<Item = &'a Stage>, machine:
             target.settings.insert(setting, value);
         }
     }
-    let is_there =
-        |(vnic, worker): &(&String, &usize)| {
-            let [port, worker] = [Handle::Port((*vnic).clone()), Handle::Worker(**worker)];
-            present.contains(&port) && present.contains(&worker)
-        };
+    let is_there = |(vnic, worker): &(&String, &usize)| {
+        let [port, worker] = [Handle::Port((*vnic).clone()), Handle::Worker(**worker)];
+        present.contains(&port) && present.contains(&worker)
+    };
     let workers = plan.assignment.workers.iter().filter(is_there);
     target.directions.vnics.extend(workers.map(|(vnic, worker)| (vnic.clone(), *worker)));
     target
@@ -98,7 +97,10 @@ mod tests {
             (Setting::xps(&queue(1)), "2".to_owned()),
         ];
         assert_eq!((all.settings, all.own), (settings.into(), [1].into()));
-        assert_eq!((all.directions.workers, all.directions.vnics), ([(0, 1)].into(), [("a".to_owned(), 0)].into()));
+        assert_eq!(
+            (all.directions.workers, all.directions.vnics),
+            ([(0, 1)].into(), [("a".to_owned(), 0)].into())
+        );
         // The stage is gone; the CPU is offline.
         let gone = target(&plan, stages.iter().filter(|stage| stage.handle != irq), &machine(2, &[]));
         assert!(!gone.settings.contains_key(&Setting::Irq { number: 30 }));

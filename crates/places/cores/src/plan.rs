@@ -41,9 +41,11 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Plan<CoresAction> {
         actions.push(CoresAction::Look(Box::new(Watched::new(scope, wanted.work))));
     }
     // A switch that is started anew goes on with its CPUs.
-    let waits = sight == Sight::Silence && needs_switch(wanted, facts) && facts.silent.is_none_or(|time| time < LOOK);
+    let waits =
+        sight == Sight::Silence && needs_switch(wanted, facts) && facts.silent.is_none_or(|time| time < LOOK);
     if !waits {
-        let due = question::question(wanted, facts).filter(|problem| question::is_due(problem, facts.considered.as_ref(), keeps));
+        let due = question::question(wanted, facts)
+            .filter(|problem| question::is_due(problem, facts.considered.as_ref(), keeps));
         actions.extend(due.map(|problem| CoresAction::Consider(Arc::new(problem))));
         actions.extend(facts.settled.due(target(wanted, facts)).map(CoresAction::Keep));
     }
@@ -94,7 +96,8 @@ fn target(wanted: &Wanted<'_>, facts: &Facts) -> Target {
 fn claims(wanted: &Wanted<'_>, facts: &Facts) -> Vec<Claim> {
     let plan = kept(wanted, facts).map(|planned| planned.plan.own.clone()).unwrap_or_default();
     let contracts = wanted.work.contracts.iter().copied();
-    let situation = workers::situation(contracts, &wanted.work.stages, &facts.machine, &Cpus::new(), facts.flows);
+    let situation =
+        workers::situation(contracts, &wanted.work.stages, &facts.machine, &Cpus::new(), facts.flows);
     let workers = facts.off.map(|off| workers::own(&situation, off)).unwrap_or_default();
     let claim = |(cpu, purpose): (usize, &str)| Claim {
         resource: Resource::Cpu(cpu),

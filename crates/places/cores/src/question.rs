@@ -33,7 +33,10 @@ pub fn question(wanted: &Wanted<'_>, facts: &Facts) -> Option<Problem> {
     let in_force = facts.planned.as_ref().filter(|_| keeps).map(|planned| planned.plan.assignment.clone());
     // Whatever the agent set is no other program's choice.
     let is_held = |stage: &Stage| placed::setting(&stage.handle).is_some_and(|s| facts.held.contains(&s));
-    let own = |stage: &Stage| Stage { pinned_by: stage.pinned_by.clone().filter(|_| !is_held(stage)), ..stage.clone() };
+    let own = |stage: &Stage| Stage {
+        pinned_by: stage.pinned_by.clone().filter(|_| !is_held(stage)),
+        ..stage.clone()
+    };
     let stages: Vec<Stage> = found.stages.iter().filter(|stage| works(stage, wanted)).map(own).collect();
     let links = found.links.iter().chain(wanted.work.links.iter().copied());
     let handles: BTreeSet<&Handle> = stages.iter().map(|stage| &stage.handle).collect();
@@ -82,4 +85,3 @@ fn is_same_work(one: &Problem, other: &Problem) -> bool {
         && one.stages.len() == other.stages.len()
         && one.stages.iter().zip(&other.stages).all(|(a, b)| stage(a, b))
 }
-

@@ -46,7 +46,8 @@ impl Scope {
 impl Watched {
     /// Returns the knowledge of one look.
     pub fn new(scope: Scope, work: &HostWork<'_>) -> Self {
-        let not_followed = work.not_followed.iter().map(|(handle, why)| ((*handle).clone(), (*why).to_owned()));
+        let not_followed =
+            work.not_followed.iter().map(|(handle, why)| ((*handle).clone(), (*why).to_owned()));
         Self {
             scope,
             reported: work.stages.iter().map(|stage| (*stage).clone()).collect(),
@@ -58,7 +59,8 @@ impl Watched {
 
 /// Returns the counts of frames alone.
 fn frames(evidence: &Evidence) -> Evidence {
-    let frames = |stats: &VnicStats| VnicStats { tx: stats.tx.clone(), rx: stats.rx.clone(), ..VnicStats::default() };
+    let frames =
+        |stats: &VnicStats| VnicStats { tx: stats.tx.clone(), rx: stats.rx.clone(), ..VnicStats::default() };
     let vnics = evidence.vnics.iter().map(|(name, stats)| (name.clone(), frames(stats)));
     Evidence {
         taken: evidence.taken,

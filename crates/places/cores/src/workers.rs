@@ -196,9 +196,8 @@ pub(crate) mod tests {
         let machine = machine(4, &[2]);
         let workers = [worker(0, &[1]), worker(1, &[2]), worker(2, &[9]), worker(3, &[]), worker(4, &[0, 1])];
         let stages: Vec<&Stage> = workers.iter().collect();
-        let situation = |contracts: &[Vnic]| {
-            super::situation(contracts.iter(), &stages, &machine, &cpus(&[3]), true)
-        };
+        let situation =
+            |contracts: &[Vnic]| super::situation(contracts.iter(), &stages, &machine, &cpus(&[3]), true);
         let mut contracts = vec![Vnic { attach: tap("a"), queues: 2, ..vnic("a", 1) }, vnic("b", 2)];
         let expected = Situation {
             workers: cpus(&[1, 2]),

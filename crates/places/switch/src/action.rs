@@ -75,24 +75,15 @@ pub enum SwitchAction {
     Release(Vnic),
     /// The vNIC's connection is made anew; the contract stays.
     Reconnect(Vnic),
-<<<<<<< HEAD
     /// The switch is told the plan's CPUs of workers and workers of vNICs.
     Direct(Directions),
-    /// Other work is kept off the workers' CPUs, or comes back to them.
-    OwnCpus(Target),
-=======
->>>>>>> place
 }
 
 impl Action for SwitchAction {
     fn vnic(&self) -> Option<&str> {
         match self {
             Self::Contract(change) => change.vnic(),
-<<<<<<< HEAD
-            Self::SetHost { .. } | Self::Direct(_) | Self::OwnCpus(_) => None,
-=======
-            Self::SetHost { .. } => None,
->>>>>>> place
+            Self::SetHost { .. } | Self::Direct(_) => None,
             Self::SetUplink { to, .. } => Some(&to.uplink.name),
             Self::RemoveUplink { name, .. } => Some(name),
             Self::Adopt(vnic) | Self::Release(vnic) | Self::Reconnect(vnic) => Some(&vnic.name),
@@ -107,13 +98,8 @@ impl Action for SwitchAction {
             | Self::RemoveUplink { .. }
             | Self::Adopt(_)
             | Self::Release(_)
-<<<<<<< HEAD
             | Self::Reconnect(_)
-            | Self::Direct(_)
-            | Self::OwnCpus(_) => Effect::Upkeep,
-=======
-            | Self::Reconnect(_) => Effect::Upkeep,
->>>>>>> place
+            | Self::Direct(_) => Effect::Upkeep,
         }
     }
 
@@ -126,11 +112,7 @@ impl Action for SwitchAction {
             Self::Adopt(_) => "adopt",
             Self::Release(_) => "release",
             Self::Reconnect(_) => "reconnect",
-<<<<<<< HEAD
             Self::Direct(_) => "direct workers",
-            Self::OwnCpus(_) => "set the work of workers' CPUs",
-=======
->>>>>>> place
         }
     }
 
@@ -148,12 +130,8 @@ impl Action for SwitchAction {
             }
             Self::RemoveUplink { from, .. } => from.clone().map(|to| Self::SetUplink { from: None, to }),
             Self::Adopt(vnic) => Some(Self::Release(vnic.clone())),
-<<<<<<< HEAD
-            // The next plan sets the CPUs by the contracts that stay, and directs by the plan of CPUs.
-            Self::Release(_) | Self::Reconnect(_) | Self::Direct(_) | Self::OwnCpus(_) => None,
-=======
-            Self::Release(_) | Self::Reconnect(_) => None,
->>>>>>> place
+            // The next plan directs by the plan of CPUs.
+            Self::Release(_) | Self::Reconnect(_) | Self::Direct(_) => None,
         }
     }
 }

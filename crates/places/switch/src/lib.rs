@@ -31,11 +31,7 @@
 //! The switch:
 //! - `conversation`: questions, answers, and the switch that comes after one that is gone
 //! - `culprit`: the work that held a worker up when a deadline was missed
-<<<<<<< HEAD
-//! - `own_cpus`: keeps other work off the CPUs of the workers
 //! - `directing`: the plan's CPUs and workers, passed to the switch (pure)
-=======
->>>>>>> place
 //! - `stages`: the work of the switch, for the plan of CPUs (pure)
 
 mod action;

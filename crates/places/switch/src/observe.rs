@@ -110,21 +110,13 @@ impl SwitchPlace {
             present.insert(name.clone(), PresentUplink { declared, ours, repair });
             observed_uplinks.insert(name, observed);
         }
-<<<<<<< HEAD
         let directing = self.directing.facts(now);
-        let facts = Facts { adopted: found.collect(), uplinks: present, directing, own_cpus: facts_of_cpus };
-=======
-        let facts = Facts { adopted: found.collect(), uplinks: present };
->>>>>>> place
+        let facts = Facts { adopted: found.collect(), uplinks: present, directing };
         let host = self.switch.host.clone();
         let uplinks = observed_uplinks;
         let observed = Observed::nothing("");
         let observed = Observed { host, vnics, uplinks, obstacles, evidence, program, problem, ..observed };
-<<<<<<< HEAD
-        Ok((Observed { own_cpus, stages, links, not_followed, ..observed }, facts))
-=======
-        Ok((Observed { stages, links, ..observed }, facts))
->>>>>>> place
+        Ok((Observed { stages, links, not_followed, ..observed }, facts))
     }
 
     /// Returns the work of the switch, which has so many `workers`. Contracts are those of our record.

@@ -204,22 +204,12 @@ impl Place for SwitchPlace {
                 Ok(())
             }
             SwitchAction::Reconnect(vnic) => self.reconnect(vnic),
-<<<<<<< HEAD
             SwitchAction::Direct(directions) => {
                 // A refusal is reported, and they are passed again later: it undoes no change.
                 let answer = self.switch.ask(|s| s.client.direct(directions));
                 self.directing.sent(Instant::now(), directions, answer.err().map(|e| e.to_string()));
                 Ok(())
             }
-            SwitchAction::OwnCpus(target) => {
-                // A setting that fails is reported, and tried again later: it undoes no change.
-                if let Some(own_cpus) = &mut self.own_cpus {
-                    own_cpus.apply(target);
-                }
-                Ok(())
-            }
-=======
->>>>>>> place
         }
     }
 

@@ -48,7 +48,9 @@ impl Files for Kernel<'_> {
 
     fn write(&mut self, setting: &Setting, value: &str) -> Result<(), String> {
         match setting {
-            Setting::Rps { .. } | Setting::Xps { .. } | Setting::Resume { .. } => self.0.write(setting, value),
+            Setting::Rps { .. } | Setting::Xps { .. } | Setting::Resume { .. } => {
+                self.0.write(setting, value)
+            }
             Setting::Affinity(of) => thread::set_affinity(of, value),
             Setting::Nice(of) => thread::set_nice(of, value),
             Setting::Irq { number } => irq::write(*number, value),

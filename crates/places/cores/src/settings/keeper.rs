@@ -99,7 +99,8 @@ impl Keeper {
                 },
                 Step::Forget => self.record.remove(setting),
                 Step::Leave => {
-                    let why = "another program changes it again after each repair; the agent leaves it as it is";
+                    let why =
+                        "another program changes it again after each repair; the agent leaves it as it is";
                     outcome.fails(setting, format!("{setting}: {why}"));
                 }
             }

@@ -75,8 +75,12 @@ impl fmt::Display for Setting {
             Self::Rps { netns, device, queue: number } => queue("rps_cpus", netns, device, *number),
             Self::Xps { netns, device, queue: number } => queue("xps_cpus", netns, device, *number),
             Self::Resume { cpu } => write!(f, "pm_qos_resume_latency_us of CPU {cpu}"),
-            Self::Affinity(thread) => write!(f, "CPUs of thread {} of process {}", thread.thread, thread.process),
-            Self::Nice(thread) => write!(f, "nice value of thread {} of process {}", thread.thread, thread.process),
+            Self::Affinity(thread) => {
+                write!(f, "CPUs of thread {} of process {}", thread.thread, thread.process)
+            }
+            Self::Nice(thread) => {
+                write!(f, "nice value of thread {} of process {}", thread.thread, thread.process)
+            }
             Self::Irq { number } => write!(f, "CPUs of interrupt {number}"),
         }
     }

@@ -83,11 +83,7 @@ impl Files for Sysfs<'_> {
 /// Returns an interface's folder; interface names have no slash: contracts are checked for that, a record on disk is not.
 fn folder(device: &str) -> Result<String, String> {
     let good = !device.is_empty() && !device.contains('/') && device != "." && device != "..";
-    if good {
-        Ok(format!("class/net/{device}"))
-    } else {
-        Err(format!("{device:?} is no interface's name"))
-    }
+    if good { Ok(format!("class/net/{device}")) } else { Err(format!("{device:?} is no interface's name")) }
 }
 
 fn root(roots: &Roots, netns: Option<PathBuf>) -> Result<OwnedFd, NamespaceError> {

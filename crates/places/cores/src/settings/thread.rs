@@ -22,7 +22,8 @@ pub fn affinity(thread: &Thread) -> Result<Option<Found>, String> {
         return Ok(None);
     }
     let Ok(status) = std::fs::read_to_string(file(thread, "status")) else { return Ok(None) };
-    let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).and_then(cpus::from_list);
+    let cpus =
+        status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).and_then(cpus::from_list);
     let cpus = cpus.ok_or_else(|| format!("{} has no list of CPUs", file(thread, "status")))?;
     Ok(is_there(thread).then(|| Found { index: 0, value: cpus::list(&cpus) }))
 }
@@ -56,7 +57,10 @@ pub fn set_nice(thread: &Thread, value: &str) -> Result<(), String> {
     let set = || rustix::process::setpriority_process(Pid::from_raw(thread.thread.cast_signed()), nice);
     change(thread, set).map_err(|e| {
         let why = if e == Errno::PERM || e == Errno::ACCESS { " (it needs CAP_SYS_NICE)" } else { "" };
-        format!("cannot set the nice value of thread {} of process {}: {e}{why}", thread.thread, thread.process)
+        format!(
+            "cannot set the nice value of thread {} of process {}: {e}{why}",
+            thread.thread, thread.process
+        )
     })
 }
 

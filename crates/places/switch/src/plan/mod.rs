@@ -1,21 +1,13 @@
 //! From the wanted and the observed state to actions. Pure.
 //!
 //! ```text
-<<<<<<< HEAD
-//!  uplinks' removals, others that make room ─▶ host ─▶ uplinks ─▶ changes, reconnects ─▶ creations ─▶ other removals ─▶ directions, workers' CPUs
-=======
-//!  uplinks' removals, others that make room ─▶ host ─▶ uplinks ─▶ changes, reconnects ─▶ creations ─▶ other removals
->>>>>>> place
+//!  uplinks' removals, others that make room ─▶ host ─▶ uplinks ─▶ changes, reconnects ─▶ creations ─▶ other removals ─▶ directions
 //! ```
 //!
 //! A removal is hard to undo, because a guest loses its connection. So it comes last, unless another vNIC needs what it frees.
 
 use crate::action::{Declared, DeclaredKey, SwitchAction};
-<<<<<<< HEAD
 use crate::directing;
-use crate::own_cpus;
-=======
->>>>>>> place
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use tidegate_contract::{Attach, Host, Mac, Remote, Segment, SegmentKey, SocketMode, Uplink, Vnic};
@@ -33,13 +25,8 @@ pub struct Facts {
     pub adopted: BTreeMap<String, Vnic>,
     /// The uplinks of the switch, by name.
     pub uplinks: BTreeMap<String, PresentUplink>,
-<<<<<<< HEAD
     /// The directions that the switch reports, and those passed to it.
     pub directing: directing::Facts,
-    /// The workers' CPUs; `None` if the agent leaves their settings alone.
-    pub own_cpus: Option<own_cpus::Facts>,
-=======
->>>>>>> place
 }
 
 /// An uplink of the switch.
@@ -135,18 +122,8 @@ pub fn plan(
     actions.extend(change);
     actions.extend(create.into_iter().map(ContractChange::Create).map(SwitchAction::Contract));
     actions.extend(removals(last));
-<<<<<<< HEAD
     actions.extend(facts.directing.due(&wanted.work.directions).map(SwitchAction::Direct));
-    let Some(own_cpus) = &facts.own_cpus else { return Ok(actions.into()) };
-    // Taps that are still to come have no settings.
-    let is_here = |v: &&Vnic| observed.vnics.get(&v.name).is_some_and(|there| there.present && there.ours);
-    let target = own_cpus.due(wanted.vnics.iter().filter(is_here), &observed.evidence);
-    actions.extend(target.map(SwitchAction::OwnCpus));
-    let claims = own_cpus.own(wanted.vnics.iter(), &observed.evidence).into_iter().map(claim).collect();
-    Ok(Plan { actions, claims })
-=======
     Ok(actions.into())
->>>>>>> place
 }
 
 /// Returns the uplinks of a network, by name, each with the vNICs behind its peers.
