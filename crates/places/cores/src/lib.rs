@@ -25,9 +25,13 @@
 //! - `kept`, [`settings`]: settings set, kept, put back
 //! - `threads`: the agent's own threads
 //!
+//! Costs:
+//! - [`calibrate`]: what stages that share a CPU, and handovers, cost on this machine
+//!
 //! Discovery:
 //! - [`roots`]: the folders that it reads
 //! - [`machine`]: the host's CPUs
+//! - [`calibrate`]: what stages that share a CPU, and handovers, cost on this machine
 //! - [`discover`]: stages, and frames between them
 //! - [`load`]: what stages cost
 //! - `watched`: the knowledge that a look needs
@@ -35,6 +39,7 @@
 
 mod action;
 mod background;
+pub mod calibrate;
 pub mod discover;
 mod facts;
 mod keep_off;
