@@ -25,6 +25,9 @@
 //! - `kept`, [`settings`]: settings set, kept, put back
 //! - `threads`: the agent's own threads
 //!
+//! Costs:
+//! - [`calibrate`]: what stages that share a CPU, and handovers, cost on this machine
+//!
 //! Discovery:
 //! - [`roots`]: the folders that it reads
 //! - [`machine`]: the host's CPUs
@@ -36,6 +39,7 @@
 
 mod action;
 mod background;
+pub mod calibrate;
 pub mod conflicts;
 pub mod discover;
 mod facts;
