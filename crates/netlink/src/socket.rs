@@ -4,7 +4,7 @@ use crate::attribute;
 use netlink_packet_core::NetlinkBuffer;
 use netlink_sys::{
     SocketAddr,
-    protocols::{NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE},
+    protocols::{NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_SOCK_DIAG},
 };
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::io;
@@ -97,6 +97,14 @@ impl Socket {
     /// The socket cannot be opened.
     pub fn netfilter() -> io::Result<Self> {
         Self::open(NETLINK_NETFILTER)
+    }
+
+    /// Opens one for questions about sockets, sock_diag(7).
+    ///
+    /// # Errors
+    /// The socket cannot be opened.
+    pub fn diagnosis() -> io::Result<Self> {
+        Self::open(NETLINK_SOCK_DIAG)
     }
 
     fn open(protocol: isize) -> io::Result<Self> {

@@ -251,6 +251,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
                 pid: 1,
                 started: state.started,
                 workers: 1,
+                directable: false,
             });
         }
         Request::SetHost(host) => {
@@ -336,6 +337,8 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
             state.log.push(format!("remove uplink {name}"));
         }
         Request::Uplinks => return Reply::Uplinks(state.uplinks.values().cloned().collect()),
+        Request::Direct(_) => {}
+        Request::Work => return Reply::Work(Box::default()),
         Request::Retire | Request::Release => return Reply::Refused("no other switch takes over".into()),
         Request::Subscribe => state.note_sockets.extend(descriptors),
         Request::Inherit => {

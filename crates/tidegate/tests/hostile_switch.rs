@@ -65,7 +65,14 @@ fn reason(agent: &RunningAgent) -> Option<String> {
 fn hello() -> Reply {
     static STARTS: AtomicU64 = AtomicU64::new(1 << 40);
     let started = STARTS.fetch_add(1, Ordering::Relaxed);
-    Reply::Hello(Hello { protocol: PROTOCOL, version: "hostile".into(), pid: 2, started, workers: 1 })
+    Reply::Hello(Hello {
+        protocol: PROTOCOL,
+        version: "hostile".into(),
+        pid: 2,
+        started,
+        workers: 1,
+        directable: true,
+    })
 }
 
 fn statistics() -> Vec<u8> {

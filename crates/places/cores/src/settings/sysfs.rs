@@ -1,9 +1,10 @@
-//! Settings as files of sysfs. A network namespace has a view of sysfs that is not mounted: a thread in the
+//! Settings that are files of sysfs. A network namespace has a view of sysfs that is not mounted: a thread in the
 //! namespace opens it (fsopen(2)), and files are reached from there. Without that right, `/sys` remains for
 //! the agent's own namespace.
 
-use super::plan::{Found, Setting};
-use super::situation::Machine;
+use crate::settings::files::Files;
+use crate::settings::setting::Setting;
+use crate::settings::step::Found;
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -11,32 +12,12 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tidegate_cores::cpus;
 use tidegate_paths::{Namespace, NamespaceError, Roots, within};
 
 /// Longest setting: a mask of 8192 CPUs has 2303 characters.
 const LONGEST: u64 = 4096;
-
-/// Where settings are read and written.
-pub trait Files {
-    /// Returns a setting's state; `None` if it is gone.
-    ///
-    /// # Errors
-    /// It cannot be read; the reason.
-    fn read(&mut self, setting: &Setting) -> Result<Option<Found>, String>;
-
-    /// Sets it.
-    ///
-    /// # Errors
-    /// It cannot be written; the reason.
-    fn write(&mut self, setting: &Setting, value: &str) -> Result<(), String>;
-
-    /// Whether a setting could not be read because its network namespace is gone.
-    fn is_gone(&self, _setting: &Setting) -> bool {
-        false
-    }
-}
 
 /// For one look: a namespace's path may lead to another one at the next.
 pub struct Sysfs<'a> {
@@ -57,9 +38,13 @@ impl<'a> Sysfs<'a> {
             Setting::Rps { netns, device, queue } => {
                 (netns.clone(), format!("{}/queues/rx-{queue}/rps_cpus", folder(device)?))
             }
+            Setting::Xps { netns, device, queue } => {
+                (netns.clone(), format!("{}/queues/tx-{queue}/xps_cpus", folder(device)?))
+            }
             Setting::Resume { cpu } => {
                 (None, format!("devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us"))
             }
+            other => return Err(format!("{other} is no file of sysfs: this is a bug of the agent")),
         };
         let roots = self.roots;
         let opened = self.open.entry(netns.clone()).or_insert_with(|| root(roots, netns));
@@ -72,7 +57,7 @@ impl Files for Sysfs<'_> {
         let (root, path) = self.file(setting)?;
         let cannot = |e: io::Error| format!("cannot read {path} of sysfs: {e}");
         let Some(value) = read(root, &path).map_err(cannot)? else { return Ok(None) };
-        let Setting::Rps { device, .. } = setting else {
+        let (Setting::Rps { device, .. } | Setting::Xps { device, .. }) = setting else {
             return Ok(Some(Found { index: 0, value }));
         };
         let value =
@@ -90,29 +75,15 @@ impl Files for Sysfs<'_> {
     }
 
     fn is_gone(&self, setting: &Setting) -> bool {
-        let Setting::Rps { netns, .. } = setting else { return false };
+        let (Setting::Rps { netns, .. } | Setting::Xps { netns, .. }) = setting else { return false };
         matches!(self.open.get(netns), Some(Err(NamespaceError::Missing(_))))
     }
 }
 
-/// The CPUs of the machine; files that cannot be read count as empty.
-pub fn machine() -> Machine {
-    let list = |name: &str| {
-        let text = std::fs::read_to_string(Path::new("/sys/devices/system/cpu").join(name));
-        text.ok().and_then(|text| cpus::from_list(&text)).unwrap_or_default()
-    };
-    let isolated = list("isolated").union(&list("nohz_full")).copied().collect();
-    Machine { online: list("online"), isolated }
-}
-
-/// A tap's folder; interface names have no slash: contracts are checked for that, a record on disk is not.
+/// Returns an interface's folder; interface names have no slash: contracts are checked for that, a record on disk is not.
 fn folder(device: &str) -> Result<String, String> {
     let good = !device.is_empty() && !device.contains('/') && device != "." && device != "..";
-    if good {
-        Ok(format!("devices/virtual/net/{device}"))
-    } else {
-        Err(format!("{device:?} is no interface's name"))
-    }
+    if good { Ok(format!("class/net/{device}")) } else { Err(format!("{device:?} is no interface's name")) }
 }
 
 fn root(roots: &Roots, netns: Option<PathBuf>) -> Result<OwnedFd, NamespaceError> {
@@ -146,8 +117,8 @@ fn read(root: &OwnedFd, path: &str) -> io::Result<Option<String>> {
     };
     let mut text = String::new();
     match file.take(LONGEST).read_to_string(&mut text) {
-        // It went meanwhile.
-        Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        // It went meanwhile; or `xps_cpus` of an interface with one queue.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENOENT)) => Ok(None),
         other => other.map(|_| Some(text.trim_end().to_owned())),
     }
 }

@@ -11,7 +11,7 @@ pub struct KeepOff {
 
 impl KeepOff {
     /// Whether anything is kept off.
-    pub(super) fn is_anything(self) -> bool {
+    pub(crate) fn is_anything(self) -> bool {
         self.softirqs || self.halts
     }
 }

@@ -1,51 +1,15 @@
-//! From the facts that a look found to the next step for the workers' CPUs. Pure.
-//!
-//! ```text
-//!  wanted contracts ─▶ own: CPUs that the workers have for themselves
-//!  contracts of ports, evidence ─▶ target ─▶ due: another target, or the last one is to be checked again
-//! ```
+//! When settings are set, and checked again. Pure.
 
-use super::KeepOff;
-use super::plan::{self, Target};
-use super::situation::{Machine, situation};
+use crate::target::Target;
 use std::time::Duration;
-use tidegate_contract::Vnic;
-use tidegate_cores::cpus::Cpus;
-use tidegate_evidence::Evidence;
 
 /// Interval of rechecks: changes by other programs are found, failed writes are tried again.
 pub const LOOK: Duration = Duration::from_secs(10);
 /// Least pause between changes, however often the switch's answers change: each costs system calls for each
-/// queue, and a write to disk.
+/// setting, and a write to disk.
 pub const SHORTEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// The facts of one look.
-#[derive(Clone, Debug)]
-pub struct Facts {
-    /// The work to keep off.
-    pub off: KeepOff,
-    /// The CPUs of the machine.
-    pub machine: Machine,
-    /// Whether real-time frames flow.
-    pub flows: bool,
-    /// The last settling.
-    pub settled: Settled,
-}
-
-impl Facts {
-    /// Returns the CPUs that workers have for themselves under these contracts.
-    pub fn own<'a>(&self, contracts: impl Iterator<Item = &'a Vnic>, evidence: &Evidence) -> Cpus {
-        plan::own(&situation(contracts, evidence, &self.machine, self.flows), self.off)
-    }
-
-    /// Returns the target under these contracts, if it is due.
-    pub fn due<'a>(&self, contracts: impl Iterator<Item = &'a Vnic>, evidence: &Evidence) -> Option<Target> {
-        let situation = situation(contracts, evidence, &self.machine, self.flows);
-        self.settled.due(plan::target(&situation, self.off))
-    }
-}
-
-/// The last settling of the workers' CPUs.
+/// The last settling.
 #[derive(Clone, Debug, Default)]
 pub struct Settled {
     /// Its target.
@@ -73,7 +37,7 @@ mod tests {
 
     #[test]
     fn changing_reports_of_a_switch_are_followed_at_a_limited_pace() {
-        let target = |cpu| Target { workers: [cpu].into(), ..Target::default() };
+        let target = |cpu| Target { own: [cpu].into(), ..Target::default() };
         let is_due = |ago: Option<Duration>, to| {
             let settled = Settled { target: target(1), ago, is_clean: false };
             settled.due(to).is_some()

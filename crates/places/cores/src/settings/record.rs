@@ -1,10 +1,11 @@
-//! The record of our settings for workers' CPUs, and of each value before.
+//! The record of our settings for CPUs, and of each value before.
 //!
 //! ```text
 //!  enter: on disk before the file is touched ─▶ set ─▶ restored ─▶ remove, saved with the next save
 //! ```
 
-use super::plan::{SavedSetting, Setting};
+use crate::settings::setting::Setting;
+use crate::settings::step::SavedSetting;
 use std::path::Path;
 use tidegate_durable::{DurableError, Journal};
 

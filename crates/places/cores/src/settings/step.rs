@@ -1,120 +1,16 @@
 //! From what is wanted, on record and found to what is done with one setting. Pure.
 //!
 //! ```text
-//!  the file has       │ our value         the value before us       a value of another program
+//!  the kernel has     │ our value         the value before us       a value of another program
 //!  ───────────────────┼────────────────────────────────────────────────────────────────────────────────────────────
 //!  we want it         │ we do nothing     we note that, and set it  we set it again, three times; then we leave it
 //!  we do not any more │ we put it back    we forget it              we forget it: the value is theirs now
 //! ```
 
-use super::KeepOff;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::fmt;
-use std::path::PathBuf;
-use tidegate_cores::cpus::{self, Cpus};
 
 /// Repairs of a setting that another program changes; after these the agent leaves it.
 pub const REPAIRS: u32 = 3;
-
-/// One file of sysfs.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Setting {
-    /// The CPUs that run the stack for what is written into a queue of a tap: `rps_cpus`
-    /// (Documentation/networking/scaling.rst). Its value is a mask; 0 is the CPU that writes.
-    Rps {
-        /// The tap's network namespace; the agent's own where absent.
-        netns: Option<PathBuf>,
-        /// The interface.
-        device: String,
-        /// From 0.
-        queue: u16,
-    },
-    /// The longest time that a CPU may take to wake from idle: `pm_qos_resume_latency_us`
-    /// (Documentation/ABI/testing/sysfs-devices-power). `0` is any time, `n/a` none: it never halts.
-    Resume {
-        /// The CPU.
-        cpu: usize,
-    },
-}
-
-impl fmt::Display for Setting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rps { netns: None, device, queue } => write!(f, "rps_cpus of queue {queue} of {device}"),
-            Self::Rps { netns: Some(netns), device, queue } => {
-                write!(f, "rps_cpus of queue {queue} of {device} in {}", netns.display())
-            }
-            Self::Resume { cpu } => write!(f, "pm_qos_resume_latency_us of CPU {cpu}"),
-        }
-    }
-}
-
-/// The value of a CPU's [`Setting::Resume`] while it does not halt.
-pub const NO_LATENCY: &str = "n/a";
-
-/// The deciding facts of the host.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Situation {
-    /// CPUs to which workers are pinned.
-    pub workers: Cpus,
-    /// CPUs that may run other work: online, and not set apart by the administrator (`isolcpus=`, `nohz_full=`).
-    pub others: Cpus,
-    /// A deadline is in force.
-    pub deadline: bool,
-    /// Real-time frames passed the switch recently.
-    pub flows: bool,
-    /// The taps of the switch: namespace, interface, queues.
-    pub taps: Vec<(Option<PathBuf>, String, u16)>,
-    /// The switch claims so many CPUs that none is accepted as a worker's; the reason.
-    pub too_many: Option<String>,
-}
-
-/// What the agent is to set, and for which CPUs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Target {
-    /// The value of each setting.
-    pub settings: BTreeMap<Setting, String>,
-    /// The workers' CPUs to which the settings belong.
-    pub workers: Cpus,
-    /// Why no CPU is accepted as a worker's, although a deadline wants one.
-    pub too_many: Option<String>,
-}
-
-/// Returns the target in a situation.
-pub fn target(situation: &Situation, off: KeepOff) -> Target {
-    let settings = wanted(situation, off);
-    let workers = if settings.is_empty() { Cpus::new() } else { situation.workers.clone() };
-    let too_many = situation.too_many.clone().filter(|_| situation.deadline && off.is_anything());
-    Target { settings, workers, too_many }
-}
-
-/// Returns the CPUs that workers have for themselves while there is a deadline; none without another CPU for other work.
-pub fn own(situation: &Situation, off: KeepOff) -> Cpus {
-    let Situation { workers, others, deadline, .. } = situation;
-    let is_possible = others.difference(workers).next().is_some();
-    if *deadline && off.is_anything() && is_possible { workers.clone() } else { Cpus::new() }
-}
-
-/// Returns the wanted settings; none without a CPU to steer to.
-fn wanted(situation: &Situation, off: KeepOff) -> BTreeMap<Setting, String> {
-    let Situation { workers, others, deadline, flows, taps, .. } = situation;
-    let to: Cpus = others.difference(workers).copied().collect();
-    if !deadline || workers.is_empty() || to.is_empty() {
-        return BTreeMap::new();
-    }
-    let to = cpus::mask(&to);
-    let queue = |(netns, device, queues): &(Option<PathBuf>, String, u16)| {
-        let (netns, device, to) = (netns.clone(), device.clone(), to.clone());
-        (0..*queues).map(move |queue| {
-            (Setting::Rps { netns: netns.clone(), device: device.clone(), queue }, to.clone())
-        })
-    };
-    let resume = workers.iter().filter(|_| *flows && off.halts);
-    let resume = resume.map(|cpu| (Setting::Resume { cpu: *cpu }, NO_LATENCY.to_owned()));
-    taps.iter().filter(|_| off.softirqs).flat_map(queue).chain(resume).collect()
-}
 
 /// A setting of ours, on record before it is touched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,55 +98,6 @@ pub fn step(wanted: Option<&str>, saved: Option<&SavedSetting>, found: Option<&F
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    fn cpus(all: &[usize]) -> Cpus {
-        all.iter().copied().collect()
-    }
-
-    fn situation() -> Situation {
-        Situation {
-            workers: cpus(&[1]),
-            others: cpus(&[0, 1, 2, 3]),
-            deadline: true,
-            flows: true,
-            taps: vec![(None, "a".into(), 2), (Some("/run/netns/b".into()), "b".into(), 1)],
-            too_many: None,
-        }
-    }
-
-    #[test]
-    fn taps_are_steered_off_the_workers_while_a_deadline_is_in_force() {
-        let both = KeepOff { softirqs: true, halts: true };
-        let wanted = |situation: &Situation| wanted(situation, both);
-        let all = wanted(&situation());
-        let masks: Vec<&str> = all.values().map(String::as_str).collect();
-        assert_eq!(masks, ["d", "d", "d", NO_LATENCY]);
-        let none = |situation: Situation| assert_eq!(wanted(&situation), BTreeMap::new(), "{situation:?}");
-        none(Situation { deadline: false, ..situation() });
-        none(Situation { workers: cpus(&[]), ..situation() });
-        // One CPU only; a worker on each; all others are set apart.
-        none(Situation { others: cpus(&[1]), ..situation() });
-        none(Situation { workers: cpus(&[0, 1, 2, 3]), ..situation() });
-        assert_eq!(wanted(&Situation { flows: false, ..situation() }).len(), 3);
-        assert_eq!(super::wanted(&situation(), KeepOff { halts: false, ..both }).len(), 3);
-        assert_eq!(super::wanted(&situation(), KeepOff { softirqs: false, ..both }).len(), 1);
-    }
-
-    #[test]
-    fn workers_have_their_cpus_for_a_deadline_also_while_nothing_flows() {
-        let both = KeepOff { softirqs: true, halts: true };
-        let quiet = Situation { flows: false, taps: vec![], ..situation() };
-        assert_eq!((own(&quiet, both), target(&quiet, both)), (cpus(&[1]), Target::default()));
-        assert_eq!(target(&situation(), both).workers, cpus(&[1]));
-        for none in [
-            Situation { deadline: false, ..situation() },
-            Situation { others: cpus(&[1]), ..situation() },
-            Situation { workers: cpus(&[]), ..situation() },
-        ] {
-            assert_eq!(own(&none, both), cpus(&[]), "{none:?}");
-        }
-        assert_eq!(own(&situation(), KeepOff { softirqs: false, halts: false }), cpus(&[]));
-    }
 
     #[derive(Clone, Debug)]
     enum Event {

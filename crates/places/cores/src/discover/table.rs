@@ -1,0 +1,141 @@
+//! Which process holds which key.
+//!
+//! ```text
+//!  /proc: new numbers ──────────┐
+//!  a sixth of the known ones ───┼─▶ descriptors ─▶ Table ─▶ key: processes
+//!  all, if a key has no process ┘                    └────▶ vhost's own processes, by owner
+//! ```
+//!
+//! To read the descriptors of all processes of a large host takes tenths of a second. So they are remembered: a process is looked at
+//! when its number is new, then at every sixth look, since it may have ended and another one have its number, or may have opened
+//! further devices; and all are when a key appears that no process holds.
+
+use super::key::Key;
+use super::stat::Stat;
+use crate::roots::{Roots, names, numbers, target};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use tidegate_cores::stage::Thread;
+
+/// Each process is looked at once in so many looks.
+const TURNS: u64 = 6;
+
+/// Most descriptors of one process that are looked at; those above belong to no VM that libvirt would start.
+const MOST_DESCRIPTORS: usize = 4096;
+
+/// The processes, as of their last looks.
+#[derive(Debug, Default)]
+pub struct Table {
+    known: HashMap<u32, Known>,
+    turn: u64,
+    /// Keys that no process held at the last look.
+    missing: BTreeSet<Key>,
+}
+
+/// One process.
+#[derive(Debug)]
+struct Known {
+    stat: Stat,
+    keys: BTreeSet<Key>,
+    /// Whether its descriptors could be read.
+    readable: bool,
+}
+
+/// The processes at one look.
+#[derive(Debug, Default)]
+pub struct Holders {
+    /// Processes by key, lowest number first.
+    pub by_key: BTreeMap<Key, Vec<u32>>,
+    /// Threads of vhost that are processes of the kernel (before Linux 6.4), by the process that they work for.
+    pub vhost: BTreeMap<u32, Vec<(Thread, Stat)>>,
+    /// Processes of other users whose descriptors this process may not read.
+    pub unreadable: usize,
+    /// Processes with virtual CPUs of KVM.
+    pub kvm: BTreeSet<u32>,
+    /// Processes by name, of those that may contradict a plan.
+    pub named: BTreeMap<String, Vec<u32>>,
+}
+
+impl Table {
+    /// Looks for holders of `wanted`, and for processes with one of the names `known_as`.
+    pub fn look(&mut self, roots: &Roots, wanted: &BTreeSet<Key>, known_as: &[&str]) -> Holders {
+        self.turn += 1;
+        let pids: BTreeSet<u32> = numbers(&roots.proc).into_iter().collect();
+        self.known.retain(|pid, _| pids.contains(pid));
+        let own_namespace = target_of_namespace(roots, "self");
+        let turn = self.turn;
+        let look_at = |this: &mut Self, all: bool| {
+            for pid in &pids {
+                let due = u64::from(*pid) % TURNS == turn % TURNS;
+                if !all && !due && this.known.contains_key(pid) {
+                    continue;
+                }
+                match read(roots, *pid, own_namespace.as_deref(), wanted) {
+                    Some(known) => drop(this.known.insert(*pid, known)),
+                    None => drop(this.known.remove(pid)),
+                }
+            }
+        };
+        // At the first look, all are new.
+        let first = self.known.is_empty();
+        look_at(self, false);
+        let held: BTreeSet<&Key> = self.known.values().flat_map(|known| &known.keys).collect();
+        let mut missing: BTreeSet<Key> = wanted.iter().filter(|key| !held.contains(key)).cloned().collect();
+        if !first && !missing.is_subset(&self.missing) {
+            look_at(self, true);
+            missing.retain(|key| !self.known.values().any(|known| known.keys.contains(key)));
+        }
+        self.missing = missing;
+        self.holders(wanted, known_as)
+    }
+
+    fn holders(&self, wanted: &BTreeSet<Key>, known_as: &[&str]) -> Holders {
+        let mut found = Holders::default();
+        let mut pids: Vec<_> = self.known.iter().collect();
+        pids.sort_unstable_by_key(|(pid, _)| **pid);
+        for (pid, known) in pids {
+            for key in known.keys.intersection(wanted) {
+                found.by_key.entry(key.clone()).or_default().push(*pid);
+            }
+            if let Some(owner) = known.stat.vhost_of().filter(|_| known.stat.is_kernel()) {
+                let thread = Thread { process: *pid, thread: *pid, started: known.stat.started };
+                found.vhost.entry(owner).or_default().push((thread, known.stat.clone()));
+            }
+            if let Some(name) = known_as.iter().find(|name| **name == known.stat.name) {
+                found.named.entry((*name).to_owned()).or_default().push(*pid);
+            }
+            if known.keys.contains(&Key::Kvm) {
+                found.kvm.insert(*pid);
+            }
+            found.unreadable += usize::from(!known.readable);
+        }
+        found
+    }
+}
+
+/// Reads one process; `None` if it ended.
+fn read(roots: &Roots, pid: u32, own_namespace: Option<&str>, wanted: &BTreeSet<Key>) -> Option<Known> {
+    let folder = roots.proc.join(pid.to_string());
+    let stat = Stat::read(&folder)?;
+    if stat.is_kernel() {
+        return Some(Known { stat, keys: BTreeSet::new(), readable: true });
+    }
+    let readable = std::fs::read_dir(folder.join("fd")).is_ok();
+    let descriptors = names(folder.join("fd")).into_iter().take(MOST_DESCRIPTORS);
+    let keys = descriptors.filter_map(|fd| Key::of_descriptor(&folder, &fd));
+    // Most sockets of a host are of no interest, and there are many.
+    let mut keys: BTreeSet<Key> =
+        keys.filter(|key| !matches!(key, Key::Socket(_)) || wanted.contains(key)).collect();
+    // Names and numbers of interfaces are those of its network namespace.
+    if keys.iter().any(|key| matches!(key, Key::Tap(_) | Key::Macvtap(_))) {
+        let namespace = target_of_namespace(roots, &pid.to_string());
+        if own_namespace.is_some() && namespace.is_some() && namespace.as_deref() != own_namespace {
+            keys.retain(|key| !matches!(key, Key::Tap(_) | Key::Macvtap(_)));
+        }
+    }
+    Some(Known { stat, keys, readable })
+}
+
+/// Returns the network namespace of a process, such as `net:[4026531840]`.
+fn target_of_namespace(roots: &Roots, process: &str) -> Option<String> {
+    target(roots.proc.join(process).join("ns/net"))
+}
