@@ -26,6 +26,9 @@
 //! - `threads`: the agent's own threads
 //! - `steered`: received frames of NICs to CPUs, by flow
 //!
+//! Costs:
+//! - [`calibrate`]: what stages that share a CPU, and handovers, cost on this machine
+//!
 //! Discovery:
 //! - [`roots`]: the folders that it reads
 //! - [`machine`]: the host's CPUs
@@ -37,6 +40,7 @@
 
 mod action;
 mod background;
+pub mod calibrate;
 pub mod conflicts;
 pub mod discover;
 mod facts;

@@ -15,10 +15,11 @@ pub const NETWORK: Kind<'_> = Kind {
 
 /// Runs ip(8) in the namespace of this thread.
 pub fn ip(arguments: &str) {
-    run("ip", arguments);
+    run_here("ip", arguments);
 }
 
-fn run(program: &str, arguments: &str) {
+/// Runs a program in the namespace of this thread.
+pub fn run_here(program: &str, arguments: &str) {
     let done = Command::new(program).args(arguments.split(' ')).output().expect("a program of scripts/setup");
     assert!(done.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&done.stderr));
 }
@@ -53,8 +54,8 @@ impl Near {
         ip("link set lo up");
         ip("link add near numrxqueues 4 numtxqueues 4 type veth peer name far numrxqueues 4 numtxqueues 4");
         // The tags of frames, and their checksums, are in the frames, as on a wire.
-        run("ethtool", "-K near rxvlan off");
-        run("ethtool", "-K far tx off txvlan off gso off tso off");
+        run_here("ethtool", "-K near rxvlan off");
+        run_here("ethtool", "-K far tx off txvlan off gso off tso off");
         ip("addr add 192.0.2.1/24 dev near");
         ip("link add tunnel type vxlan id 42 remote 192.0.2.2 local 192.0.2.1 dstport 4789 dev near");
         ip("addr add 10.0.0.1/24 dev tunnel");
@@ -72,12 +73,7 @@ impl Near {
         let (mut received, mut next) = (Received::default(), 0);
         while next < frames {
             let burst = (frames - next).min(32);
-            far.run(move || {
-                let socket = UdpSocket::bind(("10.0.0.2", port)).unwrap();
-                for _ in 0..burst {
-                    socket.send_to(&[7; 100], ("10.0.0.1", port)).unwrap();
-                }
-            });
+            self.send(port, far, burst);
             for _ in 0..burst {
                 match socket.recv(&mut [0; 200]) {
                     Ok(_) => received.cpus.push(rustix::net::sockopt::socket_incoming_cpu(&socket).unwrap()),
@@ -87,6 +83,16 @@ impl Near {
             next += burst;
         }
         received
+    }
+
+    /// Sends frames from there to a port here.
+    pub fn send(&self, port: u16, far: &Far, frames: usize) {
+        far.run(move || {
+            let socket = UdpSocket::bind(("10.0.0.2", port)).unwrap();
+            for _ in 0..frames {
+                socket.send_to(&[7; 100], ("10.0.0.1", port)).unwrap();
+            }
+        });
     }
 }
 
@@ -106,16 +112,16 @@ impl Far {
         let far = Self(work);
         far.run(|| {
             ip("link set lo up");
-            run("ethtool", "-K far tx off txvlan off gso off tso off");
+            run_here("ethtool", "-K far tx off txvlan off gso off tso off");
             ip("addr add 192.0.2.2/24 dev far");
             ip("link add tunnel type vxlan id 42 remote 192.0.2.1 local 192.0.2.2 dstport 4789 dev far");
-            run("ethtool", "-K tunnel tx off gso off");
+            run_here("ethtool", "-K tunnel tx off gso off");
             ip("addr add 10.0.0.2/24 dev tunnel");
             ip("link set far up");
             ip("link set tunnel up");
         });
         // Both know each other's address from now on.
-        far.run(|| run("ping", "-c 1 -W 5 10.0.0.1"));
+        far.run(|| run_here("ping", "-c 1 -W 5 10.0.0.1"));
         far
     }
 

@@ -5,4 +5,5 @@ mod host;
 mod looking_up;
 mod parsing;
 mod run;
+mod sockets;
 mod veth;

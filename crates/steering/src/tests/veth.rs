@@ -14,7 +14,7 @@ use tidegate_cores::cpus::Cpus;
 use tidegate_testkit::{in_namespace, need};
 
 /// Frames for a port within the tunnel.
-fn to_port(name: &str, port: u16, cpu: usize) -> Entry {
+pub fn to_port(name: &str, port: u16, cpu: usize) -> Entry {
     let flow = Flow {
         device: "near".into(),
         tunnel: Tunnel::Vxlan,
@@ -31,11 +31,12 @@ fn to_port(name: &str, port: u16, cpu: usize) -> Entry {
     Entry { name: name.into(), pattern: Pattern::from(&flow), target: Target::Cpu(cpu) }
 }
 
-fn table(entries: Vec<Entry>, spread: impl IntoIterator<Item = usize>) -> Table {
+/// Returns a table for tests, which is possible.
+pub fn table(entries: Vec<Entry>, spread: impl IntoIterator<Item = usize>) -> Table {
     Table::new(entries, spread.into_iter().collect(), VXLAN_PORT).unwrap()
 }
 
-/// Two CPUs, or `None` and a note.
+/// Returns two CPUs, or `None` and a note.
 fn two_cpus() -> Option<[usize; 2]> {
     let online: Vec<usize> = crate::cpus::online("/".as_ref()).unwrap().into_iter().collect();
     need("two CPUs", online.len() > 1).then(|| [online[0], online[1]])

@@ -51,7 +51,7 @@ pub struct Irq {
     pub cpus: Cpus,
     /// Times that it arrived, by CPU.
     pub counts: Vec<u64>,
-    /// Whether the kernel manages it: nobody may move it.
+    /// Whether the kernel manages it: no program may move it.
     pub managed: bool,
     /// The vNIC whose function it is of; `None`: the interface's own.
     pub vnic: Option<String>,

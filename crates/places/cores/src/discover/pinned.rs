@@ -12,7 +12,7 @@ use tidegate_libvirt::running::Running;
 /// What is known of choices.
 pub struct Pinning<'a> {
     roots: &'a Roots,
-    /// CPUs that the kernel gives to a thread for which nobody chose: online, and not set apart at boot.
+    /// CPUs that the kernel gives to a thread without a choice: online, and not set apart at boot.
     free: Cpus,
     /// CPUs of process 1, from which services inherit theirs.
     init: Option<Cpus>,

@@ -1,9 +1,10 @@
 //! Stages of VMs' threads and of interfaces.
 
+use super::frames::Frames;
 use super::nic::Nic;
+use super::of_devices;
 use super::pinned::Pinning;
 use super::vm::{self, Task};
-use super::{Frames, of_devices};
 use crate::load::{Loads, prior};
 use crate::roots::Roots;
 use std::collections::{BTreeMap, BTreeSet};

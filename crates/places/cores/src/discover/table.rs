@@ -62,7 +62,7 @@ impl Table {
         self.turn += 1;
         let pids: BTreeSet<u32> = numbers(&roots.proc).into_iter().collect();
         self.known.retain(|pid, _| pids.contains(pid));
-        let own_namespace = target_of_namespace(roots, "self");
+        let own_namespace = ["thread-self", "self"].iter().find_map(|name| target_of_namespace(roots, name));
         let turn = self.turn;
         let look_at = |this: &mut Self, all: bool| {
             for pid in &pids {
