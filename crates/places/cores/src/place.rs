@@ -2,6 +2,7 @@
 
 use crate::action::CoresAction;
 use crate::background::Background;
+use crate::calibrate::file::{self, Current};
 use crate::discover::Discovery;
 use crate::facts::{Asked, Facts};
 use crate::keep_off::KeepOff;
@@ -33,6 +34,7 @@ pub struct CoresPlace {
     folders: Folders,
     /// The machine, and the list of CPUs that were online then.
     machine: (String, Machine),
+    costs: Current,
     discovery: Background<Watched, Surveyed>,
     looked: Option<(Arc<Scope>, Instant)>,
     planner: Background<Arc<Problem>, Planned>,
@@ -74,6 +76,7 @@ impl CoresPlace {
             sights,
             folders,
             machine: Default::default(),
+            costs: Current::new(state.join(file::NAME)),
             discovery: Background::new("look at CPUs", look, Arc::clone(&wake)),
             looked: None,
             planner: Background::new("plan of CPUs", planner::plan, wake),
@@ -189,6 +192,7 @@ impl Place for CoresPlace {
         let facts = Facts {
             off: self.off,
             machine,
+            costs: self.costs.look().clone(),
             seen: self.sights.last(),
             flows: self.sights.flows(now),
             silent: self.sights.silent(now),
