@@ -4,6 +4,7 @@
 //!  domain XML: a hook's standard input, ──▶ domain ─┬─ <interface>: attachment, <bandwidth> ─┐
 //!  /run/libvirt/qemu/NAME.xml, a file               └─ <metadata>: contracts by MAC ─────────┴─▶ translate ─▶ Vnic, notes
 //!                                                                                                    └─▶ Errors: line, column
+//!  a running domain's state ──▶ running: threads, pins
 //!  what a hook is called with ──▶ hook: check, put, remove, nothing
 //!  states of all domains, owners at the agent ──▶ follow: which to put, which to remove
 //! ```
@@ -18,6 +19,7 @@
 //! - [`hook`]: reactions to libvirt's calls
 //! - [`follow`]: reactions to changes without a call
 //! - [`room`]: unneeded contracts that are in the way
+//! - [`running`]: a running domain's threads, and the CPUs that libvirt chose for them
 //! - [`script`]: the file that libvirt runs
 
 pub mod bandwidth;
@@ -26,6 +28,7 @@ pub mod follow;
 pub mod hook;
 pub mod metadata;
 pub mod room;
+pub mod running;
 pub mod script;
 pub mod translate;
 mod xml;

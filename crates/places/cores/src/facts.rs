@@ -9,7 +9,7 @@ use crate::watched::{Scope, Surveyed};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_cores::costs::{Costs, Source};
+use tidegate_cores::costs::Costs;
 use tidegate_cores::machine::Machine;
 use tidegate_cores::problem::Problem;
 
@@ -58,7 +58,7 @@ impl Default for Facts {
         Self {
             off: None,
             machine: Machine::default(),
-            costs: Costs { pairs: vec![], sibling: 0, source: Source::Priors },
+            costs: Costs::priors(),
             seen: None,
             flows: false,
             silent: None,

@@ -1,7 +1,7 @@
 //! The cores place: which CPU does which part of a packet's work, on the whole host.
 //!
 //! ```text
-//!  sysfs, proc, cgroups ─▶ machine, discover, load ─▶ Found: stages, links, conflicts ─┐
+//!  sysfs, proc, cgroups ─▶ machine, discover, load, conflicts ─▶ Found ────────────────┐
 //!  all places: stages, contracts, evidence ────────────────────────────────────────────┴▶ plan (pure) ─┐
 //!       ┌───────────────────────┬──────────────────────────────────────────────────────────────────────┘
 //!       ▼                       ▼
@@ -25,16 +25,22 @@
 //! - `kept`, [`settings`]: settings set, kept, put back
 //! - `threads`: the agent's own threads
 //!
+//! Costs:
+//! - [`calibrate`]: what stages that share a CPU, and handovers, cost on this machine
+//!
 //! Discovery:
 //! - [`roots`]: the folders that it reads
 //! - [`machine`]: the host's CPUs
 //! - [`discover`]: stages, and frames between them
 //! - [`load`]: what stages cost
+//! - [`conflicts`]: other software that places the same work
 //! - `watched`: the knowledge that a look needs
 //! - `report`: the machine, the stages and the plan, for readers (pure)
 
 mod action;
 mod background;
+pub mod calibrate;
+pub mod conflicts;
 pub mod discover;
 mod facts;
 mod keep_off;

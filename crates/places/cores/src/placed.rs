@@ -41,10 +41,11 @@ fn value(setting: &Setting, cpu: usize) -> String {
 /// Returns the target of a plan for the stages that there are now. A CPU that is offline is no target: the work there is planned anew.
 pub fn target<'a>(plan: &Plan, stages: impl Iterator<Item = &'a Stage>, machine: &Machine) -> Target {
     let online = machine.online();
-    let mut target = Target { own: plan.own.intersection(&online).copied().collect(), ..Target::default() };
+    let mut target = Target::default();
     let present: BTreeSet<&Handle> = stages.map(|stage| &stage.handle).collect();
     let is_there = |(handle, cpu): &(&Handle, &usize)| present.contains(handle) && online.contains(cpu);
     for (handle, cpu) in plan.assignment.cpus.iter().filter(is_there) {
+        target.own.extend(plan.own.get(cpu));
         if let Handle::Worker(worker) = handle {
             target.directions.workers.insert(*worker, *cpu);
         }

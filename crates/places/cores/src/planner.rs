@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tidegate_cores::planner::Effort;
 use tidegate_cores::problem::{Plan, Problem};
 
 /// A plan, and its question.
@@ -18,6 +19,6 @@ pub struct Planned {
 /// Answers a question. Takes seconds on a large host.
 pub fn plan(problem: Arc<Problem>) -> Planned {
     let begun = Instant::now();
-    let plan = Plan::default();
+    let plan = tidegate_cores::planner::plan(&problem, Effort::default());
     Planned { problem, plan, took: begun.elapsed() }
 }

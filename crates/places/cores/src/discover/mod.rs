@@ -9,42 +9,60 @@
 //! Everything read is what users, guests' operators and other programs wrote, and may be gone at the next read: whatever is missing or
 //! malformed is left out.
 //!
+//! - [`input`]: a question, and its answer
+//! - [`frames`]: frames of vNICs
 //! - [`key`]: which descriptor tells the process of a vNIC
 //! - [`peers`]: both ends of Unix sockets
 //! - [`table`]: which process holds which key
 //! - [`stat`]: one line of a process or thread
 //! - [`vm`]: the threads of a VM's process
+//! - [`devices`]: the interfaces that carry frames of vNICs
 //! - [`nic`]: interrupts and queues of an interface
+//! - [`qmp`]: the threads of a QEMU that does not name them
+//! - [`libvirt`]: states of running domains
+//! - [`kubernetes`]: CPUs of single containers
 //! - [`pinned`]: which other program chose a thread's CPUs
 //! - [`stages`]: stages of threads and interfaces
+//! - [`of_devices`]: frames and CPU time of interrupts and queues
 //! - [`links`]: frames from stage to stage
 
+pub mod devices;
+pub mod frames;
+pub mod input;
 pub mod key;
+pub mod kubernetes;
+pub mod libvirt;
 pub mod links;
 pub mod nic;
+pub mod of_devices;
 pub mod peers;
 pub mod pinned;
+pub mod qmp;
 pub mod stages;
 pub mod stat;
 pub mod table;
 pub mod vm;
 
+use crate::conflicts::{self, programs};
 use crate::load::{Loads, cpu, prior};
 use crate::machine::{self, Seen};
 use crate::roots::{Roots, text};
+use frames::Frames;
 use key::{Key, UnixSocket};
+use libvirt::States;
 use nic::Nic;
 use pinned::Pinning;
-use stages::Stages;
+use qmp::Asker;
+use stages::{Stages, Vm};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use table::Table;
-use tidegate_contract::{Attach, Host, Vnic};
-use tidegate_cores::cpus::Cpus;
-use tidegate_cores::machine::Machine;
-use tidegate_cores::stage::{Handle, Link, Stage};
-use tidegate_evidence::{ConflictReport, Evidence, Quantity, Traffic};
-use tidegate_place::Network;
+use tidegate_contract::{Attach, Vnic};
+use tidegate_cores::stage::{Thread, ThreadKind};
+use tidegate_libvirt::running::Running;
+use vm::Task;
+
+pub use input::{Found, LookInput};
 
 /// Tells the connected Unix sockets of the host, or why it cannot.
 pub type Sockets = Box<dyn FnMut() -> Result<Vec<UnixSocket>, String> + Send>;
@@ -55,45 +73,10 @@ pub struct Discovery {
     sockets: Sockets,
     table: Table,
     loads: Loads,
-}
-
-/// What a look needs to know.
-#[derive(Clone, Copy, Debug)]
-pub struct LookInput<'a> {
-    /// The time of the look.
-    pub now: Instant,
-    /// The contracts of all places.
-    pub contracts: &'a [&'a Vnic],
-    /// The `[host]` table.
-    pub host: &'a Host,
-    /// The ways to other hosts.
-    pub network: &'a Network,
-    /// The stages that places report.
-    pub reported: &'a [&'a Stage],
-    /// The counters of places.
-    pub evidence: &'a [&'a Evidence],
-    /// CPUs that the plan has set for stages: these are no other program's choice.
-    pub set: &'a BTreeMap<Handle, Cpus>,
-}
-
-/// What a look found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
-    /// The machine.
-    pub machine: Machine,
-    /// Online CPUs that a plan may use if the administrator names none: those of `machine.slice` without those that Kubernetes gave to
-    /// containers alone.
-    pub usable: Cpus,
-    /// The stages, reported and found; handles are unique.
-    pub stages: Vec<Stage>,
-    /// Frames between them.
-    pub links: Vec<Link>,
-    /// What contradicts a plan.
-    pub conflicts: Vec<ConflictReport>,
-    /// Busy time of CPUs over the last minute, millionths; a CPU is missing until it was looked at twice.
-    pub cpu_busy: BTreeMap<usize, u32>,
-    /// What could not be found, and the consequence.
-    pub notes: Vec<String>,
+    domains: States,
+    qmp: Asker,
+    /// Helpers of emulators that once were busy.
+    busy_helpers: BTreeSet<Thread>,
 }
 
 impl Discovery {
@@ -104,48 +87,118 @@ impl Discovery {
 
     /// A discovery with another source of sockets, such as a captured one.
     pub fn with_sockets(roots: Roots, sockets: Sockets) -> Self {
-        Self { roots, sockets, table: Table::default(), loads: Loads::default() }
+        Self {
+            roots,
+            sockets,
+            table: Table::default(),
+            loads: Loads::default(),
+            domains: States::default(),
+            qmp: Asker::default(),
+            busy_helpers: BTreeSet::new(),
+        }
     }
 
-    /// Looks at the host. Takes some microseconds for each thread of a VM.
+    /// Looks at the host. Takes some ten microseconds for each thread of a VM.
     pub fn look(&mut self, input: &LookInput<'_>) -> Found {
         let now = input.now;
-        let Seen { machine, own: _, machines } = machine::read(&self.roots);
+        let seen = machine::read(&self.roots);
+        let Seen { machine, machines, .. } = &seen;
         let mut notes = vec![];
         self.count_cpus(now);
         let frames = self.frames(now, input);
 
-        let sockets = self.sockets(input.contracts, &mut notes);
-        let keys = key::keys(&self.roots, input.contracts, &sockets);
-        let wanted: BTreeSet<Key> = keys.values().flatten().cloned().collect();
-        let holders = self.table.look(&self.roots, &wanted, &[]);
+        let (vms, named) = self.vms(input, &mut notes);
+        let tasks = vms.values().flat_map(|vm| &vm.tasks);
+        self.loads.threads.add(now, tasks.clone().map(|task| (task.thread, task.stat.ticks)));
+        let threads: BTreeSet<Thread> = tasks.map(|task| task.thread).collect();
+        self.busy_helpers.retain(|thread| threads.contains(thread));
 
-        let pinning = Pinning::new(&machine, input.set);
+        let exclusive = kubernetes::exclusive(&self.roots);
+        let domains = self.domains.domains();
+        let pinning = Pinning::new(&self.roots, machine, &exclusive, domains, input.set);
         let mut stages = Stages::new(input.reported);
-        let vms = stages::vms(&keys, &holders, input.contracts);
-        stages.threads(&self.roots, &vms, &holders, &pinning, &mut notes);
-        let counters = stages.ticks();
-        self.loads.threads.add(now, counters);
-
-        let nics = nics(&self.roots, input);
+        for vm in vms.values() {
+            stages.threads(&self.roots, vm, &pinning, &self.loads, &mut self.busy_helpers);
+        }
+        let nics = devices::nics(&self.roots, input);
         self.count_devices(now, &nics);
-        stages.nics(&nics, &machine);
+        stages.nics(&nics, machine);
         stages.taps(&self.roots, input.contracts);
         stages.load(&self.loads, &frames, &nics);
-
         let links = links::links(&stages, &frames, &nics, &self.loads, input);
-        if holders.unreadable > 0 && !vms.missing.is_empty() {
+
+        let busy = |cpu: &usize| Some((*cpu, self.loads.millionths(&self.loads.busy, cpu)?));
+        let cpu_busy = machine.cpus.keys().filter_map(busy).collect();
+        let usable = machines.difference(&exclusive).copied().collect();
+        let stages = stages.done();
+        let known = conflicts::known::Known { seen: &seen, named: &named, stages: &stages, host: input.host };
+        let conflicts = conflicts::find(&self.roots, &known);
+        Found { usable, stages, links, conflicts, cpu_busy, notes, machine: seen.machine }
+    }
+
+    /// Finds the processes of vNICs, and their threads.
+    fn vms<'a>(&mut self, input: &LookInput<'a>, notes: &mut Vec<String>) -> (BTreeMap<u32, Vm<'a>>, Named) {
+        let sockets = self.sockets(input.contracts, notes);
+        let keys = key::keys(&self.roots, input.contracts, &sockets);
+        let wanted: BTreeSet<Key> = keys.values().flatten().cloned().collect();
+        let holders = self.table.look(&self.roots, &wanted, &programs::NAMES);
+        self.domains.look(&self.roots);
+        let domains = self.domains.domains();
+
+        let mut of_process = BTreeMap::<u32, Vec<&Vnic>>::new();
+        let mut missing = vec![];
+        for vnic in input.contracts {
+            let of_keys = keys.get(vnic.name.as_str()).into_iter().flatten();
+            let mut processes: BTreeSet<u32> =
+                of_keys.filter_map(|key| holders.by_key.get(key)).flatten().copied().collect();
+            if processes.is_empty() {
+                // libvirt knows it also where descriptors may not be read.
+                processes
+                    .extend(domains.values().filter(|domain| has(domain, vnic)).map(|domain| domain.process));
+            }
+            let expected = !matches!(vnic.attach, Attach::Tap { .. }) && !keys[vnic.name.as_str()].is_empty();
+            if processes.is_empty() && expected && holders.unreadable > 0 {
+                missing.push(vnic.name.as_str());
+            }
+            processes.into_iter().for_each(|process| of_process.entry(process).or_default().push(vnic));
+        }
+        if !missing.is_empty() {
             notes.push(format!(
-                "the processes of {} were not found, and the descriptors of {} processes may not be read \
-                (CAP_SYS_PTRACE): their threads are not planned",
-                vms.missing.join(", "),
+                "the threads of {} are not planned: their processes were not found, and the agent may not see the \
+                descriptors of {} processes (CAP_SYS_PTRACE)",
+                missing.join(", "),
                 holders.unreadable
             ));
         }
-        let cpu_busy = machine.cpus.keys();
-        let busy = |cpu: &usize| Some((*cpu, self.loads.millionths(&self.loads.busy, cpu)?));
-        let cpu_busy = cpu_busy.filter_map(busy).collect();
-        Found { usable: machines, stages: stages.done(), links, conflicts: vec![], cpu_busy, notes, machine }
+
+        self.qmp.keep(|process| of_process.contains_key(&process));
+        let mut found = BTreeMap::new();
+        for (process, vnics) in of_process {
+            let known = domains.get(&process).map(|domain| domain.vcpus.values()).into_iter().flatten();
+            let mut known: qmp::Kinds = known.map(|thread| (*thread, ThreadKind::Vcpu)).collect();
+            let (mut tasks, more) = vm::tasks(&self.roots, process, &known);
+            let has_vcpu = |tasks: &[Task]| tasks.iter().any(|task| task.kind == Some(ThreadKind::Vcpu));
+            let main = tasks.iter().find(|task| task.thread.thread == process);
+            let is_emulator =
+                holders.kvm.contains(&process) || main.is_some_and(|task| task.stat.name.starts_with("qemu"));
+            if let Some(main) = main.filter(|_| !has_vcpu(&tasks) && is_emulator) {
+                known.extend(self.qmp.kinds(&self.roots, process, main.thread.started, input.now));
+                tasks = vm::tasks(&self.roots, process, &known).0;
+                if !has_vcpu(&tasks) {
+                    notes.push(format!(
+                        "the virtual CPUs of process {process} are not planned: its threads have no names (start QEMU \
+                        with -name debug-threads=on), and no monitor (QMP) that is free"
+                    ));
+                }
+            }
+            if more {
+                notes.push(format!("process {process} has too many threads: only the first are planned"));
+            }
+            let kernel = holders.vhost.get(&process).into_iter().flatten();
+            tasks.extend(kernel.cloned());
+            found.insert(process, Vm { process, vnics, tasks });
+        }
+        (found, holders.named)
     }
 
     /// Returns the connected sockets, if a contract needs them.
@@ -161,7 +214,7 @@ impl Discovery {
 
     /// Returns the frames a second of each vNIC: over the last minute, else by its contract.
     fn frames(&mut self, now: Instant, input: &LookInput<'_>) -> BTreeMap<String, Frames> {
-        let counted = input.evidence.iter().flat_map(|evidence| frames_so_far(evidence));
+        let counted = input.evidence.iter().flat_map(|evidence| frames::so_far(evidence));
         self.loads.vnics.add(now, counted);
         let of = |vnic: &&Vnic| {
             let measured = |sent| self.loads.vnics.per(&(vnic.name.clone(), sent), Duration::from_secs(1));
@@ -191,63 +244,14 @@ impl Discovery {
     }
 }
 
-/// Frames a second of a vNIC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Frames {
-    /// That the VM sends.
-    pub sent: u64,
-    /// That it receives.
-    pub received: u64,
-}
+/// Processes by name.
+type Named = BTreeMap<String, Vec<u32>>;
 
-impl Frames {
-    /// Returns both ways together.
-    pub const fn both(self) -> u64 {
-        self.sent.saturating_add(self.received)
+/// Whether a vNIC is one of a domain.
+fn has(domain: &Running, vnic: &Vnic) -> bool {
+    match &vnic.attach {
+        Attach::Netdev { name } => domain.interfaces.contains(name),
+        Attach::VhostUser { path, .. } => domain.sockets.contains(path),
+        _ => false,
     }
-}
-
-/// Returns the frames so far that a place counted, by vNIC and direction: sent ones are `true`. A super-frame is one where it counts so.
-fn frames_so_far(evidence: &Evidence) -> Vec<((String, bool), u64)> {
-    let mut found = vec![];
-    for (name, stats) in &evidence.vnics {
-        let unknown = evidence.unknown.get(name);
-        let knows = |what| unknown.is_none_or(|unknown| !unknown.contains_key(&what));
-        let frames = |traffic: &Traffic| {
-            if knows(Quantity::SuperFrames) { traffic.frames } else { traffic.wire_frames }
-        };
-        let both = [(Quantity::Tx, true, &stats.tx), (Quantity::Rx, false, &stats.rx)];
-        let known = both.into_iter().filter(|(what, ..)| knows(*what));
-        found.extend(known.map(|(_, sent, traffic)| ((name.clone(), sent), frames(traffic))));
-    }
-    found
-}
-
-/// Returns the physical interfaces that carry frames of vNICs: those of uplinks, steered ones, those with functions, and those in a bridge
-/// with a vNIC's tap.
-fn nics(roots: &Roots, input: &LookInput<'_>) -> Vec<Nic> {
-    let mut found = BTreeMap::<String, (BTreeSet<String>, BTreeSet<String>)>::new();
-    let mut add = |device: &str, vnic: Option<&str>| {
-        for physical in nic::physical(roots, device) {
-            let (of_devices, of_vnics) = found.entry(physical).or_default();
-            of_devices.insert(device.to_owned());
-            of_vnics.extend(vnic.map(str::to_owned));
-        }
-    };
-    let uplinks = input.network.uplinks.iter().filter_map(|uplink| uplink.device.as_ref());
-    uplinks.chain(&input.host.cores.steer).for_each(|device| add(device, None));
-    for vnic in input.contracts {
-        match &vnic.attach {
-            Attach::Vf { pf, .. } => add(pf, None),
-            Attach::Netdev { name } => {
-                let own = nic::physical(roots, name).into_iter();
-                own.chain(nic::bridged(roots, name)).for_each(|device| add(&device, Some(&vnic.name)));
-            }
-            _ => {}
-        }
-    }
-    let read = |(device, (for_devices, for_vnics)): (String, _)| {
-        Nic::read(roots, &device).map(|nic| Nic { for_devices, for_vnics, ..nic })
-    };
-    found.into_iter().filter_map(read).collect()
 }

@@ -10,6 +10,7 @@ use crate::roots::{Roots, list, mask, names, number, numbered, numbers, text};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tidegate_cores::cpus::Cpus;
+use tidegate_cores::stage::{Handle, Queue};
 
 /// Most queues of one direction, and most interrupts, of one interface.
 const MOST: usize = 256;
@@ -50,13 +51,25 @@ pub struct Irq {
     pub cpus: Cpus,
     /// Times that it arrived, by CPU.
     pub counts: Vec<u64>,
-    /// Whether the kernel manages it: nobody may move it.
+    /// Whether the kernel manages it: no program may move it.
     pub managed: bool,
+    /// The vNIC whose function it is of; `None`: the interface's own.
+    pub vnic: Option<String>,
 }
 
 impl Nic {
     /// Reads an interface; `None` if there is none of that name.
     pub fn read(roots: &Roots, device: &str) -> Option<Self> {
+        let folder = folder(roots, device)?;
+        let counter = |name: &str| number(folder.join("statistics").join(name)).unwrap_or(0);
+        let numbers = interrupts(&folder.join("device")).into_iter().take(MOST);
+        let irqs = numbers.map(|number| Irq::read(roots, number)).collect();
+        let (received, sent) = (counter("rx_packets"), counter("tx_packets"));
+        Some(Self { irqs, received, sent, ..Self::queues(roots, device)? })
+    }
+
+    /// Reads the queues of an interface alone.
+    pub fn queues(roots: &Roots, device: &str) -> Option<Self> {
         let folder = folder(roots, device)?;
         let queues = |prefix: &str, file: &str| -> Vec<Cpus> {
             let folder = folder.join("queues");
@@ -65,17 +78,42 @@ impl Nic {
                 .map(|queue| mask(folder.join(format!("{prefix}{queue}/{file}"))).unwrap_or_default())
                 .collect()
         };
-        let counter = |name: &str| number(folder.join("statistics").join(name)).unwrap_or(0);
-        let numbers = interrupts(&folder).into_iter().take(MOST);
-        Some(Self {
-            device: device.to_owned(),
-            irqs: numbers.map(|number| Irq::read(roots, number)).collect(),
-            receive: queues("rx-", "rps_cpus"),
-            transmit: queues("tx-", "xps_cpus"),
-            received: counter("rx_packets"),
-            sent: counter("tx_packets"),
-            ..Self::default()
-        })
+        let (receive, transmit) = (queues("rx-", "rps_cpus"), queues("tx-", "xps_cpus"));
+        Some(Self { device: device.to_owned(), receive, transmit, ..Self::default() })
+    }
+
+    /// Adds the interrupts of a virtual function, which is a vNIC's.
+    pub fn add_function(&mut self, roots: &Roots, index: u16, vnic: &str) {
+        let device = roots.sys.join("class/net").join(&self.device).join(format!("device/virtfn{index}"));
+        let numbers = interrupts(&device).into_iter().take(MOST);
+        // Whatever queue it is, it is none of this interface.
+        let irq = |number| Irq { vnic: Some(vnic.to_owned()), queue: None, ..Irq::read(roots, number) };
+        self.irqs.extend(numbers.map(irq));
+    }
+
+    /// Returns the receive queues.
+    pub fn receive_queues(&self) -> impl Iterator<Item = (u16, &Cpus)> {
+        (0..).zip(&self.receive)
+    }
+
+    /// Returns the transmit queues.
+    pub fn transmit_queues(&self) -> impl Iterator<Item = (u16, &Cpus)> {
+        (0..).zip(&self.transmit)
+    }
+
+    /// Returns a queue's name: in the agent's own network namespace.
+    pub fn queue(&self, queue: u16) -> Queue {
+        Queue { netns: None, device: self.device.clone(), queue }
+    }
+
+    /// Returns the stages of the receive queues.
+    pub fn receive_handles(&self) -> Vec<Handle> {
+        self.receive_queues().map(|(queue, _)| Handle::Receive(self.queue(queue))).collect()
+    }
+
+    /// Returns the stages of the transmit queues.
+    pub fn transmit_handles(&self) -> Vec<Handle> {
+        self.transmit_queues().map(|(queue, _)| Handle::Transmit(self.queue(queue))).collect()
     }
 
     /// Returns the interrupts of a receive queue.
@@ -85,6 +123,13 @@ impl Nic {
 }
 
 impl Irq {
+    /// Returns its stage; `device` is the interface.
+    pub fn handle(&self, device: &str) -> Handle {
+        let own = self.name.contains(device);
+        let name = if own { self.name.clone() } else { format!("{device} {}", self.name) };
+        Handle::Irq { number: self.number, name }
+    }
+
     fn read(roots: &Roots, number: u32) -> Self {
         let kernel = roots.sys.join("kernel/irq").join(number.to_string());
         let name = text(kernel.join("actions")).unwrap_or_default();
@@ -103,6 +148,7 @@ impl Irq {
             cpus: cpus.unwrap_or_default(),
             counts: counts.split(',').map(|count| count.trim().parse().unwrap_or(0)).collect(),
             managed: debug.is_some_and(|state| state.contains("IRQD_AFFINITY_MANAGED")),
+            vnic: None,
         }
     }
 }
@@ -145,9 +191,8 @@ fn folder(roots: &Roots, device: &str) -> Option<PathBuf> {
     Some(roots.sys.join("class/net").join(device)).filter(|folder| good && folder.exists())
 }
 
-/// Returns the interrupts of an interface's device.
-fn interrupts(folder: &Path) -> Vec<u32> {
-    let device = folder.join("device");
+/// Returns the interrupts of a device.
+fn interrupts(device: &Path) -> Vec<u32> {
     let msi = |device: &Path| Some(numbers::<u32>(device.join("msi_irqs"))).filter(|found| !found.is_empty());
     // Of a virtio device, the PCI device has them.
     let above = || {
@@ -156,7 +201,7 @@ fn interrupts(folder: &Path) -> Vec<u32> {
         msi(real.parent()?)
     };
     let line = || number::<u32>(device.join("irq")).filter(|irq| *irq > 0).map(|irq| vec![irq]);
-    msi(&device).or_else(above).or_else(line).unwrap_or_default()
+    msi(device).or_else(above).or_else(line).unwrap_or_default()
 }
 
 /// Returns the queue that an interrupt serves, by its name, and whether of sent frames alone: `eth0-TxRx-3` and `mlx5_comp3@pci:...`

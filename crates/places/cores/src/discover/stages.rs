@@ -1,55 +1,36 @@
 //! Stages of VMs' threads and of interfaces.
 
-use super::Frames;
-use super::key::Key;
-use super::nic::{Irq, Nic};
+use super::frames::Frames;
+use super::nic::Nic;
+use super::of_devices;
 use super::pinned::Pinning;
-use super::stat::Stat;
-use super::table::Holders;
-use super::vm;
+use super::vm::{self, Task};
 use crate::load::{Loads, prior};
 use crate::roots::Roots;
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_contract::{Attach, Vnic};
 use tidegate_cores::cpus::Cpus;
 use tidegate_cores::machine::Machine;
-use tidegate_cores::stage::{Handle, Kind, Queue, Stage, Thread, ThreadKind};
+use tidegate_cores::stage::{Handle, Kind, Stage, Thread, ThreadKind};
 
-/// Most stages of one VM: its process makes as many threads as it likes.
-const MOST_OF_ONE: usize = 512;
+/// A helper of an emulator that once used so much of a CPU is a stage, millionths.
+const BUSY_HELPER: u32 = 10_000;
 
-/// The VMs' processes, and whose they are.
-#[derive(Debug, Default)]
-pub struct Vms<'a> {
-    /// By process, its vNICs.
-    pub processes: BTreeMap<u32, Vec<&'a Vnic>>,
-    /// vNICs of which no process is known.
-    pub missing: Vec<String>,
-}
-
-/// Returns the processes of vNICs.
-pub fn vms<'a>(keys: &BTreeMap<&str, Vec<Key>>, holders: &Holders, contracts: &[&'a Vnic]) -> Vms<'a> {
-    let mut found = Vms::default();
-    for vnic in contracts {
-        let keys = keys.get(vnic.name.as_str()).into_iter().flatten();
-        let processes: BTreeSet<u32> =
-            keys.filter_map(|key| holders.by_key.get(key)).flatten().copied().collect();
-        if processes.is_empty() && !matches!(vnic.attach, Attach::Tap { .. }) {
-            found.missing.push(vnic.name.clone());
-        }
-        for process in processes {
-            found.processes.entry(process).or_default().push(vnic);
-        }
-    }
-    found
+/// A process, and whose it is.
+#[derive(Debug)]
+pub struct Vm<'a> {
+    /// Its number.
+    pub process: u32,
+    /// Its vNICs.
+    pub vnics: Vec<&'a Vnic>,
+    /// Its threads, vhost's among them.
+    pub tasks: Vec<Task>,
 }
 
 /// The stages of one look.
 pub struct Stages {
     reported: BTreeMap<Handle, Stage>,
     found: BTreeMap<Handle, Stage>,
-    /// CPU time so far of the threads among them, ticks.
-    ticks: BTreeMap<Thread, u64>,
     /// Threads of each vNIC's VM.
     of_vnic: BTreeMap<String, Vec<Handle>>,
 }
@@ -61,99 +42,67 @@ impl Stages {
         for stage in reported {
             all.entry(stage.handle.clone()).or_insert_with(|| (*stage).clone());
         }
-        Self { reported: all, found: BTreeMap::new(), ticks: BTreeMap::new(), of_vnic: BTreeMap::new() }
+        Self { reported: all, found: BTreeMap::new(), of_vnic: BTreeMap::new() }
     }
 
-    /// Adds the threads of VMs.
+    /// Adds the threads of a VM. Helpers of its emulator are too many to plan each; those in `busy`, where this adds those that are,
+    /// are stages until they end.
     pub fn threads(
         &mut self,
         roots: &Roots,
-        vms: &Vms<'_>,
-        holders: &Holders,
+        vm: &Vm<'_>,
         pinning: &Pinning<'_>,
-        notes: &mut Vec<String>,
+        loads: &Loads,
+        busy: &mut BTreeSet<Thread>,
     ) {
-        for (process, vnics) in &vms.processes {
-            let (tasks, more) = vm::tasks(roots, *process);
-            if more {
-                notes.push(format!(
-                    "process {process} has more threads than are looked at: the others are not planned"
-                ));
-            }
-            let known = BTreeMap::new();
-            let inside =
-                tasks.iter().filter_map(|task| Some((vm::kind(task, &known)?, task.thread, &task.stat)));
-            let kernel = holders.vhost.get(process).into_iter().flatten();
-            let kernel = kernel.map(|(thread, stat)| (ThreadKind::Vhost, *thread, stat));
-            let all: Vec<(ThreadKind, Thread, &Stat)> = inside.chain(kernel).take(MOST_OF_ONE).collect();
-            if !all.iter().any(|(kind, ..)| *kind == ThreadKind::Vcpu) && holders.kvm.contains(process) {
-                notes.push(format!(
-                    "the virtual CPUs of process {process} are not known, so they are not planned: start QEMU with \
-                    -name debug-threads=on"
-                ));
-            }
-            for (kind, thread, stat) in all {
-                self.thread(roots, kind, thread, stat, vnics, pinning);
+        for task in &vm.tasks {
+            let helper = || {
+                if loads.thread(task.thread).is_some_and(|load| load >= BUSY_HELPER) {
+                    busy.insert(task.thread);
+                }
+                busy.contains(&task.thread).then_some(ThreadKind::Emulator)
+            };
+            if let Some(kind) = task.kind.or_else(helper) {
+                self.thread(roots, kind, task, vm, pinning);
             }
         }
     }
 
-    fn thread(
-        &mut self,
-        roots: &Roots,
-        kind: ThreadKind,
-        thread: Thread,
-        stat: &Stat,
-        vnics: &[&Vnic],
-        pinning: &Pinning<'_>,
-    ) {
+    fn thread(&mut self, roots: &Roots, kind: ThreadKind, task: &Task, vm: &Vm<'_>, pinning: &Pinning<'_>) {
+        let Task { thread, stat, .. } = task;
         // vhost works for the VM's taps alone.
-        let concerned = vnics
-            .iter()
-            .filter(|vnic| kind != ThreadKind::Vhost || matches!(vnic.attach, Attach::Netdev { .. }));
-        let mut names: Vec<String> = concerned.clone().map(|vnic| vnic.name.clone()).collect();
-        names.sort_unstable();
-        names.dedup();
-        let Some(present) = vm::allowed(roots, thread) else { return };
-        let handle = Handle::Thread { kind, thread, name: stat.name.clone() };
-        let pinned_by = pinning.by(&handle, &present);
+        let concerns =
+            |vnic: &&&Vnic| kind != ThreadKind::Vhost || matches!(vnic.attach, Attach::Netdev { .. });
+        let concerned: Vec<&&Vnic> = vm.vnics.iter().filter(concerns).collect();
+        let names: BTreeSet<String> = concerned.iter().map(|vnic| vnic.name.clone()).collect();
+        let Some(present) = vm::allowed(roots, *thread) else { return };
+        let pinned_by = pinning.by(vm.process, kind, *thread, &stat.name, &present);
         // A deadline of a tap holds until vhost has the frame; the guest's own time is not in it.
-        let realtime = kind == ThreadKind::Vhost && concerned.clone().any(|vnic| vnic.is_realtime());
+        let realtime = kind == ThreadKind::Vhost && concerned.iter().any(|vnic| vnic.is_realtime());
+        let handle = Handle::Thread { kind, thread: *thread, name: stat.name.clone() };
         for name in &names {
             self.of_vnic.entry(name.clone()).or_default().push(handle.clone());
         }
-        self.ticks.insert(thread, stat.ticks);
-        let stage = Stage {
-            handle: handle.clone(),
-            vnics: names,
-            realtime,
-            load: 0,
-            measured: false,
-            present,
-            pinned_by,
-        };
-        self.found.insert(handle, stage);
+        let vnics = names.into_iter().collect();
+        self.found.insert(handle.clone(), Stage { vnics, realtime, pinned_by, ..stage(handle, present) });
     }
 
     /// Adds interrupts and queues of physical interfaces.
     pub fn nics(&mut self, nics: &[Nic], machine: &Machine) {
+        let all = |cpus: Cpus| if cpus.is_empty() { machine.online() } else { cpus };
         for nic in nics {
             for irq in &nic.irqs {
                 let pinned_by = irq.managed.then(|| "the kernel, which manages this interrupt".to_owned());
-                self.add(Stage { pinned_by, ..stage(self::irq(nic, irq), irq.cpus.clone()) });
+                let vnics: Vec<String> = irq.vnic.iter().cloned().collect();
+                self.add(Stage { vnics, pinned_by, ..stage(irq.handle(&nic.device), all(irq.cpus.clone())) });
             }
-            for (queue, steered) in nic.receive.iter().enumerate() {
-                let Ok(queue) = u16::try_from(queue) else { continue };
-                let arrives =
-                    || nic.irqs_of(queue).flat_map(|irq| irq.cpus.iter().copied()).collect::<Cpus>();
-                let present = Some(steered.clone()).filter(|cpus| !cpus.is_empty()).unwrap_or_else(arrives);
-                let present = if present.is_empty() { machine.online() } else { present };
-                self.add(stage(Handle::Receive(of_device(&nic.device, queue)), present));
+            for (queue, steered) in nic.receive_queues() {
+                let arrives = || nic.irqs_of(queue).flat_map(|irq| irq.cpus.iter().copied()).collect();
+                let present = if steered.is_empty() { arrives() } else { steered.clone() };
+                self.add(stage(Handle::Receive(nic.queue(queue)), all(present)));
             }
-            for (queue, senders) in nic.transmit.iter().enumerate() {
-                let Ok(queue) = u16::try_from(queue) else { continue };
-                let present = if senders.is_empty() { machine.online() } else { senders.clone() };
-                self.add(stage(Handle::Transmit(of_device(&nic.device, queue)), present));
+            for (queue, senders) in nic.transmit_queues() {
+                self.add(stage(Handle::Transmit(nic.queue(queue)), all(senders.clone())));
             }
         }
     }
@@ -162,17 +111,13 @@ impl Stages {
     pub fn taps(&mut self, roots: &Roots, contracts: &[&Vnic]) {
         for vnic in contracts {
             let Attach::Netdev { name } = &vnic.attach else { continue };
-            let Some(nic) = Nic::read(roots, name) else { continue };
-            for (queue, steered) in nic.receive.iter().enumerate() {
-                let Ok(queue) = u16::try_from(queue) else { continue };
-                // Without steering it runs where vhost does.
-                let vhost = self.threads_of(&vnic.name, ThreadKind::Vhost).into_iter();
-                let vhost: Cpus = vhost.flat_map(|stage| stage.present.iter().copied()).collect();
-                let present = if steered.is_empty() { vhost } else { steered.clone() };
-                if present.is_empty() {
-                    continue;
-                }
-                let handle = Handle::Receive(of_device(name, queue));
+            // Without steering it runs where vhost does.
+            let vhost = self.threads_of(&vnic.name, ThreadKind::Vhost).into_iter();
+            let vhost: Cpus = vhost.flat_map(|stage| stage.present.iter().copied()).collect();
+            let Some(nic) = Nic::queues(roots, name).filter(|_| !vhost.is_empty()) else { continue };
+            for (queue, steered) in nic.receive_queues() {
+                let present = if steered.is_empty() { vhost.clone() } else { steered.clone() };
+                let handle = Handle::Receive(nic.queue(queue));
                 self.add(Stage { vnics: vec![vnic.name.clone()], ..stage(handle, present) });
             }
         }
@@ -182,16 +127,11 @@ impl Stages {
         self.found.entry(stage.handle.clone()).or_insert(stage);
     }
 
-    /// Returns the CPU time so far of all threads.
-    pub fn ticks(&self) -> Vec<(Thread, u64)> {
-        self.ticks.iter().map(|(thread, ticks)| (*thread, *ticks)).collect()
-    }
-
     /// Sets the loads of the stages that were found.
     pub fn load(&mut self, loads: &Loads, frames: &BTreeMap<String, Frames>, nics: &[Nic]) {
         let shares = self.shares(frames);
-        let by_device = super::links::device_frames(nics, loads);
-        let softirqs = super::links::softirq_loads(nics, loads);
+        let by_device = of_devices::frames(nics, loads);
+        let softirqs = of_devices::loads(nics, loads);
         for stage in self.found.values_mut() {
             let kind = stage.handle.kind();
             let measured = match &stage.handle {
@@ -210,7 +150,7 @@ impl Stages {
     fn shares(&self, frames: &BTreeMap<String, Frames>) -> BTreeMap<Handle, u64> {
         let of_vnics = || {
             let pairs = |stage: &'_ Stage| (stage.handle.clone(), stage.handle.kind(), stage.vnics.clone());
-            self.found.values().map(pairs)
+            self.found.values().filter(|stage| !stage.vnics.is_empty()).map(pairs)
         };
         let mut number = BTreeMap::<(String, Kind), u64>::new();
         for (_, kind, vnics) in of_vnics() {
@@ -251,16 +191,4 @@ impl Stages {
 /// A stage for no vNIC in particular.
 fn stage(handle: Handle, present: Cpus) -> Stage {
     Stage { handle, vnics: vec![], realtime: false, load: 0, measured: false, present, pinned_by: None }
-}
-
-/// The handle of an interrupt: the interface, and the driver's name.
-pub fn irq(nic: &Nic, irq: &Irq) -> Handle {
-    let own = irq.name.contains(&nic.device);
-    let name = if own { irq.name.clone() } else { format!("{} {}", nic.device, irq.name) };
-    Handle::Irq { number: irq.number, name }
-}
-
-/// A queue of an interface in the agent's own namespace.
-pub fn of_device(device: &str, queue: u16) -> Queue {
-    Queue { netns: None, device: device.to_owned(), queue }
 }

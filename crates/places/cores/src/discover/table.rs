@@ -12,9 +12,10 @@
 
 use super::key::Key;
 use super::stat::Stat;
+use super::vm::Task;
 use crate::roots::{Roots, names, numbers, target};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use tidegate_cores::stage::Thread;
+use tidegate_cores::stage::{Thread, ThreadKind};
 
 /// Each process is looked at once in so many looks.
 const TURNS: u64 = 6;
@@ -46,7 +47,7 @@ pub struct Holders {
     /// Processes by key, lowest number first.
     pub by_key: BTreeMap<Key, Vec<u32>>,
     /// Threads of vhost that are processes of the kernel (before Linux 6.4), by the process that they work for.
-    pub vhost: BTreeMap<u32, Vec<(Thread, Stat)>>,
+    pub vhost: BTreeMap<u32, Vec<Task>>,
     /// Processes of other users whose descriptors this process may not read.
     pub unreadable: usize,
     /// Processes with virtual CPUs of KVM.
@@ -61,7 +62,7 @@ impl Table {
         self.turn += 1;
         let pids: BTreeSet<u32> = numbers(&roots.proc).into_iter().collect();
         self.known.retain(|pid, _| pids.contains(pid));
-        let own_namespace = target_of_namespace(roots, "self");
+        let own_namespace = ["thread-self", "self"].iter().find_map(|name| target_of_namespace(roots, name));
         let turn = self.turn;
         let look_at = |this: &mut Self, all: bool| {
             for pid in &pids {
@@ -98,7 +99,8 @@ impl Table {
             }
             if let Some(owner) = known.stat.vhost_of().filter(|_| known.stat.is_kernel()) {
                 let thread = Thread { process: *pid, thread: *pid, started: known.stat.started };
-                found.vhost.entry(owner).or_default().push((thread, known.stat.clone()));
+                let kind = Some(ThreadKind::Vhost);
+                found.vhost.entry(owner).or_default().push(Task { thread, stat: known.stat.clone(), kind });
             }
             if let Some(name) = known_as.iter().find(|name| **name == known.stat.name) {
                 found.named.entry((*name).to_owned()).or_default().push(*pid);

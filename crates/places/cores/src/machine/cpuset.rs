@@ -1,6 +1,6 @@
 //! The CPUs that cgroups allow: cpusets of cgroups(7), versions 1 and 2.
 
-use crate::roots::{Roots, list, names, text};
+use crate::roots::{Roots, list, text};
 use std::path::PathBuf;
 use tidegate_cores::cpus::Cpus;
 
@@ -40,29 +40,11 @@ pub fn cpus(roots: &Roots, cgroup: &str) -> Option<Cpus> {
     versions().or_else(second)
 }
 
-/// Returns the cgroups below `cgroup` that have a cpuset of their own, with its CPUs: four levels deep, `most` at most.
-pub fn below(roots: &Roots, cgroup: &str, most: usize) -> Vec<(String, Cpus)> {
-    let Some(inner) = inside(cgroup) else { return vec![] };
+/// Whether a cgroup is there.
+pub fn exists(roots: &Roots, cgroup: &str) -> bool {
     let cgroups = roots.sys.join("fs/cgroup");
-    let roots = [cgroups.join("cpuset"), cgroups.clone(), cgroups.join("unified")];
-    let Some(root) = roots.into_iter().find(|root| root.join(&inner).is_dir()) else { return vec![] };
-    let mut found = vec![];
-    let mut open = vec![(inner, 0)];
-    while let Some((folder, depth)) = open.pop() {
-        let path = root.join(&folder);
-        for name in names(&path).into_iter().filter(|name| path.join(name).is_dir()) {
-            let below = folder.join(name);
-            // `cpuset.cpus` is empty where the cgroup has what its parent has.
-            let own = list(root.join(&below).join("cpuset.cpus")).filter(|cpus| !cpus.is_empty());
-            found.extend(own.map(|cpus| (format!("/{}", below.display()), cpus)));
-            if depth < 3 && found.len() < most {
-                open.push((below, depth + 1));
-            }
-        }
-    }
-    found.sort();
-    found.truncate(most);
-    found
+    let mounted = [cgroups.join("cpuset"), cgroups.clone(), cgroups.join("unified")];
+    inside(cgroup).is_some_and(|inner| mounted.iter().any(|root| root.join(&inner).is_dir()))
 }
 
 /// Returns a cgroup's path as one below a root; `None` if it leads out of it.

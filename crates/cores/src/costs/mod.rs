@@ -6,6 +6,9 @@
 //!  `tidegate cores calibrate`      ─┘
 //! ```
 
+mod file;
+mod priors;
+
 use crate::machine::Distance;
 use crate::stage::Kind;
 use serde::{Deserialize, Serialize};
@@ -54,6 +57,13 @@ pub enum Source {
 impl Costs {
     /// Returns the costs of a pair of kinds.
     pub fn pair(&self, one: Kind, other: Kind) -> Option<&PairCost> {
-        self.pairs.iter().find(|p| (p.one, p.other) == (one, other) || (p.other, p.one) == (one, other))
+        self.pairs.iter().find(|pair| pair.is_of(one, other))
+    }
+}
+
+impl PairCost {
+    /// Returns whether it is the cost of these two kinds, in either order.
+    pub fn is_of(&self, one: Kind, other: Kind) -> bool {
+        (self.one, self.other) == (one, other) || (self.other, self.one) == (one, other)
     }
 }
