@@ -31,4 +31,9 @@ fn round_trip(document: &Document) {
         assert_eq!(again.vnics.len(), 1, "{text}");
         assert_eq!(again.vnics[0].value, vnic.value, "{text}");
     }
+    if let Some(host) = &document.host {
+        let text = host.value.to_toml();
+        let again = parse(&text, "written").unwrap_or_else(|errors| panic!("{errors}\n{text}"));
+        assert_eq!(again.host.map(|host| host.value).as_ref(), Some(&host.value), "{text}");
+    }
 }

@@ -3,6 +3,7 @@
 use crate::Mac;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+pub use tidegate_cores::cpus;
 use tidegate_cores::cpus::Cpus;
 
 /// The `[host.cores]` table.
@@ -33,7 +34,7 @@ pub enum Placement {
 }
 
 /// Frames of one flow that go to one CPU: the `[host.flow.NAME]` table. Absent fields match all frames.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flow {
     /// The NIC that receives the frames: one of [`Cores::steer`].
@@ -75,4 +76,39 @@ pub enum Tunnel {
     Gre,
     /// ESP (RFC 4303), which hides all but its SPI.
     Esp,
+}
+
+/// The words of [`Placement`].
+pub(crate) const PLACEMENTS: [(&str, Placement); 2] = [("off", Placement::Off), ("plan", Placement::Plan)];
+
+/// The words of [`Tunnel`].
+pub(crate) const TUNNELS: [(&str, Tunnel); 5] = [
+    ("none", Tunnel::None),
+    ("vxlan", Tunnel::Vxlan),
+    ("geneve", Tunnel::Geneve),
+    ("gre", Tunnel::Gre),
+    ("esp", Tunnel::Esp),
+];
+
+/// IP protocols with names (IANA, Assigned Internet Protocol Numbers).
+pub(crate) const PROTOCOLS: [(&str, u8); 3] = [("tcp", 6), ("udp", 17), ("sctp", 132)];
+
+/// Those with ports in the first four bytes.
+pub(crate) const PORT_PROTOCOLS: [u8; 3] = [6, 17, 132];
+
+impl Flow {
+    /// Returns the keys of the fields that the flow states, beside its device and kind of tunnel.
+    pub fn fields(&self) -> Vec<&'static str> {
+        let stated = [
+            ("id", self.id.is_some()),
+            ("vlan", self.vlan.is_some()),
+            ("mac", self.mac.is_some()),
+            ("from", self.from.is_some()),
+            ("to", self.to.is_some()),
+            ("protocol", self.protocol.is_some()),
+            ("from-port", self.from_port.is_some()),
+            ("to-port", self.to_port.is_some()),
+        ];
+        stated.into_iter().filter(|(_, stated)| *stated).map(|(key, _)| key).collect()
+    }
 }

@@ -130,6 +130,11 @@ impl ErrorList {
         }
     }
 
+    /// Returns the count of all errors.
+    pub(crate) fn count(&self) -> usize {
+        self.errors.len() + self.omitted
+    }
+
     /// Returns the errors to report, in the order of the text; the last one counts the others.
     pub(crate) fn into_errors(self) -> Vec<Error> {
         let Self { mut errors, omitted } = self;

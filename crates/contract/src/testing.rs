@@ -3,8 +3,8 @@
 pub mod envelope;
 
 use crate::{
-    Allowed, Attach, Envelope, Mac, Nanos, Peer, Queueing, Rate, Remote, Rx, Segment, SocketMode,
-    SocketOwner, Tx, Uplink, Vnic,
+    Allowed, Attach, Envelope, Flow, Mac, Nanos, Peer, Queueing, Rate, Remote, Rx, Segment, SocketMode,
+    SocketOwner, Tunnel, Tx, Uplink, Vnic,
 };
 
 /// Returns a best-effort vhost-user vNIC in segment 1, whose MAC and socket follow from its name.
@@ -77,6 +77,23 @@ pub fn remote(name: &str) -> Remote {
     };
     remote.check().expect("a valid name");
     remote
+}
+
+/// Returns a flow without a tunnel and without fields, which matches all frames of `device`.
+pub fn flow(device: &str) -> Flow {
+    Flow {
+        device: device.into(),
+        tunnel: Tunnel::None,
+        id: None,
+        vlan: None,
+        mac: None,
+        from: None,
+        to: None,
+        protocol: None,
+        from_port: None,
+        to_port: None,
+        cpu: None,
+    }
 }
 
 /// Returns the FNV-1a hash of a name: different names, different MACs.

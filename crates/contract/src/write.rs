@@ -1,5 +1,7 @@
 //! Contracts to TOML, and changes of single keys.
 
+mod host;
+
 use crate::error::{ErrorList, MOST};
 use crate::{
     Attach, Discipline, Error, Errors, FlowQueueing, LinkState, Method, Nanos, Queueing, SocketMode, Vnic,

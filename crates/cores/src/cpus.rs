@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 pub type Cpus = BTreeSet<usize>;
 
 /// More than any Linux has (CONFIG_NR_CPUS).
-const MOST: usize = 8192;
+pub const MOST: usize = 8192;
 
 /// Parses a list such as `0-3,7`; empty text is an empty list. `None` if it is no list, or names an
 /// impossible CPU.
@@ -21,6 +21,19 @@ pub fn from_list(text: &str) -> Option<Cpus> {
         cpus.extend(first..=last);
     }
     Some(cpus)
+}
+
+/// Formats a list such as `0-3,7`, as [`from_list`] reads it.
+pub fn list(cpus: &Cpus) -> String {
+    let mut ranges: Vec<(usize, usize)> = vec![];
+    for &cpu in cpus {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => ranges.push((cpu, cpu)),
+        }
+    }
+    let range = |(first, last)| if first == last { format!("{first}") } else { format!("{first}-{last}") };
+    ranges.into_iter().map(range).collect::<Vec<_>>().join(",")
 }
 
 /// Formats a mask for the kernel: words of 32 bits in hexadecimal, the highest first.
@@ -57,6 +70,7 @@ mod tests {
         fn lists_and_masks_say_the_same_set(cpus in proptest::collection::btree_set(0_usize..200, 0..40)) {
             let list = cpus.iter().map(|cpu| format!("{cpu}-{cpu}")).collect::<Vec<_>>().join(",");
             prop_assert_eq!(from_list(&list), Some(cpus.clone()));
+            prop_assert_eq!(from_list(&super::list(&cpus)), Some(cpus.clone()));
             let written = mask(&cpus);
             prop_assert_eq!(same_mask(&written), Some(written.clone()));
             // In the kernel's form: each word with all its digits, and words for possible CPUs.
@@ -75,6 +89,8 @@ mod tests {
         for wrong in ["(null)", "1-", "a", "0-99999999999", "0-9000"] {
             assert_eq!(from_list(wrong), None, "{wrong}");
         }
+        assert_eq!(list(&cpus(&[0, 1, 2, 5, 7, 8])), "0-2,5,7-8");
+        assert_eq!(list(&cpus(&[])), "");
         assert_eq!(mask(&cpus(&[1, 2, 3])), "e");
         assert_eq!(mask(&cpus(&[])), "0");
         assert_eq!(mask(&cpus(&[0, 33])), "2,00000001");

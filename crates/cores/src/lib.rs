@@ -15,11 +15,13 @@
 //! - [`stage`]: the work, its load, and frames from stage to stage
 //! - [`costs`]: costs of stages that share a CPU, and of frames that go from CPU to CPU
 //! - [`problem`]: a question to the planner, and its answer
+//! - [`planner`]: the answer: exact for small hosts, with a stated gap for large ones
 //! - [`directions`]: the part of a plan that the host switch carries out
 
 pub mod costs;
 pub mod cpus;
 pub mod directions;
 pub mod machine;
+pub mod planner;
 pub mod problem;
 pub mod stage;

@@ -50,7 +50,7 @@ pub struct Plan {
     pub reasons: BTreeMap<Handle, String>,
     /// Cost of the assignment, ns of CPU time lost a second.
     pub cost: u64,
-    /// Cost of the present placement by the same model: each stage on the first of its present CPUs.
+    /// Cost of the present placement by the same model: each stage on the idlest of its present CPUs, as a scheduler spreads them.
     pub present_cost: u64,
     /// No assignment that gives deadlines the same isolation costs less, ns a second.
     pub lower_bound: u64,

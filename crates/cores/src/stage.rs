@@ -56,7 +56,7 @@ pub enum Handle {
         /// Its own name (`comm`), such as `CPU 0/KVM`.
         name: String,
     },
-    /// A worker of the host switch, which the switch places as directed.
+    /// A worker of the host switch, which the switch places as directed. Its load is what it does beside the work of its ports.
     Worker(usize),
     /// A vNIC's part of the work of the host switch's workers: it runs on the CPU of the vNIC's worker.
     Port(String),

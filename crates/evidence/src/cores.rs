@@ -74,6 +74,13 @@ pub struct StageReport {
     pub missing: Option<String>,
 }
 
+impl StageReport {
+    /// Whether the plan gives it other CPUs than those where it may run.
+    pub fn is_misplaced(&self) -> bool {
+        !self.planned.is_empty() && self.planned != self.present
+    }
+}
+
 /// A plan's figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -110,8 +117,15 @@ pub struct ConflictReport {
     pub with: String,
     /// The contradiction, and its consequence.
     pub what: String,
-    /// What a person can do.
+    /// What a person can do; empty if nothing needs to be done.
     pub remedy: String,
+}
+
+impl ConflictReport {
+    /// Whether a person has to do something.
+    pub fn needs_a_person(&self) -> bool {
+        !self.remedy.is_empty()
+    }
 }
 
 /// The steering of one NIC's frames.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use tidegate_contract::{Host, Uplink, Vnic};
 use tidegate_cores::directions::Directions;
-use tidegate_cores::stage::Stage;
+use tidegate_cores::stage::{Handle, Link, Stage};
 use tidegate_evidence::{Connection, CoresReport, Evidence, FrontEnds, OwnCpus, SharedStatus};
 
 /// The state in force at one place.
@@ -25,6 +25,10 @@ pub struct Observed {
     pub own_cpus: OwnCpus,
     /// Work for frames that the place knows of, for the plan of CPUs.
     pub stages: Vec<Stage>,
+    /// Frames between these stages.
+    pub links: Vec<Link>,
+    /// Directions that the place does not follow, and the reasons.
+    pub not_followed: BTreeMap<Handle, String>,
     /// CPUs and workers that the place asks the host switch to use.
     pub directions: Directions,
     /// The plan of CPUs, if the place makes it.
@@ -45,6 +49,8 @@ impl Observed {
             program: PlaceProgram::default(),
             own_cpus: OwnCpus::default(),
             stages: vec![],
+            links: vec![],
+            not_followed: BTreeMap::new(),
             directions: Directions::default(),
             cores: None,
             problem: None,

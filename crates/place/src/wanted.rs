@@ -4,7 +4,7 @@ use crate::host::Claim;
 use std::collections::BTreeMap;
 use tidegate_contract::{Host, Remote, SegmentKey, Uplink, Vnic};
 use tidegate_cores::directions::Directions;
-use tidegate_cores::stage::Stage;
+use tidegate_cores::stage::{Handle, Link, Stage};
 use tidegate_evidence::Evidence;
 
 /// What a place is to bring about.
@@ -31,6 +31,10 @@ pub struct HostWork<'a> {
     pub contracts: Vec<&'a Vnic>,
     /// The stages of work that places reported.
     pub stages: Vec<&'a Stage>,
+    /// Frames between these stages.
+    pub links: Vec<&'a Link>,
+    /// Directions that the host switch does not follow, and the reasons.
+    pub not_followed: Vec<(&'a Handle, &'a str)>,
     /// The evidence of each place.
     pub evidence: Vec<&'a Evidence>,
     /// CPUs and workers that a place asks the host switch to use.
@@ -42,6 +46,8 @@ impl HostWork<'_> {
     pub const NONE: &'static HostWork<'static> = &HostWork {
         contracts: Vec::new(),
         stages: Vec::new(),
+        links: Vec::new(),
+        not_followed: Vec::new(),
         evidence: Vec::new(),
         directions: Directions { workers: BTreeMap::new(), vnics: BTreeMap::new() },
     };

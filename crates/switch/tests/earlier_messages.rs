@@ -120,7 +120,14 @@ fn replies() -> Vec<Reply> {
     let levels = Levels { tx: Some(-5), rx: None, flood: 1500 };
     vec![
         Reply::Done,
-        Reply::Hello(Hello { protocol: PROTOCOL, version: "0.1.0".into(), pid: 7, started: 8, workers: 2 }),
+        Reply::Hello(Hello {
+            protocol: PROTOCOL,
+            version: "0.1.0".into(),
+            pid: 7,
+            started: 8,
+            workers: 2,
+            directable: false,
+        }),
         Reply::Ports(ports.clone()),
         Reply::Retired(Box::new(Retired {
             host: Host::default(),

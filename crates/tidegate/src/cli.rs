@@ -1,8 +1,8 @@
 //! The command line.
 
 use crate::commands::{
-    agent, apply, calibrate, capture, clock, completions, demo, events, libvirt, plan, status, switch, top,
-    uplink, vnic, why,
+    agent, apply, calibrate, capture, clock, completions, cores, demo, events, libvirt, plan, status, switch,
+    top, uplink, vnic, why,
 };
 use crate::exit;
 use clap::{Parser, Subcommand};
@@ -52,6 +52,9 @@ pub enum Command {
     Capture(capture::Args),
     /// Measure what `host-latency` has to be on this host, and what stands in the way of less
     Calibrate(calibrate::Args),
+    /// Which CPU does which part of the work for frames
+    #[command(subcommand)]
+    Cores(cores::Command),
     /// Contracts of libvirt's domains: its hook, its <metadata> and <bandwidth>
     #[command(subcommand)]
     Libvirt(libvirt::Command),

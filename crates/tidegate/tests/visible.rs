@@ -134,6 +134,7 @@ fn answer(head: &str) -> String {
         "/v1/uplinks" => format!("[{}]", uplink()),
         _ if path.starts_with("/v1/uplinks/") => uplink(),
         "/v1/status" => status(),
+        "/v1/cores" => cores(),
         "/v1/apply" | "/v1/plan" => format!(
             r#"{{"applied":false,"admissible":false,"refusals":["{evil}"],
             "vnics":[{{"vnic":"{evil}","action":"change","changes":[{{"key":"{evil}","from":"{evil}","to":"{evil}"}}]}}],
@@ -152,6 +153,21 @@ fn answer(head: &str) -> String {
         _ if method == "GET" => vnic(),
         _ => format!(r#"{{"vnic":"{evil}","action":"change","changes":[{{"key":"{evil}","to":"{evil}"}}]}}"#),
     }
+}
+
+/// Work for frames with the text in every field.
+fn cores() -> String {
+    let evil = in_json();
+    format!(
+        r#"{{"kept":false,"cpus":[{{"cpu":0,"core":0,"cache":0,"node":0,"isolated":false,"housekeeping":true,"own":false}}],
+        "stages":[{{"stage":"{evil}","kind":"{evil}","vnics":["{evil}"],"load":1,"measured":true,"present":[0],"planned":[1],
+            "reason":"{evil}","missing":"{evil}"}}],
+        "plan":{{"cost_ns":1,"present_cost_ns":2,"lower_bound_ns":1,"exact":false,"took_us":1,
+            "impossible":[{{"vnic":"{evil}","reason":"{evil}"}}]}},
+        "costs":"{evil}","conflicts":[{{"with":"{evil}","what":"{evil}","remedy":"{evil}"}}],
+        "steering":[{{"device":"{evil}","mode":"{evil}","missing":"{evil}","flows":[{{"flow":"{evil}","matches":"{evil}","cpu":0,
+            "frames":1,"bytes":1}}],"spread":[],"passed":1,"dropped":1}}]}}"#
+    )
 }
 
 /// Two kinds of attention; one reason has several lines.
@@ -202,6 +218,9 @@ fn any_answer_of_the_agent_is_shown_and_has_no_effect() {
         &["status"],
         &["why", &evil],
         &["top", "--once"],
+        &["cores", "show"],
+        &["cores", "plan"],
+        &["cores", "apply"],
         &["plan", "-f", "-"],
         &["apply", "-f", "-"],
         &["capture", "a", "-w", "/dev/null"],
@@ -248,6 +267,8 @@ fn quotes_in_a_refusal_are_shown_and_have_no_effect() {
             &["vnic", "rm", "a"],
             &["why", "a"],
             &["top", "--once"],
+            &["cores", "show"],
+            &["cores", "apply"],
             &["plan", "-f", "-"],
             &["apply", "-f", "-"],
             &["capture", "a", "-w", "/dev/null"],

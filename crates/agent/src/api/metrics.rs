@@ -2,6 +2,8 @@
 //!
 //! Times are seconds, sizes bytes, rates bits per second; directions are the VM's.
 
+mod cores;
+
 use crate::board::{PlaceFacts, Published};
 use crate::views::{AttentionKind, State, UplinkView, VnicView};
 use prometheus_client::collector::Collector;
@@ -42,7 +44,7 @@ type Labels<'a> = Vec<(&'static str, &'a str)>;
 
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let Published { host, status, vnics, uplinks, places, peers, .. } = &*self.0;
+        let Published { host, status, vnics, uplinks, places, peers, cores, .. } = &*self.0;
         let counters: Vec<Counters<'_>> =
             vnics.values().filter_map(|view| Counters::of(view, places)).collect();
         let counting = |what: Quantity| counters.iter().filter(move |c| c.count(what));
@@ -315,6 +317,7 @@ impl Collector for Snapshot {
             Counter,
             logs(|log| log.suppressed),
         )?;
+        out.cores(cores.as_ref())?;
         out.peers(peers)?;
         out.pairs(uplinks.values())?;
         out.family("place_reachable", "1 where the place answers", Gauge, {

@@ -24,6 +24,7 @@ use axum::{Json, Router};
 use serde::Serialize;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use tidegate_evidence::CoresReport;
 use tidegate_place::Capture;
 use tokio::sync::oneshot;
 use utoipa::OpenApi;
@@ -61,6 +62,7 @@ pub struct Api {
         host,
         status,
         clock,
+        cores,
         list,
         show,
         set,
@@ -84,6 +86,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Api>)> {
         ("/v1/host", get(host)),
         ("/v1/status", get(status)),
         ("/v1/clock", get(clock)),
+        ("/v1/cores", get(cores)),
         ("/v1/vnics", get(list)),
         ("/v1/vnics/{name}", get(show).patch(set).delete(remove)),
         ("/v1/vnics/{name}/why", get(why)),
@@ -191,6 +194,21 @@ async fn status(State(api): State<Api>) -> Result<Response, ApiError> {
 async fn clock(State(api): State<Api>) -> Short<ClockView> {
     look(&api).await;
     Short(ClockView { peers: api.board.read().peers.clone() })
+}
+
+/// The CPUs, the work for frames on them, and the plan for both
+#[utoipa::path(get, path = "/v1/cores", responses((status = 200, body = CoresReport), (status = 503, body = ErrorBody)))]
+async fn cores(State(api): State<Api>) -> Result<Response, ApiError> {
+    look(&api).await;
+    if api.board.read().cores.is_none() {
+        return Err(ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "no place reports the CPUs: the agent has just been started, or its place `cores` does not answer; \
+             `tidegate status` says why",
+        ));
+    }
+    let cores = api.writer.part(&api.board, |written| &written.cores, |all| as_json(&all.cores));
+    cores.await.map(json)
 }
 
 /// All vNICs, by name

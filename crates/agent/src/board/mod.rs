@@ -7,11 +7,13 @@
 //! - [`status`]: what of the state needs a person (pure)
 //! - `place`: facts that a place reports
 //! - [`growth`]: the recent growth of a counter (pure)
+//! - [`cores`]: what of the plan of CPUs needs a person (pure)
 //! - [`why`]: why frames of a vNIC were late, throttled or dropped (pure)
 //! - `changes`: what happened between two states (pure); `events`: the clients that listen
 //! - `written`: answers made from a state
 
 pub mod changes;
+pub mod cores;
 mod events;
 pub mod growth;
 mod place;
@@ -25,7 +27,7 @@ pub use place::PlaceFacts;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
-use tidegate_evidence::{FarMiss, Miss, PeerStatus};
+use tidegate_evidence::{CoresReport, FarMiss, Miss, PeerStatus};
 pub use written::Written;
 
 /// The state that readers see.
@@ -41,6 +43,8 @@ pub struct Published {
     pub peers: Vec<PeerStatus>,
     /// The latest frames of each vNIC that other hosts reported as late, the oldest first.
     pub far_misses: BTreeMap<String, Vec<FarMiss>>,
+    /// The CPUs and the work on them; `None` if no place reports them.
+    pub cores: Option<CoresReport>,
     /// Facts of each place, by its name.
     pub places: BTreeMap<String, PlaceFacts>,
     /// The vNICs of each guest, by its socket.
@@ -80,6 +84,7 @@ impl Published {
             misses: BTreeMap::new(),
             peers: vec![],
             far_misses: BTreeMap::new(),
+            cores: None,
             places: BTreeMap::new(),
             guests: BTreeMap::new(),
             written: Written::default(),

@@ -14,6 +14,8 @@ pub struct Written {
     pub vnics: OnceLock<Bytes>,
     /// `/v1/uplinks`.
     pub uplinks: OnceLock<Bytes>,
+    /// `/v1/cores`.
+    pub cores: OnceLock<Bytes>,
     /// `/metrics`.
     pub metrics: OnceLock<Bytes>,
 }

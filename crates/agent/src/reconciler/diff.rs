@@ -5,7 +5,8 @@ use crate::views::{ChangeAction, KeyChange, TableChange, VnicChange};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use tidegate_contract::{FlowQueueing, Located, Queueing, Remote, SegmentKeys, Uplink, Vnic};
+use tidegate_contract::cores::cpus::list;
+use tidegate_contract::{FlowQueueing, Host, Located, Queueing, Remote, SegmentKeys, Uplink, Vnic};
 
 /// Returns the changes of the vNICs in `named`, and of those that go.
 pub fn vnics(old: &Contracts, new: &Contracts, named: &BTreeSet<String>) -> Vec<VnicChange> {
@@ -36,7 +37,19 @@ pub fn vnics(old: &Contracts, new: &Contracts, named: &BTreeSet<String>) -> Vec<
 }
 
 pub fn host(old: &Contracts, new: &Contracts) -> Vec<KeyChange> {
-    keys(&flat(&old.host()), &flat(&new.host()))
+    keys(&host_keys(&old.host()), &host_keys(&new.host()))
+}
+
+/// Returns the keys of `[host]` as a user writes them. Those of `[host.cores]` that have a default are always among them.
+fn host_keys(host: &Host) -> BTreeMap<String, String> {
+    let mut keys = flat(host);
+    keys.extend(flat(&host.cores).into_iter().map(|(key, value)| (format!("cores.{key}"), value)));
+    for (key, cpus) in [("cpus", &host.cores.cpus), ("housekeeping", &host.cores.housekeeping)] {
+        if let Some(cpus) = cpus {
+            keys.insert(format!("cores.{key}"), list(cpus));
+        }
+    }
+    keys
 }
 
 /// Returns the uplinks, remotes and keys of segments that change, by path.
@@ -224,6 +237,22 @@ mod tests {
         );
         assert_eq!(tables(&net("1gbit", ""), &contracts(&[])), [table("uplink.net0", Remove, vec![])]);
         assert_eq!(tables(&net("1gbit", ""), &net("1gbit", "")), []);
+        let host = |text: &str| {
+            let text = format!("[host.cores]\n{text}");
+            Contracts { api: tidegate_contract::parse(&text, "test").unwrap(), ..Contracts::default() }
+        };
+        let plan = "placement = \"plan\"\ncpus = \"2-4,6\"\nsteer = [\"eth1\"]\n[host.flow.a]\ndevice = \"eth1\"\nfrom-port = 7\nprotocol = 17";
+        let flow = |key: &str, to: &str| change(&format!("flow.a.{key}"), Option::None, Some(to));
+        let wanted = [
+            change("cores.cpus", Option::None, Some("2-4,6")),
+            change("cores.placement", Some("off"), Some("plan")),
+            change("cores.steer", Option::None, Some("eth1")),
+            flow("device", "eth1"),
+            flow("from-port", "7"),
+            flow("protocol", "17"),
+            flow("tunnel", "none"),
+        ];
+        assert_eq!(super::host(&contracts(&[]), &host(plan)), wanted);
         assert!(got[0].changes.is_empty() && got[3].changes.iter().any(|c| c.key == "mac"));
     }
 }

@@ -38,7 +38,7 @@ impl Reconciler {
         for change in changes {
             let untried = |contents| RefusedFile { why: String::new(), line: 0, contents };
             let file = match change.contents {
-                Ok(Some(document)) => untried(Contents::Read(document)),
+                Ok(Some(document)) => untried(Contents::Read(Box::new(document))),
                 Ok(None) => untried(Contents::Gone),
                 Err(Unreadable { why, line, names }) => {
                     tracing::error!(
@@ -85,7 +85,7 @@ impl Reconciler {
         let mut taken_over = Vec::new();
         for path in paths {
             let contents = match self.refused_files.get(path).map(|f| &f.contents) {
-                Some(Contents::Read(document)) => Some(document.clone()),
+                Some(Contents::Read(document)) => Some((**document).clone()),
                 _ => None,
             };
             taken_over.extend(wanted.set_file(path, contents));

@@ -71,6 +71,8 @@ fn host_work<'a>(checked: &'a Checked, looks: impl Iterator<Item = &'a Look>) ->
     let mut work = HostWork { contracts: checked.by_place.iter().flatten().collect(), ..HostWork::default() };
     for Look { observed, .. } in looks {
         work.stages.extend(&observed.stages);
+        work.links.extend(&observed.links);
+        work.not_followed.extend(observed.not_followed.iter().map(|(handle, why)| (handle, why.as_str())));
         work.evidence.push(&observed.evidence);
         work.directions.workers.extend(&observed.directions.workers);
         work.directions.vnics.extend(observed.directions.vnics.clone());

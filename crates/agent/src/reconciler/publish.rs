@@ -2,6 +2,7 @@
 
 use super::{Reconciler, repair, view};
 use crate::board::changes::changes;
+use crate::board::cores::attention as cores_attention;
 use crate::board::status::{self, Recent};
 use crate::board::{PlaceFacts, Published};
 use crate::store::Owner;
@@ -190,6 +191,9 @@ impl Reconciler {
         let uplinks: BTreeMap<_, _> = self.uplink_views().map(|view| (view.name.clone(), view)).collect();
         let mut status = status::status(&host, &vnics, (&uplinks, &peers), &places, recent);
         status.own_cpus = own_cpus(self.seen.iter().flatten().map(|look| &look.observed.own_cpus));
+        // Of several places that plan, the first one's: only one may move work.
+        let cores = self.seen.iter().flatten().find_map(|look| look.observed.cores.clone());
+        status.add(cores.iter().flat_map(cores_attention));
         let before = self.board.read();
         self.board.publish(Published {
             host,
@@ -199,6 +203,7 @@ impl Reconciler {
             misses,
             peers,
             far_misses,
+            cores,
             places,
             guests,
             written: Default::default(),

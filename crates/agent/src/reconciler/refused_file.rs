@@ -17,7 +17,7 @@ pub(crate) struct RefusedFile {
 #[derive(Clone, Debug)]
 pub(super) enum Contents {
     /// To be tried again.
-    Read(Document),
+    Read(Box<Document>),
     /// The file is gone, and its contracts have to go; to be tried again.
     Gone,
     /// Not to be tried; the vNICs that the file names, with their lines.

@@ -33,6 +33,14 @@ pub struct StatusView {
     pub recent_s: u64,
 }
 
+impl StatusView {
+    /// Adds what else needs a person.
+    pub fn add(&mut self, more: impl IntoIterator<Item = Attention>) {
+        self.attention.extend(more);
+        self.attention.sort_by_key(|attention| attention.kind);
+    }
+}
+
 /// Something that needs a person.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Attention {
@@ -70,15 +78,21 @@ pub enum AttentionKind {
     Quarantine,
     /// A deadline is not promised although its contract is in force.
     SuspendedDeadline,
+    /// The machine has no CPU for what a deadline needs.
+    ImpossibleDeadline,
     /// Worker loops took longer than `host-latency` recently, while delay bounds were promised.
     HostLatency,
+    /// Work is not on the CPU that the plan gives it, or frames of a NIC are not steered.
+    UnplacedWork,
+    /// Another program or a setting contradicts the plan of CPUs.
+    CpuConflict,
     /// Another program keeps changing what a place has set.
     Drift,
 }
 
 impl AttentionKind {
     /// All kinds.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::PlaceAway,
         Self::DeniedCall,
         Self::Problem,
@@ -89,7 +103,10 @@ impl AttentionKind {
         Self::PendingVnic,
         Self::Quarantine,
         Self::SuspendedDeadline,
+        Self::ImpossibleDeadline,
         Self::HostLatency,
+        Self::UnplacedWork,
+        Self::CpuConflict,
         Self::Drift,
     ];
 
@@ -106,7 +123,10 @@ impl AttentionKind {
             Self::PendingVnic => "pending-vnic",
             Self::Quarantine => "quarantine",
             Self::SuspendedDeadline => "suspended-deadline",
+            Self::ImpossibleDeadline => "impossible-deadline",
             Self::HostLatency => "host-latency",
+            Self::UnplacedWork => "unplaced-work",
+            Self::CpuConflict => "cpu-conflict",
             Self::Drift => "drift",
         }
     }

@@ -1,7 +1,7 @@
 //! The rules of one contract by itself.
 
 use super::rules::{Problem, Rules};
-use crate::{Aggregate, Allowed, Attach, Bytes, Host, Method, Nanos, Queueing, SocketMode, UPLINK, Vnic};
+use crate::{Allowed, Attach, Bytes, Method, Nanos, Queueing, SocketMode, UPLINK, Vnic};
 use std::{ops::RangeInclusive, path::Path};
 
 /// Longest name, in its folder, of a socket that we make (bytes): with the folder's descriptor before it
@@ -23,12 +23,8 @@ const ADDRESSES: usize = 1024;
 /// Most addresses in `allowed.shared`: a frame may move several at once, and a word has a bit for each.
 pub const SHARED: usize = 64;
 const VLANS: usize = *VLAN.end() as usize;
-/// `busy-poll`, of each second.
-const BUSY_POLL: RangeInclusive<Nanos> = Nanos::new(0)..=Nanos::new(1_000_000_000);
 /// Deadlines; the reading of the clock would be a good part of a shorter one.
 pub(super) const DEADLINE: RangeInclusive<Nanos> = Nanos::new(10_000)..=Nanos::new(10_000_000_000);
-/// Period of the traffic-engineering loop.
-const PERIOD: RangeInclusive<Nanos> = Nanos::new(10_000_000)..=Nanos::new(1_000_000_000);
 /// Target of flow queueing (RFC 8289): frames wait for the worker's loop as long as a lower one, and a higher one
 /// allows no short wait.
 const TARGET: RangeInclusive<Nanos> = Nanos::new(100_000)..=Nanos::new(100_000_000);
@@ -62,32 +58,6 @@ impl Vnic {
         check_guest(&mut rules, self);
         rules.result()
     }
-}
-
-/// Checks the `[host]` table. Problems have its keys.
-pub(crate) fn check_host(host: &Host) -> Result<(), Vec<Problem>> {
-    let mut rules = Rules::default();
-    rules.check_range("host-latency", host.host_latency, Nanos::new(1)..=*DEADLINE.end());
-    rules.check_range("busy-poll", host.busy_poll, BUSY_POLL);
-    rules.check_range("flood-burst", host.flood_burst, SIZE);
-    for (name, nic) in &host.nic {
-        if let Err(message) = interface_name(name) {
-            rules.add_problem(&format!("nic.{name}"), message);
-        }
-        rules.check_range(&format!("nic.{name}.period"), nic.period, PERIOD);
-        for (segment, Aggregate { max, min }) in &nic.segment {
-            if let (Some(max), Some(min)) = (max, min)
-                && min > max
-            {
-                let key = format!("nic.{name}.segment.{segment}.min");
-                rules.add_problem(
-                    &key,
-                    format!("min {min} is over max {max}; a guarantee cannot exceed the limit"),
-                );
-            }
-        }
-    }
-    rules.result()
 }
 
 fn check_attach(rules: &mut Rules, attach: &Attach) {

@@ -1,8 +1,7 @@
 //! The `[host]` table to a [`Host`].
 
-use super::{keys, reader::Table};
-use crate::{Aggregate, Control, Cores, Host, Nic, Rate, Segment};
-use std::collections::BTreeMap;
+use super::{cores, keys, reader::Table};
+use crate::{Aggregate, Control, Host, Nic, Rate, Segment};
 use std::str::FromStr;
 
 /// A key of older releases.
@@ -39,8 +38,11 @@ pub(super) fn read(table: &Table<'_>) -> Host {
         nic: table.table("nic").map_or_else(Default::default, |nics| {
             nics.tables().into_iter().map(|(name, nic)| (name, read_nic(&nic))).collect()
         }),
-        cores: Cores::default(),
-        flow: BTreeMap::new(),
+        cores: table.table("cores").map_or_else(Default::default, |cores| cores::read(&cores)),
+        flow: table.table("flow").map_or_else(Default::default, |flows| {
+            let read = |(name, flow): (String, Table<'_>)| Some((name, cores::read_flow(&flow)?));
+            flows.tables().into_iter().filter_map(read).collect()
+        }),
     };
     table.report_problems(crate::check::check_host(&host));
     host

@@ -1,8 +1,21 @@
 //! The keys of contracts, per table.
 
 pub(crate) const ROOT: &[&str] = &["host", "vnic", "uplink", "remote", "segment"];
-pub(crate) const HOST: &[&str] =
-    &["host-latency", "host_latency", "busy-poll", "busy_poll", "flood", "flood-burst", "flood_burst", "nic"];
+pub(crate) const HOST: &[&str] = &[
+    "host-latency",
+    "host_latency",
+    "busy-poll",
+    "busy_poll",
+    "flood",
+    "flood-burst",
+    "flood_burst",
+    "nic",
+    "cores",
+    "flow",
+];
+pub(crate) const CORES: &[&str] = &["placement", "cpus", "housekeeping", "adopt", "steer"];
+pub(crate) const FLOW: &[&str] =
+    &["device", "tunnel", "id", "vlan", "mac", "from", "to", "protocol", "from-port", "to-port", "cpu"];
 pub(crate) const NIC: &[&str] = &["capacity", "control", "period", "segment"];
 pub(crate) const AGGREGATE: &[&str] = &["max", "min"];
 pub(crate) const VNIC: &[&str] = &[

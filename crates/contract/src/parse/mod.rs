@@ -8,6 +8,7 @@
 //!
 //! All faults of a text are reported at once, but a syntax error hides the others. `names` works on any text.
 
+mod cores;
 mod host;
 pub(crate) mod keys;
 mod names;

@@ -53,10 +53,12 @@ impl<'a> Table<'a> {
     fn span_of(&self, key: &str) -> Range<usize> {
         let mut items = self.items;
         let mut span = self.key_span.clone();
-        for part in key.split('.') {
-            let Some((name, item)) = items.get_key_value(part) else {
-                break;
-            };
+        let mut rest = key;
+        // A name may have dots, too: the longest key that the path begins with.
+        while let Some((part, (name, item))) =
+            prefixes(rest).find_map(|part| Some((part, items.get_key_value(part)?)))
+        {
+            rest = rest[part.len()..].trim_start_matches('.');
             let value = item.as_value().and_then(Value::span);
             span = value.or_else(|| name.span()).unwrap_or(span);
             let Some(inner) = item.as_table_like() else {
@@ -65,6 +67,11 @@ impl<'a> Table<'a> {
             items = inner;
         }
         span
+    }
+
+    /// Returns the count of faults of the text so far.
+    pub(super) fn faults(&self) -> usize {
+        self.reader.errors.borrow().count()
     }
 
     /// Notes that the value of `key` is wrong, or this table if `key` is empty.
@@ -234,4 +241,11 @@ impl<'a> Table<'a> {
             }
         }
     }
+}
+
+/// Returns a dotted path, and the paths that it begins with, the longest first.
+fn prefixes(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::once(path)
+        .chain(path.rmatch_indices('.').map(|(at, _)| &path[..at]))
+        .filter(|path| !path.is_empty())
 }

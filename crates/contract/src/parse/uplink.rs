@@ -9,7 +9,7 @@ use std::{net::IpAddr, ops::RangeInclusive, path::PathBuf, str::FromStr};
 const PORT: RangeInclusive<u16> = FIRST_PORT..=u16::MAX;
 const SEGMENT: RangeInclusive<u32> = 0..=(1 << 24) - 1;
 const A_DURATION: &str = "a duration such as \"100us\"";
-const AN_ADDRESS: &str = "an IP address such as \"192.0.2.1\" or \"2001:db8::1\"";
+pub(super) const AN_ADDRESS: &str = "an IP address such as \"192.0.2.1\" or \"2001:db8::1\"";
 
 pub(super) fn read(table: &Table<'_>, name: String) -> Uplink {
     table.check_known_keys(keys::UPLINK);
@@ -101,7 +101,7 @@ pub(super) fn read_keys(table: &Table<'_>, id: &str) -> Option<SegmentKeys> {
 }
 
 /// An IP address; `None` stands for an unreadable one.
-struct Address(Option<IpAddr>);
+pub(super) struct Address(pub Option<IpAddr>);
 
 impl FromStr for Address {
     type Err = String;

@@ -1,7 +1,7 @@
 //! The changes at this place.
 
-use crate::own_cpus::Target;
 use tidegate_contract::{Host, Remote, SegmentKey, Uplink, Vnic};
+use tidegate_cores::directions::Directions;
 use tidegate_place::{Action, ContractChange, Effect};
 use tidegate_switch::control::KeyPrint;
 
@@ -75,15 +75,15 @@ pub enum SwitchAction {
     Release(Vnic),
     /// The vNIC's connection is made anew; the contract stays.
     Reconnect(Vnic),
-    /// Other work is kept off the workers' CPUs, or comes back to them.
-    OwnCpus(Target),
+    /// The switch is told the plan's CPUs of workers and workers of vNICs.
+    Direct(Directions),
 }
 
 impl Action for SwitchAction {
     fn vnic(&self) -> Option<&str> {
         match self {
             Self::Contract(change) => change.vnic(),
-            Self::SetHost { .. } | Self::OwnCpus(_) => None,
+            Self::SetHost { .. } | Self::Direct(_) => None,
             Self::SetUplink { to, .. } => Some(&to.uplink.name),
             Self::RemoveUplink { name, .. } => Some(name),
             Self::Adopt(vnic) | Self::Release(vnic) | Self::Reconnect(vnic) => Some(&vnic.name),
@@ -99,7 +99,7 @@ impl Action for SwitchAction {
             | Self::Adopt(_)
             | Self::Release(_)
             | Self::Reconnect(_)
-            | Self::OwnCpus(_) => Effect::Upkeep,
+            | Self::Direct(_) => Effect::Upkeep,
         }
     }
 
@@ -112,7 +112,7 @@ impl Action for SwitchAction {
             Self::Adopt(_) => "adopt",
             Self::Release(_) => "release",
             Self::Reconnect(_) => "reconnect",
-            Self::OwnCpus(_) => "set the work of workers' CPUs",
+            Self::Direct(_) => "direct workers",
         }
     }
 
@@ -130,8 +130,8 @@ impl Action for SwitchAction {
             }
             Self::RemoveUplink { from, .. } => from.clone().map(|to| Self::SetUplink { from: None, to }),
             Self::Adopt(vnic) => Some(Self::Release(vnic.clone())),
-            // The next plan sets the CPUs by the contracts that stay.
-            Self::Release(_) | Self::Reconnect(_) | Self::OwnCpus(_) => None,
+            // The next plan directs by the plan of CPUs.
+            Self::Release(_) | Self::Reconnect(_) | Self::Direct(_) => None,
         }
     }
 }

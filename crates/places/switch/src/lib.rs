@@ -31,19 +31,20 @@
 //! The switch:
 //! - `conversation`: questions, answers, and the switch that comes after one that is gone
 //! - `culprit`: the work that held a worker up when a deadline was missed
-//! - `own_cpus`: keeps other work off the CPUs of the workers
+//! - `directing`: the plan's CPUs and workers, passed to the switch (pure)
+//! - `stages`: the work of the switch, for the plan of CPUs (pure)
 
 mod action;
 mod conversation;
 mod culprit;
 mod device;
+mod directing;
 mod duplicate;
 mod inherited;
 mod mending;
 mod notes;
 mod observe;
 mod options;
-mod own_cpus;
 mod packet;
 mod peers_only;
 mod place;
@@ -53,13 +54,13 @@ mod record;
 mod sockets;
 #[cfg(all(test, feature = "measure"))]
 mod speed;
+mod stages;
 mod tap;
 mod uplinks;
 mod verify;
 mod xdp;
 
 pub use culprit::noise;
-pub use own_cpus::KeepOff;
 pub use place::{Options, SwitchPlace, install};
 #[cfg(feature = "fuzzing")]
 pub use {

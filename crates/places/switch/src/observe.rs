@@ -6,11 +6,13 @@ use crate::duplicate::Duplicate;
 use crate::place::{SwitchPlace, switch_failed};
 use crate::plan::{self, AttachmentKey, Facts, PresentUplink, attachment_key};
 use crate::record::Entry;
+use crate::stages::{self, Measured, Port, Scene, UplinkPort};
 use crate::tap;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::Instant;
 use tidegate_contract::{Attach, SocketMode, Vnic};
+use tidegate_cores::cpus::{self, Cpus};
 use tidegate_evidence::Connection;
 use tidegate_evidence::VnicStats;
 use tidegate_evidence::{Evidence, FarMiss, FrontEnds, time_of_day};
@@ -31,22 +33,29 @@ impl SwitchPlace {
         let problem = self.record.save().err().map(|e| format!("no change can be made: {e}"));
         // By our own record: the switch must not load and unload programs at will.
         let has_deadline = self.record.iter().any(|(_, recorded)| recorded.vnic.deadline.is_some());
-        let culprits = &mut self.culprits;
+        let (culprits, directing) = (&mut self.culprits, &mut self.directing);
         let answer = self.switch.ask(|session| {
             let (ports, uplinks) = (session.client.ports()?, session.client.uplinks()?);
-            let Hello { version, pid, started, .. } = session.hello.clone();
+            let Hello { version, pid, started, workers, directable, .. } = session.hello.clone();
+            if directing.see(Instant::now(), started, directable) {
+                directing.reported(Instant::now(), session.client.work()?);
+            }
             let mut evidence = evidence(&session.reader);
             culprits.observe(pid, has_deadline);
             culprits.look(&session.reader, evidence.misses.keys().map(String::as_str));
             culprits.enter(&mut evidence);
-            Ok((ports, uplinks, evidence, PlaceProgram { version, pid, started }))
+            Ok((ports, uplinks, evidence, PlaceProgram { version, pid, started }, workers))
         });
-        let (ports, mut uplinks, mut evidence, program) = answer.map_err(switch_failed)?;
+        let (ports, mut uplinks, mut evidence, program, workers) = answer.map_err(switch_failed)?;
         if !uplinks.is_empty() {
             self.attach_filter();
         }
         let ports: Vec<PortStatus> =
             ports.into_iter().map(|port| self.with_recorded_attachment(port)).collect();
+        let measured = self.loads.see(Instant::now(), program.started, &evidence);
+        let scene = self.scene((&ports, &uplinks), (&evidence, workers), measured);
+        let (stages, links) = (scene.stages(), scene.links(&self.traffic(&ports, &uplinks)));
+        let not_followed = self.directing.not_followed();
         self.find_sockets(&ports);
         self.check_budget(ports.len());
         // The agent does not make these again.
@@ -64,8 +73,6 @@ impl SwitchPlace {
                 ..ObservedVnic::of(&recorded.vnic, Connection::Disconnected)
             });
         }
-        let facts_of_cpus = self.own_cpus.as_mut().map(|own| own.observe(&evidence));
-        let own_cpus = self.own_cpus.as_ref().map(|own| own.view().clone()).unwrap_or_default();
         let new = coming.iter().filter(|v| vnics.get(&v.name).is_none_or(|o| o.vnic.attach != v.attach));
         // The plan refuses more vNICs than the switch carries: other obstacles do not matter then.
         let new = new.take(plan::MOST);
@@ -103,14 +110,54 @@ impl SwitchPlace {
             present.insert(name.clone(), PresentUplink { declared, ours, repair });
             observed_uplinks.insert(name, observed);
         }
-        let facts = Facts { adopted: found.collect(), uplinks: present, own_cpus: facts_of_cpus };
+        let directing = self.directing.facts(now);
+        let facts = Facts { adopted: found.collect(), uplinks: present, directing };
         let host = self.switch.host.clone();
         let uplinks = observed_uplinks;
         let observed = Observed::nothing("");
-        Ok((
-            Observed { host, vnics, uplinks, obstacles, evidence, program, own_cpus, problem, ..observed },
-            facts,
-        ))
+        let observed = Observed { host, vnics, uplinks, obstacles, evidence, program, problem, ..observed };
+        Ok((Observed { stages, links, not_followed, ..observed }, facts))
+    }
+
+    /// Returns the work of the switch, which has so many `workers`. Contracts are those of our record.
+    fn scene<'a>(
+        &'a self,
+        (ports, uplinks): (&'a [PortStatus], &'a [UplinkStatus]),
+        (evidence, workers): (&Evidence, usize),
+        measured: Measured,
+    ) -> Scene<'a> {
+        let port = |port: &'a PortStatus| Port {
+            vnic: self.record.get(&port.vnic.name).map_or(&port.vnic, |recorded| &recorded.vnic),
+            worker: port.worker,
+            suspended: port.deadline_suspended.is_some(),
+        };
+        let uplink = |status: &'a UplinkStatus| UplinkPort {
+            name: &status.uplink.name,
+            worker: status.worker,
+            remotes: status.remotes.iter().map(|remote| remote.name.as_str()).collect(),
+        };
+        Scene {
+            ports: ports.iter().map(port).collect(),
+            uplinks: uplinks.iter().map(uplink).collect(),
+            bound: stages::bound(evidence, workers, &online()),
+            workers_pinned: self.directing.cpus_pinned(),
+            ports_pinned: self.directing.workers_pinned(),
+            measured,
+        }
+    }
+
+    /// Returns the traffic between ports, as the switch reports it: sender, receiver, cost a second.
+    fn traffic<'a>(
+        &self,
+        ports: &'a [PortStatus],
+        uplinks: &'a [UplinkStatus],
+    ) -> Vec<(&'a str, &'a str, u64)> {
+        let of_ports = ports.iter().map(|port| (port.index, port.vnic.name.as_str()));
+        let of_uplinks = uplinks.iter().map(|status| (status.index, status.uplink.name.as_str()));
+        let names: HashMap<usize, &str> = of_ports.chain(of_uplinks).collect();
+        let name = |index: u16| names.get(&usize::from(index)).copied();
+        let pairs = self.directing.status().map_or(&[][..], |status| &status.traffic);
+        pairs.iter().filter_map(|(from, to, cost)| Some((name(*from)?, name(*to)?, *cost))).collect()
     }
 
     fn observed_uplink(&self, status: &UplinkStatus) -> ObservedUplink {
@@ -272,6 +319,12 @@ impl SwitchPlace {
             vnic: port.vnic,
         }
     }
+}
+
+/// Returns the CPUs that run; none if the kernel does not tell.
+fn online() -> Cpus {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    cpus::from_list(&text).unwrap_or_default()
 }
 
 /// Returns the switch's counters.

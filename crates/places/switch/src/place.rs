@@ -3,18 +3,20 @@
 use crate::action::{Declared, SwitchAction};
 use crate::conversation::{Conversation, Wake};
 use crate::culprit::Culprits;
+use crate::directing::Directing;
 use crate::duplicate::Duplicate;
 use crate::mending::Mending;
 use crate::notes;
-use crate::own_cpus::{KeepOff, OwnCpus};
 use crate::peers_only::Filter;
 use crate::plan::{self, Facts};
 use crate::record::Record;
 use crate::sockets::KeptSockets;
+use crate::stages::Loads;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_durable::{Damage, DurableError};
 use tidegate_paths::{Entry, Inode, Namespace, Paths};
@@ -46,8 +48,10 @@ pub struct SwitchPlace {
     pub(crate) culprits: Culprits,
     /// The descriptors of all vNICs may exceed this process's limit.
     pub(crate) is_short: bool,
-    /// Keeps other work off its workers' CPUs.
-    pub(crate) own_cpus: Option<OwnCpus>,
+    /// The load of workers and vNICs.
+    pub(crate) loads: Loads,
+    /// Directions that the switch was given, and its report on them.
+    pub(crate) directing: Directing,
 }
 
 /// How the place works.
@@ -57,8 +61,6 @@ pub struct Options {
     pub socket: PathBuf,
     /// Whether eBPF programs observe the CPUs of the switch's workers, while a deadline is in force.
     pub observe_cpu: bool,
-    /// Work that is kept off the CPUs of the workers, while a deadline is in force; `None` leaves their settings alone.
-    pub own_cpus: Option<KeepOff>,
 }
 
 impl SwitchPlace {
@@ -75,13 +77,6 @@ impl SwitchPlace {
     ) -> Result<(Self, Vec<Damage>), DurableError> {
         tidegate_ebpf::log_by_tracing();
         let (record, damage) = Record::load(state)?;
-        let (own_cpus, own_cpus_damage) = match options.own_cpus {
-            Some(off) => {
-                let (own_cpus, damage) = OwnCpus::new(state, off, paths.namespaces.clone())?;
-                (Some(own_cpus), damage)
-            }
-            None => (None, None),
-        };
         let place = Self {
             switch: Conversation::new(&options.socket, wake),
             paths,
@@ -94,11 +89,10 @@ impl SwitchPlace {
             waiting: HashMap::new(),
             culprits: Culprits::new(options.observe_cpu),
             is_short: false,
-            own_cpus,
+            loads: Loads::default(),
+            directing: Directing::default(),
         };
-        let damage = damage.map(|what| ("switch state", what));
-        let own_cpus_damage = own_cpus_damage.map(|what| ("state of workers' CPUs", what));
-        Ok((place, damage.into_iter().chain(own_cpus_damage).collect()))
+        Ok((place, damage.map(|what| ("switch state", what)).into_iter().collect()))
     }
 
     /// The copying of frames, for the agent's API.
@@ -210,11 +204,10 @@ impl Place for SwitchPlace {
                 Ok(())
             }
             SwitchAction::Reconnect(vnic) => self.reconnect(vnic),
-            SwitchAction::OwnCpus(target) => {
-                // A setting that fails is reported, and tried again later: it undoes no change.
-                if let Some(own_cpus) = &mut self.own_cpus {
-                    own_cpus.apply(target);
-                }
+            SwitchAction::Direct(directions) => {
+                // A refusal is reported, and they are passed again later: it undoes no change.
+                let answer = self.switch.ask(|s| s.client.direct(directions));
+                self.directing.sent(Instant::now(), directions, answer.err().map(|e| e.to_string()));
                 Ok(())
             }
         }
@@ -225,11 +218,7 @@ impl Place for SwitchPlace {
     }
 
     fn observe(&mut self, coming: &[Vnic]) -> Result<(Observed, Facts), PlaceError> {
-        let seen = self.look(coming);
-        if let (Err(_), Some(own_cpus)) = (&seen, &mut self.own_cpus) {
-            own_cpus.without_switch();
-        }
-        seen
+        self.look(coming)
     }
 
     fn recorded(&self) -> Vec<Vnic> {

@@ -59,7 +59,7 @@ impl World for SwitchWorld {
     }
 
     fn place(&self) -> Box<dyn Installed> {
-        let options = Options { socket: self.path("switch.sock"), observe_cpu: false, own_cpus: None };
+        let options = Options { socket: self.path("switch.sock"), observe_cpu: false };
         let paths = Paths::new(&[self.dir.path().into()], &[]).unwrap();
         let (place, damage) =
             SwitchPlace::new(&options, &self.path("state"), paths, Arc::new(|| ())).unwrap();

@@ -7,9 +7,10 @@
 
 use super::channel::{self, Bounds, MAX_MESSAGE};
 use super::clip;
-use super::message::{Hello, PROTOCOL, PortStatus, Reply, UplinkStatus};
+use super::message::{Hello, PROTOCOL, PortStatus, Reply, UplinkStatus, WorkStatus};
 use crate::capacity::{VNICS, WORKERS};
 use crate::link::vxlan::pairs::PAIRS;
+use crate::port::talk;
 use crate::stats::{Reader, ThrownOut};
 use crate::vhost_user::conduct;
 use rustix::net::{AddressFamily, sockopt};
@@ -42,6 +43,8 @@ pub enum Expected {
     Ports,
     /// All uplinks.
     Uplinks,
+    /// The directions in force, and their outcome.
+    Work,
     /// The state of a retired switch, with a descriptor of its control socket.
     Retired,
     /// No content.
@@ -52,7 +55,7 @@ impl Expected {
     fn bounds(self) -> Bounds {
         match self {
             Self::Hello => Bounds { bytes: SHORT, descriptors: 1 },
-            Self::Ports | Self::Uplinks => Bounds { bytes: MAX_MESSAGE, descriptors: 0 },
+            Self::Ports | Self::Uplinks | Self::Work => Bounds { bytes: MAX_MESSAGE, descriptors: 0 },
             Self::Retired => Bounds { bytes: MAX_MESSAGE, descriptors: 1 },
             Self::Done => Bounds { bytes: SHORT, descriptors: 0 },
         }
@@ -109,6 +112,7 @@ fn checked(reply: Reply) -> Result<Reply, String> {
         Reply::Hello(hello) => Reply::Hello(hello_of(hello)?),
         Reply::Ports(ports) => Reply::Ports(ports_of(ports)?),
         Reply::Uplinks(uplinks) => Reply::Uplinks(uplinks_of(uplinks)?),
+        Reply::Work(work) => Reply::Work(Box::new(work_of(*work)?)),
         Reply::Retired(mut retired) => {
             retired.ports = ports_of(std::mem::take(&mut retired.ports))?;
             Reply::Retired(retired)
@@ -179,6 +183,25 @@ fn ports_of(mut ports: Vec<PortStatus>) -> Result<Vec<PortStatus>, String> {
         }
     }
     Ok(ports)
+}
+
+/// Checks the numbers of entries, and names.
+fn work_of(mut work: WorkStatus) -> Result<WorkStatus, String> {
+    let WorkStatus { directions, not_followed, traffic, .. } = &mut work;
+    let many = directions.workers.len().max(not_followed.workers.len()) > WORKERS
+        || directions.vnics.len().max(not_followed.vnics.len()) > VNICS
+        || traffic.len() > talk::PAIRS;
+    if many {
+        return Err(
+            "it reports directions for more workers or vNICs, or more pairs, than a switch has".into()
+        );
+    }
+    if !directions.vnics.keys().chain(not_followed.vnics.keys()).all(|name| Vnic::is_name(name)) {
+        return Err("it reports a direction for a vNIC that can have no such name".into());
+    }
+    let reasons = not_followed.workers.values_mut().chain(not_followed.vnics.values_mut());
+    reasons.for_each(|reason| *reason = visible_text(std::mem::take(reason)));
+    Ok(work)
 }
 
 fn uplinks_of(mut uplinks: Vec<UplinkStatus>) -> Result<Vec<UplinkStatus>, String> {

@@ -9,7 +9,7 @@
 //! an agent's answers, and the caller waits only for the answer.
 
 use super::answer::{self, Answer, Expected};
-use super::message::{Hello, LinkKind, PortStatus, Reply, Request, Retired, UplinkStatus};
+use super::message::{Hello, LinkKind, PortStatus, Reply, Request, Retired, UplinkStatus, WorkStatus};
 use super::{channel, clip, notes};
 use crate::stats::Reader;
 use crate::vhost_user::saved::{Number, SavedConnection};
@@ -23,6 +23,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tidegate_contract::{Host, Remote, SegmentKey, Uplink, Vnic};
+use tidegate_cores::directions::Directions;
 use tidegate_service::foreign::Foreign;
 
 /// Longest wait for an answer, from the start of the question. The switch answers within milliseconds;
@@ -218,6 +219,19 @@ impl Client {
     pub fn uplinks(&mut self) -> Result<Vec<UplinkStatus>, SwitchError> {
         match self.ask(&Request::Uplinks, &[], Expected::Uplinks)? {
             Answer { reply: Reply::Uplinks(uplinks), .. } => Ok(uplinks),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Directs CPUs of workers and workers of vNICs; the switch must be [`directable`](Hello::directable).
+    pub fn direct(&mut self, directions: &Directions) -> Result<(), SwitchError> {
+        self.expect_done(&Request::Direct(directions.clone()), &[])
+    }
+
+    /// Returns the directions in force and their outcome; the switch must be [`directable`](Hello::directable).
+    pub fn work(&mut self) -> Result<WorkStatus, SwitchError> {
+        match self.ask(&Request::Work, &[], Expected::Work)? {
+            Answer { reply: Reply::Work(work), .. } => Ok(*work),
             other => Err(self.unexpected(&other)),
         }
     }

@@ -1,10 +1,12 @@
 //! Requests and replies.
 
+use crate::port::talk::PairTraffic;
 use crate::vhost_user::saved::{Number, SavedConnection};
 use crate::worker::handover::Levels;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tidegate_contract::{Host, Mac, Remote, Segment, SegmentKey, Uplink, Vnic};
+use tidegate_cores::directions::Directions;
 use tidegate_evidence::{Connection, FarMiss, HeldUp, PairStatus, PeerStatus, SharedStatus};
 use tidegate_uplink::stamp::Key;
 
@@ -52,6 +54,11 @@ pub enum Request {
         #[serde(default)]
         notices: bool,
     },
+    /// Directs CPUs of workers and workers of vNICs, in place of earlier directions. For a switch that is
+    /// [`directable`](Hello::directable), as is the next.
+    Direct(Directions),
+    /// Asks for the directions in force, their outcome, and traffic between ports.
+    Work,
     /// Removes an uplink; its frames in flight are dropped.
     RemoveUplink {
         /// The uplink.
@@ -117,6 +124,8 @@ pub enum Reply {
     Ports(Vec<PortStatus>),
     /// To [`Request::Uplinks`].
     Uplinks(Vec<UplinkStatus>),
+    /// To [`Request::Work`].
+    Work(Box<WorkStatus>),
     /// To [`Request::Retire`], with the control socket that listens.
     Retired(Box<Retired>),
     /// Refused; nothing has changed.
@@ -131,6 +140,7 @@ impl Reply {
             Self::Hello(_) => "hello",
             Self::Ports(_) => "ports",
             Self::Uplinks(_) => "uplinks",
+            Self::Work(_) => "work",
             Self::Retired(_) => "retired",
             Self::Refused(_) => "refused",
         }
@@ -170,6 +180,34 @@ pub struct Hello {
     pub started: u64,
     /// Worker threads.
     pub workers: usize,
+    /// It knows [`Request::Direct`] and [`Request::Work`]; an earlier release would break off the conversation.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub directable: bool,
+}
+
+/// The directions in force, and their outcome.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkStatus {
+    /// The last directions.
+    pub directions: Directions,
+    /// The directions that are not followed.
+    pub not_followed: NotFollowed,
+    /// The switch chooses its workers' CPUs (`--cpus auto`): otherwise it follows no direction for them.
+    pub chooses_cpus: bool,
+    /// The switch chooses its vNICs' workers (`--placement auto`).
+    pub chooses_workers: bool,
+    /// Traffic of pairs of ports, those with most: sender and receiver by [`PortStatus::index`] or
+    /// [`UplinkStatus::index`], and [cost](crate::port::talk::PairTraffic) a second. None with one worker.
+    pub traffic: Vec<PairTraffic>,
+}
+
+/// Directions that are not followed, with the reasons.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotFollowed {
+    /// Workers that are not on the CPUs directed.
+    pub workers: BTreeMap<usize, String>,
+    /// vNICs that are not at the workers directed, after a try.
+    pub vnics: BTreeMap<String, String>,
 }
 
 /// The state of one uplink.

@@ -12,6 +12,9 @@ use crate::fdb::PortIndex;
 /// Cost of a direct frame besides its bytes, in copied bytes.
 pub const DIRECT: i64 = 256;
 
+/// Most pairs of ports of which an agent is told, those with most traffic.
+pub const PAIRS: usize = 4096;
+
 /// Receivers that have a counter.
 const COUNTERS: usize = 8;
 

@@ -22,6 +22,7 @@
 //! - [`pace`]: limits the workers' time for a front end's messages
 //! - [`moving`]: moves ports to other workers
 //! - [`placement`], [`placer`]: decide which port moves where
+//! - [`directed`]: the agent's directions for workers and ports
 //! - [`notes`]: sends the state that another process needs to continue
 //! - [`session`]: one connection of an agent
 //! - [`descriptors`]: the number of descriptors for ports
@@ -36,6 +37,7 @@
 mod busy_poll;
 pub mod cpus;
 pub mod descriptors;
+pub mod directed;
 pub mod event_log;
 pub mod link;
 mod liveness;
@@ -81,9 +83,11 @@ use crate::worker::{Hosts, Peers, Worker, WorkerHandle, mailbox};
 use busy_poll::Machine;
 use cpus::assigner::{self, CpuAssigner};
 use cpus::{Cpus, Host};
+use directed::Directed;
 use priority::{prioritise, reprioritise, schedule};
 pub use run::{enclose, run, seal, serve};
 use rustix::time::{ClockId, clock_gettime};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -182,6 +186,8 @@ pub struct Switch {
     pub clocks: Arc<Clocks>,
     /// The thread of notices between hosts.
     pub notices: Notices,
+    /// The agent's directions.
+    pub directed: Directed,
     /// Whether workers may wait awake.
     machine: Machine,
 }
@@ -271,12 +277,13 @@ impl Switch {
             ledger: Ledger::new(guest_memory, descriptors::for_ports(descriptors::raise())),
             clocks,
             notices,
+            directed: Directed::new(cpus == Cpus::Auto),
             machine,
         });
         switch.set_busy_poll(&tidegate_contract::Host::default());
         let mut assigner = CpuAssigner::new(cpus, host, &switch.workers);
         // The CPUs of a list are in force from here on.
-        assigner.check(&switch.workers, &vec![false; workers]);
+        assigner.check(&switch.workers, &vec![false; workers], &BTreeMap::new());
         let thread =
             assigner::spawn(&switch, assigner).map_err(fail("start the thread that assigns CPUs"))?;
         switch.cpus.get_or_init(|| thread);

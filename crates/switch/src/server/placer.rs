@@ -3,11 +3,12 @@
 //!
 //! ```text
 //!  each second: workers' work ─▶ placement (pure) ─▶ a step ─▶ its ports move, one after the other
+//!               directions ──────────▲
 //! ```
 
 use super::Switch;
 use super::placement::apart::Role;
-use super::placement::plan::Step;
+use super::placement::plan::{MoveReason, Step};
 use super::placement::{Measurement, Placer, VnicDemand};
 use super::table::{End, Entry, Table};
 use crate::clock::clock;
@@ -29,6 +30,7 @@ const DROPPED: u64 = crate::worker::DROPPED as u64;
 /// # Errors
 /// The thread cannot start.
 pub fn spawn(switch: &Arc<Switch>) -> io::Result<()> {
+    switch.directed.choose_workers();
     if switch.workers.len() < 2 {
         return Ok(());
     }
@@ -40,7 +42,9 @@ pub fn spawn(switch: &Arc<Switch>) -> io::Result<()> {
             housekeeping::follow();
             let now = switch.loops();
             // Each call to a worker is one loop of it.
-            if now.saturating_sub(std::mem::replace(&mut loops, now)) > 2 * switch.workers.len() as u64 {
+            let works =
+                now.saturating_sub(std::mem::replace(&mut loops, now)) > 2 * switch.workers.len() as u64;
+            if works || switch.moves_are_due() {
                 switch.place(&mut placer, &mut measured_at);
                 loops = switch.loops();
             }
@@ -63,7 +67,11 @@ impl Switch {
             let name =
                 self.lock().entries.values().find(|entry| entry.index == port).map(|e| e.vnic.name.clone());
             let Some(name) = name else { continue };
-            match self.move_port(&name, worker) {
+            let outcome = self.move_port(&name, worker);
+            if reason == MoveReason::Directed {
+                self.directed.note_move(&name, outcome.as_ref().map(|_| ()).map_err(Clone::clone));
+            }
+            match outcome {
                 Ok(moved) => tracing::info!(
                     vnic = name,
                     worker,
@@ -78,7 +86,8 @@ impl Switch {
     }
 
     fn measure(&self, measured_at: &mut u64) -> Measurement {
-        let vnics = vnics(&self.lock());
+        let directed = self.directed.vnics();
+        let vnics = vnics(&self.lock(), &directed);
         let now = clock();
         let time = now.saturating_sub(std::mem::replace(measured_at, now));
         let mut measurement = Measurement { time, vnics, ..Measurement::default() };
@@ -88,11 +97,12 @@ impl Switch {
             measurement.busy.push(work.busy);
             measurement.talk.extend(work.traffic);
         }
+        self.directed.note_traffic(time, &measurement.talk);
         measurement
     }
 }
 
-fn vnics(table: &Table) -> BTreeMap<PortIndex, VnicDemand> {
+fn vnics(table: &Table, directed: &BTreeMap<String, usize>) -> BTreeMap<PortIndex, VnicDemand> {
     let receivers = table.receivers_with_deadlines();
     let seat = |entry: &Entry| {
         let deadline = entry.vnic.deadline.filter(|_| entry.suspended().is_none());
@@ -102,7 +112,8 @@ fn vnics(table: &Table) -> BTreeMap<PortIndex, VnicDemand> {
             (End::Tap { .. }, false) => Role::BestEffortTap,
             (End::Vhost { .. }, false) => Role::BestEffort,
         };
-        VnicDemand { worker: entry.worker, realtime: deadline.map_or(0, |_| burst + DROPPED), role }
+        let realtime = deadline.map_or(0, |_| burst + DROPPED);
+        VnicDemand { worker: entry.worker, realtime, role, directed: directed.get(&entry.vnic.name).copied() }
     };
     table.entries.values().map(|entry| (entry.index, seat(entry))).collect()
 }

@@ -121,7 +121,8 @@ impl Switch {
             .free_index(wanted, reserved)
             .ok_or_else(|| format!("a switch has at most {VNICS} ports"))?;
         let (account, waiting) = descriptors::open(&self.ledger, &vnic)?;
-        let worker = table.worker_of(&vnic.name, self.workers.len());
+        let by_itself = table.worker_of(&vnic.name, self.workers.len());
+        let worker = self.directed.worker_of(&vnic.name).unwrap_or(by_itself);
         let segment = table.segment(vnic.segment);
         let fits = match connect {
             Connect::Tap(_) => matches!(vnic.attach, Attach::Tap { .. }),

@@ -41,6 +41,7 @@ fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> std::io::Result<()> {
                     pid: std::process::id(),
                     started: switch.started,
                     workers: switch.workers.len(),
+                    directable: true,
                 };
                 say_hello(stream, hello, switch.region.file().as_fd())?;
             }
@@ -77,6 +78,8 @@ fn answer(switch: &Arc<Switch>, request: Request, mut descriptors: Vec<OwnedFd>)
             switch.publish_log();
             return Reply::Ports(switch.ports());
         }
+        Request::Direct(directions) => switch.direct(directions),
+        Request::Work => return Reply::Work(Box::new(switch.work_status())),
         Request::SetHost(host) => switch.set_host(host),
         Request::SetPort { vnic, link } => match (link, descriptors.len()) {
             (LinkKind::Unchanged, 0) => switch.set_port(*vnic, Connect::Unchanged),

@@ -71,11 +71,9 @@ pub fn run(args: Args, api: PathBuf) -> Result<(), Failure> {
         softirqs: matches!(args.own_cpus, OwnCpus::All | OwnCpus::Softirqs),
         halts: matches!(args.own_cpus, OwnCpus::All | OwnCpus::Halts),
     };
-    let places = places::install(places::Options {
-        socket: args.switch,
-        observe_cpu: args.observe_cpu == ObserveCpu::On,
-        own_cpus: Some(own_cpus),
-    });
+    let switch =
+        places::SwitchOptions { socket: args.switch, observe_cpu: args.observe_cpu == ObserveCpu::On };
+    let places = places::install(switch, places::CoresOptions { own_cpus: Some(own_cpus) });
     let options = tidegate_agent::Options {
         config: args.config,
         state: args.state,

@@ -6,6 +6,7 @@ pub mod calibrate;
 pub mod capture;
 pub mod clock;
 pub mod completions;
+pub mod cores;
 pub mod demo;
 pub mod events;
 mod frame_times;

@@ -135,7 +135,10 @@ fn title(kind: AttentionKind) -> &'static str {
         AttentionKind::PendingVnic => "contract pending",
         AttentionKind::Quarantine => "quarantined",
         AttentionKind::SuspendedDeadline => "deadline not promised",
+        AttentionKind::ImpossibleDeadline => "no CPU for a deadline",
         AttentionKind::HostLatency => "host too slow",
+        AttentionKind::UnplacedWork => "work elsewhere than planned",
+        AttentionKind::CpuConflict => "plan of CPUs contradicted",
         AttentionKind::Drift => "drift",
     }
 }

@@ -38,6 +38,13 @@ impl Progress {
         }
     }
 
+    /// Shows the present part on a terminal; elsewhere it would be too many lines.
+    pub fn label(&self, message: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(message.to_owned());
+        }
+    }
+
     /// Records that `milliseconds` more are done.
     pub fn advance(&self, milliseconds: u64) {
         if let Some(bar) = &self.bar {

@@ -57,8 +57,8 @@ impl Lab {
     }
 
     pub fn places_with(&self, off: KeepOff) -> Install {
-        let (socket, own_cpus) = (self.path("switch.sock"), Some(off));
-        places::install(places::Options { socket, observe_cpu: true, own_cpus })
+        let switch = places::SwitchOptions { socket: self.path("switch.sock"), observe_cpu: true };
+        places::install(switch, places::CoresOptions { own_cpus: Some(off) })
     }
 
     pub fn agent(&self) -> RunningAgent {

@@ -231,7 +231,14 @@ mod tests {
                         kept.extend(descriptors);
                         std::thread::sleep(late);
                         let version = "late".into();
-                        let hello = Hello { protocol: PROTOCOL, version, pid: 1, started: 1, workers: 1 };
+                        let hello = Hello {
+                            protocol: PROTOCOL,
+                            version,
+                            pid: 1,
+                            started: 1,
+                            workers: 1,
+                            directable: false,
+                        };
                         let _ = match request {
                             Request::Hello => send(&stream, &Reply::Hello(hello), &[region.file().as_fd()]),
                             Request::Ports => send(&stream, &Reply::Ports(vec![]), &[]),
@@ -299,7 +306,8 @@ mod tests {
                 let Ok((stream, _)) = listener.accept() else { return };
                 drop(listener);
                 let (version, region) = ("1".into(), Region::create().unwrap());
-                let hello = Hello { protocol: PROTOCOL, version, pid: 1, started: 1, workers: 1 };
+                let hello =
+                    Hello { protocol: PROTOCOL, version, pid: 1, started: 1, workers: 1, directable: false };
                 if matches!(receive::<Request>(&stream), Ok(Some((Request::Hello, _)))) {
                     answered.fetch_add(1, Ordering::SeqCst);
                     let _ = send(&stream, &Reply::Hello(hello), &[region.file().as_fd()]);

@@ -153,7 +153,14 @@ mod tests {
     fn respond(stream: &UnixStream) -> io::Result<()> {
         let request = receive::<Request>(stream)?.map(|(request, _)| request);
         assert_eq!(request, Some(Request::Hello));
-        let hello = Hello { protocol: PROTOCOL, version: "1".into(), pid: 1, started: 1, workers: 1 };
+        let hello = Hello {
+            protocol: PROTOCOL,
+            version: "1".into(),
+            pid: 1,
+            started: 1,
+            workers: 1,
+            directable: false,
+        };
         let region = Region::create()?;
         send(stream, &Reply::Hello(hello), &[region.file().as_fd()])
     }
@@ -183,7 +190,14 @@ mod tests {
         let (stream, _) = listener.accept().unwrap();
         receive::<Request>(&stream).unwrap().unwrap();
         // In place of statistics; only the watch has it then.
-        let hello = Hello { protocol: PROTOCOL, version: "1".into(), pid: 1, started: 1, workers: 1 };
+        let hello = Hello {
+            protocol: PROTOCOL,
+            version: "1".into(),
+            pid: 1,
+            started: 1,
+            workers: 1,
+            directable: false,
+        };
         send(&stream, &Reply::Hello(hello), &[socket.as_fd()]).unwrap();
         drop(socket);
         listener.set_nonblocking(true).unwrap();

@@ -1,19 +1,18 @@
 //! From the wanted and the observed state to actions. Pure.
 //!
 //! ```text
-//!  uplinks' removals, others that make room ─▶ host ─▶ uplinks ─▶ changes, reconnects ─▶ creations ─▶ other removals ─▶ workers' CPUs
+//!  uplinks' removals, others that make room ─▶ host ─▶ uplinks ─▶ changes, reconnects ─▶ creations ─▶ other removals ─▶ directions
 //! ```
 //!
 //! A removal is hard to undo, because a guest loses its connection. So it comes last, unless another vNIC needs what it frees.
 
 use crate::action::{Declared, DeclaredKey, SwitchAction};
-use crate::own_cpus;
+use crate::directing;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use tidegate_contract::{Attach, Host, Mac, Remote, Segment, SegmentKey, SocketMode, Uplink, Vnic};
 use tidegate_evidence::Connection;
 use tidegate_place::difference::{Difference, differences};
-use tidegate_place::host::{Claim, Part, Resource};
 use tidegate_place::{ContractChange, Network, Observed, Plan, Refusal, Wanted};
 
 /// Most vNICs of one switch.
@@ -26,8 +25,8 @@ pub struct Facts {
     pub adopted: BTreeMap<String, Vnic>,
     /// The uplinks of the switch, by name.
     pub uplinks: BTreeMap<String, PresentUplink>,
-    /// The workers' CPUs; `None` if the agent leaves their settings alone.
-    pub own_cpus: Option<own_cpus::Facts>,
+    /// The directions that the switch reports, and those passed to it.
+    pub directing: directing::Facts,
 }
 
 /// An uplink of the switch.
@@ -123,13 +122,8 @@ pub fn plan(
     actions.extend(change);
     actions.extend(create.into_iter().map(ContractChange::Create).map(SwitchAction::Contract));
     actions.extend(removals(last));
-    let Some(own_cpus) = &facts.own_cpus else { return Ok(actions.into()) };
-    // Taps that are still to come have no settings.
-    let is_here = |v: &&Vnic| observed.vnics.get(&v.name).is_some_and(|there| there.present && there.ours);
-    let target = own_cpus.due(wanted.vnics.iter().filter(is_here), &observed.evidence);
-    actions.extend(target.map(SwitchAction::OwnCpus));
-    let claims = own_cpus.own(wanted.vnics.iter(), &observed.evidence).into_iter().map(claim).collect();
-    Ok(Plan { actions, claims })
+    actions.extend(facts.directing.due(&wanted.work.directions).map(SwitchAction::Direct));
+    Ok(actions.into())
 }
 
 /// Returns the uplinks of a network, by name, each with the vNICs behind its peers.
@@ -171,12 +165,6 @@ fn uplinks(
         to: Box::new(to.clone()),
     });
     (removals.collect(), changes.collect())
-}
-
-/// The claim on a CPU that a worker of real-time vNICs has for itself.
-fn claim(cpu: usize) -> Claim {
-    let purpose = "a worker of the switch that has real-time vNICs".into();
-    Claim { resource: Resource::Cpu(cpu), part: Part::All, vnic: None, purpose }
 }
 
 fn refuse(wanted: &Wanted<'_>, observed: &Observed) -> Result<(), Vec<Refusal>> {

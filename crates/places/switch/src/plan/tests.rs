@@ -1,10 +1,8 @@
 use super::*;
-use crate::own_cpus::KeepOff;
 use proptest::prelude::*;
 use tidegate_contract::{
     Allowed, Bytes, Envelope, Host, Nanos, Peer, Queueing, Rate, Rx, SocketOwner, Tx, UplinkKind,
 };
-use tidegate_evidence::WorkerStats;
 use tidegate_place::{Action, Adopt, HostWork, ObservedVnic};
 
 fn vnic(name: u8, mac: u8, link: u8, kind: u8, rate: u64, queues: u16) -> Vnic {
@@ -102,7 +100,7 @@ fn apply(state: &mut State, action: &SwitchAction) {
             entry.connection = Connection::Up;
             entry.broken = None;
         }
-        SwitchAction::OwnCpus(target) => panic!("{target:?}: the agent leaves the settings of CPUs alone"),
+        SwitchAction::Direct(directions) => found.directing.reported = Some(directions.clone()),
         SwitchAction::Contract(ContractChange::Remove(vnic)) => {
             assert!(observed.vnics.remove(&vnic.name).is_some_and(|o| o.vnic == *vnic));
         }
@@ -445,44 +443,4 @@ fn the_1025th_vnic_is_refused() {
     }
     let refusals = observed(None, vec![]).plan(&Host::default(), &set).unwrap_err();
     assert_eq!(refusals.iter().map(|r| r.vnic.as_str()).collect::<Vec<_>>(), ["v1024"]);
-}
-
-#[test]
-fn a_wanted_deadline_claims_the_workers_cpus_before_they_are_taken() {
-    let host = Host::default();
-    let plain = vnic(1, 1, 1, 1, 5, 1);
-    let realtime = Vnic { deadline: Some(Nanos::new(1_000_000)), ..plain.clone() };
-    let mut state = observed(Some(host.clone()), vec![there(plain.clone())]).observed;
-    let worker = |cpu| WorkerStats { cpu: Some(cpu), ..WorkerStats::default() };
-    state.evidence.workers = vec![worker(2), worker(3)];
-    let off = KeepOff { softirqs: false, halts: true };
-    let machine = own_cpus::Machine { online: (0..4).collect(), isolated: [].into() };
-    let settled = own_cpus::Settled { is_clean: true, ..own_cpus::Settled::default() };
-    let facts = own_cpus::Facts { off, machine, flows: true, settled };
-    let facts = Facts { own_cpus: Some(facts), ..Facts::default() };
-    let planned = |state: &Observed, vnics: &[Vnic]| {
-        let wanted = Wanted {
-            host: &host,
-            network: Network::NONE,
-            vnics,
-            adopt: Adopt::No,
-            claims: &[],
-            work: HostWork::NONE,
-        };
-        let plan = plan(&wanted, state, &facts).unwrap();
-        let cpus: Vec<Resource> = plan.claims.into_iter().map(|claim| claim.resource).collect();
-        let last = plan.actions.last().cloned();
-        (cpus, last.filter(|action| matches!(action, SwitchAction::OwnCpus(_))))
-    };
-    assert_eq!(planned(&state, std::slice::from_ref(&plain)), (vec![], None));
-    let (cpus, action) = planned(&state, std::slice::from_ref(&realtime));
-    assert_eq!(cpus, [Resource::Cpu(2), Resource::Cpu(3)]);
-    let Some(SwitchAction::OwnCpus(target)) = action else { panic!("{action:?}") };
-    assert_eq!(target.workers, [2, 3].into());
-    // A vNIC that is still to come claims CPUs, and its settings follow.
-    state.vnics.clear();
-    assert_eq!(planned(&state, &[realtime]), (vec![Resource::Cpu(2), Resource::Cpu(3)], None));
-    // CPUs that are still taken for a deadline that is not wanted any more.
-    state.own_cpus.cpus = vec![2, 3];
-    assert_eq!(planned(&state, &[plain]).0, []);
 }

@@ -4,13 +4,14 @@
 //! The kernel moves threads without notice when a CPU goes offline or a cpuset changes. So the thread checks
 //! each second, while a worker has a CPU or a deadline is in force.
 
-use super::choice::choose;
+use super::choice::{Choice, choose_directed};
 use super::load::Load;
 use super::{Cpus, Host, host, list};
 use crate::server::Switch;
 use crate::worker::WorkerHandle;
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,12 +28,16 @@ pub struct CpuAssigner {
     threads: Vec<Pid>,
     /// Each worker's CPU.
     own: Vec<Option<usize>>,
+    /// The CPUs that each worker was last given; `None` before the first time.
+    given: Vec<Option<CpuSet>>,
     /// Number of CPUs of the process at the last check, if the kernel reported it.
     count: Option<usize>,
     /// The kernel's last refusal, logged once.
     refused: Option<(Option<usize>, Errno)>,
     /// The log has the warning that no worker can have a CPU.
     too_few: bool,
+    /// Why workers are not on the CPUs directed, at the last check.
+    not_followed: BTreeMap<usize, String>,
 }
 
 impl CpuAssigner {
@@ -46,16 +51,24 @@ impl CpuAssigner {
             host,
             load: Load::new(stat),
             own: vec![None; threads.len()],
+            given: vec![None; threads.len()],
             count: None,
             threads,
             refused: None,
             too_few: false,
+            not_followed: BTreeMap::new(),
         }
     }
 
-    /// Checks once, and corrects differences. `realtime`: workers that carry frames with deadlines. Returns
-    /// whether to check once more after a while.
-    pub fn check(&mut self, workers: &[WorkerHandle], realtime: &[bool]) -> bool {
+    /// Checks once, and corrects differences. `realtime`: workers that carry frames with deadlines; `directed`: the CPUs of
+    /// directed workers. Returns whether to check once more after a while.
+    pub fn check(
+        &mut self,
+        workers: &[WorkerHandle],
+        realtime: &[bool],
+        directed: &BTreeMap<usize, usize>,
+    ) -> bool {
+        self.not_followed = self.prevails(directed);
         let wanted = match &self.cpus {
             Cpus::Auto => realtime.to_vec(),
             Cpus::List(cpus) => (0..workers.len()).map(|worker| worker < cpus.len()).collect(),
@@ -67,14 +80,14 @@ impl CpuAssigner {
                 return any;
             }
         };
-        let any = wanted.contains(&true);
+        let any = wanted.contains(&true) || (self.cpus == Cpus::Auto && !directed.is_empty());
         if !any && self.own.iter().all(Option::is_none) {
             return false;
         }
         let own = match self.host.allowed() {
             Ok(allowed) => {
                 self.count = Some(allowed.len());
-                self.choose(&allowed, &wanted)
+                self.choose(&allowed, &wanted, directed)
             }
             Err(error) => {
                 self.log_refusal(None, error);
@@ -91,8 +104,25 @@ impl CpuAssigner {
         any
     }
 
-    /// Chooses CPUs for `wanted` workers; other threads get the rest.
-    fn choose(&mut self, allowed: &[usize], wanted: &[bool]) -> Vec<Option<usize>> {
+    /// Returns why workers are not on the CPUs directed, if the option says otherwise.
+    fn prevails(&self, directed: &BTreeMap<usize, usize>) -> BTreeMap<usize, String> {
+        let (option, listed): (_, &[usize]) = match &self.cpus {
+            Cpus::Auto => return BTreeMap::new(),
+            Cpus::None => ("none".to_owned(), &[]),
+            Cpus::List(cpus) => (list::text(cpus), cpus),
+        };
+        let others = directed.iter().filter(|(worker, cpu)| listed.get(**worker) != Some(cpu));
+        let why = format!("the switch was started with --cpus {option}, which prevails");
+        others.map(|(worker, _)| (*worker, why.clone())).collect()
+    }
+
+    /// Chooses CPUs for directed and `wanted` workers; other threads get the rest.
+    fn choose(
+        &mut self,
+        allowed: &[usize],
+        wanted: &[bool],
+        directed: &BTreeMap<usize, usize>,
+    ) -> Vec<Option<usize>> {
         let own = match &self.cpus {
             Cpus::List(cpus) => {
                 let available = cpus.iter().map(|cpu| allowed.contains(cpu).then_some(*cpu));
@@ -100,7 +130,10 @@ impl CpuAssigner {
             }
             _ => {
                 let load = self.load.measure(&self.threads, &self.own).unwrap_or_default();
-                choose(allowed, self.host.cores(), wanted, &self.own, &load)
+                let cpus = (allowed, self.host.cores());
+                let Choice { own, refused } = choose_directed(cpus, wanted, directed, &self.own, &load);
+                self.not_followed = refused;
+                own
             }
         };
         let none = own.iter().all(Option::is_none);
@@ -129,13 +162,21 @@ impl CpuAssigner {
     fn place(&mut self, handle: &WorkerHandle, worker: usize, before: Option<usize>) {
         let cpu = self.own[worker];
         let Some(wanted) = cpu.map(|cpu| host::set([cpu])).or_else(housekeeping::cpus) else { return };
-        if cpu == before
+        // A set of all CPUs matches whatever the kernel leaves of it, so also fewer CPUs that were given before.
+        let is_given = cpu == before && self.given[worker] == Some(wanted);
+        if is_given
             && sched_getaffinity(Some(self.threads[worker])).is_ok_and(|is| self.host.matches(&is, &wanted))
         {
             return;
         }
-        match handle.call(move |worker| worker.run_on(&wanted, cpu)) {
-            Err(error) => self.log_refusal(Some(worker), error),
+        let outcome = handle.call(move |worker| worker.run_on(&wanted, cpu));
+        self.given[worker] = outcome.is_ok().then_some(wanted);
+        match outcome {
+            Err(error) => {
+                self.not_followed.entry(worker).or_insert_with(|| format!("the kernel refuses: {error}"));
+                self.log_refusal(Some(worker), error);
+            }
+            Ok(()) if cpu == before && !is_given => {}
             Ok(()) if cpu == before => {
                 tracing::info!(
                     worker,
@@ -177,7 +218,10 @@ pub fn spawn(switch: &Arc<Switch>, mut assigner: CpuAssigner) -> io::Result<std:
         let mut hands_over = Vec::new();
         loop {
             let realtime = switch.realtime_workers();
-            let needs_recheck = assigner.check(&switch.workers, &realtime);
+            let directed = switch.directed.cpus();
+            let needs_recheck = assigner.check(&switch.workers, &realtime, &directed);
+            assigner.not_followed.retain(|worker, _| directed.contains_key(worker));
+            switch.directed.note_workers(std::mem::take(&mut assigner.not_followed));
             switch.hand_over(&realtime, assigner.count, &mut hands_over);
             if let Some(cpus) = assigner.count {
                 switch.set_cpu_count(cpus);
@@ -234,9 +278,9 @@ mod tests {
                 sched_setaffinity(None, &set([first])).unwrap();
                 // Binds nothing: other tests share the CPUs of other threads.
                 let mut assigner = CpuAssigner::new(Cpus::None, Host::read().unwrap(), &[]);
-                assert!(!assigner.check(&[], &[false]), "no deadline is in force");
+                assert!(!assigner.check(&[], &[false], &BTreeMap::new()), "no deadline is in force");
                 assert_eq!(assigner.count, None);
-                assert!(assigner.check(&[], &[true]), "to be counted again");
+                assert!(assigner.check(&[], &[true], &BTreeMap::new()), "to be counted again");
                 assert_eq!(assigner.count, Some(1));
             });
         });

@@ -6,9 +6,12 @@
 //! - A new CPU is preferably, in this order: one of which other threads use at most three quarters; not CPU
 //!   0, where the kernel does its own work and most interrupts arrive; not on another worker's core; the one
 //!   with the highest number, because interrupts and programs that count from 0 prefer the first.
+//! - A CPU that the agent directs comes before all that, except the first.
 
+use super::list;
 use super::load::Shares;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// The first CPU of each CPU's core. A CPU that is missing here is a core of its own.
 pub type Cores = std::collections::BTreeMap<usize, usize>;
@@ -18,22 +21,75 @@ const CROWDED: f64 = 0.75;
 /// A worker leaves a crowded CPU only for one of which other threads use less than this share.
 const ROOMY: f64 = 0.5;
 
-/// Chooses a CPU for each `wanted` worker, at most all `allowed` CPUs but one. `before` has each worker's present CPU.
-pub fn choose(
+/// A choice for all workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Each worker's CPU.
+    pub own: Vec<Option<usize>>,
+    /// Why workers are not on the CPUs directed.
+    pub refused: BTreeMap<usize, String>,
+}
+
+/// As [`choose`], with the CPUs of some workers `directed`: they may share one. A worker whose CPU is not allowed, or the last one for
+/// all other threads, gets another one if it is `wanted`.
+pub fn choose_directed(
+    (allowed, cores): (&[usize], &Cores),
+    wanted: &[bool],
+    directed: &BTreeMap<usize, usize>,
+    before: &[Option<usize>],
+    load: &Shares,
+) -> Choice {
+    let (mut taken, mut followed) = (Vec::new(), BTreeMap::new());
+    let mut refused = BTreeMap::new();
+    for (worker, cpu) in directed.iter().filter(|(worker, _)| **worker < wanted.len()) {
+        let is_new = !taken.contains(cpu);
+        if !allowed.contains(cpu) {
+            let why = format!(
+                "this process may not run on CPU {cpu}: it does not exist, is offline, or is excluded by a cpuset or an affinity; \
+                 the process may use {}",
+                list::text(allowed)
+            );
+            refused.insert(*worker, why);
+            continue;
+        }
+        if is_new && taken.len() + 1 >= allowed.len() {
+            refused.insert(*worker, format!("CPU {cpu} is the last one for all other threads of the switch"));
+            continue;
+        }
+        if is_new {
+            taken.push(*cpu);
+        }
+        followed.insert(*worker, *cpu);
+    }
+    let wanted: Vec<bool> = wanted
+        .iter()
+        .enumerate()
+        .map(|(worker, wanted)| *wanted && !followed.contains_key(&worker))
+        .collect();
+    let mut own = choose(allowed, cores, &wanted, before, load, &taken);
+    followed.into_iter().for_each(|(worker, cpu)| own[worker] = Some(cpu));
+    Choice { own, refused }
+}
+
+/// Chooses a CPU for each `wanted` worker, at most all `allowed` CPUs but one. `before` has each worker's present CPU; other workers have
+/// the CPUs `taken`.
+fn choose(
     allowed: &[usize],
     cores: &Cores,
     wanted: &[bool],
     before: &[Option<usize>],
     load: &Shares,
+    taken: &[usize],
 ) -> Vec<Option<usize>> {
     let most = allowed.len().saturating_sub(1);
     let others = |cpu: usize| load.get(&cpu).copied();
     let crowded = |cpu: usize| others(cpu).is_some_and(|share| share > CROWDED);
-    let roomy = |cpu: usize| !before.contains(&Some(cpu)) && others(cpu).is_some_and(|share| share < ROOMY);
+    let unused = |cpu: usize| !before.contains(&Some(cpu)) && !taken.contains(&cpu);
+    let roomy = |cpu: usize| unused(cpu) && others(cpu).is_some_and(|share| share < ROOMY);
     let room = allowed.iter().filter(|cpu| roomy(**cpu)).count();
     let core = |cpu: usize| cores.get(&cpu).copied().unwrap_or(cpu);
     let mut chosen: Vec<Option<usize>> = vec![None; wanted.len()];
-    let mut given: Vec<usize> = Vec::new();
+    let mut given: Vec<usize> = taken.to_vec();
     // Workers that leave a CPU for a better one. They choose first, so that none ends worse than before.
     let mut leaving: Vec<usize> = Vec::new();
     for (worker, cpu) in before.iter().enumerate().take(wanted.len()) {
@@ -75,6 +131,18 @@ mod tests {
     use proptest::collection::{btree_set, vec};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+
+    fn choose(
+        allowed: &[usize],
+        cores: &Cores,
+        wanted: &[bool],
+        before: &[Option<usize>],
+        load: &Shares,
+    ) -> Vec<Option<usize>> {
+        let choice = choose_directed((allowed, cores), wanted, &BTreeMap::new(), before, load);
+        assert!(choice.refused.is_empty());
+        choice.own
+    }
 
     fn threads(half: usize) -> Cores {
         (0..2 * half).map(|cpu| (cpu, cpu % half)).collect()
@@ -152,6 +220,32 @@ mod tests {
         assert_eq!(after(&[0, 1, 2, 3]), [Some(0), Some(1), Some(2)]);
     }
 
+    #[test]
+    fn a_directed_worker_gets_its_cpu_if_it_is_allowed_and_not_the_last() {
+        let choose =
+            |allowed: &[usize], wanted: &[bool], directed: &[(usize, usize)], before: &[Option<usize>]| {
+                let directed = directed.iter().copied().collect();
+                let load = Shares::from([(0, 0.9), (1, 0.9)]);
+                let choice = choose_directed((allowed, &Cores::new()), wanted, &directed, before, &load);
+                (choice.own, choice.refused.into_iter().collect::<Vec<_>>())
+            };
+        let all = [0, 1, 2, 3];
+        assert_eq!(choose(&all, &[false; 2], &[(1, 0)], &[None; 2]), (vec![None, Some(0)], vec![]));
+        let (own, refused) = choose(&all, &[true; 2], &[(1, 3)], &[Some(3), None]);
+        assert_eq!((own, refused.len()), (vec![Some(2), Some(3)], 0), "the other one makes room");
+        assert_eq!(choose(&all, &[false; 3], &[(0, 1), (2, 1)], &[None; 3]).0, [Some(1), None, Some(1)]);
+        let (own, refused) = choose(&all, &[true, false], &[(0, 7), (1, 7)], &[None; 2]);
+        assert_eq!((own, refused.len()), (vec![Some(3), None], 2));
+        assert!(
+            refused[0].1.contains("may not run on CPU 7") && refused[0].1.contains("may use 0-3"),
+            "{refused:?}"
+        );
+        let (own, refused) = choose(&[0, 1], &[true, false], &[(0, 0), (1, 1)], &[None; 2]);
+        assert_eq!(own, [Some(0), None]);
+        assert!(refused[0].1.contains("last one"), "{refused:?}");
+        assert_eq!(choose(&[], &[true], &[(0, 0), (9, 0)], &[None]).0, [None]);
+    }
+
     fn subsets(cpus: &[usize], count: usize) -> Vec<Vec<usize>> {
         match (count, cpus) {
             (0, _) => vec![vec![]],
@@ -222,6 +316,42 @@ mod tests {
                     false => prop_assert!(load[&was] > CROWDED && load[&is] < ROOMY, "{was} for {is}"),
                 }
             }
+        }
+
+        /// Constant directions come to rest at the first choice, and the others have what they would have on the rest of the CPUs.
+        #[test]
+        fn directions_come_to_rest(
+            allowed in btree_set(0..8usize, 0..8),
+            wanted in vec(any::<bool>(), 4),
+            directed in proptest::collection::btree_map(0..6usize, 0..9usize, 0..5),
+            before in btree_set(0..8usize, 4),
+        ) {
+            let allowed: Vec<usize> = allowed.into_iter().collect();
+            let before: Vec<Option<usize>> = before.into_iter().map(Some).collect();
+            let choose = |before: &[Option<usize>]| {
+                choose_directed((&allowed, &Cores::new()), &wanted, &directed, before, &Shares::new())
+            };
+            let first = choose(&before);
+            prop_assert_eq!(&choose(&first.own), &first);
+            let mut taken = BTreeSet::new();
+            for (worker, cpu) in directed.iter().filter(|(worker, _)| **worker < 4) {
+                let is_at = first.own[*worker] == Some(*cpu);
+                prop_assert!(is_at || first.refused.contains_key(worker));
+                if !first.refused.contains_key(worker) {
+                    taken.insert(*cpu);
+                }
+            }
+            let used: BTreeSet<usize> = first.own.iter().flatten().copied().collect();
+            prop_assert!(used.is_empty() || used.len() < allowed.len(), "one is left");
+            prop_assert!(used.iter().all(|cpu| allowed.contains(cpu)));
+            let is_free = |worker: &usize| !directed.contains_key(worker) || first.refused.contains_key(worker);
+            let free: Vec<usize> = (0..4).filter(is_free).collect();
+            for worker in &free {
+                prop_assert!(first.own[*worker].is_none_or(|cpu| !taken.contains(&cpu)));
+            }
+            let have = free.iter().filter(|worker| first.own[**worker].is_some()).count();
+            let could = free.iter().filter(|worker| wanted[**worker]).count();
+            prop_assert_eq!(have, could.min((allowed.len() - taken.len()).saturating_sub(1)));
         }
 
         #[test]

@@ -106,7 +106,7 @@ fn a_new_deadline_separates_taps_at_once_and_for_good() {
         let role = |port| if look < 20 { Role::BestEffortTap } else { role(port) };
         let seat = |port: PortIndex| {
             let realtime = if role(port) == Role::RealTime { 10_000 } else { 0 };
-            (port, VnicDemand { worker: at[usize::from(port)], realtime, role: role(port) })
+            (port, VnicDemand { worker: at[usize::from(port)], realtime, role: role(port), directed: None })
         };
         let seen = Measurement {
             time: 1_000_000_000,

@@ -3,6 +3,7 @@
 //! ```text
 //!  each second: what each worker did, who sent whom how much
 //!       └─▶ loads, smoothed ─▶ Placement::next: a step ─▶ still worth it PATIENCE looks long? ─▶ moves
+//!  the agent's directions ─▶ vNICs at other workers, before any such step ────────────────────────▲
 //! ```
 //!
 //! - [`plan`]: the next step for given loads
@@ -19,7 +20,7 @@ mod tests;
 
 use crate::fdb::PortIndex;
 use apart::Role;
-use plan::{MoveReason, Placed, Placement, Step, WHOLE};
+use plan::{MOST_MOVED, MoveReason, Placed, Placement, Step, WHOLE};
 use std::collections::BTreeMap;
 
 /// Looks for which a step must stay worthwhile before it is taken. It need not stay the best of several similar ones.
@@ -49,6 +50,8 @@ pub struct VnicDemand {
     pub realtime: u64,
     /// How deadlines concern it.
     pub role: Role,
+    /// The worker that the agent directs; the vNIC moves nowhere else.
+    pub directed: Option<usize>,
 }
 
 /// Decides from the present and earlier measurements.
@@ -69,6 +72,10 @@ impl Placer {
             *left > 0
         });
         let places = self.places(measurement);
+        if let Some(step) = self.directed_step(measurement) {
+            step.moves.iter().for_each(|(port, _)| self.rest(*port));
+            return Some(step);
+        }
         let best = places.next();
         let candidate = self.candidate.take();
         let (step, looks) = match candidate {
@@ -87,6 +94,16 @@ impl Placer {
         }
         step.moves.iter().for_each(|(port, _)| self.rest(*port));
         Some(step)
+    }
+
+    /// Returns the moves of directed vNICs that are elsewhere and do not rest.
+    fn directed_step(&self, measurement: &Measurement) -> Option<Step> {
+        let goes = |(port, vnic): (&PortIndex, &VnicDemand)| {
+            let to = vnic.directed.filter(|to| *to != vnic.worker && *to < measurement.busy.len())?;
+            (!self.resting.contains_key(port)).then_some((*port, to))
+        };
+        let moves: Vec<_> = measurement.vnics.iter().filter_map(goes).take(MOST_MOVED).collect();
+        (!moves.is_empty()).then_some(Step { moves, reason: MoveReason::Directed })
     }
 
     /// Makes a vNIC rest.
@@ -115,7 +132,7 @@ impl Placer {
         };
         smooth(&mut self.talk, pairs.iter().map(|(pair, cost)| (*pair, part(*cost))).collect());
         let place = |(port, seat): (&PortIndex, &VnicDemand)| {
-            let fixed = self.resting.contains_key(port);
+            let fixed = self.resting.contains_key(port) || seat.directed.is_some();
             (*port, Placed { worker: seat.worker, realtime: seat.realtime, role: seat.role, fixed })
         };
         Placement {

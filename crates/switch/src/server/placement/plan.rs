@@ -60,6 +60,8 @@ pub struct Placement {
 /// The reason of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveReason {
+    /// The agent directs so.
+    Directed,
     /// Real-time frames need not wait for writes into best-effort taps.
     Apart,
     /// The worst-case loop becomes shorter.
@@ -117,6 +119,7 @@ impl Placement {
         let from = self.vnics[&first].worker;
         let (sharing, sharing_after) = (self.sharing(), after.sharing());
         match step.reason {
+            MoveReason::Directed => true,
             MoveReason::Apart => {
                 let longest = highest(&loops).1.max(TAP_WRITE);
                 sharing_after < sharing && highest(&loops_after).1 <= longest && self.has_time(&after)

@@ -12,7 +12,7 @@ fn places(workers: usize, at: &[usize], talk: &[(PortIndex, PortIndex, u64)]) ->
 }
 
 fn seat(worker: usize, role: Role) -> VnicDemand {
-    VnicDemand { worker, role, realtime: if role == Role::RealTime { 10_000 } else { 0 } }
+    VnicDemand { worker, role, realtime: if role == Role::RealTime { 10_000 } else { 0 }, directed: None }
 }
 
 fn settle(places: &mut Placement) -> Vec<Step> {
@@ -145,7 +145,94 @@ fn any_places() -> impl Strategy<Value = Placement> {
     })
 }
 
+/// Evaluates constant demands and loads until nothing has moved for long; returns the workers.
+fn rest(mut measurement: Measurement, refused: &[PortIndex]) -> Vec<usize> {
+    let (mut placer, mut quiet) = (Placer::default(), 0);
+    for _ in 0..2000 {
+        match placer.evaluate(&measurement) {
+            None => quiet += 1,
+            Some(step) => {
+                let mut moved = false;
+                for (port, to) in step.moves {
+                    let vnic = measurement.vnics.get_mut(&port).unwrap();
+                    assert!(vnic.directed.is_none_or(|worker| worker == to), "{port} is directed elsewhere");
+                    if !refused.contains(&port) {
+                        (vnic.worker, moved) = (to, true);
+                    }
+                }
+                quiet = if moved { 0 } else { quiet + 1 };
+            }
+        }
+        if quiet > 4 * REST {
+            return measurement.vnics.values().map(|vnic| vnic.worker).collect();
+        }
+    }
+    panic!("no end")
+}
+
+fn measurement(
+    workers: usize,
+    vnics: &[(usize, Option<usize>)],
+    talk: &[(PortIndex, PortIndex, u64)],
+) -> Measurement {
+    let demand = |(worker, directed): &(usize, Option<usize>)| VnicDemand {
+        worker: *worker,
+        directed: *directed,
+        ..VnicDemand::default()
+    };
+    Measurement {
+        time: 1_000_000_000,
+        busy: vec![400_000_000; workers],
+        vnics: (0..).zip(vnics.iter().map(demand)).collect(),
+        talk: talk.to_vec(),
+    }
+}
+
+#[test]
+fn directed_vnics_go_to_their_workers_and_the_others_are_still_placed() {
+    // Without directions, 0 and 1 would come together, as 2 and 3 do.
+    let vnics = [(0, Some(0)), (1, Some(1)), (0, None), (1, None)];
+    let talk = [(0, 1, 1000), (2, 3, 1000)];
+    let after = rest(measurement(2, &vnics, &talk), &[]);
+    assert_eq!((after[0], after[1], after[2] == after[3]), (0, 1, true));
+    assert_eq!(rest(measurement(2, &[(0, Some(1)), (1, Some(0))], &[]), &[]), [1, 0]);
+    // No such worker; a move that is refused.
+    assert_eq!(rest(measurement(2, &[(0, Some(2)), (0, Some(1)), (0, Some(1))], &[]), &[1]), [0, 0, 1]);
+}
+
+#[test]
+fn a_refused_direction_is_tried_again_after_its_rest() {
+    let measurement = measurement(2, &[(0, Some(1))], &[]);
+    let mut placer = Placer::default();
+    let tries = (0..3 * REST).filter(|_| placer.evaluate(&measurement).is_some()).count();
+    assert_eq!(tries, 3);
+}
+
+#[test]
+fn at_most_16_directed_vnics_move_at_a_look() {
+    let measurement = measurement(2, &[(0, Some(1)); 40], &[]);
+    let mut placer = Placer::default();
+    let mut moved = std::collections::BTreeSet::new();
+    for expected in [16, 16, 8] {
+        let step = placer.evaluate(&measurement).unwrap();
+        assert_eq!((step.moves.len(), step.reason), (expected, MoveReason::Directed));
+        moved.extend(step.moves.into_iter().map(|(port, _)| port));
+    }
+    assert_eq!((moved.len(), placer.evaluate(&measurement)), (40, None));
+}
+
 proptest! {
+    #[test]
+    fn constant_directions_come_to_rest(
+        vnics in prop::collection::vec((0..3usize, prop::option::of(0..3usize)), 1..12),
+        talk in prop::collection::vec((0..12u16, 0..12u16, 1..1000u64), 0..20),
+    ) {
+        let after = rest(measurement(3, &vnics, &talk), &[]);
+        for (worker, (_, directed)) in after.iter().zip(&vnics) {
+            prop_assert!(directed.is_none_or(|directed| directed == *worker));
+        }
+    }
+
     /// A constant load comes to rest, and each step on the way is allowed.
     #[test]
     fn every_load_comes_to_rest(mut places in any_places()) {
@@ -165,6 +252,7 @@ proptest! {
             let longest = |places: &Placement| places.worst_loops().into_iter().max().unwrap();
             let busiest = |places: &Placement| places.loads().into_iter().max().unwrap();
             match step.reason {
+                MoveReason::Directed => prop_assert!(false, "{step:?}"),
                 MoveReason::Apart => prop_assert!(places.sharing() < before.sharing()),
                 // Of two equally long loops, one may stay.
                 MoveReason::Deadlines => {

@@ -48,9 +48,19 @@ pub struct Args {
     /// How long to measure; what happens once an hour needs hours
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
+    /// Measure what CPUs cost each other instead: `tidegate cores calibrate`
+    #[arg(long)]
+    cores: bool,
+    /// With --cores: where the costs are written
+    #[arg(long, value_name = "FILE", requires = "cores")]
+    output: Option<std::path::PathBuf>,
 }
 
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
+    if args.cores {
+        let args = crate::commands::cores::calibrate::Args::new(args.seconds, args.output);
+        return crate::commands::cores::calibrate::run(client, args, json).await;
+    }
     let span = Duration::from_secs(args.seconds);
     let agent: Result<HostView, String> = get_or_reason(client, "/v1/host").await;
     let switch = agent.as_ref().ok().and_then(|host| host.places.iter().find(|place| place.name == "switch"));

@@ -1,0 +1,126 @@
+//! Work in a thread of its own, for which the reconciler does not wait: plans of large hosts, looks at all processes.
+//!
+//! ```text
+//!  ask: a question ─▶ Slot: the newest one ─▶ thread: answer ─▶ Slot: the last answer ─▶ last
+//!                                                └─▶ wake: the reconciler looks
+//! ```
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Answers questions in the background.
+pub struct Background<Q, A> {
+    shared: Arc<Shared<Q, A>>,
+    /// The thread's work, until it begins with the first question.
+    coming: Option<Box<dyn FnOnce() + Send>>,
+    name: &'static str,
+}
+
+struct Shared<Q, A> {
+    slot: Mutex<Slot<Q, A>>,
+    changed: Condvar,
+}
+
+struct Slot<Q, A> {
+    asked: Option<Q>,
+    works: bool,
+    ends: bool,
+    last: Option<Arc<A>>,
+}
+
+impl<Q: Send + 'static, A: Send + Sync + 'static> Background<Q, A> {
+    /// Makes it; `name` is the thread's. `wake` is called after each answer.
+    pub fn new(
+        name: &'static str,
+        answer: impl FnMut(Q) -> A + Send + 'static,
+        wake: Arc<dyn Fn() + Send + Sync>,
+    ) -> Self {
+        let slot = Slot { asked: None, works: false, ends: false, last: None };
+        let shared = Arc::new(Shared { slot: Mutex::new(slot), changed: Condvar::new() });
+        let in_thread = Arc::clone(&shared);
+        let coming: Box<dyn FnOnce() + Send> = Box::new(move || in_thread.run(answer, &*wake));
+        Self { shared, coming: Some(coming), name }
+    }
+
+    /// Asks a question, in place of one that is not begun.
+    pub fn ask(&mut self, question: Q) {
+        self.shared.slot().asked = Some(question);
+        self.shared.changed.notify_all();
+        let Some(coming) = self.coming.take() else { return };
+        if let Err(e) = std::thread::Builder::new().name(self.name.into()).spawn(coming) {
+            tracing::error!("no thread for {}: {e}", self.name);
+        }
+    }
+
+    /// Whether a question waits for its answer.
+    pub fn is_busy(&self) -> bool {
+        let slot = self.shared.slot();
+        slot.works || slot.asked.is_some()
+    }
+
+    /// Returns the last answer.
+    pub fn last(&self) -> Option<Arc<A>> {
+        self.shared.slot().last.clone()
+    }
+}
+
+impl<Q, A> Shared<Q, A> {
+    fn slot(&self) -> MutexGuard<'_, Slot<Q, A>> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the next question; `None` at the end.
+    fn next(&self) -> Option<Q> {
+        let mut slot = self.slot();
+        slot.works = false;
+        while !slot.ends {
+            if let Some(question) = slot.asked.take() {
+                slot.works = true;
+                return Some(question);
+            }
+            slot = self.changed.wait(slot).unwrap_or_else(PoisonError::into_inner);
+        }
+        None
+    }
+
+    fn run(&self, mut answer: impl FnMut(Q) -> A, wake: &(dyn Fn() + Send + Sync)) {
+        // Other threads go first: nothing stands still without an answer.
+        let _ = rustix::process::nice(19);
+        while let Some(question) = self.next() {
+            let answer = Arc::new(answer(question));
+            let mut slot = self.slot();
+            (slot.last, slot.works) = (Some(answer), false);
+            drop(slot);
+            wake();
+        }
+    }
+}
+
+/// The thread ends after the question that it is at.
+impl<Q, A> Drop for Background<Q, A> {
+    fn drop(&mut self) {
+        self.shared.slot().ends = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn the_newest_question_is_answered_in_the_background() {
+        let (wake, woken) = mpsc::channel();
+        let wake = Arc::new(move || wake.send(()).unwrap());
+        let mut background = Background::new("a test", |question: u32| question * 2, wake);
+        assert!(background.last().is_none() && !background.is_busy());
+        for question in 1..=3 {
+            background.ask(question);
+        }
+        while background.last().is_none_or(|answer| *answer != 6) {
+            woken.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+        assert!(!background.is_busy());
+    }
+}

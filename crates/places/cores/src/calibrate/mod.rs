@@ -1,0 +1,163 @@
+//! Calibration: what it costs on this machine that stages share a CPU, and that frames go from CPU to CPU.
+//!
+//! ```text
+//!  machine ─▶ pairings ─▶ rounds: idle, together, apart, apart, together ... ─▶ judge ─▶ rows ─▶ costs ─▶ file
+//!                            └─ window: flows through private network namespaces, rings, a cache line
+//! ```
+//!
+//! Real stages: senders, veth pairs, the kernel's stack on the CPU that `rps_cpus` names, sockets, receiver threads that stand for virtual
+//! CPUs. Nothing outside of the private namespaces changes. Both placements of a pairing take turns, and the machine has to tell them
+//! apart ([`judge`]) before a measured value replaces a prior.
+//!
+//! - [`pairings`]: which placements are compared. Pure
+//! - [`layout`]: which CPU does what in one window. Pure
+//! - `window`, `threads`: a window and its threads
+//! - `network`, `flow`: the namespaces, and what sends and receives there
+//! - `memory`: work without the kernel's network
+//! - `burn`: the used time of a CPU
+//! - [`judge`]: whether two placements are told apart. Pure
+//! - [`measured`]: rows, and costs from them. Pure
+//! - [`file`]: costs on disk
+
+mod burn;
+pub mod file;
+mod flow;
+pub mod judge;
+pub mod layout;
+pub mod measured;
+mod memory;
+mod network;
+pub mod pairings;
+mod threads;
+mod window;
+
+use layout::{Layout, Window};
+use measured::{Row, Samples};
+use network::Network;
+use pairings::{Pair, Pairing, pairings};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tidegate_cores::cpus::Cpus;
+use tidegate_cores::machine::Machine;
+
+/// Fewest rounds of each pairing.
+const ROUNDS: u32 = 9;
+/// Shortest and longest window: more time makes more rounds.
+const SHORTEST: Duration = Duration::from_millis(25);
+const LONGEST: Duration = Duration::from_millis(150);
+/// Time of a window beside its measured time.
+const AROUND: Duration = Duration::from_millis(20);
+
+/// What was measured, and what was not.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Calibration {
+    /// The pairings.
+    pub rows: Vec<(Pair, Row)>,
+    /// Pairs that were not measured, in words, each with the reason.
+    pub missing: Vec<(String, String)>,
+}
+
+/// Why there is no calibration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CalibrateError {
+    /// Asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+    /// Nothing can be told apart.
+    #[error("there is one CPU that may be used: all stages run there, and nothing can be compared")]
+    OneCpu,
+    /// A step failed; the reason.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Measures for about `span`. `progress` hears which pairing is measured, and the part that is done, 0 to 1.
+/// The calling thread stays in a private network namespace: call it on a thread of its own.
+///
+/// # Errors
+/// `stop` was set, there is one CPU, or a window failed.
+pub fn calibrate(
+    machine: &Machine,
+    permitted: &Cpus,
+    span: Duration,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&str, f64),
+) -> Result<Calibration, CalibrateError> {
+    let (mut pairings, missing) = pairings(machine, permitted);
+    if pairings.is_empty() {
+        return Err(CalibrateError::OneCpu);
+    }
+    let mut missing: Vec<_> =
+        missing.into_iter().map(|(pair, reason)| (pair.words().to_owned(), reason)).collect();
+    missing.extend(never_measured());
+    let network = Network::new();
+    if let Err(reason) = &network {
+        let lost = pairings.iter().filter(|pairing| pairing.pair.needs_network());
+        let mut lost: Vec<Pair> = lost.map(|pairing| pairing.pair).collect();
+        lost.dedup();
+        missing.extend(lost.into_iter().map(|pair| (pair.words().to_owned(), reason.clone())));
+        pairings.retain(|pairing| !pairing.pair.needs_network());
+    }
+    let network = network.ok();
+    // Of each pairing and round: an idle window, and one of each placement.
+    let windows = (3 * pairings.len() as u32).max(1);
+    let each = (span / (windows * ROUNDS)).saturating_sub(AROUND).clamp(SHORTEST, LONGEST);
+    let rounds = (span.as_nanos() / ((each + AROUND).as_nanos() * u128::from(windows))) as u32;
+    let rounds = rounds.max(ROUNDS) as usize;
+    let mut samples: Vec<Samples> = pairings.iter().map(|_| Samples::default()).collect();
+    for round in 0..rounds {
+        for (number, (pairing, samples)) in pairings.iter().zip(&mut samples).enumerate() {
+            let done = (round * pairings.len() + number) as f64 / (rounds * pairings.len()) as f64;
+            progress(pairing.pair.words(), done);
+            let measure = |layout: &Layout| {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(CalibrateError::Interrupted);
+                }
+                window::measure(layout, network.as_ref(), each).map_err(CalibrateError::Failed)
+            };
+            let background = background(pairing, &measure)?;
+            // A B, B A: what changes steadily meanwhile hits both alike.
+            let (together, apart) = if round % 2 == 0 {
+                let together = measure(&pairing.together)?;
+                (together, measure(&pairing.apart)?)
+            } else {
+                let apart = measure(&pairing.apart)?;
+                (measure(&pairing.together)?, apart)
+            };
+            samples.push(pairing, &background, together, apart);
+        }
+    }
+    let rows = pairings
+        .iter()
+        .zip(&samples)
+        .map(|(pairing, samples)| (pairing.pair, Row::of(pairing, samples)))
+        .collect();
+    Ok(Calibration { rows, missing })
+}
+
+/// Measures which part of each CPU's time other programs use.
+fn background(
+    pairing: &Pairing,
+    measure: &impl Fn(&Layout) -> Result<Window, CalibrateError>,
+) -> Result<BTreeMap<usize, f64>, CalibrateError> {
+    let idle: Vec<usize> = pairing.together.measured().union(&pairing.apart.measured()).copied().collect();
+    if idle.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let window = measure(&Layout { idle, ..Layout::default() })?;
+    Ok(window.used.iter().map(|(cpu, used)| (*cpu, used / window.span)).collect())
+}
+
+/// Pairs that no calibration measures, and why.
+fn never_measured() -> Vec<(String, String)> {
+    let vhost = if std::path::Path::new("/dev/vhost-net").exists() {
+        "it takes a VM behind a tap"
+    } else {
+        "there is no /dev/vhost-net"
+    };
+    vec![
+        ("vhost-net with any other stage".into(), format!("{vhost}: the priors stay")),
+        ("interrupts".into(), "veth pairs have none: the priors stay".into()),
+    ]
+}

@@ -1,0 +1,73 @@
+//! The facts of one look.
+
+use crate::keep_off::KeepOff;
+use crate::planner::Planned;
+use crate::settings::setting::Setting;
+use crate::settled::Settled;
+use crate::sight::Sight;
+use crate::watched::{Scope, Surveyed};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_cores::costs::Costs;
+use tidegate_cores::machine::Machine;
+use tidegate_cores::problem::Problem;
+
+/// What a plan is made from, besides the wanted state.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The work to keep off workers' CPUs without a plan; `None` leaves them alone.
+    pub off: Option<KeepOff>,
+    /// The CPUs.
+    pub machine: Machine,
+    /// The cost model's numbers.
+    pub costs: Costs,
+    /// The last look at the switch.
+    pub seen: Option<Sight>,
+    /// Whether real-time frames flow.
+    pub flows: bool,
+    /// How long the switch has not answered.
+    pub silent: Option<Duration>,
+    /// The last settling.
+    pub settled: Settled,
+    /// The settings on record: set by this agent or an earlier one.
+    pub held: BTreeSet<Setting>,
+    /// The last question to discovery.
+    pub looked: Option<Asked<Scope>>,
+    /// Its last answer.
+    pub surveyed: Option<Arc<Surveyed>>,
+    /// The last question to the planner.
+    pub considered: Option<Asked<Problem>>,
+    /// Its last answer.
+    pub planned: Option<Arc<Planned>>,
+}
+
+/// A question that is answered in the background.
+#[derive(Clone, Debug)]
+pub struct Asked<Q> {
+    /// The question.
+    pub question: Arc<Q>,
+    /// The time since.
+    pub ago: Duration,
+    /// Whether its answer is still to come.
+    pub open: bool,
+}
+
+impl Default for Facts {
+    fn default() -> Self {
+        Self {
+            off: None,
+            machine: Machine::default(),
+            costs: Costs::priors(),
+            seen: None,
+            flows: false,
+            silent: None,
+            settled: Settled::default(),
+            held: BTreeSet::new(),
+            looked: None,
+            surveyed: None,
+            considered: None,
+            planned: None,
+        }
+    }
+}

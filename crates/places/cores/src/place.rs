@@ -1,0 +1,196 @@
+//! The place, as the agent knows it.
+
+use crate::action::CoresAction;
+use crate::background::Background;
+use crate::discover::Discovery;
+use crate::facts::{Asked, Facts};
+use crate::keep_off::KeepOff;
+use crate::kept::Kept;
+use crate::machine::topology;
+use crate::plan;
+use crate::planner::{self, Planned};
+use crate::report::{self, Report};
+use crate::roots::{self, Roots as Folders};
+use crate::sight::Sights;
+use crate::watched::{Scope, Surveyed, Watched, survey};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use tidegate_contract::{Attach, Vnic};
+use tidegate_cores::machine::Machine;
+use tidegate_cores::problem::Problem;
+use tidegate_durable::DurableError;
+use tidegate_paths::Roots;
+use tidegate_place::{Capabilities, Installation, Observed, Place, PlaceError, Plan, Refusal, Site, Wanted};
+
+/// The CPUs of the host, and the work on them.
+pub struct CoresPlace {
+    off: Option<KeepOff>,
+    kept: Kept,
+    sights: Sights,
+    folders: Folders,
+    /// The machine, and the list of CPUs that were online then.
+    machine: (String, Machine),
+    discovery: Background<Watched, Surveyed>,
+    looked: Option<(Arc<Scope>, Instant)>,
+    planner: Background<Arc<Problem>, Planned>,
+    considered: Option<(Arc<Problem>, Instant)>,
+}
+
+/// How the place works.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Work that is kept off the CPUs of real-time workers without a plan; `None` leaves their settings alone.
+    pub own_cpus: Option<KeepOff>,
+}
+
+impl CoresPlace {
+    /// Makes the place; its record is in the folder `state`. Contracts name namespaces below `namespaces`. `wake` is called when a
+    /// plan is ready. The second value describes damage.
+    ///
+    /// # Errors
+    /// The record cannot be read, or a newer release wrote it.
+    pub fn new(
+        options: &Options,
+        state: &Path,
+        namespaces: Roots,
+        wake: Arc<dyn Fn() + Send + Sync>,
+    ) -> Result<(Self, Option<String>), DurableError> {
+        let off = options.own_cpus;
+        let (kept, damage) = Kept::new(state, off, namespaces)?;
+        // The agent before this one died while frames flowed.
+        let sights = Sights::new(kept.keeps_awake().then(Instant::now));
+        let folders = Folders::default();
+        let mut discovery = Discovery::new(folders.clone());
+        let look = move |watched| survey(&mut discovery, watched);
+        let place = Self {
+            off,
+            kept,
+            sights,
+            folders,
+            machine: Default::default(),
+            discovery: Background::new("look at CPUs", look, Arc::clone(&wake)),
+            looked: None,
+            planner: Background::new("plan of CPUs", planner::plan, wake),
+            considered: None,
+        };
+        Ok((place, damage))
+    }
+
+    /// Returns the CPUs, read again if others are online.
+    fn machine(&mut self) -> Machine {
+        let online = roots::text(self.folders.sys.join("devices/system/cpu/online")).unwrap_or_default();
+        if self.machine.0 != online || online.is_empty() {
+            self.machine = (online, topology::read(&self.folders));
+        }
+        self.machine.1.clone()
+    }
+}
+
+/// Returns a question of the past.
+fn asked<Q>(last: Option<&(Arc<Q>, Instant)>, now: Instant, open: bool) -> Option<Asked<Q>> {
+    let (question, at) = last?;
+    Some(Asked { question: Arc::clone(question), ago: now.saturating_duration_since(*at), open })
+}
+
+/// Installs the place.
+///
+/// # Errors
+/// As [`CoresPlace::new`].
+pub fn install(site: &Site<'_>, options: &Options) -> Result<Installation, DurableError> {
+    let namespaces = site.paths.namespaces.clone();
+    let (place, damage) = CoresPlace::new(options, site.state, namespaces, site.wake.clone())?;
+    Ok(Installation::new(place, "state of CPUs", damage))
+}
+
+impl Place for CoresPlace {
+    type Action = CoresAction;
+    type Facts = Facts;
+
+    fn name(&self) -> &'static str {
+        "cores"
+    }
+
+    fn unit(&self) -> &'static str {
+        tidegate_place::AGENT
+    }
+
+    /// None: no vNIC is attached here.
+    fn capabilities(&self, _: &Attach) -> Option<Capabilities> {
+        None
+    }
+
+    fn notes(&self, _: &Vnic) -> Vec<String> {
+        vec![]
+    }
+
+    fn plan(
+        &self,
+        wanted: &Wanted<'_>,
+        _: &Observed,
+        facts: &Facts,
+    ) -> Result<Plan<CoresAction>, Vec<Refusal>> {
+        Ok(plan::plan(wanted, facts))
+    }
+
+    /// Does nothing: each setting is on record before it is touched.
+    fn prepare(&mut self, _: &[&CoresAction]) -> Result<(), PlaceError> {
+        Ok(())
+    }
+
+    fn apply(&mut self, action: &CoresAction) -> Result<(), PlaceError> {
+        match action {
+            CoresAction::See(sight) => self.sights.see(Instant::now(), *sight),
+            CoresAction::Look(watched) => {
+                self.looked = Some((Arc::new(watched.scope.clone()), Instant::now()));
+                self.discovery.ask((**watched).clone());
+            }
+            CoresAction::Consider(problem) => {
+                self.considered = Some((Arc::clone(problem), Instant::now()));
+                self.planner.ask(Arc::clone(problem));
+            }
+            // A setting that fails is reported, and tried again later: it undoes no change.
+            CoresAction::Keep(target) => self.kept.apply(target),
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, _: &[Vnic]) {}
+
+    fn observe(&mut self, _: &[Vnic]) -> Result<(Observed, Facts), PlaceError> {
+        let now = Instant::now();
+        let machine = self.machine();
+        let (surveyed, planned) = (self.discovery.last(), self.planner.last());
+        let report = report::report(&Report {
+            machine: &machine,
+            surveyed: surveyed.as_deref(),
+            planned: planned.as_deref(),
+            faults: self.kept.faults(),
+        });
+        let observed = Observed {
+            own_cpus: self.kept.view().clone(),
+            directions: self.kept.target().directions.clone(),
+            cores: Some(report),
+            ..Observed::nothing("the host's CPUs")
+        };
+        let facts = Facts {
+            off: self.off,
+            machine,
+            seen: self.sights.last(),
+            flows: self.sights.flows(now),
+            silent: self.sights.silent(now),
+            settled: self.kept.settled(now),
+            held: self.kept.held(),
+            looked: asked(self.looked.as_ref(), now, self.discovery.is_busy()),
+            surveyed,
+            considered: asked(self.considered.as_ref(), now, self.planner.is_busy()),
+            planned,
+            ..Facts::default()
+        };
+        Ok((observed, facts))
+    }
+
+    fn recorded(&self) -> Vec<Vnic> {
+        vec![]
+    }
+}

@@ -1,0 +1,121 @@
+//! The machine, the stages and the plan, for readers. Pure.
+
+use crate::placed;
+use crate::planner::Planned;
+use crate::settings::setting::Setting;
+use crate::watched::Surveyed;
+use std::collections::BTreeMap;
+use tidegate_contract::Placement;
+use tidegate_cores::costs::Source;
+use tidegate_cores::machine::Machine;
+use tidegate_cores::stage::{Kind, Stage};
+use tidegate_evidence::{ConflictReport, CoresReport, CpuReport, ImpossibleReport, PlanReport, StageReport};
+
+/// What a report is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Report<'a> {
+    /// The CPUs.
+    pub machine: &'a Machine,
+    /// The last look at the host.
+    pub surveyed: Option<&'a Surveyed>,
+    /// The last plan.
+    pub planned: Option<&'a Planned>,
+    /// Faults of the settings of stages.
+    pub faults: &'a BTreeMap<Setting, String>,
+}
+
+/// Makes it.
+pub fn report(of: &Report<'_>) -> CoresReport {
+    let stages = of.surveyed.map(|surveyed| &surveyed.found.stages).into_iter().flatten();
+    CoresReport {
+        kept: of.surveyed.is_some_and(|surveyed| surveyed.scope.host.cores.placement == Placement::Plan),
+        cpus: cpus(of),
+        stages: stages.map(|stage| self::stage(stage, of)).collect(),
+        plan: of.planned.map(plan),
+        costs: of.planned.map(|planned| costs(&planned.problem.costs.source)).unwrap_or_default(),
+        conflicts: of.surveyed.map(conflicts).unwrap_or_default(),
+        impossible: (of.machine.cpus.len() < 2)
+            .then(|| "this machine has one CPU: all work shares it, and there is nothing to choose".into()),
+        steering: vec![],
+    }
+}
+
+fn cpus(of: &Report<'_>) -> Vec<CpuReport> {
+    let report = |(number, cpu): (&usize, &tidegate_cores::machine::Cpu)| CpuReport {
+        cpu: *number,
+        core: cpu.core,
+        cache: cpu.cache,
+        node: cpu.node,
+        isolated: cpu.isolated,
+        housekeeping: of.planned.is_some_and(|planned| planned.plan.housekeeping.contains(number)),
+        own: of.planned.is_some_and(|planned| planned.plan.own.contains(number)),
+        busy: of.surveyed.and_then(|surveyed| surveyed.found.cpu_busy.get(number).copied()),
+    };
+    of.machine.cpus.iter().map(report).collect()
+}
+
+fn stage(stage: &Stage, of: &Report<'_>) -> StageReport {
+    let plan = of.planned.map(|planned| &planned.plan);
+    let planned = plan.and_then(|plan| plan.assignment.cpus.get(&stage.handle).copied());
+    let reason = plan.and_then(|plan| plan.reasons.get(&stage.handle).cloned());
+    let not_followed = of.surveyed.and_then(|surveyed| surveyed.not_followed.get(&stage.handle).cloned());
+    let fault = || of.faults.get(&placed::setting(&stage.handle)?).cloned();
+    StageReport {
+        stage: stage.handle.to_string(),
+        kind: kind(stage.handle.kind()).into(),
+        vnics: stage.vnics.clone(),
+        load: stage.load,
+        measured: stage.measured,
+        present: stage.present.iter().copied().collect(),
+        planned: planned.into_iter().collect(),
+        reason: reason.or_else(|| stage.pinned_by.clone()).unwrap_or_else(|| "not planned yet".into()),
+        missing: not_followed.or_else(fault),
+    }
+}
+
+fn plan(planned: &Planned) -> PlanReport {
+    let plan = &planned.plan;
+    let impossible = plan.impossible.iter();
+    PlanReport {
+        cost_ns: plan.cost,
+        present_cost_ns: plan.present_cost,
+        lower_bound_ns: plan.lower_bound,
+        exact: plan.exact,
+        took_us: u64::try_from(planned.took.as_micros()).unwrap_or(u64::MAX),
+        impossible: impossible
+            .map(|it| ImpossibleReport { vnic: it.vnic.clone(), reason: it.reason.clone() })
+            .collect(),
+    }
+}
+
+fn conflicts(surveyed: &Surveyed) -> Vec<ConflictReport> {
+    let note = |note: &String| ConflictReport {
+        with: "not found".into(),
+        what: note.clone(),
+        remedy: String::new(),
+    };
+    surveyed.found.conflicts.iter().cloned().chain(surveyed.found.notes.iter().map(note)).collect()
+}
+
+fn costs(source: &Source) -> String {
+    match source {
+        Source::Priors => {
+            "the findings of the paper on VSE: relations, not this machine's times (`tidegate cores calibrate`)".into()
+        }
+        Source::Measured { machine, kernel, at } => {
+            format!("measured on this machine ({machine}, Linux {kernel}), {at} s after 1970")
+        }
+    }
+}
+
+const fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::HardIrq => "hard-irq",
+        Kind::SoftIrq => "soft-irq",
+        Kind::Vhost => "vhost",
+        Kind::Vcpu => "vcpu",
+        Kind::Emulator => "emulator",
+        Kind::Worker => "worker",
+        Kind::Transmit => "transmit",
+    }
+}

@@ -1,0 +1,140 @@
+//! Does the steps of all settings: each value before is on disk first, and a fault of one setting stops no other.
+
+use crate::settings::files::Files;
+use crate::settings::record::Record;
+use crate::settings::setting::Setting;
+use crate::settings::step::{self, Step};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use tidegate_durable::{DurableError, cut};
+
+/// Keeps settings, and puts back those that are not wanted any more.
+#[derive(Debug)]
+pub struct Keeper {
+    record: Record,
+}
+
+/// The result of a settling.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// The wanted settings that have their values.
+    pub set: BTreeSet<Setting>,
+    /// Faults.
+    pub trouble: Vec<Trouble>,
+}
+
+/// A fault of a setting, or of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// The setting; `None` if it concerns all.
+    pub setting: Option<Setting>,
+    /// The fault, in words.
+    pub why: String,
+}
+
+impl Keeper {
+    /// Makes it with the record in `state`. The second value describes damage.
+    ///
+    /// # Errors
+    /// The record cannot be read, or a newer release wrote it.
+    pub fn new(state: &Path) -> Result<(Self, Option<String>), DurableError> {
+        let (record, damage) = Record::load(state)?;
+        Ok((Self { record }, damage))
+    }
+
+    /// Our settings and the values before them.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Brings the wanted settings about, and puts back all others on record.
+    pub fn settle(&mut self, files: &mut impl Files, wanted: &BTreeMap<Setting, String>) -> Outcome {
+        let settings = wanted.keys().chain(self.record.settings()).cloned().collect();
+        self.settle_some(files, wanted, &settings)
+    }
+
+    /// Lets CPUs halt, those of an earlier agent included; returns the problems.
+    pub fn let_halt(&mut self, files: &mut impl Files) -> Vec<String> {
+        let awake: BTreeSet<Setting> = self.record.awake().cloned().collect();
+        if awake.is_empty() {
+            return Vec::new();
+        }
+        let Outcome { trouble, .. } = self.settle_some(files, &BTreeMap::new(), &awake);
+        trouble.into_iter().map(|trouble| trouble.why).collect()
+    }
+
+    /// Does one step for each of these settings.
+    fn settle_some(
+        &mut self,
+        files: &mut impl Files,
+        all_wanted: &BTreeMap<Setting, String>,
+        settings: &BTreeSet<Setting>,
+    ) -> Outcome {
+        let mut outcome = Outcome::default();
+        let mut coming = Vec::new();
+        for setting in settings {
+            let (wanted, saved) = (all_wanted.get(setting).map(String::as_str), self.record.get(setting));
+            let found = match files.read(setting) {
+                // A gone namespace has taken its interfaces with it.
+                Err(_) if wanted.is_none() && files.is_gone(setting) => None,
+                Err(why) => {
+                    outcome.fails(setting, why);
+                    continue;
+                }
+                Ok(found) => found,
+            };
+            match (wanted, &found) {
+                (Some(_), Some(_)) => _ = outcome.set.insert(setting.clone()),
+                (Some(_), None) if !setting.may_end() => {
+                    outcome.fails(setting, format!("{setting}: sysfs has no such file"));
+                }
+                (Some(_) | None, _) => {}
+            }
+            match step::step(wanted, saved, found.as_ref()) {
+                Step::Nothing => {}
+                Step::Set(new_entry) => coming.push((setting.clone(), saved.cloned(), new_entry)),
+                Step::PutBack(value) => match files.write(setting, &value) {
+                    Ok(()) => self.record.remove(setting),
+                    Err(why) => outcome.fails(setting, why),
+                },
+                Step::Forget => self.record.remove(setting),
+                Step::Leave => {
+                    let why =
+                        "another program changes it again after each repair; the agent leaves it as it is";
+                    outcome.fails(setting, format!("{setting}: {why}"));
+                }
+            }
+            cut::point();
+        }
+        let entries = coming.iter().map(|(setting, _, saved)| (setting.clone(), saved.clone())).collect();
+        if let Err(e) = self.record.enter(entries) {
+            outcome.trouble.push(Trouble { setting: None, why: format!("nothing is set: {e}") });
+            for (setting, ..) in coming.drain(..) {
+                outcome.set.remove(&setting);
+            }
+        }
+        for (setting, before, saved) in coming {
+            cut::point();
+            if saved.repairs > 0 {
+                tracing::warn!(%setting, "drift: another program changed it; set to {} again", saved.ours);
+            }
+            if let Err(why) = files.write(&setting, &saved.ours) {
+                outcome.fails(&setting, why);
+                // The setting is unchanged, and the next try is no drift.
+                self.record.set(&setting, before);
+            }
+        }
+        cut::point();
+        if let Err(e) = self.record.save() {
+            outcome.trouble.push(Trouble { setting: None, why: e.to_string() });
+        }
+        outcome
+    }
+}
+
+impl Outcome {
+    fn fails(&mut self, setting: &Setting, why: String) {
+        self.set.remove(setting);
+        self.trouble.push(Trouble { setting: Some(setting.clone()), why });
+    }
+}

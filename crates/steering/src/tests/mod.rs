@@ -1,0 +1,9 @@
+//! The program in C against the one in Rust, by test runs of the kernel.
+
+mod frames;
+mod host;
+mod looking_up;
+mod parsing;
+mod run;
+mod sockets;
+mod veth;

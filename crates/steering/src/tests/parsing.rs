@@ -1,0 +1,67 @@
+use super::frames::{any_frame, whole};
+use super::run::{Parser, SHORTEST};
+use crate::model::{self, No};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use std::time::{Duration, Instant};
+
+fn check_all(
+    cases: u32,
+    frames: impl Strategy<Value = Vec<u8>>,
+    each: impl Fn(&Parser, &[u8]) -> Result<(), String>,
+) {
+    let Some(parser) = Parser::load() else { return };
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    let result =
+        TestRunner::new(config).run(&frames, |frame| each(&parser, &frame).map_err(TestCaseError::fail));
+    result.unwrap();
+}
+
+#[test]
+fn a_frame_has_the_flow_that_the_model_says() {
+    check_all(3000, any_frame(), Parser::check);
+}
+
+#[test]
+fn a_frame_that_is_cut_short_anywhere_has_the_flow_that_the_model_says() {
+    check_all(60, whole(), |parser, frame| {
+        (SHORTEST..frame.len()).try_for_each(|length| parser.check(&frame[..length]))
+    });
+}
+
+#[test]
+fn frames_of_each_kind_are_among_those_tested() {
+    let mut runner = TestRunner::deterministic();
+    let frames: Vec<Vec<u8>> =
+        (0..3000).map(|_| any_frame().new_tree(&mut runner).expect("a frame").current()).collect();
+    let parsed: Vec<_> = frames.iter().map(|frame| model::parse(frame, 4789)).collect();
+    for tunnel in 0..5 {
+        for family in [4, 6] {
+            let like = |flow: &&crate::key::Fields| (flow.tunnel, flow.family) == (tunnel, family);
+            let count = parsed.iter().flatten().filter(like).count();
+            assert!(count >= 20, "tunnel {tunnel}, IPv{family}: {count}");
+        }
+    }
+    for no in [No::Fragment, No::Truncated, No::Unknown] {
+        assert!(parsed.iter().filter(|parsed| **parsed == Err(no)).count() >= 20, "{no:?}");
+    }
+}
+
+/// `scripts/nightly steering` runs it for SECONDS_EACH seconds.
+#[test]
+#[ignore = "as long as asked for"]
+fn fuzz() {
+    let Some(parser) = Parser::load() else { return };
+    let seconds = std::env::var("SECONDS_EACH").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    let (begin, mut runner, mut frames) = (Instant::now(), TestRunner::default(), 0_u64);
+    while begin.elapsed() < Duration::from_secs(seconds) {
+        let frame = any_frame().new_tree(&mut runner).expect("a frame").current();
+        let cut = runner.rng().random_range(SHORTEST..=frame.len());
+        for frame in [&frame[..], &frame[..cut]] {
+            parser.check(frame).unwrap_or_else(|why| panic!("frame {frames}: {why}"));
+            frames += 1;
+        }
+    }
+    println!("{frames} frames in {seconds} s as the model says");
+}
