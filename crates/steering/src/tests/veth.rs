@@ -132,6 +132,12 @@ fn the_next_process_takes_over_and_a_foreign_program_stays() {
         let (voice, options) = (|| table(vec![to_port("voice", 5001, second)], []), Options::default());
         let steering = Steering::attach("near", &options, &voice()).unwrap();
         let there = found(device).unwrap();
+        let thread = steering.thread_name(second).unwrap();
+        let mut names = std::fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter_map(|process| std::fs::read_to_string(process.path().join("comm")).ok());
+        assert!(names.any(|name| name.trim_end() == thread), "{thread}");
         drop(steering);
         assert_eq!(near.receive(5001, &far, 20).lost, 0);
         let steering = Steering::attach("near", &options, &voice()).unwrap();
