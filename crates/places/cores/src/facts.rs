@@ -3,10 +3,11 @@
 use crate::keep_off::KeepOff;
 use crate::planner::Planned;
 use crate::settings::setting::Setting;
+use crate::settings::step::SavedSetting;
 use crate::settled::Settled;
 use crate::sight::Sight;
 use crate::watched::{Scope, Surveyed};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_cores::costs::Costs;
@@ -31,7 +32,7 @@ pub struct Facts {
     /// The last settling.
     pub settled: Settled,
     /// The settings on record: set by this agent or an earlier one.
-    pub held: BTreeSet<Setting>,
+    pub held: BTreeMap<Setting, SavedSetting>,
     /// The last question to discovery.
     pub looked: Option<Asked<Scope>>,
     /// Its last answer.
@@ -63,7 +64,7 @@ impl Default for Facts {
             flows: false,
             silent: None,
             settled: Settled::default(),
-            held: BTreeSet::new(),
+            held: BTreeMap::new(),
             looked: None,
             surveyed: None,
             considered: None,

@@ -4,10 +4,11 @@ use crate::keep_off::KeepOff;
 use crate::settings::files::{Files, Kernel};
 use crate::settings::keeper::{Keeper, Outcome, Trouble};
 use crate::settings::setting::Setting;
+use crate::settings::step::SavedSetting;
 use crate::settled::Settled;
 use crate::target::Target;
 use crate::threads::Threads;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 use tidegate_cores::cpus::Cpus;
@@ -71,8 +72,8 @@ impl Kept {
     }
 
     /// The settings on record: set by this agent, or by an earlier one.
-    pub fn held(&self) -> BTreeSet<Setting> {
-        self.keeper.record().settings().cloned().collect()
+    pub fn held(&self) -> BTreeMap<Setting, SavedSetting> {
+        self.keeper.record().entries().clone()
     }
 
     /// The last target.
@@ -184,6 +185,7 @@ mod tests {
     use crate::settings::setting::NO_LATENCY;
     use crate::settings::step::Found;
     use crate::workers::{self, Situation};
+    use std::collections::BTreeSet;
     use std::mem::ManuallyDrop;
 
     const BOTH: KeepOff = KeepOff { softirqs: true, halts: true };

@@ -128,6 +128,7 @@ mod tests {
     use crate::discover::Found;
     use crate::keep_off::KeepOff;
     use crate::settings::setting::{NO_LATENCY, Setting};
+    use crate::settings::step::SavedSetting;
     use crate::settled::{SHORTEST_PAUSE, Settled};
     use crate::watched::Surveyed;
     use crate::workers::tests::{machine, worker};
@@ -338,7 +339,22 @@ mod tests {
             problem.stages.iter().find(|stage| stage.handle == pinned.handle).unwrap().pinned_by.is_some()
         };
         assert!(is_pinned(&scene));
-        scene.facts.held = [Setting::Affinity(thread(8))].into();
+        let held = |number, before: &str| {
+            let (before, ours) = (before.into(), "0-1".into());
+            [(
+                Setting::Affinity(thread(number)),
+                SavedSetting { index: 0, before, ours, earlier: None, repairs: 0 },
+            )]
+        };
+        scene.facts.held = held(8, "0-3").into();
+        assert!(!is_pinned(&scene));
+        // The thread that started it was placed.
+        scene.facts.held = held(9, "0-3").into();
+        assert!(!is_pinned(&scene));
+        // Another program had pinned it: it gets that back unless the plan may adopt it.
+        scene.facts.held = held(8, "2").into();
+        assert!(is_pinned(&scene));
+        scene.host.cores.adopt = true;
         assert!(!is_pinned(&scene));
     }
 

@@ -2,12 +2,14 @@
 
 use crate::facts::{Asked, Facts};
 use crate::placed;
+use crate::settings::record::inherited;
+use crate::settings::setting::Setting;
 use crate::settled::{LOOK, SHORTEST_PAUSE};
 use crate::steered::flows::{self, NamedFlow};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tidegate_contract::Placement;
-use tidegate_cores::cpus::Cpus;
+use tidegate_cores::cpus::{self, Cpus};
 use tidegate_cores::problem::Problem;
 use tidegate_cores::stage::{Handle, Link, Stage};
 use tidegate_place::Wanted;
@@ -33,10 +35,9 @@ pub fn question(wanted: &Wanted<'_>, facts: &Facts) -> Option<Problem> {
     let keeps = cores.placement == Placement::Plan;
     let in_force = facts.planned.as_ref().filter(|_| keeps).map(|planned| planned.plan.assignment.clone());
     // Whatever the agent set is no other program's choice.
-    let is_held = |stage: &Stage| placed::setting(&stage.handle).is_some_and(|s| facts.held.contains(&s));
-    let own = |stage: &Stage| Stage {
-        pinned_by: stage.pinned_by.clone().filter(|_| !is_held(stage)),
-        ..stage.clone()
+    let own = |stage: &Stage| {
+        let pinned_by = stage.pinned_by.clone().filter(|_| !is_ours(stage, facts, cores.adopt));
+        Stage { pinned_by, ..stage.clone() }
     };
     let flows = flows::flows(&wanted.work.contracts, wanted.host, wanted.network);
     let stages = found.stages.iter().filter(|stage| works(stage, wanted)).map(own);
@@ -65,6 +66,20 @@ pub fn usable(wanted: &Wanted<'_>, facts: &Facts) -> Cpus {
         Some(cpus) => online.intersection(cpus).copied().collect(),
         None => online,
     }
+}
+
+/// Whether the agent gave a stage its CPUs, or the thread that started it. Those that another program had given it before are still that
+/// one's choice, unless the plan may adopt them.
+fn is_ours(stage: &Stage, facts: &Facts, adopt: bool) -> bool {
+    let Some(setting) = placed::setting(&stage.handle) else { return false };
+    let present = cpus::list(&stage.present);
+    let saved = facts.held.get(&setting).or_else(|| inherited(&facts.held, &setting, &present));
+    let isolated = facts.machine.isolated();
+    let was_free = |before: &str| {
+        let before = cpus::from_list(before).unwrap_or_default();
+        facts.machine.online().iter().all(|cpu| before.contains(cpu) || isolated.contains(cpu))
+    };
+    saved.is_some_and(|saved| adopt || !matches!(setting, Setting::Affinity(_)) || was_free(&saved.before))
 }
 
 /// Whether a stage works for a wanted contract, or for all.

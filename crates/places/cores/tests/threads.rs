@@ -21,6 +21,15 @@ struct Waiting {
 }
 
 impl Waiting {
+    /// Starts it from this one, whose CPUs it inherits.
+    fn start_below(&self) -> Self {
+        let own = sched_getaffinity(None).unwrap();
+        sched_setaffinity(None, &sched_getaffinity(self.pid()).unwrap()).unwrap();
+        let child = Self::start();
+        sched_setaffinity(None, &own).unwrap();
+        child
+    }
+
     fn start() -> Self {
         let (ends, end) = channel::<()>();
         let (tell, told) = channel();
@@ -150,6 +159,22 @@ fn another_thread_of_the_same_number_is_not_touched() {
     thread.end();
     let outcome = settle(&mut keeper, &[(affinity, last.to_string())].into());
     assert_eq!((outcome.trouble, keeper.record().settings().next()), (vec![], None));
+}
+
+#[test]
+fn a_thread_that_a_placed_one_starts_gets_that_ones_former_cpus() {
+    let (folder, thread) = (tempfile::tempdir().unwrap(), Waiting::start());
+    let Some(last) = last_of_several(&thread) else { return };
+    let before = thread.cpus();
+    let mut keeper = keeper(folder.path());
+    let mut wanted: BTreeMap<_, _> = [(thread.affinity(), last.to_string())].into();
+    settle(&mut keeper, &wanted);
+    let child = thread.start_below();
+    assert_eq!(child.cpus(), [last].into());
+    wanted.insert(child.affinity(), before.first().unwrap().to_string());
+    assert_eq!(settle(&mut keeper, &wanted).trouble, vec![]);
+    assert_eq!(settle(&mut keeper, &BTreeMap::new()).trouble, vec![]);
+    assert_eq!([thread.cpus(), child.cpus()], [before.clone(), before]);
 }
 
 #[test]

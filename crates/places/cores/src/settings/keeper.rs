@@ -1,7 +1,7 @@
 //! Does the steps of all settings: each value before is on disk first, and a fault of one setting stops no other.
 
 use crate::settings::files::Files;
-use crate::settings::record::Record;
+use crate::settings::record::{Record, inherited};
 use crate::settings::setting::Setting;
 use crate::settings::step::{self, Step};
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,7 +92,14 @@ impl Keeper {
             }
             match step::step(wanted, saved, found.as_ref()) {
                 Step::Nothing => {}
-                Step::Set(new_entry) => coming.push((setting.clone(), saved.cloned(), new_entry)),
+                Step::Set(mut new_entry) => {
+                    if saved.is_none()
+                        && let Some(parent) = inherited(self.record.entries(), setting, &new_entry.before)
+                    {
+                        new_entry.before.clone_from(&parent.before);
+                    }
+                    coming.push((setting.clone(), saved.cloned(), new_entry));
+                }
                 Step::PutBack(value) => match files.write(setting, &value) {
                     Ok(()) => self.record.remove(setting),
                     Err(why) => outcome.fails(setting, why),

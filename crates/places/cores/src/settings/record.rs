@@ -6,6 +6,7 @@
 
 use crate::settings::setting::Setting;
 use crate::settings::step::SavedSetting;
+use std::collections::BTreeMap;
 use std::path::Path;
 use tidegate_durable::{DurableError, Journal};
 
@@ -26,6 +27,11 @@ impl Record {
     /// The entry of a setting.
     pub fn get(&self, setting: &Setting) -> Option<&SavedSetting> {
         self.0.get(setting)
+    }
+
+    /// All entries.
+    pub fn entries(&self) -> &BTreeMap<Setting, SavedSetting> {
+        self.0.entries()
     }
 
     /// All settings on record.
@@ -63,4 +69,19 @@ impl Record {
     pub fn save(&mut self) -> Result<(), DurableError> {
         self.0.save()
     }
+}
+
+/// Returns the entry from which a thread has its CPUs, if it has them from a thread that the agent placed: a new thread begins with the
+/// CPUs of the one that starts it (sched_setaffinity(2)).
+pub fn inherited<'a>(
+    entries: &'a BTreeMap<Setting, SavedSetting>,
+    setting: &Setting,
+    value: &str,
+) -> Option<&'a SavedSetting> {
+    let Setting::Affinity(thread) = setting else { return None };
+    let is_parent = |(other, saved): &(&Setting, &SavedSetting)| {
+        matches!(other, Setting::Affinity(parent) if parent.process == thread.process && parent != thread)
+            && saved.ours == value
+    };
+    entries.iter().find(is_parent).map(|(_, saved)| saved)
 }
