@@ -2,7 +2,7 @@
 
 use super::{Reconciler, repair, view};
 use crate::board::changes::changes;
-use crate::board::cores::attention as cores_attention;
+use crate::board::cores::{attention as cores_attention, placed};
 use crate::board::status::{self, Recent};
 use crate::board::{PlaceFacts, Published};
 use crate::store::Owner;
@@ -194,6 +194,7 @@ impl Reconciler {
         // Of several places that plan, the first one's: only one may move work.
         let cores = self.seen.iter().flatten().find_map(|look| look.observed.cores.clone());
         status.add(cores.iter().flat_map(cores_attention));
+        status.cores = cores.as_ref().map(placed).unwrap_or_default();
         let before = self.board.read();
         self.board.publish(Published {
             host,
