@@ -173,7 +173,7 @@ pub struct PlacedCounts {
     pub kept: bool,
     /// Stages to which the plan gives CPUs.
     pub planned: usize,
-    /// Those of them that are elsewhere.
+    /// Planned stages on other CPUs.
     pub elsewhere: usize,
 }
 
