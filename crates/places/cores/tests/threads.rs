@@ -134,7 +134,8 @@ fn another_thread_of_the_same_number_is_not_touched() {
     let before = thread.cpus();
     let mut keeper = keeper(folder.path());
     let earlier = Thread { started: thread.thread.started - 1, ..thread.thread };
-    let wanted = [(Setting::Affinity(earlier), last.to_string()), (Setting::Nice(earlier), "7".into())].into();
+    let wanted =
+        [(Setting::Affinity(earlier), last.to_string()), (Setting::Nice(earlier), "7".into())].into();
     let outcome = settle(&mut keeper, &wanted);
     assert_eq!((outcome.set.len(), outcome.trouble), (0, vec![]), "gone, which is no fault");
     assert_eq!(thread.cpus(), before);
