@@ -1,16 +1,19 @@
 """What the look-up of a steered flow costs, by entries and masks, with random keys.
 
-`crates/steering/examples/lookup` runs the program in the kernel (BPF_PROG_TEST_RUN), and writes a line of JSON for each case.
+`crates/steering/examples/lookup` runs the program in the kernel (BPF_PROG_TEST_RUN), and writes a line of
+JSON for each case.
 """
 
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterable
 
 from harness.model import Context, Json, Missing, OptionGroup, Result, Scene
 from harness.options import numbers
 from harness.report import table
+from scenes.placing import page
 
 COMMAND = ("cargo", "run", "--quiet", "--release", "-p", "tidegate-steering", "--example", "lookup")
 PARTS = ("parse", "look_up", "whole")
@@ -57,6 +60,7 @@ def run(context: Context) -> Result:
     """All cases."""
     if os.geteuid() != 0:
         raise Missing("needs root, to load programs")
+    began = time.monotonic()
     words = [*COMMAND, "--", str(context.options.rounds), *map(str, context.options.entries)]
     context.say(" ".join(words))
     with subprocess.Popen(words, cwd=context.root, stdout=subprocess.PIPE, text=True) as program:
@@ -70,7 +74,9 @@ def run(context: Context) -> Result:
         raise RuntimeError(f"the example ended with {program.returncode}")
     measured = cases(lines)
     head = ("entries", "masks", "headers [ns]", "look-up [ns]", "both [ns]")
-    return Result(tables=[table(head, rows(measured))], data={"cases": measured})
+    result = Result(tables=[table(head, rows(measured))], data={"cases": measured})
+    page.write(context, SCENE, result, time.monotonic() - began)
+    return result
 
 
 SCENE = Scene(
@@ -86,5 +92,6 @@ SCENE = Scene(
     run=run,
     default=False,
     add_options=add_options,
+    writes_page=True,
     programs=(),
 )

@@ -35,6 +35,7 @@ from harness.report import table
 from lab.process import wait_for
 from scenes.delay import BULK_PORT, CONNECTIONS, gained, hear, inner, values
 from scenes.delay import CONTRACT as DEMO
+from scenes.placing import page
 from scenes.stacks.fabric import Tidegate
 
 OFF, PLAN = "off", "plan"
@@ -214,6 +215,7 @@ def run(context: Context) -> Result:
     usable = len(os.sched_getaffinity(0))
     if usable < 2:
         raise Missing("on one CPU there is nothing to plan")
+    began = time.monotonic()
     load = Load(context, context.options.workers)
     contenders = [Contender(name, partial(load.measure, name)) for name in (OFF, PLAN)]
     cases = [case for case in CASES if context.wants(case)]
@@ -223,6 +225,7 @@ def run(context: Context) -> Result:
         f"{usable} CPUs for {len(NAMES)} tenants, each with a sender or receiver of up to {CONNECTIONS} "
         f"connections, and {context.options.workers} workers."
     )
+    page.write(context, SCENE, found, time.monotonic() - began)
     return found
 
 
@@ -230,15 +233,16 @@ SCENE = Scene(
     name="cores_tail",
     title="The plan of CPUs: the tail with more threads than cores",
     about=(
-        "Voice sends 1,000 frames of 200 bytes a second to a sink of 1 Gbit/s that two bulk senders fill over "
-        "TCP, as in the demo; *several VMs* has two more calls with deadlines to the sink, and two pairs of "
-        "bulk between other taps. Every tenant is a network namespace behind a tap; nothing is pinned by "
-        "the scene. `[host.cores] placement` is off and on in turns. `inside` is Tr - Ts as the switch counts "
-        "it."
+        "Voice sends 1,000 frames of 200 bytes a second to a sink of 1 Gbit/s that two bulk "
+        "senders fill over TCP, as in the demo; *several VMs* has two more calls with deadlines "
+        "to the sink, and two pairs of bulk between other taps. Every tenant is a network "
+        "namespace behind a tap; nothing is pinned by the scene. `[host.cores] placement` is off "
+        "and on in turns. `inside` is Tr - Ts as the switch counts it."
     ),
     order=980,
     run=run,
     has_cases=True,
     default=False,
     add_options=add_options,
+    writes_page=True,
 )

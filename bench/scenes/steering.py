@@ -11,6 +11,8 @@
 import json
 import os
 import statistics
+import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,7 +29,7 @@ from harness.model import (
     Target,
 )
 from harness.report import table
-from lab.process import Process, wait_for
+from scenes.placing import page
 from scenes.steers import counts
 from scenes.steers.network import PORT, VNI, Network, cpus
 
@@ -82,20 +84,23 @@ class Steered:
         program = network.context.root / "target/release/examples/steer"
         if not program.exists():
             raise Missing("no program: cargo build --release -p tidegate-steering --example steer")
-        words = [
-            str(program),
-            "up0",
-            str(seats.background),
-            f"{PRIORITY},{VNI},{PORT},{seats.own}",
-        ]
-        self.network, self.log = network, network.context.folder / "steer.log"
-        self.process = Process(["nsenter", f"--net={network.receiver.path}", *words], self.log)
-        network.context.cleanup.callback(self.stop)
-        wait_for("the program at the device", lambda: "attached" in self.process.output())
+        flow = f"{PRIORITY},{VNI},{PORT},{seats.own}"
+        words = [f"--net={network.receiver.path}", str(program), "up0", str(seats.background), flow]
+        self.process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "nsenter", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        network.context.cleanup.callback(self.process.kill)
+        assert self.process.stdout is not None
+        if self.process.stdout.readline().strip() != "attached":
+            raise RuntimeError("the program could not be attached; see above")
 
-    def stop(self) -> None:
-        """Detaches."""
-        self.process.stop()
+    def stop(self) -> str:
+        """Detaches; the counters, as they are printed."""
+        output, _ = self.process.communicate(timeout=30)
+        return output
 
 
 def flows(seats: Seats, contender: str, background: int, case: str) -> list[tuple[str, int, int, int]]:
@@ -131,14 +136,9 @@ def window(
     spread = {RPS: {seats.background, seats.own}, COLLIDED: {seats.background}}.get(contender, set())
     network.spread(frozenset(spread))
     steered = Steered(network, seats) if contender == PLACED else None
-    try:
-        before = network.counts(0)
-        found = network.send(seconds, flows(seats, contender, background, case))
-        log = steered.process.output() if steered else ""
-    finally:
-        if steered:
-            steered.stop()
-            log = steered.log.read_text()
+    before = network.counts(0)
+    found = network.send(seconds, flows(seats, contender, background, case))
+    log = steered.stop() if steered else ""
     after = network.counts(cpumap_drops(log))
     dropped = counts.gained(before, after)
     rates = {flow["name"]: flow["measured"] / found["seconds"] / 1e3 for flow in found["flows"]}
@@ -273,6 +273,7 @@ def run(context: Context) -> Result:
     """All contenders in turns."""
     if os.geteuid() != 0:
         raise Missing("needs root, for network namespaces and XDP")
+    began = time.monotonic()
     usable = cpus()
     seats = Seats.of(usable)
     network = Network(context, len(usable))
@@ -295,6 +296,7 @@ def run(context: Context) -> Result:
     found_all.notes.append(rivals(network))
     if missing:
         found_all.notes.append(f"{PLACED} is not measured: {missing}")
+    page.write(context, SCENE, found_all, time.monotonic() - began)
     return found_all
 
 
@@ -315,5 +317,6 @@ SCENE = Scene(
     run=run,
     default=False,
     add_options=add_options,
+    writes_page=True,
     programs=(),
 )

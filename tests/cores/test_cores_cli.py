@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from lab.host import Host, vhost_user_vnic
 from lab.process import wait_for
 
@@ -36,10 +37,12 @@ def planned(host: Host) -> Host:
 
 def test_the_machine_is_drawn(planned: Host) -> None:
     """Every online CPU is there once, within the width, and nothing changes."""
-    online = {int(cpu.name[3:]) for cpu in Path("/sys/devices/system/cpu").glob("cpu[0-9]*") if is_online(cpu)}
+    online = {
+        int(cpu.name[3:]) for cpu in Path("/sys/devices/system/cpu").glob("cpu[0-9]*") if is_online(cpu)
+    }
     assert {cpu["cpu"] for cpu in report(planned)["cpus"]} == online
     drawn = planned.cli("cores", "show")
-    boxes = [line for line in drawn.splitlines() if line[:1] in "┌│└"]
+    boxes = [line for line in drawn.splitlines() if line.startswith(("┌", "│", "└"))]
     assert boxes
     assert {len(line) for line in boxes} == {100}
     assert placement(planned).get("placement", "off") == "off"
@@ -99,7 +102,9 @@ def test_a_file_that_owns_the_host_is_named(host: Host) -> None:
 
 def test_bad_tables_are_refused_with_their_line(host: Host) -> None:
     """Wrong CPUs, and flows that contradict each other; the contracts in force stay."""
-    file = host.file('[host.cores]\ncpus = "1-2"\nhousekeeping = "2"\n[host.flow.a]\ndevice = "eth9"\nto = "::1"\n')
+    file = host.file(
+        '[host.cores]\ncpus = "1-2"\nhousekeeping = "2"\n[host.flow.a]\ndevice = "eth9"\nto = "::1"\n'
+    )
     done = host.try_cli("apply", "-f", file)
     assert done.returncode == 3
     assert f"{file}:3:16: host.cores.housekeeping: CPU 2 is in cpus, too" in done.stderr

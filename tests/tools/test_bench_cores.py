@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from harness.model import Json, Missing
-from scenes import steering
+from harness.model import Json, Missing, Misused
+from scenes import cores_lookup, cores_pairings, cores_planner, cores_tail, steering
+from scenes.placing import page
 from scenes.steers import counts
 
 SOFTNET = "0000a1b2 00000003 00000000 0\n00000010 0000000a 00000000 0\n"
@@ -97,3 +98,89 @@ def test_two_cpus_decide_nothing() -> None:
     assert steering.result([one("RPS", 1.0, 3)], 4).failures == [
         "RPS, closed loop: no counter explains 3 frames"
     ]
+
+
+def test_cases_of_the_look_up_are_read() -> None:
+    """Words between them are left out; another form is an error."""
+    time = {"min": 1.0, "median": 60.4, "worst": 99.6}
+    case = {"entries": 1_000, "masks": 0, "parse": time, "look_up": time, "whole": time}
+    (found,) = cores_lookup.cases(["warning: x\n", json.dumps(case) + "\n"])
+    assert cores_lookup.rows([found, {**case, "masks": 8}]) == [
+        ["1,000", "exact", "60 (100)", "60 (100)", "60 (100)"],
+        ["1,000", "8", "60 (100)", "60 (100)", "60 (100)"],
+    ]
+    with pytest.raises(ValueError, match="no case"):
+        cores_lookup.cases(['{"entries": 1}'])
+
+
+def test_planned_hosts_are_read() -> None:
+    """Medians, and the worst."""
+    host = {"cpus": 4, "vnics": 4, "stages": 20, "time_ms": 1.5, "again_ms": 1.0, "moved_again": 0}
+    host |= {"cost_ns": 50, "present_ns": 100, "gap_percent": 0.0, "exact": True}
+    worse = {**host, "time_ms": 3.5, "gap_percent": 9.0, "exact": False}
+    hosts = cores_planner.parsed(["Compiling", *map(json.dumps, (host, worse, host))])
+    found = dict(zip(cores_planner.HEAD, cores_planner.line(hosts), strict=True))
+    assert (found["time [ms]"], found["gap [%]"], found["exact"]) == ("1.5 (3.5)", "0.0 (9.0)", "2 of 3")
+    assert found["of the spread [%]"] == "50 (50)"
+    assert cores_planner.sizes("2x2,128x500") == [(2, 2), (128, 500)]
+    with pytest.raises(Misused):
+        cores_planner.sizes("2x2,x")
+
+
+def pairing(told: bool, measured: Json | None = None) -> Json:
+    """A row of `tidegate cores calibrate --json`."""
+    judged = {"together": 90.0, "apart": 40.0, "difference": 50.0, "spread": 4.0, "told_apart": told}
+    row = {
+        "pair": "softirq and vCPU",
+        "distance": "cache",
+        "finding": "slower",
+        "judged": judged,
+        "lost": 1.0,
+    }
+    return {**row, **({"measured": measured} if measured else {})}
+
+
+def test_pairs_stand_beside_the_findings() -> None:
+    """And those that some calibrations cannot tell apart are named."""
+    reports: list[Json] = [
+        {"rows": [pairing(True, {"handover": [0, 40]})], "not_measured": []},
+        {"rows": [pairing(False)], "not_measured": [{"pair": "vhost-net", "reason": "no device"}]},
+    ]
+    first, second = cores_pairings.rows(reports)
+    assert first[-2:] == ["40 ns to hand over", "slower"]
+    assert second[-2:] == ["cannot tell apart", "slower"]
+    notes = " ".join(cores_pairings.notes(reports))
+    assert "vhost-net: no device" in notes
+    assert "in some calibrations only" in notes
+    assert cores_pairings.verdict(pairing(True, {"sharing": 76})) == "7.6 % lost"
+    assert cores_pairings.verdict(pairing(True)) == "apart is better"
+
+
+def test_the_plan_is_told() -> None:
+    """What it placed, and what it could not do."""
+    report = {"stages": [{"planned": [1], "missing": "x"}, {"planned": []}], "plan": None}
+    plan = cores_tail.summary(report)
+    assert (plan["stages"], plan["placed"], plan["not there"]) == (2, 1, 1)
+    case = {"contender": "plan", "case": "the demo", "unmet": ["voice"]}
+    (placed, unmet) = cores_tail.notes([{**plan, **case}])
+    assert "placed 1 of 2 stages" in placed
+    assert "voice" in unmet
+    assert cores_tail.missed({"misses": {"host": 2, "network": 1}}) == 3
+
+
+def test_the_page_has_all_scenes_in_their_order() -> None:
+    """Those that were measured before stay."""
+    one: Json = {"title": "One", "about": "a", "command": "c", "measured": "d", "commit": "e", "error": ""}
+    one |= {
+        "targets": [],
+        "figures": [],
+        "plots": [],
+        "notes": ["n"],
+        "tables": ["| t |"],
+        "machine": {"cpus": 2},
+    }
+    text = page.text({"b": {**one, "title": "Two", "order": 2}, "a": {**one, "order": 1}})
+    assert text.index("## One") < text.index("## Two")
+    assert "### Figures" in text
+    assert "Measured on: cpus 2." in text
+    assert text.count("do not edit") == 1

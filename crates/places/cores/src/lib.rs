@@ -24,6 +24,7 @@
 //! - `target`, `settled`: the values of settings, and when they are set
 //! - `kept`, [`settings`]: settings set, kept, put back
 //! - `threads`: the agent's own threads
+//! - `steered`: received frames of NICs to CPUs, by flow
 //!
 //! Costs:
 //! - [`calibrate`]: what stages that share a CPU, and handovers, cost on this machine
@@ -57,6 +58,7 @@ pub mod roots;
 pub mod settings;
 mod settled;
 mod sight;
+mod steered;
 mod target;
 mod threads;
 mod watched;

@@ -6,4 +6,5 @@ mod looking_up;
 mod parsing;
 mod run;
 mod sockets;
+mod tunnels;
 mod veth;

@@ -70,7 +70,8 @@ fn xdp_socket() -> OwnedFd {
 #[test]
 fn flows_go_to_sockets_of_the_queue_that_share_their_memory() {
     in_namespace("tests::sockets::flows_go_to_sockets_of_the_queue_that_share_their_memory", NETWORK, || {
-        let (near, far) = (Near::new(), Far::new());
+        let near = Near::new();
+        let far = Far::new(&near);
         far.run(|| run_here("ethtool", "-L far rx 1 tx 1"));
         run_here("ethtool", "-L near rx 1 tx 1");
         let to_worker =

@@ -2,14 +2,53 @@
 
 use rustix::system::uname;
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 use tidegate_cores::costs::{Costs, Source};
 use tidegate_durable::{DurableError, StateFile};
 
-/// Where `tidegate cores calibrate` writes, and the agent reads.
+/// The file's name, in the agent's state folder.
+pub const NAME: &str = "cores-costs.json";
+/// Where `tidegate cores calibrate` writes: the default state folder of the agent.
 pub const COSTS: &str = "/var/lib/tidegate/cores-costs.json";
 /// A longer file is none of ours, bytes.
 const LARGEST: u64 = 64 * 1024;
+
+/// The costs in force, read again when the file changes.
+#[derive(Debug)]
+pub struct Current {
+    path: PathBuf,
+    /// Inode, length and time of the file that was read; the first look reads.
+    read: Option<Option<(u64, u64, SystemTime)>>,
+    costs: Costs,
+}
+
+impl Current {
+    /// Reads nothing yet.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, read: None, costs: Costs::priors() }
+    }
+
+    /// Returns the costs; logs why a file is not used, once for each content of it.
+    pub fn look(&mut self) -> &Costs {
+        let of = |path: &Path| {
+            let about = fs::symlink_metadata(path).ok()?;
+            Some((about.ino(), about.len(), about.modified().ok()?))
+        };
+        let now = of(&self.path);
+        if self.read != Some(now) {
+            let (costs, reason) = read(&self.path);
+            if let Some(reason) = reason {
+                tracing::warn!("measured costs of CPUs are not used: {reason}");
+            }
+            self.costs = costs;
+            // Reading moves a damaged file aside.
+            self.read = Some(of(&self.path));
+        }
+        &self.costs
+    }
+}
 
 /// Replaces the file; its old content stays where that fails.
 ///
@@ -122,6 +161,21 @@ mod tests {
         fs::remove_file(&path).ok();
         fs::create_dir(&path).unwrap();
         refused("no regular file");
+    }
+
+    #[test]
+    fn a_new_calibration_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(NAME);
+        let mut current = Current::new(path.clone());
+        assert_eq!(current.look(), &Costs::priors());
+        write(&path, &costs(&machine(), &kernel())).unwrap();
+        assert_eq!(current.look().sibling, 123);
+        let other = Costs { sibling: 77, ..costs(&machine(), &kernel()) };
+        write(&path, &other).unwrap();
+        assert_eq!(current.look(), &other);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(current.look(), &Costs::priors());
     }
 
     #[test]

@@ -1,0 +1,4 @@
+"""What the scenes about CPUs share.
+
+- `page`: one page of docs for all of them
+"""
