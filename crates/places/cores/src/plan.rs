@@ -162,8 +162,14 @@ mod tests {
     fn scene() -> Scene {
         let settled = Settled { is_clean: true, ..Settled::default() };
         let seen = Some(Sight::Delivered(0));
-        let facts =
-            Facts { off: Some(HALTS), machine: machine(4, &[]), settled, seen, flows: true, ..Facts::default() };
+        let facts = Facts {
+            off: Some(HALTS),
+            machine: machine(4, &[]),
+            settled,
+            seen,
+            flows: true,
+            ..Facts::default()
+        };
         Scene {
             host: Host::default(),
             contracts: vec![deadline(vnic("a", 1))],
@@ -355,7 +361,8 @@ mod tests {
         scene.finds(&[vcpu(8, &["a"]), vcpu(9, &["a"])]);
         assert!(due(&scene, &problem, SHORTEST_PAUSE, false), "further work");
         assert!(!due(&scene, &problem, SHORTEST_PAUSE / 2, false) && !due(&scene, &problem, LOOK, true));
-        scene.facts.machine = Machine { cpus: scene.facts.machine.cpus.into_iter().take(1).collect(), nics: BTreeMap::new() };
+        scene.facts.machine =
+            Machine { cpus: scene.facts.machine.cpus.into_iter().take(1).collect(), nics: BTreeMap::new() };
         assert!(scene.question().is_none(), "nothing to choose");
     }
 
