@@ -13,10 +13,11 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use tidegate_contract::{Host, Vnic};
 use tidegate_place_switch::check_inherited;
 use tidegate_service::foreign::{Budget, Foreign};
-use tidegate_switch::capacity::VNICS;
+use tidegate_switch::capacity::{VNICS, WORKERS};
 use tidegate_switch::control::handover::Handover;
 use tidegate_switch::control::notes::Notes;
 use tidegate_switch::control::{Client, PortStatus, SwitchError};
+use tidegate_switch::port::talk::PAIRS;
 use tidegate_switch::stats::layout::{Layout, VnicSlot, WorkerSlot};
 use tidegate_switch::stats::{Reader, Region};
 use tidegate_visible::is_hidden;
@@ -60,7 +61,7 @@ pub fn run(data: &[u8]) {
 /// A question, and bytes as its answer: as they stand, or with their length in front.
 fn answer(mut bytes: Bytes<'_>) {
     let Ok((ours, theirs)) = UnixStream::pair() else { return };
-    let (question, framed, fds) = (bytes.u8() % 5, bytes.u8() & 1 == 1, bytes.u8());
+    let (question, framed, fds) = (bytes.u8() % 6, bytes.u8() & 1 == 1, bytes.u8());
     let body = bytes.rest();
     let length = (body.len() as u32).to_le_bytes();
     let said = if framed { [&length[..], body].concat() } else { body.to_vec() };
@@ -82,7 +83,13 @@ fn answer(mut bytes: Bytes<'_>) {
         1 => client.ports().map(|ports| shown(&ports)),
         2 => client.set_host(&Host::default()),
         3 => client.retire().map(|(retired, _)| shown(&retired.ports)),
-        _ => client.subscribe().map(drop),
+        4 => client.subscribe().map(drop),
+        _ => client.work().map(|work| {
+            let reasons = work.not_followed.workers.values().chain(work.not_followed.vnics.values());
+            assert!(reasons.clone().count() <= VNICS + WORKERS && work.traffic.len() <= PAIRS);
+            reasons.for_each(|why| assert!(why.len() <= WORDS && !why.contains(is_hidden), "{why:?}"));
+            assert!(work.directions.vnics.keys().all(|name| Vnic::is_name(name)));
+        }),
     };
     match error {
         Ok(()) => {}

@@ -9,9 +9,18 @@ from .initramfs import ROOT
 
 def integration_test(package: str, test: str) -> Path:
     """The program of an integration test; `cargo test` has built it before."""
-    command = f"cargo test --locked --no-run --message-format=json -p {package} --test {test}"
+    return _built(f"-p {package} --test {test}", test)
+
+
+def unit_tests(package: str) -> Path:
+    """The program of a library's own tests; `cargo test` has built it before."""
+    return _built(f"-p {package} --lib", package.replace("-", "_"))
+
+
+def _built(target: str, name: str) -> Path:
+    command = f"cargo test --locked --no-run --message-format=json {target}"
     built = subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True, check=True, timeout=900)
     messages = [json.loads(line) for line in built.stdout.splitlines()]
     # A package's own programs are built with its tests.
-    (program,) = [m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == test]
+    (program,) = [m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == name]
     return Path(program)

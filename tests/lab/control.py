@@ -24,7 +24,7 @@ class Control:
         self._socket.settimeout(10)
         self._socket.connect(str(path))
 
-    def ask(self, request: str | dict[str, Any]) -> Any:
+    def ask(self, request: str | dict[str, Any]) -> Any:  # noqa: ANN401
         """The content of the reply; `None` if it has none."""
         body = json.dumps(request).encode()
         self._socket.sendall(struct.pack("<I", len(body)) + body)
@@ -52,9 +52,9 @@ class Control:
         """Direct the CPU of each worker, and the worker of each vNIC, in place of earlier directions."""
         self.ask({"direct": {"workers": workers or {}, "vnics": vnics or {}}})
 
-    def work(self) -> Any:
+    def work(self) -> dict[str, Any]:
         """The directions in force, and their outcome."""
-        return self.ask("work")
+        return dict(self.ask("work"))
 
     def workers_of_vnics(self) -> dict[str, int]:
         """The worker of each port."""

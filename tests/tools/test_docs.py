@@ -389,7 +389,9 @@ def test_metrics_named_elsewhere() -> None:
     documented = set(re.findall(r"^\| `(tidegate_\w+)`", text, re.MULTILINE))
     assert documented
     for page in PAGES:
-        named = re.findall(r"\btidegate_(?:vnic|uplink|worker|switch|place|agent|cores)_\w+", page.read_text())
+        named = re.findall(
+            r"\btidegate_(?:vnic|uplink|worker|switch|place|agent|cores)_\w+", page.read_text()
+        )
         # A histogram is asked for by its buckets.
         assert {name.removesuffix("_bucket") for name in named} <= documented
 

@@ -97,9 +97,12 @@ pub(crate) const PROTOCOLS: [(&str, u8); 3] = [("tcp", 6), ("udp", 17), ("sctp",
 pub(crate) const PORT_PROTOCOLS: [u8; 3] = [6, 17, 132];
 
 impl Flow {
+    /// Count of the fields that [`Flow::fields`] knows.
+    pub const FIELDS: usize = 8;
+
     /// Returns the keys of the fields that the flow states, beside its device and kind of tunnel.
     pub fn fields(&self) -> Vec<&'static str> {
-        let stated = [
+        let stated: [_; Self::FIELDS] = [
             ("id", self.id.is_some()),
             ("vlan", self.vlan.is_some()),
             ("mac", self.mac.is_some()),

@@ -117,8 +117,15 @@ pub struct ConflictReport {
     pub with: String,
     /// The contradiction, and its consequence.
     pub what: String,
-    /// What a person can do.
+    /// What a person can do; empty if nothing needs to be done.
     pub remedy: String,
+}
+
+impl ConflictReport {
+    /// Whether a person has to do something.
+    pub fn needs_a_person(&self) -> bool {
+        !self.remedy.is_empty()
+    }
 }
 
 /// The steering of one NIC's frames.

@@ -20,7 +20,7 @@ pub struct Running {
     pub name: String,
     /// QEMU's process.
     pub process: u32,
-    /// Threads of virtual CPUs, by the number of the CPU. Empty under emulation, where libvirt does not know them.
+    /// Threads of virtual CPUs, by the number of the CPU; empty where libvirt does not know them.
     pub vcpus: BTreeMap<u32, u32>,
     /// The network interfaces of its vNICs.
     pub interfaces: BTreeSet<String>,
@@ -128,6 +128,19 @@ mod tests {
             let state = STATE.replace("placement='static'", placement);
             assert!(running(&state, "").unwrap().pins.all, "{placement}");
         }
+    }
+
+    #[test]
+    fn a_captured_state() {
+        let expected = Running {
+            name: "plc".into(),
+            process: 28_429,
+            vcpus: [(0, 28_436), (1, 28_437)].into(),
+            interfaces: ["vnet1".into()].into(),
+            sockets: BTreeSet::new(),
+            pins: Pins { all: false, vcpus: [0].into(), emulator: true, io: [1].into() },
+        };
+        assert_eq!(running(include_str!("../tests/captured/running.xml"), "plc.xml").unwrap(), expected);
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub fn cost(case: Case, rounds: usize) -> Result<Cost, MapError> {
         (0..entries).map(|n| (flow(n).masked(&last).key(number), Value { counter: n, ..value })).collect();
     probe.maps.set_entries(&flows)?;
     let frame = frame();
-    let mut run = |name| {
+    let run = |name| {
         let input = ProgramInput { data_in: Some(&frame), repeat: REPEAT, ..ProgramInput::default() };
         let said = probe.run(name, input)?;
         Ok::<_, MapError>((said.return_value, said.duration.as_nanos() as f64))

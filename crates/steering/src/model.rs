@@ -195,5 +195,39 @@ pub(crate) fn place(flow: &Fields, seed: u64) -> usize {
         let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         hash ^ hash >> 32
     });
-    (hash % 1024) as usize
+    (hash.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 54) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_with_consecutive_ports_are_spread_evenly_with_any_seed() {
+        for seed in (0..200).map(|n: u64| n.wrapping_mul(0x1234_5678_9abc_def1)) {
+            for ports in [(0, 1), (1, 0), (1, 1)] {
+                let flow = |n: u16| {
+                    let (from_port, to_port) = (6000 + n * ports.0, 6000 + n * ports.1);
+                    Fields {
+                        from_port,
+                        to_port,
+                        tunnel: 1,
+                        id: 42,
+                        protocol: 17,
+                        family: 4,
+                        ..Fields::default()
+                    }
+                };
+                for cpus in [2, 3, 4, 7] {
+                    let mut counts = vec![0; cpus];
+                    (0..512).for_each(|n| counts[place(&flow(n), seed) % cpus] += 1);
+                    let fair = 512 / cpus;
+                    assert!(
+                        counts.iter().all(|count| (fair / 3..fair * 2).contains(count)),
+                        "{seed:x}: {counts:?}"
+                    );
+                }
+            }
+        }
+    }
 }

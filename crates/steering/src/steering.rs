@@ -209,6 +209,14 @@ impl Steering {
         Ok(self.program.maps.set_socket(queue, worker, socket)?)
     }
 
+    /// Returns the name of the kernel's thread that runs the stack for frames that go to this CPU, as `/proc/PID/comm` has it.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn thread_name(&self, cpu: usize) -> Result<String, AttachError> {
+        Ok(format!("cpumap/{cpu}/map:{}", self.program.maps.cpus_number()?))
+    }
+
     /// Reads the counters.
     ///
     /// # Errors
@@ -285,4 +293,26 @@ fn remove(index: u32, number: u32, mode: Mode) -> Result<(), NetlinkError> {
     }
     let program = libbpf_rs::Program::fd_from_id(number).map_err(io::Error::other)?;
     device::detach(index, mode, program.as_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_foreign_program_is_named_with_what_to_do() {
+        let text = |name: Option<&str>| {
+            let program = Foreign { number: 7, name: name.map(Into::into) };
+            AttachError::Foreign { device: "eth0".into(), program }.to_string()
+        };
+        assert!(text(Some("xdp_dispatcher")).contains("eth0 has the XDP program xdp_dispatcher (number 7)"));
+        assert!(
+            text(Some("xdp_dispatcher"))
+                .contains("It is libxdp's dispatcher: Tidegate adds no program to it")
+        );
+        assert!(text(Some("filter")).ends_with(
+            "bpftool prog show id 7 tells more of it, and ip link set eth0 xdp off would remove it"
+        ));
+        assert!(text(None).contains("of an unknown name (number 7)"));
+    }
 }

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use tidegate_contract::Host;
+use tidegate_cores::directions::Directions;
 use tidegate_evidence::Connection;
 use tidegate_switch::control::channel::{receive, send};
 use tidegate_switch::control::message::{Hello, LinkKind, PROTOCOL, Reply, Request};
-use tidegate_switch::control::{KeyPrint, PortStatus, UplinkStatus};
+use tidegate_switch::control::{KeyPrint, PortStatus, UplinkStatus, WorkStatus};
 use tidegate_switch::stats::{Reader, Region};
 
 /// Answers a request, or returns `false` for the honest answer.
@@ -53,6 +54,10 @@ pub struct State {
     pub note_sockets: Vec<OwnedFd>,
     /// An attacker's behaviour in place of honest answers.
     pub lie: Option<Lie>,
+    /// The last directions.
+    pub directions: Directions,
+    /// It is of a release that knows no directions.
+    pub earlier: bool,
     /// Connections accepted by this value.
     pub accepted: u64,
     descriptors: BTreeMap<String, Vec<OwnedFd>>,
@@ -98,6 +103,7 @@ impl FakeSwitch {
             state.uplinks.clear();
             state.descriptors.clear();
             state.host = None;
+            state.directions = Directions::default();
         }
         let listener = UnixListener::bind(&self.path).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
@@ -251,7 +257,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
                 pid: 1,
                 started: state.started,
                 workers: 1,
-                directable: false,
+                directable: !state.earlier,
             });
         }
         Request::SetHost(host) => {
@@ -337,8 +343,17 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
             state.log.push(format!("remove uplink {name}"));
         }
         Request::Uplinks => return Reply::Uplinks(state.uplinks.values().cloned().collect()),
-        Request::Direct(_) => {}
-        Request::Work => return Reply::Work(Box::default()),
+        Request::Direct(_) | Request::Work if state.earlier => panic!("an earlier release cannot read this"),
+        Request::Direct(directions) => {
+            state.log.push("direct".into());
+            state.directions = directions;
+        }
+        Request::Work => {
+            let directions = state.directions.clone();
+            let status =
+                WorkStatus { directions, chooses_cpus: true, chooses_workers: true, ..WorkStatus::default() };
+            return Reply::Work(Box::new(status));
+        }
         Request::Retire | Request::Release => return Reply::Refused("no other switch takes over".into()),
         Request::Subscribe => state.note_sockets.extend(descriptors),
         Request::Inherit => {

@@ -114,6 +114,29 @@ fn an_unchanged_contract_whose_place_is_away_is_4() {
 }
 
 #[test]
+fn a_plan_of_cpus_without_a_cpu_for_a_deadline_is_3() {
+    const PLAN: &str = r#"{"kept":false,"cpus":[],"stages":[],"costs":"priors","conflicts":[],"steering":[],"plan":{"cost_ns":1,
+        "present_cost_ns":2,"lower_bound_ns":1,"exact":true,"took_us":1,"impossible":[{"vnic":"cam","reason":"no CPU"}]}}"#;
+    const SINGLE: &str = r#"{"kept":false,"cpus":[],"stages":[],"costs":"","conflicts":[],"steering":[],
+        "impossible":"the machine has one CPU"}"#;
+    const NONE: &str = r#"{"kept":false,"cpus":[],"stages":[],"costs":"","conflicts":[],"steering":[]}"#;
+    for (body, wanted) in [(PLAN, 3), (SINGLE, 3), (NONE, 1)] {
+        let agent = FakeAgent::answering("200 OK", body);
+        assert_eq!(code(&agent.run(&["cores", "plan"])), wanted, "{body}");
+        let output = agent.run(&["cores", "plan", "--json"]);
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((code(&output), value), (wanted, serde_json::from_str(body).unwrap()));
+        assert_eq!(code(&agent.run(&["cores", "show"])), 0, "{body}");
+    }
+    let away = FakeAgent::answering(
+        "503 Service Unavailable",
+        r#"{"error":"no place reports the CPUs","details":[]}"#,
+    );
+    assert_eq!(code(&away.run(&["cores", "show"])), 4);
+    assert_eq!(code(&away.run(&["cores", "apply", "--off", "--adopt"])), 2);
+}
+
+#[test]
 fn json_is_what_the_agent_said() {
     let agent = FakeAgent::answering("200 OK", r#"[{"name":"new","of":"a later release"}]"#);
     let output = agent.run(&["vnic", "ls", "--json"]);

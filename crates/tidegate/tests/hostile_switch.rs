@@ -28,7 +28,7 @@ use tidegate_contract::{Attach, Nanos, SocketMode, SocketOwner};
 use tidegate_evidence::Quarantine;
 use tidegate_service::scm::{self, SCM_MAX};
 use tidegate_switch::control::channel::send;
-use tidegate_switch::control::message::{Hello, PROTOCOL, Reply, Request};
+use tidegate_switch::control::message::{Hello, NotFollowed, PROTOCOL, Reply, Request, WorkStatus};
 use tidegate_switch::control::notes::{self, Change, Note};
 use tidegate_switch::stats::Region;
 use tidegate_switch::stats::layout::Layout;
@@ -441,6 +441,44 @@ fn nonsense_is_refused_and_its_words_are_bounded() {
         switch.answer_honestly();
         until("it is trusted again", || reason(&agent).is_none().then_some(()));
     }
+    let many = |count: u16| {
+        let traffic = (0..count).map(|n| (n, n + 1, 1 << 60)).collect();
+        let why = "no \x1b[2J\n".repeat(1000);
+        let not_followed = NotFollowed { workers: [(0, why)].into(), ..NotFollowed::default() };
+        Reply::Work(Box::new(WorkStatus { traffic, not_followed, ..WorkStatus::default() }))
+    };
+    for (words, lie) in [("more pairs", many(5000)), ("another question", Reply::Done)] {
+        switch.answer_with(move |stream, request, _| {
+            *request == Request::Work && send(stream, &lie, &[]).is_ok()
+        });
+        until(words, || reason(&agent).filter(|why| why.contains(words)));
+        switch.answer_honestly();
+        until("it is trusted again", || reason(&agent).is_none().then_some(()));
+    }
+    // Directions that it was not given are ended at a bounded pace.
+    let lies = Arc::new(AtomicU64::new(0));
+    let directed = Arc::clone(&lies);
+    switch.answer_with(move |stream, request, _| match request {
+        Request::Work => {
+            let lie = directed.load(Ordering::Relaxed) as usize;
+            let mut status = WorkStatus::default();
+            status.directions.workers.insert(lie % 64, lie);
+            send(stream, &Reply::Work(Box::new(status)), &[]).is_ok()
+        }
+        Request::Direct(_) => {
+            directed.fetch_add(1, Ordering::Relaxed);
+            send(stream, &Reply::Refused("no".into()), &[]).is_ok()
+        }
+        _ => false,
+    });
+    let end = Instant::now() + Duration::from_secs(6);
+    while Instant::now() < end {
+        queries(&agent);
+    }
+    let directed = lies.load(Ordering::Relaxed);
+    assert!((1..=3).contains(&directed), "{directed} directions in 6 s");
+    switch.answer_honestly();
+    until("it is trusted again", || reason(&agent).is_none().then_some(()));
     // The front end's behaviour is also the switch's claim.
     let mut kept_apart = switch.state().ports["a"].clone();
     kept_apart.held.quarantine =

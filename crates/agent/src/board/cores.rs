@@ -65,10 +65,8 @@ fn unsteered(cores: &CoresReport) -> impl Iterator<Item = (String, Vec<String>)>
 }
 
 fn conflicts(cores: &CoresReport) -> impl Iterator<Item = (String, Vec<String>)> {
-    cores
-        .conflicts
-        .iter()
-        .map(|conflict| (format!("{}; {}", conflict.what, conflict.remedy), vec![conflict.with.clone()]))
+    let found = cores.conflicts.iter().filter(|conflict| conflict.needs_a_person());
+    found.map(|conflict| (format!("{}; {}", conflict.what, conflict.remedy), vec![conflict.with.clone()]))
 }
 
 #[cfg(test)]
@@ -99,11 +97,18 @@ mod tests {
                 stage("vCPU thread 9 (x)", "a", Some("denied")),
                 stage("interrupt 9 (eth1-0)", "", Some("managed by the driver")),
             ],
-            conflicts: vec![ConflictReport {
-                with: "irqbalance".into(),
-                what: "it moves interrupts back".into(),
-                remedy: "systemctl disable --now irqbalance".into(),
-            }],
+            conflicts: vec![
+                ConflictReport {
+                    with: "irqbalance".into(),
+                    what: "it moves interrupts back".into(),
+                    remedy: "systemctl disable --now irqbalance".into(),
+                },
+                ConflictReport {
+                    with: "libvirt".into(),
+                    what: "it does not run".into(),
+                    remedy: String::new(),
+                },
+            ],
             steering: vec![SteeringReport {
                 device: "eth1".into(),
                 missing: Some("no XDP".into()),

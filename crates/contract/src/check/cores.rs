@@ -10,7 +10,7 @@ use tidegate_cores::cpus::{Cpus, list};
 
 /// Most flows of `[host.flow.NAME]`.
 pub const FLOWS: usize = 1_000;
-/// Most sets of fields that flows state: each is one more look-up for each received frame.
+/// Most sets of fields that flows state, beside that of all fields: each is one more look-up for each received frame.
 pub const MASKS: usize = 8;
 /// Most NICs in `steer`.
 const STEERED: usize = 64;
@@ -130,7 +130,7 @@ fn check_distinct(rules: &mut Rules, host: &Host) {
             );
         }
         let fields = flow.fields();
-        if masks.contains(&fields) {
+        if fields.len() == Flow::FIELDS || masks.contains(&fields) {
             continue;
         }
         if masks.len() == MASKS {

@@ -321,6 +321,13 @@ to = "192.0.2.1"
         assert_eq!(found.len(), 1, "{found:#?}");
         assert!(found[0].1.starts_with(wanted), "{found:#?}");
 
+        let all = "id = 1\ntunnel = \"gre\"\nvlan = 1\nto = \"::1\"\nfrom = \"::1\"\nprotocol = 6\nmac = \"02:00:00:00:00:01\"\nfrom-port = 1\nto-port = 1";
+        assert_eq!(
+            host(&[steer, &sets(8), &flow("g", all)].concat()).flow.len(),
+            9,
+            "beside flows that state all"
+        );
+
         let many = |count: usize| {
             let flows = (0..count).map(|n| {
                 flow(&format!("f{n}"), &format!("vlan = {}\nto = \"10.0.0.{}\"", n / 256 + 1, n % 256))

@@ -11,52 +11,64 @@
 //!
 //! **Links.** Each link costs at least its frames at the best distance.
 //!
-//! **Sharing.** Of n stages with a load above x, some share a CPU (pigeonhole), and min(l, l') = ∫ [l > x][l' > x] dx. So a bound for each x
-//! is integrated over x. Let n count the stages by kind, and W' be a positive semidefinite matrix nowhere above the costs of sharing W.
-//! Then ½ Σ CPUs (mᵀW'm − Σ W'ₖₖmₖ) is convex in the numbers m on each CPU, and least if each has n / C of them. Another bound for each x is
-//! the sum over kinds of the pairs that n stages of one kind have to form on C CPUs. The larger one counts.
+//! **Sharing** of CPUs has the bound of [`super::crowding`].
 //!
-//! Two linked stages that share a CPU pay for sharing: it is counted either in the sharing part or in the links part, whichever gives
-//! the larger sum. Stages of workers are left out of sharing.
+//! Both meet: a core whose one CPU idles loses nothing to siblings, and shares more. For 0 ≤ λ ≤ 4, 4 max(0, z) ≥ λz, so a core costs at
+//! least λ(L − K) + (2σ − λ(1 − σ)) min(a, b). Its second half is the price of siblings' time in the sharing part; several λ are tried.
+//!
+//! Two linked stages that share a CPU pay for sharing, too. For each pair of kinds it is counted either here or there, whichever gives the
+//! larger sum. Stages of workers are left out of sharing.
 //!
 //! **Locality** costs at least the least over the usable CPUs' nodes.
 
+use super::crowding::{Crowd, Room};
 use super::model::{Item, Model, NOWHERE, Role};
 use super::score::{AWAY, OVERLOAD, WHOLE};
 use crate::stage::Kind;
 use std::collections::BTreeSet;
 
-const KINDS: usize = Kind::ALL.len();
+const WORKER: usize = Kind::Worker as usize;
 
 /// Returns the bound for assignments with these deadlines' numbers.
 pub fn lower(model: &Model, deadlines: [i64; 3]) -> u64 {
     let scene = Scene::new(model, deadlines);
-    let core = scene.cores();
-    let sharing = scene.sharing();
-    let [with, without] = scene.links();
-    let linked = scene.linked_sharing();
-    let (mut all, mut others) = (0.0, 0.0);
-    for (level, linked) in sharing.iter().zip(&linked) {
-        all += level.max(0.0);
-        others += (level - linked).max(0.0);
+    let crowd = scene.crowd();
+    let plain = Room::Cpus(scene.cpus);
+    let with = |counted: &Kinds| crowd.least(plain, counted) + scene.links(counted);
+    // Pairs of kinds whose links pay for sharing.
+    let mut counted = Kinds::new();
+    let mut sharing = with(&counted);
+    for pair in scene.linked_kinds() {
+        counted.insert(pair);
+        let sum = with(&counted);
+        if sum > sharing {
+            sharing = sum;
+        } else {
+            counted.remove(&pair);
+        }
     }
-    let best = (without + all).max(with + others);
+    let mut best = scene.overload() + sharing as f64;
+    for (price, core) in scene.prices() {
+        let together = crowd.least(Room::Cores(scene.cores, price), &counted) + scene.links(&counted);
+        best = best.max(core + together as f64);
+    }
     // Rounding errors of sums of thousands of terms are far smaller.
-    let sum = (core + best + scene.locality()) * (1.0 - 1.0e-9) - 1.0;
+    let sum = (best + scene.locality()) * (1.0 - 1.0e-9) - 1.0;
     sum.max(0.0) as u64
 }
+
+/// Pairs of kinds, the smaller number first.
+type Kinds = BTreeSet<(usize, usize)>;
 
 struct Scene<'a> {
     model: &'a Model,
     /// Whether real-time stages are alone, and have no stage beside them.
     alone: bool,
     beside: bool,
-    cores: f64,
-    cpus: f64,
+    cores: i64,
+    cpus: i64,
     /// Stages that are placed and not real-time.
     ordinary: Vec<usize>,
-    /// Loads at which the number of stages changes, descending, with the width to the next lower one.
-    levels: Vec<(i64, f64)>,
 }
 
 impl<'a> Scene<'a> {
@@ -77,27 +89,22 @@ impl<'a> Scene<'a> {
         let ports = stages.clone().any(|at| realtime(at) && model.stages[at].role == Role::Port);
         let units = if alone { units + usize::from(ports) } else { 0 };
         let ordinary: Vec<usize> = stages.filter(|at| !(alone && realtime(*at))).collect();
-        let mut loads: Vec<i64> =
-            ordinary.iter().map(|at| model.stages[*at].load).filter(|load| *load > 0).collect();
-        loads.sort_unstable();
-        loads.dedup();
-        let levels = (0..loads.len())
-            .map(|at| (loads[at], (loads[at] - if at == 0 { 0 } else { loads[at - 1] }) as f64));
+        // A core of a real-time stage that has nothing beside it is whole.
+        let taken = if beside { model.cores.iter().map(Vec::len).min().unwrap_or(1) } else { 1 };
         Self {
             model,
             alone,
             beside,
-            cores: cores.len().saturating_sub(if beside { units } else { 0 }).max(1) as f64,
-            cpus: cpus.len().saturating_sub(units).max(1) as f64,
+            cores: cores.len().saturating_sub(if beside { units } else { 0 }).max(1) as i64,
+            cpus: cpus.len().saturating_sub(units * taken).max(1) as i64,
             ordinary,
-            levels: levels.collect(),
         }
     }
 
-    /// Siblings' loss and overload.
-    fn cores(&self) -> f64 {
+    /// Siblings' loss and overload, by themselves.
+    fn overload(&self) -> f64 {
         let total: i64 = self.ordinary.iter().map(|at| self.model.stages[*at].load).sum();
-        let load = total as f64 / self.cores;
+        let load = total as f64 / self.cores as f64;
         let over = f64::from(OVERLOAD as u32) * 1000.0;
         let (whole, taken) = (WHOLE as f64, self.model.sibling as f64);
         let loss = taken / 1000.0;
@@ -120,13 +127,30 @@ impl<'a> Scene<'a> {
             }
             _ => taken.min(over) * (load - whole).max(0.0),
         };
-        each * self.cores
+        each * self.cores as f64
     }
 
-    /// Handovers at their least, with and without what sharing a CPU costs.
-    fn links(&self) -> [f64; 2] {
+    /// Prices of siblings' time for the sharing part, and what cores cost beside that.
+    fn prices(&self) -> Vec<(i64, f64)> {
+        if self.model.cores.iter().map(Vec::len).max() != Some(2) {
+            return vec![];
+        }
+        let total: i64 = self.ordinary.iter().map(|at| self.model.stages[*at].load).sum();
+        let (twice, loss) = (2.0 * self.model.sibling as f64, self.model.sibling as f64 / 1000.0);
+        let beyond = (total - WHOLE * self.cores) as f64;
+        let of = |part: i32| {
+            let full = twice / (1.0 - loss).max(1.0e-6);
+            let over = (full * f64::from(part) / 8.0).min(f64::from(OVERLOAD as u32) * 1000.0);
+            let price = (twice - over * (1.0 - loss)).max(0.0).floor() as i64;
+            (price, over * beyond)
+        };
+        (0..=8).map(of).collect()
+    }
+
+    /// Handovers at their least, with what sharing a CPU costs those kinds for which it is counted here.
+    fn links(&self, counted: &Kinds) -> i64 {
         let model = self.model;
-        let mut sums = [0.0, 0.0];
+        let mut sum = 0;
         let adrift = adrift(model);
         for (stage, ends) in model.links.iter().enumerate() {
             let one = &model.stages[stage];
@@ -149,22 +173,28 @@ impl<'a> Scene<'a> {
                     (true, false) => 1,
                     (true, true) => 2,
                 };
-                let sharing =
-                    if workers { 0 } else { model.sharing[one.kind][other.kind] * one.load.min(other.load) };
-                let at = |distance| model.handover(one.kind, other.kind, end.frames, distance);
-                let least = |same: i64| {
-                    (nearest..5)
-                        .map(|distance| at(distance) + if distance == 0 { same } else { 0 })
-                        .min()
-                        .unwrap_or(0)
-                };
                 // Several links of one pair would count its sharing more than once.
-                let twice = ends.iter().filter(|same| same.other == end.other).count() > 1;
-                sums[0] += least(if twice { 0 } else { sharing }) as f64;
-                sums[1] += least(0) as f64;
+                let once = ends.iter().filter(|same| same.other == end.other).count() == 1;
+                let here = once && counted.contains(&(one.kind.min(other.kind), one.kind.max(other.kind)));
+                let sharing =
+                    if here { model.sharing[one.kind][other.kind] * one.load.min(other.load) } else { 0 };
+                let at = |distance| model.handover(one.kind, other.kind, end.frames, distance);
+                let each =
+                    (nearest..5).map(|distance| at(distance) + if distance == 0 { sharing } else { 0 });
+                sum += each.min().unwrap_or(0);
             }
         }
-        sums
+        sum
+    }
+
+    /// Pairs of kinds with links, but for those of workers.
+    fn linked_kinds(&self) -> Kinds {
+        let model = self.model;
+        let all = model.links.iter().enumerate().flat_map(|(stage, ends)| {
+            let kind = model.stages[stage].kind;
+            ends.iter().map(move |end| (kind, model.stages[end.other].kind))
+        });
+        all.filter(|(one, other)| one < other && *one != WORKER && *other != WORKER).collect()
     }
 
     fn locality(&self) -> f64 {
@@ -177,81 +207,11 @@ impl<'a> Scene<'a> {
         away.map(|item| (AWAY * item.load) as f64).sum()
     }
 
-    /// The stages that count for sharing: not those of workers.
-    fn sharers(&self) -> impl Iterator<Item = usize> {
-        self.ordinary.iter().copied().filter(|at| self.model.stages[*at].kind != Kind::Worker as usize)
-    }
-
-    /// The sharing part of each level.
-    fn sharing(&self) -> Vec<f64> {
-        let (below, cpus) = (self.semidefinite(), self.cpus);
-        let mut by_level = vec![0.0; self.levels.len()];
-        let mut count = [0.0_f64; KINDS];
-        let mut sorted: Vec<usize> = self.sharers().collect();
-        sorted.sort_unstable_by_key(|at| std::cmp::Reverse(self.model.stages[*at].load));
-        let mut next = sorted.into_iter().peekable();
-        for (level, (load, width)) in self.levels.iter().enumerate().rev() {
-            while let Some(at) = next.next_if(|at| self.model.stages[*at].load >= *load) {
-                count[self.model.stages[at].kind] += 1.0;
-            }
-            let mut square = 0.0;
-            let mut kinds = 0.0;
-            for one in 0..KINDS {
-                for other in 0..KINDS {
-                    square += below[one][other] * count[one] * count[other];
-                }
-                square -= below[one][one] * count[one] * cpus;
-                let each = (count[one] / cpus).floor();
-                let rest = count[one] - each * cpus;
-                let pairs = cpus * each * (each - 1.0) / 2.0 + rest * each;
-                kinds += self.model.sharing[one][one] as f64 * pairs;
-            }
-            by_level[level] = width * (square / (2.0 * cpus)).max(kinds).max(0.0);
-        }
-        by_level
-    }
-
-    /// What linked stages may have of the sharing part of each level.
-    fn linked_sharing(&self) -> Vec<f64> {
-        let model = self.model;
-        let ordinary: BTreeSet<usize> = self.sharers().collect();
-        let mut by_level = vec![0.0; self.levels.len()];
-        for stage in &ordinary {
-            let mut others: Vec<usize> = model.links[*stage].iter().map(|end| end.other).collect();
-            others.sort_unstable();
-            others.dedup();
-            for other in others.into_iter().filter(|other| other > stage && ordinary.contains(other)) {
-                let (one, other) = (&model.stages[*stage], &model.stages[other]);
-                let load = one.load.min(other.load);
-                if let Some(level) = self.levels.iter().position(|(at, _)| *at == load) {
-                    by_level[level] += model.sharing[one.kind][other.kind] as f64;
-                }
-            }
-        }
-        // A pair counts in each level up to the smaller load.
-        let mut sum = 0.0;
-        for (level, (_, width)) in self.levels.iter().enumerate().rev() {
-            sum += by_level[level];
-            by_level[level] = sum * width;
-        }
-        by_level
-    }
-
-    /// A positive semidefinite matrix nowhere above the costs of sharing.
-    fn semidefinite(&self) -> [[f64; KINDS]; KINDS] {
-        let sharing = |one: usize, other: usize| self.model.sharing[one][other] as f64;
-        let scaled = |part: f64| {
-            let mut matrix = [[0.0; KINDS]; KINDS];
-            for (one, row) in matrix.iter_mut().enumerate() {
-                for (other, cell) in row.iter_mut().enumerate() {
-                    let most = (sharing(one, one) * sharing(other, other)).sqrt();
-                    *cell =
-                        if one == other { sharing(one, one) } else { part * sharing(one, other).min(most) };
-                }
-            }
-            matrix
-        };
-        (0..=100).rev().map(|part| scaled(f64::from(part) / 100.0)).find(is_semidefinite).unwrap_or_default()
+    /// The stages that share CPUs: not those of workers.
+    fn crowd(&self) -> Crowd<'a> {
+        let stages =
+            self.ordinary.iter().map(|at| &self.model.stages[*at]).filter(|item| item.kind != WORKER);
+        Crowd::new(stages.map(|item| (item.load, item.kind)).collect(), &self.model.sharing)
     }
 }
 
@@ -264,24 +224,4 @@ fn adrift(model: &Model) -> bool {
 fn is_realtime(model: &Model, stage: usize) -> bool {
     let item = &model.stages[stage];
     item.realtime && (!model.ports_decide || !matches!(item.role, Role::Worker(_)))
-}
-
-/// Decides by elimination; rows of zeros pass.
-fn is_semidefinite(matrix: &[[f64; KINDS]; KINDS]) -> bool {
-    let mut rest = *matrix;
-    for pivot in 0..KINDS {
-        if rest[pivot][pivot] < 1.0e-6 {
-            if rest[pivot].iter().skip(pivot).any(|cell| cell.abs() > 1.0e-9) {
-                return false;
-            }
-            continue;
-        }
-        for row in pivot + 1..KINDS {
-            let factor = rest[row][pivot] / rest[pivot][pivot];
-            for column in pivot..KINDS {
-                rest[row][column] -= factor * rest[pivot][column];
-            }
-        }
-    }
-    true
 }

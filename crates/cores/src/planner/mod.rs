@@ -12,12 +12,13 @@
 //!
 //! - [`score`]: the objective; [`model`], [`state`]: its numbers, and their changes
 //! - [`greedy`], [`search`], [`exact`]: assignments; [`hysteresis`]: whether a better one is worth its moves
-//! - [`bound`]: what any assignment costs
+//! - [`bound`], [`crowding`]: what any assignment costs
 //! - [`reasons`]: the answer in words
 //!
 //! `docs/decisions/cpu-plan.md` has the reasons for this search, and figures.
 
 mod bound;
+mod crowding;
 mod exact;
 mod greedy;
 mod hysteresis;
@@ -71,7 +72,8 @@ pub fn plan(problem: &Problem, effort: Effort) -> Plan {
     let mut random = Random(1);
     let movable = model.stages.iter().filter(|stage| stage.movable).count();
     let small = movable <= MOST_EXACT;
-    let share = if small { steps / 4 } else { steps };
+    // The proof finds what the search misses.
+    let share = if small { steps / 16 } else { steps };
     search::descend(&mut best, &groups, Guard::None, share / 4);
     search::anneal(&mut best, &mut random, share * 7 / 8);
     search::descend(&mut best, &groups, Guard::None, u64::MAX);

@@ -132,8 +132,12 @@ fn plain(problem: &Problem, state: &State, at: usize, cpu: Index) -> String {
         let one = state.worker[at] == state.worker[end.other];
         let distance = state.distance(cpu, state.cpus[end.other], item.kind, kind, one);
         let ns = |distance| model.handover(item.kind, kind, 1, distance);
-        // Compared with the next distance that costs more.
-        let far = (distance + 1..Distance::ALL.len()).find(|far| ns(*far) > ns(distance));
+        // Compared with the next distance on this machine that costs more; with another core rather than the sibling.
+        let there =
+            |far: &usize| (0..model.cpus.len()).any(|other| model.distance(cpu, other as Index) == *far);
+        let dearer =
+            || (distance + 1..Distance::ALL.len()).filter(there).filter(|far| ns(*far) > ns(distance));
+        let far = dearer().find(|far| *far > Distance::Sibling as usize).or_else(|| dearer().next());
         let (gain, far) = far.map_or((0, 0), |far| (ns(far) - ns(distance), far));
         (gain * end.frames, gain, distance, far, end.other)
     });

@@ -24,6 +24,7 @@
 //! - `target`, `settled`: the values of settings, and when they are set
 //! - `kept`, [`settings`]: settings set, kept, put back
 //! - `threads`: the agent's own threads
+//! - `steered`: received frames of NICs to CPUs, by flow
 //!
 //! Costs:
 //! - [`calibrate`]: what stages that share a CPU, and handovers, cost on this machine
@@ -31,7 +32,6 @@
 //! Discovery:
 //! - [`roots`]: the folders that it reads
 //! - [`machine`]: the host's CPUs
-//! - [`calibrate`]: what stages that share a CPU, and handovers, cost on this machine
 //! - [`discover`]: stages, and frames between them
 //! - [`load`]: what stages cost
 //! - [`conflicts`]: other software that places the same work
@@ -58,6 +58,7 @@ pub mod roots;
 pub mod settings;
 mod settled;
 mod sight;
+mod steered;
 mod target;
 mod threads;
 mod watched;

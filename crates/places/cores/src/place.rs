@@ -13,14 +13,15 @@ use crate::planner::{self, Planned};
 use crate::report::{self, Report};
 use crate::roots::{self, Roots as Folders};
 use crate::sight::Sights;
+use crate::steered::steerer::Steerer;
 use crate::watched::{Scope, Surveyed, Watched, survey};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use tidegate_contract::{Attach, Vnic};
+use tidegate_contract::{Attach, Placement, Vnic};
 use tidegate_cores::machine::Machine;
 use tidegate_cores::problem::Problem;
-use tidegate_durable::DurableError;
+use tidegate_durable::{Damage, DurableError};
 use tidegate_paths::Roots;
 use tidegate_place::{Capabilities, Installation, Observed, Place, PlaceError, Plan, Refusal, Site, Wanted};
 
@@ -28,6 +29,7 @@ use tidegate_place::{Capabilities, Installation, Observed, Place, PlaceError, Pl
 pub struct CoresPlace {
     off: Option<KeepOff>,
     kept: Kept,
+    steerer: Steerer,
     sights: Sights,
     folders: Folders,
     /// The machine, and the list of CPUs that were online then.
@@ -48,7 +50,7 @@ pub struct Options {
 
 impl CoresPlace {
     /// Makes the place; its record is in the folder `state`. Contracts name namespaces below `namespaces`. `wake` is called when a
-    /// plan is ready. The second value describes damage.
+    /// plan is ready. The second value describes damaged records, each with the problem's name.
     ///
     /// # Errors
     /// The record cannot be read, or a newer release wrote it.
@@ -57,9 +59,11 @@ impl CoresPlace {
         state: &Path,
         namespaces: Roots,
         wake: Arc<dyn Fn() + Send + Sync>,
-    ) -> Result<(Self, Option<String>), DurableError> {
+    ) -> Result<(Self, Vec<Damage>), DurableError> {
         let off = options.own_cpus;
         let (kept, damage) = Kept::new(state, off, namespaces)?;
+        let (steerer, further) = Steerer::new(state)?;
+        let damage = damage.map(|what| ("state of CPUs", what)).into_iter().chain(further).collect();
         // The agent before this one died while frames flowed.
         let sights = Sights::new(kept.keeps_awake().then(Instant::now));
         let folders = Folders::default();
@@ -68,6 +72,7 @@ impl CoresPlace {
         let place = Self {
             off,
             kept,
+            steerer,
             sights,
             folders,
             machine: Default::default(),
@@ -103,7 +108,7 @@ fn asked<Q>(last: Option<&(Arc<Q>, Instant)>, now: Instant, open: bool) -> Optio
 pub fn install(site: &Site<'_>, options: &Options) -> Result<Installation, DurableError> {
     let namespaces = site.paths.namespaces.clone();
     let (place, damage) = CoresPlace::new(options, site.state, namespaces, site.wake.clone())?;
-    Ok(Installation::new(place, "state of CPUs", damage))
+    Ok(Installation { place: Box::new(place), capture: None, damage })
 }
 
 impl Place for CoresPlace {
@@ -153,7 +158,10 @@ impl Place for CoresPlace {
                 self.planner.ask(Arc::clone(problem));
             }
             // A setting that fails is reported, and tried again later: it undoes no change.
-            CoresAction::Keep(target) => self.kept.apply(target),
+            CoresAction::Keep(target) => {
+                self.kept.apply(target);
+                self.steerer.apply(&target.nics);
+            }
         }
         Ok(())
     }
@@ -163,12 +171,17 @@ impl Place for CoresPlace {
     fn observe(&mut self, _: &[Vnic]) -> Result<(Observed, Facts), PlaceError> {
         let now = Instant::now();
         let machine = self.machine();
+        let mut settled = self.kept.settled(now);
+        settled.is_clean &= self.steerer.is_clean();
         let (surveyed, planned) = (self.discovery.last(), self.planner.last());
-        let report = report::report(&Report {
+        let is_kept = |scope: &Scope| scope.host.cores.placement == Placement::Plan;
+        let report = report::report(Report {
+            kept: self.looked.as_ref().is_some_and(|(scope, _)| is_kept(scope)),
             machine: &machine,
             surveyed: surveyed.as_deref(),
             planned: planned.as_deref(),
             faults: self.kept.faults(),
+            steering: self.steerer.reports(),
         });
         let observed = Observed {
             own_cpus: self.kept.view().clone(),
@@ -183,7 +196,7 @@ impl Place for CoresPlace {
             seen: self.sights.last(),
             flows: self.sights.flows(now),
             silent: self.sights.silent(now),
-            settled: self.kept.settled(now),
+            settled,
             held: self.kept.held(),
             looked: asked(self.looked.as_ref(), now, self.discovery.is_busy()),
             surveyed,

@@ -10,9 +10,12 @@
 
 use crate::action::CoresAction;
 use crate::facts::{Asked, Facts};
+use crate::planner::Planned;
 use crate::question;
 use crate::settled::LOOK;
 use crate::sight::Sight;
+use crate::steered::flows;
+use crate::steered::tables::{self, Room};
 use crate::target::Target;
 use crate::watched::{Scope, Watched};
 use crate::{placed, workers};
@@ -77,7 +80,7 @@ fn target(wanted: &Wanted<'_>, facts: &Facts) -> Target {
     let mut target = workers::target(&situation, off);
     target.settings.extend(placed.settings);
     target.own.extend(placed.own);
-    Target { directions: placed.directions, ..target }
+    Target { directions: placed.directions, nics: placed.nics, ..target }
 }
 
 /// Returns the target of the plan, if it is kept.
@@ -88,7 +91,17 @@ fn placed(wanted: &Wanted<'_>, facts: &Facts) -> Target {
     let stages = found.filter(|stage| !of_switch(stage)).chain(wanted.work.stages.iter().copied());
     let works = stages.filter(|stage| question::works(stage, wanted));
     let plan = facts.planned.as_ref().filter(|_| wanted.host.cores.placement == Placement::Plan);
-    plan.map(|planned| placed::target(&planned.plan, works, &facts.machine)).unwrap_or_default()
+    let Some(Planned { plan, .. }) = plan.map(|planned| &**planned) else { return Target::default() };
+    let target = placed::target(plan, works, &facts.machine);
+    let usable = question::usable(wanted, facts);
+    let flows = flows::flows(&wanted.work.contracts, wanted.host, wanted.network);
+    let online = facts.machine.online();
+    let cpus = plan.assignment.cpus.iter().filter(|(_, cpu)| online.contains(cpu));
+    let cpus = cpus.map(|(handle, cpu)| (handle.clone(), *cpu)).collect();
+    let room = Room { usable: &usable, own: &target.own };
+    let steer = &wanted.host.cores.steer;
+    let nics = tables::tables(steer, &flows, &cpus, room, flows::vxlan_port(wanted.network));
+    Target { nics, ..target }
 }
 
 /// Returns the claims on CPUs that have one use.
@@ -114,7 +127,6 @@ mod tests {
     use super::*;
     use crate::discover::Found;
     use crate::keep_off::KeepOff;
-    use crate::planner::Planned;
     use crate::settings::setting::{NO_LATENCY, Setting};
     use crate::settled::{SHORTEST_PAUSE, Settled};
     use crate::watched::Surveyed;

@@ -3,6 +3,7 @@
 use crate::facts::{Asked, Facts};
 use crate::placed;
 use crate::settled::{LOOK, SHORTEST_PAUSE};
+use crate::steered::flows::{self, NamedFlow};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tidegate_contract::Placement;
@@ -28,7 +29,7 @@ pub fn question(wanted: &Wanted<'_>, facts: &Facts) -> Option<Problem> {
         wanted.claims.iter().any(|claim| by(&claim.resource) && claim.part == Part::All)
     };
     let among = |cpus: &Cpus| online.intersection(cpus).copied().collect::<Cpus>();
-    let usable = among(cores.cpus.as_ref().unwrap_or(&found.usable));
+    let usable = usable(wanted, facts);
     let keeps = cores.placement == Placement::Plan;
     let in_force = facts.planned.as_ref().filter(|_| keeps).map(|planned| planned.plan.assignment.clone());
     // Whatever the agent set is no other program's choice.
@@ -37,8 +38,11 @@ pub fn question(wanted: &Wanted<'_>, facts: &Facts) -> Option<Problem> {
         pinned_by: stage.pinned_by.clone().filter(|_| !is_held(stage)),
         ..stage.clone()
     };
-    let stages: Vec<Stage> = found.stages.iter().filter(|stage| works(stage, wanted)).map(own).collect();
-    let links = found.links.iter().chain(wanted.work.links.iter().copied());
+    let flows = flows::flows(&wanted.work.contracts, wanted.host, wanted.network);
+    let stages = found.stages.iter().filter(|stage| works(stage, wanted)).map(own);
+    let stages: Vec<Stage> = stages.chain(flows.iter().map(NamedFlow::stage)).collect();
+    let of_flows: Vec<Link> = flows.iter().filter_map(NamedFlow::link).collect();
+    let links = found.links.iter().chain(wanted.work.links.iter().copied()).chain(&of_flows);
     let handles: BTreeSet<&Handle> = stages.iter().map(|stage| &stage.handle).collect();
     let between = |link: &&Link| handles.contains(&link.from) && handles.contains(&link.to);
     Some(Problem {
@@ -51,6 +55,16 @@ pub fn question(wanted: &Wanted<'_>, facts: &Facts) -> Option<Problem> {
         adopt: cores.adopt,
         in_force: in_force.unwrap_or_default(),
     })
+}
+
+/// Returns the CPUs that the plan may use and that are online.
+pub fn usable(wanted: &Wanted<'_>, facts: &Facts) -> Cpus {
+    let online = facts.machine.online();
+    let found = facts.surveyed.as_ref().map(|surveyed| &surveyed.found.usable);
+    match wanted.host.cores.cpus.as_ref().or(found) {
+        Some(cpus) => online.intersection(cpus).copied().collect(),
+        None => online,
+    }
 }
 
 /// Whether a stage works for a wanted contract, or for all.

@@ -3,17 +3,21 @@
 use crate::placed;
 use crate::planner::Planned;
 use crate::settings::setting::Setting;
+use crate::steered::flows::{self, NamedFlow};
+use crate::steered::tables::{self, Room};
 use crate::watched::Surveyed;
 use std::collections::BTreeMap;
-use tidegate_contract::Placement;
+use tidegate_contract::Vnic;
 use tidegate_cores::costs::Source;
 use tidegate_cores::machine::Machine;
 use tidegate_cores::stage::{Kind, Stage};
-use tidegate_evidence::{ConflictReport, CoresReport, CpuReport, ImpossibleReport, PlanReport, StageReport};
+use tidegate_evidence::{ConflictReport, CoresReport, CpuReport, ImpossibleReport, PlanReport, StageReport, SteeringReport};
 
 /// What a report is made from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Report<'a> {
+    /// Whether the plan is kept.
+    pub kept: bool,
     /// The CPUs.
     pub machine: &'a Machine,
     /// The last look at the host.
@@ -22,21 +26,25 @@ pub struct Report<'a> {
     pub planned: Option<&'a Planned>,
     /// Faults of the settings of stages.
     pub faults: &'a BTreeMap<Setting, String>,
+    /// Steered NICs.
+    pub steering: Vec<SteeringReport>,
 }
 
 /// Makes it.
-pub fn report(of: &Report<'_>) -> CoresReport {
-    let stages = of.surveyed.map(|surveyed| &surveyed.found.stages).into_iter().flatten();
+pub fn report(of: Report<'_>) -> CoresReport {
+    let flows = of.surveyed.map(flows).unwrap_or_default();
+    let found = of.surveyed.into_iter().flat_map(|surveyed| surveyed.found.stages.iter().cloned());
+    let stages: Vec<Stage> = found.chain(flows.iter().map(NamedFlow::stage)).collect();
     CoresReport {
-        kept: of.surveyed.is_some_and(|surveyed| surveyed.scope.host.cores.placement == Placement::Plan),
-        cpus: cpus(of),
-        stages: stages.map(|stage| self::stage(stage, of)).collect(),
+        kept: of.kept,
+        cpus: cpus(&of),
+        stages: stages.iter().map(|stage| self::stage(stage, &of)).collect(),
         plan: of.planned.map(plan),
         costs: of.planned.map(|planned| costs(&planned.problem.costs.source)).unwrap_or_default(),
-        conflicts: of.surveyed.map(conflicts).unwrap_or_default(),
+        conflicts: of.surveyed.map(|surveyed| conflicts(surveyed, of.planned, &flows)).unwrap_or_default(),
         impossible: (of.machine.cpus.len() < 2)
             .then(|| "this machine has one CPU: all work shares it, and there is nothing to choose".into()),
-        steering: vec![],
+        steering: of.steering,
     }
 }
 
@@ -88,13 +96,27 @@ fn plan(planned: &Planned) -> PlanReport {
     }
 }
 
-fn conflicts(surveyed: &Surveyed) -> Vec<ConflictReport> {
+/// Returns the flows of steered NICs.
+fn flows(surveyed: &Surveyed) -> Vec<NamedFlow> {
+    let contracts: Vec<&Vnic> = surveyed.scope.contracts.iter().collect();
+    flows::flows(&contracts, &surveyed.scope.host, &surveyed.scope.network)
+}
+
+fn conflicts(surveyed: &Surveyed, planned: Option<&Planned>, flows: &[NamedFlow]) -> Vec<ConflictReport> {
+    let own = planned.map(|planned| planned.plan.own.clone()).unwrap_or_default();
+    let usable = surveyed.scope.host.cores.cpus.as_ref().unwrap_or(&surveyed.found.usable);
+    let crowded = tables::crowded(flows, Room { usable, own: &own }).map(|what| ConflictReport {
+        with: "steering".into(),
+        what,
+        remedy: "give the plan more CPUs, or promise fewer vNICs a deadline or a minimum".into(),
+    });
     let note = |note: &String| ConflictReport {
         with: "not found".into(),
         what: note.clone(),
         remedy: String::new(),
     };
-    surveyed.found.conflicts.iter().cloned().chain(surveyed.found.notes.iter().map(note)).collect()
+    let found = &surveyed.found;
+    found.conflicts.iter().cloned().chain(crowded).chain(found.notes.iter().map(note)).collect()
 }
 
 fn costs(source: &Source) -> String {

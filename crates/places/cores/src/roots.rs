@@ -15,7 +15,7 @@ use tidegate_cores::cpus::{self, Cpus};
 /// Longest file, bytes: `/proc/stat` of a host of 1,000 CPUs has 100 kB.
 const LONGEST: u64 = 1 << 20;
 
-/// Most entries of a folder: a host may have four million processes, a process as many descriptors as it likes.
+/// Most entries of a folder: a host may have four million processes.
 const MOST_ENTRIES: usize = 1 << 17;
 
 /// The folders.
@@ -50,7 +50,8 @@ impl Roots {
 
 /// Reads a file, without white space at its ends; the first MiB if it is longer. `None` if it is not there or unreadable.
 pub fn text(path: impl AsRef<Path>) -> Option<String> {
-    let mut bytes = Vec::new();
+    // Room for most files at once, as each read is a call.
+    let mut bytes = Vec::with_capacity(4096);
     File::open(path).ok()?.take(LONGEST).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
@@ -82,8 +83,13 @@ fn from_mask(text: &str) -> Option<Cpus> {
 
 /// Returns the names in a folder; none if it cannot be read.
 pub fn names(path: impl AsRef<Path>) -> Vec<String> {
+    first_names(path, MOST_ENTRIES)
+}
+
+/// Returns the first `most` names in a folder.
+pub fn first_names(path: impl AsRef<Path>, most: usize) -> Vec<String> {
     let entries = std::fs::read_dir(path).into_iter().flat_map(ReadDir::flatten);
-    entries.take(MOST_ENTRIES).filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    entries.take(most).filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 /// Returns the names in a folder that are numbers, sorted.

@@ -1,6 +1,7 @@
 //! The values that settings are to have.
 
 use crate::settings::setting::Setting;
+use crate::steered::tables::NicTable;
 use std::collections::BTreeMap;
 use tidegate_cores::cpus::Cpus;
 use tidegate_cores::directions::Directions;
@@ -16,4 +17,6 @@ pub struct Target {
     pub too_many: Option<String>,
     /// CPUs and workers that the switch is asked to use.
     pub directions: Directions,
+    /// NICs whose frames are steered, with the CPUs of flows.
+    pub nics: BTreeMap<String, NicTable>,
 }

@@ -130,7 +130,7 @@ fn spoilt() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn no_tree_makes_it_panic(
         name in prop::sample::select(vec!["cache-groups", "eight-cores", "hybrid", "one-cpu", "virtual-two"]),

@@ -118,6 +118,14 @@ impl Directing {
         }
     }
 
+    /// Returns why a vNIC is not at the worker directed.
+    pub fn not_followed_by(&self, vnic: &str) -> Option<&str> {
+        let refusal = self.sent.as_ref().and_then(|(directions, _, refusal)| {
+            refusal.as_deref().filter(|_| directions.vnics.contains_key(vnic))
+        });
+        refusal.or_else(|| self.status()?.not_followed.vnics.get(vnic).map(String::as_str))
+    }
+
     /// Returns the directions that the switch does not follow, with the reasons.
     pub fn not_followed(&self) -> BTreeMap<Handle, String> {
         let mut all = BTreeMap::new();
@@ -207,6 +215,10 @@ mod tests {
         directing.sent(now, &directions(1), Some("there is no worker 0".into()));
         let all = directing.not_followed();
         assert_eq!((all.len(), all[&Handle::Port("a".into())].as_str()), (2, "there is no worker 0"));
+        assert_eq!(
+            (directing.not_followed_by("a"), directing.not_followed_by("b")),
+            (Some("there is no worker 0"), None)
+        );
         directing.sent(now, &directions(1), None);
         assert_eq!(directing.not_followed().len(), 1);
     }

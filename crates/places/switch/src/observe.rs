@@ -272,6 +272,10 @@ impl SwitchPlace {
             }
             _ => None,
         };
+        let undirected = self
+            .directing
+            .not_followed_by(name)
+            .map(|why| format!("it is not at the worker that the plan of CPUs gives it: {why}"));
         let quarantine = port.held.quarantine.as_ref();
         let refused = (port.refused_connections > 0 && quarantine.is_none()).then(|| {
             format!(
@@ -297,6 +301,7 @@ impl SwitchPlace {
             }),
             port.heir.then(|| "another front end waits until the connected front end leaves".to_owned()),
             refused,
+            undirected,
         ];
         let front_ends = FrontEnds {
             last_error: port.last_error,

@@ -128,7 +128,8 @@ static __always_inline __u32 place_of(const union key *key, __u64 seed)
 		hash = mixed(hash, key->words[word]);
 	hash = mixed(hash, (__u64)flow->id << 8 | flow->protocol);
 	hash = mixed(hash, (__u64)flow->from_port << 16 | flow->to_port);
-	return hash & (PLACES - 1);
+	/* The upper bits depend on all lower ones. */
+	return (hash * 0xbf58476d1ce4e5b9ULL) >> (64 - PLACES_BITS);
 }
 
 /* What the frame shall do; `outcome` stays, unless there is no such CPU. */

@@ -8,8 +8,9 @@
 
 /* Most masks of a table. */
 #define MASKS 8
-/* Places among which the CPUs for unmatched flows are divided; a power of two. */
-#define PLACES 1024
+/* Places among which the CPUs for unmatched flows are divided. */
+#define PLACES_BITS 10
+#define PLACES (1 << PLACES_BITS)
 /* Most queues of a device that have sockets, and most sockets of a queue. */
 #define QUEUES 64
 #define WORKERS 16

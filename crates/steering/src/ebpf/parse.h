@@ -16,7 +16,6 @@
 #include <linux/in6.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
-#include <linux/udp.h>
 
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -47,57 +46,69 @@
 #define GRE_SEQUENCE 0x1000
 #define GRE_VERSION 0x0007
 
-/* What of the frame is left. */
-struct rest {
-	void *at;
-	void *end;
-};
+/* Beyond where headers can end, bytes. The kernel checks that a program adds no larger numbers to an address. */
+#define MOST 0x7fff
 
-/* The next bytes, or none if the frame ends before. */
-#define TAKE(rest, size)                                                                                       \
-	({                                                                                                    \
-		void *taken = (rest)->at;                                                                     \
-		(rest)->at += (size);                                                                         \
-		(rest)->at > (rest)->end ? (void *)0 : taken;                                                 \
-	})
+/* How far a frame is parsed. */
+struct step {
+	/* Bytes before the next header, and the type of that. */
+	__u32 at;
+	__be16 type;
+	/* The first tag's, if there is one. */
+	__u16 vlan;
+};
 
 struct tag {
 	__be16 tci;
 	__be16 type;
 };
 
-/* `vlan` is the first tag's. */
-static __always_inline int take_ethernet(struct rest *rest, struct flow *flow, __u16 *vlan, __be16 *type)
+/* The next bytes, or none if the frame ends before. */
+static __always_inline void *take(struct xdp_md *frame, struct step *step, __u32 size)
 {
-	struct ethhdr *ethernet = TAKE(rest, sizeof(*ethernet));
+	void *begin = (void *)(long)frame->data;
+	void *end = (void *)(long)frame->data_end;
+	__u32 at = step->at;
 
+	begin += at & MOST;
+	if (begin + size > end)
+		return 0;
+	step->at = at + size;
+	return begin;
+}
+
+static __always_inline int take_ethernet(struct xdp_md *frame, struct step *step, union key *key)
+{
+	struct ethhdr *ethernet;
+
+	ethernet = take(frame, step, sizeof(*ethernet));
 	if (!ethernet)
 		return TRUNCATED;
-	__builtin_memcpy(flow->mac, ethernet->h_dest, sizeof(flow->mac));
-	*type = ethernet->h_proto;
-#pragma unroll
+	__builtin_memcpy(key->flow.mac, ethernet->h_dest, sizeof(key->flow.mac));
+	step->type = ethernet->h_proto;
+	step->vlan = 0;
 	for (int i = 0; i < TAGS; i++) {
-		if (*type != bpf_htons(ETH_P_8021Q) && *type != bpf_htons(ETH_P_8021AD))
+		if (step->type != bpf_htons(ETH_P_8021Q) && step->type != bpf_htons(ETH_P_8021AD))
 			break;
-		struct tag *tag = TAKE(rest, sizeof(*tag));
+		struct tag *tag = take(frame, step, sizeof(*tag));
 		if (!tag)
 			return TRUNCATED;
 		if (i == 0)
-			*vlan = bpf_ntohs(tag->tci) & VLAN_ID;
-		*type = tag->type;
+			step->vlan = bpf_ntohs(tag->tci) & VLAN_ID;
+		step->type = tag->type;
 	}
 	return MATCHED;
 }
 
-static __always_inline int take_ipv4(struct rest *rest, struct flow *flow)
+static __always_inline int take_ipv4(struct xdp_md *frame, struct step *step, struct flow *flow)
 {
-	struct iphdr *ip = TAKE(rest, sizeof(*ip));
+	struct iphdr *ip = take(frame, step, sizeof(*ip));
 
 	if (!ip)
 		return TRUNCATED;
 	if (ip->version != 4 || ip->ihl < 5)
 		return UNKNOWN;
-	if (!TAKE(rest, (ip->ihl - 5) * 4))
+	if (!take(frame, step, (ip->ihl - 5) * 4))
 		return TRUNCATED;
 	if (ip->frag_off & bpf_htons(IPV4_FRAGMENT))
 		return FRAGMENT;
@@ -110,9 +121,9 @@ static __always_inline int take_ipv4(struct rest *rest, struct flow *flow)
 	return MATCHED;
 }
 
-static __always_inline int take_ipv6(struct rest *rest, struct flow *flow)
+static __always_inline int take_ipv6(struct xdp_md *frame, struct step *step, struct flow *flow)
 {
-	struct ipv6hdr *ip = TAKE(rest, sizeof(*ip));
+	struct ipv6hdr *ip = take(frame, step, sizeof(*ip));
 
 	if (!ip)
 		return TRUNCATED;
@@ -128,34 +139,37 @@ static __always_inline int take_ipv6(struct rest *rest, struct flow *flow)
 		if (flow->protocol != IPPROTO_HOPOPTS && flow->protocol != IPPROTO_ROUTING &&
 		    flow->protocol != IPPROTO_DSTOPTS)
 			return MATCHED;
-		__u8 *extension = TAKE(rest, 8);
+		__u8 *extension = take(frame, step, 8);
 		if (!extension)
 			return TRUNCATED;
 		flow->protocol = extension[0];
-		if (!TAKE(rest, extension[1] * 8))
+		if (!take(frame, step, extension[1] * 8))
 			return TRUNCATED;
 	}
 	return UNKNOWN;
 }
 
-static __always_inline int take_ip(struct rest *rest, struct flow *flow, __be16 type)
+/* Not static: the kernel checks it once, and not again for each way to it, which would take it 1.5 s. */
+__attribute__((noinline)) int take_ip(struct xdp_md *frame, struct step *step, union key *key)
 {
-	if (type == bpf_htons(ETH_P_IP))
-		return take_ipv4(rest, flow);
-	if (type == bpf_htons(ETH_P_IPV6))
-		return take_ipv6(rest, flow);
+	if (!step || !key)
+		return UNKNOWN;
+	if (step->type == bpf_htons(ETH_P_IP))
+		return take_ipv4(frame, step, &key->flow);
+	if (step->type == bpf_htons(ETH_P_IPV6))
+		return take_ipv6(frame, step, &key->flow);
 	return UNKNOWN;
 }
 
 /* Protocols with ports have them in the same place. */
-static __always_inline int take_ports(struct rest *rest, struct flow *flow)
+static __always_inline int take_ports(struct xdp_md *frame, struct step *step, struct flow *flow)
 {
 	__u8 protocol = flow->protocol;
 
 	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP && protocol != IPPROTO_SCTP_ &&
 	    protocol != IPPROTO_DCCP_ && protocol != IPPROTO_UDPLITE_)
 		return MATCHED;
-	__be16 *ports = TAKE(rest, 4);
+	__be16 *ports = take(frame, step, 4);
 	if (!ports)
 		return TRUNCATED;
 	flow->from_port = bpf_ntohs(ports[0]);
@@ -163,124 +177,115 @@ static __always_inline int take_ports(struct rest *rest, struct flow *flow)
 	return MATCHED;
 }
 
-static __always_inline int take_vxlan(struct rest *rest, struct flow *flow, __be16 *type)
+static __always_inline int take_vxlan(struct xdp_md *frame, struct step *step, struct flow *flow)
 {
-	__u8 *header = TAKE(rest, 8);
+	__u8 *header = take(frame, step, 8);
 
 	if (!header)
 		return TRUNCATED;
 	if ((header[0] & (VXLAN_ID | VXLAN_OTHER_PROTOCOL)) != VXLAN_ID)
 		return UNKNOWN;
 	flow->id = (__u32)header[4] << 16 | (__u32)header[5] << 8 | header[6];
-	*type = bpf_htons(ETH_P_TEB);
+	step->type = bpf_htons(ETH_P_TEB);
 	return MATCHED;
 }
 
-static __always_inline int take_geneve(struct rest *rest, struct flow *flow, __be16 *type)
+static __always_inline int take_geneve(struct xdp_md *frame, struct step *step, struct flow *flow)
 {
-	__u8 *header = TAKE(rest, 8);
+	__u8 *header = take(frame, step, 8);
 
 	if (!header)
 		return TRUNCATED;
 	if (header[0] & GENEVE_VERSION || header[1] & GENEVE_CONTROL)
 		return UNKNOWN;
-	if (!TAKE(rest, (header[0] & GENEVE_OPTIONS) * 4))
-		return TRUNCATED;
-	*type = *(__be16 *)(header + 2);
+	step->type = *(__be16 *)(header + 2);
 	flow->id = (__u32)header[4] << 16 | (__u32)header[5] << 8 | header[6];
+	if (!take(frame, step, (header[0] & GENEVE_OPTIONS) * 4))
+		return TRUNCATED;
 	return MATCHED;
 }
 
-static __always_inline int take_gre(struct rest *rest, struct flow *flow, __be16 *type)
+static __always_inline int take_gre(struct xdp_md *frame, struct step *step, struct flow *flow)
 {
-	__be16 *header = TAKE(rest, 4);
+	__be16 *header = take(frame, step, 4);
 
 	if (!header)
 		return TRUNCATED;
 	__u16 flags = bpf_ntohs(header[0]);
 	if (flags & (GRE_ROUTING | GRE_VERSION))
 		return UNKNOWN;
-	*type = header[1];
-	if (flags & GRE_CHECKSUM && !TAKE(rest, 4))
+	step->type = header[1];
+	if (flags & GRE_CHECKSUM && !take(frame, step, 4))
 		return TRUNCATED;
 	if (flags & GRE_KEY) {
-		__be32 *key = TAKE(rest, 4);
+		__be32 *key = take(frame, step, 4);
 		if (!key)
 			return TRUNCATED;
 		flow->id = bpf_ntohl(*key);
 	}
-	if (flags & GRE_SEQUENCE && !TAKE(rest, 4))
+	if (flags & GRE_SEQUENCE && !take(frame, step, 4))
 		return TRUNCATED;
 	return MATCHED;
 }
 
-/* Of a tunnel's header: which one, its number, and the type of what follows. TUNNEL_NONE stays where there is none. */
-static __always_inline int take_tunnel(struct rest *rest, struct flow *flow, __u16 vxlan_port, __be16 *type)
+/* What follows the IP header: a tunnel's header, with the type of what is in it, or ports. */
+static __always_inline int take_tunnel(struct xdp_md *frame, struct step *step, union key *key, __u32 vxlan_port)
 {
-	if (flow->protocol == IPPROTO_GRE) {
-		flow->tunnel = TUNNEL_GRE;
-		return take_gre(rest, flow, type);
-	}
-	if (flow->protocol != IPPROTO_UDP)
-		return MATCHED;
-	/* A tunnel's header follows all of the UDP header. */
-	struct rest inner = *rest;
-	struct udphdr *udp = TAKE(&inner, sizeof(*udp));
-	__be16 *ports = TAKE(rest, 4);
-	if (!ports)
-		return TRUNCATED;
-	*rest = inner;
-	flow->from_port = bpf_ntohs(ports[0]);
-	flow->to_port = bpf_ntohs(ports[1]);
-	if (flow->to_port != vxlan_port && flow->to_port != GENEVE_PORT)
-		return MATCHED;
-	if (!udp)
-		return TRUNCATED;
-	flow->tunnel = flow->to_port == vxlan_port ? TUNNEL_VXLAN : TUNNEL_GENEVE;
-	if (flow->tunnel == TUNNEL_VXLAN)
-		return take_vxlan(rest, flow, type);
-	return take_geneve(rest, flow, type);
-}
-
-/* MATCHED, or why the frame has no flow. */
-static __always_inline int parse(struct xdp_md *frame, __u16 vxlan_port, union key *key)
-{
-	struct rest rest = { (void *)(long)frame->data, (void *)(long)frame->data_end };
-	struct flow *flow = &key->flow;
-	__u16 inner_vlan;
-	__be16 type;
+	struct flow *flow;
 	int outcome;
 
-	__builtin_memset(key, 0, sizeof(*key));
-	outcome = take_ethernet(&rest, flow, &flow->vlan, &type);
-	if (outcome)
-		return outcome;
-	outcome = take_ip(&rest, flow, type);
-	if (outcome)
-		return outcome;
+	flow = &key->flow;
 	if (flow->protocol == IPPROTO_ESP) {
-		__be32 *index = TAKE(&rest, 4);
+		__be32 *index = take(frame, step, 4);
 		if (!index)
 			return TRUNCATED;
 		flow->tunnel = TUNNEL_ESP;
 		flow->id = bpf_ntohl(*index);
 		return MATCHED;
 	}
-	outcome = take_tunnel(&rest, flow, vxlan_port, &type);
+	if (flow->protocol == IPPROTO_GRE) {
+		flow->tunnel = TUNNEL_GRE;
+		return take_gre(frame, step, flow);
+	}
+	outcome = take_ports(frame, step, flow);
+	if (outcome || flow->protocol != IPPROTO_UDP ||
+	    (flow->to_port != vxlan_port && flow->to_port != GENEVE_PORT))
+		return outcome;
+	/* Length and checksum. */
+	if (!take(frame, step, 4))
+		return TRUNCATED;
+	flow->tunnel = flow->to_port == vxlan_port ? TUNNEL_VXLAN : TUNNEL_GENEVE;
+	return flow->tunnel == TUNNEL_VXLAN ? take_vxlan(frame, step, flow) : take_geneve(frame, step, flow);
+}
+
+/* MATCHED, or why the frame has no flow. */
+static __always_inline int parse(struct xdp_md *frame, __u16 vxlan_port, union key *key)
+{
+	struct flow *flow = &key->flow;
+	struct step step = {};
+	int outcome;
+
+	__builtin_memset(key, 0, sizeof(*key));
+	outcome = take_ethernet(frame, &step, key);
 	if (outcome)
 		return outcome;
-	if (flow->tunnel == TUNNEL_NONE)
-		return flow->protocol == IPPROTO_UDP ? MATCHED : take_ports(&rest, flow);
+	flow->vlan = step.vlan;
+	outcome = take_ip(frame, &step, key);
+	if (outcome)
+		return outcome;
+	outcome = take_tunnel(frame, &step, key, vxlan_port);
+	if (outcome || flow->tunnel == TUNNEL_NONE || flow->tunnel == TUNNEL_ESP)
+		return outcome;
 	flow->from_port = 0;
 	flow->to_port = 0;
 	__builtin_memset(flow->mac, 0, sizeof(flow->mac));
-	if (type == bpf_htons(ETH_P_TEB)) {
-		outcome = take_ethernet(&rest, flow, &inner_vlan, &type);
+	if (step.type == bpf_htons(ETH_P_TEB)) {
+		outcome = take_ethernet(frame, &step, key);
 		if (outcome)
 			return outcome;
 	}
-	outcome = take_ip(&rest, flow, type);
+	outcome = take_ip(frame, &step, key);
 	if (outcome)
 		return outcome;
-	return take_ports(&rest, flow);
+	return take_ports(frame, &step, flow);
 }

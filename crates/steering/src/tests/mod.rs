@@ -5,4 +5,6 @@ mod host;
 mod looking_up;
 mod parsing;
 mod run;
+mod sockets;
+mod tunnels;
 mod veth;

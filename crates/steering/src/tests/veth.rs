@@ -14,7 +14,7 @@ use tidegate_cores::cpus::Cpus;
 use tidegate_testkit::{in_namespace, need};
 
 /// Frames for a port within the tunnel.
-fn to_port(name: &str, port: u16, cpu: usize) -> Entry {
+pub fn to_port(name: &str, port: u16, cpu: usize) -> Entry {
     let flow = Flow {
         device: "near".into(),
         tunnel: Tunnel::Vxlan,
@@ -31,11 +31,12 @@ fn to_port(name: &str, port: u16, cpu: usize) -> Entry {
     Entry { name: name.into(), pattern: Pattern::from(&flow), target: Target::Cpu(cpu) }
 }
 
-fn table(entries: Vec<Entry>, spread: impl IntoIterator<Item = usize>) -> Table {
+/// Returns a table for tests, which is possible.
+pub fn table(entries: Vec<Entry>, spread: impl IntoIterator<Item = usize>) -> Table {
     Table::new(entries, spread.into_iter().collect(), VXLAN_PORT).unwrap()
 }
 
-/// Two CPUs, or `None` and a note.
+/// Returns two CPUs, or `None` and a note.
 fn two_cpus() -> Option<[usize; 2]> {
     let online: Vec<usize> = crate::cpus::online("/".as_ref()).unwrap().into_iter().collect();
     need("two CPUs", online.len() > 1).then(|| [online[0], online[1]])
@@ -45,7 +46,8 @@ fn two_cpus() -> Option<[usize; 2]> {
 fn a_flow_runs_on_its_cpu_and_others_are_spread() {
     in_namespace("tests::veth::a_flow_runs_on_its_cpu_and_others_are_spread", NETWORK, || {
         let Some([first, second]) = two_cpus() else { return };
-        let (near, far) = (Near::new(), Far::new());
+        let near = Near::new();
+        let far = Far::new(&near);
         // The sender runs the device's softirq on its own CPU.
         far.run(move || pinned(first));
         let mut steering =
@@ -85,7 +87,8 @@ fn a_flow_runs_on_its_cpu_and_others_are_spread() {
 fn no_frame_is_lost_while_the_table_changes() {
     in_namespace("tests::veth::no_frame_is_lost_while_the_table_changes", NETWORK, || {
         let Some([first, second]) = two_cpus() else { return };
-        let (near, far) = (Near::new(), Far::new());
+        let near = Near::new();
+        let far = Far::new(&near);
         let tables = [
             table(vec![to_port("a", 5001, second)], [first]),
             table(vec![], [first, second]),
@@ -123,11 +126,18 @@ fn no_frame_is_lost_while_the_table_changes() {
 fn the_next_process_takes_over_and_a_foreign_program_stays() {
     in_namespace("tests::veth::the_next_process_takes_over_and_a_foreign_program_stays", NETWORK, || {
         let Some([_, second]) = two_cpus() else { return };
-        let (near, far) = (Near::new(), Far::new());
+        let near = Near::new();
+        let far = Far::new(&near);
         let device = index("near").unwrap();
         let (voice, options) = (|| table(vec![to_port("voice", 5001, second)], []), Options::default());
         let steering = Steering::attach("near", &options, &voice()).unwrap();
         let there = found(device).unwrap();
+        let thread = steering.thread_name(second).unwrap();
+        let mut names = std::fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter_map(|process| std::fs::read_to_string(process.path().join("comm")).ok());
+        assert!(names.any(|name| name.trim_end() == thread), "{thread}");
         drop(steering);
         assert_eq!(near.receive(5001, &far, 20).lost, 0);
         let steering = Steering::attach("near", &options, &voice()).unwrap();
@@ -185,7 +195,8 @@ fn devices_that_cannot_are_refused_with_the_reason() {
 fn frames_for_a_cpu_that_is_off_stay_until_it_is_back() {
     in_namespace("tests::veth::frames_for_a_cpu_that_is_off_stay_until_it_is_back", NETWORK, || {
         let Some([first, second]) = two_cpus() else { return };
-        let (near, far) = (Near::new(), Far::new());
+        let near = Near::new();
+        let far = Far::new(&near);
         far.run(move || pinned(first));
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("sys/devices/system/cpu");

@@ -140,7 +140,10 @@ impl Switch {
                 "the agent directs CPUs of workers and workers of vNICs"
             );
             let before = std::mem::replace(&mut state.directions, directions.clone());
-            state.vnics.retain(|name, _| before.vnics.get(name) == directions.vnics.get(name));
+            let stays = |name: &str| {
+                directions.vnics.get(name).is_some_and(|worker| before.vnics.get(name) == Some(worker))
+            };
+            state.vnics.retain(|name, _| stays(name));
         }
         drop(state);
         self.realtime_changed();
@@ -231,6 +234,9 @@ mod tests {
             switch.directed.note_move(name, Err("a worker is behind".into()));
         }
         switch.direct(directions(&[], &[("a", 0), ("b", 1)])).unwrap();
+        assert_eq!(switch.directed.state().vnics.keys().collect::<Vec<_>>(), ["b"]);
+        switch.directed.note_move("gone", Err("it came too late".into()));
+        switch.direct(directions(&[], &[("a", 1), ("b", 1)])).unwrap();
         assert_eq!(switch.directed.state().vnics.keys().collect::<Vec<_>>(), ["b"]);
         switch.directed.note_move("b", Ok(()));
         assert!(switch.directed.state().vnics.is_empty());

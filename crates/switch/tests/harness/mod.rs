@@ -5,6 +5,7 @@
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use tidegate_frontend::front_end::{FrontEnd, Options, RING_PACKED};
 use tidegate_switch::control::PortStatus;
 use tidegate_switch::server::Switch;
 use tidegate_switch::server::ports::Connect;
+use tidegate_switch::server::session;
 use tidegate_switch::stats::Reader;
 
 use rate::Arrivals;
@@ -47,6 +49,20 @@ pub struct TestSwitch {
 }
 
 impl TestSwitch {
+    /// Serves the control socket; returns its path.
+    pub fn control(&self) -> PathBuf {
+        let path = self.socket("control");
+        let listener = UnixListener::bind(&path).unwrap();
+        self.switch.control.set(listener.try_clone().unwrap().into()).unwrap();
+        let switch = self.switch.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                session::spawn(switch.clone(), stream);
+            }
+        });
+        path
+    }
+
     pub fn new(workers: usize) -> Self {
         Self::start(workers, &[], None)
     }

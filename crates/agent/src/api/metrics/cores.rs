@@ -40,8 +40,9 @@ impl Families<'_, '_> {
         let misplaced = cores.stages.iter().filter(|stage| stage.is_misplaced()).count();
         let help = "Stages of work that are not on the CPUs of the plan";
         self.family("cores_misplaced_stages", help, Gauge, one(misplaced as f64))?;
+        let conflicts = cores.conflicts.iter().filter(|conflict| conflict.needs_a_person()).count();
         let help = "Other programs and settings that contradict the plan of CPUs";
-        self.family("cores_conflicts", help, Gauge, one(cores.conflicts.len() as f64))?;
+        self.family("cores_conflicts", help, Gauge, one(conflicts as f64))?;
         if let Some(plan) = &cores.plan {
             let help = "CPU time lost a second by the placement, as the cost model has it";
             let costs = [

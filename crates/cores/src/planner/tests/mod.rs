@@ -1,16 +1,18 @@
 //! Properties of the planner on random small hosts, against exhaustive search and the definition of the objective.
 
+mod findings;
 mod hosts;
 mod reference;
+mod scenes;
 
-use super::model::{Index, Model, NOWHERE, Role};
+use super::model::{Model, NOWHERE, Role};
 use super::random::Random;
 use super::score::Score;
 use super::state::State;
 use super::{Effort, bound, exact, greedy, housekeeping, hysteresis, plan, search};
 use crate::problem::{Plan, Problem};
-use crate::stage::{Handle, Link, Stage, ThreadKind};
-use hosts::{host, machine, problem, receive, stage, thread};
+use crate::stage::Handle;
+use hosts::host;
 use proptest::prelude::*;
 
 const EFFORT: Effort = Effort { steps: 200_000 };
@@ -22,7 +24,9 @@ fn model(problem: &Problem) -> Model {
 /// The score of a plan's assignment.
 fn score_of(problem: &Problem, plan: &Plan) -> Score {
     let mut problem = problem.clone();
-    problem.in_force = plan.assignment.clone();
+    problem.in_force.cpus = plan.assignment.cpus.clone();
+    // Pinned ports stay with their workers.
+    problem.in_force.workers.extend(plan.assignment.workers.clone());
     let model = model(&problem);
     super::at(&model, |stage| if stage.pinned { stage.present } else { stage.in_force }).score
 }

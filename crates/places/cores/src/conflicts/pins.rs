@@ -1,6 +1,6 @@
 //! Stages for which another program, or a setting, chose the CPUs. Pure.
 
-use super::{Known, conflict};
+use super::known::{Known, conflict};
 use std::collections::BTreeMap;
 use tidegate_evidence::ConflictReport;
 
@@ -21,7 +21,7 @@ pub fn find(known: &Known<'_>) -> Vec<ConflictReport> {
         let one = stages == 1;
         let of = match vnics.as_slice() {
             [] => String::new(),
-            [few @ ..] if few.len() <= 4 => format!(" of {}", few.join(", ")),
+            few if few.len() <= 4 => format!(" of {}", few.join(", ")),
             [first, second, rest @ ..] => format!(" of {first}, {second} and {} other vNICs", rest.len()),
             [_] => String::new(),
         };

@@ -1,6 +1,6 @@
 //! Programs that move threads and interrupts.
 
-use super::{Known, conflict};
+use super::known::{Known, conflict};
 use crate::roots::{Roots, text};
 use tidegate_evidence::ConflictReport;
 

@@ -1,6 +1,6 @@
 //! Settings of the kernel and of cgroups that contradict a plan.
 
-use super::{Known, conflict, listed};
+use super::known::{Known, conflict, listed};
 use crate::machine::cpuset;
 use crate::roots::{Roots, mask, number};
 use std::collections::BTreeSet;
@@ -43,7 +43,7 @@ pub fn find(roots: &Roots, known: &Known<'_>) -> Vec<ConflictReport> {
 fn default_interrupts(roots: &Roots, online: &Cpus, isolated: &Cpus) -> Option<ConflictReport> {
     let default = mask(roots.proc.join("irq/default_smp_affinity"))?;
     let free: Cpus = online.difference(isolated).copied().collect();
-    // Fewer than all: somebody chose them, and a NIC whose link comes up takes its interrupts there.
+    // Fewer than all are a choice, and a NIC whose link comes up takes its interrupts there.
     (!free.is_subset(&default)).then(|| {
         let present: Cpus = default.intersection(online).copied().collect();
         conflict(

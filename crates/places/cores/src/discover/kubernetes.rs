@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use tidegate_cores::cpus::{self, Cpus};
 
-/// The kubelet's file, as far as it matters.
+/// The fields of the kubelet's file that matter.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct State {

@@ -9,9 +9,10 @@
 //! Which queue and which virtual CPU a frame takes is not counted: a vNIC's frames are shared equally, the first queue with the first
 //! virtual CPU and so on, as drivers of several queues do.
 
+use super::frames::Frames;
+use super::input::LookInput;
 use super::nic::Nic;
 use super::stages::Stages;
-use super::{Frames, LookInput};
 use crate::load::Loads;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

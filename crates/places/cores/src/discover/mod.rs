@@ -9,11 +9,14 @@
 //! Everything read is what users, guests' operators and other programs wrote, and may be gone at the next read: whatever is missing or
 //! malformed is left out.
 //!
+//! - [`input`]: a question, and its answer
+//! - [`frames`]: frames of vNICs
 //! - [`key`]: which descriptor tells the process of a vNIC
 //! - [`peers`]: both ends of Unix sockets
 //! - [`table`]: which process holds which key
 //! - [`stat`]: one line of a process or thread
 //! - [`vm`]: the threads of a VM's process
+//! - [`devices`]: the interfaces that carry frames of vNICs
 //! - [`nic`]: interrupts and queues of an interface
 //! - [`qmp`]: the threads of a QEMU that does not name them
 //! - [`libvirt`]: states of running domains
@@ -23,6 +26,9 @@
 //! - [`of_devices`]: frames and CPU time of interrupts and queues
 //! - [`links`]: frames from stage to stage
 
+pub mod devices;
+pub mod frames;
+pub mod input;
 pub mod key;
 pub mod kubernetes;
 pub mod libvirt;
@@ -41,6 +47,7 @@ use crate::conflicts::{self, programs};
 use crate::load::{Loads, cpu, prior};
 use crate::machine::{self, Seen};
 use crate::roots::{Roots, text};
+use frames::Frames;
 use key::{Key, UnixSocket};
 use libvirt::States;
 use nic::Nic;
@@ -50,14 +57,12 @@ use stages::{Stages, Vm};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use table::Table;
-use tidegate_contract::{Attach, Host, Vnic};
-use tidegate_cores::cpus::Cpus;
-use tidegate_cores::machine::Machine;
-use tidegate_cores::stage::{Handle, Link, Stage, Thread, ThreadKind};
-use tidegate_evidence::{ConflictReport, Evidence, Quantity, Traffic};
+use tidegate_contract::{Attach, Vnic};
+use tidegate_cores::stage::{Thread, ThreadKind};
 use tidegate_libvirt::running::Running;
-use tidegate_place::Network;
 use vm::Task;
+
+pub use input::{Found, LookInput};
 
 /// Tells the connected Unix sockets of the host, or why it cannot.
 pub type Sockets = Box<dyn FnMut() -> Result<Vec<UnixSocket>, String> + Send>;
@@ -72,45 +77,6 @@ pub struct Discovery {
     qmp: Asker,
     /// Helpers of emulators that once were busy.
     busy_helpers: BTreeSet<Thread>,
-}
-
-/// What a look needs to know.
-#[derive(Clone, Copy, Debug)]
-pub struct LookInput<'a> {
-    /// The time of the look.
-    pub now: Instant,
-    /// The contracts of all places.
-    pub contracts: &'a [&'a Vnic],
-    /// The `[host]` table.
-    pub host: &'a Host,
-    /// The ways to other hosts.
-    pub network: &'a Network,
-    /// The stages that places report.
-    pub reported: &'a [&'a Stage],
-    /// The counters of places.
-    pub evidence: &'a [&'a Evidence],
-    /// CPUs that the plan has set for stages: these are no other program's choice.
-    pub set: &'a BTreeMap<Handle, Cpus>,
-}
-
-/// What a look found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
-    /// The machine.
-    pub machine: Machine,
-    /// Online CPUs that a plan may use if the administrator names none: those of `machine.slice` without those that Kubernetes gave to
-    /// containers alone.
-    pub usable: Cpus,
-    /// The stages, reported and found; handles are unique.
-    pub stages: Vec<Stage>,
-    /// Frames between them.
-    pub links: Vec<Link>,
-    /// What contradicts a plan.
-    pub conflicts: Vec<ConflictReport>,
-    /// Busy time of CPUs over the last minute, millionths; a CPU is missing until it was looked at twice.
-    pub cpu_busy: BTreeMap<usize, u32>,
-    /// What could not be found, and the consequence.
-    pub notes: Vec<String>,
 }
 
 impl Discovery {
@@ -154,7 +120,7 @@ impl Discovery {
         for vm in vms.values() {
             stages.threads(&self.roots, vm, &pinning, &self.loads, &mut self.busy_helpers);
         }
-        let nics = nics(&self.roots, input);
+        let nics = devices::nics(&self.roots, input);
         self.count_devices(now, &nics);
         stages.nics(&nics, machine);
         stages.taps(&self.roots, input.contracts);
@@ -165,7 +131,7 @@ impl Discovery {
         let cpu_busy = machine.cpus.keys().filter_map(busy).collect();
         let usable = machines.difference(&exclusive).copied().collect();
         let stages = stages.done();
-        let known = conflicts::Known { seen: &seen, named: &named, stages: &stages, host: input.host };
+        let known = conflicts::known::Known { seen: &seen, named: &named, stages: &stages, host: input.host };
         let conflicts = conflicts::find(&self.roots, &known);
         Found { usable, stages, links, conflicts, cpu_busy, notes, machine: seen.machine }
     }
@@ -248,7 +214,7 @@ impl Discovery {
 
     /// Returns the frames a second of each vNIC: over the last minute, else by its contract.
     fn frames(&mut self, now: Instant, input: &LookInput<'_>) -> BTreeMap<String, Frames> {
-        let counted = input.evidence.iter().flat_map(|evidence| frames_so_far(evidence));
+        let counted = input.evidence.iter().flat_map(|evidence| frames::so_far(evidence));
         self.loads.vnics.add(now, counted);
         let of = |vnic: &&Vnic| {
             let measured = |sent| self.loads.vnics.per(&(vnic.name.clone(), sent), Duration::from_secs(1));
@@ -288,72 +254,4 @@ fn has(domain: &Running, vnic: &Vnic) -> bool {
         Attach::VhostUser { path, .. } => domain.sockets.contains(path),
         _ => false,
     }
-}
-
-/// Frames a second of a vNIC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Frames {
-    /// That the VM sends.
-    pub sent: u64,
-    /// That it receives.
-    pub received: u64,
-}
-
-impl Frames {
-    /// Returns both ways together.
-    pub const fn both(self) -> u64 {
-        self.sent.saturating_add(self.received)
-    }
-}
-
-/// Returns the frames so far that a place counted, by vNIC and direction: sent ones are `true`. A super-frame is one where it counts so.
-fn frames_so_far(evidence: &Evidence) -> Vec<((String, bool), u64)> {
-    let mut found = vec![];
-    for (name, stats) in &evidence.vnics {
-        let unknown = evidence.unknown.get(name);
-        let knows = |what| unknown.is_none_or(|unknown| !unknown.contains_key(&what));
-        let frames = |traffic: &Traffic| {
-            if knows(Quantity::SuperFrames) { traffic.frames } else { traffic.wire_frames }
-        };
-        let both = [(Quantity::Tx, true, &stats.tx), (Quantity::Rx, false, &stats.rx)];
-        let known = both.into_iter().filter(|(what, ..)| knows(*what));
-        found.extend(known.map(|(_, sent, traffic)| ((name.clone(), sent), frames(traffic))));
-    }
-    found
-}
-
-/// Returns the physical interfaces that carry frames of vNICs: those of uplinks, steered ones, those with functions, and those in a bridge
-/// with a vNIC's tap.
-fn nics(roots: &Roots, input: &LookInput<'_>) -> Vec<Nic> {
-    let mut found = BTreeMap::<String, (BTreeSet<String>, BTreeSet<String>)>::new();
-    let mut add = |device: &str, vnic: Option<&str>| {
-        for physical in nic::physical(roots, device) {
-            let (of_devices, of_vnics) = found.entry(physical).or_default();
-            of_devices.insert(device.to_owned());
-            of_vnics.extend(vnic.map(str::to_owned));
-        }
-    };
-    let uplinks = input.network.uplinks.iter().filter_map(|uplink| uplink.device.as_ref());
-    uplinks.chain(&input.host.cores.steer).for_each(|device| add(device, None));
-    for vnic in input.contracts {
-        match &vnic.attach {
-            Attach::Vf { pf, .. } => add(pf, None),
-            Attach::Netdev { name } => {
-                let own = nic::physical(roots, name).into_iter();
-                own.chain(nic::bridged(roots, name)).for_each(|device| add(&device, Some(&vnic.name)));
-            }
-            _ => {}
-        }
-    }
-    let read = |(device, (for_devices, for_vnics)): (String, _)| {
-        Nic::read(roots, &device).map(|nic| Nic { for_devices, for_vnics, ..nic })
-    };
-    let mut nics: Vec<Nic> = found.into_iter().filter_map(read).collect();
-    for vnic in input.contracts {
-        let Attach::Vf { pf, index, .. } = &vnic.attach else { continue };
-        if let Some(nic) = nics.iter_mut().find(|nic| nic.device == *pf) {
-            nic.add_function(roots, *index, &vnic.name);
-        }
-    }
-    nics
 }

@@ -51,7 +51,7 @@ pub struct Irq {
     pub cpus: Cpus,
     /// Times that it arrived, by CPU.
     pub counts: Vec<u64>,
-    /// Whether the kernel manages it: nobody may move it.
+    /// Whether the kernel manages it: no program may move it.
     pub managed: bool,
     /// The vNIC whose function it is of; `None`: the interface's own.
     pub vnic: Option<String>,
@@ -63,23 +63,21 @@ impl Nic {
         let folder = folder(roots, device)?;
         let counter = |name: &str| number(folder.join("statistics").join(name)).unwrap_or(0);
         let numbers = interrupts(&folder.join("device")).into_iter().take(MOST);
-        let irqs = numbers.map(|number| Irq::read(roots, number)).collect();
-        let (received, sent) = (counter("rx_packets"), counter("tx_packets"));
-        Some(Self { irqs, received, sent, ..Self::queues(roots, device)? })
+        Some(Self {
+            device: device.to_owned(),
+            irqs: numbers.map(|number| Irq::read(roots, number)).collect(),
+            receive: queues(&folder, "rx-", "rps_cpus"),
+            transmit: queues(&folder, "tx-", "xps_cpus"),
+            received: counter("rx_packets"),
+            sent: counter("tx_packets"),
+            ..Self::default()
+        })
     }
 
-    /// Reads the queues of an interface alone.
-    pub fn queues(roots: &Roots, device: &str) -> Option<Self> {
-        let folder = folder(roots, device)?;
-        let queues = |prefix: &str, file: &str| -> Vec<Cpus> {
-            let folder = folder.join("queues");
-            let found = numbered::<u16>(&folder, prefix).into_iter().take(MOST);
-            found
-                .map(|queue| mask(folder.join(format!("{prefix}{queue}/{file}"))).unwrap_or_default())
-                .collect()
-        };
-        let (receive, transmit) = (queues("rx-", "rps_cpus"), queues("tx-", "xps_cpus"));
-        Some(Self { device: device.to_owned(), receive, transmit, ..Self::default() })
+    /// Reads the receive queues of an interface alone.
+    pub fn read_receive(roots: &Roots, device: &str) -> Option<Self> {
+        let receive = queues(&folder(roots, device)?, "rx-", "rps_cpus");
+        Some(Self { device: device.to_owned(), receive, ..Self::default() })
     }
 
     /// Adds the interrupts of a virtual function, which is a vNIC's.
@@ -189,6 +187,13 @@ fn is_physical(roots: &Roots, device: &str) -> bool {
 fn folder(roots: &Roots, device: &str) -> Option<PathBuf> {
     let good = !device.is_empty() && !device.contains('/') && device != "." && device != "..";
     Some(roots.sys.join("class/net").join(device)).filter(|folder| good && folder.exists())
+}
+
+/// Returns the masks of an interface's queues.
+fn queues(folder: &Path, prefix: &str, file: &str) -> Vec<Cpus> {
+    let folder = folder.join("queues");
+    let found = numbered::<u16>(&folder, prefix).into_iter().take(MOST);
+    found.map(|queue| mask(folder.join(format!("{prefix}{queue}/{file}"))).unwrap_or_default()).collect()
 }
 
 /// Returns the interrupts of a device.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tidegate_cores::stage::Handle;
 
-/// Returns the frames a second of each interrupt and queue of interfaces, as far as they were counted.
+/// Returns the frames a second of each interrupt and queue of interfaces; those that were not counted are missing.
 pub fn frames(nics: &[Nic], counted: &Loads) -> BTreeMap<Handle, u64> {
     let mut found = BTreeMap::new();
     for nic in nics {
@@ -24,7 +24,7 @@ pub fn frames(nics: &[Nic], counted: &Loads) -> BTreeMap<Handle, u64> {
     found
 }
 
-/// Returns the CPU time of interrupts and of receive stacks, millionths of one CPU, as far as it can be told: the time of all
+/// Returns the CPU time of interrupts and of receive stacks, millionths of one CPU: the time of all
 /// softirqs of a CPU, shared among the interrupts of the interfaces there by their number. Other devices' softirqs count as theirs.
 pub fn loads(nics: &[Nic], counted: &Loads) -> BTreeMap<Handle, u32> {
     let per_minute = |irq: u32, cpu: usize| counted.arrivals.per(&(irq, cpu), Duration::from_secs(60));

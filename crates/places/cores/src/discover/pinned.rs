@@ -12,7 +12,7 @@ use tidegate_libvirt::running::Running;
 /// What is known of choices.
 pub struct Pinning<'a> {
     roots: &'a Roots,
-    /// CPUs that the kernel gives to a thread for which nobody chose: online, and not set apart at boot.
+    /// CPUs that the kernel gives to a thread without a choice: online, and not set apart at boot.
     free: Cpus,
     /// CPUs of process 1, from which services inherit theirs.
     init: Option<Cpus>,
@@ -20,8 +20,8 @@ pub struct Pinning<'a> {
     exclusive: &'a Cpus,
     /// libvirt's domains by process.
     domains: BTreeMap<u32, &'a Running>,
-    /// CPUs that the plan has set.
-    set: &'a BTreeMap<Handle, Cpus>,
+    /// CPUs that the plan has set: by thread, since its name may change.
+    set: BTreeMap<Thread, &'a Cpus>,
 }
 
 impl<'a> Pinning<'a> {
@@ -35,6 +35,11 @@ impl<'a> Pinning<'a> {
     ) -> Self {
         let free: Cpus = machine.online().difference(&machine.isolated()).copied().collect();
         let init = vm::allowed(roots, Thread { process: 1, thread: 1, started: 0 });
+        let thread = |handle: &Handle| match handle {
+            Handle::Thread { thread, .. } => Some(*thread),
+            _ => None,
+        };
+        let set = set.iter().filter_map(|(handle, cpus)| Some((thread(handle)?, cpus))).collect();
         Self { roots, init: init.filter(|cpus| !free.is_subset(cpus)), free, exclusive, domains, set }
     }
 
@@ -51,8 +56,7 @@ impl<'a> Pinning<'a> {
         if let Some(element) = self.domains.get(&vm).and_then(|of| libvirt(of, kind, number, name)) {
             return Some(format!("libvirt's {element}"));
         }
-        let handle = Handle::Thread { kind, thread, name: name.to_owned() };
-        let set = self.set.get(&handle);
+        let set = self.set.get(&thread).copied();
         if self.free.is_subset(present) || set == Some(present) {
             return None;
         }

@@ -9,7 +9,8 @@
 //! monitor, and answer slowly or without end: so a thread of its own asks, a socket must be one at which the same process listens, and
 //! answers are bounded in time and size. One that makes the reader wait costs the others this way to name threads, no more. Most monitors have another client (libvirt), and do not answer: then the threads stay unknown.
 
-use crate::roots::{Roots, names, text};
+use super::table::MOST_DESCRIPTORS;
+use crate::roots::{Roots, first_names, text};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::Value;
@@ -128,10 +129,13 @@ fn listens(folder: &Path, path: &Path) -> bool {
         .filter_map(|line| line.split_ascii_whitespace().nth(6))
         .collect();
     let descriptors = folder.join("fd");
-    names(&descriptors).iter().filter_map(|fd| std::fs::read_link(descriptors.join(fd)).ok()).any(|link| {
-        let inode = link.to_str().and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']'));
-        inode.is_some_and(|inode| inodes.contains(&inode))
-    })
+    first_names(&descriptors, MOST_DESCRIPTORS)
+        .iter()
+        .filter_map(|fd| std::fs::read_link(descriptors.join(fd)).ok())
+        .any(|link| {
+            let inode = link.to_str().and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']'));
+            inode.is_some_and(|inode| inodes.contains(&inode))
+        })
 }
 
 /// Asks one monitor.

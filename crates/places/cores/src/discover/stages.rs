@@ -1,9 +1,10 @@
 //! Stages of VMs' threads and of interfaces.
 
+use super::frames::Frames;
 use super::nic::Nic;
+use super::of_devices;
 use super::pinned::Pinning;
 use super::vm::{self, Task};
-use super::{Frames, of_devices};
 use crate::load::{Loads, prior};
 use crate::roots::Roots;
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,7 +114,7 @@ impl Stages {
             // Without steering it runs where vhost does.
             let vhost = self.threads_of(&vnic.name, ThreadKind::Vhost).into_iter();
             let vhost: Cpus = vhost.flat_map(|stage| stage.present.iter().copied()).collect();
-            let Some(nic) = Nic::queues(roots, name).filter(|_| !vhost.is_empty()) else { continue };
+            let Some(nic) = Nic::read_receive(roots, name).filter(|_| !vhost.is_empty()) else { continue };
             for (queue, steered) in nic.receive_queues() {
                 let present = if steered.is_empty() { vhost.clone() } else { steered.clone() };
                 let handle = Handle::Receive(nic.queue(queue));

@@ -13,7 +13,7 @@
 use super::key::Key;
 use super::stat::Stat;
 use super::vm::Task;
-use crate::roots::{Roots, names, numbers, target};
+use crate::roots::{Roots, first_names, numbers, target};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tidegate_cores::stage::{Thread, ThreadKind};
 
@@ -21,7 +21,7 @@ use tidegate_cores::stage::{Thread, ThreadKind};
 const TURNS: u64 = 6;
 
 /// Most descriptors of one process that are looked at; those above belong to no VM that libvirt would start.
-const MOST_DESCRIPTORS: usize = 4096;
+pub const MOST_DESCRIPTORS: usize = 4096;
 
 /// The processes, as of their last looks.
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ impl Table {
         self.turn += 1;
         let pids: BTreeSet<u32> = numbers(&roots.proc).into_iter().collect();
         self.known.retain(|pid, _| pids.contains(pid));
-        let own_namespace = target_of_namespace(roots, "self");
+        let own_namespace = ["thread-self", "self"].iter().find_map(|name| target_of_namespace(roots, name));
         let turn = self.turn;
         let look_at = |this: &mut Self, all: bool| {
             for pid in &pids {
@@ -122,8 +122,8 @@ fn read(roots: &Roots, pid: u32, own_namespace: Option<&str>, wanted: &BTreeSet<
         return Some(Known { stat, keys: BTreeSet::new(), readable: true });
     }
     let readable = std::fs::read_dir(folder.join("fd")).is_ok();
-    let descriptors = names(folder.join("fd")).into_iter().take(MOST_DESCRIPTORS);
-    let keys = descriptors.filter_map(|fd| Key::of_descriptor(&folder, &fd));
+    let descriptors = first_names(folder.join("fd"), MOST_DESCRIPTORS);
+    let keys = descriptors.into_iter().filter_map(|fd| Key::of_descriptor(&folder, &fd));
     // Most sockets of a host are of no interest, and there are many.
     let mut keys: BTreeSet<Key> =
         keys.filter(|key| !matches!(key, Key::Socket(_)) || wanted.contains(key)).collect();

@@ -1,7 +1,7 @@
 //! The threads of a VM's process, by kind.
 
 use super::stat::Stat;
-use crate::roots::{Roots, numbers, text};
+use crate::roots::{Roots, first_names, text};
 use std::collections::BTreeMap;
 use tidegate_cores::cpus::{self, Cpus};
 use tidegate_cores::stage::{Thread, ThreadKind};
@@ -24,14 +24,17 @@ pub struct Task {
 /// libvirt.
 pub fn tasks(roots: &Roots, process: u32, known: &BTreeMap<u32, ThreadKind>) -> (Vec<Task>, bool) {
     let folder = roots.proc.join(process.to_string()).join("task");
-    let threads: Vec<u32> = numbers(&folder);
-    let more = threads.len() > MOST_THREADS;
+    // In the order of their starts: virtual CPUs are among the first.
+    let names = first_names(&folder, MOST_THREADS + 1);
+    let more = names.len() > MOST_THREADS;
+    let mut threads: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    threads.truncate(MOST_THREADS);
     let task = |number: u32| {
         let stat = Stat::read(&folder.join(number.to_string()))?;
         let thread = Thread { process, thread: number, started: stat.started };
         Some(Task { kind: kind(thread, &stat, known), thread, stat })
     };
-    (threads.into_iter().take(MOST_THREADS).filter_map(task).collect(), more)
+    (threads.into_iter().filter_map(task).collect(), more)
 }
 
 /// Returns the CPUs where a thread may run: `Cpus_allowed_list` of proc_pid_status(5); `None` if it ended.

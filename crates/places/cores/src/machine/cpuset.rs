@@ -22,8 +22,8 @@ pub fn of_process(roots: &Roots, proc: &str) -> Option<String> {
     second
 }
 
-/// Returns the CPUs of a cgroup's cpuset; `None` if it has none. A cgroup of version 2 without the controller has those of the
-/// nearest one above that has it.
+/// Returns the CPUs of a cgroup's cpuset; `None` if it has none. Without the controller, a cgroup of version 2 is in the cpuset of the
+/// nearest one above with it.
 pub fn cpus(roots: &Roots, cgroup: &str) -> Option<Cpus> {
     let cgroups = roots.sys.join("fs/cgroup");
     let inner = inside(cgroup)?;

@@ -4,10 +4,11 @@
     make.py                 the machines that are written after documented layouts
     make.py --capture NAME  the machine that this runs on, as NAME.txt
 
-A line is a path and its content, or a path and the target of a link (`->`). `{0-3,8}` in a path stands for each of these
-numbers. The first line says whether the listing was captured.
+A line is a path and its content, or a path and the target of a link (`->`). `{0-3,8}` in a path stands for
+each of these numbers. The first line says whether the listing was captured.
 
-Layouts: Documentation/admin-guide/cputopology.rst and Documentation/ABI/testing/sysfs-devices-system-cpu of Linux.
+Layouts: Documentation/admin-guide/cputopology.rst and Documentation/ABI/testing/sysfs-devices-system-cpu of
+Linux.
 """
 
 import argparse
@@ -91,14 +92,14 @@ def nic(name: str, pci: str, node: int, first: int, queues: int) -> Files:
 
 WRITTEN: dict[str, tuple[str, Files]] = {
     "two-sockets": (
-        "two sockets of 32 cores with two threads each, numbered as Linux does: second threads last; a NIC at each socket",
+        "two sockets of 32 cores with two threads each, second threads last; a NIC at each socket",
         machine([((n % 64) // 32, n % 32, (n % 64) // 32, (n % 64) // 32) for n in range(128)])
         | nic("ens1", "0000:17:00.0", 0, 100, 8)
         | nic("ens2", "0000:b1:00.0", 1, 200, 8),
     ),
     "cache-groups": (
-        "one socket of 16 cores with two threads each, in four groups with a third-level cache each, one node, and a node "
-        "of memory alone",
+        "one socket of 16 cores with two threads each, in four groups with a third-level cache each, "
+        "one node, and a node of memory alone",
         machine([(0, n % 16, (n % 16) // 4, 0) for n in range(32)], memory_only=1)
         | nic("enp1s0", "0000:01:00.0", -1, 60, 4),
     ),
@@ -107,7 +108,7 @@ WRITTEN: dict[str, tuple[str, Files]] = {
         machine([(0, n, 0, 0) for n in range(8)], isolated="6-7") | nic("eth0", "0000:00:03.0", -1, 30, 2),
     ),
     "hybrid": (
-        "one socket of four cores with two threads each and four small ones without, which share a second-level cache",
+        "one socket of four cores with two threads each and four small ones without",
         machine([(0, n // 2 if n < 8 else n - 4, 0, 0) for n in range(12)]),
     ),
     "one-cpu": ("one CPU", machine([(0, 0, 0, 0)])),
@@ -129,7 +130,13 @@ CAPTURED = (
     "sys/fs/cgroup/cpuset.cpus.effective",
 )
 OF_IRQ = ("sys/kernel/irq/{}/actions", "sys/kernel/irq/{}/per_cpu_count", "proc/irq/{}/*affinity_list")
-OF_NIC = ("statistics/rx_packets", "statistics/tx_packets", "queues/*/rps_cpus", "queues/*/xps_cpus", "ifindex")
+OF_NIC = (
+    "statistics/rx_packets",
+    "statistics/tx_packets",
+    "queues/*/rps_cpus",
+    "queues/*/xps_cpus",
+    "ifindex",
+)
 
 
 def captured() -> Files:

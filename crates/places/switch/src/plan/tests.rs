@@ -3,7 +3,6 @@ use proptest::prelude::*;
 use tidegate_contract::{
     Allowed, Bytes, Envelope, Host, Nanos, Peer, Queueing, Rate, Rx, SocketOwner, Tx, UplinkKind,
 };
-use tidegate_evidence::WorkerStats;
 use tidegate_place::{Action, Adopt, HostWork, ObservedVnic};
 
 fn vnic(name: u8, mac: u8, link: u8, kind: u8, rate: u64, queues: u16) -> Vnic {

@@ -196,7 +196,7 @@ mod tests {
             let idle = evidence(SECOND, SECOND * (second - 1), &[("a", 2000), ("b", 7)]);
             let now = loads.see(at(second), 1, &idle);
             let expected = if second < 62 { WHOLE / second } else { 0 };
-            if second < 60 || second > 70 {
+            if !(60..=70).contains(&second) {
                 assert_eq!(now.workers, [Some(expected)], "after {second} s");
             }
         }

@@ -54,6 +54,7 @@ fn text(cores: &CoresReport) -> String {
     let stages = cores.stages.iter().filter(|stage| !stage.planned.is_empty()).count();
     let of = plural(stages as u64, "stage");
     let mut out = match (cores.kept, moves.len()) {
+        _ if stages == 0 => "The plan leaves all work where it is.\n".into(),
         (true, 0) => format!("The plan is kept: all of {of} are where it has them.\n"),
         (true, n) => format!("The plan is kept: {n} of {of} are still to move:\n"),
         (false, 0) => {
@@ -157,6 +158,9 @@ Conflicts:
         assert!(text(&cores).starts_with("The plan is kept: 2 of 3 stages are still to move:\n"));
         assert!(text(&cores).contains("bound    no plan costs less\n"));
         cores.stages.iter_mut().for_each(|stage| stage.present = stage.planned.clone());
+        let mut none = cores.clone();
+        none.stages.iter_mut().for_each(|stage| stage.planned.clear());
+        assert!(text(&none).starts_with("The plan leaves all work where it is.\n\ncost"));
         assert!(text(&cores).starts_with("The plan is kept: all of 3 stages are where it has them.\n\ncost"));
         assert_eq!(verdict(&cores), Ok(()));
     }

@@ -141,12 +141,14 @@ fn steering(nic: &SteeringReport) -> String {
 mod tests {
     use super::*;
     use crate::commands::cores::samples::{large, small};
-    use tidegate_evidence::SpreadReport;
+    use tidegate_evidence::{ConflictReport, SpreadReport};
 
     #[test]
     fn a_machine_with_all_there_is_to_say() {
         let mut cores = small();
         cores.stages[2].missing = Some("the kernel refused it".into());
+        let libvirt = "it does not run".into();
+        cores.conflicts.push(ConflictReport { with: "libvirt".into(), what: libvirt, remedy: String::new() });
         cores.steering = vec![
             SteeringReport {
                 device: "eth1".into(),
@@ -197,6 +199,9 @@ Missing:
 Conflicts:
   irqbalance: it moves the interrupts of eth1
     do: systemctl disable --now irqbalance
+
+Notes:
+  libvirt: it does not run
 ";
         assert_eq!(text(&cores, false, 80), expected);
     }

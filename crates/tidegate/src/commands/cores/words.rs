@@ -114,9 +114,11 @@ pub fn obstacles(cores: &CoresReport) -> String {
         .iter()
         .filter_map(|nic| Some(format!("steering of {}: {}", nic.device, nic.missing.as_ref()?)));
     section("Missing", missing.chain(unsteered).collect());
-    let conflict =
-        |c: &tidegate_evidence::ConflictReport| format!("{}: {}\n    do: {}", c.with, c.what, c.remedy);
-    section("Conflicts", cores.conflicts.iter().map(conflict).collect());
+    let (conflicts, notes): (Vec<_>, Vec<_>) =
+        cores.conflicts.iter().partition(|conflict| conflict.needs_a_person());
+    let conflicts = conflicts.iter().map(|c| format!("{}: {}\n    do: {}", c.with, c.what, c.remedy));
+    section("Conflicts", conflicts.collect());
+    section("Notes", notes.iter().map(|note| format!("{}: {}", note.with, note.what)).collect());
     out
 }
 

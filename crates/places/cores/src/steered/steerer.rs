@@ -1,0 +1,160 @@
+//! Tables at devices: attached, changed, repaired, taken away.
+
+use crate::settings::step::REPAIRS;
+use crate::steered::tables::{NicTable, words};
+use std::collections::BTreeMap;
+use std::path::Path;
+use tidegate_durable::{Damage, DurableError, Journal, cut};
+use tidegate_evidence::{FlowReport, SpreadReport, SteeringReport};
+use tidegate_steering::steering::detach_left;
+use tidegate_steering::{Counters, Options, Steering, Target};
+
+/// Steers frames of NICs.
+pub struct Steerer {
+    /// Devices with a program of ours, on disk before it is attached.
+    record: Journal<String, ()>,
+    nics: BTreeMap<String, Nic>,
+}
+
+/// One steered NIC.
+#[derive(Default)]
+struct Nic {
+    table: NicTable,
+    steering: Option<Steering>,
+    /// Programs of ours that another program took away.
+    repairs: u32,
+    /// Why its frames are not steered.
+    missing: Option<String>,
+}
+
+impl Steerer {
+    /// Makes it with the record in `state`. The second value describes damage.
+    ///
+    /// # Errors
+    /// The record cannot be read, or a newer release wrote it.
+    pub fn new(state: &Path) -> Result<(Self, Option<Damage>), DurableError> {
+        let (record, damage) = Journal::load(state.join("steered-nics.json"))?;
+        Ok((Self { record, nics: BTreeMap::new() }, damage.map(|what| ("state of steered NICs", what))))
+    }
+
+    /// Whether no NIC has a program of ours, and none shall have one.
+    pub fn is_clean(&self) -> bool {
+        self.record.entries().is_empty() && self.nics.is_empty()
+    }
+
+    /// Brings these tables about, and takes the programs away from all other NICs.
+    pub fn apply(&mut self, wanted: &BTreeMap<String, NicTable>) {
+        let unwanted: Vec<String> =
+            self.record.entries().keys().filter(|device| !wanted.contains_key(*device)).cloned().collect();
+        for device in unwanted {
+            let steering = self.nics.remove(&device).and_then(|nic| nic.steering);
+            let done = steering.map_or_else(|| detach_left(&device).map(drop), Steering::detach);
+            match done {
+                Ok(()) => _ = self.record.set(device, None),
+                Err(why) => tracing::warn!(device, "its XDP program stays, to be removed later: {why}"),
+            }
+            cut::point();
+        }
+        self.nics.retain(|device, _| wanted.contains_key(device));
+        let entries = wanted.keys().map(|device| (device.clone(), ()));
+        if let Err(e) = self.record.change(|all| all.extend(entries)) {
+            tracing::warn!("no NIC is steered anew: {e}");
+            return;
+        }
+        cut::point();
+        for (device, table) in wanted {
+            let nic = self.nics.entry(device.clone()).or_default();
+            let missing = nic.settle(device, table).err();
+            if missing != nic.missing
+                && let Some(why) = &missing
+            {
+                tracing::warn!(device, "its frames are not steered: {why}");
+            }
+            nic.missing = missing;
+            cut::point();
+        }
+    }
+
+    /// Returns what readers see of each NIC.
+    pub fn reports(&self) -> Vec<SteeringReport> {
+        self.nics.iter().map(|(device, nic)| nic.report(device)).collect()
+    }
+}
+
+impl Nic {
+    /// Brings its table about.
+    fn settle(&mut self, device: &str, wanted: &NicTable) -> Result<(), String> {
+        let table = wanted.table().map_err(|e| e.to_string())?;
+        // Of a device that is gone, the next one of its name has no program yet.
+        if let Some(steering) = self.steering.take_if(|steering| !steering.is_there().unwrap_or(false)) {
+            drop(steering);
+            self.repairs += 1;
+            tracing::warn!(device, "drift: its XDP program was taken away; attaching it again");
+        }
+        if self.repairs > REPAIRS {
+            return Err("another program takes its XDP program away after each repair; the agent leaves it without".into());
+        }
+        match &mut self.steering {
+            Some(steering) => steering.update(&table).map_err(|e| e.to_string())?,
+            none => {
+                let attached = Steering::attach(device, &Options::default(), &table);
+                *none = Some(attached.map_err(|e| e.to_string())?);
+            }
+        }
+        self.table = wanted.clone();
+        Ok(())
+    }
+
+    fn report(&self, device: &str) -> SteeringReport {
+        let counters = self.steering.as_ref().map(Steering::counters);
+        let (counters, unread) = match counters {
+            Some(Ok(counters)) => (counters, None),
+            Some(Err(e)) => (Counters::default(), Some(format!("its counters cannot be read: {e}"))),
+            None => (Counters::default(), None),
+        };
+        SteeringReport {
+            device: device.into(),
+            mode: self.steering.is_some().then(|| "native".into()),
+            missing: self.missing.clone().or(unread),
+            flows: self.flows(&counters),
+            spread: self.spread(&counters),
+            passed: passed(&counters),
+            dropped: counters.dropped.iter().flat_map(BTreeMap::values).fold(0, |sum, n| sum.saturating_add(*n)),
+        }
+    }
+
+    fn flows(&self, counters: &Counters) -> Vec<FlowReport> {
+        let report = |(name, (flow, cpu)): (&String, &(tidegate_contract::Flow, usize))| {
+            let count = counters.entries.get(name).map(|entry| entry.total()).unwrap_or_default();
+            let matches = words(flow);
+            FlowReport { flow: name.clone(), matches, cpu: *cpu, frames: count.frames, bytes: count.bytes }
+        };
+        self.table.flows.iter().map(report).collect()
+    }
+
+    /// Returns the frames that each CPU got besides those of flows.
+    fn spread(&self, counters: &Counters) -> Vec<SpreadReport> {
+        let of_flows = |cpu: usize| {
+            let there = counters.entries.values().filter(|entry| entry.target == Target::Cpu(cpu));
+            there.fold(0_u64, |sum, entry| sum.saturating_add(entry.total().frames))
+        };
+        let report = |cpu: &usize| {
+            let sent = counters.sent.get(cpu).map_or(0, |count| count.frames);
+            SpreadReport { cpu: *cpu, frames: sent.saturating_sub(of_flows(*cpu)) }
+        };
+        self.table.spread.iter().map(report).collect()
+    }
+}
+
+/// Returns the frames that stayed on the CPU of their interrupt.
+fn passed(counters: &Counters) -> u64 {
+    let outcomes = &counters.outcomes;
+    let stayed = [
+        &outcomes.unmatched,
+        &outcomes.no_target,
+        &outcomes.fragment,
+        &outcomes.truncated,
+        &outcomes.unknown,
+    ];
+    stayed.iter().flat_map(|by_cpu| by_cpu.values()).fold(0, |sum, count| sum.saturating_add(count.frames))
+}
