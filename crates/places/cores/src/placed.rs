@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  stage            setting
-//!  thread           its affinity
+//!  thread           its affinity; if a deadline depends on it, its nice value
 //!  interrupt        its affinity
 //!  receive queue    rps_cpus
 //!  transmit queue   xps_cpus
@@ -12,11 +12,14 @@
 
 use crate::settings::setting::Setting;
 use crate::target::Target;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use tidegate_cores::cpus::{self, Cpus};
 use tidegate_cores::machine::Machine;
 use tidegate_cores::problem::Plan;
 use tidegate_cores::stage::{Handle, Stage};
+
+/// The nice value of real-time threads: they go before others that come to their CPU, and starve none, as SCHED_FIFO would.
+const NICE: &str = "-11";
 
 /// Returns the setting that places a stage; `None` if another part places it.
 pub fn setting(handle: &Handle) -> Option<Setting> {
@@ -42,8 +45,8 @@ fn value(setting: &Setting, cpu: usize) -> String {
 pub fn target<'a>(plan: &Plan, stages: impl Iterator<Item = &'a Stage>, machine: &Machine) -> Target {
     let online = machine.online();
     let mut target = Target::default();
-    let present: BTreeSet<&Handle> = stages.map(|stage| &stage.handle).collect();
-    let is_there = |(handle, cpu): &(&Handle, &usize)| present.contains(handle) && online.contains(cpu);
+    let present: BTreeMap<&Handle, &Stage> = stages.map(|stage| (&stage.handle, stage)).collect();
+    let is_there = |(handle, cpu): &(&Handle, &usize)| present.contains_key(handle) && online.contains(cpu);
     for (handle, cpu) in plan.assignment.cpus.iter().filter(is_there) {
         target.own.extend(plan.own.get(cpu));
         if let Handle::Worker(worker) = handle {
@@ -53,10 +56,15 @@ pub fn target<'a>(plan: &Plan, stages: impl Iterator<Item = &'a Stage>, machine:
             let value = value(&setting, *cpu);
             target.settings.insert(setting, value);
         }
+        if present[handle].realtime
+            && let Handle::Thread { thread, .. } = handle
+        {
+            target.settings.insert(Setting::Nice(*thread), NICE.into());
+        }
     }
     let is_there = |(vnic, worker): &(&String, &usize)| {
         let [port, worker] = [Handle::Port((*vnic).clone()), Handle::Worker(**worker)];
-        present.contains(&port) && present.contains(&worker)
+        present.contains_key(&port) && present.contains_key(&worker)
     };
     let workers = plan.assignment.workers.iter().filter(is_there);
     target.directions.vnics.extend(workers.map(|(vnic, worker)| (vnic.clone(), *worker)));
@@ -93,6 +101,7 @@ mod tests {
         let all = target(&plan, stages.iter(), &machine(2, &[]));
         let settings = [
             (Setting::Affinity(thread), "1".to_owned()),
+            (Setting::Nice(thread), NICE.into()),
             (Setting::Irq { number: 30 }, "1".to_owned()),
             (Setting::rps(&queue(0)), "2".to_owned()),
             (Setting::xps(&queue(1)), "2".to_owned()),

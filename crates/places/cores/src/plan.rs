@@ -167,7 +167,8 @@ mod tests {
     fn vcpu(number: u32, vnics: &[&str]) -> Stage {
         let handle =
             Handle::Thread { kind: ThreadKind::Vcpu, thread: thread(number), name: "CPU 0/KVM".into() };
-        Stage { handle, vnics: vnics.iter().map(|v| (*v).to_owned()).collect(), ..worker(0, &[0, 1]) }
+        let vnics = vnics.iter().map(|v| (*v).to_owned()).collect();
+        Stage { handle, vnics, realtime: false, ..worker(0, &[0, 1]) }
     }
 
     /// Four CPUs; one vNIC with a deadline, and a worker on CPU 2.

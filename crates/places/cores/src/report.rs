@@ -10,8 +10,10 @@ use std::collections::BTreeMap;
 use tidegate_contract::Vnic;
 use tidegate_cores::costs::Source;
 use tidegate_cores::machine::Machine;
-use tidegate_cores::stage::{Kind, Stage};
-use tidegate_evidence::{ConflictReport, CoresReport, CpuReport, ImpossibleReport, PlanReport, StageReport, SteeringReport};
+use tidegate_cores::stage::{Handle, Kind, Stage};
+use tidegate_evidence::{
+    ConflictReport, CoresReport, CpuReport, ImpossibleReport, PlanReport, StageReport, SteeringReport,
+};
 
 /// What a report is made from.
 #[derive(Clone, Debug)]
@@ -67,7 +69,12 @@ fn stage(stage: &Stage, of: &Report<'_>) -> StageReport {
     let planned = plan.and_then(|plan| plan.assignment.cpus.get(&stage.handle).copied());
     let reason = plan.and_then(|plan| plan.reasons.get(&stage.handle).cloned());
     let not_followed = of.surveyed.and_then(|surveyed| surveyed.not_followed.get(&stage.handle).cloned());
-    let fault = || of.faults.get(&placed::setting(&stage.handle)?).cloned();
+    let nice = match &stage.handle {
+        Handle::Thread { thread, .. } => Some(Setting::Nice(*thread)),
+        _ => None,
+    };
+    let settings = placed::setting(&stage.handle).into_iter().chain(nice);
+    let fault = settings.filter_map(|setting| of.faults.get(&setting)).next().cloned();
     StageReport {
         stage: stage.handle.to_string(),
         kind: kind(stage.handle.kind()).into(),
@@ -77,7 +84,7 @@ fn stage(stage: &Stage, of: &Report<'_>) -> StageReport {
         present: stage.present.iter().copied().collect(),
         planned: planned.into_iter().collect(),
         reason: reason.or_else(|| stage.pinned_by.clone()).unwrap_or_else(|| "not planned yet".into()),
-        missing: not_followed.or_else(fault),
+        missing: not_followed.or(fault),
     }
 }
 

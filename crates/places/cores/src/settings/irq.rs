@@ -31,7 +31,7 @@ pub fn write(number: u32, value: &str) -> Result<(), String> {
             // irq_can_set_affinity_usr of kernel/irq/manage.c.
             Some(libc::EIO) => " (its driver, or the kernel, keeps its CPUs)",
             Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
-                " (/proc/irq is read-only: `ProtectKernelTunables=no` in tidegate-agent.service)"
+                " (the packaged agent needs the drop-in cores.conf)"
             }
             _ => "",
         };

@@ -2,7 +2,6 @@
 //! namespace opens it (fsopen(2)), and files are reached from there. Without that right, `/sys` remains for
 //! the agent's own namespace.
 
-use crate::settings::files::Files;
 use crate::settings::setting::Setting;
 use crate::settings::step::Found;
 use rustix::fs::{Mode, OFlags, open, openat};
@@ -50,10 +49,12 @@ impl<'a> Sysfs<'a> {
         let opened = self.open.entry(netns.clone()).or_insert_with(|| root(roots, netns));
         opened.as_ref().map(|root| (root, path)).map_err(|e| e.to_string())
     }
-}
 
-impl Files for Sysfs<'_> {
-    fn read(&mut self, setting: &Setting) -> Result<Option<Found>, String> {
+    /// Returns a setting's state; `None` if it is gone.
+    ///
+    /// # Errors
+    /// It cannot be read; the reason.
+    pub fn read(&mut self, setting: &Setting) -> Result<Option<Found>, String> {
         let (root, path) = self.file(setting)?;
         let cannot = |e: io::Error| format!("cannot read {path} of sysfs: {e}");
         let Some(value) = read(root, &path).map_err(cannot)? else { return Ok(None) };
@@ -66,7 +67,11 @@ impl Files for Sysfs<'_> {
         Ok(index.and_then(|index| index.parse().ok()).map(|index| Found { index, value }))
     }
 
-    fn write(&mut self, setting: &Setting, value: &str) -> Result<(), String> {
+    /// Sets it.
+    ///
+    /// # Errors
+    /// It cannot be written; the reason.
+    pub fn write(&mut self, setting: &Setting, value: &str) -> Result<(), String> {
         let (root, path) = self.file(setting)?;
         let file = openat(root, path.as_str(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
         let written =
@@ -74,7 +79,8 @@ impl Files for Sysfs<'_> {
         written.map_err(|e| format!("cannot write {value} to {path} of sysfs: {e}{}", advice(&e)))
     }
 
-    fn is_gone(&self, setting: &Setting) -> bool {
+    /// Whether a setting could not be read because its network namespace is gone.
+    pub fn is_gone(&self, setting: &Setting) -> bool {
         let (Setting::Rps { netns, .. } | Setting::Xps { netns, .. }) = setting else { return false };
         matches!(self.open.get(netns), Some(Err(NamespaceError::Missing(_))))
     }
@@ -128,6 +134,7 @@ fn advice(e: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied => {
             " (it needs CAP_SYS_ADMIN and CAP_NET_ADMIN outside of user namespaces)"
         }
+        io::ErrorKind::ReadOnlyFilesystem => " (the packaged agent needs the drop-in cores.conf)",
         _ => "",
     }
 }

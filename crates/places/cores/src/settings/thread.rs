@@ -16,6 +16,9 @@ use tidegate_cores::stage::Thread;
 const NICE: usize = 19 - 3;
 const STARTED: usize = 22 - 3;
 
+/// The missing right.
+const RIGHT: &str = " (it needs CAP_SYS_NICE: the packaged agent gets it by the drop-in cores.conf)";
+
 /// Returns the CPUs on which a thread may run, those that are offline included; `None` if it ended.
 pub fn affinity(thread: &Thread) -> Result<Option<Found>, String> {
     if !is_there(thread) {
@@ -35,7 +38,7 @@ pub fn set_affinity(thread: &Thread, value: &str) -> Result<(), String> {
     wanted.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
     change(thread, || sched_setaffinity(Pid::from_raw(thread.thread.cast_signed()), &set)).map_err(|e| {
         let why = match e {
-            Errno::PERM => " (it needs CAP_SYS_NICE)".to_owned(),
+            Errno::PERM => RIGHT.to_owned(),
             Errno::INVAL => why_invalid(thread, &wanted),
             _ => String::new(),
         };
@@ -56,7 +59,7 @@ pub fn set_nice(thread: &Thread, value: &str) -> Result<(), String> {
     let nice: i32 = value.parse().map_err(|_| format!("{value:?} is no nice value"))?;
     let set = || rustix::process::setpriority_process(Pid::from_raw(thread.thread.cast_signed()), nice);
     change(thread, set).map_err(|e| {
-        let why = if e == Errno::PERM || e == Errno::ACCESS { " (it needs CAP_SYS_NICE)" } else { "" };
+        let why = if e == Errno::PERM || e == Errno::ACCESS { RIGHT } else { "" };
         format!(
             "cannot set the nice value of thread {} of process {}: {e}{why}",
             thread.thread, thread.process

@@ -63,7 +63,8 @@ pub fn flows(contracts: &[&Vnic], host: &Host, network: &Network) -> Vec<NamedFl
     let receivers: BTreeSet<&String> =
         remotes.flat_map(|remote| &remote.to).chain(local.flat_map(|vnic| &vnic.to)).collect();
     for device in &host.cores.steer {
-        let by = network.uplinks.iter().filter(|uplink| uplink.device.as_ref().is_none_or(|own| own == device));
+        let by =
+            network.uplinks.iter().filter(|uplink| uplink.device.as_ref().is_none_or(|own| own == device));
         let Some(uplink) = by.min_by_key(|uplink| uplink.device.is_none()) else { continue };
         for vnic in contracts {
             let realtime = vnic.is_realtime() || receivers.contains(&vnic.name);

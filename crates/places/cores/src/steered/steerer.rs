@@ -92,7 +92,10 @@ impl Nic {
             tracing::warn!(device, "drift: its XDP program was taken away; attaching it again");
         }
         if self.repairs > REPAIRS {
-            return Err("another program takes its XDP program away after each repair; the agent leaves it without".into());
+            return Err(
+                "another program takes its XDP program away after each repair; the agent leaves it without"
+                    .into(),
+            );
         }
         match &mut self.steering {
             Some(steering) => steering.update(&table).map_err(|e| e.to_string())?,
@@ -119,7 +122,11 @@ impl Nic {
             flows: self.flows(&counters),
             spread: self.spread(&counters),
             passed: passed(&counters),
-            dropped: counters.dropped.iter().flat_map(BTreeMap::values).fold(0, |sum, n| sum.saturating_add(*n)),
+            dropped: counters
+                .dropped
+                .iter()
+                .flat_map(BTreeMap::values)
+                .fold(0, |sum, n| sum.saturating_add(*n)),
         }
     }
 
