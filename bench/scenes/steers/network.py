@@ -48,6 +48,11 @@ class Network:
             )
             host.run(f"ip addr add {INNER[number]}/24 dev vx0 && ip link set vx0 up")
             host.run(f"ip neigh replace {INNER[other]} lladdr {MACS[other]} dev vx0 nud permanent")
+        # XDP programs would not see tags that the driver takes out; `steer` refuses such a device.
+        b.run("ethtool -K up0 rxvlan off")
+        # As on a wire: a veth leaves checksums to its peer, which a frame that XDP sends to another CPU cannot say.
+        for device in ("vx0", "up0"):
+            a.run(f"ethtool -K {device} tx off")
         # No ARP in a window.
         for number, host in enumerate(self.hosts):
             mac = json.loads(self.hosts[1 - number].run("ip -j link show up0"))[0]["address"]

@@ -34,9 +34,6 @@ const BITSET_BIT_NAME: u16 = 2;
 /// The feature that takes VLAN tags out of frames (net/ethtool/common.c).
 const TAGS_TAKEN_OUT: &str = "rx-vlan-hw-parse";
 
-/// The program of libxdp that calls others in turn.
-const DISPATCHER: &str = "xdp_dispatcher";
-
 /// How a program gets frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -74,13 +71,6 @@ pub struct Foreign {
     pub number: u32,
     /// Its name, if the kernel tells.
     pub name: Option<String>,
-}
-
-impl Foreign {
-    /// Whether it is libxdp's dispatcher.
-    pub fn is_dispatcher(&self) -> bool {
-        self.name.as_deref() == Some(DISPATCHER)
-    }
 }
 
 impl std::fmt::Display for Foreign {

@@ -45,12 +45,7 @@ pub enum AttachError {
     #[error("there is no network device {0}: make it, or correct the contract")]
     NoDevice(String),
     /// Another program has it, and keeps it.
-    #[error(
-        "{device} has the XDP program {program} of another owner, which stays{}: bpftool prog show id {} tells more of it, and \
-         ip link set {device} xdp off would remove it",
-        if .program.is_dispatcher() { ". It is libxdp's dispatcher: Tidegate adds no program to it" } else { "" },
-        .program.number
-    )]
+    #[error("{device} has the XDP program {program}, which stays: {}", advice(.device, .program))]
     Foreign {
         /// The device.
         device: String,
@@ -89,6 +84,23 @@ pub enum AttachError {
     /// It is not known which CPUs are online.
     #[error("cannot read which CPUs are online: {0}")]
     Cpus(#[from] io::Error),
+}
+
+/// Says whose program it is, and what to do.
+fn advice(device: &str, program: &Foreign) -> String {
+    match program.name.as_deref() {
+        Some("plain_nic") => format!(
+            "it is of an uplink of kind xdp: remove {device} from steer, or give the uplink another kind"
+        ),
+        Some("xdp_dispatcher") => format!(
+            "it is libxdp's dispatcher, to which Tidegate adds no program: xdp-loader status {device} lists its programs, and \
+             xdp-loader unload {device} --all would remove them"
+        ),
+        _ => format!(
+            "bpftool prog show id {} tells more of it, and ip link set {device} xdp off would remove it",
+            program.number
+        ),
+    }
 }
 
 /// A table at a device. Dropping this leaves both as they are; the next [`Steering::attach`] takes them over.
@@ -305,12 +317,15 @@ mod tests {
             let program = Foreign { number: 7, name: name.map(Into::into) };
             AttachError::Foreign { device: "eth0".into(), program }.to_string()
         };
-        assert!(text(Some("xdp_dispatcher")).contains("eth0 has the XDP program xdp_dispatcher (number 7)"));
+        let dispatcher = text(Some("xdp_dispatcher"));
         assert!(
-            text(Some("xdp_dispatcher"))
-                .contains("It is libxdp's dispatcher: Tidegate adds no program to it")
+            dispatcher.starts_with(
+                "eth0 has the XDP program xdp_dispatcher (number 7), which stays: it is libxdp's"
+            )
         );
-        assert!(text(Some("filter")).ends_with(
+        assert!(text(Some("plain_nic")).contains("remove eth0 from steer, or give the uplink another kind"));
+        let other = text(Some("filter"));
+        assert!(other.ends_with(
             "bpftool prog show id 7 tells more of it, and ip link set eth0 xdp off would remove it"
         ));
         assert!(text(None).contains("of an unknown name (number 7)"));

@@ -6,7 +6,7 @@
 //!
 //! Nothing, while the plan is not kept: then it is only a proposal.
 
-use crate::views::{Attention, AttentionKind};
+use crate::views::{Attention, AttentionKind, PlacedCounts};
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_evidence::CoresReport;
 
@@ -28,6 +28,15 @@ pub fn attention(cores: &CoresReport) -> Vec<Attention> {
         conflicts(cores).map(|(what, about)| of(AttentionKind::CpuConflict, about, what)).collect(),
     ]
     .concat()
+}
+
+/// Counts the stages that are where the plan has them.
+pub fn placed(cores: &CoresReport) -> PlacedCounts {
+    PlacedCounts {
+        kept: cores.kept,
+        planned: cores.stages.iter().filter(|stage| !stage.planned.is_empty()).count(),
+        elsewhere: cores.stages.iter().filter(|stage| stage.is_misplaced()).count(),
+    }
 }
 
 /// Groups vNICs with the same reason.
@@ -130,6 +139,10 @@ mod tests {
             ),
         ];
         assert_eq!(found, expected.map(|(kind, about, what)| (kind, about.to_owned(), what.to_owned())));
+        cores.stages[0].planned = vec![1];
+        cores.stages[1].planned = vec![2];
+        cores.stages[1].present = vec![2];
+        assert_eq!(placed(&cores), PlacedCounts { kept: true, planned: 2, elsewhere: 1 });
         cores.kept = false;
         assert_eq!(attention(&cores), []);
     }

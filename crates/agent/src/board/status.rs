@@ -64,6 +64,7 @@ pub fn status(
             longest_loop_ns: worker(|w| w.longest_loop_ns).max().unwrap_or_default(),
         },
         own_cpus: Default::default(),
+        cores: Default::default(),
         drift: Repaired { since_start: host.drift_repaired, recently: recent.drift_repaired },
         denied_calls: host.denied_calls,
         recent_s: RECENT.as_secs(),

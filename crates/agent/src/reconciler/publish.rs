@@ -2,7 +2,7 @@
 
 use super::{Reconciler, repair, view};
 use crate::board::changes::changes;
-use crate::board::cores::attention as cores_attention;
+use crate::board::cores::{attention as cores_attention, placed};
 use crate::board::status::{self, Recent};
 use crate::board::{PlaceFacts, Published};
 use crate::store::Owner;
@@ -12,7 +12,7 @@ use crate::views::{
 };
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tidegate_contract::{Admission, Remote, Uplink, Vnic};
+use tidegate_contract::{Admission, Placement, Remote, Uplink, Vnic};
 use tidegate_evidence::{LogStats, OwnCpus, Quantity, total};
 use tidegate_place::installed::Look;
 use tidegate_place::{Observed, ObservedVnic};
@@ -192,8 +192,13 @@ impl Reconciler {
         let mut status = status::status(&host, &vnics, (&uplinks, &peers), &places, recent);
         status.own_cpus = own_cpus(self.seen.iter().flatten().map(|look| &look.observed.own_cpus));
         // Of several places that plan, the first one's: only one may move work.
-        let cores = self.seen.iter().flatten().find_map(|look| look.observed.cores.clone());
+        let mut cores = self.seen.iter().flatten().find_map(|look| look.observed.cores.clone());
+        if let Some(cores) = &mut cores {
+            // The place looks in the background: its report may be older than the table.
+            cores.kept = host.host.cores.placement == Placement::Plan;
+        }
         status.add(cores.iter().flat_map(cores_attention));
+        status.cores = cores.as_ref().map(placed).unwrap_or_default();
         let before = self.board.read();
         self.board.publish(Published {
             host,

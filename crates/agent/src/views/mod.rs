@@ -34,7 +34,8 @@ pub use host::{
 };
 pub use plan::{Adopt, ApplyQuery, ChangeAction, KeyChange, NotInForce, PlanView, TableChange, VnicChange};
 pub use status::{
-    Attention, AttentionKind, DeadlineCounts, FileCounts, HostLatency, Repaired, StatusView, VnicCounts,
+    Attention, AttentionKind, DeadlineCounts, FileCounts, HostLatency, PlacedCounts, Repaired, StatusView,
+    VnicCounts,
 };
 pub use uplink::{UplinkStats, UplinkView};
 pub use vnic::{CaptureQuery, Limits, SetBody, State, VnicView};

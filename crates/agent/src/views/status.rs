@@ -25,6 +25,9 @@ pub struct StatusView {
     /// CPUs of the switch's workers, and what is steered off them.
     #[serde(default)]
     pub own_cpus: OwnCpus,
+    /// Whether work is where the plan of CPUs has it.
+    #[serde(default)]
+    pub cores: PlacedCounts,
     /// Differences between contract and place that the agent found and set right.
     pub drift: Repaired,
     /// System calls denied to the switch since it was started.
@@ -161,6 +164,17 @@ pub struct DeadlineCounts {
     pub promised: usize,
     /// Not promised right now, for whatever reason.
     pub suspended: usize,
+}
+
+/// How many stages of work are where the plan of CPUs has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlacedCounts {
+    /// Whether the plan is kept.
+    pub kept: bool,
+    /// Stages to which the plan gives CPUs.
+    pub planned: usize,
+    /// Planned stages on other CPUs.
+    pub elsewhere: usize,
 }
 
 /// The workers' loops against H.

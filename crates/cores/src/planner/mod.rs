@@ -11,7 +11,7 @@
 //! The planner has no clock: it counts *steps*, each the evaluation of one stage on one CPU, so equal questions get equal answers.
 //!
 //! - [`score`]: the objective; [`model`], [`state`]: its numbers, and their changes
-//! - [`greedy`], [`search`], [`exact`]: assignments; [`hysteresis`]: whether a better one is worth its moves
+//! - [`greedy`], [`search`] with [`random`] changes, [`exact`]: assignments; [`hysteresis`]: whether a better one is worth its moves
 //! - [`bound`], [`crowding`]: what any assignment costs
 //! - [`reasons`]: the answer in words
 //!
@@ -55,6 +55,8 @@ impl Default for Effort {
 
 /// With more stages than these, a proof that an assignment is the best takes too long, and is not tried.
 const MOST_EXACT: usize = 40;
+/// With more stages than these, a hot search finds nothing within its steps.
+const MOST_HOT: usize = 300;
 
 /// Plans. The plan is never worse than the assignment in force, and leaves it unless the gain is worth the moves.
 ///
@@ -75,7 +77,11 @@ pub fn plan(problem: &Problem, effort: Effort) -> Plan {
     // The proof finds what the search misses.
     let share = if small { steps / 16 } else { steps };
     search::descend(&mut best, &groups, Guard::None, share / 4);
-    search::anneal(&mut best, &mut random, share * 7 / 8);
+    // Hot for few stages; of many, a hot search would undo what the greedy start found, and not find it again.
+    if movable <= MOST_HOT {
+        search::anneal(&mut best, &mut random, 1.0, share * 3 / 8);
+    }
+    search::anneal(&mut best, &mut random, 0.1, share * 7 / 8);
     search::descend(&mut best, &groups, Guard::None, u64::MAX);
     if let Some(kept) = &kept {
         let mut further = kept.clone();

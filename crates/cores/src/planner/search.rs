@@ -118,11 +118,12 @@ fn change(state: &mut State, to: &[(usize, Index)], guard: Guard) -> bool {
 }
 
 /// Makes random changes, worse ones ever more seldom (simulated annealing: Kirkpatrick, Gelatt, Vecchi, 1983), until `until` steps are
-/// taken; leaves the best assignment that it saw. Never worsens deadlines.
-pub fn anneal(state: &mut State, random: &mut Random, until: u64) {
+/// taken; leaves the best assignment that it saw. The first heat is `hot` times what a random shift costs. Never worsens
+/// deadlines.
+pub fn anneal(state: &mut State, random: &mut Random, hot: f64, until: u64) {
     let model = state.model;
     let plain: Vec<usize> = (0..state.places.len()).filter(|at| model.stages[*at].movable).collect();
-    let (start, first) = (state.steps, heat(state, random, &plain));
+    let (start, first) = (state.steps, hot * shift_cost(state, random, &plain));
     if plain.is_empty() || until <= start || first <= 0.0 {
         return;
     }
@@ -136,9 +137,10 @@ pub fn anneal(state: &mut State, random: &mut Random, until: u64) {
         if turn.is_multiple_of(256) {
             let passed = (state.steps - start) as f64 / (until - start) as f64;
             heat = first * COOLING.powf(passed);
-            if state.score < best.0 {
-                best = (state.score, state.places.clone());
-            }
+        }
+        // Of many stages, places are not copied at each step.
+        if state.score < best.0 && (turn.is_multiple_of(256) || state.places.len() < 256) {
+            best = (state.score, state.places.clone());
         }
         let accept = |delta: Score, random: &mut Random| match delta.deadlines.cmp(&[0; 3]) {
             Ordering::Less => true,
@@ -158,7 +160,7 @@ pub fn anneal(state: &mut State, random: &mut Random, until: u64) {
                     exchange(state, from, to);
                 }
             }
-            Role::Plain if random.below(EXCHANGES) == 0 => {
+            Role::Plain if random.below(plain.len().clamp(10, EXCHANGES)) == 0 => {
                 let delta = exchange(state, from, to);
                 if !accept(delta, random) {
                     exchange(state, from, to);
@@ -189,12 +191,12 @@ pub fn anneal(state: &mut State, random: &mut Random, until: u64) {
 }
 
 /// The last heat in parts of the first.
-const COOLING: f64 = 0.002;
-/// One in so many changes exchanges two CPUs.
+const COOLING: f64 = 0.02;
+/// One in so many changes exchanges two CPUs; more often if there are fewer stages.
 const EXCHANGES: usize = 400;
 
-/// Returns the first heat: a part of what random shifts cost.
-fn heat(state: &mut State, random: &mut Random, stages: &[usize]) -> f64 {
+/// Returns what random shifts cost on average, of those that cost anything.
+fn shift_cost(state: &mut State, random: &mut Random, stages: &[usize]) -> f64 {
     let mut sum = 0.0;
     let mut count = 0.0;
     for _ in 0..200 {
@@ -211,7 +213,7 @@ fn heat(state: &mut State, random: &mut Random, stages: &[usize]) -> f64 {
             count += 1.0;
         }
     }
-    if count > 0.0 { sum / count * 0.1 } else { 1.0e6 }
+    if count > 0.0 { sum / count } else { 1.0e6 }
 }
 
 /// Chooses a place to try: near a stage with which this one exchanges frames, or any.

@@ -12,7 +12,7 @@ use tidegate_cores::stage::{Handle, Kind, Queue, Stage, Thread, ThreadKind};
 use tidegate_evidence::{Evidence, VnicStats};
 use tidegate_place::Network;
 use tidegate_place_cores::discover::key::UnixSocket;
-use tidegate_place_cores::discover::{Discovery, Found, LookInput};
+use tidegate_place_cores::discover::{Discovery, Found, Kernel, LookInput};
 use tidegate_testkit::contract::vnic;
 use tree::Tree;
 
@@ -48,7 +48,13 @@ impl Lab {
     fn new(machine: &str, contracts: Vec<Vnic>, sockets: Vec<UnixSocket>) -> Self {
         let tree = Tree::of(machine);
         tree.file("/proc/self/ns/net", "-> net:[1]");
-        let discovery = Discovery::with_sockets(tree.roots(), Box::new(move || Ok(sockets.clone())));
+        let kernel = Kernel {
+            sockets: Box::new(move || Ok(sockets.clone())),
+            addresses: Box::new(|| {
+                vec![("192.0.2.1".parse().unwrap(), 4), ("192.0.2.2".parse().unwrap(), 5)]
+            }),
+        };
+        let discovery = Discovery::with_kernel(tree.roots(), kernel);
         Self {
             tree,
             contracts,
@@ -142,6 +148,19 @@ fn stage<'a>(found: &'a Found, name: &str) -> &'a Stage {
     found.stages.iter().find(by_name).unwrap_or_else(|| panic!("no {name} in {found:?}"))
 }
 
+/// A port of the host switch.
+fn port(name: &str) -> Stage {
+    Stage {
+        handle: Handle::Port(name.into()),
+        vnics: vec![name.into()],
+        realtime: false,
+        load: 5,
+        measured: true,
+        present: [1].into(),
+        pinned_by: None,
+    }
+}
+
 #[test]
 fn a_vm_on_a_tap_with_a_process_of_vhost() {
     let mut lab = Lab::new("eight-cores", vec![netdev("a", 1, "vnet0"), netdev("b", 2, "vnet1")], vec![]);
@@ -223,15 +242,6 @@ fn front_ends_of_sockets_that_we_or_they_listen_at() {
         vhost_user("b", 2, "/b.sock", SocketMode::Client),
     ];
     let mut lab = Lab::new("eight-cores", contracts, sockets);
-    let port = |name: &str| Stage {
-        handle: Handle::Port(name.into()),
-        vnics: vec![name.into()],
-        realtime: false,
-        load: 5,
-        measured: true,
-        present: [1].into(),
-        pinned_by: None,
-    };
     lab.reported = vec![port("a"), port("a"), port("b")];
     thread(&lab.tree, 50, 50, "tidegate", 0, 0, "0-7");
     descriptor(&lab.tree, 50, 3, "socket:[1]", "");
@@ -321,7 +331,29 @@ fn queues_and_interrupts_of_a_nic() {
     assert_eq!((found.cpu_busy[&0], found.cpu_busy[&1]), (300_000, 0));
     let link = found.links.iter().find(|link| link.to == receive[0].handle).unwrap();
     assert_eq!((&link.from, link.frames), (&irq.handle, 200));
-    assert_eq!(found.links.len(), 2);
+    assert_eq!(found.links.len(), 2, "{:?}", found.links);
+}
+
+#[test]
+fn the_nic_of_an_uplink_is_declared_or_has_its_address() {
+    let text =
+        "[uplink.net]\nlocal = \"192.0.2.1\"\nrate = \"1gbit\"\n[uplink.net.peer.b]\naddress = \"192.0.2.9\"";
+    let parsed = tidegate_contract::parse(text, "a.toml").unwrap();
+    for declared in [None, Some("eth0".to_owned())] {
+        let mut lab = Lab::new("eight-cores", vec![], vec![]);
+        // The address is a bond's; eth0 is below it.
+        lab.tree.file("/sys/class/net/bond0/ifindex", "4");
+        lab.tree.file("/sys/class/net/bond0/lower_eth0", "-> ../eth0");
+        lab.network.uplinks = parsed.uplinks.iter().map(|uplink| uplink.value.clone()).collect();
+        lab.network.uplinks[0].device = declared;
+        lab.reported = vec![port("net")];
+        lab.look();
+        lab.tree.file("/sys/class/net/eth0/statistics/rx_packets", "2000");
+        let found = lab.look();
+        assert_eq!(found.stages.len(), 7, "two queues both ways, their interrupts, the port");
+        let to_port = found.links.iter().filter(|link| link.to == Handle::Port("net".into()));
+        assert_eq!(to_port.map(|link| link.frames).collect::<Vec<_>>(), [100, 100], "{:?}", found.links);
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::table::{Align, Table};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use tidegate_agent::views::PlaceView;
-use tidegate_agent::views::{Attention, AttentionKind, HostLatency, StatusView};
+use tidegate_agent::views::{Attention, AttentionKind, HostLatency, PlacedCounts, StatusView};
 use tidegate_evidence::OwnCpus;
 use tidegate_visible::visible;
 
@@ -144,7 +144,8 @@ fn title(kind: AttentionKind) -> &'static str {
 }
 
 fn figures(status: &StatusView) -> String {
-    let StatusView { version, places, files, vnics, deadlines, host_latency, own_cpus, drift, .. } = status;
+    let StatusView { version, places, files, vnics, deadlines, host_latency, own_cpus, cores, drift, .. } =
+        status;
     let counted = |parts: &[(usize, &str)]| {
         let nonzero: Vec<String> = parts
             .iter()
@@ -170,6 +171,7 @@ fn figures(status: &StatusView) -> String {
         ("H", host_latency_text(host_latency)),
     ]);
     rows.extend(own_cpus_text(own_cpus).map(|own| ("CPUs", own)));
+    rows.extend(placed_text(cores).map(|placed| ("plan", placed)));
     rows.extend([
         (
             "drift",
@@ -213,6 +215,17 @@ fn own_cpus_text(own: &OwnCpus) -> Option<String> {
         let _ = write!(text, "; {missing}");
     }
     Some(text)
+}
+
+/// Describes how much of the plan of CPUs is kept; `None` if it is not to be kept.
+fn placed_text(PlacedCounts { kept, planned, elsewhere }: &PlacedCounts) -> Option<String> {
+    let stages = plural(*planned as u64, "stage");
+    kept.then(|| match elsewhere {
+        0 => format!("{stages} of work on the CPUs of the plan"),
+        elsewhere => {
+            format!("{elsewhere} of {stages} of work not on the CPUs of the plan: tidegate cores show")
+        }
+    })
 }
 
 /// Describes how well the workers kept the host budget. All counts are those of the present switch; recent
@@ -260,6 +273,7 @@ mod tests {
                 longest_loop_ns: 412_000,
             },
             own_cpus: OwnCpus::default(),
+            cores: PlacedCounts::default(),
             drift: Repaired { since_start: 1, recently: 0 },
             denied_calls: 0,
             recent_s: 600,
@@ -302,6 +316,17 @@ denied     0 system calls of the switch
         );
         cpus = OwnCpus { steered: 0, awake: vec![], missing: Some("not permitted".into()), ..cpus };
         assert_eq!(own_cpus_text(&cpus).unwrap(), cpus_text.replace("4 of 4", "0 of 4") + "; not permitted");
+    }
+
+    #[test]
+    fn a_plan_that_is_kept_has_a_line() {
+        let mut cores = PlacedCounts { kept: true, planned: 14, elsewhere: 0 };
+        assert_eq!(placed_text(&cores).as_deref(), Some("14 stages of work on the CPUs of the plan"));
+        cores.elsewhere = 2;
+        let elsewhere = "2 of 14 stages of work not on the CPUs of the plan: tidegate cores show";
+        assert_eq!(placed_text(&cores).as_deref(), Some(elsewhere));
+        cores.kept = false;
+        assert_eq!(placed_text(&cores), None);
     }
 
     #[test]

@@ -156,9 +156,72 @@ proptest! {
         let mut state = greedy::first(&model, &greedy::groups(&model, &problem.stages));
         prop_assert!(state.complete());
         let before = state.score;
-        search::anneal(&mut state, &mut Random(seed), 5_000);
+        search::anneal(&mut state, &mut Random(seed), 1.0, 5_000);
         prop_assert!(state.score <= before);
         prop_assert_eq!(state.score, reference::score(&model, &state));
         prop_assert!(!hysteresis::worth(&state, &state.clone()));
+    }
+}
+
+/// Prints a table of small hosts: `cargo test --release -p tidegate-cores --lib -- --ignored --nocapture small_hosts`.
+#[test]
+#[ignore = "prints a table"]
+fn small_hosts() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    use std::time::Instant;
+    const HOSTS: u32 = 300;
+    println!(
+        "stages  assignments (most)  exhaustive us  bound us  steps  equal  search alone: equal, worst %  bound: median gap %"
+    );
+    for most in 3..=8 {
+        let mut runner = TestRunner::deterministic();
+        let (mut largest, mut slow, mut quick, mut steps, mut equal, mut alone) = (0, 0, 0, 0, 0, 0);
+        let mut gaps = vec![];
+        let mut worst = 0.0_f64;
+        let mut hosts = 0;
+        while hosts < HOSTS {
+            let problem = host(most).new_tree(&mut runner).unwrap().current();
+            let model = model(&problem);
+            let movable = (0..model.stages.len()).filter(|at| model.stages[*at].movable);
+            let assignments: usize = movable.clone().map(|at| model.places(at).len()).product();
+            if !can_plan(&model) || movable.count() < most - 1 {
+                continue;
+            }
+            hosts += 1;
+            largest = largest.max(assignments);
+            let started = Instant::now();
+            let best = exact::exhaustive(&mut State::new(&model));
+            slow += started.elapsed().as_micros();
+            let started = Instant::now();
+            let mut state = State::new(&model);
+            let (found, _) = exact::best(&mut state, Score::WORST, u64::MAX);
+            quick += started.elapsed().as_micros();
+            steps += state.steps;
+            let groups = greedy::groups(&model, &problem.stages);
+            let mut state = greedy::first(&model, &groups);
+            search::descend(&mut state, &groups, search::Guard::None, 5_000);
+            search::anneal(&mut state, &mut Random(1), 1.0, 8_000);
+            search::anneal(&mut state, &mut Random(2), 0.1, 10_000);
+            search::descend(&mut state, &groups, search::Guard::None, u64::MAX);
+            let cost = |score: Score| score.cost.max(1) as f64;
+            alone += u32::from(state.score == best);
+            if state.score.deadlines == best.deadlines {
+                worst = worst.max((cost(state.score) / cost(best) - 1.0) * 100.0);
+            }
+            let bound = bound::lower(&model, best.deadlines);
+            gaps.push(if best.cost == 0 { 0.0 } else { (1.0 - bound as f64 / best.cost as f64) * 100.0 });
+            search::restore(&mut state, &found.unwrap());
+            equal += u32::from(state.score == best);
+        }
+        gaps.sort_by(f64::total_cmp);
+        let each = u128::from(HOSTS);
+        println!(
+            "{most:6}  {largest:18}  {:13}  {:8}  {:5}  {equal:5}  {alone:12} of {HOSTS}, {worst:5.1}  {:20.1}",
+            slow / each,
+            quick / each,
+            steps / u64::from(HOSTS),
+            gaps[gaps.len() / 2]
+        );
     }
 }

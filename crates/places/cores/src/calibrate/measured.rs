@@ -1,6 +1,6 @@
 //! Rows of a calibration, and costs from those that were told apart. Pure.
 
-use super::judge::{Judged, judge, median};
+use super::judge::{FEWEST, Judged, judge, median};
 use super::layout::Window;
 use super::pairings::{Pair, Pairing, used};
 use serde::{Deserialize, Serialize};
@@ -135,7 +135,9 @@ fn measured(pair: Pair, judged: &Judged, samples: &Samples) -> Option<Measured> 
         // On one CPU the time of a frame is both stages' time, and what they lose beside it.
         Pair::WorkerVcpu => of_smaller(judged.together - middle(&samples.handed[0])),
         // A frame's descriptor and its header cross: two lines, each half a round trip.
-        Pair::WorkerWorker => (judged.rounds > 0).then(|| Measured::Handover([0, ns(judged.apart)])),
+        // Both windows of a round have the same layout: their difference is noise.
+        Pair::WorkerWorker => (judged.rounds >= FEWEST && judged.spread < judged.apart / 4.0)
+            .then(|| Measured::Handover([0, ns(judged.apart)])),
         Pair::WorkerSoft => None,
         Pair::Siblings => {
             Some(Measured::Sibling(thousandths(judged.difference / judged.together.max(1.0)).min(1_000)))

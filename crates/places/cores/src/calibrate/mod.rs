@@ -36,8 +36,9 @@ use measured::{Row, Samples};
 use network::Network;
 use pairings::{Pair, Pairing, pairings};
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidegate_cores::cpus::Cpus;
 use tidegate_cores::machine::Machine;
 
@@ -56,6 +57,8 @@ pub struct Calibration {
     pub rows: Vec<(Pair, Row)>,
     /// Pairs that were not measured, in words, each with the reason.
     pub missing: Vec<(String, String)>,
+    /// The part of the CPUs' time that other programs used, in the median idle window; 0 without flows.
+    pub busy: f64,
 }
 
 /// Why there is no calibration.
@@ -106,7 +109,12 @@ pub fn calibrate(
     let rounds = (span.as_nanos() / ((each + AROUND).as_nanos() * u128::from(windows))) as u32;
     let rounds = rounds.max(ROUNDS) as usize;
     let mut samples: Vec<Samples> = pairings.iter().map(|_| Samples::default()).collect();
+    let (begun, mut busy) = (Instant::now(), vec![]);
     for round in 0..rounds {
+        // On a busy machine windows take longer.
+        if round >= judge::FEWEST && begun.elapsed() > 2 * span {
+            break;
+        }
         for (number, (pairing, samples)) in pairings.iter().zip(&mut samples).enumerate() {
             let done = (round * pairings.len() + number) as f64 / (rounds * pairings.len()) as f64;
             progress(pairing.pair.words(), done);
@@ -125,6 +133,7 @@ pub fn calibrate(
                 let apart = measure(&pairing.apart)?;
                 (measure(&pairing.together)?, apart)
             };
+            busy.extend(background.values());
             samples.push(pairing, &background, together, apart);
         }
     }
@@ -133,7 +142,7 @@ pub fn calibrate(
         .zip(&samples)
         .map(|(pairing, samples)| (pairing.pair, Row::of(pairing, samples)))
         .collect();
-    Ok(Calibration { rows, missing })
+    Ok(Calibration { rows, missing, busy: judge::median(&mut busy) })
 }
 
 /// Measures which part of each CPU's time other programs use.
@@ -151,7 +160,8 @@ fn background(
 
 /// Pairs that no calibration measures, and why.
 fn never_measured() -> Vec<(String, String)> {
-    let vhost = if std::path::Path::new("/dev/vhost-net").exists() {
+    let device = std::fs::metadata("/dev/vhost-net");
+    let vhost = if device.is_ok_and(|device| device.file_type().is_char_device()) {
         "it takes a VM behind a tap"
     } else {
         "there is no /dev/vhost-net"

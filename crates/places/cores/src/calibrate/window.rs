@@ -1,6 +1,6 @@
 //! One window: a layout's threads begin, are measured, and end.
 
-use super::burn::burn;
+use super::burn::{Burner, burn};
 use super::flow::{self, Shared};
 use super::layout::{Layout, Window};
 use super::memory::{self, Line, Ring};
@@ -20,6 +20,8 @@ pub fn measure(layout: &Layout, network: Option<&Network>, span: Duration) -> Re
     let gate = Gate::default();
     let shared: Vec<Shared> = layout.flows.iter().map(|_| Shared::default()).collect();
     let (ring, line) = (Ring::default(), Line::default());
+    let burners: Vec<(usize, Burner)> =
+        layout.measured().into_iter().map(|cpu| (cpu, Burner::default())).collect();
     if let Some(network) = network {
         for (flow, of) in layout.flows.iter().enumerate() {
             network.steer(flow, of.soft)?;
@@ -60,15 +62,17 @@ pub fn measure(layout: &Layout, network: Option<&Network>, span: Duration) -> Re
             turning.push(start(scope, "copy", move || memory::copy(*cpu, gate))?);
         }
         let mut burning = vec![];
-        for cpu in layout.measured() {
-            burning.push((cpu, start(scope, "burn", move || burn(cpu, gate))?));
+        for (cpu, burner) in &burners {
+            burning.push((*cpu, start(scope, "burn", move || burn(*cpu, burner, gate))?));
         }
+        burners.iter().for_each(|(_, burner)| burner.give_way());
         gate.warm();
         std::thread::sleep(WARM);
         gate.open();
         let begin = Instant::now();
         std::thread::sleep(span);
         drop(closes);
+        burners.iter().for_each(|(_, burner)| burner.hurry());
         let mut window = Window { span: begin.elapsed().as_nanos() as f64, ..Window::default() };
         for thread in receivers {
             window.frames += joined(thread)?;

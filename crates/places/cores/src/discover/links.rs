@@ -48,11 +48,12 @@ impl Links<'_> {
     }
 }
 
-/// Returns the links between the stages.
+/// Returns the links between the stages that frames take.
 pub fn links(
     stages: &Stages,
     frames: &BTreeMap<String, Frames>,
     nics: &[Nic],
+    uplinks: &BTreeMap<String, String>,
     loads: &Loads,
     input: &LookInput<'_>,
 ) -> Vec<Link> {
@@ -80,12 +81,9 @@ pub fn links(
             links.add(&irqs, &[Handle::Receive(nic.queue(queue))], known / nic.receive.len().max(1) as u64);
         }
     }
-    for uplink in &input.network.uplinks {
-        for nic in nics
-            .iter()
-            .filter(|nic| uplink.device.as_ref().is_some_and(|device| nic.for_devices.contains(device)))
-        {
-            let port = [Handle::Port(uplink.name.clone())];
+    for (uplink, device) in uplinks {
+        for nic in nics.iter().filter(|nic| nic.for_devices.contains(device)) {
+            let port = [Handle::Port(uplink.clone())];
             let known = |sent| Some(carried(nic, sent)).filter(|frames| *frames != u64::MAX).unwrap_or(0);
             links.add(&nic.receive_handles(), &port, known(false));
             links.add(&port, &nic.transmit_handles(), known(true));
@@ -93,7 +91,7 @@ pub fn links(
     }
     let frames = |frames: u64| u32::try_from(frames).unwrap_or(u32::MAX);
     let link = |((from, to), of): ((Handle, Handle), u64)| Link { from, to, frames: frames(of) };
-    links.frames.into_iter().map(link).collect()
+    links.frames.into_iter().filter(|(_, of)| *of > 0).map(link).collect()
 }
 
 fn of_vnic(links: &mut Links<'_>, vnic: &Vnic, of: Frames, nics: &[Nic], input: &LookInput<'_>) {

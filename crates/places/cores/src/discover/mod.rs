@@ -12,6 +12,7 @@
 //! - [`input`]: a question, and its answer
 //! - [`frames`]: frames of vNICs
 //! - [`key`]: which descriptor tells the process of a vNIC
+//! - [`addresses`]: interfaces of IP addresses
 //! - [`peers`]: both ends of Unix sockets
 //! - [`table`]: which process holds which key
 //! - [`stat`]: one line of a process or thread
@@ -26,6 +27,7 @@
 //! - [`of_devices`]: frames and CPU time of interrupts and queues
 //! - [`links`]: frames from stage to stage
 
+pub mod addresses;
 pub mod devices;
 pub mod frames;
 pub mod input;
@@ -55,6 +57,7 @@ use pinned::Pinning;
 use qmp::Asker;
 use stages::{Stages, Vm};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use table::Table;
 use tidegate_contract::{Attach, Vnic};
@@ -64,13 +67,25 @@ use vm::Task;
 
 pub use input::{Found, LookInput};
 
-/// Tells the connected Unix sockets of the host, or why it cannot.
-pub type Sockets = Box<dyn FnMut() -> Result<Vec<UnixSocket>, String> + Send>;
+/// What the kernel tells by netlink alone.
+pub struct Kernel {
+    /// The connected Unix sockets of the host, or why they are not known.
+    pub sockets: Box<dyn FnMut() -> Result<Vec<UnixSocket>, String> + Send>,
+    /// IP addresses, with the numbers of their interfaces.
+    pub addresses: Box<dyn FnMut() -> Vec<(IpAddr, u32)> + Send>,
+}
+
+impl Default for Kernel {
+    /// This host's.
+    fn default() -> Self {
+        Self { sockets: Box::new(peers::connected), addresses: Box::new(addresses::addresses) }
+    }
+}
 
 /// Looks at the host again and again.
 pub struct Discovery {
     roots: Roots,
-    sockets: Sockets,
+    kernel: Kernel,
     table: Table,
     loads: Loads,
     domains: States,
@@ -80,16 +95,16 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// A discovery that asks this host's kernel about sockets.
+    /// A discovery that asks this host's kernel.
     pub fn new(roots: Roots) -> Self {
-        Self::with_sockets(roots, Box::new(peers::connected))
+        Self::with_kernel(roots, Kernel::default())
     }
 
-    /// A discovery with another source of sockets, such as a captured one.
-    pub fn with_sockets(roots: Roots, sockets: Sockets) -> Self {
+    /// A discovery with other answers than those of this host's kernel.
+    pub fn with_kernel(roots: Roots, kernel: Kernel) -> Self {
         Self {
             roots,
-            sockets,
+            kernel,
             table: Table::default(),
             loads: Loads::default(),
             domains: States::default(),
@@ -120,12 +135,13 @@ impl Discovery {
         for vm in vms.values() {
             stages.threads(&self.roots, vm, &pinning, &self.loads, &mut self.busy_helpers);
         }
-        let nics = devices::nics(&self.roots, input);
+        let uplinks = devices::uplinks(&self.roots, input.network, &mut self.kernel.addresses);
+        let nics = devices::nics(&self.roots, input, &uplinks);
         self.count_devices(now, &nics);
         stages.nics(&nics, machine);
         stages.taps(&self.roots, input.contracts);
         stages.load(&self.loads, &frames, &nics);
-        let links = links::links(&stages, &frames, &nics, &self.loads, input);
+        let links = links::links(&stages, &frames, &nics, &uplinks, &self.loads, input);
 
         let busy = |cpu: &usize| Some((*cpu, self.loads.millionths(&self.loads.busy, cpu)?));
         let cpu_busy = machine.cpus.keys().filter_map(busy).collect();
@@ -206,7 +222,7 @@ impl Discovery {
         if !contracts.iter().any(|vnic| matches!(vnic.attach, Attach::VhostUser { .. })) {
             return vec![];
         }
-        (self.sockets)().unwrap_or_else(|why| {
+        (self.kernel.sockets)().unwrap_or_else(|why| {
             notes.push(format!("{why}; the threads of VMs on vhost-user sockets are not planned"));
             vec![]
         })

@@ -28,6 +28,12 @@ use tidegate_place_cores::roots::Roots;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+/// Other programs that use more disturb the measurement, part of the CPUs' time.
+const BUSY: f64 = 0.1;
+
+/// Beyond this nothing that was measured is written.
+const TOO_BUSY: f64 = 0.5;
+
 /// Arguments of `cores calibrate`.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -54,6 +60,7 @@ impl Args {
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     file: &'a Path,
+    busy: f64,
     rows: Vec<&'a Row>,
     not_measured: Vec<NotMeasured<'a>>,
     costs: &'a Costs,
@@ -72,13 +79,34 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
     let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let source = Source::Measured { machine: file::machine(), kernel: file::kernel(), at };
     let costs = measured::costs(&found.rows, source).map_err(Failure::failed)?;
-    file::write(&args.output, &costs).map_err(Failure::failed)?;
+    let usable = found.busy <= TOO_BUSY;
+    if usable {
+        file::write(&args.output, &costs).map_err(Failure::failed)?;
+    }
+    print(&found, &costs, &args.output, json)?;
+    if usable {
+        return Ok(());
+    }
+    let busy = 100.0 * found.busy;
+    Err(Failure::failed(format!(
+        "other programs used {busy:.0} % of the CPUs: {} stays as it was; calibrate on an idle machine",
+        args.output.display()
+    )))
+}
+
+fn print(found: &Calibration, costs: &Costs, output: &Path, json: bool) -> Result<(), Failure> {
     if json {
         let not_measured = found.missing.iter().map(|(pair, reason)| NotMeasured { pair, reason }).collect();
         let rows = found.rows.iter().map(|(_, row)| row).collect();
-        return exit::print_json(&Report { file: &args.output, rows, not_measured, costs: &costs });
+        return exit::print_json(&Report {
+            file: output,
+            busy: found.busy,
+            rows,
+            not_measured,
+            costs,
+        });
     }
-    exit::print(&text(&found, &args.output))
+    exit::print(&text(found, output))
 }
 
 /// The measurement would make real-time frames late.
@@ -206,12 +234,18 @@ fn text(found: &Calibration, output: &Path) -> String {
     if lost > 0.0 {
         text += &format!("{lost:.0} frames were lost: other programs kept the CPUs for long.\n");
     }
+    if found.busy > BUSY {
+        text += &format!(
+            "Other programs used {:.0} % of the CPUs: on an idle machine more pairs can be told apart.\n",
+            100.0 * found.busy
+        );
+    }
     for (pair, reason) in &found.missing {
         text += &format!("Not measured: {pair}: {reason}.\n");
     }
     let replaced = found.rows.iter().filter(|(_, row)| row.measured.is_some()).count();
     text += &format!(
-        "{replaced} of {} rows replace priors in {}; the others could not be told apart, and their priors stay.\n",
+        "{replaced} of {} rows can replace priors in {}; of the others the priors stay.\n",
         found.rows.len(),
         path(output)
     );
@@ -224,7 +258,7 @@ fn verdict(row: &Row, is_compared: bool) -> String {
     if judged.rounds == 0 {
         return "no frame arrived".into();
     }
-    if is_compared && !judged.told_apart {
+    if row.measured.is_none() && !(is_compared && judged.told_apart) {
         return "cannot tell apart".into();
     }
     match row.measured {
@@ -285,6 +319,7 @@ mod tests {
                 row(Pair::WorkerSoft, 900.0, 300.0, None),
             ],
             missing: vec![("interrupts".into(), "veth pairs have none".into())],
+            busy: 0.834,
         };
         let text = text(&found, Path::new("/x/costs.json"));
         let line = |what: &str| text.lines().find(|line| line.starts_with(what)).unwrap().to_owned();
@@ -294,6 +329,7 @@ mod tests {
         assert!(line("polling worker and vCPU").contains("432.1 % lost"), "{text}");
         assert!(line("polling worker and softirq").contains("apart is better"), "{text}");
         assert!(text.contains("12 frames were lost") && text.contains("Not measured: interrupts"), "{text}");
-        assert!(text.contains("2 of 4 rows replace priors in /x/costs.json"), "{text}");
+        assert!(text.contains("Other programs used 83 %"), "{text}");
+        assert!(text.contains("2 of 4 rows can replace priors in /x/costs.json"), "{text}");
     }
 }
