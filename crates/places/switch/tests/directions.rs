@@ -26,7 +26,7 @@ fn scene(earlier: bool) -> Scene {
     switch.state().earlier = earlier;
     let state = folder.path().join("state");
     std::fs::create_dir(&state).unwrap();
-    let options = Options { socket, observe_cpu: false, own_cpus: None };
+    let options = Options { socket, observe_cpu: false };
     let paths = Paths::new(&[folder.path().into()], &[]).unwrap();
     let (place, _) = SwitchPlace::new(&options, &state, paths, Arc::new(|| ())).unwrap();
     let vnics = vec![at(folder.path(), "a", 1), at(folder.path(), "b", 2)];

@@ -43,10 +43,10 @@ pub struct Room<'a> {
 }
 
 /// Returns the tables of NICs: flows that the plan gave a CPU which is usable still, and those of the administrator.
-pub fn tables<'a>(
+pub fn tables(
     steer: &[String],
     flows: &[NamedFlow],
-    cpus: &'a BTreeMap<Handle, usize>,
+    cpus: &BTreeMap<Handle, usize>,
     room: Room<'_>,
     vxlan_port: u16,
 ) -> BTreeMap<String, NicTable> {
