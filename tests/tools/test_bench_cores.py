@@ -143,14 +143,19 @@ def pairing(told: bool, measured: Json | None = None) -> Json:
 def test_pairs_stand_beside_the_findings() -> None:
     """And those that some calibrations cannot tell apart are named."""
     reports: list[Json] = [
-        {"rows": [pairing(True, {"handover": [0, 40]})], "not_measured": []},
-        {"rows": [pairing(False)], "not_measured": [{"pair": "vhost-net", "reason": "no device"}]},
+        {"rows": [pairing(True, {"handover": [0, 40]})], "not_measured": [], "busy": 0.1},
+        {
+            "rows": [pairing(False)],
+            "not_measured": [{"pair": "vhost-net", "reason": "no device"}],
+            "busy": 0.62,
+        },
     ]
     first, second = cores_pairings.rows(reports)
     assert first[-2:] == ["40 ns to hand over", "slower"]
     assert second[-2:] == ["cannot tell apart", "slower"]
     notes = " ".join(cores_pairings.notes(reports))
     assert "vhost-net: no device" in notes
+    assert "up to 62 %" in notes
     assert "in some calibrations only" in notes
     assert cores_pairings.verdict(pairing(True, {"sharing": 76})) == "7.6 % lost"
     assert cores_pairings.verdict(pairing(True)) == "apart is better"
