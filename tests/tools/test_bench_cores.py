@@ -163,12 +163,13 @@ def test_pairs_stand_beside_the_findings() -> None:
 
 def test_the_plan_is_told() -> None:
     """What it placed, and what it could not do."""
-    report = {"stages": [{"planned": [1], "missing": "x"}, {"planned": []}], "plan": None}
+    report = {"stages": [{"stage": "port a", "planned": [1], "missing": "x"}, {"planned": []}], "plan": None}
     plan = cores_tail.summary(report)
-    assert (plan["stages"], plan["placed"], plan["not there"]) == (2, 1, 1)
+    assert (plan["stages"], plan["placed"], plan["not there"]) == (2, 1, ["port a: x"])
     case = {"contender": "plan", "case": "the demo", "unmet": ["voice"]}
-    (placed, unmet) = cores_tail.notes([{**plan, **case}])
+    (placed, away, unmet) = cores_tail.notes([{**plan, **case}])
     assert "placed 1 of 2 stages" in placed
+    assert "port a: x" in away
     assert "voice" in unmet
     assert cores_tail.missed({"misses": {"host": 2, "network": 1}}) == 3
 
