@@ -2,6 +2,7 @@
 
 use crate::discover::{Discovery, Found, LookInput};
 use crate::settings::setting::Setting;
+use crate::settings::step::SavedSetting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use tidegate_contract::{Host, Vnic};
@@ -48,7 +49,7 @@ impl Scope {
 
 impl Watched {
     /// Returns the knowledge of one look.
-    pub fn new(scope: Scope, work: &HostWork<'_>, held: &BTreeSet<Setting>) -> Self {
+    pub fn new(scope: Scope, work: &HostWork<'_>, held: &BTreeMap<Setting, SavedSetting>) -> Self {
         let thread = |setting: &Setting| match setting {
             Setting::Affinity(thread) => Some(*thread),
             _ => None,
@@ -60,7 +61,7 @@ impl Watched {
             reported: work.stages.iter().map(|stage| (*stage).clone()).collect(),
             evidence: work.evidence.iter().map(|evidence| frames(evidence)).collect(),
             not_followed: not_followed.collect(),
-            held: held.iter().filter_map(thread).collect(),
+            held: held.keys().filter_map(thread).collect(),
         }
     }
 }
