@@ -202,7 +202,6 @@ impl Place for CoresPlace {
             surveyed,
             considered: asked(self.considered.as_ref(), now, self.planner.is_busy()),
             planned,
-            ..Facts::default()
         };
         Ok((observed, facts))
     }
