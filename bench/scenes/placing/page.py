@@ -6,6 +6,7 @@
 """
 
 import json
+import os
 import shlex
 import sys
 
@@ -33,7 +34,9 @@ def write(context: Context, scene: Scene, result: Result, seconds: float) -> Non
         result.tables.append(figures_by_row(figures))
     command = shlex.join(["bench/run", *sys.argv[1:]])
     document = report.scene_document(scene, command, result, "", seconds) | dict(context.when)
-    document |= {"order": scene.order, "machine": Machine().describe(distance=False)}
+    # The mean of a minute: the scene's own load, and that of other programs.
+    machine = Machine().describe(distance=False) | {"load": f"{os.getloadavg()[0]:.0f}"}
+    document |= {"order": scene.order, "machine": machine}
     # Windows are raw material: results.json of the run has them.
     document |= {"windows": [], "data": {}}
     file = context.root / f"{PAGE}.json"

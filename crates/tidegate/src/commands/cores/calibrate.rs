@@ -90,7 +90,7 @@ pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure>
     let busy = 100.0 * found.busy;
     Err(Failure::failed(format!(
         "other programs used {busy:.0} % of the CPUs: {} stays as it was; calibrate on an idle machine",
-        args.output.display()
+        path(&args.output)
     )))
 }
 
@@ -140,7 +140,7 @@ fn check_writable(output: &Path) -> Result<(), Failure> {
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let cannot = |e: io::Error| {
         let hint = "run it as root, or name another file with --output";
-        Failure::failed(format!("cannot write {}: {e}; {hint}", output.display()))
+        Failure::failed(format!("cannot write {}: {e}; {hint}", path(output)))
     };
     fs::create_dir_all(folder).map_err(cannot)?;
     rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).map_err(|e| cannot(e.into()))
