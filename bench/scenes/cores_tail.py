@@ -158,7 +158,7 @@ def summary(report: Json) -> Json:
     return {
         "stages": len(stages),
         "placed": sum(bool(stage["planned"]) for stage in stages),
-        "not there": sum(stage.get("missing") is not None for stage in stages),
+        "not there": [f"{stage['stage']}: {stage['missing']}" for stage in stages if stage.get("missing")],
         "cost": plan.get("cost_ns", 0),
         "present": plan.get("present_cost_ns", 0),
         "cannot": report.get("impossible") or "",
@@ -175,10 +175,8 @@ def notes(plans: Sequence[Json]) -> list[str]:
             continue
         last = own[-1]
         placed = statistics.median(plan["placed"] for plan in own)
-        found.append(
-            f"{case}: the plan placed {placed:.0f} of {last['stages']} stages, "
-            f"{last['not there']} of them are not there."
-        )
+        found.append(f"{case}: the plan placed {placed:.0f} of {last['stages']} stages.")
+        found += [f"{case}: not where the plan says: {stage}" for stage in last["not there"]]
         if last["cannot"]:
             found.append(f"{case}: {last['cannot']}")
         if last["unmet"]:

@@ -143,14 +143,19 @@ def pairing(told: bool, measured: Json | None = None) -> Json:
 def test_pairs_stand_beside_the_findings() -> None:
     """And those that some calibrations cannot tell apart are named."""
     reports: list[Json] = [
-        {"rows": [pairing(True, {"handover": [0, 40]})], "not_measured": []},
-        {"rows": [pairing(False)], "not_measured": [{"pair": "vhost-net", "reason": "no device"}]},
+        {"rows": [pairing(True, {"handover": [0, 40]})], "not_measured": [], "busy": 0.1},
+        {
+            "rows": [pairing(False)],
+            "not_measured": [{"pair": "vhost-net", "reason": "no device"}],
+            "busy": 0.62,
+        },
     ]
     first, second = cores_pairings.rows(reports)
     assert first[-2:] == ["40 ns to hand over", "slower"]
     assert second[-2:] == ["cannot tell apart", "slower"]
     notes = " ".join(cores_pairings.notes(reports))
     assert "vhost-net: no device" in notes
+    assert "up to 62 %" in notes
     assert "in some calibrations only" in notes
     assert cores_pairings.verdict(pairing(True, {"sharing": 76})) == "7.6 % lost"
     assert cores_pairings.verdict(pairing(True)) == "apart is better"
@@ -158,12 +163,13 @@ def test_pairs_stand_beside_the_findings() -> None:
 
 def test_the_plan_is_told() -> None:
     """What it placed, and what it could not do."""
-    report = {"stages": [{"planned": [1], "missing": "x"}, {"planned": []}], "plan": None}
+    report = {"stages": [{"stage": "port a", "planned": [1], "missing": "x"}, {"planned": []}], "plan": None}
     plan = cores_tail.summary(report)
-    assert (plan["stages"], plan["placed"], plan["not there"]) == (2, 1, 1)
+    assert (plan["stages"], plan["placed"], plan["not there"]) == (2, 1, ["port a: x"])
     case = {"contender": "plan", "case": "the demo", "unmet": ["voice"]}
-    (placed, unmet) = cores_tail.notes([{**plan, **case}])
+    (placed, away, unmet) = cores_tail.notes([{**plan, **case}])
     assert "placed 1 of 2 stages" in placed
+    assert "port a: x" in away
     assert "voice" in unmet
     assert cores_tail.missed({"misses": {"host": 2, "network": 1}}) == 3
 

@@ -50,7 +50,7 @@ class Network:
             host.run(f"ip neigh replace {INNER[other]} lladdr {MACS[other]} dev vx0 nud permanent")
         # XDP programs would not see tags that the driver takes out; `steer` refuses such a device.
         b.run("ethtool -K up0 rxvlan off")
-        # As on a wire: a veth leaves checksums to its peer, which a frame that XDP sends to another CPU cannot say.
+        # As on a wire: a veth leaves checksums to its peer, and XDP loses that on the way to another CPU.
         for device in ("vx0", "up0"):
             a.run(f"ethtool -K {device} tx off")
         # No ARP in a window.

@@ -18,7 +18,7 @@
 //! - [`counters`]: where frames went
 //! - [`measure`]: how long a look-up takes
 //! - `program`, `maps`, `settings`, `live`, `drops`, `probe`: the kernel's side
-//! - `cpus`: CPUs that are online
+//! - `cpus`, `threads`: CPUs that are online, and whether the threads of their queues are on them
 
 pub mod counters;
 mod cpus;
@@ -37,6 +37,7 @@ pub mod steering;
 pub mod table;
 #[cfg(test)]
 mod tests;
+mod threads;
 
 pub use counters::Counters;
 pub use steering::{AttachError, Options, Steering};

@@ -126,6 +126,11 @@ impl Live {
         }
     }
 
+    /// Returns the CPUs that have a queue.
+    pub fn cpus(&self) -> &Cpus {
+        &self.cpus
+    }
+
     /// Returns the entries that have a name: name, target, counter.
     pub fn entries(&self) -> impl Iterator<Item = (&str, Value)> {
         self.names.iter().filter_map(|(key, name)| Some((&**name, *self.entries.get(key)?)))

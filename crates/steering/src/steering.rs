@@ -8,6 +8,7 @@ use crate::live::Live;
 use crate::maps::MapError;
 use crate::program::Program;
 use crate::table::Table;
+use crate::threads::{self, Threads};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -111,6 +112,7 @@ pub struct Steering {
     options: Options,
     program: Program,
     live: Live,
+    threads: Threads,
     /// Absent where the kernel does not let us.
     drops: Option<Drops>,
 }
@@ -189,7 +191,8 @@ impl Steering {
             tracing::info!(%error, "frames that do not fit into a CPU's queue are not counted");
         }
         let mode = options.mode;
-        let mut steering = Self { index, mode, options: options.clone(), program, live, drops: drops.ok() };
+        let (options, threads, drops) = (options.clone(), Threads::default(), drops.ok());
+        let mut steering = Self { index, mode, options, program, live, threads, drops };
         steering.update(table)?;
         Ok(steering)
     }
@@ -201,7 +204,13 @@ impl Steering {
     /// More entries than there is room for, or the kernel refused a step: those before it are done, and another call goes on.
     pub fn update(&mut self, table: &Table) -> Result<(), AttachError> {
         let online = cpus::online(&self.options.root)?;
-        Ok(self.live.update(&self.program.maps, table, &online, self.options.queue)?)
+        let (maps, queue) = (&self.program.maps, self.options.queue);
+        self.live.update(maps, table, &online, queue)?;
+        for cpu in self.threads.strayed(self.live.cpus(), maps.cpus_number()?) {
+            tracing::info!(cpu, "the CPU was off: its queue gets a new thread");
+            maps.set_cpu(cpu, queue)?;
+        }
+        Ok(())
     }
 
     /// Whether the program is still at the device.
@@ -226,7 +235,7 @@ impl Steering {
     /// # Errors
     /// The kernel refused.
     pub fn thread_name(&self, cpu: usize) -> Result<String, AttachError> {
-        Ok(format!("cpumap/{cpu}/map:{}", self.program.maps.cpus_number()?))
+        Ok(threads::name(cpu, self.program.maps.cpus_number()?))
     }
 
     /// Reads the counters.

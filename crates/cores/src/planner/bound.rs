@@ -88,9 +88,12 @@ impl<'a> Scene<'a> {
         let units = stages.clone().filter(|at| realtime(*at) && model.stages[*at].role != Role::Port).count();
         let ports = stages.clone().any(|at| realtime(at) && model.stages[at].role == Role::Port);
         let units = if alone { units + usize::from(ports) } else { 0 };
-        let ordinary: Vec<usize> = stages.filter(|at| !(alone && realtime(*at))).collect();
+        // Any worker may be the one with the real-time ports.
+        let apart = |at: usize| realtime(at) || ports && matches!(model.stages[at].role, Role::Worker(_));
+        let ordinary: Vec<usize> = stages.filter(|at| !(alone && apart(*at))).collect();
         // A core of a real-time stage that has nothing beside it is whole.
-        let taken = if beside { model.cores.iter().map(Vec::len).min().unwrap_or(1) } else { 1 };
+        let of = |core: &usize| model.cores[*core].iter().filter(|cpu| cpus.contains(cpu)).count();
+        let taken = if beside { cores.iter().map(of).min().unwrap_or(1) } else { 1 };
         Self {
             model,
             alone,

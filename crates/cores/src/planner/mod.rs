@@ -10,9 +10,16 @@
 //!
 //! The planner has no clock: it counts *steps*, each the evaluation of one stage on one CPU, so equal questions get equal answers.
 //!
-//! - [`score`]: the objective; [`model`], [`state`]: its numbers, and their changes
-//! - [`greedy`], [`search`] with [`random`] changes, [`exact`]: assignments; [`hysteresis`]: whether a better one is worth its moves
-//! - [`bound`], [`crowding`]: what any assignment costs
+//! - [`score`]: the objective
+//! - [`model`]: the problem's numbers
+//! - [`state`]: an assignment, and its score with each change
+//! - [`greedy`]: a first assignment
+//! - [`search`]: better ones
+//! - [`random`]: numbers for the search
+//! - [`exact`]: the best one of a small host
+//! - [`hysteresis`]: whether a better one is worth its moves
+//! - [`bound`]: what any assignment costs at least
+//! - [`crowding`]: the part of it that is due to shared CPUs
 //! - [`reasons`]: the answer in words
 //!
 //! `docs/decisions/cpu-plan.md` has the reasons for this search, and figures.
@@ -77,7 +84,7 @@ pub fn plan(problem: &Problem, effort: Effort) -> Plan {
     // The proof finds what the search misses.
     let share = if small { steps / 16 } else { steps };
     search::descend(&mut best, &groups, Guard::None, share / 4);
-    // Hot for few stages; of many, a hot search would undo what the greedy start found, and not find it again.
+    // Hot for few stages; of many, a hot search undoes what the greedy start found.
     if movable <= MOST_HOT {
         search::anneal(&mut best, &mut random, 1.0, share * 3 / 8);
     }

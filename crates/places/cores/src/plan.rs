@@ -40,7 +40,7 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Plan<CoresAction> {
     let keeps = wanted.host.cores.placement == Placement::Plan;
     let scope = Scope::of(wanted);
     if is_look_due(&scope, facts.looked.as_ref(), keeps) {
-        actions.push(CoresAction::Look(Box::new(Watched::new(scope, wanted.work))));
+        actions.push(CoresAction::Look(Box::new(Watched::new(scope, wanted.work, &facts.held))));
     }
     // A switch that is started anew goes on with its CPUs.
     let waits =

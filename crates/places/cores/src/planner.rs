@@ -9,6 +9,8 @@ use tidegate_cores::problem::{Plan, Problem};
 const STEPS_OF_PAIR: u64 = 2000;
 /// Steps of the shortest search.
 const LEAST_STEPS: u64 = 50_000;
+/// The part of the longest search that improves a plan in force: that one is where it starts.
+const OF_PLAN_IN_FORCE: u64 = 10;
 
 /// A plan, and its question.
 #[derive(Debug)]
@@ -32,5 +34,7 @@ pub fn plan(problem: Arc<Problem>) -> Planned {
 fn effort(problem: &Problem) -> Effort {
     let pairs = problem.stages.len().saturating_mul(problem.usable.len());
     let steps = u64::try_from(pairs).unwrap_or(u64::MAX).saturating_mul(STEPS_OF_PAIR);
-    Effort { steps: steps.clamp(LEAST_STEPS, Effort::default().steps) }
+    let longest = Effort::default().steps;
+    let most = if problem.in_force.cpus.is_empty() { longest } else { longest / OF_PLAN_IN_FORCE };
+    Effort { steps: steps.clamp(LEAST_STEPS, most) }
 }

@@ -6,7 +6,7 @@ use crate::settings::record::inherited;
 use crate::settings::setting::Setting;
 use crate::settled::{LOOK, SHORTEST_PAUSE};
 use crate::steered::flows::{self, NamedFlow};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidegate_contract::Placement;
 use tidegate_cores::cpus::{self, Cpus};
@@ -15,8 +15,8 @@ use tidegate_cores::stage::{Handle, Link, Stage};
 use tidegate_place::Wanted;
 use tidegate_place::host::{Part, Resource};
 
-/// Interval of plans that nothing is set by: for readers.
-const IDLE: Duration = Duration::from_secs(60);
+/// Interval of plans that nothing is set by: for readers. Each is made from nothing, for seconds on a large host.
+const IDLE: Duration = Duration::from_secs(300);
 
 /// Returns the question for the planner; `None` if there is nothing to choose, or the host was not looked at yet.
 pub fn question(wanted: &Wanted<'_>, facts: &Facts) -> Option<Problem> {
@@ -41,7 +41,8 @@ pub fn question(wanted: &Wanted<'_>, facts: &Facts) -> Option<Problem> {
     };
     let flows = flows::flows(&wanted.work.contracts, wanted.host, wanted.network);
     let stages = found.stages.iter().filter(|stage| works(stage, wanted)).map(own);
-    let stages: Vec<Stage> = stages.chain(flows.iter().map(NamedFlow::stage)).collect();
+    let mut stages: Vec<Stage> = stages.chain(flows.iter().map(NamedFlow::stage)).collect();
+    take_ports_from_workers(&mut stages);
     let of_flows: Vec<Link> = flows.iter().filter_map(NamedFlow::link).collect();
     let links = found.links.iter().chain(wanted.work.links.iter().copied()).chain(&of_flows);
     let handles: BTreeSet<&Handle> = stages.iter().map(|stage| &stage.handle).collect();
@@ -56,6 +57,19 @@ pub fn question(wanted: &Wanted<'_>, facts: &Facts) -> Option<Problem> {
         adopt: cores.adopt,
         in_force: in_force.unwrap_or_default(),
     })
+}
+
+/// Leaves workers the load beside that of their ports: a worker reports both.
+fn take_ports_from_workers(stages: &mut [Stage]) {
+    let port = |stage: &Stage| match &stage.handle {
+        Handle::Port(vnic) => Some((vnic.clone(), stage.load)),
+        _ => None,
+    };
+    let ports: BTreeMap<String, u32> = stages.iter().filter_map(port).collect();
+    for worker in stages.iter_mut().filter(|stage| matches!(stage.handle, Handle::Worker(_))) {
+        let of_ports = worker.vnics.iter().filter_map(|vnic| ports.get(vnic));
+        worker.load = of_ports.fold(worker.load, |load, of_port| load.saturating_sub(*of_port));
+    }
 }
 
 /// Returns the CPUs that the plan may use and that are online.

@@ -20,7 +20,7 @@ use tidegate_cores::stage::{Handle, Stage};
 /// The deciding facts of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Situation {
-    /// CPUs to which workers are pinned.
+    /// CPUs to which workers with real-time vNICs are pinned.
     pub workers: Cpus,
     /// CPUs that may run other work: online, not set apart by the administrator (`isolcpus=`, `nohz_full=`), and no plan's own.
     pub others: Cpus,
@@ -45,7 +45,7 @@ pub fn situation<'a>(
 ) -> Situation {
     let online = machine.online();
     let bound = |stage: &&Stage| match (&stage.handle, stage.present.len()) {
-        (Handle::Worker(_), 1) => stage.present.first().copied(),
+        (Handle::Worker(_), 1) if stage.realtime => stage.present.first().copied(),
         _ => None,
     };
     let workers: Cpus = stages.iter().filter_map(bound).filter(|cpu| online.contains(cpu)).collect();

@@ -3,11 +3,10 @@
 mod tree;
 
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tidegate_contract::{Attach, Host, Nanos, SocketMode, SocketOwner, Vnic};
-use tidegate_cores::cpus::Cpus;
 use tidegate_cores::stage::{Handle, Kind, Queue, Stage, Thread, ThreadKind};
 use tidegate_evidence::{Evidence, VnicStats};
 use tidegate_place::Network;
@@ -39,7 +38,7 @@ struct Lab {
     host: Host,
     reported: Vec<Stage>,
     evidence: Evidence,
-    set: BTreeMap<Handle, Cpus>,
+    held: BTreeSet<Thread>,
     now: Instant,
     discovery: Discovery,
 }
@@ -62,7 +61,7 @@ impl Lab {
             host: Host::default(),
             reported: vec![],
             evidence: Evidence::empty("a test"),
-            set: BTreeMap::new(),
+            held: BTreeSet::new(),
             now: Instant::now(),
             discovery,
         }
@@ -78,7 +77,7 @@ impl Lab {
             network: &self.network,
             reported: &self.reported.iter().collect::<Vec<_>>(),
             evidence: &[&self.evidence],
-            set: &self.set,
+            held: &self.held,
         })
     }
 
@@ -426,11 +425,21 @@ fn what_chose_a_threads_cpus() {
     assert!(of.contains(&("libvirt's <emulatorpin>", libvirt)), "{of:?}");
 
     // The plan itself set it.
-    lab.set.insert(stage(&found, "CPU 1/KVM").handle.clone(), [3].into());
-    assert_eq!(by(&lab.look(), "CPU 1/KVM"), "");
+    let Handle::Thread { thread: vcpu, .. } = stage(&found, "CPU 1/KVM").handle else { panic!("a thread") };
+    lab.held.insert(vcpu);
+    thread(&lab.tree, 100, 105, "CPU 2/KVM", 0, 0, "3");
+    thread(&lab.tree, 100, 106, "CPU 3/KVM", 0, 0, "4");
+    let found = lab.look();
+    assert_eq!(["CPU 1/KVM", "CPU 2/KVM"].map(|name| by(&found, name)), ["", ""], "one inherited it");
+    assert_eq!(by(&found, "CPU 3/KVM"), "its CPU affinity, which another program set");
+    assert!(
+        found.conflicts.iter().all(|conflict| !conflict.what.contains("3 stages")),
+        "{:?}",
+        found.conflicts
+    );
     // All services have fewer CPUs.
     thread(&lab.tree, 1, 1, "systemd", 0, 0, "3");
-    lab.set.clear();
+    lab.held.clear();
     assert_eq!(by(&lab.look(), "CPU 1/KVM"), "CPUAffinity= of systemd");
     // A container with CPUs of its own.
     let state = r#"{"policyName":"static","defaultCpuSet":"0-2,4-7","entries":{"u":{"c":"3"}},"checksum":1}"#;

@@ -1,6 +1,6 @@
 //! A real QEMU, found by its connection to a socket and by its tap; threads with names, and without.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -51,7 +51,7 @@ fn look(discovery: &mut Discovery, contract: &Vnic) -> Found {
         network: &Network::default(),
         reported: &[],
         evidence: &[&Evidence::empty("a test")],
-        set: &BTreeMap::new(),
+        held: &BTreeSet::new(),
     };
     discovery.look(&input)
 }

@@ -123,6 +123,11 @@ fn a_cpu_goes_off_and_comes_back_without_losing_a_frame() {
         switch(1);
         steering.update(&voice).unwrap();
         all_on(last, &near);
+        // Between two looks.
+        switch(0);
+        switch(1);
+        steering.update(&voice).unwrap();
+        all_on(last, &near);
         steering.detach().unwrap();
     });
 }

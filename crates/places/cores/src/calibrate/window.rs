@@ -98,14 +98,11 @@ pub fn measure(layout: &Layout, network: Option<&Network>, span: Duration) -> Re
     })
 }
 
-fn start<'scope, T: Send>(
+fn start<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     name: &str,
     work: impl FnOnce() -> Result<T, String> + Send + 'scope,
-) -> Result<ScopedJoinHandle<'scope, Result<T, String>>, String>
-where
-    T: 'scope,
-{
+) -> Result<ScopedJoinHandle<'scope, Result<T, String>>, String> {
     let thread = std::thread::Builder::new().name(format!("calibrate-{name}")).spawn_scoped(scope, work);
     thread.map_err(|e| format!("cannot start a thread: {e}"))
 }

@@ -1,11 +1,11 @@
 //! A question to discovery, and its answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use tidegate_contract::{Host, Vnic};
 use tidegate_cores::cpus::Cpus;
 use tidegate_cores::machine::Machine;
-use tidegate_cores::stage::{Handle, Link, Stage};
+use tidegate_cores::stage::{Link, Stage, Thread};
 use tidegate_evidence::{ConflictReport, Evidence};
 use tidegate_place::Network;
 
@@ -24,8 +24,8 @@ pub struct LookInput<'a> {
     pub reported: &'a [&'a Stage],
     /// The counters of places.
     pub evidence: &'a [&'a Evidence],
-    /// CPUs that the plan has set for stages: these are no other program's choice.
-    pub set: &'a BTreeMap<Handle, Cpus>,
+    /// Threads whose CPUs the agent set: they are no other program's choice.
+    pub held: &'a BTreeSet<Thread>,
 }
 
 /// What a look found.

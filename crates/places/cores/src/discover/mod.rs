@@ -130,7 +130,7 @@ impl Discovery {
 
         let exclusive = kubernetes::exclusive(&self.roots);
         let domains = self.domains.domains();
-        let pinning = Pinning::new(&self.roots, machine, &exclusive, domains, input.set);
+        let pinning = Pinning::new(&self.roots, machine, &exclusive, domains, input.held);
         let mut stages = Stages::new(input.reported);
         for vm in vms.values() {
             stages.threads(&self.roots, vm, &pinning, &self.loads, &mut self.busy_helpers);

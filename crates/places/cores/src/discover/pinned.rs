@@ -3,10 +3,10 @@
 use super::vm;
 use crate::machine::cpuset;
 use crate::roots::Roots;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tidegate_cores::cpus::Cpus;
 use tidegate_cores::machine::Machine;
-use tidegate_cores::stage::{Handle, Thread, ThreadKind};
+use tidegate_cores::stage::{Thread, ThreadKind};
 use tidegate_libvirt::running::Running;
 
 /// What is known of choices.
@@ -20,44 +20,37 @@ pub struct Pinning<'a> {
     exclusive: &'a Cpus,
     /// libvirt's domains by process.
     domains: BTreeMap<u32, &'a Running>,
-    /// CPUs that the plan has set: by thread, since its name may change.
-    set: BTreeMap<Thread, &'a Cpus>,
+    /// Threads whose CPUs the agent set.
+    held: &'a BTreeSet<Thread>,
 }
 
 impl<'a> Pinning<'a> {
-    /// Of a machine, with other programs' states and the CPUs that the plan has `set`.
+    /// Of a machine, with other programs' states, and the threads whose CPUs the agent set.
     pub fn new(
         roots: &'a Roots,
         machine: &Machine,
         exclusive: &'a Cpus,
         domains: BTreeMap<u32, &'a Running>,
-        set: &'a BTreeMap<Handle, Cpus>,
+        held: &'a BTreeSet<Thread>,
     ) -> Self {
         let free: Cpus = machine.online().difference(&machine.isolated()).copied().collect();
         let init = vm::allowed(roots, Thread { process: 1, thread: 1, started: 0 });
-        let thread = |handle: &Handle| match handle {
-            Handle::Thread { thread, .. } => Some(*thread),
-            _ => None,
-        };
-        let set = set.iter().filter_map(|(handle, cpus)| Some((thread(handle)?, cpus))).collect();
-        Self { roots, init: init.filter(|cpus| !free.is_subset(cpus)), free, exclusive, domains, set }
+        Self { roots, init: init.filter(|cpus| !free.is_subset(cpus)), free, exclusive, domains, held }
     }
 
-    /// Returns what chose the `present` CPUs of a thread; `None` if nothing but the plan did. `vm` is the process for whose VM it works.
-    pub fn by(
-        &self,
-        vm: u32,
-        kind: ThreadKind,
-        thread: Thread,
-        name: &str,
-        present: &Cpus,
-    ) -> Option<String> {
-        let Thread { process, thread: number, .. } = thread;
-        if let Some(element) = self.domains.get(&vm).and_then(|of| libvirt(of, kind, number, name)) {
+    /// Whether the agent set a thread's CPUs.
+    pub fn is_held(&self, thread: Thread) -> bool {
+        self.held.contains(&thread)
+    }
+
+    /// Returns what chose the CPUs of a thread; `None` if nothing but the plan did.
+    pub fn by(&self, choice: &Choice<'_>) -> Option<String> {
+        let Choice { vm, kind, thread, name, present, ours } = choice;
+        let Thread { process, thread: number, .. } = *thread;
+        if let Some(element) = self.domains.get(vm).and_then(|of| libvirt(of, *kind, number, name)) {
             return Some(format!("libvirt's {element}"));
         }
-        let set = self.set.get(&thread).copied();
-        if self.free.is_subset(present) || set == Some(present) {
+        if self.free.is_subset(present) || self.is_held(*thread) {
             return None;
         }
         let cgroup = cpuset::of_process(self.roots, &format!("{process}/task/{number}")).unwrap_or_default();
@@ -68,14 +61,31 @@ impl<'a> Pinning<'a> {
         if !self.free.is_subset(&allowed) && allowed.is_subset(present) {
             return Some(format!("the cpuset of its cgroup {cgroup}"));
         }
-        if set.is_some() {
+        if ours.contains(*present) {
             return None;
         }
-        let inherited = self.init.as_ref() == Some(present);
+        let inherited = self.init.as_ref() == Some(*present);
         let by =
             if inherited { "CPUAffinity= of systemd" } else { "its CPU affinity, which another program set" };
         Some(by.into())
     }
+}
+
+/// The CPUs of a thread, of whose choice is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice<'a> {
+    /// The process for whose VM it works.
+    pub vm: u32,
+    /// Its kind.
+    pub kind: ThreadKind,
+    /// The thread.
+    pub thread: Thread,
+    /// Its name.
+    pub name: &'a str,
+    /// Its CPUs.
+    pub present: &'a Cpus,
+    /// CPUs that the agent set for other threads of the VM: a new thread inherits them.
+    pub ours: &'a BTreeSet<Cpus>,
 }
 
 /// Returns the element of a domain that chose a thread's CPUs.

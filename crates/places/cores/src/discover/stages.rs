@@ -3,7 +3,7 @@
 use super::frames::Frames;
 use super::nic::Nic;
 use super::of_devices;
-use super::pinned::Pinning;
+use super::pinned::{Choice, Pinning};
 use super::vm::{self, Task};
 use crate::load::{Loads, prior};
 use crate::roots::Roots;
@@ -55,6 +55,7 @@ impl Stages {
         loads: &Loads,
         busy: &mut BTreeSet<Thread>,
     ) {
+        let mut threads = vec![];
         for task in &vm.tasks {
             let helper = || {
                 if loads.thread(task.thread).is_some_and(|load| load >= BUSY_HELPER) {
@@ -62,29 +63,41 @@ impl Stages {
                 }
                 busy.contains(&task.thread).then_some(ThreadKind::Emulator)
             };
-            if let Some(kind) = task.kind.or_else(helper) {
-                self.thread(roots, kind, task, vm, pinning);
-            }
+            let kind = task.kind.or_else(helper);
+            // It may end at any time.
+            threads.extend(kind.and_then(|kind| Some((kind, task, vm::allowed(roots, task.thread)?))));
+        }
+        let held = threads.iter().filter(|(_, task, _)| pinning.is_held(task.thread));
+        let ours: BTreeSet<Cpus> = held.map(|(_, _, present)| present.clone()).collect();
+        for (kind, task, present) in threads {
+            let Task { thread, stat, .. } = task;
+            let choice = Choice {
+                vm: vm.process,
+                kind,
+                thread: *thread,
+                name: &stat.name,
+                present: &present,
+                ours: &ours,
+            };
+            let pinned_by = pinning.by(&choice);
+            let handle = Handle::Thread { kind, thread: *thread, name: stat.name.clone() };
+            self.thread(kind, &vm.vnics, Stage { pinned_by, ..stage(handle, present) });
         }
     }
 
-    fn thread(&mut self, roots: &Roots, kind: ThreadKind, task: &Task, vm: &Vm<'_>, pinning: &Pinning<'_>) {
-        let Task { thread, stat, .. } = task;
+    fn thread(&mut self, kind: ThreadKind, vnics: &[&Vnic], stage: Stage) {
         // vhost works for the VM's taps alone.
         let concerns =
             |vnic: &&&Vnic| kind != ThreadKind::Vhost || matches!(vnic.attach, Attach::Netdev { .. });
-        let concerned: Vec<&&Vnic> = vm.vnics.iter().filter(concerns).collect();
+        let concerned: Vec<&&Vnic> = vnics.iter().filter(concerns).collect();
         let names: BTreeSet<String> = concerned.iter().map(|vnic| vnic.name.clone()).collect();
-        let Some(present) = vm::allowed(roots, *thread) else { return };
-        let pinned_by = pinning.by(vm.process, kind, *thread, &stat.name, &present);
         // A deadline of a tap holds until vhost has the frame; the guest's own time is not in it.
         let realtime = kind == ThreadKind::Vhost && concerned.iter().any(|vnic| vnic.is_realtime());
-        let handle = Handle::Thread { kind, thread: *thread, name: stat.name.clone() };
         for name in &names {
-            self.of_vnic.entry(name.clone()).or_default().push(handle.clone());
+            self.of_vnic.entry(name.clone()).or_default().push(stage.handle.clone());
         }
         let vnics = names.into_iter().collect();
-        self.found.insert(handle.clone(), Stage { vnics, realtime, pinned_by, ..stage(handle, present) });
+        self.found.insert(stage.handle.clone(), Stage { vnics, realtime, ..stage });
     }
 
     /// Adds interrupts and queues of physical interfaces.

@@ -98,13 +98,7 @@ fn print(found: &Calibration, costs: &Costs, output: &Path, json: bool) -> Resul
     if json {
         let not_measured = found.missing.iter().map(|(pair, reason)| NotMeasured { pair, reason }).collect();
         let rows = found.rows.iter().map(|(_, row)| row).collect();
-        return exit::print_json(&Report {
-            file: output,
-            busy: found.busy,
-            rows,
-            not_measured,
-            costs,
-        });
+        return exit::print_json(&Report { file: output, busy: found.busy, rows, not_measured, costs });
     }
     exit::print(&text(found, output))
 }
