@@ -556,8 +556,7 @@ proptest! {
         lab.host.cores.steer = vec!["eth0".into()];
         let files = lab.tree.files();
         for (file, content, gone) in changes {
-            let path = file.get(&files);
-            let _ = if gone { std::fs::remove_file(path) } else { std::fs::write(path, content) };
+            tree::replace(file.get(&files), (!gone).then_some(content.as_str()));
         }
         for _ in 0..2 {
             let found = lab.look();

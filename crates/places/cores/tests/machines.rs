@@ -139,11 +139,7 @@ proptest! {
         let tree = Tree::of(name);
         let files = tree.files();
         for (file, content) in changes {
-            let path = file.get(&files);
-            match content {
-                Some(content) => { let _ = std::fs::write(path, content); }
-                None => { let _ = std::fs::remove_file(path); }
-            }
+            tree::replace(file.get(&files), content.as_deref());
         }
         let Seen { machine, own, machines } = machine::read(&tree.roots());
         let online = machine.online();

@@ -83,3 +83,12 @@ impl Tree {
         Roots::below(self.0.path())
     }
 }
+
+/// Replaces a file or a link, or removes it. Never writes through a link: one leads out of the tree.
+#[allow(dead_code, reason = "each test program has its own copy of this module")]
+pub fn replace(path: &Path, content: Option<&str>) {
+    let _ = fs::remove_file(path);
+    if let Some(content) = content {
+        let _ = fs::write(path, content);
+    }
+}
