@@ -1,0 +1,126 @@
+//! From the work of the whole host to the next actions of the place. Pure.
+//!
+//! ```text
+//!  Wanted: contracts, stages, evidence ─┬▶ See; Look, if due ─▶ discovery
+//!                                       ├▶ question ─▶ Consider, if due ─▶ planner
+//!  Facts: machine, stages, last plan ───┼▶ workers: CPUs of real-time workers ─┬▶ Target ─▶ Keep, if due
+//!                                       └▶ placed: the plan, if it is kept ────┘
+//!                                                        └▶ claims: CPUs that have one use
+//! ```
+
+use crate::action::CoresAction;
+use crate::facts::{Asked, Facts};
+use crate::planner::Planned;
+use crate::question;
+use crate::settled::LOOK;
+use crate::sight::Sight;
+use crate::steered::flows;
+use crate::steered::tables::{self, Room};
+use crate::target::Target;
+use crate::watched::{Scope, Watched};
+use crate::{placed, workers};
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_contract::{Placement, Vnic};
+use tidegate_cores::cpus::Cpus;
+use tidegate_cores::stage::{Handle, Stage};
+use tidegate_place::host::{Claim, Part, Resource};
+use tidegate_place::{Plan, Wanted};
+
+/// Interval of looks at the host while a plan is kept: work that comes and goes.
+const LIVELY: Duration = Duration::from_secs(2);
+
+/// See [`tidegate_place::Place::plan`].
+pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Plan<CoresAction> {
+    let mut actions = Vec::new();
+    let sight = Sight::of(wanted.work, facts.off.is_some_and(|off| off.halts));
+    if facts.seen != Some(sight) {
+        actions.push(CoresAction::See(sight));
+    }
+    let keeps = wanted.host.cores.placement == Placement::Plan;
+    let scope = Scope::of(wanted);
+    if is_look_due(&scope, facts.looked.as_ref(), keeps) {
+        actions.push(CoresAction::Look(Box::new(Watched::new(scope, wanted.work, &facts.held))));
+    }
+    // A switch that is started anew goes on with its CPUs.
+    let waits =
+        sight == Sight::Silence && needs_switch(wanted, facts) && facts.silent.is_none_or(|time| time < LOOK);
+    if !waits {
+        let due = question::question(wanted, facts)
+            .filter(|problem| question::is_due(problem, facts.considered.as_ref(), keeps));
+        actions.extend(due.map(|problem| CoresAction::Consider(Arc::new(problem))));
+        actions.extend(facts.settled.due(target(wanted, facts)).map(CoresAction::Keep));
+    }
+    Plan { actions, claims: claims(wanted, facts) }
+}
+
+/// Whether the host is to be looked at now.
+fn is_look_due(scope: &Scope, last: Option<&Asked<Scope>>, keeps: bool) -> bool {
+    let Some(last) = last else { return true };
+    let pause = if keeps { LIVELY } else { LOOK };
+    !last.open && (last.ago >= pause || *last.question != *scope)
+}
+
+/// Whether what is kept now depends on the switch.
+fn needs_switch(wanted: &Wanted<'_>, facts: &Facts) -> bool {
+    let has_deadline = |vnic: &&Vnic| vnic.deadline.is_some() && workers::is_of_the_switch(vnic);
+    facts.settled.target.directions != Default::default() || wanted.work.contracts.iter().any(has_deadline)
+}
+
+/// Returns the target: the plan, if it is kept; and the CPUs of real-time workers free of other work, plan or not.
+fn target(wanted: &Wanted<'_>, facts: &Facts) -> Target {
+    let placed = placed(wanted, facts);
+    let Some(off) = facts.off else { return placed };
+    // Taps that are still to come have no settings.
+    let is_here = |vnic: &&Vnic| {
+        wanted.work.stages.iter().any(|s| matches!(&s.handle, Handle::Port(name) if *name == vnic.name))
+    };
+    let here = wanted.work.contracts.iter().copied().filter(is_here);
+    let situation = workers::situation(here, &wanted.work.stages, &facts.machine, &placed.own, facts.flows);
+    let mut target = workers::target(&situation, off);
+    target.settings.extend(placed.settings);
+    target.own.extend(placed.own);
+    Target { directions: placed.directions, nics: placed.nics, ..target }
+}
+
+/// Returns the target of the plan, if it is kept.
+fn placed(wanted: &Wanted<'_>, facts: &Facts) -> Target {
+    // The switch's stages as of this look, all others as of the last look at the host.
+    let of_switch = |stage: &&Stage| matches!(stage.handle, Handle::Worker(_) | Handle::Port(_));
+    let found = facts.surveyed.iter().flat_map(|surveyed| &surveyed.found.stages);
+    let stages = found.filter(|stage| !of_switch(stage)).chain(wanted.work.stages.iter().copied());
+    let works = stages.filter(|stage| question::works(stage, wanted));
+    let plan = facts.planned.as_ref().filter(|_| wanted.host.cores.placement == Placement::Plan);
+    let Some(Planned { plan, .. }) = plan.map(|planned| &**planned) else { return Target::default() };
+    let target = placed::target(plan, works, &facts.machine);
+    let usable = question::usable(wanted, facts);
+    let flows = flows::flows(&wanted.work.contracts, wanted.host, wanted.network);
+    let online = facts.machine.online();
+    let cpus = plan.assignment.cpus.iter().filter(|(_, cpu)| online.contains(cpu));
+    let cpus = cpus.map(|(handle, cpu)| (handle.clone(), *cpu)).collect();
+    let room = Room { usable: &usable, own: &target.own };
+    let steer = &wanted.host.cores.steer;
+    let nics = tables::tables(steer, &flows, &cpus, room, flows::vxlan_port(wanted.network));
+    Target { nics, ..target }
+}
+
+/// Returns the claims on CPUs that have one use.
+fn claims(wanted: &Wanted<'_>, facts: &Facts) -> Vec<Claim> {
+    let plan = placed(wanted, facts).own;
+    let contracts = wanted.work.contracts.iter().copied();
+    let situation =
+        workers::situation(contracts, &wanted.work.stages, &facts.machine, &Cpus::new(), facts.flows);
+    let workers = facts.off.map(|off| workers::own(&situation, off)).unwrap_or_default();
+    let claim = |(cpu, purpose): (usize, &str)| Claim {
+        resource: Resource::Cpu(cpu),
+        part: Part::All,
+        vnic: None,
+        purpose: purpose.into(),
+    };
+    let of_plan = plan.difference(&workers).map(|cpu| (*cpu, "a real-time stage of the plan of CPUs"));
+    let of_workers = workers.iter().map(|cpu| (*cpu, "a worker of the switch that has real-time vNICs"));
+    of_workers.chain(of_plan).map(claim).collect()
+}
+
+#[cfg(test)]
+mod tests;
