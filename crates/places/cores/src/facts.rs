@@ -17,6 +17,8 @@ use tidegate_cores::problem::Problem;
 /// What a plan is made from, besides the wanted state.
 #[derive(Clone, Debug)]
 pub struct Facts {
+    /// The time since the agent's start.
+    pub age: Duration,
     /// The work to keep off workers' CPUs without a plan; `None` leaves them alone.
     pub off: Option<KeepOff>,
     /// The CPUs.
@@ -57,6 +59,7 @@ pub struct Asked<Q> {
 impl Default for Facts {
     fn default() -> Self {
         Self {
+            age: Duration::ZERO,
             off: None,
             machine: Machine::default(),
             costs: Costs::priors(),

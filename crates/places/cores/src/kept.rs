@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 use tidegate_cores::cpus::Cpus;
+use tidegate_cores::directions::Directions;
 use tidegate_durable::DurableError;
 use tidegate_evidence::OwnCpus as View;
 use tidegate_paths::Roots;
@@ -76,9 +77,9 @@ impl Kept {
         self.keeper.record().entries().clone()
     }
 
-    /// The last target.
-    pub fn target(&self) -> &Target {
-        &self.target
+    /// What the switch is asked to do; `None` before the first settling: it goes on as an earlier agent asked.
+    pub fn directions(&self) -> Option<&Directions> {
+        self.settled_at.map(|_| &self.target.directions)
     }
 
     /// Work that is kept off CPUs, by the last settling.

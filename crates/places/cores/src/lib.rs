@@ -16,6 +16,7 @@
 //! - `place`: as the agent knows it
 //! - `action`, `plan`: from the work of the whole host to actions (pure)
 //! - `question`: the planner's question (pure)
+//! - `in_force`: the placement that an earlier agent left (pure)
 //! - `placed`: from a plan to settings (pure)
 //! - `workers`, `keep_off`: CPUs of real-time workers, without a plan (pure)
 //! - `sight`: whether the switch answers, and real-time frames flow
@@ -44,6 +45,7 @@ pub mod calibrate;
 pub mod conflicts;
 pub mod discover;
 mod facts;
+mod in_force;
 mod keep_off;
 mod kept;
 pub mod load;

@@ -27,6 +27,7 @@ use tidegate_place::{Capabilities, Installation, Observed, Place, PlaceError, Pl
 
 /// The CPUs of the host, and the work on them.
 pub struct CoresPlace {
+    started: Instant,
     off: Option<KeepOff>,
     kept: Kept,
     steerer: Steerer,
@@ -70,6 +71,7 @@ impl CoresPlace {
         let mut discovery = Discovery::new(folders.clone());
         let look = move |watched| survey(&mut discovery, watched);
         let place = Self {
+            started: Instant::now(),
             off,
             kept,
             steerer,
@@ -185,11 +187,12 @@ impl Place for CoresPlace {
         });
         let observed = Observed {
             own_cpus: self.kept.view().clone(),
-            directions: self.kept.target().directions.clone(),
+            directions: self.kept.directions().cloned(),
             cores: Some(report),
             ..Observed::nothing("the host's CPUs")
         };
         let facts = Facts {
+            age: now.saturating_duration_since(self.started),
             off: self.off,
             machine,
             costs: self.costs.look().clone(),

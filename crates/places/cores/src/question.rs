@@ -1,6 +1,7 @@
 //! From the work of the whole host to the planner's question, and when it is asked. Pure.
 
 use crate::facts::{Asked, Facts};
+use crate::in_force;
 use crate::placed;
 use crate::settings::record::inherited;
 use crate::settings::setting::Setting;
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidegate_contract::Placement;
 use tidegate_cores::cpus::{self, Cpus};
-use tidegate_cores::problem::Problem;
+use tidegate_cores::problem::{Assignment, Problem};
 use tidegate_cores::stage::{Handle, Link, Stage};
 use tidegate_place::Wanted;
 use tidegate_place::host::{Part, Resource};
@@ -33,16 +34,20 @@ pub fn question(wanted: &Wanted<'_>, facts: &Facts) -> Option<Problem> {
     let among = |cpus: &Cpus| online.intersection(cpus).copied().collect::<Cpus>();
     let usable = usable(wanted, facts);
     let keeps = cores.placement == Placement::Plan;
-    let in_force = facts.planned.as_ref().filter(|_| keeps).map(|planned| planned.plan.assignment.clone());
     // Whatever the agent set is no other program's choice.
     let own = |stage: &Stage| {
         let pinned_by = stage.pinned_by.clone().filter(|_| !is_ours(stage, facts, cores.adopt));
         Stage { pinned_by, ..stage.clone() }
     };
     let flows = flows::flows(&wanted.work.contracts, wanted.host, wanted.network);
-    let stages = found.stages.iter().filter(|stage| works(stage, wanted)).map(own);
+    let stages = found.stages.iter().filter(|stage| is_wanted(stage, wanted)).map(own);
     let mut stages: Vec<Stage> = stages.chain(flows.iter().map(NamedFlow::stage)).collect();
     take_ports_from_workers(&mut stages);
+    let in_force = match &facts.planned {
+        Some(planned) if keeps => planned.plan.assignment.clone(),
+        None if keeps => in_force::left(&stages, &facts.held),
+        _ => Assignment::default(),
+    };
     let of_flows: Vec<Link> = flows.iter().filter_map(NamedFlow::link).collect();
     let links = found.links.iter().chain(wanted.work.links.iter().copied()).chain(&of_flows);
     let handles: BTreeSet<&Handle> = stages.iter().map(|stage| &stage.handle).collect();
@@ -55,7 +60,7 @@ pub fn question(wanted: &Wanted<'_>, facts: &Facts) -> Option<Problem> {
         usable: usable.into_iter().filter(|cpu| !taken(cpu)).collect(),
         housekeeping: cores.housekeeping.as_ref().map(among).unwrap_or_default(),
         adopt: cores.adopt,
-        in_force: in_force.unwrap_or_default(),
+        in_force,
     })
 }
 
@@ -97,12 +102,12 @@ fn is_ours(stage: &Stage, facts: &Facts, adopt: bool) -> bool {
 }
 
 /// Whether a stage works for a wanted contract, or for all.
-pub fn works(stage: &Stage, wanted: &Wanted<'_>) -> bool {
-    let is_wanted = |name: &String| {
+pub fn is_wanted(stage: &Stage, wanted: &Wanted<'_>) -> bool {
+    let is_name_wanted = |name: &String| {
         wanted.work.contracts.iter().any(|vnic| vnic.name == *name)
             || wanted.network.uplinks.iter().any(|uplink| uplink.name == *name)
     };
-    stage.vnics.is_empty() || stage.vnics.iter().any(is_wanted)
+    stage.vnics.is_empty() || stage.vnics.iter().any(is_name_wanted)
 }
 
 /// Whether a question is to be asked now: the work is another one, or only its load and enough time has passed.

@@ -72,7 +72,7 @@ pub fn mask(path: impl AsRef<Path>) -> Option<Cpus> {
 }
 
 /// Parses a mask such as `ff,00000001`.
-fn from_mask(text: &str) -> Option<Cpus> {
+pub fn from_mask(text: &str) -> Option<Cpus> {
     let mut found = Cpus::new();
     for (at, word) in text.rsplit(',').enumerate().take(256) {
         let word = u32::from_str_radix(word, 16).ok()?;

@@ -19,6 +19,7 @@ use crate::steered::tables::{self, Room};
 use crate::target::Target;
 use crate::watched::{Scope, Watched};
 use crate::{placed, workers};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_contract::{Placement, Vnic};
@@ -29,6 +30,9 @@ use tidegate_place::{Plan, Wanted};
 
 /// Interval of looks at the host while a plan is kept: work that comes and goes.
 const LIVELY: Duration = Duration::from_secs(2);
+
+/// An agent that keeps a plan and has none yet leaves all as its predecessor did, but for no longer than this.
+const FIRST_PLAN: Duration = Duration::from_secs(60);
 
 /// See [`tidegate_place::Place::plan`].
 pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Plan<CoresAction> {
@@ -45,11 +49,13 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Plan<CoresAction> {
     // A switch that is started anew goes on with its CPUs.
     let waits =
         sight == Sight::Silence && needs_switch(wanted, facts) && facts.silent.is_none_or(|time| time < LOOK);
-    if !waits {
+    let is_first = keeps && facts.planned.is_none() && facts.age < FIRST_PLAN;
+    if !waits && !(is_first && !is_surveyed(wanted, facts)) {
         let due = question::question(wanted, facts)
             .filter(|problem| question::is_due(problem, facts.considered.as_ref(), keeps));
         actions.extend(due.map(|problem| CoresAction::Consider(Arc::new(problem))));
-        actions.extend(facts.settled.due(target(wanted, facts)).map(CoresAction::Keep));
+        let target = (!is_first).then(|| target(wanted, facts));
+        actions.extend(target.and_then(|target| facts.settled.due(target)).map(CoresAction::Keep));
     }
     Plan { actions, claims: claims(wanted, facts) }
 }
@@ -61,8 +67,19 @@ fn is_look_due(scope: &Scope, last: Option<&Asked<Scope>>, keeps: bool) -> bool 
     !last.open && (last.ago >= pause || *last.question != *scope)
 }
 
+/// Whether the last look at the host knew of all the work that places report now.
+fn is_surveyed(wanted: &Wanted<'_>, facts: &Facts) -> bool {
+    let found = facts.surveyed.iter().flat_map(|surveyed| &surveyed.found.stages);
+    let found: BTreeSet<&Handle> = found.map(|stage| &stage.handle).collect();
+    wanted.work.stages.iter().all(|stage| found.contains(&stage.handle))
+}
+
 /// Whether what is kept now depends on the switch.
 fn needs_switch(wanted: &Wanted<'_>, facts: &Facts) -> bool {
+    // Nobody knows yet what an earlier agent directed.
+    if facts.settled.ago.is_none() && wanted.host.cores.placement == Placement::Plan {
+        return wanted.work.contracts.iter().any(|vnic| workers::is_of_the_switch(vnic));
+    }
     let has_deadline = |vnic: &&Vnic| vnic.deadline.is_some() && workers::is_of_the_switch(vnic);
     facts.settled.target.directions != Default::default() || wanted.work.contracts.iter().any(has_deadline)
 }
@@ -89,7 +106,7 @@ fn placed(wanted: &Wanted<'_>, facts: &Facts) -> Target {
     let of_switch = |stage: &&Stage| matches!(stage.handle, Handle::Worker(_) | Handle::Port(_));
     let found = facts.surveyed.iter().flat_map(|surveyed| &surveyed.found.stages);
     let stages = found.filter(|stage| !of_switch(stage)).chain(wanted.work.stages.iter().copied());
-    let works = stages.filter(|stage| question::works(stage, wanted));
+    let works = stages.filter(|stage| question::is_wanted(stage, wanted));
     let plan = facts.planned.as_ref().filter(|_| wanted.host.cores.placement == Placement::Plan);
     let Some(Planned { plan, .. }) = plan.map(|planned| &**planned) else { return Target::default() };
     let target = placed::target(plan, works, &facts.machine);

@@ -1,5 +1,3 @@
-//! Tests of plans.
-
 use super::*;
 use crate::discover::Found;
 use crate::keep_off::KeepOff;
@@ -49,7 +47,7 @@ fn vcpu(number: u32, vnics: &[&str]) -> Stage {
 
 /// Four CPUs; one vNIC with a deadline, and a worker on CPU 2.
 fn scene() -> Scene {
-    let settled = Settled { is_clean: true, ..Settled::default() };
+    let settled = Settled { is_clean: true, ago: Some(LOOK), ..Settled::default() };
     let seen = Some(Sight::Delivered(0));
     let facts =
         Facts { off: Some(HALTS), machine: machine(4, &[]), settled, seen, flows: true, ..Facts::default() };
@@ -199,6 +197,37 @@ fn a_plan_is_made_always_and_kept_if_wanted() {
 }
 
 #[test]
+fn a_new_agent_leaves_all_as_it_is_until_its_first_plan_and_begins_there() {
+    let mut scene = scene();
+    scene.host.cores.placement = Placement::Plan;
+    scene.facts.settled = Settled::default();
+    let (before, ours) = ("0-3".into(), "1".into());
+    let saved = SavedSetting { index: 0, before, ours, earlier: None, repairs: 0, boot: None };
+    scene.facts.held = [(Setting::Affinity(thread(8)), saved)].into();
+    assert_eq!((scene.question(), scene.target()), (None, None), "the host was not looked at yet");
+    // The look came before the switch's first answer.
+    let reported = std::mem::take(&mut scene.stages);
+    scene.finds(&[vcpu(8, &["a"])]);
+    scene.facts.seen = Some(Sight::Silence);
+    assert_eq!((scene.question(), scene.target()), (None, None));
+    scene.stages = reported;
+    scene.facts.seen = Some(Sight::Delivered(0));
+    assert_eq!((scene.question(), scene.target()), (None, None));
+    scene.finds(&[vcpu(8, &["a"])]);
+    let problem = scene.question().unwrap();
+    let cpus = [(vcpu(8, &["a"]).handle, 1), (Handle::Worker(0), 2)];
+    assert_eq!(problem.in_force.cpus, cpus.into());
+    assert_eq!(problem.in_force.workers, [("a".to_owned(), 0)].into());
+    assert_eq!(scene.target(), None);
+    // No plan comes.
+    scene.facts.age = FIRST_PLAN;
+    assert_eq!(scene.target().unwrap().directions, Default::default());
+    scene.facts.age = Duration::ZERO;
+    scene.planned(&[(vcpu(8, &["a"]).handle, 1)], &[]);
+    assert_eq!(scene.target().unwrap().settings[&Setting::Affinity(thread(8))], "1");
+}
+
+#[test]
 fn work_that_the_agent_placed_is_no_other_programs() {
     let mut scene = scene();
     let pinned = Stage { pinned_by: Some("its CPU affinity".into()), ..vcpu(8, &["a"]) };
@@ -212,7 +241,7 @@ fn work_that_the_agent_placed_is_no_other_programs() {
         let (before, ours) = (before.into(), "0-1".into());
         [(
             Setting::Affinity(thread(number)),
-            SavedSetting { index: 0, before, ours, earlier: None, repairs: 0 },
+            SavedSetting { index: 0, before, ours, earlier: None, repairs: 0, boot: None },
         )]
     };
     scene.facts.held = held(8, "0-3").into();

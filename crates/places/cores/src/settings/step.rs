@@ -27,6 +27,9 @@ pub struct SavedSetting {
     /// Repairs since it was first wanted.
     #[serde(default)]
     pub repairs: u32,
+    /// The boot in which it was set (`/proc/sys/kernel/random/boot_id`), if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<String>,
 }
 
 impl SavedSetting {
@@ -76,7 +79,14 @@ pub fn step(wanted: Option<&str>, saved: Option<&SavedSetting>, found: Option<&F
         (None, Some(_)) => Step::Forget,
         (Some(wanted), None) => {
             let (before, ours) = (found.value.clone(), wanted.to_owned());
-            Step::Set(SavedSetting { index: found.index, before, ours, earlier: None, repairs: 0 })
+            Step::Set(SavedSetting {
+                index: found.index,
+                before,
+                ours,
+                earlier: None,
+                repairs: 0,
+                boot: None,
+            })
         }
         (Some(wanted), Some(saved)) => {
             if found.value == saved.ours && saved.ours == wanted {
@@ -221,8 +231,14 @@ mod tests {
 
     #[test]
     fn the_record_of_a_vanished_file_is_forgotten() {
-        let saved =
-            SavedSetting { index: 1, before: "0".into(), ours: "e".into(), earlier: None, repairs: 0 };
+        let saved = SavedSetting {
+            index: 1,
+            before: "0".into(),
+            ours: "e".into(),
+            earlier: None,
+            repairs: 0,
+            boot: None,
+        };
         for wanted in [None, Some("e")] {
             assert_eq!(step(wanted, Some(&saved), None), Step::Forget);
             assert_eq!(step(wanted, None, None), Step::Nothing);
