@@ -13,6 +13,7 @@ use std::time::Duration;
 use tidegate_cores::costs::Costs;
 use tidegate_cores::machine::Machine;
 use tidegate_cores::problem::Problem;
+use tidegate_cores::stage::Handle;
 
 /// What a plan is made from, besides the wanted state.
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ pub struct Facts {
     pub settled: Settled,
     /// The settings on record: set by this agent or an earlier one.
     pub held: BTreeMap<Setting, SavedSetting>,
+    /// Stages that could not be moved, and the reasons.
+    pub immovable: BTreeMap<Handle, String>,
     /// The last question to discovery.
     pub looked: Option<Asked<Scope>>,
     /// Its last answer.
@@ -68,6 +71,7 @@ impl Default for Facts {
             silent: None,
             settled: Settled::default(),
             held: BTreeMap::new(),
+            immovable: BTreeMap::new(),
             looked: None,
             surveyed: None,
             considered: None,

@@ -73,8 +73,8 @@ impl Kept {
     }
 
     /// The settings on record: set by this agent, or by an earlier one.
-    pub fn held(&self) -> BTreeMap<Setting, SavedSetting> {
-        self.keeper.record().entries().clone()
+    pub fn held(&self) -> &BTreeMap<Setting, SavedSetting> {
+        self.keeper.record().entries()
     }
 
     /// What the switch is asked to do; `None` before the first settling: it goes on as an earlier agent asked.

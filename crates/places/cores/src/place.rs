@@ -5,9 +5,11 @@ use crate::background::Background;
 use crate::calibrate::file::{self, Current};
 use crate::discover::Discovery;
 use crate::facts::{Asked, Facts};
+use crate::immovable::Immovable;
 use crate::keep_off::KeepOff;
 use crate::kept::Kept;
 use crate::machine::topology;
+use crate::placed;
 use crate::plan;
 use crate::planner::{self, Planned};
 use crate::report::{self, Report};
@@ -15,12 +17,14 @@ use crate::roots::{self, Roots as Folders};
 use crate::sight::Sights;
 use crate::steered::steerer::Steerer;
 use crate::watched::{Scope, Surveyed, Watched, survey};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tidegate_contract::{Attach, Placement, Vnic};
 use tidegate_cores::machine::Machine;
 use tidegate_cores::problem::Problem;
+use tidegate_cores::stage::Handle;
 use tidegate_durable::{Damage, DurableError};
 use tidegate_paths::Roots;
 use tidegate_place::{Capabilities, Installation, Observed, Place, PlaceError, Plan, Refusal, Site, Wanted};
@@ -38,6 +42,7 @@ pub struct CoresPlace {
     costs: Current,
     discovery: Background<Watched, Surveyed>,
     looked: Option<(Arc<Scope>, Instant)>,
+    immovable: Immovable,
     planner: Background<Arc<Problem>, Planned>,
     considered: Option<(Arc<Problem>, Instant)>,
 }
@@ -81,6 +86,7 @@ impl CoresPlace {
             costs: Current::new(state.join(file::NAME)),
             discovery: Background::new("look at CPUs", look, Arc::clone(&wake)),
             looked: None,
+            immovable: Immovable::default(),
             planner: Background::new("plan of CPUs", planner::plan, wake),
             considered: None,
         };
@@ -94,6 +100,14 @@ impl CoresPlace {
             self.machine = (online, topology::read(&self.folders));
         }
         self.machine.1.clone()
+    }
+
+    /// Returns the stages that are not where the plan put them: their settings failed, or the switch does not follow.
+    fn faults(&self, surveyed: &Surveyed) -> BTreeMap<Handle, String> {
+        let fault = |handle: &Handle| self.kept.faults().get(&placed::setting(handle)?).cloned();
+        let handles = surveyed.found.stages.iter().map(|stage| &stage.handle);
+        let failed = handles.filter_map(|handle| Some((handle.clone(), fault(handle)?)));
+        failed.chain(surveyed.not_followed.clone()).collect()
     }
 }
 
@@ -177,12 +191,17 @@ impl Place for CoresPlace {
         settled.is_clean &= self.steerer.is_clean();
         let (surveyed, planned) = (self.discovery.last(), self.planner.last());
         let is_kept = |scope: &Scope| scope.host.cores.placement == Placement::Plan;
+        let faults = surveyed.as_ref().map(|surveyed| self.faults(surveyed)).unwrap_or_default();
+        self.immovable.see(now, self.looked.as_ref().map(|(scope, _)| scope), &faults);
+        let immovable = self.immovable.stages();
         let report = report::report(Report {
             kept: self.looked.as_ref().is_some_and(|(scope, _)| is_kept(scope)),
             machine: &machine,
             surveyed: surveyed.as_deref(),
             planned: planned.as_deref(),
             faults: self.kept.faults(),
+            held: self.kept.held(),
+            immovable: &immovable,
             steering: self.steerer.reports(),
         });
         let observed = Observed {
@@ -200,7 +219,8 @@ impl Place for CoresPlace {
             flows: self.sights.flows(now),
             silent: self.sights.silent(now),
             settled,
-            held: self.kept.held(),
+            held: self.kept.held().clone(),
+            immovable,
             looked: asked(self.looked.as_ref(), now, self.discovery.is_busy()),
             surveyed,
             considered: asked(self.considered.as_ref(), now, self.planner.is_busy()),

@@ -9,6 +9,7 @@
 //! ```
 
 use crate::action::CoresAction;
+use crate::choice::Choices;
 use crate::facts::{Asked, Facts};
 use crate::planner::Planned;
 use crate::question;
@@ -44,7 +45,7 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Plan<CoresAction> {
     let keeps = wanted.host.cores.placement == Placement::Plan;
     let scope = Scope::of(wanted);
     if is_look_due(&scope, facts.looked.as_ref(), keeps) {
-        actions.push(CoresAction::Look(Box::new(Watched::new(scope, wanted.work, &facts.held))));
+        actions.push(CoresAction::Look(Box::new(Watched::new(scope, wanted.work))));
     }
     // A switch that is started anew goes on with its CPUs.
     let waits =
@@ -76,7 +77,7 @@ fn is_surveyed(wanted: &Wanted<'_>, facts: &Facts) -> bool {
 
 /// Whether what is kept now depends on the switch.
 fn needs_switch(wanted: &Wanted<'_>, facts: &Facts) -> bool {
-    // Nobody knows yet what an earlier agent directed.
+    // What an earlier agent directed is not known yet.
     if facts.settled.ago.is_none() && wanted.host.cores.placement == Placement::Plan {
         return wanted.work.contracts.iter().any(|vnic| workers::is_of_the_switch(vnic));
     }
@@ -106,7 +107,10 @@ fn placed(wanted: &Wanted<'_>, facts: &Facts) -> Target {
     let of_switch = |stage: &&Stage| matches!(stage.handle, Handle::Worker(_) | Handle::Port(_));
     let found = facts.surveyed.iter().flat_map(|surveyed| &surveyed.found.stages);
     let stages = found.filter(|stage| !of_switch(stage)).chain(wanted.work.stages.iter().copied());
-    let works = stages.filter(|stage| question::is_wanted(stage, wanted));
+    let choices = Choices::new(wanted.host, &facts.machine, &facts.held);
+    // Another program may have moved a stage since the plan was made.
+    let is_ours = |stage: &&Stage| placed::setting(&stage.handle).is_none() || choices.holds(stage).is_none();
+    let works = stages.filter(|stage| question::is_wanted(stage, wanted)).filter(is_ours);
     let plan = facts.planned.as_ref().filter(|_| wanted.host.cores.placement == Placement::Plan);
     let Some(Planned { plan, .. }) = plan.map(|planned| &**planned) else { return Target::default() };
     let target = placed::target(plan, works, &facts.machine);

@@ -228,32 +228,58 @@ fn a_new_agent_leaves_all_as_it_is_until_its_first_plan_and_begins_there() {
 }
 
 #[test]
-fn work_that_the_agent_placed_is_no_other_programs() {
+fn work_that_another_program_moved_is_left_from_the_next_look_on() {
     let mut scene = scene();
-    let pinned = Stage { pinned_by: Some("its CPU affinity".into()), ..vcpu(8, &["a"]) };
-    scene.finds(std::slice::from_ref(&pinned));
+    let by = "its CPU affinity, which another program set";
+    let on = |cpu| Stage { present: [cpu].into(), pinned_by: Some(by.into()), ..vcpu(8, &["a"]) };
+    let handle = on(1).handle;
+    scene.host.cores.placement = Placement::Plan;
+    let (before, ours) = ("0-3".into(), "1".into());
+    let saved = SavedSetting { index: 0, before, ours, earlier: None, repairs: 0, boot: None };
+    scene.facts.held = [(Setting::Affinity(thread(8)), saved)].into();
     let is_pinned = |scene: &Scene| {
         let problem = scene.question().unwrap();
-        problem.stages.iter().find(|stage| stage.handle == pinned.handle).unwrap().pinned_by.is_some()
+        problem.stages.iter().find(|stage| stage.handle == handle).unwrap().pinned_by.is_some()
     };
-    assert!(is_pinned(&scene));
-    let held = |number, before: &str| {
-        let (before, ours) = (before.into(), "0-1".into());
-        [(
-            Setting::Affinity(thread(number)),
-            SavedSetting { index: 0, before, ours, earlier: None, repairs: 0, boot: None },
-        )]
-    };
-    scene.facts.held = held(8, "0-3").into();
-    assert!(!is_pinned(&scene));
-    // The thread that started it was placed.
-    scene.facts.held = held(9, "0-3").into();
-    assert!(!is_pinned(&scene));
-    // Another program had pinned it: it gets that back unless the plan may adopt it.
-    scene.facts.held = held(8, "2").into();
-    assert!(is_pinned(&scene));
+    let is_set = |scene: &Scene| scene.target().unwrap().settings.contains_key(&Setting::Affinity(thread(8)));
+    scene.finds(&[on(1)]);
+    scene.planned(&[(handle.clone(), 1)], &[]);
+    assert!(!is_pinned(&scene) && is_set(&scene));
+    // Ports of a worker that keeps its CPU are placed all the same.
+    scene.stages[0].pinned_by = Some("the option --cpus".into());
+    let planned = scene.facts.planned.as_mut().and_then(Arc::get_mut).unwrap();
+    planned.plan.assignment.workers = [("a".to_owned(), 0)].into();
+    assert_eq!(scene.target().unwrap().directions.vnics["a"], 0);
+    scene.finds(&[on(2)]);
+    assert!(is_pinned(&scene) && !is_set(&scene));
     scene.host.cores.adopt = true;
-    assert!(!is_pinned(&scene));
+    assert!(!is_pinned(&scene) && is_set(&scene));
+}
+
+#[test]
+fn stages_that_could_not_be_moved_are_planned_where_they_are() {
+    let mut scene = scene();
+    scene.host.cores.placement = Placement::Plan;
+    scene.host.cores.adopt = true;
+    scene.stages.push(worker(1, &[3]));
+    scene.finds(&[vcpu(8, &["a"])]);
+    let stuck = vcpu(8, &["a"]).handle;
+    let cpus = [(stuck.clone(), 1), (Handle::Worker(0), 2), (Handle::Worker(1), 3)];
+    scene.planned(&cpus, &[]);
+    let planned = scene.facts.planned.as_mut().and_then(Arc::get_mut).unwrap();
+    planned.plan.assignment.workers = [("a".to_owned(), 1)].into();
+    let free = scene.question().unwrap();
+    assert_eq!((free.in_force.cpus.len(), free.in_force.workers["a"]), (3, 1));
+    assert!(free.stages.iter().all(|stage| stage.pinned_by.is_none()));
+    scene.facts.immovable = [(stuck.clone(), "no right".to_owned()), (port("a").handle, "no".into())].into();
+    let problem = scene.question().unwrap();
+    for stage in &problem.stages {
+        let is_stuck = stage.handle == stuck || stage.handle == port("a").handle;
+        assert_eq!(stage.pinned_by.is_some(), is_stuck, "{stage:?}");
+    }
+    assert!(!problem.adopt, "a fault is not adopted");
+    assert_eq!((problem.in_force.cpus.contains_key(&stuck), problem.in_force.workers["a"]), (false, 0));
+    assert!(!question::is_same_work(&problem, &free), "it is asked soon");
 }
 
 #[test]

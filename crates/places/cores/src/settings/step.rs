@@ -34,7 +34,7 @@ pub struct SavedSetting {
 
 impl SavedSetting {
     /// Whether the agent wrote this value.
-    fn is_own_value(&self, value: &str) -> bool {
+    pub fn is_own_value(&self, value: &str) -> bool {
         self.ours == value || self.earlier.as_deref() == Some(value)
     }
 }
