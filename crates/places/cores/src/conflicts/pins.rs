@@ -44,7 +44,7 @@ pub fn movable(with: &str) -> bool {
     !with.starts_with("the kernel") && !with.starts_with("the cpuset") && !with.starts_with("Kubernetes")
 }
 
-/// Whether the choice is known to be this one's, whoever set the CPUs that the stage has now.
+/// Whether the choice is known to be this one's, whatever the CPUs that the stage has now.
 pub fn is_certain(with: &str) -> bool {
     with.starts_with("libvirt") || !movable(with)
 }

@@ -94,7 +94,10 @@ fn target(wanted: &Wanted<'_>, facts: &Facts) -> Target {
         wanted.work.stages.iter().any(|s| matches!(&s.handle, Handle::Port(name) if *name == vnic.name))
     };
     let here = wanted.work.contracts.iter().copied().filter(is_here);
-    let situation = workers::situation(here, &wanted.work.stages, &facts.machine, &placed.own, facts.flows);
+    let directed = placed.directions.workers.values().copied().collect();
+    let with_deadline = wanted.work.stages.iter().copied().filter(|stage| stage.realtime);
+    let situation =
+        workers::situation(here, with_deadline, &facts.machine, &placed.own, &directed, facts.flows);
     let mut target = workers::target(&situation, off);
     target.settings.extend(placed.settings);
     target.own.extend(placed.own);
@@ -127,10 +130,13 @@ fn placed(wanted: &Wanted<'_>, facts: &Facts) -> Target {
 
 /// Returns the claims on CPUs that have one use.
 fn claims(wanted: &Wanted<'_>, facts: &Facts) -> Vec<Claim> {
-    let plan = placed(wanted, facts).own;
+    let Target { own: plan, directions, .. } = placed(wanted, facts);
+    let directed = directions.workers.values().copied().collect();
     let contracts = wanted.work.contracts.iter().copied();
+    // The switch may give any of its workers the first deadline.
+    let stages = wanted.work.stages.iter().copied();
     let situation =
-        workers::situation(contracts, &wanted.work.stages, &facts.machine, &Cpus::new(), facts.flows);
+        workers::situation(contracts, stages, &facts.machine, &Cpus::new(), &directed, facts.flows);
     let workers = facts.off.map(|off| workers::own(&situation, off)).unwrap_or_default();
     let claim = |(cpu, purpose): (usize, &str)| Claim {
         resource: Resource::Cpu(cpu),
@@ -139,7 +145,7 @@ fn claims(wanted: &Wanted<'_>, facts: &Facts) -> Vec<Claim> {
         purpose: purpose.into(),
     };
     let of_plan = plan.difference(&workers).map(|cpu| (*cpu, "a real-time stage of the plan of CPUs"));
-    let of_workers = workers.iter().map(|cpu| (*cpu, "a worker of the switch that has real-time vNICs"));
+    let of_workers = workers.iter().map(|cpu| (*cpu, "a worker of the switch, for real-time vNICs"));
     of_workers.chain(of_plan).map(claim).collect()
 }
 

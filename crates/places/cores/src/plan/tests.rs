@@ -119,14 +119,17 @@ impl Scene {
 #[test]
 fn a_wanted_deadline_claims_the_workers_cpus_before_they_are_taken() {
     let mut scene = scene();
-    scene.stages = vec![worker(0, &[2]), worker(1, &[3]), port("a")];
+    // No worker has a deadline yet.
+    let idle = |number, cpu| Stage { realtime: false, ..worker(number, &[cpu]) };
+    scene.stages = vec![idle(0, 2), idle(1, 3), port("a")];
     scene.contracts = vec![vnic("a", 1)];
     assert_eq!((scene.claims(), scene.target()), (vec![], None));
     scene.contracts = vec![deadline(vnic("a", 1))];
     let both = vec![Resource::Cpu(2), Resource::Cpu(3)];
-    assert_eq!(scene.claims(), both);
+    assert_eq!((scene.claims(), scene.target()), (both.clone(), None));
+    scene.stages[0].realtime = true;
     let target = scene.target().unwrap();
-    assert_eq!(target.own, [2, 3].into());
+    assert_eq!((scene.claims(), target.own), (both.clone(), [2].into()));
     assert!(target.settings.values().all(|value| value == NO_LATENCY));
     // A vNIC that is still to come claims CPUs, and its settings follow.
     scene.stages.pop();
