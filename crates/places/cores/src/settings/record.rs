@@ -60,6 +60,18 @@ impl Record {
         self.settings().filter(|setting| matches!(setting, Setting::Resume { .. }))
     }
 
+    /// The settings that were repaired.
+    pub fn repaired(&self) -> impl Iterator<Item = &Setting> {
+        self.journal.entries().iter().filter(|(_, saved)| saved.repairs > 0).map(|(setting, _)| setting)
+    }
+
+    /// Forgets the repairs of a setting; [`Record::save`] writes that.
+    pub fn forgive(&mut self, setting: &Setting) {
+        if let Some(saved) = self.journal.entries_mut().get_mut(setting) {
+            saved.repairs = 0;
+        }
+    }
+
     /// Enters settings that are about to be set, all at once, and saves.
     ///
     /// # Errors

@@ -8,9 +8,12 @@
 //! ```
 
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Repairs of a setting that another program changes; after these the agent leaves it.
 pub const REPAIRS: u32 = 3;
+/// After this time without a repair, those so far do not count any more.
+pub const QUIET: Duration = Duration::from_secs(3600);
 
 /// A setting of ours, on record before it is touched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +27,7 @@ pub struct SavedSetting {
     /// The value that the agent set before; still in force if the agent died between record and write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earlier: Option<String>,
-    /// Repairs since it was first wanted.
+    /// Repairs since it was first wanted, or since the last quiet hour.
     #[serde(default)]
     pub repairs: u32,
     /// The boot in which it was set (`/proc/sys/kernel/random/boot_id`), if known.
