@@ -93,13 +93,13 @@ impl CoresPlace {
         Ok((place, damage))
     }
 
-    /// Returns the CPUs, read again if others are online.
-    fn machine(&mut self) -> Machine {
+    /// Returns the CPUs and NICs: those of the last look at the host, read again if other CPUs are online since.
+    fn machine(&mut self, surveyed: Option<&Surveyed>) -> Machine {
         let online = roots::text(self.folders.sys.join("devices/system/cpu/online")).unwrap_or_default();
         if self.machine.0 != online || online.is_empty() {
             self.machine = (online, topology::read(&self.folders));
         }
-        self.machine.1.clone()
+        newest(&self.machine.1, surveyed.map(|surveyed| &surveyed.found.machine)).clone()
     }
 
     /// Returns the stages that are not where the plan put them: their settings failed, or the switch does not follow.
@@ -109,6 +109,11 @@ impl CoresPlace {
         let failed = handles.filter_map(|handle| Some((handle.clone(), fault(handle)?)));
         failed.chain(surveyed.not_followed.clone()).collect()
     }
+}
+
+/// Returns the machine that a look found, which knows of NICs that came since `read`, unless other CPUs are online by now.
+fn newest<'a>(read: &'a Machine, found: Option<&'a Machine>) -> &'a Machine {
+    found.filter(|found| found.online() == read.online()).unwrap_or(read)
 }
 
 /// Returns a question of the past.
@@ -186,10 +191,10 @@ impl Place for CoresPlace {
 
     fn observe(&mut self, _: &[Vnic]) -> Result<(Observed, Facts), PlaceError> {
         let now = Instant::now();
-        let machine = self.machine();
+        let (surveyed, planned) = (self.discovery.last(), self.planner.last());
+        let machine = self.machine(surveyed.as_deref());
         let mut settled = self.kept.settled(now);
         settled.is_clean &= self.steerer.is_clean();
-        let (surveyed, planned) = (self.discovery.last(), self.planner.last());
         let is_kept = |scope: &Scope| scope.host.cores.placement == Placement::Plan;
         let faults = surveyed.as_ref().map(|surveyed| self.faults(surveyed)).unwrap_or_default();
         self.immovable.see(now, self.looked.as_ref().map(|(scope, _)| scope), &faults);
@@ -231,5 +236,22 @@ impl Place for CoresPlace {
 
     fn recorded(&self) -> Vec<Vnic> {
         vec![]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workers::tests::machine;
+
+    #[test]
+    fn a_nic_that_comes_is_known_from_the_next_look_on() {
+        let read = machine(4, &[]);
+        let found = Machine { nics: [("eth1".to_owned(), 1)].into(), ..read.clone() };
+        assert_eq!(newest(&read, Some(&found)), &found);
+        assert_eq!(newest(&read, None), &read);
+        // A CPU went off after the look.
+        let fewer = machine(3, &[]);
+        assert_eq!(newest(&fewer, Some(&found)), &fewer);
     }
 }
