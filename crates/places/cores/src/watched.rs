@@ -1,6 +1,7 @@
 //! The knowledge of all places at one look, for discovery in the background.
 
 use crate::discover::{Discovery, Found, LookInput};
+use crate::question::may_be_reported;
 use crate::settings::setting::Setting;
 use crate::settings::step::SavedSetting;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,11 +55,13 @@ impl Watched {
             Setting::Affinity(thread) => Some(*thread),
             _ => None,
         };
+        let reported = work.stages.iter().filter(|stage| may_be_reported(stage, &scope.contracts));
+        let reported = reported.map(|stage| (*stage).clone()).collect();
         let not_followed =
             work.not_followed.iter().map(|(handle, why)| ((*handle).clone(), (*why).to_owned()));
         Self {
             scope,
-            reported: work.stages.iter().map(|stage| (*stage).clone()).collect(),
+            reported,
             evidence: work.evidence.iter().map(|evidence| frames(evidence)).collect(),
             not_followed: not_followed.collect(),
             held: held.keys().filter_map(thread).collect(),
