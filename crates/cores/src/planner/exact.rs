@@ -128,7 +128,8 @@ impl Search<'_, '_> {
                 .iter()
                 .map(|at| {
                     let number = usize::from(*at);
-                    (model.housekeeping[number], model.intruded[number], model.usable.contains(at))
+                    let apart = (model.housekeeping[number], model.common[number]);
+                    (apart, model.intruded[number], model.usable.contains(at))
                 })
                 .collect();
             let own = looks[core.iter().position(|at| *at == cpu).expect("a CPU is on its core")];
