@@ -12,6 +12,7 @@ use crate::action::CoresAction;
 use crate::facts::{Asked, Facts};
 use crate::planner::Planned;
 use crate::question;
+use crate::reported::may_be_reported;
 use crate::settled::LOOK;
 use crate::sight::Sight;
 use crate::steered::flows;
@@ -90,7 +91,7 @@ fn placed(wanted: &Wanted<'_>, facts: &Facts) -> Target {
     let found = facts.surveyed.iter().flat_map(|surveyed| &surveyed.found.stages);
     let contracts = || wanted.work.contracts.iter().copied();
     let reported = wanted.work.stages.iter().copied();
-    let reported = reported.filter(|stage| question::may_be_reported(stage, contracts()));
+    let reported = reported.filter(|stage| may_be_reported(stage, contracts()));
     let stages = found.filter(|stage| !of_switch(stage)).chain(reported);
     let works = stages.filter(|stage| question::works(stage, wanted));
     let plan = facts.planned.as_ref().filter(|_| wanted.host.cores.placement == Placement::Plan);

@@ -1,7 +1,7 @@
 //! The knowledge of all places at one look, for discovery in the background.
 
 use crate::discover::{Discovery, Found, LookInput};
-use crate::question::may_be_reported;
+use crate::reported::may_be_reported;
 use crate::settings::setting::Setting;
 use crate::settings::step::SavedSetting;
 use std::collections::{BTreeMap, BTreeSet};

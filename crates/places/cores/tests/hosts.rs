@@ -556,7 +556,7 @@ proptest! {
         lab.host.cores.steer = vec!["eth0".into()];
         let files = lab.tree.files();
         for (file, content, gone) in changes {
-            tree::replace(file.get(&files), (!gone).then_some(content.as_str()));
+            tree::replace(file.get(&files).as_path(), (!gone).then_some(content.as_str()));
         }
         for _ in 0..2 {
             let found = lab.look();
