@@ -2,7 +2,7 @@
 
 use crate::key::LENGTH;
 use crate::settings::{SETTINGS, Settings};
-use crate::table::Target;
+use crate::table::{PEER, Target};
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
 use serde::Serialize;
@@ -91,6 +91,7 @@ pub(crate) struct Maps {
     entries: MapHandle,
     sent: MapHandle,
     outcomes: MapHandle,
+    peers: MapHandle,
 }
 
 impl Maps {
@@ -127,6 +128,7 @@ impl Maps {
             entries: take("entries", 4, 16)?,
             sent: take("sent", 4, 16)?,
             outcomes: take("outcomes", 4, 16)?,
+            peers: take("peers", PEER as u32, 4)?,
         })
     }
 
@@ -167,6 +169,21 @@ impl Maps {
     /// Removes an entry.
     pub fn remove_entry(&self, key: &[u8; LENGTH]) -> Result<(), MapError> {
         self.flows.delete(key).map_err(failed("remove an entry"))
+    }
+
+    /// Reads the outer addresses of peers.
+    pub fn read_peers(&self) -> Vec<[u8; PEER]> {
+        self.peers.keys().filter_map(|key| key.try_into().ok()).collect()
+    }
+
+    /// Adds the outer addresses of a peer.
+    pub fn add_peer(&self, peer: &[u8; PEER]) -> Result<(), MapError> {
+        self.peers.update(peer, &ONLY, MapFlags::ANY).map_err(failed("add a peer"))
+    }
+
+    /// Removes the outer addresses of a peer.
+    pub fn remove_peer(&self, peer: &[u8; PEER]) -> Result<(), MapError> {
+        self.peers.delete(peer).map_err(failed("remove a peer"))
     }
 
     /// Reads the settings in force.

@@ -100,7 +100,7 @@ fn placed(wanted: &Wanted<'_>, facts: &Facts) -> Target {
     let cpus = cpus.map(|(handle, cpu)| (handle.clone(), *cpu)).collect();
     let room = Room { usable: &usable, own: &target.own };
     let steer = &wanted.host.cores.steer;
-    let nics = tables::tables(steer, &flows, &cpus, room, flows::vxlan_port(wanted.network));
+    let nics = tables::tables(steer, &flows, &cpus, room, wanted.network);
     Target { nics, ..target }
 }
 

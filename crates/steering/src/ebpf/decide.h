@@ -89,9 +89,14 @@ static __always_inline const struct target *entry_of(const struct settings *sett
 	const struct target *target;
 
 	if (settings->exact) {
+		/* Exact entries are for all senders. */
+		__u8 peer = key->flow.peer;
+
+		key->flow.peer = 0;
 		target = bpf_map_lookup_elem(&flows, key);
 		if (target)
 			return target;
+		key->flow.peer = peer;
 	}
 	/* So that the number of a mask remains. */
 	key->flow.mask = ~0U;
@@ -170,7 +175,7 @@ static __always_inline int decide(struct xdp_md *frame)
 
 	if (!settings)
 		return XDP_PASS;
-	outcome = parse(frame, settings->vxlan_port, &key);
+	outcome = parse(frame, settings->vxlan_port, settings->peers, &key);
 	if (!outcome) {
 		target = entry_of(settings, &key);
 		if (target) {

@@ -1,4 +1,4 @@
-use super::frames::whole;
+use super::frames::{peers, whole};
 use super::run::LONGEST;
 use crate::key::{EXACT, Fields, LENGTH, Pattern};
 use crate::live::Live;
@@ -27,7 +27,8 @@ fn masks() -> Vec<Fields> {
     let port = Fields { to_port: u16::MAX, protocol: u8::MAX, ..tunnel };
     let vlan = Fields { vlan: u16::MAX, ..port };
     let ports = Fields { from_port: u16::MAX, ..port };
-    vec![EXACT, mac, id, both, to, port, vlan, ports, Fields { from: [u8::MAX; 16], ..to }]
+    let peer = Fields { peer: u8::MAX, ..both };
+    vec![EXACT, peer, mac, id, both, to, port, vlan, ports, Fields { from: [u8::MAX; 16], ..to }]
 }
 
 fn target(cpus: &[usize]) -> impl Strategy<Value = Target> + use<> {
@@ -52,7 +53,7 @@ fn table(flows: Vec<Fields>, cpus: Vec<usize>) -> impl Strategy<Value = Table> {
                     entries.push(Entry { name: format!("flow{n}"), pattern, target });
                 }
             }
-            Table::new(entries, spread, VXLAN_PORT).ok()
+            Some(Table { peers: peers(), ..Table::new(entries, spread, VXLAN_PORT).ok()? })
         },
     )
 }
@@ -61,7 +62,7 @@ fn table(flows: Vec<Fields>, cpus: Vec<usize>) -> impl Strategy<Value = Table> {
 fn churn(cpus: Vec<usize>) -> impl Strategy<Value = (Vec<(Vec<u8>, Fields)>, Vec<Table>)> {
     let frame = whole().prop_filter_map("no flow", |mut frame| {
         frame.truncate(LONGEST);
-        let flow = model::parse(&frame, VXLAN_PORT).ok()?;
+        let flow = model::parse(&frame, VXLAN_PORT, &peers()).ok()?;
         Some((frame, flow))
     });
     prop::collection::vec(frame, 5..30).prop_flat_map(move |frames| {

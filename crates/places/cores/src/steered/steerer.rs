@@ -1,7 +1,7 @@
 //! Tables at devices: attached, changed, repaired, taken away.
 
 use crate::settings::step::REPAIRS;
-use crate::steered::tables::{NicTable, words};
+use crate::steered::tables::{NicTable, PlacedFlow, words};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tidegate_durable::{Damage, DurableError, Journal, cut};
@@ -131,7 +131,8 @@ impl Nic {
     }
 
     fn flows(&self, counters: &Counters) -> Vec<FlowReport> {
-        let report = |(name, (flow, cpu)): (&String, &(tidegate_contract::Flow, usize))| {
+        let report = |(name, placed): (&String, &PlacedFlow)| {
+            let PlacedFlow { flow, cpu, .. } = placed;
             let count = counters.entries.get(name).map(|entry| entry.total()).unwrap_or_default();
             let matches = words(flow);
             FlowReport { flow: name.clone(), matches, cpu: *cpu, frames: count.frames, bytes: count.bytes }
