@@ -90,6 +90,7 @@ pub(crate) struct Maps {
     sockets: MapHandle,
     entries: MapHandle,
     sent: MapHandle,
+    spread_to: MapHandle,
     outcomes: MapHandle,
     peers: MapHandle,
 }
@@ -127,6 +128,7 @@ impl Maps {
             sockets: take("sockets", 4, 4)?,
             entries: take("entries", 4, 16)?,
             sent: take("sent", 4, 16)?,
+            spread_to: take("spread_to", 4, 16)?,
             outcomes: take("outcomes", 4, 16)?,
             peers: take("peers", PEER as u32, 4)?,
         })
@@ -271,9 +273,14 @@ impl Maps {
         counts(&self.outcomes, outcome)
     }
 
-    /// Returns frames that went to this CPU, by the CPU that looked them up.
+    /// Returns frames that entries sent to this CPU, by the CPU that looked them up.
     pub fn read_sent(&self, cpu: usize) -> Result<Vec<Count>, MapError> {
         counts(&self.sent, cpu as u32)
+    }
+
+    /// Returns frames that went to this CPU by their hash, by the CPU that looked them up.
+    pub fn read_spread_to(&self, cpu: usize) -> Result<Vec<Count>, MapError> {
+        counts(&self.spread_to, cpu as u32)
     }
 }
 

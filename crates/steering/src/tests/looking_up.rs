@@ -71,11 +71,12 @@ fn churn(cpus: Vec<usize>) -> impl Strategy<Value = (Vec<(Vec<u8>, Fields)>, Vec
     })
 }
 
-/// What the kernel counted: outcomes, and frames of a CPU and of an entry.
-fn counted(probe: &Probe, cpu: usize, counter: Option<u32>) -> (Vec<u64>, u64, u64) {
+/// What the kernel counted: outcomes, and frames to a CPU, by entries and by hash, and of an entry.
+fn counted(probe: &Probe, cpu: usize, counter: Option<u32>) -> (Vec<u64>, [u64; 2], u64) {
     let frames = |counts: Vec<Count>| counts.into_iter().sum::<Count>().frames;
     let outcomes = (0..7).map(|which| frames(probe.maps.read_outcome(which).unwrap())).collect();
-    let sent = frames(probe.maps.read_sent(cpu).unwrap_or_default());
+    let to = [probe.maps.read_sent(cpu), probe.maps.read_spread_to(cpu)];
+    let sent = to.map(|counts| frames(counts.unwrap_or_default()));
     (
         outcomes,
         sent,
@@ -142,11 +143,13 @@ fn check(
         _ => NO_CPU,
     };
     let counter = entry.map(|entry| live.entries().find(|(name, _)| *name == entry.name).unwrap().1.counter);
-    let (mut outcomes, sent, matched) = counted(probe, cpu, counter);
+    let (mut outcomes, mut sent, matched) = counted(probe, cpu, counter);
     let input = ProgramInput { data_in: Some(frame), ..ProgramInput::default() };
     prop_assert_eq!(probe.run("only_decide", input).unwrap().return_value, action, "{:?} {:?}", flow, entry);
     outcomes[outcome] += 1;
-    let sent = sent + u64::from(outcome < 2);
+    if let Some(sent) = sent.get_mut(outcome) {
+        *sent += 1;
+    }
     prop_assert_eq!(counted(probe, cpu, counter), (outcomes, sent, matched + u64::from(entry.is_some())));
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use tidegate_durable::{Damage, DurableError, Journal, cut};
 use tidegate_evidence::{FlowReport, SpreadReport, SteeringReport};
 use tidegate_steering::steering::detach_left;
-use tidegate_steering::{Counters, Options, Steering, Target};
+use tidegate_steering::{Counters, Options, Steering};
 
 /// Steers frames of NICs.
 pub struct Steerer {
@@ -142,13 +142,9 @@ impl Nic {
 
     /// Returns the frames that each CPU got besides those of flows.
     fn spread(&self, counters: &Counters) -> Vec<SpreadReport> {
-        let of_flows = |cpu: usize| {
-            let there = counters.entries.values().filter(|entry| entry.target == Target::Cpu(cpu));
-            there.fold(0_u64, |sum, entry| sum.saturating_add(entry.total().frames))
-        };
         let report = |cpu: &usize| {
-            let sent = counters.sent.get(cpu).map_or(0, |count| count.frames);
-            SpreadReport { cpu: *cpu, frames: sent.saturating_sub(of_flows(*cpu)) }
+            let frames = counters.spread_to.get(cpu).map_or(0, |count| count.frames);
+            SpreadReport { cpu: *cpu, frames }
         };
         self.table.spread.iter().map(report).collect()
     }
