@@ -134,7 +134,7 @@ fn placed(wanted: &Wanted<'_>, facts: &Facts) -> Target {
     let realtime = realtime.filter_map(|stage| plan.assignment.cpus.get(&stage.handle).copied()).collect();
     let room = Room { usable: &usable, own: &target.own, realtime: &realtime };
     let steer = &wanted.host.cores.steer;
-    let nics = tables::tables(steer, &flows, &cpus, room, flows::vxlan_port(wanted.network));
+    let nics = tables::tables(steer, &flows, &cpus, room, wanted.network);
     Target { nics, ..target }
 }
 
