@@ -4,13 +4,16 @@ mod tree;
 
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tidegate_contract::{Attach, Host, Nanos, SocketMode, SocketOwner, Vnic};
 use tidegate_cores::stage::{Handle, Kind, Queue, Stage, Thread, ThreadKind};
 use tidegate_evidence::{Evidence, VnicStats};
 use tidegate_place::Network;
-use tidegate_place_cores::discover::key::UnixSocket;
+use tidegate_place_cores::discover::descriptor::{Device, SocketFile};
+use tidegate_place_cores::discover::peers::UnixSocket;
 use tidegate_place_cores::discover::{Discovery, Found, Kernel, LookInput};
 use tidegate_testkit::contract::vnic;
 use tree::Tree;
@@ -46,12 +49,15 @@ struct Lab {
 impl Lab {
     fn new(machine: &str, contracts: Vec<Vnic>, sockets: Vec<UnixSocket>) -> Self {
         let tree = Tree::of(machine);
-        tree.file("/proc/self/ns/net", "-> net:[1]");
+        let proc = tree.path("/proc");
         let kernel = Kernel {
             sockets: Box::new(move || Ok(sockets.clone())),
             addresses: Box::new(|| {
                 vec![("192.0.2.1".parse().unwrap(), 4), ("192.0.2.2".parse().unwrap(), 5)]
             }),
+            device: Box::new(device),
+            tap: Box::new(move |process, fd| tap_of(&proc.join(process.to_string()), fd)),
+            file: Box::new(|path| file_at(path.to_str()?)),
         };
         let discovery = Discovery::with_kernel(tree.roots(), kernel);
         Self {
@@ -88,6 +94,34 @@ impl Lab {
     }
 }
 
+/// The device of a descriptor, by its path: `/dev/tap7` is 240:7. Those that `fdinfo` calls fake are files.
+fn device(path: &Path) -> Option<Device> {
+    let info = path.parent()?.with_file_name("fdinfo").join(path.file_name()?);
+    let link = std::fs::read_link(path).ok()?;
+    let number = |prefix: &str| link.to_str()?.strip_prefix(prefix)?.parse().ok();
+    let device = match link.to_str()? {
+        "/dev/net/tun" => Device::TUN,
+        _ => match (number("/dev/tap"), number("/dev/vfio/")) {
+            (Some(minor), _) => Device { major: 240, minor },
+            (_, minor) => Device { major: 241, minor: minor? },
+        },
+    };
+    (!std::fs::read_to_string(info).unwrap_or_default().contains("fake")).then_some(device)
+}
+
+/// The tap of a descriptor, if it is in network namespace 1.
+fn tap_of(process: &Path, fd: i32) -> Option<String> {
+    let info = std::fs::read_to_string(process.join(format!("fdinfo/{fd}"))).ok()?;
+    let name = info.lines().find_map(|line| line.strip_prefix("iff:"))?.trim();
+    (!info.contains("namespace:\t2")).then(|| name.to_owned())
+}
+
+/// The file of a socket, by its path.
+fn file_at(path: &str) -> Option<SocketFile> {
+    let inode = ["/a.sock", "/b.sock"].iter().position(|known| *known == path)?;
+    Some(SocketFile { device: 1, inode: inode as u32 })
+}
+
 /// Adds a thread; of a process its first.
 fn thread(tree: &Tree, process: u32, thread: u32, name: &str, flags: u32, ticks: u64, cpus: &str) {
     let stat = format!(
@@ -98,7 +132,6 @@ fn thread(tree: &Tree, process: u32, thread: u32, name: &str, flags: u32, ticks:
     let mut folders = vec![format!("/proc/{process}/task/{thread}")];
     if process == thread {
         folders.push(format!("/proc/{process}"));
-        tree.file(&format!("/proc/{process}/ns/net"), "-> net:[1]");
     }
     for folder in folders {
         tree.file(&format!("{folder}/stat"), &stat);
@@ -170,7 +203,10 @@ fn a_vm_on_a_tap_with_a_process_of_vhost() {
     thread(&lab.tree, 300, 300, "vhost-100", 0, 0, "0-7");
     descriptor(&lab.tree, 300, 0, "/dev/null", "");
     qemu(&lab.tree, 400, "vnet0");
-    lab.tree.file("/proc/400/ns/net", "-> net:[2]");
+    descriptor(&lab.tree, 400, 10, "/dev/net/tun", "iff:\tvnet0\nnamespace:\t2");
+    // A file, in a mount namespace of its own.
+    qemu(&lab.tree, 500, "none");
+    descriptor(&lab.tree, 500, 10, "/dev/net/tun", "iff:\tvnet0\nfake");
     let found = lab.look();
     let expected = [
         (Kind::SoftIrq, 0),
@@ -205,10 +241,110 @@ fn vhost_as_threads_of_the_emulator() {
 }
 
 #[test]
-fn a_macvtap_is_known_by_its_number() {
+fn no_more_threads_of_vhost_are_real_time_than_taps_have_queues() {
+    let mut lab = Lab::new("eight-cores", vec![netdev("a", 1, "vnet0"), netdev("b", 2, "vnet1")], vec![]);
+    lab.contracts[0].deadline = Some(Nanos::new(1_000_000));
+    (lab.contracts[0].queues, lab.contracts[1].queues) = (2, 1);
+    qemu(&lab.tree, 100, "vnet0");
+    descriptor(&lab.tree, 100, 12, "/dev/net/tun", "iff:\tvnet1");
+    for number in 110..120 {
+        thread(&lab.tree, 100, number, "vhost-100", USER_WORKER, 0, "0-7");
+    }
+    // A worker of io_uring; one that names another VM.
+    thread(&lab.tree, 100, 105, "vhost-100", USER_WORKER | 0x10, 0, "0-7");
+    thread(&lab.tree, 100, 106, "vhost-1", USER_WORKER, 0, "0-7");
+    let found = lab.look();
+    let thread = |stage: &&Stage| match &stage.handle {
+        Handle::Thread { thread, .. } => thread.thread,
+        other => panic!("{other}"),
+    };
+    let realtime = found.stages.iter().filter(|stage| stage.realtime);
+    assert_eq!(realtime.map(|stage| thread(&stage)).collect::<Vec<_>>(), [110, 111, 112]);
+    let vhosts = found.stages.iter().filter(|stage| stage.handle.kind() == Kind::Vhost);
+    assert_eq!(vhosts.count(), 10);
+}
+
+#[test]
+fn a_vnic_has_one_process_and_a_vm_has_virtual_cpus() {
+    let contracts = ["vnet0", "vnet1", "vnet2"].map(|name| netdev(name, 1, name));
+    let mut lab = Lab::new("eight-cores", contracts.into(), vec![]);
+    qemu(&lab.tree, 100, "vnet0");
+    qemu(&lab.tree, 200, "vnet1");
+    // A service that keeps descriptors which others send to it: beside the VM, and instead of one.
+    thread(&lab.tree, 50, 50, "keeper", 0, 0, "0-7");
+    descriptor(&lab.tree, 50, 10, "/dev/net/tun", "iff:\tvnet0");
+    descriptor(&lab.tree, 50, 11, "/dev/net/tun", "iff:\tvnet2");
+    let found = lab.look();
+    assert_eq!(["vnet0", "vnet1", "vnet2"].map(|name| kinds(&found, name).len()), [4, 4, 0]);
+    assert_eq!(found.notes.len(), 1, "{:?}", found.notes);
+    assert!(found.notes[0].starts_with("the threads of processes 50 are not planned"), "{:?}", found.notes);
+    // Another VM has it, too.
+    let mut lab = Lab::new("eight-cores", vec![netdev("a", 1, "vnet0")], vec![]);
+    qemu(&lab.tree, 100, "vnet0");
+    qemu(&lab.tree, 200, "vnet0");
+    let found = lab.look();
+    assert_eq!(kinds(&found, "a"), []);
+    assert!(found.notes[0].starts_with("the threads of a are not planned: several"), "{:?}", found.notes);
+    lab.tree.file("/run/libvirt/qemu/a.xml", STATE);
+    assert!(kinds(&lab.look(), "a").contains(&(Kind::Vcpu, 103)), "libvirt knows which");
+}
+
+#[test]
+fn notes_stay_few_however_many_processes() {
+    let contracts =
+        (0..100_u8).map(|number| netdev(&format!("vm{number}"), number, &format!("vnet{number}")));
+    let mut lab = Lab::new("eight-cores", contracts.collect(), vec![]);
+    for number in 0..100 {
+        let process = 1000 + number;
+        thread(&lab.tree, process, process, "keeper", 0, 0, "0-7");
+        descriptor(&lab.tree, process, 10, "/dev/net/tun", &format!("iff:\tvnet{number}"));
+    }
+    let found = lab.look();
+    assert_eq!(found.notes.len(), 1);
+    assert!(found.notes[0].contains("1003 and 96 more are not planned"), "{:?}", found.notes);
+}
+
+#[test]
+fn new_sockets_of_a_contract_are_not_worth_a_look_at_all_processes_each() {
+    let count = Arc::new(AtomicU64::new(0));
+    let (looks, next) = (Arc::clone(&count), Arc::new(AtomicU64::new(100)));
+    let mut lab = Lab::new("eight-cores", vec![vhost_user("a", 1, "/a.sock", SocketMode::Server)], vec![]);
+    let kernel = Kernel {
+        // A user connects again and again, with many sockets.
+        sockets: Box::new(move || {
+            let first = next.fetch_add(2000, Ordering::Relaxed);
+            let pair = |inode| UnixSocket { inode, file: file_at("/a.sock"), peer: Some(inode + 1) };
+            Ok((0..1000).map(|number| pair(first + 2 * number)).collect())
+        }),
+        addresses: Box::new(Vec::new),
+        device: Box::new(move |_| {
+            looks.fetch_add(1, Ordering::Relaxed);
+            None
+        }),
+        tap: Box::new(|_, _| None),
+        file: Box::new(|path| file_at(path.to_str()?)),
+    };
+    lab.discovery = Discovery::with_kernel(lab.tree.roots(), kernel);
+    for process in 600..660 {
+        thread(&lab.tree, process, process, "other", 0, 0, "0-7");
+        descriptor(&lab.tree, process, 10, "/dev/vfio/1", "");
+    }
+    lab.look();
+    count.store(0, Ordering::Relaxed);
+    for _ in 0..12 {
+        lab.look();
+    }
+    // Twelve sixths of 60, and in these 120 s four times all.
+    assert!(count.load(Ordering::Relaxed) <= 120 + 4 * 60, "{count:?}");
+}
+
+#[test]
+fn a_macvtap_is_known_by_its_device() {
     let mut lab = Lab::new("eight-cores", vec![netdev("a", 1, "macvtap0")], vec![]);
     tap(&lab.tree, "macvtap0");
-    lab.tree.file("/sys/class/net/macvtap0/macvtap/tap7/dev", "1:2");
+    lab.tree.file("/sys/class/macvtap/tap7/dev", "240:7");
+    qemu(&lab.tree, 200, "other");
+    descriptor(&lab.tree, 200, 12, "/dev/tap7", "fake");
     lab.tree.file("/sys/class/net/macvtap0/lower_eth0", "-> ../eth0");
     qemu(&lab.tree, 100, "other");
     descriptor(&lab.tree, 100, 12, "/dev/tap7", "");
@@ -225,7 +361,7 @@ fn a_macvtap_is_known_by_its_number() {
 fn front_ends_of_sockets_that_we_or_they_listen_at() {
     let socket = |inode, path: Option<&str>, peer| UnixSocket {
         inode,
-        path: path.map(PathBuf::from),
+        file: path.and_then(file_at),
         peer: Some(peer),
     };
     // 1 and 3 are the switch's; 2 and 4 front ends'.
@@ -234,7 +370,10 @@ fn front_ends_of_sockets_that_we_or_they_listen_at() {
         socket(2, None, 1),
         socket(4, Some("/b.sock"), 3),
         socket(3, None, 4),
-        UnixSocket { inode: 5, path: Some("/a.sock".into()), peer: None },
+        UnixSocket { inode: 5, file: file_at("/a.sock"), peer: None },
+        // A pair of another user's, bound to the same path in a mount namespace of his own.
+        UnixSocket { inode: 6, file: Some(SocketFile { device: 2, inode: 0 }), peer: Some(7) },
+        socket(7, None, 6),
     ];
     let contracts = vec![
         vhost_user("a", 1, "/a.sock", SocketMode::Server),
@@ -249,6 +388,8 @@ fn front_ends_of_sockets_that_we_or_they_listen_at() {
         qemu(&lab.tree, process, "none");
         descriptor(&lab.tree, process, 20, &format!("socket:[{inode}]"), "");
     }
+    qemu(&lab.tree, 300, "none");
+    descriptor(&lab.tree, 300, 20, "socket:[7]", "");
     lab.frames("a", 0, 0);
     lab.look();
     lab.frames("a", 1_000_000, 0);
@@ -278,8 +419,11 @@ fn a_function_and_its_interrupts() {
     lab.tree.file(&format!("{device}/msi_irqs/90"), "msix");
     lab.tree.file("/sys/kernel/irq/90/actions", "vfio-msix[0](0000:00:03.1)");
     lab.tree.file("/proc/irq/90/smp_affinity_list", "2");
+    lab.tree.file("/sys/class/vfio/17/dev", "241:17");
     qemu(&lab.tree, 100, "none");
     descriptor(&lab.tree, 100, 20, "/dev/vfio/17", "");
+    qemu(&lab.tree, 200, "none");
+    descriptor(&lab.tree, 200, 20, "/dev/vfio/17", "fake");
     let found = lab.look();
     let expected = [
         (Kind::HardIrq, 90),
@@ -370,7 +514,9 @@ fn loads_are_measured_by_thread_and_start() {
     let found = lab.look();
     let vcpu = stage(&found, "CPU 0/KVM");
     assert_eq!((vcpu.load, vcpu.measured), (500_000, true), "500 of 1,000 ticks");
-    assert_eq!(stage(&found, "call_rcu").load, 30_000, "a helper that is busy");
+    let main = stage(&found, "qemu-system-x86");
+    assert_eq!((main.load, main.measured), (30_000, true), "with its busy helper's");
+    assert_eq!(kinds(&found, "a").len(), 4, "which is no stage");
     // Its number goes to a new thread, which began with more CPU time than the old one had.
     let stat = "103 (CPU 0/KVM) S 1 1 1 0 -1 0 0 0 0 0 90000 0 0 0 20 0 1 0 777777 0 0";
     lab.tree.file("/proc/100/task/103/stat", stat);
@@ -556,7 +702,7 @@ proptest! {
         lab.host.cores.steer = vec!["eth0".into()];
         let files = lab.tree.files();
         for (file, content, gone) in changes {
-            tree::replace(file.get(&files), (!gone).then_some(content.as_str()));
+            tree::replace(file.get(&files).as_path(), (!gone).then_some(content.as_str()));
         }
         for _ in 0..2 {
             let found = lab.look();

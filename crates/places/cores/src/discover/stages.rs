@@ -13,9 +13,6 @@ use tidegate_cores::cpus::Cpus;
 use tidegate_cores::machine::Machine;
 use tidegate_cores::stage::{Handle, Kind, Stage, Thread, ThreadKind};
 
-/// A helper of an emulator that once used so much of a CPU is a stage, millionths.
-const BUSY_HELPER: u32 = 10_000;
-
 /// A process, and whose it is.
 #[derive(Debug)]
 pub struct Vm<'a> {
@@ -33,6 +30,8 @@ pub struct Stages {
     found: BTreeMap<Handle, Stage>,
     /// Threads of each vNIC's VM.
     of_vnic: BTreeMap<String, Vec<Handle>>,
+    /// CPU time of emulators' helpers, by the emulator's first thread, millionths.
+    helpers: BTreeMap<Thread, u32>,
 }
 
 impl Stages {
@@ -42,30 +41,22 @@ impl Stages {
         for stage in reported {
             all.entry(stage.handle.clone()).or_insert_with(|| (*stage).clone());
         }
-        Self { reported: all, found: BTreeMap::new(), of_vnic: BTreeMap::new() }
+        Self { reported: all, found: BTreeMap::new(), of_vnic: BTreeMap::new(), helpers: BTreeMap::new() }
     }
 
-    /// Adds the threads of a VM. Helpers of its emulator are too many to plan each; those in `busy`, where this adds those that are,
-    /// are stages until they end.
-    pub fn threads(
-        &mut self,
-        roots: &Roots,
-        vm: &Vm<'_>,
-        pinning: &Pinning<'_>,
-        loads: &Loads,
-        busy: &mut BTreeSet<Thread>,
-    ) {
+    /// Adds the threads of a VM. Helpers of its emulator come and go with the guest's own requests, so they are no stages: each begins with
+    /// the CPUs of the emulator's first thread, and its CPU time counts there.
+    pub fn threads(&mut self, roots: &Roots, vm: &Vm<'_>, pinning: &Pinning<'_>, loads: &Loads) {
+        let helpers = vm.tasks.iter().filter(|task| task.kind.is_none());
+        let load = helpers.filter_map(|task| loads.thread(task.thread)).fold(0, u32::saturating_add);
+        let main = vm.tasks.iter().find(|task| task.kind == Some(ThreadKind::Emulator));
+        self.helpers.extend(main.map(|task| (task.thread, load)));
+        let of = |task: &'_ Task| task.kind.map(|kind| (kind, task.thread));
+        let realtime = realtime(&vm.vnics, vm.tasks.iter().filter_map(of));
         let mut threads = vec![];
         for task in &vm.tasks {
-            let helper = || {
-                if loads.thread(task.thread).is_some_and(|load| load >= BUSY_HELPER) {
-                    busy.insert(task.thread);
-                }
-                busy.contains(&task.thread).then_some(ThreadKind::Emulator)
-            };
-            let kind = task.kind.or_else(helper);
             // It may end at any time.
-            threads.extend(kind.and_then(|kind| Some((kind, task, vm::allowed(roots, task.thread)?))));
+            threads.extend(task.kind.and_then(|kind| Some((kind, task, vm::allowed(roots, task.thread)?))));
         }
         let held = threads.iter().filter(|(_, task, _)| pinning.is_held(task.thread));
         let ours: BTreeSet<Cpus> = held.map(|(_, _, present)| present.clone()).collect();
@@ -81,23 +72,20 @@ impl Stages {
             };
             let pinned_by = pinning.by(&choice);
             let handle = Handle::Thread { kind, thread: *thread, name: stat.name.clone() };
-            self.thread(kind, &vm.vnics, Stage { pinned_by, ..stage(handle, present) });
+            let realtime = realtime.contains(thread);
+            self.thread(kind, &vm.vnics, Stage { pinned_by, realtime, ..stage(handle, present) });
         }
     }
 
     fn thread(&mut self, kind: ThreadKind, vnics: &[&Vnic], stage: Stage) {
         // vhost works for the VM's taps alone.
-        let concerns =
-            |vnic: &&&Vnic| kind != ThreadKind::Vhost || matches!(vnic.attach, Attach::Netdev { .. });
-        let concerned: Vec<&&Vnic> = vnics.iter().filter(concerns).collect();
-        let names: BTreeSet<String> = concerned.iter().map(|vnic| vnic.name.clone()).collect();
-        // A deadline of a tap holds until vhost has the frame; the guest's own time is not in it.
-        let realtime = kind == ThreadKind::Vhost && concerned.iter().any(|vnic| vnic.is_realtime());
+        let concerned = vnics.iter().filter(|vnic| kind != ThreadKind::Vhost || is_netdev(vnic));
+        let names: BTreeSet<String> = concerned.map(|vnic| vnic.name.clone()).collect();
         for name in &names {
             self.of_vnic.entry(name.clone()).or_default().push(stage.handle.clone());
         }
         let vnics = names.into_iter().collect();
-        self.found.insert(stage.handle.clone(), Stage { vnics, realtime, ..stage });
+        self.found.insert(stage.handle.clone(), Stage { vnics, ..stage });
     }
 
     /// Adds interrupts and queues of physical interfaces.
@@ -148,7 +136,10 @@ impl Stages {
         for stage in self.found.values_mut() {
             let kind = stage.handle.kind();
             let measured = match &stage.handle {
-                Handle::Thread { thread, .. } => loads.thread(*thread),
+                Handle::Thread { thread, .. } => {
+                    let helpers = self.helpers.get(thread).copied().unwrap_or(0);
+                    loads.thread(*thread).map(|load| load.saturating_add(helpers).min(1_000_000))
+                }
                 Handle::Irq { .. } | Handle::Receive(_) => softirqs.get(&stage.handle).copied(),
                 _ => None,
             };
@@ -199,6 +190,22 @@ impl Stages {
         found.retain(|handle, _| !reported.contains_key(handle));
         reported.into_values().chain(found.into_values()).collect()
     }
+}
+
+/// Returns vhost's threads on which a deadline depends: one of a tap holds until vhost has the frame; the guest's own time is not in it. No
+/// more than the queues of the VM's taps, the oldest: each queue has one, and an emulator can start as many as it likes.
+fn realtime(vnics: &[&Vnic], threads: impl Iterator<Item = (ThreadKind, Thread)>) -> BTreeSet<Thread> {
+    let taps = || vnics.iter().filter(|vnic| is_netdev(vnic));
+    let queues: usize = taps().map(|vnic| usize::from(vnic.queues)).sum();
+    let mut vhost: Vec<Thread> =
+        threads.filter(|(kind, _)| *kind == ThreadKind::Vhost).map(|(_, thread)| thread).collect();
+    vhost.sort_unstable_by_key(|thread| (thread.started, thread.thread));
+    let has_deadline = taps().any(|vnic| vnic.is_realtime());
+    vhost.into_iter().take(if has_deadline { queues } else { 0 }).collect()
+}
+
+fn is_netdev(vnic: &Vnic) -> bool {
+    matches!(vnic.attach, Attach::Netdev { .. })
 }
 
 /// A stage for no vNIC in particular.
