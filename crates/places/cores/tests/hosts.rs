@@ -176,7 +176,8 @@ fn kinds(found: &Found, vnic: &str) -> Vec<(Kind, u32)> {
 }
 
 fn stage<'a>(found: &'a Found, name: &str) -> &'a Stage {
-    let by_name = |stage: &&Stage| matches!(&stage.handle, Handle::Thread { name: own, .. } if own == name);
+    let by_name =
+        |stage: &&Stage| matches!(&stage.handle, Handle::Thread { name: own, .. } if own.as_str() == name);
     found.stages.iter().find(by_name).unwrap_or_else(|| panic!("no {name} in {found:?}"))
 }
 

@@ -71,7 +71,7 @@ impl Stages {
                 ours: &ours,
             };
             let pinned_by = pinning.by(&choice);
-            let handle = Handle::Thread { kind, thread: *thread, name: stat.name.clone() };
+            let handle = Handle::Thread { kind, thread: *thread, name: stat.name.as_str().into() };
             let realtime = realtime.contains(thread);
             self.thread(kind, &vm.vnics, Stage { pinned_by, realtime, ..stage(handle, present) });
         }
