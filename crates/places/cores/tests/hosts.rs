@@ -461,7 +461,8 @@ fn queues_and_interrupts_of_a_nic() {
     let receive = [0, 1].map(|number| get(Handle::Receive(queue(number))));
     assert_eq!(receive[0].present, [0].into(), "where its interrupt arrives");
     assert_eq!(receive[1].present, [4, 5, 6, 7].into(), "where it is steered");
-    assert!(receive.iter().all(|stage| stage.pinned_by.is_none()));
+    let by = receive.each_ref().map(|stage| stage.pinned_by.as_deref());
+    assert_eq!(by, [None, Some("its rps_cpus, which another program set")]);
     // Of 200 ticks in ten seconds three quarters: 15 %.
     assert_eq!((receive[0].load, receive[0].measured), (150_000, true));
     assert_eq!(
@@ -476,6 +477,52 @@ fn queues_and_interrupts_of_a_nic() {
     let link = found.links.iter().find(|link| link.to == receive[0].handle).unwrap();
     assert_eq!((&link.from, link.frames), (&irq.handle, 200));
     assert_eq!(found.links.len(), 2, "{:?}", found.links);
+}
+
+#[test]
+fn cpus_that_a_program_chose_for_interrupts_and_queues_and_those_that_a_driver_did() {
+    let mut lab = Lab::new("eight-cores", vec![], vec![]);
+    lab.host.cores.steer = vec!["eth0".into()];
+    lab.tree.file("/proc/irq/default_smp_affinity", "3f");
+    lab.tree.file("/proc/irq/30/affinity_hint", "01");
+    lab.tree.file("/sys/class/net/eth0/queues/tx-0/xps_cpus", "01");
+    lab.tree.file("/sys/class/net/eth0/queues/tx-1/xps_cpus", "c");
+    let by = |found: &Found| -> Vec<String> {
+        let by = |stage: &Stage| Some(format!("{}: {}", stage.handle, stage.pinned_by.as_ref()?));
+        found.stages.iter().filter_map(by).collect()
+    };
+    let found = lab.look();
+    let expected = [
+        "interrupt 31 (eth0-TxRx-1): its smp_affinity, which another program set",
+        "transmission of queue 1 of eth0: its xps_cpus, which another program set",
+    ];
+    assert_eq!(by(&found), expected, "of queue 0 its driver did");
+    lab.tree.file("/proc/irq/31/smp_affinity_list", "0-5");
+    assert_eq!(by(&lab.look()), expected[1..], "all of new interrupts");
+    lab.tree.file("/proc/irq/30/smp_affinity_list", "4");
+    assert_eq!(by(&lab.look()).len(), 2, "another one than its driver's");
+}
+
+#[test]
+fn a_tap_of_the_host_switch_has_the_cpus_where_it_is_steered() {
+    let mut lab = Lab::new("eight-cores", vec![], vec![]);
+    let queue = |device: &str, netns: Option<&str>, queue| Stage {
+        handle: Handle::Receive(Queue { netns: netns.map(Into::into), device: device.into(), queue }),
+        present: [].into(),
+        ..port("a")
+    };
+    let other = Some("/run/netns/other");
+    lab.reported =
+        vec![queue("tg0", None, 0), queue("tg0", None, 1), queue("tg0", other, 0), queue("no", None, 0)];
+    lab.tree.file("/sys/class/net/tg0/queues/rx-0/rps_cpus", "00");
+    lab.tree.file("/sys/class/net/tg0/queues/rx-1/rps_cpus", "08");
+    let found = lab.look();
+    assert_eq!(found.stages.len(), 4);
+    for stage in &found.stages {
+        let steered = stage.handle == queue("tg0", None, 1).handle;
+        let expected = if steered { [3].into() } else { [].into() };
+        assert_eq!((&stage.present, stage.pinned_by.is_some()), (&expected, steered), "{}", stage.handle);
+    }
 }
 
 #[test]

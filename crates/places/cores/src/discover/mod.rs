@@ -124,7 +124,8 @@ impl Discovery {
         let uplinks = devices::uplinks(&self.roots, input.network, &mut self.kernel.addresses);
         let nics = devices::nics(&self.roots, input, &uplinks);
         self.count_devices(now, &nics);
-        stages.nics(&nics, machine);
+        stages.nics(&self.roots, &nics, machine);
+        stages.reported_queues(&self.roots);
         stages.taps(&self.roots, input.contracts);
         stages.load(&self.loads, &frames, &nics);
         let links = links::links(&stages, &frames, &nics, &uplinks, &self.loads, input);

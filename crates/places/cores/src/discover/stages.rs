@@ -6,12 +6,12 @@ use super::of_devices;
 use super::pinned::{Choice, Pinning};
 use super::vm::{self, Task};
 use crate::load::{Loads, prior};
-use crate::roots::Roots;
+use crate::roots::{Roots, mask};
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_contract::{Attach, Vnic};
 use tidegate_cores::cpus::Cpus;
 use tidegate_cores::machine::Machine;
-use tidegate_cores::stage::{Handle, Kind, Stage, Thread, ThreadKind};
+use tidegate_cores::stage::{Handle, Kind, Queue, Stage, Thread, ThreadKind};
 
 /// A process, and whose it is.
 #[derive(Debug)]
@@ -88,22 +88,45 @@ impl Stages {
         self.found.insert(stage.handle.clone(), Stage { vnics, ..stage });
     }
 
+    /// Adds the CPUs where the queues of the host switch's taps are steered, which it does not report. They are known in the agent's own
+    /// network namespace alone.
+    pub fn reported_queues(&mut self, roots: &Roots) {
+        let mut nics = BTreeMap::<String, Option<Nic>>::new();
+        for stage in self.reported.values_mut() {
+            let Handle::Receive(Queue { netns: None, device, queue }) = &stage.handle else { continue };
+            let read = || Nic::read_receive(roots, device);
+            let nic = nics.entry(device.clone()).or_insert_with(read);
+            let steered = nic.as_ref().and_then(|nic| nic.receive.get(usize::from(*queue)));
+            if let Some(steered) = steered.filter(|steered| !steered.is_empty()) {
+                (stage.present, stage.pinned_by) = (steered.clone(), by_queue(steered, "rps_cpus"));
+            }
+        }
+    }
+
     /// Adds interrupts and queues of physical interfaces.
-    pub fn nics(&mut self, nics: &[Nic], machine: &Machine) {
+    pub fn nics(&mut self, roots: &Roots, nics: &[Nic], machine: &Machine) {
+        let usual = usual(roots, machine);
         let all = |cpus: Cpus| if cpus.is_empty() { machine.online() } else { cpus };
         for nic in nics {
             for irq in &nic.irqs {
-                let pinned_by = irq.managed.then(|| "the kernel, which manages this interrupt".to_owned());
+                let managed = irq.managed.then_some("the kernel, which manages this interrupt");
+                let chosen = irq.is_chosen(&usual).then_some("its smp_affinity, which another program set");
+                let pinned_by = managed.or(chosen).map(str::to_owned);
                 let vnics: Vec<String> = irq.vnic.iter().cloned().collect();
                 self.add(Stage { vnics, pinned_by, ..stage(irq.handle(&nic.device), all(irq.cpus.clone())) });
             }
             for (queue, steered) in nic.receive_queues() {
                 let arrives = || nic.irqs_of(queue).flat_map(|irq| irq.cpus.iter().copied()).collect();
                 let present = if steered.is_empty() { arrives() } else { steered.clone() };
-                self.add(stage(Handle::Receive(nic.queue(queue)), all(present)));
+                let pinned_by = by_queue(steered, "rps_cpus");
+                self.add(Stage { pinned_by, ..stage(Handle::Receive(nic.queue(queue)), all(present)) });
             }
             for (queue, senders) in nic.transmit_queues() {
-                self.add(stage(Handle::Transmit(nic.queue(queue)), all(senders.clone())));
+                // Many drivers give each queue the senders of its interrupt's CPUs.
+                let is_drivers = nic.irqs.iter().any(|irq| irq.hint == *senders);
+                let pinned_by = by_queue(senders, "xps_cpus").filter(|_| !is_drivers);
+                let handle = Handle::Transmit(nic.queue(queue));
+                self.add(Stage { pinned_by, ..stage(handle, all(senders.clone())) });
             }
         }
     }
@@ -119,7 +142,8 @@ impl Stages {
             for (queue, steered) in nic.receive_queues() {
                 let present = if steered.is_empty() { vhost.clone() } else { steered.clone() };
                 let handle = Handle::Receive(nic.queue(queue));
-                self.add(Stage { vnics: vec![vnic.name.clone()], ..stage(handle, present) });
+                let (vnics, pinned_by) = (vec![vnic.name.clone()], by_queue(steered, "rps_cpus"));
+                self.add(Stage { vnics, pinned_by, ..stage(handle, present) });
             }
         }
     }
@@ -190,6 +214,21 @@ impl Stages {
         found.retain(|handle, _| !reported.contains_key(handle));
         reported.into_values().chain(found.into_values()).collect()
     }
+}
+
+/// Returns the CPUs of new interrupts on each node: the kernel gives an interrupt those of its device's node (`irq_setup_affinity`).
+fn usual(roots: &Roots, machine: &Machine) -> Vec<Cpus> {
+    let default = mask(roots.proc.join("irq/default_smp_affinity")).unwrap_or_else(|| machine.online());
+    let mut of_nodes = BTreeMap::<u32, Cpus>::new();
+    for (number, cpu) in machine.cpus.iter().filter(|(number, _)| default.contains(number)) {
+        of_nodes.entry(cpu.node).or_default().insert(*number);
+    }
+    of_nodes.into_values().collect()
+}
+
+/// Returns what chose the CPUs of a queue, if there are any: the kernel chooses none.
+fn by_queue(cpus: &Cpus, file: &str) -> Option<String> {
+    (!cpus.is_empty()).then(|| format!("its {file}, which another program set"))
 }
 
 /// Returns vhost's threads on which a deadline depends: one of a tap holds until vhost has the frame; the guest's own time is not in it. No
