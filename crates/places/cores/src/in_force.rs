@@ -5,10 +5,10 @@
 //! ```
 
 use crate::placed;
-use crate::roots::from_mask;
 use crate::settings::setting::Setting;
 use crate::settings::step::SavedSetting;
 use std::collections::BTreeMap;
+use tidegate_cores::cpus::from_mask;
 use tidegate_cores::cpus::{self, Cpus};
 use tidegate_cores::problem::Assignment;
 use tidegate_cores::stage::{Handle, Stage};
