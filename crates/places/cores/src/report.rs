@@ -135,11 +135,12 @@ fn conflicts(
 ) -> Vec<ConflictReport> {
     let own = planned.map(|planned| planned.plan.own.clone()).unwrap_or_default();
     let usable = surveyed.scope.host.cores.cpus.as_ref().unwrap_or(&surveyed.found.usable);
-    let crowded = tables::crowded(flows, Room { usable, own: &own }).map(|what| ConflictReport {
-        with: "steering".into(),
-        what,
-        remedy: "give the plan more CPUs, or promise fewer vNICs a deadline or a minimum".into(),
-    });
+    let crowded =
+        tables::crowded(flows, Room { usable, own: &own, realtime: &own }).map(|what| ConflictReport {
+            with: "steering".into(),
+            what,
+            remedy: "give the plan more CPUs, or promise fewer vNICs a deadline or a minimum".into(),
+        });
     let note = |note: &String| ConflictReport {
         with: "not found".into(),
         what: note.clone(),

@@ -1,6 +1,7 @@
 //! The knowledge of all places at one look, for discovery in the background.
 
 use crate::discover::{Discovery, Found, LookInput};
+use crate::reported::may_be_reported;
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tidegate_contract::{Host, Vnic};
@@ -46,11 +47,13 @@ impl Scope {
 impl Watched {
     /// Returns the knowledge of one look.
     pub fn new(scope: Scope, work: &HostWork<'_>) -> Self {
+        let reported = work.stages.iter().filter(|stage| may_be_reported(stage, &scope.contracts));
+        let reported = reported.map(|stage| (*stage).clone()).collect();
         let not_followed =
             work.not_followed.iter().map(|(handle, why)| ((*handle).clone(), (*why).to_owned()));
         Self {
             scope,
-            reported: work.stages.iter().map(|stage| (*stage).clone()).collect(),
+            reported,
             evidence: work.evidence.iter().map(|evidence| frames(evidence)).collect(),
             not_followed: not_followed.collect(),
         }

@@ -17,6 +17,8 @@ use tidegate_switch::control::WorkStatus;
 const PAUSE: Duration = Duration::from_secs(2);
 /// Pause before the same directions are passed again: the switch refused or lost them.
 const AGAIN: Duration = Duration::from_secs(10);
+/// A refusal is told for this long: as long as the same directions are wanted, they are passed again before.
+const REFUSED: Duration = Duration::from_secs(20);
 /// Interval of questions for the switch's report.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -118,16 +120,23 @@ impl Directing {
         }
     }
 
+    /// Returns the directions that the switch refused, if they are wanted still, and its reason.
+    fn refused(&self, now: Instant) -> Option<(&Directions, &str)> {
+        let (directions, at, refusal) = self.sent.as_ref()?;
+        let is_wanted = now.saturating_duration_since(*at) < REFUSED;
+        Some((directions, refusal.as_deref().filter(|_| is_wanted)?))
+    }
+
     /// Returns why a vNIC is not at the worker directed.
-    pub fn not_followed_by(&self, vnic: &str) -> Option<&str> {
-        let refusal = self.sent.as_ref().and_then(|(directions, _, refusal)| {
-            refusal.as_deref().filter(|_| directions.vnics.contains_key(vnic))
-        });
-        refusal.or_else(|| self.status()?.not_followed.vnics.get(vnic).map(String::as_str))
+    pub fn not_followed_by(&self, now: Instant, vnic: &str) -> Option<&str> {
+        let refused = self.refused(now).filter(|(directions, _)| directions.vnics.contains_key(vnic));
+        refused
+            .map(|(_, why)| why)
+            .or_else(|| self.status()?.not_followed.vnics.get(vnic).map(String::as_str))
     }
 
     /// Returns the directions that the switch does not follow, with the reasons.
-    pub fn not_followed(&self) -> BTreeMap<Handle, String> {
+    pub fn not_followed(&self, now: Instant) -> BTreeMap<Handle, String> {
         let mut all = BTreeMap::new();
         if let Some(status) = self.status() {
             let not_followed = &status.not_followed;
@@ -138,10 +147,10 @@ impl Directing {
                 not_followed.vnics.iter().map(|(vnic, why)| (Handle::Port(vnic.clone()), why.clone())),
             );
         }
-        if let Some((directions, _, Some(refusal))) = &self.sent {
+        if let Some((directions, refusal)) = self.refused(now) {
             let workers = directions.workers.keys().map(|worker| Handle::Worker(*worker));
             let all_of_it = workers.chain(directions.vnics.keys().cloned().map(Handle::Port));
-            all.extend(all_of_it.map(|handle| (handle, refusal.clone())));
+            all.extend(all_of_it.map(|handle| (handle, refusal.to_owned())));
         }
         all
     }
@@ -215,15 +224,18 @@ mod tests {
         let not_followed = NotFollowed { workers: [(0, "offline".into())].into(), ..NotFollowed::default() };
         directing.reported(now, WorkStatus { not_followed, chooses_cpus: true, ..WorkStatus::default() });
         assert_eq!((directing.cpus_pinned(), directing.workers_pinned()), (None, Some(WORKERS_PINNED)));
-        assert_eq!(directing.not_followed(), BTreeMap::from([(Handle::Worker(0), "offline".into())]));
+        assert_eq!(directing.not_followed(now), BTreeMap::from([(Handle::Worker(0), "offline".into())]));
         directing.sent(now, &directions(1), Some("there is no worker 0".into()));
-        let all = directing.not_followed();
+        let all = directing.not_followed(now);
         assert_eq!((all.len(), all[&Handle::Port("a".into())].as_str()), (2, "there is no worker 0"));
         assert_eq!(
-            (directing.not_followed_by("a"), directing.not_followed_by("b")),
+            (directing.not_followed_by(now, "a"), directing.not_followed_by(now, "b")),
             (Some("there is no worker 0"), None)
         );
+        // They were not passed again: others are wanted by now.
+        let later = now + REFUSED;
+        assert_eq!((directing.not_followed(later).len(), directing.not_followed_by(later, "a")), (1, None));
         directing.sent(now, &directions(1), None);
-        assert_eq!(directing.not_followed().len(), 1);
+        assert_eq!(directing.not_followed(now).len(), 1);
     }
 }

@@ -13,6 +13,7 @@ use crate::choice::Choices;
 use crate::facts::{Asked, Facts};
 use crate::planner::Planned;
 use crate::question;
+use crate::reported::may_be_reported;
 use crate::settled::LOOK;
 use crate::sight::Sight;
 use crate::steered::flows;
@@ -115,22 +116,31 @@ fn placed(wanted: &Wanted<'_>, facts: &Facts) -> Target {
     // The switch's stages as of this look, all others as of the last look at the host.
     let of_switch = |stage: &&Stage| matches!(stage.handle, Handle::Worker(_) | Handle::Port(_));
     let found = facts.surveyed.iter().flat_map(|surveyed| &surveyed.found.stages);
-    let stages = found.filter(|stage| !of_switch(stage)).chain(wanted.work.stages.iter().copied());
+    let contracts = || wanted.work.contracts.iter().copied();
+    let reported = wanted.work.stages.iter().copied();
+    let reported = reported.filter(|stage| may_be_reported(stage, contracts()));
+    let stages = found.filter(|stage| !of_switch(stage)).chain(reported);
     let choices = Choices::new(wanted.host, &facts.machine, &facts.held);
     // Another program may have moved a stage since the plan was made.
     let is_ours = |stage: &&Stage| placed::setting(&stage.handle).is_none() || choices.holds(stage).is_none();
     let works = stages.filter(|stage| question::is_wanted(stage, wanted)).filter(is_ours);
     let plan = facts.planned.as_ref().filter(|_| wanted.host.cores.placement == Placement::Plan);
-    let Some(Planned { plan, .. }) = plan.map(|planned| &**planned) else { return Target::default() };
+    let Some(Planned { plan, problem, .. }) = plan.map(|planned| &**planned) else {
+        return Target::default();
+    };
     let target = placed::target(plan, works, &facts.machine);
     let usable = question::usable(wanted, facts);
     let flows = flows::flows(&wanted.work.contracts, wanted.host, wanted.network);
     let online = facts.machine.online();
     let cpus = plan.assignment.cpus.iter().filter(|(_, cpu)| online.contains(cpu));
     let cpus = cpus.map(|(handle, cpu)| (handle.clone(), *cpu)).collect();
-    let room = Room { usable: &usable, own: &target.own };
+    // A worker is real-time by its ports, which are on its CPU.
+    let realtime = problem.stages.iter().filter(|stage| stage.realtime);
+    let realtime = realtime.filter(|stage| !matches!(stage.handle, Handle::Worker(_)));
+    let realtime = realtime.filter_map(|stage| plan.assignment.cpus.get(&stage.handle).copied()).collect();
+    let room = Room { usable: &usable, own: &target.own, realtime: &realtime };
     let steer = &wanted.host.cores.steer;
-    let nics = tables::tables(steer, &flows, &cpus, room, flows::vxlan_port(wanted.network));
+    let nics = tables::tables(steer, &flows, &cpus, room, wanted.network);
     Target { nics, ..target }
 }
 

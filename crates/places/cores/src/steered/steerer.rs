@@ -1,7 +1,7 @@
 //! Tables at devices: attached, changed, repaired, taken away.
 
 use crate::steered::repairs::{Fate, Repairs};
-use crate::steered::tables::{NicTable, words};
+use crate::steered::tables::{NicTable, PlacedFlow, words};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use tidegate_durable::{Damage, DurableError, Journal, cut};
 use tidegate_evidence::{FlowReport, SpreadReport, SteeringReport};
 use tidegate_netlink::NetlinkError;
 use tidegate_steering::steering::detach_left;
-use tidegate_steering::{Counters, Options, Steering, Target};
+use tidegate_steering::{Counters, Options, Steering};
 
 /// Steers frames of NICs.
 pub struct Steerer {
@@ -138,7 +138,8 @@ impl Nic {
     }
 
     fn flows(&self, counters: &Counters) -> Vec<FlowReport> {
-        let report = |(name, (flow, cpu)): (&String, &(tidegate_contract::Flow, usize))| {
+        let report = |(name, placed): (&String, &PlacedFlow)| {
+            let PlacedFlow { flow, cpu, .. } = placed;
             let count = counters.entries.get(name).map(|entry| entry.total()).unwrap_or_default();
             let matches = words(flow);
             FlowReport { flow: name.clone(), matches, cpu: *cpu, frames: count.frames, bytes: count.bytes }
@@ -148,13 +149,9 @@ impl Nic {
 
     /// Returns the frames that each CPU got besides those of flows.
     fn spread(&self, counters: &Counters) -> Vec<SpreadReport> {
-        let of_flows = |cpu: usize| {
-            let there = counters.entries.values().filter(|entry| entry.target == Target::Cpu(cpu));
-            there.fold(0_u64, |sum, entry| sum.saturating_add(entry.total().frames))
-        };
         let report = |cpu: &usize| {
-            let sent = counters.sent.get(cpu).map_or(0, |count| count.frames);
-            SpreadReport { cpu: *cpu, frames: sent.saturating_sub(of_flows(*cpu)) }
+            let frames = counters.spread_to.get(cpu).map_or(0, |count| count.frames);
+            SpreadReport { cpu: *cpu, frames }
         };
         self.table.spread.iter().map(report).collect()
     }
