@@ -211,6 +211,20 @@ def test_the_agent_has_no_right_without_need(machine: Installed) -> None:
     machine.wait_in_force()
 
 
+def test_the_drop_in_of_the_plan(machine: Installed) -> None:
+    """It opens interrupts and devices for writing, and no other setting of the kernel; the agent runs with it."""
+    machine.restart_with("tidegate-agent", (ROOT / "packaging/cores.conf").read_text())
+    machine.wait_in_force()
+    writable = 'for path in "$@"; do test -w $path && echo $path; done; true'
+    paths = ["/proc/irq", "/proc/sys/kernel/printk", "/proc/sysrq-trigger", "/sys/kernel", "/sys/bus", "/sys/fs"]
+    process = machine.property("tidegate-agent", "MainPID")
+    entered = ["nsenter", f"--target={process}", "--mount", "sh", "-c", writable, "paths", *paths]
+    # A container has /sys read-only by itself, /sys/devices, too.
+    assert machine.run(entered).split() == ["/proc/irq"]
+    machine.restart_with("tidegate-agent", "")
+    machine.wait_in_force()
+
+
 def drop_in(heading: str) -> str:
     """The one that docs/operations shows below a heading."""
     pages = "".join(page.read_text() for page in sorted((ROOT / "docs/operations").glob("*.md")))

@@ -97,6 +97,23 @@ pub(crate) const PROTOCOLS: [(&str, u8); 3] = [("tcp", 6), ("udp", 17), ("sctp",
 pub(crate) const PORT_PROTOCOLS: [u8; 3] = [6, 17, 132];
 
 impl Flow {
+    /// Returns the flow of all frames of a device with these outer headers.
+    pub fn new(device: impl Into<String>, tunnel: Tunnel) -> Self {
+        Self {
+            device: device.into(),
+            tunnel,
+            id: None,
+            vlan: None,
+            mac: None,
+            from: None,
+            to: None,
+            protocol: None,
+            from_port: None,
+            to_port: None,
+            cpu: None,
+        }
+    }
+
     /// Count of the fields that [`Flow::fields`] knows.
     pub const FIELDS: usize = 8;
 

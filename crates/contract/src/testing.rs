@@ -81,19 +81,7 @@ pub fn remote(name: &str) -> Remote {
 
 /// Returns a flow without a tunnel and without fields, which matches all frames of `device`.
 pub fn flow(device: &str) -> Flow {
-    Flow {
-        device: device.into(),
-        tunnel: Tunnel::None,
-        id: None,
-        vlan: None,
-        mac: None,
-        from: None,
-        to: None,
-        protocol: None,
-        from_port: None,
-        to_port: None,
-        cpu: None,
-    }
+    Flow::new(device, Tunnel::None)
 }
 
 /// Returns the FNV-1a hash of a name: different names, different MACs.

@@ -161,13 +161,16 @@ impl StateFile {
         Ok(staged)
     }
 
-    /// Makes the folder again if another program removed it: the contracts in force must be on disk.
+    /// Makes the folder again if another program removed it: the contracts in force must be on disk. Writes into no file that is there: it
+    /// may be a link that another user made.
     fn create(&self, new: &Path) -> io::Result<File> {
-        match (File::create(new), self.path.parent()) {
+        // One of ours is left if its process died.
+        let _ = fs::remove_file(new);
+        match (File::create_new(new), self.path.parent()) {
             (Err(e), Some(folder)) if e.kind() == io::ErrorKind::NotFound => {
                 fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
                 tracing::error!(folder = %folder.display(), "the state folder was gone; made it again");
-                File::create(new)
+                File::create_new(new)
             }
             (other, _) => other,
         }
@@ -355,6 +358,21 @@ mod tests {
                 Loaded { value: Some(text.into()), damage: None }
             );
         }
+    }
+
+    #[test]
+    fn a_planted_link_is_replaced_and_what_it_leads_to_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let others = dir.path().join("others");
+        fs::write(&others, b"theirs").unwrap();
+        for name in ["state.json.new", "state.json", "state.json.previous.new", "state.json.previous"] {
+            std::os::unix::fs::symlink(&others, dir.path().join(name)).unwrap();
+        }
+        for text in ["one", "two"] {
+            file(&dir).save(&text).unwrap();
+            assert_eq!(file(&dir).load::<String>().unwrap().value.as_deref(), Some(text));
+        }
+        assert_eq!(fs::read(&others).unwrap(), b"theirs");
     }
 
     #[test]

@@ -18,6 +18,19 @@ pub const IFLA_EXT_MASK: u16 = 29;
 /// Without counters, which are most of a link's message.
 pub const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 
+/// Flags of a message that makes something that is not there (linux/netlink.h).
+pub const NEW: u16 = 0x200 | 0x400;
+/// Attribute: what kind of link it is, and what that kind needs.
+pub const IFLA_LINKINFO: u16 = 18;
+/// Attribute: the network namespace, by a descriptor.
+pub const IFLA_NET_NS_FD: u16 = 28;
+/// In `IFLA_LINKINFO`: the name of the kind.
+pub const IFLA_INFO_KIND: u16 = 1;
+/// In `IFLA_LINKINFO`: what the kind needs.
+pub const IFLA_INFO_DATA: u16 = 2;
+/// In the data of a veth: the other end (linux/veth.h).
+pub const VETH_INFO_PEER: u16 = 1;
+
 /// Flag: administratively up.
 pub const IFF_UP: u32 = 1;
 

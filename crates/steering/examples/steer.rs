@@ -46,17 +46,10 @@ fn entry(device: &str, flow: &str) -> Result<Entry, String> {
     let [name, id, port, cpu] = parts[..] else { return Err(format!("{flow}: expected NAME,VNI,PORT,CPU")) };
     let wrong = |_| format!("{flow}: no number");
     let flow = Flow {
-        device: device.into(),
-        tunnel: Tunnel::Vxlan,
         id: Some(id.parse().map_err(wrong)?),
-        vlan: None,
-        mac: None,
-        from: None,
-        to: None,
         protocol: Some(UDP),
-        from_port: None,
         to_port: Some(port.parse().map_err(wrong)?),
-        cpu: None,
+        ..Flow::new(device, Tunnel::Vxlan)
     };
     let target = Target::Cpu(cpu.parse().map_err(wrong)?);
     Ok(Entry { name: name.into(), pattern: Pattern::from(&flow), target })

@@ -24,6 +24,8 @@ pub(crate) struct Fields {
     pub protocol: u8,
     /// 4 or 6.
     pub family: u8,
+    /// 1 if the outer addresses of VXLAN are those of a peer.
+    pub peer: u8,
 }
 
 impl Fields {
@@ -38,7 +40,7 @@ impl Fields {
             key[at..at + 2].copy_from_slice(&number.to_ne_bytes());
         }
         key[46..52].copy_from_slice(&self.mac);
-        key[52..55].copy_from_slice(&[self.tunnel, self.protocol, self.family]);
+        key[52..].copy_from_slice(&[self.tunnel, self.protocol, self.family, self.peer]);
         key
     }
 
@@ -58,6 +60,7 @@ impl Fields {
             tunnel: self.tunnel & mask.tunnel,
             protocol: self.protocol & mask.protocol,
             family: self.family & mask.family,
+            peer: self.peer & mask.peer,
         }
     }
 }
@@ -122,9 +125,18 @@ pub(crate) const EXACT: Fields = Fields {
     tunnel: u8::MAX,
     protocol: u8::MAX,
     family: u8::MAX,
+    // Of all senders.
+    peer: 0,
 };
 
 impl Pattern {
+    /// Returns it for frames of VXLAN whose outer addresses are among [`crate::Table::with_peers`].
+    #[must_use]
+    pub fn of_peers(mut self) -> Self {
+        (self.flow.peer, self.mask.peer) = (1, u8::MAX);
+        self
+    }
+
     /// Whether each frame without a tunnel matches: no field is compared.
     pub(crate) fn is_everything(&self) -> bool {
         let tunnel = Fields { tunnel: u8::MAX, ..Fields::default() };
@@ -143,6 +155,7 @@ impl Pattern {
             ("protocol", mask.protocol != 0),
             ("from_port", mask.from_port != 0),
             ("to_port", mask.to_port != 0),
+            ("peer", mask.peer != 0),
         ];
         let names: Vec<&str> = std::iter::once("tunnel")
             .chain(fields.iter().filter(|(_, is)| *is).map(|(name, _)| *name))

@@ -11,6 +11,9 @@
 //! The inner headers of VXLAN, Geneve and GRE count, so that flows of one tunnel have different CPUs. The program stays at the device when
 //! the agent ends; the next one finds it by its name, and its table in the kernel.
 //!
+//! Tidegate itself uses neither sockets as targets ([`Target::Socket`], [`Steering::set_socket`]) nor the generic mode
+//! ([`device::Mode::Generic`]): they are for users of this library.
+//!
 //! - [`key`]: flows, and which of their fields count
 //! - [`table`]: entries, masks, CPUs for all other flows
 //! - [`steering`]: a table at a device

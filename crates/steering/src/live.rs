@@ -1,8 +1,9 @@
 //! The table in the kernel, changed step by step so that each frame meets the former table or the new one.
 //!
 //! ```text
-//!  1. queues of CPUs that come   2. entries that come or change   3. settings (masks, CPUs of unmatched flows), as a whole
-//!  4. entries that go            5. queues of CPUs that go: their threads empty them first
+//!  1. queues of CPUs that come      2. entries that come or change   3. settings (masks, CPUs of unmatched flows), as a whole
+//!     and peers
+//!  4. entries and peers that go     5. queues of CPUs that go: their threads empty them first
 //! ```
 //!
 //! A mask has a number, and its entries bear it; a new mask gets a number that no entry has. So no frame meets a mask without its entries.
@@ -10,7 +11,7 @@
 use crate::key::{EXACT, LENGTH, mask_of};
 use crate::maps::{MapError, Maps, Value, failed};
 use crate::settings::Settings;
-use crate::table::{Table, Target};
+use crate::table::{PEER, Table, Target};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use tidegate_cores::cpus::Cpus;
 
@@ -21,6 +22,7 @@ pub(crate) struct Live {
     settings: Option<Settings>,
     entries: HashMap<[u8; LENGTH], Value>,
     cpus: Cpus,
+    peers: BTreeSet<[u8; PEER]>,
     /// Names of the entries, of the last table.
     names: HashMap<[u8; LENGTH], String>,
     /// The seed of new settings.
@@ -41,6 +43,7 @@ impl Live {
             settings,
             entries: maps.read_entries()?.into_iter().collect(),
             cpus: maps.read_cpus()?.into_iter().collect(),
+            peers: maps.read_peers().into_iter().collect(),
             names: HashMap::new(),
             seed,
         })
@@ -58,6 +61,11 @@ impl Live {
         for cpu in wanted.difference(&self.cpus.clone()) {
             maps.set_cpu(*cpu, queue)?;
             self.cpus.insert(*cpu);
+        }
+        for peer in &table.peers {
+            if self.peers.insert(*peer) {
+                maps.add_peer(peer).inspect_err(|_| _ = self.peers.remove(peer))?;
+            }
         }
         let gone: Vec<[u8; LENGTH]> =
             self.entries.keys().filter(|key| !entries.contains_key(*key)).copied().collect();
@@ -89,6 +97,10 @@ impl Live {
         }
         if !full {
             self.remove(maps, &gone)?;
+        }
+        for peer in self.peers.difference(&table.peers).copied().collect::<Vec<_>>() {
+            maps.remove_peer(&peer)?;
+            self.peers.remove(&peer);
         }
         for cpu in self.cpus.difference(&wanted).copied().collect::<Vec<_>>() {
             maps.remove_cpu(cpu)?;
@@ -123,6 +135,7 @@ impl Live {
             exact: table.entries.iter().any(|entry| entry.pattern.mask == EXACT),
             spread: table.spread.intersection(online).map(|cpu| *cpu as u32).collect(),
             vxlan_port: table.vxlan_port,
+            peers: !table.peers.is_empty(),
         }
     }
 

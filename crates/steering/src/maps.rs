@@ -2,7 +2,7 @@
 
 use crate::key::LENGTH;
 use crate::settings::{SETTINGS, Settings};
-use crate::table::Target;
+use crate::table::{PEER, Target};
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
 use serde::Serialize;
@@ -90,7 +90,9 @@ pub(crate) struct Maps {
     sockets: MapHandle,
     entries: MapHandle,
     sent: MapHandle,
+    spread_to: MapHandle,
     outcomes: MapHandle,
+    peers: MapHandle,
 }
 
 impl Maps {
@@ -126,7 +128,9 @@ impl Maps {
             sockets: take("sockets", 4, 4)?,
             entries: take("entries", 4, 16)?,
             sent: take("sent", 4, 16)?,
+            spread_to: take("spread_to", 4, 16)?,
             outcomes: take("outcomes", 4, 16)?,
+            peers: take("peers", PEER as u32, 4)?,
         })
     }
 
@@ -167,6 +171,21 @@ impl Maps {
     /// Removes an entry.
     pub fn remove_entry(&self, key: &[u8; LENGTH]) -> Result<(), MapError> {
         self.flows.delete(key).map_err(failed("remove an entry"))
+    }
+
+    /// Reads the outer addresses of peers.
+    pub fn read_peers(&self) -> Vec<[u8; PEER]> {
+        self.peers.keys().filter_map(|key| key.try_into().ok()).collect()
+    }
+
+    /// Adds the outer addresses of a peer.
+    pub fn add_peer(&self, peer: &[u8; PEER]) -> Result<(), MapError> {
+        self.peers.update(peer, &ONLY, MapFlags::ANY).map_err(failed("add a peer"))
+    }
+
+    /// Removes the outer addresses of a peer.
+    pub fn remove_peer(&self, peer: &[u8; PEER]) -> Result<(), MapError> {
+        self.peers.delete(peer).map_err(failed("remove a peer"))
     }
 
     /// Reads the settings in force.
@@ -254,9 +273,14 @@ impl Maps {
         counts(&self.outcomes, outcome)
     }
 
-    /// Returns frames that went to this CPU, by the CPU that looked them up.
+    /// Returns frames that entries sent to this CPU, by the CPU that looked them up.
     pub fn read_sent(&self, cpu: usize) -> Result<Vec<Count>, MapError> {
         counts(&self.sent, cpu as u32)
+    }
+
+    /// Returns frames that went to this CPU by their hash, by the CPU that looked them up.
+    pub fn read_spread_to(&self, cpu: usize) -> Result<Vec<Count>, MapError> {
+        counts(&self.spread_to, cpu as u32)
     }
 }
 

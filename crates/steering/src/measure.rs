@@ -169,6 +169,6 @@ mod tests {
 
     #[test]
     fn the_frame_has_the_flow() {
-        assert_eq!(crate::model::parse(&frame(), VXLAN_PORT), Ok(flow(0xc000_0200)));
+        assert_eq!(crate::model::parse(&frame(), VXLAN_PORT, &Default::default()), Ok(flow(0xc000_0200)));
     }
 }

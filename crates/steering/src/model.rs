@@ -1,8 +1,9 @@
 //! The program in Rust, against which the one in C is tested: the flow of a frame, its entry, its place. Pure.
 
 use crate::key::{EXACT, Fields};
-use crate::table::{Entry, Table};
+use crate::table::{Entry, PEER, Table};
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 /// Why a frame has no flow: `enum outcome` of `flow.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +99,7 @@ impl<'f> Rest<'f> {
 }
 
 /// Returns the flow of a frame.
-pub(crate) fn parse(frame: &[u8], vxlan_port: u16) -> Result<Fields, No> {
+pub(crate) fn parse(frame: &[u8], vxlan_port: u16, peers: &BTreeSet<[u8; PEER]>) -> Result<Fields, No> {
     let (mut rest, mut flow) = (Rest(frame), Fields::default());
     let (mac, vlan, kind) = rest.take_ethernet()?;
     (flow.mac, flow.vlan) = (mac, vlan);
@@ -135,6 +136,7 @@ pub(crate) fn parse(frame: &[u8], vxlan_port: u16) -> Result<Fields, No> {
             flow.id = u32::from_be_bytes([0, header[4], header[5], header[6]]);
             if flow.to_port == vxlan_port {
                 flow.tunnel = 1;
+                flow.peer = peers.iter().any(|peer| *peer == flow.key(0)[..PEER]).into();
                 if header[0] & 0x0c != 0x08 {
                     return Err(No::Unknown);
                 }

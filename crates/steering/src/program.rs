@@ -60,7 +60,7 @@ pub(crate) fn size(opened: &mut libbpf_rs::OpenObject, entries: u32) -> Result<(
     for mut map in opened.maps_mut() {
         let most = match map.name().to_str() {
             Some("flows" | "entries") => entries,
-            Some("cpus" | "sent" | "dropped") => cpus,
+            Some("cpus" | "sent" | "spread_to" | "dropped") => cpus,
             _ => continue,
         };
         map.set_max_entries(most).map_err(failed("size the maps"))?;

@@ -7,7 +7,7 @@ use tidegate_cores::cpus::Cpus;
 /// Parts of the unmatched flows: `PLACES` of `flow.h`.
 pub(crate) const PLACES: usize = 1024;
 /// Length of `struct settings`, bytes.
-pub(crate) const SETTINGS: usize = NUMBERS + 4 * 4 + 4 * PLACES;
+pub(crate) const SETTINGS: usize = NUMBERS + 4 * 6 + 4 * PLACES;
 /// Where it has its seed, and its numbers behind that.
 const SEED: usize = MASKS * LENGTH;
 const NUMBERS: usize = SEED + 8;
@@ -24,6 +24,8 @@ pub(crate) struct Settings {
     /// CPUs for unmatched flows, in order.
     pub spread: Vec<u32>,
     pub vxlan_port: u16,
+    /// Whether there are peers.
+    pub peers: bool,
 }
 
 impl Settings {
@@ -47,6 +49,8 @@ impl Settings {
             u32::from(self.exact),
             u32::from(!self.spread.is_empty()),
             self.vxlan_port.into(),
+            self.peers.into(),
+            0,
         ];
         bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
         let round = self.spread.iter().cycle().chain(std::iter::repeat(&0));
@@ -62,7 +66,7 @@ impl Settings {
         let number = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let (masked, spread) = (number(NUMBERS)? as usize, number(NUMBERS + 8)? != 0);
         let masks = bytes[..SEED].chunks_exact(LENGTH).take(masked);
-        let places = (0..PLACES).map(|place| number(NUMBERS + 16 + 4 * place));
+        let places = (0..PLACES).map(|place| number(NUMBERS + 24 + 4 * place));
         let places: Option<Vec<u32>> = places.collect();
         let cpus: Cpus = places?.into_iter().map(|cpu| cpu as usize).collect();
         Some(Self {
@@ -71,6 +75,7 @@ impl Settings {
             exact: number(NUMBERS + 4)? != 0,
             spread: if spread { cpus.into_iter().map(|cpu| cpu as u32).collect() } else { vec![] },
             vxlan_port: number(NUMBERS + 12)?.try_into().ok()?,
+            peers: number(NUMBERS + 16)? != 0,
         })
     }
 }
@@ -88,6 +93,7 @@ mod tests {
             exact: true,
             spread: vec![1, 4, 9],
             vxlan_port: 4789,
+            peers: true,
         };
         assert_eq!(settings.bytes().len(), SETTINGS);
         assert_eq!(Settings::parse(&settings.bytes()), Some(settings.clone()));

@@ -5,10 +5,10 @@ use crate::cpus;
 use crate::device::{self, Foreign, Found, Mode};
 use crate::drops::Drops;
 use crate::live::Live;
-use crate::maps::MapError;
+use crate::maps::{Count, MapError};
 use crate::program::Program;
 use crate::table::Table;
-use crate::threads::{self, Threads};
+use crate::threads::Threads;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -231,11 +231,9 @@ impl Steering {
     }
 
     /// Returns the name of the kernel's thread that runs the stack for frames that go to this CPU, as `/proc/PID/comm` has it.
-    ///
-    /// # Errors
-    /// The kernel refused.
-    pub fn thread_name(&self, cpu: usize) -> Result<String, AttachError> {
-        Ok(threads::name(cpu, self.program.maps.cpus_number()?))
+    #[cfg(test)]
+    pub(crate) fn thread_name(&self, cpu: usize) -> String {
+        crate::threads::name(cpu, self.program.maps.cpus_number().unwrap())
     }
 
     /// Reads the counters.
@@ -251,9 +249,11 @@ impl Steering {
         }
         let cpus = libbpf_rs::num_possible_cpus().map_err(crate::maps::failed("count CPUs"))?;
         for cpu in 0..cpus {
-            let count: crate::maps::Count = maps.read_sent(cpu)?.into_iter().sum();
-            if count.frames != 0 {
-                counters.sent.insert(cpu, count);
+            let spread: Count = maps.read_spread_to(cpu)?.into_iter().sum();
+            let sent: Count = maps.read_sent(cpu)?.into_iter().chain([spread]).sum();
+            let both = [(&mut counters.spread_to, spread), (&mut counters.sent, sent)];
+            for (by_cpu, count) in both.into_iter().filter(|(_, count)| count.frames != 0) {
+                by_cpu.insert(cpu, count);
             }
         }
         if let Some(drops) = &self.drops {

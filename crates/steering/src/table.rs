@@ -3,13 +3,16 @@
 //! Entries with equal masks, which compare the same fields, share one look-up. Exact entries come first, then masks: the one with more bits
 //! first, of equal ones that of the earlier entry. So of two entries for a frame the more specific one holds.
 
-use crate::key::{EXACT, Fields, LENGTH, Pattern};
+use crate::key::{EXACT, Fields, LENGTH, Pattern, address};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use tidegate_cores::cpus::Cpus;
 
 /// Most masks: `MASKS` of `flow.h`.
 pub const MASKS: usize = 8;
+/// Length of a key of the map of peers, bytes.
+pub(crate) const PEER: usize = 32;
 /// UDP port of VXLAN (RFC 7348).
 pub const VXLAN_PORT: u16 = 4789;
 
@@ -43,6 +46,8 @@ pub struct Table {
     /// CPUs for frames without an entry; on the CPU of the interrupt if empty.
     pub(crate) spread: Cpus,
     pub(crate) vxlan_port: u16,
+    /// Outer addresses of VXLAN, from and to, as the program has them.
+    pub(crate) peers: BTreeSet<[u8; PEER]>,
 }
 
 /// A table that no device can have.
@@ -104,7 +109,19 @@ impl Table {
         masks.sort_by_key(|mask| {
             std::cmp::Reverse(mask.key(0).iter().map(|byte| byte.count_ones()).sum::<u32>())
         });
-        Ok(Self { entries, masks, spread, vxlan_port })
+        Ok(Self { entries, masks, spread, vxlan_port, peers: BTreeSet::new() })
+    }
+
+    /// Returns the table with these outer addresses of VXLAN, from and to, for [`Pattern::of_peers`].
+    #[must_use]
+    pub fn with_peers(self, peers: &BTreeSet<(IpAddr, IpAddr)>) -> Self {
+        let key = |(from, to): &(IpAddr, IpAddr)| {
+            let mut key = [0; PEER];
+            key[..16].copy_from_slice(&address(*from));
+            key[16..].copy_from_slice(&address(*to));
+            key
+        };
+        Self { peers: peers.iter().map(key).collect(), ..self }
     }
 
     /// Returns the CPUs that frames may go to.
@@ -123,19 +140,7 @@ mod tests {
     use tidegate_contract::cores::{Flow, Tunnel};
 
     fn flow(change: impl FnOnce(&mut Flow)) -> Flow {
-        let mut flow = Flow {
-            device: "eth0".into(),
-            tunnel: Tunnel::Vxlan,
-            id: None,
-            vlan: None,
-            mac: None,
-            from: None,
-            to: None,
-            protocol: None,
-            from_port: None,
-            to_port: None,
-            cpu: None,
-        };
+        let mut flow = Flow::new("eth0", Tunnel::Vxlan);
         change(&mut flow);
         flow
     }

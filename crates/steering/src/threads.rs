@@ -13,6 +13,8 @@ use tidegate_cores::cpus::Cpus;
 pub(crate) struct Threads {
     /// By CPU; `None` where no thread was found, as in a namespace of processes.
     found: BTreeMap<usize, Option<Pid>>,
+    /// Whether the log says that they are hidden.
+    is_told: bool,
 }
 
 impl Threads {
@@ -22,6 +24,12 @@ impl Threads {
         self.found.retain(|cpu, _| cpus.contains(cpu));
         if cpus.iter().any(|cpu| !self.found.contains_key(cpu)) {
             self.find(cpus, map);
+            if self.found.values().all(Option::is_none) && !std::mem::replace(&mut self.is_told, true) {
+                tracing::info!(
+                    "the kernel's threads of CPUs' queues are hidden from this process (ProtectProc=invisible without CAP_SYS_PTRACE, or a \
+                     namespace of processes): one whose CPU goes off and is back before the next look stays elsewhere"
+                );
+            }
         }
         let strayed = |(cpu, thread): (&usize, &Option<Pid>)| match thread {
             Some(thread) if sched_getaffinity(Some(*thread)).is_ok_and(|on| !is_only(&on, *cpu)) => {

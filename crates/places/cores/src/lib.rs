@@ -16,6 +16,9 @@
 //! - `place`: as the agent knows it
 //! - `action`, `plan`: from the work of the whole host to actions (pure)
 //! - `question`: the planner's question (pure)
+//! - `in_force`: the placement that an earlier agent left (pure)
+//! - `choice`: whose choice the CPUs of a stage are (pure)
+//! - `immovable`: stages that could not be moved (pure)
 //! - `placed`: from a plan to settings (pure)
 //! - `workers`, `keep_off`: CPUs of real-time workers, without a plan (pure)
 //! - `sight`: whether the switch answers, and real-time frames flow
@@ -42,9 +45,12 @@
 mod action;
 mod background;
 pub mod calibrate;
+mod choice;
 pub mod conflicts;
 pub mod discover;
 mod facts;
+mod immovable;
+mod in_force;
 mod keep_off;
 mod kept;
 pub mod load;

@@ -2,12 +2,10 @@
 
 use crate::discover::{Discovery, Found, LookInput};
 use crate::reported::may_be_reported;
-use crate::settings::setting::Setting;
-use crate::settings::step::SavedSetting;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 use tidegate_contract::{Host, Vnic};
-use tidegate_cores::stage::{Handle, Stage, Thread};
+use tidegate_cores::stage::{Handle, Stage};
 use tidegate_evidence::{Evidence, VnicStats};
 use tidegate_place::{HostWork, Network, Wanted};
 
@@ -22,8 +20,6 @@ pub struct Watched {
     pub evidence: Vec<Evidence>,
     /// Directions that the host switch does not follow, and the reasons.
     pub not_followed: BTreeMap<Handle, String>,
-    /// Threads whose CPUs the agent set.
-    pub held: BTreeSet<Thread>,
 }
 
 /// The wanted contracts, and the host's settings.
@@ -50,11 +46,7 @@ impl Scope {
 
 impl Watched {
     /// Returns the knowledge of one look.
-    pub fn new(scope: Scope, work: &HostWork<'_>, held: &BTreeMap<Setting, SavedSetting>) -> Self {
-        let thread = |setting: &Setting| match setting {
-            Setting::Affinity(thread) => Some(*thread),
-            _ => None,
-        };
+    pub fn new(scope: Scope, work: &HostWork<'_>) -> Self {
         let reported = work.stages.iter().filter(|stage| may_be_reported(stage, &scope.contracts));
         let reported = reported.map(|stage| (*stage).clone()).collect();
         let not_followed =
@@ -64,7 +56,6 @@ impl Watched {
             reported,
             evidence: work.evidence.iter().map(|evidence| frames(evidence)).collect(),
             not_followed: not_followed.collect(),
-            held: held.keys().filter_map(thread).collect(),
         }
     }
 }
@@ -95,7 +86,7 @@ pub struct Surveyed {
 
 /// Looks at the host.
 pub fn survey(discovery: &mut Discovery, watched: Watched) -> Surveyed {
-    let Watched { scope, reported, evidence, not_followed, held } = watched;
+    let Watched { scope, reported, evidence, not_followed } = watched;
     let (contracts, reported): (Vec<&Vnic>, Vec<&Stage>) =
         (scope.contracts.iter().collect(), reported.iter().collect());
     let found = discovery.look(&LookInput {
@@ -105,7 +96,6 @@ pub fn survey(discovery: &mut Discovery, watched: Watched) -> Surveyed {
         network: &scope.network,
         reported: &reported,
         evidence: &evidence.iter().collect::<Vec<_>>(),
-        held: &held,
     });
     Surveyed { scope, not_followed, found }
 }

@@ -53,9 +53,9 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Returns the wanted directions if they are to be passed now.
-    pub fn due(&self, wanted: &Directions) -> Option<Directions> {
-        let reported = self.reported.as_ref()?;
+    /// Returns the wanted directions if they are to be passed now; without wanted ones the switch keeps those that it has.
+    pub fn due(&self, wanted: Option<&Directions>) -> Option<Directions> {
+        let (reported, wanted) = (self.reported.as_ref()?, wanted?);
         let is_early =
             self.sent.as_ref().is_some_and(|(sent, ago)| *ago < if sent == wanted { AGAIN } else { PAUSE });
         (reported != wanted && !is_early).then(|| wanted.clone())
@@ -172,21 +172,25 @@ mod tests {
     #[test]
     fn directions_are_passed_until_the_switch_reports_them() {
         let (mut directing, begin) = (Directing::default(), Instant::now());
-        assert_eq!(directing.facts(begin).due(&directions(1)), None, "before the first look");
+        assert_eq!(directing.facts(begin).due(Some(&directions(1))), None, "before the first look");
         assert!(directing.see(begin, 1, true));
         directing.reported(begin, report(Directions::default()));
         assert!(!directing.see(begin, 1, true), "not at each look");
-        assert_eq!(directing.facts(begin).due(&Directions::default()), None);
-        assert_eq!(directing.facts(begin).due(&directions(1)), Some(directions(1)));
+        assert_eq!(directing.facts(begin).due(Some(&Directions::default())), None);
+        assert_eq!(directing.facts(begin).due(Some(&directions(1))), Some(directions(1)));
         directing.sent(begin, &directions(1), None);
-        assert_eq!(directing.facts(begin).due(&directions(1)), None);
-        assert_eq!(directing.facts(begin).due(&directions(2)), None, "too early");
-        assert_eq!(directing.facts(begin + PAUSE).due(&directions(2)), Some(directions(2)));
-        assert_eq!(directing.facts(begin + PAUSE).due(&Directions::default()), Some(Directions::default()));
+        assert_eq!(directing.facts(begin).due(Some(&directions(1))), None);
+        assert_eq!(directing.facts(begin).due(Some(&directions(2))), None, "too early");
+        assert_eq!(directing.facts(begin + PAUSE).due(Some(&directions(2))), Some(directions(2)));
+        assert_eq!(
+            directing.facts(begin + PAUSE).due(Some(&Directions::default())),
+            Some(Directions::default())
+        );
+        assert_eq!(directing.facts(begin + PAUSE).due(None), None);
         // Another process, after a restart, has none.
         assert!(directing.see(begin, 2, true));
         directing.reported(begin, report(Directions::default()));
-        assert_eq!(directing.facts(begin).due(&directions(1)), Some(directions(1)));
+        assert_eq!(directing.facts(begin).due(Some(&directions(1))), Some(directions(1)));
     }
 
     #[test]
@@ -198,7 +202,7 @@ mod tests {
             if directing.see(now, 1, true) {
                 directing.reported(now, report(directions(look as usize + 7)));
             }
-            if let Some(due) = directing.facts(now).due(&directions(1)) {
+            if let Some(due) = directing.facts(now).due(Some(&directions(1))) {
                 directing.sent(now, &due, (look % 2 == 0).then(|| "no".into()));
                 passed += 1;
             }
@@ -215,7 +219,7 @@ mod tests {
             (directing.cpus_pinned(), directing.workers_pinned()),
             (Some(EARLIER_RELEASE), Some(EARLIER_RELEASE))
         );
-        assert_eq!(directing.facts(now).due(&directions(1)), None);
+        assert_eq!(directing.facts(now).due(Some(&directions(1))), None);
         directing.see(now, 2, true);
         let not_followed = NotFollowed { workers: [(0, "offline".into())].into(), ..NotFollowed::default() };
         directing.reported(now, WorkStatus { not_followed, chooses_cpus: true, ..WorkStatus::default() });

@@ -51,13 +51,21 @@ struct {
 	__type(value, struct count);
 } entries SEC(".maps");
 
-/* By CPU to which they went; the loader sets the number. */
+/* By CPU to which they went; the loader sets the number. By entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct count);
 } sent SEC(".maps");
+
+/* The same, by their hash. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct count);
+} spread_to SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -89,9 +97,14 @@ static __always_inline const struct target *entry_of(const struct settings *sett
 	const struct target *target;
 
 	if (settings->exact) {
+		/* Exact entries are for all senders. */
+		__u8 peer = key->flow.peer;
+
+		key->flow.peer = 0;
 		target = bpf_map_lookup_elem(&flows, key);
 		if (target)
 			return target;
+		key->flow.peer = peer;
 	}
 	/* So that the number of a mask remains. */
 	key->flow.mask = ~0U;
@@ -132,8 +145,8 @@ static __always_inline __u32 place_of(const union key *key, __u64 seed)
 	return (hash * 0xbf58476d1ce4e5b9ULL) >> (64 - PLACES_BITS);
 }
 
-/* What the frame shall do; `outcome` stays, unless there is no such CPU. */
-static __always_inline int to_cpu(__u32 cpu, int *outcome, __u64 bytes)
+/* What the frame shall do; counts it in `sent`. `outcome` stays, unless there is no such CPU. */
+static __always_inline int to_cpu(__u32 cpu, void *sent, int *outcome, __u64 bytes)
 {
 	/* It is there: no need to wake the CPU's thread. */
 	int action = XDP_PASS;
@@ -145,7 +158,7 @@ static __always_inline int to_cpu(__u32 cpu, int *outcome, __u64 bytes)
 			return action;
 		}
 	}
-	count(&sent, cpu, bytes);
+	count(sent, cpu, bytes);
 	return action;
 }
 
@@ -170,17 +183,18 @@ static __always_inline int decide(struct xdp_md *frame)
 
 	if (!settings)
 		return XDP_PASS;
-	outcome = parse(frame, settings->vxlan_port, &key);
+	outcome = parse(frame, settings->vxlan_port, settings->peers, &key);
 	if (!outcome) {
 		target = entry_of(settings, &key);
 		if (target) {
 			count(&entries, target->counter, bytes);
 			action = target->kind == KIND_CPU ?
-					 to_cpu(target->number, &outcome, bytes) :
+					 to_cpu(target->number, &sent, &outcome, bytes) :
 					 to_socket(frame->rx_queue_index, target->number, &outcome);
 		} else if (settings->spread) {
 			outcome = SPREAD;
-			action = to_cpu(settings->places[place_of(&key, settings->seed)], &outcome, bytes);
+			action = to_cpu(settings->places[place_of(&key, settings->seed)], &spread_to, &outcome,
+					bytes);
 		} else {
 			outcome = UNMATCHED;
 		}

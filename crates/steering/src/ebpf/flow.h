@@ -11,6 +11,8 @@
 /* Places among which the CPUs for unmatched flows are divided. */
 #define PLACES_BITS 10
 #define PLACES (1 << PLACES_BITS)
+/* Most pairs of outer addresses. */
+#define PEERS 4096
 /* Most queues of a device that have sockets, and most sockets of a queue. */
 #define QUEUES 64
 #define WORKERS 16
@@ -43,7 +45,8 @@ struct flow {
 	__u8 protocol;
 	/* 4 or 6. */
 	__u8 family;
-	__u8 zero;
+	/* 1 if the outer addresses are those of a peer. */
+	__u8 peer;
 };
 
 union key {
@@ -101,6 +104,9 @@ struct settings {
 	/* Not 0 if there are CPUs for unmatched flows. */
 	__u32 spread;
 	__u32 vxlan_port;
+	/* Not 0 if there are peers. */
+	__u32 peers;
+	__u32 zero;
 	/* The CPU of each part of the unmatched flows. */
 	__u32 places[PLACES];
 };

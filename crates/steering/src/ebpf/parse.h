@@ -63,6 +63,15 @@ struct tag {
 	__be16 type;
 };
 
+/* Outer addresses of VXLAN, from and to, as `struct flow` begins with them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, PEERS);
+	__uint(key_size, sizeof(((struct flow *)0)->from) + sizeof(((struct flow *)0)->to));
+	__uint(value_size, sizeof(__u32));
+} peers SEC(".maps");
+
 /* The next bytes, or none if the frame ends before. */
 static __always_inline void *take(struct xdp_md *frame, struct step *step, __u32 size)
 {
@@ -229,7 +238,8 @@ static __always_inline int take_gre(struct xdp_md *frame, struct step *step, str
 }
 
 /* What follows the IP header: a tunnel's header, with the type of what is in it, or ports. */
-static __always_inline int take_tunnel(struct xdp_md *frame, struct step *step, union key *key, __u32 vxlan_port)
+static __always_inline int take_tunnel(struct xdp_md *frame, struct step *step, union key *key, __u32 vxlan_port,
+				       __u32 has_peers)
 {
 	struct flow *flow;
 	int outcome;
@@ -255,11 +265,13 @@ static __always_inline int take_tunnel(struct xdp_md *frame, struct step *step, 
 	if (!take(frame, step, 4))
 		return TRUNCATED;
 	flow->tunnel = flow->to_port == vxlan_port ? TUNNEL_VXLAN : TUNNEL_GENEVE;
+	if (has_peers && flow->tunnel == TUNNEL_VXLAN)
+		flow->peer = bpf_map_lookup_elem(&peers, flow) ? 1 : 0;
 	return flow->tunnel == TUNNEL_VXLAN ? take_vxlan(frame, step, flow) : take_geneve(frame, step, flow);
 }
 
 /* MATCHED, or why the frame has no flow. */
-static __always_inline int parse(struct xdp_md *frame, __u16 vxlan_port, union key *key)
+static __always_inline int parse(struct xdp_md *frame, __u16 vxlan_port, __u32 has_peers, union key *key)
 {
 	struct flow *flow = &key->flow;
 	struct step step = {};
@@ -273,7 +285,7 @@ static __always_inline int parse(struct xdp_md *frame, __u16 vxlan_port, union k
 	outcome = take_ip(frame, &step, key);
 	if (outcome)
 		return outcome;
-	outcome = take_tunnel(frame, &step, key, vxlan_port);
+	outcome = take_tunnel(frame, &step, key, vxlan_port, has_peers);
 	if (outcome || flow->tunnel == TUNNEL_NONE || flow->tunnel == TUNNEL_ESP)
 		return outcome;
 	flow->from_port = 0;

@@ -35,7 +35,7 @@ int only_parse(struct xdp_md *frame)
 
 	if (!parsed)
 		return XDP_ABORTED;
-	parsed->outcome = parse(frame, asked.vxlan_port, &key);
+	parsed->outcome = parse(frame, asked.vxlan_port, 1, &key);
 	parsed->key = key;
 	parsed->place = place_of(&key, asked.seed);
 	return XDP_PASS;
@@ -70,7 +70,7 @@ int measure_parse(struct xdp_md *frame)
 {
 	union key key;
 
-	if (choose(frame) || parse(frame, asked.vxlan_port, &key))
+	if (choose(frame) || parse(frame, asked.vxlan_port, 0, &key))
 		return XDP_ABORTED;
 	/* So that the compiler leaves nothing out: the flow is not all zero. */
 	__u64 all = 0;

@@ -1,9 +1,21 @@
 //! Frames of every kind: with and without tunnels, whole, cut short, and damaged.
 
+use crate::table::{PEER, Table, VXLAN_PORT};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 /// Addresses, ports and numbers are few, so that flows meet entries.
 const FEW: std::ops::Range<u8> = 0..3;
+
+/// Peers of some frames: outer addresses as in [`ip`].
+pub fn peers() -> BTreeSet<[u8; PEER]> {
+    let v4 = |from| ([10, 0, 0, from].into(), [10, 0, 1, 1].into());
+    let v6 =
+        |from| (IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, from]), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]));
+    let pairs = [v4(1), v4(2), v6(1), v6(2)].into();
+    Table::new(vec![], BTreeSet::new(), VXLAN_PORT).unwrap().with_peers(&pairs).peers
+}
 
 fn mac() -> impl Strategy<Value = Vec<u8>> {
     FEW.prop_map(|n| vec![0x52, 0x54, 0, 0, 0, n])

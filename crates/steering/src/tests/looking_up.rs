@@ -1,4 +1,4 @@
-use super::frames::whole;
+use super::frames::{peers, whole};
 use super::run::LONGEST;
 use crate::key::{EXACT, Fields, LENGTH, Pattern};
 use crate::live::Live;
@@ -27,7 +27,8 @@ fn masks() -> Vec<Fields> {
     let port = Fields { to_port: u16::MAX, protocol: u8::MAX, ..tunnel };
     let vlan = Fields { vlan: u16::MAX, ..port };
     let ports = Fields { from_port: u16::MAX, ..port };
-    vec![EXACT, mac, id, both, to, port, vlan, ports, Fields { from: [u8::MAX; 16], ..to }]
+    let peer = Fields { peer: u8::MAX, ..both };
+    vec![EXACT, peer, mac, id, both, to, port, vlan, ports, Fields { from: [u8::MAX; 16], ..to }]
 }
 
 fn target(cpus: &[usize]) -> impl Strategy<Value = Target> + use<> {
@@ -52,7 +53,7 @@ fn table(flows: Vec<Fields>, cpus: Vec<usize>) -> impl Strategy<Value = Table> {
                     entries.push(Entry { name: format!("flow{n}"), pattern, target });
                 }
             }
-            Table::new(entries, spread, VXLAN_PORT).ok()
+            Some(Table { peers: peers(), ..Table::new(entries, spread, VXLAN_PORT).ok()? })
         },
     )
 }
@@ -61,7 +62,7 @@ fn table(flows: Vec<Fields>, cpus: Vec<usize>) -> impl Strategy<Value = Table> {
 fn churn(cpus: Vec<usize>) -> impl Strategy<Value = (Vec<(Vec<u8>, Fields)>, Vec<Table>)> {
     let frame = whole().prop_filter_map("no flow", |mut frame| {
         frame.truncate(LONGEST);
-        let flow = model::parse(&frame, VXLAN_PORT).ok()?;
+        let flow = model::parse(&frame, VXLAN_PORT, &peers()).ok()?;
         Some((frame, flow))
     });
     prop::collection::vec(frame, 5..30).prop_flat_map(move |frames| {
@@ -70,11 +71,12 @@ fn churn(cpus: Vec<usize>) -> impl Strategy<Value = (Vec<(Vec<u8>, Fields)>, Vec
     })
 }
 
-/// What the kernel counted: outcomes, and frames of a CPU and of an entry.
-fn counted(probe: &Probe, cpu: usize, counter: Option<u32>) -> (Vec<u64>, u64, u64) {
+/// What the kernel counted: outcomes, and frames to a CPU, by entries and by hash, and of an entry.
+fn counted(probe: &Probe, cpu: usize, counter: Option<u32>) -> (Vec<u64>, [u64; 2], u64) {
     let frames = |counts: Vec<Count>| counts.into_iter().sum::<Count>().frames;
     let outcomes = (0..7).map(|which| frames(probe.maps.read_outcome(which).unwrap())).collect();
-    let sent = frames(probe.maps.read_sent(cpu).unwrap_or_default());
+    let to = [probe.maps.read_sent(cpu), probe.maps.read_spread_to(cpu)];
+    let sent = to.map(|counts| frames(counts.unwrap_or_default()));
     (
         outcomes,
         sent,
@@ -141,11 +143,13 @@ fn check(
         _ => NO_CPU,
     };
     let counter = entry.map(|entry| live.entries().find(|(name, _)| *name == entry.name).unwrap().1.counter);
-    let (mut outcomes, sent, matched) = counted(probe, cpu, counter);
+    let (mut outcomes, mut sent, matched) = counted(probe, cpu, counter);
     let input = ProgramInput { data_in: Some(frame), ..ProgramInput::default() };
     prop_assert_eq!(probe.run("only_decide", input).unwrap().return_value, action, "{:?} {:?}", flow, entry);
     outcomes[outcome] += 1;
-    let sent = sent + u64::from(outcome < 2);
+    if let Some(sent) = sent.get_mut(outcome) {
+        *sent += 1;
+    }
     prop_assert_eq!(counted(probe, cpu, counter), (outcomes, sent, matched + u64::from(entry.is_some())));
     Ok(())
 }

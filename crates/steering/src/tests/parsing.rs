@@ -1,4 +1,4 @@
-use super::frames::{any_frame, whole};
+use super::frames::{any_frame, peers, whole};
 use super::run::{Parser, SHORTEST};
 use crate::model::{self, No};
 use proptest::prelude::*;
@@ -35,13 +35,17 @@ fn frames_of_each_kind_are_among_those_tested() {
     let mut runner = TestRunner::deterministic();
     let frames: Vec<Vec<u8>> =
         (0..3000).map(|_| any_frame().new_tree(&mut runner).expect("a frame").current()).collect();
-    let parsed: Vec<_> = frames.iter().map(|frame| model::parse(frame, 4789)).collect();
+    let parsed: Vec<_> = frames.iter().map(|frame| model::parse(frame, 4789, &peers())).collect();
     for tunnel in 0..5 {
         for family in [4, 6] {
             let like = |flow: &&crate::key::Fields| (flow.tunnel, flow.family) == (tunnel, family);
             let count = parsed.iter().flatten().filter(like).count();
             assert!(count >= 20, "tunnel {tunnel}, IPv{family}: {count}");
         }
+    }
+    for peer in [0, 1] {
+        let like = |flow: &&crate::key::Fields| (flow.tunnel, flow.peer) == (1, peer);
+        assert!(parsed.iter().flatten().filter(like).count() >= 20, "peer {peer}");
     }
     for no in [No::Fragment, No::Truncated, No::Unknown] {
         assert!(parsed.iter().filter(|parsed| **parsed == Err(no)).count() >= 20, "{no:?}");

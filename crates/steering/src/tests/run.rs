@@ -1,5 +1,6 @@
 //! Test runs of the parser.
 
+use super::frames::peers;
 use crate::key::{Fields, LENGTH};
 use crate::model::No;
 use crate::probe::Probe;
@@ -16,7 +17,9 @@ pub struct Parser(Probe);
 impl Parser {
     /// Loads it; `None`, and a note, without the right to.
     pub fn load() -> Option<Self> {
-        tidegate_testkit::unless_skipped(Probe::load(16, 1)).map(Self)
+        let probe = tidegate_testkit::unless_skipped(Probe::load(16, 1))?;
+        peers().iter().for_each(|peer| probe.maps.add_peer(peer).unwrap());
+        Some(Self(probe))
     }
 
     /// Returns the key of a frame and its place with the seed 0, or the reason that it has none.
@@ -34,7 +37,7 @@ impl Parser {
 
     /// Compares it with the model.
     pub fn check(&self, frame: &[u8]) -> Result<(), String> {
-        let model = crate::model::parse(frame, 4789);
+        let model = crate::model::parse(frame, 4789, &peers());
         let expected = model.map(|flow: Fields| (flow.key(0), crate::model::place(&flow, 0)));
         let parsed = self.parse(frame);
         if parsed == expected.map_err(|no: No| no as u32) {

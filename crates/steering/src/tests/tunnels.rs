@@ -17,17 +17,13 @@ fn is_stock() -> bool {
 /// Frames of this number in a tunnel, and of a port in it unless that is hidden.
 fn entry(tunnel: Tunnel, id: Option<u32>, cpu: usize) -> Entry {
     let flow = Flow {
-        device: "near".into(),
-        tunnel,
         id,
-        vlan: None,
-        mac: None,
         from: Some([10, 0, 0, 2].into()),
         to: Some([10, 0, 0, 1].into()),
         protocol: (tunnel != Tunnel::Esp).then_some(17),
-        from_port: None,
         to_port: (tunnel != Tunnel::Esp).then_some(5001),
         cpu: Some(cpu),
+        ..Flow::new("near", tunnel)
     };
     Entry { name: "voice".into(), pattern: Pattern::from(&flow), target: Target::Cpu(cpu) }
 }

@@ -16,17 +16,12 @@ use tidegate_testkit::{in_namespace, need};
 /// Frames for a port within the tunnel.
 pub fn to_port(name: &str, port: u16, cpu: usize) -> Entry {
     let flow = Flow {
-        device: "near".into(),
-        tunnel: Tunnel::Vxlan,
         id: Some(42),
-        vlan: None,
-        mac: None,
-        from: None,
         to: Some([10, 0, 0, 1].into()),
         protocol: Some(17),
-        from_port: None,
         to_port: Some(port),
         cpu: Some(cpu),
+        ..Flow::new("near", Tunnel::Vxlan)
     };
     Entry { name: name.into(), pattern: Pattern::from(&flow), target: Target::Cpu(cpu) }
 }
@@ -72,6 +67,12 @@ fn a_flow_runs_on_its_cpu_and_others_are_spread() {
         let counters = steering.counters().unwrap();
         let spread: u64 = counters.outcomes.spread.values().map(|count| count.frames).sum();
         assert!(spread >= 160, "{counters:?}");
+        // Frames of the entry went to both CPUs meanwhile.
+        assert_eq!(
+            counters.spread_to.values().map(|count| count.frames).sum::<u64>(),
+            spread,
+            "{counters:?}"
+        );
         for cpu in [first, second] {
             let frames = counters.sent[&cpu].frames - before.get(&cpu).map_or(0, |count| count.frames);
             assert!(frames >= 20, "CPU {cpu}: {frames}, {counters:?}");
@@ -80,6 +81,33 @@ fn a_flow_runs_on_its_cpu_and_others_are_spread() {
         steering.detach().unwrap();
         assert_eq!(found(index("near").unwrap()).unwrap(), ("near".into(), Found::Nothing));
         assert_eq!(near.receive(5001, &far, 50).lost, 0);
+    });
+}
+
+#[test]
+fn an_entry_of_peers_is_for_no_other_sender() {
+    in_namespace("tests::veth::an_entry_of_peers_is_for_no_other_sender", NETWORK, || {
+        let Some([_, second]) = two_cpus() else { return };
+        let near = Near::new();
+        let far = Far::new(&near);
+        let voice = |from: u8| {
+            let Entry { name, pattern, target } = to_port("voice", 5001, second);
+            let of_peers = table(vec![Entry { name, pattern: pattern.of_peers(), target }], []);
+            of_peers.with_peers(&[([192, 0, 2, from].into(), [192, 0, 2, 1].into())].into())
+        };
+        let mut steering = Steering::attach("near", &Options::default(), &voice(3)).unwrap();
+        let mut matched = |from: u8| {
+            steering.update(&voice(from)).unwrap();
+            assert_eq!(near.receive(5001, &far, 20).lost, 0);
+            steering.counters().unwrap().entries["voice"].total().frames
+        };
+        assert_eq!([matched(3), matched(2), matched(3)], [0, 20, 20]);
+        // As the next process does.
+        drop(steering);
+        let steering = Steering::attach("near", &Options::default(), &voice(2)).unwrap();
+        assert_eq!(near.receive(5001, &far, 20).lost, 0);
+        assert_eq!(steering.counters().unwrap().entries["voice"].total().frames, 40);
+        steering.detach().unwrap();
     });
 }
 
@@ -132,7 +160,7 @@ fn the_next_process_takes_over_and_a_foreign_program_stays() {
         let (voice, options) = (|| table(vec![to_port("voice", 5001, second)], []), Options::default());
         let steering = Steering::attach("near", &options, &voice()).unwrap();
         let there = found(device).unwrap();
-        let thread = steering.thread_name(second).unwrap();
+        let thread = steering.thread_name(second);
         let mut names = std::fs::read_dir("/proc")
             .unwrap()
             .flatten()

@@ -37,6 +37,12 @@ impl Layout {
         Self { flows: flows.to_vec(), ..Self::default() }
     }
 
+    /// Returns the CPUs of all work.
+    pub fn cpus(&self) -> BTreeSet<usize> {
+        let pairs = [self.handed, self.line].into_iter().flatten().flat_map(|(one, other)| [one, other]);
+        self.measured().into_iter().chain(pairs).chain(self.copies.iter().copied()).collect()
+    }
+
     /// Returns the CPUs whose used time can be measured: no work there polls.
     pub fn measured(&self) -> BTreeSet<usize> {
         let flows = self.flows.iter().flat_map(|flow| [flow.transmit, flow.soft, flow.receiver]);

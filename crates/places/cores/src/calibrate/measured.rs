@@ -242,6 +242,18 @@ mod tests {
     }
 
     #[test]
+    fn of_a_cpu_that_others_fill_nothing_is_said() {
+        let pairing = pairing(Pair::SoftVcpu);
+        let window =
+            || Window { span: 1e9, frames: 1e3, used: [(1, 1e9), (2, 1e8)].into(), ..Window::default() };
+        for (background, rounds) in [(0.5, 1), (0.99, 0), (1.0, 0)] {
+            let mut samples = Samples::default();
+            samples.push(&pairing, &[(1, background)].into(), window(), window());
+            assert_eq!(Row::of(&pairing, &samples).judged.rounds, rounds, "{background}");
+        }
+    }
+
+    #[test]
     fn windows_without_a_frame_are_no_rounds() {
         let pairing = pairing(Pair::SoftVcpu);
         let mut samples = Samples::default();

@@ -57,7 +57,7 @@ pub struct Calibration {
     pub rows: Vec<(Pair, Row)>,
     /// Pairs that were not measured, in words, each with the reason.
     pub missing: Vec<(String, String)>,
-    /// The part of the CPUs' time that other programs used, in the median idle window; 0 without flows.
+    /// The part of the CPUs' time that other programs used, in the median idle window.
     pub busy: f64,
 }
 
@@ -150,10 +150,7 @@ fn background(
     pairing: &Pairing,
     measure: &impl Fn(&Layout) -> Result<Window, CalibrateError>,
 ) -> Result<BTreeMap<usize, f64>, CalibrateError> {
-    let idle: Vec<usize> = pairing.together.measured().union(&pairing.apart.measured()).copied().collect();
-    if idle.is_empty() {
-        return Ok(BTreeMap::new());
-    }
+    let idle: Vec<usize> = pairing.together.cpus().union(&pairing.apart.cpus()).copied().collect();
     let window = measure(&Layout { idle, ..Layout::default() })?;
     Ok(window.used.iter().map(|(cpu, used)| (*cpu, used / window.span)).collect())
 }
@@ -170,4 +167,24 @@ fn never_measured() -> Vec<(String, String)> {
         ("vhost-net with any other stage".into(), format!("{vhost}: the priors stay")),
         ("interrupts".into(), "veth pairs have none: the priors stay".into()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_cores::machine::Distance;
+
+    #[test]
+    fn other_programs_are_seen_where_workers_poll_too() {
+        let together = Layout { line: Some((1, 2)), ..Layout::default() };
+        let apart = Layout { handed: Some((3, 4)), copies: vec![5], ..Layout::default() };
+        let pairing = Pairing { pair: Pair::WorkerWorker, distance: Distance::Cache, together, apart };
+        let busy = |layout: &Layout| {
+            assert_eq!((layout.handed, layout.line, layout.copies.len()), (None, None, 0));
+            let used = layout.idle.iter().map(|cpu| (*cpu, 50.0)).collect();
+            Ok(Window { span: 100.0, used, ..Window::default() })
+        };
+        let found = background(&pairing, &busy).unwrap();
+        assert_eq!(found, (1..=5).map(|cpu| (cpu, 0.5)).collect());
+    }
 }

@@ -7,13 +7,12 @@
 //! ```
 
 use super::layout::Layout;
-use rustix::fs::{Mode, OFlags, openat};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use crate::settings::sysfs::{own_view, write_file};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -28,14 +27,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Room for all datagrams on their way, bytes.
 const ROOM: usize = 4 << 20;
 
-// Numbers of linux/if_link.h, linux/veth.h, linux/if_addr.h, linux/rtnetlink.h.
-const NLM_F_CREATE: u16 = 0x400;
-const NLM_F_EXCL: u16 = 0x200;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_NET_NS_FD: u16 = 28;
-const IFLA_INFO_KIND: u16 = 1;
-const IFLA_INFO_DATA: u16 = 2;
-const VETH_INFO_PEER: u16 = 1;
+// Numbers of linux/if_addr.h and linux/rtnetlink.h.
 const RTM_NEWADDR: u16 = 20;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -64,12 +56,12 @@ impl Network {
         let sending =
             sending.join().map_err(|_| "the thread of the sending namespace panicked".to_owned())??;
         unshare()?;
-        let sysfs = sysfs().map_err(cannot("open sysfs of a network namespace"))?;
+        let sysfs = own_view().map_err(|e| cannot("open sysfs of a network namespace")(e.into()))?;
         let mut netlink = Socket::route().map_err(cannot("open a netlink socket"))?;
         for flow in 0..Layout::FLOWS {
             let pair = veth(flow, &sending);
             netlink
-                .change(link::RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &pair)
+                .change(link::RTM_NEWLINK, link::NEW, &pair)
                 .map_err(|e| format!("cannot make a veth pair: {e}"))?;
             up(&mut netlink, "rx", flow, 2)?;
         }
@@ -91,11 +83,8 @@ impl Network {
     /// The kernel refuses it; the reason.
     pub fn steer(&self, flow: usize, cpu: usize) -> Result<(), String> {
         let path = format!("devices/virtual/net/rx{flow}/queues/rx-0/rps_cpus");
-        let file = openat(&self.sysfs, path.as_str(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
         let mask = cpus::mask(&BTreeSet::from([cpu]));
-        let written =
-            file.map_err(io::Error::from).and_then(|file| File::from(file).write_all(mask.as_bytes()));
-        written.map_err(|e| format!("cannot write rps_cpus: {e}"))
+        write_file(&self.sysfs, &path, &mask).map_err(|e| format!("cannot write rps_cpus: {e}"))
     }
 }
 
@@ -124,24 +113,17 @@ fn within<T: Send>(netns: &File, work: impl FnOnce() -> Result<T, String> + Send
     })
 }
 
-/// The root of the namespace's sysfs, which needs no mount point.
-fn sysfs() -> io::Result<OwnedFd> {
-    let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_create(&context)?;
-    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
-}
-
 /// The message that makes `rxN` here and `txN` in the other namespace.
 fn veth(flow: usize, sending: &File) -> Vec<u8> {
     let mut body = link::header(0, 0, 0);
     body.put_str(link::IFLA_IFNAME, &format!("rx{flow}"));
-    body.nest(IFLA_LINKINFO, |info| {
-        info.put_str(IFLA_INFO_KIND, "veth");
-        info.nest(IFLA_INFO_DATA, |data| {
-            data.nest(VETH_INFO_PEER, |peer| {
+    body.nest(link::IFLA_LINKINFO, |info| {
+        info.put_str(link::IFLA_INFO_KIND, "veth");
+        info.nest(link::IFLA_INFO_DATA, |data| {
+            data.nest(link::VETH_INFO_PEER, |peer| {
                 peer.0.extend(link::header(0, 0, 0).0);
                 peer.put_str(link::IFLA_IFNAME, &format!("tx{flow}"));
-                peer.put_u32(IFLA_NET_NS_FD, sending.as_raw_fd().cast_unsigned());
+                peer.put_u32(link::IFLA_NET_NS_FD, sending.as_raw_fd().cast_unsigned());
             });
         });
     });
@@ -161,7 +143,7 @@ fn up(netlink: &mut Socket, end: &str, flow: usize, host: u8) -> Result<(), Stri
     body.put(IFA_LOCAL, &address);
     body.put(IFA_ADDRESS, &address);
     let refused = |e| format!("cannot set {name} up: {e}");
-    netlink.change(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &body.0).map_err(refused)?;
+    netlink.change(RTM_NEWADDR, link::NEW, &body.0).map_err(refused)?;
     netlink.change(link::RTM_NEWLINK, 0, &link::header(index, link::IFF_UP, link::IFF_UP).0).map_err(refused)
 }
 

@@ -11,6 +11,9 @@ use tidegate_cores::cpus::Cpus;
 use tidegate_cores::machine::{Distance, Machine};
 use tidegate_cores::stage::Kind;
 
+/// The part of a CPU's time beyond which other programs leave nothing to measure.
+const FULL: f64 = 0.9;
+
 /// Two placements to compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pairing {
@@ -114,10 +117,12 @@ impl Pair {
 }
 
 impl Value {
-    /// Returns the value of a window, less what `background`, part of each CPU's time, used anyway.
+    /// Returns the value of a window, less what `background`, part of each CPU's time, used anyway; `None` if nothing was measured.
     pub fn of(self, window: &Window, background: &BTreeMap<usize, f64>) -> Option<f64> {
         let each = |what: f64, number: f64| (number > 0.0).then(|| what / number);
         match self {
+            // Of a CPU that other programs fill, its used time says nothing.
+            Self::CpuOfFrame if window.used.keys().any(|cpu| background.get(cpu) > Some(&FULL)) => None,
             Self::CpuOfFrame => each(used(window, background, window.used.keys()), window.frames),
             Self::TimeOfFrame => each(window.span, window.frames),
             Self::TimeOfTurn => each(window.span, window.turns),

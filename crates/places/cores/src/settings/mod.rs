@@ -19,5 +19,5 @@ pub mod keeper;
 pub mod record;
 pub mod setting;
 pub mod step;
-mod sysfs;
+pub(crate) mod sysfs;
 mod thread;

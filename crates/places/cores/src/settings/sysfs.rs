@@ -73,10 +73,8 @@ impl<'a> Sysfs<'a> {
     /// It cannot be written; the reason.
     pub fn write(&mut self, setting: &Setting, value: &str) -> Result<(), String> {
         let (root, path) = self.file(setting)?;
-        let file = openat(root, path.as_str(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
-        let written =
-            file.map_err(io::Error::from).and_then(|file| File::from(file).write_all(value.as_bytes()));
-        written.map_err(|e| format!("cannot write {value} to {path} of sysfs: {e}{}", advice(&e)))
+        write_file(root, &path, value)
+            .map_err(|e| format!("cannot write {value} to {path} of sysfs: {e}{}", advice(&e)))
     }
 
     /// Whether a setting could not be read because its network namespace is gone.
@@ -105,8 +103,14 @@ fn root(roots: &Roots, netns: Option<PathBuf>) -> Result<OwnedFd, NamespaceError
     within(Some(namespace), move || own_view().map_err(|e| cannot(e.into()))).map_err(NamespaceError::Other)
 }
 
+/// Writes a file of sysfs below its root.
+pub(crate) fn write_file(root: &OwnedFd, path: &str, value: &str) -> io::Result<()> {
+    let file = openat(root, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    File::from(file).write_all(value.as_bytes())
+}
+
 /// Returns the sysfs in the view of the calling thread's network namespace.
-fn own_view() -> rustix::io::Result<OwnedFd> {
+pub(crate) fn own_view() -> rustix::io::Result<OwnedFd> {
     let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(context.as_fd())?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID

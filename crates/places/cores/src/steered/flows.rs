@@ -1,9 +1,10 @@
 //! Flows of steered NICs: those of contracts, and those of `[host.flow.NAME]`. Pure.
 //!
-//! A contract's flow is that of frames to its vNIC: its MAC inside of the uplink's VXLAN, or inside of its segment's VLAN.
+//! A contract's flow is that of frames to its vNIC: its MAC inside of VXLAN from the uplink's peers, or inside of its segment's VLAN.
 
 use crate::load::prior;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
 use tidegate_contract::{Flow, Host, Tunnel, Uplink, UplinkKind, Vnic};
 use tidegate_cores::stage::{Handle, Kind, Link, Stage};
 use tidegate_place::Network;
@@ -63,20 +64,20 @@ pub fn flows(contracts: &[&Vnic], host: &Host, network: &Network) -> Vec<NamedFl
     let receivers: BTreeSet<&String> =
         remotes.flat_map(|remote| &remote.to).chain(local.flat_map(|vnic| &vnic.to)).collect();
     for device in &host.cores.steer {
-        let by =
-            network.uplinks.iter().filter(|uplink| uplink.device.as_ref().is_none_or(|own| own == device));
-        let Some(uplink) = by.min_by_key(|uplink| uplink.device.is_none()) else { continue };
+        let Some(uplink) = uplink(device, network) else { continue };
+        let here = all.iter().filter(|named| named.flow.device == *device);
+        let (mut names, mut fields) = (BTreeSet::new(), HashSet::new());
+        for named in here {
+            names.insert(named.name.clone());
+            fields.insert(Flow { cpu: None, ..named.flow.clone() });
+        }
         for vnic in contracts {
             let realtime = vnic.is_realtime() || receivers.contains(&vnic.name);
             if !realtime && vnic.tx.min.is_none() {
                 continue;
             }
             let flow = flow(device, uplink, vnic);
-            let is_same = |other: &NamedFlow| {
-                other.flow.device == *device
-                    && (other.name == vnic.name || Flow { cpu: None, ..other.flow.clone() } == flow)
-            };
-            if !all.iter().any(is_same) {
+            if !names.contains(&vnic.name) && fields.insert(flow.clone()) {
                 let (name, frames) = (vnic.name.clone(), prior::frames(vnic).1);
                 all.push(NamedFlow { name, flow, vnic: Some(vnic.name.clone()), realtime, frames });
             }
@@ -90,24 +91,44 @@ fn flow(device: &str, uplink: &Uplink, vnic: &Vnic) -> Flow {
     let segment = vnic.segment.id();
     let is_tunnel = uplink.kind == UplinkKind::Vxlan;
     Flow {
-        device: device.into(),
-        tunnel: if is_tunnel { Tunnel::Vxlan } else { Tunnel::None },
         id: is_tunnel.then_some(segment),
         vlan: u16::try_from(segment).ok().filter(|_| !is_tunnel),
         mac: Some(vnic.mac),
-        from: None,
-        to: None,
-        protocol: None,
-        from_port: None,
-        to_port: None,
-        cpu: None,
+        ..Flow::new(device, if is_tunnel { Tunnel::Vxlan } else { Tunnel::None })
     }
 }
 
-/// Returns the UDP port of VXLAN that this host's uplinks have.
-pub fn vxlan_port(network: &Network) -> u16 {
-    let vxlan = network.uplinks.iter().find(|uplink| uplink.kind == UplinkKind::Vxlan);
-    vxlan.map_or(tidegate_steering::table::VXLAN_PORT, |uplink| uplink.port)
+/// VXLAN as a NIC gets it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vxlan {
+    /// Its UDP port.
+    pub port: u16,
+    /// Outer addresses of frames for contracts, from and to: of each peer, and of this host.
+    pub peers: BTreeSet<(IpAddr, IpAddr)>,
+}
+
+impl Vxlan {
+    /// Returns that of a NIC. Where the kernel routes VXLAN, frames of all such uplinks may come by it.
+    pub fn of(device: &str, network: &Network) -> Self {
+        let uplink = uplink(device, network).filter(|uplink| uplink.kind == UplinkKind::Vxlan);
+        let port = uplink.map_or(tidegate_steering::table::VXLAN_PORT, |uplink| uplink.port);
+        let by = network.uplinks.iter().filter(|uplink| is_by(uplink, device));
+        let by = by.filter(|uplink| uplink.kind == UplinkKind::Vxlan && uplink.port == port);
+        let pairs =
+            by.flat_map(|uplink| uplink.peers.iter().filter_map(|peer| Some((peer.address?, uplink.local?))));
+        Self { port, peers: pairs.collect() }
+    }
+}
+
+/// Whether frames of an uplink may come by a NIC.
+fn is_by(uplink: &Uplink, device: &str) -> bool {
+    uplink.device.as_ref().is_none_or(|own| own == device)
+}
+
+/// Returns the uplink whose frames come by a NIC: its own, else the first of those that the kernel routes.
+fn uplink<'n>(device: &str, network: &'n Network) -> Option<&'n Uplink> {
+    let by = network.uplinks.iter().filter(|uplink| is_by(uplink, device));
+    by.min_by_key(|uplink| uplink.device.is_none())
 }
 
 #[cfg(test)]
@@ -167,5 +188,22 @@ mod tests {
             assert_eq!(found[0].stage().present, [3].into());
             assert!(found[0].stage().pinned_by.unwrap().contains(name));
         }
+    }
+
+    #[test]
+    fn a_contracts_flow_is_of_the_peers_of_the_nics_own_uplink() {
+        let addresses = |from: u8, to: u8| ([192, 0, 2, from].into(), [192, 0, 2, to].into());
+        let mut network = network("device = \"eth1\"\nport = 4790");
+        let other =
+            Uplink { name: "a".into(), local: Some([192, 0, 2, 9].into()), ..network.uplinks[0].clone() };
+        network.uplinks.insert(0, Uplink { device: None, port: 4791, ..other });
+        let at = |device: &str| Vxlan::of(device, &network);
+        assert_eq!(at("eth1"), Vxlan { port: 4790, peers: [addresses(2, 1)].into() });
+        assert_eq!(at("eth2"), Vxlan { port: 4791, peers: [addresses(2, 9)].into() });
+        // By the same port, frames of both may come.
+        network.uplinks[0].port = 4790;
+        let both = [addresses(2, 1), addresses(2, 9)].into();
+        assert_eq!(Vxlan::of("eth1", &network), Vxlan { port: 4790, peers: both });
+        assert_eq!(Vxlan::of("eth1", Network::NONE), Vxlan { port: 4789, peers: BTreeSet::new() });
     }
 }

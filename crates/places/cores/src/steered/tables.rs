@@ -1,21 +1,41 @@
 //! Where the frames of steered NICs go: each flow to its CPU, all others to CPUs that no flow and no real-time stage has. Pure.
 
-use crate::steered::flows::NamedFlow;
+use crate::steered::flows::{NamedFlow, Vxlan};
 use std::collections::BTreeMap;
-use tidegate_contract::Flow;
+use tidegate_contract::{Flow, Tunnel};
 use tidegate_cores::cpus::Cpus;
 use tidegate_cores::stage::Handle;
+use tidegate_place::Network;
+use tidegate_steering::key::Pattern;
 use tidegate_steering::{Entry, Table, TableError, Target};
 
 /// The table of one NIC.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NicTable {
-    /// Flows by name, with their CPUs.
-    pub flows: BTreeMap<String, (Flow, usize)>,
+    /// Flows by name.
+    pub flows: BTreeMap<String, PlacedFlow>,
     /// CPUs for frames of no flow; on the CPU of the interrupt if empty.
     pub spread: Cpus,
-    /// UDP port of VXLAN.
-    pub vxlan_port: u16,
+    /// Port and peers.
+    pub vxlan: Vxlan,
+}
+
+/// A flow, and where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedFlow {
+    /// Which frames.
+    pub flow: Flow,
+    /// The CPU.
+    pub cpu: usize,
+    /// Whether a contract asks for it: then frames of VXLAN count from peers alone.
+    pub is_of_contract: bool,
+}
+
+impl PlacedFlow {
+    fn pattern(&self) -> Pattern {
+        let pattern = Pattern::from(&self.flow);
+        if self.is_of_contract && self.flow.tunnel == Tunnel::Vxlan { pattern.of_peers() } else { pattern }
+    }
 }
 
 impl NicTable {
@@ -24,12 +44,13 @@ impl NicTable {
     /// # Errors
     /// A device cannot have such a table; the reason.
     pub fn table(&self) -> Result<Table, TableError> {
-        let entry = |(name, (flow, cpu)): (&String, &(Flow, usize))| Entry {
+        let entry = |(name, placed): (&String, &PlacedFlow)| Entry {
             name: name.clone(),
-            pattern: flow.into(),
-            target: Target::Cpu(*cpu),
+            pattern: placed.pattern(),
+            target: Target::Cpu(placed.cpu),
         };
-        Table::new(self.flows.iter().map(entry).collect(), self.spread.clone(), self.vxlan_port)
+        let entries = self.flows.iter().map(entry).collect();
+        Ok(Table::new(entries, self.spread.clone(), self.vxlan.port)?.with_peers(&self.vxlan.peers))
     }
 }
 
@@ -50,7 +71,7 @@ pub fn tables(
     flows: &[NamedFlow],
     cpus: &BTreeMap<Handle, usize>,
     room: Room<'_>,
-    vxlan_port: u16,
+    network: &Network,
 ) -> BTreeMap<String, NicTable> {
     let cpu = |flow: &NamedFlow| flow.flow.cpu.or_else(|| cpus.get(&flow.handle()).copied());
     let placed: Vec<(&NamedFlow, usize)> = flows.iter().filter_map(|flow| Some((flow, cpu(flow)?))).collect();
@@ -62,8 +83,12 @@ pub fn tables(
     let spread = if rest.is_empty() { free } else { rest };
     let table = |device: &String| {
         let here = placed.iter().filter(|(flow, _)| flow.flow.device == *device);
-        let flows = here.map(|(flow, cpu)| (flow.name.clone(), (flow.flow.clone(), *cpu)));
-        (device.clone(), NicTable { flows: flows.collect(), spread: spread.clone(), vxlan_port })
+        let flows = here.map(|(named, cpu)| {
+            let is_of_contract = named.vnic.is_some();
+            (named.name.clone(), PlacedFlow { flow: named.flow.clone(), cpu: *cpu, is_of_contract })
+        });
+        let (spread, vxlan) = (spread.clone(), Vxlan::of(device, network));
+        (device.clone(), NicTable { flows: flows.collect(), spread, vxlan })
     };
     steer.iter().map(table).collect()
 }
@@ -101,22 +126,11 @@ pub fn words(flow: &Flow) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_contract::Tunnel;
+    use tidegate_contract::Mac;
+    use tidegate_contract::check::MASKS;
 
     fn flow(name: &str, id: u32, cpu: Option<usize>) -> NamedFlow {
-        let flow = Flow {
-            device: "eth1".into(),
-            tunnel: Tunnel::Vxlan,
-            id: Some(id),
-            vlan: None,
-            mac: None,
-            from: None,
-            to: None,
-            protocol: None,
-            from_port: None,
-            to_port: Some(80),
-            cpu,
-        };
+        let flow = Flow { id: Some(id), to_port: Some(80), cpu, ..Flow::new("eth1", Tunnel::Vxlan) };
         NamedFlow { name: name.into(), flow, vnic: None, realtime: false, frames: 0 }
     }
 
@@ -127,9 +141,10 @@ mod tests {
         let (usable, own, realtime) = ((0..7).collect(), [5].into(), [5, 6].into());
         let room = Room { usable: &usable, own: &own, realtime: &realtime };
         let steer = ["eth1".to_owned(), "eth2".to_owned()];
-        let tables = tables(&steer, &flows, &cpus, room, 4789);
+        let tables = tables(&steer, &flows, &cpus, room, Network::NONE);
         let one = &tables["eth1"];
-        let entries: Vec<(&str, usize)> = one.flows.iter().map(|(name, (_, cpu))| (&**name, *cpu)).collect();
+        let entries: Vec<(&str, usize)> =
+            one.flows.iter().map(|(name, placed)| (&**name, placed.cpu)).collect();
         // The plan has no CPU for `c` yet: its frames are spread.
         assert_eq!((entries, &one.spread), (vec![("a", 1), ("b", 2)], &[0, 3, 4].into()));
         assert_eq!((tables["eth2"].flows.len(), &tables["eth2"].spread), (0, &[0, 3, 4].into()));
@@ -138,11 +153,53 @@ mod tests {
     }
 
     #[test]
+    fn a_contracts_flow_in_vxlan_is_of_peers_and_an_administrators_is_of_all() {
+        let placed = |is_of_contract, tunnel| PlacedFlow {
+            flow: Flow { tunnel, ..flow("a", 1, None).flow },
+            cpu: 1,
+            is_of_contract,
+        };
+        for (is_of_contract, tunnel, of_peers) in
+            [(true, Tunnel::Vxlan, true), (false, Tunnel::Vxlan, false), (true, Tunnel::None, false)]
+        {
+            let placed = placed(is_of_contract, tunnel);
+            let pattern = placed.pattern();
+            assert_eq!(pattern == Pattern::from(&placed.flow).of_peers(), of_peers, "{placed:?}");
+        }
+    }
+
+    #[test]
+    fn the_flows_of_contracts_fit_beside_all_that_the_administrator_may_state() {
+        let sets = (0..MASKS as u32).map(|set| {
+            let fields = Flow::new("eth1", Tunnel::Vxlan);
+            let has = |bit: u32| (set + 1) & bit != 0;
+            let flow = Flow {
+                vlan: has(1).then_some(7),
+                protocol: has(2).then_some(17),
+                to: has(4).then_some([10, 0, 0, 1].into()),
+                ..fields
+            };
+            (format!("set{set}"), PlacedFlow { flow, cpu: 1, is_of_contract: false })
+        });
+        let explicit: BTreeMap<String, PlacedFlow> = sets.collect();
+        for tunnel in [Tunnel::Vxlan, Tunnel::None] {
+            let of_contract = |(n, vlan): (u8, Option<u16>)| {
+                let flow = Flow { mac: Some(Mac([2, 0, 0, 0, 0, n])), vlan, ..Flow::new("eth1", tunnel) };
+                (format!("contract{n}"), PlacedFlow { flow, cpu: 1, is_of_contract: true })
+            };
+            let contracts = [(1, Some(1)), (2, None)].map(of_contract);
+            let flows = explicit.clone().into_iter().chain(contracts).collect();
+            NicTable { flows, ..NicTable::default() }.table().unwrap();
+        }
+    }
+
+    #[test]
     fn more_flows_than_cpus_are_said() {
         let flows = [flow("a", 1, Some(0)), flow("b", 2, Some(1)), flow("c", 3, Some(1))];
         let (usable, own) = ([0, 1, 2].into(), [2].into());
         let room = Room { usable: &usable, own: &own, realtime: &own };
-        let spread = &tables(&["eth1".to_owned()], &flows, &BTreeMap::new(), room, 4789)["eth1"].spread;
+        let spread =
+            &tables(&["eth1".to_owned()], &flows, &BTreeMap::new(), room, Network::NONE)["eth1"].spread;
         assert_eq!(*spread, [0, 1].into());
         assert!(crowded(&flows, room).unwrap().starts_with("3 flows with a priority share 2 CPUs"));
         assert_eq!(crowded(&flows[..2], room), None);

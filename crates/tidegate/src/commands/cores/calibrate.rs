@@ -1,8 +1,9 @@
 //! `tidegate cores calibrate`: measures on this machine what it costs that stages share a CPU, and that frames go from CPU to CPU.
 //!
 //! ```text
-//!  agent: deadlines in force? ── yes ─▶ refused
-//!    └─ no, or no agent ─▶ thread: calibrate ── progress ─▶ table, or JSON
+//!  agent: deadlines in force? ── yes, or no agent but a switch ─▶ refused
+//!    └─ no; or neither ─▶ thread: calibrate ── progress ─▶ table, or JSON
+//!             asked again each second: yes ─▶ ended
 //!                             └─▶ costs ─▶ /var/lib/tidegate/cores-costs.json ─▶ the agent's plan
 //! ```
 
@@ -30,6 +31,9 @@ use tokio::sync::mpsc;
 
 /// Other programs that use more disturb the measurement, part of the CPUs' time.
 const BUSY: f64 = 0.1;
+
+/// Pause between questions for deadlines.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Beyond this nothing that was measured is written.
 const TOO_BUSY: f64 = 0.5;
@@ -75,7 +79,7 @@ struct NotMeasured<'a> {
 pub async fn run(client: &Client, args: Args, json: bool) -> Result<(), Failure> {
     refuse_beside_deadlines(client).await?;
     check_writable(&args.output)?;
-    let found = measure(Duration::from_secs(args.seconds)).await?;
+    let found = measure(client, Duration::from_secs(args.seconds)).await?;
     let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let source = Source::Measured { machine: file::machine(), kernel: file::kernel(), at };
     let costs = measured::costs(&found.rows, source).map_err(Failure::failed)?;
@@ -105,18 +109,28 @@ fn print(found: &Calibration, costs: &Costs, output: &Path, json: bool) -> Resul
 
 /// The measurement would make real-time frames late.
 async fn refuse_beside_deadlines(client: &Client) -> Result<(), Failure> {
-    let vnics: Vec<VnicView> = match client.get("/v1/vnics").await {
+    refuse(client.get("/v1/vnics").await, Path::new(super::super::switch::SOCKET))
+}
+
+/// Refuses, unless the agent says that no deadline is in force, or neither an agent nor a switch has been started.
+fn refuse(vnics: Result<Vec<VnicView>, ClientError>, switch: &Path) -> Result<(), Failure> {
+    let unknown = |why: String| {
+        let message = format!("cannot tell whether deadlines are in force, so nothing is measured: {why}");
+        Failure { code: Code::Unreachable, message }
+    };
+    let vnics = match vnics {
         Ok(vnics) => vnics,
-        Err(ClientError::Unreachable { source, .. })
-            if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
-        {
-            return Ok(());
+        Err(ClientError::Unreachable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            if fs::symlink_metadata(switch).is_err() {
+                return Ok(());
+            }
+            // It keeps contracts while the agent is away.
+            return Err(unknown(format!(
+                "no agent runs, but there is a switch's socket, {}: start the agent, or stop the switch and remove the socket",
+                path(switch)
+            )));
         }
-        Err(error) => {
-            let message =
-                format!("cannot tell whether deadlines are in force, so nothing is measured: {error}");
-            return Err(Failure { code: Code::Unreachable, message });
-        }
+        Err(error) => return Err(unknown(error.to_string())),
     };
     let accepted = vnics.iter().filter(|vnic| vnic.state != State::Refused);
     let real = accepted.filter(|vnic| vnic.contract.as_ref().is_some_and(|contract| contract.is_realtime()));
@@ -146,8 +160,8 @@ fn check_writable(output: &Path) -> Result<(), Failure> {
     rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).map_err(|e| cannot(e.into()))
 }
 
-/// Measures on a thread, which enters namespaces of its own, until it is done or a signal comes.
-async fn measure(span: Duration) -> Result<Calibration, Failure> {
+/// Measures on a thread, which enters namespaces of its own, until it is done, a signal comes, or a deadline is in force.
+async fn measure(client: &Client, span: Duration) -> Result<Calibration, Failure> {
     // Before the first message: from then on the user may press Ctrl-C.
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;
@@ -164,11 +178,16 @@ async fn measure(span: Duration) -> Result<Calibration, Failure> {
     let total = 1_000;
     let progress = Progress::new(total);
     progress.show(&format!("measuring for about {} s; other programs disturb it", span.as_secs()));
-    let mut reached = 0;
+    let (mut reached, mut refused) = (0, None);
+    let mut again = tokio::time::interval(AGAIN);
     loop {
         tokio::select! {
             _ = interrupt.recv() => stop.store(true, Ordering::Relaxed),
             _ = terminate.recv() => stop.store(true, Ordering::Relaxed),
+            _ = again.tick(), if refused.is_none() => {
+                refused = refuse_beside_deadlines(client).await.err();
+                stop.fetch_or(refused.is_some(), Ordering::Relaxed);
+            }
             said = hear.recv() => {
                 let Some((what, done)) = said else { break };
                 let now = (done * total as f64) as u64;
@@ -179,6 +198,9 @@ async fn measure(span: Duration) -> Result<Calibration, Failure> {
         }
     }
     let found = thread.join().map_err(|_| Failure::failed("the measurement panicked"))?;
+    if let Some(refused) = refused {
+        return Err(refused);
+    }
     found.map_err(|error| {
         let stays = "the costs stay as they were";
         Failure::failed(match error {
@@ -250,7 +272,7 @@ fn text(found: &Calibration, output: &Path) -> String {
 fn verdict(row: &Row, is_compared: bool) -> String {
     let judged = &row.judged;
     if judged.rounds == 0 {
-        return "no frame arrived".into();
+        return "no frame arrived, or other programs fill the CPUs".into();
     }
     if row.measured.is_none() && !(is_compared && judged.told_apart) {
         return "cannot tell apart".into();
@@ -325,5 +347,25 @@ mod tests {
         assert!(text.contains("12 frames were lost") && text.contains("Not measured: interrupts"), "{text}");
         assert!(text.contains("Other programs used 83 %"), "{text}");
         assert!(text.contains("2 of 4 rows can replace priors in /x/costs.json"), "{text}");
+    }
+
+    #[test]
+    fn without_an_agent_a_switch_may_keep_deadlines() {
+        let dir = tempfile::tempdir().unwrap();
+        let (switch, none) = (dir.path().join("control.sock"), dir.path().join("none"));
+        fs::write(&switch, "").unwrap();
+        let unreachable = |kind: io::ErrorKind| {
+            Err(ClientError::Unreachable { socket: "/x/api.sock".into(), source: kind.into() })
+        };
+        assert_eq!(refuse(unreachable(io::ErrorKind::NotFound), &none), Ok(()));
+        assert_eq!(refuse(Ok(vec![]), &switch), Ok(()));
+        let refused = refuse(unreachable(io::ErrorKind::NotFound), &switch).unwrap_err();
+        assert!(
+            refused.code == Code::Unreachable && refused.message.contains("a switch's socket"),
+            "{refused:?}"
+        );
+        // An agent that was killed leaves its socket.
+        let refused = refuse(unreachable(io::ErrorKind::ConnectionRefused), &none).unwrap_err();
+        assert_eq!(refused.code, Code::Unreachable);
     }
 }
