@@ -139,7 +139,7 @@ proptest! {
         let tree = Tree::of(name);
         let files = tree.files();
         for (file, content) in changes {
-            tree::replace(file.get(&files), content.as_deref());
+            tree::replace(file.get(&files).as_path(), content.as_deref());
         }
         let Seen { machine, own, machines } = machine::read(&tree.roots());
         let online = machine.online();
