@@ -29,8 +29,8 @@ pub struct Observed {
     pub links: Vec<Link>,
     /// Directions that the place does not follow, and the reasons.
     pub not_followed: BTreeMap<Handle, String>,
-    /// CPUs and workers that the place asks the host switch to use.
-    pub directions: Directions,
+    /// CPUs and workers that the place asks the host switch to use; `None` leaves the switch as it is.
+    pub directions: Option<Directions>,
     /// The plan of CPUs, if the place makes it.
     pub cores: Option<CoresReport>,
     /// A fault of the place as a whole, such as a disk on which it cannot write its record.
@@ -51,7 +51,7 @@ impl Observed {
             stages: vec![],
             links: vec![],
             not_followed: BTreeMap::new(),
-            directions: Directions::default(),
+            directions: None,
             cores: None,
             problem: None,
         }

@@ -1,7 +1,6 @@
 //! The state that the contracts ask for.
 
 use crate::host::Claim;
-use std::collections::BTreeMap;
 use tidegate_contract::{Host, Remote, SegmentKey, Uplink, Vnic};
 use tidegate_cores::directions::Directions;
 use tidegate_cores::stage::{Handle, Link, Stage};
@@ -37,8 +36,8 @@ pub struct HostWork<'a> {
     pub not_followed: Vec<(&'a Handle, &'a str)>,
     /// The evidence of each place.
     pub evidence: Vec<&'a Evidence>,
-    /// CPUs and workers that a place asks the host switch to use.
-    pub directions: Directions,
+    /// CPUs and workers that a place asks the host switch to use; `None` leaves the switch as it is.
+    pub directions: Option<Directions>,
 }
 
 impl HostWork<'_> {
@@ -49,7 +48,7 @@ impl HostWork<'_> {
         links: Vec::new(),
         not_followed: Vec::new(),
         evidence: Vec::new(),
-        directions: Directions { workers: BTreeMap::new(), vnics: BTreeMap::new() },
+        directions: None,
     };
 }
 

@@ -74,8 +74,11 @@ fn host_work<'a>(checked: &'a Checked, looks: impl Iterator<Item = &'a Look>) ->
         work.links.extend(&observed.links);
         work.not_followed.extend(observed.not_followed.iter().map(|(handle, why)| (handle, why.as_str())));
         work.evidence.push(&observed.evidence);
-        work.directions.workers.extend(&observed.directions.workers);
-        work.directions.vnics.extend(observed.directions.vnics.clone());
+        if let Some(directions) = &observed.directions {
+            let all = work.directions.get_or_insert_default();
+            all.workers.extend(&directions.workers);
+            all.vnics.extend(directions.vnics.clone());
+        }
     }
     work
 }

@@ -74,7 +74,6 @@ struct Scene<'a> {
 impl<'a> Scene<'a> {
     fn new(model: &'a Model, deadlines: [i64; 3]) -> Self {
         let alone = deadlines[0] == 0 && deadlines[1] == 0;
-        let beside = alone && deadlines[2] == 0;
         let placed = |at: &usize| {
             let item = &model.stages[*at];
             (item.movable || item.present != NOWHERE) && (item.role != Role::Port || !adrift(model))
@@ -90,6 +89,11 @@ impl<'a> Scene<'a> {
         let units = if alone { units + usize::from(ports) } else { 0 };
         // Any worker may be the one with the real-time ports.
         let apart = |at: usize| realtime(at) || ports && matches!(model.stages[at].role, Role::Worker(_));
+        // Stages that may be alone, but not in a quiet core, do not count as beside another.
+        let is_quiet = |item: &Item| item.role == Role::Port || !item.may_be_alone || item.quiet;
+        let beside = alone
+            && deadlines[2] == 0
+            && stages.clone().filter(|at| apart(*at)).all(|at| is_quiet(&model.stages[at]));
         let ordinary: Vec<usize> = stages.filter(|at| !(alone && apart(*at))).collect();
         // A core of a real-time stage that has nothing beside it is whole.
         let of = |core: &usize| model.cores[*core].iter().filter(|cpu| cpus.contains(cpu)).count();

@@ -47,7 +47,10 @@ pub fn best(state: &mut State, known: Score, until: u64) -> (Option<Vec<Index>>,
         let later = model.links[*stage].iter().filter(|end| at[end.other].is_some_and(|other| other > nth));
         let least = later.map(|end| {
             let other = &model.stages[end.other];
-            let sharing = model.sharing[item.kind][other.kind] * item.load.min(other.load);
+            // Several links of one pair would count its sharing more than once.
+            let once = model.links[*stage].iter().filter(|same| same.other == end.other).count() == 1;
+            let sharing =
+                if once { model.sharing[item.kind][other.kind] * item.load.min(other.load) } else { 0 };
             model.least_handover(item.kind, other.kind, end.frames, sharing)
         });
         links[nth] = links[nth + 1] + least.sum::<i64>();
@@ -125,7 +128,8 @@ impl Search<'_, '_> {
                 .iter()
                 .map(|at| {
                     let number = usize::from(*at);
-                    (model.housekeeping[number], model.intruded[number], model.usable.contains(at))
+                    let apart = (model.housekeeping[number], model.common[number]);
+                    (apart, model.intruded[number], model.usable.contains(at))
                 })
                 .collect();
             let own = looks[core.iter().position(|at| *at == cpu).expect("a CPU is on its core")];

@@ -17,6 +17,18 @@ pub fn best_place(
     places.map(|place| (state.insertion(stage, place), place)).min()
 }
 
+/// Returns the place to which a shift of a worker, with its ports, from `from` gains most, and the score's difference.
+pub fn best_for_worker(state: &mut State, worker: usize, from: Index) -> Option<(Score, Index)> {
+    let model = state.model;
+    let mut best = None;
+    for to in model.places(worker).iter().copied().filter(|to| *to != from) {
+        let delta = state.shift(worker, to);
+        state.shift(worker, from);
+        best = best.into_iter().chain([(delta, to)]).min();
+    }
+    best
+}
+
 /// Returns the movable stages in groups that are placed together: the stages of one vNIC, the busiest vNIC first.
 pub fn groups(model: &Model, stages: &[Stage]) -> Vec<Vec<usize>> {
     let mut by_vnic = BTreeMap::<(&str, usize), Vec<usize>>::new();
@@ -54,9 +66,20 @@ pub fn complete(state: &mut State, groups: &[Vec<usize>], realtime_workers: usiz
     let plain = |role| role == Role::Plain;
     let port = |role| role == Role::Port;
     all.clone().filter(|at| is(*at, plain, true)).for_each(|at| place(state, at, &|_| true));
-    model.workers.iter().for_each(|at| place(state, *at, &|_| true));
+    let workers: Vec<usize> = model.workers.iter().copied().filter(|at| missing(state, *at)).collect();
+    workers.iter().for_each(|at| place(state, *at, &|_| true));
     let first = |worker: Index| usize::from(worker) < realtime_workers;
     all.clone().filter(|at| is(*at, port, true)).for_each(|at| place(state, at, &first));
+    // Only now it is known which of them are real-time, and there is room yet.
+    for worker in workers {
+        let from = state.places[worker];
+        if state.is_realtime(worker)
+            && let Some((delta, to)) = best_for_worker(state, worker, from)
+            && delta < Score::default()
+        {
+            state.shift(worker, to);
+        }
+    }
     all.clone().filter(|at| is(*at, port, false)).for_each(|at| place(state, at, &|_| true));
     groups.iter().flatten().for_each(|at| place(state, *at, &|_| true));
 }

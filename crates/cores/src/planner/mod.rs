@@ -8,7 +8,8 @@
 //!                               └────▶ lower bound, reasons, what is impossible ─────────────┘
 //! ```
 //!
-//! The planner has no clock: it counts *steps*, each the evaluation of one stage on one CPU, so equal questions get equal answers.
+//! The planner has no clock: it counts *steps*, each the evaluation of one stage on one CPU beside up to 16 others, so equal questions get
+//! equal answers.
 //!
 //! - [`score`]: the objective
 //! - [`model`]: the problem's numbers
@@ -49,7 +50,8 @@ use state::State;
 /// How long the planner may search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Evaluations of a stage on a CPU. A processor does some millions a second; the search goes on for at most a few more than these.
+    /// Evaluations of a stage on a CPU. A processor does some millions a second; all parts of the search together take at most three times
+    /// as many.
     pub steps: u64,
 }
 
@@ -77,19 +79,9 @@ pub fn plan(problem: &Problem, effort: Effort) -> Plan {
     let groups = greedy::groups(&model, &problem.stages);
     let steps = effort.steps.max(1);
     let kept = kept(&model, &groups, steps / 4);
-    let mut best = greedy::first(&model, &groups);
-    let mut random = Random(1);
-    let movable = model.stages.iter().filter(|stage| stage.movable).count();
-    let small = movable <= MOST_EXACT;
+    let small = model.stages.iter().filter(|stage| stage.movable).count() <= MOST_EXACT;
     // The proof finds what the search misses.
-    let share = if small { steps / 16 } else { steps };
-    search::descend(&mut best, &groups, Guard::None, share / 4);
-    // Hot for few stages; of many, a hot search undoes what the greedy start found.
-    if movable <= MOST_HOT {
-        search::anneal(&mut best, &mut random, 1.0, share * 3 / 8);
-    }
-    search::anneal(&mut best, &mut random, 0.1, share * 7 / 8);
-    search::descend(&mut best, &groups, Guard::None, u64::MAX);
+    let mut best = searched(&model, &groups, if small { steps / 16 } else { steps });
     if let Some(kept) = &kept {
         let mut further = kept.clone();
         let until = further.steps + steps / 4;
@@ -129,6 +121,22 @@ pub fn plan(problem: &Problem, effort: Effort) -> Plan {
         impossible: reasons::impossible(problem, &chosen),
         housekeeping,
     }
+}
+
+/// A new assignment; takes at most twice as many steps beside those of the first one.
+fn searched<'a>(model: &'a Model, groups: &[Vec<usize>], steps: u64) -> State<'a> {
+    let mut best = greedy::first(model, groups);
+    let mut random = Random(1);
+    let movable = model.stages.iter().filter(|stage| stage.movable).count();
+    search::descend(&mut best, groups, Guard::None, steps / 4);
+    // Hot for few stages; of many, a hot search undoes what the greedy start found.
+    if movable <= MOST_HOT {
+        search::anneal(&mut best, &mut random, 1.0, steps * 3 / 8);
+    }
+    search::anneal(&mut best, &mut random, 0.1, steps * 7 / 8);
+    let until = best.steps + steps;
+    search::descend(&mut best, groups, Guard::None, until);
+    best
 }
 
 /// The assignment in force, with places for stages that came since, improved where that is worth the moves. `None` if nothing is in force.

@@ -1,6 +1,6 @@
 //! A [`Problem`] in numbers: CPUs, stages and workers by index, so that the search looks nothing up.
 
-use super::score::{HOUSEKEEPING, MOST_LOAD, WHOLE};
+use super::score::{HOUSEKEEPING, INTRUDES, MOST_LOAD, WHOLE};
 use crate::cpus::Cpus;
 use crate::machine::Distance;
 use crate::problem::{Assignment, Problem};
@@ -29,10 +29,14 @@ pub struct Model {
     pub capacity: Vec<i64>,
     /// Whether each CPU is for other work.
     pub housekeeping: Vec<bool>,
-    /// Whether a stage that is left alone, and that has a load, may run on each CPU beside those where it is counted.
+    /// Whether a stage that is left alone, and that [intrudes](intrudes), may run on each CPU beside those where it is counted.
     pub intruded: Vec<bool>,
+    /// Whether each CPU is not set apart (`isolcpus=`), although other usable ones are.
+    pub common: Vec<bool>,
     /// CPUs that stages may be given.
     pub usable: Vec<Index>,
+    /// Real-time stages that may have a CPU for themselves.
+    pub most_alone: usize,
     /// The stages, in the problem's order.
     pub stages: Vec<Item>,
     /// The stages that are workers.
@@ -73,8 +77,13 @@ pub struct Item {
     pub movable: bool,
     /// Whether another program chose, and its choice stays.
     pub pinned: bool,
-    /// Whether it disturbs a real-time stage on its CPU: all but stages that are left alone, do nothing and have no deadline.
+    /// Whether it disturbs a real-time stage on its CPU: all but stages that are left alone, have no deadline, and do nothing or hardly
+    /// anything on each of several CPUs.
     pub counts: bool,
+    /// Whether it may have a CPU for itself once it is real-time.
+    pub may_be_alone: bool,
+    /// Whether siblings of its CPU are to be idle once it is real-time.
+    pub quiet: bool,
     /// Its place if it is not movable, or its place at present: a CPU, for a port its worker.
     pub present: Index,
     /// Its place in force.
@@ -127,6 +136,8 @@ impl Model {
             capacity: apart.iter().map(|h| if *h { HOUSEKEEPING } else { WHOLE }).collect(),
             housekeeping: apart,
             intruded: vec![false; cpus.len()],
+            common: vec![false; cpus.len()],
+            most_alone: 0,
             usable: problem.usable.iter().filter_map(|cpu| index.get(cpu).copied()).collect(),
             node: of(|cpu| cpu.node),
             cache: of(|cpu| cpu.cache),
@@ -146,6 +157,11 @@ impl Model {
         model.costs(problem);
         model.add_stages(problem, &index);
         model.add_links(problem);
+        let apart = |cpu: &Index| machine.cpus[&model.cpus[usize::from(*cpu)]].isolated;
+        if model.usable.iter().any(apart) {
+            model.common = model.cpus.iter().map(|cpu| !machine.cpus[cpu].isolated).collect();
+        }
+        model.choose_alone();
         model
     }
 
@@ -208,7 +224,8 @@ impl Model {
                 _ => !pinned && !self.usable.is_empty(),
             };
             let load = i64::from(stage.load.min(MOST_LOAD));
-            if !movable && load > 0 && role != Role::Port && stage.present.len() > 1 {
+            let intrudes = intrudes(stage);
+            if !movable && intrudes && role != Role::Port && stage.present.len() > 1 {
                 for other in
                     stage.present.iter().filter_map(|cpu| index.get(cpu)).filter(|other| **other != cpu)
                 {
@@ -223,12 +240,54 @@ impl Model {
                 role,
                 movable,
                 pinned,
-                counts: movable || load > 0 || stage.realtime || matches!(role, Role::Worker(_)),
+                counts: movable || intrudes || stage.realtime || matches!(role, Role::Worker(_)),
+                may_be_alone: false,
+                quiet: false,
                 present: cpu,
                 in_force,
             });
         }
         self.place_ports_at_present(&problem.stages);
+    }
+
+    /// Chooses the stages that may have a CPU for themselves: so many that half of the usable CPUs are left to other work, siblings that
+    /// are to be idle included.
+    ///
+    /// Those that have to be real-time come first: one worker, all other stages, further workers with pinned ports, of which the host
+    /// switch tells. Workers to which real-time ports may go as well get whole cores, or nothing: ports would go to the cheapest.
+    fn choose_alone(&mut self) {
+        let realtime = |at: &usize| self.stages[*at].realtime;
+        let is_port = |at: &usize| self.stages[*at].role == Role::Port && realtime(at);
+        let ports: Vec<&Item> = (0..self.stages.len()).filter(is_port).map(|at| &self.stages[at]).collect();
+        let wants = |at: &usize| if self.ports_decide { !ports.is_empty() } else { realtime(at) };
+        let has_to = |at: &usize| {
+            let has = |port: &&Item| port.pinned && self.stages[*at].role == Role::Worker(port.present);
+            !self.ports_decide || ports.iter().any(has)
+        };
+        let workers = self.workers.iter().copied().filter(wants);
+        let (mut pinned, mut others): (Vec<usize>, Vec<usize>) = workers.partition(has_to);
+        if pinned.is_empty() && !others.is_empty() {
+            pinned.push(others.remove(0));
+        }
+        let plain = (0..self.stages.len()).filter(|at| self.stages[*at].role == Role::Plain && realtime(at));
+        let mut order: Vec<usize> = plain.collect();
+        order.splice(0..0, pinned.first().copied());
+        order.extend(pinned.iter().skip(1));
+        let most = (self.usable.len() / 2).max(1);
+        order.truncate(most);
+        let beside = self.cores.iter().map(Vec::len).max().unwrap_or(1) - 1;
+        let quiet = (most - order.len()).checked_div(beside).unwrap_or(most).min(order.len());
+        let rest = most - order.len() - quiet * beside;
+        let further = if quiet == order.len() { rest / (1 + beside) } else { 0 };
+        self.most_alone = most;
+        for (nth, at) in order.iter().enumerate() {
+            self.stages[*at].may_be_alone = true;
+            self.stages[*at].quiet = nth < quiet;
+        }
+        for at in others.into_iter().take(further) {
+            self.stages[at].may_be_alone = true;
+            self.stages[at].quiet = true;
+        }
     }
 
     /// Finds the worker of each port at present: the one in force, else one with the CPUs of the port, else the first.
@@ -314,6 +373,16 @@ impl Model {
             }
         }
         assignment
+    }
+}
+
+/// Returns whether a stage that is left alone is in the way of real-time stages: it has a load on the one CPU where it may run, or
+/// enough for each of several.
+pub fn intrudes(stage: &Stage) -> bool {
+    let load = i64::from(stage.load.min(MOST_LOAD));
+    match stage.present.len() {
+        0 | 1 => load > 0,
+        several => load / several as i64 >= INTRUDES,
     }
 }
 

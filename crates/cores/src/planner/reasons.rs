@@ -1,6 +1,6 @@
 //! A plan in words: why each stage is where it is, and which deadlines' needs cannot be met.
 
-use super::model::{Index, Model, NOWHERE, Role};
+use super::model::{Index, Model, NOWHERE, Role, intrudes};
 use super::state::State;
 use crate::cpus::Cpus;
 use crate::machine::Distance;
@@ -46,7 +46,13 @@ fn reason(problem: &Problem, state: &State, at: usize) -> String {
     let (item, stage) = (&model.stages[at], &problem.stages[at]);
     if item.pinned {
         let by = stage.pinned_by.as_deref().unwrap_or("another program");
-        return format!("left alone: pinned by {by}");
+        let number = stage.present.len();
+        let keeps_off = if intrudes(stage) && number > 1 {
+            format!("; its load may be on any of {number} CPUs, so none of them is a deadline's alone")
+        } else {
+            String::new()
+        };
+        return format!("left alone: pinned by {by}{keeps_off}");
     }
     if !item.movable {
         return "left alone: no worker of the host switch is known".into();
@@ -168,6 +174,7 @@ pub fn impossible(problem: &Problem, state: &State) -> Vec<Impossible> {
         })
         .collect();
     let free = model.usable.iter().filter(|cpu| !model.housekeeping[usize::from(**cpu)]).count();
+    let free = free.min(model.most_alone);
     for at in units.iter().copied().filter(|at| !state.alone(state.cpus[*at])) {
         let stage = &problem.stages[at];
         let cpu = state.cpus[at];
@@ -177,9 +184,13 @@ pub fn impossible(problem: &Problem, state: &State) -> Vec<Impossible> {
         let vnics = ports.iter().copied().chain([at]).flat_map(|at| &problem.stages[at].vnics);
         let others = others(problem, state, at, cpu);
         let wanted = units.len();
+        let waits = match others {
+            Some(others) => format!("On CPU {number} its frames wait behind {others}"),
+            None => format!("CPU {number} is not kept free, so its frames may wait there"),
+        };
         let reason = format!(
-            "{} needs a CPU for itself; {wanted} real-time stages want one each, and {free} CPUs are usable beside \
-             housekeeping. On CPU {number} its frames wait behind {others}, and can be late",
+            "{} needs a CPU for itself; {wanted} real-time stages want one each, and {free} can have one: at most half \
+             of the usable CPUs are given so, and none for housekeeping. {waits}, and can be late",
             stage.handle
         );
         for vnic in vnics {
@@ -199,8 +210,8 @@ pub fn impossible(problem: &Problem, state: &State) -> Vec<Impossible> {
     missing.into_iter().map(|(vnic, reason)| Impossible { vnic: vnic.into(), reason }).collect()
 }
 
-/// The other work on a real-time stage's CPU.
-fn others(problem: &Problem, state: &State, at: usize, cpu: Index) -> String {
+/// The other work on a real-time stage's CPU; `None` if there is none.
+fn others(problem: &Problem, state: &State, at: usize, cpu: Index) -> Option<String> {
     let model: &Model = state.model;
     let worker = state.worker[at];
     let own = |other: usize| other == at || worker != NOWHERE && state.worker[other] == worker;
@@ -214,8 +225,19 @@ fn others(problem: &Problem, state: &State, at: usize, cpu: Index) -> String {
         others.push("all other work of the host".into());
     }
     if model.intruded[usize::from(cpu)] {
-        others.push("stages that another program lets run there".into());
+        let may_run = |stage: &usize| {
+            let (item, stage) = (&model.stages[*stage], &problem.stages[*stage]);
+            !item.movable && intrudes(stage) && stage.present.contains(&model.cpus[usize::from(cpu)])
+        };
+        let elsewhere = (0..model.stages.len()).filter(|other| state.cpus[*other] != cpu);
+        for handle in elsewhere.filter(may_run).map(|other| &problem.stages[other].handle) {
+            let process = match handle {
+                Handle::Thread { thread, .. } => format!(" of process {}", thread.process),
+                _ => String::new(),
+            };
+            others.push(format!("{handle}{process}, which another program lets run there"));
+        }
     }
     let names: Vec<&String> = others.iter().collect();
-    list(&names)
+    (!names.is_empty()).then(|| list(&names))
 }

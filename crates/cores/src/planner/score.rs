@@ -2,11 +2,13 @@
 //!
 //! An assignment's score is compared in this order; each number is a sum of terms that never become smaller if one more stage is placed.
 //!
-//! 1. *Not alone*: real-time stages without a CPU for themselves. A real-time stage has its CPU for itself if no other stage that the plan
-//!    places is there, whatever its load, no stage that is left alone and has a load may run there, and it is not a housekeeping CPU.
-//!    A worker and its ports are one stage here; a worker is real-time if it has a real-time port.
+//! 1. *Not alone*: real-time stages without a CPU for themselves. A real-time stage has its CPU for itself if it is one of those that may,
+//!    for which half of the usable CPUs are enough, no other stage that the plan places is there, whatever its load, no stage that is left
+//!    alone and has a load may run there, and it is not a housekeeping CPU. Of a stage that is left alone on several CPUs only 1 % of each
+//!    is a load. A worker and its ports are one stage here; a worker is real-time if it has a real-time port.
 //! 2. *Not apart*: best-effort ports on workers that have real-time ports.
-//! 3. *Beside*: real-time stages with another stage on an SMT sibling of their CPU.
+//! 3. *Beside*: real-time stages with another stage on an SMT sibling of their CPU; only of those for which whole cores in half of the
+//!    usable CPUs are enough.
 //! 4. *Cost*, ns of CPU time lost a second, with loads in millionths of a CPU:
 //!
 //! ```text
@@ -15,6 +17,7 @@
 //! + sharing  Σ pairs of stages on one CPU, but for two stages of one worker:  sharing(kinds) × min(loads)
 //! + handover Σ links     frames a second × handover(kinds, distance)
 //! + locality Σ stages of a NIC (interrupt, receive, transmit, flow) on a CPU of another node:  200 ‰ × load
+//! + common   1 for each real-time stage that may be alone on a CPU that is not set apart, if other usable ones are
 //! ```
 //!
 //! The capacity is one CPU; of a housekeeping CPU, half of one. Overload counts four times: it loses frames. Two workers on one CPU
@@ -24,6 +27,8 @@
 
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 
+/// From which load on each of several CPUs a stage that is left alone is in the way of real-time stages, millionths.
+pub const INTRUDES: i64 = 10_000;
 /// What each ns of overload counts.
 pub const OVERLOAD: i64 = 4;
 /// What a stage of a NIC loses on another node than the NIC's, thousandths of its load.

@@ -4,7 +4,7 @@
 //! - *regroup*: all stages of one vNIC anew, one after the other, each to its best place
 //! - *swap*: two stages change CPUs; *exchange*: two CPUs change all their stages (in [`anneal`] only)
 
-use super::greedy::best_place;
+use super::greedy::{best_for_worker, best_place};
 use super::hysteresis::Terms;
 use super::model::{Index, Model, NOWHERE, Role};
 use super::random::Random;
@@ -61,17 +61,6 @@ fn shift_to_best(state: &mut State, stage: usize, guard: Guard) -> bool {
     best.is_some_and(|(delta, to)| delta < Score::default() && change(state, &[(stage, to)], guard))
 }
 
-fn best_for_worker(state: &mut State, worker: usize, from: Index) -> Option<(Score, Index)> {
-    let model = state.model;
-    let mut best = None;
-    for to in model.places(worker).iter().copied().filter(|to| *to != from) {
-        let delta = state.shift(worker, to);
-        state.shift(worker, from);
-        best = best.into_iter().chain([(delta, to)]).min();
-    }
-    best
-}
-
 fn regroup(state: &mut State, group: &[usize], guard: Guard) -> bool {
     let before = state.score;
     let from: Vec<Index> = group.iter().map(|at| state.places[*at]).collect();
@@ -123,8 +112,11 @@ fn change(state: &mut State, to: &[(usize, Index)], guard: Guard) -> bool {
 pub fn anneal(state: &mut State, random: &mut Random, hot: f64, until: u64) {
     let model = state.model;
     let plain: Vec<usize> = (0..state.places.len()).filter(|at| model.stages[*at].movable).collect();
+    if plain.is_empty() || until <= state.steps {
+        return;
+    }
     let (start, first) = (state.steps, hot * shift_cost(state, random, &plain));
-    if plain.is_empty() || until <= start || first <= 0.0 {
+    if until <= start || first <= 0.0 {
         return;
     }
     let mut best = (state.score, state.places.clone());

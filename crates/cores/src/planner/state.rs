@@ -20,13 +20,19 @@ pub struct State<'a> {
     pub load: Vec<i64>,
     /// The score of what is placed.
     pub score: Score,
-    /// Insertions that were evaluated.
+    /// Insertions that were evaluated, each counted once for every [`VISITS`] stages on its CPU, and links.
     pub steps: u64,
     slot: Vec<u32>,
     units: Vec<i64>,
-    realtime: Vec<i64>,
+    realtime: Vec<Realtime>,
     ports: Vec<Ports>,
 }
+
+/// Counts real-time stages of a CPU: all, those that may be alone, and those whose siblings are to be idle.
+type Realtime = [i64; 3];
+
+/// A step visits up to so many other stages.
+const VISITS: usize = 16;
 
 /// The ports of a worker.
 #[derive(Clone, Copy, Default)]
@@ -57,7 +63,7 @@ impl<'a> State<'a> {
             steps: 0,
             slot: vec![0; stages],
             units: vec![0; cpus],
-            realtime: vec![0; cpus],
+            realtime: vec![[0; 3]; cpus],
             ports: vec![Ports::default(); model.workers.len()],
         };
         for (at, stage) in model.stages.iter().enumerate() {
@@ -98,9 +104,21 @@ impl<'a> State<'a> {
         }
     }
 
+    /// Returns what a stage counts once it is real-time.
+    fn needs(&self, stage: usize) -> Realtime {
+        let item = &self.model.stages[stage];
+        [1, i64::from(item.may_be_alone), i64::from(item.quiet)]
+    }
+
+    /// Counts the steps of an evaluation of a stage on a CPU.
+    fn step(&mut self, stage: usize, cpu: Index) {
+        let members = self.members.get(usize::from(cpu)).map_or(0, Vec::len);
+        self.steps += 1 + ((members + self.model.links[stage].len()) / VISITS) as u64;
+    }
+
     /// Returns by how much the score grows if a stage that is not placed goes to a place.
     pub fn insertion(&mut self, stage: usize, place: Index) -> Score {
-        self.steps += 1;
+        self.step(stage, self.cpu_at(stage, place));
         let item = &self.model.stages[stage];
         let mut delta = Score {
             moves: i64::from(item.movable && item.in_force != NOWHERE && item.in_force != place),
@@ -108,35 +126,42 @@ impl<'a> State<'a> {
         };
         let cpu = self.cpu_at(stage, place);
         let worker = if item.role == Role::Port { place } else { self.worker[stage] };
-        let mut more = [0, 0];
+        let mut units = 0;
+        let mut realtime = [0; 3];
         match item.role {
             Role::Port => {
                 let ports = self.ports[usize::from(place)];
                 let after = ports.with(item.realtime, 1);
                 delta.deadlines[1] = after.not_apart() - ports.not_apart();
-                more[1] = i64::from(cpu != NOWHERE && ports.realtime == 0 && item.realtime);
+                if ports.realtime == 0 && item.realtime {
+                    realtime = self.needs(self.model.workers[usize::from(place)]);
+                }
             }
             Role::Plain | Role::Worker(_) => {
-                more = [i64::from(item.counts), i64::from(self.is_realtime(stage))]
+                units = i64::from(item.counts);
+                if self.is_realtime(stage) {
+                    realtime = self.needs(stage);
+                }
             }
         }
         if cpu == NOWHERE {
             return delta;
         }
-        if more != [0, 0] {
-            let [alone, beside] = self.deadlines_of_core(cpu, more);
-            let [was_alone, was_beside] = self.deadlines_of_core(cpu, [0, 0]);
+        if (units, realtime) != (0, [0; 3]) {
+            let [alone, beside] = self.deadlines_of_core(cpu, units, realtime);
+            let [was_alone, was_beside] = self.deadlines_of_core(cpu, 0, [0; 3]);
             delta.deadlines[0] = alone - was_alone;
             delta.deadlines[2] = beside - was_beside;
         }
-        delta.cost = self.pairs(stage, cpu, worker) + self.core(cpu, item.load) - self.core(cpu, 0);
+        delta.cost = if self.model.common[usize::from(cpu)] { realtime[1] } else { 0 };
+        delta.cost += self.pairs(stage, cpu, worker) + self.core(cpu, item.load) - self.core(cpu, 0);
         delta
     }
 
     /// Returns the part of an insertion's cost that only grows while further stages are placed, without workers' ports.
     pub fn insertion_at_least(&mut self, stage: usize, place: Index) -> i64 {
-        self.steps += 1;
         let cpu = self.cpu_at(stage, place);
+        self.step(stage, cpu);
         if cpu == NOWHERE {
             return 0;
         }
@@ -192,19 +217,21 @@ impl<'a> State<'a> {
 
     /// Real-time stages that are not alone, and those beside a sibling that is not idle, on the core of a CPU, with more stages and
     /// real-time stages on that CPU.
-    fn deadlines_of_core(&self, cpu: Index, [units, realtime]: [i64; 2]) -> [i64; 2] {
+    fn deadlines_of_core(&self, cpu: Index, units: i64, realtime: Realtime) -> [i64; 2] {
         let model = self.model;
         let core = &model.cores[model.core[usize::from(cpu)]];
         let units_at = |at: Index| self.units[usize::from(at)] + if at == cpu { units } else { 0 };
         let mut sums = [0, 0];
         for at in core {
-            let realtime = self.realtime[usize::from(*at)] + if *at == cpu { realtime } else { 0 };
-            if realtime > 0 {
-                if self.disturbed(*at, units_at(*at)) {
-                    sums[0] += realtime;
-                }
+            let mut here = self.realtime[usize::from(*at)];
+            if *at == cpu {
+                here = add(here, realtime, 1);
+            }
+            let [all, may, quiet] = here;
+            if all > 0 {
+                sums[0] += if self.disturbed(*at, units_at(*at)) { all } else { all - may };
                 if core.iter().any(|other| other != at && units_at(*other) > 0) {
-                    sums[1] += realtime;
+                    sums[1] += quiet;
                 }
             }
         }
@@ -217,7 +244,7 @@ impl<'a> State<'a> {
 
     /// Returns whether a real-time stage has the CPU for itself.
     pub fn alone(&self, cpu: Index) -> bool {
-        self.realtime[usize::from(cpu)] > 0 && !self.disturbed(cpu, self.units[usize::from(cpu)])
+        self.realtime[usize::from(cpu)][1] > 0 && !self.disturbed(cpu, self.units[usize::from(cpu)])
     }
 
     /// Places a stage that is not placed.
@@ -272,13 +299,19 @@ impl<'a> State<'a> {
                 *ports = ports.with(item.realtime, by);
                 let is = ports.realtime > 0;
                 self.worker[stage] = if by > 0 { place } else { NOWHERE };
-                if cpu != NOWHERE {
-                    self.realtime[usize::from(cpu)] += i64::from(is) - i64::from(was);
+                if cpu != NOWHERE && is != was {
+                    let needs = self.needs(self.model.workers[usize::from(place)]);
+                    let realtime = &mut self.realtime[usize::from(cpu)];
+                    *realtime = add(*realtime, needs, by);
                 }
             }
             Role::Plain | Role::Worker(_) => {
                 self.units[usize::from(cpu)] += by * i64::from(item.counts);
-                self.realtime[usize::from(cpu)] += by * i64::from(self.is_realtime(stage));
+                if self.is_realtime(stage) {
+                    let needs = self.needs(stage);
+                    let realtime = &mut self.realtime[usize::from(cpu)];
+                    *realtime = add(*realtime, needs, by);
+                }
             }
         }
     }
@@ -293,6 +326,9 @@ impl<'a> State<'a> {
     /// Moves a stage, a worker with its ports, and returns the score's difference.
     pub fn shift(&mut self, stage: usize, to: Index) -> Score {
         let before = self.score;
+        if let Role::Worker(_) = self.model.stages[stage].role {
+            self.steps += (self.places.len() / VISITS) as u64;
+        }
         let ports = self.ports_of(stage);
         let from: Vec<Index> = ports.iter().map(|port| self.places[*port]).collect();
         ports.iter().for_each(|port| _ = self.remove(*port));
@@ -315,6 +351,10 @@ impl Ports {
             Self { other: self.other + by, ..self }
         }
     }
+}
+
+fn add(to: Realtime, what: Realtime, by: i64) -> Realtime {
+    std::array::from_fn(|at| to[at] + by * what[at])
 }
 
 /// Returns the siblings' loss and the overload of one core, ns a second.

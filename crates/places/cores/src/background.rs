@@ -5,15 +5,19 @@
 //!                                                └─▶ wake: the reconciler looks
 //! ```
 
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Answers questions in the background.
 pub struct Background<Q, A> {
     shared: Arc<Shared<Q, A>>,
     /// The thread's work, until it begins with the first question.
-    coming: Option<Box<dyn FnOnce() + Send>>,
+    coming: Arc<Mutex<Option<Work>>>,
     name: &'static str,
 }
+
+/// The work of a thread.
+type Work = Box<dyn FnOnce() + Send>;
 
 struct Shared<Q, A> {
     slot: Mutex<Slot<Q, A>>,
@@ -37,17 +41,31 @@ impl<Q: Send + 'static, A: Send + Sync + 'static> Background<Q, A> {
         let slot = Slot { asked: None, works: false, ends: false, last: None };
         let shared = Arc::new(Shared { slot: Mutex::new(slot), changed: Condvar::new() });
         let in_thread = Arc::clone(&shared);
-        let coming: Box<dyn FnOnce() + Send> = Box::new(move || in_thread.run(answer, &*wake));
-        Self { shared, coming: Some(coming), name }
+        let coming: Work = Box::new(move || in_thread.run(answer, &*wake));
+        Self { shared, coming: Arc::new(Mutex::new(Some(coming))), name }
     }
 
     /// Asks a question, in place of one that is not begun.
     pub fn ask(&mut self, question: Q) {
+        let name = self.name;
+        self.ask_by(question, |work| std::thread::Builder::new().name(name.into()).spawn(work).map(drop));
+    }
+
+    /// The same, where `spawn` starts the thread. Without a thread the question is dropped, and the next one tries again.
+    fn ask_by(&mut self, question: Q, spawn: impl FnOnce(Work) -> io::Result<()>) {
         self.shared.slot().asked = Some(question);
         self.shared.changed.notify_all();
-        let Some(coming) = self.coming.take() else { return };
-        if let Err(e) = std::thread::Builder::new().name(self.name.into()).spawn(coming) {
+        if lock(&self.coming).is_none() {
+            return;
+        }
+        let coming = Arc::clone(&self.coming);
+        let begin = move || {
+            let work = lock(&coming).take();
+            work.into_iter().for_each(|work| work());
+        };
+        if let Err(e) = spawn(Box::new(begin)) {
             tracing::error!("no thread for {}: {e}", self.name);
+            self.shared.slot().asked = None;
         }
     }
 
@@ -63,9 +81,13 @@ impl<Q: Send + 'static, A: Send + Sync + 'static> Background<Q, A> {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl<Q, A> Shared<Q, A> {
     fn slot(&self) -> MutexGuard<'_, Slot<Q, A>> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.slot)
     }
 
     /// Returns the next question; `None` at the end.
@@ -115,6 +137,9 @@ mod tests {
         let wake = Arc::new(move || wake.send(()).unwrap());
         let mut background = Background::new("a test", |question: u32| question * 2, wake);
         assert!(background.last().is_none() && !background.is_busy());
+        // There is no thread at first.
+        background.ask_by(7, |_| Err(io::ErrorKind::OutOfMemory.into()));
+        assert!(!background.is_busy());
         for question in 1..=3 {
             background.ask(question);
         }

@@ -13,10 +13,13 @@ use std::time::Duration;
 use tidegate_cores::costs::Costs;
 use tidegate_cores::machine::Machine;
 use tidegate_cores::problem::Problem;
+use tidegate_cores::stage::Handle;
 
 /// What a plan is made from, besides the wanted state.
 #[derive(Clone, Debug)]
 pub struct Facts {
+    /// The time since the agent's start.
+    pub age: Duration,
     /// The work to keep off workers' CPUs without a plan; `None` leaves them alone.
     pub off: Option<KeepOff>,
     /// The CPUs.
@@ -33,6 +36,8 @@ pub struct Facts {
     pub settled: Settled,
     /// The settings on record: set by this agent or an earlier one.
     pub held: BTreeMap<Setting, SavedSetting>,
+    /// Stages that could not be moved, and the reasons.
+    pub immovable: BTreeMap<Handle, String>,
     /// The last question to discovery.
     pub looked: Option<Asked<Scope>>,
     /// Its last answer.
@@ -57,6 +62,7 @@ pub struct Asked<Q> {
 impl Default for Facts {
     fn default() -> Self {
         Self {
+            age: Duration::ZERO,
             off: None,
             machine: Machine::default(),
             costs: Costs::priors(),
@@ -65,6 +71,7 @@ impl Default for Facts {
             silent: None,
             settled: Settled::default(),
             held: BTreeMap::new(),
+            immovable: BTreeMap::new(),
             looked: None,
             surveyed: None,
             considered: None,

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 use tidegate_cores::cpus::Cpus;
+use tidegate_cores::directions::Directions;
 use tidegate_durable::DurableError;
 use tidegate_evidence::OwnCpus as View;
 use tidegate_paths::Roots;
@@ -72,13 +73,13 @@ impl Kept {
     }
 
     /// The settings on record: set by this agent, or by an earlier one.
-    pub fn held(&self) -> BTreeMap<Setting, SavedSetting> {
-        self.keeper.record().entries().clone()
+    pub fn held(&self) -> &BTreeMap<Setting, SavedSetting> {
+        self.keeper.record().entries()
     }
 
-    /// The last target.
-    pub fn target(&self) -> &Target {
-        &self.target
+    /// What the switch is asked to do; `None` before the first settling: it goes on as an earlier agent asked.
+    pub fn directions(&self) -> Option<&Directions> {
+        self.settled_at.map(|_| &self.target.directions)
     }
 
     /// Work that is kept off CPUs, by the last settling.
@@ -111,7 +112,7 @@ impl Kept {
     fn apply_to(&mut self, files: &mut impl Files, target: &Target, further: Option<String>) {
         (self.target, self.settled_at) = (target.clone(), Some(Instant::now()));
         let Outcome { set, mut trouble } = self.keeper.settle(files, &self.target.settings);
-        self.view.steered = set.iter().filter(|setting| matches!(setting, Setting::Rps { .. })).count();
+        self.view.steered = set.intersection(&self.target.taps).count();
         self.view.awake = set
             .iter()
             .filter_map(|s| if let Setting::Resume { cpu } = s { Some(*cpu) } else { None })
@@ -128,15 +129,15 @@ impl Kept {
 
     /// Makes what readers see; what is missing is logged once.
     fn report(&mut self, trouble: Vec<Trouble>) {
-        let count = |kind: fn(&Setting) -> bool| self.target.settings.keys().filter(|s| kind(s)).count();
-        let queues = count(|setting| matches!(setting, Setting::Rps { .. }));
-        let awake = count(|setting| matches!(setting, Setting::Resume { .. }));
+        let queues = self.target.taps.len();
+        let awake = self.target.settings.keys().filter(|s| matches!(s, Setting::Resume { .. })).count();
         let is_wanted = |setting: &Setting| self.target.settings.contains_key(setting);
         let (of_stages, others): (Vec<_>, Vec<_>) = trouble.into_iter().partition(|trouble| {
             trouble.setting.as_ref().is_some_and(|s| is_wanted(s) && !matches!(s, Setting::Resume { .. }))
         });
-        // A tap's queue belongs to a stage of the plan, and to the work off a worker's CPU.
-        let queue = |trouble: &&Trouble| matches!(trouble.setting, Some(Setting::Rps { .. }));
+        // A tap's queue may belong to a stage of the plan, and to the work off a worker's CPU.
+        let is_tap = |setting: &Setting| self.target.taps.contains(setting);
+        let queue = |trouble: &&Trouble| trouble.setting.as_ref().is_some_and(is_tap);
         let others: Vec<&str> =
             others.iter().chain(of_stages.iter().filter(queue)).map(|trouble| trouble.why.as_str()).collect();
         let consequences = [
@@ -158,7 +159,7 @@ impl Kept {
         let faults: BTreeMap<Setting, String> =
             of_stages.into_iter().filter_map(|trouble| Some((trouble.setting?, trouble.why))).collect();
         for (setting, why) in &faults {
-            if self.faults.get(setting) != Some(why) && !matches!(setting, Setting::Rps { .. }) {
+            if self.faults.get(setting) != Some(why) && !is_tap(setting) {
                 tracing::warn!("a stage of the plan of CPUs is not where it shall be: {why}");
             }
         }
@@ -281,6 +282,16 @@ mod tests {
         }
         there.refused.clear();
         assert_eq!(look(&mut own, &mut there, &situation()).steered, 2);
+    }
+
+    #[test]
+    fn queues_that_a_plan_places_are_no_work_on_a_workers_cpu() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut there = There { refused: [tap(1)].into(), ..there() };
+        let mut own = agent(folder.path());
+        let settings = [(tap(0), "2".to_owned()), (tap(1), "4".to_owned())].into();
+        own.apply_to(&mut there, &Target { settings, ..Target::default() }, None);
+        assert_eq!((&own.view, own.faults().len()), (&View::default(), 1));
     }
 
     #[test]

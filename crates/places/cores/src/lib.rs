@@ -16,6 +16,9 @@
 //! - `place`: as the agent knows it
 //! - `action`, `plan`: from the work of the whole host to actions (pure)
 //! - `question`: the planner's question (pure)
+//! - `in_force`: the placement that an earlier agent left (pure)
+//! - `choice`: whose choice the CPUs of a stage are (pure)
+//! - `immovable`: stages that could not be moved (pure)
 //! - `placed`: from a plan to settings (pure)
 //! - `workers`, `keep_off`: CPUs of real-time workers, without a plan (pure)
 //! - `sight`: whether the switch answers, and real-time frames flow
@@ -35,15 +38,19 @@
 //! - [`discover`]: stages, and frames between them
 //! - [`load`]: what stages cost
 //! - [`conflicts`]: other software that places the same work
+//! - `reported`: which stages of other places are taken (pure)
 //! - `watched`: the knowledge that a look needs
 //! - `report`: the machine, the stages and the plan, for readers (pure)
 
 mod action;
 mod background;
 pub mod calibrate;
+mod choice;
 pub mod conflicts;
 pub mod discover;
 mod facts;
+mod immovable;
+mod in_force;
 mod keep_off;
 mod kept;
 pub mod load;
@@ -54,6 +61,7 @@ mod plan;
 mod planner;
 mod question;
 mod report;
+mod reported;
 pub mod roots;
 pub mod settings;
 mod settled;

@@ -5,9 +5,11 @@ use crate::background::Background;
 use crate::calibrate::file::{self, Current};
 use crate::discover::Discovery;
 use crate::facts::{Asked, Facts};
+use crate::immovable::Immovable;
 use crate::keep_off::KeepOff;
 use crate::kept::Kept;
 use crate::machine::topology;
+use crate::placed;
 use crate::plan;
 use crate::planner::{self, Planned};
 use crate::report::{self, Report};
@@ -15,18 +17,21 @@ use crate::roots::{self, Roots as Folders};
 use crate::sight::Sights;
 use crate::steered::steerer::Steerer;
 use crate::watched::{Scope, Surveyed, Watched, survey};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tidegate_contract::{Attach, Placement, Vnic};
 use tidegate_cores::machine::Machine;
 use tidegate_cores::problem::Problem;
+use tidegate_cores::stage::Handle;
 use tidegate_durable::{Damage, DurableError};
 use tidegate_paths::Roots;
 use tidegate_place::{Capabilities, Installation, Observed, Place, PlaceError, Plan, Refusal, Site, Wanted};
 
 /// The CPUs of the host, and the work on them.
 pub struct CoresPlace {
+    started: Instant,
     off: Option<KeepOff>,
     kept: Kept,
     steerer: Steerer,
@@ -37,6 +42,7 @@ pub struct CoresPlace {
     costs: Current,
     discovery: Background<Watched, Surveyed>,
     looked: Option<(Arc<Scope>, Instant)>,
+    immovable: Immovable,
     planner: Background<Arc<Problem>, Planned>,
     considered: Option<(Arc<Problem>, Instant)>,
 }
@@ -70,6 +76,7 @@ impl CoresPlace {
         let mut discovery = Discovery::new(folders.clone());
         let look = move |watched| survey(&mut discovery, watched);
         let place = Self {
+            started: Instant::now(),
             off,
             kept,
             steerer,
@@ -79,20 +86,34 @@ impl CoresPlace {
             costs: Current::new(state.join(file::NAME)),
             discovery: Background::new("look at CPUs", look, Arc::clone(&wake)),
             looked: None,
+            immovable: Immovable::default(),
             planner: Background::new("plan of CPUs", planner::plan, wake),
             considered: None,
         };
         Ok((place, damage))
     }
 
-    /// Returns the CPUs, read again if others are online.
-    fn machine(&mut self) -> Machine {
+    /// Returns the CPUs and NICs: those of the last look at the host, read again if other CPUs are online since.
+    fn machine(&mut self, surveyed: Option<&Surveyed>) -> Machine {
         let online = roots::text(self.folders.sys.join("devices/system/cpu/online")).unwrap_or_default();
         if self.machine.0 != online || online.is_empty() {
             self.machine = (online, topology::read(&self.folders));
         }
-        self.machine.1.clone()
+        newest(&self.machine.1, surveyed.map(|surveyed| &surveyed.found.machine)).clone()
     }
+
+    /// Returns the stages that are not where the plan put them: their settings failed, or the switch does not follow.
+    fn faults(&self, surveyed: &Surveyed) -> BTreeMap<Handle, String> {
+        let fault = |handle: &Handle| self.kept.faults().get(&placed::setting(handle)?).cloned();
+        let handles = surveyed.found.stages.iter().map(|stage| &stage.handle);
+        let failed = handles.filter_map(|handle| Some((handle.clone(), fault(handle)?)));
+        failed.chain(surveyed.not_followed.clone()).collect()
+    }
+}
+
+/// Returns the machine that a look found, which knows of NICs that came since `read`, unless other CPUs are online by now.
+fn newest<'a>(read: &'a Machine, found: Option<&'a Machine>) -> &'a Machine {
+    found.filter(|found| found.online() == read.online()).unwrap_or(read)
 }
 
 /// Returns a question of the past.
@@ -170,26 +191,32 @@ impl Place for CoresPlace {
 
     fn observe(&mut self, _: &[Vnic]) -> Result<(Observed, Facts), PlaceError> {
         let now = Instant::now();
-        let machine = self.machine();
+        let (surveyed, planned) = (self.discovery.last(), self.planner.last());
+        let machine = self.machine(surveyed.as_deref());
         let mut settled = self.kept.settled(now);
         settled.is_clean &= self.steerer.is_clean();
-        let (surveyed, planned) = (self.discovery.last(), self.planner.last());
         let is_kept = |scope: &Scope| scope.host.cores.placement == Placement::Plan;
+        let faults = surveyed.as_ref().map(|surveyed| self.faults(surveyed)).unwrap_or_default();
+        self.immovable.see(now, self.looked.as_ref().map(|(scope, _)| scope), &faults);
+        let immovable = self.immovable.stages();
         let report = report::report(Report {
             kept: self.looked.as_ref().is_some_and(|(scope, _)| is_kept(scope)),
             machine: &machine,
             surveyed: surveyed.as_deref(),
             planned: planned.as_deref(),
             faults: self.kept.faults(),
+            held: self.kept.held(),
+            immovable: &immovable,
             steering: self.steerer.reports(),
         });
         let observed = Observed {
             own_cpus: self.kept.view().clone(),
-            directions: self.kept.target().directions.clone(),
+            directions: self.kept.directions().cloned(),
             cores: Some(report),
             ..Observed::nothing("the host's CPUs")
         };
         let facts = Facts {
+            age: now.saturating_duration_since(self.started),
             off: self.off,
             machine,
             costs: self.costs.look().clone(),
@@ -197,7 +224,8 @@ impl Place for CoresPlace {
             flows: self.sights.flows(now),
             silent: self.sights.silent(now),
             settled,
-            held: self.kept.held(),
+            held: self.kept.held().clone(),
+            immovable,
             looked: asked(self.looked.as_ref(), now, self.discovery.is_busy()),
             surveyed,
             considered: asked(self.considered.as_ref(), now, self.planner.is_busy()),
@@ -208,5 +236,22 @@ impl Place for CoresPlace {
 
     fn recorded(&self) -> Vec<Vnic> {
         vec![]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workers::tests::machine;
+
+    #[test]
+    fn a_nic_that_comes_is_known_from_the_next_look_on() {
+        let read = machine(4, &[]);
+        let found = Machine { nics: [("eth1".to_owned(), 1)].into(), ..read.clone() };
+        assert_eq!(newest(&read, Some(&found)), &found);
+        assert_eq!(newest(&read, None), &read);
+        // A CPU went off after the look.
+        let fewer = machine(3, &[]);
+        assert_eq!(newest(&fewer, Some(&found)), &fewer);
     }
 }

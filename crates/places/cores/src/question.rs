@@ -1,16 +1,15 @@
 //! From the work of the whole host to the planner's question, and when it is asked. Pure.
 
+use crate::choice::Choices;
 use crate::facts::{Asked, Facts};
-use crate::placed;
-use crate::settings::record::inherited;
-use crate::settings::setting::Setting;
+use crate::in_force;
 use crate::settled::{LOOK, SHORTEST_PAUSE};
 use crate::steered::flows::{self, NamedFlow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidegate_contract::Placement;
-use tidegate_cores::cpus::{self, Cpus};
-use tidegate_cores::problem::Problem;
+use tidegate_cores::cpus::Cpus;
+use tidegate_cores::problem::{Assignment, Problem};
 use tidegate_cores::stage::{Handle, Link, Stage};
 use tidegate_place::Wanted;
 use tidegate_place::host::{Part, Resource};
@@ -33,16 +32,22 @@ pub fn question(wanted: &Wanted<'_>, facts: &Facts) -> Option<Problem> {
     let among = |cpus: &Cpus| online.intersection(cpus).copied().collect::<Cpus>();
     let usable = usable(wanted, facts);
     let keeps = cores.placement == Placement::Plan;
-    let in_force = facts.planned.as_ref().filter(|_| keeps).map(|planned| planned.plan.assignment.clone());
-    // Whatever the agent set is no other program's choice.
+    let choices = Choices::new(wanted.host, &facts.machine, &facts.held);
+    let immovable = |stage: &Stage| facts.immovable.get(&stage.handle).map(|why| format!("a fault: {why}"));
     let own = |stage: &Stage| {
-        let pinned_by = stage.pinned_by.clone().filter(|_| !is_ours(stage, facts, cores.adopt));
+        let pinned_by = immovable(stage).or_else(|| choices.holds(stage).map(str::to_owned));
         Stage { pinned_by, ..stage.clone() }
     };
     let flows = flows::flows(&wanted.work.contracts, wanted.host, wanted.network);
-    let stages = found.stages.iter().filter(|stage| works(stage, wanted)).map(own);
+    let stages = found.stages.iter().filter(|stage| is_wanted(stage, wanted)).map(own);
     let mut stages: Vec<Stage> = stages.chain(flows.iter().map(NamedFlow::stage)).collect();
     take_ports_from_workers(&mut stages);
+    let mut in_force = match &facts.planned {
+        Some(planned) if keeps => planned.plan.assignment.clone(),
+        None if keeps => in_force::left(&stages, &facts.held),
+        _ => Assignment::default(),
+    };
+    leave(&mut in_force, &stages, &facts.immovable);
     let of_flows: Vec<Link> = flows.iter().filter_map(NamedFlow::link).collect();
     let links = found.links.iter().chain(wanted.work.links.iter().copied()).chain(&of_flows);
     let handles: BTreeSet<&Handle> = stages.iter().map(|stage| &stage.handle).collect();
@@ -54,9 +59,21 @@ pub fn question(wanted: &Wanted<'_>, facts: &Facts) -> Option<Problem> {
         costs: facts.costs.clone(),
         usable: usable.into_iter().filter(|cpu| !taken(cpu)).collect(),
         housekeeping: cores.housekeeping.as_ref().map(among).unwrap_or_default(),
-        adopt: cores.adopt,
-        in_force: in_force.unwrap_or_default(),
+        // The stages say which choices of others stay.
+        adopt: false,
+        in_force,
     })
+}
+
+/// Makes the present places of these stages those in force.
+fn leave(in_force: &mut Assignment, stages: &[Stage], immovable: &BTreeMap<Handle, String>) {
+    in_force.cpus.retain(|handle, _| !immovable.contains_key(handle));
+    in_force.workers.retain(|vnic, _| !immovable.contains_key(&Handle::Port(vnic.clone())));
+    for stage in stages {
+        let Handle::Worker(worker) = stage.handle else { continue };
+        let left = stage.vnics.iter().filter(|vnic| immovable.contains_key(&Handle::Port((*vnic).clone())));
+        in_force.workers.extend(left.map(|vnic| (vnic.clone(), worker)));
+    }
 }
 
 /// Leaves workers the load beside that of their ports: a worker reports both.
@@ -82,27 +99,13 @@ pub fn usable(wanted: &Wanted<'_>, facts: &Facts) -> Cpus {
     }
 }
 
-/// Whether the agent gave a stage its CPUs, or the thread that started it. Those that another program had given it before are still that
-/// one's choice, unless the plan may adopt them.
-fn is_ours(stage: &Stage, facts: &Facts, adopt: bool) -> bool {
-    let Some(setting) = placed::setting(&stage.handle) else { return false };
-    let present = cpus::list(&stage.present);
-    let saved = facts.held.get(&setting).or_else(|| inherited(&facts.held, &setting, &present));
-    let isolated = facts.machine.isolated();
-    let was_free = |before: &str| {
-        let before = cpus::from_list(before).unwrap_or_default();
-        facts.machine.online().iter().all(|cpu| before.contains(cpu) || isolated.contains(cpu))
-    };
-    saved.is_some_and(|saved| adopt || !matches!(setting, Setting::Affinity(_)) || was_free(&saved.before))
-}
-
 /// Whether a stage works for a wanted contract, or for all.
-pub fn works(stage: &Stage, wanted: &Wanted<'_>) -> bool {
-    let is_wanted = |name: &String| {
+pub fn is_wanted(stage: &Stage, wanted: &Wanted<'_>) -> bool {
+    let is_name_wanted = |name: &String| {
         wanted.work.contracts.iter().any(|vnic| vnic.name == *name)
             || wanted.network.uplinks.iter().any(|uplink| uplink.name == *name)
     };
-    stage.vnics.is_empty() || stage.vnics.iter().any(is_wanted)
+    stage.vnics.is_empty() || stage.vnics.iter().any(is_name_wanted)
 }
 
 /// Whether a question is to be asked now: the work is another one, or only its load and enough time has passed.
@@ -118,7 +121,7 @@ pub fn is_due(problem: &Problem, last: Option<&Asked<Problem>>, keeps: bool) -> 
 }
 
 /// Whether two questions differ at most in loads, in the plan in force, and in where stages are at present.
-fn is_same_work(one: &Problem, other: &Problem) -> bool {
+pub fn is_same_work(one: &Problem, other: &Problem) -> bool {
     let stage = |a: &Stage, b: &Stage| {
         (&a.handle, &a.vnics, a.realtime, &a.pinned_by) == (&b.handle, &b.vnics, b.realtime, &b.pinned_by)
     };

@@ -1,8 +1,11 @@
 //! The machine, the stages and the plan, for readers. Pure.
 
+use crate::choice::Choices;
+use crate::conflicts::pins;
 use crate::placed;
 use crate::planner::Planned;
 use crate::settings::setting::Setting;
+use crate::settings::step::SavedSetting;
 use crate::steered::flows::{self, NamedFlow};
 use crate::steered::tables::{self, Room};
 use crate::watched::Surveyed;
@@ -28,6 +31,10 @@ pub struct Report<'a> {
     pub planned: Option<&'a Planned>,
     /// Faults of the settings of stages.
     pub faults: &'a BTreeMap<Setting, String>,
+    /// The settings on record.
+    pub held: &'a BTreeMap<Setting, SavedSetting>,
+    /// Stages that could not be moved.
+    pub immovable: &'a BTreeMap<Handle, String>,
     /// Steered NICs.
     pub steering: Vec<SteeringReport>,
 }
@@ -35,19 +42,30 @@ pub struct Report<'a> {
 /// Makes it.
 pub fn report(of: Report<'_>) -> CoresReport {
     let flows = of.surveyed.map(flows).unwrap_or_default();
-    let found = of.surveyed.into_iter().flat_map(|surveyed| surveyed.found.stages.iter().cloned());
-    let stages: Vec<Stage> = found.chain(flows.iter().map(NamedFlow::stage)).collect();
+    let found = of.surveyed.map(|surveyed| found(surveyed, &of)).unwrap_or_default();
+    let adopt = of.surveyed.is_some_and(|surveyed| surveyed.scope.host.cores.adopt);
+    let pins = pins::find(&found, adopt);
+    let stages: Vec<Stage> = found.into_iter().chain(flows.iter().map(NamedFlow::stage)).collect();
     CoresReport {
         kept: of.kept,
         cpus: cpus(&of),
         stages: stages.iter().map(|stage| self::stage(stage, &of)).collect(),
         plan: of.planned.map(plan),
         costs: of.planned.map(|planned| costs(&planned.problem.costs.source)).unwrap_or_default(),
-        conflicts: of.surveyed.map(|surveyed| conflicts(surveyed, of.planned, &flows)).unwrap_or_default(),
+        conflicts: of
+            .surveyed
+            .map(|surveyed| conflicts(surveyed, of.planned, &flows, pins))
+            .unwrap_or_default(),
         impossible: (of.machine.cpus.len() < 2)
             .then(|| "this machine has one CPU: all work shares it, and there is nothing to choose".into()),
         steering: of.steering,
     }
+}
+
+/// Returns the stages, with the programs that chose their CPUs.
+fn found(surveyed: &Surveyed, of: &Report<'_>) -> Vec<Stage> {
+    let choices = Choices::new(&surveyed.scope.host, of.machine, of.held);
+    surveyed.found.stages.iter().map(|stage| choices.with_other(stage)).collect()
 }
 
 fn cpus(of: &Report<'_>) -> Vec<CpuReport> {
@@ -84,7 +102,7 @@ fn stage(stage: &Stage, of: &Report<'_>) -> StageReport {
         present: stage.present.iter().copied().collect(),
         planned: planned.into_iter().collect(),
         reason: reason.or_else(|| stage.pinned_by.clone()).unwrap_or_else(|| "not planned yet".into()),
-        missing: not_followed.or(fault),
+        missing: not_followed.or(fault).or_else(|| of.immovable.get(&stage.handle).cloned()),
     }
 }
 
@@ -109,21 +127,27 @@ fn flows(surveyed: &Surveyed) -> Vec<NamedFlow> {
     flows::flows(&contracts, &surveyed.scope.host, &surveyed.scope.network)
 }
 
-fn conflicts(surveyed: &Surveyed, planned: Option<&Planned>, flows: &[NamedFlow]) -> Vec<ConflictReport> {
+fn conflicts(
+    surveyed: &Surveyed,
+    planned: Option<&Planned>,
+    flows: &[NamedFlow],
+    pins: Vec<ConflictReport>,
+) -> Vec<ConflictReport> {
     let own = planned.map(|planned| planned.plan.own.clone()).unwrap_or_default();
     let usable = surveyed.scope.host.cores.cpus.as_ref().unwrap_or(&surveyed.found.usable);
-    let crowded = tables::crowded(flows, Room { usable, own: &own }).map(|what| ConflictReport {
-        with: "steering".into(),
-        what,
-        remedy: "give the plan more CPUs, or promise fewer vNICs a deadline or a minimum".into(),
-    });
+    let crowded =
+        tables::crowded(flows, Room { usable, own: &own, realtime: &own }).map(|what| ConflictReport {
+            with: "steering".into(),
+            what,
+            remedy: "give the plan more CPUs, or promise fewer vNICs a deadline or a minimum".into(),
+        });
     let note = |note: &String| ConflictReport {
         with: "not found".into(),
         what: note.clone(),
         remedy: String::new(),
     };
     let found = &surveyed.found;
-    found.conflicts.iter().cloned().chain(crowded).chain(found.notes.iter().map(note)).collect()
+    found.conflicts.iter().cloned().chain(pins).chain(crowded).chain(found.notes.iter().map(note)).collect()
 }
 
 fn costs(source: &Source) -> String {

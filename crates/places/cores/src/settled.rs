@@ -21,9 +21,9 @@ pub struct Settled {
 }
 
 impl Settled {
-    /// Returns the target if it is to be settled now.
+    /// Returns the target if it is to be settled now. The first one is, also if it is empty: the switch is told so.
     pub fn due(&self, target: Target) -> Option<Target> {
-        if self.is_clean && target == Target::default() && target == self.target {
+        if self.is_clean && self.ago.is_some() && target == Target::default() && target == self.target {
             return None;
         }
         let pause = if target == self.target { LOOK } else { SHORTEST_PAUSE };
@@ -53,6 +53,8 @@ mod tests {
     fn nothing_is_due_where_nothing_is_set_and_nothing_is_wanted() {
         let clean = Settled { is_clean: true, ago: Some(LOOK), ..Settled::default() };
         assert_eq!(clean.due(Target::default()), None);
+        // An earlier agent may have directed the switch.
+        assert!(Settled { ago: None, ..clean.clone() }.due(Target::default()).is_some());
         // The record of an earlier agent, or a setting that could not be put back.
         assert!(Settled { is_clean: false, ..clean }.due(Target::default()).is_some());
     }

@@ -2,7 +2,7 @@
 
 use crate::settings::setting::Setting;
 use crate::steered::tables::NicTable;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tidegate_cores::cpus::Cpus;
 use tidegate_cores::directions::Directions;
 
@@ -11,6 +11,8 @@ use tidegate_cores::directions::Directions;
 pub struct Target {
     /// The value of each setting.
     pub settings: BTreeMap<Setting, String>,
+    /// The settings among these of taps' stacks, kept off workers' CPUs.
+    pub taps: BTreeSet<Setting>,
     /// CPUs of workers and of other real-time stages, off which the agent's own threads go.
     pub own: Cpus,
     /// Why no CPU is accepted as a worker's, although a deadline wants one.

@@ -1,12 +1,11 @@
 //! The knowledge of all places at one look, for discovery in the background.
 
 use crate::discover::{Discovery, Found, LookInput};
-use crate::settings::setting::Setting;
-use crate::settings::step::SavedSetting;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::reported::may_be_reported;
+use std::collections::BTreeMap;
 use std::time::Instant;
 use tidegate_contract::{Host, Vnic};
-use tidegate_cores::stage::{Handle, Stage, Thread};
+use tidegate_cores::stage::{Handle, Stage};
 use tidegate_evidence::{Evidence, VnicStats};
 use tidegate_place::{HostWork, Network, Wanted};
 
@@ -21,8 +20,6 @@ pub struct Watched {
     pub evidence: Vec<Evidence>,
     /// Directions that the host switch does not follow, and the reasons.
     pub not_followed: BTreeMap<Handle, String>,
-    /// Threads whose CPUs the agent set.
-    pub held: BTreeSet<Thread>,
 }
 
 /// The wanted contracts, and the host's settings.
@@ -49,19 +46,16 @@ impl Scope {
 
 impl Watched {
     /// Returns the knowledge of one look.
-    pub fn new(scope: Scope, work: &HostWork<'_>, held: &BTreeMap<Setting, SavedSetting>) -> Self {
-        let thread = |setting: &Setting| match setting {
-            Setting::Affinity(thread) => Some(*thread),
-            _ => None,
-        };
+    pub fn new(scope: Scope, work: &HostWork<'_>) -> Self {
+        let reported = work.stages.iter().filter(|stage| may_be_reported(stage, &scope.contracts));
+        let reported = reported.map(|stage| (*stage).clone()).collect();
         let not_followed =
             work.not_followed.iter().map(|(handle, why)| ((*handle).clone(), (*why).to_owned()));
         Self {
             scope,
-            reported: work.stages.iter().map(|stage| (*stage).clone()).collect(),
+            reported,
             evidence: work.evidence.iter().map(|evidence| frames(evidence)).collect(),
             not_followed: not_followed.collect(),
-            held: held.keys().filter_map(thread).collect(),
         }
     }
 }
@@ -92,7 +86,7 @@ pub struct Surveyed {
 
 /// Looks at the host.
 pub fn survey(discovery: &mut Discovery, watched: Watched) -> Surveyed {
-    let Watched { scope, reported, evidence, not_followed, held } = watched;
+    let Watched { scope, reported, evidence, not_followed } = watched;
     let (contracts, reported): (Vec<&Vnic>, Vec<&Stage>) =
         (scope.contracts.iter().collect(), reported.iter().collect());
     let found = discovery.look(&LookInput {
@@ -102,7 +96,6 @@ pub fn survey(discovery: &mut Discovery, watched: Watched) -> Surveyed {
         network: &scope.network,
         reported: &reported,
         evidence: &evidence.iter().collect::<Vec<_>>(),
-        held: &held,
     });
     Surveyed { scope, not_followed, found }
 }

@@ -20,7 +20,7 @@ use tidegate_cores::stage::{Handle, Stage};
 /// The deciding facts of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Situation {
-    /// CPUs to which workers with real-time vNICs are pinned.
+    /// CPUs to which workers are bound.
     pub workers: Cpus,
     /// CPUs that may run other work: online, not set apart by the administrator (`isolcpus=`, `nohz_full=`), and no plan's own.
     pub others: Cpus,
@@ -35,21 +35,23 @@ pub struct Situation {
 }
 
 /// Makes the situation from the contracts that this agent gave to ports, and from the switch's answers. Its
-/// claims on CPUs count only for existing CPUs, and for at most half of all. No other work goes to the CPUs `apart`.
+/// claims on CPUs count only for existing CPUs, and for at most half of all, besides those that a plan of ours `directed` workers to. No
+/// other work goes to the CPUs `apart`.
 pub fn situation<'a>(
     contracts: impl Iterator<Item = &'a Vnic>,
-    stages: &[&Stage],
+    stages: impl Iterator<Item = &'a Stage>,
     machine: &Machine,
     apart: &Cpus,
+    directed: &Cpus,
     flows: bool,
 ) -> Situation {
     let online = machine.online();
-    let bound = |stage: &&Stage| match (&stage.handle, stage.present.len()) {
-        (Handle::Worker(_), 1) if stage.realtime => stage.present.first().copied(),
+    let bound = |stage: &Stage| match (&stage.handle, stage.present.len()) {
+        (Handle::Worker(_), 1) => stage.present.first().copied(),
         _ => None,
     };
-    let workers: Cpus = stages.iter().filter_map(bound).filter(|cpu| online.contains(cpu)).collect();
-    let count = workers.len();
+    let workers: Cpus = stages.filter_map(bound).filter(|cpu| online.contains(cpu)).collect();
+    let count = workers.difference(directed).count();
     let too_many = (count * 2 > online.len()).then(|| {
         format!(
             "{count} of {} CPUs belong to workers, more than half: the agent keeps no other work off them, \
@@ -82,9 +84,10 @@ pub fn is_of_the_switch(vnic: &Vnic) -> bool {
 /// Returns the target in a situation.
 pub fn target(situation: &Situation, off: KeepOff) -> Target {
     let settings = wanted(situation, off);
+    let taps = settings.keys().filter(|setting| matches!(setting, Setting::Rps { .. })).cloned().collect();
     let own = if settings.is_empty() { Cpus::new() } else { situation.workers.clone() };
     let too_many = situation.too_many.clone().filter(|_| situation.deadline && off.is_anything());
-    Target { settings, own, too_many, ..Target::default() }
+    Target { settings, taps, own, too_many, ..Target::default() }
 }
 
 /// Returns the CPUs that workers have for themselves while there is a deadline; none without another CPU for other work.
@@ -195,9 +198,9 @@ pub(crate) mod tests {
     fn taps_deadlines_and_cpus_that_run_count() {
         let machine = machine(4, &[2]);
         let workers = [worker(0, &[1]), worker(1, &[2]), worker(2, &[9]), worker(3, &[]), worker(4, &[0, 1])];
-        let stages: Vec<&Stage> = workers.iter().collect();
-        let situation =
-            |contracts: &[Vnic]| super::situation(contracts.iter(), &stages, &machine, &cpus(&[3]), true);
+        let situation = |contracts: &[Vnic]| {
+            super::situation(contracts.iter(), workers.iter(), &machine, &cpus(&[3]), &cpus(&[]), true)
+        };
         let mut contracts = vec![Vnic { attach: tap("a"), queues: 2, ..vnic("a", 1) }, vnic("b", 2)];
         let expected = Situation {
             workers: cpus(&[1, 2]),
@@ -218,15 +221,19 @@ pub(crate) mod tests {
 
     #[test]
     fn a_switch_cannot_claim_all_cpus_for_its_workers() {
-        let of = |workers: usize, online: usize| {
+        let of_directed = |workers: usize, online: usize, directed: &[usize]| {
             let workers: Vec<Stage> = (0..workers).map(|cpu| worker(cpu, &[cpu])).collect();
-            let stages: Vec<&Stage> = workers.iter().collect();
-            situation(std::iter::empty(), &stages, &machine(online, &[]), &Cpus::new(), true)
+            let (none, directed) = (Cpus::new(), cpus(directed));
+            situation(std::iter::empty(), workers.iter(), &machine(online, &[]), &none, &directed, true)
         };
+        let of = |workers, online| of_directed(workers, online, &[]);
         for (workers, online) in [(0, 0), (1, 2), (2, 4), (2, 5), (8, 64)] {
             let situation = of(workers, online);
             assert_eq!((situation.workers.len(), situation.too_many), (workers, None));
         }
+        // A plan of ours put them there.
+        assert_eq!(of_directed(3, 4, &[0, 2]).workers.len(), 3);
+        assert_eq!(of_directed(4, 4, &[0]).workers.len(), 0);
         for (workers, online) in [(1, 1), (3, 4), (3, 5), (64, 64)] {
             let situation = of(workers, online);
             assert_eq!(situation.workers, Cpus::new());

@@ -3,7 +3,6 @@
 mod tree;
 
 use proptest::prelude::*;
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +11,7 @@ use tidegate_contract::{Attach, Host, Nanos, SocketMode, SocketOwner, Vnic};
 use tidegate_cores::stage::{Handle, Kind, Queue, Stage, Thread, ThreadKind};
 use tidegate_evidence::{Evidence, VnicStats};
 use tidegate_place::Network;
+use tidegate_place_cores::conflicts::pins;
 use tidegate_place_cores::discover::descriptor::{Device, SocketFile};
 use tidegate_place_cores::discover::peers::UnixSocket;
 use tidegate_place_cores::discover::{Discovery, Found, Kernel, LookInput};
@@ -41,7 +41,6 @@ struct Lab {
     host: Host,
     reported: Vec<Stage>,
     evidence: Evidence,
-    held: BTreeSet<Thread>,
     now: Instant,
     discovery: Discovery,
 }
@@ -67,7 +66,6 @@ impl Lab {
             host: Host::default(),
             reported: vec![],
             evidence: Evidence::empty("a test"),
-            held: BTreeSet::new(),
             now: Instant::now(),
             discovery,
         }
@@ -83,7 +81,6 @@ impl Lab {
             network: &self.network,
             reported: &self.reported.iter().collect::<Vec<_>>(),
             evidence: &[&self.evidence],
-            held: &self.held,
         })
     }
 
@@ -613,27 +610,13 @@ fn what_chose_a_threads_cpus() {
     assert_eq!(by(&found, "vhost-100"), "libvirt's <emulatorpin>");
     assert_eq!(by(&found, "CPU 1/KVM"), "its CPU affinity, which another program set");
     assert_eq!(by(&found, "IO iothread1"), "the cpuset of its cgroup /machine.slice/a.scope");
+    let conflicts = pins::find(&found.stages, false);
     let of: Vec<_> =
-        found.conflicts.iter().map(|conflict| (conflict.with.as_str(), conflict.what.as_str())).collect();
+        conflicts.iter().map(|conflict| (conflict.with.as_str(), conflict.what.as_str())).collect();
     let libvirt = "2 stages of a have their CPUs by libvirt's <emulatorpin>: they stay there, whatever the plan would choose";
     assert!(of.contains(&("libvirt's <emulatorpin>", libvirt)), "{of:?}");
-
-    // The plan itself set it.
-    let Handle::Thread { thread: vcpu, .. } = stage(&found, "CPU 1/KVM").handle else { panic!("a thread") };
-    lab.held.insert(vcpu);
-    thread(&lab.tree, 100, 105, "CPU 2/KVM", 0, 0, "3");
-    thread(&lab.tree, 100, 106, "CPU 3/KVM", 0, 0, "4");
-    let found = lab.look();
-    assert_eq!(["CPU 1/KVM", "CPU 2/KVM"].map(|name| by(&found, name)), ["", ""], "one inherited it");
-    assert_eq!(by(&found, "CPU 3/KVM"), "its CPU affinity, which another program set");
-    assert!(
-        found.conflicts.iter().all(|conflict| !conflict.what.contains("3 stages")),
-        "{:?}",
-        found.conflicts
-    );
     // All services have fewer CPUs.
     thread(&lab.tree, 1, 1, "systemd", 0, 0, "3");
-    lab.held.clear();
     assert_eq!(by(&lab.look(), "CPU 1/KVM"), "CPUAffinity= of systemd");
     // A container with CPUs of its own.
     let state = r#"{"policyName":"static","defaultCpuSet":"0-2,4-7","entries":{"u":{"c":"3"}},"checksum":1}"#;

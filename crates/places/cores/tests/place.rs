@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use tidegate_contract::{Host, Placement, Vnic};
 use tidegate_cores::cpus::Cpus;
+use tidegate_cores::directions::Directions;
 use tidegate_cores::stage::{Handle, Stage, Thread, ThreadKind};
 use tidegate_paths::Paths;
 use tidegate_place::{Adopt, HostWork, Network, Observed, Place, Wanted};
@@ -139,11 +140,12 @@ fn threads_are_where_the_plan_puts_them_until_it_is_not_kept_any_more() {
     // What the successor of an agent that dies finds is its own.
     std::mem::forget(agent);
     let mut agent = Agent::start(folder.path(), Placement::Plan);
-    for _ in 0..10 {
-        agent.look(&stages);
-        let _ = agent.woken.recv_timeout(Duration::from_millis(200));
-    }
-    agent.until(&stages, |observed| are_placed() && planned(observed));
+    let placed = threads.each_ref().map(Waiting::cpus);
+    let observed = agent.until(&stages, |observed| {
+        assert_eq!(threads.each_ref().map(Waiting::cpus), placed, "in no look");
+        planned(observed) && observed.directions.is_some()
+    });
+    assert_eq!(observed.directions, Some(Directions::default()));
 
     // The vNIC goes.
     let contracts = std::mem::take(&mut agent.contracts);

@@ -1,6 +1,5 @@
 //! A real QEMU, found by its connection to a socket and by its tap; threads with names, and without.
 
-use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -51,7 +50,6 @@ fn look(discovery: &mut Discovery, contract: &Vnic) -> Found {
         network: &Network::default(),
         reported: &[],
         evidence: &[&Evidence::empty("a test")],
-        held: &BTreeSet::new(),
     };
     discovery.look(&input)
 }

@@ -188,6 +188,8 @@ fn a_cpu_that_is_offline_is_reported_and_is_no_drift() {
         assert!(trouble[0].why.contains("(the CPU is offline)"), "{}", trouble[0].why);
     }
     assert_eq!(keeper.record().settings().next(), None);
+    let Outcome { trouble, .. } = settle(&mut keeper, &[(thread.affinity(), "1024".to_owned())].into());
+    assert!(trouble[0].why.contains("CPUs of threads are set up to 1023"), "{}", trouble[0].why);
 }
 
 /// Wherever an agent dies while it sets CPUs or puts them back: its successor sets them, and puts back those before.

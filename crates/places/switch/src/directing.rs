@@ -17,6 +17,8 @@ use tidegate_switch::control::WorkStatus;
 const PAUSE: Duration = Duration::from_secs(2);
 /// Pause before the same directions are passed again: the switch refused or lost them.
 const AGAIN: Duration = Duration::from_secs(10);
+/// A refusal is told for this long: as long as the same directions are wanted, they are passed again before.
+const REFUSED: Duration = Duration::from_secs(20);
 /// Interval of questions for the switch's report.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -51,9 +53,9 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Returns the wanted directions if they are to be passed now.
-    pub fn due(&self, wanted: &Directions) -> Option<Directions> {
-        let reported = self.reported.as_ref()?;
+    /// Returns the wanted directions if they are to be passed now; without wanted ones the switch keeps those that it has.
+    pub fn due(&self, wanted: Option<&Directions>) -> Option<Directions> {
+        let (reported, wanted) = (self.reported.as_ref()?, wanted?);
         let is_early =
             self.sent.as_ref().is_some_and(|(sent, ago)| *ago < if sent == wanted { AGAIN } else { PAUSE });
         (reported != wanted && !is_early).then(|| wanted.clone())
@@ -118,16 +120,23 @@ impl Directing {
         }
     }
 
+    /// Returns the directions that the switch refused, if they are wanted still, and its reason.
+    fn refused(&self, now: Instant) -> Option<(&Directions, &str)> {
+        let (directions, at, refusal) = self.sent.as_ref()?;
+        let is_wanted = now.saturating_duration_since(*at) < REFUSED;
+        Some((directions, refusal.as_deref().filter(|_| is_wanted)?))
+    }
+
     /// Returns why a vNIC is not at the worker directed.
-    pub fn not_followed_by(&self, vnic: &str) -> Option<&str> {
-        let refusal = self.sent.as_ref().and_then(|(directions, _, refusal)| {
-            refusal.as_deref().filter(|_| directions.vnics.contains_key(vnic))
-        });
-        refusal.or_else(|| self.status()?.not_followed.vnics.get(vnic).map(String::as_str))
+    pub fn not_followed_by(&self, now: Instant, vnic: &str) -> Option<&str> {
+        let refused = self.refused(now).filter(|(directions, _)| directions.vnics.contains_key(vnic));
+        refused
+            .map(|(_, why)| why)
+            .or_else(|| self.status()?.not_followed.vnics.get(vnic).map(String::as_str))
     }
 
     /// Returns the directions that the switch does not follow, with the reasons.
-    pub fn not_followed(&self) -> BTreeMap<Handle, String> {
+    pub fn not_followed(&self, now: Instant) -> BTreeMap<Handle, String> {
         let mut all = BTreeMap::new();
         if let Some(status) = self.status() {
             let not_followed = &status.not_followed;
@@ -138,10 +147,10 @@ impl Directing {
                 not_followed.vnics.iter().map(|(vnic, why)| (Handle::Port(vnic.clone()), why.clone())),
             );
         }
-        if let Some((directions, _, Some(refusal))) = &self.sent {
+        if let Some((directions, refusal)) = self.refused(now) {
             let workers = directions.workers.keys().map(|worker| Handle::Worker(*worker));
             let all_of_it = workers.chain(directions.vnics.keys().cloned().map(Handle::Port));
-            all.extend(all_of_it.map(|handle| (handle, refusal.clone())));
+            all.extend(all_of_it.map(|handle| (handle, refusal.to_owned())));
         }
         all
     }
@@ -163,21 +172,25 @@ mod tests {
     #[test]
     fn directions_are_passed_until_the_switch_reports_them() {
         let (mut directing, begin) = (Directing::default(), Instant::now());
-        assert_eq!(directing.facts(begin).due(&directions(1)), None, "before the first look");
+        assert_eq!(directing.facts(begin).due(Some(&directions(1))), None, "before the first look");
         assert!(directing.see(begin, 1, true));
         directing.reported(begin, report(Directions::default()));
         assert!(!directing.see(begin, 1, true), "not at each look");
-        assert_eq!(directing.facts(begin).due(&Directions::default()), None);
-        assert_eq!(directing.facts(begin).due(&directions(1)), Some(directions(1)));
+        assert_eq!(directing.facts(begin).due(Some(&Directions::default())), None);
+        assert_eq!(directing.facts(begin).due(Some(&directions(1))), Some(directions(1)));
         directing.sent(begin, &directions(1), None);
-        assert_eq!(directing.facts(begin).due(&directions(1)), None);
-        assert_eq!(directing.facts(begin).due(&directions(2)), None, "too early");
-        assert_eq!(directing.facts(begin + PAUSE).due(&directions(2)), Some(directions(2)));
-        assert_eq!(directing.facts(begin + PAUSE).due(&Directions::default()), Some(Directions::default()));
+        assert_eq!(directing.facts(begin).due(Some(&directions(1))), None);
+        assert_eq!(directing.facts(begin).due(Some(&directions(2))), None, "too early");
+        assert_eq!(directing.facts(begin + PAUSE).due(Some(&directions(2))), Some(directions(2)));
+        assert_eq!(
+            directing.facts(begin + PAUSE).due(Some(&Directions::default())),
+            Some(Directions::default())
+        );
+        assert_eq!(directing.facts(begin + PAUSE).due(None), None);
         // Another process, after a restart, has none.
         assert!(directing.see(begin, 2, true));
         directing.reported(begin, report(Directions::default()));
-        assert_eq!(directing.facts(begin).due(&directions(1)), Some(directions(1)));
+        assert_eq!(directing.facts(begin).due(Some(&directions(1))), Some(directions(1)));
     }
 
     #[test]
@@ -189,7 +202,7 @@ mod tests {
             if directing.see(now, 1, true) {
                 directing.reported(now, report(directions(look as usize + 7)));
             }
-            if let Some(due) = directing.facts(now).due(&directions(1)) {
+            if let Some(due) = directing.facts(now).due(Some(&directions(1))) {
                 directing.sent(now, &due, (look % 2 == 0).then(|| "no".into()));
                 passed += 1;
             }
@@ -206,20 +219,23 @@ mod tests {
             (directing.cpus_pinned(), directing.workers_pinned()),
             (Some(EARLIER_RELEASE), Some(EARLIER_RELEASE))
         );
-        assert_eq!(directing.facts(now).due(&directions(1)), None);
+        assert_eq!(directing.facts(now).due(Some(&directions(1))), None);
         directing.see(now, 2, true);
         let not_followed = NotFollowed { workers: [(0, "offline".into())].into(), ..NotFollowed::default() };
         directing.reported(now, WorkStatus { not_followed, chooses_cpus: true, ..WorkStatus::default() });
         assert_eq!((directing.cpus_pinned(), directing.workers_pinned()), (None, Some(WORKERS_PINNED)));
-        assert_eq!(directing.not_followed(), BTreeMap::from([(Handle::Worker(0), "offline".into())]));
+        assert_eq!(directing.not_followed(now), BTreeMap::from([(Handle::Worker(0), "offline".into())]));
         directing.sent(now, &directions(1), Some("there is no worker 0".into()));
-        let all = directing.not_followed();
+        let all = directing.not_followed(now);
         assert_eq!((all.len(), all[&Handle::Port("a".into())].as_str()), (2, "there is no worker 0"));
         assert_eq!(
-            (directing.not_followed_by("a"), directing.not_followed_by("b")),
+            (directing.not_followed_by(now, "a"), directing.not_followed_by(now, "b")),
             (Some("there is no worker 0"), None)
         );
+        // They were not passed again: others are wanted by now.
+        let later = now + REFUSED;
+        assert_eq!((directing.not_followed(later).len(), directing.not_followed_by(later, "a")), (1, None));
         directing.sent(now, &directions(1), None);
-        assert_eq!(directing.not_followed().len(), 1);
+        assert_eq!(directing.not_followed(now).len(), 1);
     }
 }

@@ -55,7 +55,7 @@ impl SwitchPlace {
         let measured = self.loads.see(Instant::now(), program.started, &evidence);
         let scene = self.scene((&ports, &uplinks), (&evidence, workers), measured);
         let (stages, links) = (scene.stages(), scene.links(&self.traffic(&ports, &uplinks)));
-        let not_followed = self.directing.not_followed();
+        let not_followed = self.directing.not_followed(Instant::now());
         self.find_sockets(&ports);
         self.check_budget(ports.len());
         // The agent does not make these again.
@@ -119,26 +119,29 @@ impl SwitchPlace {
         Ok((Observed { stages, links, not_followed, ..observed }, facts))
     }
 
-    /// Returns the work of the switch, which has so many `workers`. Contracts are those of our record.
+    /// Returns the work of the switch, which has so many `workers`. Contracts and uplinks are those of our record.
     fn scene<'a>(
         &'a self,
         (ports, uplinks): (&'a [PortStatus], &'a [UplinkStatus]),
         (evidence, workers): (&Evidence, usize),
         measured: Measured,
     ) -> Scene<'a> {
-        let port = |port: &'a PortStatus| Port {
-            vnic: self.record.get(&port.vnic.name).map_or(&port.vnic, |recorded| &recorded.vnic),
+        let ports = ports.iter().map(|port| (port.vnic.name.as_str(), port));
+        let ports = stages::on_record(ports, |name| self.record.get(name)).map(|(port, recorded)| Port {
+            vnic: &recorded.vnic,
             worker: port.worker,
             suspended: port.deadline_suspended.is_some(),
-        };
-        let uplink = |status: &'a UplinkStatus| UplinkPort {
-            name: &status.uplink.name,
+        });
+        let uplinks = uplinks.iter().map(|status| (status.uplink.name.as_str(), status));
+        let uplinks = stages::on_record(uplinks, |name| self.declared.get(name));
+        let uplinks = uplinks.map(|(status, declared)| UplinkPort {
+            name: &declared.uplink.name,
             worker: status.worker,
-            remotes: status.remotes.iter().map(|remote| remote.name.as_str()).collect(),
-        };
+            remotes: &declared.remotes,
+        });
         Scene {
-            ports: ports.iter().map(port).collect(),
-            uplinks: uplinks.iter().map(uplink).collect(),
+            ports: ports.collect(),
+            uplinks: uplinks.collect(),
             bound: stages::bound(evidence, workers, &online()),
             workers_pinned: self.directing.cpus_pinned(),
             ports_pinned: self.directing.workers_pinned(),
@@ -274,7 +277,7 @@ impl SwitchPlace {
         };
         let undirected = self
             .directing
-            .not_followed_by(name)
+            .not_followed_by(Instant::now(), name)
             .map(|why| format!("it is not at the worker that the plan of CPUs gives it: {why}"));
         let quarantine = port.held.quarantine.as_ref();
         let refused = (port.refused_connections > 0 && quarantine.is_none()).then(|| {

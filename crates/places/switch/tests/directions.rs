@@ -57,7 +57,7 @@ impl Scene {
     /// Looks, plans with these directions, and acts; returns the look and the labels of the steps.
     fn round(&mut self, directions: &Directions) -> (Observed, Vec<&'static str>) {
         let (observed, facts) = self.place.observe(&[]).unwrap();
-        let work = HostWork { directions: directions.clone(), ..HostWork::default() };
+        let work = HostWork { directions: Some(directions.clone()), ..HostWork::default() };
         let wanted = Wanted {
             host: &Host::default(),
             network: Network::NONE,

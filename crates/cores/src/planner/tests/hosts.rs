@@ -91,15 +91,16 @@ pub fn host(most: usize) -> impl Strategy<Value = Problem> {
     ];
     let links = prop::collection::vec((0..most, 0..most, 0_u32..1_000_000), 0..most * 2);
     let usable = prop_oneof![3 => Just(0xff_u8), 1 => any::<u8>()];
+    let isolated = prop::bool::weighted(0.2);
     (
-        machines,
+        (machines, isolated),
         prop::collection::vec(drawn(), 1..=most),
         links,
         usable,
         prop::option::of(0_usize..4),
         any::<bool>(),
     )
-        .prop_map(|((cores, threads, nodes), drawn, links, usable, housekeeping, adopt)| {
+        .prop_map(|(((cores, threads, nodes), isolated), drawn, links, usable, housekeeping, adopt)| {
             let stages: Vec<Stage> = (0..)
                 .zip(drawn)
                 .map(|(number, (kind, load, realtime, present, pinned))| {
@@ -114,6 +115,7 @@ pub fn host(most: usize) -> impl Strategy<Value = Problem> {
                 .map(|(from, to, frames)| Link { from: at(from), to: at(to), frames })
                 .collect();
             let mut problem = problem(machine(cores, threads, nodes), stages, links);
+            problem.machine.cpus.last_entry().expect("a CPU").get_mut().isolated = isolated;
             problem.usable.retain(|cpu| usable & (1 << cpu) != 0);
             problem.housekeeping = housekeeping.into_iter().collect();
             problem.adopt = adopt;

@@ -41,13 +41,15 @@ pub fn score(model: &Model, state: &State) -> Score {
         let Some(here) = cpu(at) else { continue };
         if realtime(at) {
             let shared = all.iter().any(|other| *other != at && unit(*other) && cpu(*other) == Some(here));
-            score.deadlines[0] += i64::from(shared || model.housekeeping[here] || model.intruded[here]);
+            let disturbed = shared || model.housekeeping[here] || model.intruded[here];
+            score.deadlines[0] += i64::from(disturbed || !item.may_be_alone);
+            score.cost += i64::from(item.may_be_alone && model.common[here]);
             let beside = all.iter().any(|other| {
                 cpu(*other).is_some_and(|there| {
                     there != here && model.core[there] == model.core[here] && unit(*other)
                 })
             });
-            score.deadlines[2] += i64::from(beside);
+            score.deadlines[2] += i64::from(beside && item.quiet);
         }
         if item.node.is_some_and(|node| node != model.node[here]) {
             score.cost += AWAY * item.load;

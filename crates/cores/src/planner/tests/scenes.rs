@@ -3,7 +3,8 @@
 use super::hosts::{machine, problem, receive, stage, thread};
 use super::{EFFORT, model};
 use crate::planner::greedy::groups;
-use crate::planner::{Effort, housekeeping, plan};
+use crate::planner::state::State;
+use crate::planner::{Effort, greedy, housekeeping, plan, searched};
 use crate::stage::{Handle, Link, Stage, ThreadKind};
 
 fn realtime(stage: Stage) -> Stage {
@@ -72,14 +73,113 @@ fn a_deadline_gets_its_own_cpu_before_affinity() {
 fn more_deadlines_than_cpus_are_said_to_be_impossible() {
     let stages: Vec<Stage> =
         (0..3).map(|n| realtime(stage(thread(ThreadKind::Vhost, n), &format!("vm{n}"), 100_000))).collect();
-    let plan = plan(&problem(machine(3, 1, 1), stages, vec![]), Effort::default());
-    assert_eq!((plan.own.len(), plan.impossible.len()), (2, 1));
+    for (cores, cpus) in [(3, 1), (4, 2), (5, 2), (6, 3)] {
+        let plan = plan(&problem(machine(cores, 1, 1), stages.clone(), vec![]), Effort::default());
+        assert_eq!((plan.own.len(), plan.impossible.len()), (cpus, 3 - cpus), "{cores} CPUs");
+        let wants = format!("3 real-time stages want one each, and {cpus} can have one: at most half");
+        assert!(plan.impossible.iter().all(|it| it.reason.contains(&wants)), "{:?}", plan.impossible);
+    }
+    let mut few = problem(machine(4, 1, 1), stages, vec![]);
+    few.housekeeping = [0, 1, 2].into();
+    let plan = plan(&few, Effort::default());
+    assert_eq!((plan.own, plan.impossible.len()), ([3].into(), 2));
     let said = &plan.impossible[0].reason;
-    assert!(
-        said.contains("3 real-time stages want one each, and 2 CPUs are usable beside housekeeping"),
-        "{said}"
-    );
-    assert!(said.contains("all other work of the host"), "{said}");
+    assert!(said.contains("and 1 can have one") && said.contains("behind "), "{said}");
+}
+
+/// Workers with one pinned real-time port each, and vCPUs.
+fn host_of(workers: usize, load: u32, vcpus: u32) -> Vec<Stage> {
+    let mut stages = vec![];
+    for number in 0..workers {
+        let at = [number + 1].into();
+        stages.push(Stage { load, present: at, ..worker(number) });
+    }
+    for number in 0..workers {
+        let port = realtime(port(&format!("plc{number}"), 0));
+        let pinned_by = Some("--placement".into());
+        stages.push(Stage { present: [number + 1].into(), pinned_by, ..port });
+    }
+    stages.extend((0..vcpus).map(|number| stage(thread(ThreadKind::Vcpu, number), "vm", 300_000)));
+    stages
+}
+
+/// A switch that an intruder took over reports a real-time worker for each CPU.
+#[test]
+fn deadlines_leave_half_of_the_cpus_to_other_work() {
+    for (cores, threads) in [(16, 1), (8, 2)] {
+        let problem = problem(machine(cores, threads, 1), host_of(15, 200_000, 16), vec![]);
+        let plan = plan(&problem, EFFORT);
+        assert!((4..=8).contains(&plan.own.len()), "{:?}", plan.own);
+        assert!(plan.impossible.len() >= 7, "{:?}", plan.impossible);
+        let of_vcpus = |(handle, _): &(&Handle, &usize)| handle.kind() == crate::stage::Kind::Vcpu;
+        let cpus: std::collections::BTreeSet<usize> =
+            plan.assignment.cpus.iter().filter(of_vcpus).map(|(_, cpu)| *cpu).collect();
+        assert!(cpus.len() >= 7, "vCPUs are on {cpus:?}");
+    }
+}
+
+#[test]
+fn idle_workers_with_pinned_real_time_ports_have_their_own_cpus() {
+    let mut problem = problem(machine(16, 1, 1), host_of(4, 0, 30), vec![]);
+    let first = plan(&problem, EFFORT);
+    assert_eq!((first.own.len(), first.impossible.len()), (4, 0), "{:?}", first.impossible);
+    problem.in_force = first.assignment.clone();
+    assert_eq!(plan(&problem, EFFORT).assignment, first.assignment);
+}
+
+#[test]
+fn a_stage_left_alone_keeps_deadlines_off_only_with_a_load() {
+    let name = thread(ThreadKind::Vcpu, 99);
+    let intruder = |load| Stage {
+        present: (1..16).collect(),
+        pinned_by: Some("its affinity".into()),
+        ..stage(name.clone(), "vm", load)
+    };
+    for (load, own) in [(1, 4), (140_000, 4), (150_000, 0)] {
+        let mut stages = host_of(0, 0, 8);
+        stages.extend((0..4).map(|n| realtime(stage(receive(n), "plc", 10_000))));
+        stages.push(intruder(load));
+        let plan = plan(&problem(machine(16, 1, 1), stages, vec![]), EFFORT);
+        assert_eq!(plan.own.len(), own, "load {load}");
+        let said = plan.impossible.first().map(|it| it.reason.clone()).unwrap_or_default();
+        let named = said.contains("vCPU thread 99 (t99) of process 1, which another program lets run there");
+        assert_eq!(named, own == 0, "{said}");
+        assert_eq!(plan.reasons[&name].contains("may be on any of 15 CPUs"), own == 0);
+    }
+}
+
+#[test]
+fn deadlines_prefer_cpus_that_are_set_apart() {
+    let stages = vec![realtime(stage(receive(0), "plc", 10_000)), stage(receive(1), "", 10_000)];
+    let mut problem = problem(machine(6, 1, 1), stages, vec![]);
+    problem.machine.cpus.get_mut(&4).unwrap().isolated = true;
+    assert_eq!(plan(&problem, EFFORT).own, [4].into());
+}
+
+#[test]
+fn stages_visited_are_steps() {
+    let stages: Vec<Stage> = (0..65).map(|n| stage(thread(ThreadKind::Vcpu, n), "vm", 1)).collect();
+    let model = model(&problem(machine(2, 1, 1), stages, vec![]));
+    let mut state = State::new(&model);
+    (0..64).for_each(|at| state.insert(at, 1));
+    let before = state.steps;
+    state.insertion(64, 1);
+    assert_eq!(state.steps - before, 5, "64 stages are there");
+    state.insertion(64, 0);
+    assert_eq!(state.steps - before, 6);
+}
+
+#[test]
+fn a_search_ends_with_its_steps_on_crowded_cpus() {
+    let stages =
+        (0..600).map(|n| stage(thread(ThreadKind::Vcpu, n), &format!("vm{n}"), 1_000 + n * 7919 % 5_000));
+    let problem = problem(machine(2, 1, 1), stages.collect(), vec![]);
+    let model = model(&problem);
+    let groups = groups(&model, &problem.stages);
+    let first = greedy::first(&model, &groups).steps;
+    // A change in reach takes some hundred steps.
+    let most = first + 2 * 1_000 + 300;
+    assert!((first..=most).contains(&searched(&model, &groups, 1_000).steps));
 }
 
 #[test]

@@ -4,7 +4,6 @@ use crate::machine::Seen;
 use std::collections::BTreeMap;
 use tidegate_contract::Host;
 use tidegate_cores::cpus::Cpus;
-use tidegate_cores::stage::Stage;
 use tidegate_evidence::ConflictReport;
 
 /// What is known when conflicts are looked for.
@@ -14,8 +13,6 @@ pub struct Known<'a> {
     pub seen: &'a Seen,
     /// Processes by name, of those that may contradict a plan.
     pub named: &'a BTreeMap<String, Vec<u32>>,
-    /// All stages.
-    pub stages: &'a [Stage],
     /// The `[host]` table.
     pub host: &'a Host,
 }

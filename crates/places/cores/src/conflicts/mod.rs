@@ -3,7 +3,7 @@
 //! ```text
 //!  processes by name, their files ─▶ programs ─┐
 //!  sysctls, boot, cgroups ─────────▶ settings ─┼─▶ conflicts
-//!  stages that are pinned ─────────▶ pins ─────┘
+//!  stages that are pinned ─────────▶ pins ─────┘ with the record of settings, for the report
 //! ```
 //!
 //! - [`known`]: what is known when conflicts are looked for
@@ -20,10 +20,9 @@ use crate::roots::Roots;
 use known::Known;
 use tidegate_evidence::ConflictReport;
 
-/// Returns what contradicts a plan.
+/// Returns the programs and settings that contradict a plan.
 pub fn find(roots: &Roots, known: &Known<'_>) -> Vec<ConflictReport> {
     let mut found = programs::find(roots, known);
     found.extend(settings::find(roots, known));
-    found.extend(pins::find(known));
     found
 }

@@ -1,14 +1,15 @@
 //! Stages for which another program, or a setting, chose the CPUs. Pure.
 
-use super::known::{Known, conflict};
+use super::known::conflict;
 use std::collections::BTreeMap;
+use tidegate_cores::stage::Stage;
 use tidegate_evidence::ConflictReport;
 
 /// Returns a conflict for each program or setting that chose CPUs.
-pub fn find(known: &Known<'_>) -> Vec<ConflictReport> {
+pub fn find(stages: &[Stage], adopt: bool) -> Vec<ConflictReport> {
     let mut by = BTreeMap::<&str, Vec<&str>>::new();
     let mut count = BTreeMap::<&str, usize>::new();
-    for stage in known.stages {
+    for stage in stages {
         if let Some(pinned_by) = &stage.pinned_by {
             *count.entry(pinned_by).or_default() += 1;
             by.entry(pinned_by).or_default().extend(stage.vnics.iter().map(String::as_str));
@@ -27,7 +28,7 @@ pub fn find(known: &Known<'_>) -> Vec<ConflictReport> {
         };
         let work = if one { "1 stage" } else { &format!("{stages} stages") };
         let (has, stay) = if one { ("has its", "it stays") } else { ("have their", "they stay") };
-        let moves = known.host.cores.adopt && movable(with);
+        let moves = adopt && movable(with);
         let then = if moves {
             "the plan moves them, and what set them may set them again".to_owned()
         } else {
@@ -39,8 +40,13 @@ pub fn find(known: &Known<'_>) -> Vec<ConflictReport> {
 }
 
 /// Whether a stage can be moved at all against this setting.
-fn movable(with: &str) -> bool {
+pub fn movable(with: &str) -> bool {
     !with.starts_with("the kernel") && !with.starts_with("the cpuset") && !with.starts_with("Kubernetes")
+}
+
+/// Whether the choice is known to be this one's, whatever the CPUs that the stage has now.
+pub fn is_certain(with: &str) -> bool {
+    with.starts_with("libvirt") || !movable(with)
 }
 
 fn remedy(with: &str) -> &'static str {

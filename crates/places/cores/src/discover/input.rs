@@ -1,11 +1,11 @@
 //! A question to discovery, and its answer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 use tidegate_contract::{Host, Vnic};
 use tidegate_cores::cpus::Cpus;
 use tidegate_cores::machine::Machine;
-use tidegate_cores::stage::{Link, Stage, Thread};
+use tidegate_cores::stage::{Link, Stage};
 use tidegate_evidence::{ConflictReport, Evidence};
 use tidegate_place::Network;
 
@@ -24,8 +24,6 @@ pub struct LookInput<'a> {
     pub reported: &'a [&'a Stage],
     /// The counters of places.
     pub evidence: &'a [&'a Evidence],
-    /// Threads whose CPUs the agent set: they are no other program's choice.
-    pub held: &'a BTreeSet<Thread>,
 }
 
 /// What a look found.
@@ -36,7 +34,7 @@ pub struct Found {
     /// Online CPUs that a plan may use if the administrator names none: those of `machine.slice` without those that Kubernetes gave to
     /// containers alone.
     pub usable: Cpus,
-    /// The stages, reported and found; handles are unique.
+    /// The stages, reported and found; handles are unique. A thread that the agent placed counts as pinned here: `choice` knows better.
     pub stages: Vec<Stage>,
     /// Frames between them.
     pub links: Vec<Link>,

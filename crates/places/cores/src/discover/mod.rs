@@ -116,7 +116,7 @@ impl Discovery {
 
         let exclusive = kubernetes::exclusive(&self.roots);
         let domains = self.domains.domains();
-        let pinning = Pinning::new(&self.roots, machine, &exclusive, domains, input.held);
+        let pinning = Pinning::new(&self.roots, machine, &exclusive, domains);
         let mut stages = Stages::new(input.reported);
         for vm in vms.values() {
             stages.threads(&self.roots, vm, &pinning, &self.loads);
@@ -134,7 +134,7 @@ impl Discovery {
         let cpu_busy = machine.cpus.keys().filter_map(busy).collect();
         let usable = machines.difference(&exclusive).copied().collect();
         let stages = stages.done();
-        let known = conflicts::known::Known { seen: &seen, named: &named, stages: &stages, host: input.host };
+        let known = conflicts::known::Known { seen: &seen, named: &named, host: input.host };
         let conflicts = conflicts::find(&self.roots, &known);
         Found { usable, stages, links, conflicts, cpu_busy, notes, machine: seen.machine }
     }

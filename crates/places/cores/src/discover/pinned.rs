@@ -3,7 +3,7 @@
 use super::vm;
 use crate::machine::cpuset;
 use crate::roots::Roots;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use tidegate_cores::cpus::Cpus;
 use tidegate_cores::machine::Machine;
 use tidegate_cores::stage::{Thread, ThreadKind};
@@ -20,37 +20,29 @@ pub struct Pinning<'a> {
     exclusive: &'a Cpus,
     /// libvirt's domains by process.
     domains: BTreeMap<u32, &'a Running>,
-    /// Threads whose CPUs the agent set.
-    held: &'a BTreeSet<Thread>,
 }
 
 impl<'a> Pinning<'a> {
-    /// Of a machine, with other programs' states, and the threads whose CPUs the agent set.
+    /// Of a machine, with other programs' states.
     pub fn new(
         roots: &'a Roots,
         machine: &Machine,
         exclusive: &'a Cpus,
         domains: BTreeMap<u32, &'a Running>,
-        held: &'a BTreeSet<Thread>,
     ) -> Self {
         let free: Cpus = machine.online().difference(&machine.isolated()).copied().collect();
         let init = vm::allowed(roots, Thread { process: 1, thread: 1, started: 0 });
-        Self { roots, init: init.filter(|cpus| !free.is_subset(cpus)), free, exclusive, domains, held }
+        Self { roots, init: init.filter(|cpus| !free.is_subset(cpus)), free, exclusive, domains }
     }
 
-    /// Whether the agent set a thread's CPUs.
-    pub fn is_held(&self, thread: Thread) -> bool {
-        self.held.contains(&thread)
-    }
-
-    /// Returns what chose the CPUs of a thread; `None` if nothing but the plan did.
+    /// Returns what chose the CPUs of a thread; `None` if nothing did. CPUs that the agent set count as another program's here.
     pub fn by(&self, choice: &Choice<'_>) -> Option<String> {
-        let Choice { vm, kind, thread, name, present, ours } = choice;
+        let Choice { vm, kind, thread, name, present } = choice;
         let Thread { process, thread: number, .. } = *thread;
         if let Some(element) = self.domains.get(vm).and_then(|of| libvirt(of, *kind, number, name)) {
             return Some(format!("libvirt's {element}"));
         }
-        if self.free.is_subset(present) || self.is_held(*thread) {
+        if self.free.is_subset(present) {
             return None;
         }
         let cgroup = cpuset::of_process(self.roots, &format!("{process}/task/{number}")).unwrap_or_default();
@@ -60,9 +52,6 @@ impl<'a> Pinning<'a> {
         let allowed = cpuset::cpus(self.roots, &cgroup).unwrap_or_else(|| self.free.clone());
         if !self.free.is_subset(&allowed) && allowed.is_subset(present) {
             return Some(format!("the cpuset of its cgroup {cgroup}"));
-        }
-        if ours.contains(*present) {
-            return None;
         }
         let inherited = self.init.as_ref() == Some(*present);
         let by =
@@ -84,8 +73,6 @@ pub struct Choice<'a> {
     pub name: &'a str,
     /// Its CPUs.
     pub present: &'a Cpus,
-    /// CPUs that the agent set for other threads of the VM: a new thread inherits them.
-    pub ours: &'a BTreeSet<Cpus>,
 }
 
 /// Returns the element of a domain that chose a thread's CPUs.

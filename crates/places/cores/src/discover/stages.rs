@@ -58,18 +58,10 @@ impl Stages {
             // It may end at any time.
             threads.extend(task.kind.and_then(|kind| Some((kind, task, vm::allowed(roots, task.thread)?))));
         }
-        let held = threads.iter().filter(|(_, task, _)| pinning.is_held(task.thread));
-        let ours: BTreeSet<Cpus> = held.map(|(_, _, present)| present.clone()).collect();
         for (kind, task, present) in threads {
             let Task { thread, stat, .. } = task;
-            let choice = Choice {
-                vm: vm.process,
-                kind,
-                thread: *thread,
-                name: &stat.name,
-                present: &present,
-                ours: &ours,
-            };
+            let choice =
+                Choice { vm: vm.process, kind, thread: *thread, name: &stat.name, present: &present };
             let pinned_by = pinning.by(&choice);
             let handle = Handle::Thread { kind, thread: *thread, name: stat.name.as_str().into() };
             let realtime = realtime.contains(thread);

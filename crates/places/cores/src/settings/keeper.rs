@@ -3,15 +3,18 @@
 use crate::settings::files::Files;
 use crate::settings::record::{Record, inherited};
 use crate::settings::setting::Setting;
-use crate::settings::step::{self, Step};
+use crate::settings::step::{self, QUIET, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::time::Instant;
 use tidegate_durable::{DurableError, cut};
 
 /// Keeps settings, and puts back those that are not wanted any more.
 #[derive(Debug)]
 pub struct Keeper {
     record: Record,
+    /// When settings that another program changes were last repaired; those of an earlier agent, at the first look.
+    repaired: BTreeMap<Setting, Instant>,
 }
 
 /// The result of a settling.
@@ -39,7 +42,7 @@ impl Keeper {
     /// The record cannot be read, or a newer release wrote it.
     pub fn new(state: &Path) -> Result<(Self, Option<String>), DurableError> {
         let (record, damage) = Record::load(state)?;
-        Ok((Self { record }, damage))
+        Ok((Self { record, repaired: BTreeMap::new() }, damage))
     }
 
     /// Our settings and the values before them.
@@ -49,8 +52,22 @@ impl Keeper {
 
     /// Brings the wanted settings about, and puts back all others on record.
     pub fn settle(&mut self, files: &mut impl Files, wanted: &BTreeMap<Setting, String>) -> Outcome {
+        self.forgive(Instant::now());
         let settings = wanted.keys().chain(self.record.settings()).cloned().collect();
         self.settle_some(files, wanted, &settings)
+    }
+
+    /// Lets repairs before a quiet hour count no more: an incident of long ago is no program that always wins.
+    fn forgive(&mut self, now: Instant) {
+        let repaired: Vec<Setting> = self.record.repaired().cloned().collect();
+        self.repaired.retain(|setting, _| repaired.contains(setting));
+        for setting in repaired {
+            let last = *self.repaired.entry(setting.clone()).or_insert(now);
+            if now.saturating_duration_since(last) >= QUIET {
+                self.repaired.remove(&setting);
+                self.record.forgive(&setting);
+            }
+        }
     }
 
     /// Lets CPUs halt, those of an earlier agent included; returns the problems.
@@ -122,7 +139,8 @@ impl Keeper {
         }
         for (setting, before, saved) in coming {
             cut::point();
-            if saved.repairs > 0 {
+            if saved.repairs > before.as_ref().map_or(0, |before| before.repairs) {
+                self.repaired.insert(setting.clone(), Instant::now());
                 tracing::warn!(%setting, "drift: another program changed it; set to {} again", saved.ours);
             }
             if let Err(why) = files.write(&setting, &saved.ours) {
@@ -143,5 +161,50 @@ impl Outcome {
     fn fails(&mut self, setting: &Setting, why: String) {
         self.set.remove(setting);
         self.trouble.push(Trouble { setting: Some(setting.clone()), why });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::step::{Found, REPAIRS};
+
+    /// A setting that another program changes back at once.
+    #[derive(Default)]
+    struct Contested {
+        written: u32,
+    }
+
+    impl Files for Contested {
+        fn read(&mut self, _: &Setting) -> Result<Option<Found>, String> {
+            Ok(Some(Found { index: 1, value: "7".into() }))
+        }
+
+        fn write(&mut self, _: &Setting, _: &str) -> Result<(), String> {
+            self.written += 1;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn repairs_of_an_hour_ago_do_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut keeper, mut files) = (Keeper::new(folder.path()).unwrap().0, Contested::default());
+        let wanted = [(Setting::Irq { number: 7 }, "1".to_owned())].into();
+        for _ in 0..10 {
+            keeper.settle(&mut files, &wanted);
+        }
+        assert_eq!(files.written, REPAIRS + 1);
+        // The successor knows of them, and not when they were.
+        let mut keeper = Keeper::new(folder.path()).unwrap().0;
+        assert!(!keeper.settle(&mut files, &wanted).trouble.is_empty());
+        keeper.forgive(Instant::now() + QUIET / 2);
+        keeper.settle(&mut files, &wanted);
+        assert_eq!(files.written, REPAIRS + 1);
+        keeper.forgive(Instant::now() + QUIET);
+        for _ in 0..10 {
+            keeper.settle(&mut files, &wanted);
+        }
+        assert_eq!(files.written, REPAIRS * 2 + 1);
     }
 }

@@ -8,9 +8,12 @@
 //! ```
 
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Repairs of a setting that another program changes; after these the agent leaves it.
 pub const REPAIRS: u32 = 3;
+/// After this time without a repair, those so far do not count any more.
+pub const QUIET: Duration = Duration::from_secs(3600);
 
 /// A setting of ours, on record before it is touched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,14 +27,17 @@ pub struct SavedSetting {
     /// The value that the agent set before; still in force if the agent died between record and write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earlier: Option<String>,
-    /// Repairs since it was first wanted.
+    /// Repairs since it was first wanted, or since the last quiet hour.
     #[serde(default)]
     pub repairs: u32,
+    /// The boot in which it was set (`/proc/sys/kernel/random/boot_id`), if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<String>,
 }
 
 impl SavedSetting {
     /// Whether the agent wrote this value.
-    fn is_own_value(&self, value: &str) -> bool {
+    pub fn is_own_value(&self, value: &str) -> bool {
         self.ours == value || self.earlier.as_deref() == Some(value)
     }
 }
@@ -76,7 +82,14 @@ pub fn step(wanted: Option<&str>, saved: Option<&SavedSetting>, found: Option<&F
         (None, Some(_)) => Step::Forget,
         (Some(wanted), None) => {
             let (before, ours) = (found.value.clone(), wanted.to_owned());
-            Step::Set(SavedSetting { index: found.index, before, ours, earlier: None, repairs: 0 })
+            Step::Set(SavedSetting {
+                index: found.index,
+                before,
+                ours,
+                earlier: None,
+                repairs: 0,
+                boot: None,
+            })
         }
         (Some(wanted), Some(saved)) => {
             if found.value == saved.ours && saved.ours == wanted {
@@ -221,8 +234,14 @@ mod tests {
 
     #[test]
     fn the_record_of_a_vanished_file_is_forgotten() {
-        let saved =
-            SavedSetting { index: 1, before: "0".into(), ours: "e".into(), earlier: None, repairs: 0 };
+        let saved = SavedSetting {
+            index: 1,
+            before: "0".into(),
+            ours: "e".into(),
+            earlier: None,
+            repairs: 0,
+            boot: None,
+        };
         for wanted in [None, Some("e")] {
             assert_eq!(step(wanted, Some(&saved), None), Step::Forget);
             assert_eq!(step(wanted, None, None), Step::Nothing);

@@ -35,7 +35,16 @@ pub fn affinity(thread: &Thread) -> Result<Option<Found>, String> {
 pub fn set_affinity(thread: &Thread, value: &str) -> Result<(), String> {
     let wanted = cpus::from_list(value).ok_or_else(|| format!("{value:?} is no list of CPUs"))?;
     let mut set = CpuSet::new();
-    wanted.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
+    if let Some(cpu) = wanted.iter().find(|cpu| **cpu >= CpuSet::MAX_CPU) {
+        return Err(format!(
+            "cannot give thread {} of process {} CPU {cpu}: CPUs of threads are set up to {} (leave those above out of \
+             [host.cores] cpus)",
+            thread.thread,
+            thread.process,
+            CpuSet::MAX_CPU - 1
+        ));
+    }
+    wanted.iter().for_each(|cpu| set.set(*cpu));
     change(thread, || sched_setaffinity(Pid::from_raw(thread.thread.cast_signed()), &set)).map_err(|e| {
         let why = match e {
             Errno::PERM => RIGHT.to_owned(),

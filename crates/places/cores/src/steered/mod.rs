@@ -7,8 +7,10 @@
 //!
 //! - [`flows`]: which flows a NIC has (pure)
 //! - [`tables`]: where they go (pure)
+//! - [`repairs`]: whether another program takes a table away again and again (pure)
 //! - [`steerer`]: tables at devices
 
 pub mod flows;
+pub mod repairs;
 pub mod steerer;
 pub mod tables;

@@ -1,11 +1,13 @@
 //! Tables at devices: attached, changed, repaired, taken away.
 
-use crate::settings::step::REPAIRS;
+use crate::steered::repairs::{Fate, Repairs};
 use crate::steered::tables::{NicTable, words};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Instant;
 use tidegate_durable::{Damage, DurableError, Journal, cut};
 use tidegate_evidence::{FlowReport, SpreadReport, SteeringReport};
+use tidegate_netlink::NetlinkError;
 use tidegate_steering::steering::detach_left;
 use tidegate_steering::{Counters, Options, Steering, Target};
 
@@ -21,8 +23,7 @@ pub struct Steerer {
 struct Nic {
     table: NicTable,
     steering: Option<Steering>,
-    /// Programs of ours that another program took away.
-    repairs: u32,
+    repairs: Repairs,
     /// Why its frames are not steered.
     missing: Option<String>,
 }
@@ -59,10 +60,10 @@ impl Steerer {
         let entries = wanted.keys().map(|device| (device.clone(), ()));
         if let Err(e) = self.record.change(|all| all.extend(entries)) {
             tracing::warn!("no NIC is steered anew: {e}");
-            return;
         }
         cut::point();
-        for (device, table) in wanted {
+        // A program is attached only where the record on disk says so.
+        for (device, table) in wanted.iter().filter(|(device, _)| self.record.get(*device).is_some()) {
             let nic = self.nics.entry(device.clone()).or_default();
             let missing = nic.settle(device, table).err();
             if missing != nic.missing
@@ -85,13 +86,19 @@ impl Nic {
     /// Brings its table about.
     fn settle(&mut self, device: &str, wanted: &NicTable) -> Result<(), String> {
         let table = wanted.table().map_err(|e| e.to_string())?;
-        // Of a device that is gone, the next one of its name has no program yet.
-        if let Some(steering) = self.steering.take_if(|steering| !steering.is_there().unwrap_or(false)) {
-            drop(steering);
-            self.repairs += 1;
-            tracing::warn!(device, "drift: its XDP program was taken away; attaching it again");
+        let now = Instant::now();
+        let answer = self.steering.as_ref().map(Steering::is_there);
+        let judge =
+            |answer: Result<bool, NetlinkError>| self.repairs.judge(now, answer.map_err(|e| e.errno()));
+        match answer.map(judge) {
+            Some(Fate::Taken) => {
+                self.steering = None;
+                tracing::warn!(device, "drift: its XDP program was taken away; attaching it again");
+            }
+            Some(Fate::Gone) => self.steering = None,
+            Some(Fate::There) | None => {}
         }
-        if self.repairs > REPAIRS {
+        if self.repairs.are_vain(now) {
             return Err(
                 "another program takes its XDP program away after each repair; the agent leaves it without"
                     .into(),
@@ -164,4 +171,30 @@ fn passed(counters: &Counters) -> u64 {
         &outcomes.unknown,
     ];
     stayed.iter().flat_map(|by_cpu| by_cpu.values()).fold(0, |sum, count| sum.saturating_add(count.frames))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No such device is there, so each one that is tried has its reason.
+    #[test]
+    fn a_record_that_cannot_be_saved_stops_new_nics_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut steerer, _) = Steerer::new(folder.path()).unwrap();
+        let wanted = |names: &[&str]| -> BTreeMap<String, NicTable> {
+            names.iter().map(|name| ((*name).to_owned(), NicTable::default())).collect()
+        };
+        let tried = |steerer: &Steerer| {
+            let reports = steerer.reports().into_iter();
+            reports.filter(|nic| nic.missing.is_some()).map(|nic| nic.device).collect::<Vec<_>>()
+        };
+        steerer.apply(&wanted(&["tidegate-none0"]));
+        assert_eq!(tried(&steerer), ["tidegate-none0"]);
+        steerer.nics.clear();
+        // Its new file cannot be made where a folder is.
+        std::fs::create_dir(folder.path().join("steered-nics.json.new")).unwrap();
+        steerer.apply(&wanted(&["tidegate-none0", "tidegate-none1"]));
+        assert_eq!(tried(&steerer), ["tidegate-none0"]);
+    }
 }

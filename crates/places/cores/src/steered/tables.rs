@@ -40,6 +40,8 @@ pub struct Room<'a> {
     pub usable: &'a Cpus,
     /// That one real-time stage has for itself.
     pub own: &'a Cpus,
+    /// That real-time stages have, alone or not.
+    pub realtime: &'a Cpus,
 }
 
 /// Returns the tables of NICs: flows that the plan gave a CPU which is usable still, and those of the administrator.
@@ -54,8 +56,9 @@ pub fn tables(
     let placed: Vec<(&NamedFlow, usize)> = flows.iter().filter_map(|flow| Some((flow, cpu(flow)?))).collect();
     let of_flows: Cpus = placed.iter().map(|(_, cpu)| *cpu).collect();
     let free: Cpus = room.usable.difference(room.own).copied().collect();
-    let rest: Cpus = free.difference(&of_flows).copied().collect();
-    // With flows on all CPUs the others share them.
+    let taken = |cpu: &usize| of_flows.contains(cpu) || room.realtime.contains(cpu);
+    let rest: Cpus = free.iter().copied().filter(|cpu| !taken(cpu)).collect();
+    // With flows and deadlines on all CPUs the others share them.
     let spread = if rest.is_empty() { free } else { rest };
     let table = |device: &String| {
         let here = placed.iter().filter(|(flow, _)| flow.flow.device == *device);
@@ -121,8 +124,8 @@ mod tests {
     fn frames_of_no_flow_keep_off_the_cpus_of_flows_and_of_deadlines() {
         let flows = [flow("a", 1, Some(1)), flow("b", 2, None), flow("c", 3, None)];
         let cpus = [(flows[1].handle(), 2)].into();
-        let (usable, own) = ((0..6).collect(), [5].into());
-        let room = Room { usable: &usable, own: &own };
+        let (usable, own, realtime) = ((0..7).collect(), [5].into(), [5, 6].into());
+        let room = Room { usable: &usable, own: &own, realtime: &realtime };
         let steer = ["eth1".to_owned(), "eth2".to_owned()];
         let tables = tables(&steer, &flows, &cpus, room, 4789);
         let one = &tables["eth1"];
@@ -138,7 +141,7 @@ mod tests {
     fn more_flows_than_cpus_are_said() {
         let flows = [flow("a", 1, Some(0)), flow("b", 2, Some(1)), flow("c", 3, Some(1))];
         let (usable, own) = ([0, 1, 2].into(), [2].into());
-        let room = Room { usable: &usable, own: &own };
+        let room = Room { usable: &usable, own: &own, realtime: &own };
         let spread = &tables(&["eth1".to_owned()], &flows, &BTreeMap::new(), room, 4789)["eth1"].spread;
         assert_eq!(*spread, [0, 1].into());
         assert!(crowded(&flows, room).unwrap().starts_with("3 flows with a priority share 2 CPUs"));

@@ -122,7 +122,7 @@ pub fn plan(
     actions.extend(change);
     actions.extend(create.into_iter().map(ContractChange::Create).map(SwitchAction::Contract));
     actions.extend(removals(last));
-    actions.extend(facts.directing.due(&wanted.work.directions).map(SwitchAction::Direct));
+    actions.extend(facts.directing.due(wanted.work.directions.as_ref()).map(SwitchAction::Direct));
     Ok(actions.into())
 }
 

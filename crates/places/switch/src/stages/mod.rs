@@ -8,15 +8,15 @@
 //!
 //! - `load`: the load of workers and vNICs
 //!
-//! The contracts are those of our record. All else is the switch's word: workers, CPUs and loads are bounded, and a link joins only
-//! ports.
+//! The contracts, and the uplinks with what is behind their peers, are those of our record: a port of which the switch alone tells has no
+//! stage. All else is the switch's word: workers, CPUs and loads are bounded, and a link joins only ports.
 
 mod load;
 
 use load::{Count, Rates, WHOLE};
 pub use load::{Loads, Measured};
 use std::collections::{BTreeMap, BTreeSet};
-use tidegate_contract::{Attach, Rate, Vnic};
+use tidegate_contract::{Attach, Rate, Remote, UPLINK, Vnic};
 use tidegate_cores::cpus::Cpus;
 use tidegate_cores::stage::{Handle, Link, Queue, Stage};
 use tidegate_evidence::Evidence;
@@ -51,7 +51,7 @@ pub struct UplinkPort<'a> {
     /// Its worker, which it keeps.
     pub worker: usize,
     /// vNICs behind its peers.
-    pub remotes: Vec<&'a str>,
+    pub remotes: &'a [Remote],
 }
 
 /// The switch at one look.
@@ -69,6 +69,15 @@ pub struct Scene<'a> {
     pub ports_pinned: Option<&'static str>,
     /// Loads over the last minute.
     pub measured: Measured,
+}
+
+/// Returns those of the ports or uplinks of which the switch tells that are on record, each once, with the record's part.
+pub fn on_record<'a, T, R>(
+    told: impl Iterator<Item = (&'a str, T)>,
+    record: impl Fn(&str) -> Option<R>,
+) -> impl Iterator<Item = (T, R)> {
+    let mut seen = BTreeSet::new();
+    told.filter(move |(name, _)| seen.insert(*name)).filter_map(move |(name, it)| Some((it, record(name)?)))
 }
 
 /// An uplink never moves.
@@ -167,7 +176,12 @@ impl Scene<'_> {
             names.insert(port.vnic.name.as_str());
             names.extend(port.vnic.to.iter().map(String::as_str));
         }
-        let carries = |uplink: &&UplinkPort<'_>| uplink.remotes.iter().any(|remote| names.contains(remote));
+        let remotes = self.uplinks.iter().flat_map(|uplink| uplink.remotes);
+        let far = remotes.filter(|remote| remote.deadline.is_some());
+        names.extend(far.flat_map(|remote| &remote.to).map(String::as_str));
+        let of_deadline = |remote: &Remote| remote.deadline.is_some() || names.contains(remote.name.as_str());
+        let carries =
+            |uplink: &&UplinkPort<'_>| names.contains(UPLINK) || uplink.remotes.iter().any(of_deadline);
         let uplinks: Vec<&str> = self.uplinks.iter().filter(carries).map(|uplink| uplink.name).collect();
         names.extend(uplinks);
         names

@@ -1,5 +1,5 @@
 use super::*;
-use tidegate_contract::{Nanos, Tx};
+use tidegate_contract::{Envelope, Nanos, Tx};
 use tidegate_evidence::WorkerStats;
 use tidegate_testkit::contract::{tap, vnic};
 
@@ -35,11 +35,26 @@ fn ports() -> Vec<(Vnic, usize)> {
     vec![(voice, 0), (vnic("b", 2), 1), (web, 2)]
 }
 
+/// A vNIC of another host that has a deadline towards `to`, if that is any.
+fn remote(name: &str, to: &[&str]) -> Remote {
+    Remote {
+        name: name.into(),
+        mac: vnic(name, 9).mac,
+        segment: vnic(name, 9).segment,
+        peer: "other".into(),
+        addresses: vec![],
+        tx: Envelope::default(),
+        deadline: (!to.is_empty()).then(|| Nanos::new(1_000_000)),
+        to: to.iter().map(|name| (*name).into()).collect(),
+    }
+}
+
 #[test]
 fn workers_ports_and_stacks_are_stages() {
     let ports = ports();
     let mut scene = scene(&ports, &[Some(3), None, None]);
-    scene.uplinks = vec![UplinkPort { name: "up", worker: 2, remotes: vec!["far"] }];
+    let remotes = [remote("far", &[])];
+    scene.uplinks = vec![UplinkPort { name: "up", worker: 2, remotes: &remotes }];
     let stages = scene.stages();
     let handles: BTreeSet<_> = stages.iter().map(|stage| stage.handle.clone()).collect();
     assert_eq!((handles.len(), stages.len()), (9, 9), "unique");
@@ -68,6 +83,30 @@ fn a_suspended_deadline_needs_no_cpu() {
     let mut scene = scene(&ports, &[None; 3]);
     scene.ports[0].suspended = true;
     assert!(scene.stages().iter().all(|stage| !stage.realtime));
+}
+
+#[test]
+fn deadlines_of_other_hosts_make_receivers_and_their_uplink_real_time() {
+    let ports = [(vnic("a", 1), 0), (vnic("b", 2), 1)];
+    let mut scene = scene(&ports, &[None; 4]);
+    let (far, other) = ([remote("far", &["a"]), remote("else", &[])], [remote("idle", &[])]);
+    scene.uplinks = vec![
+        UplinkPort { name: "up", worker: 2, remotes: &far },
+        UplinkPort { name: "up2", worker: 3, remotes: &other },
+    ];
+    let stages = scene.stages();
+    let realtime = stages.iter().filter(|stage| stage.realtime).map(|stage| stage.handle.clone());
+    let expected = [Handle::Worker(0), Handle::Worker(2), port("a"), port("up")];
+    assert_eq!(realtime.collect::<BTreeSet<_>>(), expected.into());
+}
+
+/// A switch that an intruder took over may name an uplink's NIC as a tap, and any vNIC as a receiver of deadlines.
+#[test]
+fn ports_of_which_the_switch_alone_tells_are_left_out() {
+    let record = BTreeMap::from([("a", vnic("a", 1))]);
+    let told = [("forged", 0), ("a", 1), ("a", 2), ("b", 3)];
+    let known = on_record(told.into_iter(), |name| record.get(name));
+    assert_eq!(known.collect::<Vec<_>>(), [(1, &record["a"])]);
 }
 
 #[test]

@@ -238,7 +238,7 @@ pub fn spawn(switch: &Arc<Switch>, mut assigner: CpuAssigner) -> io::Result<std:
 }
 
 impl Switch {
-    /// Returns which workers own a sender or receiver of frames with a deadline in force.
+    /// Returns which workers own a sender or receiver of frames with a deadline in force, also of another host's.
     pub fn realtime_workers(&self) -> Vec<bool> {
         let mut realtime = vec![false; self.workers.len()];
         let table = self.lock();
@@ -252,6 +252,11 @@ impl Switch {
                     realtime[receiver.worker] = true;
                 }
             }
+        }
+        let remotes = table.uplinks.values().flat_map(|uplink| &uplink.remotes);
+        let far = remotes.filter(|remote| remote.deadline.is_some()).flat_map(|remote| &remote.to);
+        for receiver in far.filter_map(|name| table.entries.get(name)) {
+            realtime[receiver.worker] = true;
         }
         realtime
     }
@@ -284,5 +289,27 @@ mod tests {
                 assert_eq!(assigner.count, Some(1));
             });
         });
+    }
+
+    #[test]
+    fn a_receiver_of_another_hosts_deadline_makes_its_worker_real_time() {
+        use std::net::UdpSocket;
+        use tidegate_contract::{Nanos, Remote, Uplink, Vnic, testing};
+        let switch = Switch::start(1, &[], None).unwrap();
+        let sink = Vnic { deadline: None, to: vec![], ..testing::vnic("plc1") };
+        switch.set_port(sink, crate::server::ports::Connect::NoFrontEnd).unwrap();
+        let uplink = Uplink { local: Some([127, 0, 0, 1].into()), ..testing::uplink("net0") };
+        let socket = || UdpSocket::bind("127.0.0.1:0").unwrap().into();
+        let mut sockets = Some(crate::server::uplinks::Sockets {
+            receive: vec![socket()],
+            send: vec![socket()],
+            pairs: vec![],
+            notices: None,
+        });
+        for deadline in [None, Some(Nanos::new(1_000_000))] {
+            let remote = Remote { deadline, to: vec!["plc1".into()], ..testing::remote("plc9") };
+            switch.set_uplink(uplink.clone(), vec![remote], vec![], sockets.take()).unwrap();
+            assert_eq!(switch.realtime_workers(), [deadline.is_some()]);
+        }
     }
 }
