@@ -50,14 +50,19 @@ pub fn mask(cpus: &Cpus) -> String {
     words.collect::<Vec<_>>().join(",")
 }
 
-/// Normalises a mask to the form of [`mask`], whatever its leading zeros. `None` if it is none.
-pub fn same_mask(text: &str) -> Option<String> {
+/// Parses a mask such as `ff,00000001`, whatever its leading zeros. `None` if it is none, or names an impossible CPU.
+pub fn from_mask(text: &str) -> Option<Cpus> {
     let mut cpus = Cpus::new();
     for (at, word) in text.trim().rsplit(',').enumerate() {
         let word = u32::from_str_radix(word, 16).ok()?;
         cpus.extend((0..32).filter(|bit| word & (1 << bit) != 0).map(|bit| at * 32 + bit));
     }
-    Some(mask(&cpus))
+    cpus.last().is_none_or(|last| *last < MOST).then_some(cpus)
+}
+
+/// Normalises a mask to the form of [`mask`]. `None` if it is none.
+pub fn same_mask(text: &str) -> Option<String> {
+    Some(mask(&from_mask(text)?))
 }
 
 #[cfg(test)]
@@ -76,8 +81,7 @@ mod tests {
             // In the kernel's form: each word with all its digits, and words for possible CPUs.
             let shown = written.split(',').map(|word| format!("{word:0>8}")).collect::<Vec<_>>().join(",");
             prop_assert_eq!(same_mask(&format!("00000000,{shown}\n")), Some(written.clone()));
-            let bits: u32 = written.split(',').map(|word| u32::from_str_radix(word, 16).unwrap().count_ones()).sum();
-            prop_assert_eq!(bits as usize, cpus.len());
+            prop_assert_eq!(from_mask(&written), Some(cpus));
         }
     }
 
@@ -95,6 +99,9 @@ mod tests {
         assert_eq!(mask(&cpus(&[])), "0");
         assert_eq!(mask(&cpus(&[0, 33])), "2,00000001");
         assert_eq!(same_mask("00000000,00000002,00000001\n").as_deref(), Some("2,00000001"));
-        assert_eq!(same_mask("none"), None);
+        assert_eq!(
+            [from_mask("none"), from_mask(""), from_mask(&format!("1{}", ",0".repeat(256)))],
+            [None, None, None]
+        );
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::cpus::Cpus;
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 
 /// One part of the work for frames, which runs on one CPU at a time.
@@ -54,7 +56,7 @@ pub enum Handle {
         /// The thread.
         thread: Thread,
         /// Its own name (`comm`), such as `CPU 0/KVM`.
-        name: String,
+        name: Label,
     },
     /// A worker of the host switch, which the switch places as directed. Its load is what it does beside the work of its ports.
     Worker(usize),
@@ -71,6 +73,48 @@ pub struct Queue {
     pub device: String,
     /// From 0.
     pub queue: u16,
+}
+
+/// A name for people, which tells nothing apart: all are equal. A thread renames itself at will, and stays the same work.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Label(String);
+
+impl Label {
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<T: Into<String>> From<T> for Label {
+    fn from(name: T) -> Self {
+        Self(name.into())
+    }
+}
+
+impl PartialEq for Label {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Label {}
+
+impl PartialOrd for Label {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Label {
+    fn cmp(&self, _: &Self) -> Ordering {
+        Ordering::Equal
+    }
+}
+
+impl Hash for Label {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 /// Kinds of threads.
@@ -158,7 +202,7 @@ impl fmt::Display for Handle {
                     ThreadKind::Emulator => "emulator",
                     ThreadKind::Io => "I/O",
                 };
-                write!(f, "{kind} thread {} ({name})", thread.thread)
+                write!(f, "{kind} thread {} ({})", thread.thread, name.as_str())
             }
             Self::Worker(worker) => write!(f, "worker {worker}"),
             Self::Port(vnic) => write!(f, "port {vnic}"),
@@ -175,4 +219,24 @@ pub struct Link {
     pub to: Handle,
     /// Frames a second, both ways.
     pub frames: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_thread_that_renames_itself_is_the_same_work() {
+        let named = |name: &str| {
+            let thread = Thread { process: 7, thread: 8, started: 9 };
+            Handle::Thread { kind: ThreadKind::Vcpu, thread, name: name.into() }
+        };
+        let (one, other) = (named("CPU 0/KVM"), named("CPU 1/KVM"));
+        assert_eq!(one, other);
+        assert_eq!([&one, &other].into_iter().collect::<BTreeSet<_>>().len(), 1);
+        assert_eq!(one.to_string(), "vCPU thread 8 (CPU 0/KVM)");
+        let text = serde_json::to_string(&one).unwrap();
+        assert!(text.contains(r#""name":"CPU 0/KVM""#), "{text}");
+    }
 }

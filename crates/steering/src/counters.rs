@@ -12,7 +12,7 @@ pub struct Counters {
     pub entries: BTreeMap<String, EntryCount>,
     /// Frames to each CPU, by an entry or by their hash; those that were on it already, too.
     pub sent: BTreeMap<usize, Count>,
-    /// Those of them that went by their hash.
+    /// Among them, frames that went by their hash.
     pub spread_to: BTreeMap<usize, Count>,
     /// Frames that were sent to a CPU and did not fit into its queue (2,048 frames); absent if the kernel does not let us count them. Counted
     /// since this process attached.

@@ -5,10 +5,10 @@
 //! ```
 
 use crate::placed;
-use crate::roots::from_mask;
 use crate::settings::setting::Setting;
 use crate::settings::step::SavedSetting;
 use std::collections::BTreeMap;
+use tidegate_cores::cpus::from_mask;
 use tidegate_cores::cpus::{self, Cpus};
 use tidegate_cores::problem::Assignment;
 use tidegate_cores::stage::{Handle, Stage};
@@ -35,7 +35,7 @@ pub fn left(stages: &[Stage], held: &BTreeMap<Setting, SavedSetting>) -> Assignm
 /// Returns the CPUs that a setting's value names.
 fn given(setting: &Setting, value: &str) -> Option<Cpus> {
     match setting {
-        Setting::Rps { .. } | Setting::Xps { .. } => from_mask(value),
+        Setting::Rps { .. } | Setting::Xps { .. } => cpus::from_mask(value),
         _ => cpus::from_list(value),
     }
 }

@@ -68,17 +68,7 @@ pub fn list(path: impl AsRef<Path>) -> Option<Cpus> {
 
 /// Reads a file that has a mask of CPUs.
 pub fn mask(path: impl AsRef<Path>) -> Option<Cpus> {
-    from_mask(&text(path)?)
-}
-
-/// Parses a mask such as `ff,00000001`.
-pub fn from_mask(text: &str) -> Option<Cpus> {
-    let mut found = Cpus::new();
-    for (at, word) in text.rsplit(',').enumerate().take(256) {
-        let word = u32::from_str_radix(word, 16).ok()?;
-        found.extend((0..32).filter(|bit| word & (1 << bit) != 0).map(|bit| at * 32 + bit));
-    }
-    Some(found)
+    cpus::from_mask(&text(path)?)
 }
 
 /// Returns the names in a folder; none if it cannot be read.

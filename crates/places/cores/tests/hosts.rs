@@ -3,14 +3,17 @@
 mod tree;
 
 use proptest::prelude::*;
-use std::path::PathBuf;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tidegate_contract::{Attach, Host, Nanos, SocketMode, SocketOwner, Vnic};
 use tidegate_cores::stage::{Handle, Kind, Queue, Stage, Thread, ThreadKind};
 use tidegate_evidence::{Evidence, VnicStats};
 use tidegate_place::Network;
 use tidegate_place_cores::conflicts::pins;
-use tidegate_place_cores::discover::key::UnixSocket;
+use tidegate_place_cores::discover::descriptor::{Device, SocketFile};
+use tidegate_place_cores::discover::peers::UnixSocket;
 use tidegate_place_cores::discover::{Discovery, Found, Kernel, LookInput};
 use tidegate_testkit::contract::vnic;
 use tree::Tree;
@@ -45,12 +48,15 @@ struct Lab {
 impl Lab {
     fn new(machine: &str, contracts: Vec<Vnic>, sockets: Vec<UnixSocket>) -> Self {
         let tree = Tree::of(machine);
-        tree.file("/proc/self/ns/net", "-> net:[1]");
+        let proc = tree.path("/proc");
         let kernel = Kernel {
             sockets: Box::new(move || Ok(sockets.clone())),
             addresses: Box::new(|| {
                 vec![("192.0.2.1".parse().unwrap(), 4), ("192.0.2.2".parse().unwrap(), 5)]
             }),
+            device: Box::new(device),
+            tap: Box::new(move |process, fd| tap_of(&proc.join(process.to_string()), fd)),
+            file: Box::new(|path| file_at(path.to_str()?)),
         };
         let discovery = Discovery::with_kernel(tree.roots(), kernel);
         Self {
@@ -85,6 +91,34 @@ impl Lab {
     }
 }
 
+/// The device of a descriptor, by its path: `/dev/tap7` is 240:7. Those that `fdinfo` calls fake are files.
+fn device(path: &Path) -> Option<Device> {
+    let info = path.parent()?.with_file_name("fdinfo").join(path.file_name()?);
+    let link = std::fs::read_link(path).ok()?;
+    let number = |prefix: &str| link.to_str()?.strip_prefix(prefix)?.parse().ok();
+    let device = match link.to_str()? {
+        "/dev/net/tun" => Device::TUN,
+        _ => match (number("/dev/tap"), number("/dev/vfio/")) {
+            (Some(minor), _) => Device { major: 240, minor },
+            (_, minor) => Device { major: 241, minor: minor? },
+        },
+    };
+    (!std::fs::read_to_string(info).unwrap_or_default().contains("fake")).then_some(device)
+}
+
+/// The tap of a descriptor, if it is in network namespace 1.
+fn tap_of(process: &Path, fd: i32) -> Option<String> {
+    let info = std::fs::read_to_string(process.join(format!("fdinfo/{fd}"))).ok()?;
+    let name = info.lines().find_map(|line| line.strip_prefix("iff:"))?.trim();
+    (!info.contains("namespace:\t2")).then(|| name.to_owned())
+}
+
+/// The file of a socket, by its path.
+fn file_at(path: &str) -> Option<SocketFile> {
+    let inode = ["/a.sock", "/b.sock"].iter().position(|known| *known == path)?;
+    Some(SocketFile { device: 1, inode: inode as u32 })
+}
+
 /// Adds a thread; of a process its first.
 fn thread(tree: &Tree, process: u32, thread: u32, name: &str, flags: u32, ticks: u64, cpus: &str) {
     let stat = format!(
@@ -95,7 +129,6 @@ fn thread(tree: &Tree, process: u32, thread: u32, name: &str, flags: u32, ticks:
     let mut folders = vec![format!("/proc/{process}/task/{thread}")];
     if process == thread {
         folders.push(format!("/proc/{process}"));
-        tree.file(&format!("/proc/{process}/ns/net"), "-> net:[1]");
     }
     for folder in folders {
         tree.file(&format!("{folder}/stat"), &stat);
@@ -140,7 +173,8 @@ fn kinds(found: &Found, vnic: &str) -> Vec<(Kind, u32)> {
 }
 
 fn stage<'a>(found: &'a Found, name: &str) -> &'a Stage {
-    let by_name = |stage: &&Stage| matches!(&stage.handle, Handle::Thread { name: own, .. } if own == name);
+    let by_name =
+        |stage: &&Stage| matches!(&stage.handle, Handle::Thread { name: own, .. } if own.as_str() == name);
     found.stages.iter().find(by_name).unwrap_or_else(|| panic!("no {name} in {found:?}"))
 }
 
@@ -167,7 +201,10 @@ fn a_vm_on_a_tap_with_a_process_of_vhost() {
     thread(&lab.tree, 300, 300, "vhost-100", 0, 0, "0-7");
     descriptor(&lab.tree, 300, 0, "/dev/null", "");
     qemu(&lab.tree, 400, "vnet0");
-    lab.tree.file("/proc/400/ns/net", "-> net:[2]");
+    descriptor(&lab.tree, 400, 10, "/dev/net/tun", "iff:\tvnet0\nnamespace:\t2");
+    // A file, in a mount namespace of its own.
+    qemu(&lab.tree, 500, "none");
+    descriptor(&lab.tree, 500, 10, "/dev/net/tun", "iff:\tvnet0\nfake");
     let found = lab.look();
     let expected = [
         (Kind::SoftIrq, 0),
@@ -202,10 +239,110 @@ fn vhost_as_threads_of_the_emulator() {
 }
 
 #[test]
-fn a_macvtap_is_known_by_its_number() {
+fn no_more_threads_of_vhost_are_real_time_than_taps_have_queues() {
+    let mut lab = Lab::new("eight-cores", vec![netdev("a", 1, "vnet0"), netdev("b", 2, "vnet1")], vec![]);
+    lab.contracts[0].deadline = Some(Nanos::new(1_000_000));
+    (lab.contracts[0].queues, lab.contracts[1].queues) = (2, 1);
+    qemu(&lab.tree, 100, "vnet0");
+    descriptor(&lab.tree, 100, 12, "/dev/net/tun", "iff:\tvnet1");
+    for number in 110..120 {
+        thread(&lab.tree, 100, number, "vhost-100", USER_WORKER, 0, "0-7");
+    }
+    // A worker of io_uring; one that names another VM.
+    thread(&lab.tree, 100, 105, "vhost-100", USER_WORKER | 0x10, 0, "0-7");
+    thread(&lab.tree, 100, 106, "vhost-1", USER_WORKER, 0, "0-7");
+    let found = lab.look();
+    let thread = |stage: &&Stage| match &stage.handle {
+        Handle::Thread { thread, .. } => thread.thread,
+        other => panic!("{other}"),
+    };
+    let realtime = found.stages.iter().filter(|stage| stage.realtime);
+    assert_eq!(realtime.map(|stage| thread(&stage)).collect::<Vec<_>>(), [110, 111, 112]);
+    let vhosts = found.stages.iter().filter(|stage| stage.handle.kind() == Kind::Vhost);
+    assert_eq!(vhosts.count(), 10);
+}
+
+#[test]
+fn a_vnic_has_one_process_and_a_vm_has_virtual_cpus() {
+    let contracts = ["vnet0", "vnet1", "vnet2"].map(|name| netdev(name, 1, name));
+    let mut lab = Lab::new("eight-cores", contracts.into(), vec![]);
+    qemu(&lab.tree, 100, "vnet0");
+    qemu(&lab.tree, 200, "vnet1");
+    // A service that keeps descriptors which others send to it: beside the VM, and instead of one.
+    thread(&lab.tree, 50, 50, "keeper", 0, 0, "0-7");
+    descriptor(&lab.tree, 50, 10, "/dev/net/tun", "iff:\tvnet0");
+    descriptor(&lab.tree, 50, 11, "/dev/net/tun", "iff:\tvnet2");
+    let found = lab.look();
+    assert_eq!(["vnet0", "vnet1", "vnet2"].map(|name| kinds(&found, name).len()), [4, 4, 0]);
+    assert_eq!(found.notes.len(), 1, "{:?}", found.notes);
+    assert!(found.notes[0].starts_with("the threads of processes 50 are not planned"), "{:?}", found.notes);
+    // Another VM has it, too.
+    let mut lab = Lab::new("eight-cores", vec![netdev("a", 1, "vnet0")], vec![]);
+    qemu(&lab.tree, 100, "vnet0");
+    qemu(&lab.tree, 200, "vnet0");
+    let found = lab.look();
+    assert_eq!(kinds(&found, "a"), []);
+    assert!(found.notes[0].starts_with("the threads of a are not planned: several"), "{:?}", found.notes);
+    lab.tree.file("/run/libvirt/qemu/a.xml", STATE);
+    assert!(kinds(&lab.look(), "a").contains(&(Kind::Vcpu, 103)), "libvirt knows which");
+}
+
+#[test]
+fn notes_stay_few_however_many_processes() {
+    let contracts =
+        (0..100_u8).map(|number| netdev(&format!("vm{number}"), number, &format!("vnet{number}")));
+    let mut lab = Lab::new("eight-cores", contracts.collect(), vec![]);
+    for number in 0..100 {
+        let process = 1000 + number;
+        thread(&lab.tree, process, process, "keeper", 0, 0, "0-7");
+        descriptor(&lab.tree, process, 10, "/dev/net/tun", &format!("iff:\tvnet{number}"));
+    }
+    let found = lab.look();
+    assert_eq!(found.notes.len(), 1);
+    assert!(found.notes[0].contains("1003 and 96 more are not planned"), "{:?}", found.notes);
+}
+
+#[test]
+fn new_sockets_of_a_contract_are_not_worth_a_look_at_all_processes_each() {
+    let count = Arc::new(AtomicU64::new(0));
+    let (looks, next) = (Arc::clone(&count), Arc::new(AtomicU64::new(100)));
+    let mut lab = Lab::new("eight-cores", vec![vhost_user("a", 1, "/a.sock", SocketMode::Server)], vec![]);
+    let kernel = Kernel {
+        // A user connects again and again, with many sockets.
+        sockets: Box::new(move || {
+            let first = next.fetch_add(2000, Ordering::Relaxed);
+            let pair = |inode| UnixSocket { inode, file: file_at("/a.sock"), peer: Some(inode + 1) };
+            Ok((0..1000).map(|number| pair(first + 2 * number)).collect())
+        }),
+        addresses: Box::new(Vec::new),
+        device: Box::new(move |_| {
+            looks.fetch_add(1, Ordering::Relaxed);
+            None
+        }),
+        tap: Box::new(|_, _| None),
+        file: Box::new(|path| file_at(path.to_str()?)),
+    };
+    lab.discovery = Discovery::with_kernel(lab.tree.roots(), kernel);
+    for process in 600..660 {
+        thread(&lab.tree, process, process, "other", 0, 0, "0-7");
+        descriptor(&lab.tree, process, 10, "/dev/vfio/1", "");
+    }
+    lab.look();
+    count.store(0, Ordering::Relaxed);
+    for _ in 0..12 {
+        lab.look();
+    }
+    // Twelve sixths of 60, and in these 120 s four times all.
+    assert!(count.load(Ordering::Relaxed) <= 120 + 4 * 60, "{count:?}");
+}
+
+#[test]
+fn a_macvtap_is_known_by_its_device() {
     let mut lab = Lab::new("eight-cores", vec![netdev("a", 1, "macvtap0")], vec![]);
     tap(&lab.tree, "macvtap0");
-    lab.tree.file("/sys/class/net/macvtap0/macvtap/tap7/dev", "1:2");
+    lab.tree.file("/sys/class/macvtap/tap7/dev", "240:7");
+    qemu(&lab.tree, 200, "other");
+    descriptor(&lab.tree, 200, 12, "/dev/tap7", "fake");
     lab.tree.file("/sys/class/net/macvtap0/lower_eth0", "-> ../eth0");
     qemu(&lab.tree, 100, "other");
     descriptor(&lab.tree, 100, 12, "/dev/tap7", "");
@@ -222,7 +359,7 @@ fn a_macvtap_is_known_by_its_number() {
 fn front_ends_of_sockets_that_we_or_they_listen_at() {
     let socket = |inode, path: Option<&str>, peer| UnixSocket {
         inode,
-        path: path.map(PathBuf::from),
+        file: path.and_then(file_at),
         peer: Some(peer),
     };
     // 1 and 3 are the switch's; 2 and 4 front ends'.
@@ -231,7 +368,10 @@ fn front_ends_of_sockets_that_we_or_they_listen_at() {
         socket(2, None, 1),
         socket(4, Some("/b.sock"), 3),
         socket(3, None, 4),
-        UnixSocket { inode: 5, path: Some("/a.sock".into()), peer: None },
+        UnixSocket { inode: 5, file: file_at("/a.sock"), peer: None },
+        // A pair of another user's, bound to the same path in a mount namespace of his own.
+        UnixSocket { inode: 6, file: Some(SocketFile { device: 2, inode: 0 }), peer: Some(7) },
+        socket(7, None, 6),
     ];
     let contracts = vec![
         vhost_user("a", 1, "/a.sock", SocketMode::Server),
@@ -246,6 +386,8 @@ fn front_ends_of_sockets_that_we_or_they_listen_at() {
         qemu(&lab.tree, process, "none");
         descriptor(&lab.tree, process, 20, &format!("socket:[{inode}]"), "");
     }
+    qemu(&lab.tree, 300, "none");
+    descriptor(&lab.tree, 300, 20, "socket:[7]", "");
     lab.frames("a", 0, 0);
     lab.look();
     lab.frames("a", 1_000_000, 0);
@@ -275,8 +417,11 @@ fn a_function_and_its_interrupts() {
     lab.tree.file(&format!("{device}/msi_irqs/90"), "msix");
     lab.tree.file("/sys/kernel/irq/90/actions", "vfio-msix[0](0000:00:03.1)");
     lab.tree.file("/proc/irq/90/smp_affinity_list", "2");
+    lab.tree.file("/sys/class/vfio/17/dev", "241:17");
     qemu(&lab.tree, 100, "none");
     descriptor(&lab.tree, 100, 20, "/dev/vfio/17", "");
+    qemu(&lab.tree, 200, "none");
+    descriptor(&lab.tree, 200, 20, "/dev/vfio/17", "fake");
     let found = lab.look();
     let expected = [
         (Kind::HardIrq, 90),
@@ -313,7 +458,8 @@ fn queues_and_interrupts_of_a_nic() {
     let receive = [0, 1].map(|number| get(Handle::Receive(queue(number))));
     assert_eq!(receive[0].present, [0].into(), "where its interrupt arrives");
     assert_eq!(receive[1].present, [4, 5, 6, 7].into(), "where it is steered");
-    assert!(receive.iter().all(|stage| stage.pinned_by.is_none()));
+    let by = receive.each_ref().map(|stage| stage.pinned_by.as_deref());
+    assert_eq!(by, [None, Some("its rps_cpus, which another program set")]);
     // Of 200 ticks in ten seconds three quarters: 15 %.
     assert_eq!((receive[0].load, receive[0].measured), (150_000, true));
     assert_eq!(
@@ -328,6 +474,52 @@ fn queues_and_interrupts_of_a_nic() {
     let link = found.links.iter().find(|link| link.to == receive[0].handle).unwrap();
     assert_eq!((&link.from, link.frames), (&irq.handle, 200));
     assert_eq!(found.links.len(), 2, "{:?}", found.links);
+}
+
+#[test]
+fn cpus_that_a_program_chose_for_interrupts_and_queues_and_those_that_a_driver_did() {
+    let mut lab = Lab::new("eight-cores", vec![], vec![]);
+    lab.host.cores.steer = vec!["eth0".into()];
+    lab.tree.file("/proc/irq/default_smp_affinity", "3f");
+    lab.tree.file("/proc/irq/30/affinity_hint", "01");
+    lab.tree.file("/sys/class/net/eth0/queues/tx-0/xps_cpus", "01");
+    lab.tree.file("/sys/class/net/eth0/queues/tx-1/xps_cpus", "c");
+    let by = |found: &Found| -> Vec<String> {
+        let by = |stage: &Stage| Some(format!("{}: {}", stage.handle, stage.pinned_by.as_ref()?));
+        found.stages.iter().filter_map(by).collect()
+    };
+    let found = lab.look();
+    let expected = [
+        "interrupt 31 (eth0-TxRx-1): its smp_affinity, which another program set",
+        "transmission of queue 1 of eth0: its xps_cpus, which another program set",
+    ];
+    assert_eq!(by(&found), expected, "of queue 0 its driver did");
+    lab.tree.file("/proc/irq/31/smp_affinity_list", "0-5");
+    assert_eq!(by(&lab.look()), expected[1..], "all of new interrupts");
+    lab.tree.file("/proc/irq/30/smp_affinity_list", "4");
+    assert_eq!(by(&lab.look()).len(), 2, "another one than its driver's");
+}
+
+#[test]
+fn a_tap_of_the_host_switch_has_the_cpus_where_it_is_steered() {
+    let mut lab = Lab::new("eight-cores", vec![], vec![]);
+    let queue = |device: &str, netns: Option<&str>, queue| Stage {
+        handle: Handle::Receive(Queue { netns: netns.map(Into::into), device: device.into(), queue }),
+        present: [].into(),
+        ..port("a")
+    };
+    let other = Some("/run/netns/other");
+    lab.reported =
+        vec![queue("tg0", None, 0), queue("tg0", None, 1), queue("tg0", other, 0), queue("no", None, 0)];
+    lab.tree.file("/sys/class/net/tg0/queues/rx-0/rps_cpus", "00");
+    lab.tree.file("/sys/class/net/tg0/queues/rx-1/rps_cpus", "08");
+    let found = lab.look();
+    assert_eq!(found.stages.len(), 4);
+    for stage in &found.stages {
+        let steered = stage.handle == queue("tg0", None, 1).handle;
+        let expected = if steered { [3].into() } else { [].into() };
+        assert_eq!((&stage.present, stage.pinned_by.is_some()), (&expected, steered), "{}", stage.handle);
+    }
 }
 
 #[test]
@@ -367,7 +559,9 @@ fn loads_are_measured_by_thread_and_start() {
     let found = lab.look();
     let vcpu = stage(&found, "CPU 0/KVM");
     assert_eq!((vcpu.load, vcpu.measured), (500_000, true), "500 of 1,000 ticks");
-    assert_eq!(stage(&found, "call_rcu").load, 30_000, "a helper that is busy");
+    let main = stage(&found, "qemu-system-x86");
+    assert_eq!((main.load, main.measured), (30_000, true), "with its busy helper's");
+    assert_eq!(kinds(&found, "a").len(), 4, "which is no stage");
     // Its number goes to a new thread, which began with more CPU time than the old one had.
     let stat = "103 (CPU 0/KVM) S 1 1 1 0 -1 0 0 0 0 0 90000 0 0 0 20 0 1 0 777777 0 0";
     lab.tree.file("/proc/100/task/103/stat", stat);

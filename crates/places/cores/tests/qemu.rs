@@ -72,7 +72,7 @@ fn found(contract: &Vnic) -> Found {
 fn threads(found: &Found) -> Vec<(Kind, String)> {
     let thread = |stage: &'_ Stage| match &stage.handle {
         Handle::Thread { name, .. } if stage.vnics == ["a"] && !stage.present.is_empty() => {
-            Some((stage.handle.kind(), name.clone()))
+            Some((stage.handle.kind(), name.as_str().to_owned()))
         }
         _ => None,
     };

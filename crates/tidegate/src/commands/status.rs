@@ -13,6 +13,8 @@ use tidegate_visible::visible;
 
 /// Most items of one kind that the text shows; `--json` has all.
 const SHOWN: usize = 10;
+/// Name of the place of the CPUs.
+const CORES: &str = "cores";
 
 /// Arguments of `status`.
 #[derive(Debug, clap::Args)]
@@ -155,7 +157,11 @@ fn figures(status: &StatusView) -> String {
         if nonzero.is_empty() { "none".to_owned() } else { nonzero.join(", ") }
     };
     let mut rows = vec![("agent", version.clone())];
-    rows.extend(places.iter().map(|p| (p.name.as_str(), place_text(p))));
+    rows.extend(places.iter().map(|p| match &*p.name {
+        // It has no vNICs.
+        CORES if p.reachable => (CORES, placed_text(cores)),
+        name => (name, place_text(p)),
+    }));
     rows.extend([
         ("files", counted(&[(files.accepted, "accepted"), (files.refused, "refused")])),
         (
@@ -171,7 +177,6 @@ fn figures(status: &StatusView) -> String {
         ("H", host_latency_text(host_latency)),
     ]);
     rows.extend(own_cpus_text(own_cpus).map(|own| ("CPUs", own)));
-    rows.extend(placed_text(cores).map(|placed| ("plan", placed)));
     rows.extend([
         (
             "drift",
@@ -217,15 +222,16 @@ fn own_cpus_text(own: &OwnCpus) -> Option<String> {
     Some(text)
 }
 
-/// Describes how much of the plan of CPUs is kept; `None` if it is not to be kept.
-fn placed_text(PlacedCounts { kept, planned, elsewhere }: &PlacedCounts) -> Option<String> {
+/// Describes how much of the plan of CPUs is kept.
+fn placed_text(PlacedCounts { kept, planned, elsewhere }: &PlacedCounts) -> String {
     let stages = plural(*planned as u64, "stage");
-    kept.then(|| match elsewhere {
+    match elsewhere {
+        _ if !kept => "the plan is not kept".into(),
         0 => format!("{stages} of work on the CPUs of the plan"),
         elsewhere => {
             format!("{elsewhere} of {stages} of work not on the CPUs of the plan: tidegate cores show")
         }
-    })
+    }
 }
 
 /// Describes how well the workers kept the host budget. All counts are those of the present switch; recent
@@ -261,7 +267,7 @@ mod tests {
         StatusView {
             version: "0.1.0".into(),
             attention: vec![],
-            places: vec![place("switch", 814, 12), place("kernel", 0, 1)],
+            places: vec![place("switch", 814, 12), place("kernel", 0, 1), place("cores", 0, 0)],
             files: FileCounts { accepted: 3, refused: 0 },
             vnics: VnicCounts { in_force: 13, ..VnicCounts::default() },
             deadlines: DeadlineCounts { promised: 2, suspended: 0 },
@@ -293,6 +299,7 @@ All is well: nothing needs a person.
 agent      0.1.0
 switch     12 vNICs, 0.1.0 (pid 814)
 kernel     1 vNIC
+cores      the plan is not kept
 files      3 accepted
 vNICs      13 in force
 deadlines  2 promised
@@ -321,12 +328,12 @@ denied     0 system calls of the switch
     #[test]
     fn a_plan_that_is_kept_has_a_line() {
         let mut cores = PlacedCounts { kept: true, planned: 14, elsewhere: 0 };
-        assert_eq!(placed_text(&cores).as_deref(), Some("14 stages of work on the CPUs of the plan"));
+        assert_eq!(placed_text(&cores), "14 stages of work on the CPUs of the plan");
         cores.elsewhere = 2;
         let elsewhere = "2 of 14 stages of work not on the CPUs of the plan: tidegate cores show";
-        assert_eq!(placed_text(&cores).as_deref(), Some(elsewhere));
+        assert_eq!(placed_text(&cores), elsewhere);
         cores.kept = false;
-        assert_eq!(placed_text(&cores), None);
+        assert_eq!(placed_text(&cores), "the plan is not kept");
     }
 
     #[test]

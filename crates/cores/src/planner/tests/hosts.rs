@@ -27,7 +27,7 @@ pub fn thread(kind: ThreadKind, number: u32) -> Handle {
     Handle::Thread {
         kind,
         thread: Thread { process: 1, thread: number, started: 0 },
-        name: format!("t{number}"),
+        name: format!("t{number}").into(),
     }
 }
 

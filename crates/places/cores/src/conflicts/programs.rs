@@ -38,8 +38,10 @@ fn irqbalance(roots: &Roots) -> ConflictReport {
     let own = if set.is_empty() { String::new() } else { format!(" (its settings: {})", set.join("; ")) };
     conflict(
         "irqbalance",
-        format!("it places interrupts anew each 10 s: those that the plan moves do not stay{own}"),
-        "systemctl disable --now irqbalance; or exclude NICs' interrupts with --banirq=NUMBER in IRQBALANCE_ARGS",
+        format!(
+            "it places interrupts anew each 10 s: the plan leaves them there, and those that it moves do not stay{own}"
+        ),
+        "systemctl disable --now irqbalance, after which interrupts stay where they are until adopt = true; or exclude NICs' interrupts with --banirq=NUMBER in IRQBALANCE_ARGS",
     )
 }
 
@@ -61,7 +63,7 @@ fn tuned(roots: &Roots, profile: &str) -> Option<ConflictReport> {
         format!("tuned, profile {name}"),
         "it keeps threads and interrupts off its isolated cores, and moves back those that the plan puts there",
         "give [host.cores] cpus and housekeeping the same CPUs as tuned's isolated_cores leaves; or choose another profile, \
-            such as virtual-host: tuned-adm profile virtual-host",
+            such as throughput-performance: tuned-adm profile throughput-performance",
     ))
 }
 

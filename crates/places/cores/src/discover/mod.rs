@@ -11,10 +11,13 @@
 //!
 //! - [`input`]: a question, and its answer
 //! - [`frames`]: frames of vNICs
+//! - [`kernel`]: the kernel's answers that are in no file
+//! - [`descriptor`]: descriptors of other processes, and socket files, as the kernel knows them
 //! - [`key`]: which descriptor tells the process of a vNIC
 //! - [`addresses`]: interfaces of IP addresses
 //! - [`peers`]: both ends of Unix sockets
 //! - [`table`]: which process holds which key
+//! - [`claims`]: the one process of each vNIC
 //! - [`stat`]: one line of a process or thread
 //! - [`vm`]: the threads of a VM's process
 //! - [`devices`]: the interfaces that carry frames of vNICs
@@ -28,9 +31,12 @@
 //! - [`links`]: frames from stage to stage
 
 pub mod addresses;
+pub mod claims;
+pub mod descriptor;
 pub mod devices;
 pub mod frames;
 pub mod input;
+pub mod kernel;
 pub mod key;
 pub mod kubernetes;
 pub mod libvirt;
@@ -50,37 +56,22 @@ use crate::load::{Loads, cpu, prior};
 use crate::machine::{self, Seen};
 use crate::roots::{Roots, text};
 use frames::Frames;
-use key::{Key, UnixSocket};
+use key::Key;
 use libvirt::States;
 use nic::Nic;
+use peers::UnixSocket;
 use pinned::Pinning;
 use qmp::Asker;
 use stages::{Stages, Vm};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use table::Table;
 use tidegate_contract::{Attach, Vnic};
-use tidegate_cores::stage::{Thread, ThreadKind};
-use tidegate_libvirt::running::Running;
+use tidegate_cores::stage::ThreadKind;
 use vm::Task;
 
 pub use input::{Found, LookInput};
-
-/// What the kernel tells by netlink alone.
-pub struct Kernel {
-    /// The connected Unix sockets of the host, or why they are not known.
-    pub sockets: Box<dyn FnMut() -> Result<Vec<UnixSocket>, String> + Send>,
-    /// IP addresses, with the numbers of their interfaces.
-    pub addresses: Box<dyn FnMut() -> Vec<(IpAddr, u32)> + Send>,
-}
-
-impl Default for Kernel {
-    /// This host's.
-    fn default() -> Self {
-        Self { sockets: Box::new(peers::connected), addresses: Box::new(addresses::addresses) }
-    }
-}
+pub use kernel::Kernel;
 
 /// Looks at the host again and again.
 pub struct Discovery {
@@ -90,8 +81,6 @@ pub struct Discovery {
     loads: Loads,
     domains: States,
     qmp: Asker,
-    /// Helpers of emulators that once were busy.
-    busy_helpers: BTreeSet<Thread>,
 }
 
 impl Discovery {
@@ -109,7 +98,6 @@ impl Discovery {
             loads: Loads::default(),
             domains: States::default(),
             qmp: Asker::default(),
-            busy_helpers: BTreeSet::new(),
         }
     }
 
@@ -124,21 +112,20 @@ impl Discovery {
 
         let (vms, named) = self.vms(input, &mut notes);
         let tasks = vms.values().flat_map(|vm| &vm.tasks);
-        self.loads.threads.add(now, tasks.clone().map(|task| (task.thread, task.stat.ticks)));
-        let threads: BTreeSet<Thread> = tasks.map(|task| task.thread).collect();
-        self.busy_helpers.retain(|thread| threads.contains(thread));
+        self.loads.threads.add(now, tasks.map(|task| (task.thread, task.stat.ticks)));
 
         let exclusive = kubernetes::exclusive(&self.roots);
         let domains = self.domains.domains();
         let pinning = Pinning::new(&self.roots, machine, &exclusive, domains);
         let mut stages = Stages::new(input.reported);
         for vm in vms.values() {
-            stages.threads(&self.roots, vm, &pinning, &self.loads, &mut self.busy_helpers);
+            stages.threads(&self.roots, vm, &pinning, &self.loads);
         }
         let uplinks = devices::uplinks(&self.roots, input.network, &mut self.kernel.addresses);
         let nics = devices::nics(&self.roots, input, &uplinks);
         self.count_devices(now, &nics);
-        stages.nics(&nics, machine);
+        stages.nics(&self.roots, &nics, machine);
+        stages.reported_queues(&self.roots);
         stages.taps(&self.roots, input.contracts);
         stages.load(&self.loads, &frames, &nics);
         let links = links::links(&stages, &frames, &nics, &uplinks, &self.loads, input);
@@ -155,64 +142,47 @@ impl Discovery {
     /// Finds the processes of vNICs, and their threads.
     fn vms<'a>(&mut self, input: &LookInput<'a>, notes: &mut Vec<String>) -> (BTreeMap<u32, Vm<'a>>, Named) {
         let sockets = self.sockets(input.contracts, notes);
-        let keys = key::keys(&self.roots, input.contracts, &sockets);
+        let keys = key::keys(&self.roots, &self.kernel, input.contracts, &sockets);
         let wanted: BTreeSet<Key> = keys.values().flatten().cloned().collect();
-        let holders = self.table.look(&self.roots, &wanted, &programs::NAMES);
+        let holders = self.table.look(input.now, (&self.roots, &self.kernel), &wanted, &programs::NAMES);
         self.domains.look(&self.roots);
         let domains = self.domains.domains();
-
-        let mut of_process = BTreeMap::<u32, Vec<&Vnic>>::new();
-        let mut missing = vec![];
-        for vnic in input.contracts {
-            let of_keys = keys.get(vnic.name.as_str()).into_iter().flatten();
-            let mut processes: BTreeSet<u32> =
-                of_keys.filter_map(|key| holders.by_key.get(key)).flatten().copied().collect();
-            if processes.is_empty() {
-                // libvirt knows it also where descriptors may not be read.
-                processes
-                    .extend(domains.values().filter(|domain| has(domain, vnic)).map(|domain| domain.process));
-            }
-            let expected = !matches!(vnic.attach, Attach::Tap { .. }) && !keys[vnic.name.as_str()].is_empty();
-            if processes.is_empty() && expected && holders.unreadable > 0 {
-                missing.push(vnic.name.as_str());
-            }
-            processes.into_iter().for_each(|process| of_process.entry(process).or_default().push(vnic));
-        }
-        if !missing.is_empty() {
-            notes.push(format!(
-                "the threads of {} are not planned: their processes were not found, and the agent may not see the \
-                descriptors of {} processes (CAP_SYS_PTRACE)",
-                missing.join(", "),
-                holders.unreadable
-            ));
-        }
+        let of_process = claims::processes(input.contracts, &keys, &holders, &domains, notes);
 
         self.qmp.keep(|process| of_process.contains_key(&process));
+        let numbers = vm::Numbers::read(&self.roots, of_process.keys().copied());
         let mut found = BTreeMap::new();
+        let mut unknown = vec![];
         for (process, vnics) in of_process {
+            let of = numbers.of.get(&process).map_or(&[][..], Vec::as_slice);
             let known = domains.get(&process).map(|domain| domain.vcpus.values()).into_iter().flatten();
             let mut known: qmp::Kinds = known.map(|thread| (*thread, ThreadKind::Vcpu)).collect();
-            let (mut tasks, more) = vm::tasks(&self.roots, process, &known);
+            let mut tasks = vm::tasks(&self.roots, process, of, &known);
             let has_vcpu = |tasks: &[Task]| tasks.iter().any(|task| task.kind == Some(ThreadKind::Vcpu));
             let main = tasks.iter().find(|task| task.thread.thread == process);
             let is_emulator =
                 holders.kvm.contains(&process) || main.is_some_and(|task| task.stat.name.starts_with("qemu"));
             if let Some(main) = main.filter(|_| !has_vcpu(&tasks) && is_emulator) {
                 known.extend(self.qmp.kinds(&self.roots, process, main.thread.started, input.now));
-                tasks = vm::tasks(&self.roots, process, &known).0;
-                if !has_vcpu(&tasks) {
-                    notes.push(format!(
-                        "the virtual CPUs of process {process} are not planned: its threads have no names (start QEMU \
-                        with -name debug-threads=on), and no monitor (QMP) that is free"
-                    ));
-                }
+                tasks = vm::tasks(&self.roots, process, of, &known);
             }
-            if more {
-                notes.push(format!("process {process} has too many threads: only the first are planned"));
+            // A program that keeps a VM's descriptor, which any VM can send to it, is no VM.
+            if !has_vcpu(&tasks) {
+                tasks.retain(|task| task.kind == Some(ThreadKind::Vhost));
+                unknown.push(process);
             }
             let kernel = holders.vhost.get(&process).into_iter().flatten();
-            tasks.extend(kernel.cloned());
+            tasks.extend(kernel.take(vm::MOST_THREADS).cloned());
             found.insert(process, Vm { process, vnics, tasks });
+        }
+        if let Some(some) = claims::some(&unknown) {
+            notes.push(format!(
+                "the threads of {some} are not planned, but for vhost-net's: their virtual CPUs are not known (start QEMU with \
+                -name debug-threads=on, or leave a monitor, QMP, free)"
+            ));
+        }
+        if let Some(some) = claims::some(&numbers.more) {
+            notes.push(format!("{some} have too many threads: only the first are planned"));
         }
         (found, holders.named)
     }
@@ -262,12 +232,3 @@ impl Discovery {
 
 /// Processes by name.
 type Named = BTreeMap<String, Vec<u32>>;
-
-/// Whether a vNIC is one of a domain.
-fn has(domain: &Running, vnic: &Vnic) -> bool {
-    match &vnic.attach {
-        Attach::Netdev { name } => domain.interfaces.contains(name),
-        Attach::VhostUser { path, .. } => domain.sockets.contains(path),
-        _ => false,
-    }
-}

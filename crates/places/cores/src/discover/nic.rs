@@ -49,6 +49,10 @@ pub struct Irq {
     pub transmit_only: bool,
     /// Where it arrives: the CPU that the kernel chose among the allowed ones, or these.
     pub cpus: Cpus,
+    /// The allowed ones; empty if they are not known.
+    pub allowed: Cpus,
+    /// The CPUs that its driver chose (`affinity_hint`); empty without such a choice.
+    pub hint: Cpus,
     /// Times that it arrived, by CPU.
     pub counts: Vec<u64>,
     /// Whether the kernel manages it: no program may move it.
@@ -128,14 +132,21 @@ impl Irq {
         Handle::Irq { number: self.number, name }
     }
 
+    /// Whether a program gave it fewer CPUs than a new interrupt has, which are all of `usual` on one NUMA node. Its driver may have, and
+    /// tells so.
+    pub fn is_chosen(&self, usual: &[Cpus]) -> bool {
+        let is_usual = || usual.iter().any(|cpus| cpus.is_subset(&self.allowed));
+        !self.allowed.is_empty() && self.allowed != self.hint && !is_usual()
+    }
+
     fn read(roots: &Roots, number: u32) -> Self {
         let kernel = roots.sys.join("kernel/irq").join(number.to_string());
         let name = text(kernel.join("actions")).unwrap_or_default();
         let (queue, transmit_only) = queue(&name);
         let counts = text(kernel.join("per_cpu_count")).unwrap_or_default();
         let proc = roots.proc.join("irq").join(number.to_string());
-        let files = ["effective_affinity_list", "smp_affinity_list"];
-        let cpus = files.iter().filter_map(|name| list(proc.join(name))).find(|cpus| !cpus.is_empty());
+        let allowed = list(proc.join("smp_affinity_list")).unwrap_or_default();
+        let effective = list(proc.join("effective_affinity_list")).filter(|cpus| !cpus.is_empty());
         // Only there if debugfs is mounted and the kernel has CONFIG_GENERIC_IRQ_DEBUGFS.
         let debug = text(roots.sys.join("kernel/debug/irq/irqs").join(number.to_string()));
         Self {
@@ -143,7 +154,9 @@ impl Irq {
             name,
             queue,
             transmit_only,
-            cpus: cpus.unwrap_or_default(),
+            cpus: effective.unwrap_or_else(|| allowed.clone()),
+            allowed,
+            hint: mask(proc.join("affinity_hint")).unwrap_or_default(),
             counts: counts.split(',').map(|count| count.trim().parse().unwrap_or(0)).collect(),
             managed: debug.is_some_and(|state| state.contains("IRQD_AFFINITY_MANAGED")),
             vnic: None,
@@ -227,6 +240,18 @@ fn queue(name: &str) -> (Option<u16>, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_interrupt_has_the_cpus_of_a_node() {
+        let usual = [[0, 1].into(), [2, 3].into()];
+        let is_chosen = |allowed: &[usize], hint: &[usize]| {
+            let [allowed, hint] = [allowed, hint].map(|cpus| cpus.iter().copied().collect());
+            Irq { allowed, hint, ..Irq::default() }.is_chosen(&usual)
+        };
+        assert!(!is_chosen(&[0, 1, 2, 3], &[]) && !is_chosen(&[2, 3], &[]) && !is_chosen(&[], &[]));
+        assert!(is_chosen(&[1, 2], &[]) && is_chosen(&[0], &[]) && is_chosen(&[0], &[1]));
+        assert!(!is_chosen(&[0], &[0]), "its driver's");
+    }
 
     #[test]
     fn names_of_drivers() {

@@ -1,29 +1,51 @@
 //! Unix sockets and their other ends, by the kernel's socket diagnosis (sock_diag(7)).
 
-use super::key::UnixSocket;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use super::descriptor::SocketFile;
 use tidegate_netlink::{Socket, attribute};
 
 /// `SOCK_DIAG_BY_FAMILY` (linux/sock_diag.h).
 const BY_FAMILY: u16 = 20;
-/// `UDIAG_SHOW_NAME | UDIAG_SHOW_PEER` (linux/unix_diag.h).
-const SHOW: u32 = 0x1 | 0x4;
-/// `UNIX_DIAG_NAME`, `UNIX_DIAG_PEER`.
-const NAME: u16 = 0;
+/// `UDIAG_SHOW_VFS | UDIAG_SHOW_PEER` (linux/unix_diag.h).
+const SHOW: u32 = 0x2 | 0x4;
+/// `UNIX_DIAG_VFS`, `UNIX_DIAG_PEER`.
+const FILE: u16 = 1;
 const PEER: u16 = 2;
-/// `TCP_ESTABLISHED`, as a set of states.
+/// `TCP_ESTABLISHED`, `TCP_LISTEN`, as sets of states.
 const ESTABLISHED: u32 = 1 << 1;
+const LISTENING: u32 = 1 << 10;
 /// Of an answer: family, type, state, padding, inode, cookie.
 const HEADER: usize = 16;
+
+/// A Unix socket, as the kernel's socket diagnosis knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnixSocket {
+    /// Its inode.
+    pub inode: u64,
+    /// The file to which it, or the socket that accepted it, is bound, if any.
+    pub file: Option<SocketFile>,
+    /// The inode of the socket at its other end, if it is connected.
+    pub peer: Option<u64>,
+}
 
 /// Asks for the connected Unix sockets of this process's network namespace.
 ///
 /// # Errors
 /// The kernel has no such diagnosis, or refused; in words.
 pub fn connected() -> Result<Vec<UnixSocket>, String> {
+    in_states(ESTABLISHED)
+}
+
+/// Asks for the listening ones.
+///
+/// # Errors
+/// As [`connected`].
+pub fn listening() -> Result<Vec<UnixSocket>, String> {
+    in_states(LISTENING)
+}
+
+fn in_states(states: u32) -> Result<Vec<UnixSocket>, String> {
     let mut request = vec![libc::AF_UNIX as u8, 0, 0, 0];
-    for word in [ESTABLISHED, 0, SHOW, u32::MAX, u32::MAX] {
+    for word in [states, 0, SHOW, u32::MAX, u32::MAX] {
         request.extend(word.to_ne_bytes());
     }
     let cannot =
@@ -35,21 +57,36 @@ pub fn connected() -> Result<Vec<UnixSocket>, String> {
 /// Reads one answer (`struct unix_diag_msg`).
 fn answer(body: &[u8]) -> Option<UnixSocket> {
     let inode = u32::from_ne_bytes(body.get(4..8)?.try_into().ok()?);
-    let (mut path, mut peer) = (None, None);
+    let (mut file, mut peer) = (None, None);
     for (kind, value) in attribute::read(body.get(HEADER..)?) {
+        let number = |at| attribute::u32_at(value, at);
         match kind {
-            // Abstract names begin with a zero byte; no contract names one.
-            NAME if value.first().is_some_and(|first| *first != 0) => {
-                let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
-                path = Some(OsStr::from_bytes(&value[..end]).into());
-            }
-            PEER => {
-                peer = value
-                    .get(..4)
-                    .map(|inode| u32::from_ne_bytes(inode.try_into().expect("four bytes")).into())
-            }
+            FILE => file = number(0).zip(number(4)).map(|(inode, device)| SocketFile { device, inode }),
+            PEER => peer = number(0).map(u64::from),
             _ => {}
         }
     }
-    Some(UnixSocket { inode: inode.into(), path, peer })
+    Some(UnixSocket { inode: inode.into(), file, peer })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::ResolveFlags;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    #[test]
+    fn an_accepted_socket_has_the_file_of_the_one_that_listens() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let _connection = (UnixStream::connect(&path).unwrap(), listener.accept().unwrap());
+        let (file, _) = SocketFile::at(&path, ResolveFlags::NO_SYMLINKS).unwrap();
+        // The kernel may have no socket diagnosis.
+        let (Ok(connected), Ok(listening)) = (connected(), listening()) else { return };
+        let of = |sockets: &[UnixSocket]| sockets.iter().filter(|socket| socket.file == Some(file)).count();
+        assert_eq!((of(&connected), of(&listening)), (1, 1));
+        let accepted = connected.iter().find(|socket| socket.file == Some(file)).unwrap();
+        assert!(connected.iter().any(|socket| Some(socket.inode) == accepted.peer && socket.file.is_none()));
+    }
 }

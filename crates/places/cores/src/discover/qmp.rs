@@ -6,16 +6,22 @@
 //! ```
 //!
 //! The emulator may be in the guest's hands. It can make a reader of its command line wait without end, name any socket as its
-//! monitor, and answer slowly or without end: so a thread of its own asks, a socket must be one at which the same process listens, and
-//! answers are bounded in time and size. One that makes the reader wait costs the others this way to name threads, no more. Most monitors have another client (libvirt), and do not answer: then the threads stay unknown.
+//! monitor, exchange that socket meanwhile, and answer slowly or without end. So a thread of its own asks; the file that is connected is the
+//! one that was found to be a socket at which the same process listens; and answers are bounded in time and size. A process that keeps the
+//! thread waiting is not asked again, and another thread asks the others, a few times. Most monitors have another client (libvirt), and
+//! do not answer: then the threads stay unknown.
 
+use super::descriptor::SocketFile;
+use super::peers;
 use super::table::MOST_DESCRIPTORS;
-use crate::roots::{Roots, first_names, text};
+use crate::roots::{Roots, first_names};
+use rustix::fs::ResolveFlags;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -34,6 +40,13 @@ const MOST_WAITING: usize = 64;
 /// A process is asked again after this time: virtual CPUs may be added.
 const AGAIN: Duration = Duration::from_secs(60);
 
+/// A process that takes longer, with its monitors and the scheduler's pauses, makes the thread wait on purpose.
+const STUCK: Duration = Duration::from_secs(10);
+/// Most threads that wait so; then no monitor is asked until one of them ends.
+const MOST_STUCK: usize = 4;
+/// Most threads of one VM; more than any has virtual CPUs.
+const MOST_KINDS: usize = 4096;
+
 /// Kinds of threads by number.
 pub type Kinds = BTreeMap<u32, ThreadKind>;
 
@@ -43,18 +56,32 @@ type Process = (u32, u64);
 /// Asks monitors.
 #[derive(Debug, Default)]
 pub struct Asker {
-    questions: Option<SyncSender<(Process, PathBuf)>>,
+    worker: Option<Worker>,
     answers: Arc<Mutex<HashMap<Process, Kinds>>>,
     asked: HashMap<Process, Instant>,
+    /// Processes that made a thread wait.
+    stuck: BTreeSet<Process>,
+    /// Held by each thread until it ends.
+    threads: Arc<()>,
+}
+
+/// The thread that asks.
+#[derive(Debug)]
+struct Worker {
+    questions: SyncSender<(Process, PathBuf)>,
+    /// The process that it asks, and since when.
+    at: Arc<Mutex<Option<(Process, Instant)>>>,
 }
 
 impl Asker {
     /// Returns the known kinds of a process's threads, and asks for them if they are unknown or old. Never waits.
     pub fn kinds(&mut self, roots: &Roots, process: u32, started: u64, now: Instant) -> Kinds {
+        self.leave_stuck(now);
         let process = (process, started);
-        let due = self.asked.get(&process).is_none_or(|asked| now.duration_since(*asked) >= AGAIN);
+        let is_old = self.asked.get(&process).is_none_or(|asked| now.duration_since(*asked) >= AGAIN);
+        let due = is_old && !self.stuck.contains(&process);
         let folder = roots.proc.join(process.0.to_string());
-        if due && self.questions().is_some_and(|questions| questions.try_send((process, folder)).is_ok()) {
+        if due && self.worker().is_some_and(|worker| worker.questions.try_send((process, folder)).is_ok()) {
             self.asked.insert(process, now);
         }
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,26 +91,46 @@ impl Asker {
     /// Forgets processes that are over.
     pub fn keep(&mut self, is_there: impl Fn(u32) -> bool) {
         self.asked.retain(|(process, _), _| is_there(*process));
+        self.stuck.retain(|(process, _)| is_there(*process));
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.retain(|(process, _), _| is_there(*process));
     }
 
-    /// Returns the way to the thread, which is started at the first question.
-    fn questions(&mut self) -> Option<&SyncSender<(Process, PathBuf)>> {
-        if self.questions.is_none() {
-            let (sender, receiver) = sync_channel::<(Process, PathBuf)>(MOST_WAITING);
-            let answers = Arc::clone(&self.answers);
+    /// Leaves a thread alone that waits for too long: it ends after its question, if ever.
+    fn leave_stuck(&mut self, now: Instant) {
+        let at = |worker: &Worker| *worker.at.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((process, since)) = self.worker.as_ref().and_then(at) else { return };
+        if now.saturating_duration_since(since) >= STUCK {
+            self.stuck.insert(process);
+            self.worker = None;
+            // Those that still waited for their turn among them.
+            self.asked.clear();
+        }
+    }
+
+    /// Returns the thread, which is started at the first question.
+    fn worker(&mut self) -> Option<&Worker> {
+        if self.worker.is_none() && Arc::strong_count(&self.threads) <= MOST_STUCK {
+            let (questions, receiver) = sync_channel::<(Process, PathBuf)>(MOST_WAITING);
+            let (answers, alive) = (Arc::clone(&self.answers), Arc::clone(&self.threads));
+            let at = Arc::new(Mutex::new(None));
+            let asks = Arc::clone(&at);
             let work = move || {
+                let _alive = alive;
+                let set = |to| *asks.lock().unwrap_or_else(PoisonError::into_inner) = to;
                 for (process, folder) in receiver {
-                    if let Some(kinds) = ask(&folder, process.0) {
+                    set(Some((process, Instant::now())));
+                    let kinds = ask(&folder, process.0);
+                    set(None);
+                    if let Some(kinds) = kinds {
                         answers.lock().unwrap_or_else(PoisonError::into_inner).insert(process, kinds);
                     }
                 }
             };
             let started = std::thread::Builder::new().name("cores-qmp".into()).spawn(work);
-            self.questions = started.is_ok().then_some(sender);
+            self.worker = started.is_ok().then_some(Worker { questions, at });
         }
-        self.questions.as_ref()
+        self.worker.as_ref()
     }
 }
 
@@ -94,10 +141,8 @@ fn ask(folder: &Path, process: u32) -> Option<Kinds> {
     file.take(LONGEST_LINE).read_to_end(&mut line).ok()?;
     let arguments: Vec<_> = line.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
     let arguments: Vec<&str> = arguments.iter().map(AsRef::as_ref).collect();
-    monitors(&arguments)
-        .iter()
-        .filter(|path| listens(folder, path))
-        .find_map(|path| query(path, process).ok())
+    let paths = monitors(&arguments).into_iter();
+    paths.filter_map(|path| listener(folder, &path)).find_map(|socket| query(&socket, process).ok())
 }
 
 /// Returns the sockets of QMP monitors in a command line: `-qmp unix:PATH,...`, and a `-chardev socket,id=ID,path=PATH,...` of a `-mon
@@ -119,27 +164,26 @@ fn monitors(arguments: &[&str]) -> Vec<PathBuf> {
     direct.chain(named).filter(|path| path.is_absolute()).take(4).collect()
 }
 
-/// Whether the process itself has a socket with this path. To connect elsewhere could start a service.
-fn listens(folder: &Path, path: &Path) -> bool {
-    let sockets = text(folder.join("net/unix")).unwrap_or_default();
-    // Num RefCount Protocol Flags Type St Inode Path
-    let inodes: Vec<&str> = sockets
-        .lines()
-        .filter(|line| line.split_ascii_whitespace().nth(7).map(Path::new) == Some(path))
-        .filter_map(|line| line.split_ascii_whitespace().nth(6))
-        .collect();
+/// Returns the socket file at this path, if the process itself listens there: to connect elsewhere could start a service. The
+/// process cannot exchange the file that is returned.
+fn listener(folder: &Path, path: &Path) -> Option<OwnedFd> {
+    let (file, descriptor) = SocketFile::at(path, ResolveFlags::NO_SYMLINKS)?;
+    let listening = peers::listening().ok()?;
+    let inodes: Vec<u64> =
+        listening.iter().filter(|socket| socket.file == Some(file)).map(|socket| socket.inode).collect();
     let descriptors = folder.join("fd");
-    first_names(&descriptors, MOST_DESCRIPTORS)
+    let holds = first_names(&descriptors, MOST_DESCRIPTORS)
         .iter()
         .filter_map(|fd| std::fs::read_link(descriptors.join(fd)).ok())
         .any(|link| {
             let inode = link.to_str().and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']'));
-            inode.is_some_and(|inode| inodes.contains(&inode))
-        })
+            inode.and_then(|inode| inode.parse().ok()).is_some_and(|inode| inodes.contains(&inode))
+        });
+    holds.then_some(descriptor)
 }
 
-/// Asks one monitor.
-fn query(path: &Path, process: u32) -> io::Result<Kinds> {
+/// Asks the monitor that listens at a socket file, which is open (`O_PATH`).
+fn query(socket: &OwnedFd, process: u32) -> io::Result<Kinds> {
     let refused = |why: &str| io::Error::other(why.to_owned());
     // A monitor with a full queue of clients would make a blocking call wait.
     let stream = socket_with(
@@ -148,7 +192,7 @@ fn query(path: &Path, process: u32) -> io::Result<Kinds> {
         SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
         None,
     )?;
-    connect(&stream, &SocketAddrUnix::new(path)?)?;
+    connect(&stream, &SocketAddrUnix::new(format!("/proc/self/fd/{}", socket.as_raw_fd()))?)?;
     let stream = UnixStream::from(stream);
     stream.set_nonblocking(false)?;
     let peer = socket_peercred(&stream)?;
@@ -164,7 +208,7 @@ fn query(path: &Path, process: u32) -> io::Result<Kinds> {
         let answer = monitor.execute(command)?;
         let threads = answer.as_array().into_iter().flatten();
         let numbers = threads.filter_map(|thread| u32::try_from(thread.get("thread-id")?.as_u64()?).ok());
-        kinds.extend(numbers.map(|number| (number, kind)));
+        kinds.extend(numbers.take(MOST_KINDS).map(|number| (number, kind)));
     }
     Ok(kinds)
 }
@@ -183,12 +227,12 @@ impl Monitor {
         self.stream.set_write_timeout(Some(PATIENCE))?;
         self.stream.write_all(format!("{{\"execute\":\"{command}\"}}\n").as_bytes())?;
         loop {
-            let line = self.line()?;
+            let mut line = self.line()?;
             if line.get("error").is_some() {
                 return Err(io::Error::other("the monitor refused"));
             }
-            if let Some(answer) = line.get("return") {
-                return Ok(answer.clone());
+            if let Some(answer) = line.get_mut("return") {
+                return Ok(answer.take());
             }
         }
     }
@@ -242,6 +286,10 @@ mod tests {
         assert_eq!(monitors(&line), [PathBuf::from("/a.sock"), "/b.sock".into()]);
     }
 
+    fn open(path: &Path) -> OwnedFd {
+        SocketFile::at(path, ResolveFlags::NO_SYMLINKS).unwrap().1
+    }
+
     /// Answers as a monitor, `answers` in turn, and then stays connected until the client is gone.
     fn asked(answers: &'static [&'static str]) -> io::Result<Kinds> {
         let folder = tempfile::tempdir().unwrap();
@@ -255,7 +303,7 @@ mod tests {
             }
             let _ = io::copy(&mut stream, &mut io::sink());
         });
-        let kinds = query(&path, std::process::id());
+        let kinds = query(&open(&path), std::process::id());
         monitor.join().unwrap();
         kinds
     }
@@ -285,6 +333,68 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("qmp");
         let _listener = UnixListener::bind(&path).unwrap();
-        assert!(query(&path, 1).is_err());
+        assert!(query(&open(&path), 1).is_err());
+    }
+
+    #[test]
+    fn the_socket_is_the_one_at_which_the_process_listens() {
+        let folder = tempfile::tempdir().unwrap();
+        let [own, others, link] = ["own", "others", "link"].map(|name| folder.path().join(name));
+        let _listener = UnixListener::bind(&own).unwrap();
+        std::os::unix::fs::symlink(&own, &link).unwrap();
+        // The kernel may have no socket diagnosis.
+        if peers::listening().is_err() {
+            return;
+        }
+        let found = |path: &Path| listener(Path::new("/proc/self"), path).is_some();
+        assert!(found(&own) && !found(&link) && !found(&folder.path().join("none")));
+        // Another one in its place, which no process has any more.
+        drop(UnixListener::bind(&others).unwrap());
+        std::fs::rename(&others, &own).unwrap();
+        assert!(!found(&own));
+    }
+
+    #[test]
+    fn a_process_that_makes_a_thread_wait_does_not_keep_it_from_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let roots = Roots::below(folder.path());
+        let process = |number: u32| {
+            let folder = roots.proc.join(number.to_string());
+            std::fs::create_dir_all(&folder).unwrap();
+            folder.join("cmdline")
+        };
+        // Reading a FIFO waits for a writer.
+        let fifos: Vec<PathBuf> = (1..=6).map(process).collect();
+        for fifo in &fifos {
+            rustix::fs::mknodat(rustix::fs::CWD, fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
+                .unwrap();
+        }
+        let (mut asker, begin) = (Asker::default(), Instant::now());
+        let is_asked = |asker: &Asker, number: u32| {
+            let at = |worker: &Worker| worker.at.lock().unwrap().is_some_and(|((at, _), _)| at == number);
+            asker.worker.as_ref().is_some_and(at)
+        };
+        for number in 1..=4 {
+            asker.kinds(&roots, number, 1, begin);
+            while !is_asked(&asker, number) {
+                std::thread::yield_now();
+            }
+            assert_eq!(asker.kinds(&roots, number, 1, Instant::now() + STUCK * 2), Kinds::new());
+            assert!(asker.stuck.contains(&(number, 1)) && !asker.asked.contains_key(&(number, 1)));
+        }
+        // Four threads wait: no further one is started.
+        asker.kinds(&roots, 5, 1, begin);
+        assert!(asker.worker.is_none() && asker.asked.is_empty());
+        // One is set free, and the next question has a thread.
+        drop(std::fs::OpenOptions::new().write(true).open(&fifos[0]).unwrap());
+        while !asker.asked.contains_key(&(6, 1)) {
+            asker.kinds(&roots, 6, 1, begin);
+            std::thread::yield_now();
+        }
+        asker.keep(|_| false);
+        assert!(asker.stuck.is_empty());
+        for fifo in &fifos[1..4] {
+            drop(std::fs::OpenOptions::new().write(true).open(fifo).unwrap());
+        }
     }
 }

@@ -6,15 +6,12 @@ use super::of_devices;
 use super::pinned::{Choice, Pinning};
 use super::vm::{self, Task};
 use crate::load::{Loads, prior};
-use crate::roots::Roots;
+use crate::roots::{Roots, mask};
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_contract::{Attach, Vnic};
 use tidegate_cores::cpus::Cpus;
 use tidegate_cores::machine::Machine;
-use tidegate_cores::stage::{Handle, Kind, Stage, Thread, ThreadKind};
-
-/// A helper of an emulator that once used so much of a CPU is a stage, millionths.
-const BUSY_HELPER: u32 = 10_000;
+use tidegate_cores::stage::{Handle, Kind, Queue, Stage, Thread, ThreadKind};
 
 /// A process, and whose it is.
 #[derive(Debug)]
@@ -33,6 +30,8 @@ pub struct Stages {
     found: BTreeMap<Handle, Stage>,
     /// Threads of each vNIC's VM.
     of_vnic: BTreeMap<String, Vec<Handle>>,
+    /// CPU time of emulators' helpers, by the emulator's first thread, millionths.
+    helpers: BTreeMap<Thread, u32>,
 }
 
 impl Stages {
@@ -42,72 +41,84 @@ impl Stages {
         for stage in reported {
             all.entry(stage.handle.clone()).or_insert_with(|| (*stage).clone());
         }
-        Self { reported: all, found: BTreeMap::new(), of_vnic: BTreeMap::new() }
+        Self { reported: all, found: BTreeMap::new(), of_vnic: BTreeMap::new(), helpers: BTreeMap::new() }
     }
 
-    /// Adds the threads of a VM. Helpers of its emulator are too many to plan each; those in `busy`, where this adds those that are,
-    /// are stages until they end.
-    pub fn threads(
-        &mut self,
-        roots: &Roots,
-        vm: &Vm<'_>,
-        pinning: &Pinning<'_>,
-        loads: &Loads,
-        busy: &mut BTreeSet<Thread>,
-    ) {
+    /// Adds the threads of a VM. Helpers of its emulator come and go with the guest's own requests, so they are no stages: each begins with
+    /// the CPUs of the emulator's first thread, and its CPU time counts there.
+    pub fn threads(&mut self, roots: &Roots, vm: &Vm<'_>, pinning: &Pinning<'_>, loads: &Loads) {
+        let helpers = vm.tasks.iter().filter(|task| task.kind.is_none());
+        let load = helpers.filter_map(|task| loads.thread(task.thread)).fold(0, u32::saturating_add);
+        let main = vm.tasks.iter().find(|task| task.kind == Some(ThreadKind::Emulator));
+        self.helpers.extend(main.map(|task| (task.thread, load)));
+        let of = |task: &'_ Task| task.kind.map(|kind| (kind, task.thread));
+        let realtime = realtime(&vm.vnics, vm.tasks.iter().filter_map(of));
         let mut threads = vec![];
         for task in &vm.tasks {
-            let helper = || {
-                if loads.thread(task.thread).is_some_and(|load| load >= BUSY_HELPER) {
-                    busy.insert(task.thread);
-                }
-                busy.contains(&task.thread).then_some(ThreadKind::Emulator)
-            };
-            let kind = task.kind.or_else(helper);
             // It may end at any time.
-            threads.extend(kind.and_then(|kind| Some((kind, task, vm::allowed(roots, task.thread)?))));
+            threads.extend(task.kind.and_then(|kind| Some((kind, task, vm::allowed(roots, task.thread)?))));
         }
         for (kind, task, present) in threads {
             let Task { thread, stat, .. } = task;
             let choice =
                 Choice { vm: vm.process, kind, thread: *thread, name: &stat.name, present: &present };
             let pinned_by = pinning.by(&choice);
-            let handle = Handle::Thread { kind, thread: *thread, name: stat.name.clone() };
-            self.thread(kind, &vm.vnics, Stage { pinned_by, ..stage(handle, present) });
+            let handle = Handle::Thread { kind, thread: *thread, name: stat.name.as_str().into() };
+            let realtime = realtime.contains(thread);
+            self.thread(kind, &vm.vnics, Stage { pinned_by, realtime, ..stage(handle, present) });
         }
     }
 
     fn thread(&mut self, kind: ThreadKind, vnics: &[&Vnic], stage: Stage) {
         // vhost works for the VM's taps alone.
-        let concerns =
-            |vnic: &&&Vnic| kind != ThreadKind::Vhost || matches!(vnic.attach, Attach::Netdev { .. });
-        let concerned: Vec<&&Vnic> = vnics.iter().filter(concerns).collect();
-        let names: BTreeSet<String> = concerned.iter().map(|vnic| vnic.name.clone()).collect();
-        // A deadline of a tap holds until vhost has the frame; the guest's own time is not in it.
-        let realtime = kind == ThreadKind::Vhost && concerned.iter().any(|vnic| vnic.is_realtime());
+        let concerned = vnics.iter().filter(|vnic| kind != ThreadKind::Vhost || is_netdev(vnic));
+        let names: BTreeSet<String> = concerned.map(|vnic| vnic.name.clone()).collect();
         for name in &names {
             self.of_vnic.entry(name.clone()).or_default().push(stage.handle.clone());
         }
         let vnics = names.into_iter().collect();
-        self.found.insert(stage.handle.clone(), Stage { vnics, realtime, ..stage });
+        self.found.insert(stage.handle.clone(), Stage { vnics, ..stage });
+    }
+
+    /// Adds the CPUs where the queues of the host switch's taps are steered, which it does not report. They are known in the agent's own
+    /// network namespace alone.
+    pub fn reported_queues(&mut self, roots: &Roots) {
+        let mut nics = BTreeMap::<String, Option<Nic>>::new();
+        for stage in self.reported.values_mut() {
+            let Handle::Receive(Queue { netns: None, device, queue }) = &stage.handle else { continue };
+            let read = || Nic::read_receive(roots, device);
+            let nic = nics.entry(device.clone()).or_insert_with(read);
+            let steered = nic.as_ref().and_then(|nic| nic.receive.get(usize::from(*queue)));
+            if let Some(steered) = steered.filter(|steered| !steered.is_empty()) {
+                (stage.present, stage.pinned_by) = (steered.clone(), by_queue(steered, "rps_cpus"));
+            }
+        }
     }
 
     /// Adds interrupts and queues of physical interfaces.
-    pub fn nics(&mut self, nics: &[Nic], machine: &Machine) {
+    pub fn nics(&mut self, roots: &Roots, nics: &[Nic], machine: &Machine) {
+        let usual = usual(roots, machine);
         let all = |cpus: Cpus| if cpus.is_empty() { machine.online() } else { cpus };
         for nic in nics {
             for irq in &nic.irqs {
-                let pinned_by = irq.managed.then(|| "the kernel, which manages this interrupt".to_owned());
+                let managed = irq.managed.then_some("the kernel, which manages this interrupt");
+                let chosen = irq.is_chosen(&usual).then_some("its smp_affinity, which another program set");
+                let pinned_by = managed.or(chosen).map(str::to_owned);
                 let vnics: Vec<String> = irq.vnic.iter().cloned().collect();
                 self.add(Stage { vnics, pinned_by, ..stage(irq.handle(&nic.device), all(irq.cpus.clone())) });
             }
             for (queue, steered) in nic.receive_queues() {
                 let arrives = || nic.irqs_of(queue).flat_map(|irq| irq.cpus.iter().copied()).collect();
                 let present = if steered.is_empty() { arrives() } else { steered.clone() };
-                self.add(stage(Handle::Receive(nic.queue(queue)), all(present)));
+                let pinned_by = by_queue(steered, "rps_cpus");
+                self.add(Stage { pinned_by, ..stage(Handle::Receive(nic.queue(queue)), all(present)) });
             }
             for (queue, senders) in nic.transmit_queues() {
-                self.add(stage(Handle::Transmit(nic.queue(queue)), all(senders.clone())));
+                // Many drivers give each queue the senders of its interrupt's CPUs.
+                let is_drivers = nic.irqs.iter().any(|irq| irq.hint == *senders);
+                let pinned_by = by_queue(senders, "xps_cpus").filter(|_| !is_drivers);
+                let handle = Handle::Transmit(nic.queue(queue));
+                self.add(Stage { pinned_by, ..stage(handle, all(senders.clone())) });
             }
         }
     }
@@ -123,7 +134,8 @@ impl Stages {
             for (queue, steered) in nic.receive_queues() {
                 let present = if steered.is_empty() { vhost.clone() } else { steered.clone() };
                 let handle = Handle::Receive(nic.queue(queue));
-                self.add(Stage { vnics: vec![vnic.name.clone()], ..stage(handle, present) });
+                let (vnics, pinned_by) = (vec![vnic.name.clone()], by_queue(steered, "rps_cpus"));
+                self.add(Stage { vnics, pinned_by, ..stage(handle, present) });
             }
         }
     }
@@ -140,7 +152,10 @@ impl Stages {
         for stage in self.found.values_mut() {
             let kind = stage.handle.kind();
             let measured = match &stage.handle {
-                Handle::Thread { thread, .. } => loads.thread(*thread),
+                Handle::Thread { thread, .. } => {
+                    let helpers = self.helpers.get(thread).copied().unwrap_or(0);
+                    loads.thread(*thread).map(|load| load.saturating_add(helpers).min(1_000_000))
+                }
                 Handle::Irq { .. } | Handle::Receive(_) => softirqs.get(&stage.handle).copied(),
                 _ => None,
             };
@@ -191,6 +206,37 @@ impl Stages {
         found.retain(|handle, _| !reported.contains_key(handle));
         reported.into_values().chain(found.into_values()).collect()
     }
+}
+
+/// Returns the CPUs of new interrupts on each node: the kernel gives an interrupt those of its device's node (`irq_setup_affinity`).
+fn usual(roots: &Roots, machine: &Machine) -> Vec<Cpus> {
+    let default = mask(roots.proc.join("irq/default_smp_affinity")).unwrap_or_else(|| machine.online());
+    let mut of_nodes = BTreeMap::<u32, Cpus>::new();
+    for (number, cpu) in machine.cpus.iter().filter(|(number, _)| default.contains(number)) {
+        of_nodes.entry(cpu.node).or_default().insert(*number);
+    }
+    of_nodes.into_values().collect()
+}
+
+/// Returns what chose the CPUs of a queue, if there are any: the kernel chooses none.
+fn by_queue(cpus: &Cpus, file: &str) -> Option<String> {
+    (!cpus.is_empty()).then(|| format!("its {file}, which another program set"))
+}
+
+/// Returns vhost's threads on which a deadline depends: one of a tap holds until vhost has the frame; the guest's own time is not in it. No
+/// more than the queues of the VM's taps, the oldest: each queue has one, and an emulator can start as many as it likes.
+fn realtime(vnics: &[&Vnic], threads: impl Iterator<Item = (ThreadKind, Thread)>) -> BTreeSet<Thread> {
+    let taps = || vnics.iter().filter(|vnic| is_netdev(vnic));
+    let queues: usize = taps().map(|vnic| usize::from(vnic.queues)).sum();
+    let mut vhost: Vec<Thread> =
+        threads.filter(|(kind, _)| *kind == ThreadKind::Vhost).map(|(_, thread)| thread).collect();
+    vhost.sort_unstable_by_key(|thread| (thread.started, thread.thread));
+    let has_deadline = taps().any(|vnic| vnic.is_realtime());
+    vhost.into_iter().take(if has_deadline { queues } else { 0 }).collect()
+}
+
+fn is_netdev(vnic: &Vnic) -> bool {
+    matches!(vnic.attach, Attach::Netdev { .. })
 }
 
 /// A stage for no vNIC in particular.

@@ -7,6 +7,8 @@ use std::path::Path;
 const KERNEL: u32 = 0x0020_0000;
 /// A thread of the kernel in a user's process, such as vhost's since Linux 6.4 (`PF_USER_WORKER`).
 const USER_WORKER: u32 = 0x0000_4000;
+/// A worker of io_uring, which any program starts at will (`PF_IO_WORKER`).
+const IO_WORKER: u32 = 0x0000_0010;
 
 /// The fields that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,11 +49,11 @@ impl Stat {
         self.flags & KERNEL != 0
     }
 
-    /// Returns the process for whose VM it works, if it is a thread of vhost: `vhost-PID`. User code may have that name, too, but
-    /// not the kernel's flags.
+    /// Returns the process for whose VM it works by its name, if it is a thread of vhost: `vhost-PID`. User code may have that name,
+    /// too, but not the kernel's flags. The owner of such a thread may rename it.
     pub fn vhost_of(&self) -> Option<u32> {
         let owner = self.name.strip_prefix("vhost-")?.parse().ok()?;
-        (self.flags & (KERNEL | USER_WORKER) != 0).then_some(owner)
+        (self.flags & (KERNEL | USER_WORKER) != 0 && self.flags & IO_WORKER == 0).then_some(owner)
     }
 }
 
@@ -81,6 +83,7 @@ mod tests {
         assert_eq!(owner("vhost-12", 0x0000_4040), Some(12));
         assert_eq!(owner("vhost-12", 0x0040_0140), None);
         assert_eq!(owner("vhost-a", 0x0020_8040), None);
+        assert_eq!(owner("vhost-12", 0x0000_4050), None, "a worker of io_uring");
     }
 
     proptest! {

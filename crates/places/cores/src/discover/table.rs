@@ -8,17 +8,23 @@
 //!
 //! To read the descriptors of all processes of a large host takes tenths of a second. So they are remembered: a process is looked at
 //! when its number is new, then at every sixth look, since it may have ended and another one have its number, or may have opened
-//! further devices; and all are when a key appears that no process holds.
+//! further devices; and all are when a key appears that no process holds, but seldom: a user who may connect to a contract's socket makes
+//! new keys at will.
 
+use super::kernel::Kernel;
 use super::key::Key;
 use super::stat::Stat;
 use super::vm::Task;
-use crate::roots::{Roots, first_names, numbers, target};
+use crate::roots::{Roots, first_names, numbers};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
 use tidegate_cores::stage::{Thread, ThreadKind};
 
 /// Each process is looked at once in so many looks.
 const TURNS: u64 = 6;
+
+/// All processes are looked at no more often, whatever keys appear.
+const ALL: Duration = Duration::from_secs(30);
 
 /// Most descriptors of one process that are looked at; those above belong to no VM that libvirt would start.
 pub const MOST_DESCRIPTORS: usize = 4096;
@@ -30,6 +36,8 @@ pub struct Table {
     turn: u64,
     /// Keys that no process held at the last look.
     missing: BTreeSet<Key>,
+    /// When all processes were looked at for a missing key.
+    all: Option<Instant>,
 }
 
 /// One process.
@@ -58,11 +66,16 @@ pub struct Holders {
 
 impl Table {
     /// Looks for holders of `wanted`, and for processes with one of the names `known_as`.
-    pub fn look(&mut self, roots: &Roots, wanted: &BTreeSet<Key>, known_as: &[&str]) -> Holders {
+    pub fn look(
+        &mut self,
+        now: Instant,
+        (roots, kernel): (&Roots, &Kernel),
+        wanted: &BTreeSet<Key>,
+        known_as: &[&str],
+    ) -> Holders {
         self.turn += 1;
         let pids: BTreeSet<u32> = numbers(&roots.proc).into_iter().collect();
         self.known.retain(|pid, _| pids.contains(pid));
-        let own_namespace = ["thread-self", "self"].iter().find_map(|name| target_of_namespace(roots, name));
         let turn = self.turn;
         let look_at = |this: &mut Self, all: bool| {
             for pid in &pids {
@@ -70,7 +83,7 @@ impl Table {
                 if !all && !due && this.known.contains_key(pid) {
                     continue;
                 }
-                match read(roots, *pid, own_namespace.as_deref(), wanted) {
+                match read(roots, kernel, *pid, wanted) {
                     Some(known) => drop(this.known.insert(*pid, known)),
                     None => drop(this.known.remove(pid)),
                 }
@@ -81,11 +94,18 @@ impl Table {
         look_at(self, false);
         let held: BTreeSet<&Key> = self.known.values().flat_map(|known| &known.keys).collect();
         let mut missing: BTreeSet<Key> = wanted.iter().filter(|key| !held.contains(key)).cloned().collect();
-        if !first && !missing.is_subset(&self.missing) {
+        let is_due = self.all.is_none_or(|all| now.saturating_duration_since(all) >= ALL);
+        if first || missing.is_subset(&self.missing) {
+            self.missing = missing;
+        } else if is_due {
             look_at(self, true);
+            self.all = Some(now);
             missing.retain(|key| !self.known.values().any(|known| known.keys.contains(key)));
+            self.missing = missing;
+        } else {
+            // The others are looked for later.
+            self.missing.retain(|key| missing.contains(key));
         }
-        self.missing = missing;
         self.holders(wanted, known_as)
     }
 
@@ -115,7 +135,7 @@ impl Table {
 }
 
 /// Reads one process; `None` if it ended.
-fn read(roots: &Roots, pid: u32, own_namespace: Option<&str>, wanted: &BTreeSet<Key>) -> Option<Known> {
+fn read(roots: &Roots, kernel: &Kernel, pid: u32, wanted: &BTreeSet<Key>) -> Option<Known> {
     let folder = roots.proc.join(pid.to_string());
     let stat = Stat::read(&folder)?;
     if stat.is_kernel() {
@@ -123,21 +143,8 @@ fn read(roots: &Roots, pid: u32, own_namespace: Option<&str>, wanted: &BTreeSet<
     }
     let readable = std::fs::read_dir(folder.join("fd")).is_ok();
     let descriptors = first_names(folder.join("fd"), MOST_DESCRIPTORS);
-    let keys = descriptors.into_iter().filter_map(|fd| Key::of_descriptor(&folder, &fd));
+    let keys = descriptors.into_iter().filter_map(|fd| Key::of_descriptor(kernel, pid, &folder, &fd));
     // Most sockets of a host are of no interest, and there are many.
-    let mut keys: BTreeSet<Key> =
-        keys.filter(|key| !matches!(key, Key::Socket(_)) || wanted.contains(key)).collect();
-    // Names and numbers of interfaces are those of its network namespace.
-    if keys.iter().any(|key| matches!(key, Key::Tap(_) | Key::Macvtap(_))) {
-        let namespace = target_of_namespace(roots, &pid.to_string());
-        if own_namespace.is_some() && namespace.is_some() && namespace.as_deref() != own_namespace {
-            keys.retain(|key| !matches!(key, Key::Tap(_) | Key::Macvtap(_)));
-        }
-    }
+    let keys = keys.filter(|key| !matches!(key, Key::Socket(_)) || wanted.contains(key)).collect();
     Some(Known { stat, keys, readable })
-}
-
-/// Returns the network namespace of a process, such as `net:[4026531840]`.
-fn target_of_namespace(roots: &Roots, process: &str) -> Option<String> {
-    target(roots.proc.join(process).join("ns/net"))
 }

@@ -1,4 +1,5 @@
-//! The record of our settings for CPUs, and of each value before.
+//! The record of our settings for CPUs, and of each value before. The file is named `own-cpus.json` since its first settings, those of
+//! workers' own CPUs; interrupts and threads are in it, too.
 //!
 //! ```text
 //!  enter: on disk before the file is touched ─▶ set ─▶ restored ─▶ remove, saved with the next save
