@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A thread that has the agent's CPUs is the agent's, and so is a later one of that process that inherited them. One with other CPUs was
-//! moved since, and is left alone. An element of libvirt's domain, and CPUs that Kubernetes gave to a container, hold in any case.
+//! moved since, and is left alone. Interrupts and queues are the agent's by the same rule. An element of libvirt's domain, and CPUs that Kubernetes gave to a container, hold in any case.
 
 use crate::conflicts::pins;
 use crate::placed;
@@ -55,14 +55,19 @@ impl<'a> Choices<'a> {
 
     /// Whether a stage has CPUs that the agent set for it or for the thread that started it, and had a free choice before.
     fn is_ours(&self, stage: &Stage) -> bool {
-        let Some(setting @ Setting::Affinity(_)) = placed::setting(&stage.handle) else { return false };
-        let present = cpus::list(&stage.present);
+        let Some(setting) = placed::setting(&stage.handle) else { return false };
+        let present = placed::value(&setting, &stage.present);
         let own = self.held.get(&setting).filter(|saved| saved.is_own_value(&present));
         let saved = own.or_else(|| inherited(self.held, &setting, &present));
         let isolated = self.machine.isolated();
-        let was_free = |before: &str| {
-            let before = cpus::from_list(before).unwrap_or_default();
-            self.machine.online().iter().all(|cpu| before.contains(cpu) || isolated.contains(cpu))
+        let was_free = |before: &str| match setting {
+            Setting::Affinity(_) => {
+                let before = cpus::from_list(before).unwrap_or_default();
+                self.machine.online().iter().all(|cpu| before.contains(cpu) || isolated.contains(cpu))
+            }
+            Setting::Rps { .. } => cpus::from_mask(before).is_none_or(|before| before.is_empty()),
+            // CPUs of drivers are free, too, and are not told from others any more.
+            _ => true,
         };
         saved.is_some_and(|saved| was_free(&saved.before))
     }
@@ -72,7 +77,7 @@ impl<'a> Choices<'a> {
 mod tests {
     use super::*;
     use crate::workers::tests::{machine, worker};
-    use tidegate_cores::stage::{Handle, Thread, ThreadKind};
+    use tidegate_cores::stage::{Handle, Queue, Thread, ThreadKind};
 
     const AFFINITY: &str = "its CPU affinity, which another program set";
     const LIBVIRT: &str = "libvirt's <vcpupin>";
@@ -112,6 +117,41 @@ mod tests {
         // virsh vcpupin, before or after.
         for present in [1, 2] {
             assert_eq!(other(held(8, "0-3"), &vcpu(present, LIBVIRT)), Some(LIBVIRT.to_owned()));
+        }
+    }
+
+    #[test]
+    fn queues_and_interrupts_with_the_agents_cpus_are_the_agents() {
+        let machine = machine(4, &[]);
+        let queue = Queue { netns: None, device: "eth0".into(), queue: 0 };
+        let irq = Handle::Irq { number: 30, name: "eth0-rx-0".into() };
+        // CPU 1 as the agent writes it; CPUs of a driver before.
+        let cases = [
+            (Handle::Receive(queue.clone()), "2", "0", "4"),
+            (Handle::Transmit(queue), "2", "4", "4"),
+            (irq, "1", "3", "3"),
+        ];
+        for (handle, ours, before, driver) in cases {
+            let saved = |before: &str| SavedSetting {
+                index: 1,
+                before: before.into(),
+                ours: ours.into(),
+                earlier: None,
+                repairs: 0,
+                boot: None,
+            };
+            let other = |present: usize, before: &str| {
+                let held = [(placed::setting(&handle).unwrap(), saved(before))].into();
+                let stage = Stage {
+                    handle: handle.clone(),
+                    pinned_by: Some("another program".into()),
+                    ..worker(0, &[present])
+                };
+                Choices { held: &held, machine: &machine, adopt: false }.other(&stage).is_some()
+            };
+            assert!(!other(1, before) && other(2, before), "{handle}");
+            // Only another program steers a queue that is received from.
+            assert_eq!(other(1, driver), matches!(handle, Handle::Receive(_)), "{handle}");
         }
     }
 

@@ -35,7 +35,7 @@ pub fn left(stages: &[Stage], held: &BTreeMap<Setting, SavedSetting>) -> Assignm
 /// Returns the CPUs that a setting's value names.
 fn given(setting: &Setting, value: &str) -> Option<Cpus> {
     match setting {
-        Setting::Rps { .. } | Setting::Xps { .. } => from_mask(value),
+        Setting::Rps { .. } | Setting::Xps { .. } => cpus::from_mask(value),
         _ => cpus::from_list(value),
     }
 }

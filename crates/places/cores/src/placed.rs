@@ -32,12 +32,11 @@ pub fn setting(handle: &Handle) -> Option<Setting> {
     }
 }
 
-/// Returns the value of a stage's setting for a CPU.
-fn value(setting: &Setting, cpu: usize) -> String {
-    let cpu: Cpus = [cpu].into();
+/// Returns the value of a stage's setting for CPUs.
+pub fn value(setting: &Setting, cpus: &Cpus) -> String {
     match setting {
-        Setting::Rps { .. } | Setting::Xps { .. } => cpus::mask(&cpu),
-        _ => cpus::list(&cpu),
+        Setting::Rps { .. } | Setting::Xps { .. } => cpus::mask(cpus),
+        _ => cpus::list(cpus),
     }
 }
 
@@ -53,7 +52,7 @@ pub fn target<'a>(plan: &Plan, stages: impl Iterator<Item = &'a Stage>, machine:
             target.directions.workers.insert(*worker, *cpu);
         }
         if let Some(setting) = setting(handle) {
-            let value = value(&setting, *cpu);
+            let value = value(&setting, &[*cpu].into());
             target.settings.insert(setting, value);
         }
         if present[handle].realtime

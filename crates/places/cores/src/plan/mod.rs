@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_contract::{Placement, Vnic};
 use tidegate_cores::cpus::Cpus;
+use tidegate_cores::problem::{Assignment, Problem};
 use tidegate_cores::stage::{Handle, Stage};
 use tidegate_place::host::{Claim, Part, Resource};
 use tidegate_place::{Plan, Wanted};
@@ -52,9 +53,14 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Plan<CoresAction> {
     let waits =
         sight == Sight::Silence && needs_switch(wanted, facts) && facts.silent.is_none_or(|time| time < LOOK);
     let is_first = keeps && facts.planned.is_none() && facts.age < FIRST_PLAN;
-    if !waits && !(is_first && !is_surveyed(wanted, facts)) {
+    let is_known = !is_first || is_surveyed(wanted, facts);
+    if !waits && is_known {
+        // Loads of the first look are estimates, by which work would move, and back once they are measured.
+        let is_measured =
+            |problem: &Problem| !is_first || problem.in_force == Assignment::default() || facts.age >= LOOK;
         let due = question::question(wanted, facts)
             .filter(|problem| question::is_due(problem, facts.considered.as_ref(), keeps));
+        let due = due.filter(is_measured);
         actions.extend(due.map(|problem| CoresAction::Consider(Arc::new(problem))));
         let target = (!is_first).then(|| target(wanted, facts));
         actions.extend(target.and_then(|target| facts.settled.due(target)).map(CoresAction::Keep));

@@ -9,7 +9,7 @@ use crate::workers::tests::{machine, worker};
 use std::collections::BTreeMap;
 use tidegate_contract::{Attach, Host, Nanos};
 use tidegate_cores::machine::Machine;
-use tidegate_cores::problem::{Plan as CpuPlan, Problem};
+use tidegate_cores::problem::Plan as CpuPlan;
 use tidegate_cores::stage::{Thread, ThreadKind};
 use tidegate_evidence::{Evidence, VnicStats};
 use tidegate_place::{Adopt, HostWork, Network};
@@ -49,8 +49,15 @@ fn vcpu(number: u32, vnics: &[&str]) -> Stage {
 fn scene() -> Scene {
     let settled = Settled { is_clean: true, ago: Some(LOOK), ..Settled::default() };
     let seen = Some(Sight::Delivered(0));
-    let facts =
-        Facts { off: Some(HALTS), machine: machine(4, &[]), settled, seen, flows: true, ..Facts::default() };
+    let facts = Facts {
+        age: LOOK,
+        off: Some(HALTS),
+        machine: machine(4, &[]),
+        settled,
+        seen,
+        flows: true,
+        ..Facts::default()
+    };
     Scene {
         host: Host::default(),
         contracts: vec![deadline(vnic("a", 1))],
@@ -203,7 +210,7 @@ fn a_plan_is_made_always_and_kept_if_wanted() {
 fn a_new_agent_leaves_all_as_it_is_until_its_first_plan_and_begins_there() {
     let mut scene = scene();
     scene.host.cores.placement = Placement::Plan;
-    scene.facts.settled = Settled::default();
+    (scene.facts.settled, scene.facts.age) = (Settled::default(), Duration::ZERO);
     let (before, ours) = ("0-3".into(), "1".into());
     let saved = SavedSetting { index: 0, before, ours, earlier: None, repairs: 0, boot: None };
     scene.facts.held = [(Setting::Affinity(thread(8)), saved)].into();
@@ -217,6 +224,8 @@ fn a_new_agent_leaves_all_as_it_is_until_its_first_plan_and_begins_there() {
     scene.facts.seen = Some(Sight::Delivered(0));
     assert_eq!((scene.question(), scene.target()), (None, None));
     scene.finds(&[vcpu(8, &["a"])]);
+    assert!(scene.question().is_none(), "loads are estimates");
+    scene.facts.age = LOOK;
     let problem = scene.question().unwrap();
     let cpus = [(vcpu(8, &["a"]).handle, 1), (Handle::Worker(0), 2)];
     assert_eq!(problem.in_force.cpus, cpus.into());
@@ -225,7 +234,7 @@ fn a_new_agent_leaves_all_as_it_is_until_its_first_plan_and_begins_there() {
     // No plan comes.
     scene.facts.age = FIRST_PLAN;
     assert_eq!(scene.target().unwrap().directions, Default::default());
-    scene.facts.age = Duration::ZERO;
+    scene.facts.age = LOOK;
     scene.planned(&[(vcpu(8, &["a"]).handle, 1)], &[]);
     assert_eq!(scene.target().unwrap().settings[&Setting::Affinity(thread(8))], "1");
 }

@@ -13,7 +13,7 @@ pub struct Repairs {
 /// Where the program is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// At the device, as far as is known.
+    /// At the device, or the kernel does not say.
     There,
     /// Gone with its device: the next one of that name has none yet.
     Gone,
