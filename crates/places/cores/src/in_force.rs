@@ -8,7 +8,6 @@ use crate::placed;
 use crate::settings::setting::Setting;
 use crate::settings::step::SavedSetting;
 use std::collections::BTreeMap;
-use tidegate_cores::cpus::from_mask;
 use tidegate_cores::cpus::{self, Cpus};
 use tidegate_cores::problem::Assignment;
 use tidegate_cores::stage::{Handle, Stage};
