@@ -7,6 +7,9 @@ use rustix::fs::ResolveFlags;
 use std::net::IpAddr;
 use std::path::Path;
 
+/// What stands at a path.
+type OfPath<T> = Box<dyn Fn(&Path) -> Option<T> + Send>;
+
 /// The kernel's answers, or others in tests.
 pub struct Kernel {
     /// The connected Unix sockets of the host, or why they are not known.
@@ -14,11 +17,11 @@ pub struct Kernel {
     /// IP addresses, with the numbers of their interfaces.
     pub addresses: Box<dyn FnMut() -> Vec<(IpAddr, u32)> + Send>,
     /// The character device at which a descriptor is open, by its path below `/proc`.
-    pub device: Box<dyn Fn(&Path) -> Option<Device> + Send>,
+    pub device: OfPath<Device>,
     /// The interface of a process's descriptor of `/dev/net/tun`, if it is in the agent's network namespace.
     pub tap: Box<dyn Fn(u32, i32) -> Option<String> + Send>,
     /// The socket file that stands at a path.
-    pub file: Box<dyn Fn(&Path) -> Option<SocketFile> + Send>,
+    pub file: OfPath<SocketFile>,
 }
 
 impl Default for Kernel {
