@@ -35,14 +35,14 @@ pub struct Situation {
 }
 
 /// Makes the situation from the contracts that this agent gave to ports, and from the switch's answers. Its
-/// claims on CPUs count only for existing CPUs, and for at most half of all, besides those that a plan of ours `directed` workers to. No
-/// other work goes to the CPUs `apart`.
+/// claims on CPUs count only for existing CPUs, and for at most half of all; if they are more, those of a kept plan count, which gives
+/// real-time stages the CPUs `planned`, and these are half at most. No other work goes to the CPUs `apart`.
 pub fn situation<'a>(
     contracts: impl Iterator<Item = &'a Vnic>,
     stages: impl Iterator<Item = &'a Stage>,
     machine: &Machine,
     apart: &Cpus,
-    directed: &Cpus,
+    planned: &Cpus,
     flows: bool,
 ) -> Situation {
     let online = machine.online();
@@ -51,17 +51,20 @@ pub fn situation<'a>(
         _ => None,
     };
     let workers: Cpus = stages.filter_map(bound).filter(|cpu| online.contains(cpu)).collect();
-    let count = workers.difference(directed).count();
-    let too_many = (count * 2 > online.len()).then(|| {
+    let count = workers.len();
+    let of_plan: Cpus = workers.intersection(planned).copied().collect();
+    let (workers, rest) = if count * 2 > online.len() { (of_plan, count) } else { (workers, 0) };
+    let too_many = (rest > workers.len()).then(|| {
+        let off = if workers.is_empty() { "them" } else { "those that are not the plan's own" };
         format!(
-            "{count} of {} CPUs belong to workers, more than half: the agent keeps no other work off them, \
+            "{count} of {} CPUs belong to workers, more than half: the agent keeps no other work off {off}, \
             and lets them halt",
             online.len()
         )
     });
     let isolated = machine.isolated();
     let mut situation = Situation {
-        workers: if too_many.is_none() { workers } else { Cpus::new() },
+        workers,
         others: online.into_iter().filter(|cpu| !isolated.contains(cpu) && !apart.contains(cpu)).collect(),
         flows,
         too_many,
@@ -221,19 +224,21 @@ pub(crate) mod tests {
 
     #[test]
     fn a_switch_cannot_claim_all_cpus_for_its_workers() {
-        let of_directed = |workers: usize, online: usize, directed: &[usize]| {
+        let of_planned = |workers: usize, online: usize, planned: &[usize]| {
             let workers: Vec<Stage> = (0..workers).map(|cpu| worker(cpu, &[cpu])).collect();
-            let (none, directed) = (Cpus::new(), cpus(directed));
-            situation(std::iter::empty(), workers.iter(), &machine(online, &[]), &none, &directed, true)
+            let (none, planned) = (Cpus::new(), cpus(planned));
+            situation(std::iter::empty(), workers.iter(), &machine(online, &[]), &none, &planned, true)
         };
-        let of = |workers, online| of_directed(workers, online, &[]);
+        let of = |workers, online| of_planned(workers, online, &[]);
         for (workers, online) in [(0, 0), (1, 2), (2, 4), (2, 5), (8, 64)] {
             let situation = of(workers, online);
             assert_eq!((situation.workers.len(), situation.too_many), (workers, None));
         }
         // A plan of ours put them there.
-        assert_eq!(of_directed(3, 4, &[0, 2]).workers.len(), 3);
-        assert_eq!(of_directed(4, 4, &[0]).workers.len(), 0);
+        let situation = of_planned(3, 4, &[0, 2, 3]);
+        assert_eq!(situation.workers, cpus(&[0, 2]));
+        assert!(situation.too_many.unwrap().contains("off those that are not the plan's own"));
+        assert_eq!(of_planned(2, 3, &[0, 1]).too_many, None);
         for (workers, online) in [(1, 1), (3, 4), (3, 5), (64, 64)] {
             let situation = of(workers, online);
             assert_eq!(situation.workers, Cpus::new());

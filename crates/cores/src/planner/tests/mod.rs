@@ -165,14 +165,15 @@ proptest! {
     }
 }
 
-/// Prints a table of small hosts: `cargo test --release -p tidegate-cores --lib -- --ignored --nocapture small_hosts`.
+/// Prints a table of HOSTS small hosts, or of two:
+/// `HOSTS=300 cargo test --release -p tidegate-cores --lib -- --nocapture small_hosts`.
 #[test]
-#[ignore = "prints a table"]
 fn small_hosts() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     use std::time::Instant;
-    const HOSTS: u32 = 300;
+    let wanted = std::env::var("HOSTS").ok().and_then(|text| text.parse().ok());
+    let wanted: u32 = wanted.filter(|hosts| *hosts > 0).unwrap_or(2);
     println!(
         "stages  assignments (most)  exhaustive us  bound us  steps  equal  search alone: equal, worst %  bound: median gap %"
     );
@@ -182,7 +183,7 @@ fn small_hosts() {
         let mut gaps = vec![];
         let mut worst = 0.0_f64;
         let mut hosts = 0;
-        while hosts < HOSTS {
+        while hosts < wanted {
             let problem = host(most).new_tree(&mut runner).unwrap().current();
             let model = model(&problem);
             let movable = (0..model.stages.len()).filter(|at| model.stages[*at].movable);
@@ -216,13 +217,14 @@ fn small_hosts() {
             search::restore(&mut state, &found.unwrap());
             equal += u32::from(state.score == best);
         }
+        assert_eq!(equal, wanted, "{most} stages");
         gaps.sort_by(f64::total_cmp);
-        let each = u128::from(HOSTS);
+        let each = u128::from(wanted);
         println!(
-            "{most:6}  {largest:18}  {:13}  {:8}  {:5}  {equal:5}  {alone:12} of {HOSTS}, {worst:5.1}  {:20.1}",
+            "{most:6}  {largest:18}  {:13}  {:8}  {:5}  {equal:5}  {alone:12} of {wanted}, {worst:5.1}  {:20.1}",
             slow / each,
             quick / each,
-            steps / u64::from(HOSTS),
+            steps / u64::from(wanted),
             gaps[gaps.len() / 2]
         );
     }

@@ -7,8 +7,8 @@ use rustix::fs::ResolveFlags;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// An answer about a path.
-pub type OfPath<T> = Box<dyn Fn(&Path) -> Option<T> + Send>;
+/// What stands at a path.
+type OfPath<T> = Box<dyn Fn(&Path) -> Option<T> + Send>;
 
 /// The kernel's answers, or others in tests.
 pub struct Kernel {

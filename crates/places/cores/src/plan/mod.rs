@@ -79,7 +79,9 @@ fn is_look_due(scope: &Scope, last: Option<&Asked<Scope>>, keeps: bool) -> bool 
 fn is_surveyed(wanted: &Wanted<'_>, facts: &Facts) -> bool {
     let found = facts.surveyed.iter().flat_map(|surveyed| &surveyed.found.stages);
     let found: BTreeSet<&Handle> = found.map(|stage| &stage.handle).collect();
-    wanted.work.stages.iter().all(|stage| found.contains(&stage.handle))
+    let contracts = || wanted.work.contracts.iter().copied();
+    let mut reported = wanted.work.stages.iter().filter(|stage| may_be_reported(stage, contracts()));
+    reported.all(|stage| found.contains(&stage.handle))
 }
 
 /// Whether what is kept now depends on the switch.
@@ -101,10 +103,9 @@ fn target(wanted: &Wanted<'_>, facts: &Facts) -> Target {
         wanted.work.stages.iter().any(|s| matches!(&s.handle, Handle::Port(name) if *name == vnic.name))
     };
     let here = wanted.work.contracts.iter().copied().filter(is_here);
-    let directed = placed.directions.workers.values().copied().collect();
     let with_deadline = wanted.work.stages.iter().copied().filter(|stage| stage.realtime);
     let situation =
-        workers::situation(here, with_deadline, &facts.machine, &placed.own, &directed, facts.flows);
+        workers::situation(here, with_deadline, &facts.machine, &placed.own, &placed.own, facts.flows);
     let mut target = workers::target(&situation, off);
     target.settings.extend(placed.settings);
     target.own.extend(placed.own);
@@ -146,14 +147,16 @@ fn placed(wanted: &Wanted<'_>, facts: &Facts) -> Target {
 
 /// Returns the claims on CPUs that have one use.
 fn claims(wanted: &Wanted<'_>, facts: &Facts) -> Vec<Claim> {
-    let Target { own: plan, directions, .. } = placed(wanted, facts);
-    let directed = directions.workers.values().copied().collect();
-    let contracts = wanted.work.contracts.iter().copied();
-    // The switch may give any of its workers the first deadline.
-    let stages = wanted.work.stages.iter().copied();
-    let situation =
-        workers::situation(contracts, stages, &facts.machine, &Cpus::new(), &directed, facts.flows);
-    let workers = facts.off.map(|off| workers::own(&situation, off)).unwrap_or_default();
+    let plan = placed(wanted, facts).own;
+    let own = |only_realtime: bool| {
+        let contracts = wanted.work.contracts.iter().copied();
+        let stages = wanted.work.stages.iter().copied().filter(|stage| stage.realtime || !only_realtime);
+        let situation =
+            workers::situation(contracts, stages, &facts.machine, &Cpus::new(), &plan, facts.flows);
+        facts.off.map(|off| workers::own(&situation, off)).unwrap_or_default()
+    };
+    // The switch may give any of its workers the first deadline; those that have one count also where all together are too many.
+    let workers: Cpus = own(true).union(&own(false)).copied().collect();
     let claim = |(cpu, purpose): (usize, &str)| Claim {
         resource: Resource::Cpu(cpu),
         part: Part::All,

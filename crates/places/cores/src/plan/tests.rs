@@ -138,6 +138,10 @@ fn a_wanted_deadline_claims_the_workers_cpus_before_they_are_taken() {
     let target = scene.target().unwrap();
     assert_eq!((scene.claims(), target.own), (both.clone(), [2].into()));
     assert!(target.settings.values().all(|value| value == NO_LATENCY));
+    // All workers together would be too many.
+    scene.stages.push(idle(2, 1));
+    assert_eq!(scene.claims(), [Resource::Cpu(2)]);
+    scene.stages.pop();
     // A vNIC that is still to come claims CPUs, and its settings follow.
     scene.stages.pop();
     assert_eq!((scene.claims(), scene.target()), (both, None));
