@@ -125,7 +125,6 @@ impl Discovery {
         let nics = devices::nics(&self.roots, input, &uplinks);
         self.count_devices(now, &nics);
         stages.nics(&self.roots, &nics, machine);
-        stages.reported_queues(&self.roots);
         stages.taps(&self.roots, input.contracts);
         stages.load(&self.loads, &frames, &nics);
         let links = links::links(&stages, &frames, &nics, &uplinks, &self.loads, input);

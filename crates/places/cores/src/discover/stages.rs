@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_contract::{Attach, Vnic};
 use tidegate_cores::cpus::Cpus;
 use tidegate_cores::machine::Machine;
-use tidegate_cores::stage::{Handle, Kind, Queue, Stage, Thread, ThreadKind};
+use tidegate_cores::stage::{Handle, Kind, Stage, Thread, ThreadKind};
 
 /// A process, and whose it is.
 #[derive(Debug)]
@@ -78,21 +78,6 @@ impl Stages {
         }
         let vnics = names.into_iter().collect();
         self.found.insert(stage.handle.clone(), Stage { vnics, ..stage });
-    }
-
-    /// Adds the CPUs where the queues of the host switch's taps are steered, which it does not report. They are known in the agent's own
-    /// network namespace alone.
-    pub fn reported_queues(&mut self, roots: &Roots) {
-        let mut nics = BTreeMap::<String, Option<Nic>>::new();
-        for stage in self.reported.values_mut() {
-            let Handle::Receive(Queue { netns: None, device, queue }) = &stage.handle else { continue };
-            let read = || Nic::read_receive(roots, device);
-            let nic = nics.entry(device.clone()).or_insert_with(read);
-            let steered = nic.as_ref().and_then(|nic| nic.receive.get(usize::from(*queue)));
-            if let Some(steered) = steered.filter(|steered| !steered.is_empty()) {
-                (stage.present, stage.pinned_by) = (steered.clone(), by_queue(steered, "rps_cpus"));
-            }
-        }
     }
 
     /// Adds interrupts and queues of physical interfaces.

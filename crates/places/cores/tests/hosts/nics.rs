@@ -99,28 +99,6 @@ fn cpus_that_a_program_chose_for_interrupts_and_queues_and_those_that_a_driver_d
 }
 
 #[test]
-fn a_tap_of_the_host_switch_has_the_cpus_where_it_is_steered() {
-    let mut lab = Lab::new("eight-cores", vec![], vec![]);
-    let queue = |device: &str, netns: Option<&str>, queue| Stage {
-        handle: Handle::Receive(Queue { netns: netns.map(Into::into), device: device.into(), queue }),
-        present: [].into(),
-        ..port("a")
-    };
-    let other = Some("/run/netns/other");
-    lab.reported =
-        vec![queue("tg0", None, 0), queue("tg0", None, 1), queue("tg0", other, 0), queue("no", None, 0)];
-    lab.tree.file("/sys/class/net/tg0/queues/rx-0/rps_cpus", "00");
-    lab.tree.file("/sys/class/net/tg0/queues/rx-1/rps_cpus", "08");
-    let found = lab.look();
-    assert_eq!(found.stages.len(), 4);
-    for stage in &found.stages {
-        let steered = stage.handle == queue("tg0", None, 1).handle;
-        let expected = if steered { [3].into() } else { [].into() };
-        assert_eq!((&stage.present, stage.pinned_by.is_some()), (&expected, steered), "{}", stage.handle);
-    }
-}
-
-#[test]
 fn the_nic_of_an_uplink_is_declared_or_has_its_address() {
     let text =
         "[uplink.net]\nlocal = \"192.0.2.1\"\nrate = \"1gbit\"\n[uplink.net.peer.b]\naddress = \"192.0.2.9\"";

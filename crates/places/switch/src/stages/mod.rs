@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  contracts of ports, their workers ───────────┐
-//!  counters ─▶ load: over the last minute ──────┼─▶ stages: workers, ports, stacks of taps; links between them
+//!  counters ─▶ load: over the last minute ──────┼─▶ stages: workers, ports; links between them
 //!  traffic between ports, as the switch tells ──┘
 //! ```
 //!
@@ -16,9 +16,9 @@ mod load;
 use load::{Count, Rates, WHOLE};
 pub use load::{Loads, Measured};
 use std::collections::{BTreeMap, BTreeSet};
-use tidegate_contract::{Attach, Rate, Remote, UPLINK, Vnic};
+use tidegate_contract::{Rate, Remote, UPLINK, Vnic};
 use tidegate_cores::cpus::Cpus;
-use tidegate_cores::stage::{Handle, Link, Queue, Stage};
+use tidegate_cores::stage::{Handle, Link, Stage};
 use tidegate_evidence::Evidence;
 
 /// Bytes that a worker copies in a millionth of a second.
@@ -27,10 +27,6 @@ const COPIED: u64 = 2500;
 const FRAME: u64 = 256;
 /// Bytes of a frame, where only a rate is known.
 const FULL_FRAME: u64 = 1500;
-/// Time of a tenant's network stack for a byte, hundredths of ns: 412 us for 64 kB of TCP (docs/decisions/own-cpus.md).
-const STACK_BYTE: u64 = 630;
-/// Time of a tenant's network stack for a frame besides its bytes, hundredths of ns.
-const STACK_FRAME: u64 = 100_000;
 
 /// A port of the switch.
 #[derive(Clone, Debug)]
@@ -124,11 +120,10 @@ impl Scene<'_> {
                 pinned_by: pinned_by.map(str::to_owned),
             });
         }
-        stages.extend(self.ports.iter().flat_map(|port| self.stacks(port.vnic)));
         stages
     }
 
-    /// Returns the links of ports that talk, by `traffic`: sender, receiver, cost a second; and from ports to the stacks of taps.
+    /// Returns the links of ports that talk, by `traffic`: sender, receiver, cost a second.
     pub fn links(&self, traffic: &[(&str, &str, u64)]) -> Vec<Link> {
         let names: BTreeSet<&str> = self.workers_of_ports().map(|(name, _)| name).collect();
         let mut pairs: BTreeMap<(&str, &str), u64> = BTreeMap::new();
@@ -141,20 +136,11 @@ impl Scene<'_> {
             }
         }
         let port = |name: &str| Handle::Port(name.into());
-        let talk = pairs.into_iter().map(|((one, other), frames)| Link {
+        let links = pairs.into_iter().map(|((one, other), frames)| Link {
             from: port(one),
             to: port(other),
             frames: frames_of(frames),
         });
-        let stack = |vnic: &Vnic| {
-            let frames = self.rates(&vnic.name).map_or(0, |rates| rates.received.frames);
-            let each = frames / u64::from(vnic.queues.max(1));
-            let from = port(&vnic.name);
-            queues(vnic)
-                .map(|to| Link { from: from.clone(), to, frames: frames_of(each) })
-                .collect::<Vec<_>>()
-        };
-        let links = talk.chain(self.ports.iter().flat_map(|port| stack(port.vnic)));
         links.filter(|link| link.frames > 0).collect()
     }
 
@@ -204,47 +190,12 @@ impl Scene<'_> {
         };
         self.workers_of_ports().map(|(name, worker)| (name, load((name, worker)))).collect()
     }
-
-    /// Returns the stacks of a tap's queues. Their time is estimated, from frames measured or from the contract.
-    fn stacks(&self, vnic: &Vnic) -> Vec<Stage> {
-        let received = self.rates(&vnic.name).map(|rates| rates.received);
-        let Count { frames, bytes } = received.unwrap_or_else(|| {
-            let bytes = vnic.rx.max.map_or(0, |rate| rate.bits() / 8);
-            Count { frames: bytes / FULL_FRAME, bytes }
-        });
-        let time = frames.saturating_mul(STACK_FRAME).saturating_add(bytes.saturating_mul(STACK_BYTE));
-        // Hundredths of ns in a second, as millionths.
-        let load = bounded(time / 100_000 / u64::from(vnic.queues.max(1)));
-        let stack = |handle| Stage {
-            handle,
-            vnics: vec![vnic.name.clone()],
-            realtime: false,
-            load,
-            measured: false,
-            present: Cpus::new(),
-            pinned_by: None,
-        };
-        queues(vnic).map(stack).collect()
-    }
 }
 
 /// Returns the CPU to which each of `workers` is bound, of those that are online.
 pub fn bound(evidence: &Evidence, workers: usize, online: &Cpus) -> Vec<Option<usize>> {
     let cpu = |worker: usize| usize::try_from(evidence.workers.get(worker)?.cpu?).ok();
     (0..workers).map(|worker| cpu(worker).filter(|cpu| online.contains(cpu))).collect()
-}
-
-/// Returns the receive queues of a tap; none for another attachment.
-fn queues(vnic: &Vnic) -> impl Iterator<Item = Handle> {
-    let tap = match &vnic.attach {
-        Attach::Tap { name, netns } => Some((netns.clone(), name.clone())),
-        _ => None,
-    };
-    let count = vnic.queues;
-    tap.into_iter().flat_map(move |(netns, device)| {
-        (0..count)
-            .map(move |queue| Handle::Receive(Queue { netns: netns.clone(), device: device.clone(), queue }))
-    })
 }
 
 /// Returns a worker's time to send at the contract's rate: the guarantee if there is one, else the limit.

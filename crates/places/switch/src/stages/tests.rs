@@ -50,14 +50,14 @@ fn remote(name: &str, to: &[&str]) -> Remote {
 }
 
 #[test]
-fn workers_ports_and_stacks_are_stages() {
+fn workers_and_ports_are_stages() {
     let ports = ports();
     let mut scene = scene(&ports, &[Some(3), None, None]);
     let remotes = [remote("far", &[])];
     scene.uplinks = vec![UplinkPort { name: "up", worker: 2, remotes: &remotes }];
     let stages = scene.stages();
     let handles: BTreeSet<_> = stages.iter().map(|stage| stage.handle.clone()).collect();
-    assert_eq!((handles.len(), stages.len()), (9, 9), "unique");
+    assert_eq!((handles.len(), stages.len()), (7, 7), "unique");
     let realtime = |handle: Handle| find(&stages, &handle).realtime;
     assert!(
         [port("a"), port("b"), port("up")].into_iter().all(realtime),
@@ -68,8 +68,6 @@ fn workers_ports_and_stacks_are_stages() {
     assert_eq!(find(&stages, &Handle::Worker(2)).vnics, ["c", "up"]);
     assert_eq!(find(&stages, &Handle::Worker(0)).present, [3].into());
     assert_eq!(find(&stages, &port("a")).present, [3].into());
-    let queue = |queue| Handle::Receive(Queue { netns: None, device: "tg0".into(), queue });
-    assert!(!find(&stages, &queue(1)).realtime && find(&stages, &queue(0)).vnics == ["c"]);
     // 10 Gbit/s are 1.25 GB, and 833,333 frames of 256 bytes more, at 2.5 GB a second.
     let web = find(&stages, &port("c"));
     assert_eq!((web.load, web.measured), (585_333, false));
@@ -127,14 +125,10 @@ fn a_workers_time_is_divided_among_its_ports() {
     let load = |handle: &Handle| (find(&stages, handle).load, find(&stages, handle).measured);
     assert_eq!([load(&port("a")), load(&port("b"))], [(100_000, true), (300_000, true)]);
     assert_eq!((load(&port("c")), load(&Handle::Worker(1))), ((0, true), (1_000_000, true)));
-    let stack = Handle::Receive(Queue { netns: None, device: "t".into(), queue: 0 });
-    // 10,000 frames of 1 us, and a megabyte at 6.3 ns.
-    assert_eq!(load(&stack), (16_300, false));
     // A frame of `a` costs 356 bytes; `b` sent none, so its frames count as full ones.
     let traffic = [("a", "b", 356_000), ("b", "a", 17_560), ("a", "a", 9), ("a", "gone", 9), ("b", "c", 0)];
     let links = scene.links(&traffic);
-    let talk = Link { from: port("a"), to: port("b"), frames: 1010 };
-    assert_eq!(links, [talk, Link { from: port("c"), to: stack, frames: 10_000 }]);
+    assert_eq!(links, [Link { from: port("a"), to: port("b"), frames: 1010 }]);
 }
 
 #[test]
