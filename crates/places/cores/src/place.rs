@@ -128,7 +128,10 @@ fn asked<Q>(last: Option<&(Arc<Q>, Instant)>, now: Instant, open: bool) -> Optio
 /// As [`CoresPlace::new`].
 pub fn install(site: &Site<'_>, options: &Options) -> Result<Installation, DurableError> {
     let namespaces = site.paths.namespaces.clone();
-    let (place, damage) = CoresPlace::new(options, site.state, namespaces, site.wake.clone())?;
+    // The next look, within half a second, finds a plan. A look more for each would use up the agent's patience with a switch that
+    // answers slowly.
+    let wake = Arc::new(|| ());
+    let (place, damage) = CoresPlace::new(options, site.state, namespaces, wake)?;
     Ok(Installation { place: Box::new(place), capture: None, damage })
 }
 
