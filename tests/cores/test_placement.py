@@ -26,6 +26,11 @@ def placed(host: Host) -> int | None:
     return planned[0] if planned and stage["present"] == planned else None
 
 
+def own_cpus(host: Host) -> list[int]:
+    """CPUs that one real-time stage has for itself, as reported."""
+    return [cpu["cpu"] for cpu in json.loads(host.cli("cores", "show", "--json"))["cpus"] if cpu["own"]]
+
+
 def test_the_worker_of_a_deadline_has_the_cpu_that_the_plan_gives_it(tmp_path: Path) -> None:
     """It is its own, also for the agent's threads, and after a crash of the agent."""
     need("two CPUs are needed", len(os.sched_getaffinity(0)) > 1)
@@ -40,8 +45,7 @@ def test_the_worker_of_a_deadline_has_the_cpu_that_the_plan_gives_it(tmp_path: P
         file.write_text('[host.cores]\nplacement = "plan"\n' + vnics)
         wait_for("the worker's CPU", lambda: placed(host) is not None, timeout=60)
         own = placed(host)
-        cpus = json.loads(host.cli("cores", "show", "--json"))["cpus"]
-        assert [cpu["cpu"] for cpu in cpus if cpu["own"]] == [own]
+        wait_for("the plan to make it its own", lambda: own_cpus(host) == [own], timeout=60)
 
         def agents_cpus() -> set[int]:
             tasks = Path(f"/proc/{host.agent.pid}/task").iterdir()
