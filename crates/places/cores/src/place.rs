@@ -55,8 +55,8 @@ pub struct Options {
 }
 
 impl CoresPlace {
-    /// Makes the place; its record is in the folder `state`. Contracts name namespaces below `namespaces`. `wake` is called when a
-    /// plan is ready. The second value describes damaged records, each with the problem's name.
+    /// Makes the place; its record is in the folder `state`. Contracts name namespaces below `namespaces`. A plan that is ready
+    /// wakes nothing: the next look finds it, and one more would use up the agent's patience with a switch that answers slowly. The second value describes damaged records, each with the problem's name.
     ///
     /// # Errors
     /// The record cannot be read, or a newer release wrote it.
@@ -64,7 +64,6 @@ impl CoresPlace {
         options: &Options,
         state: &Path,
         namespaces: Roots,
-        wake: Arc<dyn Fn() + Send + Sync>,
     ) -> Result<(Self, Vec<Damage>), DurableError> {
         let off = options.own_cpus;
         let (kept, damage) = Kept::new(state, off, namespaces)?;
@@ -84,10 +83,10 @@ impl CoresPlace {
             folders,
             machine: Default::default(),
             costs: Current::new(state.join(file::NAME)),
-            discovery: Background::new("look at CPUs", look, Arc::clone(&wake)),
+            discovery: Background::new("look at CPUs", look),
             looked: None,
             immovable: Immovable::default(),
-            planner: Background::new("plan of CPUs", planner::plan, wake),
+            planner: Background::new("plan of CPUs", planner::plan),
             considered: None,
         };
         Ok((place, damage))
@@ -128,10 +127,7 @@ fn asked<Q>(last: Option<&(Arc<Q>, Instant)>, now: Instant, open: bool) -> Optio
 /// As [`CoresPlace::new`].
 pub fn install(site: &Site<'_>, options: &Options) -> Result<Installation, DurableError> {
     let namespaces = site.paths.namespaces.clone();
-    // The next look, within half a second, finds a plan. A look more for each would use up the agent's patience with a switch that
-    // answers slowly.
-    let wake = Arc::new(|| ());
-    let (place, damage) = CoresPlace::new(options, site.state, namespaces, wake)?;
+    let (place, damage) = CoresPlace::new(options, site.state, namespaces)?;
     Ok(Installation { place: Box::new(place), capture: None, damage })
 }
 

@@ -80,7 +80,7 @@ pub fn on_record<'a, T, R>(
 const UPLINK_STAYS: &str = "the switch, which moves no uplink";
 
 impl Scene<'_> {
-    /// Returns the stages of the switch: its workers, their ports and uplinks, the stacks of taps.
+    /// Returns the stages of the switch: its workers, their ports and uplinks.
     pub fn stages(&self) -> Vec<Stage> {
         let mut stages = Vec::new();
         let realtime = self.realtime();
