@@ -1,0 +1,130 @@
+"""What a switch is to hold: rules, groups and queues, without any protocol."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+
+class Table(IntEnum):
+    """The tables of the pipeline."""
+
+    EDGE = 0
+    """Frames from hosts get their path's mark and tag; marks of others are cleared."""
+    QUEUE = 1
+    """The mark chooses the queue: static."""
+    WAY = 2
+    """The tag, or the destination of best effort, chooses the port."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Send by a port."""
+
+    port: int
+
+
+@dataclass(frozen=True)
+class ToController:
+    """Send to the controller."""
+
+
+@dataclass(frozen=True)
+class ToGroup:
+    """Send as a group says."""
+
+    group: int
+
+
+@dataclass(frozen=True)
+class SetQueue:
+    """Choose the queue of the port."""
+
+    queue: int
+
+
+@dataclass(frozen=True)
+class SetDscp:
+    """Write the mark (IPv4 or IPv6)."""
+
+    dscp: int
+
+
+@dataclass(frozen=True)
+class PushTag:
+    """Add a VLAN tag (0x8100) with this id."""
+
+    tag: int
+
+
+@dataclass(frozen=True)
+class PopTag:
+    """Remove the VLAN tag."""
+
+
+@dataclass(frozen=True)
+class Goto:
+    """Go on at a later table; the last action."""
+
+    table: Table
+
+
+Action = Output | ToController | ToGroup | SetQueue | SetDscp | PushTag | PopTag | Goto
+
+
+@dataclass(frozen=True)
+class Match:
+    """Fields of a frame; `None` matches every value. Addresses are IPv4 or IPv6 by their text."""
+
+    in_port: int | None = None
+    eth_type: int | None = None
+    eth_dst: str | None = None
+    tag: int | None = None
+    """VLAN id; 0: without a tag."""
+    dscp: int | None = None
+    protocol: int | None = None
+    source: str | None = None
+    target: str | None = None
+    source_port: int | None = None
+    target_port: int | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One entry of a table. Table, priority and match are its key, as in OpenFlow 1.3, 6.4."""
+
+    table: Table
+    priority: int
+    match: Match
+    actions: tuple[Action, ...]
+    """None: drop."""
+    cookie: int
+    """Tells ours from others', and which path it belongs to."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Fast failover: the first port that is up is taken (OpenFlow 1.3, 5.6.1)."""
+
+    number: int
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A queue of a port (linux-htb): rates in bit/s, burst in bytes."""
+
+    number: int
+    minimum: int
+    maximum: int
+    burst: int
+    priority: int
+    """0 goes first."""
+
+
+@dataclass
+class SwitchIntent:
+    """All of one switch."""
+
+    rules: set[Rule] = field(default_factory=set)
+    groups: set[Group] = field(default_factory=set)
+    queues: dict[int, tuple[Queue, ...]] = field(default_factory=dict)
+    """By port."""

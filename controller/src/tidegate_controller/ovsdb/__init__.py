@@ -1,0 +1,1 @@
+"""Queues and link checks of switches, by OVSDB (RFC 7047)."""
