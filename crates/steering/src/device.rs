@@ -1,5 +1,6 @@
 //! A device: which XDP program it has, and putting ours there.
 
+use crate::dispatcher::{self, Dispatcher};
 use crate::program::{NAME, name_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use tidegate_netlink::attribute::{find, read, string, u32_at};
@@ -34,6 +35,9 @@ const BITSET_BIT_NAME: u16 = 2;
 /// The feature that takes VLAN tags out of frames (net/ethtool/common.c).
 const TAGS_TAKEN_OUT: &str = "rx-vlan-hw-parse";
 
+/// How often a dispatcher may be replaced while it is looked at.
+const RETRIES: usize = 8;
+
 /// How a program gets frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -60,6 +64,8 @@ pub enum Found {
     Nothing,
     /// The steering program, with its number.
     Ours(u32, Mode),
+    /// libxdp's dispatcher, which the steering program may be part of.
+    Dispatcher(Dispatcher),
     /// Another one.
     Foreign(Foreign),
 }
@@ -95,6 +101,19 @@ pub fn index(device: &str) -> Result<u32, NetlinkError> {
 /// # Errors
 /// It is gone, or the kernel does not answer.
 pub fn found(index: u32) -> Result<(String, Found), NetlinkError> {
+    let mut found = look(index)?;
+    // Its programs belong to another dispatcher if that took its place meanwhile.
+    for _ in 0..RETRIES {
+        let Found::Dispatcher(Dispatcher { number, .. }) = found.1 else { break };
+        match look(index)? {
+            (_, Found::Dispatcher(again)) if again.number == number => break,
+            other => found = other,
+        }
+    }
+    Ok(found)
+}
+
+fn look(index: u32) -> Result<(String, Found), NetlinkError> {
     let mut socket = Socket::route()?;
     let mut body = link::header(index, 0, 0);
     body.put_u32(link::IFLA_EXT_MASK, link::RTEXT_FILTER_SKIP_STATS);
@@ -104,6 +123,11 @@ pub fn found(index: u32) -> Result<(String, Found), NetlinkError> {
         Some((find(attributes, link::IFLA_IFNAME).map(string)?, programs))
     })?;
     let (name, programs) = answer.ok_or_else(|| std::io::Error::other("no name in the kernel's answer"))?;
+    if let [(number, mode)] = *programs
+        && name_of(number).as_deref() == Some(dispatcher::NAME)
+    {
+        return Ok((name, Found::Dispatcher(Dispatcher::read(number, mode))));
+    }
     let named = programs.into_iter().map(|(number, mode)| (number, mode, name_of(number)));
     let mut result = Found::Nothing;
     for (number, mode, program) in named {
