@@ -30,9 +30,8 @@ impl Program {
         if let Some(caller) = caller {
             for mut program in opened.progs_mut() {
                 program.set_prog_type(ProgramType::Ext);
-                // None, 0; and the dispatcher has the flags.
+                // None, 0.
                 program.set_attach_type(ProgramAttachType::CgroupInetIngress);
-                program.set_flags(0);
                 // Any function of it with these arguments would do: libxdp attaches it to another dispatcher.
                 let name = Some(dispatcher::NAME.into());
                 let set = program.set_attach_target(caller.as_raw_fd(), name);
