@@ -1,10 +1,12 @@
 //! A device: which XDP program it has, and putting ours there.
 
-use crate::dispatcher::{self, Dispatcher};
-use crate::program::{NAME, name_of};
+use crate::dispatcher::Dispatcher;
+use crate::program::{DISPATCHER, NAME, name_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use tidegate_netlink::attribute::{find, read, string, u32_at};
 use tidegate_netlink::{Attributes, Generic, NetlinkError, Socket, ethtool, link};
+
+pub use crate::program::{Foreign, Mode};
 
 /// linux/if_link.h.
 const IFLA_XDP: u16 = 43;
@@ -38,25 +40,6 @@ const TAGS_TAKEN_OUT: &str = "rx-vlan-hw-parse";
 /// How often a dispatcher may be replaced while it is looked at.
 const RETRIES: usize = 8;
 
-/// How a program gets frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// From the driver, before the kernel makes its own structure for them.
-    #[default]
-    Native,
-    /// From the kernel, of any device; slower.
-    Generic,
-}
-
-impl Mode {
-    fn flag(self) -> u32 {
-        match self {
-            Self::Native => XDP_FLAGS_DRV_MODE,
-            Self::Generic => XDP_FLAGS_SKB_MODE,
-        }
-    }
-}
-
 /// What is at a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
@@ -68,21 +51,6 @@ pub enum Found {
     Dispatcher(Dispatcher),
     /// Another one.
     Foreign(Foreign),
-}
-
-/// An XDP program that is not ours.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
-    /// Its number.
-    pub number: u32,
-    /// Its name, if the kernel tells.
-    pub name: Option<String>,
-}
-
-impl std::fmt::Display for Foreign {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} (number {})", self.name.as_deref().unwrap_or("of an unknown name"), self.number)
-    }
 }
 
 /// Returns the interface index of a device.
@@ -124,7 +92,7 @@ fn look(index: u32) -> Result<(String, Found), NetlinkError> {
     })?;
     let (name, programs) = answer.ok_or_else(|| std::io::Error::other("no name in the kernel's answer"))?;
     if let [(number, mode)] = *programs
-        && name_of(number).as_deref() == Some(dispatcher::NAME)
+        && name_of(number).as_deref() == Some(DISPATCHER)
     {
         return Ok((name, Found::Dispatcher(Dispatcher::read(number, mode))));
     }
@@ -170,7 +138,7 @@ pub(crate) fn attach(
     former: Option<BorrowedFd<'_>>,
 ) -> Result<(), NetlinkError> {
     let flags = if former.is_some() { XDP_FLAGS_REPLACE } else { XDP_FLAGS_UPDATE_IF_NOEXIST };
-    set(index, flags | mode.flag(), program.as_raw_fd(), former)
+    set(index, flags | flag(mode), program.as_raw_fd(), former)
 }
 
 /// Takes a program away from a device, and no other.
@@ -178,7 +146,14 @@ pub(crate) fn attach(
 /// # Errors
 /// It is not there, or the kernel refuses.
 pub(crate) fn detach(index: u32, mode: Mode, program: BorrowedFd<'_>) -> Result<(), NetlinkError> {
-    set(index, XDP_FLAGS_REPLACE | mode.flag(), -1, Some(program))
+    set(index, XDP_FLAGS_REPLACE | flag(mode), -1, Some(program))
+}
+
+fn flag(mode: Mode) -> u32 {
+    match mode {
+        Mode::Native => XDP_FLAGS_DRV_MODE,
+        Mode::Generic => XDP_FLAGS_SKB_MODE,
+    }
 }
 
 fn set(index: u32, flags: u32, program: i32, former: Option<BorrowedFd<'_>>) -> Result<(), NetlinkError> {

@@ -10,15 +10,12 @@
 //! chain. Ours goes on for XDP_PASS alone. [`libxdp`](crate::libxdp) puts it there and takes it out; who is in there is the kernel's own
 //! knowledge, by its links.
 
-use crate::device::{Foreign, Mode};
 use crate::libxdp;
-use crate::program::{self, name_of};
+use crate::program::{DISPATCHER, Foreign, Mode, NAME, name_of};
 use libbpf_rs::ProgramAttachType;
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
-/// Its name in the kernel, which libxdp requires.
-pub(crate) const NAME: &str = "xdp_dispatcher";
 /// Most programs of one: `MAX_DISPATCHER_ACTIONS` of libxdp's protocol.
 const SLOTS: usize = 10;
 
@@ -50,14 +47,14 @@ impl Dispatcher {
                 _ => None,
             })
             .collect();
-        let is_ours = |number: &u32| name_of(*number).as_deref() == Some(program::NAME);
+        let is_ours = |number: &u32| name_of(*number).as_deref() == Some(NAME);
         let ours = programs.iter().copied().filter(is_ours).collect();
         Self { number, mode, programs, ours }
     }
 
     /// Returns it as a program that is not ours.
     pub(crate) fn as_foreign(&self) -> Foreign {
-        Foreign { number: self.number, name: Some(NAME.into()) }
+        Foreign { number: self.number, name: Some(DISPATCHER.into()) }
     }
 
     /// Whether another program can join it.
@@ -78,7 +75,7 @@ impl Dispatcher {
         if self.programs.len() >= SLOTS {
             return Err(format!("it has {} programs, which is the most", self.programs.len()));
         }
-        libxdp::missing().map_or(Ok(()), |why| Err(why.into()))
+        libxdp::obstacle().map_or(Ok(()), Err)
     }
 
     /// Lets a program, loaded as an extension, take part; former ones of ours leave.
@@ -102,7 +99,6 @@ impl Dispatcher {
 
 /// Takes a program out of the dispatcher of a device; the others stay.
 pub(crate) fn leave(index: u32, mode: Mode, number: u32) -> Result<(), String> {
-    use std::os::fd::AsFd;
     let program = libbpf_rs::Program::fd_from_id(number).map_err(|e| e.to_string())?;
     libxdp::change(libxdp::Step::Leave, index, mode, program.as_fd())
 }

@@ -7,10 +7,11 @@
 //!                          └── its words, for our error
 //! ```
 //!
-//! The thread, because libxdp before 1.4 leaves descriptors of the others' programs open, and those would stay in the kernel as long as this
+//! The thread, because libxdp before 1.4.1 leaves descriptors of the others' programs open, and those would stay in the kernel as long as this
 //! process lives; and because libxdp says what is wrong to standard error alone.
 
-use rustix::fs::{MemfdFlags, SeekFrom, memfd_create, seek};
+use crate::program::Mode;
+use rustix::fs::{Access, MemfdFlags, SeekFrom, access, memfd_create, seek};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::ffi::{CStr, c_int, c_long, c_uint, c_void};
 use std::fs::File;
@@ -18,17 +19,19 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::device::Mode;
-
 /// The interface of all its releases since 1.0, on Debian the package libxdp1.
 const FILE: &CStr = c"libxdp.so.1";
+const NOT_INSTALLED: &str =
+    "libxdp is not installed, which builds dispatchers anew: apt install libxdp1 (libxdp.so.1)";
+/// Where it has its records, in the folder `xdp`, unless its variable names another one.
+const RECORDS: &str = "/sys/fs/bpf";
 /// Its `enum xdp_attach_mode`.
 const NATIVE: c_int = 1;
 const GENERIC: c_int = 2;
 /// Where the thread has the program.
 const PROGRAM: RawFd = 3;
 /// Of its words, bytes.
-const MOST_WORDS: u64 = 1000;
+const MOST_WORDS: u64 = 4000;
 
 type XdpProgram = *mut c_void;
 type FromFd = unsafe extern "C" fn(c_int) -> XdpProgram;
@@ -55,11 +58,18 @@ pub(crate) enum Step {
     Leave,
 }
 
-/// Returns the reason if libxdp cannot be used.
-pub(crate) fn missing() -> Option<&'static str> {
-    functions().is_none().then_some(
-        "libxdp is not installed, which rebuilds the dispatcher: apt install libxdp1 (libxdp.so.1)",
-    )
+/// Returns the reason why libxdp cannot be used, if there is one. It would remember the second one itself, as one of the kernel's, until
+/// this process ends.
+pub(crate) fn obstacle() -> Option<String> {
+    if functions().is_none() {
+        return Some(NOT_INSTALLED.into());
+    }
+    let records = std::env::var_os("LIBXDP_BPFFS").unwrap_or_else(|| RECORDS.into());
+    let why = io::Error::from(access(&*records, Access::WRITE_OK).err()?);
+    Some(format!(
+        "{} cannot be written: {why}: there libxdp has its records; the packaged agent needs the drop-in cores.conf",
+        records.display()
+    ))
 }
 
 /// Lets a program join or leave the dispatcher of a device of the calling thread's network namespace. Waits for other processes that
@@ -71,7 +81,7 @@ pub(crate) fn change(step: Step, index: u32, mode: Mode, program: BorrowedFd<'_>
     // Its own state is not made for threads.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(functions) = functions() else { return Err(missing().unwrap_or_default().into()) };
+    let functions = functions().ok_or(NOT_INSTALLED)?;
     let index = c_int::try_from(index).map_err(|e| e.to_string())?;
     let mode = if mode == Mode::Native { NATIVE } else { GENERIC };
     let (done, words) = apart(program, || functions.change(step, index, mode)).map_err(|e| e.to_string())?;
@@ -158,8 +168,14 @@ fn apart<R: Send>(program: BorrowedFd<'_>, work: impl FnOnce() -> R + Send) -> i
     let mut bytes = vec![];
     File::from(words).take(MOST_WORDS).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    Ok((result, lines.join("; ")))
+    Ok((result, said(&text)))
+}
+
+/// Returns the lines of libxdp as one; those of libbpf alone if there are no others.
+fn said(text: &str) -> String {
+    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let own: Vec<&str> = lines().filter(|line| !line.starts_with("libbpf: ")).collect();
+    if own.is_empty() { lines().collect::<Vec<_>>().join("; ") } else { own.join("; ") }
 }
 
 #[cfg(test)]
@@ -181,6 +197,8 @@ mod tests {
         .unwrap();
         assert!(left > PROGRAM, "{left}");
         assert_eq!(words, "libxdp: one; two");
+        assert_eq!(said("libbpf: elf: skipping\n libxdp: No bpffs found\n"), "libxdp: No bpffs found");
+        assert_eq!(said("libbpf: failed\n"), "libbpf: failed");
         // No copy of the pipe's end is left.
         (&writer).write_all(b"x").unwrap();
         drop(writer);

@@ -1,6 +1,5 @@
 //! The program of `steer.bpf.c`: loaded anew, or found at a device.
 
-use crate::dispatcher;
 use crate::maps::{MapError, Maps, failed};
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{ObjectBuilder, ProgramAttachType, ProgramHandle, ProgramType};
@@ -9,6 +8,34 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
 /// The program's name in the kernel, by which the next agent knows it again.
 pub(crate) const NAME: &str = "tidegate_steer";
+
+/// That of libxdp's dispatcher, which libxdp requires.
+pub(crate) const DISPATCHER: &str = "xdp_dispatcher";
+
+/// How a program gets frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// From the driver, before the kernel makes its own structure for them.
+    #[default]
+    Native,
+    /// From the kernel, of any device; slower.
+    Generic,
+}
+
+/// An XDP program that is not ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// Its number.
+    pub number: u32,
+    /// Its name, if the kernel tells.
+    pub name: Option<String>,
+}
+
+impl std::fmt::Display for Foreign {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (number {})", self.name.as_deref().unwrap_or("of an unknown name"), self.number)
+    }
+}
 
 /// A program in the kernel, and its maps.
 #[derive(Debug)]
@@ -33,7 +60,7 @@ impl Program {
                 // None, 0.
                 program.set_attach_type(ProgramAttachType::CgroupInetIngress);
                 // Any function of it with these arguments would do: libxdp attaches it to another dispatcher.
-                let name = Some(dispatcher::NAME.into());
+                let name = Some(DISPATCHER.into());
                 let set = program.set_attach_target(caller.as_raw_fd(), name);
                 set.map_err(failed("make the steering program part of a dispatcher"))?;
             }

@@ -8,7 +8,7 @@ use crate::device::{Found, Mode, found, index};
 use crate::dispatcher::Dispatcher;
 use crate::steering::{AttachError, Options, Steering, detach_left};
 use crate::table::Table;
-use libbpf_rs::query::{MapInfoIter, ProgInfoIter, ProgInfoQueryOptions};
+use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::path::{Path, PathBuf};
 use tidegate_testkit::{in_namespace, own_mounts};
@@ -202,6 +202,11 @@ fn a_dispatcher_without_room_or_library_stays() {
         run_here("umount", &library.display().to_string());
         // It is looked for again.
         host.attach().detach().unwrap();
+        // As in a unit that does not open it.
+        run_here("mount", "-o remount,bind,ro /sys/fs/bpf");
+        let text = refused();
+        assert!(text.contains("/sys/fs/bpf cannot be written: Read-only file system"), "{text}");
+        run_here("mount", "-o remount,bind,rw /sys/fs/bpf");
 
         host.load("", 8);
         let steering = host.attach();
