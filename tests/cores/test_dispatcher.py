@@ -40,12 +40,25 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
 
 
 def test_the_program_is_one_of_several(guest: Guest) -> None:
-    """It joins and leaves, others come and go, the next process takes over; refused without room or library."""
+    """It joins and leaves, others come and go, a next process takes over; refused without room or library."""
+    both, chain = "both_run_and_each_comes_and_goes_alone", "a_redirected_frame_ends_the_chain"
+    _run(guest, [both, chain, "a_dispatcher_without_room_or_library_stays"])
+
+
+@pytest.mark.nightly
+def test_others_come_and_go_at_the_same_time(guest: Guest) -> None:
+    """None of both loses the other's program."""
+    _run(guest, ["others_come_and_go_at_the_same_time"])
+
+
+def _run(guest: Guest, names: list[str]) -> None:
+    """Run these of the crate's tests in the guest."""
     need_commands("cargo")
-    command = f"{unit_tests('tidegate-steering')} tests::chained:: --test-threads=1"
+    tests = " ".join(f"tests::chained::{name}" for name in names)
+    command = f"{unit_tests('tidegate-steering')} {tests} --exact --test-threads=1"
     done = guest.try_run(f"CI=true TIDEGATE_TEST_STOCK_KERNEL=1 {command} 2>&1", timeout=300)
     assert done.status == 0, done.stdout
-    assert "test result: ok. 3 passed" in done.stdout
+    assert f"test result: ok. {len(names)} passed" in done.stdout
 
 
 def test_an_agent_steers_a_nic_that_xdp_filter_has(guest: Guest) -> None:
@@ -91,7 +104,7 @@ def test_an_agent_steers_a_nic_that_xdp_filter_has(guest: Guest) -> None:
     assert programs() == there
 
     guest.run(f"xdp-loader unload near --id {there['tidegate_steer']}")
-    agent.wait("put back", lambda: programs().get("tidegate_steer", there["tidegate_steer"]) not in there.values())
+    agent.wait("put back", lambda: programs().get("tidegate_steer") not in (None, there["tidegate_steer"]))
     assert "drift: its XDP program was taken away" in agent.log()
 
     guest.run("xdp-filter unload near")

@@ -11,6 +11,8 @@ use crate::table::Table;
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_testkit::{in_namespace, own_mounts};
 
 const COUNTER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/counter.bpf.o"));
@@ -235,5 +237,56 @@ fn a_dispatcher_without_room_or_library_stays() {
         let text = refused();
         assert!(text.contains("cannot join it: Device or resource busy (os error 16): "), "{text}");
         assert!(text.contains("libxdp: Existing program is not using a dispatcher"), "{text}");
+    });
+}
+
+#[test]
+fn others_come_and_go_at_the_same_time() {
+    if !is_stock() {
+        return;
+    }
+    in_namespace("tests::chained::others_come_and_go_at_the_same_time", NETWORK, || {
+        let host = Host::new();
+        let [stays] = host.load("", 1)[..] else { panic!() };
+        let (done, counter) = (AtomicBool::new(false), host.counter());
+        let (attached, refused) = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..8 {
+                    // It may meet ours between two of its own steps, and fail.
+                    let load =
+                        Command::new("xdp-loader").args(["load", "near"]).arg(&counter).output().unwrap();
+                    eprintln!("{}", String::from_utf8_lossy(&load.stderr));
+                    let others = dispatcher().map_or(vec![], |there| there.programs).into_iter();
+                    let is_other = |number: &u32| {
+                        *number != stays && crate::program::name_of(*number).as_deref() == Some("counter")
+                    };
+                    for number in others.filter(is_other) {
+                        let number = number.to_string();
+                        let _ = Command::new("xdp-loader").args(["unload", "near", "--id", &number]).output();
+                    }
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+            let (mut attached, mut refused) = (0, 0);
+            while !done.load(Ordering::Relaxed) {
+                match Steering::attach("near", &Options::default(), &host.voice()) {
+                    Ok(steering) => {
+                        attached += 1;
+                        let _ = steering.detach();
+                    }
+                    Err(error) => {
+                        assert!(matches!(error, AttachError::NotJoined { .. }), "{error}");
+                        refused += 1;
+                    }
+                }
+            }
+            (attached, refused)
+        });
+        assert!(attached > 2, "{attached} times, {refused} times refused");
+        let steering = host.attach();
+        let there = dispatcher().unwrap();
+        assert_eq!(there.ours.len(), 1, "{there:?}");
+        assert!(there.programs.contains(&stays), "{there:?}");
+        assert_eq!(host.counted(&steering, Some(stays)), [20, 20]);
     });
 }
