@@ -16,7 +16,7 @@ from lab.guest_agent import GuestAgent
 from lab.need import need_commands, need_guests
 
 # Emulated, on a machine that has other work, it takes minutes.
-pytestmark = [pytest.mark.lab, pytest.mark.abreast, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.lab, pytest.mark.abreast, pytest.mark.timeout(600)]
 
 PORT = 5004
 CORES = '[host.cores]\nplacement = "plan"\n'
@@ -56,7 +56,7 @@ def _run(guest: Guest, names: list[str]) -> None:
     need_commands("cargo")
     tests = " ".join(f"tests::chained::{name}" for name in names)
     command = f"{unit_tests('tidegate-steering')} {tests} --exact --test-threads=1"
-    done = guest.try_run(f"CI=true TIDEGATE_TEST_STOCK_KERNEL=1 {command} 2>&1", timeout=300)
+    done = guest.try_run(f"CI=true TIDEGATE_TEST_STOCK_KERNEL=1 {command} 2>&1", timeout=400)
     assert done.status == 0, done.stdout
     assert f"test result: ok. {len(names)} passed" in done.stdout
 

@@ -13,6 +13,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tidegate_testkit::{in_namespace, own_mounts};
 
 const COUNTER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/counter.bpf.o"));
@@ -121,8 +122,13 @@ fn both_run_and_each_comes_and_goes_alone() {
         assert_eq!(dispatcher().unwrap().programs, [ours]);
         assert!(steering.is_there().unwrap());
         assert_eq!(host.counted(&steering, None), [20, 0]);
-        let gone = ProgInfoIter::default().all(|program| program.id != other);
-        assert!(gone, "no descriptor of ours keeps it");
+        // No descriptor of ours keeps it; the kernel frees its link some time after its record is gone.
+        let is_kept = || ProgInfoIter::default().any(|program| program.id == other);
+        let end = Instant::now() + Duration::from_secs(30);
+        while is_kept() {
+            assert!(Instant::now() < end, "the other's program stays in the kernel");
+            std::thread::sleep(Duration::from_millis(50));
+        }
         let [other] = host.load("", 1)[..] else { panic!() };
         assert_eq!(host.counted(&steering, Some(other)), [20, 20]);
 
