@@ -14,6 +14,7 @@ use crate::facts::{Asked, Facts};
 use crate::planner::Planned;
 use crate::question;
 use crate::reported::may_be_reported;
+use crate::settings::setting::Setting;
 use crate::settled::LOOK;
 use crate::sight::Sight;
 use crate::steered::flows;
@@ -21,11 +22,11 @@ use crate::steered::tables::{self, Room};
 use crate::target::Target;
 use crate::watched::{Scope, Watched};
 use crate::{placed, workers};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_contract::{Placement, Vnic};
-use tidegate_cores::cpus::Cpus;
+use tidegate_cores::cpus::{self, Cpus};
 use tidegate_cores::problem::{Assignment, Problem};
 use tidegate_cores::stage::{Handle, Stage};
 use tidegate_place::host::{Claim, Part, Resource};
@@ -96,7 +97,7 @@ fn needs_switch(wanted: &Wanted<'_>, facts: &Facts) -> bool {
 
 /// Returns the target: the plan, if it is kept; and the CPUs of real-time workers free of other work, plan or not.
 fn target(wanted: &Wanted<'_>, facts: &Facts) -> Target {
-    let placed = placed(wanted, facts);
+    let placed = Target { before: chosen_since(facts), ..placed(wanted, facts) };
     let Some(off) = facts.off else { return placed };
     // Taps that are still to come have no settings.
     let is_here = |vnic: &&Vnic| {
@@ -109,7 +110,17 @@ fn target(wanted: &Wanted<'_>, facts: &Facts) -> Target {
     let mut target = workers::target(&situation, off);
     target.settings.extend(placed.settings);
     target.own.extend(placed.own);
-    Target { directions: placed.directions, nics: placed.nics, ..target }
+    Target { directions: placed.directions, nics: placed.nics, before: placed.before, ..target }
+}
+
+/// Returns the CPUs of placed threads that libvirt gave them since: they get these when the plan leaves them.
+fn chosen_since(facts: &Facts) -> BTreeMap<Setting, String> {
+    let chosen = facts.surveyed.iter().flat_map(|surveyed| &surveyed.found.of_libvirt);
+    let chosen = chosen.map(|(thread, cpus)| (Setting::Affinity(*thread), cpus::list(cpus)));
+    let is_news = |(setting, cpus): &(Setting, String)| {
+        facts.held.get(setting).is_some_and(|saved| saved.before != *cpus)
+    };
+    chosen.filter(is_news).collect()
 }
 
 /// Returns the target of the plan, if it is kept.

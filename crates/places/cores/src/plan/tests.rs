@@ -1,12 +1,11 @@
 use super::*;
 use crate::discover::Found;
 use crate::keep_off::KeepOff;
-use crate::settings::setting::{NO_LATENCY, Setting};
+use crate::settings::setting::NO_LATENCY;
 use crate::settings::step::SavedSetting;
 use crate::settled::{SHORTEST_PAUSE, Settled};
 use crate::watched::Surveyed;
 use crate::workers::tests::{machine, worker};
-use std::collections::BTreeMap;
 use tidegate_contract::{Attach, Host, Nanos};
 use tidegate_cores::machine::Machine;
 use tidegate_cores::problem::Plan as CpuPlan;
@@ -270,6 +269,28 @@ fn work_that_another_program_moved_is_left_from_the_next_look_on() {
     assert!(is_pinned(&scene) && !is_set(&scene));
     scene.host.cores.adopt = true;
     assert!(!is_pinned(&scene) && is_set(&scene));
+}
+
+#[test]
+fn a_thread_that_libvirt_pinned_since_goes_back_to_libvirts_cpus() {
+    let mut scene = scene();
+    let (before, ours) = ("0-3".into(), "1".into());
+    let saved = SavedSetting { index: 0, before, ours, earlier: None, repairs: 0, boot: None };
+    scene.facts.held = [(Setting::Affinity(thread(8)), saved)].into();
+    // As a repair before the look has it.
+    let pinned = Stage { pinned_by: Some("libvirt's <vcpupin>".into()), ..vcpu(8, &["a"]) };
+    scene.finds(&[pinned]);
+    let found = &mut scene.facts.surveyed.as_mut().and_then(Arc::get_mut).unwrap().found;
+    found.of_libvirt = [(thread(8), [2].into()), (thread(9), [3].into())].into();
+    let before: BTreeMap<_, _> = [(Setting::Affinity(thread(8)), "2".to_owned())].into();
+    // Also if the plan is not kept any more.
+    for placement in [Placement::Plan, Placement::Off] {
+        scene.host.cores.placement = placement;
+        scene.facts.age = FIRST_PLAN;
+        assert_eq!(scene.target().unwrap().before, before);
+    }
+    scene.facts.held.values_mut().for_each(|saved| saved.before = "2".into());
+    assert!(scene.target().is_none_or(|target| target.before.is_empty()));
 }
 
 #[test]
