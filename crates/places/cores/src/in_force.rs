@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn settings_of_a_plan_are_an_assignment_and_others_are_not() {
-        let queue = |queue| Queue { netns: None, device: "t".into(), queue };
+        let queue = |queue| Queue { device: "t".into(), queue };
         let stack = |number| Stage { handle: Handle::Receive(queue(number)), ..worker(0, &[]) };
         let irq = |number| Stage { handle: Handle::Irq { number, name: String::new() }, ..worker(0, &[]) };
         let worker = Stage { vnics: vec!["a".into()], ..worker(1, &[2]) };

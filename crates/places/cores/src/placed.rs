@@ -80,7 +80,7 @@ mod tests {
     fn each_stage_that_is_there_has_a_setting_or_a_direction() {
         let thread = Thread { process: 7, thread: 8, started: 9 };
         let vcpu = Handle::Thread { kind: ThreadKind::Vcpu, thread, name: "CPU 0/KVM".into() };
-        let queue = |queue| Queue { netns: None, device: "eth0".into(), queue };
+        let queue = |queue| Queue { device: "eth0".into(), queue };
         let irq = Handle::Irq { number: 30, name: "eth0-rx-0".into() };
         let handles = [
             vcpu,
