@@ -44,7 +44,7 @@ pub fn question(wanted: &Wanted<'_>, facts: &Facts, flows: &[NamedFlow]) -> Opti
     take_ports_from_workers(&mut stages);
     let mut in_force = match &facts.planned {
         Some(planned) if keeps => planned.plan.assignment.clone(),
-        None if keeps => in_force::left(&stages, &facts.held),
+        None if keeps => in_force::left(&stages, &facts.held, &facts.steered),
         _ => Assignment::default(),
     };
     leave(&mut in_force, &stages, &facts.immovable);
