@@ -132,8 +132,8 @@ def test_threads_of_a_domain_are_found_placed_left_to_libvirt_and_put_back(lab: 
 
     lab.libvirt.virsh("destroy", "web")
     wait_for("no thread on record", lambda: lab.recorded() == set(), timeout=60)
+    wait_for("no stage", lambda: lab.stages() == {}, timeout=60)
     assert "web" not in lab.host.names()
-    assert lab.stages() == {}
     lab.start()
     wait_for("its new threads on their CPUs", lambda: lab.placed(THREADS), timeout=90)
     lab.contract(placement="off")

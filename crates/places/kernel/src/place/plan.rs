@@ -176,7 +176,7 @@ mod tests {
         observed.vnics.insert("a".into(), ObservedVnic { broken, ..ObservedVnic::of(&a, Connection::Up) });
         for (of_earlier_agent, action) in [(true, "enforce"), (false, "change")] {
             let facts = Facts { of_earlier_agent, ..Facts::default() };
-            assert_eq!(actions_with(&[a.clone()], &observed, &facts), [(action, "a".to_owned())]);
+            assert_eq!(actions_with(std::slice::from_ref(&a), &observed, &facts), [(action, "a".to_owned())]);
         }
     }
 
