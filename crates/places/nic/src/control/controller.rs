@@ -105,7 +105,7 @@ struct State {
     demand: Demand,
     /// In force; `None` where that is not known.
     limit: Option<u64>,
-    /// In force before the last change.
+    /// In force before the last step.
     before: Option<u64>,
     next: u64,
     used: f64,
@@ -289,6 +289,8 @@ impl Controller {
             state.used = units(bytes);
             // What was sent under an unknown limit says nothing about what is wanted above it.
             if let Some(limit) = state.limit {
+                // A counter that is a period late tells of the limit before.
+                let limit = state.before.map_or(limit, |before| before.min(limit));
                 state.demand.observe(state.used, units(self.link.frame.get()), limit as f64, elapsed);
             }
         }
