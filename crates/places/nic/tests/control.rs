@@ -349,7 +349,9 @@ proptest! {
         }
     }
 
-    /// TCP senders alone share alike and keep the link full; what they get does not swing.
+    /// TCP senders alone share alike and keep the link full, once their windows have grown: one that loses in slow start,
+    /// while its share is lent, begins at half a queue, and gains a segment per round trip. From there to a share of
+    /// 500 Mbit/s with 29 ms that takes 20 s.
     #[test]
     fn tcp_senders_share_alike(timing in timing(), rtts in prop::collection::vec(1u64..30, 2..5), seed: u64) {
         let of = |(rtt, id): (u64, u16)| {
@@ -357,14 +359,14 @@ proptest! {
         };
         let members: Vec<_> = rtts.iter().copied().zip(0..).map(of).collect();
         let count = members.len();
-        let trace = simulate(members, Control::Loop(timing), 10, seed);
+        let trace = simulate(members, Control::Loop(timing), 20, seed);
         let fair = CAPACITY as f64 / count as f64;
         for i in 0..count {
-            let mean = trace.mean(i, 6.0, 10.0);
-            prop_assert!((0.75 * fair..1.3 * fair).contains(&mean), "{i} of {count}: {mean:.0}, fair {fair:.0}");
+            let mean = trace.mean(i, 16.0, 20.0);
+            prop_assert!((0.9 * fair..1.1 * fair).contains(&mean), "{i} of {count}: {mean:.0}, fair {fair:.0}");
         }
-        let all: f64 = (0..count).map(|i| trace.mean(i, 6.0, 10.0)).sum();
-        prop_assert!(all >= 0.9 * CAPACITY as f64, "{all:.0} in all");
+        let all: f64 = (0..count).map(|i| trace.mean(i, 16.0, 20.0)).sum();
+        prop_assert!(all >= 0.95 * CAPACITY as f64, "{all:.0} in all");
     }
 
     /// Senders that come and go have their minimum in most of the time that they are there.
