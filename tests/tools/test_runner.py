@@ -337,3 +337,14 @@ def test_the_limit_of_descriptors_is_raised(runner: ModuleType) -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_says_where_the_time_went(runner: ModuleType, tmp_path: Path) -> None:
+    """Steps in their order, then the files whose tests took longest, of all reports together."""
+    runner.heading(["cargo", "test"])
+    (tmp_path / "target").mkdir()
+    case = '<testsuites><testsuite><testcase classname="{}" name="t" time="{}"/></testsuite></testsuites>'
+    for n, (name, seconds) in enumerate([("a.test_a", 3.2), ("b.test_b", 70), ("a.test_a", 1.0)]):
+        (tmp_path / f"target/end-to-end-{n}.xml").write_text(case.format(name, seconds))
+    lines = [line.split() for line in runner.spent()]
+    assert lines == [["0", "s", "cargo", "test"], ["70", "s", "b.test_b"], ["4", "s", "a.test_a"]]

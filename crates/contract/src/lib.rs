@@ -26,6 +26,7 @@
 //! - `suggest`: the known word nearest to an unknown one
 //! - [`mod@write`]: contracts to TOML, and changes to single keys
 //! - [`admission`]: the exact test whether all promises fit together
+//! - [`path`]: the same for a path through a network
 //! - `testing`: contracts for tests, and whether traffic keeps to one
 
 pub mod address;
@@ -38,6 +39,7 @@ pub mod frame;
 pub mod host;
 pub mod key;
 pub mod parse;
+pub mod path;
 pub mod queueing;
 mod reach;
 pub mod remote;

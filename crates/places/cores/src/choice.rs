@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn queues_and_interrupts_with_the_agents_cpus_are_the_agents() {
         let machine = machine(4, &[]);
-        let queue = Queue { netns: None, device: "eth0".into(), queue: 0 };
+        let queue = Queue { device: "eth0".into(), queue: 0 };
         let irq = Handle::Irq { number: 30, name: "eth0-rx-0".into() };
         // CPU 1 as the agent writes it; CPUs of a driver before.
         let cases = [

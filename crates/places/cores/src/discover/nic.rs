@@ -103,9 +103,9 @@ impl Nic {
         (0..).zip(&self.transmit)
     }
 
-    /// Returns a queue's name: in the agent's own network namespace.
+    /// Returns a queue's name.
     pub fn queue(&self, queue: u16) -> Queue {
-        Queue { netns: None, device: self.device.clone(), queue }
+        Queue { device: self.device.clone(), queue }
     }
 
     /// Returns the stages of the receive queues.

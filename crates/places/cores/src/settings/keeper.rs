@@ -50,6 +50,11 @@ impl Keeper {
         &self.record
     }
 
+    /// Sets the values before ours of settings on record: another program chose them since. The next settling saves that.
+    pub fn correct(&mut self, before: &BTreeMap<Setting, String>) {
+        before.iter().for_each(|(setting, value)| self.record.correct(setting, value));
+    }
+
     /// Brings the wanted settings about, and puts back all others on record.
     pub fn settle(&mut self, files: &mut impl Files, wanted: &BTreeMap<Setting, String>) -> Outcome {
         self.forgive(Instant::now());
@@ -183,6 +188,40 @@ mod tests {
         fn write(&mut self, _: &Setting, _: &str) -> Result<(), String> {
             self.written += 1;
             Ok(())
+        }
+    }
+
+    /// Settings in memory.
+    struct There(BTreeMap<Setting, String>);
+
+    impl Files for There {
+        fn read(&mut self, setting: &Setting) -> Result<Option<Found>, String> {
+            Ok(self.0.get(setting).map(|value| Found { index: 0, value: value.clone() }))
+        }
+
+        fn write(&mut self, setting: &Setting, value: &str) -> Result<(), String> {
+            self.0.insert(setting.clone(), value.into());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_setting_that_is_left_has_what_another_program_chose_since() {
+        let setting = Setting::Irq { number: 7 };
+        let wanted = [(setting.clone(), "1".to_owned())].into();
+        // Ours, after a repair or since the other program chose the same; and the other program's.
+        for present in ["1", "2"] {
+            for chosen in ["1", "2"] {
+                let folder = tempfile::tempdir().unwrap();
+                let mut keeper = Keeper::new(folder.path()).unwrap().0;
+                let mut there = There([(setting.clone(), "0-3".to_owned())].into());
+                keeper.settle(&mut there, &wanted);
+                there.0.insert(setting.clone(), present.into());
+                keeper.correct(&[(setting.clone(), chosen.to_owned())].into());
+                keeper.settle(&mut there, &BTreeMap::new());
+                let expected = if present == "1" { chosen } else { "2" };
+                assert_eq!((there.0[&setting].as_str(), keeper.record().entries().len()), (expected, 0));
+            }
         }
     }
 

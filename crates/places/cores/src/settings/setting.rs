@@ -50,13 +50,13 @@ pub const NO_LATENCY: &str = "n/a";
 
 impl Setting {
     /// Returns the setting of the CPUs that run the stack of a queue.
-    pub fn rps(Queue { netns, device, queue }: &Queue) -> Self {
-        Self::Rps { netns: netns.clone(), device: device.clone(), queue: *queue }
+    pub fn rps(Queue { device, queue }: &Queue) -> Self {
+        Self::Rps { netns: None, device: device.clone(), queue: *queue }
     }
 
     /// Returns the setting of the CPUs that transmit through a queue.
-    pub fn xps(Queue { netns, device, queue }: &Queue) -> Self {
-        Self::Xps { netns: netns.clone(), device: device.clone(), queue: *queue }
+    pub fn xps(Queue { device, queue }: &Queue) -> Self {
+        Self::Xps { netns: None, device: device.clone(), queue: *queue }
     }
 
     /// Whether it ends by itself, often and unannounced: its absence is no fault.

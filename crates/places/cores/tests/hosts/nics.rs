@@ -51,7 +51,7 @@ fn queues_and_interrupts_of_a_nic() {
     lab.tree.file("/sys/kernel/irq/31/per_cpu_count", "1000,0");
     lab.tree.file("/sys/class/net/eth0/statistics/rx_packets", "4000");
     let found = lab.look();
-    let queue = |queue| Queue { netns: None, device: "eth0".into(), queue };
+    let queue = |queue| Queue { device: "eth0".into(), queue };
     let get = |handle: Handle| found.stages.iter().find(|stage| stage.handle == handle).unwrap();
     let receive = [0, 1].map(|number| get(Handle::Receive(queue(number))));
     assert_eq!(receive[0].present, [0].into(), "where its interrupt arrives");

@@ -93,7 +93,7 @@ fn unbound(cores: &CoresReport, as_planned: bool) -> String {
     let mut out = "\nNot bound to one CPU:\n".to_owned();
     for (cpus, all) in groups {
         let on = match cpus {
-            [] => "on none".into(),
+            [] => "on CPUs that are not known".into(),
             all if all == online => "on any CPU".into(),
             some => format!("on {}", cpus_of(some)),
         };
