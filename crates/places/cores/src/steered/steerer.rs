@@ -138,6 +138,7 @@ impl Nic {
         SteeringReport {
             device: device.into(),
             mode: self.steering.is_some().then(|| "native".into()),
+            chained: self.steering.as_ref().is_some_and(Steering::is_chained),
             missing: self.missing.clone().or(unread),
             flows: self.flows(&counters),
             spread: self.spread(&counters),

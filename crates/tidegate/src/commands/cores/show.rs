@@ -116,7 +116,8 @@ fn steering(nic: &SteeringReport) -> String {
     for flow in flows.iter().take(FLOWS) {
         table.row([flow.flow.clone(), flow.cpu.to_string(), count(flow.frames), flow.matches.clone()]);
     }
-    let mut out = format!("\nFrames that {} receives, by flow ({mode} XDP):\n", nic.device);
+    let beside = if nic.chained { ", in libxdp's dispatcher" } else { "" };
+    let mut out = format!("\nFrames that {} receives, by flow ({mode} XDP{beside}):\n", nic.device);
     if flows.is_empty() {
         out += "  no flow\n";
     } else {
