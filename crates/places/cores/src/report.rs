@@ -98,6 +98,7 @@ fn stage(stage: &Stage, of: &Report<'_>) -> StageReport {
         Handle::Receive(Queue { netns: Some(_), .. }) if fault.is_none() => {
             planned.into_iter().filter(|cpu| is_kept(&stage.handle, *cpu, of.held)).collect()
         }
+        Handle::Flow { device, name } => steered(device, name, &of.steering).into_iter().collect(),
         _ => stage.present.clone(),
     };
     StageReport {
@@ -111,6 +112,12 @@ fn stage(stage: &Stage, of: &Report<'_>) -> StageReport {
         reason: reason.or_else(|| stage.pinned_by.clone()).unwrap_or_else(|| "not planned yet".into()),
         missing: not_followed.or(fault).or_else(|| of.immovable.get(&stage.handle).cloned()),
     }
+}
+
+/// Returns the CPU to which the frames of a flow go; `None` while its NIC is not steered.
+fn steered(device: &str, name: &str, nics: &[SteeringReport]) -> Option<usize> {
+    let nic = nics.iter().find(|nic| nic.device == device && nic.mode.is_some())?;
+    nic.flows.iter().find(|flow| flow.flow == name).map(|flow| flow.cpu)
 }
 
 /// Whether the agent keeps a stage on a CPU.
@@ -191,6 +198,28 @@ mod tests {
     use super::*;
     use crate::workers::tests::worker;
     use tidegate_cores::problem::Problem;
+    use tidegate_evidence::FlowReport;
+
+    #[test]
+    fn a_flow_is_where_its_nic_is_steered_to() {
+        let flow = FlowReport { flow: "voice".into(), matches: "".into(), cpu: 5, frames: 0, bytes: 0 };
+        let nic = SteeringReport {
+            device: "eth1".into(),
+            mode: Some("native".into()),
+            missing: None,
+            flows: vec![flow],
+            spread: vec![],
+            passed: 0,
+            dropped: 0,
+        };
+        let not_steered = SteeringReport { mode: None, ..nic.clone() };
+        assert_eq!(steered("eth1", "voice", std::slice::from_ref(&nic)), Some(5));
+        for (device, name, nic) in
+            [("eth1", "data", &nic), ("eth0", "voice", &nic), ("eth1", "voice", &not_steered)]
+        {
+            assert_eq!(steered(device, name, std::slice::from_ref(nic)), None);
+        }
+    }
 
     #[test]
     fn a_tap_in_another_network_namespace_is_where_the_agent_keeps_it() {
