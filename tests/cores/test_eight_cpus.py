@@ -139,8 +139,10 @@ def test_a_vm_with_vhost_net_and_the_interrupts_of_its_nic(place: Place) -> None
 
         vm.kill()
         record = "/run/tidegate-test/state/own-cpus.json"
-        place.agent.wait("forgotten", lambda: str(vm.pid) not in guest.run(f"cat {record}"), WAIT)
-        assert "web" not in {name for stage in place.stages().values() for name in stage["vnics"]}
+        place.agent.wait(
+            "gone", lambda: not any("web" in stage["vnics"] for stage in place.stages().values()), WAIT
+        )
+        place.agent.wait("forgotten", lambda: f'"process": {vm.pid},' not in guest.run(f"cat {record}"), WAIT)
     place.apply(CORES.format(placement="off", steer=""))
     place.agent.wait("put back", lambda: place.settings() == place.before, WAIT)
 
