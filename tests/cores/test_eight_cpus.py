@@ -137,12 +137,18 @@ def test_a_vm_with_vhost_net_and_the_interrupts_of_its_nic(place: Place) -> None
         assert any("smp_affinity" in conflict["with"] for conflict in place.cores()["conflicts"])
         guest.run(f"echo 4-7 >/proc/irq/{taken}/smp_affinity_list")
 
+        def recorded() -> set[int]:
+            text = guest.run("cat /run/tidegate-test/state/own-cpus.json")
+            settings = [setting for setting, _ in json.loads(text)["value"]]
+            return {setting["affinity"]["process"] for setting in settings if "affinity" in setting}
+
+        # Before Linux 6.4, vhost's thread is a process of its own.
+        assert recorded() == {vm.pid, vm.vhost}
         vm.kill()
-        record = "/run/tidegate-test/state/own-cpus.json"
         place.agent.wait(
             "gone", lambda: not any("web" in stage["vnics"] for stage in place.stages().values()), WAIT
         )
-        place.agent.wait("forgotten", lambda: f'"process": {vm.pid},' not in guest.run(f"cat {record}"), WAIT)
+        place.agent.wait("forgotten", lambda: recorded() == set(), WAIT)
     place.apply(CORES.format(placement="off", steer=""))
     place.agent.wait("put back", lambda: place.settings() == place.before, WAIT)
 
