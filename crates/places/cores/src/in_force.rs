@@ -8,7 +8,7 @@ use crate::placed;
 use crate::settings::setting::Setting;
 use crate::settings::step::SavedSetting;
 use std::collections::BTreeMap;
-use tidegate_cores::cpus::{self, Cpus};
+use tidegate_cores::cpus::Cpus;
 use tidegate_cores::problem::Assignment;
 use tidegate_cores::stage::{Handle, Stage};
 
@@ -22,7 +22,7 @@ pub fn left(
     for Stage { handle, .. } in stages {
         left.cpus.extend(flows.get(handle).map(|cpu| (handle.clone(), *cpu)));
         let saved = placed::setting(handle).and_then(|setting| Some((held.get(&setting)?, setting)));
-        let cpus = saved.and_then(|(saved, setting)| given(&setting, &saved.ours));
+        let cpus = saved.and_then(|(saved, setting)| setting.cpus(&saved.ours));
         left.cpus.extend(cpus.and_then(only).map(|cpu| (handle.clone(), cpu)));
     }
     if left.cpus.is_empty() {
@@ -34,14 +34,6 @@ pub fn left(
         left.workers.extend(stage.vnics.iter().map(|vnic| (vnic.clone(), worker)));
     }
     left
-}
-
-/// Returns the CPUs that a setting's value names.
-fn given(setting: &Setting, value: &str) -> Option<Cpus> {
-    match setting {
-        Setting::Rps { .. } | Setting::Xps { .. } => cpus::from_mask(value),
-        _ => cpus::from_list(value),
-    }
 }
 
 /// Returns the CPU of a set of one; a plan places no stage on several.

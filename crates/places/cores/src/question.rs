@@ -3,6 +3,7 @@
 use crate::choice::Choices;
 use crate::facts::{Asked, Facts};
 use crate::in_force;
+use crate::load::prior;
 use crate::settled::{LOOK, SHORTEST_PAUSE};
 use crate::steered::flows::NamedFlow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +43,9 @@ pub fn question(wanted: &Wanted<'_>, facts: &Facts, flows: &[NamedFlow]) -> Opti
     let stages = found.stages.iter().filter(|stage| is_wanted(stage, wanted)).map(own);
     let mut stages: Vec<Stage> = stages.chain(flows.iter().map(NamedFlow::stage)).collect();
     take_ports_from_workers(&mut stages);
+    for stage in &mut stages {
+        stage.load = stage.load.max(prior::load(stage.handle.kind(), prior::IDLE));
+    }
     let mut in_force = match &facts.planned {
         Some(planned) if keeps => planned.plan.assignment.clone(),
         None if keeps => in_force::left(&stages, &facts.held, &facts.steered),

@@ -93,17 +93,27 @@ fn stage(stage: &Stage, of: &Report<'_>) -> StageReport {
     };
     let settings = placed::setting(&stage.handle).into_iter().chain(nice);
     let fault = settings.filter_map(|setting| of.faults.get(&setting)).next().cloned();
+    let present = match &stage.handle {
+        Handle::Flow { device, name } => steered(device, name, &of.steering).into_iter().collect(),
+        _ => stage.present.iter().copied().collect(),
+    };
     StageReport {
         stage: stage.handle.to_string(),
         kind: kind(stage.handle.kind()).into(),
         vnics: stage.vnics.clone(),
         load: stage.load,
         measured: stage.measured,
-        present: stage.present.iter().copied().collect(),
+        present,
         planned: planned.into_iter().collect(),
         reason: reason.or_else(|| stage.pinned_by.clone()).unwrap_or_else(|| "not planned yet".into()),
         missing: not_followed.or(fault).or_else(|| of.immovable.get(&stage.handle).cloned()),
     }
+}
+
+/// Returns the CPU to which the frames of a flow go; `None` while its NIC is not steered.
+fn steered(device: &str, name: &str, nics: &[SteeringReport]) -> Option<usize> {
+    let nic = nics.iter().find(|nic| nic.device == device && nic.mode.is_some())?;
+    nic.flows.iter().find(|flow| flow.flow == name).map(|flow| flow.cpu)
 }
 
 fn plan(planned: &Planned) -> PlanReport {
@@ -170,5 +180,33 @@ const fn kind(kind: Kind) -> &'static str {
         Kind::Emulator => "emulator",
         Kind::Worker => "worker",
         Kind::Transmit => "transmit",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_evidence::FlowReport;
+
+    #[test]
+    fn a_flow_is_where_its_nic_is_steered_to() {
+        let flow = FlowReport { flow: "voice".into(), matches: "".into(), cpu: 5, frames: 0, bytes: 0 };
+        let nic = SteeringReport {
+            device: "eth1".into(),
+            mode: Some("native".into()),
+            chained: false,
+            missing: None,
+            flows: vec![flow],
+            spread: vec![],
+            passed: 0,
+            dropped: 0,
+        };
+        let not_steered = SteeringReport { mode: None, ..nic.clone() };
+        assert_eq!(steered("eth1", "voice", std::slice::from_ref(&nic)), Some(5));
+        for (device, name, nic) in
+            [("eth1", "data", &nic), ("eth0", "voice", &nic), ("eth1", "voice", &not_steered)]
+        {
+            assert_eq!(steered(device, name, std::slice::from_ref(nic)), None);
+        }
     }
 }

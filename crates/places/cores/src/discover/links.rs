@@ -13,7 +13,7 @@ use super::frames::Frames;
 use super::input::LookInput;
 use super::nic::Nic;
 use super::stages::Stages;
-use crate::load::Loads;
+use crate::load::{Loads, prior};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidegate_contract::{Attach, UPLINK, Vnic};
@@ -75,9 +75,11 @@ pub fn links(
     }
     for nic in nics {
         let known = Some(carried(nic, false)).filter(|frames| *frames != u64::MAX).unwrap_or(0);
+        // The stack of an idle queue stays with its interrupt.
+        let of_queue = (known / nic.receive.len().max(1) as u64).max(prior::IDLE);
         for (queue, _) in nic.receive_queues() {
             let irqs: Vec<Handle> = nic.irqs_of(queue).map(|irq| irq.handle(&nic.device)).collect();
-            links.add(&irqs, &[Handle::Receive(nic.queue(queue))], known / nic.receive.len().max(1) as u64);
+            links.add(&irqs, &[Handle::Receive(nic.queue(queue))], of_queue);
         }
     }
     for (uplink, device) in uplinks {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
+use tidegate_cores::cpus::{self, Cpus};
 use tidegate_cores::stage::{Queue, Thread};
 
 /// One setting of the kernel.
@@ -57,6 +58,15 @@ impl Setting {
     /// Returns the setting of the CPUs that transmit through a queue.
     pub fn xps(Queue { device, queue }: &Queue) -> Self {
         Self::Xps { netns: None, device: device.clone(), queue: *queue }
+    }
+
+    /// Returns the CPUs that a value of it names; `None` if it is none of CPUs.
+    pub fn cpus(&self, value: &str) -> Option<Cpus> {
+        match self {
+            Self::Rps { .. } | Self::Xps { .. } => cpus::from_mask(value),
+            Self::Affinity(_) | Self::Irq { .. } => cpus::from_list(value),
+            Self::Nice(_) | Self::Resume { .. } => None,
+        }
     }
 
     /// Whether it ends by itself, often and unannounced: its absence is no fault.
