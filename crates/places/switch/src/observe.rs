@@ -3,6 +3,7 @@
 use crate::action::{Declared, DeclaredKey};
 use crate::conversation::Conversation;
 use crate::duplicate::Duplicate;
+use crate::following::Following;
 use crate::place::{SwitchPlace, switch_failed};
 use crate::plan::{self, AttachmentKey, Facts, PresentUplink, attachment_key};
 use crate::record::Entry;
@@ -57,6 +58,7 @@ impl SwitchPlace {
         let (stages, links) = (scene.stages(), scene.links(&self.traffic(&ports, &uplinks)));
         let not_followed = self.directing.not_followed(Instant::now());
         self.find_sockets(&ports);
+        evidence.sockets = self.follow_workers(&ports, &uplinks);
         self.check_budget(ports.len());
         // The agent does not make these again.
         let (record, Conversation { predecessor, fdstore, .. }) = (&self.record, &mut self.switch);
@@ -164,11 +166,12 @@ impl SwitchPlace {
     }
 
     fn observed_uplink(&self, status: &UplinkStatus) -> ObservedUplink {
+        let following = self.following.get(&status.uplink.name).into_iter().flat_map(Following::notes);
         ObservedUplink {
             uplink: status.uplink.clone(),
             worker: Some(status.worker),
             broken: self.why_broken(status),
-            notes: self.why_unfiltered().into_iter().collect(),
+            notes: self.why_unfiltered().into_iter().chain(following).collect(),
         }
     }
 

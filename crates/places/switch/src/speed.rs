@@ -32,15 +32,15 @@ fn link(kind: &str, device: &str) -> Link {
             "peers":[{{"name":"lan","segments":[{VLAN}],"stamps":false}}]}}"#
     );
     let uplink: Uplink = serde_json::from_str(&text).unwrap();
-    let Sockets { receive, mut send, .. } = sockets::open(&uplink).unwrap();
+    let Sockets { receive, mut send, .. } = sockets::open(&uplink, 1).unwrap();
     let last = send.pop().unwrap();
     let device = match uplink.kind {
-        UplinkKind::Xdp => nic::Device::Xdp { sockets: receive, memories: send, program: last },
+        UplinkKind::Xdp => nic::Device::xdp(receive, &send, last).unwrap().remove(0),
         _ => nic::Device::Packet { receive, send: last },
     };
     let peers = Arc::new(Peers::of_nic(PeerIndex::MIN, &[(SEGMENT, VLAN)]).unwrap());
-    let setup = nic::Setup { device, longest: 1514, peers, fdb: Arc::new(Fdb::new()) };
-    Link::nic(setup, 9, 0, clock()).unwrap()
+    let setup = nic::Setup { device, longest: 1514, peers, fdb: Arc::new(Fdb::new()), owner: None };
+    Link::nic(setup, 9, 0, clock())
 }
 
 /// Returns a broadcast frame of `len` bytes, which has no protocol of its own.

@@ -6,6 +6,7 @@
 //!  Remotes ─▶ (segment, MAC) ─▶ peer, for the FDB
 //! ```
 
+use super::arms::Arm;
 use super::pairs::Pairs;
 use crate::fdb::{Destination, PeerIndex, PortIndex, SegmentIndex};
 use crate::link::vxlan;
@@ -29,6 +30,8 @@ pub struct UplinkEntry {
     pub index: PortIndex,
     /// The worker that owns it.
     pub worker: usize,
+    /// Its ports at other workers.
+    pub arms: Vec<Arm>,
     /// The declaration in force.
     pub uplink: Uplink,
     /// vNICs behind its peers.
@@ -50,6 +53,17 @@ pub struct UplinkEntry {
 }
 
 impl UplinkEntry {
+    /// Returns the indices of its ports, its own first.
+    pub(super) fn indices(&self) -> impl Iterator<Item = PortIndex> {
+        self.ports().map(|(index, _)| index)
+    }
+
+    /// Returns the indices and workers of its ports, its own first.
+    pub(super) fn ports(&self) -> impl Iterator<Item = (PortIndex, usize)> {
+        let arms = self.arms.iter().map(|arm| (arm.index, arm.worker));
+        std::iter::once((self.index, self.worker)).chain(arms)
+    }
+
     /// Returns the numbers of its peers.
     pub(super) fn numbers(&self) -> impl Iterator<Item = PeerIndex> {
         self.numbers.values().copied()

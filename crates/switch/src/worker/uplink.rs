@@ -22,7 +22,7 @@ impl Worker {
     /// A contract places the address elsewhere: at a vNIC of this host, or behind another peer.
     pub(super) fn learn_from_host(&self, port: &Port, frame: &Frame) -> Result<(), DropReason> {
         let Some(peer) = frame.peer else { return Err(DropReason::NoReceiver) };
-        let from = Destination::Peer { link: port.index, peer };
+        let from = Destination::Peer { link: port.uplink, peer };
         let seconds = (self.now / 1_000_000_000) as u32;
         match self.fdb.learn(frame.segment, frame.headers.src, from, seconds) {
             Err(NotLearned::Pinned) => Err(DropReason::SourceMac),
