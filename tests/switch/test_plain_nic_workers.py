@@ -60,7 +60,7 @@ class Scene:
     def got(self) -> list[int]:
         """The frames that the NIC's program sent to each worker."""
         frames = [0, 0]
-        for counts in self.uplink()["sockets"]:  # type: ignore[attr-defined]
+        for counts in self.uplink().get("sockets", []):  # type: ignore[attr-defined]
             frames[counts["worker"]] += counts["frames"]
             assert not counts.get("ring_full") and not counts.get("no_chunk"), counts
         return frames

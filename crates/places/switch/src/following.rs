@@ -72,7 +72,8 @@ impl SwitchPlace {
         self.following.retain(|name, _| uplinks.iter().any(|status| status.uplink.name == *name));
         for UplinkStatus { uplink, sockets, .. } in uplinks {
             let name = &uplink.name;
-            let Some(declared) = self.declared.get(name).map(|declared| &declared.uplink) else { continue };
+            // An agent that starts has the switch's word: a lie moves frames from one of its own sockets to another.
+            let declared = self.declared.get(name).map_or(uplink, |declared| &declared.uplink);
             if declared.kind != UplinkKind::Xdp || sockets.len() < 2 {
                 continue;
             }
