@@ -56,6 +56,8 @@ mod record;
 mod sockets;
 #[cfg(all(test, feature = "measure"))]
 mod speed;
+#[cfg(all(test, feature = "measure"))]
+mod speed_by_worker;
 mod stages;
 mod tap;
 mod uplinks;

@@ -20,7 +20,7 @@ const TIME: u64 = 1_000_000_000;
 /// Bytes of each frame, and frames a flush.
 const CASES: [(usize, usize); 4] = [(60, 64), (60, 8), (60, 1), (1514, 64)];
 
-fn run(words: &str) {
+pub(crate) fn run(words: &str) {
     let mut words = words.split(' ');
     let output = Command::new(words.next().unwrap()).args(words).output().expect("iproute2, ethtool");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -203,6 +203,18 @@ mod tests {
         assert_eq!(scene.send(OTHER_UPLINK, &tap_frame(FAR, LOCAL)), [LOCAL]);
     }
 
+    /// The uplink itself is another worker's.
+    #[test]
+    fn an_arm_learns_behind_its_uplink() {
+        let mut scene = Scene::new();
+        scene.worker.ports[usize::from(OTHER_UPLINK)].as_mut().unwrap().uplink = UPLINK;
+        assert_eq!(scene.send(OTHER_UPLINK, &tap_frame(FAR, LOCAL)), [LOCAL]);
+        let behind = Destination::Peer { link: UPLINK, peer: PeerIndex::new(OTHER_UPLINK).unwrap() };
+        assert_eq!(scene.worker.fdb.destination(SEGMENT, mac(FAR)), Some(behind));
+        assert_eq!(scene.send(OTHER_UPLINK, &tap_frame(30, FAR)), NONE, "not back to the uplink");
+        assert_eq!(scene.dropped(OTHER_UPLINK, DropReason::NoReceiver), 1);
+    }
+
     #[test]
     fn a_group_address_is_no_source() {
         let mut scene = Scene::new();
