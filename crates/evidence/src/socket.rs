@@ -12,11 +12,11 @@ pub struct SocketCounts {
     pub worker: usize,
     /// Frames sent to it.
     pub frames: u64,
-    /// Those of them that found its ring full: the worker is behind. Absent where the kernel cannot be asked: another agent made the
+    /// Of these, how many found its ring full: the worker is behind. Absent where the kernel cannot be asked: another agent made the
     /// socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ring_full: Option<u64>,
-    /// Those that found no free memory in the queue; absent as above.
+    /// Of these, how many found no free memory in the queue; absent as above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_chunk: Option<u64>,
 }

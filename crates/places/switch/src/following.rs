@@ -7,15 +7,19 @@
 //!
 //! Frames that come while a vNIC moves, or while no table follows, cross between workers.
 
-use crate::place::SwitchPlace;
+use crate::device;
 use crate::xdp::{self, direct::Direct};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use tidegate_contract::{Uplink, UplinkKind, Vnic};
 use tidegate_evidence::SocketCounts;
-use tidegate_switch::control::{PortStatus, UplinkStatus};
+
+/// The tables, by uplink.
+#[derive(Default)]
+pub(crate) struct NicTables(HashMap<String, Following>);
 
 /// The table of one uplink's device.
-pub(crate) struct Following {
+struct Following {
     /// `None`: there is none at the device.
     direct: Option<Direct>,
     /// Why some workers have no sockets.
@@ -27,11 +31,6 @@ pub(crate) struct Following {
 }
 
 impl Following {
-    /// Begins with the table of sockets that were just made.
-    pub(crate) fn made(direct: Direct, note: Option<String>) -> Self {
-        Self { direct: Some(direct), note, left: 0, failure: None }
-    }
-
     /// Looks for the table that an earlier agent made.
     fn found(uplink: &Uplink) -> Self {
         let direct = xdp::find(uplink);
@@ -46,7 +45,7 @@ impl Following {
     }
 
     /// Returns facts that a person would want to know.
-    pub(crate) fn notes(&self) -> impl Iterator<Item = String> {
+    fn notes(&self) -> impl Iterator<Item = String> {
         let left = (self.left > 0).then(|| {
             format!(
                 "{} addresses of vNICs have no room in the NIC's table: their frames cross between workers",
@@ -57,39 +56,46 @@ impl Following {
     }
 }
 
-impl SwitchPlace {
-    /// Brings the tables of uplinks up to date, and returns the frames by queue and worker.
-    pub(crate) fn follow_workers(
+impl NicTables {
+    /// Begins with the table of sockets that were just made, in place of an earlier one. `note`: why some workers have none.
+    pub(crate) fn made(&mut self, uplink: &str, direct: Direct, note: Option<String>) {
+        self.0.insert(uplink.into(), Following { direct: Some(direct), note, left: 0, failure: None });
+    }
+
+    /// Forgets the table of an uplink.
+    pub(crate) fn forget(&mut self, uplink: &str) {
+        self.0.remove(uplink);
+    }
+
+    /// Keeps the tables of these uplinks.
+    pub(crate) fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.0.retain(|name, _| is_there(name));
+    }
+
+    /// Returns what a person would want to know of an uplink's table.
+    pub(crate) fn notes(&self, uplink: &str) -> impl Iterator<Item = String> {
+        self.0.get(uplink).into_iter().flat_map(Following::notes)
+    }
+
+    /// Brings the table of an uplink up to date, and returns its frames by queue and worker; `None` if it has no table. `workers` are the workers of
+    /// a queue's sockets, in order; `sockets` those that this agent made.
+    pub(crate) fn follow(
         &mut self,
-        ports: &[PortStatus],
-        uplinks: &[UplinkStatus],
-    ) -> BTreeMap<String, Vec<SocketCounts>> {
-        let mut counts = BTreeMap::new();
-        // By our own record: the switch chooses workers, and no addresses.
-        let record = &self.record;
-        let vnics: Vec<(&Vnic, usize)> =
-            ports.iter().filter_map(|port| Some((&record.get(&port.vnic.name)?.vnic, port.worker))).collect();
-        self.following.retain(|name, _| uplinks.iter().any(|status| status.uplink.name == *name));
-        for UplinkStatus { uplink, sockets, .. } in uplinks {
-            let name = &uplink.name;
-            // An agent that starts has the switch's word: a lie moves frames from one of its own sockets to another.
-            let declared = self.declared.get(name).map_or(uplink, |declared| &declared.uplink);
-            if declared.kind != UplinkKind::Xdp || sockets.len() < 2 {
-                continue;
-            }
-            let following = self.following.entry(name.clone()).or_insert_with(|| Following::found(declared));
-            let Some(direct) = &mut following.direct else { continue };
-            let (table, left) =
-                xdp::direct::wanted(&crate::device::vlans(declared), sockets, vnics.iter().copied());
-            following.left = left;
-            following.failure = direct.follow(&table).err().map(|error| {
-                format!(
-                    "the NIC's table of vNICs cannot follow them, and frames cross between workers: {error}"
-                )
-            });
-            let kept = self.uplink_sockets.get(name).map_or(&[][..], |kept| &kept.sockets.receive);
-            counts.insert(name.clone(), direct.counts(sockets, kept));
+        uplink: &Uplink,
+        workers: &[usize],
+        vnics: &[(&Vnic, usize)],
+        sockets: &[OwnedFd],
+    ) -> Option<Vec<SocketCounts>> {
+        if uplink.kind != UplinkKind::Xdp || workers.len() < 2 {
+            return None;
         }
-        counts
+        let following = self.0.entry(uplink.name.clone()).or_insert_with(|| Following::found(uplink));
+        let direct = following.direct.as_mut()?;
+        let (table, left) = xdp::direct::wanted(&device::vlans(uplink), workers, vnics.iter().copied());
+        following.left = left;
+        following.failure = direct.follow(&table).err().map(|error| {
+            format!("the NIC's table of vNICs cannot follow them, and frames cross between workers: {error}")
+        });
+        Some(direct.counts(workers, sockets))
     }
 }

@@ -14,13 +14,14 @@ use tidegate_switch::frame::VnetHdr;
 use tidegate_switch::server::Switch;
 use tidegate_switch::server::ports::Connect;
 use tidegate_switch::server::uplinks;
+use tidegate_switch::stats::Reader;
 
 const VLAN: u16 = 42;
 const WORKERS: usize = 2;
 /// Turns of each way, and how long one takes.
 const TURNS: (usize, Duration) = (20, Duration::from_millis(400));
-/// Frames on their way: fewer than receivers and rings have room for.
-const ON_THE_WAY: u64 = 128;
+/// Frames on their way: fewer than one receiver may hold of the memory of an uplink, and than rings have room for.
+const ON_THE_WAY: u64 = 64;
 const LENGTHS: [usize; 2] = [60, 1514];
 
 /// Frames received, time, and each worker's CPU time (ns).
@@ -76,7 +77,8 @@ fn frames_a_second_by_their_workers_socket_and_by_crossing() {
     let mut made = sockets::open(&near, WORKERS).unwrap();
     let (mut direct, _) = made.xdp.take().unwrap();
     let Sockets { receive, send, pairs, notices, .. } = made;
-    let handed = uplinks::Sockets { receive, send, pairs, notices };
+    let copies = receive.iter().map(|socket| socket.try_clone().unwrap()).collect();
+    let handed = uplinks::Sockets { receive: copies, send, pairs, notices };
     switch.set_uplink(near, vec![], vec![], Some(handed)).unwrap();
     let status = switch.uplinks().remove(0);
     // The one of both that is at the other worker.
@@ -122,8 +124,10 @@ fn frames_a_second_by_their_workers_socket_and_by_crossing() {
                 }
                 assert!(
                     began.elapsed() < Duration::from_secs(20),
-                    "{} of {sent} frames are lost",
-                    sent - received
+                    "{} of {sent} frames are lost: {:?} {:?}",
+                    sent - received,
+                    direct.counts(&status.sockets, &receive),
+                    Reader::open(switch.region.file()).unwrap().vnic("net0").map(|uplink| uplink.tx)
                 );
             }
             sum.frames += received;

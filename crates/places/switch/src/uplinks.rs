@@ -6,7 +6,6 @@
 //! ```
 
 use crate::action::Declared;
-use crate::following::Following;
 use crate::peers_only::{Filter, destinations};
 use crate::place::{SwitchPlace, switch_failed};
 use crate::sockets::{self, KeptSockets, Sockets, same_sockets};
@@ -82,10 +81,10 @@ impl SwitchPlace {
     /// Makes the sockets of an uplink, which reach its peers only, for so many workers.
     fn open(&mut self, uplink: &Uplink, workers: usize) -> Result<KeptSockets, String> {
         // Its program goes before another one comes.
-        self.following.remove(&uplink.name);
+        self.nic_tables.forget(&uplink.name);
         let mut sockets = sockets::open(uplink, workers)?;
         if let Some((direct, note)) = sockets.xdp.take() {
-            self.following.insert(uplink.name.clone(), Following::made(direct, note));
+            self.nic_tables.made(&uplink.name, direct, note);
         }
         self.attach_filter();
         let group = match &self.filter {
@@ -137,7 +136,7 @@ impl SwitchPlace {
     /// Removes an uplink, and closes its sockets.
     pub(crate) fn remove_uplink(&mut self, name: &str) -> Result<(), PlaceError> {
         let kept = self.uplink_sockets.remove(name);
-        self.following.remove(name);
+        self.nic_tables.forget(name);
         self.declared.remove(name);
         let result = self.switch.ask(|s| s.client.remove_uplink(name)).map_err(switch_failed);
         // A switch that keeps the sockets reaches no address by them.

@@ -10,7 +10,7 @@
 
 use super::Switch;
 use super::table::Table;
-use super::uplink::UplinkEntry;
+use super::uplink::{Arm, UplinkEntry};
 use crate::capacity::VNICS;
 use crate::clock::clock;
 use crate::fdb::{PortIndex, SegmentIndex};
@@ -19,15 +19,6 @@ use crate::link::{Link, nic, vxlan};
 use crate::port::{Port, PortInfo};
 use crate::stats::arms;
 use std::sync::Arc;
-
-/// One arm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arm {
-    /// Index of its port in all tables.
-    pub index: PortIndex,
-    /// The worker that owns it.
-    pub worker: usize,
-}
 
 impl Switch {
     /// Gives an uplink that is not in the table yet an arm for each of `devices`.

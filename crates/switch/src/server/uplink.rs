@@ -6,7 +6,6 @@
 //!  Remotes ─▶ (segment, MAC) ─▶ peer, for the FDB
 //! ```
 
-use super::arms::Arm;
 use super::pairs::Pairs;
 use crate::fdb::{Destination, PeerIndex, PortIndex, SegmentIndex};
 use crate::link::vxlan;
@@ -23,6 +22,15 @@ pub type KnownSegments = [(SegmentIndex, Segment)];
 /// Numbers of peers, by name and address: another host of the name gets another number, and the FDB forgets the
 /// former one.
 pub type PeerNumbers = BTreeMap<(String, Option<IpAddr>), PeerIndex>;
+
+/// A port of an uplink at another worker than the uplink's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arm {
+    /// Index of its port in all tables.
+    pub index: PortIndex,
+    /// The worker that owns it.
+    pub worker: usize,
+}
 
 /// One uplink.
 pub struct UplinkEntry {

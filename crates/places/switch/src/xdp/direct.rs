@@ -7,8 +7,8 @@
 //!
 //! A frame that goes to another worker's socket than that of its vNIC, while the table changes, crosses to it in the switch.
 
-use super::QUEUES;
 use super::program::{Maps, of_libbpf};
+use super::queue::{QUEUES, lost};
 use libbpf_rs::{MapCore, MapFlags};
 use std::collections::BTreeMap;
 use std::io;
@@ -101,11 +101,9 @@ impl Direct {
                 let each = self.maps.frames.lookup_percpu(&key, MapFlags::ANY).ok().flatten();
                 let number = |bytes: &Vec<u8>| bytes.first_chunk().map_or(0, |n| u64::from_ne_bytes(*n));
                 let frames = each.iter().flatten().map(number).fold(0, u64::wrapping_add);
-                let lost = sockets
-                    .get(queue * workers.len() + place)
-                    .and_then(|socket| super::queue::lost(socket).ok());
-                let (ring_full, no_chunk) = lost.unzip();
-                if frames > 0 || lost.is_some() {
+                let dropped = sockets.get(queue * workers.len() + place).and_then(|socket| lost(socket).ok());
+                let (ring_full, no_chunk) = dropped.unzip();
+                if frames > 0 || dropped.is_some() {
                     counts.push(SocketCounts { queue, worker: *worker, frames, ring_full, no_chunk });
                 }
             }

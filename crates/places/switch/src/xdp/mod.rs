@@ -19,7 +19,7 @@ pub(crate) mod queue;
 use crate::device;
 use direct::Direct;
 use program::{Loaded, Maps};
-use queue::Queue;
+use queue::{QUEUES, Queue};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -27,8 +27,6 @@ use tidegate_contract::Uplink;
 use tidegate_switch::link::nic::xdp::form::{Form, MOST};
 use tidegate_switch::stats::arms::UPLINK_NAME;
 
-/// Most queues of a device: `QUEUES` of `plain_nic.bpf.c`.
-pub(crate) const QUEUES: u32 = 64;
 /// Most sockets of a device: with more, each queue has one.
 const SOCKETS: usize = 512;
 /// The kernel frees a closed socket's queue, and takes a program off, some time later.

@@ -1,6 +1,6 @@
 //! The program at the device, and its maps.
 
-use crate::xdp::QUEUES;
+use super::queue::QUEUES;
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ObjectBuilder, Xdp, XdpFlags};
 use std::io;

@@ -12,6 +12,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use tidegate_switch::link::nic::xdp::form::{CHUNK, ENTRIES, Form};
 
+/// Most queues of a device: `QUEUES` of `plain_nic.bpf.c`.
+pub(crate) const QUEUES: u32 = 64;
+
 /// The sockets of a queue, the owner's first, and their memory.
 pub(crate) struct Queue {
     pub(crate) sockets: Vec<OwnedFd>,
