@@ -1,5 +1,6 @@
 """`tidegate cores calibrate`: measured costs in a file, or the file as it was and the reason."""
 
+import contextlib
 import json
 import os
 import signal
@@ -74,18 +75,40 @@ def test_refused_while_deadlines_are_in_force(host: Host, tmp_path: Path) -> Non
     assert output.read_text() == OLD
 
 
+def networks(processes: str) -> set[str]:
+    """The network namespaces of the threads of these processes, a pattern below /proc."""
+    found = set()
+    for link in Path("/proc").glob(f"{processes}/task/[0-9]*/ns/net"):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(link))
+    return found
+
+
+def settings() -> dict[str, str]:
+    """The CPUs of queues and interrupts of this network namespace's host, and its mounts."""
+    files = [Path("/proc/self/mountinfo"), *Path("/proc/irq").glob("[0-9]*/smp_affinity_list")]
+    files += Path("/sys/class/net").glob("*/queues/*/[rx]ps_cpus")
+    found = {}
+    for file in files:
+        with contextlib.suppress(OSError):
+            found[str(file)] = file.read_text()
+    return found
+
+
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_calibration_leaves_nothing(ending: signal.Signals, tmp_path: Path) -> None:
-    """Neither a file nor an interface; the old file stays."""
+    """No file, interface, namespace or setting; the old file stays."""
     output = tmp_path / "costs.json"
     output.write_text(OLD)
     before = Path("/proc/self/net/dev").read_text().count(":")
+    others = settings()
     with subprocess.Popen(
         command(output, "--seconds", "100"), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         threads = Path(f"/proc/{process.pid}/task")
         wait_for("threads that measure", lambda: len(list(threads.iterdir())) > 3)
         sleep(0.3)
+        own = networks(str(process.pid)) - networks("self")
         process.send_signal(ending)
         _, errors = process.communicate(timeout=30)
     if ending == signal.SIGKILL:
@@ -96,6 +119,8 @@ def test_an_interrupted_calibration_leaves_nothing(ending: signal.Signals, tmp_p
     assert output.read_text() == OLD
     assert [path.name for path in tmp_path.iterdir()] == [output.name]
     assert Path("/proc/self/net/dev").read_text().count(":") == before
+    assert not own & networks("[0-9]*")
+    assert settings() == others
 
 
 def test_one_cpu_tells_nothing(tmp_path: Path) -> None:

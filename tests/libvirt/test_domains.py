@@ -120,6 +120,7 @@ def tidegate(*arguments: str | Path) -> str:
     return subprocess.run([BINARY, *arguments], capture_output=True, text=True, check=True, timeout=30).stdout
 
 
+@pytest.mark.abreast
 def test_a_domain_starts_and_ends_with_its_contract(lab: Lab) -> None:
     """In force when virsh returns, the domain's alone, gone with it."""
     lab.start("web", bridged(MAC), asked=f"mac='{MAC}' name='web' tx.max='50mbit' rx.max='100mbit'")
@@ -133,6 +134,7 @@ def test_a_domain_starts_and_ends_with_its_contract(lab: Lab) -> None:
     assert "web" not in lab.host.names()
 
 
+@pytest.mark.abreast
 def test_a_contract_that_cannot_be_had_keeps_the_domain_from_starting(lab: Lab) -> None:
     """Virsh says why, with the place; nothing is left of it."""
     said = lab.refused("web", bridged(MAC), asked=f"mac='{MAC}' tx.max='500'")
@@ -144,6 +146,7 @@ def test_a_contract_that_cannot_be_had_keeps_the_domain_from_starting(lab: Lab) 
     lab.libvirt.virsh("destroy", "web")
 
 
+@pytest.mark.abreast
 def test_interfaces_come_and_go_while_the_domain_runs(lab: Lab) -> None:
     """libvirt calls no hook for these: `watch` sees them."""
     lab.start("web", bridged(MAC), asked=f"mac='{MAC}' name='web'\nmac='{OTHER}' name='more' rx.max='5mbit'")
@@ -163,6 +166,7 @@ def test_interfaces_come_and_go_while_the_domain_runs(lab: Lab) -> None:
     assert lab.host.names() == set()
 
 
+@pytest.mark.abreast
 def test_a_bandwidth_is_kept_here(lab: Lab) -> None:
     """libvirt's limits are taken over, in the VM's view."""
     bandwidth = "<bandwidth><inbound average='1000' burst='128'/><outbound average='500'/></bandwidth>"
@@ -182,6 +186,7 @@ def test_a_bandwidth_is_kept_here(lab: Lab) -> None:
     lab.libvirt.virsh("destroy", "web")
 
 
+@pytest.mark.abreast
 def test_a_bandwidth_that_cannot_come_back_keeps_no_domain_from_starting(lab: Lab) -> None:
     """The log and the vNIC say what is lost."""
     odd = lab.libvirt.folder / "odd"
@@ -200,6 +205,7 @@ def test_a_bandwidth_that_cannot_come_back_keeps_no_domain_from_starting(lab: La
     assert lab.host.names() == set()
 
 
+@pytest.mark.abreast
 def test_migrated(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The contract goes with the domain: in force where it comes in, or it does not come in."""
     folder = tmp_path_factory.mktemp("m")
@@ -225,6 +231,7 @@ def test_migrated(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.mark.lab
+@pytest.mark.abreast
 def test_an_interface_is_detached(lab: Lab) -> None:
     """The guest gives the interface up; its contract goes, the other stays."""
     asked = contracts(
@@ -266,6 +273,7 @@ def test_a_guests_rate(lab: Lab) -> None:
                 guest.run("killall iperf3; while pidof iperf3 >/dev/null; do sleep 0.1; done")
 
 
+@pytest.mark.abreast
 def test_a_crash_removes_the_contract(lab: Lab) -> None:
     """QEMU killed; libvirt calls the hook."""
     lab.start("web", bridged(MAC), asked=f"mac='{MAC}' name='web' tx.max='50mbit'")
@@ -274,6 +282,7 @@ def test_a_crash_removes_the_contract(lab: Lab) -> None:
     assert "tidegate-tx" not in lab.libvirt.run("ip", "link")
 
 
+@pytest.mark.abreast
 def test_a_vhostuser_interface_gets_a_port(lab: Lab) -> None:
     """The socket is there when QEMU connects to it."""
     socket = lab.host.folder / "web.sock"
@@ -285,6 +294,7 @@ def test_a_vhostuser_interface_gets_a_port(lab: Lab) -> None:
     assert "web" not in lab.host.names()
 
 
+@pytest.mark.abreast
 def test_saved_and_restored(lab: Lab) -> None:
     """As with a migration, the domain that comes in has its contract from the start."""
     lab.start("web", bridged(MAC), asked=f"mac='{MAC}' name='web' tx.max='50mbit'")
@@ -296,6 +306,7 @@ def test_saved_and_restored(lab: Lab) -> None:
     lab.libvirt.virsh("destroy", "web")
 
 
+@pytest.mark.abreast
 def test_without_an_agent(lab: Lab) -> None:
     """No contract in force, no start; who has none starts; who runs goes on; who ended leaves nothing."""
     asked = f"mac='{MAC}' name='web' tx.max='50mbit'"
@@ -384,7 +395,10 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.monotonic() - begin
 
 
-@pytest.mark.parametrize("how", ["silent", "dribbling", "full", "stopped"])
+NIGHTLY = [pytest.param(how, marks=pytest.mark.nightly) for how in ("dribbling", "full")]
+
+
+@pytest.mark.parametrize("how", ["silent", "stopped", *NIGHTLY])
 def test_an_agent_that_hangs_delays_virsh_by_five_seconds_at_most(lab: Lab, how: str) -> None:
     """A domain that starts is refused, one that runs is destroyed, one without contracts does not wait."""
     asked = f"mac='{MAC}' name='web' tx.max='50mbit'"
@@ -412,6 +426,7 @@ def test_an_agent_that_hangs_delays_virsh_by_five_seconds_at_most(lab: Lab, how:
     lab.wait_gone("web")
 
 
+@pytest.mark.abreast
 def test_libvirtd_restarts(lab: Lab) -> None:
     """Domains and contracts stay; what was lost meanwhile is there again."""
     lab.start("web", bridged(MAC), asked=f"mac='{MAC}' name='web' tx.max='50mbit'")
@@ -422,6 +437,7 @@ def test_libvirtd_restarts(lab: Lab) -> None:
     assert "web" not in lab.host.names()
 
 
+@pytest.mark.abreast
 def test_a_hook_that_only_advises(lab: Lab) -> None:
     """`--advisory`: the domain starts; its contract comes when it can."""
     install(lab.libvirt.hooks, lab.host.api, "--advisory")
@@ -445,6 +461,7 @@ def page(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.abreast
 def test_the_pages_import(tmp_path: Path) -> None:
     """What the page shows of `import` is what it prints, and the element says the same as the whole."""
     domain_xml, *_ = page("xml")
@@ -461,6 +478,7 @@ def test_the_pages_import(tmp_path: Path) -> None:
     assert shown == 2
 
 
+@pytest.mark.abreast
 def test_the_pages_metadata(lab: Lab) -> None:
     """The page's contracts, and its command that changes them, on a domain that this host can run."""
     domain_xml, *_ = page("xml")
@@ -482,6 +500,7 @@ def test_the_pages_metadata(lab: Lab) -> None:
         lab.libvirt.virsh("undefine", "web1")
 
 
+@pytest.mark.abreast
 def test_hooks_of_other_programs_stay(tmp_path: Path) -> None:
     """A hook of another program is not overwritten, not removed."""
     path = tmp_path / "qemu.d" / "tidegate"

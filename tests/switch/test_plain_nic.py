@@ -19,6 +19,8 @@ IP6 = {"a": "fd09::1", "b": "fd09::2"}
 VLAN = 42
 KINDS = ("packet", "xdp")
 
+pytestmark = pytest.mark.abreast
+
 
 @pytest.fixture
 def underlay(tmp_path: Path) -> Iterator[Underlay]:

@@ -11,6 +11,8 @@ from lab.host import BINARY
 from lab.initramfs import ROOT
 from lab.need import need_commands
 
+pytestmark = pytest.mark.abreast
+
 
 @pytest.fixture(scope="module")
 def tree(package: Path) -> Path:

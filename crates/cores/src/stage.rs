@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::path::PathBuf;
 
 /// One part of the work for frames, which runs on one CPU at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,9 +66,7 @@ pub enum Handle {
 /// A queue of a network interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Queue {
-    /// The interface's network namespace; the agent's own where absent.
-    pub netns: Option<PathBuf>,
-    /// The interface.
+    /// The interface, in the agent's network namespace.
     pub device: String,
     /// From 0.
     pub queue: u16,
@@ -186,9 +183,8 @@ impl Handle {
 /// For people, such as `vCPU thread 4711 (CPU 0/KVM)`.
 impl fmt::Display for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let queue = |f: &mut fmt::Formatter<'_>, what: &str, Queue { netns, device, queue }: &Queue| {
-            write!(f, "{what} of queue {queue} of {device}")?;
-            netns.as_ref().map_or(Ok(()), |netns| write!(f, " in {}", netns.display()))
+        let queue = |f: &mut fmt::Formatter<'_>, what: &str, Queue { device, queue }: &Queue| {
+            write!(f, "{what} of queue {queue} of {device}")
         };
         match self {
             Self::Irq { number, name } => write!(f, "interrupt {number} ({name})"),

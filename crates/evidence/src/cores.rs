@@ -137,6 +137,9 @@ pub struct SteeringReport {
     /// `native` or `generic` XDP; absent while not attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
+    /// Whether the program is in libxdp's dispatcher, beside others.
+    #[serde(default)]
+    pub chained: bool,
     /// Why its frames are not steered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,

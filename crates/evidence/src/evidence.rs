@@ -1,6 +1,8 @@
 //! All that a place counted at one look.
 
-use crate::{FarMiss, Figure, LogStats, Miss, PairStatus, PeerStatus, Unknown, VnicStats, WorkerStats};
+use crate::{
+    FarMiss, Figure, LogStats, Miss, PairStatus, PeerStatus, SocketCounts, Unknown, VnicStats, WorkerStats,
+};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -37,6 +39,8 @@ pub struct Evidence {
     pub peers: Vec<PeerStatus>,
     /// Pairs of vNICs with frames that carry stamps, by uplink.
     pub pairs: BTreeMap<String, Vec<PairStatus>>,
+    /// Frames of NICs' queues to workers, by uplink.
+    pub sockets: BTreeMap<String, Vec<SocketCounts>>,
     /// The latest frames that other hosts reported as late, oldest first.
     pub far_misses: Vec<FarMiss>,
 }
@@ -60,6 +64,7 @@ impl Evidence {
             log: None,
             peers: vec![],
             pairs: BTreeMap::new(),
+            sockets: BTreeMap::new(),
             far_misses: vec![],
         }
     }

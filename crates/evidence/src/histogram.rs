@@ -101,6 +101,15 @@ impl Histogram {
         self.buckets.iter().enumerate().filter(|(_, n)| **n > 0).map(|(i, n)| (upper(i), *n))
     }
 
+    /// Adds the values of another histogram.
+    pub fn add(&mut self, other: &Self) {
+        for (own, more) in self.buckets.iter_mut().zip(&other.buckets) {
+            *own = own.saturating_add(*more);
+        }
+        self.sum = self.sum.wrapping_add(other.sum);
+        self.max = self.max.max(other.max);
+    }
+
     /// Returns the values recorded after `earlier` was read. The maximum is the end of the highest bucket
     /// that grew (at most 3.1 % too high).
     pub fn since(&self, earlier: &Self) -> Self {

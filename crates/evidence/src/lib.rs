@@ -10,6 +10,7 @@
 //! - `vnic`, `worker`, `log`: the counters of a vNIC, of a worker, of a log
 //! - `evidence`: all counters of a place at one look
 //! - `connection`, `shared`, `front_ends`, `held_up`: a vNIC's connection, and events of its front ends
+//! - `socket`: frames of a NIC's queue to a worker
 //! - `on_wire`: what an uplink puts on the wire
 //! - `cores`: CPUs, the stages of work on them, and the plan for them
 //! - `own_cpus`: CPUs of workers, and the work that is kept off them
@@ -35,6 +36,7 @@ mod pair;
 mod peer;
 mod reason;
 mod shared;
+mod socket;
 mod time;
 mod traffic;
 mod vnic;
@@ -61,6 +63,7 @@ pub use pair::{LateCounts, PairStatus};
 pub use peer::{FAR_MISSES, FarMiss, PeerClock, PeerCounts, PeerStatus, RoundTrip};
 pub use reason::{CulpritKind, DropReason, MissCause, NoticeRefusal};
 pub use shared::SharedStatus;
+pub use socket::SocketCounts;
 pub use time::time_of_day;
 pub use traffic::Traffic;
 pub use vnic::VnicStats;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  /run/libvirt/qemu/NAME.xml: <domstatus pid=...> ─┬─ <vcpus>: threads of virtual CPUs ─┐
-//!                                                   └─ <domain> <cputune>: pins ─────────┴─▶ Running
+//!                                                   └─ <domain> <cputune>: CPUs ─────────┴─▶ Running
 //! ```
 //!
 //! Source of the format: libvirt, formatdomain, "CPU Tuning"; its state by `qemuDomainObjPrivateXMLFormat` (qemu_domain.c).
@@ -30,17 +30,17 @@ pub struct Running {
     pub pins: Pins,
 }
 
-/// Which of a domain's threads have CPUs by libvirt.
+/// Which of a domain's threads have CPUs by libvirt, and which, as libvirt lists them; empty where it does not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
-    /// All: `<vcpu cpuset=...>`, or CPUs that numad chose (`placement='auto'`).
-    pub all: bool,
+    /// All that have no element of their own: `<vcpu cpuset=...>`, or CPUs that numad chose (`placement='auto'`).
+    pub all: Option<String>,
     /// These virtual CPUs: `<vcpupin>`.
-    pub vcpus: BTreeSet<u32>,
+    pub vcpus: BTreeMap<u32, String>,
     /// The emulator's threads and vhost's, which have its cgroup: `<emulatorpin>`.
-    pub emulator: bool,
+    pub emulator: Option<String>,
     /// These I/O threads: `<iothreadpin>`.
-    pub io: BTreeSet<u32>,
+    pub io: BTreeMap<u32, String>,
 }
 
 /// Reads libvirt's state of a domain.
@@ -62,15 +62,19 @@ pub fn running(text: &str, origin: &str) -> Result<Running, Errors> {
     let vcpus = vcpus.filter_map(|node| Some((number(node, "id")?, number(node, "pid")?)));
 
     let tuning = || children(domain, "cputune");
+    let cpus = |node: Node<'_, '_>| node.attribute("cpuset").unwrap_or_default().to_owned();
     let pinned = |element: &'static str, attribute: &'static str| {
-        tuning().flat_map(move |node| children(node, element)).filter_map(move |node| number(node, attribute))
+        let elements = tuning().flat_map(move |node| children(node, element));
+        elements.filter_map(move |node| Some((number(node, attribute)?, cpus(node))))
     };
-    let of_all = child_attribute(domain, "vcpu", "cpuset").is_some()
-        || child_attribute(domain, "vcpu", "placement") == Some("auto");
+    let by_numad = || {
+        let is_auto = child_attribute(domain, "vcpu", "placement") == Some("auto");
+        is_auto.then(|| child_attribute(root, "numad", "cpuset").unwrap_or_default().to_owned())
+    };
     let pins = Pins {
-        all: of_all,
+        all: child_attribute(domain, "vcpu", "cpuset").map(str::to_owned).or_else(by_numad),
         vcpus: pinned("vcpupin", "vcpu").collect(),
-        emulator: tuning().any(|node| child(node, "emulatorpin").is_some()),
+        emulator: tuning().find_map(|node| child(node, "emulatorpin")).map(cpus),
         io: pinned("iothreadpin", "iothread").collect(),
     };
 
@@ -121,12 +125,25 @@ mod tests {
             vcpus: [(0, 4720), (1, 4721)].into(),
             interfaces: ["vnet0".into()].into(),
             sockets: ["/run/a.sock".into()].into(),
-            pins: Pins { all: false, vcpus: [0].into(), emulator: true, io: [1].into() },
+            pins: Pins {
+                all: None,
+                vcpus: [(0, "2".into())].into(),
+                emulator: Some("1".into()),
+                io: [(1, "1".into())].into(),
+            },
         };
         assert_eq!(running(STATE, "plc.xml").unwrap(), expected);
-        for placement in ["placement='auto'", "placement='static' cpuset='0-3'"] {
-            let state = STATE.replace("placement='static'", placement);
-            assert!(running(&state, "").unwrap().pins.all, "{placement}");
+        let numad = "<numad nodeset='0' cpuset='4-7'/>";
+        let cases = [
+            ("placement='auto'", "", ""),
+            ("placement='auto'", numad, "4-7"),
+            ("placement='static' cpuset='0-3'", numad, "0-3"),
+        ];
+        for (placement, chosen, cpus) in cases {
+            let state = STATE
+                .replace("placement='static'", placement)
+                .replace("<vcpus>", &format!("{chosen}<vcpus>"));
+            assert_eq!(running(&state, "").unwrap().pins.all.as_deref(), Some(cpus), "{placement}");
         }
     }
 
@@ -138,7 +155,12 @@ mod tests {
             vcpus: [(0, 28_436), (1, 28_437)].into(),
             interfaces: ["vnet1".into()].into(),
             sockets: BTreeSet::new(),
-            pins: Pins { all: false, vcpus: [0].into(), emulator: true, io: [1].into() },
+            pins: Pins {
+                all: None,
+                vcpus: [(0, "1".into())].into(),
+                emulator: Some("0".into()),
+                io: [(1, "0".into())].into(),
+            },
         };
         assert_eq!(running(include_str!("../tests/captured/running.xml"), "plc.xml").unwrap(), expected);
     }

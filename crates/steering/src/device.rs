@@ -1,9 +1,12 @@
 //! A device: which XDP program it has, and putting ours there.
 
-use crate::program::{NAME, name_of};
+use crate::dispatcher::Dispatcher;
+use crate::program::{DISPATCHER, NAME, name_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use tidegate_netlink::attribute::{find, read, string, u32_at};
 use tidegate_netlink::{Attributes, Generic, NetlinkError, Socket, ethtool, link};
+
+pub use crate::program::{Foreign, Mode};
 
 /// linux/if_link.h.
 const IFLA_XDP: u16 = 43;
@@ -34,24 +37,8 @@ const BITSET_BIT_NAME: u16 = 2;
 /// The feature that takes VLAN tags out of frames (net/ethtool/common.c).
 const TAGS_TAKEN_OUT: &str = "rx-vlan-hw-parse";
 
-/// How a program gets frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// From the driver, before the kernel makes its own structure for them.
-    #[default]
-    Native,
-    /// From the kernel, of any device; slower.
-    Generic,
-}
-
-impl Mode {
-    fn flag(self) -> u32 {
-        match self {
-            Self::Native => XDP_FLAGS_DRV_MODE,
-            Self::Generic => XDP_FLAGS_SKB_MODE,
-        }
-    }
-}
+/// How often a dispatcher may be replaced while it is looked at.
+const RETRIES: usize = 8;
 
 /// What is at a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,23 +47,10 @@ pub enum Found {
     Nothing,
     /// The steering program, with its number.
     Ours(u32, Mode),
+    /// libxdp's dispatcher, which the steering program may be part of.
+    Dispatcher(Dispatcher),
     /// Another one.
     Foreign(Foreign),
-}
-
-/// An XDP program that is not ours.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
-    /// Its number.
-    pub number: u32,
-    /// Its name, if the kernel tells.
-    pub name: Option<String>,
-}
-
-impl std::fmt::Display for Foreign {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} (number {})", self.name.as_deref().unwrap_or("of an unknown name"), self.number)
-    }
 }
 
 /// Returns the interface index of a device.
@@ -95,6 +69,19 @@ pub fn index(device: &str) -> Result<u32, NetlinkError> {
 /// # Errors
 /// It is gone, or the kernel does not answer.
 pub fn found(index: u32) -> Result<(String, Found), NetlinkError> {
+    let mut found = look(index)?;
+    // Its programs belong to another dispatcher if that took its place meanwhile.
+    for _ in 0..RETRIES {
+        let Found::Dispatcher(Dispatcher { number, .. }) = found.1 else { break };
+        match look(index)? {
+            (_, Found::Dispatcher(again)) if again.number == number => break,
+            other => found = other,
+        }
+    }
+    Ok(found)
+}
+
+fn look(index: u32) -> Result<(String, Found), NetlinkError> {
     let mut socket = Socket::route()?;
     let mut body = link::header(index, 0, 0);
     body.put_u32(link::IFLA_EXT_MASK, link::RTEXT_FILTER_SKIP_STATS);
@@ -104,6 +91,11 @@ pub fn found(index: u32) -> Result<(String, Found), NetlinkError> {
         Some((find(attributes, link::IFLA_IFNAME).map(string)?, programs))
     })?;
     let (name, programs) = answer.ok_or_else(|| std::io::Error::other("no name in the kernel's answer"))?;
+    if let [(number, mode)] = *programs
+        && name_of(number).as_deref() == Some(DISPATCHER)
+    {
+        return Ok((name, Found::Dispatcher(Dispatcher::read(number, mode))));
+    }
     let named = programs.into_iter().map(|(number, mode)| (number, mode, name_of(number)));
     let mut result = Found::Nothing;
     for (number, mode, program) in named {
@@ -146,7 +138,7 @@ pub(crate) fn attach(
     former: Option<BorrowedFd<'_>>,
 ) -> Result<(), NetlinkError> {
     let flags = if former.is_some() { XDP_FLAGS_REPLACE } else { XDP_FLAGS_UPDATE_IF_NOEXIST };
-    set(index, flags | mode.flag(), program.as_raw_fd(), former)
+    set(index, flags | flag(mode), program.as_raw_fd(), former)
 }
 
 /// Takes a program away from a device, and no other.
@@ -154,7 +146,14 @@ pub(crate) fn attach(
 /// # Errors
 /// It is not there, or the kernel refuses.
 pub(crate) fn detach(index: u32, mode: Mode, program: BorrowedFd<'_>) -> Result<(), NetlinkError> {
-    set(index, XDP_FLAGS_REPLACE | mode.flag(), -1, Some(program))
+    set(index, XDP_FLAGS_REPLACE | flag(mode), -1, Some(program))
+}
+
+fn flag(mode: Mode) -> u32 {
+    match mode {
+        Mode::Native => XDP_FLAGS_DRV_MODE,
+        Mode::Generic => XDP_FLAGS_SKB_MODE,
+    }
 }
 
 fn set(index: u32, flags: u32, program: i32, former: Option<BorrowedFd<'_>>) -> Result<(), NetlinkError> {

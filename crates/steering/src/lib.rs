@@ -20,14 +20,17 @@
 //! - [`device`]: which XDP program is at a device
 //! - [`counters`]: where frames went
 //! - [`measure`]: how long a look-up takes
+//! - [`dispatcher`], `libxdp`: beside others' programs, where libxdp loaded those
 //! - `program`, `maps`, `settings`, `live`, `drops`, `probe`: the kernel's side
 //! - `cpus`, `threads`: CPUs that are online, and whether the threads of their queues are on them
 
 pub mod counters;
 mod cpus;
 pub mod device;
+pub mod dispatcher;
 mod drops;
 pub mod key;
+mod libxdp;
 mod live;
 mod maps;
 pub mod measure;

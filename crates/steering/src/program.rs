@@ -2,12 +2,40 @@
 
 use crate::maps::{MapError, Maps, failed};
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
-use libbpf_rs::{ObjectBuilder, ProgramHandle};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use libbpf_rs::{ObjectBuilder, ProgramAttachType, ProgramHandle, ProgramType};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
 /// The program's name in the kernel, by which the next agent knows it again.
 pub(crate) const NAME: &str = "tidegate_steer";
+
+/// That of libxdp's dispatcher, which libxdp requires.
+pub(crate) const DISPATCHER: &str = "xdp_dispatcher";
+
+/// How a program gets frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// From the driver, before the kernel makes its own structure for them.
+    #[default]
+    Native,
+    /// From the kernel, of any device; slower.
+    Generic,
+}
+
+/// An XDP program that is not ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// Its number.
+    pub number: u32,
+    /// Its name, if the kernel tells.
+    pub name: Option<String>,
+}
+
+impl std::fmt::Display for Foreign {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (number {})", self.name.as_deref().unwrap_or("of an unknown name"), self.number)
+    }
+}
 
 /// A program in the kernel, and its maps.
 #[derive(Debug)]
@@ -21,11 +49,22 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Loads it with room for so many entries, and without any.
-    pub fn load(entries: u32) -> Result<Self, MapError> {
+    /// Loads it with room for so many entries, and without any: for a device, or to be called by this dispatcher.
+    pub fn load(entries: u32, caller: Option<BorrowedFd<'_>>) -> Result<Self, MapError> {
         let mut builder = ObjectBuilder::default();
         let mut opened = builder.open_memory(OBJECT).map_err(failed("read the steering program"))?;
         size(&mut opened, entries)?;
+        if let Some(caller) = caller {
+            for mut program in opened.progs_mut() {
+                program.set_prog_type(ProgramType::Ext);
+                // None, 0.
+                program.set_attach_type(ProgramAttachType::CgroupInetIngress);
+                // Any function of it with these arguments would do: libxdp attaches it to another dispatcher.
+                let name = Some(DISPATCHER.into());
+                let set = program.set_attach_target(caller.as_raw_fd(), name);
+                set.map_err(failed("make the steering program part of a dispatcher"))?;
+            }
+        }
         let object = opened.load().map_err(failed("load the steering program"))?;
         let program = object.progs().find(|program| program.name() == NAME).expect("steer.bpf.c has it");
         let descriptor = program.as_fd().try_clone_to_owned().map_err(failed("keep the steering program"))?;

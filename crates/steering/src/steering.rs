@@ -3,9 +3,10 @@
 use crate::counters::{Counters, EntryCount, Outcomes, by_cpu};
 use crate::cpus;
 use crate::device::{self, Foreign, Found, Mode};
+use crate::dispatcher::{self, Dispatcher};
 use crate::drops::Drops;
 use crate::live::Live;
-use crate::maps::{Count, MapError};
+use crate::maps::{Count, MapError, failed};
 use crate::program::Program;
 use crate::table::Table;
 use crate::threads::Threads;
@@ -53,6 +54,19 @@ pub enum AttachError {
         /// The program.
         program: Foreign,
     },
+    /// A dispatcher of libxdp has it, and the steering program cannot be part of that.
+    #[error(
+        "{device} has the XDP program {program}, libxdp's dispatcher, which stays, and the steering program cannot join it: {why} \
+         (xdp-loader status {device} lists its programs)"
+    )]
+    NotJoined {
+        /// The device.
+        device: String,
+        /// The dispatcher.
+        program: Foreign,
+        /// The reason.
+        why: String,
+    },
     /// The driver cannot run XDP programs, or not now.
     #[error("{device}: the driver cannot run an XDP program: {source}{}", if *.generic { "" } else {
         ": remove it from steer; RPS and RSS remain"
@@ -93,10 +107,6 @@ fn advice(device: &str, program: &Foreign) -> String {
         Some("plain_nic") => format!(
             "it is of an uplink of kind xdp: remove {device} from steer, or give the uplink another kind"
         ),
-        Some("xdp_dispatcher") => format!(
-            "it is libxdp's dispatcher, to which Tidegate adds no program: xdp-loader status {device} lists its programs, and \
-             xdp-loader unload {device} --all would remove them"
-        ),
         _ => format!(
             "bpftool prog show id {} tells more of it, and ip link set {device} xdp off would remove it",
             program.number
@@ -104,11 +114,30 @@ fn advice(device: &str, program: &Foreign) -> String {
     }
 }
 
+/// The program was not taken away.
+#[derive(Debug, thiserror::Error)]
+pub enum DetachError {
+    /// The kernel refused, or does not answer.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// It could not leave libxdp's dispatcher.
+    #[error(
+        "the steering program cannot leave libxdp's dispatcher: {why} (xdp-loader unload DEVICE --id {number} takes it out)"
+    )]
+    NotLeft {
+        /// The program's number.
+        number: u32,
+        /// The reason.
+        why: String,
+    },
+}
+
 /// A table at a device. Dropping this leaves both as they are; the next [`Steering::attach`] takes them over.
 #[derive(Debug)]
 pub struct Steering {
     index: u32,
     mode: Mode,
+    is_chained: bool,
     options: Options,
     program: Program,
     live: Live,
@@ -119,7 +148,7 @@ pub struct Steering {
 
 impl Steering {
     /// Puts a table at a device of the calling thread's network namespace. A program of a former process of this release stays with its
-    /// counters, and gets the table; one of another release is replaced.
+    /// counters, and gets the table; one of another release is replaced. Where libxdp's dispatcher is, the program joins it.
     ///
     /// # Errors
     /// The device stays as it was: see [`AttachError`].
@@ -129,46 +158,77 @@ impl Steering {
             Some(ENODEV) => AttachError::NoDevice(device.into()),
             _ => netlink(error),
         })?;
-        let foreign = |program| AttachError::Foreign { device: device.into(), program };
-        let former = match device::found(index).map_err(netlink)?.1 {
-            Found::Foreign(program) => return Err(foreign(program)),
-            Found::Nothing => None,
-            Found::Ours(number, mode) => Some((number, mode)),
+        let there = device::found(index).map_err(netlink)?.1;
+        let (ours, caller) = match &there {
+            Found::Foreign(program) => {
+                return Err(AttachError::Foreign { device: device.into(), program: program.clone() });
+            }
+            Found::Nothing => (vec![], None),
+            Found::Ours(number, mode) => (vec![(*number, *mode)], None),
+            Found::Dispatcher(dispatcher) => {
+                if dispatcher.ours.is_empty() {
+                    dispatcher.admits(options.mode).map_err(not_joined(device, dispatcher))?;
+                }
+                (dispatcher.ours.iter().map(|number| (*number, dispatcher.mode)).collect(), Some(dispatcher))
+            }
         };
         if device::takes_tags_out(index).map_err(netlink)? {
             return Err(AttachError::TakesTagsOut(device.into()));
         }
-        let program = Program::load(options.entries)?;
-        let opened = former.map(|(number, mode)| Ok::<_, MapError>((Program::open(number)?, number, mode)));
-        if let Some((Some(left), _, mode)) = opened.transpose()?
-            && left.tag == program.tag
-            && mode == options.mode
-            && left.maps.capacity() >= options.entries
-        {
-            let live = Live::read(&left.maps)?;
-            return Self::with(index, options, left, live, table);
+        let program = match caller {
+            None => Program::load(options.entries, None)?,
+            Some(dispatcher) => {
+                let load = |number| -> Result<Program, MapError> {
+                    let caller =
+                        libbpf_rs::Program::fd_from_id(number).map_err(failed("open the dispatcher"))?;
+                    Program::load(options.entries, Some(caller.as_fd()))
+                };
+                let not_joined = not_joined(device, dispatcher);
+                load(dispatcher.number).map_err(|error| not_joined(error.to_string()))?
+            }
+        };
+        for (number, mode) in ours.iter().copied() {
+            if let Some(left) = Program::open(number)?
+                && left.tag == program.tag
+                && mode == options.mode
+                && left.maps.capacity() >= options.entries
+            {
+                if let Some(dispatcher) = caller
+                    && let Err(why) = dispatcher.leave_former(index, Some(number))
+                {
+                    tracing::warn!(device, "a former steering program stays in libxdp's dispatcher: {why}");
+                }
+                let live = Live::read(&left.maps)?;
+                return Self::with(index, options, left, caller.is_some(), live, table);
+            }
         }
         let seed = RandomState::new().hash_one(index);
-        let steering = Self::with(index, options, program, Live::new(seed), table)?;
-        let put = match former {
-            Some((number, mode)) if mode == options.mode => {
-                let former =
-                    libbpf_rs::Program::fd_from_id(number).map_err(crate::maps::failed("open a program"))?;
-                device::attach(index, mode, steering.program.as_fd(), Some(former.as_fd()))
+        let steering = Self::with(index, options, program, caller.is_some(), Live::new(seed), table)?;
+        let put = match (caller, ours.first().copied()) {
+            (Some(dispatcher), _) => {
+                let joined = dispatcher.join(index, steering.program.as_fd());
+                joined.map_err(not_joined(device, dispatcher))?;
+                Ok(())
             }
-            Some((number, mode)) => {
-                // The kernel does not let one be replaced by one of the other mode.
-                let former =
-                    libbpf_rs::Program::fd_from_id(number).map_err(crate::maps::failed("open a program"))?;
-                let detached = device::detach(index, mode, former.as_fd());
-                detached.and_then(|()| device::attach(index, options.mode, steering.program.as_fd(), None))
+            (None, Some((number, mode))) => {
+                let former = libbpf_rs::Program::fd_from_id(number).map_err(failed("open a program"))?;
+                if mode == options.mode {
+                    device::attach(index, mode, steering.program.as_fd(), Some(former.as_fd()))
+                } else {
+                    // The kernel does not let one be replaced by one of the other mode.
+                    let detached = device::detach(index, mode, former.as_fd());
+                    detached
+                        .and_then(|()| device::attach(index, options.mode, steering.program.as_fd(), None))
+                }
             }
-            None => device::attach(index, options.mode, steering.program.as_fd(), None),
+            (None, None) => device::attach(index, options.mode, steering.program.as_fd(), None),
         };
         match put {
             Ok(()) => Ok(steering),
             Err(error) => Err(match (error.errno(), device::found(index)) {
-                (Some(EBUSY | EEXIST), Ok((_, Found::Foreign(program)))) => foreign(program),
+                (Some(EBUSY | EEXIST), Ok((_, Found::Foreign(program)))) => {
+                    AttachError::Foreign { device: device.into(), program }
+                }
                 (Some(EOPNOTSUPP), _) => AttachError::NoXdp {
                     device: device.into(),
                     generic: options.mode == Mode::Generic,
@@ -183,6 +243,7 @@ impl Steering {
         index: u32,
         options: &Options,
         program: Program,
+        is_chained: bool,
         live: Live,
         table: &Table,
     ) -> Result<Self, AttachError> {
@@ -192,7 +253,7 @@ impl Steering {
         }
         let mode = options.mode;
         let (options, threads, drops) = (options.clone(), Threads::default(), drops.ok());
-        let mut steering = Self { index, mode, options, program, live, threads, drops };
+        let mut steering = Self { index, mode, is_chained, options, program, live, threads, drops };
         steering.update(table)?;
         Ok(steering)
     }
@@ -218,7 +279,16 @@ impl Steering {
     /// # Errors
     /// The device is gone, or the kernel does not answer.
     pub fn is_there(&self) -> Result<bool, NetlinkError> {
-        Ok(device::found(self.index)?.1 == Found::Ours(self.program.number, self.mode))
+        Ok(match device::found(self.index)?.1 {
+            Found::Ours(number, mode) => (number, mode) == (self.program.number, self.mode),
+            Found::Dispatcher(dispatcher) => dispatcher.ours.contains(&self.program.number),
+            Found::Nothing | Found::Foreign(_) => false,
+        })
+    }
+
+    /// Whether it is in libxdp's dispatcher, beside other programs.
+    pub fn is_chained(&self) -> bool {
+        self.is_chained
     }
 
     /// Makes an AF_XDP socket the target of a queue's frames for [`crate::Target::Socket`] of this number. The socket is bound to that queue
@@ -247,7 +317,7 @@ impl Steering {
             let received_on = by_cpu(&maps.read_counter(value.counter)?);
             counters.entries.insert(name.into(), EntryCount { target: value.target, received_on });
         }
-        let cpus = libbpf_rs::num_possible_cpus().map_err(crate::maps::failed("count CPUs"))?;
+        let cpus = libbpf_rs::num_possible_cpus().map_err(failed("count CPUs"))?;
         for cpu in 0..cpus {
             let spread: Count = maps.read_spread_to(cpu)?.into_iter().sum();
             let sent: Count = maps.read_sent(cpu)?.into_iter().chain([spread]).sum();
@@ -280,40 +350,55 @@ impl Steering {
         Ok(counters)
     }
 
-    /// Takes the program away. Frames then stay on the CPU of the interrupt; those that wait for a CPU are still taken by it.
+    /// Takes the program away. Frames then stay on the CPU of the interrupt; those that wait for a CPU are still taken by it. Other programs
+    /// of a dispatcher stay.
     ///
     /// # Errors
-    /// The kernel refused. That another program is there, or the device is gone, is no error.
-    pub fn detach(self) -> Result<(), NetlinkError> {
-        remove(self.index, self.program.number, self.mode)
+    /// The kernel refused, or the program cannot leave its dispatcher. That another program is there, or the device is gone, is no error.
+    pub fn detach(self) -> Result<(), DetachError> {
+        remove(self.index, Some(self.program.number)).map(drop)
     }
 }
 
 /// Takes a program of ours away that a former process left, if one is there; whether there was one.
 ///
 /// # Errors
-/// The kernel refused.
-pub fn detach_left(device: &str) -> Result<bool, NetlinkError> {
-    let index = match device::index(device) {
-        Err(error) if error.errno() == Some(ENODEV) => return Ok(false),
-        index => index?,
-    };
-    match device::found(index)?.1 {
-        Found::Ours(number, mode) => remove(index, number, mode).map(|()| true),
-        _ => Ok(false),
+/// The kernel refused, or it cannot leave its dispatcher.
+pub fn detach_left(device: &str) -> Result<bool, DetachError> {
+    match device::index(device) {
+        Err(error) if error.errno() == Some(ENODEV) => Ok(false),
+        index => remove(index?, None),
     }
 }
 
-fn remove(index: u32, number: u32, mode: Mode) -> Result<(), NetlinkError> {
+/// Removes the steering program with this number, or any; whether there was one.
+fn remove(index: u32, which: Option<u32>) -> Result<bool, DetachError> {
+    let is_meant = |number: u32| which.is_none_or(|which| which == number);
     let there = match device::found(index) {
-        Err(error) if error.errno() == Some(ENODEV) => return Ok(()),
-        found => found?.1 == Found::Ours(number, mode),
+        Err(error) if error.errno() == Some(ENODEV) => return Ok(false),
+        found => found?.1,
     };
-    if !there {
-        return Ok(());
+    match there {
+        Found::Ours(number, mode) if is_meant(number) => {
+            let program = libbpf_rs::Program::fd_from_id(number).map_err(io::Error::other);
+            device::detach(index, mode, program.map_err(NetlinkError::from)?.as_fd())?;
+            Ok(true)
+        }
+        Found::Dispatcher(Dispatcher { mode, ours, .. }) => {
+            let meant: Vec<u32> = ours.into_iter().filter(|number| is_meant(*number)).collect();
+            for number in meant.iter().copied() {
+                let left = dispatcher::leave(index, mode, number);
+                left.map_err(|why| DetachError::NotLeft { number, why })?;
+            }
+            Ok(!meant.is_empty())
+        }
+        Found::Ours(..) | Found::Nothing | Found::Foreign(_) => Ok(false),
     }
-    let program = libbpf_rs::Program::fd_from_id(number).map_err(io::Error::other)?;
-    device::detach(index, mode, program.as_fd())
+}
+
+fn not_joined(device: &str, dispatcher: &Dispatcher) -> impl Fn(String) -> AttachError {
+    let (device, program) = (device.to_owned(), dispatcher.as_foreign());
+    move |why| AttachError::NotJoined { device: device.clone(), program: program.clone(), why }
 }
 
 #[cfg(test)]
@@ -326,12 +411,6 @@ mod tests {
             let program = Foreign { number: 7, name: name.map(Into::into) };
             AttachError::Foreign { device: "eth0".into(), program }.to_string()
         };
-        let dispatcher = text(Some("xdp_dispatcher"));
-        assert!(
-            dispatcher.starts_with(
-                "eth0 has the XDP program xdp_dispatcher (number 7), which stays: it is libxdp's"
-            )
-        );
         assert!(text(Some("plain_nic")).contains("remove eth0 from steer, or give the uplink another kind"));
         let other = text(Some("filter"));
         assert!(other.ends_with(

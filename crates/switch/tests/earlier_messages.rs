@@ -127,6 +127,7 @@ fn replies() -> Vec<Reply> {
             started: 8,
             workers: 2,
             directable: false,
+            shares_queues: false,
         }),
         Reply::Ports(ports.clone()),
         Reply::Retired(Box::new(Retired {

@@ -258,6 +258,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
                 started: state.started,
                 workers: 1,
                 directable: !state.earlier,
+                shares_queues: !state.earlier,
             });
         }
         Request::SetHost(host) => {
@@ -328,6 +329,7 @@ fn answer(state: &mut State, request: Request, descriptors: Vec<OwnedFd>) -> Rep
                 keys: keys.iter().map(KeyPrint::of).collect(),
                 index,
                 worker: 0,
+                sockets: vec![],
                 broken: None,
                 pairs: vec![],
                 foreign_stamps: 0,

@@ -43,6 +43,22 @@ pub fn percent(share: f64) -> String {
     if percent > 0.0 && percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
+/// Returns a key by which names are in the order that people expect: `vm2` before `vm10`.
+pub fn natural(name: &str) -> Vec<(&str, usize, &str)> {
+    let mut parts = vec![];
+    let mut rest = name;
+    while !rest.is_empty() {
+        let (text, after) = rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
+        let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
+        let (number, after) = after.split_at(digits);
+        let number = number.trim_start_matches('0');
+        // Of two numbers the longer one is larger.
+        parts.push((text, number.len(), number));
+        rest = after;
+    }
+    parts
+}
+
 /// Joins the first five names, and counts the others.
 pub fn names(all: &[String]) -> String {
     const SHOWN: usize = 5;
@@ -75,6 +91,17 @@ fn scaled(value: f64, units: &[(f64, &str)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_in_names_are_in_order() {
+        let mut names =
+            ["vm10", "vm2", "a", "vm02b", "vm", "vm99999999999999999999999", "10", "9", "vm2-1", "ü1"];
+        names.sort_by(|a, b| natural(a).cmp(&natural(b)));
+        assert_eq!(
+            names,
+            ["9", "10", "a", "vm", "vm2", "vm2-1", "vm02b", "vm10", "vm99999999999999999999999", "ü1"]
+        );
+    }
 
     #[test]
     fn three_digits_and_a_unit() {

@@ -72,6 +72,7 @@ fn hello() -> Reply {
         started,
         workers: 1,
         directable: true,
+        shares_queues: true,
     })
 }
 

@@ -4,7 +4,7 @@ use super::Reconciler;
 use crate::store::Owner;
 use crate::views::{State, UplinkStats, UplinkView};
 use tidegate_contract::{Remote, Uplink};
-use tidegate_evidence::VnicStats;
+use tidegate_evidence::{SocketCounts, VnicStats};
 use tidegate_place::ObservedUplink;
 
 impl Reconciler {
@@ -50,10 +50,22 @@ impl Reconciler {
                 .and_then(|look| look.observed.evidence.pairs.get(name))
                 .cloned()
                 .unwrap_or_default(),
+            sockets: observed
+                .and(look)
+                .and_then(|look| look.observed.evidence.sockets.get(name))
+                .map(|sockets| sockets.iter().map(|counts| self.seen_from_outside(place, *counts)).collect())
+                .unwrap_or_default(),
             sent_rate_bps: rates.map(|(_, to_network)| to_network),
             received_rate_bps: rates.map(|(from_network, _)| from_network),
             contract: contract.clone(),
         }
+    }
+}
+
+impl Reconciler {
+    /// Numbers a socket's worker among those of all places.
+    fn seen_from_outside(&self, place: Option<usize>, counts: SocketCounts) -> SocketCounts {
+        SocketCounts { worker: self.first_worker(place).saturating_add(counts.worker), ..counts }
     }
 }
 

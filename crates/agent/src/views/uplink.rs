@@ -3,7 +3,7 @@
 use super::vnic::State;
 use serde::{Deserialize, Serialize};
 use tidegate_contract::Uplink;
-use tidegate_evidence::{OnWire, PairStatus, Traffic};
+use tidegate_evidence::{OnWire, PairStatus, SocketCounts, Traffic};
 use utoipa::ToSchema;
 
 /// One uplink.
@@ -35,6 +35,9 @@ pub struct UplinkView {
     /// Pairs of a vNIC here and a remote whose frames have a deadline: how they left, and how they arrived.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pairs: Vec<PairStatus>,
+    /// Of kind `xdp`: the frames of the NIC's queues to the workers that receive from them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sockets: Vec<SocketCounts>,
     /// What went to other hosts over the last second, bit/s without outer headers; absent where it is not counted yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_rate_bps: Option<u64>,

@@ -101,7 +101,7 @@ pub fn generate(cpus: usize, vnics: usize, seed: u64) -> Problem {
             };
             let irq_load = load(&mut host, 0.05 * vnics as f64 / f64::from(queues) / 2.0);
             let irq = host.stage(irq, "", irq_load);
-            let of = Queue { netns: None, device: device.into(), queue };
+            let of = Queue { device: device.into(), queue };
             let stack_load = load(&mut host, 0.15 * vnics as f64 / f64::from(queues) / 2.0);
             let stack = host.stage(Handle::Receive(of.clone()), "", stack_load);
             host.link(&irq, &stack, stack_load / 4);

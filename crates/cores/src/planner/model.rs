@@ -389,7 +389,7 @@ pub fn intrudes(stage: &Stage) -> bool {
 /// Finds the node of a stage's NIC.
 fn nic_of<'a>(handle: &Handle, nics: &'a BTreeMap<String, u32>) -> Option<&'a u32> {
     match handle {
-        Handle::Receive(queue) | Handle::Transmit(queue) if queue.netns.is_none() => nics.get(&queue.device),
+        Handle::Receive(queue) | Handle::Transmit(queue) => nics.get(&queue.device),
         Handle::Flow { device, .. } => nics.get(device),
         // `eth0-TxRx-3`: the longest interface that the name begins with, and that ends there.
         Handle::Irq { name, .. } => nics

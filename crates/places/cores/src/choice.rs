@@ -16,7 +16,7 @@ use crate::settings::setting::Setting;
 use crate::settings::step::SavedSetting;
 use std::collections::BTreeMap;
 use tidegate_contract::Host;
-use tidegate_cores::cpus;
+use tidegate_cores::cpus::{self, Cpus};
 use tidegate_cores::machine::Machine;
 use tidegate_cores::stage::Stage;
 
@@ -53,11 +53,23 @@ impl<'a> Choices<'a> {
         Stage { pinned_by: self.other(stage).map(str::to_owned), ..stage.clone() }
     }
 
+    /// Whether a thread may run on all CPUs but those that the agent set: the kernel lets it run so when they go off, also once they are
+    /// back.
+    fn is_rest(&self, setting: &Setting, saved: &SavedSetting, present: &Cpus) -> bool {
+        let Setting::Affinity(_) = setting else { return false };
+        let ours = setting.cpus(&saved.ours).unwrap_or_default();
+        let isolated = self.machine.isolated();
+        let is_covered = |cpu: &usize| present.contains(cpu) || ours.contains(cpu) || isolated.contains(cpu);
+        self.machine.online().iter().all(is_covered)
+    }
+
     /// Whether a stage has CPUs that the agent set for it or for the thread that started it, and had a free choice before.
     fn is_ours(&self, stage: &Stage) -> bool {
         let Some(setting) = placed::setting(&stage.handle) else { return false };
         let present = placed::value(&setting, &stage.present);
-        let own = self.held.get(&setting).filter(|saved| saved.is_own_value(&present));
+        let own = self.held.get(&setting);
+        let own =
+            own.filter(|saved| saved.is_own_value(&present) || self.is_rest(&setting, saved, &stage.present));
         let saved = own.or_else(|| inherited(self.held, &setting, &present));
         let isolated = self.machine.isolated();
         let was_free = |before: &str| match setting {
@@ -114,6 +126,11 @@ mod tests {
         // Another program moved it since, or had pinned it before: adopted, and to be given back.
         assert_eq!(other(held(8, "0-3"), &vcpu(2, AFFINITY)), theirs);
         assert_eq!(other(held(8, "2"), &vcpu(1, AFFINITY)), theirs);
+        // Its CPU went off and came back.
+        let rest = Stage { present: [0, 2, 3].into(), ..vcpu(0, AFFINITY) };
+        assert_eq!(other(held(8, "0-3"), &rest), None);
+        assert_eq!(other(held(8, "0-3"), &Stage { present: [0, 2].into(), ..rest.clone() }), theirs);
+        assert_eq!(other(BTreeMap::new(), &rest), theirs);
         // virsh vcpupin, before or after.
         for present in [1, 2] {
             assert_eq!(other(held(8, "0-3"), &vcpu(present, LIBVIRT)), Some(LIBVIRT.to_owned()));
@@ -123,7 +140,7 @@ mod tests {
     #[test]
     fn queues_and_interrupts_with_the_agents_cpus_are_the_agents() {
         let machine = machine(4, &[]);
-        let queue = Queue { netns: None, device: "eth0".into(), queue: 0 };
+        let queue = Queue { device: "eth0".into(), queue: 0 };
         let irq = Handle::Irq { number: 30, name: "eth0-rx-0".into() };
         // CPU 1 as the agent writes it; CPUs of a driver before.
         let cases = [

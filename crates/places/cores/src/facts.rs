@@ -36,6 +36,8 @@ pub struct Facts {
     pub settled: Settled,
     /// The settings on record: set by this agent or an earlier one.
     pub held: BTreeMap<Setting, SavedSetting>,
+    /// CPUs of flows on record, of this agent or an earlier one.
+    pub steered: BTreeMap<Handle, usize>,
     /// Stages that could not be moved, and the reasons.
     pub immovable: BTreeMap<Handle, String>,
     /// The last question to discovery.
@@ -71,6 +73,7 @@ impl Default for Facts {
             silent: None,
             settled: Settled::default(),
             held: BTreeMap::new(),
+            steered: BTreeMap::new(),
             immovable: BTreeMap::new(),
             looked: None,
             surveyed: None,

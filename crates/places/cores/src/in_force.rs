@@ -1,23 +1,28 @@
 //! The placement that an earlier agent left: the first plan of this one goes on from there. Pure.
 //!
 //! ```text
-//!  stages, settings on record, workers where the switch has them ─▶ Assignment
+//!  stages, settings and flows on record, workers where the switch has them ─▶ Assignment
 //! ```
 
 use crate::placed;
 use crate::settings::setting::Setting;
 use crate::settings::step::SavedSetting;
 use std::collections::BTreeMap;
-use tidegate_cores::cpus::{self, Cpus};
+use tidegate_cores::cpus::Cpus;
 use tidegate_cores::problem::Assignment;
 use tidegate_cores::stage::{Handle, Stage};
 
-/// Returns the assignment that these settings are of; an empty one if they place no stage.
-pub fn left(stages: &[Stage], held: &BTreeMap<Setting, SavedSetting>) -> Assignment {
+/// Returns the assignment that these settings, and these CPUs of flows, are of; an empty one if they place no stage.
+pub fn left(
+    stages: &[Stage],
+    held: &BTreeMap<Setting, SavedSetting>,
+    flows: &BTreeMap<Handle, usize>,
+) -> Assignment {
     let mut left = Assignment::default();
     for Stage { handle, .. } in stages {
+        left.cpus.extend(flows.get(handle).map(|cpu| (handle.clone(), *cpu)));
         let saved = placed::setting(handle).and_then(|setting| Some((held.get(&setting)?, setting)));
-        let cpus = saved.and_then(|(saved, setting)| given(&setting, &saved.ours));
+        let cpus = saved.and_then(|(saved, setting)| setting.cpus(&saved.ours));
         left.cpus.extend(cpus.and_then(only).map(|cpu| (handle.clone(), cpu)));
     }
     if left.cpus.is_empty() {
@@ -29,14 +34,6 @@ pub fn left(stages: &[Stage], held: &BTreeMap<Setting, SavedSetting>) -> Assignm
         left.workers.extend(stage.vnics.iter().map(|vnic| (vnic.clone(), worker)));
     }
     left
-}
-
-/// Returns the CPUs that a setting's value names.
-fn given(setting: &Setting, value: &str) -> Option<Cpus> {
-    match setting {
-        Setting::Rps { .. } | Setting::Xps { .. } => cpus::from_mask(value),
-        _ => cpus::from_list(value),
-    }
 }
 
 /// Returns the CPU of a set of one; a plan places no stage on several.
@@ -52,11 +49,15 @@ mod tests {
 
     #[test]
     fn settings_of_a_plan_are_an_assignment_and_others_are_not() {
-        let queue = |queue| Queue { netns: None, device: "t".into(), queue };
+        let queue = |queue| Queue { device: "t".into(), queue };
         let stack = |number| Stage { handle: Handle::Receive(queue(number)), ..worker(0, &[]) };
         let irq = |number| Stage { handle: Handle::Irq { number, name: String::new() }, ..worker(0, &[]) };
         let worker = Stage { vnics: vec!["a".into()], ..worker(1, &[2]) };
-        let stages = [stack(0), stack(1), irq(8), irq(9), worker.clone()];
+        let flow = |name: &str| {
+            let handle = Handle::Flow { device: "t".into(), name: name.into() };
+            Stage { handle, ..worker.clone() }
+        };
+        let stages = [stack(0), stack(1), irq(8), irq(9), worker.clone(), flow("a"), flow("new")];
         let entry = |setting, ours: &str| {
             let (before, ours) = ("0".into(), ours.into());
             (setting, SavedSetting { index: 0, before, ours, earlier: None, repairs: 0, boot: None })
@@ -65,9 +66,11 @@ mod tests {
         let off = entry(Setting::rps(&queue(1)), "d");
         let of_plan = [entry(Setting::rps(&queue(0)), "8"), entry(Setting::Irq { number: 9 }, "3")];
         let held = of_plan.into_iter().chain([off.clone()]).collect();
-        let found = left(&stages, &held);
-        let cpus = [(stages[0].handle.clone(), 3), (stages[3].handle.clone(), 3), (worker.handle, 2)];
+        let flows = [(flow("a").handle, 1), (flow("gone").handle, 1)].into();
+        let found = left(&stages, &held, &flows);
+        let at = |number: usize, cpu| (stages[number].handle.clone(), cpu);
+        let cpus = [at(0, 3), at(3, 3), at(4, 2), at(5, 1)];
         assert_eq!((found.cpus, found.workers), (cpus.into(), [("a".to_owned(), 1)].into()));
-        assert_eq!(left(&stages, &[off].into()), Assignment::default());
+        assert_eq!(left(&stages, &[off].into(), &BTreeMap::new()), Assignment::default());
     }
 }

@@ -111,6 +111,7 @@ impl Kept {
     /// The same for settings alone, with a further problem.
     fn apply_to(&mut self, files: &mut impl Files, target: &Target, further: Option<String>) {
         (self.target, self.settled_at) = (target.clone(), Some(Instant::now()));
+        self.keeper.correct(&self.target.before);
         let Outcome { set, mut trouble } = self.keeper.settle(files, &self.target.settings);
         self.view.steered = set.intersection(&self.target.taps).count();
         self.view.awake = set

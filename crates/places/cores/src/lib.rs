@@ -38,7 +38,6 @@
 //! - [`discover`]: stages, and frames between them
 //! - [`load`]: what stages cost
 //! - [`conflicts`]: other software that places the same work
-//! - `reported`: which stages of other places are taken (pure)
 //! - `watched`: the knowledge that a look needs
 //! - `report`: the machine, the stages and the plan, for readers (pure)
 
@@ -61,7 +60,6 @@ mod plan;
 mod planner;
 mod question;
 mod report;
-mod reported;
 pub mod roots;
 pub mod settings;
 mod settled;

@@ -224,6 +224,7 @@ impl Place for CoresPlace {
             silent: self.sights.silent(now),
             settled,
             held: self.kept.held().clone(),
+            steered: self.steerer.flows(),
             immovable,
             looked: asked(self.looked.as_ref(), now, self.discovery.is_busy()),
             surveyed,

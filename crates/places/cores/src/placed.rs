@@ -65,9 +65,21 @@ pub fn target<'a>(plan: &Plan, stages: impl Iterator<Item = &'a Stage>, machine:
         let [port, worker] = [Handle::Port((*vnic).clone()), Handle::Worker(**worker)];
         present.contains_key(&port) && present.contains_key(&worker)
     };
+    leave_one(&mut target.directions.workers, plan, &online);
     let workers = plan.assignment.workers.iter().filter(is_there);
     target.directions.vnics.extend(workers.map(|(vnic, worker)| (vnic.clone(), *worker)));
     target
+}
+
+/// Leaves the workers of one CPU without a direction if all CPUs together have workers: the switch keeps one for its other threads. Workers
+/// that it binds to no CPU run there as well, so they are where the plan has them.
+fn leave_one(workers: &mut BTreeMap<usize, usize>, plan: &Plan, online: &Cpus) {
+    let taken: Cpus = workers.values().copied().collect();
+    if taken.len() < online.len() {
+        return;
+    }
+    let last = taken.iter().min_by_key(|cpu| (plan.own.contains(cpu), !plan.housekeeping.contains(cpu)));
+    workers.retain(|_, cpu| Some(&*cpu) != last);
 }
 
 #[cfg(test)]
@@ -80,7 +92,7 @@ mod tests {
     fn each_stage_that_is_there_has_a_setting_or_a_direction() {
         let thread = Thread { process: 7, thread: 8, started: 9 };
         let vcpu = Handle::Thread { kind: ThreadKind::Vcpu, thread, name: "CPU 0/KVM".into() };
-        let queue = |queue| Queue { netns: None, device: "eth0".into(), queue };
+        let queue = |queue| Queue { device: "eth0".into(), queue };
         let irq = Handle::Irq { number: 30, name: "eth0-rx-0".into() };
         let handles = [
             vcpu,
@@ -114,5 +126,21 @@ mod tests {
         let gone = target(&plan, stages.iter().filter(|stage| stage.handle != irq), &machine(2, &[]));
         assert!(!gone.settings.contains_key(&Setting::Irq { number: 30 }));
         assert_eq!(target(&plan, stages.iter(), &machine(1, &[])).settings, Default::default());
+    }
+
+    #[test]
+    fn the_switch_is_left_a_cpu_that_no_worker_has() {
+        let directed = |cpus: &[usize], online| {
+            let stages: Vec<Stage> = (0..cpus.len()).map(|number| worker(number, &[])).collect();
+            let mut plan = Plan { own: [1].into(), housekeeping: [2].into(), ..Plan::default() };
+            plan.assignment.cpus =
+                stages.iter().map(|s| s.handle.clone()).zip(cpus.iter().copied()).collect();
+            let target = target(&plan, stages.iter(), &machine(online, &[]));
+            target.directions.workers.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(directed(&[1, 0], 2), [(0, 1)]);
+        assert_eq!(directed(&[0, 2, 1, 2], 3), [(0, 0), (2, 1)]);
+        assert_eq!(directed(&[1, 0], 3), [(0, 1), (1, 0)]);
+        assert_eq!(directed(&[1, 1], 2), [(0, 1), (1, 1)]);
     }
 }

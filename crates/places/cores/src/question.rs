@@ -3,8 +3,9 @@
 use crate::choice::Choices;
 use crate::facts::{Asked, Facts};
 use crate::in_force;
+use crate::load::prior;
 use crate::settled::{LOOK, SHORTEST_PAUSE};
-use crate::steered::flows::{self, NamedFlow};
+use crate::steered::flows::NamedFlow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidegate_contract::Placement;
@@ -17,8 +18,9 @@ use tidegate_place::host::{Part, Resource};
 /// Interval of plans that nothing is set by: for readers. Each is made from nothing, for seconds on a large host.
 const IDLE: Duration = Duration::from_secs(300);
 
-/// Returns the question for the planner; `None` if there is nothing to choose, or the host was not looked at yet.
-pub fn question(wanted: &Wanted<'_>, facts: &Facts) -> Option<Problem> {
+/// Returns the question for the planner, about these flows of NICs, too; `None` if there is nothing to choose, or the host was not looked at
+/// yet.
+pub fn question(wanted: &Wanted<'_>, facts: &Facts, flows: &[NamedFlow]) -> Option<Problem> {
     let online = facts.machine.online();
     let found = &facts.surveyed.as_ref()?.found;
     if online.len() < 2 {
@@ -38,13 +40,15 @@ pub fn question(wanted: &Wanted<'_>, facts: &Facts) -> Option<Problem> {
         let pinned_by = immovable(stage).or_else(|| choices.holds(stage).map(str::to_owned));
         Stage { pinned_by, ..stage.clone() }
     };
-    let flows = flows::flows(&wanted.work.contracts, wanted.host, wanted.network);
     let stages = found.stages.iter().filter(|stage| is_wanted(stage, wanted)).map(own);
     let mut stages: Vec<Stage> = stages.chain(flows.iter().map(NamedFlow::stage)).collect();
     take_ports_from_workers(&mut stages);
+    for stage in &mut stages {
+        stage.load = stage.load.max(prior::load(stage.handle.kind(), prior::IDLE));
+    }
     let mut in_force = match &facts.planned {
         Some(planned) if keeps => planned.plan.assignment.clone(),
-        None if keeps => in_force::left(&stages, &facts.held),
+        None if keeps => in_force::left(&stages, &facts.held, &facts.steered),
         _ => Assignment::default(),
     };
     leave(&mut in_force, &stages, &facts.immovable);

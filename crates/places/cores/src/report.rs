@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use tidegate_contract::Vnic;
 use tidegate_cores::costs::Source;
 use tidegate_cores::machine::Machine;
-use tidegate_cores::stage::{Handle, Kind, Queue, Stage};
+use tidegate_cores::stage::{Handle, Kind, Stage};
 use tidegate_evidence::{
     ConflictReport, CoresReport, CpuReport, ImpossibleReport, PlanReport, StageReport, SteeringReport,
 };
@@ -94,11 +94,8 @@ fn stage(stage: &Stage, of: &Report<'_>) -> StageReport {
     let settings = placed::setting(&stage.handle).into_iter().chain(nice);
     let fault = settings.filter_map(|setting| of.faults.get(&setting)).next().cloned();
     let present = match &stage.handle {
-        // Files of another network namespace are not looked at: one whose value the agent keeps has that.
-        Handle::Receive(Queue { netns: Some(_), .. }) if fault.is_none() => {
-            planned.into_iter().filter(|cpu| is_kept(&stage.handle, *cpu, of.held)).collect()
-        }
-        _ => stage.present.clone(),
+        Handle::Flow { device, name } => steered(device, name, &of.steering).into_iter().collect(),
+        _ => stage.present.iter().copied().collect(),
     };
     StageReport {
         stage: stage.handle.to_string(),
@@ -106,17 +103,17 @@ fn stage(stage: &Stage, of: &Report<'_>) -> StageReport {
         vnics: stage.vnics.clone(),
         load: stage.load,
         measured: stage.measured,
-        present: present.into_iter().collect(),
+        present,
         planned: planned.into_iter().collect(),
         reason: reason.or_else(|| stage.pinned_by.clone()).unwrap_or_else(|| "not planned yet".into()),
         missing: not_followed.or(fault).or_else(|| of.immovable.get(&stage.handle).cloned()),
     }
 }
 
-/// Whether the agent keeps a stage on a CPU.
-fn is_kept(handle: &Handle, cpu: usize, held: &BTreeMap<Setting, SavedSetting>) -> bool {
-    let Some(setting) = placed::setting(handle) else { return false };
-    held.get(&setting).is_some_and(|saved| saved.ours == placed::value(&setting, &[cpu].into()))
+/// Returns the CPU to which the frames of a flow go; `None` while its NIC is not steered.
+fn steered(device: &str, name: &str, nics: &[SteeringReport]) -> Option<usize> {
+    let nic = nics.iter().find(|nic| nic.device == device && nic.mode.is_some())?;
+    nic.flows.iter().find(|flow| flow.flow == name).map(|flow| flow.cpu)
 }
 
 fn plan(planned: &Planned) -> PlanReport {
@@ -189,54 +186,27 @@ const fn kind(kind: Kind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workers::tests::worker;
-    use tidegate_cores::problem::Problem;
+    use tidegate_evidence::FlowReport;
 
     #[test]
-    fn a_tap_in_another_network_namespace_is_where_the_agent_keeps_it() {
-        let queue = |netns: Option<&str>| {
-            Handle::Receive(Queue { netns: netns.map(Into::into), device: "t".into(), queue: 0 })
+    fn a_flow_is_where_its_nic_is_steered_to() {
+        let flow = FlowReport { flow: "voice".into(), matches: "".into(), cpu: 5, frames: 0, bytes: 0 };
+        let nic = SteeringReport {
+            device: "eth1".into(),
+            mode: Some("native".into()),
+            chained: false,
+            missing: None,
+            flows: vec![flow],
+            spread: vec![],
+            passed: 0,
+            dropped: 0,
         };
-        let problem = Problem {
-            machine: Machine::default(),
-            stages: vec![],
-            links: vec![],
-            costs: tidegate_cores::costs::Costs::priors(),
-            usable: Default::default(),
-            housekeeping: Default::default(),
-            adopt: false,
-            in_force: Default::default(),
-        };
-        let mut planned =
-            Planned { problem: problem.into(), plan: Default::default(), took: Default::default() };
-        let handles = [queue(Some("/run/netns/a")), queue(None)];
-        planned.plan.assignment.cpus = handles.iter().map(|handle| (handle.clone(), 1)).collect();
-        let setting = |handle: &Handle| placed::setting(handle).unwrap();
-        let saved = |ours: &str| SavedSetting {
-            index: 1,
-            before: "0".into(),
-            ours: ours.into(),
-            earlier: None,
-            repairs: 0,
-            boot: None,
-        };
-        let present = |handle: &Handle, ours: &str, fault: bool| {
-            let report = Report {
-                kept: true,
-                machine: &Machine::default(),
-                surveyed: None,
-                planned: Some(&planned),
-                faults: &fault.then(|| (setting(handle), "no".to_owned())).into_iter().collect(),
-                held: &[(setting(handle), saved(ours))].into(),
-                immovable: &BTreeMap::new(),
-                steering: vec![],
-            };
-            stage(&Stage { handle: handle.clone(), ..worker(0, &[]) }, &report).present
-        };
-        let [other, own] = &handles;
-        assert_eq!(present(other, "2", false), [1]);
-        for missing in [present(other, "4", false), present(other, "2", true), present(own, "2", false)] {
-            assert_eq!(missing, [0; 0]);
+        let not_steered = SteeringReport { mode: None, ..nic.clone() };
+        assert_eq!(steered("eth1", "voice", std::slice::from_ref(&nic)), Some(5));
+        for (device, name, nic) in
+            [("eth1", "data", &nic), ("eth0", "voice", &nic), ("eth1", "voice", &not_steered)]
+        {
+            assert_eq!(steered(device, name, std::slice::from_ref(nic)), None);
         }
     }
 }

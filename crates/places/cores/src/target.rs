@@ -11,7 +11,9 @@ use tidegate_cores::directions::Directions;
 pub struct Target {
     /// The value of each setting.
     pub settings: BTreeMap<Setting, String>,
-    /// The settings among these of taps' stacks, kept off workers' CPUs.
+    /// The values of settings on record that hold instead of those before the agent's: another program chose them since.
+    pub before: BTreeMap<Setting, String>,
+    /// The settings among the wanted ones, of taps' stacks, kept off workers' CPUs.
     pub taps: BTreeSet<Setting>,
     /// CPUs of workers and of other real-time stages, off which the agent's own threads go.
     pub own: Cpus,

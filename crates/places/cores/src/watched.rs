@@ -1,7 +1,6 @@
 //! The knowledge of all places at one look, for discovery in the background.
 
 use crate::discover::{Discovery, Found, LookInput};
-use crate::reported::may_be_reported;
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tidegate_contract::{Host, Vnic};
@@ -44,10 +43,16 @@ impl Scope {
     }
 }
 
+/// Whether a place may report a stage: work of its program. That of the host's interfaces is found by looking at them: no program's word
+/// changes their settings.
+pub fn may_be_reported(stage: &Stage) -> bool {
+    matches!(stage.handle, Handle::Worker(_) | Handle::Port(_) | Handle::Thread { .. })
+}
+
 impl Watched {
     /// Returns the knowledge of one look.
     pub fn new(scope: Scope, work: &HostWork<'_>) -> Self {
-        let reported = work.stages.iter().filter(|stage| may_be_reported(stage, &scope.contracts));
+        let reported = work.stages.iter().filter(|stage| may_be_reported(stage));
         let reported = reported.map(|stage| (*stage).clone()).collect();
         let not_followed =
             work.not_followed.iter().map(|(handle, why)| ((*handle).clone(), (*why).to_owned()));

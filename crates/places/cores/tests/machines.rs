@@ -59,6 +59,15 @@ fn a_captured_virtual_machine() {
 }
 
 #[test]
+fn a_captured_machine_of_two_sockets_with_a_nic_of_many_queues() {
+    let machine = machine("guest-eight");
+    assert_eq!(counts(&machine), [8, 4, 2, 2]);
+    let distances = [(4, 5), (4, 6), (4, 0)].map(|(one, other)| machine.distance(one, other));
+    assert_eq!(distances, [Distance::Sibling, Distance::Cache, Distance::Remote]);
+    assert_eq!(machine.nics, [("eth0".to_owned(), 1)].into());
+}
+
+#[test]
 fn this_machine() {
     let Seen { machine, own, machines } = machine::read(&Default::default());
     let online = std::thread::available_parallelism().unwrap().get();

@@ -100,7 +100,7 @@ fn by_the_socket_to_which_it_connected() {
     let qemu = Qemu::start(folder.path(), "on", &["-chardev", &device]);
     let _connection = listener.accept().unwrap();
     let found = found(&at_socket(&path, SocketMode::Server));
-    let names = ["CPU 0", "CPU 1", "IO iothread1", "IO mon_iothread", "qemu-system-x86"];
+    let names = ["CPU 0", "CPU 1", "IO iothread1", "qemu-system-x86"];
     let kind = |name: &str| if name.starts_with("CPU") { Kind::Vcpu } else { Kind::Emulator };
     let of =
         threads(&found).into_iter().map(|(kind, name)| (kind, name.split('/').next().unwrap().to_owned()));
@@ -146,5 +146,5 @@ fn by_its_tap() {
     let _qemu = Qemu::start(folder.path(), "on", &["-netdev", device, "-device", "virtio-net-pci,netdev=n0"]);
     let contract = Vnic { attach: Attach::Netdev { name: "tap0".into() }, ..vnic("a", 1) };
     let found = found(&contract);
-    assert_eq!(threads(&found).len(), 5, "{found:?}");
+    assert_eq!(threads(&found).len(), 4, "{found:?}");
 }

@@ -147,8 +147,14 @@ fn case(phases: usize) -> impl Strategy<Value = Case> {
     })
 }
 
-/// Weighted max-min shares above minima, a quarter of a Mbit/s at a time to the member that is furthest behind; Mbit/s.
-fn water_filling(case: &Case, demands: &[u64]) -> Vec<f64> {
+/// What each member has of the link before weights count, Mbit/s: a hundredth, all together a twentieth at most.
+fn probe(members: usize) -> u64 {
+    (CAPACITY / 100).min(CAPACITY / 20 / members as u64)
+}
+
+/// Weighted max-min shares above minima and above `probe` for each, a quarter of a Mbit/s at a time to the member that is
+/// furthest behind; Mbit/s.
+fn water_filling(case: &Case, demands: &[u64], probe: u64) -> Vec<f64> {
     const STEP: f64 = 0.25;
     let units = |rate: Option<Rate>| rate.map(|rate| rate.bits() as f64 / 1e6);
     let most = |i: usize| (demands[i] as f64).min(units(case.members[i].max).unwrap_or(1e9));
@@ -177,14 +183,17 @@ fn water_filling(case: &Case, demands: &[u64]) -> Vec<f64> {
         let free: Vec<usize> = (0..got.len()).filter(free).collect();
         let short: Vec<usize> = free.iter().copied().filter(short).collect();
         let first = behind(&short, &promised);
+        let probing = free.iter().copied().filter(|&i| got[i] + STEP <= probe as f64);
+        let probing = probing.min_by(|&a, &b| f64::total_cmp(&got[a], &got[b]));
         let left = got.iter().sum::<f64>() + STEP <= CAPACITY as f64;
-        let Some(next) = first.or_else(|| behind(&free, &grown)).filter(|_| left) else { return got };
+        let next = first.or(probing).or_else(|| behind(&free, &grown));
+        let Some(next) = next.filter(|_| left) else { return got };
         got[next] += STEP;
-        // What it got as part of its tenant's minimum is promised, not its share of the rest.
-        if first.is_none() {
-            grown[next] += STEP;
-        } else {
+        // What it got as part of its tenant's minimum is promised, and for probing it is not weighed: no share of the rest.
+        if first.is_some() {
             promised[next] += STEP;
+        } else if probing.is_none() {
+            grown[next] += STEP;
         }
     }
 }
@@ -221,13 +230,16 @@ proptest! {
                 prop_assert_eq!(plant.turn(demands, |_| false), 0, "{:?} for {:?}", plant.limits, demands);
             }
             let sent = plant.sent(demands);
-            let exact = water_filling(&case, demands);
+            let exact = water_filling(&case, demands, 0);
             let (all, possible) = (sent.iter().sum::<u64>() as f64, exact.iter().sum::<f64>());
-            // A tenth that content members have in reserve, a twentieth for probing: the same 10 Mbit/s for each here,
-            // whatever its weight.
-            prop_assert!(all >= 0.85 * possible - 8.0, "{sent:?} of {exact:?} for {demands:?}");
-            let reserved: Vec<u64> = demands.iter().map(|demand| (demand * 112 / 100 + 2).max(10)).collect();
-            let shares = water_filling(&case, &reserved);
+            // A tenth that content members have in reserve, a twentieth for probing: the same for each, whatever its weight.
+            // Of a tenant's maximum, its silent members' probing shares may be any part.
+            let probe = probe(sent.len());
+            let silent = |i: usize| case.tenants.iter().any(|t| t.segment == case.members[i].segment).then(|| probe.saturating_sub(demands[i]));
+            let silent = (0..sent.len()).filter_map(silent).sum::<u64>() as f64;
+            prop_assert!(all >= 0.85 * possible - 8.0 - silent, "{sent:?} of {exact:?} for {demands:?}");
+            let reserved: Vec<u64> = demands.iter().map(|demand| (demand * 112 / 100 + 2).max(probe)).collect();
+            let shares = water_filling(&case, &reserved, probe);
             for i in 0..sent.len() {
                 let share = shares[i].min(demands[i] as f64);
                 prop_assert!(
@@ -241,7 +253,10 @@ proptest! {
                 let own = case.members.iter().zip(demands).filter(|(m, _)| m.segment == tenant.segment);
                 let possible: u64 = own.map(|(m, &d)| m.max.map_or(d, |max| d.min(max.bits() / 1_000_000))).sum();
                 let got = plant.of(tenant, &sent);
-                prop_assert!(got as f64 >= 0.85 * wanted.min(possible) as f64 - 8.0, "{got} of {wanted}: {sent:?}");
+                prop_assert!(
+                    got as f64 >= 0.85 * wanted.min(possible) as f64 - 8.0 - silent,
+                    "{got} of {wanted}: {sent:?}"
+                );
             }
         }
     }
@@ -349,7 +364,9 @@ proptest! {
         }
     }
 
-    /// TCP senders alone share alike and keep the link full; what they get does not swing.
+    /// TCP senders alone share alike and keep the link full, once their windows have grown: one that loses in slow start,
+    /// while its share is lent, begins at half a queue, and gains a segment per round trip. From there to a share of
+    /// 500 Mbit/s with 29 ms that takes 20 s.
     #[test]
     fn tcp_senders_share_alike(timing in timing(), rtts in prop::collection::vec(1u64..30, 2..5), seed: u64) {
         let of = |(rtt, id): (u64, u16)| {
@@ -357,14 +374,14 @@ proptest! {
         };
         let members: Vec<_> = rtts.iter().copied().zip(0..).map(of).collect();
         let count = members.len();
-        let trace = simulate(members, Control::Loop(timing), 10, seed);
+        let trace = simulate(members, Control::Loop(timing), 20, seed);
         let fair = CAPACITY as f64 / count as f64;
         for i in 0..count {
-            let mean = trace.mean(i, 6.0, 10.0);
-            prop_assert!((0.75 * fair..1.3 * fair).contains(&mean), "{i} of {count}: {mean:.0}, fair {fair:.0}");
+            let mean = trace.mean(i, 16.0, 20.0);
+            prop_assert!((0.9 * fair..1.1 * fair).contains(&mean), "{i} of {count}: {mean:.0}, fair {fair:.0}");
         }
-        let all: f64 = (0..count).map(|i| trace.mean(i, 6.0, 10.0)).sum();
-        prop_assert!(all >= 0.9 * CAPACITY as f64, "{all:.0} in all");
+        let all: f64 = (0..count).map(|i| trace.mean(i, 16.0, 20.0)).sum();
+        prop_assert!(all >= 0.95 * CAPACITY as f64, "{all:.0} in all");
     }
 
     /// Senders that come and go have their minimum in most of the time that they are there.

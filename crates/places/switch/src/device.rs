@@ -116,7 +116,7 @@ fn request(device: &str) -> libc::ifreq {
 }
 
 /// Any socket will do to ask about devices. One that reaches no network: the agent may have no other.
-fn datagram() -> io::Result<OwnedFd> {
+pub(crate) fn datagram() -> io::Result<OwnedFd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
     Ok(socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }

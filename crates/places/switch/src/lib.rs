@@ -31,6 +31,7 @@
 //! The switch:
 //! - `conversation`: questions, answers, and the switch that comes after one that is gone
 //! - `culprit`: the work that held a worker up when a deadline was missed
+//! - `following`: the tables of NICs follow the workers of vNICs
 //! - `directing`: the plan's CPUs and workers, passed to the switch (pure)
 //! - `stages`: the work of the switch, for the plan of CPUs (pure)
 
@@ -40,6 +41,7 @@ mod culprit;
 mod device;
 mod directing;
 mod duplicate;
+mod following;
 mod inherited;
 mod mending;
 mod notes;
@@ -54,6 +56,8 @@ mod record;
 mod sockets;
 #[cfg(all(test, feature = "measure"))]
 mod speed;
+#[cfg(all(test, feature = "measure"))]
+mod speed_by_worker;
 mod stages;
 mod tap;
 mod uplinks;

@@ -15,7 +15,7 @@ use tidegate_contract::{Attach, SocketMode, Vnic};
 use tidegate_cores::cpus::{self, Cpus};
 use tidegate_evidence::Connection;
 use tidegate_evidence::VnicStats;
-use tidegate_evidence::{Evidence, FarMiss, FrontEnds, time_of_day};
+use tidegate_evidence::{Evidence, FarMiss, FrontEnds, SocketCounts, time_of_day};
 use tidegate_paths::socket::{self, Earlier};
 use tidegate_paths::{Inode, PathError};
 use tidegate_place::{Observed, ObservedUplink, ObservedVnic, PlaceError, PlaceProgram};
@@ -57,6 +57,7 @@ impl SwitchPlace {
         let (stages, links) = (scene.stages(), scene.links(&self.traffic(&ports, &uplinks)));
         let not_followed = self.directing.not_followed(Instant::now());
         self.find_sockets(&ports);
+        evidence.sockets = self.follow_workers(&ports, &uplinks);
         self.check_budget(ports.len());
         // The agent does not make these again.
         let (record, Conversation { predecessor, fdstore, .. }) = (&self.record, &mut self.switch);
@@ -164,12 +165,36 @@ impl SwitchPlace {
     }
 
     fn observed_uplink(&self, status: &UplinkStatus) -> ObservedUplink {
+        let following = self.nic_tables.notes(&status.uplink.name);
         ObservedUplink {
             uplink: status.uplink.clone(),
             worker: Some(status.worker),
             broken: self.why_broken(status),
-            notes: self.why_unfiltered().into_iter().collect(),
+            notes: self.why_unfiltered().into_iter().chain(following).collect(),
         }
+    }
+
+    /// Lets the tables of NICs follow the workers of vNICs; returns the frames by queue and worker, by uplink.
+    fn follow_workers(
+        &mut self,
+        ports: &[PortStatus],
+        uplinks: &[UplinkStatus],
+    ) -> BTreeMap<String, Vec<SocketCounts>> {
+        let Self { record, declared, uplink_sockets, nic_tables, .. } = self;
+        // By our own record: the switch chooses workers, and no addresses.
+        let vnics: Vec<_> = ports
+            .iter()
+            .filter_map(|port| record.get(&port.vnic.name).map(|own| (&own.vnic, port.worker)))
+            .collect();
+        nic_tables.retain(|name| uplinks.iter().any(|status| status.uplink.name == name));
+        let counts = uplinks.iter().filter_map(|status| {
+            let name = &status.uplink.name;
+            // An agent that starts has the switch's word: a lie moves frames from one of its own sockets to another.
+            let uplink = declared.get(name).map_or(&status.uplink, |declared| &declared.uplink);
+            let made = uplink_sockets.get(name).map_or(&[][..], |kept| &kept.sockets.receive);
+            Some((name.clone(), nic_tables.follow(uplink, &status.sockets, &vnics, made)?))
+        });
+        counts.collect()
     }
 
     /// Warns once that the descriptors of so many vNICs may exceed the limit.

@@ -5,6 +5,7 @@ use crate::conversation::{Conversation, Wake};
 use crate::culprit::Culprits;
 use crate::directing::Directing;
 use crate::duplicate::Duplicate;
+use crate::following::NicTables;
 use crate::mending::Mending;
 use crate::notes;
 use crate::peers_only::Filter;
@@ -42,6 +43,8 @@ pub struct SwitchPlace {
     pub(crate) mending: HashMap<String, Mending>,
     /// Duplicates of the sockets of uplinks, for a switch that is started anew.
     pub(crate) uplink_sockets: HashMap<String, KeptSockets>,
+    /// The tables of NICs with sockets of several workers.
+    pub(crate) nic_tables: NicTables,
     /// Why a dialled front end is not connected.
     pub(crate) waiting: HashMap<String, String>,
     /// Culprits of delayed workers.
@@ -86,6 +89,7 @@ impl SwitchPlace {
             filter: None,
             mending: HashMap::new(),
             uplink_sockets: HashMap::new(),
+            nic_tables: NicTables::default(),
             waiting: HashMap::new(),
             culprits: Culprits::new(options.observe_cpu),
             is_short: false,

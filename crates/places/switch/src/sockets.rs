@@ -18,6 +18,7 @@ use crate::device;
 use crate::options::{receive_buffer, send_buffer, set, set_bytes};
 use crate::packet;
 use crate::peers_only::Group;
+use crate::xdp::direct::Direct;
 use crate::xdp::{self, Xdp};
 use std::collections::BTreeSet;
 use std::io;
@@ -36,12 +37,14 @@ const FIRST_PORT: u16 = 49_152;
 pub struct Sockets {
     /// Bound to the uplink's port, or device.
     pub receive: Vec<OwnedFd>,
-    /// Each with a source port of its own; of AF_XDP the memory of each socket, and the program's link.
+    /// Each with a source port of its own; of AF_XDP the memory of each queue, and the program's link.
     pub send: Vec<OwnedFd>,
     /// The same, each for one pair of vNICs.
     pub pairs: Vec<OwnedFd>,
     /// Sends and receives notices, bound to their port; none of a plain NIC.
     pub notices: Option<OwnedFd>,
+    /// Of AF_XDP, what is not for the switch.
+    pub(crate) xdp: Option<(Direct, Option<String>)>,
 }
 
 /// Sockets that the switch has, too, kept for the next switch.
@@ -96,22 +99,23 @@ fn has_device(socket: &OwnedFd) -> bool {
     done == 0 && name[0] != 0
 }
 
-/// Makes the sockets of an uplink.
+/// Makes the sockets of an uplink, for a switch of which so many workers may receive from a queue of a NIC.
 ///
 /// # Errors
 /// The address is not this host's, the port is taken, or the device does not exist: what to do.
-pub fn open(uplink: &Uplink) -> Result<Sockets, String> {
+pub fn open(uplink: &Uplink, workers: usize) -> Result<Sockets, String> {
     match uplink.kind {
         UplinkKind::Vxlan => vxlan(uplink),
         UplinkKind::Packet => {
             let socket = packet::open(uplink)?;
             let send = socket.try_clone().map_err(|error| format!("uplink {}: {error}", uplink.name))?;
-            Ok(Sockets { receive: vec![socket], send: vec![send], pairs: vec![], notices: None })
+            Ok(Sockets { receive: vec![socket], send: vec![send], pairs: vec![], notices: None, xdp: None })
         }
         UplinkKind::Xdp => {
-            let Xdp { sockets, mut memories, program } = xdp::open(uplink)?;
+            let Xdp { sockets, mut memories, program, direct, note } = xdp::open(uplink, workers)?;
             memories.push(program);
-            Ok(Sockets { receive: sockets, send: memories, pairs: vec![], notices: None })
+            let xdp = Some((direct, note));
+            Ok(Sockets { receive: sockets, send: memories, pairs: vec![], notices: None, xdp })
         }
     }
 }
@@ -126,7 +130,7 @@ fn vxlan(uplink: &Uplink) -> Result<Sockets, String> {
     let mut open = |count| (0..count).map(|_| sending(uplink, local, &mut ports)).collect::<io::Result<_>>();
     let send = open(SENDING).and_then(|send| Ok((send, open(PAIRS)?)));
     let (send, pairs) = send.map_err(|error| format!("uplink {name}: no socket to send from: {error}"))?;
-    Ok(Sockets { receive: vec![receive], send, pairs, notices: Some(notices) })
+    Ok(Sockets { receive: vec![receive], send, pairs, notices: Some(notices), xdp: None })
 }
 
 fn receiving(uplink: &Uplink, local: IpAddr) -> io::Result<OwnedFd> {
@@ -224,7 +228,7 @@ mod tests {
     #[test]
     fn each_sending_socket_has_a_port_of_its_own() {
         for local in ["127.0.0.1", "::1"] {
-            let Sockets { receive, send, pairs, notices } = open(&uplink(local, 14_789)).unwrap();
+            let Sockets { receive, send, pairs, notices, .. } = open(&uplink(local, 14_789), 1).unwrap();
             let address = |socket: OwnedFd| UdpSocket::from(socket).local_addr().unwrap();
             let receive: Vec<_> = receive.into_iter().map(address).collect();
             assert_eq!(receive, [SocketAddr::new(local.parse().unwrap(), 14_789)]);
@@ -241,7 +245,7 @@ mod tests {
     fn a_refusal_says_what_to_do() {
         let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
-        let refused = |uplink: &Uplink| open(uplink).map(drop).unwrap_err();
+        let refused = |uplink: &Uplink| open(uplink, 1).map(drop).unwrap_err();
         assert!(refused(&uplink("127.0.0.1", port)).contains("is in use, by a vxlan interface"));
         let why = refused(&Uplink { notice_port: port, ..uplink("127.0.0.1", 14_791) });
         assert!(why.contains("for notices between hosts, is in use by another program"), "{why}");

@@ -20,7 +20,7 @@ const TIME: u64 = 1_000_000_000;
 /// Bytes of each frame, and frames a flush.
 const CASES: [(usize, usize); 4] = [(60, 64), (60, 8), (60, 1), (1514, 64)];
 
-fn run(words: &str) {
+pub(crate) fn run(words: &str) {
     let mut words = words.split(' ');
     let output = Command::new(words.next().unwrap()).args(words).output().expect("iproute2, ethtool");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -32,15 +32,15 @@ fn link(kind: &str, device: &str) -> Link {
             "peers":[{{"name":"lan","segments":[{VLAN}],"stamps":false}}]}}"#
     );
     let uplink: Uplink = serde_json::from_str(&text).unwrap();
-    let Sockets { receive, mut send, .. } = sockets::open(&uplink).unwrap();
+    let Sockets { receive, mut send, .. } = sockets::open(&uplink, 1).unwrap();
     let last = send.pop().unwrap();
     let device = match uplink.kind {
-        UplinkKind::Xdp => nic::Device::Xdp { sockets: receive, memories: send, program: last },
+        UplinkKind::Xdp => nic::Device::xdp(receive, &send, last).unwrap().remove(0),
         _ => nic::Device::Packet { receive, send: last },
     };
     let peers = Arc::new(Peers::of_nic(PeerIndex::MIN, &[(SEGMENT, VLAN)]).unwrap());
-    let setup = nic::Setup { device, longest: 1514, peers, fdb: Arc::new(Fdb::new()) };
-    Link::nic(setup, 9, 0, clock()).unwrap()
+    let setup = nic::Setup { device, longest: 1514, peers, fdb: Arc::new(Fdb::new()), owner: None };
+    Link::nic(setup, 9, 0, clock())
 }
 
 /// Returns a broadcast frame of `len` bytes, which has no protocol of its own.

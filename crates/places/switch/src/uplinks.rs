@@ -34,7 +34,13 @@ impl SwitchPlace {
 
     fn declare(&mut self, declared: &Declared) -> Result<(), PlaceError> {
         let uplink = &declared.uplink;
-        let in_switch = self.switch.ask(|s| s.client.uplinks()).map_err(switch_failed)?;
+        let (in_switch, workers) = self
+            .switch
+            .ask(|s| {
+                let workers = if s.hello.shares_queues { s.hello.workers } else { 1 };
+                Ok((s.client.uplinks()?, workers))
+            })
+            .map_err(switch_failed)?;
         if let Some(there) = in_switch.iter().find(|status| status.uplink.name == uplink.name) {
             let broken = self.why_broken(there);
             if broken.is_none() && self.serve(there, uplink) {
@@ -56,9 +62,9 @@ impl SwitchPlace {
                 // A switch that keeps them must reach no address by them.
                 self.reach(&mut kept, [].into())?;
                 drop(kept);
-                self.open(uplink).map_err(PlaceError::Failed)?
+                self.open(uplink, workers).map_err(PlaceError::Failed)?
             }
-            None => self.open(uplink).map_err(PlaceError::Failed)?,
+            None => self.open(uplink, workers).map_err(PlaceError::Failed)?,
         };
         self.uplink_sockets.insert(uplink.name.clone(), kept);
         self.tell(declared, false)
@@ -72,9 +78,14 @@ impl SwitchPlace {
             && (are_ours || destinations(&there.uplink) == destinations(uplink))
     }
 
-    /// Makes the sockets of an uplink, which reach its peers only.
-    fn open(&mut self, uplink: &Uplink) -> Result<KeptSockets, String> {
-        let sockets = sockets::open(uplink)?;
+    /// Makes the sockets of an uplink, which reach its peers only, for so many workers.
+    fn open(&mut self, uplink: &Uplink, workers: usize) -> Result<KeptSockets, String> {
+        // Its program goes before another one comes.
+        self.nic_tables.forget(&uplink.name);
+        let mut sockets = sockets::open(uplink, workers)?;
+        if let Some((direct, note)) = sockets.xdp.take() {
+            self.nic_tables.made(&uplink.name, direct, note);
+        }
         self.attach_filter();
         let group = match &self.filter {
             Some(Ok(filter)) if !uplink.is_plain() => {
@@ -98,7 +109,7 @@ impl SwitchPlace {
         let (before, wanted) = (kept.destinations(), destinations(uplink));
         let result = self.reach(&mut kept, before.union(&wanted).copied().collect()).and_then(|()| {
             let KeptSockets { sockets, .. } = &kept;
-            let Sockets { receive, send, pairs, notices } = sockets;
+            let Sockets { receive, send, pairs, notices, .. } = sockets;
             let notices = notices.as_ref();
             let sockets = (!is_there).then_some(UplinkSockets { receive, send, pairs, notices });
             self.switch.ask(|s| s.client.set_uplink(uplink, remotes, &keys, sockets)).map_err(switch_failed)
@@ -125,6 +136,7 @@ impl SwitchPlace {
     /// Removes an uplink, and closes its sockets.
     pub(crate) fn remove_uplink(&mut self, name: &str) -> Result<(), PlaceError> {
         let kept = self.uplink_sockets.remove(name);
+        self.nic_tables.forget(name);
         self.declared.remove(name);
         let result = self.switch.ask(|s| s.client.remove_uplink(name)).map_err(switch_failed);
         // A switch that keeps the sockets reaches no address by them.

@@ -15,4 +15,12 @@ int tidegate_steer(struct xdp_md *frame)
 	return decide(frame);
 }
 
+/* In libxdp's dispatcher: after programs of the default priority, 50; the next one runs for frames that stay on this CPU. Read by libxdp
+ * from the types (`XDP_RUN_CONFIG` of its headers).
+ */
+struct {
+	__uint(priority, 90);
+	__uint(XDP_PASS, 1);
+} _tidegate_steer SEC(".xdp_run_config");
+
 char LICENSE[] SEC("license") = "GPL";

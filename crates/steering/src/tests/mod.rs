@@ -1,5 +1,6 @@
 //! The program in C against the one in Rust, by test runs of the kernel.
 
+mod chained;
 mod frames;
 mod host;
 mod looking_up;

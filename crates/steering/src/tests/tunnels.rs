@@ -10,7 +10,7 @@ use tidegate_contract::cores::{Flow, Tunnel};
 use tidegate_testkit::{in_namespace, need};
 
 /// Whether this is Debian's kernel, in a guest that is ours alone.
-fn is_stock() -> bool {
+pub fn is_stock() -> bool {
     std::env::var_os("TIDEGATE_TEST_STOCK_KERNEL").is_some()
 }
 

@@ -197,20 +197,20 @@ fn the_next_process_takes_over_and_a_foreign_program_stays() {
 }
 
 #[test]
-fn a_dispatcher_of_libxdp_stays() {
+fn a_dispatcher_that_libxdp_did_not_load_stays() {
     // Of the package libxdp1, which DPDK needs.
     let object = format!("/usr/lib/{}-linux-gnu/bpf/xdp-dispatcher.o", std::env::consts::ARCH);
     if !need("libxdp's dispatcher: install libxdp1", std::path::Path::new(&object).exists()) {
         return;
     }
-    in_namespace("tests::veth::a_dispatcher_of_libxdp_stays", NETWORK, || {
+    in_namespace("tests::veth::a_dispatcher_that_libxdp_did_not_load_stays", NETWORK, || {
         let _near = Near::new();
         ip(&format!("link set dev near xdpdrv obj {object} sec xdp"));
         let error =
             Steering::attach("near", &Options::default(), &table(vec![], [])).unwrap_err().to_string();
         assert!(error.contains("near has the XDP program xdp_dispatcher (number "), "{error}");
-        assert!(error.contains("Tidegate adds no program"), "{error}");
-        assert!(matches!(found(index("near").unwrap()).unwrap().1, Found::Foreign(_)));
+        assert!(error.contains("cannot join it: the kernel tells of no program in it"), "{error}");
+        assert!(matches!(found(index("near").unwrap()).unwrap().1, Found::Dispatcher(_)));
     });
 }
 

@@ -209,7 +209,10 @@ fn uplinks_of(mut uplinks: Vec<UplinkStatus>) -> Result<Vec<UplinkStatus>, Strin
         return Err(format!("it says that it has {} uplinks, of at most {VNICS}", uplinks.len()));
     }
     let mut names = BTreeSet::new();
-    for UplinkStatus { uplink, remotes, .. } in &uplinks {
+    for UplinkStatus { uplink, remotes, sockets, .. } in &uplinks {
+        if sockets.len() > WORKERS || sockets.iter().any(|worker| *worker >= WORKERS) {
+            return Err(format!("it has sockets of {} at workers that no switch has", uplink.name));
+        }
         let mut all = std::iter::once(&uplink.name).chain(remotes.iter().map(|remote| &remote.name));
         if !all.all(|name| Vnic::is_name(name)) {
             return Err("it has an uplink or a remote that can have no such name".into());

@@ -183,6 +183,9 @@ pub struct Hello {
     /// It knows [`Request::Direct`] and [`Request::Work`]; an earlier release would break off the conversation.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub directable: bool,
+    /// Several workers may receive from a queue of a plain NIC: it takes several sockets of each.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shares_queues: bool,
 }
 
 /// The directions in force, and their outcome.
@@ -224,6 +227,9 @@ pub struct UplinkStatus {
     pub index: usize,
     /// The worker that owns it.
     pub worker: usize,
+    /// The workers that receive its frames, each by a socket of each queue of a plain NIC, in the order of these sockets; the owner first.
+    #[serde(default)]
+    pub sockets: Vec<usize>,
     /// Why no frame passes until it is made anew; absent if frames pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,

@@ -57,7 +57,6 @@ pub use scratch::Scratch;
 pub use tx::{Absorbed, Pending, Taken, Tx};
 
 use crate::fdb::PortIndex;
-use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -89,12 +88,9 @@ impl Link {
     }
 
     /// Returns the link to the network behind a NIC, for port `port` of `worker`.
-    ///
-    /// # Errors
-    /// The sockets of its device are not as they should be.
-    pub fn nic(setup: nic::Setup, port: PortIndex, worker: u16, now: u64) -> Result<Self, Errno> {
-        let (tx, rx) = nic::halves(setup, port, worker, now)?;
-        Ok(Self { tx: Tx::Nic(Box::new(tx)), rx: Rx::Nic(Box::new(rx)) })
+    pub fn nic(setup: nic::Setup, port: PortIndex, worker: u16, now: u64) -> Self {
+        let (tx, rx) = nic::halves(setup, port, worker, now);
+        Self { tx: Tx::Nic(Box::new(tx)), rx: Rx::Nic(Box::new(rx)) }
     }
 
     /// Returns the front end's access; `None` for a link without one.

@@ -288,6 +288,28 @@ impl Tx {
         }
     }
 
+    /// Whether other workers [give memory back](Self::tells) to it.
+    pub fn collects(&self) -> bool {
+        matches!(self, Self::Nic(tx) if tx.is_shared())
+    }
+
+    /// Gives the kernel the memory that other workers gave back.
+    #[inline]
+    pub fn collect(&mut self) {
+        if let Self::Nic(tx) = self {
+            tx.collect();
+        }
+    }
+
+    /// Returns the worker that has to [collect](Self::collect) memory given back here; it is told once of each.
+    #[inline]
+    pub fn tells(&mut self) -> Option<u16> {
+        match self {
+            Self::Nic(tx) => tx.tells(),
+            Self::Vhost(_) | Self::Tap(_) | Self::Vxlan(_) => None,
+        }
+    }
+
     /// Returns a guest's transmit rings, for the direct way.
     #[inline]
     pub fn rings(&mut self) -> Option<&mut vhost::Tx> {

@@ -73,6 +73,8 @@ pub struct Port {
     pub stats: &'static VnicSlot,
     /// Its index, everywhere.
     pub index: PortIndex,
+    /// The uplink whose frames it takes in: itself, or of an [arm](crate::server::arms) the port that has it. Of other ports, its index.
+    pub uplink: PortIndex,
     /// Its segment.
     pub segment: SegmentIndex,
     /// From this time on frames without tokens wait by flow (ns); before, one behind the other.
@@ -160,6 +162,7 @@ impl Port {
         };
         Self {
             index,
+            uplink: index,
             segment,
             shaper: contract.tx_limit.map(|(rate, burst)| TokenBucket::new(rate, burst)),
             waiting: Room::changed(None, RoomConfig::of(&contract)),

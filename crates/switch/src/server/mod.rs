@@ -13,6 +13,7 @@
 //! - [`ports`]: creates, changes and removes ports
 //! - `status`: reports their state
 //! - `trouble`: handles their faults
+//! - [`arms`]: ports at other workers that take in frames of an uplink
 //! - [`uplink`], [`uplinks`]: the ways to other hosts: one of them; creates, changes and removes them
 //! - [`pairs`]: pairs of vNICs of two hosts whose frames have stamps; `wanted_pairs`: which ones
 //! - `moved`, `moves`: remotes that other hosts announced, and where they are
@@ -34,6 +35,7 @@
 //! - `priority`: priorities of threads
 //! - [`event_log`]: logs the events of workers
 
+pub mod arms;
 mod busy_poll;
 pub mod cpus;
 pub mod descriptors;

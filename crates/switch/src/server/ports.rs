@@ -118,7 +118,7 @@ impl Switch {
         let wanted = self.region.inherited_index(&vnic.name).map(|index| index as PortIndex);
         let reserved = |index| self.region.is_reserved(usize::from(index));
         let index = table
-            .free_index(wanted, reserved)
+            .free_index(wanted, &[], reserved)
             .ok_or_else(|| format!("a switch has at most {VNICS} ports"))?;
         let (account, waiting) = descriptors::open(&self.ledger, &vnic)?;
         let by_itself = table.worker_of(&vnic.name, self.workers.len());

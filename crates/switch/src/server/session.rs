@@ -42,6 +42,7 @@ fn serve(switch: &Arc<Switch>, stream: &UnixStream) -> std::io::Result<()> {
                     started: switch.started,
                     workers: switch.workers.len(),
                     directable: true,
+                    shares_queues: true,
                 };
                 say_hello(stream, hello, switch.region.file().as_fd())?;
             }

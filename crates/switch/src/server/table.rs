@@ -117,17 +117,19 @@ impl Table {
         Self::default()
     }
 
-    /// Returns an unused index: `wanted` if possible, else one whose counters are not `reserved` for another
+    /// Returns an unused index that is not `taken`: `wanted` if possible, else one whose counters are not `reserved` for another
     /// vNIC, else any.
     pub fn free_index(
         &self,
         wanted: Option<PortIndex>,
+        taken: &[PortIndex],
         reserved: impl Fn(PortIndex) -> bool,
     ) -> Option<PortIndex> {
         let used = |i: &PortIndex| {
             self.removing.contains(i)
+                || taken.contains(i)
                 || self.entries.values().any(|e| e.index == *i)
-                || self.uplinks.values().any(|uplink| uplink.index == *i)
+                || self.uplinks.values().any(|uplink| uplink.indices().any(|index| index == *i))
         };
         let free = || (0..VNICS as PortIndex).filter(|i| !used(i));
         let wanted = wanted.filter(|i| !used(i));

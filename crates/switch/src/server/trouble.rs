@@ -2,6 +2,7 @@
 
 use super::Switch;
 use super::table::{End, Entry};
+use super::uplink::UplinkEntry;
 use crate::fdb::PortIndex;
 use crate::port::PortSet;
 use crate::stats::ThrownOut;
@@ -48,8 +49,10 @@ impl Switch {
     /// Handles a broken link that a worker found.
     fn broken(&self, index: PortIndex, reason: &str) {
         let mut table = self.lock();
-        if let Some((name, entry)) = table.uplinks.iter_mut().find(|(_, entry)| entry.index == index) {
-            if self.workers[entry.worker].call(move |worker| worker.is_broken(index)) {
+        let port = |entry: &UplinkEntry| entry.ports().find(|(port, _)| *port == index);
+        let uplink = table.uplinks.iter_mut().find_map(|(name, entry)| Some((name, port(entry)?, entry)));
+        if let Some((name, (_, worker), entry)) = uplink {
+            if self.workers[worker].call(move |worker| worker.is_broken(index)) {
                 tracing::error!(
                     uplink = name,
                     reason,

@@ -23,12 +23,23 @@ pub type KnownSegments = [(SegmentIndex, Segment)];
 /// former one.
 pub type PeerNumbers = BTreeMap<(String, Option<IpAddr>), PeerIndex>;
 
+/// A port of an uplink at another worker than the uplink's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arm {
+    /// Index of its port in all tables.
+    pub index: PortIndex,
+    /// The worker that owns it.
+    pub worker: usize,
+}
+
 /// One uplink.
 pub struct UplinkEntry {
     /// Index of its port in all tables.
     pub index: PortIndex,
     /// The worker that owns it.
     pub worker: usize,
+    /// Its ports at other workers.
+    pub arms: Vec<Arm>,
     /// The declaration in force.
     pub uplink: Uplink,
     /// vNICs behind its peers.
@@ -50,6 +61,17 @@ pub struct UplinkEntry {
 }
 
 impl UplinkEntry {
+    /// Returns the indices of its ports, its own first.
+    pub(super) fn indices(&self) -> impl Iterator<Item = PortIndex> {
+        self.ports().map(|(index, _)| index)
+    }
+
+    /// Returns the indices and workers of its ports, its own first.
+    pub(super) fn ports(&self) -> impl Iterator<Item = (PortIndex, usize)> {
+        let arms = self.arms.iter().map(|arm| (arm.index, arm.worker));
+        std::iter::once((self.index, self.worker)).chain(arms)
+    }
+
     /// Returns the numbers of its peers.
     pub(super) fn numbers(&self) -> impl Iterator<Item = PeerIndex> {
         self.numbers.values().copied()

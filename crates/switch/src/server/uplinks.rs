@@ -33,7 +33,7 @@ const TRAIN: usize = 65_507;
 pub struct Sockets {
     /// Bound to the uplink's port, or device.
     pub receive: Vec<OwnedFd>,
-    /// Each with a source port of its own; of AF_XDP the memory of each socket, and the program's link.
+    /// Each with a source port of its own; of AF_XDP the memory of each queue, and the program's link.
     pub send: Vec<OwnedFd>,
     /// The same, each for one pair of vNICs with stamps.
     pub pairs: Vec<OwnedFd>,
@@ -52,6 +52,7 @@ impl Switch {
                 keys: entry.pairs.prints(),
                 index: entry.index.into(),
                 worker: entry.worker,
+                sockets: entry.ports().map(|(_, worker)| worker).collect(),
                 pairs: entry.pairs.status(),
                 foreign_stamps: entry.pairs.foreign(),
                 broken: entry.broken.clone(),
@@ -103,12 +104,13 @@ impl Switch {
         let wanted = self.region.inherited_index(&uplink.name).map(|index| index as PortIndex);
         let reserved = |index| self.region.is_reserved(usize::from(index));
         let index = table
-            .free_index(wanted, reserved)
+            .free_index(wanted, &[], reserved)
             .ok_or_else(|| format!("a switch has at most {VNICS} ports, uplinks included"))?;
         let worker = table.worker_of(&uplink.name, self.workers.len());
         let mut entry = UplinkEntry {
             index,
             worker,
+            arms: vec![],
             uplink,
             remotes,
             broken: None,
@@ -121,7 +123,8 @@ impl Switch {
         };
         entry.numbers = table.number_peers(&entry.uplink, &entry.numbers)?;
         let peers = Arc::new(entry.peers(&table.known_segments())?);
-        let link = self.link(&entry, sockets, peers)?;
+        let (link, others) = self.link(&entry, sockets, peers.clone())?;
+        self.plan_arms(table, &mut entry, others.len())?;
         let name = entry.uplink.name.clone();
         let stats = self.region.claim(usize::from(index), &name);
         let contract = entry.contract(&table.host);
@@ -132,21 +135,26 @@ impl Switch {
             let info = Some(entry.info.clone());
             worker.call(move |worker| worker.set_info(index, info));
         }
-        tracing::info!(uplink = name, index, worker, "uplink added");
+        self.add_arms(table, &entry, others, &peers);
+        tracing::info!(uplink = name, index, worker, arms = entry.arms.len(), "uplink added");
         table.uplinks.insert(name, entry);
         self.publish(table);
         Ok(())
     }
 
-    /// Returns the link of an uplink, on `sockets`.
-    fn link(&self, entry: &UplinkEntry, sockets: Sockets, peers: Arc<vxlan::Peers>) -> Result<Link, String> {
+    /// Returns the link of an uplink, on `sockets`, and the devices of its arms.
+    fn link(
+        &self,
+        entry: &UplinkEntry,
+        sockets: Sockets,
+        peers: Arc<vxlan::Peers>,
+    ) -> Result<(Link, Vec<nic::Device>), String> {
         let (uplink, Sockets { receive, mut send, pairs, .. }) = (&entry.uplink, sockets);
         let (fdb, worker) = (self.fdb.clone(), entry.worker as u16);
         let nic_link = |device| {
             let longest = uplink.largest_inner_frame() as u32;
-            let setup = nic::Setup { device, longest, peers: peers.clone(), fdb: fdb.clone() };
+            let setup = nic::Setup { device, longest, peers: peers.clone(), fdb: fdb.clone(), owner: None };
             Link::nic(setup, entry.index, worker, clock())
-                .map_err(|error| format!("uplink {}: its sockets are of no use: {error}", uplink.name))
         };
         match uplink.kind {
             UplinkKind::Vxlan => {
@@ -161,15 +169,18 @@ impl Switch {
                     clocks: self.clocks.clone(),
                     train: TRAIN,
                 };
-                Ok(Link::vxlan(setup, entry.index, worker, clock()))
+                Ok((Link::vxlan(setup, entry.index, worker, clock()), vec![]))
             }
             UplinkKind::Packet => {
                 let send = send.pop().ok_or("no socket to send from")?;
-                nic_link(nic::Device::Packet { receive, send })
+                Ok((nic_link(nic::Device::Packet { receive, send }), vec![]))
             }
             UplinkKind::Xdp => {
                 let program = send.pop().ok_or("no program")?;
-                nic_link(nic::Device::Xdp { sockets: receive, memories: send, program })
+                let useless = |error| format!("uplink {}: its sockets are of no use: {error}", uplink.name);
+                let mut devices = nic::Device::xdp(receive, &send, program).map_err(useless)?.into_iter();
+                let own = devices.next().ok_or("no socket")?;
+                Ok((nic_link(own), devices.collect()))
             }
         }
     }
@@ -208,8 +219,10 @@ impl Switch {
     }
 
     pub(super) fn send_uplink_contract(&self, host: &Host, entry: &UplinkEntry) {
-        let (index, contract) = (entry.index, entry.contract(host));
-        self.workers[entry.worker].call_on(index, move |worker| worker.set_contract(index, contract));
+        for (index, worker) in entry.ports() {
+            let contract = entry.contract(host);
+            self.workers[worker].call_on(index, move |worker| worker.set_contract(index, contract));
+        }
     }
 
     /// Removes an uplink; its frames in flight are dropped.
@@ -219,7 +232,7 @@ impl Switch {
     pub fn remove_uplink(&self, name: &str) -> Result<(), String> {
         let mut table = self.lock();
         let entry = table.uplinks.remove(name).ok_or_else(|| format!("{name} is not an uplink"))?;
-        table.removing.push(entry.index);
+        table.removing.extend(entry.indices());
         for (segment, mac, peer) in &entry.pins {
             self.fdb.unpin(*segment, *mac, entry.peer(*peer));
         }
@@ -227,12 +240,14 @@ impl Switch {
         self.publish(&mut table);
         drop(table);
         let (index, worker) = (entry.index, entry.worker);
+        let indices: Vec<_> = entry.indices().collect();
+        self.remove_arms(&entry);
         drop(entry);
         // The agent may bind its port again.
         self.notices.wait_for_close();
         self.quiesce_port(index, worker);
         self.forget(index, worker);
-        self.lock().removing.retain(|removing| *removing != index);
+        self.lock().removing.retain(|removing| !indices.contains(removing));
         tracing::info!(uplink = name, index, "uplink removed");
         Ok(())
     }
@@ -290,8 +305,12 @@ impl Switch {
                             let copies = peers.copies().clone();
                             worker.call(move |worker| worker.set_copies(index, copies));
                         }
-                        let set = move |worker: &mut crate::worker::Worker| worker.set_peers(index, peers);
-                        drop(self.workers[entry.worker].call_on(index, set));
+                        for (index, worker) in entry.ports() {
+                            let peers = peers.clone();
+                            let set =
+                                move |worker: &mut crate::worker::Worker| worker.set_peers(index, peers);
+                            drop(self.workers[worker].call_on(index, set));
+                        }
                         entry.published = Some(segments);
                     }
                     Err(why) => tracing::error!(uplink = name, "its peers cannot be told of segments: {why}"),

@@ -10,6 +10,7 @@
 //! Each value has one writer: a vNIC's worker writes its slot. So counting is a load, an add and a store, and
 //! readers in other processes cost the worker nothing.
 //!
+//! - [`arms`]: counters of an uplink's ports at other workers
 //! - [`layout`]: the layout of the shared memory
 //! - [`shared_histogram`]: a [histogram](tidegate_evidence::histogram) that one writer fills
 //! - [`thrown_out`]: why the switch disconnected a front end
@@ -17,6 +18,7 @@
 //! - [`writer`]: the switch's side
 //! - [`reader`]: all other programs' side
 
+pub mod arms;
 pub mod layout;
 pub mod part;
 pub mod reader;

@@ -1,7 +1,9 @@
 //! The readers' side of the shared memory: read-only snapshots.
 
+use super::arms;
 use super::layout::{
-    LONG_LOOPS, Layout, LoopRecord, MAGIC, MissRecord, NO_PORT, OnWireSlot, TrafficSlot, VERSION, VnicSlot,
+    Counter, LONG_LOOPS, Layout, LoopRecord, MAGIC, MissRecord, NO_PORT, OnWireSlot, TrafficSlot, VERSION,
+    VnicSlot,
 };
 use super::part::LoopPart;
 use super::shared_histogram::SharedHistogram;
@@ -116,17 +118,21 @@ impl Reader {
 
     /// Returns the counters of all vNICs.
     pub fn vnics(&self) -> Vec<VnicStats> {
-        (0..self.layout().vnics.len()).filter_map(|index| self.vnic_at(index)).collect()
+        let arms = self.arms();
+        (0..self.layout().vnics.len()).filter_map(|index| self.vnic_at(index, &arms)).collect()
     }
 
     /// Returns the counters of one vNIC.
     pub fn vnic(&self, name: &str) -> Option<VnicStats> {
-        self.vnic_at(self.find(name)?)
+        self.vnic_at(self.find(name)?, &self.arms())
     }
 
     /// Returns one vNIC's histogram of largest possible delays.
     pub fn delay(&self, name: &str) -> Option<Histogram> {
-        Some(self.layout().vnics[self.find(name)?].delay.read())
+        let mut all = self.layout().vnics[self.find(name)?].delay.read();
+        let arms = self.arms().into_iter().filter(|(uplink, _)| uplink == name);
+        arms.for_each(|(_, slot)| all.add(&slot.delay.read()));
+        Some(all)
     }
 
     /// Returns the latest misses of a vNIC, oldest first.
@@ -221,6 +227,17 @@ impl Reader {
         (0..self.layout().vnics.len()).filter_map(|index| Some((index, self.name_at(index)?)))
     }
 
+    /// Returns the names of all slots in use, also of arms, with their indices.
+    pub(super) fn all_names(&self) -> impl Iterator<Item = (usize, String)> + '_ {
+        self.layout().vnics.iter().enumerate().filter_map(|(index, slot)| Some((index, any_name(slot)?)))
+    }
+
+    /// Returns the counters of arms, with their uplinks.
+    fn arms(&self) -> Vec<(String, &VnicSlot)> {
+        let arm = |slot| Some((arms::uplink_of(&any_name(slot)?)?.to_owned(), slot));
+        self.layout().vnics.iter().filter_map(arm).collect()
+    }
+
     /// Returns the number of messages of a vNIC's front ends begun and answered; odd while one is handled.
     pub fn messages(&self, name: &str) -> Option<u64> {
         Some(self.layout().vnics[self.find(name)?].messages.get())
@@ -239,11 +256,12 @@ impl Reader {
         name(self.layout().vnics.get(index)?)
     }
 
-    fn vnic_at(&self, index: usize) -> Option<VnicStats> {
+    fn vnic_at(&self, index: usize, arms: &[(String, &VnicSlot)]) -> Option<VnicStats> {
         let slot = &self.layout().vnics[index];
         let generation = slot.generation.load(Acquire);
         let name = self.name_at(index)?;
-        let stats = snapshot(slot, name, index);
+        let arms = arms.iter().filter(|(uplink, _)| *uplink == name).map(|(_, slot)| *slot).collect();
+        let stats = snapshot(slot, arms, name, index);
         (slot.generation.load(Acquire) == generation).then_some(stats)
     }
 
@@ -283,20 +301,33 @@ impl Drop for Reader {
     }
 }
 
-/// Returns the slot's vNIC; `None` while the slot is free or changes hands, or for an invalid name.
+/// Returns the slot's vNIC; `None` while the slot is free or changes hands, for an arm, or for an invalid name.
 pub(super) fn name(slot: &VnicSlot) -> Option<String> {
+    stored_name(slot).filter(|name| Vnic::is_name(name))
+}
+
+/// Returns the slot's vNIC or arm.
+pub(super) fn any_name(slot: &VnicSlot) -> Option<String> {
+    stored_name(slot).filter(|name| Vnic::is_name(name) || arms::uplink_of(name).is_some())
+}
+
+fn stored_name(slot: &VnicSlot) -> Option<String> {
     if slot.generation.load(Acquire) % 2 == 1 {
         return None;
     }
     let bytes: Vec<u8> = slot.name.iter().map(|c| c.load(Relaxed)).take_while(|b| *b != 0).collect();
-    String::from_utf8(bytes).ok().filter(|name| Vnic::is_name(name))
+    String::from_utf8(bytes).ok()
 }
 
-fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {
+/// Reads a slot, with what its arms took in.
+fn snapshot(slot: &VnicSlot, arms: Vec<&VnicSlot>, name: String, index: usize) -> VnicStats {
+    let all = || std::iter::once(slot).chain(arms.iter().copied());
+    let work =
+        |count: fn(&VnicSlot) -> &Counter| all().map(|slot| count(slot).get()).fold(0, u64::wrapping_add);
     VnicStats {
         name,
         index,
-        tx: traffic(&slot.tx),
+        tx: arms.iter().fold(traffic(&slot.tx), |sum, arm| together(sum, &traffic(&arm.tx))),
         rx: traffic(&slot.rx),
         on_wire: on_wire(slot),
         throttled_ns: slot.throttled.get(),
@@ -306,14 +337,14 @@ fn snapshot(slot: &VnicSlot, name: String, index: usize) -> VnicStats {
         sparse_tx: recorded(&slot.sparse_tx),
         sparse_rx: recorded(&slot.sparse_rx),
         work: Some(Work {
-            take_ns: slot.work.take.get(),
-            deliver_ns: slot.work.deliver.get(),
-            delivered: slot.work.delivered.get(),
-            buffers_ns: slot.work.buffers.get(),
-            kicks_ns: slot.work.kicks.get(),
+            take_ns: work(|slot| &slot.work.take),
+            deliver_ns: work(|slot| &slot.work.deliver),
+            delivered: work(|slot| &slot.work.delivered),
+            buffers_ns: work(|slot| &slot.work.buffers),
+            kicks_ns: work(|slot| &slot.work.kicks),
         }),
-        delay: recorded(&slot.delay).unwrap_or_default(),
-        delay_least: recorded(&slot.delay_least).unwrap_or_default(),
+        delay: recorded_by(all().map(|slot| &slot.delay)).unwrap_or_default(),
+        delay_least: recorded_by(all().map(|slot| &slot.delay_least)).unwrap_or_default(),
         realtime_delivered: slot.realtime_delivered.get(),
         realtime_worst_ns: slot.realtime_worst.get(),
         realtime_worst_least_ns: slot.realtime_worst_least.get(),
@@ -335,8 +366,27 @@ fn on_wire(slot: &VnicSlot) -> Option<OnWire> {
 }
 
 fn recorded(histogram: &SharedHistogram) -> Option<Delay> {
+    recorded_by(std::iter::once(histogram))
+}
+
+fn recorded_by<'a>(histograms: impl Iterator<Item = &'a SharedHistogram>) -> Option<Delay> {
     // Idle vNICs have empty histograms; the agent reads a thousand vNICs twice a second.
-    (!histogram.is_empty()).then(|| Delay::from(&histogram.read()))
+    let mut used = histograms.filter(|histogram| !histogram.is_empty());
+    let mut all = used.next()?.read();
+    used.for_each(|histogram| all.add(&histogram.read()));
+    Some(Delay::from(&all))
+}
+
+/// Adds what an arm took in to what its uplink did.
+fn together(mut sum: Traffic, arm: &Traffic) -> Traffic {
+    sum.frames = sum.frames.wrapping_add(arm.frames);
+    sum.wire_frames = sum.wire_frames.wrapping_add(arm.wire_frames);
+    sum.wire_bytes = sum.wire_bytes.wrapping_add(arm.wire_bytes);
+    for (reason, frames) in &arm.dropped {
+        let dropped = sum.dropped.entry(reason.clone()).or_default();
+        *dropped = dropped.wrapping_add(*frames);
+    }
+    sum
 }
 
 fn traffic(slot: &TrafficSlot) -> Traffic {
@@ -380,6 +430,33 @@ mod tests {
         assert!(reader.vnic("plc1").is_none());
         region.claim(7, "plc2");
         assert_eq!(reader.vnic("plc2").unwrap().tx.frames, 0);
+    }
+
+    #[test]
+    fn what_arms_take_in_counts_as_their_uplinks() {
+        let region = Region::create().unwrap();
+        let slots = [(3, "net0"), (5, "net0@1"), (9, "net0@12"), (4, "net00@1")]
+            .map(|(index, name)| region.claim(index, name));
+        for (frames, slot) in [1, 10, 100, 1000].into_iter().zip(slots) {
+            slot.tx.frames.add(frames);
+            slot.tx.dropped[DropReason::PoolFull as usize].add(frames);
+            slot.work.take.add(frames);
+            slot.delay.record(frames);
+        }
+        let reader = Reader::open(region.file()).unwrap();
+        let stats = reader.vnic("net0").unwrap();
+        assert_eq!((stats.index, stats.tx.frames, stats.work.unwrap().take_ns), (3, 111, 111));
+        assert_eq!(stats.tx.dropped["pool_full"], 111);
+        assert_eq!((stats.delay.count, stats.delay.max), (3, 100));
+        assert_eq!(reader.delay("net0").unwrap().count(), 3);
+        assert_eq!(reader.vnics().len(), 1, "an arm without its uplink is none");
+        // Another process goes on with all of them.
+        let next = Region::create().unwrap();
+        next.inherit(&reader);
+        assert_eq!(next.inherited_index("net0@12"), Some(9));
+        assert_eq!(Reader::open(next.file()).unwrap().vnic("net0").unwrap().tx.frames, 111);
+        next.claim(9, "other").tx.frames.add(7);
+        assert_eq!(Reader::open(next.file()).unwrap().vnic("net0").unwrap().tx.frames, 11);
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Region {
     /// Copies the counters of a region whose switch has ended, each vNIC's at its index. They continue when
     /// [`claim`](Self::claim)ed by the same vNIC.
     pub fn inherit(&self, from: &Reader) {
-        for (index, name) in from.names() {
+        for (index, name) in from.all_names() {
             from.copy_to(index, self.claim(index, &name));
             self.inherited().insert(index, name);
         }
@@ -67,8 +67,8 @@ impl Region {
 
     /// Copies the counters of a region once more, for vNICs that claimed theirs and have not counted since.
     pub fn renew(&self, from: &Reader) {
-        for (index, name) in from.names() {
-            if super::reader::name(&self.layout.vnics[index]).as_deref() == Some(name.as_str()) {
+        for (index, name) in from.all_names() {
+            if super::reader::any_name(&self.layout.vnics[index]).as_deref() == Some(name.as_str()) {
                 from.copy_to(index, &self.layout.vnics[index]);
             }
         }

@@ -39,6 +39,7 @@
 //! - [`moving`]: a port goes to another worker
 //!   - `under_way`: frames of a port on their way while it moves
 //! - `relief`: room in a ring of which half is in flight
+//! - `returned`: memory of an uplink that other workers give back
 //! - [`quiet`]: idle ports, which cost nothing
 //! - `affinity`: which CPUs its thread runs on
 //! - [`sleep`]: notifications and sleep
@@ -94,6 +95,7 @@ mod precise;
 mod put_off;
 mod quiet;
 mod relief;
+mod returned;
 mod send;
 mod serve;
 pub mod settle;
@@ -216,6 +218,8 @@ pub struct Worker {
     /// Egress and source: half the source's ring is in flight, mostly at this egress; whether the oldest
     /// frame is to go.
     relief: Vec<(PortIndex, PortIndex, bool)>,
+    /// Own uplinks to which other workers give memory back.
+    collecting: Vec<PortIndex>,
     flood: FloodPool,
     /// The addresses of vNICs of other hosts.
     neighbours: Arc<Neighbours>,
@@ -300,6 +304,7 @@ impl Worker {
             bill: Bill::default(),
             active: Vec::with_capacity(VNICS),
             relief: Vec::with_capacity(VNICS),
+            collecting: Vec::new(),
             flood: FloodPool::new(id),
             neighbours: Arc::default(),
             answers: Vec::with_capacity(answer::MOST),
@@ -352,6 +357,9 @@ impl Worker {
         self.watch.expire(started);
         self.turns.begin(started);
         (self.wake, self.poll) = (NEVER, NEVER);
+        if !self.collecting.is_empty() {
+            self.collect_returned();
+        }
         let mut worked = self.seen_losses != sigbus::losses() && self.break_lost_ports();
         for _ in 0..CALLS {
             let Some(call) = self.inbox.next() else { break };
@@ -487,6 +495,9 @@ impl Worker {
                 let began = self.watch.begin(index);
                 port.link.flush();
                 self.watch.end(index, began);
+                if let Some(owner) = port.link.tx.tells() {
+                    self.to_ring |= 1 << owner;
+                }
                 if port.contract.is_uplink {
                     port.note_flushed(self.now);
                 }

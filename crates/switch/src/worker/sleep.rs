@@ -197,6 +197,10 @@ impl Worker {
             return;
         }
         self.sleeper.bell.clone().about_to_sleep();
+        if !self.collecting.is_empty() {
+            // What comes after this look rings.
+            self.collect_returned();
+        }
         let crossing = |(peer, _): &(super::crossing::Peer, _)| !peer.is_idle();
         if self.arm()
             || !self.inbox.is_idle()

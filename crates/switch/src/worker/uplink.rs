@@ -22,7 +22,7 @@ impl Worker {
     /// A contract places the address elsewhere: at a vNIC of this host, or behind another peer.
     pub(super) fn learn_from_host(&self, port: &Port, frame: &Frame) -> Result<(), DropReason> {
         let Some(peer) = frame.peer else { return Err(DropReason::NoReceiver) };
-        let from = Destination::Peer { link: port.index, peer };
+        let from = Destination::Peer { link: port.uplink, peer };
         let seconds = (self.now / 1_000_000_000) as u32;
         match self.fdb.learn(frame.segment, frame.headers.src, from, seconds) {
             Err(NotLearned::Pinned) => Err(DropReason::SourceMac),
@@ -201,6 +201,18 @@ mod tests {
         assert_eq!(scene.send(UPLINK, &tap_frame(FAR, LOCAL)), NONE);
         assert_eq!(scene.dropped(UPLINK, DropReason::SourceMac), 2);
         assert_eq!(scene.send(OTHER_UPLINK, &tap_frame(FAR, LOCAL)), [LOCAL]);
+    }
+
+    /// The uplink itself is another worker's.
+    #[test]
+    fn an_arm_learns_behind_its_uplink() {
+        let mut scene = Scene::new();
+        scene.worker.ports[usize::from(OTHER_UPLINK)].as_mut().unwrap().uplink = UPLINK;
+        assert_eq!(scene.send(OTHER_UPLINK, &tap_frame(FAR, LOCAL)), [LOCAL]);
+        let behind = Destination::Peer { link: UPLINK, peer: PeerIndex::new(OTHER_UPLINK).unwrap() };
+        assert_eq!(scene.worker.fdb.destination(SEGMENT, mac(FAR)), Some(behind));
+        assert_eq!(scene.send(OTHER_UPLINK, &tap_frame(30, FAR)), NONE, "not back to the uplink");
+        assert_eq!(scene.dropped(OTHER_UPLINK, DropReason::NoReceiver), 1);
     }
 
     #[test]

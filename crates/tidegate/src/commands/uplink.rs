@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use tidegate_agent::views::{State, UplinkStats, UplinkView};
 use tidegate_contract::{Peer, Segment, Uplink};
-use tidegate_evidence::{DropReason, PairStatus, total};
+use tidegate_evidence::{DropReason, PairStatus, SocketCounts, total};
 
 /// Arguments of `uplink`.
 #[derive(Debug, clap::Args)]
@@ -102,7 +102,36 @@ fn one(view: &UplinkView) -> String {
         Some(stats) => counters(stats),
         None => "No counters: the switch does not have the uplink.\n".into(),
     };
-    out + &pairs(&view.pairs)
+    out + &sockets(&view.sockets) + &pairs(&view.pairs)
+}
+
+/// Returns the frames of a NIC's queues to the workers that receive from them.
+fn sockets(sockets: &[SocketCounts]) -> String {
+    if sockets.is_empty() {
+        return String::new();
+    }
+    let right = Align::Right;
+    let mut table = Table::new(&[
+        ("queue", right),
+        ("worker", right),
+        ("frames", right),
+        ("worker behind", right),
+        ("no memory", right),
+    ]);
+    for counts in sockets {
+        let lost = |frames: Option<u64>| frames.map_or_else(|| "-".into(), count);
+        table.row([
+            counts.queue.to_string(),
+            counts.worker.to_string(),
+            count(counts.frames),
+            lost(counts.ring_full),
+            lost(counts.no_chunk),
+        ]);
+    }
+    format!(
+        "\nFrames from the NIC by queue and worker, and how many of them the kernel dropped\n{}",
+        table.render()
+    )
 }
 
 /// Returns how frames with a deadline left, and how they arrived, for each vNIC here and remote.
@@ -299,6 +328,7 @@ mod tests {
             worker: Some(0),
             stats: Some(stats),
             pairs: vec![],
+            sockets: vec![],
             sent_rate_bps: Some(8_000_000),
             received_rate_bps: None,
         }
@@ -321,6 +351,21 @@ mod tests {
         assert_eq!(words[..6], ["plc1", "cam", "9", "8", "6", "2"]);
         assert!(row.contains("2 late in the network"), "{row}");
         assert!(!one(&view()).contains("Frames with a deadline"));
+    }
+
+    #[test]
+    fn frames_are_shown_by_queue_and_worker() {
+        let counts =
+            |worker, ring_full| SocketCounts { queue: 1, worker, frames: 12, ring_full, no_chunk: ring_full };
+        let shown = one(&UplinkView { sockets: vec![counts(0, Some(3)), counts(1, None)], ..view() });
+        let rows: Vec<Vec<&str>> = shown
+            .lines()
+            .skip_while(|line| !line.starts_with("Frames from the NIC"))
+            .skip(2)
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(rows, [["1", "0", "12", "3", "3"], ["1", "1", "12", "-", "-"]]);
+        assert!(!one(&view()).contains("Frames from the NIC"));
     }
 
     fn late_by(late: LateCounts) -> PairStatus {

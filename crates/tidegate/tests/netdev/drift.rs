@@ -74,6 +74,31 @@ fn drift_is_repaired_within_a_second_logged_and_counted() {
 }
 
 #[test]
+fn what_an_earlier_agent_left_is_named_so_and_removed() {
+    in_namespace("drift::what_an_earlier_agent_left_is_named_so_and_removed", || {
+        let log = Log::start();
+        let lab = Lab::shared();
+        let _switch = lab.switch();
+        let agent = lab.agent();
+        assert_eq!(agent.apply(&contract("web", 1, "vnet3", LIMITS)).0, 200);
+        agent.stop();
+        // As of a vNIC whose contract ended while the agent died.
+        run("tc class add dev tidegate-tx parent 7464: classid 7464:99 htb rate 1mbit");
+        let is_there = || run("tc class show dev tidegate-tx").contains("7464:99");
+        assert!(is_there());
+        let agent = lab.agent();
+        until("it is removed", || (!is_there()).then_some(()));
+        assert_eq!(log.lines("objects that an earlier agent left in the kernel are removed").len(), 1);
+        assert_eq!(log.lines("drift: "), [""; 0]);
+        assert_eq!(agent.get("/v1/host").1["drift_repaired"], 0);
+        // From now on it is drift.
+        run("tc class add dev tidegate-tx parent 7464: classid 7464:99 htb rate 1mbit");
+        until("it is removed", || (!is_there()).then_some(()));
+        until("it is logged", || (log.lines("drift: ").len() == 1).then_some(()));
+    });
+}
+
+#[test]
 fn a_filter_in_another_chain_is_not_in_the_way() {
     in_namespace("drift::a_filter_in_another_chain_is_not_in_the_way", || {
         let lab = Lab::shared();

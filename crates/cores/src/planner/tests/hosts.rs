@@ -33,7 +33,7 @@ pub fn thread(kind: ThreadKind, number: u32) -> Handle {
 
 /// The receive stack of a queue of the NIC.
 pub fn receive(queue: u16) -> Handle {
-    Handle::Receive(Queue { netns: None, device: "eth0".into(), queue })
+    Handle::Receive(Queue { device: "eth0".into(), queue })
 }
 
 /// A question without limits.

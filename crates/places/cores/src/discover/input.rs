@@ -5,7 +5,7 @@ use std::time::Instant;
 use tidegate_contract::{Host, Vnic};
 use tidegate_cores::cpus::Cpus;
 use tidegate_cores::machine::Machine;
-use tidegate_cores::stage::{Link, Stage};
+use tidegate_cores::stage::{Link, Stage, Thread};
 use tidegate_evidence::{ConflictReport, Evidence};
 use tidegate_place::Network;
 
@@ -36,6 +36,8 @@ pub struct Found {
     pub usable: Cpus,
     /// The stages, reported and found; handles are unique. A thread that the agent placed counts as pinned here: `choice` knows better.
     pub stages: Vec<Stage>,
+    /// The CPUs that libvirt gives threads, whatever they have now; those of which it does not say which are missing.
+    pub of_libvirt: BTreeMap<Thread, Cpus>,
     /// Frames between them.
     pub links: Vec<Link>,
     /// What contradicts a plan.

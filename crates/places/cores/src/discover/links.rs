@@ -13,9 +13,8 @@ use super::frames::Frames;
 use super::input::LookInput;
 use super::nic::Nic;
 use super::stages::Stages;
-use crate::load::Loads;
+use crate::load::{Loads, prior};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 use tidegate_contract::{Attach, UPLINK, Vnic};
 use tidegate_cores::stage::{Handle, Link, Queue, Stage, ThreadKind};
@@ -76,9 +75,11 @@ pub fn links(
     }
     for nic in nics {
         let known = Some(carried(nic, false)).filter(|frames| *frames != u64::MAX).unwrap_or(0);
+        // The stack of an idle queue stays with its interrupt.
+        let of_queue = (known / nic.receive.len().max(1) as u64).max(prior::IDLE);
         for (queue, _) in nic.receive_queues() {
             let irqs: Vec<Handle> = nic.irqs_of(queue).map(|irq| irq.handle(&nic.device)).collect();
-            links.add(&irqs, &[Handle::Receive(nic.queue(queue))], known / nic.receive.len().max(1) as u64);
+            links.add(&irqs, &[Handle::Receive(nic.queue(queue))], of_queue);
         }
     }
     for (uplink, device) in uplinks {
@@ -101,12 +102,11 @@ fn of_vnic(links: &mut Links<'_>, vnic: &Vnic, of: Frames, nics: &[Nic], input: 
         Attach::Netdev { name } => {
             let vhost = handles(&links.stages.threads_of(&vnic.name, ThreadKind::Vhost));
             links.add(&vhost, &vcpus, of.both());
-            links.add(&vhost, &stacks(name, None, vnic.queues), of.sent);
+            links.add(&vhost, &stacks(name, vnic.queues), of.sent);
         }
         Attach::VhostUser { .. } => links.add(&port, &vcpus, of.both()),
-        Attach::Tap { name, netns } => {
-            links.add(&port, &stacks(name, netns.as_ref(), vnic.queues), of.received);
-        }
+        // The stack runs where the switch writes.
+        Attach::Tap { .. } => {}
         Attach::Vf { .. } => {
             let own = nics.iter().flat_map(|nic| nic.irqs.iter().map(move |irq| (nic, irq)));
             let own = own.filter(|(_, irq)| irq.vnic.as_ref() == Some(&vnic.name));
@@ -131,7 +131,7 @@ fn handles(stages: &[&Stage]) -> Vec<Handle> {
 }
 
 /// Returns the receive stacks of a tap.
-fn stacks(device: &str, netns: Option<&PathBuf>, queues: u16) -> Vec<Handle> {
-    let queue = |queue| Queue { netns: netns.cloned(), device: device.to_owned(), queue };
+fn stacks(device: &str, queues: u16) -> Vec<Handle> {
+    let queue = |queue| Queue { device: device.to_owned(), queue };
     (0..queues).map(queue).map(Handle::Receive).collect()
 }

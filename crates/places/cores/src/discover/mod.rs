@@ -132,10 +132,10 @@ impl Discovery {
         let busy = |cpu: &usize| Some((*cpu, self.loads.millionths(&self.loads.busy, cpu)?));
         let cpu_busy = machine.cpus.keys().filter_map(busy).collect();
         let usable = machines.difference(&exclusive).copied().collect();
-        let stages = stages.done();
+        let (stages, of_libvirt) = stages.done();
         let known = conflicts::known::Known { seen: &seen, named: &named, host: input.host };
         let conflicts = conflicts::find(&self.roots, &known);
-        Found { usable, stages, links, conflicts, cpu_busy, notes, machine: seen.machine }
+        Found { usable, stages, of_libvirt, links, conflicts, cpu_busy, notes, machine: seen.machine }
     }
 
     /// Finds the processes of vNICs, and their threads.

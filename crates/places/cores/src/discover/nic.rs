@@ -47,7 +47,7 @@ pub struct Irq {
     pub queue: Option<u16>,
     /// Whether it serves sent frames alone.
     pub transmit_only: bool,
-    /// Where it arrives: the CPU that the kernel chose among the allowed ones, or these.
+    /// Where it arrives next: the CPU that the kernel chose among the allowed ones, or these.
     pub cpus: Cpus,
     /// The allowed ones; empty if they are not known.
     pub allowed: Cpus,
@@ -103,9 +103,9 @@ impl Nic {
         (0..).zip(&self.transmit)
     }
 
-    /// Returns a queue's name: in the agent's own network namespace.
+    /// Returns a queue's name.
     pub fn queue(&self, queue: u16) -> Queue {
-        Queue { netns: None, device: self.device.clone(), queue }
+        Queue { device: self.device.clone(), queue }
     }
 
     /// Returns the stages of the receive queues.
@@ -146,7 +146,7 @@ impl Irq {
         let counts = text(kernel.join("per_cpu_count")).unwrap_or_default();
         let proc = roots.proc.join("irq").join(number.to_string());
         let allowed = list(proc.join("smp_affinity_list")).unwrap_or_default();
-        let effective = list(proc.join("effective_affinity_list")).filter(|cpus| !cpus.is_empty());
+        let effective = list(proc.join("effective_affinity_list")).unwrap_or_default();
         // Only there if debugfs is mounted and the kernel has CONFIG_GENERIC_IRQ_DEBUGFS.
         let debug = text(roots.sys.join("kernel/debug/irq/irqs").join(number.to_string()));
         Self {
@@ -154,7 +154,7 @@ impl Irq {
             name,
             queue,
             transmit_only,
-            cpus: effective.unwrap_or_else(|| allowed.clone()),
+            cpus: arrives(&allowed, effective),
             allowed,
             hint: mask(proc.join("affinity_hint")).unwrap_or_default(),
             counts: counts.split(',').map(|count| count.trim().parse().unwrap_or(0)).collect(),
@@ -162,6 +162,12 @@ impl Irq {
             vnic: None,
         }
     }
+}
+
+/// Returns where an interrupt arrives next. Of one that was moved the kernel shows the CPU before until it has arrived once (`irq_move_irq`).
+fn arrives(allowed: &Cpus, effective: Cpus) -> Cpus {
+    let is_known = !effective.is_empty() && (allowed.is_empty() || effective.is_subset(allowed));
+    if is_known { effective } else { allowed.clone() }
 }
 
 /// Returns the physical interfaces that are ports of the same bridge as `device`; none if it is in no bridge.
@@ -251,6 +257,18 @@ mod tests {
         assert!(!is_chosen(&[0, 1, 2, 3], &[]) && !is_chosen(&[2, 3], &[]) && !is_chosen(&[], &[]));
         assert!(is_chosen(&[1, 2], &[]) && is_chosen(&[0], &[]) && is_chosen(&[0], &[1]));
         assert!(!is_chosen(&[0], &[0]), "its driver's");
+    }
+
+    #[test]
+    fn an_interrupt_that_was_moved_and_has_not_arrived_since_counts_where_it_will() {
+        let next = |allowed: &[usize], effective: &[usize]| {
+            let [allowed, effective] =
+                [allowed, effective].map(|cpus| cpus.iter().copied().collect::<Cpus>());
+            arrives(&allowed, effective).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(next(&[4, 5, 6, 7], &[5]), [5]);
+        assert_eq!(next(&[0], &[5]), [0]);
+        assert_eq!((next(&[0, 1], &[]), next(&[], &[5])), (vec![0, 1], vec![5]));
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Which other program, or setting, chose the CPUs of a thread.
+//! Which other program, or setting, chose the CPUs of a thread, and which of them libvirt did.
 
 use super::vm;
 use crate::machine::cpuset;
 use crate::roots::Roots;
 use std::collections::BTreeMap;
-use tidegate_cores::cpus::Cpus;
+use tidegate_cores::cpus::{self, Cpus};
 use tidegate_cores::machine::Machine;
 use tidegate_cores::stage::{Thread, ThreadKind};
 use tidegate_libvirt::running::Running;
@@ -35,11 +35,21 @@ impl<'a> Pinning<'a> {
         Self { roots, init: init.filter(|cpus| !free.is_subset(cpus)), free, exclusive, domains }
     }
 
+    /// Returns the CPUs that libvirt gives a thread, by its state of the domain; `None` if it gives none, or does not say which.
+    pub fn of_libvirt(&self, choice: &Choice<'_>) -> Option<Cpus> {
+        let (_, listed) = self.libvirt(choice)?;
+        cpus::from_list(listed).filter(|cpus| !cpus.is_empty())
+    }
+
+    fn libvirt(&self, choice: &Choice<'_>) -> Option<(&'static str, &str)> {
+        libvirt(self.domains.get(&choice.vm)?, choice.kind, choice.thread.thread, choice.name)
+    }
+
     /// Returns what chose the CPUs of a thread; `None` if nothing did. CPUs that the agent set count as another program's here.
     pub fn by(&self, choice: &Choice<'_>) -> Option<String> {
-        let Choice { vm, kind, thread, name, present } = choice;
+        let Choice { thread, present, .. } = choice;
         let Thread { process, thread: number, .. } = *thread;
-        if let Some(element) = self.domains.get(vm).and_then(|of| libvirt(of, *kind, number, name)) {
+        if let Some((element, _)) = self.libvirt(choice) {
             return Some(format!("libvirt's {element}"));
         }
         if self.free.is_subset(present) {
@@ -75,20 +85,28 @@ pub struct Choice<'a> {
     pub present: &'a Cpus,
 }
 
-/// Returns the element of a domain that chose a thread's CPUs.
-fn libvirt(domain: &Running, kind: ThreadKind, thread: u32, name: &str) -> Option<&'static str> {
+/// Returns the element of a domain that chose a thread's CPUs, and these as libvirt lists them.
+fn libvirt<'d>(
+    domain: &'d Running,
+    kind: ThreadKind,
+    thread: u32,
+    name: &str,
+) -> Option<(&'static str, &'d str)> {
     let Running { pins, vcpus, .. } = domain;
     let own = match kind {
         ThreadKind::Vcpu => {
             let number = vcpus.iter().find(|(_, of)| **of == thread).map(|(number, _)| *number);
             let number = number.or_else(|| vm::vcpu_number(name));
-            number.is_some_and(|number| pins.vcpus.contains(&number)).then_some("<vcpupin>")
+            number.and_then(|number| pins.vcpus.get(&number)).map(|cpus| ("<vcpupin>", cpus))
         }
         ThreadKind::Io => {
             let number = name.strip_prefix("IO iothread").and_then(|number| number.parse().ok());
-            number.is_some_and(|number| pins.io.contains(&number)).then_some("<iothreadpin>")
+            number.and_then(|number: u32| pins.io.get(&number)).map(|cpus| ("<iothreadpin>", cpus))
         }
-        ThreadKind::Emulator | ThreadKind::Vhost => pins.emulator.then_some("<emulatorpin>"),
+        ThreadKind::Emulator | ThreadKind::Vhost => {
+            pins.emulator.as_ref().map(|cpus| ("<emulatorpin>", cpus))
+        }
     };
-    own.or_else(|| pins.all.then_some("<vcpu cpuset=...>"))
+    own.or_else(|| Some(("<vcpu cpuset=...>", pins.all.as_ref()?)))
+        .map(|(element, cpus)| (element, cpus.as_str()))
 }

@@ -32,6 +32,8 @@ pub struct Stages {
     of_vnic: BTreeMap<String, Vec<Handle>>,
     /// CPU time of emulators' helpers, by the emulator's first thread, millionths.
     helpers: BTreeMap<Thread, u32>,
+    /// CPUs that libvirt gives threads.
+    of_libvirt: BTreeMap<Thread, Cpus>,
 }
 
 impl Stages {
@@ -41,7 +43,13 @@ impl Stages {
         for stage in reported {
             all.entry(stage.handle.clone()).or_insert_with(|| (*stage).clone());
         }
-        Self { reported: all, found: BTreeMap::new(), of_vnic: BTreeMap::new(), helpers: BTreeMap::new() }
+        Self {
+            reported: all,
+            found: BTreeMap::new(),
+            of_vnic: BTreeMap::new(),
+            helpers: BTreeMap::new(),
+            of_libvirt: BTreeMap::new(),
+        }
     }
 
     /// Adds the threads of a VM. Helpers of its emulator come and go with the guest's own requests, so they are no stages: each begins with
@@ -63,6 +71,7 @@ impl Stages {
             let choice =
                 Choice { vm: vm.process, kind, thread: *thread, name: &stat.name, present: &present };
             let pinned_by = pinning.by(&choice);
+            self.of_libvirt.extend(pinning.of_libvirt(&choice).map(|cpus| (*thread, cpus)));
             let handle = Handle::Thread { kind, thread: *thread, name: stat.name.as_str().into() };
             let realtime = realtime.contains(thread);
             self.thread(kind, &vm.vnics, Stage { pinned_by, realtime, ..stage(handle, present) });
@@ -185,11 +194,11 @@ impl Stages {
         self.reported.get(handle).or_else(|| self.found.get(handle))
     }
 
-    /// Returns all stages: reported ones first, and found ones that were not reported.
-    pub fn done(self) -> Vec<Stage> {
-        let Self { reported, mut found, .. } = self;
+    /// Returns all stages: reported ones first, and found ones that were not reported; and the CPUs that libvirt gives threads.
+    pub fn done(self) -> (Vec<Stage>, BTreeMap<Thread, Cpus>) {
+        let Self { reported, mut found, of_libvirt, .. } = self;
         found.retain(|handle, _| !reported.contains_key(handle));
-        reported.into_values().chain(found.into_values()).collect()
+        (reported.into_values().chain(found.into_values()).collect(), of_libvirt)
     }
 }
 

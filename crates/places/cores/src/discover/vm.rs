@@ -90,7 +90,9 @@ pub fn allowed(roots: &Roots, thread: Thread) -> Option<Cpus> {
 /// `-name debug-threads=on`. The name is only the emulator's word.
 fn kind(thread: Thread, stat: &Stat, known: &BTreeMap<u32, ThreadKind>) -> Option<ThreadKind> {
     let by_name = || {
-        let io = stat.name.starts_with("IO ").then_some(ThreadKind::Io);
+        // QEMU's own monitor has such a thread, too, which carries no guest's data.
+        let is_io = stat.name.starts_with("IO ") && stat.name != "IO mon_iothread";
+        let io = is_io.then_some(ThreadKind::Io);
         vcpu_number(&stat.name).map(|_| ThreadKind::Vcpu).or(io)
     };
     let vhost = stat.vhost_of().filter(|owner| *owner == thread.process).map(|_| ThreadKind::Vhost);

@@ -6,6 +6,10 @@ use tidegate_cores::stage::Kind;
 /// The rate of a direction without a limit, bits a second.
 const UNLIMITED: u64 = 1_000_000_000;
 
+/// Frames a second by which an idle stage is placed. Without any, all CPUs would be equally good for it, the farthest one among them, and
+/// all idle stages would be on one when frames come.
+pub const IDLE: u64 = 100;
+
 /// Returns the CPU time that a frame takes at a stage, ns. These are orders of magnitude for one frame of a large rate: the paper on
 /// VSE has 1,700,000 frames a second on the one core of an interrupt and its softirq, and vhost-net with its VM carried 800,000 a
 /// second. The first minute replaces them.

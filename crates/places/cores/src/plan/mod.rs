@@ -13,19 +13,19 @@ use crate::choice::Choices;
 use crate::facts::{Asked, Facts};
 use crate::planner::Planned;
 use crate::question;
-use crate::reported::may_be_reported;
+use crate::settings::setting::Setting;
 use crate::settled::LOOK;
 use crate::sight::Sight;
-use crate::steered::flows;
+use crate::steered::flows::{self, NamedFlow};
 use crate::steered::tables::{self, Room};
 use crate::target::Target;
-use crate::watched::{Scope, Watched};
+use crate::watched::{Scope, Watched, may_be_reported};
 use crate::{placed, workers};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_contract::{Placement, Vnic};
-use tidegate_cores::cpus::Cpus;
+use tidegate_cores::cpus::{self, Cpus};
 use tidegate_cores::problem::{Assignment, Problem};
 use tidegate_cores::stage::{Handle, Stage};
 use tidegate_place::host::{Claim, Part, Resource};
@@ -39,6 +39,9 @@ const FIRST_PLAN: Duration = Duration::from_secs(60);
 
 /// See [`tidegate_place::Place::plan`].
 pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Plan<CoresAction> {
+    let flows = flows::flows(&wanted.work.contracts, wanted.host, wanted.network);
+    let placed = placed(wanted, facts, &flows);
+    let claims = claims(wanted, facts, &placed.own);
     let mut actions = Vec::new();
     let sight = Sight::of(wanted.work, facts.off.is_some_and(|off| off.halts));
     if facts.seen != Some(sight) {
@@ -58,14 +61,14 @@ pub fn plan(wanted: &Wanted<'_>, facts: &Facts) -> Plan<CoresAction> {
         // Loads of the first look are estimates, by which work would move, and back once they are measured.
         let is_measured =
             |problem: &Problem| !is_first || problem.in_force == Assignment::default() || facts.age >= LOOK;
-        let due = question::question(wanted, facts)
+        let due = question::question(wanted, facts, &flows)
             .filter(|problem| question::is_due(problem, facts.considered.as_ref(), keeps));
         let due = due.filter(is_measured);
         actions.extend(due.map(|problem| CoresAction::Consider(Arc::new(problem))));
-        let target = (!is_first).then(|| target(wanted, facts));
+        let target = (!is_first).then(|| target(wanted, facts, placed));
         actions.extend(target.and_then(|target| facts.settled.due(target)).map(CoresAction::Keep));
     }
-    Plan { actions, claims: claims(wanted, facts) }
+    Plan { actions, claims }
 }
 
 /// Whether the host is to be looked at now.
@@ -79,8 +82,7 @@ fn is_look_due(scope: &Scope, last: Option<&Asked<Scope>>, keeps: bool) -> bool 
 fn is_surveyed(wanted: &Wanted<'_>, facts: &Facts) -> bool {
     let found = facts.surveyed.iter().flat_map(|surveyed| &surveyed.found.stages);
     let found: BTreeSet<&Handle> = found.map(|stage| &stage.handle).collect();
-    let contracts = || wanted.work.contracts.iter().copied();
-    let mut reported = wanted.work.stages.iter().filter(|stage| may_be_reported(stage, contracts()));
+    let mut reported = wanted.work.stages.iter().filter(|stage| may_be_reported(stage));
     reported.all(|stage| found.contains(&stage.handle))
 }
 
@@ -94,9 +96,9 @@ fn needs_switch(wanted: &Wanted<'_>, facts: &Facts) -> bool {
     facts.settled.target.directions != Default::default() || wanted.work.contracts.iter().any(has_deadline)
 }
 
-/// Returns the target: the plan, if it is kept; and the CPUs of real-time workers free of other work, plan or not.
-fn target(wanted: &Wanted<'_>, facts: &Facts) -> Target {
-    let placed = placed(wanted, facts);
+/// Returns the target: the plan, if it is kept, as `placed`; and the CPUs of real-time workers free of other work, plan or not.
+fn target(wanted: &Wanted<'_>, facts: &Facts, placed: Target) -> Target {
+    let placed = Target { before: chosen_since(facts), ..placed };
     let Some(off) = facts.off else { return placed };
     // Taps that are still to come have no settings.
     let is_here = |vnic: &&Vnic| {
@@ -109,17 +111,25 @@ fn target(wanted: &Wanted<'_>, facts: &Facts) -> Target {
     let mut target = workers::target(&situation, off);
     target.settings.extend(placed.settings);
     target.own.extend(placed.own);
-    Target { directions: placed.directions, nics: placed.nics, ..target }
+    Target { directions: placed.directions, nics: placed.nics, before: placed.before, ..target }
 }
 
-/// Returns the target of the plan, if it is kept.
-fn placed(wanted: &Wanted<'_>, facts: &Facts) -> Target {
+/// Returns the CPUs of placed threads that libvirt gave them since: they get these when the plan leaves them.
+fn chosen_since(facts: &Facts) -> BTreeMap<Setting, String> {
+    let chosen = facts.surveyed.iter().flat_map(|surveyed| &surveyed.found.of_libvirt);
+    let chosen = chosen.map(|(thread, cpus)| (Setting::Affinity(*thread), cpus::list(cpus)));
+    let is_news = |(setting, cpus): &(Setting, String)| {
+        facts.held.get(setting).is_some_and(|saved| saved.before != *cpus)
+    };
+    chosen.filter(is_news).collect()
+}
+
+/// Returns the target of the plan, if it is kept, with these flows of NICs.
+fn placed(wanted: &Wanted<'_>, facts: &Facts, flows: &[NamedFlow]) -> Target {
     // The switch's stages as of this look, all others as of the last look at the host.
-    let of_switch = |stage: &&Stage| matches!(stage.handle, Handle::Worker(_) | Handle::Port(_));
     let found = facts.surveyed.iter().flat_map(|surveyed| &surveyed.found.stages);
-    let contracts = || wanted.work.contracts.iter().copied();
-    let reported = wanted.work.stages.iter().copied();
-    let reported = reported.filter(|stage| may_be_reported(stage, contracts()));
+    let reported = wanted.work.stages.iter().copied().filter(|stage| may_be_reported(stage));
+    let of_switch = |stage: &&Stage| matches!(stage.handle, Handle::Worker(_) | Handle::Port(_));
     let stages = found.filter(|stage| !of_switch(stage)).chain(reported);
     let choices = Choices::new(wanted.host, &facts.machine, &facts.held);
     // Another program may have moved a stage since the plan was made.
@@ -131,7 +141,6 @@ fn placed(wanted: &Wanted<'_>, facts: &Facts) -> Target {
     };
     let target = placed::target(plan, works, &facts.machine);
     let usable = question::usable(wanted, facts);
-    let flows = flows::flows(&wanted.work.contracts, wanted.host, wanted.network);
     let online = facts.machine.online();
     let cpus = plan.assignment.cpus.iter().filter(|(_, cpu)| online.contains(cpu));
     let cpus = cpus.map(|(handle, cpu)| (handle.clone(), *cpu)).collect();
@@ -141,18 +150,17 @@ fn placed(wanted: &Wanted<'_>, facts: &Facts) -> Target {
     let realtime = realtime.filter_map(|stage| plan.assignment.cpus.get(&stage.handle).copied()).collect();
     let room = Room { usable: &usable, own: &target.own, realtime: &realtime };
     let steer = &wanted.host.cores.steer;
-    let nics = tables::tables(steer, &flows, &cpus, room, wanted.network);
+    let nics = tables::tables(steer, flows, &cpus, room, wanted.network);
     Target { nics, ..target }
 }
 
-/// Returns the claims on CPUs that have one use.
-fn claims(wanted: &Wanted<'_>, facts: &Facts) -> Vec<Claim> {
-    let plan = placed(wanted, facts).own;
+/// Returns the claims on CPUs that have one use; the `plan` has some of its own.
+fn claims(wanted: &Wanted<'_>, facts: &Facts, plan: &Cpus) -> Vec<Claim> {
     let own = |only_realtime: bool| {
         let contracts = wanted.work.contracts.iter().copied();
         let stages = wanted.work.stages.iter().copied().filter(|stage| stage.realtime || !only_realtime);
         let situation =
-            workers::situation(contracts, stages, &facts.machine, &Cpus::new(), &plan, facts.flows);
+            workers::situation(contracts, stages, &facts.machine, &Cpus::new(), plan, facts.flows);
         facts.off.map(|off| workers::own(&situation, off)).unwrap_or_default()
     };
     // The switch may give any of its workers the first deadline; those that have one count also where all together are too many.

@@ -1,19 +1,18 @@
 use super::*;
 use crate::discover::Found;
 use crate::keep_off::KeepOff;
-use crate::settings::setting::{NO_LATENCY, Setting};
+use crate::settings::setting::NO_LATENCY;
 use crate::settings::step::SavedSetting;
 use crate::settled::{SHORTEST_PAUSE, Settled};
 use crate::watched::Surveyed;
 use crate::workers::tests::{machine, worker};
-use std::collections::BTreeMap;
-use tidegate_contract::{Attach, Host, Nanos};
+use tidegate_contract::{Host, Nanos};
 use tidegate_cores::machine::Machine;
 use tidegate_cores::problem::Plan as CpuPlan;
 use tidegate_cores::stage::{Thread, ThreadKind};
 use tidegate_evidence::{Evidence, VnicStats};
 use tidegate_place::{Adopt, HostWork, Network};
-use tidegate_testkit::contract::{tap, vnic};
+use tidegate_testkit::contract::vnic;
 
 const HALTS: KeepOff = KeepOff { softirqs: false, halts: true };
 
@@ -108,7 +107,8 @@ impl Scene {
 
     /// A look at the host found these stages, besides the reported ones.
     fn finds(&mut self, stages: &[Stage]) {
-        let all = self.stages.iter().chain(stages).cloned().collect();
+        let reported = self.stages.iter().filter(|stage| may_be_reported(stage));
+        let all = reported.chain(stages).cloned().collect();
         let found = Found { stages: all, usable: (0..4).collect(), ..Found::default() };
         let scope = Scope { contracts: self.contracts.clone(), ..Scope::default() };
         self.facts.surveyed = Some(Arc::new(Surveyed { scope, not_followed: BTreeMap::new(), found }));
@@ -273,6 +273,28 @@ fn work_that_another_program_moved_is_left_from_the_next_look_on() {
 }
 
 #[test]
+fn a_thread_that_libvirt_pinned_since_goes_back_to_libvirts_cpus() {
+    let mut scene = scene();
+    let (before, ours) = ("0-3".into(), "1".into());
+    let saved = SavedSetting { index: 0, before, ours, earlier: None, repairs: 0, boot: None };
+    scene.facts.held = [(Setting::Affinity(thread(8)), saved)].into();
+    // As a repair before the look has it.
+    let pinned = Stage { pinned_by: Some("libvirt's <vcpupin>".into()), ..vcpu(8, &["a"]) };
+    scene.finds(&[pinned]);
+    let found = &mut scene.facts.surveyed.as_mut().and_then(Arc::get_mut).unwrap().found;
+    found.of_libvirt = [(thread(8), [2].into()), (thread(9), [3].into())].into();
+    let before: BTreeMap<_, _> = [(Setting::Affinity(thread(8)), "2".to_owned())].into();
+    // Also if the plan is not kept any more.
+    for placement in [Placement::Plan, Placement::Off] {
+        scene.host.cores.placement = placement;
+        scene.facts.age = FIRST_PLAN;
+        assert_eq!(scene.target().unwrap().before, before);
+    }
+    scene.facts.held.values_mut().for_each(|saved| saved.before = "2".into());
+    assert!(scene.target().is_none_or(|target| target.before.is_empty()));
+}
+
+#[test]
 fn stages_that_could_not_be_moved_are_planned_where_they_are() {
     let mut scene = scene();
     scene.host.cores.placement = Placement::Plan;
@@ -350,20 +372,15 @@ fn the_host_is_looked_at_again_after_a_while_and_at_each_change() {
 }
 
 #[test]
-fn taps_go_where_the_plan_puts_them_and_else_off_the_workers() {
+fn no_place_reports_work_of_interfaces() {
     let mut scene = scene();
-    scene.facts.off = Some(KeepOff { softirqs: true, halts: false });
-    let two = Vnic { attach: tap("t"), queues: 2, ..deadline(vnic("a", 1)) };
-    assert!(matches!(two.attach, Attach::Tap { .. }));
-    scene.contracts = vec![two];
-    let queue = |queue| tidegate_cores::stage::Queue { netns: None, device: "t".into(), queue };
-    let receive = Stage { handle: Handle::Receive(queue(0)), ..port("a") };
-    scene.stages.push(receive.clone());
-    scene.finds(&[]);
-    scene.planned(&[(receive.handle, 1), (Handle::Worker(0), 3)], &[3]);
     scene.host.cores.placement = Placement::Plan;
-    let settings = scene.target().unwrap().settings;
-    // CPU 2 is the worker's, and 3 the plan's own.
-    let masks = [(Setting::rps(&queue(0)), "2".to_owned()), (Setting::rps(&queue(1)), "3".into())];
-    assert_eq!(settings, masks.into());
+    let queue = tidegate_cores::stage::Queue { device: "eth0".into(), queue: 0 };
+    let stack = Stage { handle: Handle::Receive(queue), ..port("a") };
+    scene.stages.push(stack.clone());
+    scene.finds(&[]);
+    scene.planned(&[(stack.handle, 1), (Handle::Worker(0), 3)], &[3]);
+    let target = scene.target().unwrap();
+    let settings: Vec<_> = target.settings.into_keys().collect();
+    assert_eq!((settings, target.directions.workers), (vec![Setting::Resume { cpu: 2 }], [(0, 3)].into()));
 }

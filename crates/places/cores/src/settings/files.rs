@@ -1,9 +1,11 @@
 //! Where settings are read and written.
 
+use crate::roots;
 use crate::settings::setting::Setting;
 use crate::settings::step::Found;
 use crate::settings::sysfs::Sysfs;
 use crate::settings::{irq, thread};
+use tidegate_cores::cpus::Cpus;
 use tidegate_paths::Roots;
 
 /// Reads and writes settings.
@@ -19,6 +21,11 @@ pub trait Files {
     /// # Errors
     /// It cannot be written; the reason.
     fn write(&mut self, setting: &Setting, value: &str) -> Result<(), String>;
+
+    /// Returns the CPUs that are online; `None` if that is not known.
+    fn online(&self) -> Option<Cpus> {
+        None
+    }
 
     /// Whether a setting could not be read because its network namespace is gone.
     fn is_gone(&self, _setting: &Setting) -> bool {
@@ -55,6 +62,10 @@ impl Files for Kernel<'_> {
             Setting::Nice(of) => thread::set_nice(of, value),
             Setting::Irq { number } => irq::write(*number, value),
         }
+    }
+
+    fn online(&self) -> Option<Cpus> {
+        roots::list("/sys/devices/system/cpu/online").filter(|online| !online.is_empty())
     }
 
     fn is_gone(&self, setting: &Setting) -> bool {

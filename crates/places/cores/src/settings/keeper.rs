@@ -3,10 +3,11 @@
 use crate::settings::files::Files;
 use crate::settings::record::{Record, inherited};
 use crate::settings::setting::Setting;
-use crate::settings::step::{self, QUIET, Step};
+use crate::settings::step::{self, Found, QUIET, SavedSetting, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Instant;
+use tidegate_cores::cpus::Cpus;
 use tidegate_durable::{DurableError, cut};
 
 /// Keeps settings, and puts back those that are not wanted any more.
@@ -50,6 +51,11 @@ impl Keeper {
         &self.record
     }
 
+    /// Sets the values before ours of settings on record: another program chose them since. The next settling saves that.
+    pub fn correct(&mut self, before: &BTreeMap<Setting, String>) {
+        before.iter().for_each(|(setting, value)| self.record.correct(setting, value));
+    }
+
     /// Brings the wanted settings about, and puts back all others on record.
     pub fn settle(&mut self, files: &mut impl Files, wanted: &BTreeMap<Setting, String>) -> Outcome {
         self.forgive(Instant::now());
@@ -89,6 +95,7 @@ impl Keeper {
     ) -> Outcome {
         let mut outcome = Outcome::default();
         let mut coming = Vec::new();
+        let online = files.online();
         for setting in settings {
             let (wanted, saved) = (all_wanted.get(setting).map(String::as_str), self.record.get(setting));
             let found = match files.read(setting) {
@@ -107,7 +114,9 @@ impl Keeper {
                 }
                 (Some(_) | None, _) => {}
             }
-            match step::step(wanted, saved, found.as_ref()) {
+            let void = saved.zip(found.as_ref()).zip(online.as_ref());
+            let void = void.is_some_and(|((saved, found), online)| is_void(setting, saved, found, online));
+            match step::step(wanted, saved, found.as_ref(), void) {
                 Step::Nothing => {}
                 Step::Set(mut new_entry) => {
                     if saved.is_none()
@@ -118,7 +127,10 @@ impl Keeper {
                     coming.push((setting.clone(), saved.cloned(), new_entry));
                 }
                 Step::PutBack(value) => match files.write(setting, &value) {
-                    Ok(()) => self.record.remove(setting),
+                    Ok(()) => {
+                        let rest = saved.and_then(|saved| rest(files, setting, saved, online.as_ref()));
+                        self.record.set(setting, rest);
+                    }
                     Err(why) => outcome.fails(setting, why),
                 },
                 Step::Forget => self.record.remove(setting),
@@ -164,10 +176,106 @@ impl Outcome {
     }
 }
 
+/// Whether all CPUs of our value are off, and the kernel has let the work run elsewhere: on all that it had before, at least.
+fn is_void(setting: &Setting, saved: &SavedSetting, found: &Found, online: &Cpus) -> bool {
+    let [ours, before, found] = [&saved.ours, &saved.before, &found.value].map(|value| setting.cpus(value));
+    let (Some(ours), Some(before), Some(found)) = (ours, before, found) else { return false };
+    let is_moved = matches!(setting, Setting::Affinity(_) | Setting::Irq { .. });
+    is_moved && ours.is_disjoint(online) && before.intersection(online).all(|cpu| found.contains(cpu))
+}
+
+/// Returns the entry that is left after a value was put back while some of its CPUs are off: the kernel leaves these out of a thread's
+/// (sched_setaffinity(2)), and they are missing once they are back. So it is put back again.
+fn rest(
+    files: &mut impl Files,
+    setting: &Setting,
+    saved: &SavedSetting,
+    online: Option<&Cpus>,
+) -> Option<SavedSetting> {
+    let (before, online) = (setting.cpus(&saved.before)?, online?);
+    let found = files.read(setting).ok()??.value;
+    let is_rest = !before.is_subset(online)
+        && found != saved.before
+        && setting.cpus(&found)? == before.intersection(online).copied().collect();
+    is_rest.then(|| SavedSetting { ours: found, earlier: None, ..saved.clone() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::step::{Found, REPAIRS};
+    use crate::settings::step::REPAIRS;
+    use tidegate_cores::cpus;
+    use tidegate_cores::stage::Thread;
+
+    /// A thread's CPUs as the kernel has them, and the CPUs that are online.
+    struct Hotplug {
+        allowed: Cpus,
+        online: Cpus,
+    }
+
+    impl Hotplug {
+        fn switch(&mut self, cpu: usize, on: bool) {
+            if on {
+                self.online.insert(cpu);
+            } else {
+                self.online.remove(&cpu);
+                if self.allowed.is_disjoint(&self.online) {
+                    self.allowed = self.online.clone();
+                }
+            }
+        }
+    }
+
+    impl Files for Hotplug {
+        fn read(&mut self, _: &Setting) -> Result<Option<Found>, String> {
+            Ok(Some(Found { index: 0, value: cpus::list(&self.allowed) }))
+        }
+
+        fn write(&mut self, _: &Setting, value: &str) -> Result<(), String> {
+            let wanted = cpus::from_list(value).unwrap();
+            let allowed: Cpus = wanted.intersection(&self.online).copied().collect();
+            if allowed.is_empty() {
+                return Err("invalid".into());
+            }
+            self.allowed = allowed;
+            Ok(())
+        }
+
+        fn online(&self) -> Option<Cpus> {
+            Some(self.online.clone())
+        }
+    }
+
+    #[test]
+    fn a_cpu_that_goes_off_costs_no_value_before_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut keeper = Keeper::new(folder.path()).unwrap().0;
+        let mut files = Hotplug { allowed: (0..8).collect(), online: (0..8).collect() };
+        let setting = Setting::Affinity(Thread { process: 7, thread: 8, started: 9 });
+        let on = |cpu: &str| BTreeMap::from([(setting.clone(), cpu.to_owned())]);
+        keeper.settle(&mut files, &on("1"));
+        files.switch(1, false);
+        // The plan has no CPU for it; the next one has.
+        for wanted in [BTreeMap::new(), on("6"), on("5")] {
+            assert_eq!(keeper.settle(&mut files, &wanted).trouble, []);
+            let saved = keeper.record().get(&setting).unwrap();
+            assert_eq!((saved.before.as_str(), saved.repairs), ("0-7", 0), "{wanted:?}");
+        }
+        assert_eq!(cpus::list(&files.allowed), "5");
+        // Another program pins it while its CPU is off.
+        files.switch(5, false);
+        files.allowed = [3].into();
+        keeper.settle(&mut files, &on("6"));
+        assert_eq!(keeper.record().get(&setting).map(|saved| saved.repairs), Some(1));
+        files.switch(5, true);
+        // It is not planned any more, and is given back all its CPUs when that one is there again.
+        keeper.settle(&mut files, &BTreeMap::new());
+        assert_eq!(cpus::list(&files.allowed), "0,2-7");
+        files.switch(1, true);
+        keeper.settle(&mut files, &BTreeMap::new());
+        keeper.settle(&mut files, &BTreeMap::new());
+        assert_eq!((cpus::list(&files.allowed).as_str(), keeper.record().get(&setting)), ("0-7", None));
+    }
 
     /// A setting that another program changes back at once.
     #[derive(Default)]
@@ -183,6 +291,40 @@ mod tests {
         fn write(&mut self, _: &Setting, _: &str) -> Result<(), String> {
             self.written += 1;
             Ok(())
+        }
+    }
+
+    /// Settings in memory.
+    struct There(BTreeMap<Setting, String>);
+
+    impl Files for There {
+        fn read(&mut self, setting: &Setting) -> Result<Option<Found>, String> {
+            Ok(self.0.get(setting).map(|value| Found { index: 0, value: value.clone() }))
+        }
+
+        fn write(&mut self, setting: &Setting, value: &str) -> Result<(), String> {
+            self.0.insert(setting.clone(), value.into());
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_setting_that_is_left_has_what_another_program_chose_since() {
+        let setting = Setting::Irq { number: 7 };
+        let wanted = [(setting.clone(), "1".to_owned())].into();
+        // Ours, after a repair or since the other program chose the same; and the other program's.
+        for present in ["1", "2"] {
+            for chosen in ["1", "2"] {
+                let folder = tempfile::tempdir().unwrap();
+                let mut keeper = Keeper::new(folder.path()).unwrap().0;
+                let mut there = There([(setting.clone(), "0-3".to_owned())].into());
+                keeper.settle(&mut there, &wanted);
+                there.0.insert(setting.clone(), present.into());
+                keeper.correct(&[(setting.clone(), chosen.to_owned())].into());
+                keeper.settle(&mut there, &BTreeMap::new());
+                let expected = if present == "1" { chosen } else { "2" };
+                assert_eq!((there.0[&setting].as_str(), keeper.record().entries().len()), (expected, 0));
+            }
         }
     }
 

@@ -73,6 +73,15 @@ impl Record {
         }
     }
 
+    /// Sets the value before ours, of a setting on record; [`Record::save`] writes that.
+    pub fn correct(&mut self, setting: &Setting, before: &str) {
+        if self.get(setting).is_some_and(|saved| saved.before != before)
+            && let Some(saved) = self.journal.entries_mut().get_mut(setting)
+        {
+            before.clone_into(&mut saved.before);
+        }
+    }
+
     /// Enters settings that are about to be set, all at once, and saves.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
+use tidegate_cores::cpus::{self, Cpus};
 use tidegate_cores::stage::{Queue, Thread};
 
 /// One setting of the kernel.
@@ -50,13 +51,22 @@ pub const NO_LATENCY: &str = "n/a";
 
 impl Setting {
     /// Returns the setting of the CPUs that run the stack of a queue.
-    pub fn rps(Queue { netns, device, queue }: &Queue) -> Self {
-        Self::Rps { netns: netns.clone(), device: device.clone(), queue: *queue }
+    pub fn rps(Queue { device, queue }: &Queue) -> Self {
+        Self::Rps { netns: None, device: device.clone(), queue: *queue }
     }
 
     /// Returns the setting of the CPUs that transmit through a queue.
-    pub fn xps(Queue { netns, device, queue }: &Queue) -> Self {
-        Self::Xps { netns: netns.clone(), device: device.clone(), queue: *queue }
+    pub fn xps(Queue { device, queue }: &Queue) -> Self {
+        Self::Xps { netns: None, device: device.clone(), queue: *queue }
+    }
+
+    /// Returns the CPUs that a value of it names; `None` if it is none of CPUs.
+    pub fn cpus(&self, value: &str) -> Option<Cpus> {
+        match self {
+            Self::Rps { .. } | Self::Xps { .. } => cpus::from_mask(value),
+            Self::Affinity(_) | Self::Irq { .. } => cpus::from_list(value),
+            Self::Nice(_) | Self::Resume { .. } => None,
+        }
     }
 
     /// Whether it ends by itself, often and unannounced: its absence is no fault.

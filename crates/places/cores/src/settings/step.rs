@@ -6,6 +6,8 @@
 //!  we want it         │ we do nothing     we note that, and set it  we set it again, three times; then we leave it
 //!  we do not any more │ we put it back    we forget it              we forget it: the value is theirs now
 //! ```
+//!
+//! A value of ours whose CPUs are all off is *void*: the kernel has put its own in its place, and that one counts as ours.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -36,6 +38,11 @@ pub struct SavedSetting {
 }
 
 impl SavedSetting {
+    /// Whether the agent wrote this value, or the kernel in its place.
+    fn is_ours(&self, found: &Found, void: bool) -> bool {
+        void || self.is_own_value(&found.value)
+    }
+
     /// Whether the agent wrote this value.
     pub fn is_own_value(&self, value: &str) -> bool {
         self.ours == value || self.earlier.as_deref() == Some(value)
@@ -66,8 +73,8 @@ pub enum Step {
     Leave,
 }
 
-/// Returns the step for one setting; `found` is `None` if the file is gone.
-pub fn step(wanted: Option<&str>, saved: Option<&SavedSetting>, found: Option<&Found>) -> Step {
+/// Returns the step for one setting; `found` is `None` if the file is gone, and `void` says that all CPUs of our value are off.
+pub fn step(wanted: Option<&str>, saved: Option<&SavedSetting>, found: Option<&Found>, void: bool) -> Step {
     let Some(found) = found else {
         return if saved.is_some() { Step::Forget } else { Step::Nothing };
     };
@@ -76,7 +83,7 @@ pub fn step(wanted: Option<&str>, saved: Option<&SavedSetting>, found: Option<&F
     match (wanted, saved_here) {
         (None, None) if saved.is_some() => Step::Forget,
         (None, None) => Step::Nothing,
-        (None, Some(saved)) if saved.is_own_value(&found.value) && found.value != saved.before => {
+        (None, Some(saved)) if saved.is_ours(found, void) && found.value != saved.before => {
             Step::PutBack(saved.before.clone())
         }
         (None, Some(_)) => Step::Forget,
@@ -96,7 +103,7 @@ pub fn step(wanted: Option<&str>, saved: Option<&SavedSetting>, found: Option<&F
                 return Step::Nothing;
             }
             let (ours, saved) = (wanted.to_owned(), saved.clone());
-            if saved.is_own_value(&found.value) {
+            if saved.is_ours(found, void) {
                 return Step::Set(SavedSetting { ours, earlier: Some(found.value.clone()), ..saved });
             }
             if saved.repairs >= REPAIRS {
@@ -148,7 +155,7 @@ mod tests {
 
     impl World {
         fn look(&mut self, writes: usize) -> Step {
-            let step = step(self.wanted, self.saved.as_ref(), Some(&self.found));
+            let step = step(self.wanted, self.saved.as_ref(), Some(&self.found), false);
             match &step {
                 Step::Set(saved) => {
                     if writes > 0 {
@@ -222,7 +229,7 @@ mod tests {
             let mut sets = 0;
             for _ in 0..=others {
                 let found = Found { index: 1, value: "7".into() };
-                match step(Some("e"), saved.as_ref(), Some(&found)) {
+                match step(Some("e"), saved.as_ref(), Some(&found), false) {
                     Step::Set(now) => { saved = Some(now); sets += 1; }
                     Step::Leave => {}
                     other => prop_assert!(false, "{:?}", other),
@@ -243,8 +250,26 @@ mod tests {
             boot: None,
         };
         for wanted in [None, Some("e")] {
-            assert_eq!(step(wanted, Some(&saved), None), Step::Forget);
-            assert_eq!(step(wanted, None, None), Step::Nothing);
+            assert_eq!(step(wanted, Some(&saved), None, false), Step::Forget);
+            assert_eq!(step(wanted, None, None, false), Step::Nothing);
         }
+    }
+
+    #[test]
+    fn the_kernels_value_for_work_whose_cpu_is_off_is_no_other_programs() {
+        let saved = SavedSetting {
+            index: 0,
+            before: "0-7".into(),
+            ours: "1".into(),
+            earlier: None,
+            repairs: 2,
+            boot: None,
+        };
+        let found = |value: &str| Found { index: 0, value: value.into() };
+        let step = |wanted, value| step(wanted, Some(&saved), Some(&found(value)), true);
+        let moved = SavedSetting { ours: "6".into(), earlier: Some("0,2-7".into()), ..saved.clone() };
+        assert_eq!(step(Some("6"), "0,2-7"), Step::Set(moved));
+        assert_eq!(step(None, "0,2-7"), Step::PutBack("0-7".into()));
+        assert_eq!(step(None, "0-7"), Step::Forget);
     }
 }

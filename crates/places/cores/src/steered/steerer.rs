@@ -5,6 +5,7 @@ use crate::steered::tables::{NicTable, PlacedFlow, words};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
+use tidegate_cores::stage::Handle;
 use tidegate_durable::{Damage, DurableError, Journal, cut};
 use tidegate_evidence::{FlowReport, SpreadReport, SteeringReport};
 use tidegate_netlink::NetlinkError;
@@ -13,8 +14,8 @@ use tidegate_steering::{Counters, Options, Steering};
 
 /// Steers frames of NICs.
 pub struct Steerer {
-    /// Devices with a program of ours, on disk before it is attached.
-    record: Journal<String, ()>,
+    /// Devices with a program of ours, and the CPUs of its flows by name, on disk before it is attached or changed.
+    record: Journal<String, BTreeMap<String, usize>>,
     nics: BTreeMap<String, Nic>,
 }
 
@@ -57,7 +58,10 @@ impl Steerer {
             cut::point();
         }
         self.nics.retain(|device, _| wanted.contains_key(device));
-        let entries = wanted.keys().map(|device| (device.clone(), ()));
+        let cpus = |table: &NicTable| {
+            table.flows.iter().map(|(name, placed)| (name.clone(), placed.cpu)).collect::<BTreeMap<_, _>>()
+        };
+        let entries = wanted.iter().map(|(device, table)| (device.clone(), cpus(table)));
         if let Err(e) = self.record.change(|all| all.extend(entries)) {
             tracing::warn!("no NIC is steered anew: {e}");
         }
@@ -74,6 +78,15 @@ impl Steerer {
             nic.missing = missing;
             cut::point();
         }
+    }
+
+    /// Returns the CPUs of flows on record.
+    pub fn flows(&self) -> BTreeMap<Handle, usize> {
+        let flow = |device: &String, (name, cpu): (&String, &usize)| {
+            (Handle::Flow { device: device.clone(), name: name.clone() }, *cpu)
+        };
+        let nics = self.record.entries().iter();
+        nics.flat_map(|(device, flows)| flows.iter().map(move |of| flow(device, of))).collect()
     }
 
     /// Returns what readers see of each NIC.
@@ -125,6 +138,7 @@ impl Nic {
         SteeringReport {
             device: device.into(),
             mode: self.steering.is_some().then(|| "native".into()),
+            chained: self.steering.as_ref().is_some_and(Steering::is_chained),
             missing: self.missing.clone().or(unread),
             flows: self.flows(&counters),
             spread: self.spread(&counters),
@@ -170,6 +184,8 @@ fn passed(counters: &Counters) -> u64 {
     stayed.iter().flat_map(|by_cpu| by_cpu.values()).fold(0, |sum, count| sum.saturating_add(count.frames))
 }
 
+#[cfg(test)]
+mod deaths;
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,6 +22,9 @@ fn what_chose_a_threads_cpus() {
     assert_eq!(by(&found, "vhost-100"), "libvirt's <emulatorpin>");
     assert_eq!(by(&found, "CPU 1/KVM"), "its CPU affinity, which another program set");
     assert_eq!(by(&found, "IO iothread1"), "the cpuset of its cgroup /machine.slice/a.scope");
+    let chosen: Vec<_> =
+        found.of_libvirt.iter().map(|(thread, cpus)| (thread.thread, cpus.clone())).collect();
+    assert_eq!(chosen, [(100, [1].into()), (103, [2].into()), (200, [1].into())]);
     let conflicts = pins::find(&found.stages, false);
     let of: Vec<_> =
         conflicts.iter().map(|conflict| (conflict.with.as_str(), conflict.what.as_str())).collect();

@@ -51,7 +51,7 @@ fn queues_and_interrupts_of_a_nic() {
     lab.tree.file("/sys/kernel/irq/31/per_cpu_count", "1000,0");
     lab.tree.file("/sys/class/net/eth0/statistics/rx_packets", "4000");
     let found = lab.look();
-    let queue = |queue| Queue { netns: None, device: "eth0".into(), queue };
+    let queue = |queue| Queue { device: "eth0".into(), queue };
     let get = |handle: Handle| found.stages.iter().find(|stage| stage.handle == handle).unwrap();
     let receive = [0, 1].map(|number| get(Handle::Receive(queue(number))));
     assert_eq!(receive[0].present, [0].into(), "where its interrupt arrives");
@@ -96,6 +96,27 @@ fn cpus_that_a_program_chose_for_interrupts_and_queues_and_those_that_a_driver_d
     assert_eq!(by(&lab.look()), expected[1..], "all of new interrupts");
     lab.tree.file("/proc/irq/30/smp_affinity_list", "4");
     assert_eq!(by(&lab.look()).len(), 2, "another one than its driver's");
+}
+
+/// The kernel shows where an interrupt arrived last until it arrives again.
+#[test]
+fn an_interrupt_that_was_moved_is_where_it_will_arrive() {
+    let mut lab = Lab::new("guest-eight", vec![], vec![]);
+    lab.host.cores.steer = vec!["eth0".into()];
+    lab.tree.file("/proc/irq/default_smp_affinity", "ff");
+    let irqs = |found: &Found| -> Vec<(Vec<usize>, bool)> {
+        let irqs = found.stages.iter().filter(|stage| stage.handle.kind() == Kind::HardIrq);
+        irqs.map(|irq| (irq.present.iter().copied().collect(), irq.pinned_by.is_some())).collect()
+    };
+    let before = irqs(&lab.look());
+    assert_eq!((before.len(), before[0].clone()), (9, (vec![5], false)), "its own, and eight queues'");
+    assert!(before.iter().all(|(_, pinned)| !pinned), "those of a node are the kernel's choice: {before:?}");
+    lab.tree.file("/proc/irq/31/smp_affinity_list", "2");
+    assert_eq!(irqs(&lab.look())[0].0, [2]);
+    // A queue without frames still has its stack beside its interrupt.
+    let found = lab.look();
+    assert_eq!(found.links.len(), 8, "{:?}", found.links);
+    assert!(found.links.iter().all(|link| link.frames > 0));
 }
 
 #[test]

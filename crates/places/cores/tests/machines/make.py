@@ -167,11 +167,13 @@ def captured() -> Files:
             device = (interface / "device").resolve()
             files[f"{interface}/device"] = "-> ../../.." + str(device).removeprefix("/sys")
             files[f"{device}/uevent"] = ""
-            take(device.parent / "numa_node", f"{device.parent}/numa_node")
-            for irq in sorted(device.parent.glob("msi_irqs/*")):
-                take(irq, str(irq))
-                for pattern in OF_IRQ:
-                    take_all(pattern.format(irq.name))
+            # Of a virtio device, the PCI device has them.
+            for holder in (device, device.parent):
+                take(holder / "numa_node", f"{holder}/numa_node")
+                for irq in sorted(holder.glob("msi_irqs/*")):
+                    take(irq, str(irq))
+                    for pattern in OF_IRQ:
+                        take_all(pattern.format(irq.name))
     return files
 
 

@@ -50,7 +50,6 @@ mod waits;
 
 use crate::tc::Ways;
 use action::KernelAction;
-use in_the_way::InTheWayOf;
 pub use state::KernelPlace;
 use tidegate_contract::{Attach, Vnic};
 use tidegate_durable::DurableError;
@@ -70,7 +69,7 @@ pub fn install(site: &Site<'_>) -> Result<Installation, DurableError> {
 
 impl Place for KernelPlace {
     type Action = KernelAction;
-    type Facts = InTheWayOf;
+    type Facts = plan::Facts;
 
     fn name(&self) -> &'static str {
         "kernel"
@@ -102,9 +101,9 @@ impl Place for KernelPlace {
         &self,
         wanted: &Wanted<'_>,
         observed: &Observed,
-        in_the_way: &InTheWayOf,
+        facts: &plan::Facts,
     ) -> Result<PlacePlan<KernelAction>, Vec<Refusal>> {
-        plan::plan(wanted, observed, in_the_way).map(PlacePlan::from)
+        plan::plan(wanted, observed, facts).map(PlacePlan::from)
     }
 
     fn prepare(&mut self, actions: &[&KernelAction]) -> Result<(), PlaceError> {
@@ -128,7 +127,12 @@ impl Place for KernelPlace {
             KernelAction::Contract(Change { from, to }) if from == to && self.left_over => {
                 self.enforce(to, Adopt::No).and_then(|()| self.settle(None, None))
             }
-            KernelAction::Enforce(_) if self.left_over => self.settle(None, None),
+            KernelAction::Enforce(_) if self.left_over => {
+                if self.is_new {
+                    tracing::warn!("objects that an earlier agent left in the kernel are removed");
+                }
+                self.settle(None, None)
+            }
             KernelAction::Enforce(vnic) => self.settle(Some(vnic), None),
             KernelAction::Contract(Create(vnic) | Change { to: vnic, .. }) => self.enforce(vnic, Adopt::No),
             KernelAction::Contract(Remove(vnic)) => self.release(vnic),
@@ -141,10 +145,10 @@ impl Place for KernelPlace {
         self.record.accept();
     }
 
-    fn observe(&mut self, coming: &[Vnic]) -> Result<(Observed, InTheWayOf), PlaceError> {
+    fn observe(&mut self, coming: &[Vnic]) -> Result<(Observed, plan::Facts), PlaceError> {
         let (observed, in_the_way) = self.look(coming)?;
         self.in_the_way.clone_from(&in_the_way);
-        Ok((observed, in_the_way))
+        Ok((observed, plan::Facts { in_the_way, of_earlier_agent: self.left_over && self.is_new }))
     }
 
     fn recorded(&self) -> Vec<Vnic> {

@@ -143,6 +143,7 @@ impl KernelPlace {
         self.bypass_notes = bypass_notes;
         let leftover = drift.of_no_netdev(&shapings, &seen);
         self.left_over = leftover.is_some();
+        self.is_new &= self.left_over;
         if let Some(leftover) = leftover {
             // The leftover is most likely of an ended VM; otherwise another program made it.
             let whose = observed.vnics.values().find(|o| o.connection == Connection::Disconnected);

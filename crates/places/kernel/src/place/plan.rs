@@ -11,12 +11,22 @@ use tidegate_evidence::Connection;
 use tidegate_place::difference::{Difference, differences};
 use tidegate_place::{Adopt, ContractChange, Observed, ObservedVnic, Refusal, Wanted};
 
+/// What a look found, besides the state in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Foreign objects in the way of contracts.
+    pub in_the_way: InTheWayOf,
+    /// An object of ours that belongs to no contract is there since before this agent.
+    pub of_earlier_agent: bool,
+}
+
 /// See [`tidegate_place::Place::plan`].
 pub fn plan(
     wanted: &Wanted<'_>,
     observed: &Observed,
-    in_the_way: &InTheWayOf,
+    facts: &Facts,
 ) -> Result<Vec<KernelAction>, Vec<Refusal>> {
+    let Facts { in_the_way, of_earlier_agent } = facts;
     refuse(wanted, observed, in_the_way)?;
     let anyway = wanted.adopt == Adopt::Anyway;
     let create = |vnic: &Vnic| {
@@ -49,7 +59,9 @@ pub fn plan(
                 let from = Some(there.vnic.clone());
                 rest.push(KernelAction::TakeOver { from, to: there.vnic.clone(), anyway });
             }
-            Difference::Same(there) if is_drift(there) => rest.push(change(&there.vnic, &there.vnic)),
+            Difference::Same(there) if is_drift(there) && !of_earlier_agent => {
+                rest.push(change(&there.vnic, &there.vnic))
+            }
             Difference::Same(there) if there.broken.is_some() => {
                 rest.push(KernelAction::Enforce(there.vnic.clone()));
             }
@@ -107,6 +119,10 @@ mod tests {
     use tidegate_testkit::contract::netdev;
 
     fn actions(wanted: &[Vnic], observed: &Observed) -> Vec<(&'static str, String)> {
+        actions_with(wanted, observed, &Facts::default())
+    }
+
+    fn actions_with(wanted: &[Vnic], observed: &Observed, facts: &Facts) -> Vec<(&'static str, String)> {
         let wanted = Wanted {
             host: &Host::default(),
             network: Network::NONE,
@@ -115,7 +131,7 @@ mod tests {
             claims: &[],
             work: HostWork::NONE,
         };
-        let planned = plan(&wanted, observed, &InTheWayOf::new()).expect("a plan");
+        let planned = plan(&wanted, observed, facts).expect("a plan");
         planned.iter().map(|a| (a.label(), a.vnic().unwrap_or_default().to_owned())).collect()
     }
 
@@ -153,6 +169,18 @@ mod tests {
     }
 
     #[test]
+    fn an_object_of_an_earlier_agent_is_no_drift() {
+        let a = netdev("a", 1, "vnet1");
+        let mut observed = nothing();
+        let broken = Some("an object of an ended contract remains".to_owned());
+        observed.vnics.insert("a".into(), ObservedVnic { broken, ..ObservedVnic::of(&a, Connection::Up) });
+        for (of_earlier_agent, action) in [(true, "enforce"), (false, "change")] {
+            let facts = Facts { of_earlier_agent, ..Facts::default() };
+            assert_eq!(actions_with(std::slice::from_ref(&a), &observed, &facts), [(action, "a".to_owned())]);
+        }
+    }
+
+    #[test]
     fn foreign_objects_are_taken_over_only_on_request() {
         let (a, b) = (netdev("a", 1, "vnet1"), netdev("b", 2, "vnet2"));
         let mut observed = nothing();
@@ -166,7 +194,7 @@ mod tests {
             Vnic { rx: tidegate_contract::Rx { max: Rate::from_bits(9_000), ..b.rx.clone() }, ..b.clone() };
         let vnics = [a.clone(), faster.clone()];
         let host = Host::default();
-        let plan_for = |adopt, way: &_| {
+        let plan_for = |adopt, way: &InTheWayOf| {
             plan(
                 &Wanted {
                     host: &host,
@@ -177,7 +205,7 @@ mod tests {
                     work: HostWork::NONE,
                 },
                 &observed,
-                way,
+                &Facts { in_the_way: way.clone(), ..Facts::default() },
             )
         };
         let refused = plan_for(Adopt::No, &in_the_way).expect_err("refused");
@@ -218,7 +246,7 @@ mod tests {
             claims: &[],
             work: HostWork::NONE,
         };
-        let refused = plan(&wanted, &observed, &InTheWayOf::new()).expect_err("refused");
+        let refused = plan(&wanted, &observed, &Facts::default()).expect_err("refused");
         assert_eq!(refused.len(), 3, "{refused:?}");
         assert!(refused[1].reason.ends_with("and uplink is none of them"), "{refused:?}");
     }

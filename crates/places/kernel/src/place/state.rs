@@ -61,6 +61,8 @@ pub struct KernelPlace {
     pub(super) in_the_way: InTheWayOf,
     /// The last observation found an object of ours that belongs to no netdev with a contract.
     pub(super) left_over: bool,
+    /// No look so far found all objects to belong to netdevs with contracts.
+    pub(super) is_new: bool,
     /// The features that the kernel lacks, probed at first use; `None` if the probe cannot run.
     pub(super) missing: OnceCell<Option<Missing>>,
     /// The qdiscs for short queues that the kernel has, once something was to wait in one.
@@ -88,6 +90,7 @@ impl KernelPlace {
                 unread: None,
                 in_the_way: InTheWayOf::new(),
                 left_over: false,
+                is_new: true,
                 missing: OnceCell::new(),
                 qdiscs: KnownQdiscs::new(crate::tc::probe_queues),
                 waits: WaitMeter::default(),

@@ -14,6 +14,7 @@ use super::demand::{Demand, FOLLOWED};
 use super::share::{self, Aggregate, Claim};
 use super::terms::{LinkTerms, Member, Tenant, Usage};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::fmt;
 use tidegate_contract::Rate;
 
@@ -105,7 +106,7 @@ struct State {
     demand: Demand,
     /// In force; `None` where that is not known.
     limit: Option<u64>,
-    /// In force before the last change.
+    /// In force before the last step.
     before: Option<u64>,
     next: u64,
     used: f64,
@@ -135,6 +136,8 @@ pub struct Controller {
     states: Vec<State>,
     claims: Vec<Claim>,
     tenants: Vec<Aggregate>,
+    /// The members by the fraction that rounding leaves, largest first.
+    order: Vec<usize>,
     changes: Vec<Change>,
     counts: Counts,
 }
@@ -150,6 +153,7 @@ impl Controller {
             states: Vec::new(),
             claims: Vec::new(),
             tenants: Vec::new(),
+            order: Vec::new(),
             changes: Vec::new(),
             counts: Counts::default(),
         };
@@ -179,6 +183,7 @@ impl Controller {
         };
         self.states = members.iter().map(keep).collect();
         self.claims = vec![Claim::default(); members.len()];
+        self.order = (0..members.len()).collect();
         self.changes = Vec::with_capacity(members.len());
         self.tenants = tenants
             .iter()
@@ -289,6 +294,8 @@ impl Controller {
             state.used = units(bytes);
             // What was sent under an unknown limit says nothing about what is wanted above it.
             if let Some(limit) = state.limit {
+                // A counter that is a period late tells of the limit before.
+                let limit = state.before.map_or(limit, |before| before.min(limit));
                 state.demand.observe(state.used, units(self.link.frame.get()), limit as f64, elapsed);
             }
         }
@@ -323,7 +330,8 @@ impl Controller {
         }
     }
 
-    /// Whole units: rounded down; the remainder goes to members that want more.
+    /// Whole units: rounded down; the remainder goes by the largest fraction, so that a share's rounding does not depend
+    /// on who wants more at the moment.
     fn round(&mut self, capacity: f64) {
         let mut remaining = capacity;
         for (state, claim) in self.states.iter_mut().zip(&mut self.claims) {
@@ -333,15 +341,18 @@ impl Controller {
             // From here on the claim's limit is what is left of it: less than a unit.
             (claim.limit, remaining) = (claim.limit - whole, remaining - whole);
         }
-        for index in 0..self.states.len() {
-            let (claim, state) = (&self.claims[index], &self.states[index]);
-            let wants = !state.demand.is_known() || state.demand.wants_more();
+        // Fractions that are equal but for the error of these sums go by index.
+        let claims = &self.claims;
+        let fraction = |&index: &usize| (Reverse((claims[index].limit * 1e6).round() as i64), index);
+        self.order.sort_unstable_by_key(fraction);
+        for &index in &self.order {
+            let claim = &self.claims[index];
             let room = |tenant: usize| {
                 let tenant = &self.tenants[tenant];
                 let together: u64 = tenant.members.iter().map(|&i| self.states[i].next).sum();
                 together as f64 + 1.0 <= tenant.max
             };
-            if remaining >= 1.0 && wants && claim.limit > 1e-6 && claim.tenant.is_none_or(room) {
+            if remaining >= 1.0 && claim.limit > 1e-6 && claim.tenant.is_none_or(room) {
                 self.states[index].next += 1;
                 remaining -= 1.0;
             }

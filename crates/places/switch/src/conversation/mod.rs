@@ -238,6 +238,7 @@ mod tests {
                             started: 1,
                             workers: 1,
                             directable: false,
+                            shares_queues: false,
                         };
                         let _ = match request {
                             Request::Hello => send(&stream, &Reply::Hello(hello), &[region.file().as_fd()]),
@@ -306,8 +307,15 @@ mod tests {
                 let Ok((stream, _)) = listener.accept() else { return };
                 drop(listener);
                 let (version, region) = ("1".into(), Region::create().unwrap());
-                let hello =
-                    Hello { protocol: PROTOCOL, version, pid: 1, started: 1, workers: 1, directable: false };
+                let hello = Hello {
+                    protocol: PROTOCOL,
+                    version,
+                    pid: 1,
+                    started: 1,
+                    workers: 1,
+                    directable: false,
+                    shares_queues: false,
+                };
                 if matches!(receive::<Request>(&stream), Ok(Some((Request::Hello, _)))) {
                     answered.fetch_add(1, Ordering::SeqCst);
                     let _ = send(&stream, &Reply::Hello(hello), &[region.file().as_fd()]);

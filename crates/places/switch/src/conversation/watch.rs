@@ -160,6 +160,7 @@ mod tests {
             started: 1,
             workers: 1,
             directable: false,
+            shares_queues: false,
         };
         let region = Region::create()?;
         send(stream, &Reply::Hello(hello), &[region.file().as_fd()])
@@ -197,6 +198,7 @@ mod tests {
             started: 1,
             workers: 1,
             directable: false,
+            shares_queues: false,
         };
         send(&stream, &Reply::Hello(hello), &[socket.as_fd()]).unwrap();
         drop(socket);

@@ -40,7 +40,7 @@ fn sockets_of_an_uplink_reach_its_peers_and_nothing_else() {
         ),
         (uplink("::1", 14_803, &["::1"]), ["[::1]:14804"; 4], "[::1]:14803"),
     ] {
-        let made = sockets::open(&uplink).unwrap();
+        let made = sockets::open(&uplink, 1).unwrap();
         let all = made.receive.iter().chain(&made.send);
         let before = UdpSocket::from(made.send[0].try_clone().unwrap());
         before.send_to(b"data", others[1]).unwrap();
@@ -71,7 +71,7 @@ fn sockets_of_an_uplink_reach_its_peers_and_nothing_else() {
 fn a_source_route_leads_nowhere_else() {
     let Some(filter) = filter() else { return };
     let uplink = uplink("127.0.0.1", 14_805, &["127.0.0.2"]);
-    let made = sockets::open(&uplink).unwrap();
+    let made = sockets::open(&uplink, 1).unwrap();
     filter.admit(made.send.iter().map(AsFd::as_fd), destinations(&uplink)).unwrap();
     // Loose source route (RFC 791, 3.1): first to 127.0.0.9.
     let route: [u8; 8] = [1, 131, 7, 4, 127, 0, 0, 9];

@@ -1,46 +1,56 @@
 //! AF_XDP sockets of a plain NIC: made here, since the switch may not, and handed to it.
 //!
 //! ```text
-//!  device ─▶ plain_nic.bpf.c: VLANs of the contract ─▶ socket of the queue, its memory ─▶ switch maps both
-//!                └─ all others ─▶ kernel
+//!  device ─▶ plain_nic.bpf.c: VLANs of the contract ─┬▶ socket of the queue and the uplink's worker ─▶ switch
+//!                └─ all others ─▶ kernel             └▶ socket of the queue and a vNIC's worker ──▶ switch
 //! ```
 //!
-//! A queue has one socket with a memory of its own. The kernel pins that memory when it is registered. The program is at the device as long
-//! as its link is open, here or in the switch.
+//! A queue has a socket for each worker of the switch, and a memory for all of them, which the kernel pins when it is registered. The program is at
+//! the device as long as its link is open, here or in the switch.
+//!
+//! - [`queue`]: the sockets of a queue
+//! - [`program`]: the program
+//! - [`direct`]: the table of vNICs of other workers
+
+pub(crate) mod direct;
+pub(crate) mod program;
+pub(crate) mod queue;
 
 use crate::device;
-use crate::options::set_bytes;
-use libbpf_rs::{Link, MapCore, MapFlags, ObjectBuilder};
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::io::Errno;
+use direct::Direct;
+use program::{Loaded, Maps};
+use queue::{QUEUES, Queue};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use tidegate_contract::Uplink;
-use tidegate_switch::link::nic::xdp::ring::{CHUNK, CHUNKS, ENTRIES};
+use tidegate_switch::link::nic::xdp::form::{Form, MOST};
+use tidegate_switch::stats::arms::UPLINK_NAME;
 
-const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/plain_nic.bpf.o"));
-
-/// Most queues of a device: `QUEUES` of `plain_nic.bpf.c`.
-const QUEUES: u32 = 64;
+/// Most sockets of a device: with more, each queue has one.
+const SOCKETS: usize = 512;
 /// The kernel frees a closed socket's queue, and takes a program off, some time later.
 const BUSY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(20));
 
-/// What the switch gets.
+/// What the switch gets, and what stays here.
 pub(crate) struct Xdp {
-    /// One for each queue.
+    /// Those of a queue together, its owner's first.
     pub(crate) sockets: Vec<OwnedFd>,
-    /// The memory of each.
+    /// The memory of each queue.
     pub(crate) memories: Vec<OwnedFd>,
     /// The program's link to the device.
     pub(crate) program: OwnedFd,
+    /// The program's table.
+    pub(crate) direct: Direct,
+    /// Why some workers have no sockets.
+    pub(crate) note: Option<String>,
 }
 
-/// Makes the sockets of an uplink.
+/// Makes the sockets of an uplink, for so many workers.
 ///
 /// # Errors
 /// The device is not as the contract needs it, or in use by others: what to do.
-pub(crate) fn open(uplink: &Uplink) -> Result<Xdp, String> {
+pub(crate) fn open(uplink: &Uplink, workers: usize) -> Result<Xdp, String> {
     let index = device::index(uplink)?;
     device::shows_all(uplink)?;
     let device = device::name_of(uplink)?;
@@ -54,21 +64,63 @@ pub(crate) fn open(uplink: &Uplink) -> Result<Xdp, String> {
         };
         format!("uplink {}: {what} of {device}: {error}{hint}", uplink.name)
     };
-    let (mut sockets, mut memories) = (vec![], vec![]);
+    let of_queue = |(queue, error)| explain(&format!("AF_XDP at queue {queue}"), error);
+    let is_long = uplink.name.len() > UPLINK_NAME;
+    let each = if is_long { 1 } else { workers.clamp(1, MOST) };
+    let mut note = (workers > MOST).then(|| {
+        format!(
+            "{} of {workers} workers get their frames by others: a queue has at most {MOST} sockets",
+            workers - MOST
+        )
+    });
+    if is_long && workers > 1 {
+        note = Some(format!(
+            "only one worker receives, for all others: the uplink's name has more than {UPLINK_NAME} bytes"
+        ));
+    }
+    let queues = match open_queues(index, each).map_err(of_queue)? {
+        Some(queues) => queues,
+        None => {
+            note = Some(format!(
+                "only one worker receives, for all others: {device} has more than {} queues, and sockets of {each} workers for each \
+                 would be more than {SOCKETS}",
+                SOCKETS / each
+            ));
+            open_queues(index, 1).map_err(of_queue)?.unwrap_or_default()
+        }
+    };
+    let (sockets, memories): (Vec<_>, Vec<_>) =
+        queues.into_iter().map(|Queue { sockets, memory }| (sockets, memory)).unzip();
+    let attached = Loaded::new(&device::vlans(uplink), &sockets)
+        .and_then(|loaded| Ok((patient(|| loaded.attach(index))?, loaded.maps()?)));
+    let (program, maps) = attached.map_err(|error| explain("the XDP program", error))?;
+    let sockets = sockets.into_iter().flatten().collect();
+    Ok(Xdp { sockets, memories, program, direct: Direct::of(maps), note })
+}
+
+/// Makes `each` sockets for each queue of a device; `None` if these are too many.
+///
+/// # Errors
+/// The number of a queue, and why it has none.
+fn open_queues(index: u32, each: usize) -> Result<Option<Vec<Queue>>, (u32, io::Error)> {
+    let form = Form::new(each).ok_or((0, io::ErrorKind::InvalidInput.into()))?;
+    let mut queues = vec![];
     for queue in 0..QUEUES {
-        match patient(|| open_queue(index, queue)) {
-            Ok((socket, memory)) => {
-                sockets.push(socket);
-                memories.push(memory);
-            }
+        match patient(|| queue::open(index, queue, form)) {
+            Ok(_) if (queues.len() + 1) * each > SOCKETS.max(each) && each > 1 => return Ok(None),
+            Ok(made) => queues.push(made),
             // There is no such queue.
             Err(error) if queue > 0 && error.raw_os_error() == Some(libc::EINVAL) => break,
-            Err(error) => return Err(explain(&format!("AF_XDP at queue {queue}"), error)),
+            Err(error) => return Err((queue, error)),
         }
     }
-    let program = program(index, &device::vlans(uplink), &sockets);
-    let program = program.map_err(|error| explain("the XDP program", error))?;
-    Ok(Xdp { sockets, memories, program })
+    Ok(Some(queues))
+}
+
+/// Finds the table of an uplink that an earlier agent made; `None` if its device has none.
+pub(crate) fn find(uplink: &Uplink) -> Option<Direct> {
+    let (index, socket) = (device::index(uplink).ok()?, device::datagram().ok()?);
+    Some(Direct::of(Maps::at(index, std::os::fd::AsFd::as_fd(&socket))?))
 }
 
 /// Tries again while something of before is being freed.
@@ -83,95 +135,4 @@ fn patient<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
             result => return result,
         }
     }
-}
-
-/// Makes the socket of a queue, and its memory.
-fn open_queue(index: u32, queue: u32) -> io::Result<(OwnedFd, OwnedFd)> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::from_raw(libc::AF_XDP as u16), SocketType::RAW, flags, None)?;
-    let memory = rustix::fs::memfd_create("umem", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    rustix::fs::ftruncate(&memory, (CHUNKS * CHUNK) as u64)?;
-    rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    register(&socket, &memory)?;
-    for ring in
-        [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING]
-    {
-        set_bytes(&socket, libc::SOL_XDP, ring, &ENTRIES.to_ne_bytes())?;
-    }
-    // Without copies where the driver can.
-    match bind(&socket, index, queue, libc::XDP_ZEROCOPY) {
-        Err(Errno::OPNOTSUPP | Errno::INVAL) => {
-            bind(&socket, index, queue, libc::XDP_COPY)?;
-            tracing::info!(device = index, queue, "AF_XDP copies frames: the driver cannot do without");
-        }
-        result => result?,
-    }
-    Ok((socket, memory))
-}
-
-/// Registers the memory: the kernel keeps it for the socket.
-fn register(socket: &OwnedFd, memory: &OwnedFd) -> io::Result<()> {
-    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-    let (len, rights) = (CHUNKS * CHUNK, ProtFlags::READ | ProtFlags::WRITE);
-    // SAFETY: a new mapping, at a place that the kernel chooses.
-    let at = unsafe { mmap(std::ptr::null_mut(), len, rights, MapFlags::SHARED, memory, 0)? };
-    // struct xdp_umem_reg: address, length, chunk size, headroom, flags, metadata.
-    let numbers =
-        [&(at as u64).to_ne_bytes()[..], &(len as u64).to_ne_bytes(), &(CHUNK as u32).to_ne_bytes()];
-    let registered =
-        set_bytes(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &[&numbers.concat()[..], &[0; 12]].concat());
-    // SAFETY: the mapping above; nothing refers to it. The kernel holds the pages by themselves.
-    unsafe { munmap(at, len)? };
-    registered
-}
-
-fn bind(socket: &OwnedFd, index: u32, queue: u32, mode: u16) -> Result<(), Errno> {
-    let address = libc::sockaddr_xdp {
-        sxdp_family: libc::AF_XDP as u16,
-        sxdp_flags: mode | libc::XDP_USE_NEED_WAKEUP,
-        sxdp_ifindex: index,
-        sxdp_queue_id: queue,
-        sxdp_shared_umem_fd: 0,
-    };
-    let len = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
-    // SAFETY: the kernel reads `len` bytes of `address`, which lives longer than the call.
-    match unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) } {
-        0 => Ok(()),
-        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
-    }
-}
-
-/// Loads the program for these VLANs and sockets, and attaches it: by the driver if that can, else in the kernel.
-fn program(index: u32, vlans: &[u16], sockets: &[OwnedFd]) -> io::Result<OwnedFd> {
-    let opened = ObjectBuilder::default().open_memory(PROGRAM).map_err(of_libbpf)?;
-    let object = opened.load().map_err(of_libbpf)?;
-    for map in object.maps() {
-        if map.name() == "vlans" {
-            for vlan in vlans {
-                map.update(&u32::from(*vlan).to_ne_bytes(), &[1], MapFlags::ANY).map_err(of_libbpf)?;
-            }
-        } else if map.name() == "sockets" {
-            for (queue, socket) in (0u32..).zip(sockets) {
-                let socket = socket.as_raw_fd().to_ne_bytes();
-                map.update(&queue.to_ne_bytes(), &socket, MapFlags::ANY).map_err(of_libbpf)?;
-            }
-        }
-    }
-    let program = object.progs_mut().next().ok_or_else(|| io::Error::other("no program"))?;
-    let index = i32::try_from(index).map_err(io::Error::other)?;
-    let link: Link = patient(|| program.attach_xdp(index).map_err(of_libbpf))?;
-    link.as_fd().try_clone_to_owned()
-}
-
-/// Returns the kernel's error in one of libbpf.
-fn of_libbpf(error: libbpf_rs::Error) -> io::Error {
-    let mut cause = std::error::Error::source(&error);
-    while let Some(here) = cause {
-        if let Some(code) = here.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
-            return io::Error::from_raw_os_error(code);
-        }
-        cause = here.source();
-    }
-    io::Error::other(format!("{error:#}"))
 }

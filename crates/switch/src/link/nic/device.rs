@@ -2,7 +2,7 @@
 
 use super::packet::{self, Received};
 use super::wire::{self, Written};
-use super::xdp;
+use super::xdp::{self, form::Form};
 use crate::link::vxlan::{Counters, OnWire};
 use crate::slots::Frame;
 use rustix::io::Errno;
@@ -20,12 +20,10 @@ pub enum Device {
     },
     /// AF_XDP.
     Xdp {
-        /// Sockets, each bound to a queue of the device.
-        sockets: Vec<OwnedFd>,
-        /// The memory of each.
-        memories: Vec<OwnedFd>,
-        /// The program's link to the device.
-        program: OwnedFd,
+        /// Sockets of one worker, each bound to a queue of the device.
+        receiver: xdp::Receiver,
+        /// `None` of a worker that only receives.
+        outgoing: Option<Box<xdp::Outgoing>>,
     },
 }
 
@@ -42,29 +40,37 @@ pub enum Outgoing {
     /// By a packet socket.
     Packet(packet::Outgoing),
     /// By AF_XDP.
-    Xdp(xdp::Outgoing),
+    Xdp(Box<xdp::Outgoing>),
+    /// By another worker alone.
+    Nowhere,
 }
 
 impl Device {
-    /// Returns the sockets that receive, and both directions.
+    /// Maps AF_XDP sockets, those of a queue together, each queue's memory, and the program's link to the device. Returns the
+    /// parts of the workers that have a socket of each queue: the first one's, which sends, and those that only receive.
     ///
     /// # Errors
     /// A socket is not as it should be.
-    pub fn open(self) -> Result<(Vec<OwnedFd>, Incoming, Outgoing), Errno> {
+    pub fn xdp(sockets: Vec<OwnedFd>, memories: &[OwnedFd], program: OwnedFd) -> Result<Vec<Self>, Errno> {
+        let (socket, memory) = sockets.first().zip(memories.first()).ok_or(Errno::INVAL)?;
+        let sending = rustix::io::fcntl_dupfd_cloexec(socket, 0)?;
+        let form = Form::new(sockets.len() / memories.len()).ok_or(Errno::INVAL)?;
+        let outgoing = xdp::Outgoing::new(sending, memory.as_fd(), form, program)?;
+        let mut outgoing = Some(Box::new(outgoing));
+        let receivers = xdp::receivers(sockets, memories)?.into_iter();
+        Ok(receivers.map(|receiver| Self::Xdp { receiver, outgoing: outgoing.take() }).collect())
+    }
+
+    /// Returns the sockets that receive, and both directions.
+    pub fn open(self) -> (Vec<OwnedFd>, Incoming, Outgoing) {
         match self {
             Self::Packet { receive, send } => {
                 let outgoing = packet::Outgoing::new(send);
-                Ok((receive, Incoming::Packet(packet::Incoming::default()), Outgoing::Packet(outgoing)))
+                (receive, Incoming::Packet(packet::Incoming::default()), Outgoing::Packet(outgoing))
             }
-            Self::Xdp { sockets, memories, program } => {
-                if sockets.len() != memories.len() {
-                    return Err(Errno::INVAL);
-                }
-                let incoming = xdp::Incoming::new(&sockets, &memories)?;
-                let (socket, memory) = sockets.first().zip(memories.first()).ok_or(Errno::INVAL)?;
-                let socket = rustix::io::fcntl_dupfd_cloexec(socket, 0)?;
-                let outgoing = xdp::Outgoing::new(socket, memory.as_fd(), program)?;
-                Ok((sockets, Incoming::Xdp(incoming), Outgoing::Xdp(outgoing)))
+            Self::Xdp { receiver, outgoing } => {
+                let xdp::Receiver { sockets, incoming } = receiver;
+                (sockets, Incoming::Xdp(incoming), outgoing.map_or(Outgoing::Nowhere, Outgoing::Xdp))
             }
         }
     }
@@ -102,6 +108,28 @@ impl Incoming {
             Self::Xdp(incoming) => incoming.take_next(),
         }
     }
+
+    /// Gives the kernel the memory that other workers gave back.
+    #[inline]
+    pub fn collect(&mut self) {
+        if let Self::Xdp(incoming) = self {
+            incoming.collect();
+        }
+    }
+
+    /// Whether other workers give memory back to it.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Xdp(incoming) if incoming.is_shared())
+    }
+
+    /// Whether the owner is to be told of memory given back; it is told once of each.
+    #[inline]
+    pub fn is_due(&mut self) -> bool {
+        match self {
+            Self::Packet(_) => false,
+            Self::Xdp(incoming) => incoming.is_due(),
+        }
+    }
 }
 
 impl Outgoing {
@@ -123,6 +151,7 @@ impl Outgoing {
             Self::Xdp(outgoing) => {
                 wire::write(frame, vlan, &wire::XDP, &mut outgoing.place(frame.deadline, counters, on_wire))
             }
+            Self::Nowhere => Written::NoRoom,
         }
     }
 
@@ -132,6 +161,7 @@ impl Outgoing {
         match self {
             Self::Packet(outgoing) => outgoing.flush(counters),
             Self::Xdp(outgoing) => outgoing.flush(counters),
+            Self::Nowhere => {}
         }
     }
 
@@ -141,6 +171,7 @@ impl Outgoing {
         match self {
             Self::Packet(outgoing) => outgoing.has_unsent(),
             Self::Xdp(outgoing) => outgoing.has_unsent(),
+            Self::Nowhere => false,
         }
     }
 }

@@ -32,7 +32,6 @@ use super::vxlan::{Counters, OnWire, Peers};
 use crate::fdb::{Fdb, PortIndex};
 pub use device::Device;
 use device::{Incoming, Outgoing};
-use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tidegate_evidence::DropReason;
@@ -52,6 +51,8 @@ pub struct Setup {
     pub peers: Arc<Peers>,
     /// Tells what is in front of an address.
     pub fdb: Arc<Fdb>,
+    /// Of a worker that only receives: the worker that sends, and waits for memory that this one gives back.
+    pub owner: Option<u16>,
 }
 
 /// Frames that come from the network.
@@ -67,6 +68,8 @@ pub struct Tx {
     /// The parts of it that receivers hold.
     shares: Shares,
     peers: Arc<Peers>,
+    /// The worker that waits for memory.
+    owner: Option<u16>,
     /// The time of the last poll, ns.
     now: u64,
 }
@@ -108,11 +111,8 @@ impl Rx {
 }
 
 /// Both halves of the link.
-///
-/// # Errors
-/// The device's sockets are not as they should be.
-pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> Result<(Tx, Rx), Errno> {
-    let (sockets, incoming, outgoing) = setup.device.open()?;
+pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> (Tx, Rx) {
+    let (sockets, incoming, outgoing) = setup.device.open();
     let tx = Tx {
         readiness: Readiness::new(sockets.len(), now),
         sockets: sockets.into_iter().map(Arc::new).collect(),
@@ -121,6 +121,7 @@ pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> Re
         store: Store::new(POOL, FRAMES, port, worker),
         shares: Shares::default(),
         peers: setup.peers.clone(),
+        owner: setup.owner,
         now,
     };
     let rx = Rx {
@@ -133,5 +134,5 @@ pub(super) fn halves(setup: Setup, port: PortIndex, worker: u16, now: u64) -> Re
         on_wire: OnWire::default(),
         reported: [0; DropReason::COUNT],
     };
-    Ok((tx, rx))
+    (tx, rx)
 }

@@ -52,6 +52,23 @@ impl Tx {
         !self.store.has_waiting() && self.incoming.is_empty() && !self.readiness.any()
     }
 
+    /// Gives the kernel the memory that other workers gave back.
+    #[inline]
+    pub(in crate::link) fn collect(&mut self) {
+        self.incoming.collect();
+    }
+
+    /// Whether other workers give memory back to it.
+    pub(in crate::link) fn is_shared(&self) -> bool {
+        self.incoming.is_shared()
+    }
+
+    /// Returns the worker that is to be told of memory given back; it is told once of each.
+    #[inline]
+    pub(in crate::link) fn tells(&mut self) -> Option<u16> {
+        self.owner.filter(|_| self.incoming.is_due())
+    }
+
     /// Replaces the network behind the NIC, also for frames that were received before.
     pub fn set_peers(&mut self, peers: Arc<Peers>) {
         self.peers = peers;

@@ -58,6 +58,9 @@ impl Worker {
             self.note(Event::TapNotPolled { port: index, error });
         }
         self.owned.push(index);
+        if port.link.tx.collects() {
+            self.collecting.push(index);
+        }
         if port.contract.cut_to.is_some() {
             self.polled.insert(self.realtime, index);
             self.realtime += 1;
@@ -75,6 +78,7 @@ impl Worker {
     pub(in crate::worker) fn take_out(&mut self, index: PortIndex) -> Option<Box<Port>> {
         let port = self.ports[index as usize].take()?;
         self.owned.retain(|own| *own != index);
+        self.collecting.retain(|own| *own != index);
         self.active.retain(|active| *active != index);
         if let Some(place) = self.polled.iter().position(|polled| *polled == index) {
             self.polled.remove(place);

@@ -190,7 +190,7 @@ mod tests {
         let drawn = draw(&cores.cpus, &cores.stages, present, 100);
         let row = "│   CPUs 34-63,98-127: 30 cores, no work for frames, busy 2.0 %                                    │";
         assert!(drawn.contains(row), "{drawn}");
-        let worker = "│ ┌ CPU 33   2.0 %  worker vm0, vm1, vm10, vm100, vm101 and 495 more (90 %)                        │";
+        let worker = "│ ┌ CPU 33   2.0 %  worker vm0, vm1, vm2, vm3, vm4 and 495 more (90 %)                             │";
         assert!(drawn.contains(worker), "{drawn}");
     }
 }

@@ -93,7 +93,7 @@ fn unbound(cores: &CoresReport, as_planned: bool) -> String {
     let mut out = "\nNot bound to one CPU:\n".to_owned();
     for (cpus, all) in groups {
         let on = match cpus {
-            [] => "on none".into(),
+            [] => "on CPUs that are not known".into(),
             all if all == online => "on any CPU".into(),
             some => format!("on {}", cpus_of(some)),
         };
@@ -116,7 +116,8 @@ fn steering(nic: &SteeringReport) -> String {
     for flow in flows.iter().take(FLOWS) {
         table.row([flow.flow.clone(), flow.cpu.to_string(), count(flow.frames), flow.matches.clone()]);
     }
-    let mut out = format!("\nFrames that {} receives, by flow ({mode} XDP):\n", nic.device);
+    let beside = if nic.chained { ", in libxdp's dispatcher" } else { "" };
+    let mut out = format!("\nFrames that {} receives, by flow ({mode} XDP{beside}):\n", nic.device);
     if flows.is_empty() {
         out += "  no flow\n";
     } else {

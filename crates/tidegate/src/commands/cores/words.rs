@@ -1,6 +1,6 @@
 //! Stages and CPUs in words. Pure.
 
-use crate::format::{names, percent};
+use crate::format::{names, natural, percent};
 use std::collections::{BTreeMap, BTreeSet};
 use tidegate_contract::cores::cpus;
 use tidegate_evidence::{CoresReport, StageReport};
@@ -72,7 +72,11 @@ impl<'a> Kind<'a> {
     fn text(&self, kind: &str) -> String {
         let about = if self.is_estimate { "about " } else { "" };
         let load = format!("({about}{})", load(self.load()));
-        let of = |all: &BTreeSet<&str>| names(&all.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        let of = |all: &BTreeSet<&str>| {
+            let mut all: Vec<String> = all.iter().map(|name| (*name).to_owned()).collect();
+            all.sort_by(|a, b| natural(a).cmp(&natural(b)));
+            names(&all)
+        };
         match (self.vnics.is_empty(), self.unnamed.is_empty()) {
             (true, _) => format!("{} {load}", of(&self.unnamed)),
             (false, true) => format!("{kind} {} {load}", of(&self.vnics)),

@@ -29,8 +29,8 @@ fn link() -> (crate::link::nic::Tx, Rx, Arc<Fdb>, UnixDatagram) {
     let (peer, fdb) = (PeerIndex::new(5).unwrap(), Arc::new(Fdb::new()));
     let device = Device::Packet { receive: vec![ours.try_clone().unwrap().into()], send: ours.into() };
     let peers = Arc::new(Peers::of_nic(peer, &[(SEGMENT.0, VLAN)]).unwrap());
-    let setup = Setup { device, longest: LONGEST, peers, fdb: fdb.clone() };
-    let (tx, rx) = halves(setup, PORT, 0, 0).unwrap();
+    let setup = Setup { device, longest: LONGEST, peers, fdb: fdb.clone(), owner: None };
+    let (tx, rx) = halves(setup, PORT, 0, 0);
     (tx, rx, fdb, theirs)
 }
 

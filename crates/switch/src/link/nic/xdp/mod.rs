@@ -2,14 +2,23 @@
 //!
 //! ```text
 //!  NIC ─ program: VLANs of the contract ─▶ receive ring ─▶ Received ─▶ store        chunk ─▶ fill ring
+//!           └ a vNIC of another worker ──▶ receive ring ─▶ Received ─▶ its store    chunk ─▶ owner ─▶ fill ring
 //!  NIC ◀──────────────── call, if asked for ── send ring ◀─ frame with its tag      chunk ◀─ completion ring
 //! ```
 //!
-//! The agent makes the sockets, one for each queue of the device, registers their memory and binds them, and loads the
-//! program. Guests' memory is never shared: a frame is copied once out of it, and once into it. A chunk has one place:
-//! with us, in a ring, or with the kernel.
+//! The agent makes the sockets, for each queue of the device one of each worker, registers their memory and binds them, and loads the
+//! program. The first socket of a queue is its owner's, which has the rings of free and sent chunks. Guests' memory is never shared: a frame is
+//! copied once out of it, and once into it. A chunk has one place: with us, in a ring, or with the kernel.
+//!
+//! - [`form`]: how many chunks and entries there are
+//! - [`ring`]: the memory shared with the kernel
+//! - `chunks`: their way back to the kernel
 
+mod chunks;
+pub mod form;
 pub mod ring;
+#[cfg(test)]
+mod tests;
 
 use super::packet::Received;
 use super::wire::{ADDRESSES, Room, Size, TAG};
@@ -17,7 +26,9 @@ use crate::frame::VnetHdr;
 use crate::frame::headers::ETHERTYPE_VLAN;
 use crate::link::vxlan::{Counters, OnWire};
 use crate::slots::NEVER;
-use ring::{CHUNK, CHUNKS, Desc, ENTRIES, Frames, Kind, Ring};
+use chunks::Chunks;
+use form::{CHUNK, ENTRIES, Form};
+use ring::{Desc, Frames, Kind, Ring};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use tidegate_evidence::DropReason;
@@ -29,10 +40,44 @@ const FOR_URGENT: usize = ENTRIES as usize / 4;
 /// Most calls of a flush: in copy mode the kernel sends up to 32 frames by one.
 const CALLS: u32 = ENTRIES / 32;
 
+/// The sockets of one worker, one of each queue, and what arrives by them.
+pub struct Receiver {
+    /// The sockets.
+    pub sockets: Vec<OwnedFd>,
+    /// Their frames.
+    pub incoming: Incoming,
+}
+
+/// Maps the receiving rings of all queues, `sockets` queue by queue, and gives the kernel chunks; returns the part of each worker that
+/// has sockets, the owner's first.
+///
+/// # Errors
+/// A socket is no bound AF_XDP socket, a memory is not of the form, or the queues have different numbers of sockets.
+pub fn receivers(sockets: Vec<OwnedFd>, memories: &[OwnedFd]) -> Result<Vec<Receiver>, Errno> {
+    let each = sockets.len().checked_div(memories.len()).ok_or(Errno::INVAL)?;
+    let form = Form::new(each).filter(|_| each * memories.len() == sockets.len()).ok_or(Errno::INVAL)?;
+    let mut parts: Vec<(Vec<OwnedFd>, Vec<Queue>)> = (0..each).map(|_| (vec![], vec![])).collect();
+    let mut sockets = sockets.into_iter();
+    for memory in memories {
+        let of_queue: Vec<OwnedFd> = sockets.by_ref().take(each).collect();
+        let fill = Ring::map(of_queue[0].as_fd(), Kind::Fill, form.to_receive())?;
+        let chunks = Chunks::of_queue(fill, form);
+        for (place, ((socket, chunks), (sockets, queues))) in
+            of_queue.into_iter().zip(chunks).zip(&mut parts).enumerate()
+        {
+            let receive = Ring::map(socket.as_fd(), Kind::Receive, form.entries(place))?;
+            queues.push(Queue { receive, chunks, frames: Frames::map(memory.as_fd(), form)? });
+            sockets.push(socket);
+        }
+    }
+    let receiver = |(sockets, queues)| Receiver { sockets, incoming: Incoming::of(queues) };
+    Ok(parts.into_iter().map(receiver).collect())
+}
+
 /// Frames of one queue of the device.
 struct Queue {
     receive: Ring<Desc>,
-    fill: Ring<u64>,
+    chunks: Chunks,
     frames: Frames,
 }
 
@@ -48,20 +93,8 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Maps the rings of sockets and their memories, and gives the kernel chunks.
-    ///
-    /// # Errors
-    /// A socket is no bound AF_XDP socket, or a memory is too short.
-    pub fn new(sockets: &[OwnedFd], memories: &[OwnedFd]) -> Result<Self, Errno> {
-        let queue = |(socket, memory): (&OwnedFd, &OwnedFd)| {
-            let mut fill = Ring::map(socket.as_fd(), Kind::Fill)?;
-            (0..u64::from(ENTRIES)).for_each(|chunk| fill.push(chunk * CHUNK as u64));
-            fill.publish();
-            let receive = Ring::map(socket.as_fd(), Kind::Receive)?;
-            Ok(Queue { receive, fill, frames: Frames::map(memory.as_fd())? })
-        };
-        let queues = sockets.iter().zip(memories).map(queue).collect::<Result<_, Errno>>()?;
-        Ok(Self { queues, queue: 0, left: 0, taken: None })
+    fn of(queues: Vec<Queue>) -> Self {
+        Self { queues: queues.into(), queue: 0, left: 0, taken: None }
     }
 
     /// Whether all frames of the last look were taken.
@@ -76,7 +109,8 @@ impl Incoming {
     /// There are none (`EAGAIN`).
     pub fn receive(&mut self, queue: usize) -> Result<bool, Errno> {
         self.give_chunk();
-        let here = self.queues.get(queue).ok_or(Errno::BADF)?;
+        let here = self.queues.get_mut(queue).ok_or(Errno::BADF)?;
+        here.chunks.collect();
         let filled = here.receive.filled();
         if filled == 0 {
             return Err(Errno::AGAIN);
@@ -101,14 +135,29 @@ impl Incoming {
         Some(bytes.ok_or(DropReason::Malformed).and_then(untag))
     }
 
-    /// Gives the kernel the chunk of the frame that was taken last.
+    /// Gives back the chunk of the frame that was taken last.
     #[inline]
     fn give_chunk(&mut self) {
         let Some(at) = self.taken.take() else { return };
-        let fill = &mut self.queues[self.queue].fill;
-        debug_assert!(fill.room() > 0, "it has a place for each chunk");
-        fill.push(at - at % CHUNK as u64);
-        fill.publish();
+        self.queues[self.queue].chunks.give(at);
+    }
+
+    /// Gives the kernel the chunks that other workers gave back.
+    #[inline]
+    pub fn collect(&mut self) {
+        self.queues.iter_mut().for_each(|queue| queue.chunks.collect());
+    }
+
+    /// Whether other workers give chunks back to it.
+    pub fn is_shared(&self) -> bool {
+        self.queues.iter().any(|queue| queue.chunks.is_shared())
+    }
+
+    /// Whether the owner is to be told of chunks given back; it is told once of them.
+    #[inline]
+    pub fn is_due(&mut self) -> bool {
+        // Each of them, also after the first that is.
+        self.queues.iter_mut().fold(false, |due, queue| queue.chunks.is_due() | due)
     }
 }
 
@@ -150,13 +199,13 @@ impl Outgoing {
     /// Maps the rings of a socket, and its memory.
     ///
     /// # Errors
-    /// As [`Incoming::new`].
-    pub fn new(socket: OwnedFd, memory: BorrowedFd<'_>, program: OwnedFd) -> Result<Self, Errno> {
+    /// As [`receivers`].
+    pub fn new(socket: OwnedFd, memory: BorrowedFd<'_>, form: Form, program: OwnedFd) -> Result<Self, Errno> {
         Ok(Self {
-            send: Ring::map(socket.as_fd(), Kind::Send)?,
-            completion: Ring::map(socket.as_fd(), Kind::Completion)?,
-            frames: Frames::map(memory)?,
-            free: (ENTRIES as usize..CHUNKS).map(|chunk| (chunk * CHUNK) as u64).collect(),
+            send: Ring::map(socket.as_fd(), Kind::Send, ENTRIES)?,
+            completion: Ring::map(socket.as_fd(), Kind::Completion, ENTRIES)?,
+            frames: Frames::map(memory, form)?,
+            free: form.sent().collect(),
             is_full: false,
             socket,
             _program: program,

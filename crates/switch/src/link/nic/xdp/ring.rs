@@ -8,18 +8,12 @@
 //! The kernel is trusted to keep its side of the rings; numbers from it are bounded all the same. All `unsafe` of AF_XDP is
 //! here.
 
+use super::form::{CHUNK, Form};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Entries of each ring.
-pub const ENTRIES: u32 = 1024;
-/// Bytes of a chunk: a frame.
-pub const CHUNK: usize = 4096;
-/// Chunks of a link: as many to receive as to send, in this order.
-pub const CHUNKS: usize = 2 * ENTRIES as usize;
 
 /// A frame in its chunk (`struct xdp_desc`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,11 +90,11 @@ pub struct Ring<T> {
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// Maps a ring of [`ENTRIES`] entries of an AF_XDP socket, which must not have been used before.
+    /// Maps a ring of `size` entries, a power of two, of an AF_XDP socket, which must not have been used before.
     ///
     /// # Errors
     /// The socket is no such one.
-    pub fn map(socket: BorrowedFd<'_>, kind: Kind) -> Result<Self, Errno> {
+    pub fn map(socket: BorrowedFd<'_>, kind: Kind, size: u32) -> Result<Self, Errno> {
         let all = offsets(socket)?;
         let (places, page) = match kind {
             Kind::Receive => (all.rx, libc::XDP_PGOFF_RX_RING as u64),
@@ -108,9 +102,9 @@ impl<T: Copy> Ring<T> {
             Kind::Fill => (all.fr, libc::XDP_UMEM_PGOFF_FILL_RING),
             Kind::Completion => (all.cr, libc::XDP_UMEM_PGOFF_COMPLETION_RING),
         };
-        let len = places.desc as usize + ENTRIES as usize * size_of::<T>();
+        let len = places.desc as usize + size as usize * size_of::<T>();
         let mapping = Mapping::new(socket, page, len)?;
-        Self::at(mapping, &places, ENTRIES).ok_or(Errno::INVAL)
+        Self::at(mapping, &places, size).ok_or(Errno::INVAL)
     }
 
     fn at(mapping: Mapping, places: &libc::xdp_ring_offset, size: u32) -> Option<Self> {
@@ -203,12 +197,12 @@ impl<T: Copy> Ring<T> {
 pub struct Frames(Mapping);
 
 impl Frames {
-    /// Maps the shared memory, [`CHUNKS`] of [`CHUNK`] bytes.
+    /// Maps the shared memory of a queue.
     ///
     /// # Errors
-    /// It cannot be mapped.
-    pub fn map(memory: BorrowedFd<'_>) -> Result<Self, Errno> {
-        let len = CHUNKS * CHUNK;
+    /// It cannot be mapped, or is not of this form.
+    pub fn map(memory: BorrowedFd<'_>, form: Form) -> Result<Self, Errno> {
+        let len = form.memory();
         // Beyond its end an access would be a fault.
         if rustix::fs::fstat(memory)?.st_size != len as i64 {
             return Err(Errno::INVAL);
@@ -247,6 +241,21 @@ fn offsets(socket: BorrowedFd<'_>) -> Result<libc::xdp_mmap_offsets, Errno> {
 }
 
 #[cfg(test)]
+const PLACES: libc::xdp_ring_offset =
+    libc::xdp_ring_offset { producer: 0, consumer: 64, desc: 256, flags: 128 };
+
+/// Returns both sides of an empty ring without a socket.
+#[cfg(test)]
+pub fn both_sides<T: Copy>(size: u32) -> (Ring<T>, Ring<T>) {
+    use std::os::fd::AsFd;
+    let len = PLACES.desc as usize + size as usize * size_of::<T>();
+    let memory = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&memory, len as u64).unwrap();
+    let side = || Ring::at(Mapping::new(memory.as_fd(), 0, len).unwrap(), &PLACES, size).unwrap();
+    (side(), side())
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -254,19 +263,11 @@ mod tests {
     use std::os::fd::AsFd;
 
     const SIZE: u32 = 8;
-    const PLACES: libc::xdp_ring_offset =
-        libc::xdp_ring_offset { producer: 0, consumer: 64, desc: 256, flags: 128 };
 
     /// Returns both sides of a ring, whose places begin at `from`.
     fn sides(from: u32) -> (Ring<u64>, Ring<u64>) {
-        let memory = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&memory, 4096).unwrap();
-        let side = || {
-            let mut ring = Ring::at(Mapping::new(memory.as_fd(), 0, 4096).unwrap(), &PLACES, SIZE).unwrap();
-            ring.own = from;
-            ring
-        };
-        let (ours, theirs) = (side(), side());
+        let (mut ours, mut theirs) = both_sides(SIZE);
+        (ours.own, theirs.own) = (from, from);
         ours.publish();
         theirs.release();
         (ours, theirs)
@@ -313,10 +314,11 @@ mod tests {
         assert!(!with(libc::xdp_ring_offset { desc: 4096 - 63, ..PLACES }));
         assert!(!with(libc::xdp_ring_offset { desc: u64::MAX - 7, ..PLACES }));
         assert!(!with(libc::xdp_ring_offset { producer: 2, ..PLACES }), "not aligned");
-        assert!(Frames::map(memory.as_fd()).is_err(), "too short");
-        rustix::fs::ftruncate(&memory, (CHUNKS * CHUNK) as u64).unwrap();
-        let mut frames = Frames::map(memory.as_fd()).unwrap();
+        let form = Form::new(1).unwrap();
+        assert!(Frames::map(memory.as_fd(), form).is_err(), "too short");
+        rustix::fs::ftruncate(&memory, form.memory() as u64).unwrap();
+        let mut frames = Frames::map(memory.as_fd(), form).unwrap();
         assert!(frames.bytes(4000, 96).is_some() && frames.bytes(4000, 97).is_none());
-        assert!(frames.bytes((CHUNKS * CHUNK) as u64, 1).is_none() && frames.bytes(u64::MAX, 1).is_none());
+        assert!(frames.bytes(form.memory() as u64, 1).is_none() && frames.bytes(u64::MAX, 1).is_none());
     }
 }
