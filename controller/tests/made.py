@@ -24,7 +24,7 @@ from tidegate_controller.model.intent import (
 
 port_numbers = st.integers(1, 0xFFFFFF00)
 maybe_port = st.none() | st.integers(0, 0xFFFF)
-cookies = st.integers(0, 0xFFFF_FFFF_FFFF).map(lambda low: OURS | low)
+cookies = st.integers(0, 0xFFFF_FFFF).map(lambda low: OURS | low)
 
 
 @st.composite

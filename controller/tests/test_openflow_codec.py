@@ -95,7 +95,7 @@ def test_changes_have_the_right_orders() -> None:
         data = codec.encode(Change(before, after))
         return data[25], int.from_bytes(data[16:24])
 
-    mask = 0xFFFF_0000_0000_0000
+    mask = 0xFFFF_FFFF_0000_0000
     assert order(None, rule) == (of.OFPFC_ADD, 0)
     assert order(rule, replace(rule, actions=())) == (of.OFPFC_MODIFY_STRICT, mask)
     assert order(rule, other) == (of.OFPFC_ADD, 0)
@@ -111,7 +111,7 @@ def hello(data: bytes) -> list[bytes]:
 
 
 FLOW = as_statistics(Rule(Table.EDGE, 1, Match(in_port=1, eth_type=0x0800), (SetDscp(1), Output(2)), OURS))
-GROUP = as_description(Group(0x7467_0001, (1, 2)))
+GROUP = as_description(Group(77, (1, 2)))
 VALID: list[tuple[Callable[[bytes], Iterable[object]], bytes]] = [
     (replies.rules, multipart(of.OFPMP_FLOW, 1, FLOW * 2)),
     (replies.groups, multipart(of.OFPMP_GROUP_DESC, 1, GROUP * 2)),

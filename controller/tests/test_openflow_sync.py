@@ -137,7 +137,7 @@ def test_a_plan_can_be_taken_back(
 
 def test_the_order_leaves_no_frame_without_a_rule() -> None:
     """Groups before rules, later tables before earlier ones; the other way round when they go."""
-    group = Group(0x7467_0001, (1, 2))
+    group = Group(77, (1, 2))
     way = Rule(Table.WAY, 1, Match(tag=5), (Output(1),), OURS)
     edge = Rule(Table.EDGE, 1, Match(in_port=1), (Goto(Table.WAY),), OURS)
     intent = SwitchIntent({edge, way}, {group})
@@ -170,7 +170,7 @@ class Refusing:
 
 def test_full_tables_stop_the_plan_and_say_so() -> None:
     """The next stage is not sent; what was done is known, and can be taken back."""
-    group = Group(0x7467_0001, (1,))
+    group = Group(77, (1,))
     old = Rule(Table.EDGE, 9, Match(), (), OURS)
     new = [Rule(Table.WAY, number, Match(), (), OURS) for number in range(3)]
     session = Refusing({2})

@@ -87,11 +87,11 @@ class Match:
     target_port: int | None = None
 
 
-OURS = 0x7467_0000_0000_0000
-"""The upper 16 bits of the cookies of all our rules; the lower 48 bits name what a rule belongs to."""
-OURS_MASK = 0xFFFF_0000_0000_0000
-OUR_GROUPS = range(0x7467_0000, 0x7468_0000)
-"""Numbers of our groups, which have no cookie."""
+OURS = 0x7469_6465 << 32
+"""The upper half of the cookies of all our rules: "tide". The lower half says what a rule belongs to."""
+OURS_MASK = 0xFFFF_FFFF << 32
+OUR_GROUPS = range(1, 4095)
+"""Numbers of our groups, which have no cookie: those of tags."""
 
 
 @dataclass(frozen=True)
