@@ -237,7 +237,8 @@ def _group_mod(command: int, group: Group) -> bytes:
         )
     buckets = [
         osken.OFPBucket(watch_port=port, watch_group=of.OFPG_ANY, actions=[_output(port)])
-        for port in group.ports
+        # Open vSwitch refuses to delete a group that has buckets in the order to do so.
+        for port in (() if command == of.OFPGC_DELETE else group.ports)
     ]
     return _bytes(osken.OFPGroupMod(_OF13, command, of.OFPGT_FF, group.number, buckets))
 
