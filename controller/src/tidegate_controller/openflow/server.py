@@ -149,6 +149,8 @@ class Server:
                 log.error("cannot accept a switch: %s", error)
                 await asyncio.sleep(0.1)
                 continue
+            # A change and its barrier would wait 40 ms for the acknowledgement of those before.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # Connections that say nothing must not keep switches out: the newest is most likely to be one.
             if len(self._greeting) >= GREETING:
                 self._greeting.popleft().cancel()

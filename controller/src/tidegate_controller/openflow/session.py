@@ -305,12 +305,16 @@ class Session:
         """Bytes that wait for the switch to read them, besides those in the kernel."""
         return self._writer.transport.get_write_buffer_size()
 
-    def _write(self, message: bytes) -> int:
-        """Puts a message into the outbox; returns its transaction id."""
-        xid = self._xid = (self._xid + 1) & 0xFFFF_FFFF
+    def _write(self, *messages: bytes) -> int:
+        """Puts messages into the outbox; returns the last one's transaction id: they count up to it."""
+        numbered: list[bytes] = []
+        for message in messages:
+            self._xid = (self._xid + 1) & 0xFFFF_FFFF
+            numbered += (message[:4], self._xid.to_bytes(4), message[8:])
         if self.lost is None:
-            self._writer.write(message[:4] + xid.to_bytes(4) + message[8:])
-        return xid
+            # At once: each write is a system call while nothing waits.
+            self._writer.write(b"".join(numbered))
+        return self._xid
 
     def send(self, message: bytes) -> bool:
         """Sends a message without an answer, such as a packet_out, unless the outbox is full."""
@@ -342,9 +346,7 @@ class Session:
         if not self._chunks:
             self._barrier_since = self._loop.time()
         first = (self._xid + 1) & 0xFFFF_FFFF
-        for message in messages:
-            self._write(message)
-        barrier = self._write(codec.BARRIER_REQUEST)
+        barrier = self._write(*messages, codec.BARRIER_REQUEST)
         self._chunks[barrier] = _Chunk(update, first, len(messages), index)
         update.barriers += 1
 
