@@ -29,7 +29,7 @@ class Bench:
     server: Server
     events: list[Event] = field(default_factory=list)
     switches: list[FakeSwitch] = field(default_factory=list)
-    """Kept: asyncio ends connections that nobody refers to."""
+    """Kept: asyncio ends connections without a reference."""
 
     async def until(self, what: Callable[[], T]) -> T:
         """Waits until something is true."""

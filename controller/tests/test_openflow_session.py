@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import pytest
 from fake_switch import error, message, multipart, packet_in, port
+from hypothesis import given
+from hypothesis import strategies as st
 from openflow_bench import bench, run
 from os_ken.ofproto import ofproto_v1_3 as of
 
@@ -95,7 +97,7 @@ def test_a_switch_that_vanishes_amid_changes() -> None:
     run(test)
 
 
-def test_a_deaf_switch_loses_its_session_and_stops_nobody() -> None:
+def test_a_deaf_switch_loses_its_session_and_no_other_waits() -> None:
     """It reads nothing more: the outbox stays bounded, single frames are dropped, another switch goes on."""
 
     async def test() -> None:
@@ -248,7 +250,7 @@ def test_a_flood_of_frames_is_dropped_by_port() -> None:
     run(test)
 
 
-def test_a_caller_that_gives_up_harms_nobody() -> None:
+def test_a_caller_that_gives_up_harms_no_other() -> None:
     """Answers that come later are not taken for others'."""
 
     async def test() -> None:
@@ -288,5 +290,43 @@ def test_a_caller_learns_of_its_own_fault() -> None:
             switch.write(packet_in(1, b"frame"))
             assert "fault of the controller: broken" in await at.reason()
             assert list(at.server.sessions) == [f"{2:016x}"]
+
+    run(test)
+
+
+VALID = [
+    codec.hello(),
+    packet_in(1, b"frame"),
+    error(3, 5, 1),
+    message(of.OFPT_PORT_STATUS, 0, bytes(8) + port(3)),
+    message(of.OFPT_BARRIER_REPLY, 4),
+    message(of.OFPT_ECHO_REQUEST, 5, b"content"),
+    multipart(of.OFPMP_FLOW, 5, bytes(56)),
+    multipart(of.OFPMP_PORT_STATS, 6, bytes(112), more=True),
+    message(of.OFPT_ROLE_REPLY, 7, bytes(16)),
+]
+
+
+@given(st.lists(st.sampled_from(VALID), min_size=1, max_size=6), st.data())
+def test_spoilt_bytes_are_never_a_fault_of_the_controller(sent: list[bytes], data: st.DataObject) -> None:
+    """Whatever a switch sends, its session goes on or ends for a reason that names the bytes."""
+    stream = bytearray(b"".join(sent))
+    for _ in range(data.draw(st.integers(0, 3))):
+        stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
+
+    async def test() -> None:
+        async with bench() as at:
+            switch, session = await at.join()
+            asking = [
+                asyncio.create_task(session.rules()),
+                asyncio.create_task(session.apply(changes(3))),
+            ]
+            await asyncio.sleep(0)
+            switch.write(bytes(stream))
+            switch.writer.write_eof()
+            reason = await at.reason()
+            assert "fault" not in reason
+            for outcome in await asyncio.gather(*asking, return_exceptions=True):
+                assert isinstance(outcome, list | SessionLost | RequestRefused)
 
     run(test)

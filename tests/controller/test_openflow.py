@@ -184,7 +184,7 @@ def test_a_switch_holds_what_it_is_to_hold(ovs: OpenVswitch) -> None:
     assert re.findall("group_id=([0-9]+)", ofctl(ovs, "dump-groups br1")) == ["5000"]
 
 
-def test_a_rule_of_ours_that_somebody_has_changed(ovs: OpenVswitch) -> None:
+def test_a_rule_of_ours_that_another_has_changed(ovs: OpenVswitch) -> None:
     """A form that is none of ours is replaced; another's rule in our place stays, and is named."""
     ofctl(ovs, "del-flows br1")
     mine = Rule(Table.EDGE, 7, Match(in_port=1), (Output(2),), OURS | 1)

@@ -10,9 +10,9 @@ Guests can send LLDP frames, too. Ours end with a tag (HMAC-SHA-256, RFC 2104) o
 a frame without this process's key is told by its tag, and its content is not read. The frames have a number,
 and only the last few of a port count, so one that was recorded is of no use later.
 
-A tag does not show that nobody carried the frame elsewhere: a guest that *receives* our frames could have
-them sent by another guest at once. So frames are not sent out of ports that the caller knows to be hosts',
-and a second target of one port does not replace a link as long as that is confirmed.
+A tag does not tell where a frame was carried: a guest that *receives* our frames could have another guest send
+them at once. So frames are not sent out of ports that the caller knows to be hosts', and a second target of one
+port does not replace a link as long as that is confirmed.
 """
 
 import hmac
@@ -29,7 +29,7 @@ MULTICAST = bytes.fromhex("0180c200000e")
 """Nearest bridge: standard switches do not forward frames to it."""
 ETHER_TYPE = 0x88CC
 OUR_OUI = bytes.fromhex("027467")
-"""A local one, of nobody."""
+"""Locally administered: no organisation has it."""
 TAG = 32
 CONFIRMATIONS = 3
 """Intervals after which a link without a confirmation is gone, and numbers of a port that count."""
@@ -43,7 +43,7 @@ _NUMBERED = struct.Struct("!3sBQ")
 
 
 def is_lldp(frame: bytes) -> bool:
-    """Returns whether a frame is LLDP, anybody's."""
+    """Returns whether a frame is LLDP, ours or another's."""
     return frame[12:14] == ETHER_TYPE.to_bytes(2)
 
 

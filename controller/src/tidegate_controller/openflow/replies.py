@@ -278,7 +278,7 @@ def _rule(data: bytes, start: int, end: int) -> RuleEntry:
         if not idle and not hard and table in _TABLES:
             rule = Rule(_TABLES[table], priority, found, actions, cookie)
     except _Foreign:
-        # Its lengths were checked as far as they were read; nothing else of it is used.
+        # The lengths that were read are checked; nothing else of it is used.
         pass
     return RuleEntry(table, priority, cookie, found, rule, packets, size)
 

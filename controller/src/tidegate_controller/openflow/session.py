@@ -275,7 +275,7 @@ class Session:
         for future in waiting:
             if not future.done():
                 future.set_exception(SessionLost(reason))
-                # An update that nobody awaits any more has nobody to be told.
+                # The caller may have given up: an exception that was not read would be logged.
                 future.exception()
 
     def _check(self) -> None:
