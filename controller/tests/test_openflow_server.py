@@ -13,9 +13,11 @@ from fake_switch import FakeSwitch, error, message, multipart, port
 from openflow_bench import bench, run
 from os_ken.ofproto import ofproto_v1_3 as of
 
+from tidegate_controller.openflow import codec
 from tidegate_controller.openflow import server as under_test
 from tidegate_controller.openflow.limits import Limits
 from tidegate_controller.openflow.server import SwitchDown, SwitchUp
+from tidegate_controller.openflow.session import SessionLost
 
 
 def test_a_second_switch_with_an_id_that_works_is_refused() -> None:
@@ -226,7 +228,7 @@ def test_switches_by_tls(certificates: Path) -> None:
         return str(dict(certificate["subject"][0])["commonName"])
 
     async def test() -> None:
-        async with bench(Limits(handshake=2.0), tls=context, name=name) as at:
+        async with bench(Limits(handshake=2.0, answer=1.0, outbox=65536), tls=context, name=name) as at:
             ends = await asyncio.open_connection("127.0.0.1", at.server.port, ssl=client)
             named = await FakeSwitch(*ends).greet(9)
             await at.until(lambda: "s7" in at.server.sessions)
@@ -240,6 +242,15 @@ def test_switches_by_tls(certificates: Path) -> None:
             await silent.closed()
             await at.until(lambda: at.server.refused == 3)
             assert list(at.server.sessions) == ["s7"]
+            # The outbox is bounded here, too: the switch reads nothing, and loses its session.
+            session = at.server.sessions["s7"]
+            named.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            frame = codec.packet_out(1, bytes(1400))
+            while session.send(frame):
+                await asyncio.sleep(0)
+            assert session.waiting <= session.limits.outbox + 2 * len(frame)
+            with pytest.raises(SessionLost, match="no answer"):
+                await session.apply([frame])
             named.close()
 
     run(test)

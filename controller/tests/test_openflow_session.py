@@ -101,7 +101,7 @@ def test_a_deaf_switch_loses_its_session_and_no_other_waits() -> None:
     """It reads nothing more: the outbox stays bounded, single frames are dropped, another switch goes on."""
 
     async def test() -> None:
-        limits = Limits(outbox=64 << 10, answer=1.0)
+        limits = Limits(outbox=64 << 10, answer=2.0)
         async with bench(limits) as at:
             deaf, session = await at.join(1)
             other, live = await at.join(2)
@@ -118,7 +118,7 @@ def test_a_deaf_switch_loses_its_session_and_no_other_waits() -> None:
                 session.send(frame)
                 assert session.waiting <= limits.outbox + len(frame)
                 await asyncio.sleep(0)
-            assert "no answer for 1 s" in await at.reason()
+            assert "no answer for 2 s" in await at.reason()
             with pytest.raises(SessionLost, match="no answer"):
                 await stuck
             assert [event.switch for event in at.of(SwitchDown)] == [f"{1:016x}"]
@@ -127,16 +127,34 @@ def test_a_deaf_switch_loses_its_session_and_no_other_waits() -> None:
     run(test)
 
 
+def test_a_slow_switch_has_time_for_each_barrier() -> None:
+    """All of it may take longer than one answer."""
+
+    async def test() -> None:
+        async with bench(Limits(answer=2.0, outstanding=4)) as at:
+            switch, session = await at.join()
+            begin = asyncio.get_running_loop().time()
+            applying = asyncio.create_task(session.apply(changes(10 * CHUNK)))
+            for _ in range(10):
+                barrier, _ = await switch.read_until(of.OFPT_BARRIER_REQUEST)
+                await asyncio.sleep(0.25)
+                switch.write(message(of.OFPT_BARRIER_REPLY, barrier))
+            assert await applying == []
+            assert asyncio.get_running_loop().time() - begin > session.limits.answer
+
+    run(test)
+
+
 def test_silence_is_asked_for_an_echo() -> None:
     """A switch that answers echoes stays; a connection that is half open ends."""
 
     async def test() -> None:
-        async with bench(Limits(echo=0.1, answer=0.5)) as at:
+        async with bench(Limits(echo=0.1, answer=2.0)) as at:
             silent, _ = await at.join(1)
             talking, _ = await at.join(2)
             obeying = asyncio.create_task(talking.obey())
             await silent.read_until(of.OFPT_ECHO_REQUEST)
-            assert "no answer for 0.5 s" in await at.reason()
+            assert "no answer for 2 s" in await at.reason()
             assert list(at.server.sessions) == [f"{2:016x}"]
             obeying.cancel()
 

@@ -10,9 +10,9 @@ Guests can send LLDP frames, too. Ours end with a tag (HMAC-SHA-256, RFC 2104) o
 a frame without this process's key is told by its tag, and its content is not read. The frames have a number,
 and only the last few of a port count, so one that was recorded is of no use later.
 
-A tag does not tell where a frame was carried: a guest that *receives* our frames could have another guest send
-them at once. So frames are not sent out of ports that the caller knows to be hosts', and a second target of one
-port does not replace a link as long as that is confirmed.
+A tag does not tell where a frame was carried: a guest that *receives* our frames could have another guest
+send them at once. So frames are not sent out of ports that the caller knows to be hosts', and a second
+target of one port does not replace a link as long as that is confirmed.
 """
 
 import hmac
