@@ -87,6 +87,13 @@ class Match:
     target_port: int | None = None
 
 
+OURS = 0x7469_6465 << 32
+"""The upper half of the cookies of all our rules: "tide". The lower half says what a rule belongs to."""
+OURS_MASK = 0xFFFF_FFFF << 32
+OUR_GROUPS = range(1, 4095)
+"""Numbers of our groups, which have no cookie: those of tags."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """One entry of a table. Table, priority and match are its key, as in OpenFlow 1.3, 6.4."""
@@ -97,7 +104,7 @@ class Rule:
     actions: tuple[Action, ...]
     """None: drop."""
     cookie: int
-    """Tells ours from others', and which path it belongs to."""
+    """Tells ours (`OURS`) from others', and which path it belongs to."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,7 @@ class Group:
     """Fast failover: the first port that is up is taken (OpenFlow 1.3, 5.6.1)."""
 
     number: int
+    """Of `OUR_GROUPS`."""
     ports: tuple[int, ...]
 
 
