@@ -1,6 +1,7 @@
 """Requests in the words of the model reach the arithmetic, and its answers come back."""
 
 import pytest
+
 from tidegate_controller.decide.admission import Admission, Granted, Level, LinkTerms, Refused, Wanted
 from tidegate_controller.decide.routes import Routes, candidates
 from tidegate_controller.model.paths import FlowKey, PathRequest, Route
@@ -49,11 +50,11 @@ def test_routes_are_tried_in_their_order() -> None:
     def ask(name: str, rate: int, budget: int) -> Granted:
         return admission.change([], [Wanted(name, request(rate, budget), routes)])[0]
 
-    lax = ask("a", 10_000_000, 10_000_000)
-    assert (lax.route, lax.bound, lax.far_burst) == (routes[0], 8_002_000, 14_000)
+    lax = ask("a", 300_000_000, 10_000_000)
+    assert (lax.route, lax.bound, lax.far_burst) == (routes[0], 8_002_000, 304_000)
     strict = ask("b", 10_000_000, 900_000)
     assert (strict.route, strict.bound) == (routes[1], 802_000)
-    around = ask("c", 380_000_000, 1_100_000)
+    around = ask("c", 100_000_000, 1_100_000)
     assert around.route == routes[3]
     with pytest.raises(Refused) as refused:
         ask("d", 10_000_000, 700_000)

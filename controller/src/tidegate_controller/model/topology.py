@@ -4,8 +4,8 @@
  host a ─(uplink)─ port 1 ┌ s1 ┐ port 2 ══ link ══ port 1 ┌ s2 ┐ port 2 ─ host b
 ```
 
-A link has two directions, each with its own capacity and state. A switch has the name of its configuration, else
-its datapath id in hexadecimal.
+A link has two directions, each with its own capacity and state. A switch has the name of its configuration,
+else its datapath id in hexadecimal.
 """
 
 from dataclasses import dataclass, field
