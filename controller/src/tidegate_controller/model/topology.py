@@ -21,6 +21,12 @@ class Port:
     def __str__(self) -> str:
         return f"{self.switch}:{self.number}"
 
+    @classmethod
+    def parse(cls, text: str) -> "Port":
+        """Reads the text of a port. Raises `ValueError`."""
+        switch, _, number = text.rpartition(":")
+        return cls(switch, int(number))
+
 
 @dataclass(frozen=True, order=True)
 class Link:
