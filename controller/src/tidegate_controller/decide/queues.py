@@ -32,22 +32,69 @@ class Load:
     burst: int = 0
 
 
-def loads(terms: Iterable[LinkTerms], paths: Iterable[Path]) -> dict[tuple[str, int], Load]:
-    """What is reserved, by link and level."""
-    overhead = {link.name: link.overhead for link in terms}
-    found: dict[tuple[str, int], Load] = {}
-    for path in paths:
+class Loads:
+    """What is reserved for each level of each link; kept as paths come and go."""
+
+    def __init__(self, terms: Mapping[str, LinkTerms]) -> None:
+        self._terms = terms
+        self._loads: dict[tuple[str, int], Load] = {}
+
+    def know(self, terms: Mapping[str, LinkTerms]) -> None:
+        """Links that are new."""
+        self._terms = terms
+
+    def add(self, path: Path) -> set[str]:
+        """A generation of a path. Returns its links."""
+        return self._count(path, 1)
+
+    def remove(self, path: Path) -> set[str]:
+        """One that was added. Returns its links."""
+        return self._count(path, -1)
+
+    def at(self, link: str, level: int) -> Load:
+        """Of one level."""
+        return self._loads.get((link, level), Load())
+
+    def _count(self, path: Path, sign: int) -> set[str]:
         request, small = path.request, path.request.smallest_frame
+        links: set[str] = set()
         for route in (path.route, path.backup):
-            if route is None:
-                continue
-            for link in route.links:
-                before = found.get((link, route.level), Load())
-                rate = -(-request.rate * (small + TAG + overhead.get(link, 0)) // small)
+            for link in route.links if route else ():
+                overhead = self._terms[link].overhead if link in self._terms else 0
+                rate = -(-request.rate * (small + TAG + overhead) // small)
                 # The burst at the end is the largest on the way.
                 burst = -(-path.far_burst * (small + TAG) // small)
-                found[link, route.level] = Load(before.rate + rate, before.burst + burst)
-    return found
+                at = (link, route.level) if route else (link, 0)
+                before = self._loads.pop(at, Load())
+                after = Load(before.rate + sign * rate, before.burst + sign * burst)
+                if after != Load():
+                    self._loads[at] = after
+                links.add(link)
+        return links
+
+
+def port_of(link: str) -> Port | None:
+    """The port of a switch where a link begins; `None`: it begins at a host."""
+    begin = link.partition(">")[0]
+    return Port.parse(begin) if ":" in begin else None
+
+
+def queues_of(
+    link: LinkTerms, loads: Loads, marks: Marks, raised: Mapping[tuple[str, int], int]
+) -> tuple[Queue, ...]:
+    """Queues of the port where a link begins, best effort first.
+
+    `raised` has the least rate (bit/s) for a link and level where more is needed than what is reserved.
+    """
+    real = []
+    for level in range(min(len(link.levels), len(marks.levels))):
+        load = loads.at(link.name, level)
+        minimum = max(load.rate, raised.get((link.name, level), 0), LEAST)
+        burst = max(load.burst, link.largest_frame)
+        real.append(Queue(marks.queue(level), min(minimum, link.capacity), link.capacity, burst, level))
+    left = max(link.capacity - sum(queue.minimum for queue in real), LEAST)
+    best = Queue(BEST_EFFORT, min(left, link.capacity), link.capacity, link.largest_frame, len(real))
+    return (best, *real)
 
 
 def queues(
@@ -56,24 +103,14 @@ def queues(
     marks: Marks,
     raised: Mapping[tuple[str, int], int] | None = None,
 ) -> dict[Port, tuple[Queue, ...]]:
-    """Queues of the ports of all links that begin at a switch.
-
-    `raised` has the least rate (bit/s) for a link and level where more is needed than what is reserved.
-    """
-    terms = list(terms)
-    reserved, raised = loads(terms, paths), raised or {}
-    found = {}
-    for link in terms:
-        text = link.name.partition(">")[0]
-        if ":" not in text:
-            continue
-        real = []
-        for level in range(min(len(link.levels), len(marks.levels))):
-            load = reserved.get((link.name, level), Load())
-            minimum = max(load.rate, raised.get((link.name, level), 0), LEAST)
-            burst = max(load.burst, link.largest_frame)
-            real.append(Queue(marks.queue(level), min(minimum, link.capacity), link.capacity, burst, level))
-        left = max(link.capacity - sum(queue.minimum for queue in real), LEAST)
-        best = Queue(BEST_EFFORT, min(left, link.capacity), link.capacity, link.largest_frame, len(real))
-        found[Port.parse(text)] = (best, *real)
-    return found
+    """Queues of the ports of all links that begin at a switch."""
+    by_name = {link.name: link for link in terms}
+    loads = Loads(by_name)
+    for path in paths:
+        loads.add(path)
+    ports = {link.name: port_of(link.name) for link in by_name.values()}
+    return {
+        port: queues_of(by_name[name], loads, marks, raised or {})
+        for name, port in ports.items()
+        if port is not None
+    }
