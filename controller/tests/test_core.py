@@ -190,6 +190,9 @@ def test_other_terms_and_a_refusal_of_them(world: World) -> None:
     world.settle()
     before = world.core.engine.paths["h0/v>r"]
     asker = world.ask(request(rate=300 * MBIT))
+    # The way's rules are there; the edge's waits for the queues.
+    assert not any(world.queues.values())
+    world.answer_queues(False)
     assert len([order for orders in world.queues.values() for order in orders]) == 1
     world.settle()
     after = world.answers[asker].path
@@ -217,6 +220,7 @@ def test_a_vm_that_moves_to_another_host(world: World) -> None:
 @pytest.mark.parametrize(
     ("wanted", "reason"),
     [
+        (replace(request(), name=""), "its name has 1 to 200 characters"),
         (request(target=9), "host h9 is not registered"),
         (replace(request(), key=replace(request().key, source="10.9.9.9")), "its hosts have 10.0.0.0 to"),
         (replace(request(), dscp=64), "its mark is 0 to 63"),
@@ -237,6 +241,16 @@ def test_requests_with_a_fault(wanted: PathRequest, reason: str) -> None:
     assert reason in " ".join(world.answers[asker].reasons)
     assert verdicts(world)[-1] == Verdict.REFUSED
     world.check()
+
+
+def test_queues_that_cannot_be_set(world: World) -> None:
+    """The path is refused, and nothing of it is left."""
+    asker = world.ask(request())
+    world.answer_queues(True)
+    world.settle()
+    answer = world.answers[asker]
+    assert (answer.path, answer.reasons) == (None, ("queues: no such port", "all is as before"))
+    assert world.core.engine.book.names() == []
 
 
 def test_a_restart_takes_paths_over() -> None:

@@ -315,7 +315,7 @@ def test_another_mark_has_a_notice() -> None:
     assert change.stage == Stage.NOTICE
     (close,) = change.elapsed(notice.serial)
     assert updates([close]) == [("s0", 0, 1)]
-    # Nobody knows whether the old key is closed: both stay reserved until the switch is back.
+    # Whether the old key is closed is unknown: both stay reserved until the switch is back.
     assert change.failed(close.serial, "s0") == []
     assert change.waits_for == {"s0"}
     assert change.holds() == (True, True)

@@ -18,7 +18,7 @@ class Use(RuleBasedStateMachine):
 
     @rule()
     def take(self) -> None:
-        """An id of the range that nobody has, or a refusal with the number."""
+        """A free id of the range, or a refusal with the number."""
         owner = f"p#{len(self.model)}"
         if len(self.model) == 8:
             with pytest.raises(TagsUsedUp, match="all 8 VLAN ids"):

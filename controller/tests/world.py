@@ -39,6 +39,8 @@ class World:
     told: list[ev.TellHost] = field(default_factory=list)
     saved: dict[str, Path] = field(default_factory=dict)
     rates: dict[Port, int] = field(default_factory=dict)
+    setting: list[int] = field(default_factory=list)
+    """Orders of queues that are not answered."""
     links_down: set[str] = field(default_factory=set)
     flapped: set[str] = field(default_factory=set)
     """Links that went down, until all ports are as they should be."""
@@ -62,7 +64,8 @@ class World:
                     self.saved[path.request.name] = path
                 case ev.DropPath(name):
                     self.saved.pop(name, None)
-                case ev.SetQueues(queues):
+                case ev.SetQueues(number, queues):
+                    self.setting.append(number)
                     for port, held in queues.items():
                         self.rates[port] = sum(queue.minimum for queue in held)
                 case ev.Wake(at):
@@ -128,6 +131,11 @@ class World:
             if isinstance(order, ev.Install):
                 self.event(ev.SwitchFailed(switch, order.ticket, "vanished"))
 
+    def answer_queues(self, fails: bool) -> None:
+        """The database of a switch answers."""
+        number = self.setting.pop(0)
+        self.event(ev.QueuesFailed(number, "no such port") if fails else ev.QueuesDone(number))
+
     def back(self, switch: str) -> None:
         """It is connected again."""
         self.gone.discard(switch)
@@ -141,6 +149,9 @@ class World:
             busy = [switch for switch, orders in self.queues.items() if orders]
             for switch in busy:
                 self.apply(switch)
+            while self.setting:
+                self.answer_queues(False)
+                busy = ["queues"]
             if not busy:
                 engine = self.core.engine
                 if not engine.timers and not engine.running and not self.core.stale:
@@ -219,6 +230,8 @@ class World:
             self.fault(random.choice(busy))
         elif busy and choice < 0.5:
             self.apply(random.choice(busy))
+        elif self.setting and choice < 0.53:
+            self.answer_queues(random.random() < self.faults)
         elif self.gone and choice < 0.55:
             self.back(random.choice(sorted(self.gone)))
         elif choice < 0.7:

@@ -84,6 +84,10 @@ class Core:
                 self._answered(event.switch, event.ticket, None)
             case ev.SwitchFailed():
                 self._answered(event.switch, event.ticket, event.error)
+            case ev.QueuesDone():
+                engine.queues_answered(event.number, None)
+            case ev.QueuesFailed():
+                engine.queues_answered(event.number, event.error)
             case ev.SwitchBack():
                 self._sync(event.switch)
                 engine.back(event.switch)

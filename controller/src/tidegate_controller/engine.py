@@ -18,7 +18,7 @@ from tidegate_controller.decide.admission import Granted, LinkTerms, Refused, Wa
 from tidegate_controller.decide.book import Book
 from tidegate_controller.decide.intent import place
 from tidegate_controller.decide.marks import Marks
-from tidegate_controller.decide.move import Change, Order, Stage, Update, drain_time
+from tidegate_controller.decide.move import GATE, Change, Order, Stage, Update, drain_time
 from tidegate_controller.decide.queues import Loads, port_of, queues_of
 from tidegate_controller.decide.routes import Routes
 from tidegate_controller.decide.tags import Tags
@@ -79,7 +79,7 @@ class Engine:
         self.keys: dict[tuple[FlowKey, int], str] = {}
         """Which path has a flow's key; while it changes, the old and the new one."""
         self.newest = Topology()
-        """What is there; rules may not follow it yet."""
+        """As the edges see it; rules may not follow it yet."""
         self.routes = Routes(self.newest)
         self.calm = react.Calm(self.settings.hold)
         self.trends = react.Trends()
@@ -96,6 +96,9 @@ class Engine:
         self.decided = 0
         self.numbered = 0
         self._changes = 0
+        self._ordered = 0
+        self._gates: dict[int, ev.Ticket] = {}
+        """Changes that wait for queues, by the number of the order."""
         self._dirty: set[str] = set()
         self._there: set[str] = set()
 
@@ -151,8 +154,8 @@ class Engine:
         assert name not in self.running
         self._changes += 1
         placed = [place(one, self.settings.marks) if one else None for one in (old, new)]
-        drains = [drain_time(one.bound) if one else 0.0 for one in (old, new)]
-        change = Change(placed[0], placed[1], *drains)
+        drains = (drain_time(old.bound) if old else 0.0, drain_time(new.bound) if new else 0.0)
+        change = Change(placed[0], placed[1], *drains, gate=True)
         running = Running(
             self._changes, change, old, new, verdict, cause, reasons, asker, narrow, freed, told
         )
@@ -164,8 +167,11 @@ class Engine:
             self.paths[name] = replace(old, state=PathState.MOVING)
             if old.tag == new.tag:
                 self.tags.hand_on(new.tag, new.reservation)
-        self.set_queues()
+        asked = self.set_queues()
         self.order(name, running.number, change.start())
+        if new is not None:
+            # No frame is marked before its queues have their rates.
+            self._gates[asked] = ev.Ticket(name, running.number, change.serial)
         self._progress(name)
 
     def order(self, owner: str, change: int, orders: list[Order]) -> None:
@@ -186,7 +192,8 @@ class Engine:
         if error is None:
             orders = running.change.done(ticket.serial, switch)
         else:
-            running.errors.append(f"switch {switch}: {error}"[:200])
+            failed = f"switch {switch}" if switch else "queues"
+            running.errors.append(f"{failed}: {error}"[:200])
             orders = running.change.failed(ticket.serial, switch)
         self.order(ticket.owner, running.number, orders)
         self._progress(ticket.owner)
@@ -235,8 +242,14 @@ class Engine:
         self.raised[more.link, more.level] = more.minimum
         self._dirty.add(more.link)
 
-    def set_queues(self) -> None:
-        """Passes on rates that have changed."""
+    def queues_answered(self, number: int, error: str | None) -> None:
+        """Queues have been set, or not."""
+        ticket = self._gates.pop(number, None)
+        if ticket is not None:
+            self.answered(GATE, ticket, error)
+
+    def set_queues(self) -> int:
+        """Passes on rates that have changed. Returns the number of the order."""
         queues = {}
         for name in sorted(self._dirty):
             port = port_of(name)
@@ -245,7 +258,9 @@ class Engine:
                 queues[port] = queues_of(terms, self.loads, self.settings.marks, self.raised)
         self._dirty.clear()
         if queues:
-            self.effects.append(ev.SetQueues(queues))
+            self._ordered += 1
+            self.effects.append(ev.SetQueues(self._ordered, queues))
+        return self._ordered
 
     def forget(self, path: Path) -> None:
         """A path is gone."""

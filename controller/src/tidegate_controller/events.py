@@ -80,7 +80,7 @@ class Sampled:
 
 @dataclass(frozen=True)
 class TopologyChanged:
-    """What is there now, and terms of links that may be new."""
+    """All that works now, and terms of links that may be new."""
 
     topology: Topology
     terms: tuple[LinkTerms, ...]
@@ -104,6 +104,21 @@ class SwitchFailed:
 
 
 @dataclass(frozen=True)
+class QueuesDone:
+    """Queues are set."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class QueuesFailed:
+    """A switch did not take queues, or is not there."""
+
+    number: int
+    error: str
+
+
+@dataclass(frozen=True)
 class SwitchBack:
     """A switch is connected, perhaps with old rules."""
 
@@ -116,7 +131,17 @@ class Tick:
 
 
 Event = (
-    Requested | Released | Missed | Sampled | TopologyChanged | SwitchDone | SwitchFailed | SwitchBack | Tick
+    Requested
+    | Released
+    | Missed
+    | Sampled
+    | TopologyChanged
+    | SwitchDone
+    | SwitchFailed
+    | QueuesDone
+    | QueuesFailed
+    | SwitchBack
+    | Tick
 )
 
 
@@ -138,8 +163,9 @@ class Sync:
 
 @dataclass(frozen=True)
 class SetQueues:
-    """Set the queues of ports."""
+    """Set the queues of ports, in the order of the numbers; answered by `QueuesDone` or `QueuesFailed`."""
 
+    number: int
     queues: dict[Port, tuple[Queue, ...]] = field(default_factory=dict)
 
 

@@ -18,6 +18,8 @@ from tidegate_controller.engine import Engine, flow, numbers
 from tidegate_controller.model.decisions import Verdict
 from tidegate_controller.model.paths import Path, PathRequest, PathState
 
+LONGEST_NAME = 200
+
 
 def requested(engine: Engine, asker: int, request: PathRequest) -> None:
     """A path is wanted, or other terms of one."""
@@ -127,7 +129,9 @@ def _unfit(engine: Engine, request: PathRequest) -> tuple[str, ...]:
     """What is wrong with a request, before any arithmetic."""
     name, settings, hosts = request.name, engine.settings, engine.newest.hosts
     source, target, key = hosts.get(request.source), hosts.get(request.target), request.key
-    if source is None or target is None:
+    if not 0 < len(name) <= LONGEST_NAME:
+        text = f"its name has 1 to {LONGEST_NAME} characters"
+    elif source is None or target is None:
         unknown = request.source if source is None else request.target
         text = f"host {unknown} is not registered"
     elif (key.source, key.target) != (source.address, target.address):

@@ -29,6 +29,8 @@ from tidegate_controller.model.intent import Group, Rule, SwitchIntent
 
 MARGIN = 0.05
 """s; added to a bound, for a switch that takes in a frame while it takes in a rule."""
+GATE = ""
+"""In the place of a switch."""
 NOTICE = 1.0
 """s; so long a host has to use the new key."""
 
@@ -115,13 +117,21 @@ class Change:
         old_drain: float = 0.0,
         new_drain: float = 0.0,
         notice: float = NOTICE,
+        gate: bool = False,
     ) -> None:
+        """With a `gate`, INSTALL waits for an answer from `GATE`, too: the rates of queues."""
         self.stage = Stage.INSTALL if new else Stage.CLOSE
         self._old, self._new = old, new
+        self._gate = gate
         self._waits = {Stage.DRAIN: old_drain, Stage.UNDRAIN: new_drain, Stage.NOTICE: notice}
         self._serial = 0
         self._waiting: set[str] = set()
         self._stuck: set[str] = set()
+
+    @property
+    def serial(self) -> int:
+        """Of the step."""
+        return self._serial
 
     @property
     def over(self) -> bool:
@@ -156,7 +166,7 @@ class Change:
         return [] if self._waiting else self._next()
 
     def failed(self, serial: int, switch: str) -> list[Order]:
-        """A switch refused, or vanished: nobody knows what it did."""
+        """A switch refused, or vanished: how much it did is unknown."""
         if serial != self._serial or switch not in self._waiting:
             return []
         if self.stage == Stage.INSTALL:
@@ -216,7 +226,9 @@ class Change:
             return [Wait(self._serial, self._waits[stage])]
         updates = self._updates()
         self._waiting = {update.switch for update in updates}
-        return list(updates) if updates else self._next()
+        if self._gate and stage == Stage.INSTALL:
+            self._waiting.add(GATE)
+        return list(updates) if self._waiting else self._next()
 
     def _next(self) -> list[Order]:
         return self._enter(AFTER[self.stage])

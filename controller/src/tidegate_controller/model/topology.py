@@ -68,7 +68,7 @@ class Attachment:
 
 @dataclass
 class Topology:
-    """What is there now."""
+    """Switches, links and hosts of this moment."""
 
     switches: set[str] = field(default_factory=set)
     links: set[Link] = field(default_factory=set)
