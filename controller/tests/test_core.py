@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import MBIT, networks, request, ring, terms
+from networks import MBIT, networks, request, ring
 from world import World
 
 from tidegate_controller import events as ev
@@ -260,18 +260,48 @@ def test_a_restart_takes_paths_over() -> None:
     for number in range(3):
         world.ask(request(f"v{number}", number, 3, MBIT, port=50_000 + number))
         world.settle()
-    again = World(world.topology, Random(1), Core(), live=world.live)
-    known = ev.TopologyChanged(world.topology, tuple(terms(world.topology)))
-    again.core.restore(world.saved.values(), len(world.decisions), known)
-    again.begin()
-    engine = again.core.engine
-    assert engine.paths == world.saved
-    assert engine.book.names() == world.core.engine.book.names()
-    for switch, held in world.core.intents().items():
-        ours = {rule for rule in held.rules if rule.cookie & 0xFFFF_FFFF}
-        assert ours == {rule for rule in again.core.intents()[switch].rules if rule.cookie & 0xFFFF_FFFF}
-    asker = again.ask(request("v9", 1, 3, MBIT, port=50_009))
-    again.settle()
-    path = again.answers[asker].path
+    rules, paths, names = dict(world.live), dict(world.saved), world.core.engine.book.names()
+    world.restart()
+    engine = world.core.engine
+    assert (engine.paths, engine.book.names()) == (paths, names)
+    assert all(world.core.intents()[switch].rules == held.rules for switch, held in rules.items())
+    world.settle()
+    world.check()
+    assert world.live == rules
+    asker = world.ask(request("v9", 1, 3, MBIT, port=50_009))
+    world.settle()
+    path = world.answers[asker].path
     assert path is not None
     assert path.number == 4
+
+
+@given(st.integers(0, 12), st.booleans())
+def test_a_restart_in_the_middle_of_a_move(steps: int, flipped_back: bool) -> None:
+    """At any step: frames of the path arrive, while switches are set one by one to what they are to hold."""
+    world = World(ring(4), Random(1), Core())
+    world.begin()
+    world.ask(request())
+    world.settle()
+    for _ in range(2):
+        world.now += 10
+        world.event(ev.Missed("h0/v>r", 1, 1, world.now))
+        if not flipped_back:
+            break
+        world.settle()
+    for _ in range(steps):
+        if world.setting:
+            world.answer_queues(False)
+        for switch in [switch for switch, orders in sorted(world.queues.items()) if orders][:1]:
+            world.apply(switch)
+    world.restart()
+    for switch in sorted(world.gone):
+        world.arrives("h0/v>r")
+        world.back(switch)
+        world.arrives("h0/v>r")
+        while world.queues.get(switch):
+            world.apply(switch)
+            world.arrives("h0/v>r")
+    world.settle()
+    world.check()
+    assert len(world.core.engine.book.names()) == 1
+    assert world.changes == {}

@@ -37,6 +37,8 @@ class World:
     asked: int = 0
     answers: dict[int, ev.Answer] = field(default_factory=dict)
     told: list[ev.TellHost] = field(default_factory=list)
+    network: ev.SaveNetwork | None = None
+    changes: dict[str, ev.SaveChange] = field(default_factory=dict)
     saved: dict[str, Path] = field(default_factory=dict)
     rates: dict[Port, int] = field(default_factory=dict)
     setting: list[int] = field(default_factory=list)
@@ -45,9 +47,13 @@ class World:
     flapped: set[str] = field(default_factory=set)
     """Links that went down, until all ports are as they should be."""
 
-    def event(self, event: ev.Event) -> None:  # noqa: PLR0912
+    def event(self, event: ev.Event) -> None:
         """Tells the core; keeps what it wants."""
-        for effect in self.core.handle(event, self.now):
+        self.carry_out(self.core.handle(event, self.now))
+
+    def carry_out(self, effects: list[ev.Effect]) -> None:  # noqa: PLR0912
+        """Does what the core wants."""
+        for effect in effects:
             match effect:
                 case ev.Install():
                     self.queues.setdefault(effect.update.switch, []).append(effect)
@@ -62,8 +68,16 @@ class World:
                     self.told.append(effect)
                 case ev.SavePath(path):
                     self.saved[path.request.name] = path
+                    self.changes.pop(path.request.name, None)
                 case ev.DropPath(name):
                     self.saved.pop(name, None)
+                    self.changes.pop(name, None)
+                case ev.SaveChange(_, new):
+                    self.changes[new.request.name] = effect
+                case ev.DropChange(name):
+                    self.changes.pop(name, None)
+                case ev.SaveNetwork():
+                    self.network = effect
                 case ev.SetQueues(number, queues):
                     self.setting.append(number)
                     for port, held in queues.items():
@@ -130,6 +144,19 @@ class World:
         for order in lost:
             if isinstance(order, ev.Install):
                 self.event(ev.SwitchFailed(switch, order.ticket, "vanished"))
+
+    def restart(self) -> None:
+        """The process ends, and another one takes over; switches connect to it one after the other."""
+        assert self.network is not None
+        self.core = Core(self.core.engine.settings)
+        self.queues.clear()
+        self.setting.clear()
+        self.gone = set(self.topology.switches)
+        lost = range(1, self.asked + 1)
+        self.answers |= {asker: ev.Answer(asker, None) for asker in lost if asker not in self.answers}
+        decided = self.decisions[-1].number if self.decisions else 0
+        kept = list(self.saved.values()), list(self.changes.values())
+        self.carry_out(self.core.restore(self.network, *kept, decided, self.now))
 
     def answer_queues(self, fails: bool) -> None:
         """The database of a switch answers."""
@@ -200,6 +227,17 @@ class World:
                 rates[link] = rates.get(link, 0) - (-held.request.rate * (small + 28) // small)
         assert all(rate <= engine.book.terms[link].reservable for link, rate in rates.items())
 
+    def arrives(self, name: str) -> None:
+        """A frame of a path arrives once, as it was sent, with its mark on the way."""
+        request = self.saved[name].request
+        source, target = (self.topology.hosts[host] for host in (request.source, request.target))
+        key = request.key
+        outer = (key.source, key.target, key.source_port, key.target_port)
+        frame = Frame(target.mac, 0x0800, request.dscp, 17, *outer)
+        arrived, seen = walk(self.live, Cables(self.topology), source.port, frame)
+        assert [(one.port, one.frame) for one in arrived] == [(target.port, frame)]
+        assert all(one.frame.tag for one in seen[:-1])
+
     def whole_ways(self, held: dict[str, SwitchIntent]) -> None:
         """A frame of each path in force arrives once, by its links."""
         engine = self.core.engine
@@ -220,7 +258,7 @@ class World:
             assert [str(one.port) for one in seen] == begins
             assert all(one.frame.tag == path.tag for one in seen[:-1])
 
-    def act(self) -> None:
+    def act(self) -> None:  # noqa: PLR0912
         """One thing happens."""
         random, engine = self.random, self.core.engine
         self.now += random.choice([0.0, 0.001, 0.01, 1.0])
@@ -232,6 +270,8 @@ class World:
             self.apply(random.choice(busy))
         elif self.setting and choice < 0.53:
             self.answer_queues(random.random() < self.faults)
+        elif self.faults and choice > 0.99:
+            self.restart()
         elif self.gone and choice < 0.55:
             self.back(random.choice(sorted(self.gone)))
         elif choice < 0.7:

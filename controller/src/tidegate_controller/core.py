@@ -12,7 +12,6 @@ The time comes in as an argument; nothing here waits.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from tidegate_controller import events as ev
 from tidegate_controller import reactions, requests
@@ -22,8 +21,7 @@ from tidegate_controller.decide.intent import place, put
 from tidegate_controller.decide.move import Order, merge
 from tidegate_controller.decide.queues import port_of, queues_of
 from tidegate_controller.decide.tags import TagsUsedUp
-from tidegate_controller.decide.transactions import reservations
-from tidegate_controller.engine import Engine, Settings, flow
+from tidegate_controller.engine import Engine, Settings
 from tidegate_controller.model.intent import SwitchIntent
 from tidegate_controller.model.paths import Path, PathState
 from tidegate_controller.model.topology import Topology
@@ -46,24 +44,38 @@ class Core:
         self.stale: set[str] = set()
         """Switches that failed: they may hold other rules than they are to hold."""
 
-    def restore(self, paths: Iterable[Path], decisions: int, known: ev.TopologyChanged) -> None:
-        """Takes over paths as they were kept, and the number of decisions. Raises `Refused`, `ValueError`.
+    def restore(
+        self,
+        network: ev.SaveNetwork,
+        paths: Iterable[Path],
+        changes: Iterable[ev.SaveChange],
+        decisions: int,
+        now: float,
+    ) -> list[ev.Effect]:
+        """Takes over what was kept, and the number of decisions. Raises `Refused`, `ValueError`.
 
-        `known` has at least the terms of their links.
+        The topology is what it was until the edges say otherwise, so a switch that connects loses no rule.
+        Changes that were under way are undone.
         """
         engine = self.engine
-        engine.learn(known.terms)
+        engine.effects, engine.now, engine.decided = [], now, decisions
+        engine.learn(network.terms)
+        changes = list(changes)
+        moving = {change.old.request.name for change in changes if change.old}
         for path in paths:
-            engine.paths[path.request.name] = path
-            engine.keys[flow(path.request)] = path.request.name
-            engine.numbered = max(engine.numbered, path.number)
-            if path.state == PathState.BROKEN:
-                continue
-            engine.tags.claim(path.tag, path.reservation)
-            engine.book.change([], reservations(path, path.request))
-            engine.paths[path.request.name] = replace(path, state=PathState.ACTIVE)
-            engine.count(path)
-        engine.decided = decisions
+            if path.request.name not in moving:
+                engine.take_over(path)
+        self._tree = network.tree
+        self._trees = 1
+        engine.tags.claim(network.tree.tag, "broadcast#1")
+        self.tree_tags.add(network.tree.tag)
+        self.followed = engine.newest = network.topology
+        self.basis.assume(network.topology, network.tree)
+        engine.arrange(self.followed)
+        for change in changes:
+            engine.undo(change)
+        engine.set_queues()
+        return engine.effects
 
     def handle(self, event: ev.Event, now: float) -> list[ev.Effect]:
         """What is to be done after an event."""
@@ -132,7 +144,10 @@ class Core:
             self.tree_tags -= stale
             if self.followed != engine.newest:
                 self.followed = engine.newest
-                self._order(self.basis.follow(self.followed, self._next_tree()))
+                tree = self._next_tree()
+                terms = tuple(engine.book.terms.values())
+                engine.effects.append(ev.SaveNetwork(self.followed, terms, tree))
+                self._order(self.basis.follow(self.followed, tree))
         engine.arrange(self.followed)
 
     def _next_tree(self) -> Tree:

@@ -146,6 +146,7 @@ class Engine:
         narrow: tuple[Wanted, ...] = (),
         freed: frozenset[str] = frozenset(),
         told: bool = False,
+        undo: bool = False,
     ) -> None:
         """Begins a change; what it needs is reserved already."""
         path = new or old
@@ -155,7 +156,7 @@ class Engine:
         self._changes += 1
         placed = [place(one, self.settings.marks) if one else None for one in (old, new)]
         drains = (drain_time(old.bound) if old else 0.0, drain_time(new.bound) if new else 0.0)
-        change = Change(placed[0], placed[1], *drains, gate=True)
+        change = Change(placed[0], placed[1], *drains, gate=not undo, undo=undo)
         running = Running(
             self._changes, change, old, new, verdict, cause, reasons, asker, narrow, freed, told
         )
@@ -163,13 +164,16 @@ class Engine:
         if new is not None:
             self._dirty |= self.loads.add(new)
             self.keys[flow(new.request)] = name
+            held = [one for path in (old, new) if path for one in path.reservations if one not in freed]
+            reserved = tuple(self.book.held(one) for one in held)
+            self.effects.append(ev.SaveChange(old, new, reserved, narrow, freed))
         if old is not None and new is not None:
             self.paths[name] = replace(old, state=PathState.MOVING)
             if old.tag == new.tag:
                 self.tags.hand_on(new.tag, new.reservation)
         asked = self.set_queues()
         self.order(name, running.number, change.start())
-        if new is not None:
+        if new is not None and not undo:
             # No frame is marked before its queues have their rates.
             self._gates[asked] = ev.Ticket(name, running.number, change.serial)
         self._progress(name)
@@ -271,9 +275,33 @@ class Engine:
         self.misses.pop(name, None)
         self.effects.append(ev.DropPath(name))
 
-    def count(self, path: Path) -> None:
-        """Adds the rates of a path that was kept beyond the process."""
-        self._dirty |= self.loads.add(path)
+    def take_over(self, path: Path) -> None:
+        """Takes over a path that was kept beyond the process. Raises `Refused`, `ValueError`."""
+        name = path.request.name
+        self.paths[name] = path
+        self.keys[flow(path.request)] = name
+        self.numbered = max(self.numbered, path.number)
+        if path.state != PathState.BROKEN:
+            self.paths[name] = replace(path, state=PathState.ACTIVE)
+            self.tags.claim(path.tag, path.reservation)
+            self.book.change([], reservations(path, path.request))
+            self._dirty |= self.loads.add(path)
+
+    def undo(self, saved: ev.SaveChange) -> None:
+        """Takes over a change that was under way, and goes back to the old generation, step by step.
+
+        Whether the flow was flipped is unknown: the rules of both stay until it is not. Raises `ValueError`.
+        """
+        old, new = saved.old, saved.new
+        self.book.change([], saved.reserved)
+        self.tags.claim(new.tag, new.reservation)
+        if old is not None:
+            self.paths[old.request.name] = old
+            self._dirty |= self.loads.add(old)
+            if old.tag != new.tag:
+                self.tags.claim(old.tag, old.reservation)
+        self.numbered = max(self.numbered, new.number)
+        self.run(old, new, Verdict.KEPT, "a restart", (), None, saved.narrow, saved.freed, undo=True)
 
     def _progress(self, name: str) -> None:
         """What follows when a change has come to a turn."""
@@ -337,6 +365,7 @@ class Engine:
     def _undone(self, name: str, running: Running) -> None:
         old, new = running.old, running.new
         assert new is not None
+        self.effects.append(ev.DropChange(name))
         self._dirty |= self.loads.remove(new)
         if old is None or old.tag != new.tag:
             self.tags.free(new.tag)

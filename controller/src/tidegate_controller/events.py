@@ -10,7 +10,8 @@ barrier, or by `SwitchFailed`: the switch refused, or is not there, or vanished.
 
 from dataclasses import dataclass, field
 
-from tidegate_controller.decide.admission import LinkTerms
+from tidegate_controller.decide.admission import LinkTerms, Wanted
+from tidegate_controller.decide.flood import Tree
 from tidegate_controller.decide.move import Update
 from tidegate_controller.model.decisions import Decision, Verdict
 from tidegate_controller.model.intent import Queue, SwitchIntent
@@ -177,6 +178,38 @@ class SavePath:
 
 
 @dataclass(frozen=True)
+class SaveChange:
+    """Keep a change that is under way, before any later effect: a successor goes on with it.
+
+    It is over with the next `SavePath`, `DropPath` or `DropChange` of this path.
+    """
+
+    old: Path | None
+    new: Path
+    reserved: tuple[Wanted, ...]
+    """All that is reserved for both."""
+    narrow: tuple[Wanted, ...]
+    freed: frozenset[str]
+
+
+@dataclass(frozen=True)
+class DropChange:
+    """A change has failed; the path is as it was."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class SaveNetwork:
+    """Keep the topology that rules follow: a successor begins with it, not with nothing."""
+
+    topology: Topology
+    terms: tuple[LinkTerms, ...]
+    """Of all links that were ever seen."""
+    tree: Tree
+
+
+@dataclass(frozen=True)
 class DropPath:
     """Forget a path."""
 
@@ -216,4 +249,17 @@ class Wake:
     at: float
 
 
-Effect = Install | Sync | SetQueues | SavePath | DropPath | SaveDecision | Answer | TellHost | Wake
+Effect = (
+    Install
+    | Sync
+    | SetQueues
+    | SavePath
+    | DropPath
+    | SaveChange
+    | DropChange
+    | SaveNetwork
+    | SaveDecision
+    | Answer
+    | TellHost
+    | Wake
+)

@@ -75,6 +75,11 @@ class Basis:
         self._tree = tree
         return self._enter(Phase.CARRY)
 
+    def assume(self, topology: Topology, tree: Tree) -> None:
+        """Takes over from a process that followed this topology."""
+        self._topology, self._tree = topology, tree
+        self._held = self._target(Phase.DELETE)
+
     def done(self, serial: int, switch: str) -> list[Order]:
         """A switch has answered, or failed."""
         if serial != self._serial or switch not in self._waiting:

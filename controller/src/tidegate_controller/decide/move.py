@@ -118,9 +118,15 @@ class Change:
         new_drain: float = 0.0,
         notice: float = NOTICE,
         gate: bool = False,
+        undo: bool = False,
     ) -> None:
-        """With a `gate`, INSTALL waits for an answer from `GATE`, too: the rates of queues."""
+        """With a `gate`, INSTALL waits for an answer from `GATE`, too: the rates of queues.
+
+        With `undo`, it begins by going back: after a restart, when it is unknown how far it came.
+        """
         self.stage = Stage.INSTALL if new else Stage.CLOSE
+        if undo:
+            self.stage = Stage.UNFLIP
         self._old, self._new = old, new
         self._gate = gate
         self._waits = {Stage.DRAIN: old_drain, Stage.UNDRAIN: new_drain, Stage.NOTICE: notice}
