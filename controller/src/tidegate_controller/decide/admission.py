@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate_native import Ledger
-
 from tidegate_controller.model.paths import PathRequest, Route
+from tidegate_native import Ledger
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The routes that a path may take, the best first.
 
 ```text
- Topology ─▶ graph of switches ─▶ k shortest ways, without loops ─▶ x levels, the least urgent first ─▶ Route, ...
+ Topology ─▶ graph of switches ─▶ k shortest ways, no loops ─▶ x levels, the least urgent first ─▶ Route, ...
 ```
 """
 

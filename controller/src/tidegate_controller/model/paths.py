@@ -72,8 +72,22 @@ class Path:
     far_burst: int
     """The burst as it arrives at the receiving host, bytes."""
     state: PathState = PathState.INSTALLING
+    number: int = 0
+    """Of the path, for cookies: unique, the same for all generations, 1 to 2^32 - 1."""
+    backup: Route | None = None
+    """Reserved, too: a way over other links between the switches, at the same level."""
 
     @property
     def reservation(self) -> str:
         """Its name in the arithmetic: while it moves, both generations are reserved."""
         return f"{self.request.name}#{self.generation}"
+
+    @property
+    def backup_reservation(self) -> str:
+        """The name of the backup's reservation."""
+        return f"{self.reservation}/backup"
+
+    @property
+    def reservations(self) -> tuple[str, ...]:
+        """All that is reserved for it."""
+        return (self.reservation,) if self.backup is None else (self.reservation, self.backup_reservation)

@@ -4,8 +4,8 @@
  host a ─(uplink)─ port 1 ┌ s1 ┐ port 2 ══ link ══ port 1 ┌ s2 ┐ port 2 ─ host b
 ```
 
-A link has two directions, each with its own capacity and state. A switch has the name of its configuration, else
-its datapath id in hexadecimal.
+A link has two directions, each with its own capacity and state. A switch has the name of its configuration,
+else its datapath id in hexadecimal.
 """
 
 from dataclasses import dataclass, field
@@ -20,6 +20,12 @@ class Port:
 
     def __str__(self) -> str:
         return f"{self.switch}:{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Port":
+        """Reads the text of a port. Raises `ValueError`."""
+        switch, _, number = text.rpartition(":")
+        return cls(switch, int(number))
 
 
 @dataclass(frozen=True, order=True)
@@ -62,7 +68,7 @@ class Attachment:
 
 @dataclass
 class Topology:
-    """What is there now."""
+    """Switches, links and hosts of this moment."""
 
     switches: set[str] = field(default_factory=set)
     links: set[Link] = field(default_factory=set)
