@@ -1,7 +1,25 @@
-"""What a switch is to hold: rules, groups and queues, without any protocol."""
+"""What a switch is to hold: rules, groups, queues and watched ports, without any protocol.
+
+Queues have the same numbers at all ports:
+
+| queue | traffic | priority |
+|---|---|---|
+| 0 | best effort, and all that no rule puts into a queue | after all levels |
+| 1 to LEVELS | real-time level 0 to LEVELS - 1 (`queue_of`) | the level |
+
+Switches use queue 0 where no rule says otherwise, so a frame that no rule knows is best effort.
+"""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+
+BEST_EFFORT = 0
+"""The queue of best effort."""
+
+
+def queue_of(level: int) -> int:
+    """Returns the number of a real-time level's queue."""
+    return level + 1
 
 
 class Table(IntEnum):
@@ -114,7 +132,9 @@ class Queue:
 
     number: int
     minimum: int
+    """At least what is reserved; the minima of a port are at most its rate."""
     maximum: int
+    """The greatest maximum of a port's queues is the rate of the port."""
     burst: int
     priority: int
     """0 goes first."""
@@ -128,3 +148,5 @@ class SwitchIntent:
     groups: set[Group] = field(default_factory=set)
     queues: dict[int, tuple[Queue, ...]] = field(default_factory=dict)
     """By port."""
+    watched: set[int] = field(default_factory=set)
+    """Ports with a link to another switch, whose silence is a failure (BFD, RFC 5880)."""
