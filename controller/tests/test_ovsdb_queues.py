@@ -113,8 +113,8 @@ def _resolved(value: Any, named: dict[str, str]) -> Any:  # noqa: ANN401 - JSON
 
 def queues(levels: int, minimum: int = 1_000_000) -> tuple[Queue, ...]:
     """Best effort, and levels above it."""
-    best = Queue(BEST_EFFORT, minimum, RATE, 1600, levels)
-    return best, *(Queue(queue_of(level), minimum, RATE, 8000, level) for level in range(levels))
+    real = [Queue(queue_of(level), minimum, RATE, 8000, level % 8) for level in range(levels)]
+    return Queue(BEST_EFFORT if levels < 8 else 0, minimum, RATE, 1600, 7), *real
 
 
 def planned(
@@ -138,7 +138,7 @@ def settle(model: Model, wanted: dict[int, tuple[Queue, ...]], watched: set[int]
 
 @st.composite
 def _models(draw: st.DrawFn) -> Model:
-    """Ports with nothing, with rows of ours that somebody has changed, and with others' rows."""
+    """Ports with nothing, with rows of ours that another program has changed, and with others' rows."""
     model = Model()
     all_queues = [
         model.queue(draw(st.booleans()), min_rate=draw(st.sampled_from(["1", "1000000"])))
@@ -208,7 +208,7 @@ def test_a_raise_changes_a_row_in_place() -> None:
 
 
 def test_bfd_of_others_keys_stays() -> None:
-    """Keys that are not ours remain, and ours go when nobody watches any more."""
+    """Keys that are not ours remain, and ours go when the port is not watched any more."""
     model = Model()
     interface = next(iter(model.rows["Interface"].values()))
     interface["bfd"] = ["map", [["bfd_src_ip", "169.254.7.7"], ["min_rx", "1000"]]]
@@ -227,6 +227,7 @@ def test_bfd_of_others_keys_stays() -> None:
         ((Queue(0, 2 * RATE, RATE, 1600, 0),), "minimum <= maximum"),
         ((Queue(0, 1, RATE, 1600, 0),), "12000 <= minimum"),
         ((Queue(0, 1_000_000, RATE, 0, 0),), "a burst"),
+        ((Queue(0, 1_000_000, RATE, 1600, 8),), "priority 0 to 7"),
         (queues(2, RATE // 2), "minima of 30000000 bit/s together at a port of 20000000 bit/s"),
         (queues(64, 12_000), "at most 64"),
     ],

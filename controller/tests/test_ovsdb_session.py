@@ -206,8 +206,9 @@ def test_a_database_that_asks_and_never_reads(tmp_path: Path) -> None:
     assert "deaf" in reason(run(tmp_path, behave, lost))
 
 
-def test_rows_without_end(tmp_path: Path) -> None:
+def test_rows_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The replica has a size that it does not pass."""
+    monkeypatch.setattr(connection, "IDLE", 30)
 
     async def behave(peer: Peer) -> None:
         await peer.monitored(rows())

@@ -4,16 +4,25 @@ Queues have the same numbers at all ports:
 
 | queue | traffic | priority |
 |---|---|---|
-| 0 | best effort, and all that no rule puts into a queue | after all levels |
-| 1 to LEVELS | real-time level 0 to LEVELS - 1 (`queue_of`) | the level |
+| 0, `CONTROL` | what switches send by themselves: BFD, LLDP | last, with a minimum of its own |
+| 1 to 7, `queue_of` | real-time level 0 to 6 | the level |
+| 8, `BEST_EFFORT` | all other frames, by a rule | last |
 
-Switches use queue 0 where no rule says otherwise, so a frame that no rule knows is best effort.
+No rule can give BFD frames a queue: a switch sends them by queue 0. If best effort were there, too, its
+congestion would lose them, and links that work would count as broken. The maximum of queue 0 is low, so that
+frames which a rule forgot are slow, and harm no other.
 """
 
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-BEST_EFFORT = 0
+CONTROL = 0
+"""The queue of frames that no rule has put into another one."""
+CONTROL_RATE = 2_000_000
+"""bit/s: minimum and maximum of that queue; BFD and LLDP of a port take 20 kbit/s."""
+MOST_LEVELS = 7
+"""Real-time levels (`LEVELS` in crates/contract/src/path/network.rs)."""
+BEST_EFFORT = MOST_LEVELS + 1
 """The queue of best effort."""
 
 
@@ -137,7 +146,12 @@ class Queue:
     """The greatest maximum of a port's queues is the rate of the port."""
     burst: int
     priority: int
-    """0 goes first."""
+    """0 goes first; at most 7 (linux-htb has eight)."""
+
+
+def control_queue(levels: int) -> Queue:
+    """Returns queue 0 of a port with so many levels."""
+    return Queue(CONTROL, CONTROL_RATE, CONTROL_RATE, 16_000, levels)
 
 
 @dataclass

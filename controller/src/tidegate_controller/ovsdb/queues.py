@@ -3,7 +3,7 @@
 ```text
  wanted: Queue, ... by port ─┐
                              ├─▶ plan ─▶ Change (operations of RFC 7047, 5.2), and what is left alone
- View: what is there ────────┘
+ View: rows as they are ─────┘
 ```
 
 Rows that are nearly right are changed in place: with a new QoS row, Open vSwitch would make the HTB anew and
@@ -24,6 +24,8 @@ BFD = {"enable": "true", "min_rx": "50", "min_tx": "50", "mult": "3"}
 """A frame each 50 ms in both directions; three that are missing are a failure (RFC 5880, 6.8.4)."""
 MOST_QUEUES = 64
 """Queues of one port."""
+LAST_PRIORITY = 7
+"""Linux gives a higher number this one (TC_HTB_NUMPRIO)."""
 LEAST_RATE = 12_000
 """bit/s: Open vSwitch sets no lower minimum."""
 
@@ -53,8 +55,11 @@ def check(queues: Iterable[Queue]) -> None:
     if len(numbers) > MOST_QUEUES or len(set(numbers)) < len(numbers):
         raise ValueError(f"queues {numbers}: at most {MOST_QUEUES}, each number once")
     for queue in queues:
-        if not LEAST_RATE <= queue.minimum <= queue.maximum or queue.burst < 1 or queue.priority < 0:
-            raise ValueError(f"{queue}: {LEAST_RATE} <= minimum <= maximum, a burst, and a priority from 0")
+        rates = LEAST_RATE <= queue.minimum <= queue.maximum
+        if not rates or queue.burst < 1 or not 0 <= queue.priority <= LAST_PRIORITY:
+            raise ValueError(
+                f"{queue}: {LEAST_RATE} <= minimum <= maximum, a burst, priority 0 to {LAST_PRIORITY}"
+            )
     rate, minima = rate_of(queues), sum(queue.minimum for queue in queues)
     if minima > rate:
         raise ValueError(f"minima of {minima} bit/s together at a port of {rate} bit/s")
@@ -127,7 +132,7 @@ def _give(number: int, port: PortRow, queues: tuple[Queue, ...], view: View, fou
             members[queue.number] = ["named-uuid", _name(port, queue.number)]
     config = {"max-rate": str(rate_of(queues))}
     if (row.type, row.config) != (KIND, config):
-        told.append(f"the QoS is {row.type}, {_differs(row.config, config)}")
+        told.append(f"the QoS is {row.type} with {_differs(row.config, config) or 'its rate'}")
     if gone := sorted(row.queues.keys() - members.keys()):
         told.append(f"queues {gone} are not wanted")
     if told:

@@ -213,7 +213,7 @@ class Database:
         self._dirty.set()
 
     async def _keep(self, connection: Connection) -> None:
-        """Writes what is wanted whenever that, or what is there, has changed."""
+        """Writes what is wanted, whenever that or the view has changed."""
         await connection.call("monitor", ["Open_vSwitch", None, requests()], self._update)
         self._see()
         self._tell(Connected(self.remote, tuple(sorted(self.switches))))
