@@ -82,6 +82,7 @@ def run(
     folder: Path,
     behave: Callable[[Peer], Awaitable[None]],
     until: Callable[[Database, list[Event]], Awaitable[None]],
+    only: set[int] | None = None,
 ) -> list[Event]:
     """Run a session with a database that behaves so; the events until `until` returns."""
 
@@ -97,7 +98,7 @@ def run(
                 writer.close()
 
         server = await asyncio.start_unix_server(serve, folder / "db")
-        database = Database(f"unix:{folder}/db", events.append, {1: "s1"})
+        database = Database(f"unix:{folder}/db", events.append, {1: "s1"}, only=only)
         task = asyncio.create_task(database.run())
         try:
             async with asyncio.timeout(20):
@@ -308,6 +309,42 @@ def test_ovs_vswitchd_that_does_not_apply(tmp_path: Path) -> None:
     assert told.reason == "ovs-vswitchd has not applied configuration 2 in 0.4 s"
 
 
+def test_ovs_vswitchd_that_stops_between_two_ports(tmp_path: Path) -> None:
+    """One port's changes are refused, and those of the other one are never applied: the session lives."""
+
+    async def behave(peer: Peer) -> None:
+        await peer.monitored(rows(applied=1))
+        peer.answer(await peer.request("transact"), [{"error": "timed out", "details": "wait\nfailed"}])
+        while True:
+            request = await peer.request("transact")
+            peer.answer(request, [{}] * (len(request["params"]) - 2) + [{"rows": [{"next_cfg": 2}]}])
+
+    async def until(database: Database, events: list[Event]) -> None:
+        database.want("s1", SwitchIntent(queues={1: QUEUES}))
+        await seen(events, NotSet)
+
+    events = run(tmp_path, behave, until)
+    assert [event.reason for event in events if isinstance(event, NotSet)] == [
+        "ovs-vswitchd has not applied configuration 2 in 0.4 s"
+    ]
+    assert not any(isinstance(event, Lost) for event in events)
+
+
+def test_a_database_speaks_for_its_own_switches(tmp_path: Path) -> None:
+    """A bridge with the datapath id of a switch elsewhere is no switch."""
+
+    async def behave(peer: Peer) -> None:
+        await peer.monitored(rows(forwarding="true"))
+        await peer.request("never")
+
+    async def until(database: Database, events: list[Event]) -> None:
+        await seen(events, Connected)
+        assert database.switches == {}
+
+    events = run(tmp_path, behave, until, only={2})
+    assert events == [Connected(f"unix:{tmp_path}/db", ())]
+
+
 def test_bfd_tells_and_ports_vanish(tmp_path: Path) -> None:
     """A link is told up once, down once; no status is no news; a port that goes was a link."""
 
@@ -387,6 +424,13 @@ def test_addresses_that_are_none(remote: str) -> None:
     """The forms that there are, are in the error."""
     with pytest.raises(ValueError, match="ssl:HOST:PORT"):
         connection.split_address(remote)
+
+
+@pytest.mark.parametrize("remote", ["unix:", "ssl:switch:6640", "tcp:switch", ""])
+def test_no_session_without_an_address(remote: str) -> None:
+    """TLS without certificates is no TCP."""
+    with pytest.raises(ValueError, match=r"is no address|needs a certificate"):
+        Database(remote, print)
 
 
 def test_addresses() -> None:

@@ -5,7 +5,7 @@ stream.py receive PORT COUNT PATIENCE-IN-SECONDS
 
 The receiver ends after COUNT datagrams, or PATIENCE without any; then it prints, as JSON: received, lost (of
 the numbers up to COUNT), reordered (a higher number came first), duplicates, delays in microseconds (sorted),
-and the longest silence between two of them. SIZE is that of the UDP payload. Arrival is by the kernel's clock.
+and the longest silence between two of them. SIZE is of the UDP payload. Arrival is by the kernel's clock.
 """
 
 import json

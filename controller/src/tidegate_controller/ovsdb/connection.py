@@ -41,6 +41,15 @@ class Refused(Exception):
 Notice = Callable[[str, list[Any]], None]
 
 
+def check_remote(remote: str, tls: ssl.SSLContext | None) -> None:
+    """Raises `ValueError` for an address that cannot be used: never TCP where TLS was meant."""
+    kind, _, where = remote.partition(":")
+    if kind != "unix" or not where:
+        split_address(remote)
+    if kind == "ssl" and tls is None:
+        raise ValueError(f"{remote} needs a certificate, its key and an authority")
+
+
 async def opened(remote: str, tls: ssl.SSLContext | None, notice: Notice) -> "Connection":
     """Connects to `unix:PATH`, `tcp:HOST:PORT` or `ssl:HOST:PORT`. Raises `Broken`."""
     kind, _, where = remote.partition(":")

@@ -16,7 +16,7 @@ from typing import Any
 
 from tidegate_controller.model.intent import Queue
 
-from .rows import BFD_MARK, MARK, BridgeRow, PortRow, View
+from .rows import BFD_MARK, MARK, BridgeRow, PortRow, View, shown
 
 KIND = "linux-htb"
 """The type of our QoS rows."""
@@ -110,8 +110,8 @@ def _give(number: int, port: PortRow, queues: tuple[Queue, ...], view: View, fou
         return
     row = view.qos.get(port.qos)
     if row is None or not row.ours:
-        kind = row.type if row else "unknown"
-        found.left[number] = f"{port.name} has a QoS of another program ({kind}, {port.qos}); remove it there"
+        kind = f"{shown(row.type, 20) if row else 'unknown'}, {shown(port.qos, 36)}"
+        found.left[number] = f"{port.name} has a QoS of another program ({kind}); remove it there"
         return
     if view.uses[port.qos] > 1:
         # Another port was given our row: what is right for one of them need not be for the other.
@@ -132,7 +132,7 @@ def _give(number: int, port: PortRow, queues: tuple[Queue, ...], view: View, fou
             members[queue.number] = ["named-uuid", _name(port, queue.number)]
     config = {"max-rate": str(rate_of(queues))}
     if (row.type, row.config) != (KIND, config):
-        told.append(f"the QoS is {row.type} with {_differs(row.config, config) or 'its rate'}")
+        told.append(f"the QoS is {shown(row.type, 20)} with {_differs(row.config, config) or 'its rate'}")
     if gone := sorted(row.queues.keys() - members.keys()):
         told.append(f"queues {gone} are not wanted")
     if told:
@@ -229,7 +229,9 @@ def _pairs(members: Mapping[int, list[str]]) -> list[object]:
 
 def _differs(there: Mapping[str, str], right: Mapping[str, str]) -> str:
     keys = sorted(key for key in there.keys() | right.keys() if there.get(key) != right.get(key))
-    return ", ".join(f"{key} {there.get(key, 'unset')[:20]} for {right.get(key, 'unset')}" for key in keys)
+    return ", ".join(
+        f"{shown(key, 20)} {shown(there.get(key, 'unset'), 20)} for {right.get(key, 'unset')}" for key in keys
+    )
 
 
 def _is_ours(qos: str, view: View) -> bool:

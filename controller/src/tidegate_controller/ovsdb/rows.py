@@ -36,6 +36,11 @@ BFD_MARK = {"tidegate-bfd": "true"}
 """In `external_ids` of an Interface whose BFD is ours."""
 
 
+def shown(text: object, most: int = 80) -> str:
+    """Returns the beginning of a text of the database's, fit for a log."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(text)[:most])
+
+
 class Malformed(Exception):
     """The database says something that its schema does not allow."""
 
@@ -121,7 +126,7 @@ class Replica:
         for table, rows in _object(changes).items():
             known = self._tables.get(table)
             if known is None:
-                raise Malformed(f"an update of the table {table[:40]!r}, which was not asked for")
+                raise Malformed(f"an update of the table {shown(table, 40)!r}, which was not asked for")
             for uuid, change in _object(rows).items():
                 new = _object(change).get("new")
                 self._size -= self._sizes.pop((table, uuid), 0)
@@ -160,7 +165,7 @@ class Replica:
         return view
 
     def _add_bridges(self, view: View) -> None:
-        bridges = [(_string(row.get("name")), row) for row in self._tables["Bridge"].values()]
+        bridges = [(shown(_string(row.get("name"))), row) for row in self._tables["Bridge"].values()]
         for name, row in sorted(bridges, key=lambda bridge: bridge[0]):
             datapath = _set(row, "datapath_id", _datapath)
             if not datapath or datapath[0] in view.bridges:
@@ -179,7 +184,7 @@ class Replica:
             return None
         return number[0], PortRow(
             uuid,
-            _string(row.get("name")),
+            shown(_string(row.get("name"))),
             interfaces[0],
             view.qos_of_port.get(uuid),
             _map(interface, "bfd", _string, _string),
@@ -194,19 +199,19 @@ def _has(ids: Mapping[str, str], mark: Mapping[str, str]) -> bool:
 
 def _object(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Malformed(f"{str(value)[:40]!r} where an object belongs")
+        raise Malformed(f"{shown(value, 40)!r} where an object belongs")
     return value
 
 
 def _string(value: object) -> str:
     if not isinstance(value, str):
-        raise Malformed(f"{str(value)[:40]!r} where a string belongs")
+        raise Malformed(f"{shown(value, 40)!r} where a string belongs")
     return value
 
 
 def _integer(value: object) -> int:
     if not isinstance(value, int):
-        raise Malformed(f"{str(value)[:40]!r} where an integer belongs")
+        raise Malformed(f"{shown(value, 40)!r} where an integer belongs")
     return value
 
 
@@ -214,14 +219,14 @@ def _uuid(value: object) -> str:
     match value:
         case ["uuid", str(uuid)]:
             return uuid
-    raise Malformed(f"{str(value)[:40]!r} where a uuid belongs")
+    raise Malformed(f"{shown(value, 40)!r} where a uuid belongs")
 
 
 def _datapath(value: object) -> int:
     try:
         return int(_string(value), 16)
     except ValueError:
-        raise Malformed(f"{str(value)[:40]!r} where a datapath id belongs") from None
+        raise Malformed(f"{shown(value, 40)!r} where a datapath id belongs") from None
 
 
 def _set(row: Mapping[str, Any], column: str, element: Callable[[object], T]) -> list[T]:

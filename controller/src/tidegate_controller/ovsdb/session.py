@@ -25,10 +25,10 @@ from typing import Any
 from tidegate_controller.model.intent import SwitchIntent
 from tidegate_controller.model.topology import Port
 
-from .connection import SHARE, Broken, Connection, Refused, opened
+from .connection import SHARE, Broken, Connection, Refused, check_remote, opened
 from .events import Changed, Connected, Counters, Event, Left, LinkDown, LinkUp, Lost, NotSet
 from .queues import Change, check, plan, remains
-from .rows import Malformed, Replica, View, requests
+from .rows import Malformed, Replica, View, requests, shown
 
 FIRST_PAUSE = 0.1
 """Seconds before a lost database is tried again; doubled each time."""
@@ -73,15 +73,21 @@ class Database:
         listener: Callable[[Event], None],
         names: Mapping[int, str] | None = None,
         tls: ssl.SSLContext | None = None,
+        only: Container[int] | None = None,
     ) -> None:
         """`remote` is `unix:PATH`, `tcp:HOST:PORT` or `ssl:HOST:PORT` (with `tls`).
 
-        `listener` is called in the event loop and must not block. Bridges get `names` by datapath id.
+        `listener` is called in the event loop and must not block. Bridges get `names` by datapath id. With
+        `only`, other datapath ids are left out: a database must not speak for a switch of another one. Raises
+        `ValueError` for an address of another form.
         """
+        check_remote(remote, tls)
         self.remote = remote
         self._listener = listener
         self._names = dict(names or {})
         self._tls = tls
+        self._only = only
+        self._told_connected = False
         self._connection: Connection | None = None
         self._replica = Replica()
         self._view = View()
@@ -154,13 +160,13 @@ class Database:
         while True:
             began = time.monotonic()
             reason = await self._once()
-            connected, self._connection, self._replica = self._connection, None, Replica()
+            self._connection, self._replica = None, Replica()
             for wanted in self._wanted.values():
                 wanted.done.clear()
                 wanted.problem = reason
-            if connected or reason != told:
+            if self._told_connected or reason != told:
                 self._tell(Lost(self.remote, reason))
-            told = reason
+            told, self._told_connected = reason, False
             if time.monotonic() - began > LONGEST_PAUSE:
                 pause = FIRST_PAUSE
             await asyncio.sleep(pause)
@@ -207,6 +213,9 @@ class Database:
 
     def _see(self) -> None:
         before, self._view = self._view, self._replica.view()
+        if (only := self._only) is not None:
+            bridges = self._view.bridges.items()
+            self._view.bridges = {datapath: bridge for datapath, bridge in bridges if datapath in only}
         self._tell_links()
         if self._view.applied != before.applied:
             self._applied.set()
@@ -216,6 +225,7 @@ class Database:
         """Writes what is wanted, whenever that or the view has changed."""
         await connection.call("monitor", ["Open_vSwitch", None, requests()], self._update)
         self._see()
+        self._told_connected = True
         self._tell(Connected(self.remote, tuple(sorted(self.switches))))
         while True:
             self._dirty.clear()
@@ -280,6 +290,9 @@ class Database:
                 await self._transact(connection, switch, [change])
             except Refused as error:
                 problem = f"{change.text}: {error}"
+            except NotInForce as error:
+                # The others would wait for the same ovs-vswitchd.
+                return str(error)
         return problem
 
     async def _transact(self, connection: Connection, switch: str, changes: list[Change]) -> None:
@@ -322,7 +335,7 @@ class Database:
                     self._tell(LinkUp(port))
                 elif row.forwarding is False and self._links.get(port):
                     self._links[port] = False
-                    self._tell(LinkDown(port, f"BFD: {row.bfd_status.get('diagnostic', '')[:80]}"))
+                    self._tell(LinkDown(port, f"BFD: {shown(row.bfd_status.get('diagnostic', ''))}"))
         for port in list(self._links):
             if port.number not in there.get(port.switch, (port.number,)):
                 self._down(port, "the port is gone")
@@ -342,8 +355,8 @@ def _configuration(answers: object, count: int) -> int:
     rows = answers if isinstance(answers, list) else []
     for number, row in enumerate(rows):
         if isinstance(row, dict) and (error := row.get("error")):
-            details = str(row.get("details"))[:300]
-            raise Refused(f"operation {number + 1} of {count}: {str(error)[:100]}: {details}")
+            text = f"{shown(error)}: {shown(row.get('details'), 300)}"
+            raise Refused(f"operation {number + 1} of {count}: {text}")
     match rows:
         case [*_, {"rows": [{"next_cfg": int(configuration)}]}] if len(rows) == count:
             return configuration
