@@ -228,7 +228,6 @@ def test_bfd_of_others_keys_stays() -> None:
         ((Queue(0, 1, RATE, 1600, 0),), "12000 <= minimum"),
         ((Queue(0, 1_000_000, RATE, 0, 0),), "a burst"),
         ((Queue(0, 1_000_000, RATE, 1600, 8),), "priority 0 to 7"),
-        (queues(2, RATE // 2), "minima of 30000000 bit/s together at a port of 20000000 bit/s"),
         (queues(64, 12_000), "at most 64"),
     ],
 )

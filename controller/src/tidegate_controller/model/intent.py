@@ -141,7 +141,7 @@ class Queue:
 
     number: int
     minimum: int
-    """At least what is reserved; the minima of a port are at most its rate."""
+    """At least what is reserved. Of minima beyond the port's rate together, the last priorities get less."""
     maximum: int
     """The greatest maximum of a port's queues is the rate of the port."""
     burst: int

@@ -50,7 +50,10 @@ class Plan:
 
 
 def check(queues: Iterable[Queue]) -> None:
-    """Raises `ValueError` for queues that no port can have."""
+    """Raises `ValueError` for queues that no port can have.
+
+    Minima beyond the rate of the port are allowed: the last priorities lack what is too much.
+    """
     numbers = [queue.number for queue in queues]
     if len(numbers) > MOST_QUEUES or len(set(numbers)) < len(numbers):
         raise ValueError(f"queues {numbers}: at most {MOST_QUEUES}, each number once")
@@ -60,9 +63,6 @@ def check(queues: Iterable[Queue]) -> None:
             raise ValueError(
                 f"{queue}: {LEAST_RATE} <= minimum <= maximum, a burst, priority 0 to {LAST_PRIORITY}"
             )
-    rate, minima = rate_of(queues), sum(queue.minimum for queue in queues)
-    if minima > rate:
-        raise ValueError(f"minima of {minima} bit/s together at a port of {rate} bit/s")
 
 
 def rate_of(queues: Iterable[Queue]) -> int:
