@@ -26,10 +26,21 @@ class OpenVswitch:
         self.remote = f"unix:{folder}/db.sock"
         database = folder / "conf.db"
         stack.run(["ovsdb-tool", "create", str(database), SCHEMA])
-        self._database = self._start("ovsdb-server", str(database), f"--remote=punix:{folder}/db.sock")
-        wait_for("the database's socket", (folder / "db.sock").exists)
+        self.start_database()
         self.vsctl("--no-wait init")
         self._daemon = self._start("ovs-vswitchd", self.remote)
+
+    def start_database(self) -> None:
+        """Start the database, for the first time or after `kill_database`."""
+        socket = self.folder / "db.sock"
+        socket.unlink(missing_ok=True)
+        words = (str(self.folder / "conf.db"), f"--remote=punix:{socket}")
+        self._database = self._start("ovsdb-server", *words)
+        wait_for("the database's socket", socket.exists)
+
+    def kill_database(self) -> None:
+        """End the database as a crash would; the switch goes on without it."""
+        self._database.kill()
 
     def _start(self, program: str, *words: str) -> Process:
         log = self.folder / f"{program}.log"

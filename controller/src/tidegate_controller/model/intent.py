@@ -1,7 +1,34 @@
-"""What a switch is to hold: rules, groups and queues, without any protocol."""
+"""What a switch is to hold: rules, groups, queues and watched ports, without any protocol.
+
+Queues have the same numbers at all ports:
+
+| queue | traffic | priority |
+|---|---|---|
+| 0, `CONTROL` | what switches send by themselves: BFD, LLDP | last, with a minimum of its own |
+| 1 to 7, `queue_of` | real-time level 0 to 6 | the level |
+| 8, `BEST_EFFORT` | all other frames, by a rule | last |
+
+No rule can give BFD frames a queue: a switch sends them by queue 0. If best effort were there, too, its
+congestion would lose them, and links that work would count as broken. The maximum of queue 0 is low, so that
+frames which a rule forgot are slow, and harm no other.
+"""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+
+CONTROL = 0
+"""The queue of frames that no rule has put into another one."""
+CONTROL_RATE = 2_000_000
+"""bit/s: minimum and maximum of that queue; BFD and LLDP of a port take 20 kbit/s."""
+MOST_LEVELS = 7
+"""Real-time levels (`LEVELS` in crates/contract/src/path/network.rs)."""
+BEST_EFFORT = MOST_LEVELS + 1
+"""The queue of best effort."""
+
+
+def queue_of(level: int) -> int:
+    """Returns the number of a real-time level's queue."""
+    return level + 1
 
 
 class Table(IntEnum):
@@ -122,10 +149,17 @@ class Queue:
 
     number: int
     minimum: int
+    """At least what is reserved. Of minima beyond the port's rate together, the last priorities get less."""
     maximum: int
+    """The greatest maximum of a port's queues is the rate of the port."""
     burst: int
     priority: int
-    """0 goes first."""
+    """0 goes first; at most 7 (linux-htb has eight)."""
+
+
+def control_queue(levels: int) -> Queue:
+    """Returns queue 0 of a port with so many levels."""
+    return Queue(CONTROL, CONTROL_RATE, CONTROL_RATE, 16_000, levels)
 
 
 @dataclass
@@ -136,3 +170,5 @@ class SwitchIntent:
     groups: set[Group] = field(default_factory=set)
     queues: dict[int, tuple[Queue, ...]] = field(default_factory=dict)
     """By port."""
+    watched: set[int] = field(default_factory=set)
+    """Ports with a link to another switch, whose silence is a failure (BFD, RFC 5880)."""
