@@ -147,7 +147,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         (b'{"id": 1, "error": null, "result": {"Bridge": {"b": {"new": {"name": 3}}}}}', "where a string"),
         (b'{"id": 1, "error": null, "result": {"Route": {}}}', "was not asked for"),
         (b'{"id": 1, "error": {"error": "unknown database"}, "result": null}', "unknown database"),
-        (b'{"x": "' + b"x" * MOST_MESSAGE + b'"}', "more than 1048576 bytes"),
+        (b'{"x": "' + b"x" * MOST_MESSAGE + b'"}', "more than 2097152 bytes"),
         (b'{"half": "of an obj', "deaf: no answer to"),
         (b"", "deaf: no answer to"),
     ],

@@ -15,6 +15,8 @@ from lab.need import need_commands
 from lab.ovs import SCHEMA
 from lab.process import Process, wait_for
 
+pytestmark = pytest.mark.abreast
+
 
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -11,8 +11,8 @@ without a controller drops all (`fail_mode=secure`).
 
 The userspace datapath ignores `set_queue`. `steer` stands in for it: tc filters by DSCP, on the HTB that Open
 vSwitch has made, with and without the VLAN tag of a path; frames that switches send by themselves (BFD, LLDP)
-stay in queue 0. It also shortens the queue of best effort: else the socket buffer of Open vSwitch fills up,
-and drops real-time frames before any queue sees them.
+stay in queue 0. It also shortens the queue of best effort: all ports send by one socket of Open vSwitch. A
+long queue fills its buffer; then frames of other queues and switches are lost, and no queue counts them.
 """
 
 import re
@@ -80,8 +80,10 @@ def _one_each(switches: Sequence[str]) -> dict[str, str]:
 class Fabric:
     """The network of a plan, running."""
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: Plan, datapath: str = "netdev") -> None:
+        """`datapath` is `netdev`, or `system`: that of the kernel, where `set_queue` works."""
         self.plan = plan
+        self._datapath = datapath
         self.net = Stack(folder / "net")
         self.net.run("sysctl -qw net.ipv6.conf.default.disable_ipv6=1")
         self.hosts = {name: Stack(folder / name) for name in plan.hosts}
@@ -126,7 +128,7 @@ class Fabric:
         parts = []
         for switch, ports in self.ports.items():
             parts.append(
-                f"add-br {switch} -- set bridge {switch} datapath_type=netdev fail_mode=secure"
+                f"add-br {switch} -- set bridge {switch} datapath_type={self._datapath} fail_mode=secure"
                 f" protocols=OpenFlow13 other_config:datapath-id={self.datapath(switch):016x}"
             )
             for number, port in enumerate(ports, 1):
@@ -177,13 +179,19 @@ class Fabric:
         return {one[1]: one[2] for one in found if one}
 
     def steer(self, marks: Mapping[int, int], best_effort: int, ports: Iterable[str] = ()) -> None:
-        """Put frames into queues by DSCP (`marks`) at ports with an HTB, at all of these if none is named."""
+        """Put frames into queues by DSCP (`marks`) at ports with an HTB, at all of these if none is named.
+
+        Anew after each change of queues: what was there before is replaced.
+        """
         for port in ports or [port for ports in self.ports.values() for port in ports]:
             rest = f"1:{best_effort + 1:x}"
-            if rest not in self.classes(port) or self.net.run(f"tc filter show dev {port}"):
+            if rest not in self.classes(port):
                 continue
             add = f"filter add dev {port} parent 1:"
-            commands = [f"qdisc add dev {port} parent {rest} pfifo limit {SHORT}"]
+            commands = [
+                f"filter del dev {port} parent 1:",
+                f"qdisc replace dev {port} parent {rest} pfifo limit {SHORT}",
+            ]
             for dscp, queue in {BFD: 0, **marks}.items():
                 match, target = f"{dscp << 2:#x} 0xfc", f"flowid 1:{queue + 1:x}"
                 commands += [

@@ -8,6 +8,7 @@ the numbers up to COUNT), reordered (a higher number came first), duplicates, de
 and the longest silence between two of them. SIZE is of the UDP payload. Arrival is by the kernel's clock.
 """
 
+import contextlib
 import json
 import socket
 import struct
@@ -16,7 +17,7 @@ import time
 
 HEAD = struct.Struct("!QQ")
 """Number, and Unix time in ns."""
-SO_TIMESTAMPNS = 35
+SO_TIMESTAMPNS, SO_SNDBUFFORCE = 35, 32
 READY = "listening"
 
 
@@ -25,6 +26,9 @@ def send(words: list[str]) -> None:
     address, (port, own, dscp, count, size, interval) = words[0], map(int, words[1:])
     link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     link.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
+    # Else frames in a queue of this machine would hold the sender back, as those of a wire do not.
+    with contextlib.suppress(PermissionError):
+        link.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 16 << 20)
     link.bind(("", own))
     link.connect((address, port))
     rest = bytes(size - HEAD.size)
