@@ -313,10 +313,15 @@ def test_a_session_that_takes_too_long_ends_and_has_failed(
 
 
 def test_the_commands_of_nightly_exist() -> None:
-    """Each part names programs, make targets and scenes of this repository."""
+    """Each part names programs, make targets and scenes of this repository, and has its row in CONTRIBUTING.md."""
     done = subprocess.run([ROOT / "scripts/nightly", "--list"], capture_output=True, text=True, check=True)
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    _, _, rows = (ROOT / "CONTRIBUTING.md").read_text().partition("| Part of `make nightly` |")
+    parts = [line.split()[0] for line in done.stdout.splitlines()]
+    assert re.findall(r"^\| `([a-z-]+)` \|", rows, re.MULTILINE) == parts
     for line in done.stdout.splitlines():
+        for scene in re.findall(r"--scene (\w+)", line):
+            assert (ROOT / f"bench/scenes/{scene}.py").is_file(), line
         for program in re.findall(
             r"(?<![\w/])(?:bench|scripts|\.venv/bin)/[a-z-]+", line.split(maxsplit=1)[1]
         ):
