@@ -313,10 +313,15 @@ def test_a_session_that_takes_too_long_ends_and_has_failed(
 
 
 def test_the_commands_of_nightly_exist() -> None:
-    """Each part names programs, make targets and scenes of this repository."""
+    """Each part names programs, make targets and scenes of this repository, and has its row in CONTRIBUTING.md."""
     done = subprocess.run([ROOT / "scripts/nightly", "--list"], capture_output=True, text=True, check=True)
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    _, _, rows = (ROOT / "CONTRIBUTING.md").read_text().partition("| Part of `make nightly` |")
+    parts = [line.split()[0] for line in done.stdout.splitlines()]
+    assert re.findall(r"^\| `([a-z-]+)` \|", rows, re.MULTILINE) == parts
     for line in done.stdout.splitlines():
+        for scene in re.findall(r"--scene (\w+)", line):
+            assert (ROOT / f"bench/scenes/{scene}.py").is_file(), line
         for program in re.findall(
             r"(?<![\w/])(?:bench|scripts|\.venv/bin)/[a-z-]+", line.split(maxsplit=1)[1]
         ):
@@ -340,11 +345,16 @@ def test_the_limit_of_descriptors_is_raised(runner: ModuleType) -> None:
 
 
 def test_says_where_the_time_went(runner: ModuleType, tmp_path: Path) -> None:
-    """Steps in their order, then the files whose tests took longest, of all reports together."""
+    """Steps in their order, then the files whose tests took longest, of all reports of this run together."""
     runner.heading(["cargo", "test"])
     (tmp_path / "target").mkdir()
     case = '<testsuites><testsuite><testcase classname="{}" name="t" time="{}"/></testsuite></testsuites>'
     for n, (name, seconds) in enumerate([("a.test_a", 3.2), ("b.test_b", 70), ("a.test_a", 1.0)]):
-        (tmp_path / f"target/end-to-end-{n}.xml").write_text(case.format(name, seconds))
+        report = tmp_path / f"target/end-to-end-{n}.xml"
+        report.write_text(case.format(name, seconds))
+        runner.REPORTS.append(report)
+    # Of an earlier run; and of a pytest that died.
+    (tmp_path / "target/end-to-end-stale.xml").write_text(case.format("c.test_c", 99))
+    runner.REPORTS.append(tmp_path / "target/end-to-end-died.xml")
     lines = [line.split() for line in runner.spent()]
     assert lines == [["0", "s", "cargo", "test"], ["70", "s", "b.test_b"], ["4", "s", "a.test_a"]]

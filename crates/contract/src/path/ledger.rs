@@ -3,7 +3,7 @@
 use super::load::{Flows, Load, grown};
 use super::network::{Link, Network};
 use super::refusal::PathRefusal;
-use super::request::{Grant, Hop, MOST_HOPS, Request, Route};
+use super::request::{Grant, Hop, MOST_HOPS, MOST_ROUTES, Request, Route};
 use crate::frame::VLAN_TAG;
 use crate::{Bytes, Nanos, Rate};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub struct Reserve {
     pub path: String,
     /// The flow.
     pub request: Request,
-    /// Ways that it may take; the first that fits is taken.
+    /// Ways that it may take, 1 to [`MOST_ROUTES`]; the first that fits is taken.
     pub routes: Vec<Route>,
 }
 
@@ -125,6 +125,10 @@ impl Ledger {
         let Request { smallest_frame, largest_frame, burst, .. } = wanted.request;
         if !wanted.request.is_sound() {
             return Err(vec![PathRefusal::Request { path: path(), smallest_frame, largest_frame, burst }]);
+        }
+        let routes = wanted.routes.len();
+        if routes > MOST_ROUTES {
+            return Err(vec![PathRefusal::Routes { path: path(), routes }]);
         }
         let mut refusals = Vec::new();
         for (number, route) in wanted.routes.iter().enumerate() {

@@ -27,9 +27,11 @@
 //! - buffer in frames: a frame in the queue arrived within the last D, so there are at most those that arrive within D.
 //!
 //! A frame of s bytes is s + 4 bytes on each link, since a path tags its frames (IEEE 802.1Q), and
-//! [`Link::overhead`] more. All sums are in integers: what fits by one bit fits.
+//! [`Link::overhead`] more. All sums are in integers: what fits by one bit fits. The numbers of links and requests have
+//! bounds, with which no sum overflows.
 //!
-//! Pure. The controller of the network decides which routes to try, and asks here.
+//! Pure. The controller of the network is to be the caller, which decides what routes to try. There is none yet: only tests
+//! ask here.
 
 mod ledger;
 mod load;
@@ -44,4 +46,4 @@ mod tests;
 pub use ledger::{Ledger, Reserve, Usage};
 pub use network::{Buffer, LEVELS, Level, Link, Network, NotANetwork};
 pub use refusal::{Limit, PathRefusal};
-pub use request::{Grant, Hop, MOST_HOPS, Request, Route};
+pub use request::{Grant, Hop, MOST_HOPS, MOST_ROUTES, Request, Route};

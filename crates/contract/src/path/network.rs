@@ -1,12 +1,23 @@
 //! Links of a network, as an operator or the controller declares them.
 
+use crate::frame::SMALLEST_FRAME;
 use crate::{Bytes, Nanos, Rate};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::fmt::Display;
 use thiserror::Error;
 
 /// Most levels of a link. The best effort is one more queue.
 pub const LEVELS: usize = 7;
+
+// Bounds of a declaration, far from those of real links: with them no sum overflows.
+const MOST_OVERHEAD: Bytes = Bytes::new(1_000);
+const MOST_TIME: Nanos = Nanos::new(10_000_000_000);
+const SHORTEST_DELAY: Nanos = Nanos::new(1);
+const SMALLEST_LARGEST_FRAME: Bytes = Bytes::new(SMALLEST_FRAME);
+const MOST_LARGEST_FRAME: Bytes = Bytes::new(64 * 1024);
+const MOST_BUFFER: Bytes = Bytes::new(1_000_000_000_000);
+const MOST_FRAMES: u64 = 1 << 32;
 
 /// One direction of a cable: the queues of a port, and the way to the next one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,13 +34,13 @@ pub struct Link {
     /// Most that all reservations may have; at most the capacity.
     pub reservable: Rate,
     /// Bytes that a frame takes beyond its own: 24 where the capacity is that of an Ethernet line (preamble 8, FCS 4,
-    /// gap 12: IEEE 802.3, 3.1.1 and 4.4.2), 0 where it counts frames only.
+    /// gap 12: IEEE 802.3, 3.1.1 and 4.4.2), 0 where it counts frames only; at most 1 kB.
     pub overhead: Bytes,
-    /// H: the longest time from the arrival of a frame at the switch until its port could send it.
+    /// H: the longest time from the arrival of a frame at the switch until its port could send it; at most 10 s.
     pub latency: Nanos,
-    /// Time on the cable.
+    /// Time on the cable; at most 10 s.
     pub propagation: Nanos,
-    /// L: the longest frame that the link carries, with its tag, without FCS.
+    /// L: the longest frame that the link carries, with its tag, without FCS; 60 B to 64 KiB.
     pub largest_frame: Bytes,
     /// Real-time levels, the most urgent first; 1 to [`LEVELS`].
     pub levels: Vec<Level>,
@@ -39,7 +50,7 @@ pub struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Level {
-    /// D: from the arrival of a frame at the switch until its last bit has left; the same for ever.
+    /// D: from the arrival of a frame at the switch until its last bit has left; the same for ever. 1 ns to 10 s.
     pub delay: Nanos,
     /// What the queue holds.
     pub buffer: Buffer,
@@ -49,9 +60,9 @@ pub struct Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Buffer {
-    /// In bytes of frames.
+    /// In bytes of frames; at most 1 TB.
     Bytes(Bytes),
-    /// In frames of any length.
+    /// In frames of any length; at most 2^32.
     Frames(u64),
 }
 
@@ -74,6 +85,20 @@ pub enum NotANetwork {
     /// The number of levels is out of range.
     #[error("link {0} has {1} levels; it needs 1 to {LEVELS}")]
     Levels(String, usize),
+    /// A number is out of its range.
+    #[error("link {link}: {key} is {value}; it may be {least} to {most}")]
+    Range {
+        /// The link.
+        link: String,
+        /// The key, such as `overhead` or `levels[1].delay`.
+        key: String,
+        /// As declared.
+        value: String,
+        /// The least that is allowed.
+        least: String,
+        /// The most that is allowed.
+        most: String,
+    },
     /// More is to be reserved than is there.
     #[error("link {link}: {reservable} are reservable, and its capacity is {capacity}")]
     Reservable {
@@ -134,6 +159,7 @@ impl Link {
         if !(1..=LEVELS).contains(&self.levels.len()) {
             return Err(NotANetwork::Levels(name(), self.levels.len()));
         }
+        self.check_ranges()?;
         if self.reservable > self.capacity {
             let (reservable, capacity) = (self.reservable, self.capacity);
             return Err(NotANetwork::Reservable { link: name(), reservable, capacity });
@@ -145,5 +171,40 @@ impl Link {
             }
         }
         Ok(())
+    }
+    fn check_ranges(&self) -> Result<(), NotANetwork> {
+        let no_time = Nanos::new(0);
+        self.within("overhead", self.overhead, Bytes::new(0), MOST_OVERHEAD)?;
+        self.within("latency", self.latency, no_time, MOST_TIME)?;
+        self.within("propagation", self.propagation, no_time, MOST_TIME)?;
+        self.within("largest-frame", self.largest_frame, SMALLEST_LARGEST_FRAME, MOST_LARGEST_FRAME)?;
+        for (number, level) in self.levels.iter().enumerate() {
+            self.within(&format!("levels[{number}].delay"), level.delay, SHORTEST_DELAY, MOST_TIME)?;
+            let key = format!("levels[{number}].buffer");
+            match level.buffer {
+                Buffer::Bytes(bytes) => self.within(&key, bytes, Bytes::new(0), MOST_BUFFER)?,
+                Buffer::Frames(frames) => self.within(&key, frames, 0, MOST_FRAMES)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn within<T: PartialOrd + Display>(
+        &self,
+        key: &str,
+        value: T,
+        least: T,
+        most: T,
+    ) -> Result<(), NotANetwork> {
+        if (&least..=&most).contains(&&value) {
+            return Ok(());
+        }
+        Err(NotANetwork::Range {
+            link: self.name.clone(),
+            key: key.into(),
+            value: value.to_string(),
+            least: least.to_string(),
+            most: most.to_string(),
+        })
     }
 }

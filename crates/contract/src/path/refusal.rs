@@ -1,7 +1,7 @@
 //! The reasons why a path is refused.
 
 use super::network::LEVELS;
-use super::request::MOST_HOPS;
+use super::request::{MOST_HOPS, MOST_ROUTES};
 use crate::{Bytes, Nanos, Rate};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -49,6 +49,11 @@ pub enum PathRefusal {
     /// No way was offered.
     #[error("path {path}: there is no route between its ends")]
     NoRoute { path: String },
+    /// Too many ways were offered.
+    #[error(
+        "path {path}: {routes} routes are offered, and at most {MOST_ROUTES} are tried; offer the best ones"
+    )]
+    Routes { path: String, routes: usize },
     /// A reservation of this name exists.
     #[error("path {path} is reserved already; release it in the same change")]
     Exists { path: String },

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Most links of a route.
 pub const MOST_HOPS: usize = 64;
 
+/// Most routes that a reservation offers.
+pub const MOST_ROUTES: usize = 64;
+
 /// A real-time flow, as its frames enter the network: encapsulated and stamped, without the path's tag and FCS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]

@@ -102,6 +102,15 @@ fn refusals_name_the_link_and_the_numbers() {
     let mut none = ask("a", "10mbit", 4000, "1ms", 0);
     none.routes.clear();
     assert_eq!(why(&mut ledger, none), "path a: there is no route between its ends");
+    let mut many = ask("a", "10mbit", 4000, "1ms", 0);
+    let nowhere = Route { links: vec!["ax".into()], level: 0 };
+    many.routes = [vec![nowhere; MOST_ROUTES], many.routes].concat();
+    assert_eq!(
+        why(&mut ledger, many.clone()),
+        "path a: 65 routes are offered, and at most 64 are tried; offer the best ones"
+    );
+    many.routes.remove(0);
+    assert_eq!(ledger.change(&[], &[many]).expect("fits")[0].0, 63);
 }
 
 #[test]
@@ -155,6 +164,99 @@ fn faults_of_links() {
             .contains("its capacity is 1gbit")
     );
     assert!(fault(|links| links[0].levels.reverse()).contains("level 1 has a delay of 100us"));
+}
+
+/// Sets a number of a link.
+type Set = fn(&mut Link, u64);
+
+/// Numbers of a link with bounds: the key, how to set it, the least and the most.
+const RANGES: [(&str, Set, u64, u64); 7] = [
+    ("overhead", |link, n| link.overhead = Bytes::new(n), 0, 1_000),
+    ("latency", |link, n| link.latency = Nanos::new(n), 0, 10_000_000_000),
+    ("propagation", |link, n| link.propagation = Nanos::new(n), 0, 10_000_000_000),
+    ("largest-frame", |link, n| link.largest_frame = Bytes::new(n), 60, 65_536),
+    ("levels[0].delay", |link, n| link.levels[0].delay = Nanos::new(n), 1, 10_000_000_000),
+    (
+        "levels[0].buffer",
+        |link, n| link.levels[0].buffer = Buffer::Bytes(Bytes::new(n)),
+        0,
+        1_000_000_000_000,
+    ),
+    ("levels[0].buffer", |link, n| link.levels[0].buffer = Buffer::Frames(n), 0, 1 << 32),
+];
+
+#[test]
+fn numbers_of_links_have_bounds() {
+    for (key, set, least, most) in RANGES {
+        let declared = |number| {
+            let mut link = link("ab", "a", "b");
+            link.levels.truncate(1);
+            set(&mut link, number);
+            Network::new(vec![link]).map(drop)
+        };
+        assert_eq!((declared(least), declared(most)), (Ok(()), Ok(())), "{key}");
+        for outside in [most + 1, u64::MAX].into_iter().chain(least.checked_sub(1)) {
+            let fault = declared(outside).expect_err(key);
+            assert!(matches!(&fault, NotANetwork::Range { key: at, .. } if at == key), "{fault}");
+        }
+    }
+    let long = Link { overhead: Bytes::new(1001), ..link("ab", "a", "b") };
+    let fault = Network::new(vec![long]).expect_err("refused");
+    assert_eq!(fault.to_string(), "link ab: overhead is 1001B; it may be 0B to 1kB");
+}
+
+/// Returns a line of as many links as a route may have, with the largest numbers; `latency` in nanoseconds.
+fn longest_line(buffer: Buffer, latency: u64) -> Vec<Link> {
+    let make = |at: usize| {
+        let mut link = link(&format!("l{at}"), &format!("s{at}"), &format!("s{}", at + 1));
+        RANGES.iter().for_each(|(_, set, _, most)| set(&mut link, *most));
+        (link.capacity, link.reservable) = (crate::Rate::MAX, crate::Rate::MAX);
+        let level = Level { delay: link.levels[0].delay, buffer };
+        Link { latency: Nanos::new(latency), levels: vec![level; LEVELS], ..link }
+    };
+    (0..MOST_HOPS).map(make).collect()
+}
+
+/// The build of tests checks for overflow.
+#[test]
+fn thousands_of_flows_with_the_largest_numbers_overflow_nothing() {
+    const FLOWS: usize = 4_000;
+    let buffers = [Buffer::Bytes(Bytes::new(1_000_000_000_000)), Buffer::Frames(1 << 32)];
+    // With the longest latency no delay is left, and all is refused.
+    for (buffer, latency) in buffers.into_iter().flat_map(|buffer| [(buffer, 0), (buffer, 10_000_000_000)]) {
+        let links = longest_line(buffer, latency);
+        let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
+        let mut ledger = Ledger::new(Network::new(links).expect("sound"));
+        let mut granted = 0;
+        for number in 0..FLOWS {
+            let most = crate::Rate::MAX.bits();
+            let (rate, burst, hops) = match number {
+                0 => (most / 20, 1_000_000_000, 1),
+                _ if number % 50 == 0 => (most / [1, 1000][number / 50 % 2], 1_000_000_000, MOST_HOPS),
+                _ => (1, 65_532, MOST_HOPS),
+            };
+            let request = Request {
+                rate: crate::Rate::from_bits(rate).expect("a rate"),
+                burst: Bytes::new(burst),
+                smallest_frame: Bytes::new(60),
+                largest_frame: Bytes::new(65_532),
+                budget: Nanos::new(u64::MAX),
+            };
+            let level = u8::try_from(number % LEVELS).expect("small");
+            let routes = vec![Route { links: names[..hops].to_vec(), level }];
+            let wanted = Reserve { path: number.to_string(), request, routes };
+            granted += usize::from(ledger.change(&[], &[wanted]).is_ok());
+        }
+        if latency == 0 {
+            assert!((FLOWS / 2..FLOWS).contains(&granted), "{granted} granted");
+        } else {
+            assert_eq!(granted, 0);
+        }
+        assert_eq!(ledger.usage().count(), MOST_HOPS);
+        let all: Vec<String> = ledger.paths().map(Into::into).collect();
+        ledger.change(&all, &[]).expect("released");
+        assert!(ledger.usage().all(|usage| usage.reserved_bits == 0));
+    }
 }
 
 /// One flow of the model: its request, and where it goes.

@@ -132,20 +132,18 @@ impl Kept {
     fn report(&mut self, trouble: Vec<Trouble>) {
         let queues = self.target.taps.len();
         let awake = self.target.settings.keys().filter(|s| matches!(s, Setting::Resume { .. })).count();
-        let is_wanted = |setting: &Setting| self.target.settings.contains_key(setting);
-        let (of_stages, others): (Vec<_>, Vec<_>) = trouble.into_iter().partition(|trouble| {
-            trouble.setting.as_ref().is_some_and(|s| is_wanted(s) && !matches!(s, Setting::Resume { .. }))
-        });
-        // A tap's queue may belong to a stage of the plan, and to the work off a worker's CPU.
-        let is_tap = |setting: &Setting| self.target.taps.contains(setting);
-        let queue = |trouble: &&Trouble| trouble.setting.as_ref().is_some_and(is_tap);
-        let others: Vec<&str> =
-            others.iter().chain(of_stages.iter().filter(queue)).map(|trouble| trouble.why.as_str()).collect();
+        let is_of_stage = |setting: &Setting| {
+            self.target.settings.contains_key(setting)
+                && !matches!(setting, Setting::Resume { .. })
+                && !self.target.taps.contains(setting)
+        };
+        let (of_stages, others): (Vec<_>, Vec<_>) =
+            trouble.into_iter().partition(|trouble| trouble.setting.as_ref().is_some_and(is_of_stage));
         let consequences = [
             (self.view.steered < queues).then_some(LOST_TO_SOFTIRQS),
             (self.view.awake.len() < awake).then_some(LOST_TO_HALTS),
         ];
-        let missing = others.first().map(|first| {
+        let missing = others.first().map(|Trouble { why: first, .. }| {
             let more =
                 if others.len() > 1 { format!(" (and {} more)", others.len() - 1) } else { String::new() };
             let consequences: String =
@@ -160,7 +158,7 @@ impl Kept {
         let faults: BTreeMap<Setting, String> =
             of_stages.into_iter().filter_map(|trouble| Some((trouble.setting?, trouble.why))).collect();
         for (setting, why) in &faults {
-            if self.faults.get(setting) != Some(why) && !is_tap(setting) {
+            if self.faults.get(setting) != Some(why) {
                 tracing::warn!("a stage of the plan of CPUs is not where it shall be: {why}");
             }
         }

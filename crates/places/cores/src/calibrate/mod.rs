@@ -137,12 +137,14 @@ pub fn calibrate(
             samples.push(pairing, &background, together, apart);
         }
     }
-    let rows = pairings
-        .iter()
-        .zip(&samples)
-        .map(|(pairing, samples)| (pairing.pair, Row::of(pairing, samples)))
-        .collect();
-    Ok(Calibration { rows, missing, busy: judge::median(&mut busy) })
+    let busy = judge::median(&mut busy);
+    let of = |(pairing, samples): (&Pairing, _)| (pairing.pair, Row::of(pairing, samples));
+    let (rows, without): (Vec<_>, Vec<_>) =
+        pairings.iter().zip(&samples).map(of).partition(|(_, row)| row.judged.rounds > 0);
+    let reason =
+        format!("other programs filled its CPUs in each round ({:.0} % of all CPUs' time)", 100.0 * busy);
+    missing.extend(without.into_iter().map(|(pair, _)| (pair.words().to_owned(), reason.clone())));
+    Ok(Calibration { rows, missing, busy })
 }
 
 /// Measures which part of each CPU's time other programs use.
