@@ -17,7 +17,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +34,10 @@ ECHO_WITHIN = 1.0
 GONE = 1.0
 """Seconds for the end of a connection by TLS."""
 
+RETURNS = 5
+"""Sessions that a switch may begin at once: with each it is read and compared."""
+RETURN_AFTER = 2.0
+"""Seconds for each further one."""
 REFUSALS_LOGGED = 5.0
 """Lines a second about connections that became no session."""
 
@@ -109,6 +113,8 @@ class Server:
         self._socket: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._lines = Allowance(REFUSALS_LOGGED)
+        self._returns: OrderedDict[str, Allowance] = OrderedDict()
+        """By name; the last `most` names."""
         self._greeting: deque[asyncio.Task[None]] = deque()
 
     @property
@@ -228,6 +234,12 @@ class Server:
             # Its end is told before the new one's begin.
             while self.sessions.get(name) is old:
                 await asyncio.sleep(0)
+        returns = self._returns.setdefault(name, Allowance(1 / RETURN_AFTER, RETURNS))
+        self._returns.move_to_end(name)
+        if len(self._returns) > self._most:
+            self._returns.popitem(last=False)
+        if not returns.take(asyncio.get_running_loop().time()):
+            raise SessionLost(f"switch {name} comes and goes: it has to wait {RETURN_AFTER:g} s")
         if len(self.sessions) >= self._most:
             raise SessionLost(f"{self._most} switches have sessions; more are not served")
 
