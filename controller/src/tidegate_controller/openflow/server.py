@@ -1,7 +1,7 @@
 """Where switches connect.
 
 ```text
- listen ─▶ accept ─▶ TLS ─▶ handshake ─▶ name ─▶ Session ─▶ SwitchUp, PortsOf, PacketIn, SwitchDown(reason)
+ listen ─▶ accept ─▶ TLS ─▶ handshake ─▶ name ─▶ Session ─▶ SwitchUp, PortsChanged, PacketIn, SwitchDown(reason)
              │        └──── deadline ───┘  └ not known, a second one that is not needed, too many: closed
              └ too many on the way: the oldest is closed
 ```
@@ -25,7 +25,7 @@ from typing import Any
 
 from tidegate_controller.openflow.limits import Allowance, Limits
 from tidegate_controller.openflow.replies import Frame, PortState
-from tidegate_controller.openflow.session import PortsChanged, Session, SessionLost
+from tidegate_controller.openflow.session import Ports, Session, SessionLost
 
 GREETING = 64
 """Connections that may be on the way to a session. A switch needs milliseconds for this."""
@@ -62,7 +62,7 @@ class SwitchDown:
 
 
 @dataclass(frozen=True)
-class PortsOf:
+class PortsChanged:
     """Ports of a switch came, went or changed: all of them now."""
 
     switch: str
@@ -78,7 +78,7 @@ class PacketIn:
     frame: bytes
 
 
-Event = SwitchUp | SwitchDown | PortsOf | PacketIn
+Event = SwitchUp | SwitchDown | PortsChanged | PacketIn
 
 
 def by_datapath(datapath: int, certificate: Mapping[str, Any] | None) -> str | None:
@@ -207,7 +207,7 @@ class Server:
             self._tell(SwitchDown(name, session.lost or ""))
 
     async def _connect(
-        self, connection: socket.socket, tell: Callable[[PortsChanged | Frame], None]
+        self, connection: socket.socket, tell: Callable[[Ports | Frame], None]
     ) -> tuple[Session, asyncio.StreamWriter]:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
@@ -243,8 +243,8 @@ class Server:
         if len(self.sessions) >= self._most:
             raise SessionLost(f"{self._most} switches have sessions; more are not served")
 
-    def _on(self, name: str, event: PortsChanged | Frame) -> None:
+    def _on(self, name: str, event: Ports | Frame) -> None:
         if isinstance(event, Frame):
             self._tell(PacketIn(name, event.port, event.data))
         else:
-            self._tell(PortsOf(name, event.ports))
+            self._tell(PortsChanged(name, event.ports))
