@@ -1,7 +1,7 @@
 """Where switches connect.
 
 ```text
- listen ─▶ accept ─▶ TLS ─▶ handshake ─▶ name ─▶ Session ─▶ SwitchUp, PortsChanged, PacketIn, SwitchDown(reason)
+ listen ─▶ accept ─▶ TLS ─▶ handshake ─▶ name ─▶ Session ─▶ SwitchUp, PortsChanged, PacketIn, SwitchDown
              │        └──── deadline ───┘  └ not known, a second one that is not needed, too many: closed
              └ too many on the way: the oldest is closed
 ```
