@@ -193,7 +193,7 @@ def test_an_impossible_rule_changes_nothing() -> None:
     """All messages are made before the first one is sent."""
     session = Refusing(set())
     fine = Rule(Table.WAY, 1, Match(), (), OURS)
-    impossible = Rule(Table.EDGE, 1, Match(), (SetDscp(77),), OURS)
+    impossible = Rule(Table.EDGE, 1, Match(eth_type=0x0800), (SetDscp(77),), OURS)
     with pytest.raises(ValueError, match="dscp is 77"):
         asyncio.run(sync.carry_out(cast("Session", session), plan(Held(), SwitchIntent({fine, impossible}))))
     assert not session.sent
