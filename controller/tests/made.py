@@ -65,12 +65,22 @@ actions: st.SearchStrategy[Action] = st.one_of(
 @st.composite
 def rules(draw: st.DrawFn) -> Rule:
     """Rules of ours."""
-    table = draw(st.sampled_from(Table))
-    done = tuple(draw(st.lists(actions, max_size=5)))
+    table, match = draw(st.sampled_from(Table)), draw(matches())
+    done: tuple[Action, ...] = ()
+    tagged = bool(match.tag)
+    for action in draw(st.lists(actions, max_size=5)):
+        # Marks are of IP, and only a tag that is there can be removed.
+        if isinstance(action, SetDscp) and match.eth_type not in (0x0800, 0x86DD):
+            continue
+        if isinstance(action, PushTag | PopTag):
+            if isinstance(action, PopTag) and not tagged:
+                continue
+            tagged = isinstance(action, PushTag)
+        done += (action,)
     later = [Goto(other) for other in Table if other > table]
     if later:
         done += tuple(draw(st.sampled_from([(), *((goto,) for goto in later)])))
-    return Rule(table, draw(st.integers(0, 0xFFFF)), draw(matches()), done, draw(cookies))
+    return Rule(table, draw(st.integers(0, 0xFFFF)), match, done, draw(cookies))
 
 
 @st.composite

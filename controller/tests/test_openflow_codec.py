@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 from made import groups, matches, rules
 from os_ken.ofproto import ofproto_v1_3 as of
 
-from tidegate_controller.model.intent import OURS, Goto, Group, Match, Output, PushTag, Rule, SetDscp, Table
+from tidegate_controller.model.intent import (
+    OURS,
+    Goto,
+    Group,
+    Match,
+    Output,
+    PopTag,
+    PushTag,
+    Rule,
+    SetDscp,
+    Table,
+)
 from tidegate_controller.openflow import codec, replies
 from tidegate_controller.openflow.change import Change
 from tidegate_controller.openflow.wire import Framer, Malformed, Message
@@ -74,7 +85,10 @@ def test_spelling_does_not_matter() -> None:
         Rule(Table.EDGE, 1, Match(tag=4095), (), OURS),
         Rule(Table.WAY, 1, Match(), (Goto(Table.QUEUE),), OURS),
         Rule(Table.EDGE, 1, Match(), (Goto(Table.WAY), Output(1)), OURS),
-        Rule(Table.EDGE, 1, Match(), (SetDscp(64),), OURS),
+        Rule(Table.EDGE, 1, Match(eth_type=0x0800), (SetDscp(64),), OURS),
+        Rule(Table.EDGE, 1, Match(), (SetDscp(1),), OURS),
+        Rule(Table.EDGE, 1, Match(tag=0), (PopTag(),), OURS),
+        Rule(Table.EDGE, 1, Match(tag=1), (PopTag(), PopTag()), OURS),
         Rule(Table.EDGE, 1, Match(), (PushTag(0),), OURS),
         Rule(Table.EDGE, 1, Match(), (Output(of.OFPP_CONTROLLER),), OURS),
         Rule(Table.EDGE, 1, Match(), (), 5),

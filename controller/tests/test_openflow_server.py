@@ -15,7 +15,7 @@ from os_ken.ofproto import ofproto_v1_3 as of
 
 from tidegate_controller.openflow import codec
 from tidegate_controller.openflow import server as under_test
-from tidegate_controller.openflow.limits import Limits
+from tidegate_controller.openflow.limits import Allowance, Limits
 from tidegate_controller.openflow.server import SwitchDown, SwitchUp
 from tidegate_controller.openflow.session import SessionLost
 
@@ -51,6 +51,36 @@ def test_a_second_connection_replaces_one_that_is_dead(monkeypatch: pytest.Monke
             assert list(at.server.sessions.values()) == [new]
 
     run(test)
+
+
+def test_a_switch_that_comes_and_goes_has_to_wait() -> None:
+    """Each session would be read and compared; another switch is served meanwhile."""
+
+    async def test() -> None:
+        async with bench() as at:
+            for _ in range(under_test.RETURNS):
+                switch, _ = await at.join(5)
+                switch.close()
+                await at.until(lambda: len(at.of(SwitchDown)) == len(at.of(SwitchUp)))
+            begin = asyncio.get_running_loop().time()
+            while len(at.of(SwitchUp)) == under_test.RETURNS:
+                refused = await (await FakeSwitch.connect(at.server.port)).greet(5)
+                reading = asyncio.create_task(refused.closed())
+                await asyncio.wait([reading], timeout=0.2)
+            assert asyncio.get_running_loop().time() - begin > under_test.RETURN_AFTER / 2
+            assert at.server.refused > 0
+            await at.join(6)
+
+    run(test)
+
+
+def test_allowances() -> None:
+    """A burst at once, then the rate."""
+    allowance = Allowance(2.0, 3.0)
+    assert [allowance.take(now) for now in (0, 0, 0, 0, 0.4, 0.6, 0.7, 100, 100, 100, 100)] == [
+        *(True, True, True, False, False, True, False),
+        *(True, True, True, False),
+    ]
 
 
 def test_no_more_switches_than_allowed() -> None:

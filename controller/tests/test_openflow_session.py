@@ -14,7 +14,7 @@ from tidegate_controller.model.intent import OURS, Match, Output, Rule, Table
 from tidegate_controller.openflow import codec
 from tidegate_controller.openflow.change import Change
 from tidegate_controller.openflow.limits import Limits
-from tidegate_controller.openflow.server import Event, PacketIn, PortsOf, SwitchDown, SwitchUp
+from tidegate_controller.openflow.server import Event, PacketIn, PortsChanged, SwitchDown, SwitchUp
 from tidegate_controller.openflow.session import CHUNK, RequestRefused, Role, SessionLost
 
 
@@ -37,9 +37,9 @@ def test_a_switch_comes_and_goes() -> None:
             switch.write(message(of.OFPT_PORT_STATUS, 0, bytes(8) + port(7)))
             switch.write(message(of.OFPT_PORT_STATUS, 0, bytes([of.OFPPR_DELETE]) + bytes(7) + port(1)))
             switch.write(message(of.OFPT_PORT_STATUS, 0, b"\2" + bytes(7) + port(2, of.OFPPS_LINK_DOWN)))
-            await at.until(lambda: at.of(PortsOf))
+            await at.until(lambda: at.of(PortsChanged))
             await at.until(lambda: sorted(session.ports) == [2, 7])
-            changed = at.of(PortsOf)[-1].ports
+            changed = at.of(PortsChanged)[-1].ports
             assert sorted(changed) == [2, 7]
             assert not changed[2].up
             switch.close()

@@ -25,7 +25,7 @@ from tidegate_controller.openflow import codec, sync
 from tidegate_controller.openflow.change import Change
 from tidegate_controller.openflow.replies import GroupEntry, RuleEntry, SwitchError
 from tidegate_controller.openflow.session import Refusal, Session
-from tidegate_controller.openflow.sync import Held, plan
+from tidegate_controller.openflow.sync import Held, plan, step
 
 FULL = SwitchError(5, 1)
 
@@ -135,6 +135,32 @@ def test_a_plan_can_be_taken_back(
     assert (switch.rules, switch.groups) == before
 
 
+@given(some_rules, some_groups, st.lists(st.tuples(some_rules, some_groups), max_size=4), st.data())
+def test_steps_lead_where_they_say(
+    old: list[Rule], old_groups: list[Group], steps: list[tuple[list[Rule], list[Group]]], data: st.DataObject
+) -> None:
+    """All that is named comes or goes, all else stays; what is noted is what the switch holds."""
+    others = [foreign(rule) for rule in data.draw(st.sets(st.sampled_from(old)))] if old else []
+    switch = ModelSwitch(
+        [*map(entry_of, old), *others], [GroupEntry(group.number, group) for group in old_groups]
+    )
+    held = switch.held()
+    for come, groups_come in steps:
+        before = dict(held.rules)
+        gone = data.draw(st.sets(st.sampled_from(sorted(before.values(), key=str)))) if before else set()
+        groups_gone = {group for group in held.groups.values() if data.draw(st.booleans())}
+        made = step(held, come, gone, groups_come, groups_gone)
+        switch.carry_out(made)
+        held.note(sync.Report(made.stages, ()))
+        assert (held.rules, held.groups) == (switch.held().rules, switch.held().groups)
+        left = set(held.rules.values())
+        keys = {(rule.table, rule.priority, rule.match) for rule in come}
+        stay = {rule for rule in before.values() if (rule.table, rule.priority, rule.match) not in keys}
+        assert left == (set(come) - set(made.conflicts)) | (stay - gone)
+        assert set(held.groups.values()) >= set(groups_come)
+        assert held.others == switch.held().others
+
+
 def test_the_order_leaves_no_frame_without_a_rule() -> None:
     """Groups before rules, later tables before earlier ones; the other way round when they go."""
     group = Group(77, (1, 2))
@@ -193,7 +219,7 @@ def test_an_impossible_rule_changes_nothing() -> None:
     """All messages are made before the first one is sent."""
     session = Refusing(set())
     fine = Rule(Table.WAY, 1, Match(), (), OURS)
-    impossible = Rule(Table.EDGE, 1, Match(), (SetDscp(77),), OURS)
+    impossible = Rule(Table.EDGE, 1, Match(eth_type=0x0800), (SetDscp(77),), OURS)
     with pytest.raises(ValueError, match="dscp is 77"):
         asyncio.run(sync.carry_out(cast("Session", session), plan(Held(), SwitchIntent({fine, impossible}))))
     assert not session.sent

@@ -32,7 +32,7 @@ from tidegate_controller.model.topology import Link, Port
 from tidegate_controller.openflow import codec, sync
 from tidegate_controller.openflow.change import Change
 from tidegate_controller.openflow.lldp import Discovery
-from tidegate_controller.openflow.server import Event, PacketIn, PortsOf, Server, SwitchDown, SwitchUp
+from tidegate_controller.openflow.server import Event, PacketIn, PortsChanged, Server, SwitchDown, SwitchUp
 from tidegate_controller.openflow.session import RequestRefused, Role, Session, SessionLost
 
 from lab.namespaces import Stack, can_make_namespaces
@@ -284,8 +284,8 @@ def test_links_are_discovered(ovs: OpenVswitch) -> None:
         assert found.links == {link, link.back}
         assert (found.forged, found.contested) == (0, 0)
         await asyncio.to_thread(ovs.vsctl, "del-port br1 br1-br2")
-        await controller.until(lambda: any(isinstance(event, PortsOf) for event in controller.events))
-        changed = next(event for event in controller.events if isinstance(event, PortsOf))
+        await controller.until(lambda: any(isinstance(event, PortsChanged) for event in controller.events))
+        changed = next(event for event in controller.events if isinstance(event, PortsChanged))
         assert found.set_ports(changed.switch, changed.ports, loop.time()) == {link, link.back}
 
     try:

@@ -196,7 +196,20 @@ def _actions(action: Action) -> list[Any]:
     return made
 
 
+def _check(rule: Rule) -> None:
+    """Raises `ValueError` for actions that need more of the match (OpenFlow 1.3, 7.2.5)."""
+    tagged = bool(rule.match.tag)
+    for action in rule.actions:
+        if isinstance(action, SetDscp) and rule.match.eth_type not in (IPV4, IPV6):
+            raise ValueError(f"{action} needs a match with an eth_type of 0x0800 or 0x86dd, not {rule.match}")
+        if isinstance(action, PopTag) and not tagged:
+            raise ValueError(f"{action} needs a match with a tag, not {rule.match}")
+        if isinstance(action, PushTag | PopTag):
+            tagged = isinstance(action, PushTag)
+
+
 def _instructions(rule: Rule) -> list[Any]:
+    _check(rule)
     actions, after = rule.actions, []
     if actions and isinstance(actions[-1], Goto):
         goto = actions[-1].table

@@ -34,15 +34,16 @@ class Limits:
 class Allowance:
     """A token bucket of events."""
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, burst: float | None = None) -> None:
+        """`rate` events a second, and `burst` at once; as many as in a second if not given."""
         self._rate = rate
-        self._tokens = rate
+        self._tokens = self._burst = rate if burst is None else burst
         self._last: float | None = None
 
     def take(self, now: float) -> bool:
         """Returns whether an event may happen now; `now` never goes back."""
         if self._last is not None:
-            self._tokens = min(self._rate, self._tokens + (now - self._last) * self._rate)
+            self._tokens = min(self._burst, self._tokens + (now - self._last) * self._rate)
         self._last = now
         if self._tokens < 1:
             return False

@@ -1,7 +1,7 @@
 """Where switches connect.
 
 ```text
- listen ─▶ accept ─▶ TLS ─▶ handshake ─▶ name ─▶ Session ─▶ SwitchUp, PortsOf, PacketIn, SwitchDown(reason)
+ listen ─▶ accept ─▶ TLS ─▶ handshake ─▶ name ─▶ Session ─▶ SwitchUp, PortsChanged, PacketIn, SwitchDown
              │        └──── deadline ───┘  └ not known, a second one that is not needed, too many: closed
              └ too many on the way: the oldest is closed
 ```
@@ -17,7 +17,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from typing import Any
 
 from tidegate_controller.openflow.limits import Allowance, Limits
 from tidegate_controller.openflow.replies import Frame, PortState
-from tidegate_controller.openflow.session import PortsChanged, Session, SessionLost
+from tidegate_controller.openflow.session import Ports, Session, SessionLost
 
 GREETING = 64
 """Connections that may be on the way to a session. A switch needs milliseconds for this."""
@@ -34,6 +34,10 @@ ECHO_WITHIN = 1.0
 GONE = 1.0
 """Seconds for the end of a connection by TLS."""
 
+RETURNS = 5
+"""Sessions that a switch may begin at once: with each it is read and compared."""
+RETURN_AFTER = 2.0
+"""Seconds for each further one."""
 REFUSALS_LOGGED = 5.0
 """Lines a second about connections that became no session."""
 
@@ -58,7 +62,7 @@ class SwitchDown:
 
 
 @dataclass(frozen=True)
-class PortsOf:
+class PortsChanged:
     """Ports of a switch came, went or changed: all of them now."""
 
     switch: str
@@ -74,7 +78,7 @@ class PacketIn:
     frame: bytes
 
 
-Event = SwitchUp | SwitchDown | PortsOf | PacketIn
+Event = SwitchUp | SwitchDown | PortsChanged | PacketIn
 
 
 def by_datapath(datapath: int, certificate: Mapping[str, Any] | None) -> str | None:
@@ -109,6 +113,8 @@ class Server:
         self._socket: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._lines = Allowance(REFUSALS_LOGGED)
+        self._returns: OrderedDict[str, Allowance] = OrderedDict()
+        """By name; the last `most` names."""
         self._greeting: deque[asyncio.Task[None]] = deque()
 
     @property
@@ -201,7 +207,7 @@ class Server:
             self._tell(SwitchDown(name, session.lost or ""))
 
     async def _connect(
-        self, connection: socket.socket, tell: Callable[[PortsChanged | Frame], None]
+        self, connection: socket.socket, tell: Callable[[Ports | Frame], None]
     ) -> tuple[Session, asyncio.StreamWriter]:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
@@ -228,11 +234,17 @@ class Server:
             # Its end is told before the new one's begin.
             while self.sessions.get(name) is old:
                 await asyncio.sleep(0)
+        returns = self._returns.setdefault(name, Allowance(1 / RETURN_AFTER, RETURNS))
+        self._returns.move_to_end(name)
+        if len(self._returns) > self._most:
+            self._returns.popitem(last=False)
+        if not returns.take(asyncio.get_running_loop().time()):
+            raise SessionLost(f"switch {name} comes and goes: it has to wait {RETURN_AFTER:g} s")
         if len(self.sessions) >= self._most:
             raise SessionLost(f"{self._most} switches have sessions; more are not served")
 
-    def _on(self, name: str, event: PortsChanged | Frame) -> None:
+    def _on(self, name: str, event: Ports | Frame) -> None:
         if isinstance(event, Frame):
             self._tell(PacketIn(name, event.port, event.data))
         else:
-            self._tell(PortsOf(name, event.ports))
+            self._tell(PortsChanged(name, event.ports))

@@ -85,8 +85,8 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class PortsChanged:
-    """Ports came, went or changed: all of them now."""
+class Ports:
+    """All ports of the switch, after some came, went or changed."""
 
     ports: dict[int, PortState]
 
@@ -146,7 +146,7 @@ class Session:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        tell: Callable[[PortsChanged | Frame], None],
+        tell: Callable[[Ports | Frame], None],
         limits: Limits | None = None,
     ) -> None:
         self.limits = limits or Limits()
@@ -548,7 +548,7 @@ class Session:
     def _tell_ports(self) -> None:
         self._ports_timer = None
         try:
-            self._tell(PortsChanged(dict(self.ports)))
+            self._tell(Ports(dict(self.ports)))
         except Exception as error:
             log.exception("switch %x: a change of ports could not be told", self.datapath)
             self.lose(f"a fault of the controller: {error}")

@@ -9,6 +9,8 @@
 Ours are told by cookie, groups by number; all others are left alone, and counted. A rule of others in the
 place (table, priority, match) of one of ours is a conflict, and stays.
 
+`step` makes the same stages of a part of an update, for a switch whose content is known (`Held.note`).
+
 Rules of later tables come first and go last, so that no frame is sent to a table that cannot treat it yet. A
 switch that refuses a change (its tables are full, say) is asked for no further stage; the report has what it
 refused.
@@ -68,6 +70,19 @@ class Held:
                 held.other_groups += 1
         return held
 
+    def note(self, report: "Report") -> None:
+        """Takes in what a plan has changed."""
+        for change in (change for stage in report.done for change in stage):
+            for side in (change.before, change.after):
+                if isinstance(side, Rule):
+                    self.rules.pop(_key(side), None)
+                elif side is not None:
+                    self.groups.pop(side.number, None)
+            if isinstance(change.after, Rule):
+                self.rules[_key(change.after)] = change.after
+            elif change.after is not None:
+                self.groups[change.after.number] = change.after
+
     @classmethod
     def by(cls, intent: SwitchIntent) -> "Held":
         """Returns what a switch holds that has exactly this."""
@@ -107,23 +122,62 @@ def plan(held: Held, intent: SwitchIntent) -> Plan:
     there = {
         key: rule for key, rule in held.rules.items() if (int(rule.table), rule.cookie) not in held.spoilt
     }
-    come = [
-        Change(there.get(key), rule)
-        for key, rule in wanted.items()
-        if key not in held.taken and not _same(there.get(key), rule)
-    ]
+    come = _coming(there, held.taken, wanted)
     go = [Change(rule, None) for key, rule in there.items() if key not in wanted]
     groups = {group.number: group for group in intent.groups}
-    groups_come = [
-        Change(held.groups.get(number), group)
-        for number, group in groups.items()
-        if held.groups.get(number) != group
-    ]
     groups_go = [Change(group, None) for number, group in held.groups.items() if number not in groups]
+    stages = _stages(_groups_coming(held, intent.groups), come, go, groups_go)
+    return Plan(stages, tuple(sorted(held.spoilt)), conflicts)
+
+
+def step(
+    held: Held,
+    rules: Iterable[Rule] = (),
+    gone: Iterable[Rule] = (),
+    groups: Iterable[Group] = (),
+    groups_gone: Iterable[Group] = (),
+) -> Plan:
+    """Returns the changes of one step of an update: what comes, in place of what has its key, and what goes.
+
+    All else that the switch holds stays.
+    """
+    wanted = {_key(rule): rule for rule in rules}
+    conflicts = tuple(rule for key, rule in wanted.items() if key in held.taken)
+    leaving = ((_key(rule), rule) for rule in gone)
+    go = [Change(rule, None) for key, rule in leaving if key in held.rules and key not in wanted]
+    groups = list(groups)
+    kept = {group.number for group in groups}
+    groups_go = [
+        Change(group, None)
+        for group in groups_gone
+        if group.number in held.groups and group.number not in kept
+    ]
+    come = _coming(held.rules, held.taken, wanted)
+    return Plan(_stages(_groups_coming(held, groups), come, go, groups_go), (), conflicts)
+
+
+def _coming(there: dict[Key, Rule], taken: set[Key], wanted: dict[Key, Rule]) -> list[Change]:
+    return [
+        Change(there.get(key), rule)
+        for key, rule in wanted.items()
+        if key not in taken and not _same(there.get(key), rule)
+    ]
+
+
+def _groups_coming(held: Held, groups: Iterable[Group]) -> list[Change]:
+    return [
+        Change(held.groups.get(group.number), group)
+        for group in groups
+        if held.groups.get(group.number) != group
+    ]
+
+
+def _stages(
+    groups_come: list[Change], come: list[Change], go: list[Change], groups_go: list[Change]
+) -> tuple[tuple[Change, ...], ...]:
     come.sort(key=_table, reverse=True)
     go.sort(key=_table)
-    stages = (tuple(groups_come), tuple(come), tuple(go), tuple(groups_go))
-    return Plan(tuple(stage for stage in stages if stage), tuple(sorted(held.spoilt)), conflicts)
+    return tuple(tuple(stage) for stage in (groups_come, come, go, groups_go) if stage)
 
 
 def _same(held: Rule | None, wanted: Rule) -> bool:
