@@ -167,6 +167,39 @@ def test_a_link_that_goes_down(world: World) -> None:
     assert (world.told[-1].verdict, world.core.engine.paths["h0/v>r"].number) == (Verdict.MOVED, 1)
 
 
+def test_a_link_that_goes_while_its_path_begins(world: World) -> None:
+    """The path takes another way as soon as it has begun; no time has to pass."""
+    world.ask(request(target=1))
+    world.links_down.add("s0:1>s1:1")
+    world.change_topology()
+    while world.setting or any(world.queues.values()):
+        while world.setting:
+            world.answer_queues(False)
+        for switch in [switch for switch, orders in world.queues.items() if orders]:
+            world.apply(switch)
+    path = world.core.engine.paths["h0/v>r"]
+    assert (len(path.route.links), path.generation) == (5, 2)
+
+
+def test_a_path_over_a_link_that_is_new(world: World) -> None:
+    """Its frames pass while some switch has not heard of the link yet."""
+    world.links_down.add("s0:1>s1:1")
+    world.change_topology()
+    world.settle()
+    world.links_down.clear()
+    world.change_topology()
+    world.ask(request(target=1))
+    while world.setting or world.queues["s0"] or world.queues["s1"]:
+        while world.setting:
+            world.answer_queues(False)
+        for switch in ("s0", "s1"):
+            if world.queues[switch]:
+                world.apply(switch)
+    assert world.queues["s2"]
+    assert len(world.core.engine.paths["h0/v>r"].route.links) == 3
+    world.arrives("h0/v>r")
+
+
 def test_a_backup_takes_over() -> None:
     """It is reserved already; its reservation is that of the path then."""
     world = World(ring(4), Random(1), Core(Settings(protect=True)))

@@ -297,6 +297,7 @@ class Engine:
         self.tags.claim(new.tag, new.reservation)
         if old is not None:
             self.paths[old.request.name] = old
+            self.keys[flow(old.request)] = old.request.name
             self._dirty |= self.loads.add(old)
             if old.tag != new.tag:
                 self.tags.claim(old.tag, old.reservation)
