@@ -167,6 +167,39 @@ def test_a_link_that_goes_down(world: World) -> None:
     assert (world.told[-1].verdict, world.core.engine.paths["h0/v>r"].number) == (Verdict.MOVED, 1)
 
 
+def test_a_link_that_goes_while_its_path_begins(world: World) -> None:
+    """The path takes another way as soon as it has begun; no time has to pass."""
+    world.ask(request(target=1))
+    world.links_down.add("s0:1>s1:1")
+    world.change_topology()
+    while world.setting or any(world.queues.values()):
+        while world.setting:
+            world.answer_queues(False)
+        for switch in [switch for switch, orders in world.queues.items() if orders]:
+            world.apply(switch)
+    path = world.core.engine.paths["h0/v>r"]
+    assert (len(path.route.links), path.generation) == (5, 2)
+
+
+def test_a_path_over_a_link_that_is_new(world: World) -> None:
+    """Its frames pass while some switch has not heard of the link yet."""
+    world.links_down.add("s0:1>s1:1")
+    world.change_topology()
+    world.settle()
+    world.links_down.clear()
+    world.change_topology()
+    world.ask(request(target=1))
+    while world.setting or world.queues["s0"] or world.queues["s1"]:
+        while world.setting:
+            world.answer_queues(False)
+        for switch in ("s0", "s1"):
+            if world.queues[switch]:
+                world.apply(switch)
+    assert world.queues["s2"]
+    assert len(world.core.engine.paths["h0/v>r"].route.links) == 3
+    world.arrives("h0/v>r")
+
+
 def test_a_backup_takes_over() -> None:
     """It is reserved already; its reservation is that of the path then."""
     world = World(ring(4), Random(1), Core(Settings(protect=True)))
@@ -275,26 +308,24 @@ def test_a_restart_takes_paths_over() -> None:
     assert path.number == 4
 
 
-@given(st.integers(0, 12), st.booleans())
-def test_a_restart_in_the_middle_of_a_move(steps: int, flipped_back: bool) -> None:
-    """At any step: frames of the path arrive, while switches are set one by one to what they are to hold."""
-    world = World(ring(4), Random(1), Core())
+@given(st.integers(0, 8), st.booleans(), st.permutations(["s0", "s1", "s2", "s3"]), st.integers())
+def test_a_restart_in_the_middle_of_a_move(steps: int, moves: bool, order: list[str], seed: int) -> None:
+    """Or of a raise, at any step: frames arrive while one switch after the other connects again."""
+    world = World(ring(4), Random(seed), Core())
     world.begin()
     world.ask(request())
     world.settle()
-    for _ in range(2):
+    for _ in range(2 if moves else 1):
+        world.settle()
         world.now += 10
         world.event(ev.Missed("h0/v>r", 1, 1, world.now))
-        if not flipped_back:
-            break
-        world.settle()
     for _ in range(steps):
         if world.setting:
             world.answer_queues(False)
         for switch in [switch for switch, orders in sorted(world.queues.items()) if orders][:1]:
             world.apply(switch)
     world.restart()
-    for switch in sorted(world.gone):
+    for switch in order:
         world.arrives("h0/v>r")
         world.back(switch)
         world.arrives("h0/v>r")

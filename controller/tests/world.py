@@ -118,8 +118,14 @@ class World:
         return self.asked
 
     def apply(self, switch: str) -> None:
-        """A switch does its next order."""
+        """A switch does its next order, and answers."""
         order = self.queues[switch].pop(0)
+        self.take_in(switch, order)
+        if isinstance(order, ev.Install):
+            self.event(ev.SwitchDone(switch, order.ticket))
+
+    def take_in(self, switch: str, order: ev.Install | ev.Sync) -> None:
+        """A switch does an order."""
         if isinstance(order, ev.Sync):
             self.live[switch] = SwitchIntent(set(order.intent.rules), set(order.intent.groups))
             return
@@ -128,7 +134,6 @@ class World:
         changed = {key(rule) for rule in update.rules | update.gone}
         held.rules = {rule for rule in held.rules if key(rule) not in changed} | update.rules
         held.groups -= update.groups_gone
-        self.event(ev.SwitchDone(switch, order.ticket))
 
     def fault(self, switch: str) -> None:
         """A switch refuses its next order, or vanishes, perhaps with it done."""
@@ -146,8 +151,14 @@ class World:
                 self.event(ev.SwitchFailed(switch, order.ticket, "vanished"))
 
     def restart(self) -> None:
-        """The process ends, and another one takes over; switches connect to it one after the other."""
+        """The process ends, and another one takes over; switches connect to it one after the other.
+
+        Switches may have done orders that it has heard no answer of.
+        """
         assert self.network is not None
+        for switch, orders in sorted(self.queues.items()):
+            for order in orders[: self.random.randint(0, len(orders))]:
+                self.take_in(switch, order)
         self.core = Core(self.core.engine.settings)
         self.queues.clear()
         self.setting.clear()
@@ -210,7 +221,7 @@ class World:
         orders = [order for orders in self.queues.values() for order in orders]
         based = [order for order in orders if isinstance(order, ev.Sync) or order.ticket.owner == BASIS]
         if not based and self.core.basis.phase == Phase.IDLE:
-            self.flapped.clear()
+            self.flapped -= {link.name for link in engine.newest.links}
         self.whole_ways(self.core.intents())
         synced = not any(isinstance(order, ev.Sync) for order in orders)
         if synced and not self.gone and not self.core.stale:

@@ -74,6 +74,7 @@ class Core:
         engine.arrange(self.followed)
         for change in changes:
             engine.undo(change)
+        self._wake()
         engine.set_queues()
         return engine.effects
 

@@ -282,7 +282,10 @@ class Engine:
         self.keys[flow(path.request)] = name
         self.numbered = max(self.numbered, path.number)
         if path.state != PathState.BROKEN:
-            self.paths[name] = replace(path, state=PathState.ACTIVE)
+            # What a move has left behind goes when its switches are set.
+            self.paths[name] = active = replace(path, state=PathState.ACTIVE)
+            if active != path:
+                self.effects.append(ev.SavePath(active))
             self.tags.claim(path.tag, path.reservation)
             self.book.change([], reservations(path, path.request))
             self._dirty |= self.loads.add(path)
@@ -297,6 +300,7 @@ class Engine:
         self.tags.claim(new.tag, new.reservation)
         if old is not None:
             self.paths[old.request.name] = old
+            self.keys[flow(old.request)] = old.request.name
             self._dirty |= self.loads.add(old)
             if old.tag != new.tag:
                 self.tags.claim(old.tag, old.reservation)
