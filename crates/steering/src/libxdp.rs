@@ -10,7 +10,6 @@
 //! The thread, because libxdp before 1.4.1 leaves descriptors of the others' programs open, and those would stay in the kernel as long as this
 //! process lives; and because libxdp says what is wrong to standard error alone.
 
-use crate::program::Mode;
 use rustix::fs::{Access, MemfdFlags, SeekFrom, access, memfd_create, seek};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::ffi::{CStr, c_int, c_long, c_uint, c_void};
@@ -25,9 +24,8 @@ const NOT_INSTALLED: &str =
     "libxdp is not installed, which builds dispatchers anew: apt install libxdp1 (libxdp.so.1)";
 /// Where it has its records, in the folder `xdp`, unless its variable names another one.
 const RECORDS: &str = "/sys/fs/bpf";
-/// Its `enum xdp_attach_mode`.
+/// By the driver, of its `enum xdp_attach_mode`.
 const NATIVE: c_int = 1;
-const GENERIC: c_int = 2;
 /// Where the thread has the program.
 const PROGRAM: RawFd = 3;
 /// Of its words, bytes.
@@ -77,14 +75,13 @@ pub(crate) fn obstacle() -> Option<String> {
 ///
 /// # Errors
 /// The words of libxdp. The dispatcher stays as it was.
-pub(crate) fn change(step: Step, index: u32, mode: Mode, program: BorrowedFd<'_>) -> Result<(), String> {
+pub(crate) fn change(step: Step, index: u32, program: BorrowedFd<'_>) -> Result<(), String> {
     // Its own state is not made for threads.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let functions = functions().ok_or(NOT_INSTALLED)?;
     let index = c_int::try_from(index).map_err(|e| e.to_string())?;
-    let mode = if mode == Mode::Native { NATIVE } else { GENERIC };
-    let (done, words) = apart(program, || functions.change(step, index, mode)).map_err(|e| e.to_string())?;
+    let (done, words) = apart(program, || functions.change(step, index)).map_err(|e| e.to_string())?;
     done.map_err(|error| if words.is_empty() { error.to_string() } else { format!("{error}: {words}") })
 }
 
@@ -124,7 +121,7 @@ impl Functions {
     }
 
     /// Does it with the program at [`PROGRAM`], of which libxdp takes a copy.
-    fn change(self, step: Step, index: c_int, mode: c_int) -> io::Result<()> {
+    fn change(self, step: Step, index: c_int) -> io::Result<()> {
         // SAFETY: any number may be given; what comes back is an object or an error, as the next call tells.
         let program = unsafe { (self.from_fd)(PROGRAM) };
         // SAFETY: it only looks at the pointer's value.
@@ -137,7 +134,7 @@ impl Functions {
             Step::Leave => self.detach,
         };
         // SAFETY: the object is one of `from_fd`, closed below and not used after that.
-        let done = unsafe { change(program, index, mode, 0) };
+        let done = unsafe { change(program, index, NATIVE, 0) };
         // SAFETY: as above.
         unsafe { (self.close)(program) };
         if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(()) }

@@ -4,7 +4,7 @@
 use super::host::{Far, NETWORK, Near, pinned, run_here};
 use super::tunnels::is_stock;
 use super::veth::{table, to_port};
-use crate::device::{Found, Mode, found, index};
+use crate::device::{Found, found, index};
 use crate::dispatcher::Dispatcher;
 use crate::steering::{AttachError, Options, Steering, detach_left};
 use crate::table::Table;
@@ -108,7 +108,7 @@ fn both_run_and_each_comes_and_goes_alone() {
         let there = dispatcher().unwrap();
         let [ours] = there.ours[..] else { panic!("{there:?}") };
         assert!(steering.is_chained() && steering.is_there().unwrap(), "{there:?}");
-        assert_eq!((there.programs.len(), there.mode), (2, Mode::Native));
+        assert_eq!((there.programs.len(), there.is_generic), (2, false));
         assert_eq!(host.counted(&steering, Some(other)), [20, 20]);
 
         // The next process finds table and counters, and changes nothing at the device.

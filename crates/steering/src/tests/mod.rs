@@ -6,6 +6,5 @@ mod host;
 mod looking_up;
 mod parsing;
 mod run;
-mod sockets;
 mod tunnels;
 mod veth;

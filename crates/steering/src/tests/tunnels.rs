@@ -5,7 +5,7 @@ use super::host::{Between, Far, NETWORK, Near, pinned};
 use super::veth::table;
 use crate::key::Pattern;
 use crate::steering::{Options, Steering};
-use crate::table::{Entry, Target};
+use crate::table::Entry;
 use tidegate_contract::cores::{Flow, Tunnel};
 use tidegate_testkit::{in_namespace, need};
 
@@ -25,7 +25,7 @@ fn entry(tunnel: Tunnel, id: Option<u32>, cpu: usize) -> Entry {
         cpu: Some(cpu),
         ..Flow::new("near", tunnel)
     };
-    Entry { name: "voice".into(), pattern: Pattern::from(&flow), target: Target::Cpu(cpu) }
+    Entry { name: "voice".into(), pattern: Pattern::from(&flow), cpu }
 }
 
 fn check(between: Between, tunnel: Tunnel, id: Option<u32>) {
