@@ -35,7 +35,7 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
     need_guests()
     need_commands("xdp-loader", "xdp-filter", "ip", "ethtool", "ping")
     with Guest(tmp_path_factory.mktemp("g"), modules=["veth", "vxlan"], memory_mb=1024, cpus=2) as guest:
-        guest.run("mount -t bpf bpf /sys/fs/bpf")
+        guest.run("mount -t bpf -o mode=700 bpf /sys/fs/bpf")
         yield guest
 
 

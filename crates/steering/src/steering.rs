@@ -5,6 +5,7 @@ use crate::cpus;
 use crate::device::{self, Foreign, Found};
 use crate::dispatcher::{self, Dispatcher};
 use crate::drops::Drops;
+use crate::libxdp;
 use crate::live::Live;
 use crate::maps::{Count, MapError, failed};
 use crate::program::Program;
@@ -126,6 +127,9 @@ pub enum DetachError {
         /// The reason.
         why: String,
     },
+    /// It may still join libxdp's dispatcher.
+    #[error("the steering program may still join libxdp's dispatcher: {0}")]
+    Undecided(String),
 }
 
 /// A table at a device. Dropping this leaves both as they are; the next [`Steering::attach`] takes them over.
@@ -323,6 +327,11 @@ fn remove(index: u32, which: Option<u32>) -> Result<bool, DetachError> {
         }
         Found::Dispatcher(Dispatcher { ours, .. }) => {
             let meant: Vec<u32> = ours.into_iter().filter(|number| is_meant(*number)).collect();
+            if meant.is_empty()
+                && let Some(why) = libxdp::undecided()
+            {
+                return Err(DetachError::Undecided(why));
+            }
             for number in meant.iter().copied() {
                 let left = dispatcher::leave(index, number);
                 left.map_err(|why| DetachError::NotLeft { number, why })?;

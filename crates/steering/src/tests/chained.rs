@@ -30,7 +30,7 @@ impl Host {
     /// Sends from the first CPU, so that frames for the second one are redirected.
     fn new() -> Self {
         own_mounts().unwrap();
-        run_here("mount", "-t bpf bpf /sys/fs/bpf");
+        run_here("mount", "-t bpf -o mode=700 bpf /sys/fs/bpf");
         let near = Near::new();
         let far = Far::new(&near);
         let cpus: Vec<usize> = crate::cpus::online("/".as_ref()).unwrap().into_iter().collect();
@@ -215,6 +215,11 @@ fn a_dispatcher_without_room_or_library_stays() {
         let text = refused();
         assert!(text.contains("/sys/fs/bpf cannot be written: Read-only file system"), "{text}");
         run_here("mount", "-o remount,bind,rw /sys/fs/bpf");
+        // As bpffs is mounted without options: every user could make the records.
+        run_here("chmod", "1777 /sys/fs/bpf");
+        let text = refused();
+        assert!(text.contains("chmod 700 /sys/fs/bpf"), "{text}");
+        run_here("chmod", "700 /sys/fs/bpf");
 
         host.load("", 8);
         let steering = host.attach();
@@ -239,7 +244,7 @@ fn a_dispatcher_without_room_or_library_stays() {
         run_here("xdp-loader", "unload near --all");
         host.load("", 1);
         // Where libxdp finds none of its records, it changes nothing.
-        run_here("mount", "-t bpf bpf /sys/fs/bpf");
+        run_here("mount", "-t bpf -o mode=700 bpf /sys/fs/bpf");
         let text = refused();
         assert!(text.contains("cannot join it: Device or resource busy (os error 16): "), "{text}");
         assert!(text.contains("libxdp: Existing program is not using a dispatcher"), "{text}");
