@@ -1,8 +1,8 @@
-//! Beside others' programs in libxdp's dispatcher. Kernels of test machines may refuse extensions of programs; tests/cores/test_steering.py runs
-//! these with Debian's, in a guest.
+//! Beside others' programs in libxdp's dispatcher. Kernels of test machines may refuse extensions of programs: these run with Debian's,
+//! in a guest.
 
-use super::host::{Far, NETWORK, Near, pinned, run_here};
-use super::tunnels::is_stock;
+use super::host::{Far, Near, pinned, run_here};
+use super::stock::in_guest;
 use super::veth::{table, to_port};
 use crate::device::{Found, found, index};
 use crate::dispatcher::Dispatcher;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tidegate_testkit::{in_namespace, own_mounts};
+use tidegate_testkit::own_mounts;
 
 const COUNTER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/counter.bpf.o"));
 
@@ -98,10 +98,7 @@ fn seen(number: u32) -> u64 {
 
 #[test]
 fn both_run_and_each_comes_and_goes_alone() {
-    if !is_stock() {
-        return;
-    }
-    in_namespace("tests::chained::both_run_and_each_comes_and_goes_alone", NETWORK, || {
+    in_guest("tests::chained::both_run_and_each_comes_and_goes_alone", || {
         let host = Host::new();
         let [other] = host.load("", 1)[..] else { panic!() };
         let steering = host.attach();
@@ -171,10 +168,7 @@ fn both_run_and_each_comes_and_goes_alone() {
 
 #[test]
 fn a_redirected_frame_ends_the_chain() {
-    if !is_stock() {
-        return;
-    }
-    in_namespace("tests::chained::a_redirected_frame_ends_the_chain", NETWORK, || {
+    in_guest("tests::chained::a_redirected_frame_ends_the_chain", || {
         let host = Host::new();
         let [after] = host.load(" --prio 91", 1)[..] else { panic!() };
         let steering = host.attach();
@@ -189,10 +183,7 @@ fn a_redirected_frame_ends_the_chain() {
 
 #[test]
 fn a_dispatcher_without_room_or_library_stays() {
-    if !is_stock() {
-        return;
-    }
-    in_namespace("tests::chained::a_dispatcher_without_room_or_library_stays", NETWORK, || {
+    in_guest("tests::chained::a_dispatcher_without_room_or_library_stays", || {
         let host = Host::new();
         let refused = || {
             let before = dispatcher();
@@ -253,10 +244,7 @@ fn a_dispatcher_without_room_or_library_stays() {
 
 #[test]
 fn others_come_and_go_at_the_same_time() {
-    if !is_stock() {
-        return;
-    }
-    in_namespace("tests::chained::others_come_and_go_at_the_same_time", NETWORK, || {
+    in_guest("tests::chained::others_come_and_go_at_the_same_time", || {
         let host = Host::new();
         let [stays] = host.load("", 1)[..] else { panic!() };
         let (done, counter) = (AtomicBool::new(false), host.counter());
