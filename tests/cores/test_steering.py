@@ -93,6 +93,10 @@ def test_an_agent_steers_a_nic_that_xdp_filter_has(guest: Guest) -> None:
         nics = json.loads(agent.run("cores show --json"))["steering"]
         return dict(nics[0]) if nics else {}
 
+    def counted() -> list[int]:
+        """The frames of each flow; none while an agent begins."""
+        return [flow["frames"] for flow in steering().get("flows", [])]
+
     def programs() -> dict[str, str]:
         """The number of each program in the dispatcher."""
         lines = re.findall(r"=>\s+\d+\s+(\S+)\s+(\d+)", guest.run("xdp-loader status near"))
@@ -110,7 +114,7 @@ def test_an_agent_steers_a_nic_that_xdp_filter_has(guest: Guest) -> None:
     agent.wait("steered", lambda: bool(steering().get("chained")))
     before = passed()
     send()
-    agent.wait("counted", lambda: [flow["frames"] for flow in steering()["flows"]] == [20])
+    agent.wait("counted", lambda: counted() == [20])
     assert passed() >= before + 20
 
     # Without an agent it goes on; the next one finds it.
@@ -118,7 +122,7 @@ def test_an_agent_steers_a_nic_that_xdp_filter_has(guest: Guest) -> None:
     agent.kill()
     send()
     agent.start()
-    agent.wait("counted on", lambda: [flow["frames"] for flow in steering()["flows"]] == [40])
+    agent.wait("counted on", lambda: counted() == [40])
     assert programs() == there
 
     guest.run(f"xdp-loader unload near --id {there['tidegate_steer']}")
