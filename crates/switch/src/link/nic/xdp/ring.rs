@@ -227,7 +227,7 @@ impl Frames {
         }
         let place = self.0.place::<u8>(at, len)?;
         // SAFETY: in the mapping. A chunk has one place: the kernel writes only to chunks in its rings, and other workers, which map the same
-        // memory, touch only those of frames that they took. The borrow excludes a second one here.
+        // memory, touch only chunks whose frames they took. The borrow excludes a second one here.
         Some(unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), len) })
     }
 }
