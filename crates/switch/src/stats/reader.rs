@@ -337,11 +337,17 @@ mod tests {
         assert_eq!(reader.vnics().len(), 1, "an arm without its uplink is none");
         // Misses behind it, and long loops of its workers.
         let miss = &slots[0].miss_log[0];
-        (miss.egress.set(3), miss.behind.set(5), miss.dropped.set(NO_PORT), miss.number.set(1));
+        for (field, value) in
+            [(&miss.egress, 3), (&miss.behind, 5), (&miss.dropped, NO_PORT), (&miss.number, 1)]
+        {
+            field.set(value);
+        }
         slots[0].misses_seen.set(1);
         let worker = &region.layout().workers[1];
         let record = &worker.long_loops[0];
-        (record.port.set(9), record.number.set(1), worker.long_loops_seen.set(1));
+        record.port.set(9);
+        record.number.set(1);
+        worker.long_loops_seen.set(1);
         let [miss] = &reader.misses("net0")[..] else { panic!("one miss") };
         assert_eq!((&*miss.egress, miss.behind.as_deref()), ("net0", Some("net0")));
         let [long] = &reader.long_loops(1)[..] else { panic!("one loop") };
