@@ -60,7 +60,7 @@ lab: build ## the guest tests alone
 lint: ## formatting, clippy, ruff, mypy, shellcheck, cargo-deny; no warnings
 	@scripts/setup lint
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --features tidegate-switch/test-clock,tidegate-switch/measure,tidegate-place-switch/measure --locked -- -D warnings
+	cargo clippy --workspace --all-targets --features tidegate-switch/test-clock,tidegate-switch/measure,tidegate-place-switch/measure,tidegate-steering/guest-tests --locked -- -D warnings
 	.venv/bin/ruff check --config tests/pyproject.toml $(PYTHON)
 	.venv/bin/ruff format --config tests/pyproject.toml --check $(PYTHON)
 	cd tests && ../.venv/bin/mypy . ../scripts/test

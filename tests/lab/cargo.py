@@ -13,8 +13,8 @@ def integration_test(package: str, test: str) -> Path:
 
 
 def unit_tests(package: str) -> Path:
-    """The program of a library's own tests; `cargo test` has built it before."""
-    return _built(f"-p {package} --lib", package.replace("-", "_"))
+    """The program of a library's own tests, with those that need a guest: its feature `guest-tests`."""
+    return _built(f"-p {package} --lib --features guest-tests", package.replace("-", "_"))
 
 
 def _built(target: str, name: str) -> Path:

@@ -49,7 +49,8 @@ class Scene:
     def __init__(self, host: Host, stacks: dict[str, Stack], far: Stack) -> None:
         self.host, self.stacks, self.far = host, stacks, far
         vnics = (tap_vnic(name, stacks[name].path, MAC[name], segment=VLAN) for name in IP)
-        host.apply(uplink("xdp") + "".join(vnics))
+        self.contract = uplink("xdp") + "".join(vnics)
+        host.apply(self.contract)
         for name, stack in stacks.items():
             stack.address("eth0", f"{IP[name]}/24")
 
@@ -145,13 +146,26 @@ def test_frames_come_in_at_the_workers_of_their_vnics(scene: Scene) -> None:
 
 @pytest.mark.abreast
 def test_the_table_follows_after_restarts(scene: Scene) -> None:
-    """Of the agent, which finds the table at the device; of the switch, which gets new sockets."""
+    """Of the agent, which finds the table once it has its contract; of the switch, which gets new sockets."""
     follows(scene, "a")
     scene.host.kill_agent()
     scene.host.start_agent()
+    scene.host.apply(scene.contract)
     for name in IP:
         follows(scene, name)
     scene.host.replace_switch()
     for name in IP:
         follows(scene, name)
     scene.host.check_alive()
+
+
+def test_a_driver_that_runs_no_program_gives_frames_to_one_worker(
+    underlay: Underlay, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Generic XDP may bring frames of a queue by two CPUs: a queue has one socket, and the agent says so."""
+    underlay.one.run("ip link add gen0 type bridge && ip link set gen0 up promisc on")
+    with underlay.host(1, tmp_path_factory.mktemp("h"), switch_options=WORKERS) as host:
+        host.apply(uplink("xdp").replace("eth0", "gen0"))
+        wait_for("the note", lambda: "generic XDP" in host.cli("uplink", "net0"))
+        assert "xdpgeneric" in underlay.one.run("ip link show gen0")
+        assert "xdpgeneric" not in underlay.one.run("ip link show eth0")

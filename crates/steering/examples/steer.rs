@@ -9,7 +9,7 @@ use tidegate_contract::cores::{Flow, Tunnel};
 use tidegate_cores::cpus::Cpus;
 use tidegate_steering::key::Pattern;
 use tidegate_steering::table::VXLAN_PORT;
-use tidegate_steering::{Entry, Options, Steering, Table, Target};
+use tidegate_steering::{Entry, Options, Steering, Table};
 
 const UDP: u8 = 17;
 
@@ -51,6 +51,6 @@ fn entry(device: &str, flow: &str) -> Result<Entry, String> {
         to_port: Some(port.parse().map_err(wrong)?),
         ..Flow::new(device, Tunnel::Vxlan)
     };
-    let target = Target::Cpu(cpu.parse().map_err(wrong)?);
-    Ok(Entry { name: name.into(), pattern: Pattern::from(&flow), target })
+    let cpu = cpu.parse().map_err(|_| format!("{cpu} is no CPU"))?;
+    Ok(Entry { name: name.into(), pattern: Pattern::from(&flow), cpu })
 }

@@ -1,7 +1,6 @@
 //! Where frames went. All counts start when the program was loaded, and wrap around.
 
 use crate::maps::Count;
-use crate::table::Target;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -24,8 +23,8 @@ pub struct Counters {
 /// The counters of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EntryCount {
-    /// Where its frames go.
-    pub target: Target,
+    /// The CPU that its frames go to.
+    pub cpu: usize,
     /// Its frames, by the CPU of the NIC's interrupt.
     pub received_on: BTreeMap<usize, Count>,
 }
@@ -46,7 +45,7 @@ pub struct Outcomes {
     pub spread: BTreeMap<usize, Count>,
     /// No entry, and no such CPUs.
     pub unmatched: BTreeMap<usize, Count>,
-    /// The target is off or closed.
+    /// The CPU is off.
     pub no_target: BTreeMap<usize, Count>,
     /// A fragment, of the frame or of the one inside: only the first has ports.
     pub fragment: BTreeMap<usize, Count>,

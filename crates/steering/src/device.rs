@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use tidegate_netlink::attribute::{find, read, string, u32_at};
 use tidegate_netlink::{Attributes, Generic, NetlinkError, Socket, ethtool, link};
 
-pub use crate::program::{Foreign, Mode};
+pub use crate::program::Foreign;
 
 /// linux/if_link.h.
 const IFLA_XDP: u16 = 43;
@@ -20,7 +20,6 @@ const IFLA_XDP_HW_PROG_ID: u16 = 7;
 const IFLA_XDP_EXPECTED_FD: u16 = 8;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const XDP_FLAGS_UPDATE_IF_NOEXIST: u32 = 1;
-const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 const XDP_FLAGS_REPLACE: u32 = 1 << 4;
 const XDP_ATTACHED_SKB: u8 = 2;
@@ -46,7 +45,7 @@ pub enum Found {
     /// No XDP program.
     Nothing,
     /// The steering program, with its number.
-    Ours(u32, Mode),
+    Ours(u32),
     /// libxdp's dispatcher, which the steering program may be part of.
     Dispatcher(Dispatcher),
     /// Another one.
@@ -91,37 +90,36 @@ fn look(index: u32) -> Result<(String, Found), NetlinkError> {
         Some((find(attributes, link::IFLA_IFNAME).map(string)?, programs))
     })?;
     let (name, programs) = answer.ok_or_else(|| std::io::Error::other("no name in the kernel's answer"))?;
-    if let [(number, mode)] = *programs
+    if let [(number, is_generic)] = *programs
         && name_of(number).as_deref() == Some(DISPATCHER)
     {
-        return Ok((name, Found::Dispatcher(Dispatcher::read(number, mode))));
+        return Ok((name, Found::Dispatcher(Dispatcher::read(number, is_generic))));
     }
-    let named = programs.into_iter().map(|(number, mode)| (number, mode, name_of(number)));
+    let named = programs.into_iter().map(|(number, is_generic)| (number, is_generic, name_of(number)));
     let mut result = Found::Nothing;
-    for (number, mode, program) in named {
-        if program.as_deref() != Some(NAME) {
+    for (number, is_generic, program) in named {
+        if is_generic || program.as_deref() != Some(NAME) {
             return Ok((name, Found::Foreign(Foreign { number, name: program })));
         }
-        result = Found::Ours(number, mode);
+        result = Found::Ours(number);
     }
     Ok((name, result))
 }
 
-/// Returns the numbers in an attribute of programs. One in the NIC counts as native.
-fn programs(attribute: &[u8]) -> Vec<(u32, Mode)> {
-    let of =
-        |kind, mode| find(attribute, kind).and_then(|value| u32_at(value, 0)).map(|number| (number, mode));
-    let each = [
-        of(IFLA_XDP_DRV_PROG_ID, Mode::Native),
-        of(IFLA_XDP_SKB_PROG_ID, Mode::Generic),
-        of(IFLA_XDP_HW_PROG_ID, Mode::Native),
-    ];
-    let mut all: Vec<(u32, Mode)> = each.into_iter().flatten().collect();
+/// Returns the numbers in an attribute of programs, and whether each gets frames from the kernel (generic) and not from the driver or in the
+/// NIC.
+fn programs(attribute: &[u8]) -> Vec<(u32, bool)> {
+    let of = |kind, is_generic| {
+        find(attribute, kind).and_then(|value| u32_at(value, 0)).map(|number| (number, is_generic))
+    };
+    let each =
+        [of(IFLA_XDP_DRV_PROG_ID, false), of(IFLA_XDP_SKB_PROG_ID, true), of(IFLA_XDP_HW_PROG_ID, false)];
+    let mut all: Vec<(u32, bool)> = each.into_iter().flatten().collect();
     if all.is_empty() {
         // Kernels before 5.0 name one alone.
-        let generic =
+        let is_generic =
             find(attribute, IFLA_XDP_ATTACHED).and_then(|value| value.first()) == Some(&XDP_ATTACHED_SKB);
-        all.extend(of(IFLA_XDP_PROG_ID, if generic { Mode::Generic } else { Mode::Native }));
+        all.extend(of(IFLA_XDP_PROG_ID, is_generic));
     }
     all.retain(|(number, _)| *number != 0);
     all
@@ -133,27 +131,19 @@ fn programs(attribute: &[u8]) -> Vec<(u32, Mode)> {
 /// The kernel refuses it, and the device stays as it was.
 pub(crate) fn attach(
     index: u32,
-    mode: Mode,
     program: BorrowedFd<'_>,
     former: Option<BorrowedFd<'_>>,
 ) -> Result<(), NetlinkError> {
     let flags = if former.is_some() { XDP_FLAGS_REPLACE } else { XDP_FLAGS_UPDATE_IF_NOEXIST };
-    set(index, flags | flag(mode), program.as_raw_fd(), former)
+    set(index, flags | XDP_FLAGS_DRV_MODE, program.as_raw_fd(), former)
 }
 
 /// Takes a program away from a device, and no other.
 ///
 /// # Errors
 /// It is not there, or the kernel refuses.
-pub(crate) fn detach(index: u32, mode: Mode, program: BorrowedFd<'_>) -> Result<(), NetlinkError> {
-    set(index, XDP_FLAGS_REPLACE | flag(mode), -1, Some(program))
-}
-
-fn flag(mode: Mode) -> u32 {
-    match mode {
-        Mode::Native => XDP_FLAGS_DRV_MODE,
-        Mode::Generic => XDP_FLAGS_SKB_MODE,
-    }
+pub(crate) fn detach(index: u32, program: BorrowedFd<'_>) -> Result<(), NetlinkError> {
+    set(index, XDP_FLAGS_REPLACE | XDP_FLAGS_DRV_MODE, -1, Some(program))
 }
 
 fn set(index: u32, flags: u32, program: i32, former: Option<BorrowedFd<'_>>) -> Result<(), NetlinkError> {
@@ -195,13 +185,13 @@ mod tests {
         both.put(IFLA_XDP_ATTACHED, &[4]);
         both.put_u32(IFLA_XDP_DRV_PROG_ID, 7);
         both.put_u32(IFLA_XDP_SKB_PROG_ID, 8);
-        assert_eq!(programs(&both.0), [(7, Mode::Native), (8, Mode::Generic)]);
+        assert_eq!(programs(&both.0), [(7, false), (8, true)]);
         let mut none = Attributes::default();
         none.put(IFLA_XDP_ATTACHED, &[0]);
         assert_eq!(programs(&none.0), []);
         let mut old = Attributes::default();
         old.put(IFLA_XDP_ATTACHED, &[2]);
         old.put_u32(IFLA_XDP_PROG_ID, 9);
-        assert_eq!(programs(&old.0), [(9, Mode::Generic)]);
+        assert_eq!(programs(&old.0), [(9, true)]);
     }
 }

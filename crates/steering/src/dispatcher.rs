@@ -3,7 +3,7 @@
 //! ```text
 //!  frame ─▶ priority 50, its default: a filter ─XDP_PASS─▶ 90: tidegate_steer ─XDP_PASS─▶ any after it ─▶ kernel
 //!                │                                              │
-//!                └─▶ its verdict: dropped, sent, ...            └─▶ redirected to its CPU or socket
+//!                └─▶ its verdict: dropped, sent, ...            └─▶ redirected to its CPU
 //! ```
 //!
 //! Each program goes on to the next for the verdicts that its user chose when loading it, by default for XDP_PASS; any other verdict ends the
@@ -11,7 +11,7 @@
 //! knowledge, by its links.
 
 use crate::libxdp;
-use crate::program::{DISPATCHER, Foreign, Mode, NAME, name_of};
+use crate::program::{DISPATCHER, Foreign, NAME, name_of};
 use libbpf_rs::ProgramAttachType;
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,8 +24,8 @@ const SLOTS: usize = 10;
 pub struct Dispatcher {
     /// Its number as a program.
     pub number: u32,
-    /// How it gets frames.
-    pub mode: Mode,
+    /// Whether it gets frames from the kernel, and not from the driver.
+    pub is_generic: bool,
     /// Numbers of the programs in it; not in their order.
     pub programs: Vec<u32>,
     /// Steering programs among them: one, or two after a crash while one took another's place.
@@ -34,7 +34,7 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     /// Asks the kernel who is in it.
-    pub(crate) fn read(number: u32, mode: Mode) -> Self {
+    pub(crate) fn read(number: u32, is_generic: bool) -> Self {
         let programs: Vec<u32> = LinkInfoIter::default()
             .filter_map(|link| match link.info {
                 // Programs that watch it (fentry, fexit) have links of the same type; an extension has no type of attachment, 0.
@@ -49,7 +49,7 @@ impl Dispatcher {
             .collect();
         let is_ours = |number: &u32| name_of(*number).as_deref() == Some(NAME);
         let ours = programs.iter().copied().filter(is_ours).collect();
-        Self { number, mode, programs, ours }
+        Self { number, is_generic, programs, ours }
     }
 
     /// Returns it as a program that is not ours.
@@ -61,16 +61,14 @@ impl Dispatcher {
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn admits(&self, mode: Mode) -> Result<(), String> {
+    pub(crate) fn admits(&self) -> Result<(), String> {
         if self.programs.is_empty() {
             return Err("the kernel tells of no program in it: libxdp did not load it, or the kernel is older than Linux 5.13".into());
         }
-        if self.mode != mode {
-            let (is, other) = match self.mode {
-                Mode::Native => ("the driver's", "skb"),
-                Mode::Generic => ("the kernel's generic", "native"),
-            };
-            return Err(format!("it is in {is} mode: load its programs with xdp-loader load -m {other}"));
+        if self.is_generic {
+            return Err(
+                "it is in the kernel's generic mode: load its programs with xdp-loader load -m native".into(),
+            );
         }
         if self.programs.len() >= SLOTS {
             return Err(format!("it has {} programs, which is the most", self.programs.len()));
@@ -78,29 +76,38 @@ impl Dispatcher {
         libxdp::obstacle().map_or(Ok(()), Err)
     }
 
-    /// Lets a program, loaded as an extension, take part; former ones of ours leave.
+    /// Lets a program, loaded as an extension, take part; former ones of ours leave: after that, or before where there is no room.
+    ///
+    /// # Errors
+    /// It did not join, or no room was made. Where room was made, the former ones are gone.
     pub(crate) fn join(&self, index: u32, program: BorrowedFd<'_>) -> Result<(), String> {
         if self.programs.len() >= SLOTS {
-            self.leave_former(index, None)?;
-            return libxdp::change(libxdp::Step::Join, index, self.mode, program);
+            self.ours.iter().try_for_each(|number| leave(index, *number))?;
+            return libxdp::change(libxdp::Step::Join, index, program);
         }
-        libxdp::change(libxdp::Step::Join, index, self.mode, program)?;
-        self.leave_former(index, None)
+        libxdp::change(libxdp::Step::Join, index, program)?;
+        self.leave_former(index, None);
+        Ok(())
     }
 
-    /// Takes ours out, but one.
-    pub(crate) fn leave_former(&self, index: u32, but: Option<u32>) -> Result<(), String> {
-        self.ours
-            .iter()
-            .filter(|number| Some(**number) != but)
-            .try_for_each(|number| leave(index, self.mode, *number))
+    /// Takes ours out, but one. One that stays is logged: both decide alike, and the next attachment tries again.
+    pub(crate) fn leave_former(&self, index: u32, but: Option<u32>) {
+        for number in self.ours.iter().copied().filter(|number| Some(*number) != but) {
+            if let Err(why) = leave(index, number) {
+                tracing::warn!(
+                    index,
+                    number,
+                    "a former steering program stays in libxdp's dispatcher: {why}"
+                );
+            }
+        }
     }
 }
 
 /// Takes a program out of the dispatcher of a device; the others stay.
-pub(crate) fn leave(index: u32, mode: Mode, number: u32) -> Result<(), String> {
+pub(crate) fn leave(index: u32, number: u32) -> Result<(), String> {
     let program = libbpf_rs::Program::fd_from_id(number).map_err(|e| e.to_string())?;
-    libxdp::change(libxdp::Step::Leave, index, mode, program.as_fd())
+    libxdp::change(libxdp::Step::Leave, index, program.as_fd())
 }
 
 #[cfg(test)]
@@ -109,15 +116,15 @@ mod tests {
 
     #[test]
     fn a_dispatcher_that_none_can_join_has_its_reason() {
-        let of = |mode, programs: u32| Dispatcher {
+        let of = |is_generic, programs: u32| Dispatcher {
             number: 7,
-            mode,
+            is_generic,
             programs: (10..10 + programs).collect(),
             ours: vec![],
         };
-        let why = |mode, programs| of(mode, programs).admits(Mode::Native).unwrap_err();
-        assert!(why(Mode::Native, 0).contains("the kernel tells of no program in it"));
-        assert!(why(Mode::Generic, 1).contains("xdp-loader load -m native"));
-        assert_eq!(why(Mode::Native, 10), "it has 10 programs, which is the most");
+        let why = |is_generic, programs| of(is_generic, programs).admits().unwrap_err();
+        assert!(why(false, 0).contains("the kernel tells of no program in it"));
+        assert!(why(true, 1).contains("xdp-loader load -m native"));
+        assert_eq!(why(false, 10), "it has 10 programs, which is the most");
     }
 }

@@ -3,16 +3,13 @@
 //! ```text
 //!  contracts' flows ─▶ Table ─▶ Steering: maps in the kernel ◀─ counters
 //!                                   │
-//!  NIC's queue ─▶ interrupt's CPU ─▶ program: flow of the frame ─┬─ entry ─▶ its CPU, or a socket of the queue
+//!  NIC's queue ─▶ interrupt's CPU ─▶ program: flow of the frame ─┬─ entry ─▶ its CPU
 //!                                                                ├─ no entry ─▶ a CPU by the flow's hash
 //!                                                                └─ no flow ─▶ this CPU, as without the program
 //! ```
 //!
 //! The inner headers of VXLAN, Geneve and GRE count, so that flows of one tunnel have different CPUs. The program stays at the device when
 //! the agent ends; the next one finds it by its name, and its table in the kernel.
-//!
-//! Tidegate itself uses neither sockets as targets ([`Target::Socket`], [`Steering::set_socket`]) nor the generic mode
-//! ([`device::Mode::Generic`]): they are for users of this library.
 //!
 //! - [`key`]: flows, and which of their fields count
 //! - [`table`]: entries, masks, CPUs for all other flows
@@ -47,4 +44,4 @@ mod threads;
 
 pub use counters::Counters;
 pub use steering::{AttachError, Options, Steering};
-pub use table::{Entry, Table, TableError, Target};
+pub use table::{Entry, Table, TableError};

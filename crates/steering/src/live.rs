@@ -11,7 +11,7 @@
 use crate::key::{EXACT, LENGTH, mask_of};
 use crate::maps::{MapError, Maps, Value, failed};
 use crate::settings::Settings;
-use crate::table::{PEER, Table, Target};
+use crate::table::{PEER, Table};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use tidegate_cores::cpus::Cpus;
 
@@ -77,15 +77,15 @@ impl Live {
         }
         let used: HashSet<u32> = self.entries.values().map(|value| value.counter).collect();
         let mut free = (0..maps.capacity()).filter(|counter| !used.contains(counter));
-        for (key, (target, _)) in &entries {
+        for (key, (cpu, _)) in &entries {
             let value = match self.entries.get(key) {
-                Some(value) if value.target == *target => continue,
-                Some(value) => Value { target: *target, ..*value },
+                Some(value) if value.cpu == *cpu => continue,
+                Some(value) => Value { cpu: *cpu, ..*value },
                 None => {
                     let counter =
                         free.next().ok_or_else(|| failed("count an entry")("no counter is free"))?;
                     maps.clear_counter(counter)?;
-                    Value { target: *target, counter }
+                    Value { cpu: *cpu, counter }
                 }
             };
             maps.set_entry(key, value)?;
@@ -144,17 +144,17 @@ impl Live {
         &self.cpus
     }
 
-    /// Returns the entries that have a name: name, target, counter.
+    /// Returns the entries that have a name: name, CPU, counter.
     pub fn entries(&self) -> impl Iterator<Item = (&str, Value)> {
         self.names.iter().filter_map(|(key, name)| Some((&**name, *self.entries.get(key)?)))
     }
 }
 
 /// Returns the kernel's key of each entry.
-fn keys<'t>(table: &'t Table, settings: &Settings) -> HashMap<[u8; LENGTH], (Target, &'t str)> {
+fn keys<'t>(table: &'t Table, settings: &Settings) -> HashMap<[u8; LENGTH], (usize, &'t str)> {
     let keys = table.entries.iter().map(|entry| {
         let number = settings.number(&entry.pattern.mask).unwrap_or_default();
-        (entry.pattern.flow.key(number), (entry.target, &*entry.name))
+        (entry.pattern.flow.key(number), (entry.cpu, &*entry.name))
     });
     keys.collect()
 }

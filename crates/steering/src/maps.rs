@@ -2,22 +2,19 @@
 
 use crate::key::LENGTH;
 use crate::settings::{SETTINGS, Settings};
-use crate::table::{PEER, Target};
+use crate::table::PEER;
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
 use serde::Serialize;
 use std::fmt::Display;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 /// Only key of a map with one value.
 const ONLY: [u8; 4] = [0; 4];
 /// Length of `struct target`, bytes.
-const TARGET: usize = 12;
+const TARGET: usize = 8;
 /// Entries per call.
 const BATCH: u32 = 1024;
-/// Sockets of a queue, and queues with sockets: `WORKERS` and `QUEUES` of `flow.h`.
-pub(crate) const WORKERS: u32 = 16;
-pub(crate) const QUEUES: u32 = 64;
 
 /// The kernel refused something.
 #[derive(Debug, thiserror::Error)]
@@ -52,19 +49,16 @@ impl std::iter::Sum for Count {
 /// What an entry of the kernel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
-    pub target: Target,
+    /// The CPU that its frames go to.
+    pub cpu: usize,
     /// Its counter.
     pub counter: u32,
 }
 
 impl Value {
     fn bytes(self) -> [u8; TARGET] {
-        let (kind, number) = match self.target {
-            Target::Cpu(cpu) => (0_u32, cpu as u32),
-            Target::Socket(worker) => (1, worker),
-        };
         let mut bytes = [0; TARGET];
-        for (to, number) in bytes.chunks_exact_mut(4).zip([kind, number, self.counter]) {
+        for (to, number) in bytes.chunks_exact_mut(4).zip([self.cpu as u32, self.counter]) {
             to.copy_from_slice(&number.to_ne_bytes());
         }
         bytes
@@ -72,12 +66,7 @@ impl Value {
 
     fn parse(bytes: &[u8]) -> Option<Self> {
         let number = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        let target = match number(0)? {
-            0 => Target::Cpu(number(4)? as usize),
-            1 => Target::Socket(number(4)?),
-            _ => return None,
-        };
-        Some(Self { target, counter: number(8)? })
+        Some(Self { cpu: number(0)? as usize, counter: number(4)? })
     }
 }
 
@@ -87,7 +76,6 @@ pub(crate) struct Maps {
     flows: MapHandle,
     in_force: MapHandle,
     cpus: MapHandle,
-    sockets: MapHandle,
     entries: MapHandle,
     sent: MapHandle,
     spread_to: MapHandle,
@@ -125,7 +113,6 @@ impl Maps {
             flows: take("flows", LENGTH as u32, TARGET as u32)?,
             in_force: take("in_force", 4, 4)?,
             cpus: take("cpus", 4, 8)?,
-            sockets: take("sockets", 4, 4)?,
             entries: take("entries", 4, 16)?,
             sent: take("sent", 4, 16)?,
             spread_to: take("spread_to", 4, 16)?,
@@ -240,18 +227,6 @@ impl Maps {
     /// Takes a CPU's queue away; its thread empties it first.
     pub fn remove_cpu(&self, cpu: usize) -> Result<(), MapError> {
         self.cpus.delete(&(cpu as u32).to_ne_bytes()).map_err(failed("remove a CPU's queue"))
-    }
-
-    /// Makes a socket the target of a queue and worker; the kernel removes it when the socket closes.
-    pub fn set_socket(&self, queue: u32, worker: u32, socket: BorrowedFd<'_>) -> Result<(), MapError> {
-        if queue >= QUEUES || worker >= WORKERS {
-            let most = format!(
-                "at most {QUEUES} queues and {WORKERS} workers, not queue {queue} and worker {worker}"
-            );
-            return Err(failed("set a socket")(most));
-        }
-        let (key, value) = ((queue * WORKERS + worker).to_ne_bytes(), socket.as_raw_fd().to_ne_bytes());
-        self.sockets.update(&key, &value, MapFlags::ANY).map_err(failed("set a socket"))
     }
 
     /// Sets a counter to 0.

@@ -7,7 +7,7 @@ use crate::key::{Fields, Pattern};
 use crate::live::Live;
 use crate::maps::{MapError, Value, failed};
 use crate::probe::Probe;
-use crate::table::{Entry, MASKS, Table, Target, VXLAN_PORT};
+use crate::table::{Entry, MASKS, Table, VXLAN_PORT};
 use libbpf_rs::ProgramInput;
 use serde::Serialize;
 use tidegate_cores::cpus::Cpus;
@@ -58,9 +58,8 @@ pub fn cost(case: Case, rounds: usize) -> Result<Cost, MapError> {
     let Case { entries, masks } = case;
     let probe = Probe::load(entries + MASKS as u32, entries)?;
     // The frames go to a CPU that is another one, as most do. If there is none, they stay.
-    let target = Target::Cpu(libbpf_rs::num_possible_cpus().map_err(failed("count CPUs"))?.saturating_sub(1));
-    let Target::Cpu(cpu) = target else { unreachable!("just made") };
-    let table = Table::new(of_masks(masks, target), Cpus::new(), VXLAN_PORT);
+    let cpu = libbpf_rs::num_possible_cpus().map_err(failed("count CPUs"))?.saturating_sub(1);
+    let table = Table::new(of_masks(masks, cpu), Cpus::new(), VXLAN_PORT);
     let table = table.map_err(failed("make the table"))?;
     let mut live = Live::new(1);
     live.update(&probe.maps, &table, &Cpus::from([cpu]), 64)?;
@@ -71,7 +70,7 @@ pub fn cost(case: Case, rounds: usize) -> Result<Cost, MapError> {
         None => (crate::key::EXACT, 0),
     };
     // All flows of the frame; those of `of_masks` match none.
-    let value = Value { target, counter: 0 };
+    let value = Value { cpu, counter: 0 };
     let flows: Vec<_> =
         (0..entries).map(|n| (flow(n).masked(&last).key(number), Value { counter: n, ..value })).collect();
     probe.maps.set_entries(&flows)?;
@@ -104,11 +103,11 @@ fn of_rounds(mut rounds: Vec<f64>) -> Nanoseconds {
 }
 
 /// Entries that no frame meets, with so many masks, or an exact one.
-fn of_masks(masks: usize, target: Target) -> Vec<Entry> {
+fn of_masks(masks: usize, cpu: usize) -> Vec<Entry> {
     let name = |n: usize| format!("mask {n}");
     let flow = Fields { tunnel: 1, id: 1, ..Fields::default() };
     let Some(last) = masks.checked_sub(1) else {
-        return vec![Entry { name: name(0), pattern: Pattern { flow, mask: crate::key::EXACT }, target }];
+        return vec![Entry { name: name(0), pattern: Pattern { flow, mask: crate::key::EXACT }, cpu }];
     };
     // From the most bits to the fewest: the source's address alone is the last one, and all compare that.
     let entry = |n: usize| {
@@ -118,7 +117,7 @@ fn of_masks(masks: usize, target: Target) -> Vec<Entry> {
         mask.id = if more & 1 != 0 { u32::MAX } else { 0 };
         mask.to_port = if more & 2 != 0 { ones } else { 0 };
         mask.from_port = if more & 4 != 0 { ones } else { 0 };
-        Entry { name: name(n), pattern: Pattern { flow: flow.masked(&mask), mask }, target }
+        Entry { name: name(n), pattern: Pattern { flow: flow.masked(&mask), mask }, cpu }
     };
     (0..masks).map(entry).collect()
 }

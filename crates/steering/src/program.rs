@@ -12,16 +12,6 @@ pub(crate) const NAME: &str = "tidegate_steer";
 /// That of libxdp's dispatcher, which libxdp requires.
 pub(crate) const DISPATCHER: &str = "xdp_dispatcher";
 
-/// How a program gets frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// From the driver, before the kernel makes its own structure for them.
-    #[default]
-    Native,
-    /// From the kernel, of any device; slower.
-    Generic,
-}
-
 /// An XDP program that is not ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {

@@ -2,9 +2,10 @@
 
 use crate::counters::{Counters, EntryCount, Outcomes, by_cpu};
 use crate::cpus;
-use crate::device::{self, Foreign, Found, Mode};
+use crate::device::{self, Foreign, Found};
 use crate::dispatcher::{self, Dispatcher};
 use crate::drops::Drops;
+use crate::libxdp;
 use crate::live::Live;
 use crate::maps::{Count, MapError, failed};
 use crate::program::Program;
@@ -24,8 +25,6 @@ const ENODEV: i32 = 19;
 /// How a table is attached.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// [`Mode::Native`] unless the user asked for the other.
-    pub mode: Mode,
     /// Most entries. The kernel needs about 16 bytes of each for each CPU.
     pub entries: u32,
     /// Frames that wait for a CPU at most; 1 to 16,384.
@@ -36,7 +35,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { mode: Mode::Native, entries: 4096, queue: 2048, root: "/".into() }
+        Self { entries: 4096, queue: 2048, root: "/".into() }
     }
 }
 
@@ -68,14 +67,12 @@ pub enum AttachError {
         why: String,
     },
     /// The driver cannot run XDP programs, or not now.
-    #[error("{device}: the driver cannot run an XDP program: {source}{}", if *.generic { "" } else {
-        ": remove it from steer; RPS and RSS remain"
-    })]
+    #[error(
+        "{device}: the driver cannot run an XDP program: {source}: remove it from steer; RPS and RSS remain"
+    )]
     NoXdp {
         /// The device.
         device: String,
-        /// Whether the mode was generic.
-        generic: bool,
         /// The kernel's words.
         source: NetlinkError,
     },
@@ -130,13 +127,15 @@ pub enum DetachError {
         /// The reason.
         why: String,
     },
+    /// It may still join libxdp's dispatcher.
+    #[error("the steering program may still join libxdp's dispatcher: {0}")]
+    Undecided(String),
 }
 
 /// A table at a device. Dropping this leaves both as they are; the next [`Steering::attach`] takes them over.
 #[derive(Debug)]
 pub struct Steering {
     index: u32,
-    mode: Mode,
     is_chained: bool,
     options: Options,
     program: Program,
@@ -151,7 +150,9 @@ impl Steering {
     /// counters, and gets the table; one of another release is replaced. Where libxdp's dispatcher is, the program joins it.
     ///
     /// # Errors
-    /// The device stays as it was: see [`AttachError`].
+    /// See [`AttachError`]. The device stays as it was, with two exceptions. In a dispatcher without room, a former program of ours leaves
+    /// first: if the new one cannot join then, the device has none. A former program that is taken over may have part of the table, as after
+    /// [`Steering::update`].
     pub fn attach(device: &str, options: &Options, table: &Table) -> Result<Self, AttachError> {
         let netlink = |source| AttachError::Netlink { device: device.into(), source };
         let index = device::index(device).map_err(|error| match error.errno() {
@@ -163,80 +164,30 @@ impl Steering {
             Found::Foreign(program) => {
                 return Err(AttachError::Foreign { device: device.into(), program: program.clone() });
             }
-            Found::Nothing => (vec![], None),
-            Found::Ours(number, mode) => (vec![(*number, *mode)], None),
+            Found::Nothing => (&[][..], None),
+            Found::Ours(number) => (std::slice::from_ref(number), None),
             Found::Dispatcher(dispatcher) => {
                 if dispatcher.ours.is_empty() {
-                    dispatcher.admits(options.mode).map_err(not_joined(device, dispatcher))?;
+                    dispatcher.admits().map_err(not_joined(device, dispatcher))?;
                 }
-                (dispatcher.ours.iter().map(|number| (*number, dispatcher.mode)).collect(), Some(dispatcher))
+                (&dispatcher.ours[..], Some(dispatcher))
             }
         };
         if device::takes_tags_out(index).map_err(netlink)? {
             return Err(AttachError::TakesTagsOut(device.into()));
         }
-        let program = match caller {
-            None => Program::load(options.entries, None)?,
-            Some(dispatcher) => {
-                let load = |number| -> Result<Program, MapError> {
-                    let caller =
-                        libbpf_rs::Program::fd_from_id(number).map_err(failed("open the dispatcher"))?;
-                    Program::load(options.entries, Some(caller.as_fd()))
-                };
-                let not_joined = not_joined(device, dispatcher);
-                load(dispatcher.number).map_err(|error| not_joined(error.to_string()))?
+        let program = load(device, options, caller)?;
+        if let Some(left) = take_over(ours, &program, options)? {
+            if let Some(dispatcher) = caller {
+                dispatcher.leave_former(index, Some(left.number));
             }
-        };
-        for (number, mode) in ours.iter().copied() {
-            if let Some(left) = Program::open(number)?
-                && left.tag == program.tag
-                && mode == options.mode
-                && left.maps.capacity() >= options.entries
-            {
-                if let Some(dispatcher) = caller
-                    && let Err(why) = dispatcher.leave_former(index, Some(number))
-                {
-                    tracing::warn!(device, "a former steering program stays in libxdp's dispatcher: {why}");
-                }
-                let live = Live::read(&left.maps)?;
-                return Self::with(index, options, left, caller.is_some(), live, table);
-            }
+            let live = Live::read(&left.maps)?;
+            return Self::with(index, options, left, caller.is_some(), live, table);
         }
         let seed = RandomState::new().hash_one(index);
         let steering = Self::with(index, options, program, caller.is_some(), Live::new(seed), table)?;
-        let put = match (caller, ours.first().copied()) {
-            (Some(dispatcher), _) => {
-                let joined = dispatcher.join(index, steering.program.as_fd());
-                joined.map_err(not_joined(device, dispatcher))?;
-                Ok(())
-            }
-            (None, Some((number, mode))) => {
-                let former = libbpf_rs::Program::fd_from_id(number).map_err(failed("open a program"))?;
-                if mode == options.mode {
-                    device::attach(index, mode, steering.program.as_fd(), Some(former.as_fd()))
-                } else {
-                    // The kernel does not let one be replaced by one of the other mode.
-                    let detached = device::detach(index, mode, former.as_fd());
-                    detached
-                        .and_then(|()| device::attach(index, options.mode, steering.program.as_fd(), None))
-                }
-            }
-            (None, None) => device::attach(index, options.mode, steering.program.as_fd(), None),
-        };
-        match put {
-            Ok(()) => Ok(steering),
-            Err(error) => Err(match (error.errno(), device::found(index)) {
-                (Some(EBUSY | EEXIST), Ok((_, Found::Foreign(program)))) => {
-                    AttachError::Foreign { device: device.into(), program }
-                }
-                (Some(EOPNOTSUPP), _) => AttachError::NoXdp {
-                    device: device.into(),
-                    generic: options.mode == Mode::Generic,
-                    source: error,
-                },
-                _ => netlink(error),
-            }),
-        }
+        put(device, index, steering.program.as_fd(), &there)?;
+        Ok(steering)
     }
 
     fn with(
@@ -251,9 +202,8 @@ impl Steering {
         if let Err(error) = &drops {
             tracing::info!(%error, "frames that do not fit into a CPU's queue are not counted");
         }
-        let mode = options.mode;
         let (options, threads, drops) = (options.clone(), Threads::default(), drops.ok());
-        let mut steering = Self { index, mode, is_chained, options, program, live, threads, drops };
+        let mut steering = Self { index, is_chained, options, program, live, threads, drops };
         steering.update(table)?;
         Ok(steering)
     }
@@ -280,7 +230,7 @@ impl Steering {
     /// The device is gone, or the kernel does not answer.
     pub fn is_there(&self) -> Result<bool, NetlinkError> {
         Ok(match device::found(self.index)?.1 {
-            Found::Ours(number, mode) => (number, mode) == (self.program.number, self.mode),
+            Found::Ours(number) => number == self.program.number,
             Found::Dispatcher(dispatcher) => dispatcher.ours.contains(&self.program.number),
             Found::Nothing | Found::Foreign(_) => false,
         })
@@ -289,15 +239,6 @@ impl Steering {
     /// Whether it is in libxdp's dispatcher, beside other programs.
     pub fn is_chained(&self) -> bool {
         self.is_chained
-    }
-
-    /// Makes an AF_XDP socket the target of a queue's frames for [`crate::Target::Socket`] of this number. The socket is bound to that queue
-    /// of the device; when it closes, its frames go to the kernel.
-    ///
-    /// # Errors
-    /// Queue 64 or above, worker 16 or above, or the kernel refused it.
-    pub fn set_socket(&self, queue: u32, worker: u32, socket: BorrowedFd<'_>) -> Result<(), AttachError> {
-        Ok(self.program.maps.set_socket(queue, worker, socket)?)
     }
 
     /// Returns the name of the kernel's thread that runs the stack for frames that go to this CPU, as `/proc/PID/comm` has it.
@@ -315,7 +256,7 @@ impl Steering {
         let mut counters = Counters::default();
         for (name, value) in self.live.entries() {
             let received_on = by_cpu(&maps.read_counter(value.counter)?);
-            counters.entries.insert(name.into(), EntryCount { target: value.target, received_on });
+            counters.entries.insert(name.into(), EntryCount { cpu: value.cpu, received_on });
         }
         let cpus = libbpf_rs::num_possible_cpus().map_err(failed("count CPUs"))?;
         for cpu in 0..cpus {
@@ -379,21 +320,69 @@ fn remove(index: u32, which: Option<u32>) -> Result<bool, DetachError> {
         found => found?.1,
     };
     match there {
-        Found::Ours(number, mode) if is_meant(number) => {
+        Found::Ours(number) if is_meant(number) => {
             let program = libbpf_rs::Program::fd_from_id(number).map_err(io::Error::other);
-            device::detach(index, mode, program.map_err(NetlinkError::from)?.as_fd())?;
+            device::detach(index, program.map_err(NetlinkError::from)?.as_fd())?;
             Ok(true)
         }
-        Found::Dispatcher(Dispatcher { mode, ours, .. }) => {
+        Found::Dispatcher(Dispatcher { ours, .. }) => {
             let meant: Vec<u32> = ours.into_iter().filter(|number| is_meant(*number)).collect();
+            if meant.is_empty()
+                && let Some(why) = libxdp::undecided()
+            {
+                return Err(DetachError::Undecided(why));
+            }
             for number in meant.iter().copied() {
-                let left = dispatcher::leave(index, mode, number);
+                let left = dispatcher::leave(index, number);
                 left.map_err(|why| DetachError::NotLeft { number, why })?;
             }
             Ok(!meant.is_empty())
         }
         Found::Ours(..) | Found::Nothing | Found::Foreign(_) => Ok(false),
     }
+}
+
+/// Loads a program without entries, for a device or to be called by this dispatcher.
+fn load(device: &str, options: &Options, caller: Option<&Dispatcher>) -> Result<Program, AttachError> {
+    let Some(dispatcher) = caller else { return Ok(Program::load(options.entries, None)?) };
+    let loaded = libbpf_rs::Program::fd_from_id(dispatcher.number)
+        .map_err(failed("open the dispatcher"))
+        .and_then(|caller| Program::load(options.entries, Some(caller.as_fd())));
+    loaded.map_err(|error| not_joined(device, dispatcher)(error.to_string()))
+}
+
+/// Opens a program that a former process left, if one has the same instructions as this one, and the room.
+fn take_over(left: &[u32], program: &Program, options: &Options) -> Result<Option<Program>, MapError> {
+    for number in left {
+        let left = Program::open(*number)?;
+        let is_fit = |left: &Program| left.tag == program.tag && left.maps.capacity() >= options.entries;
+        if let Some(left) = left.filter(is_fit) {
+            return Ok(Some(left));
+        }
+    }
+    Ok(None)
+}
+
+/// Puts a program at a device that has none, into its dispatcher, or in the place of ours.
+fn put(device: &str, index: u32, program: BorrowedFd<'_>, there: &Found) -> Result<(), AttachError> {
+    let put = match there {
+        Found::Dispatcher(dispatcher) => {
+            return dispatcher.join(index, program).map_err(not_joined(device, dispatcher));
+        }
+        Found::Ours(number) => {
+            let former = libbpf_rs::Program::fd_from_id(*number).map_err(failed("open a program"))?;
+            device::attach(index, program, Some(former.as_fd()))
+        }
+        // The kernel refuses if there is another one.
+        Found::Nothing | Found::Foreign(_) => device::attach(index, program, None),
+    };
+    put.map_err(|source| match (source.errno(), device::found(index)) {
+        (Some(EBUSY | EEXIST), Ok((_, Found::Foreign(program)))) => {
+            AttachError::Foreign { device: device.into(), program }
+        }
+        (Some(EOPNOTSUPP), _) => AttachError::NoXdp { device: device.into(), source },
+        _ => AttachError::Netlink { device: device.into(), source },
+    })
 }
 
 fn not_joined(device: &str, dispatcher: &Dispatcher) -> impl Fn(String) -> AttachError {

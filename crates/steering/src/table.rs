@@ -4,7 +4,6 @@
 //! first, of equal ones that of the earlier entry. So of two entries for a frame the more specific one holds.
 
 use crate::key::{EXACT, Fields, LENGTH, Pattern, address};
-use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tidegate_cores::cpus::Cpus;
@@ -16,25 +15,15 @@ pub(crate) const PEER: usize = 32;
 /// UDP port of VXLAN (RFC 7348).
 pub const VXLAN_PORT: u16 = 4789;
 
-/// Where the frames of a flow go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Target {
-    /// The kernel's stack, on this CPU.
-    Cpu(usize),
-    /// A worker's socket, of the queue that the frame came by: the kernel allows no other.
-    Socket(u32),
-}
-
-/// Frames of a flow that go to a CPU or a socket.
+/// Frames of a flow that go to a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// For messages and counters: the flow's or the vNIC's name. No other entry has it.
     pub name: String,
     /// Which frames.
     pub pattern: Pattern,
-    /// Where they go.
-    pub target: Target,
+    /// The CPU that runs the kernel's stack for them.
+    pub cpu: usize,
 }
 
 /// A table that a device can have.
@@ -126,11 +115,7 @@ impl Table {
 
     /// Returns the CPUs that frames may go to.
     pub(crate) fn cpus(&self) -> Cpus {
-        let targets = self.entries.iter().filter_map(|entry| match entry.target {
-            Target::Cpu(cpu) => Some(cpu),
-            Target::Socket(_) => None,
-        });
-        targets.chain(self.spread.iter().copied()).collect()
+        self.entries.iter().map(|entry| entry.cpu).chain(self.spread.iter().copied()).collect()
     }
 }
 
@@ -146,7 +131,7 @@ mod tests {
     }
 
     fn entry(name: &str, flow: &Flow) -> Entry {
-        Entry { name: name.into(), pattern: flow.into(), target: Target::Cpu(1) }
+        Entry { name: name.into(), pattern: flow.into(), cpu: 1 }
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub enum SwitchAction {
     },
     /// An uplink is made, or its declaration or its remotes change.
     SetUplink {
-        /// In force, if this agent declared it; the switch's word alone opens no socket.
+        /// In force, if this agent declared it, or the contract does; the switch's word alone opens no socket.
         from: Option<Box<Declared>>,
         /// Wanted.
         to: Box<Declared>,

@@ -5,7 +5,8 @@
 //!  sockets made, or found at their device ─▶ table of the uplink
 //! ```
 //!
-//! Frames that come while a vNIC moves, or while no table follows, cross between workers.
+//! Only uplinks that this agent declared have a table: an agent that starts looks for tables once it has its contract. Frames that come while a
+//! vNIC moves, or while no table follows, cross between workers.
 
 use crate::device;
 use crate::xdp::{self, direct::Direct};

@@ -182,15 +182,16 @@ impl SwitchPlace {
     ) -> BTreeMap<String, Vec<SocketCounts>> {
         let Self { record, declared, uplink_sockets, nic_tables, .. } = self;
         // By our own record: the switch chooses workers, and no addresses.
-        let vnics: Vec<_> = ports
-            .iter()
-            .filter_map(|port| record.get(&port.vnic.name).map(|own| (&own.vnic, port.worker)))
-            .collect();
-        nic_tables.retain(|name| uplinks.iter().any(|status| status.uplink.name == name));
+        let workers: HashMap<&str, usize> =
+            ports.iter().map(|port| (port.vnic.name.as_str(), port.worker)).collect();
+        // In the record's order, by name: the switch's chooses no vNIC when addresses have no room.
+        let vnics: Vec<_> =
+            record.iter().filter_map(|(name, own)| Some((&own.vnic, *workers.get(name.as_str())?))).collect();
+        nic_tables.retain(|name| declared.contains_key(name));
         let counts = uplinks.iter().filter_map(|status| {
             let name = &status.uplink.name;
-            // An agent that starts has the switch's word: a lie moves frames from one of its own sockets to another.
-            let uplink = declared.get(name).map_or(&status.uplink, |declared| &declared.uplink);
+            // The switch's word alone names no device whose table the agent changes.
+            let uplink = &declared.get(name)?.uplink;
             let made = uplink_sockets.get(name).map_or(&[][..], |kept| &kept.sockets.receive);
             Some((name.clone(), nic_tables.follow(uplink, &status.sockets, &vnics, made)?))
         });

@@ -35,14 +35,6 @@ struct {
 	__type(value, struct bpf_cpumap_val);
 } cpus SEC(".maps");
 
-/* By queue and worker. */
-struct {
-	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, QUEUES *WORKERS);
-	__type(key, __u32);
-	__type(value, __u32);
-} sockets SEC(".maps");
-
 /* By `counter` of the target; the loader sets the number. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -162,17 +154,6 @@ static __always_inline int to_cpu(__u32 cpu, void *sent, int *outcome, __u64 byt
 	return action;
 }
 
-static __always_inline int to_socket(__u32 queue, __u32 worker, int *outcome)
-{
-	int action = XDP_PASS;
-
-	if (queue < QUEUES && worker < WORKERS)
-		action = bpf_redirect_map(&sockets, queue * WORKERS + worker, XDP_PASS);
-	if (action != XDP_REDIRECT)
-		*outcome = NO_TARGET;
-	return action;
-}
-
 static __always_inline int decide(struct xdp_md *frame)
 {
 	const struct settings *settings = settings_in_force();
@@ -188,9 +169,7 @@ static __always_inline int decide(struct xdp_md *frame)
 		target = entry_of(settings, &key);
 		if (target) {
 			count(&entries, target->counter, bytes);
-			action = target->kind == KIND_CPU ?
-					 to_cpu(target->number, &sent, &outcome, bytes) :
-					 to_socket(frame->rx_queue_index, target->number, &outcome);
+			action = to_cpu(target->cpu, &sent, &outcome, bytes);
 		} else if (settings->spread) {
 			outcome = SPREAD;
 			action = to_cpu(settings->places[place_of(&key, settings->seed)], &spread_to, &outcome,

@@ -13,9 +13,6 @@
 #define PLACES (1 << PLACES_BITS)
 /* Most pairs of outer addresses. */
 #define PEERS 4096
-/* Most queues of a device that have sockets, and most sockets of a queue. */
-#define QUEUES 64
-#define WORKERS 16
 
 /* Where the fields of a flow come from. */
 enum tunnel {
@@ -55,16 +52,8 @@ union key {
 };
 
 /* Where the frames of a flow go. */
-enum kind {
-	/* `number` is a CPU. */
-	KIND_CPU,
-	/* `number` is one of the sockets of the queue that the frame came by. */
-	KIND_SOCKET,
-};
-
 struct target {
-	__u32 kind;
-	__u32 number;
+	__u32 cpu;
 	/* Its place in `entries`. */
 	__u32 counter;
 };
@@ -81,7 +70,7 @@ enum outcome {
 	SPREAD,
 	/* The others go on as if there were no program. First those without an entry, and without CPUs for such. */
 	UNMATCHED,
-	/* A CPU that is off, or a socket that is closed. */
+	/* A CPU that is off. */
 	NO_TARGET,
 	FRAGMENT,
 	/* The frame ends within its headers. */

@@ -1,9 +1,9 @@
-/* Received frames of a NIC to CPUs and sockets by flow.
+/* Received frames of a NIC to CPUs by flow.
  *
  *   frame ─▶ parse.h: its flow ─▶ decide.h: exact entries ─▶ masks in order ─▶ by its hash
- *                └─ none              │ entry's target                           │
- *                     │               ├─▶ CPU: `cpus`, its thread runs the stack ◀┘
- *                     ▼               └─▶ socket of the frame's queue
+ *                └─ none              │ entry's CPU                              │
+ *                     │               └─▶ `cpus`: its thread runs the stack ◀─────┘
+ *                     ▼
  *             kernel, on this CPU
  */
 #include "decide.h"

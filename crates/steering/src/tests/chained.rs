@@ -1,10 +1,10 @@
-//! Beside others' programs in libxdp's dispatcher. Kernels of test machines may refuse extensions of programs; tests/cores/test_steering.py runs
-//! these with Debian's, in a guest.
+//! Beside others' programs in libxdp's dispatcher. Kernels of test machines may refuse extensions of programs: these run with Debian's,
+//! in a guest.
 
-use super::host::{Far, NETWORK, Near, pinned, run_here};
-use super::tunnels::is_stock;
+use super::host::{Far, Near, pinned, run_here};
+use super::stock::in_guest;
 use super::veth::{table, to_port};
-use crate::device::{Found, Mode, found, index};
+use crate::device::{Found, found, index};
 use crate::dispatcher::Dispatcher;
 use crate::steering::{AttachError, Options, Steering, detach_left};
 use crate::table::Table;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tidegate_testkit::{in_namespace, own_mounts};
+use tidegate_testkit::own_mounts;
 
 const COUNTER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/counter.bpf.o"));
 
@@ -30,7 +30,7 @@ impl Host {
     /// Sends from the first CPU, so that frames for the second one are redirected.
     fn new() -> Self {
         own_mounts().unwrap();
-        run_here("mount", "-t bpf bpf /sys/fs/bpf");
+        run_here("mount", "-t bpf -o mode=700 bpf /sys/fs/bpf");
         let near = Near::new();
         let far = Far::new(&near);
         let cpus: Vec<usize> = crate::cpus::online("/".as_ref()).unwrap().into_iter().collect();
@@ -98,17 +98,14 @@ fn seen(number: u32) -> u64 {
 
 #[test]
 fn both_run_and_each_comes_and_goes_alone() {
-    if !is_stock() {
-        return;
-    }
-    in_namespace("tests::chained::both_run_and_each_comes_and_goes_alone", NETWORK, || {
+    in_guest("tests::chained::both_run_and_each_comes_and_goes_alone", || {
         let host = Host::new();
         let [other] = host.load("", 1)[..] else { panic!() };
         let steering = host.attach();
         let there = dispatcher().unwrap();
         let [ours] = there.ours[..] else { panic!("{there:?}") };
         assert!(steering.is_chained() && steering.is_there().unwrap(), "{there:?}");
-        assert_eq!((there.programs.len(), there.mode), (2, Mode::Native));
+        assert_eq!((there.programs.len(), there.is_generic), (2, false));
         assert_eq!(host.counted(&steering, Some(other)), [20, 20]);
 
         // The next process finds table and counters, and changes nothing at the device.
@@ -171,10 +168,7 @@ fn both_run_and_each_comes_and_goes_alone() {
 
 #[test]
 fn a_redirected_frame_ends_the_chain() {
-    if !is_stock() {
-        return;
-    }
-    in_namespace("tests::chained::a_redirected_frame_ends_the_chain", NETWORK, || {
+    in_guest("tests::chained::a_redirected_frame_ends_the_chain", || {
         let host = Host::new();
         let [after] = host.load(" --prio 91", 1)[..] else { panic!() };
         let steering = host.attach();
@@ -189,10 +183,7 @@ fn a_redirected_frame_ends_the_chain() {
 
 #[test]
 fn a_dispatcher_without_room_or_library_stays() {
-    if !is_stock() {
-        return;
-    }
-    in_namespace("tests::chained::a_dispatcher_without_room_or_library_stays", NETWORK, || {
+    in_guest("tests::chained::a_dispatcher_without_room_or_library_stays", || {
         let host = Host::new();
         let refused = || {
             let before = dispatcher();
@@ -215,6 +206,11 @@ fn a_dispatcher_without_room_or_library_stays() {
         let text = refused();
         assert!(text.contains("/sys/fs/bpf cannot be written: Read-only file system"), "{text}");
         run_here("mount", "-o remount,bind,rw /sys/fs/bpf");
+        // As bpffs is mounted without options: every user could make the records.
+        run_here("chmod", "1777 /sys/fs/bpf");
+        let text = refused();
+        assert!(text.contains("chmod 700 /sys/fs/bpf"), "{text}");
+        run_here("chmod", "700 /sys/fs/bpf");
 
         host.load("", 8);
         let steering = host.attach();
@@ -239,7 +235,7 @@ fn a_dispatcher_without_room_or_library_stays() {
         run_here("xdp-loader", "unload near --all");
         host.load("", 1);
         // Where libxdp finds none of its records, it changes nothing.
-        run_here("mount", "-t bpf bpf /sys/fs/bpf");
+        run_here("mount", "-t bpf -o mode=700 bpf /sys/fs/bpf");
         let text = refused();
         assert!(text.contains("cannot join it: Device or resource busy (os error 16): "), "{text}");
         assert!(text.contains("libxdp: Existing program is not using a dispatcher"), "{text}");
@@ -248,10 +244,7 @@ fn a_dispatcher_without_room_or_library_stays() {
 
 #[test]
 fn others_come_and_go_at_the_same_time() {
-    if !is_stock() {
-        return;
-    }
-    in_namespace("tests::chained::others_come_and_go_at_the_same_time", NETWORK, || {
+    in_guest("tests::chained::others_come_and_go_at_the_same_time", || {
         let host = Host::new();
         let [stays] = host.load("", 1)[..] else { panic!() };
         let (done, counter) = (AtomicBool::new(false), host.counter());

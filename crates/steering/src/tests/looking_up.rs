@@ -5,7 +5,7 @@ use crate::live::Live;
 use crate::maps::Count;
 use crate::model;
 use crate::probe::Probe;
-use crate::table::{Entry, Table, Target, VXLAN_PORT};
+use crate::table::{Entry, Table, VXLAN_PORT};
 use libbpf_rs::ProgramInput;
 use proptest::prelude::*;
 use std::path::Path;
@@ -31,26 +31,25 @@ fn masks() -> Vec<Fields> {
     vec![EXACT, peer, mac, id, both, to, port, vlan, ports, Fields { from: [u8::MAX; 16], ..to }]
 }
 
-fn target(cpus: &[usize]) -> impl Strategy<Value = Target> + use<> {
+fn cpu(cpus: &[usize]) -> impl Strategy<Value = usize> + use<> {
     prop_oneof![
-        6 => prop::sample::select(cpus.to_vec()).prop_map(Target::Cpu),
-        1 => Just(Target::Cpu(NO_CPU)),
-        1 => (0..20_u32).prop_map(Target::Socket),
+        6 => prop::sample::select(cpus.to_vec()),
+        1 => Just(NO_CPU),
     ]
 }
 
 /// A table for some of these flows.
 fn table(flows: Vec<Fields>, cpus: Vec<usize>) -> impl Strategy<Value = Table> {
-    let choice = (prop::sample::select(flows), prop::sample::select(masks()), target(&cpus));
+    let choice = (prop::sample::select(flows), prop::sample::select(masks()), cpu(&cpus));
     let spread = prop::collection::btree_set(prop::sample::select(cpus), 0..3);
     (prop::collection::vec(choice, 0..24), spread).prop_filter_map(
         "two for the same frames",
         |(choices, spread)| {
             let mut entries: Vec<Entry> = vec![];
-            for (n, (flow, mask, target)) in choices.into_iter().enumerate() {
+            for (n, (flow, mask, cpu)) in choices.into_iter().enumerate() {
                 let pattern = Pattern { flow: flow.masked(&mask), mask };
                 if entries.iter().all(|entry| entry.pattern != pattern) {
-                    entries.push(Entry { name: format!("flow{n}"), pattern, target });
+                    entries.push(Entry { name: format!("flow{n}"), pattern, cpu });
                 }
             }
             Some(Table { peers: peers(), ..Table::new(entries, spread, VXLAN_PORT).ok()? })
@@ -130,18 +129,15 @@ fn check(
     let spread: Cpus = table.spread.clone();
     let by_hash = || {
         let cpus: Vec<usize> = spread.iter().copied().collect();
-        (!cpus.is_empty()).then(|| Target::Cpu(cpus[model::place(flow, SEED) % cpus.len()]))
+        (!cpus.is_empty()).then(|| cpus[model::place(flow, SEED) % cpus.len()])
     };
-    let target = entry.map(|entry| entry.target).or_else(by_hash);
-    let (action, outcome) = match target {
-        Some(Target::Cpu(NO_CPU) | Target::Socket(_)) => (PASS, 3),
-        Some(Target::Cpu(cpu)) => (if cpu == here { PASS } else { REDIRECT }, usize::from(entry.is_none())),
+    let to = entry.map(|entry| entry.cpu).or_else(by_hash);
+    let (action, outcome) = match to {
+        Some(NO_CPU) => (PASS, 3),
+        Some(cpu) => (if cpu == here { PASS } else { REDIRECT }, usize::from(entry.is_none())),
         None => (PASS, 2),
     };
-    let cpu = match target {
-        Some(Target::Cpu(cpu)) => cpu,
-        _ => NO_CPU,
-    };
+    let cpu = to.unwrap_or(NO_CPU);
     let counter = entry.map(|entry| live.entries().find(|(name, _)| *name == entry.name).unwrap().1.counter);
     let (mut outcomes, mut sent, matched) = counted(probe, cpu, counter);
     let input = ProgramInput { data_in: Some(frame), ..ProgramInput::default() };
@@ -162,7 +158,7 @@ fn a_table_that_is_too_large_is_refused_and_one_that_fills_all_room_can_be_repla
         let entries = ids.map(|id| {
             let mask = Fields { id: u32::MAX, tunnel: u8::MAX, ..Fields::default() };
             let pattern = Pattern { flow: Fields { id, tunnel: 1, ..Fields::default() }, mask };
-            Entry { name: id.to_string(), pattern, target: Target::Cpu(*online.first().unwrap()) }
+            Entry { name: id.to_string(), pattern, cpu: *online.first().unwrap() }
         });
         Table::new(entries.collect(), Cpus::new(), VXLAN_PORT).unwrap()
     };

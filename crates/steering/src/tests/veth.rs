@@ -1,11 +1,11 @@
 //! A table at a veth between two network namespaces, with the kernel's own tunnels.
 
 use super::host::{Far, NETWORK, Near, ip, pinned};
-use crate::device::{Found, Mode, found, index};
+use crate::device::{Found, found, index};
 use crate::key::Pattern;
 use crate::probe::Probe;
 use crate::steering::{AttachError, Options, Steering, detach_left};
-use crate::table::{Entry, Table, Target, VXLAN_PORT};
+use crate::table::{Entry, Table, VXLAN_PORT};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub fn to_port(name: &str, port: u16, cpu: usize) -> Entry {
         cpu: Some(cpu),
         ..Flow::new("near", Tunnel::Vxlan)
     };
-    Entry { name: name.into(), pattern: Pattern::from(&flow), target: Target::Cpu(cpu) }
+    Entry { name: name.into(), pattern: Pattern::from(&flow), cpu }
 }
 
 /// Returns a table for tests, which is possible.
@@ -91,8 +91,8 @@ fn an_entry_of_peers_is_for_no_other_sender() {
         let near = Near::new();
         let far = Far::new(&near);
         let voice = |from: u8| {
-            let Entry { name, pattern, target } = to_port("voice", 5001, second);
-            let of_peers = table(vec![Entry { name, pattern: pattern.of_peers(), target }], []);
+            let Entry { name, pattern, cpu } = to_port("voice", 5001, second);
+            let of_peers = table(vec![Entry { name, pattern: pattern.of_peers(), cpu }], []);
             of_peers.with_peers(&[([192, 0, 2, from].into(), [192, 0, 2, 1].into())].into())
         };
         let mut steering = Steering::attach("near", &Options::default(), &voice(3)).unwrap();
@@ -185,7 +185,7 @@ fn the_next_process_takes_over_and_a_foreign_program_stays() {
 
         let foreign = Probe::load(16, 1).unwrap();
         let program = foreign.object.progs().find(|program| program.name() == "only_parse").unwrap();
-        crate::device::attach(device, Mode::Native, program.as_fd(), None).unwrap();
+        crate::device::attach(device, program.as_fd(), None).unwrap();
         let error = Steering::attach("near", &options, &voice()).unwrap_err();
         assert!(matches!(&error, AttachError::Foreign { .. }), "{error}");
         let text = error.to_string();
@@ -218,22 +218,17 @@ fn a_dispatcher_that_libxdp_did_not_load_stays() {
 fn devices_that_cannot_are_refused_with_the_reason() {
     in_namespace("tests::veth::devices_that_cannot_are_refused_with_the_reason", NETWORK, || {
         let _near = Near::new();
-        let refused = |device: &str, options: &Options| {
-            Steering::attach(device, options, &table(vec![], [])).expect_err(device).to_string()
+        let refused = |device: &str| {
+            Steering::attach(device, &Options::default(), &table(vec![], [])).expect_err(device).to_string()
         };
-        let native = Options::default();
-        assert!(refused("none", &native).contains("there is no network device none"));
-        let text = refused("tunnel", &native);
+        assert!(refused("none").contains("there is no network device none"));
+        let text = refused("tunnel");
         assert!(
             text.contains("tunnel: the driver cannot run an XDP program: the kernel refused: "),
             "{text}"
         );
         ip("link add tagged type veth peer name other");
-        assert!(refused("tagged", &native).contains("ethtool -K tagged rxvlan off"));
-        let generic = Options { mode: Mode::Generic, ..native };
-        let steering = Steering::attach("tunnel", &generic, &table(vec![], [])).unwrap();
-        assert!(matches!(found(index("tunnel").unwrap()).unwrap().1, Found::Ours(_, Mode::Generic)));
-        steering.detach().unwrap();
+        assert!(refused("tagged").contains("ethtool -K tagged rxvlan off"));
     });
 }
 

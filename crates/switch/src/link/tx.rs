@@ -288,12 +288,12 @@ impl Tx {
         }
     }
 
-    /// Whether other workers [give memory back](Self::tells) to it.
+    /// Whether it [gives the kernel memory](Self::collect).
     pub fn collects(&self) -> bool {
-        matches!(self, Self::Nic(tx) if tx.is_shared())
+        matches!(self, Self::Nic(tx) if tx.is_owner())
     }
 
-    /// Gives the kernel the memory that other workers gave back.
+    /// Gives the kernel the memory that other workers [gave back](Self::tells), and calls it if its driver waits for that.
     #[inline]
     pub fn collect(&mut self) {
         if let Self::Nic(tx) = self {

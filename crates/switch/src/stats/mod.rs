@@ -15,18 +15,21 @@
 //! - [`shared_histogram`]: a [histogram](tidegate_evidence::histogram) that one writer fills
 //! - [`thrown_out`]: why the switch disconnected a front end
 //! - [`part`]: the parts of a worker's loop
+//! - [`misses`]: misses of deadlines, and loops in which late frames waited
 //! - [`writer`]: the switch's side
 //! - [`reader`]: all other programs' side
 
 pub mod arms;
 pub mod layout;
+pub mod misses;
 pub mod part;
 pub mod reader;
 pub mod shared_histogram;
 pub mod thrown_out;
 pub mod writer;
 
+pub use misses::{LateWait, LongLoop};
 pub use part::LoopPart;
-pub use reader::{LateWait, LongLoop, Reader};
+pub use reader::Reader;
 pub use thrown_out::ThrownOut;
 pub use writer::Region;

@@ -1,11 +1,7 @@
 //! The readers' side of the shared memory: read-only snapshots.
 
 use super::arms;
-use super::layout::{
-    Counter, LONG_LOOPS, Layout, LoopRecord, MAGIC, MissRecord, NO_PORT, OnWireSlot, TrafficSlot, VERSION,
-    VnicSlot,
-};
-use super::part::LoopPart;
+use super::layout::{Counter, Layout, MAGIC, OnWireSlot, TrafficSlot, VERSION, VnicSlot};
 use super::shared_histogram::SharedHistogram;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -14,8 +10,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use tidegate_contract::Vnic;
 use tidegate_evidence::{
-    Delay, DropReason, Histogram, LogStats, MISSES, Miss, MissCause, OnWire, Traffic, VnicStats, Work,
-    WorkerStats, time_of_day,
+    Delay, DropReason, Histogram, LogStats, MissCause, OnWire, Traffic, VnicStats, Work, WorkerStats,
 };
 
 /// Type of the file system whose memory is always present (linux/magic.h, TMPFS_MAGIC).
@@ -36,42 +31,6 @@ pub struct Reader {
 unsafe impl Send for Reader {}
 // SAFETY: as above.
 unsafe impl Sync for Reader {}
-
-/// The wait of a frame for its worker that made it miss its deadline, certainly or possibly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LateWait {
-    /// [`Miss::number`].
-    pub number: u64,
-    /// [`Miss::by`].
-    pub worker: usize,
-    /// Earliest possible start of the wait, while the worker slept (ns, CLOCK_MONOTONIC).
-    pub asleep: u64,
-    /// Earliest possible start while the worker was awake; not before `asleep`.
-    pub from: u64,
-    /// End of the wait; not before `from`.
-    pub to: u64,
-    /// The frame was late only if it waited beyond this time (ns); 0 if it was dropped.
-    pub deadline: u64,
-}
-
-/// A loop in which a frame waited that missed its deadline.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LongLoop {
-    /// Number among the worker's long loops, from 1.
-    pub number: u64,
-    /// Start (ns, CLOCK_MONOTONIC).
-    pub began: u64,
-    /// End (ns, CLOCK_MONOTONIC).
-    pub ended: u64,
-    /// Its longest single part.
-    pub part: LoopPart,
-    /// The vNIC whose traffic that part was, if it is known and still exists.
-    pub port: Option<String>,
-    /// Duration of that part (ns).
-    pub share: u64,
-    /// Bytes delivered in that part; 0 if not counted.
-    pub bytes: u64,
-}
 
 impl Reader {
     /// Maps a region that another process writes. Reading never faults, and yields only numbers.
@@ -111,7 +70,7 @@ impl Reader {
         Ok(reader)
     }
 
-    fn layout(&self) -> &Layout {
+    pub(super) fn layout(&self) -> &Layout {
         // SAFETY: mapped in `open` with the size of Layout, unmapped only in drop; atomics only.
         unsafe { &*self.layout }
     }
@@ -133,35 +92,6 @@ impl Reader {
         let arms = self.arms().into_iter().filter(|(uplink, _)| uplink == name);
         arms.for_each(|(_, slot)| all.add(&slot.delay.read()));
         Some(all)
-    }
-
-    /// Returns the latest misses of a vNIC, oldest first.
-    pub fn misses(&self, name: &str) -> Vec<Miss> {
-        let Some(index) = self.find(name) else { return Vec::new() };
-        let slot = &self.layout().vnics[index];
-        let seen = slot.misses_seen.get();
-        (seen.saturating_sub(MISSES as u64)..seen)
-            .filter_map(|n| self.miss(&slot.miss_log[n as usize % MISSES], n + 1))
-            .collect()
-    }
-
-    /// Returns the latest frames of a vNIC that their worker made late, oldest first.
-    pub fn late_waits(&self, name: &str) -> Vec<LateWait> {
-        let Some(index) = self.find(name) else { return Vec::new() };
-        let slot = &self.layout().vnics[index];
-        let seen = slot.misses_seen.get();
-        let wait = |number: u64| {
-            let record = &slot.miss_log[(number - 1) as usize % MISSES];
-            let to = record.at.get();
-            let from = to.saturating_sub(record.delay.get());
-            let deadline = if record.dropped.get() == NO_PORT { record.deadline.get() } else { 0 };
-            let worker = usize::try_from(record.by.get()).unwrap_or(usize::MAX);
-            let asleep = from.saturating_sub(record.slept.get());
-            let is_ours = record.cause.get() == MissCause::Worker as u64;
-            let wait = LateWait { number, worker, asleep, from, to, deadline };
-            (is_ours && record.number.get() == number).then_some(wait)
-        };
-        (seen.saturating_sub(MISSES as u64) + 1..=seen).filter_map(wait).collect()
     }
 
     /// Returns the number of system calls denied to the switch: 0, unless there is a bug or an intruder.
@@ -198,30 +128,6 @@ impl Reader {
             .collect()
     }
 
-    /// Returns the latest loops of a worker in which late frames waited, oldest first.
-    pub fn long_loops(&self, worker: usize) -> Vec<LongLoop> {
-        let Some(slot) = self.layout().workers.get(worker) else { return Vec::new() };
-        let seen = slot.long_loops_seen.get();
-        (seen.saturating_sub(LONG_LOOPS as u64)..seen)
-            .filter_map(|n| self.long_loop(&slot.long_loops[n as usize % LONG_LOOPS], n + 1))
-            .collect()
-    }
-
-    fn long_loop(&self, record: &LoopRecord, number: u64) -> Option<LongLoop> {
-        let (ended, took, port) = (record.at.get(), record.took.get(), record.port.get());
-        let port = usize::try_from(port).ok().filter(|_| port != NO_PORT);
-        let found = LongLoop {
-            number,
-            began: ended.saturating_sub(took),
-            ended,
-            part: *LoopPart::ALL.get(usize::try_from(record.part.get()).ok()?)?,
-            port: port.and_then(|port| self.name_at(port)),
-            share: record.share.get().min(took),
-            bytes: record.bytes.get(),
-        };
-        (record.number.get() == number).then_some(found)
-    }
-
     /// Returns the names of all vNICs, with their indices.
     pub fn names(&self) -> impl Iterator<Item = (usize, String)> + '_ {
         (0..self.layout().vnics.len()).filter_map(|index| Some((index, self.name_at(index)?)))
@@ -248,8 +154,14 @@ impl Reader {
         self.layout().vnics[index].copy_to(to);
     }
 
-    fn find(&self, name: &str) -> Option<usize> {
+    pub(super) fn find(&self, name: &str) -> Option<usize> {
         (0..self.layout().vnics.len()).find(|i| self.name_at(*i).as_deref() == Some(name))
+    }
+
+    /// Returns the vNIC at an index; the uplink of an arm.
+    pub(super) fn port_at(&self, index: usize) -> Option<String> {
+        let name = any_name(self.layout().vnics.get(index)?)?;
+        Some(arms::uplink_of(&name).map(str::to_owned).unwrap_or(name))
     }
 
     fn name_at(&self, index: usize) -> Option<String> {
@@ -263,34 +175,6 @@ impl Reader {
         let arms = arms.iter().filter(|(uplink, _)| *uplink == name).map(|(_, slot)| *slot).collect();
         let stats = snapshot(slot, arms, name, index);
         (slot.generation.load(Acquire) == generation).then_some(stats)
-    }
-
-    fn miss(&self, record: &MissRecord, number: u64) -> Option<Miss> {
-        let cause = *MissCause::ALL.get(record.cause.get() as usize)?;
-        let dropped = record.dropped.get();
-        let behind = record.behind.get();
-        let miss = Miss {
-            number,
-            at: time_of_day(record.at.get()),
-            egress: self.name_at(record.egress.get() as usize).unwrap_or_else(|| "(gone)".into()),
-            cause: cause.label().into(),
-            dropped: (dropped != NO_PORT)
-                .then(|| DropReason::ALL.get(dropped as usize).map(|r| r.label().into()))
-                .flatten(),
-            behind: (behind != NO_PORT).then(|| self.name_at(behind as usize)).flatten(),
-            delay: record.delay.get(),
-            delay_least: record.delay_least.get(),
-            slept: record.slept.get(),
-            seen: Some(time_of_day(record.seen.get())),
-            by: Some(record.by.get()),
-            deadline: record.deadline.get(),
-            tokens: record.tokens.get(),
-            worker: record.worker.get(),
-            queue: record.queue.get(),
-            buffers: record.buffers.get(),
-            culprit: None,
-        };
-        (record.number.get() == number).then_some(miss)
     }
 }
 
@@ -410,6 +294,7 @@ fn traffic(slot: &TrafficSlot) -> Traffic {
 mod tests {
     use super::*;
     use crate::stats::Region;
+    use crate::stats::layout::NO_PORT;
     use std::collections::BTreeMap;
 
     #[test]
@@ -450,6 +335,23 @@ mod tests {
         assert_eq!((stats.delay.count, stats.delay.max), (3, 100));
         assert_eq!(reader.delay("net0").unwrap().count(), 3);
         assert_eq!(reader.vnics().len(), 1, "an arm without its uplink is none");
+        // Misses behind it, and long loops of its workers.
+        let miss = &slots[0].miss_log[0];
+        for (field, value) in
+            [(&miss.egress, 3), (&miss.behind, 5), (&miss.dropped, NO_PORT), (&miss.number, 1)]
+        {
+            field.set(value);
+        }
+        slots[0].misses_seen.set(1);
+        let worker = &region.layout().workers[1];
+        let record = &worker.long_loops[0];
+        record.port.set(9);
+        record.number.set(1);
+        worker.long_loops_seen.set(1);
+        let [miss] = &reader.misses("net0")[..] else { panic!("one miss") };
+        assert_eq!((&*miss.egress, miss.behind.as_deref()), ("net0", Some("net0")));
+        let [long] = &reader.long_loops(1)[..] else { panic!("one loop") };
+        assert_eq!(long.port.as_deref(), Some("net0"));
         // Another process goes on with all of them.
         let next = Region::create().unwrap();
         next.inherit(&reader);
@@ -457,23 +359,6 @@ mod tests {
         assert_eq!(Reader::open(next.file()).unwrap().vnic("net0").unwrap().tx.frames, 111);
         next.claim(9, "other").tx.frames.add(7);
         assert_eq!(Reader::open(next.file()).unwrap().vnic("net0").unwrap().tx.frames, 11);
-    }
-
-    #[test]
-    fn a_miss_is_as_long_ago_as_it_is() {
-        let region = Region::create().unwrap();
-        let slot = region.claim(0, "plc1");
-        let hour = 3_600_000_000_000;
-        let record = &slot.miss_log[0];
-        record.at.set(crate::clock::clock().saturating_sub(hour));
-        record.number.set(1);
-        slot.misses_seen.set(1);
-        let [miss] = &Reader::open(region.file()).unwrap().misses("plc1")[..] else { panic!("one miss") };
-        let now =
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
-        // A machine may be up for less than an hour.
-        let ago = hour.min(crate::clock::clock());
-        assert!((now - miss.at).abs_diff(ago) < 10_000_000_000, "{} ns ago", now - miss.at);
     }
 
     #[test]

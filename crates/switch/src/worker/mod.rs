@@ -218,7 +218,7 @@ pub struct Worker {
     /// Egress and source: half the source's ring is in flight, mostly at this egress; whether the oldest
     /// frame is to go.
     relief: Vec<(PortIndex, PortIndex, bool)>,
-    /// Own uplinks to which other workers give memory back.
+    /// Own uplinks that give the kernel memory for frames.
     collecting: Vec<PortIndex>,
     flood: FloodPool,
     /// The addresses of vNICs of other hosts.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  other worker: frames copied ─▶ ring of its own ─▶ bell, after some ─▶ here ─▶ kernel
+//!                                                                         └ a call, if its driver waits for memory
 //! ```
 //!
 //! A worker without frames of its own sleeps, and the kernel would run out of memory for those of others: so they ring.
@@ -9,7 +10,7 @@
 use super::Worker;
 
 impl Worker {
-    /// Gives the kernel what came back.
+    /// Gives the kernel what came back; in each loop once, and before sleep.
     #[inline(never)]
     pub(super) fn collect_returned(&mut self) {
         for index in &self.collecting {

@@ -7,7 +7,7 @@ use tidegate_cores::cpus::Cpus;
 use tidegate_cores::stage::Handle;
 use tidegate_place::Network;
 use tidegate_steering::key::Pattern;
-use tidegate_steering::{Entry, Table, TableError, Target};
+use tidegate_steering::{Entry, Table, TableError};
 
 /// The table of one NIC.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl NicTable {
         let entry = |(name, placed): (&String, &PlacedFlow)| Entry {
             name: name.clone(),
             pattern: placed.pattern(),
-            target: Target::Cpu(placed.cpu),
+            cpu: placed.cpu,
         };
         let entries = self.flows.iter().map(entry).collect();
         Ok(Table::new(entries, self.spread.clone(), self.vxlan.port)?.with_peers(&self.vxlan.peers))

@@ -157,11 +157,15 @@ fn uplinks(
     let removals = go
         .into_iter()
         .map(|(name, present)| SwitchAction::RemoveUplink { name: name.clone(), from: before(present) });
-    let changed = wanted
-        .iter()
-        .filter(|(name, to)| stay.get(name).is_none_or(|present| present.declared != **to || present.repair));
+    // One of an earlier agent becomes ours by the same declaration.
+    let is_same = |present: &PresentUplink, to: &Declared| present.declared == *to;
+    let changed = wanted.iter().filter(|(name, to)| {
+        stay.get(name).is_none_or(|present| !is_same(present, to) || !present.ours || present.repair)
+    });
     let changes = changed.map(|(name, to)| SwitchAction::SetUplink {
-        from: stay.get(name).and_then(|present| before(present)),
+        from: stay.get(name).and_then(|present| {
+            before(present).or_else(|| is_same(present, to).then(|| Box::new(to.clone())))
+        }),
         to: Box::new(to.clone()),
     });
     (removals.collect(), changes.collect())

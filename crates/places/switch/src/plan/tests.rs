@@ -109,7 +109,9 @@ fn apply(state: &mut State, action: &SwitchAction) {
             assert!(!observed.vnics.get(name).is_some_and(|o| o.present), "{name} is a vNIC");
             let present = PresentUplink { declared: (**to).clone(), ours: true, repair: false };
             let before = found.uplinks.insert(name.clone(), present);
-            assert_eq!(way_back(before.as_ref()), from.as_deref());
+            let contracts =
+                before.as_ref().map(|present| &present.declared).filter(|declared| **declared == **to);
+            assert_eq!(way_back(before.as_ref()).or(contracts), from.as_deref());
             let sockets: HashSet<_> =
                 found.uplinks.values().map(|p| (p.declared.uplink.local, p.declared.uplink.port)).collect();
             assert_eq!(sockets.len(), found.uplinks.len(), "two uplinks have one address and port");
@@ -122,7 +124,7 @@ fn apply(state: &mut State, action: &SwitchAction) {
     }
 }
 
-/// The declaration that an action may restore: never one that only the switch speaks of.
+/// The declaration of this agent that an action may restore: never one that only the switch speaks of.
 fn way_back(present: Option<&PresentUplink>) -> Option<&Declared> {
     present.filter(|present| present.ours).map(|present| &present.declared)
 }

@@ -27,25 +27,31 @@ pub(crate) type Address = [u8; 8];
 pub(crate) type Table = BTreeMap<Address, u32>;
 
 /// Returns the table for vNICs and their workers, and how many addresses have no room. `sockets` are the workers in the order of their sockets; the
-/// first one gets all frames without an entry.
+/// first one gets all frames without an entry. The vNICs' own addresses come first, then further ones, each in the order of `vnics`.
 pub(crate) fn wanted<'a>(
     vlans: &[u16],
     sockets: &[usize],
     vnics: impl Iterator<Item = (&'a Vnic, usize)>,
 ) -> (Table, usize) {
+    let direct = vnics.filter_map(|(vnic, worker)| {
+        let vlan = u16::try_from(vnic.segment.id()).ok().filter(|vlan| vlans.contains(vlan))?;
+        let place = sockets.iter().take(MOST).position(|has| *has == worker).filter(|place| *place > 0)?;
+        Some((vnic, vlan, place as u32))
+    });
+    let direct: Vec<(&Vnic, u16, u32)> = direct.collect();
+    let own = direct.iter().map(|(vnic, vlan, place)| (&vnic.mac, vlan, place));
+    // A vNIC with many further addresses leaves all others their own.
+    let further = direct
+        .iter()
+        .flat_map(|(vnic, vlan, place)| vnic.allowed.macs.iter().map(move |mac| (mac, vlan, place)));
     let (mut table, mut left) = (Table::new(), 0);
-    for (vnic, worker) in vnics {
-        let vlan = u16::try_from(vnic.segment.id()).ok().filter(|vlan| vlans.contains(vlan));
-        let place = sockets.iter().take(MOST).position(|has| *has == worker).filter(|place| *place > 0);
-        let Some((vlan, place)) = vlan.zip(place) else { continue };
-        for mac in std::iter::once(&vnic.mac).chain(&vnic.allowed.macs) {
-            let mut address = [0; 8];
-            address[..2].copy_from_slice(&vlan.to_ne_bytes());
-            address[2..].copy_from_slice(&mac.0);
-            match table.len() {
-                ..ADDRESSES => _ = table.insert(address, place as u32),
-                _ => left += usize::from(!table.contains_key(&address)),
-            }
+    for (mac, vlan, place) in own.chain(further) {
+        let mut address = [0; 8];
+        address[..2].copy_from_slice(&vlan.to_ne_bytes());
+        address[2..].copy_from_slice(&mac.0);
+        match table.len() {
+            ..ADDRESSES => _ = table.insert(address, *place),
+            _ => left += usize::from(!table.contains_key(&address)),
         }
     }
     (table, left)
@@ -161,5 +167,10 @@ mod tests {
             .collect();
         let (table, left) = wanted(&[42], &[0, 1], std::iter::once((&vnic, 1)));
         assert_eq!((table.len(), left), (ADDRESSES, 6));
+        let last = vnics().remove(1);
+        let (table, left) = wanted(&[42], &[0, 1], [(&vnic, 1), (&last, 1)].into_iter());
+        assert_eq!((table.len(), left), (ADDRESSES, 8));
+        let own: Address = [&42_u16.to_ne_bytes()[..], &last.mac.0].concat().try_into().unwrap();
+        assert!(table.contains_key(&own), "own addresses come first");
     }
 }

@@ -5,27 +5,30 @@
 //!                └─ all others ─▶ kernel             └▶ socket of the queue and a vNIC's worker ──▶ switch
 //! ```
 //!
-//! A queue has a socket for each worker of the switch, and a memory for all of them, which the kernel pins when it is registered. The program is at
+//! A queue has a socket for each worker of the switch where the driver copies frames, else one, and a memory for all of them, which the kernel pins
+//! when it is registered. The program is at
 //! the device as long as its link is open, here or in the switch.
 //!
 //! - [`queue`]: the sockets of a queue
+//! - `shared`: how many these are
 //! - [`program`]: the program
 //! - [`direct`]: the table of vNICs of other workers
 
 pub(crate) mod direct;
 pub(crate) mod program;
 pub(crate) mod queue;
+mod shared;
 
 use crate::device;
 use direct::Direct;
-use program::{Loaded, Maps};
-use queue::{QUEUES, Queue};
+use program::{Loaded, Maps, Place};
+use queue::{Mode, QUEUES, Queue};
+use shared::Way;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use tidegate_contract::Uplink;
-use tidegate_switch::link::nic::xdp::form::{Form, MOST};
-use tidegate_switch::stats::arms::UPLINK_NAME;
+use tidegate_switch::link::nic::xdp::form::Form;
 
 /// Most sockets of a device: with more, each queue has one.
 const SOCKETS: usize = 512;
@@ -65,20 +68,27 @@ pub(crate) fn open(uplink: &Uplink, workers: usize) -> Result<Xdp, String> {
         format!("uplink {}: {what} of {device}: {error}{hint}", uplink.name)
     };
     let of_queue = |(queue, error)| explain(&format!("AF_XDP at queue {queue}"), error);
-    let is_long = uplink.name.len() > UPLINK_NAME;
-    let each = if is_long { 1 } else { workers.clamp(1, MOST) };
-    let mut note = (workers > MOST).then(|| {
-        format!(
-            "{} of {workers} workers get their frames by others: a queue has at most {MOST} sockets",
-            workers - MOST
-        )
-    });
-    if is_long && workers > 1 {
-        note = Some(format!(
-            "only one worker receives, for all others: the uplink's name has more than {UPLINK_NAME} bytes"
-        ));
-    }
-    let queues = match open_queues(index, each).map_err(of_queue)? {
+    let of_program = |error| explain("the XDP program", error);
+    let loaded = Loaded::new(&device::vlans(uplink)).map_err(of_program)?;
+    // Until it knows sockets, all frames pass to the kernel.
+    let (program, by_driver) = match patient(|| loaded.attach(index, Place::Driver)) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            (patient(|| loaded.attach(index, Place::Kernel)).map_err(of_program)?, false)
+        }
+        result => (result.map_err(of_program)?, true),
+    };
+    let without_copies = if by_driver { zero_copy(index).map_err(of_queue)? } else { None };
+    let way = match by_driver {
+        true if without_copies.is_some() => Way::ZeroCopy,
+        true => Way::Copy,
+        false => Way::Generic,
+    };
+    let (each, mut note) = shared::sockets(way, &uplink.name, workers);
+    let made = match without_copies {
+        Some(queues) => Some(queues),
+        None => open_queues(index, each, Mode::Copy).map_err(of_queue)?,
+    };
+    let queues = match made {
         Some(queues) => queues,
         None => {
             note = Some(format!(
@@ -86,27 +96,43 @@ pub(crate) fn open(uplink: &Uplink, workers: usize) -> Result<Xdp, String> {
                  would be more than {SOCKETS}",
                 SOCKETS / each
             ));
-            open_queues(index, 1).map_err(of_queue)?.unwrap_or_default()
+            open_queues(index, 1, Mode::Copy).map_err(of_queue)?.unwrap_or_default()
         }
     };
     let (sockets, memories): (Vec<_>, Vec<_>) =
         queues.into_iter().map(|Queue { sockets, memory }| (sockets, memory)).unzip();
-    let attached = Loaded::new(&device::vlans(uplink), &sockets)
-        .and_then(|loaded| Ok((patient(|| loaded.attach(index))?, loaded.maps()?)));
-    let (program, maps) = attached.map_err(|error| explain("the XDP program", error))?;
+    let maps = loaded.send_to(&sockets).and_then(|()| loaded.maps()).map_err(of_program)?;
     let sockets = sockets.into_iter().flatten().collect();
     Ok(Xdp { sockets, memories, program, direct: Direct::of(maps), note })
+}
+
+/// Makes a socket without copies for each queue of a device; `None` if its driver always copies.
+///
+/// # Errors
+/// The number of a queue, and why it has none.
+fn zero_copy(index: u32) -> Result<Option<Vec<Queue>>, (u32, io::Error)> {
+    match open_queues(index, 1, Mode::ZeroCopy) {
+        Err((0, error)) if queue::is_refused(&error) => Ok(None),
+        result => result,
+    }
 }
 
 /// Makes `each` sockets for each queue of a device; `None` if these are too many.
 ///
 /// # Errors
 /// The number of a queue, and why it has none.
-fn open_queues(index: u32, each: usize) -> Result<Option<Vec<Queue>>, (u32, io::Error)> {
+fn open_queues(index: u32, each: usize, mode: Mode) -> Result<Option<Vec<Queue>>, (u32, io::Error)> {
     let form = Form::new(each).ok_or((0, io::ErrorKind::InvalidInput.into()))?;
     let mut queues = vec![];
     for queue in 0..QUEUES {
-        match patient(|| queue::open(index, queue, form)) {
+        let made = match patient(|| queue::open(index, queue, form, mode)) {
+            // The driver can do without copies at some queues only, or there is no such queue.
+            Err(error) if mode == Mode::ZeroCopy && queue > 0 && queue::is_refused(&error) => {
+                patient(|| queue::open(index, queue, form, Mode::Copy))
+            }
+            result => result,
+        };
+        match made {
             Ok(_) if (queues.len() + 1) * each > SOCKETS.max(each) && each > 1 => return Ok(None),
             Ok(made) => queues.push(made),
             // There is no such queue.

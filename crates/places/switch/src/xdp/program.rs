@@ -2,9 +2,9 @@
 
 use super::queue::QUEUES;
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ObjectBuilder, Xdp, XdpFlags};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder, Xdp, XdpFlags, libbpf_sys};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/plain_nic.bpf.o"));
 
@@ -38,46 +38,77 @@ impl Maps {
     }
 }
 
-/// Loads the program for these VLANs and the sockets of each queue.
+/// Where the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In the driver (native XDP).
+    Driver,
+    /// Behind it (generic XDP).
+    Kernel,
+}
+
+/// The loaded program.
 pub(crate) struct Loaded {
     object: libbpf_rs::Object,
 }
 
 impl Loaded {
-    /// Loads it.
+    /// Loads it for these VLANs.
     ///
     /// # Errors
     /// The kernel refuses it.
-    pub(crate) fn new(vlans: &[u16], queues: &[Vec<OwnedFd>]) -> io::Result<Self> {
+    pub(crate) fn new(vlans: &[u16]) -> io::Result<Self> {
         let object = ObjectBuilder::default().open_memory(PROGRAM).and_then(|opened| opened.load());
-        let object = object.map_err(of_libbpf)?;
-        for map in object.maps() {
-            if map.name() == "vlans" {
-                for vlan in vlans {
-                    map.update(&u32::from(*vlan).to_ne_bytes(), &[1], MapFlags::ANY).map_err(of_libbpf)?;
-                }
-            } else if map.name() == "sockets" {
-                for (queue, sockets) in (0u32..).zip(queues) {
-                    for (place, socket) in (0u32..).zip(sockets) {
-                        let key = (place * QUEUES + queue).to_ne_bytes();
-                        let socket = socket.as_raw_fd().to_ne_bytes();
-                        map.update(&key, &socket, MapFlags::ANY).map_err(of_libbpf)?;
-                    }
-                }
-            }
+        let loaded = Self { object: object.map_err(of_libbpf)? };
+        for vlan in vlans {
+            loaded.set("vlans", &u32::from(*vlan).to_ne_bytes(), &[1])?;
         }
-        Ok(Self { object })
+        Ok(loaded)
     }
 
-    /// Attaches it: by the driver if that can, else in the kernel. It stays as long as the returned link is open.
+    /// Lets it send frames to the sockets of each queue.
     ///
     /// # Errors
-    /// The kernel refuses it.
-    pub(crate) fn attach(&self, index: u32) -> io::Result<OwnedFd> {
-        let program = self.object.progs_mut().next().ok_or_else(|| io::Error::other("no program"))?;
+    /// The kernel refuses one.
+    pub(crate) fn send_to(&self, queues: &[Vec<OwnedFd>]) -> io::Result<()> {
+        for (queue, sockets) in (0u32..).zip(queues) {
+            for (place, socket) in (0u32..).zip(sockets) {
+                let key = place * QUEUES + queue;
+                self.set("sockets", &key.to_ne_bytes(), &socket.as_raw_fd().to_ne_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&self, map: &str, key: &[u8], value: &[u8]) -> io::Result<()> {
+        let missing = || io::Error::other(format!("the program has no map {map}"));
+        let map = self.object.maps().find(|has| has.name() == map).ok_or_else(missing)?;
+        map.update(key, value, MapFlags::ANY).map_err(of_libbpf)
+    }
+
+    /// Attaches it to a device. It stays as long as the returned link is open.
+    ///
+    /// # Errors
+    /// The driver cannot run programs (`EOPNOTSUPP`), another program is there (`EBUSY`), or the kernel's reason.
+    pub(crate) fn attach(&self, index: u32, place: Place) -> io::Result<OwnedFd> {
+        let program = self.object.progs().next().ok_or_else(|| io::Error::other("no program"))?;
         let index = i32::try_from(index).map_err(io::Error::other)?;
-        let link: Link = program.attach_xdp(index).map_err(of_libbpf)?;
-        link.as_fd().try_clone_to_owned()
+        let options = libbpf_sys::bpf_link_create_opts {
+            sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
+            flags: match place {
+                Place::Driver => libbpf_sys::XDP_FLAGS_DRV_MODE,
+                Place::Kernel => libbpf_sys::XDP_FLAGS_SKB_MODE,
+            },
+            ..Default::default()
+        };
+        let program = program.as_fd().as_raw_fd();
+        // SAFETY: libbpf reads `options`, which live longer than the call.
+        let link =
+            unsafe { libbpf_sys::bpf_link_create(program, index, libbpf_sys::BPF_XDP, &raw const options) };
+        // SAFETY: a new descriptor, which nothing else has.
+        (link >= 0)
+            .then(|| unsafe { OwnedFd::from_raw_fd(link) })
+            .ok_or_else(|| io::Error::from_raw_os_error(-link))
     }
 
     /// Returns its maps.

@@ -21,12 +21,27 @@ pub(crate) struct Queue {
     pub(crate) memory: OwnedFd,
 }
 
+/// How frames come into the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// The device writes them there. Such a queue has one socket.
+    ZeroCopy,
+    /// The kernel copies them.
+    Copy,
+}
+
+/// Whether the driver refuses a mode, or there is no such queue.
+pub(crate) fn is_refused(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
+}
+
 /// Makes them for a queue of a device.
 ///
 /// # Errors
-/// There is no such queue (`EINVAL`), another program has it (`EBUSY`), or the kernel's reason.
-pub(crate) fn open(index: u32, queue: u32, form: Form) -> io::Result<Queue> {
-    let (first, memory) = first(index, queue, form)?;
+/// There is no such queue (`EINVAL`), the driver cannot do without copies ([`is_refused`]), another program has the queue (`EBUSY`), or the kernel's
+/// reason.
+pub(crate) fn open(index: u32, queue: u32, form: Form, mode: Mode) -> io::Result<Queue> {
+    let (first, memory) = first(index, queue, form, mode)?;
     let mut sockets = vec![first];
     for place in 1..form.sockets() {
         let socket = socket()?;
@@ -38,7 +53,7 @@ pub(crate) fn open(index: u32, queue: u32, form: Form) -> io::Result<Queue> {
     Ok(Queue { sockets, memory })
 }
 
-fn first(index: u32, queue: u32, form: Form) -> io::Result<(OwnedFd, OwnedFd)> {
+fn first(index: u32, queue: u32, form: Form, mode: Mode) -> io::Result<(OwnedFd, OwnedFd)> {
     let socket = socket()?;
     let memory = rustix::fs::memfd_create("umem", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&memory, form.memory() as u64)?;
@@ -48,15 +63,11 @@ fn first(index: u32, queue: u32, form: Form) -> io::Result<(OwnedFd, OwnedFd)> {
     for ring in [libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING] {
         entries(&socket, ring, ENTRIES)?;
     }
-    // Without copies where the driver can.
-    let mode = |mode| bind(&socket, index, queue, mode | libc::XDP_USE_NEED_WAKEUP, None);
-    match mode(libc::XDP_ZEROCOPY) {
-        Err(Errno::OPNOTSUPP | Errno::INVAL) => {
-            mode(libc::XDP_COPY)?;
-            tracing::info!(device = index, queue, "AF_XDP copies frames: the driver cannot do without");
-        }
-        result => result?,
-    }
+    let mode = match mode {
+        Mode::ZeroCopy => libc::XDP_ZEROCOPY,
+        Mode::Copy => libc::XDP_COPY,
+    };
+    bind(&socket, index, queue, mode | libc::XDP_USE_NEED_WAKEUP, None)?;
     Ok((socket, memory))
 }
 

@@ -6,7 +6,9 @@ use super::xdp::{self, form::Form};
 use crate::link::vxlan::{Counters, OnWire};
 use crate::slots::Frame;
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use tidegate_evidence::DropReason;
 
 /// What the agent made.
@@ -109,17 +111,19 @@ impl Incoming {
         }
     }
 
-    /// Gives the kernel the memory that other workers gave back.
+    /// Gives the kernel the memory that other workers gave back, and calls it by the `sockets` of those queues whose driver waits for
+    /// memory.
     #[inline]
-    pub fn collect(&mut self) {
+    pub fn collect(&mut self, sockets: &[Arc<OwnedFd>]) {
         if let Self::Xdp(incoming) = self {
-            incoming.collect();
+            // In vain while the device is down.
+            incoming.collect(|queue| _ = recv(&sockets[queue], &mut [0; 0], RecvFlags::DONTWAIT));
         }
     }
 
-    /// Whether other workers give memory back to it.
-    pub fn is_shared(&self) -> bool {
-        matches!(self, Self::Xdp(incoming) if incoming.is_shared())
+    /// Whether it gives the kernel memory.
+    pub fn is_owner(&self) -> bool {
+        matches!(self, Self::Xdp(incoming) if incoming.is_owner())
     }
 
     /// Whether the owner is to be told of memory given back; it is told once of each.

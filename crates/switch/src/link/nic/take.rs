@@ -52,15 +52,15 @@ impl Tx {
         !self.store.has_waiting() && self.incoming.is_empty() && !self.readiness.any()
     }
 
-    /// Gives the kernel the memory that other workers gave back.
+    /// Gives the kernel the memory that other workers gave back, and calls it if its driver waits for that.
     #[inline]
     pub(in crate::link) fn collect(&mut self) {
-        self.incoming.collect();
+        self.incoming.collect(&self.sockets);
     }
 
-    /// Whether other workers give memory back to it.
-    pub(in crate::link) fn is_shared(&self) -> bool {
-        self.incoming.is_shared()
+    /// Whether it gives the kernel memory.
+    pub(in crate::link) fn is_owner(&self) -> bool {
+        self.incoming.is_owner()
     }
 
     /// Returns the worker that is to be told of memory given back; it is told once of each.

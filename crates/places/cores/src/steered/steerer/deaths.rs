@@ -7,7 +7,6 @@ use std::process::Command;
 use tidegate_contract::{Flow, Tunnel};
 use tidegate_cores::stage::Handle;
 use tidegate_durable::cut::testing::dies_at;
-use tidegate_steering::Target;
 use tidegate_steering::device::{Found, found, index};
 use tidegate_testkit::{Kind, in_namespace, need};
 
@@ -43,8 +42,8 @@ fn check(steerer: &Steerer, cpu: Option<usize>) {
     assert_eq!(steerer.is_clean(), cpu.is_none());
     let steering = |nic: &Nic| nic.steering.as_ref().unwrap().counters().unwrap();
     let counters = steerer.nics.get("near").map(steering);
-    let target = counters.map(|counters| counters.entries["voice"].target);
-    assert_eq!(target, cpu.map(Target::Cpu));
+    let to = counters.map(|counters| counters.entries["voice"].cpu);
+    assert_eq!(to, cpu);
 }
 
 #[test]

@@ -3,18 +3,27 @@
 //! ```text
 //!  owner ─────────── give ──────────────────────▶ fill ring ─▶ kernel
 //!  other worker ─ give ─▶ SPSC ring ─▶ collect ──────▲
-//!                  └ after some: is_due, the owner is told
+//!                  └ after some: is_due, the owner is told          └ needs_call, if its driver waits for that
 //! ```
 //!
 //! A chunk has one place: the kernel, a receive ring, a worker that copies its frame, or a ring here. Each ring has an entry for each chunk, so
-//! none is ever full.
+//! none is ever full. A chunk without an entry, or outside of those to receive, has two places: the kernel or a worker has erred, and
+//! [the link ends](Chunks::is_broken).
 
 use super::form::{CHUNK, Form};
 use super::ring::Ring;
 use rtrb::{Consumer, Producer, RingBuffer};
 
 /// The way back of the chunks of one queue, at one worker.
-pub enum Chunks {
+pub struct Chunks {
+    way: Way,
+    /// End of the chunks to receive in the memory.
+    end: u64,
+    /// A chunk was none of these, or had no entry.
+    broken: bool,
+}
+
+enum Way {
     /// At the owner.
     Own(Own),
     /// At another worker.
@@ -22,13 +31,15 @@ pub enum Chunks {
 }
 
 /// The ways of all other workers end here.
-pub struct Own {
+struct Own {
     fill: Ring<u64>,
+    /// Entries without chunks, at least.
+    room: u32,
     returned: Vec<Consumer<u64>>,
 }
 
 /// One of these.
-pub struct Lent {
+struct Lent {
     back: Producer<u64>,
     /// Given back since the owner was told.
     given: u32,
@@ -38,70 +49,96 @@ pub struct Lent {
 
 impl Chunks {
     /// Gives the kernel all chunks to receive, and returns the ways back of the workers of a queue, the owner's first.
-    pub fn of_queue(mut fill: Ring<u64>, form: Form) -> Vec<Self> {
-        form.received().for_each(|chunk| fill.push(chunk));
-        fill.publish();
+    pub fn of_queue(fill: Ring<u64>, form: Form) -> Vec<Self> {
         let rings = (1..form.sockets()).map(|_| RingBuffer::new(form.to_receive() as usize));
         let (back, returned): (Vec<_>, Vec<_>) = rings.unzip();
-        let lent = back.into_iter().map(|back| Self::Lent(Lent { back, given: 0, told: form.told() }));
-        std::iter::once(Self::Own(Own { fill, returned })).chain(lent).collect()
+        let mut own = Own { room: fill.room(), fill, returned };
+        let fit = form.received().all(|chunk| own.push(chunk));
+        own.fill.publish();
+        let lent = back.into_iter().map(|back| Way::Lent(Lent { back, given: 0, told: form.told() }));
+        let end = u64::from(form.to_receive()) * CHUNK as u64;
+        let chunks = |way| Self { way, end, broken: !fit };
+        std::iter::once(Way::Own(own)).chain(lent).map(chunks).collect()
     }
 
     /// Gives back the chunk of a frame at `at`.
     #[inline]
     pub fn give(&mut self, at: u64) {
         let chunk = at - at % CHUNK as u64;
-        match self {
-            Self::Own(own) => {
-                own.push(chunk);
-                own.fill.publish();
-            }
-            Self::Lent(lent) => {
-                let fits = lent.back.push(chunk).is_ok();
-                debug_assert!(fits, "it has a place for each chunk");
-                lent.given += 1;
-            }
-        }
+        let fits = chunk < self.end
+            && match &mut self.way {
+                Way::Own(own) => {
+                    let fits = own.push(chunk);
+                    own.fill.publish();
+                    fits
+                }
+                Way::Lent(lent) => {
+                    lent.given += 1;
+                    lent.back.push(chunk).is_ok()
+                }
+            };
+        self.broken |= !fits;
     }
 
     /// Gives the kernel the chunks that other workers gave back.
     #[inline]
     pub fn collect(&mut self) {
-        let Self::Own(own) = self else { return };
-        let mut some = false;
+        let Way::Own(own) = &mut self.way else { return };
+        let (mut some, mut fit) = (false, true);
         for place in 0..own.returned.len() {
             while let Ok(chunk) = own.returned[place].pop() {
-                own.push(chunk);
+                fit &= own.push(chunk);
                 some = true;
             }
         }
         if some {
             own.fill.publish();
         }
+        self.broken |= !fit;
+    }
+
+    /// Whether a chunk was in two places.
+    #[inline]
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Whether the kernel takes the chunks that it was given only when it is called.
+    #[inline]
+    pub fn needs_call(&self) -> bool {
+        matches!(&self.way, Way::Own(own) if own.fill.needs_wakeup() && own.fill.untaken() > 0)
+    }
+
+    /// Whether it gives the kernel chunks.
+    pub fn is_own(&self) -> bool {
+        matches!(self.way, Way::Own(_))
     }
 
     /// Whether the owner is to be told of chunks given back; it is told once of them.
     #[inline]
     pub fn is_due(&mut self) -> bool {
-        match self {
-            Self::Lent(lent) if lent.given >= lent.told => {
+        match &mut self.way {
+            Way::Lent(lent) if lent.given >= lent.told => {
                 lent.given = 0;
                 true
             }
             _ => false,
         }
     }
-
-    /// Whether other workers give chunks back to it.
-    pub fn is_shared(&self) -> bool {
-        matches!(self, Self::Own(own) if !own.returned.is_empty())
-    }
 }
 
 impl Own {
+    /// Puts a chunk into the fill ring; `false` without room.
     #[inline]
-    fn push(&mut self, chunk: u64) {
-        debug_assert!(self.fill.room() > 0, "it has a place for each chunk");
-        self.fill.push(chunk);
+    fn push(&mut self, chunk: u64) -> bool {
+        if self.room == 0 {
+            self.room = self.fill.room();
+        }
+        let fits = self.room > 0;
+        if fits {
+            self.fill.push(chunk);
+            self.room -= 1;
+        }
+        fits
     }
 }

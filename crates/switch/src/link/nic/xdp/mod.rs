@@ -106,11 +106,14 @@ impl Incoming {
     /// Looks for frames in a queue; returns whether there may be more afterwards.
     ///
     /// # Errors
-    /// There are none (`EAGAIN`).
+    /// There are none (`EAGAIN`), or a chunk was in two places (`EFAULT`).
     pub fn receive(&mut self, queue: usize) -> Result<bool, Errno> {
         self.give_chunk();
         let here = self.queues.get_mut(queue).ok_or(Errno::BADF)?;
         here.chunks.collect();
+        if here.chunks.is_broken() {
+            return Err(Errno::FAULT);
+        }
         let filled = here.receive.filled();
         if filled == 0 {
             return Err(Errno::AGAIN);
@@ -142,15 +145,21 @@ impl Incoming {
         self.queues[self.queue].chunks.give(at);
     }
 
-    /// Gives the kernel the chunks that other workers gave back.
+    /// Gives the kernel the chunks that other workers gave back, and has it called for the queues whose driver waits for chunks. The
+    /// driver asks for that after it found none: it would never look again.
     #[inline]
-    pub fn collect(&mut self) {
-        self.queues.iter_mut().for_each(|queue| queue.chunks.collect());
+    pub fn collect(&mut self, mut call: impl FnMut(usize)) {
+        for (number, queue) in self.queues.iter_mut().enumerate() {
+            queue.chunks.collect();
+            if queue.chunks.needs_call() {
+                call(number);
+            }
+        }
     }
 
-    /// Whether other workers give chunks back to it.
-    pub fn is_shared(&self) -> bool {
-        self.queues.iter().any(|queue| queue.chunks.is_shared())
+    /// Whether it gives the kernel chunks.
+    pub fn is_owner(&self) -> bool {
+        self.queues.iter().any(|queue| queue.chunks.is_own())
     }
 
     /// Whether the owner is to be told of chunks given back; it is told once of them.

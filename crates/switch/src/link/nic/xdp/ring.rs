@@ -33,7 +33,8 @@ struct Mapping {
     len: usize,
 }
 
-// SAFETY: the mapping belongs to its owner; the kernel is the only other party.
+// SAFETY: a place for memory, the same in each thread. The kernel has it, too, and all workers map the chunks of a queue: a ring has one owner,
+// and a chunk one place.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
@@ -147,11 +148,11 @@ impl<T: Copy> Ring<T> {
         self.size - self.untaken()
     }
 
-    /// Writes an entry, which the other side sees after [`publish`](Self::publish). There must be
-    /// [room](Self::room).
+    /// Writes an entry, which the other side sees after [`publish`](Self::publish). The caller has looked for
+    /// [room](Self::room): else the entry takes the place of one that the other side did not take.
     #[inline]
     pub fn push(&mut self, entry: T) {
-        // SAFETY: the entry is ours until it is published.
+        // SAFETY: in the mapping. With room, the entry is ours until it is published.
         unsafe { self.entry(self.own).write(entry) };
         self.own = self.own.wrapping_add(1);
     }
@@ -184,6 +185,12 @@ impl<T: Copy> Ring<T> {
     #[inline]
     pub fn release(&self) {
         Self::store(self.consumer, self.own);
+    }
+
+    /// Sets the flag of the kernel's side.
+    #[cfg(test)]
+    pub fn need_wakeup(&self, needed: bool) {
+        Self::store(self.flags, if needed { libc::XDP_RING_NEED_WAKEUP } else { 0 });
     }
 
     /// Whether the kernel takes pushed entries only when it is called.
@@ -219,7 +226,8 @@ impl Frames {
             return None;
         }
         let place = self.0.place::<u8>(at, len)?;
-        // SAFETY: in the mapping; the kernel writes only to chunks in its rings, and the borrow is exclusive.
+        // SAFETY: in the mapping. A chunk has one place: the kernel writes only to chunks in its rings, and other workers, which map the same
+        // memory, touch only chunks whose frames they took. The borrow excludes a second one here.
         Some(unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), len) })
     }
 }

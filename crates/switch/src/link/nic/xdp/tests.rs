@@ -165,7 +165,7 @@ impl Scene {
 
     /// The owner was told, or woke by itself.
     fn collect(&mut self) {
-        self.workers[0].collect();
+        self.workers[0].collect(|_| panic!("the driver asks for no call"));
         self.collected();
     }
 }
@@ -237,6 +237,58 @@ proptest! {
         }
         prop_assert_eq!(scene.fill.filled() as usize + scene.spare.len(), scene.free);
     }
+}
+
+/// The link ends instead of a chunk in two places.
+#[test]
+fn a_chunk_without_a_place_breaks_the_link() {
+    let form = Form::new(2).unwrap();
+    let (ours, mut fill) = both_sides(form.to_receive());
+    let [own, lent] = &mut Chunks::of_queue(ours, form)[..] else { panic!("two workers") };
+    let first_to_send = form.sent().next().unwrap();
+    lent.give(first_to_send);
+    assert!(lent.is_broken() && !own.is_broken(), "no chunk to receive");
+    let taken = fill.pop().unwrap();
+    fill.release();
+    own.give(taken + 256);
+    assert!(!own.is_broken());
+    own.give(taken);
+    assert!(own.is_broken(), "given twice");
+    assert_eq!(
+        std::iter::from_fn(|| fill.pop()).count() as u32,
+        form.to_receive(),
+        "no entry is written over"
+    );
+
+    let mut scene = Scene::new(1);
+    scene.receive[0].push(Desc { at: scene.form.sent().next().unwrap(), len: FRAME as u32, options: 0 });
+    scene.receive[0].publish();
+    assert!(scene.workers[0].receive(0).is_ok() && scene.workers[0].take_next().is_some());
+    assert_eq!(scene.workers[0].receive(0), Err(rustix::io::Errno::FAULT));
+}
+
+/// A driver that found no chunk asks for a call, and waits for it.
+#[test]
+fn the_kernel_is_called_exactly_when_its_driver_waits_for_chunks() {
+    let mut scene = Scene::new(2);
+    let called = |scene: &mut Scene, worker: usize| {
+        let mut calls: Vec<usize> = vec![];
+        scene.workers[worker].collect(|queue| calls.push(queue));
+        calls
+    };
+    assert!([0, 1].iter().all(|worker| called(&mut scene, *worker).is_empty()));
+    scene.fill.need_wakeup(true);
+    assert_eq!([0, 1].map(|worker| called(&mut scene, worker)), [vec![0], vec![]], "by the owner alone");
+    while scene.fill.pop().is_some() {}
+    scene.fill.release();
+    assert!(called(&mut scene, 0).is_empty(), "there are no chunks to tell of");
+    scene.receive[1].push(Desc { at: 0, len: FRAME as u32, options: 0 });
+    scene.receive[1].publish();
+    assert!(scene.workers[1].receive(0).is_ok() && scene.workers[1].take_next().is_some());
+    assert!(scene.workers[1].take_next().is_none());
+    assert_eq!(called(&mut scene, 0), [0], "the first that comes back");
+    scene.fill.need_wakeup(false);
+    assert!(called(&mut scene, 0).is_empty());
 }
 
 /// A worker that stands still leaves frames to the others.
