@@ -82,6 +82,7 @@ class Engine:
         """As the edges see it; rules may not follow it yet."""
         self.routes = Routes(self.newest)
         self.calm = react.Calm(self.settings.hold)
+        self.calm_ports = react.Calm(self.settings.hold)
         self.trends = react.Trends()
         self.raised: dict[tuple[str, int], int] = {}
         self.loads = Loads(self.book.terms)

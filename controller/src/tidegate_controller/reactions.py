@@ -14,6 +14,7 @@ from tidegate_controller import events as ev
 from tidegate_controller import requests
 from tidegate_controller.decide import react
 from tidegate_controller.decide.admission import Refused, Wanted
+from tidegate_controller.decide.queues import port_of
 from tidegate_controller.decide.routes import candidates
 from tidegate_controller.decide.tags import TagsUsedUp
 from tidegate_controller.engine import Engine, numbers
@@ -61,9 +62,9 @@ def sampled(engine: Engine, samples: Sequence[ev.QueueSample]) -> None:
         engine.trends.add(sample)
         shortage = engine.trends.shortage(sample.port, sample.queue)
         here = _paths_at(engine, link, level) if shortage else []
-        if shortage is None or not here or not engine.calm.may(str(sample.port), engine.now):
+        if shortage is None or not here or not engine.calm_ports.may(str(sample.port), engine.now):
             continue
-        engine.calm.changed(str(sample.port), engine.now)
+        engine.calm_ports.changed(str(sample.port), engine.now)
         more = _more_rate(engine, link, level)
         engine.trends.forget(sample.port, sample.queue)
         if more:
@@ -154,7 +155,7 @@ def _move(
 def _more_rate(engine: Engine, link: str, level: int) -> str | None:
     """Raises a queue's rate if it is short. Returns the reason."""
     terms = engine.book.terms.get(link)
-    port = next((port for port, name in engine.links.items() if name == link), None)
+    port = port_of(link)
     if terms is None or port is None:
         return None
     queue = engine.settings.marks.queue(level)
