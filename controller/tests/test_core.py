@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import MBIT, networks, request, ring
+from networks import MBIT, networks, request, ring, terms
 from world import World
 
 from tidegate_controller import events as ev
@@ -54,6 +54,19 @@ def _world() -> Iterator[World]:
     world.begin()
     yield world
     world.check()
+
+
+def test_links_are_watched(world: World) -> None:
+    """Also while they are down; ports of hosts are not."""
+    world.links_down = {next(iter(world.topology.links)).name}
+    world.change_topology()
+    found = world.core.intents()
+    watched = {Port(switch, number) for switch, held in found.items() for number in held.watched}
+    assert watched == {link.source for link in world.topology.links}
+    fresh = Core()
+    told = fresh.handle(ev.TopologyChanged(world.topology, tuple(terms(world.topology))), 1.0)
+    assert [order.watched for order in told if isinstance(order, ev.SetQueues)] == [watched]
+    world.settle()
 
 
 def verdicts(world: World) -> list[Verdict]:

@@ -16,9 +16,11 @@ from tidegate_controller.decide.intent import Placed, build, hops, place
 from tidegate_controller.decide.marks import ARP, BROADCAST, ICMPV6, IPV6, LLDP, Marks, path_of
 from tidegate_controller.decide.queues import queues
 from tidegate_controller.decide.routes import Routes
-from tidegate_controller.model.intent import Output, SwitchIntent, Table
+from tidegate_controller.model.intent import BEST_EFFORT, Output, SwitchIntent, Table, control_queue
 from tidegate_controller.model.paths import FlowKey, Path, Route
 from tidegate_controller.model.topology import Attachment, Port, Topology
+from tidegate_controller.openflow import codec
+from tidegate_controller.openflow.change import Change
 
 MARKS = Marks((46, 34))
 TREE = 4000
@@ -71,7 +73,7 @@ def test_a_path_goes_its_way(topology: Topology, data: st.DataObject) -> None:
     if other != sent:
         arrived, seen = walk(held, Cables(topology), begin.port, other)
         cleared = replace(other, dscp=0) if other.dscp in MARKS.levels else other
-        assert arrived == [Sent(end.port, cleared, 0)]
+        assert arrived == [Sent(end.port, cleared, BEST_EFFORT)]
         assert all(step.frame.tag == 0 for step in seen)
 
 
@@ -110,7 +112,7 @@ def test_what_does_not_come_in() -> None:
     for mark in range(64):
         (sent,) = step(held, "s0", host.number, Frame(mac, dscp=mark))
         assert sent.frame.dscp == (0 if mark in MARKS.levels else mark)
-        assert sent.queue == 0
+        assert sent.queue == BEST_EFFORT
     # The tag of the path by another port than its own.
     assert step(held, "s0", 1, Frame(mac, dscp=46, tag=7)) == []
 
@@ -211,12 +213,14 @@ def test_queues_have_what_is_reserved() -> None:
     link = one.route.links[1]
     found = queues(terms(topology), [one, other], MARKS, {(link, 1): 55_000_000})
     port = Port.parse(link.partition(">")[0])
-    best, urgent, other_level = found[port]
+    control, urgent, other_level, best = found[port]
+    assert control == control_queue(2)
     assert urgent.minimum == 2 * -(-1_000_000 * (110 + 28) // 110)
     assert urgent.burst == 2 * -(-5000 * 114 // 110)
     assert (urgent.number, urgent.priority, other_level.minimum) == (1, 0, 55_000_000)
-    assert best.minimum + urgent.minimum + other_level.minimum == best.maximum == 1_000_000_000
-    assert [queue.priority for queue in found[port]] == [2, 0, 1]
+    assert sum(queue.minimum for queue in found[port]) == best.maximum == 1_000_000_000
+    assert best.number == BEST_EFFORT
+    assert [queue.priority for queue in found[port]] == [2, 0, 1, 2]
     # Ports of hosts' uplinks are not ours; each port of a switch has queues.
     assert set(found) == {link.source for link in topology.links} | {
         host.port for host in topology.hosts.values()
@@ -228,6 +232,29 @@ def test_marks_are_different() -> None:
     for levels in ((46, 46), (0,), (64,)):
         with pytest.raises(ValueError, match="each level needs"):
             Marks(levels)
+    for count in (0, 8):
+        with pytest.raises(ValueError, match="there are 1 to 7 levels"):
+            Marks(tuple(range(1, count + 1)))
+
+
+@pytest.mark.parametrize("addresses", [("10.0.0.0", "10.0.0.2"), ("fd00::1", "fd00::2")])
+def test_each_rule_has_a_message(addresses: tuple[str, str]) -> None:
+    """Open vSwitch refuses a mark that is written into frames that may not be IP."""
+    topology = ring(3)
+    one = path(topology, 0, 2)
+    one = replace(one, request=replace(one.request, key=FlowKey(*addresses, 40_000)))
+    for held in intents(topology, one).values():
+        assert all(codec.encode(Change(None, rule)) for rule in held.rules)
+
+
+def test_links_between_switches_are_watched() -> None:
+    """Those that are down, too: else they could not come back. Hosts have no BFD."""
+    topology = ring(3)
+    everything = terms(topology)
+    ports = [link.source for link in topology.links]
+    topology.links = set(sorted(topology.links)[1:])
+    held = build(topology, [], MARKS, [Tree(TREE, spanning(topology))], everything)
+    assert {Port(name, number) for name, one in held.items() for number in one.watched} == set(ports)
 
 
 def test_hops() -> None:

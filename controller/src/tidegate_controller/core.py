@@ -19,7 +19,7 @@ from tidegate_controller.decide.basis import Basis, Phase
 from tidegate_controller.decide.flood import Tree, spanning
 from tidegate_controller.decide.intent import place, put
 from tidegate_controller.decide.move import Order, merge
-from tidegate_controller.decide.queues import port_of, queues_of
+from tidegate_controller.decide.queues import port_of, queues_of, watched
 from tidegate_controller.decide.tags import TagsUsedUp
 from tidegate_controller.engine import Engine, Settings
 from tidegate_controller.model.intent import SwitchIntent
@@ -126,6 +126,8 @@ class Core:
             if port is not None:
                 queues = queues_of(link, engine.loads, engine.settings.marks, engine.raised)
                 found.setdefault(port.switch, SwitchIntent()).queues[port.number] = queues
+        for port in watched(engine.book.terms):
+            found.setdefault(port.switch, SwitchIntent()).watched.add(port.number)
         return found
 
     def _changed(self, event: ev.TopologyChanged) -> None:

@@ -19,7 +19,7 @@ from tidegate_controller.decide.book import Book
 from tidegate_controller.decide.intent import place
 from tidegate_controller.decide.marks import Marks
 from tidegate_controller.decide.move import GATE, Change, Order, Stage, Update, drain_time
-from tidegate_controller.decide.queues import Loads, port_of, queues_of
+from tidegate_controller.decide.queues import Loads, port_of, queues_of, watched
 from tidegate_controller.decide.routes import Routes
 from tidegate_controller.decide.tags import Tags
 from tidegate_controller.decide.transactions import reservations
@@ -261,10 +261,11 @@ class Engine:
             if port is not None:
                 terms = self.book.terms[name]
                 queues[port] = queues_of(terms, self.loads, self.settings.marks, self.raised)
+        between = frozenset(watched(self._dirty))
         self._dirty.clear()
         if queues:
             self._ordered += 1
-            self.effects.append(ev.SetQueues(self._ordered, queues))
+            self.effects.append(ev.SetQueues(self._ordered, queues, between))
         return self._ordered
 
     def forget(self, path: Path) -> None:

@@ -168,6 +168,8 @@ class SetQueues:
 
     number: int
     queues: dict[Port, tuple[Queue, ...]] = field(default_factory=dict)
+    watched: frozenset[Port] = frozenset()
+    """Those of the ports that have a link to another switch: BFD runs there."""
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,17 @@
 ```text
  EDGE   port of a host: LLDP ─▶ drop · a tag ─▶ drop · a level's mark ─▶ mark 0, go on · else ─▶ go on
         port of a link: LLDP ─▶ controller · else ─▶ go on           any other port: LLDP ─▶ controller
- QUEUE  mark of a level ─▶ its queue
+ QUEUE  mark of a level ─▶ its queue · else ─▶ the queue of best effort
  WAY    a host's MAC ─▶ next port of the shortest way
 ```
 
 The rules are the same whichever paths there are, so a path that comes, goes or moves touches none of them.
 """
 
-from tidegate_controller.decide.marks import COOKIE, IPV4, IPV6, LLDP, Marks, Priority
+from tidegate_controller.decide.marks import IPV4, IPV6, LLDP, Marks, Priority
 from tidegate_controller.model.intent import (
+    BEST_EFFORT,
+    OURS,
     Action,
     Goto,
     Match,
@@ -57,7 +59,7 @@ def _edge(switch: str, topology: Topology, marks: Marks) -> set[Rule]:
 
 def _queue(marks: Marks) -> set[Rule]:
     onward = Goto(Table.WAY)
-    found = {_rule(Table.QUEUE, Priority.DEFAULT, Match(), onward)}
+    found = {_rule(Table.QUEUE, Priority.DEFAULT, Match(), SetQueue(BEST_EFFORT), onward)}
     for level, mark in enumerate(marks.levels):
         for kind in (IPV4, IPV6):
             match = Match(eth_type=kind, dscp=mark)
@@ -98,4 +100,4 @@ def _towards(end: str, arriving: dict[str, list[Link]]) -> dict[str, int]:
 
 
 def _rule(table: Table, priority: Priority, match: Match, *actions: Action) -> Rule:
-    return Rule(table, priority, match, actions, COOKIE)
+    return Rule(table, priority, match, actions, OURS)

@@ -12,8 +12,8 @@ never mix, since they have different tags. (Consistent updates: Reitblatt et al.
 
 from dataclasses import dataclass
 
-from tidegate_controller.decide.marks import ARP, BROADCAST, COOKIE, ICMPV6, IPV6, Priority
-from tidegate_controller.model.intent import Action, Match, Output, PopTag, PushTag, Rule, Table
+from tidegate_controller.decide.marks import ARP, BROADCAST, ICMPV6, IPV6, Priority
+from tidegate_controller.model.intent import OURS, Action, Match, Output, PopTag, PushTag, Rule, Table
 from tidegate_controller.model.topology import Link, Topology
 
 
@@ -86,4 +86,4 @@ def _ports(tree: Tree, topology: Topology) -> list[tuple[str, list[int], list[in
 
 
 def _rule(priority: Priority, match: Match, actions: tuple[Action, ...]) -> Rule:
-    return Rule(Table.WAY, priority, match, actions, COOKIE)
+    return Rule(Table.WAY, priority, match, actions, OURS)

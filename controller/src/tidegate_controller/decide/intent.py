@@ -87,7 +87,9 @@ def place(path: Path, marks: Marks) -> Placed:
     off = (SetDscp(request.dscp), PopTag(), Output(last.leave))
 
     def add(hop: Hop, actions: tuple[Action, ...]) -> None:
-        match = Match(in_port=hop.arrive, tag=path.tag)
+        # A mark is written into IP alone (OpenFlow 1.3, 7.2.3.8).
+        kind = ethertype(request.key.source) if actions is off else None
+        match = Match(in_port=hop.arrive, eth_type=kind, tag=path.tag)
         rules.setdefault(hop.switch, set()).add(Rule(Table.WAY, Priority.PATH, match, actions, number))
 
     for hop in way:
@@ -127,7 +129,7 @@ def build(
 ) -> dict[str, SwitchIntent]:
     """All of all switches while nothing changes. Broadcast frames begin on the last tree."""
     intents = {switch: SwitchIntent(held) for switch, held in base.rules(topology, marks).items()}
-    trees, paths = list(trees), list(paths)
+    trees, paths, terms = list(trees), list(paths), list(terms)
     parts = [flood.carry(tree, topology) for tree in trees]
     parts += [flood.begin(tree, topology) for tree in trees[-1:]]
     for part in parts:
@@ -137,6 +139,8 @@ def build(
         put(intents, place(path, marks))
     for port, rates in queues.queues(terms, paths, marks).items():
         intents.setdefault(port.switch, SwitchIntent()).queues[port.number] = rates
+    for port in queues.watched(link.name for link in terms):
+        intents.setdefault(port.switch, SwitchIntent()).watched.add(port.number)
     return intents
 
 

@@ -8,10 +8,7 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-COOKIE = 0x7469_6465 << 32
-"""The upper half of all our cookies: "tide". The lower half is the path's number, 0 for rules of no path."""
-BEST_EFFORT = 0
-"""The queue of frames without a mark."""
+from tidegate_controller.model.intent import MOST_LEVELS, OURS, OURS_MASK, queue_of
 
 IPV4, ARP, IPV6, LLDP = 0x0800, 0x0806, 0x86DD, 0x88CC
 """EtherTypes (IEEE 802 numbers)."""
@@ -44,22 +41,24 @@ class Marks:
     levels: tuple[int, ...] = (46, 34)
 
     def __post_init__(self) -> None:
+        if not 0 < len(self.levels) <= MOST_LEVELS:
+            raise ValueError(f"marks {self.levels}: there are 1 to {MOST_LEVELS} levels")
         if len(set(self.levels)) != len(self.levels) or not all(0 < mark < 64 for mark in self.levels):
             raise ValueError(f"marks {self.levels}: each level needs a DSCP of its own, 1 to 63")
 
     def queue(self, level: int) -> int:
         """The number of a level's queue."""
-        return level + 1
+        return queue_of(level)
 
 
 def cookie(path: int) -> int:
-    """The cookie of a path's rules."""
-    return COOKIE | path
+    """The cookie of a path's rules; 0: of rules of no path."""
+    return OURS | path
 
 
 def path_of(cookie: int) -> int | None:
     """The number of the path that a rule belongs to; 0: none. `None` if the rule is not ours."""
-    return cookie & 0xFFFF_FFFF if cookie >> 32 == COOKIE >> 32 else None
+    return cookie & ~OURS_MASK if cookie & OURS_MASK == OURS else None
 
 
 def ethertype(address: str) -> int:

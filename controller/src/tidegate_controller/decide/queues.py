@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tidegate_controller.decide.admission import LinkTerms
-from tidegate_controller.decide.marks import BEST_EFFORT, Marks
-from tidegate_controller.model.intent import Queue
+from tidegate_controller.decide.marks import Marks
+from tidegate_controller.model.intent import BEST_EFFORT, CONTROL_RATE, Queue, control_queue
 from tidegate_controller.model.paths import Path
 from tidegate_controller.model.topology import Port
 
@@ -73,6 +73,12 @@ class Loads:
         return links
 
 
+def watched(links: Iterable[str]) -> set[Port]:
+    """Ports where a link between two switches begins."""
+    between = {link for link in links if all(":" in end for end in link.split(">"))}
+    return {port for link in between if (port := port_of(link)) is not None}
+
+
 def port_of(link: str) -> Port | None:
     """The port of a switch where a link begins; `None`: it begins at a host."""
     begin = link.partition(">")[0]
@@ -82,7 +88,7 @@ def port_of(link: str) -> Port | None:
 def queues_of(
     link: LinkTerms, loads: Loads, marks: Marks, raised: Mapping[tuple[str, int], int]
 ) -> tuple[Queue, ...]:
-    """Queues of the port where a link begins, best effort first.
+    """Queues of the port where a link begins: that of the switch's own frames, the levels, best effort.
 
     `raised` has the least rate (bit/s) for a link and level where more is needed than what is reserved.
     """
@@ -92,9 +98,9 @@ def queues_of(
         minimum = max(load.rate, raised.get((link.name, level), 0), LEAST)
         burst = max(load.burst, link.largest_frame)
         real.append(Queue(marks.queue(level), min(minimum, link.capacity), link.capacity, burst, level))
-    left = max(link.capacity - sum(queue.minimum for queue in real), LEAST)
+    left = max(link.capacity - CONTROL_RATE - sum(queue.minimum for queue in real), LEAST)
     best = Queue(BEST_EFFORT, min(left, link.capacity), link.capacity, link.largest_frame, len(real))
-    return (best, *real)
+    return (control_queue(len(real)), *real, best)
 
 
 def queues(
