@@ -45,7 +45,7 @@ hold = "300ms"
 [terms]
 capacity = "100Mbit"
 reservable = "50Mbit"
-levels = [{ delay = "5ms", frames = 5000 }, { delay = "50ms", frames = 5000 }]
+levels = [{ delay = "3ms", frames = 5000 }, { delay = "10ms", frames = 5000 }]
 """
 
 
@@ -207,7 +207,7 @@ def test_a_path_is_installed_and_another_is_refused(row: Fabric) -> None:
 
     async def test(controller: Controller) -> None:
         await controller.as_intended()
-        answer = await controller.path()
+        answer = await controller.path(rate=20 * MBIT)
         path = answer.path
         assert path is not None
         await controller.as_intended()
@@ -219,17 +219,17 @@ def test_a_path_is_installed_and_another_is_refused(row: Fabric) -> None:
             assert (report.received, report.lost) == (500, 0)
             assert inside() == {(MARKS[path.route.level], path.tag)}
             assert arrived() == {(DSCP, 0)}
-        # 1.28 times that with tag and overhead, beside 2.56 Mbit/s of the first one.
-        refused = await controller.path("w", 38 * MBIT, port=9002)
+        # 1.28 times both rates, with tag and overhead.
+        refused = await controller.path("w", 25 * MBIT, port=9002)
         print(f"refused: {refused.reasons[0]}")
         assert refused.path is None
-        numbers = "link s1:1>s2:1 (level 1): 51200000 bit/s would be reserved, 50000000 bit/s"
+        numbers = "link s1:1>s2:1 (level 1): 57600000 bit/s would be reserved, 50000000 bit/s"
         assert numbers in refused.reasons[0]
         await controller.as_intended()
         released = await controller.runtime.release(path.request.name)
         assert released.path is not None
         await controller.until("the end of the change", controller.quiet)
-        assert (await controller.path("w", 38 * MBIT, port=9002)).path is not None
+        assert (await controller.path("w", 25 * MBIT, port=9002)).path is not None
         await controller.as_intended()
 
     run(row, Kept(), test)

@@ -169,7 +169,7 @@ class SetQueues:
     number: int
     queues: dict[Port, tuple[Queue, ...]] = field(default_factory=dict)
     watched: frozenset[Port] = frozenset()
-    """Those of the ports that have a link to another switch: BFD runs there."""
+    """Ports among these with a link to another switch: BFD runs there."""
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,9 @@ def _tlv(kind: int, content: bytes) -> bytes:
     return _TLV.pack(kind << 9 | len(content)) + content
 
 
-@dataclass
+@dataclass(order=True)
 class _Sender:
-    """A port out of which frames are sent."""
+    """A port out of which frames are sent; one that came back may be due together with the one before."""
 
     sequence: int = 0
 
