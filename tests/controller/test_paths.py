@@ -220,16 +220,16 @@ def test_a_path_is_installed_and_another_is_refused(row: Fabric) -> None:
             assert inside() == {(MARKS[path.route.level], path.tag)}
             assert arrived() == {(DSCP, 0)}
         # 1.28 times both rates, with tag and overhead.
-        refused = await controller.path("w", 25 * MBIT, port=9002)
+        refused = await controller.path("w", 20 * MBIT, port=9002)
         print(f"refused: {refused.reasons[0]}")
         assert refused.path is None
-        numbers = "link s1:1>s2:1 (level 1): 57600000 bit/s would be reserved, 50000000 bit/s"
+        numbers = "link s1:1>s2:1 (level 1): 51200000 bit/s would be reserved, 50000000 bit/s"
         assert numbers in refused.reasons[0]
         await controller.as_intended()
         released = await controller.runtime.release(path.request.name)
         assert released.path is not None
         await controller.until("the end of the change", controller.quiet)
-        assert (await controller.path("w", 25 * MBIT, port=9002)).path is not None
+        assert (await controller.path("w", 20 * MBIT, port=9002)).path is not None
         await controller.as_intended()
 
     run(row, Kept(), test)
