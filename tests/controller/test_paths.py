@@ -19,6 +19,7 @@ from tidegate_controller.decide.basis import Phase
 from tidegate_controller.model.decisions import Verdict
 from tidegate_controller.model.intent import BEST_EFFORT, queue_of
 from tidegate_controller.model.paths import FlowKey, Path, PathRequest
+from tidegate_controller.model.topology import Port
 from tidegate_controller.openflow import sync
 from tidegate_controller.runtime.kept import Kept
 from tidegate_controller.runtime.loop import Runtime
@@ -219,6 +220,8 @@ def test_a_path_is_installed_and_another_is_refused(row: Fabric) -> None:
             assert (report.received, report.lost) == (500, 0)
             assert inside() == {(MARKS[path.route.level], path.tag)}
             assert arrived() == {(DSCP, 0)}
+        trends = controller.runtime.core.engine.trends
+        await controller.until("samples", lambda: (Port("s1", 1), queue_of(0)) in trends._seen)
         # 1.28 times both rates, with tag and overhead.
         refused = await controller.path("w", 20 * MBIT, port=9002)
         print(f"refused: {refused.reasons[0]}")

@@ -68,8 +68,8 @@ class QueueSample:
     """Since the switch began."""
     backlog: int
     """Bytes."""
-    minimum: int
-    """bit/s, as it is configured."""
+    minimum: int | None = None
+    """bit/s, as the switch has it now; `None` if that was not read."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
  Server: sessions, ports, LLDP ─▶ ┌ Seen ┐ ─▶ TopologyChanged ─▶ ┌──────┐ ─▶ Install, Sync ─▶ Switch
  Database: BFD ─────────────────▶ └──────┘                       │ Core │ ─▶ SetQueues ──────▶ Database
  ask, release ──────────────────────────────▶ Requested ... ────▶ └──────┘ ─▶ Answer, TellHost, Save...
- timers ────────────────────────────────────▶ Tick                   ▲
+ timers, counters of queues ────────────────▶ Tick, Sampled          ▲
  answers of switches and databases ─▶ SwitchDone, QueuesDone ... ────┘
 ```
 
@@ -29,6 +29,7 @@ from tidegate_controller.model.topology import Port, Topology
 from tidegate_controller.openflow import codec, server
 from tidegate_controller.openflow.lldp import Discovery
 from tidegate_controller.openflow.replies import PortState
+from tidegate_controller.openflow.session import RequestRefused, SessionLost
 from tidegate_controller.ovsdb import events as db
 from tidegate_controller.ovsdb.session import Database, NotInForce
 from tidegate_controller.runtime.kept import Kept
@@ -37,6 +38,8 @@ from tidegate_controller.runtime.switch import Switch
 
 MOST_ASKED = 1000
 """Questions without an answer."""
+SAMPLES = 1.0
+"""s between two looks at the counters of queues."""
 LOOKS = 4
 """How often ports are served with LLDP in an interval."""
 
@@ -103,6 +106,7 @@ class Runtime:
         for database in self.databases.values():
             self._begin(database.run())
         self._begin(self._discover())
+        self._begin(self._sample())
         await self.server.start(*self._config.listen)
         log.info("switches are served at %s port %d", self._config.listen[0], self.server.port)
 
@@ -300,6 +304,31 @@ class Runtime:
         if terms or topology != self._topology:
             self._topology = topology
             self.happened(ev.TopologyChanged(topology, terms))
+
+    async def _sample(self) -> None:
+        """Tells drops of queues. Switches tell no backlog (OpenFlow 1.3, 7.3.5.8)."""
+        while True:
+            await asyncio.sleep(SAMPLES)
+            found = await asyncio.gather(*(self._counted(name) for name in list(self.server.sessions)))
+            if samples := tuple(sample for some in found for sample in some):
+                self.happened(ev.Sampled(samples))
+
+    async def _counted(self, name: str) -> list[ev.QueueSample]:
+        session = self.server.sessions.get(name)
+        if session is None:
+            return []
+        try:
+            counters = await session.queue_counters()
+        except (SessionLost, RequestRefused):
+            return []
+        queues = self._intents[name].queues
+        ours = {(port, queue.number) for port, held in queues.items() for queue in held}
+        # The database repairs rates by itself, so they are not read here.
+        return [
+            ev.QueueSample(Port(name, one.port), one.queue, one.tx_errors, 0)
+            for one in counters
+            if (one.port, one.queue) in ours
+        ]
 
     async def _discover(self) -> None:
         discovery = self._seen.discovery
