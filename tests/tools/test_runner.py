@@ -313,7 +313,7 @@ def test_a_session_that_takes_too_long_ends_and_has_failed(
 
 
 def test_the_commands_of_nightly_exist() -> None:
-    """Each part names programs, make targets and scenes of this repository, and has its row in CONTRIBUTING.md."""
+    """Each part names programs, targets and scenes of this repository, and has a row in CONTRIBUTING.md."""
     done = subprocess.run([ROOT / "scripts/nightly", "--list"], capture_output=True, text=True, check=True)
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     _, _, rows = (ROOT / "CONTRIBUTING.md").read_text().partition("| Part of `make nightly` |")

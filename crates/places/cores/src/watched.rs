@@ -43,10 +43,10 @@ impl Scope {
     }
 }
 
-/// Whether a place may report a stage: a worker or a port of the host switch. Threads and the work of the host's interfaces are found by
-/// looking at them: no program's word changes their settings.
+/// Whether a place may report a stage: work of its program. That of the host's interfaces is found by looking at them: no program's word
+/// changes their settings.
 pub fn may_be_reported(stage: &Stage) -> bool {
-    matches!(stage.handle, Handle::Worker(_) | Handle::Port(_))
+    matches!(stage.handle, Handle::Worker(_) | Handle::Port(_) | Handle::Thread { .. })
 }
 
 impl Watched {

@@ -129,7 +129,8 @@ fn placed(wanted: &Wanted<'_>, facts: &Facts, flows: &[NamedFlow]) -> Target {
     // The switch's stages as of this look, all others as of the last look at the host.
     let found = facts.surveyed.iter().flat_map(|surveyed| &surveyed.found.stages);
     let reported = wanted.work.stages.iter().copied().filter(|stage| may_be_reported(stage));
-    let stages = found.filter(|stage| !may_be_reported(stage)).chain(reported);
+    let of_switch = |stage: &&Stage| matches!(stage.handle, Handle::Worker(_) | Handle::Port(_));
+    let stages = found.filter(|stage| !of_switch(stage)).chain(reported);
     let choices = Choices::new(wanted.host, &facts.machine, &facts.held);
     // Another program may have moved a stage since the plan was made.
     let is_ours = |stage: &&Stage| placed::setting(&stage.handle).is_none() || choices.holds(stage).is_none();
