@@ -67,9 +67,7 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck, cargo-deny; no warnings
 	cd tests && ../.venv/bin/mypy ../bench ../bench/run
 	cargo fmt --manifest-path controller/native/Cargo.toml --check
 	cargo clippy $(NATIVE) -- -D warnings
-	.venv/bin/ruff check --config controller/pyproject.toml controller
-	.venv/bin/ruff format --config controller/pyproject.toml --check controller
-	cd controller && ../.venv/bin/mypy src tests bench
+	cd controller && ../.venv/bin/ruff check . && ../.venv/bin/ruff format --check . && ../.venv/bin/mypy src tests bench
 	cd tests && ../.venv/bin/mypy ../scripts/fuzz && ../.venv/bin/mypy ../scripts/nightly && ../.venv/bin/mypy ../scripts/modules && ../.venv/bin/mypy ../scripts/prose
 	shellcheck -x scripts/setup scripts/deb scripts/deny scripts/earlier scripts/guest .ci/run packaging/postinst packaging/prerm packaging/postrm
 	shellcheck -s dash tests/lab/init.sh
@@ -79,6 +77,8 @@ lint: ## formatting, clippy, ruff, mypy, shellcheck, cargo-deny; no warnings
 
 fmt: ## format Rust and Python
 	cargo fmt --all
+	cargo fmt --manifest-path controller/native/Cargo.toml
+	cd controller && ../.venv/bin/ruff check --fix --quiet . && ../.venv/bin/ruff format .
 	.venv/bin/ruff check --config tests/pyproject.toml --fix --quiet $(PYTHON)
 	.venv/bin/ruff format --config tests/pyproject.toml $(PYTHON)
 

@@ -39,6 +39,8 @@ from lab.namespaces import Stack, can_make_namespaces
 from lab.need import need, need_commands
 from lab.ovs import COMMANDS, OpenVswitch
 
+pytestmark = pytest.mark.abreast
+
 BR1, BR2 = f"{1:016x}", f"{2:016x}"
 
 
